@@ -1,0 +1,59 @@
+# On a machine with nothing but Python 3.11: `make demo` shows berth at work, `make test` runs every test.
+# Each makes .venv once and reuses it.
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV := .venv
+BIN := $(VENV)/bin
+PYTEST := $(BIN)/python -m pytest
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable
+
+.PHONY: help demo test check lint format bench bench-network docs clean
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit("berth needs Python 3.11 or newer, this is " + sys.version.split()[0]) if sys.version_info < (3, 11) else None'
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.core: pyproject.toml | $(VENV)/bin/python
+	@echo "installing berth into $(VENV) (once)"
+	@$(PIP_INSTALL) .
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml | $(VENV)/bin/python
+	@echo "installing berth and its development tools into $(VENV) (once)"
+	@$(PIP_INSTALL) '.[dev]'
+	@touch $@ $(VENV)/.core
+
+demo: $(VENV)/.core ## see berth at work
+	@$(BIN)/python examples/demo.py
+
+test: $(VENV)/.dev ## every test, lint and types
+	@$(MAKE) --no-print-directory lint
+	@$(PYTEST) -n 2
+
+check: $(VENV)/.dev lint ## lint, types, layers and the fast tests: under a minute
+	@$(PYTEST) -n 2 -m "not slow"
+
+lint: $(VENV)/.dev ## ruff, mypy --strict, the contract of the layers
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-logo 2>/dev/null || $(BIN)/lint-imports
+
+format: $(VENV)/.dev ## let ruff mend what it can
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+bench: bench-network ## every benchmark
+
+bench-network: $(VENV)/.dev ## the network model against measured step times and contention
+	@$(BIN)/python benchmarks/network.py
+
+docs: $(VENV)/.dev ## build the documentation into site/
+	@$(BIN)/python docs/generate.py
+	@$(BIN)/mkdocs build --strict --quiet
+	@echo "documentation: site/index.html"
+
+clean: ## remove what the other targets made
+	rm -rf $(VENV) site demo-out .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks

@@ -1,0 +1,1 @@
+"""The command line: one file per verb. Verbs import what is heavy only when they run."""

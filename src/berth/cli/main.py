@@ -1,0 +1,63 @@
+"""`berth`: the verbs, and what happens when one fails."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from berth import __version__
+from berth.cli import cluster, network, trace
+from berth.errors import InputError
+
+app = typer.Typer(
+    name="berth",
+    help="A place for every layer and for every job, and the time to take it.",
+    epilog="Try: berth cluster show 4x20x8   |   berth network bert-large --gpus 16 --cluster 4x20x8",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.add_typer(cluster.app, name="cluster")
+app.add_typer(network.app, name="network")
+app.add_typer(trace.app, name="trace")
+
+
+def _version(shown: bool) -> None:
+    if shown:
+        typer.echo(f"berth {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error in your input too.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Options that stand before the verb."""
+
+
+def main() -> Any:
+    """Runs the command line: a mistake in the input is one message and exit code 2, never a traceback."""
+    try:
+        return app()
+    except InputError as error:
+        if "--debug" in sys.argv:
+            raise
+        typer.echo(f"error: {error}", err=True)
+        sys.exit(2)
+    except BrokenPipeError:
+        # The reader (head, less) has gone; what is still buffered has nowhere to go.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(141)
+    except KeyboardInterrupt:
+        typer.echo("interrupted", err=True)
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()

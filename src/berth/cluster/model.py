@@ -1,0 +1,127 @@
+"""What there is: device types, machines, and the tiers that join them, as facts that never change.
+
+A cluster is a tree. Level 0 groups devices into machines, level 1 machines into racks (or whatever the
+second tier is called), and so on; the last level holds everything. Two devices are at tier t when the
+smallest group that holds both stands at level t. Who holds which device is the ledger's business.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+IntArray = NDArray[np.int32]
+DeviceKind = Literal["gpu", "cpu"]
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceType:
+    """A kind of device. None means unknown, never zero."""
+
+    name: str
+    kind: DeviceKind = "gpu"
+    memory_bytes: int | None = None
+    usd_per_hour: float | None = None
+    flops: float | None = None  # peak, dense, at the precision people train in
+    memory_bytes_per_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Tier:
+    """One level of distance.
+
+    `bytes_per_s` is what ONE device can send to another at this distance while nobody else does. Above the
+    machine a group's up-link carries the sum of its devices' rates divided by `oversubscription`.
+    """
+
+    name: str
+    bytes_per_s: float
+    latency_s: float = 0.0
+    oversubscription: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """A host: how many devices of each type (by index into the cluster's `device_types`)."""
+
+    name: str
+    devices: tuple[tuple[int, int], ...]  # (index of the device type, how many)
+    cores: int | None = None
+    memory_bytes: int | None = None
+    nic_bytes_per_s: float | None = None  # all its devices together; None: each device has a link of its own
+    usd_per_hour: float | None = None  # of the host itself, on top of its devices
+
+    @property
+    def size(self) -> int:
+        """Devices of all types."""
+        return sum(count for _, count in self.devices)
+
+
+@dataclass(frozen=True, eq=False)
+class Cluster:
+    """Machines and the groups they stand in.
+
+    `groups[level][machine]` is the group of a machine at that level: row 0 is the machine itself, the last
+    row is all zeros. Devices are numbered machine by machine, in the order of each machine's `devices`.
+    """
+
+    name: str
+    device_types: tuple[DeviceType, ...]
+    tiers: tuple[Tier, ...]
+    machines: tuple[Machine, ...]
+    groups: IntArray  # shape (len(tiers), len(machines))
+    group_names: tuple[tuple[str, ...], ...] = field(repr=False)
+
+    @cached_property
+    def sizes(self) -> IntArray:
+        """Devices of each machine."""
+        return np.fromiter((machine.size for machine in self.machines), np.int32, len(self.machines))
+
+    @cached_property
+    def device_machine(self) -> IntArray:
+        """The machine of each device."""
+        return np.repeat(np.arange(len(self.machines), dtype=np.int32), self.sizes)
+
+    @cached_property
+    def device_type(self) -> IntArray:
+        """The type of each device, as an index into `device_types`."""
+        types = [kind for machine in self.machines for kind, _ in machine.devices]
+        counts = [count for machine in self.machines for _, count in machine.devices]
+        return np.repeat(np.asarray(types, dtype=np.int32), counts)
+
+    @property
+    def devices(self) -> int:
+        """Devices of all machines and types."""
+        return len(self.device_machine)
+
+    def group_sizes(self, level: int) -> IntArray:
+        """Devices of each group at a level."""
+        count = len(self.group_names[level])
+        return np.bincount(self.groups[level], weights=self.sizes, minlength=count).astype(np.int32)
+
+    def floor(self, devices: int) -> int | None:
+        """The nearest tier that can ever hold so many devices; None if the whole cluster can't."""
+        for level in range(len(self.tiers)):
+            if int(self.group_sizes(level).max(initial=0)) >= devices:
+                return level
+        return None
+
+    def count_of(self, device_type: int) -> int:
+        """Devices of one type."""
+        return int((self.device_type == device_type).sum())
+
+    @cached_property
+    def usd_per_hour(self) -> float | None:
+        """Price of the whole cluster; None as soon as one device's price is unknown."""
+        prices = [kind.usd_per_hour for kind in self.device_types]
+        total = 0.0
+        for index, price in enumerate(prices):
+            count = self.count_of(index)
+            if count and price is None:
+                return None
+            total += count * (price or 0.0)
+        return total + sum(machine.usd_per_hour or 0.0 for machine in self.machines)

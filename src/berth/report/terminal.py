@@ -1,0 +1,54 @@
+"""How berth looks in a terminal: one table style, one bar style, JSON that other programs can read."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+_BLOCKS = " ▏▎▍▌▋▊▉█"
+
+
+def console() -> Console:
+    """Standard output; plain and 80 columns wide when it is not a terminal (so piped output is stable)."""
+    width = None if sys.stdout.isatty() else 80
+    return Console(width=width, highlight=False, soft_wrap=False)
+
+
+def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], *, left: int = 1) -> Table:
+    """A table whose first `left` columns are words and the others numbers."""
+    result = Table(title=title or None, box=box.SIMPLE_HEAD, title_justify="left", title_style="bold", pad_edge=False)
+    for index, column in enumerate(columns):
+        result.add_column(column, justify="left" if index < left else "right", overflow="fold")
+    for row in rows:
+        result.add_row(*(Text(cell) for cell in row))
+    return result
+
+
+def bar(value: float, largest: float, width: int = 24) -> str:
+    """A horizontal bar in eighths of a character; anything above zero shows at least a sliver."""
+    if largest <= 0 or value <= 0:
+        return ""
+    eighths = max(1, round(width * 8 * value / largest))
+    return "█" * (eighths // 8) + (_BLOCKS[eighths % 8] if eighths % 8 else "")
+
+
+def sparkline(values: Sequence[float]) -> str:
+    """One character per value, scaled to the largest."""
+    steps = "▁▂▃▄▅▆▇█"
+    largest = max(values, default=0.0)
+    if largest <= 0:
+        return steps[0] * len(values)
+    return "".join(steps[min(7, int(8 * value / largest))] for value in values)
+
+
+def print_json(data: Any) -> None:
+    """One JSON document on standard output, keys in the order given, no NaN."""
+    json.dump(data, sys.stdout, indent=2, ensure_ascii=False, allow_nan=False)
+    sys.stdout.write("\n")

@@ -1,0 +1,172 @@
+"""YAML in, checked objects out, and for every mistake the place where it stands: `cluster.yaml:6:12`.
+
+A file is parsed with the fast C loader and checked by pydantic. Only when that fails is it parsed again
+with ruamel.yaml, which is some ten times slower but knows the line and column of every key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import yaml
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from berth import units
+from berth.errors import InputError, SpecError, nearest
+
+Seconds = Annotated[float, BeforeValidator(units.seconds), Field(ge=0, json_schema_extra={"quantity": "12h"})]
+Bytes = Annotated[int, BeforeValidator(units.size_bytes), Field(gt=0, json_schema_extra={"quantity": "80GiB"})]
+Bandwidth = Annotated[
+    float, BeforeValidator(units.bytes_per_second), Field(gt=0, json_schema_extra={"quantity": "25GB/s"})
+]
+UsdPerHour = Annotated[
+    float, BeforeValidator(units.usd_per_hour), Field(ge=0, json_schema_extra={"quantity": "$2.42/h"})
+]
+Flops = Annotated[float, BeforeValidator(units.flops), Field(gt=0, json_schema_extra={"quantity": "312TFLOPS"})]
+
+
+class Spec(BaseModel):
+    """Base of everything that is written in YAML: unknown keys are refused, values never change."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, str_strip_whitespace=True)
+
+
+SpecT = TypeVar("SpecT", bound=Spec)
+_SHOWN = 5
+
+
+def load(path: str | Path, model: type[SpecT]) -> SpecT:
+    """Reads one YAML file as `model`; every mistake in it is reported with its line and column."""
+    return parse(read_text(path), model, str(path))
+
+
+def parse(text: str, model: type[SpecT], where: str) -> SpecT:
+    """Reads YAML text as `model`; `where` names its source in messages."""
+    data = _plain(text, where)
+    if data is None:
+        raise SpecError("is empty", where=where, hint=f"it needs at least: {_required(model)}")
+    if not isinstance(data, dict):
+        raise SpecError(
+            f"holds a {_kind(data)} where keys and values belong", where=f"{where}:1:1", hint="write `key: value` lines"
+        )
+    try:
+        return model.model_validate(data)
+    except ValidationError as error:
+        raise _located(error, text, model, where) from None
+
+
+def read_text(path: str | Path) -> str:
+    """The text of a file, or an InputError that says what is wrong with it."""
+    path = Path(path)
+    try:
+        raw = path.read_bytes()
+    except FileNotFoundError:
+        raise SpecError("no such file", where=str(path), hint="check the path") from None
+    except IsADirectoryError:
+        raise SpecError("is a directory, not a file", where=str(path), hint="name a file in it") from None
+    except OSError as error:
+        raise SpecError(f"can't be read: {error.strerror}", where=str(path)) from None
+    try:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = raw[: error.start].count(b"\n") + 1
+        raise SpecError("is not text (UTF-8)", where=f"{path}:{line}", hint="a YAML file is expected") from None
+    if "\0" in text:
+        raise SpecError("is binary, not text", where=str(path), hint="a YAML file is expected")
+    return text
+
+
+class _UniqueKeys(yaml.CSafeLoader):
+    """The C loader keeps the last of two equal keys in silence; this one refuses."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[Any] = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)  # type: ignore[no-untyped-call]
+            if isinstance(key, dict | list):
+                raise yaml.constructor.ConstructorError(None, None, "a key must be a plain name", key_node.start_mark)
+            if key in seen:
+                raise yaml.constructor.ConstructorError(None, None, f"{key!r} is given twice", key_node.start_mark)
+            seen.add(key)
+        return super().construct_mapping(node, deep)
+
+
+def _plain(text: str, where: str) -> Any:
+    try:
+        return yaml.load(text, Loader=_UniqueKeys)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        spot = f"{where}:{mark.line + 1}:{mark.column + 1}" if mark else where
+        raise SpecError(error.problem or "is not YAML", where=spot, hint="mend the YAML there") from None
+    except (yaml.YAMLError, ValueError) as error:
+        raise SpecError(f"is not YAML: {str(error).splitlines()[0]}", where=where) from None
+    except RecursionError:
+        raise SpecError("is nested too deeply", where=where) from None
+
+
+def _located(error: ValidationError, text: str, model: type[Spec], where: str) -> SpecError:
+    """One SpecError for all that pydantic found: the first at its place, the others listed below."""
+    from ruamel.yaml import YAML
+
+    tree = YAML().load(text)
+    messages = []
+    for detail in error.errors(include_url=False):
+        line, column = _position(tree, detail["loc"])
+        spot = f"{where}:{line}:{column}" if line else where
+        messages.append((spot, f"{_dotted(detail['loc'])}{_message(detail, model)}"))
+    spot, what = messages[0]
+    rest = [f"{other_spot}: {other}" for other_spot, other in messages[1:_SHOWN]]
+    if len(messages) > _SHOWN:
+        rest.append(f"... and {len(messages) - _SHOWN} more")
+    return SpecError("\n".join([what, *rest]), where=spot)
+
+
+def _position(tree: Any, loc: Sequence[int | str]) -> tuple[int, int]:
+    """Line and column (from 1) of the deepest part of `loc` that stands in the file."""
+    node, found = tree, (1, 1)
+    for key in loc:
+        marks = getattr(node, "lc", None)
+        if marks is None:
+            break
+        try:
+            line, column = marks.value(key) if isinstance(node, dict) else marks.item(key)
+            node = node[key]
+        except (KeyError, IndexError, TypeError):
+            continue  # a step that only pydantic has (a union's branch, a missing field)
+        found = (line + 1, column + 1)
+    return found
+
+
+def _dotted(loc: Sequence[int | str]) -> str:
+    path = ".".join(str(part) for part in loc if not str(part).startswith("function-"))
+    return f"{path}: " if path else ""
+
+
+def _message(detail: Any, model: type[Spec]) -> str:
+    kind, context = detail["type"], detail.get("ctx", {})
+    if kind == "extra_forbidden":
+        near = nearest(str(detail["loc"][-1]), _all_fields(model))
+        return "unknown key" + (f"; did you mean {near!r}?" if near else "")
+    if kind == "missing":
+        return "is missing"
+    if isinstance(context.get("error"), InputError):
+        return str(context["error"]).replace("\n ", ";")
+    return f"{detail['msg'][:1].lower()}{detail['msg'][1:]} (given: {detail['input']!r:.60})"
+
+
+def _all_fields(model: type[BaseModel]) -> set[str]:
+    """Names of the fields of `model` and of every model below it."""
+    schema = model.model_json_schema()
+    parts = [schema, *schema.get("$defs", {}).values()]
+    return {name for part in parts for name in part.get("properties", {})}
+
+
+def _required(model: type[BaseModel]) -> str:
+    names = [name for name, field in model.model_fields.items() if field.is_required()]
+    return ", ".join(f"`{name}:`" for name in names) or "one key"
+
+
+def _kind(data: object) -> str:
+    return {list: "list", str: "text", int: "number", float: "number"}.get(type(data), type(data).__name__)

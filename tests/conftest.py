@@ -1,0 +1,28 @@
+"""Fixtures for all tests, and the rule that in CI nothing may be skipped."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(scope="session")
+def shared_traces() -> Path:
+    """The public traces that lie beside a developer's checkout; a test that needs them skips without."""
+    folder = Path(os.environ.get("BERTH_SHARED", ROOT.parent / "shared")) / "traces"
+    if not folder.is_dir():
+        pytest.skip(f"the public traces are not at {folder} (set BERTH_SHARED)")
+    return folder
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    report = yield
+    if report.skipped and os.environ.get("BERTH_NO_SKIPS"):
+        report.outcome = "failed"
+        report.longrepr = f"skipped, but BERTH_NO_SKIPS is set: {report.longrepr}"
+    return report
