@@ -17,14 +17,18 @@ from berth import units
 from berth.errors import InputError, SpecError, nearest
 
 Seconds = Annotated[float, BeforeValidator(units.seconds), Field(ge=0, json_schema_extra={"quantity": "12h"})]
-Bytes = Annotated[int, BeforeValidator(units.size_bytes), Field(gt=0, json_schema_extra={"quantity": "80GiB"})]
+Bytes = Annotated[
+    int, BeforeValidator(units.size_bytes), Field(gt=0, json_schema_extra={"quantity": "80GiB"})
+]
 Bandwidth = Annotated[
     float, BeforeValidator(units.bytes_per_second), Field(gt=0, json_schema_extra={"quantity": "25GB/s"})
 ]
 UsdPerHour = Annotated[
     float, BeforeValidator(units.usd_per_hour), Field(ge=0, json_schema_extra={"quantity": "$2.42/h"})
 ]
-Flops = Annotated[float, BeforeValidator(units.flops), Field(gt=0, json_schema_extra={"quantity": "312TFLOPS"})]
+Flops = Annotated[
+    float, BeforeValidator(units.flops), Field(gt=0, json_schema_extra={"quantity": "312TFLOPS"})
+]
 
 
 class Spec(BaseModel):
@@ -35,6 +39,7 @@ class Spec(BaseModel):
 
 SpecT = TypeVar("SpecT", bound=Spec)
 _SHOWN = 5
+_DEEPEST = 64
 
 
 def load(path: str | Path, model: type[SpecT]) -> SpecT:
@@ -49,12 +54,21 @@ def parse(text: str, model: type[SpecT], where: str) -> SpecT:
         raise SpecError("is empty", where=where, hint=f"it needs at least: {_required(model)}")
     if not isinstance(data, dict):
         raise SpecError(
-            f"holds a {_kind(data)} where keys and values belong", where=f"{where}:1:1", hint="write `key: value` lines"
+            f"holds a {_kind(data)} where keys and values belong",
+            where=f"{where}:1:1",
+            hint="write `key: value` lines",
         )
     try:
         return model.model_validate(data)
     except ValidationError as error:
         raise _located(error, text, model, where) from None
+
+
+def locate(text: str, path: Sequence[int | str]) -> tuple[int, int]:
+    """Line and column of the value at `path` (keys and indices), or of the deepest part of it that exists."""
+    from ruamel.yaml import YAML
+
+    return _position(YAML().load(text), path)
 
 
 def read_text(path: str | Path) -> str:
@@ -72,7 +86,9 @@ def read_text(path: str | Path) -> str:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = raw[: error.start].count(b"\n") + 1
-        raise SpecError("is not text (UTF-8)", where=f"{path}:{line}", hint="a YAML file is expected") from None
+        raise SpecError(
+            "is not text (UTF-8)", where=f"{path}:{line}", hint="a YAML file is expected"
+        ) from None
     if "\0" in text:
         raise SpecError("is binary, not text", where=str(path), hint="a YAML file is expected")
     return text
@@ -86,15 +102,20 @@ class _UniqueKeys(yaml.CSafeLoader):
         for key_node, _ in node.value:
             key = self.construct_object(key_node, deep=True)  # type: ignore[no-untyped-call]
             if isinstance(key, dict | list):
-                raise yaml.constructor.ConstructorError(None, None, "a key must be a plain name", key_node.start_mark)
+                raise yaml.constructor.ConstructorError(
+                    None, None, "a key must be a plain name", key_node.start_mark
+                )
             if key in seen:
-                raise yaml.constructor.ConstructorError(None, None, f"{key!r} is given twice", key_node.start_mark)
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"{key!r} is given twice", key_node.start_mark
+                )
             seen.add(key)
         return super().construct_mapping(node, deep)
 
 
 def _plain(text: str, where: str) -> Any:
     try:
+        _refuse_deep_nesting(text, where)
         return yaml.load(text, Loader=_UniqueKeys)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
@@ -102,8 +123,21 @@ def _plain(text: str, where: str) -> Any:
         raise SpecError(error.problem or "is not YAML", where=spot, hint="mend the YAML there") from None
     except (yaml.YAMLError, ValueError) as error:
         raise SpecError(f"is not YAML: {str(error).splitlines()[0]}", where=where) from None
-    except RecursionError:
-        raise SpecError("is nested too deeply", where=where) from None
+
+
+def _refuse_deep_nesting(text: str, where: str) -> None:
+    """The C loader builds nested values by recursion and overflows its stack; its event stream does not."""
+    depth = 0
+    for event in yaml.parse(text, Loader=yaml.CSafeLoader):
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+        if depth > _DEEPEST:
+            mark = event.start_mark
+            raise SpecError(
+                f"is nested more than {_DEEPEST} deep", where=f"{where}:{mark.line + 1}:{mark.column + 1}"
+            )
 
 
 def _located(error: ValidationError, text: str, model: type[Spec], where: str) -> SpecError:
@@ -113,9 +147,8 @@ def _located(error: ValidationError, text: str, model: type[Spec], where: str) -
     tree = YAML().load(text)
     messages = []
     for detail in error.errors(include_url=False):
-        line, column = _position(tree, detail["loc"])
-        spot = f"{where}:{line}:{column}" if line else where
-        messages.append((spot, f"{_dotted(detail['loc'])}{_message(detail, model)}"))
+        line, column = _position(tree, detail["loc"], at_key=detail["type"] == "extra_forbidden")
+        messages.append((f"{where}:{line}:{column}", f"{_dotted(detail['loc'])}{_message(detail, model)}"))
     spot, what = messages[0]
     rest = [f"{other_spot}: {other}" for other_spot, other in messages[1:_SHOWN]]
     if len(messages) > _SHOWN:
@@ -123,7 +156,7 @@ def _located(error: ValidationError, text: str, model: type[Spec], where: str) -
     return SpecError("\n".join([what, *rest]), where=spot)
 
 
-def _position(tree: Any, loc: Sequence[int | str]) -> tuple[int, int]:
+def _position(tree: Any, loc: Sequence[int | str], *, at_key: bool = False) -> tuple[int, int]:
     """Line and column (from 1) of the deepest part of `loc` that stands in the file."""
     node, found = tree, (1, 1)
     for key in loc:
@@ -131,7 +164,10 @@ def _position(tree: Any, loc: Sequence[int | str]) -> tuple[int, int]:
         if marks is None:
             break
         try:
-            line, column = marks.value(key) if isinstance(node, dict) else marks.item(key)
+            if isinstance(node, dict):
+                line, column = marks.key(key) if at_key else marks.value(key)
+            else:
+                line, column = marks.item(key)
             node = node[key]
         except (KeyError, IndexError, TypeError):
             continue  # a step that only pydantic has (a union's branch, a missing field)

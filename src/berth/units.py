@@ -9,6 +9,7 @@ needs no unit.
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from dataclasses import dataclass
@@ -67,10 +68,8 @@ _RATE = _Dimension(
 
 def seconds(text: str | float) -> float:
     """`12h` -> 43200.0. Compound durations such as `1h30m` are read too."""
-    if isinstance(text, str):
-        parts = re.findall(r"[\d.]+\s*[a-zµμ]+", text)
-        if len(parts) > 1 and "".join(parts).replace(" ", "") == text.replace(" ", ""):
-            return sum(_parse(part, _TIME) for part in parts)
+    if isinstance(text, str) and re.fullmatch(r"(\s*[\d.]+\s*[dhms]){2,}\s*", text):
+        return sum(_parse(part, _TIME) for part in re.findall(r"[\d.]+\s*[dhms]", text))
     return _parse(text, _TIME)
 
 
@@ -110,7 +109,13 @@ def _parse(text: str | float, dimension: _Dimension) -> float:
     if value == 0 and not unit:
         return 0.0
     if bool(dollar) != dimension.dollar or unit not in dimension.units:
-        raise QuantityError(_unit_complaint(str(text), unit, dimension), hint=f"write it like {dimension.example}")
+        raise QuantityError(
+            _unit_complaint(str(text), unit, dimension), hint=f"write it like {dimension.example}"
+        )
+    if not math.isfinite(value):
+        raise QuantityError(
+            f"{text!r} is not a {dimension.name}: too large", hint=f"write it like {dimension.example}"
+        )
     return value * dimension.units[unit]
 
 
@@ -136,7 +141,7 @@ def format_seconds(value: float) -> str:
 
 def _format_long(whole: int) -> str:
     steps = [(86400, "d"), (3600, "h"), (60, "m"), (1, "s")]
-    for (big, big_unit), (small, small_unit) in zip(steps, steps[1:], strict=False):
+    for (big, big_unit), (small, small_unit) in itertools.pairwise(steps):
         if whole >= big:
             count, rest = divmod(round(whole / small) * small, big)
             return f"{count}{big_unit}" + (f"{rest // small}{small_unit}" if rest else "")

@@ -33,7 +33,9 @@ def _version(shown: bool) -> None:
 
 @app.callback()
 def _options(
-    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error in your input too.")] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show the traceback of an error in your input too.")
+    ] = False,
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
