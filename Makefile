@@ -39,7 +39,7 @@ lint: $(VENV)/.dev ## ruff, mypy --strict, the contract of the layers
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
-	@$(BIN)/lint-imports --no-logo 2>/dev/null || $(BIN)/lint-imports
+	@$(BIN)/lint-imports
 
 format: $(VENV)/.dev ## let ruff mend what it can
 	@$(BIN)/ruff check --fix .

@@ -6,6 +6,11 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# The first example may have to wait for a kernel to be compiled, and the machine may be busy: no deadlines.
+settings.register_profile("berth", deadline=None)
+settings.load_profile("berth")
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -1,7 +1,7 @@
 """YAML in, checked objects out, and for every mistake the place where it stands: `cluster.yaml:6:12`.
 
-A file is parsed with the fast C loader and checked by pydantic. Only when that fails is it parsed again
-with ruamel.yaml, which is some ten times slower but knows the line and column of every key.
+A file is parsed with the fast C loader and checked by pydantic. Only when that fails is it parsed again, by
+the same parser but into nodes, which know the line and column of every key.
 """
 
 from __future__ import annotations
@@ -64,11 +64,9 @@ def parse(text: str, model: type[SpecT], where: str) -> SpecT:
         raise _located(error, text, model, where) from None
 
 
-def locate(text: str, path: Sequence[int | str]) -> tuple[int, int]:
-    """Line and column of the value at `path` (keys and indices), or of the deepest part of it that exists."""
-    from ruamel.yaml import YAML
-
-    return _position(YAML().load(text), path)
+def locate(text: str, path: Sequence[int | str], *, at_key: bool = False) -> tuple[int, int]:
+    """Line and column of the value (or key) at `path`, or of the deepest part of it that exists."""
+    return _position(yaml.compose(text, Loader=yaml.CSafeLoader), path, at_key=at_key)
 
 
 def read_text(path: str | Path) -> str:
@@ -100,7 +98,7 @@ class _UniqueKeys(yaml.CSafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[Any] = set()
         for key_node, _ in node.value:
-            key = self.construct_object(key_node, deep=True)  # type: ignore[no-untyped-call]
+            key = self.construct_object(key_node, deep=True)
             if isinstance(key, dict | list):
                 raise yaml.constructor.ConstructorError(
                     None, None, "a key must be a plain name", key_node.start_mark
@@ -142,9 +140,7 @@ def _refuse_deep_nesting(text: str, where: str) -> None:
 
 def _located(error: ValidationError, text: str, model: type[Spec], where: str) -> SpecError:
     """One SpecError for all that pydantic found: the first at its place, the others listed below."""
-    from ruamel.yaml import YAML
-
-    tree = YAML().load(text)
+    tree = yaml.compose(text, Loader=yaml.CSafeLoader)
     messages = []
     for detail in error.errors(include_url=False):
         line, column = _position(tree, detail["loc"], at_key=detail["type"] == "extra_forbidden")
@@ -156,23 +152,25 @@ def _located(error: ValidationError, text: str, model: type[Spec], where: str) -
     return SpecError("\n".join([what, *rest]), where=spot)
 
 
-def _position(tree: Any, loc: Sequence[int | str], *, at_key: bool = False) -> tuple[int, int]:
+def _position(tree: yaml.Node | None, loc: Sequence[int | str], *, at_key: bool = False) -> tuple[int, int]:
     """Line and column (from 1) of the deepest part of `loc` that stands in the file."""
     node, found = tree, (1, 1)
-    for key in loc:
-        marks = getattr(node, "lc", None)
-        if marks is None:
-            break
-        try:
-            if isinstance(node, dict):
-                line, column = marks.key(key) if at_key else marks.value(key)
-            else:
-                line, column = marks.item(key)
-            node = node[key]
-        except (KeyError, IndexError, TypeError):
+    for step in loc:
+        key, value = _child(node, step)
+        if value is None:
             continue  # a step that only pydantic has (a union's branch, a missing field)
-        found = (line + 1, column + 1)
+        mark = (key if at_key and key is not None else value).start_mark
+        node, found = value, (mark.line + 1, mark.column + 1)
     return found
+
+
+def _child(node: yaml.Node | None, step: int | str) -> tuple[yaml.Node | None, yaml.Node | None]:
+    """The key's node (None in a list) and the value's, or two Nones."""
+    if isinstance(node, yaml.MappingNode):
+        return next(((key, value) for key, value in node.value if key.value == str(step)), (None, None))
+    if isinstance(node, yaml.SequenceNode) and isinstance(step, int) and step < len(node.value):
+        return None, node.value[step]
+    return None, None
 
 
 def _dotted(loc: Sequence[int | str]) -> str:

@@ -149,11 +149,11 @@ def _format_long(whole: int) -> str:
 
 
 def format_bytes(value: float) -> str:
-    """Binary prefixes where they are exact (`80GiB`), decimal ones elsewhere (`340MB`)."""
+    """Binary prefixes where they are exact and short (`80GiB`), decimal ones elsewhere (`340MB`)."""
     whole = round(value)
     for prefix in ("Pi", "Ti", "Gi", "Mi", "Ki"):
         factor = int(_BINARY[prefix])
-        if whole and whole % factor == 0:
+        if 0 < whole < 10_000 * factor and whole % factor == 0:
             return f"{whole // factor}{prefix}B"
     return _scaled(value, "B")
 
@@ -183,6 +183,11 @@ def format_flops(value: float) -> str:
 def format_rate(value: float) -> str:
     """`100k/s`."""
     return _scaled(value, "/s")
+
+
+def format_count(count: int, noun: str) -> str:
+    """`1 job`, `1,494 jobs`."""
+    return f"{count:,} {noun}" + ("" if count == 1 else "s")
 
 
 def _scaled(value: float, unit: str) -> str:

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 
 import pytest
+import transcripts
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
-_spec = importlib.util.spec_from_file_location("berth_examples", EXAMPLES / "run.py")
-assert _spec and _spec.loader
-runner = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(runner)
 
 TRANSCRIPTS = sorted(EXAMPLES.glob("*.console"))
 
@@ -22,12 +18,12 @@ def test_there_are_examples():
 
 @pytest.mark.parametrize("path", TRANSCRIPTS, ids=lambda path: path.stem)
 def test_an_example_prints_what_is_stored(path):
-    assert runner.replay(path) == path.read_text()
+    assert transcripts.replay(path) == path.read_text()
 
 
 def test_a_changed_output_would_be_noticed(tmp_path):
-    assert runner.play("$ echo one\ntwo\n", tmp_path) == "$ echo one\none\n"
+    assert transcripts.play("$ echo one\ntwo\n", tmp_path) == "$ echo one\none\n"
 
 
 def test_a_failing_command_shows_its_exit_code(tmp_path):
-    assert runner.run("exit 3", tmp_path) == "[exit 3]"
+    assert transcripts.run("exit 3", tmp_path) == "[exit 3]"

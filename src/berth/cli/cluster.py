@@ -1,7 +1,310 @@
-"""`berth cluster`."""
+"""`berth cluster`: look at a cluster before anything is decided about it."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Annotated, Any
+
 import typer
 
-app = typer.Typer(no_args_is_help=True, help="...")
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.tree import Tree
+
+    from berth.cluster.model import Cluster, Machine
+    from berth.cluster.summary import Kind
+
+app = typer.Typer(no_args_is_help=True, help="What there is: show a cluster, list presets and known devices.")
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")]
+_MOST_BRANCHES = 12
+_GROUP_WORDS = ("rack", "unit", "pod", "zone", "row", "room", "hall", "group")
+
+
+@app.command(
+    epilog="Examples: berth cluster show 4x20x8:H100  |  berth cluster show lab  |  "
+    "berth cluster show cluster.yaml --json  |  berth cluster show topo.csv:8xA100"
+)
+def show(
+    cluster: Annotated[
+        str,
+        typer.Argument(
+            help="A shape (160, 20x8, 4x20x8:H100), a preset, a YAML file, or a CSV of hosts and switches."
+        ),
+    ],
+    as_json: AsJson = False,
+) -> None:
+    """Show what a cluster is made of: its tree, devices, price and tiers."""
+    from berth.cluster.load import load_cluster
+    from berth.report import terminal
+
+    loaded = load_cluster(cluster)
+    if as_json:
+        terminal.print_json(_cluster_json(loaded))
+        return
+    _print_cluster(loaded, terminal.console())
+
+
+@app.command(epilog="Example: berth cluster presets")
+def presets(as_json: AsJson = False) -> None:
+    """List the clusters that come with berth."""
+    from berth.cluster.load import load_cluster
+    from berth.cluster.load import presets as load_presets
+    from berth.report import terminal
+
+    rows = [(name, text, load_cluster(name).devices) for name, text in load_presets().items()]
+    if as_json:
+        keys = ("name", "description", "devices")
+        terminal.print_json([dict(zip(keys, row, strict=True)) for row in rows])
+        return
+    cells = [(name, text, f"{devices:,}") for name, text, devices in rows]
+    terminal.console().print(terminal.table("", ("preset", "what it is", "devices"), cells, left=2))
+
+
+@app.command(epilog="Example: berth cluster devices --json")
+def devices(as_json: AsJson = False) -> None:
+    """List the device types that berth knows, with the source of every figure."""
+    from berth.cluster.catalogue import known_devices
+    from berth.report import terminal
+
+    entries = known_devices()
+    if as_json:
+        terminal.print_json([_entry_json(name) for name in entries])
+        return
+    console = terminal.console()
+    columns = ("device", "precision", "peak", "memory", "bandwidth", "price")
+    console.print(terminal.table("Devices", columns, [_entry_row(name) for name in entries], left=2))
+    sources = [(name, _entry_sources(name)) for name in entries]
+    console.print(terminal.table("Where the figures are from", ("device", "source"), sources, left=2))
+
+
+def _print_cluster(cluster: Cluster, console: Console) -> None:
+    from rich.padding import Padding
+    from rich.text import Text
+
+    heading = (
+        f"{cluster.name}: {_many(cluster.devices, 'device')} on {_many(len(cluster.machines), 'machine')}"
+    )
+    console.print(Text(heading, style="bold"))
+    console.print(Padding(_tree(cluster), (1, 0, 1, 2)))
+    console.print(_type_table(cluster))
+    console.print(Text(_price_line(cluster)))
+    console.print()
+    console.print(_tier_table(cluster))
+    console.print(Text("Bandwidth is what one device gets; an up-link is shared by its whole group."))
+    for note in cluster.notes:
+        console.print(Text(f"Note: {note}."))
+
+
+def _tree(cluster: Cluster) -> Tree:
+    from rich.tree import Tree
+
+    from berth.cluster.summary import fold
+
+    tree = Tree("", hide_root=True)
+    _grow(tree, fold(cluster), cluster, single=True)
+    return tree
+
+
+def _grow(tree: Tree, kinds: tuple[Kind, ...], cluster: Cluster, *, single: bool) -> None:
+    from rich.text import Text
+
+    for kind in kinds[:_MOST_BRANCHES]:
+        label, rest = _label(kind, cluster, named=single and len(kinds) > 1)
+        _grow(tree.add(Text(label)), rest, cluster, single=single and kind.count == 1)
+    if len(kinds) > _MOST_BRANCHES:
+        hidden = kinds[_MOST_BRANCHES:]
+        machines = sum(kind.machines for kind in hidden)
+        tree.add(Text(f"... and {_many(len(hidden), 'more kind')} ({_many(machines, 'machine')})"))
+
+
+def _label(kind: Kind, cluster: Cluster, *, named: bool) -> tuple[str, tuple[Kind, ...]]:
+    """One line for a kind and, as long as it has one sort of part only, for what is in it."""
+    head = f"{kind.name}: " if named and kind.count == 1 and kind.machine is None else ""
+    words = []
+    while True:
+        words.append(_many(kind.count, cluster.tiers[kind.level].name))
+        if kind.machine is not None:
+            return (
+                f"{head}{' x '.join([*words, _contents(kind.machine, cluster)])}{_extras(kind.machine)}",
+                (),
+            )
+        if len(kind.parts) != 1:
+            return f"{head}{' x '.join(words)}, {'each ' if kind.count > 1 else ''}with", kind.parts
+        kind = kind.parts[0]
+
+
+def _contents(machine: Machine, cluster: Cluster) -> str:
+    parts = [f"{count:,} {cluster.device_types[index].name}" for index, count in machine.devices]
+    return parts[0] if len(parts) == 1 else f"({' + '.join(parts)})"
+
+
+def _extras(machine: Machine) -> str:
+    from berth import units
+
+    extras = []
+    if machine.cores is not None:
+        extras.append(_many(machine.cores, "core"))
+    if machine.memory_bytes is not None:
+        extras.append(units.format_bytes(machine.memory_bytes))
+    if machine.nic_bytes_per_s is not None:
+        extras.append(f"NIC {units.format_bandwidth(machine.nic_bytes_per_s)}")
+    return f"  ({', '.join(extras)})" if extras else ""
+
+
+def _type_table(cluster: Cluster) -> Any:
+    from berth import units
+    from berth.cluster.summary import summarise_types
+    from berth.report import terminal
+
+    rows = [
+        (
+            of.device.name,
+            f"{of.count:,}",
+            _or_unknown(of.device.memory_bytes, units.format_bytes),
+            _or_unknown(of.memory_bytes, units.format_bytes),
+            _or_unknown(of.device.flops, units.format_flops),
+            _or_unknown(of.device.usd_per_hour, units.format_usd_per_hour),
+            _or_unknown(of.usd_per_hour, units.format_usd_per_hour),
+        )
+        for of in summarise_types(cluster)
+    ]
+    columns = ("device", "count", "memory", "together", "peak", "price", "together")
+    return terminal.table("Devices", columns, rows)
+
+
+def _price_line(cluster: Cluster) -> str:
+    from berth import units
+
+    if cluster.usd_per_hour is None:
+        unpriced = [kind.name for kind in cluster.device_types if kind.usd_per_hour is None]
+        return f"Price of all: unknown (no price is known for {', '.join(unpriced)})"
+    hosts = sum(machine.usd_per_hour or 0.0 for machine in cluster.machines)
+    share = f", of which {units.format_usd_per_hour(hosts)} for the hosts" if hosts else ""
+    return f"Price of all: {units.format_usd_per_hour(cluster.usd_per_hour)}{share}"
+
+
+def _tier_table(cluster: Cluster) -> Any:
+    from berth import units
+    from berth.cluster.summary import summarise_tiers
+    from berth.report import terminal
+
+    rows = [
+        (
+            of.tier.name,
+            units.format_bandwidth(of.tier.bytes_per_s),
+            units.format_seconds(of.tier.latency_s),
+            f"{of.tier.oversubscription:g}:1",
+            f"{of.groups:,}",
+            _span(*of.devices, lambda size: f"{size:,}"),
+            _span(*of.uplink_bytes_per_s, units.format_bandwidth) if of.uplink_bytes_per_s else "-",
+        )
+        for of in summarise_tiers(cluster)
+    ]
+    columns = ("tier", "bandwidth", "latency", "oversub", "groups", "devices", "up-link")
+    return terminal.table("Tiers, nearest first (devices and up-link of one group)", columns, rows)
+
+
+def _cluster_json(cluster: Cluster) -> dict[str, Any]:
+    from berth.cluster.summary import fold, summarise_tiers, summarise_types
+
+    return {
+        "name": cluster.name,
+        "devices": cluster.devices,
+        "machines": len(cluster.machines),
+        "usd_per_hour": cluster.usd_per_hour,
+        "device_types": [
+            {**_device_json(of.device), "count": of.count, "total_usd_per_hour": of.usd_per_hour}
+            for of in summarise_types(cluster)
+        ],
+        "tiers": [
+            {
+                "name": of.tier.name,
+                "bytes_per_s": of.tier.bytes_per_s,
+                "latency_s": of.tier.latency_s,
+                "oversubscription": of.tier.oversubscription,
+                "groups": of.groups,
+                "devices_per_group": of.devices,
+                "uplink_bytes_per_s": of.uplink_bytes_per_s,
+            }
+            for of in summarise_tiers(cluster)
+        ],
+        "tree": [_kind_json(kind, cluster) for kind in fold(cluster)],
+        "notes": list(cluster.notes),
+    }
+
+
+def _kind_json(kind: Kind, cluster: Cluster) -> dict[str, Any]:
+    head = {"tier": cluster.tiers[kind.level].name, "count": kind.count}
+    if kind.machine is None:
+        return {**head, "parts": [_kind_json(part, cluster) for part in kind.parts]}
+    machine = kind.machine
+    return {
+        **head,
+        "devices": {cluster.device_types[index].name: count for index, count in machine.devices},
+        "cores": machine.cores,
+        "memory_bytes": machine.memory_bytes,
+        "nic_bytes_per_s": machine.nic_bytes_per_s,
+        "usd_per_hour": machine.usd_per_hour,
+    }
+
+
+def _device_json(device: Any) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    return asdict(device)
+
+
+def _entry_json(name: str) -> dict[str, Any]:
+    from berth.cluster.catalogue import known_devices
+
+    entry = known_devices()[name]
+    return {
+        **_device_json(entry.device),
+        "precision": entry.precision,
+        "aliases": list(entry.aliases),
+        "source": entry.source,
+        "price_source": entry.price_source,
+    }
+
+
+def _entry_row(name: str) -> tuple[str, ...]:
+    from berth import units
+    from berth.cluster.catalogue import known_devices
+
+    device, precision = known_devices()[name].device, known_devices()[name].precision
+    return (
+        name,
+        precision or "-",
+        _or_unknown(device.flops, units.format_flops),
+        _or_unknown(device.memory_bytes, units.format_bytes),
+        _or_unknown(device.memory_bytes_per_s, units.format_bandwidth),
+        _or_unknown(device.usd_per_hour, units.format_usd_per_hour),
+    )
+
+
+def _entry_sources(name: str) -> str:
+    from berth.cluster.catalogue import known_devices
+
+    entry = known_devices()[name]
+    price = f"; price: {entry.price_source}" if entry.price_source else ""
+    return f"{entry.source}{price}"
+
+
+def _or_unknown(value: Any, shown: Any) -> str:
+    return "unknown" if value is None else str(shown(value))
+
+
+def _span(low: float, high: float, shown: Any) -> str:
+    """`8`, `16-64`, `100-400GB/s`; the unit is said once where both ends share it."""
+    first, last = str(shown(low)), str(shown(high))
+    if first == last:
+        return first
+    unit = last.lstrip("0123456789.,")
+    return f"{first.removesuffix(unit)}-{last}" if first.lstrip("0123456789.,") == unit else f"{first}-{last}"
+
+
+def _many(count: int, word: str) -> str:
+    """`1 rack`, `4 racks`; a name that is no common word keeps its form: `4 asw groups`."""
+    if word in _GROUP_WORDS or word in ("machine", "device", "core", "more kind"):
+        return f"{count:,} {word}{'s' if count != 1 else ''}"
+    return f"{count:,} {word}" if word == "pool" else f"{count:,} {word} group{'s' if count != 1 else ''}"

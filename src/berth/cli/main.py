@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from berth import __version__
-from berth.cli import cluster, network, trace
+from berth.cli import cluster, models, network, trace
 from berth.errors import InputError
 
 app = typer.Typer(
@@ -23,6 +23,7 @@ app = typer.Typer(
 app.add_typer(cluster.app, name="cluster")
 app.add_typer(network.app, name="network")
 app.add_typer(trace.app, name="trace")
+app.command(epilog=models.EPILOG)(models.models)
 
 
 def _version(shown: bool) -> None:

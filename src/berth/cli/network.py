@@ -1,7 +1,141 @@
-"""`berth network`."""
+"""`berth network`: what distance costs a job, before it is placed anywhere.
+
+A first word that is no command of the group is a model: `berth network bert-large` is `... show bert-large`.
+"""
 
 from __future__ import annotations
 
-import typer
+from typing import TYPE_CHECKING, Annotated, Any
 
-app = typer.Typer(no_args_is_help=True, help="...")
+import typer
+from typer.core import TyperGroup
+
+from berth.cli import network_fit
+from berth.errors import InputError, UnknownNameError
+
+if TYPE_CHECKING:
+    from berth.cluster.model import Cluster, DeviceType
+    from berth.network.fabric import Fabric
+    from berth.network.measured import Measured
+    from berth.report.network import Answer
+    from berth.workload.profile import JobProfile
+
+_DEFAULT = "show"
+_HELP = ("-h", "--help")
+
+
+class _ModelOrCommand(TyperGroup):
+    """A group in which whatever is not a command is meant for `show`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if args and args[0] not in self.commands and args[0] not in _HELP:
+            args = [_DEFAULT, *args]
+        return super().parse_args(ctx, args)
+
+
+app = typer.Typer(
+    cls=_ModelOrCommand,
+    no_args_is_help=True,
+    subcommand_metavar="MODEL ... | COMMAND",
+    help="What distance costs: iteration times of a model near and far. "
+    "`berth network MODEL` is short for `berth network show MODEL`.",
+    epilog="Examples: berth network bert-large --gpus 16 --cluster 4x20x8:A100  |  "
+    "berth network --all --gpus 16 --congestion 5",
+)
+app.command("fit", epilog=network_fit.EPILOG)(network_fit.fit)
+
+
+@app.command(
+    epilog="Examples: berth network bert-large --gpus 16 --cluster 4x20x8:A100  |  "
+    "berth network vgg16 resnet50 --gpus 8 --cluster lab --congestion 5"
+)
+def show(
+    models: Annotated[
+        list[str] | None, typer.Argument(metavar="MODEL ...", help="Names, or YAML files with profiles.")
+    ] = None,
+    gpus: Annotated[int, typer.Option(help="How many GPUs the job takes.")] = 8,
+    cluster: Annotated[str, typer.Option(help="A shape (4x20x8:A100), a preset or a file.")] = "4x20x8",
+    congestion: Annotated[
+        float, typer.Option(help="Load of others: divides every bandwidth above the machine.")
+    ] = 1.0,
+    device: Annotated[
+        str | None, typer.Option(help="The type of GPU, where there are several or none is named.")
+    ] = None,
+    measured: Annotated[
+        str | None,
+        typer.Option(help="CSV of measured iterations: model,gpus,machines,seconds[,racks,tier,placement]."),
+    ] = None,
+    every: Annotated[
+        bool, typer.Option("--all", help="Every model that berth knows, most sensitive first.")
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON document instead of tables.")
+    ] = False,
+) -> None:
+    """Show a model's iteration at every distance; of several models, how sensitive each is."""
+    from berth.cluster.load import load_cluster
+    from berth.network.fabric import Fabric
+    from berth.network.measured import read_measured
+    from berth.report import network as report
+
+    fabric = Fabric(load_cluster(cluster), congestion)
+    chosen = _device(fabric.cluster, device)
+    table = read_measured(measured, fabric.cluster) if measured else {}
+    profiles = _profiles(models or [], every)
+    if len(profiles) == 1 and measured:
+        _check_measured(profiles[0], table, measured)
+    answers = [_answer(profile, gpus, fabric, chosen, table) for profile in profiles]
+    report.print_answers(answers, fabric, as_json=as_json)
+
+
+def _profiles(models: list[str], every: bool) -> list[JobProfile]:
+    from berth.workload.profiles import all_profiles, load_profile
+
+    if every and models:
+        raise InputError("--all and names of models exclude each other", hint="leave one out")
+    if not every and not models:
+        raise InputError("no model is named", hint="try: berth network bert-large --gpus 16, or --all")
+    return all_profiles() if every else [load_profile(name) for name in models]
+
+
+def _device(cluster: Cluster, wanted: str | None) -> DeviceType:
+    """The named type of device, or the one of which the cluster has most; GPUs go first."""
+    from berth.cluster.catalogue import UNNAMED, device_type, resolve
+
+    kinds = cluster.device_types
+    if wanted is None:
+        index = max(range(len(kinds)), key=lambda i: (kinds[i].kind == "gpu", cluster.count_of(i)))
+        return kinds[index]
+    if all(kind.name == UNNAMED for kind in kinds):
+        return device_type(wanted)
+    for kind in kinds:
+        if kind.name.lower() == wanted.lower() or kind.name == resolve(wanted):
+            return kind
+    raise UnknownNameError(f"device in cluster {cluster.name!r}", wanted, [kind.name for kind in kinds])
+
+
+def _check_measured(profile: JobProfile, table: dict[str, Measured], path: str) -> None:
+    if _measured_of(profile, table) is None:
+        raise UnknownNameError("model with measurements", profile.name, table, where=path)
+
+
+def _measured_of(profile: JobProfile, table: dict[str, Measured]) -> Measured | None:
+    names = {name.lower() for name in (profile.name, *profile.aliases)}
+    return next((measured for model, measured in table.items() if model.lower() in names), None)
+
+
+def _answer(
+    profile: JobProfile, gpus: int, fabric: Fabric, device: DeviceType, table: dict[str, Measured]
+) -> Answer:
+    """One model at every distance; a cluster of unnamed GPUs is taken whole, whatever the device."""
+    from berth.cluster.catalogue import UNNAMED
+    from berth.network.distances import distances
+    from berth.network.spread import usable_devices
+    from berth.report.network import Answer
+
+    here = any(kind.name == device.name for kind in fabric.cluster.device_types)
+    usable = usable_devices(fabric.cluster, device.name if here else None)
+    known = None if device.name == UNNAMED else device
+    rows = distances(profile.traffic(known), gpus, fabric, _measured_of(profile, table), usable)
+    name = profile.reference_device if known is None else known.name
+    return Answer(profile.name, gpus, name, profile.compute(known).source, rows)

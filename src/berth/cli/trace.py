@@ -1,7 +1,216 @@
-"""`berth trace`."""
+"""`berth trace`: look at a trace, turn one into another, make one up."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any
+
 import typer
 
-app = typer.Typer(no_args_is_help=True, help="...")
+from berth.cli import trace_generate
+
+if TYPE_CHECKING:
+    from berth.workload.summary import Spread, Summary
+    from berth.workload.trace import Trace
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Look at traces of jobs (Philly, Helios, Alibaba, Tiresias, plain CSV), convert and generate them.",
+)
+
+_BIG_BYTES = 4_000_000
+
+File = Annotated[
+    str, typer.Argument(metavar="FILE", help="A trace of any known format; - is standard input.")
+]
+Strict = Annotated[bool, typer.Option("--strict", help="Refuse the file if any row can't be used.")]
+FormatName = Annotated[
+    str | None,
+    typer.Option("--format", metavar="NAME", help="Take the file as this format instead of looking."),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="One JSON document instead of tables.")]
+
+
+@app.command(epilog="Example: berth trace info philly.csv.xz --cluster 4x20x8")
+def info(
+    file: File,
+    strict: Strict = False,
+    format: FormatName = None,  # noqa: A002
+    cluster: Annotated[
+        str | None, typer.Option(metavar="CLUSTER", help="Also the load the trace puts on this cluster.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """What a trace holds: sizes, durations, load over time, and the rows that could not be used."""
+    from berth.report import terminal
+    from berth.report.trace import print_trace
+    from berth.workload.summary import summarise
+
+    capacity = _capacity(cluster) if cluster else None
+    trace = _read(file, strict, format)
+    summary = summarise(trace)
+    offered = _offered(trace, summary, *capacity) if capacity else None
+    if as_json:
+        terminal.print_json(_document(trace, summary, offered))
+    else:
+        print_trace(terminal.console(), trace, summary, offered)
+
+
+@app.command(
+    epilog="Example: berth trace convert philly.csv.xz slice.csv.zst --since 2017-10-01 --sizes power-of-two"
+)
+def convert(
+    file: File,
+    out: Annotated[
+        str, typer.Argument(metavar="OUT", help="The CSV to write: .csv, .csv.gz, .csv.xz or .csv.zst.")
+    ],
+    strict: Strict = False,
+    format: FormatName = None,  # noqa: A002
+    since: Annotated[
+        str | None,
+        typer.Option(metavar="WHEN", help="Submitted from then on: a date, or a time from the start (3d)."),
+    ] = None,
+    until: Annotated[str | None, typer.Option(metavar="WHEN", help="Submitted before then.")] = None,
+    sizes: Annotated[
+        str | None,
+        typer.Option(metavar="SIZES", help="GPUs per job: power-of-two, or a list such as 1,2,4-8."),
+    ] = None,
+    max_gpus: Annotated[int | None, typer.Option(metavar="N", min=1, help="No job of more GPUs.")] = None,
+    vc: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Only this virtual cluster (repeatable).")
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="The first N of the selected jobs.")
+    ] = None,
+    renumber: Annotated[
+        bool, typer.Option("--renumber", help="Name the jobs 0, 1, 2 ... in order of time.")
+    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite OUT.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Write a trace, or a slice of it, as berth's plain CSV. Times count from the first selected job."""
+    from pathlib import Path
+
+    from berth.errors import InputError
+    from berth.report import terminal
+    from berth.report.trace import print_bad, print_notes
+    from berth.units import format_count
+    from berth.workload.selection import Selection, renumbered
+
+    if Path(out).exists() and not force:
+        raise InputError("exists already", where=out, hint="choose another name, or give --force")
+    selection = Selection(since, until, sizes, max_gpus, tuple(vc or ()), limit)
+    trace = selection.apply(_read(file, strict, format))
+    (renumbered(trace) if renumber else trace).write_csv(out)
+    if as_json:
+        terminal.print_json({**_facts(trace), "written": out})
+        return
+    console = terminal.console()
+    console.print(f"wrote {format_count(len(trace), 'job')} to {out}", soft_wrap=True)
+    print_bad(console, trace.source, trace.rows, trace.bad)
+    print_notes(console, trace.notes)
+
+
+app.command("generate", epilog=trace_generate.EPILOG)(trace_generate.generate)
+
+
+def _read(file: str, strict: bool, format: str | None) -> Trace:  # noqa: A002
+    from berth.workload.reading import read_trace
+
+    with _progress(file) as progress:
+        return read_trace(file, strict=strict, format=format, progress=progress)
+
+
+@contextmanager
+def _progress(file: str) -> Iterator[Any]:
+    """A bar on a terminal's standard error while a big file is read; nothing elsewhere."""
+    import os
+    import sys
+
+    if not sys.stderr.isatty() or (
+        file != "-" and os.path.isfile(file) and os.path.getsize(file) < _BIG_BYTES
+    ):
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(f"reading {os.path.basename(file)}", total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def _capacity(cluster: str) -> tuple[str, int]:
+    """Name of a cluster and its GPUs."""
+    from berth.cluster import load_cluster
+    from berth.errors import InputError
+
+    loaded = load_cluster(cluster)
+    gpus = sum(loaded.count_of(index) for index, kind in enumerate(loaded.device_types) if kind.kind == "gpu")
+    if not gpus:
+        raise InputError(f"{loaded.name} has no GPUs", where=cluster)
+    return loaded.name, gpus
+
+
+def _offered(trace: Trace, summary: Summary, name: str, gpus: int) -> dict[str, Any]:
+    load = summary.mean_load_gpus / gpus if summary.span_s else None
+    return {"name": name, "gpus": gpus, "load": load, "too_large": int((trace.num_gpu > gpus).sum())}
+
+
+def _facts(trace: Trace) -> dict[str, Any]:
+    return {
+        "source": trace.source,
+        "format": trace.format,
+        "origin": trace.origin.isoformat() if trace.origin else None,
+        "jobs": len(trace),
+        "rows": trace.rows,
+        "bad": {
+            "total": trace.bad.total,
+            "counts": dict(trace.bad.counts),
+            "first": [
+                {
+                    "line": row.line,
+                    "column": row.column,
+                    "field": row.field,
+                    "value": row.value,
+                    "reason": row.reason,
+                }
+                for row in trace.bad.first
+            ],
+        },
+        "notes": list(trace.notes),
+    }
+
+
+def _document(trace: Trace, summary: Summary, offered: dict[str, Any] | None) -> dict[str, Any]:
+    def shares(of: Any) -> list[dict[str, Any]]:
+        return [{"label": share.label, "jobs": share.jobs, "gpu_s": share.gpu_s} for share in of]
+
+    return {
+        **_facts(trace),
+        "span_s": summary.span_s,
+        "gpu_hours": summary.gpu_s / 3600,
+        "users": summary.users,
+        "vcs": summary.vcs,
+        "num_gpu": _spread(summary.size),
+        "duration_s": _spread(summary.duration_s),
+        "interarrival_s": _spread(summary.interarrival_s) if summary.interarrival_s else None,
+        "sizes": shares(summary.sizes),
+        "durations": shares(summary.durations),
+        "models": shares(summary.models),
+        "load": {
+            "edges_s": summary.load_edges_s.tolist(),
+            "gpus": summary.load_gpus.tolist(),
+            "mean_gpus": summary.mean_load_gpus if summary.span_s else None,
+            "peak_gpus": summary.peak_gpus,
+        },
+        "cluster": offered,
+    }
+
+
+def _spread(spread: Spread) -> dict[str, float]:
+    from berth.workload.summary import PERCENTILES
+
+    cuts = {f"p{cut}": value for cut, value in zip(PERCENTILES, spread.percentiles, strict=True)}
+    return {"least": spread.least, **cuts, "largest": spread.largest, "mean": spread.mean}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,8 +34,8 @@ class DeviceType:
 class Tier:
     """One level of distance.
 
-    `bytes_per_s` is what ONE device can send to another at this distance while nobody else does. Above the
-    machine a group's up-link carries the sum of its devices' rates divided by `oversubscription`.
+    `bytes_per_s` is what ONE device can send to another at this distance while nobody else does. The up-link
+    of a group into this tier carries the sum of its devices' rates divided by `oversubscription`.
     """
 
     name: str
@@ -75,6 +75,7 @@ class Cluster:
     machines: tuple[Machine, ...]
     groups: IntArray  # shape (len(tiers), len(machines))
     group_names: tuple[tuple[str, ...], ...] = field(repr=False)
+    notes: tuple[str, ...] = ()  # what a reader of the description had to assume
 
     @cached_property
     def sizes(self) -> IntArray:
@@ -100,8 +101,34 @@ class Cluster:
 
     def group_sizes(self, level: int) -> IntArray:
         """Devices of each group at a level."""
-        count = len(self.group_names[level])
-        return np.bincount(self.groups[level], weights=self.sizes, minlength=count).astype(np.int32)
+        return self._sizes_by_level[level]
+
+    @cached_property
+    def _sizes_by_level(self) -> tuple[IntArray, ...]:
+        return tuple(
+            self._sum_by_group(level, self.sizes).astype(np.int32) for level in range(len(self.tiers))
+        )
+
+    def uplinks(self, level: int) -> NDArray[np.float64]:
+        """Bytes per second that each group at a level can send to the tier above it.
+
+        Every machine brings its devices' rates at that tier, or its NIC where that is less; the sum is
+        divided by the over-subscription of the tier above. The last level has no up-links.
+        """
+        if level + 1 >= len(self.tiers):
+            return np.zeros(0)
+        above = self.tiers[level + 1]
+        rates = np.minimum(self.sizes * above.bytes_per_s, self._nic_bytes_per_s)
+        return self._sum_by_group(level, rates) / above.oversubscription
+
+    @cached_property
+    def _nic_bytes_per_s(self) -> NDArray[np.float64]:
+        nics = (machine.nic_bytes_per_s for machine in self.machines)
+        return np.fromiter((np.inf if nic is None else nic for nic in nics), np.float64, len(self.machines))
+
+    def _sum_by_group(self, level: int, values: NDArray[Any]) -> NDArray[np.float64]:
+        sums = np.bincount(self.groups[level], weights=values, minlength=len(self.group_names[level]))
+        return sums.astype(np.float64)
 
     def floor(self, devices: int) -> int | None:
         """The nearest tier that can ever hold so many devices; None if the whole cluster can't."""

@@ -50,6 +50,15 @@ def sparkline(values: Sequence[float]) -> str:
     return "".join(steps[min(7, int(8 * value / largest))] for value in values)
 
 
+def area(values: Sequence[float], height: int = 6) -> list[str]:
+    """A filled curve, one character per value and `height` lines, the top one first."""
+    steps = " ▁▂▃▄▅▆▇█"
+    largest = max(values, default=0.0)
+    eighths = [max(1, round(8 * height * value / largest)) if value > 0 else 0 for value in values]
+    rows = reversed(range(height))
+    return ["".join(steps[min(8, max(0, level - 8 * row))] for level in eighths) for row in rows]
+
+
 def print_json(data: Any) -> None:
     """One JSON document on standard output, keys in the order given, no NaN."""
     json.dump(data, sys.stdout, indent=2, ensure_ascii=False, allow_nan=False)

@@ -2,8 +2,8 @@
 
 A transcript (`*.console`) is a list of commands, each line `$ berth ...` followed by what it printed.
 
-    python examples/run.py              compare all, show differences
-    python examples/run.py --update     store what is printed now
+    python examples/transcripts.py              compare all, show differences
+    python examples/transcripts.py --update     store what is printed now
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PROMPT = "$ "
 
 
 def commands(transcript: str) -> list[tuple[str, str]]:
-    """(command, what it printed) for each prompt of a transcript; text before the first prompt is a comment."""
+    """(command, what it printed) for each prompt of a transcript; text before the first is a comment."""
     found: list[tuple[str, list[str]]] = []
     for line in transcript.splitlines():
         if line.startswith(PROMPT):
@@ -75,7 +75,9 @@ def main() -> int:
         else:
             different += 1
             print(f"DIFFERENT  {path.name}")
-            sys.stdout.writelines(difflib.unified_diff(stored.splitlines(True), now.splitlines(True), "stored", "now"))
+            sys.stdout.writelines(
+                difflib.unified_diff(stored.splitlines(True), now.splitlines(True), "stored", "now")
+            )
     return 1 if different else 0
 
 

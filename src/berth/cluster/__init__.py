@@ -1,0 +1,50 @@
+"""What there is: devices, machines, tiers, and who holds what.
+
+Importing this package costs nothing; each name is fetched from its module when it is first used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from berth.lazy import exports
+
+if TYPE_CHECKING:
+    from berth.cluster.catalogue import CatalogueEntry as CatalogueEntry
+    from berth.cluster.catalogue import known_devices as known_devices
+    from berth.cluster.ledger import Ledger as Ledger
+    from berth.cluster.load import load_cluster as load_cluster
+    from berth.cluster.load import presets as presets
+    from berth.cluster.model import Cluster as Cluster
+    from berth.cluster.model import DeviceType as DeviceType
+    from berth.cluster.model import Machine as Machine
+    from berth.cluster.model import Tier as Tier
+    from berth.cluster.topology_csv import read_topology as read_topology
+
+_HOME = {
+    "CatalogueEntry": "catalogue",
+    "Cluster": "model",
+    "DeviceType": "model",
+    "Ledger": "ledger",
+    "Machine": "model",
+    "Tier": "model",
+    "known_devices": "catalogue",
+    "load_cluster": "load",
+    "presets": "load",
+    "read_topology": "topology_csv",
+}
+
+__all__ = [
+    "CatalogueEntry",
+    "Cluster",
+    "DeviceType",
+    "Ledger",
+    "Machine",
+    "Tier",
+    "known_devices",
+    "load_cluster",
+    "presets",
+    "read_topology",
+]
+
+__getattr__ = exports(__name__, _HOME)

@@ -1,0 +1,81 @@
+"""The device catalogue: what well-known devices hold, compute and cost, each figure with its source.
+
+A figure nobody could vouch for is left out: None means unknown, and whatever needs it says so.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+
+from pydantic import RootModel
+
+from berth.cluster.model import DeviceKind, DeviceType
+from berth.errors import UnknownNameError
+from berth.spec import Bandwidth, Bytes, Flops, Spec, UsdPerHour
+
+UNNAMED = "GPU"  # the type of devices of which only the number is known
+
+
+class EntrySpec(Spec):
+    """One device in devices.yaml."""
+
+    kind: DeviceKind = "gpu"
+    aliases: tuple[str, ...] = ()
+    memory: Bytes | None = None
+    flops: Flops | None = None
+    precision: str | None = None
+    memory_bandwidth: Bandwidth | None = None
+    source: str
+    price: UsdPerHour | None = None
+    price_source: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogueEntry:
+    """A device type, and where its figures are from."""
+
+    device: DeviceType
+    aliases: tuple[str, ...]
+    precision: str | None  # of the peak rate, e.g. "bf16 tensor"
+    source: str
+    price_source: str | None
+
+
+@cache
+def known_devices() -> dict[str, CatalogueEntry]:
+    """All known devices by name, in the order of the file."""
+    import yaml
+
+    text = resources.files("berth.cluster").joinpath("data/devices.yaml").read_text(encoding="utf-8")
+    written = RootModel[dict[str, EntrySpec]].model_validate(yaml.load(text, Loader=yaml.CSafeLoader)).root
+    return {name: _entry(name, entry) for name, entry in written.items()}
+
+
+def known_names() -> list[str]:
+    """Every name and alias that the catalogue answers to."""
+    return [name for key, entry in known_devices().items() for name in (key, *entry.aliases)]
+
+
+def resolve(name: str) -> str | None:
+    """The catalogue's own name for a device, whatever its case and alias; None if it knows no such device."""
+    return _by_lowered_name().get(name.lower())
+
+
+def device_type(name: str) -> DeviceType:
+    """A device type by name or alias."""
+    known = resolve(name)
+    if known is None:
+        raise UnknownNameError("device type", name, known_names())
+    return known_devices()[known].device
+
+
+@cache
+def _by_lowered_name() -> dict[str, str]:
+    return {name.lower(): key for key, entry in known_devices().items() for name in (key, *entry.aliases)}
+
+
+def _entry(name: str, entry: EntrySpec) -> CatalogueEntry:
+    device = DeviceType(name, entry.kind, entry.memory, entry.price, entry.flops, entry.memory_bandwidth)
+    return CatalogueEntry(device, entry.aliases, entry.precision, entry.source, entry.price_source)

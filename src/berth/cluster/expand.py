@@ -1,0 +1,231 @@
+"""From the written cluster to the flat one: counts become machines, nesting becomes rows of group numbers.
+
+The description is first measured (depth, devices), so that a slip of the pen such as `count: 1000000000` is
+refused before anything is built, and then walked once, in the order in which it is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import numpy as np
+
+from berth import spec as yaml_spec
+from berth.cluster.catalogue import known_devices, known_names, resolve
+from berth.cluster.model import Cluster, DeviceType, Machine, Tier
+from berth.cluster.spec import ClusterSpec, DeviceSpec, GroupSpec, MachineSpec, RackSpec
+from berth.cluster.tiers import default_names, default_tier, default_tiers
+from berth.errors import SpecError, UnknownNameError
+
+MOST_DEVICES = 10_000_000
+_KINDS = ("groups", "racks", "machines")
+
+T = TypeVar("T")
+Path = tuple[int | str, ...]
+Parent = ClusterSpec | GroupSpec | RackSpec
+Child = GroupSpec | RackSpec | MachineSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The text a description was read from, to say where in it a mistake stands."""
+
+    text: str
+    name: str
+
+    def spot(self, path: Path, *, at_key: bool = False) -> str:
+        """`file:line:column` of a value, or of its key."""
+        line, column = yaml_spec.locate(self.text, path, at_key=at_key)
+        return f"{self.name}:{line}:{column}"
+
+
+def expand(spec: ClusterSpec, name: str, source: Source | None = None) -> Cluster:
+    """The cluster that a description means; `name` is used where it has none of its own."""
+    walk = _Walk(spec, source)
+    depth, devices = walk.measure(spec, ())
+    if devices > MOST_DEVICES:
+        raise walk.error(
+            (), f"describes {devices:,} devices; berth takes {MOST_DEVICES:,}", "check the counts"
+        )
+    walk.visit(spec, (), _Place())
+    return walk.cluster(spec.name or name, walk.tiers(depth))
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where in the tree the walk stands: the group's name, its numbers outermost first, repeated or not."""
+
+    name: str = ""
+    chain: tuple[int, ...] = ()
+    repeated: bool = False
+
+
+@dataclass(slots=True)
+class _Walk:
+    spec: ClusterSpec
+    source: Source | None
+    types: dict[str, DeviceType] = field(default_factory=dict)  # in order of appearance
+    machines: list[Machine] = field(default_factory=list)
+    chains: list[tuple[int, ...]] = field(default_factory=list)  # per machine, outermost group first
+    names: dict[int, dict[str, int]] = field(default_factory=dict)  # groups per depth, with their numbers
+    machine_names: set[str] = field(default_factory=set)
+
+    def error(self, path: Path, what: str, hint: str | None = None, *, at_key: bool = False) -> SpecError:
+        where = self.source.spot(path, at_key=at_key) if self.source else None
+        return SpecError(what, where=where, hint=hint)
+
+    def children(self, parent: Parent, path: Path) -> tuple[str, Sequence[Child]]:
+        given = [kind for kind in _KINDS if getattr(parent, kind, None) is not None]
+        if not given:
+            raise self.error(path, "holds no machines", "give one of `machines:`, `racks:` or `groups:`")
+        if len(given) > 1:
+            both = f"`{given[0]}:` and `{given[1]}:` stand side by side"
+            raise self.error((*path, given[1]), both, "a level is made of one of them only", at_key=True)
+        return given[0], getattr(parent, given[0])
+
+    def measure(self, parent: Parent, path: Path) -> tuple[int, int]:
+        """Levels of groups between `parent` and its machines, and the devices below it."""
+        kind, entries = self.children(parent, path)
+        depth, devices = 0, 0
+        for index, child in enumerate(entries):
+            if isinstance(child, MachineSpec):
+                devices += child.count * sum(child.devices.values())
+                continue
+            below, inside = self.measure(child, (*path, kind, index))
+            if index and below + 1 != depth:
+                raise self._uneven((*path, kind, index), kind[:-1], below, depth - 1)
+            depth, devices = below + 1, devices + child.count * inside
+        return depth, devices
+
+    def _uneven(self, path: Path, word: str, depth: int, first: int) -> SpecError:
+        what = (
+            f"the machines of this {word} stand {_levels(depth)}, those of the first {word} {_levels(first)}"
+        )
+        return self.error(
+            path, what, "all machines must stand equally deep; put a group around or take one away"
+        )
+
+    def visit(self, parent: Parent, path: Path, place: _Place) -> None:
+        kind, entries = self.children(parent, path)
+        number = 0
+        for index, child in enumerate(entries):
+            child_path = (*path, kind, index)
+            devices = self._devices(child, child_path) if isinstance(child, MachineSpec) else ()
+            for copy in range(child.count):
+                name = _name(child, copy, f"{kind[0]}{number}", place)
+                number += 1
+                if isinstance(child, MachineSpec):
+                    self._add_machine(child, name, devices, child_path, place)
+                else:
+                    self._enter(child, name, kind, child_path, place)
+
+    def _enter(self, child: GroupSpec | RackSpec, name: str, kind: str, path: Path, place: _Place) -> None:
+        siblings = self.names.setdefault(len(place.chain), {})
+        if name in siblings:
+            raise self._duplicate(child, name, kind, path)
+        siblings[name] = len(siblings)
+        chain = (*place.chain, siblings[name])
+        self.visit(child, path, _Place(name, chain, place.repeated or child.count > 1))
+
+    def _add_machine(
+        self, child: MachineSpec, name: str, devices: tuple[tuple[int, int], ...], path: Path, place: _Place
+    ) -> None:
+        if name in self.machine_names:
+            raise self._duplicate(child, name, "machines", path)
+        self.machine_names.add(name)
+        self.chains.append(place.chain)
+        self.machines.append(Machine(name, devices, child.cores, child.memory, child.nic, child.price))
+
+    def _duplicate(self, child: Child, name: str, kind: str, path: Path) -> SpecError:
+        spot = (*path, "name") if child.name else path
+        return self.error(spot, f"two {kind} are called {name!r}", "give each a name of its own, or none")
+
+    def _devices(self, child: MachineSpec, path: Path) -> tuple[tuple[int, int], ...]:
+        counts: dict[int, int] = {}
+        for name, count in child.devices.items():
+            index = self._type_index(name, (*path, "devices", name))
+            counts[index] = counts.get(index, 0) + count
+        return tuple(counts.items())
+
+    def _type_index(self, name: str, path: Path) -> int:
+        device = self._device(name, path)
+        self.types.setdefault(device.name, device)
+        return list(self.types).index(device.name)
+
+    def _device(self, name: str, path: Path) -> DeviceType:
+        known = resolve(name)
+        if name in self.spec.devices:
+            return _merged(name, self.spec.devices[name], known_devices()[known].device if known else None)
+        if known is None:
+            where = self.source.spot(path, at_key=True) if self.source else None
+            raise UnknownNameError("device type", name, {*known_names(), *self.spec.devices}, where=where)
+        return known_devices()[known].device
+
+    def tiers(self, depth: int) -> tuple[Tier, ...]:
+        """The tiers as written, gaps filled with the defaults of their name or position."""
+        count, given = depth + 2, self.spec.tiers
+        if given is None:
+            return default_tiers(count)
+        usual = default_names(count)
+        if len(given) != count:
+            what = f"{len(given)} tiers are given where {count} are needed"
+            raise self.error(("tiers",), what, f"nearest first, for example: {', '.join(usual)}")
+        tiers: list[Tier] = []
+        for position, written in enumerate(given):
+            stand_in = default_tier(written.name or usual[position], position, count)
+            if any(tier.name == stand_in.name for tier in tiers):
+                raise self.error(("tiers", position), f"two tiers are called {stand_in.name!r}")
+            tiers.append(
+                Tier(
+                    stand_in.name,
+                    _given(written.bandwidth, stand_in.bytes_per_s),
+                    _given(written.latency, stand_in.latency_s),
+                    _given(written.oversubscription, stand_in.oversubscription),
+                )
+            )
+        return tuple(tiers)
+
+    def cluster(self, name: str, tiers: tuple[Tier, ...]) -> Cluster:
+        count, depth = len(self.machines), len(tiers) - 2
+        inner = np.array(self.chains, dtype=np.int32).reshape(count, depth).T[::-1]
+        rows = [np.arange(count, dtype=np.int32)[None], inner, np.zeros((1, count), dtype=np.int32)]
+        names = [tuple(self.names[level]) for level in reversed(range(depth))]
+        machine_names = tuple(machine.name for machine in self.machines)
+        return Cluster(
+            name=name,
+            device_types=tuple(self.types.values()),
+            tiers=tiers,
+            machines=tuple(self.machines),
+            groups=np.concatenate(rows),
+            group_names=(machine_names, *names, (name,)),
+        )
+
+
+def _name(child: Child, copy: int, generated: str, place: _Place) -> str:
+    """A given name stands alone unless something around it is repeated; a generated one tells the way."""
+    if child.name is None:
+        return f"{place.name}-{generated}" if place.name else generated
+    own = child.name if child.count == 1 else f"{child.name}{copy}"
+    return f"{place.name}-{own}" if place.repeated else own
+
+
+def _merged(name: str, written: DeviceSpec, known: DeviceType | None) -> DeviceType:
+    base = known or DeviceType(name)
+    return DeviceType(
+        name=name,
+        kind=written.kind or base.kind,
+        memory_bytes=_given(written.memory, base.memory_bytes),
+        usd_per_hour=_given(written.price, base.usd_per_hour),
+        flops=_given(written.flops, base.flops),
+        memory_bytes_per_s=_given(written.memory_bandwidth, base.memory_bytes_per_s),
+    )
+
+
+def _given(written: T | None, otherwise: T) -> T:
+    return otherwise if written is None else written
+
+
+def _levels(depth: int) -> str:
+    return "directly in it" if depth == 0 else f"{depth} level{'s' if depth > 1 else ''} further down"

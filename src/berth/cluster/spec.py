@@ -1,0 +1,85 @@
+"""A cluster as it is written in YAML.
+
+    machines:                                two tiers: machine, network
+      - {count: 20, devices: {A100: 8}}
+    racks:                                   three tiers: machine, rack, network
+      - {count: 4, machines: [...]}
+    groups:                                  one more tier for every level of groups
+      - {count: 2, racks: [...]}
+
+These models only check what stands in the file, value by value. What the parts mean together (names, depth,
+device types, number of tiers) is `expand`'s business.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from berth.cluster.model import DeviceKind
+from berth.spec import Bandwidth, Bytes, Flops, Seconds, Spec, UsdPerHour
+
+Count = Annotated[int, Field(gt=0, strict=True)]
+Name = Annotated[str, Field(min_length=1, max_length=200)]
+
+
+class DeviceSpec(Spec):
+    """Facts of a device type; what is left out comes from the catalogue if it knows the name."""
+
+    kind: DeviceKind | None = None
+    memory: Bytes | None = None
+    price: UsdPerHour | None = None
+    flops: Flops | None = None
+    memory_bandwidth: Bandwidth | None = None
+
+
+class TierSpec(Spec):
+    """One level of distance; the bandwidth is that of ONE device."""
+
+    name: Name | None = None
+    bandwidth: Bandwidth | None = None
+    latency: Seconds | None = None
+    oversubscription: Annotated[float, Field(ge=1)] | None = None
+
+
+class MachineSpec(Spec):
+    """`count` equal machines."""
+
+    devices: Annotated[dict[str, Count], Field(min_length=1)]
+    name: Name | None = None
+    count: Count = 1
+    cores: Count | None = None
+    memory: Bytes | None = None
+    nic: Bandwidth | None = None
+    price: UsdPerHour | None = None
+
+
+class RackSpec(Spec):
+    """`count` equal racks."""
+
+    machines: Annotated[list[MachineSpec], Field(min_length=1)]
+    name: Name | None = None
+    count: Count = 1
+
+
+class GroupSpec(Spec):
+    """`count` equal groups, each made of smaller groups, of racks or of machines."""
+
+    name: Name | None = None
+    count: Count = 1
+    groups: Annotated[list[GroupSpec], Field(min_length=1)] | None = None
+    racks: Annotated[list[RackSpec], Field(min_length=1)] | None = None
+    machines: Annotated[list[MachineSpec], Field(min_length=1)] | None = None
+
+
+class ClusterSpec(Spec):
+    """The whole file."""
+
+    name: Name | None = None
+    description: str | None = None
+    devices: dict[Name, DeviceSpec] = Field(default_factory=dict)
+    tiers: Annotated[list[TierSpec], Field(min_length=1)] | None = None
+    groups: Annotated[list[GroupSpec], Field(min_length=1)] | None = None
+    racks: Annotated[list[RackSpec], Field(min_length=1)] | None = None
+    machines: Annotated[list[MachineSpec], Field(min_length=1)] | None = None

@@ -1,0 +1,121 @@
+"""A cluster at a glance: equal machines and equal groups folded together, totals, tiers.
+
+Ten thousand machines of one kind are one line. Two groups are of one kind when they hold equally many of the
+same kinds, whatever the order and the names.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from berth.cluster.model import Cluster, DeviceType, Machine, Tier
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """`count` equal machines (`machine` says which) or equal groups (made of `parts`) at a level."""
+
+    level: int
+    count: int
+    machines: int  # of all `count` together
+    name: str  # of the first
+    machine: Machine | None = None
+    parts: tuple[Kind, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TierSummary:
+    """A tier, its groups, and what leads out of them; the last tier has no up-link."""
+
+    tier: Tier
+    groups: int
+    devices: tuple[int, int]  # of the smallest and the largest group
+    uplink_bytes_per_s: tuple[float, float] | None
+
+
+@dataclass(frozen=True, slots=True)
+class TypeSummary:
+    """A device type and how many there are."""
+
+    device: DeviceType
+    count: int
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """Of all together."""
+        return None if self.device.memory_bytes is None else self.count * self.device.memory_bytes
+
+    @property
+    def usd_per_hour(self) -> float | None:
+        """Of all together."""
+        return None if self.device.usd_per_hour is None else self.count * self.device.usd_per_hour
+
+
+def summarise_types(cluster: Cluster) -> list[TypeSummary]:
+    """The device types in the order in which the cluster names them."""
+    return [TypeSummary(device, cluster.count_of(index)) for index, device in enumerate(cluster.device_types)]
+
+
+def summarise_tiers(cluster: Cluster) -> list[TierSummary]:
+    """The tiers, nearest first."""
+    result = []
+    for level, tier in enumerate(cluster.tiers):
+        sizes, uplinks = cluster.group_sizes(level), cluster.uplinks(level)
+        span = (float(uplinks.min()), float(uplinks.max())) if len(uplinks) else None
+        result.append(TierSummary(tier, len(sizes), (int(sizes.min()), int(sizes.max())), span))
+    return result
+
+
+def fold(cluster: Cluster) -> tuple[Kind, ...]:
+    """What the cluster is made of, equal parts folded together, in order of first appearance."""
+    kinds: list[Kind] = []
+    kind_of = _machine_kinds(cluster, kinds)
+    for level in range(1, len(cluster.tiers)):
+        kind_of = _group_kinds(cluster, level, kind_of, kinds)
+    if len(cluster.tiers) == 1:
+        return (kinds[kind_of[0]],)
+    return kinds[kind_of[0]].parts
+
+
+def _machine_kinds(cluster: Cluster, kinds: list[Kind]) -> list[int]:
+    known: dict[object, int] = {}
+    kind_of = []
+    for machine in cluster.machines:
+        key = (
+            machine.devices,
+            machine.cores,
+            machine.memory_bytes,
+            machine.nic_bytes_per_s,
+            machine.usd_per_hour,
+        )
+        if key not in known:
+            known[key] = len(kinds)
+            kinds.append(Kind(0, 1, 1, machine.name, machine))
+        kind_of.append(known[key])
+    return kind_of
+
+
+def _group_kinds(cluster: Cluster, level: int, kind_of: list[int], kinds: list[Kind]) -> list[int]:
+    """The kind of each group at `level`, given the kind of each group one level below."""
+    _, some_machine = np.unique(cluster.groups[level - 1], return_index=True)
+    parents = cluster.groups[level][some_machine]
+    contents: list[Counter[int]] = [Counter() for _ in cluster.group_names[level]]
+    for kind, parent in zip(kind_of, parents.tolist(), strict=True):
+        contents[parent][kind] += 1
+    known: dict[object, int] = {}
+    result = []
+    for name, content in zip(cluster.group_names[level], contents, strict=True):
+        key = tuple(sorted(content.items()))
+        if key not in known:
+            known[key] = len(kinds)
+            parts = tuple(_times(kinds[kind], count) for kind, count in content.items())
+            kinds.append(Kind(level, 1, sum(part.machines for part in parts), name, parts=parts))
+        result.append(known[key])
+    return result
+
+
+def _times(kind: Kind, count: int) -> Kind:
+    return replace(kind, count=count, machines=kind.machines * count)

@@ -1,0 +1,21 @@
+"""Names of a package that are fetched from their modules only when somebody uses them.
+
+So `import berth.workload` costs nothing, and `from berth.workload import read_trace` only what it needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any
+
+
+def exports(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
+    """The package's `__getattr__`: `homes` says in which of its modules each public name lives."""
+
+    def fetch(name: str) -> Any:
+        if name not in homes:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        return getattr(import_module(f"{package}.{homes[name]}"), name)
+
+    return fetch

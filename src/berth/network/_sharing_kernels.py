@@ -1,0 +1,225 @@
+"""Max-min fair sharing of links, compiled: the state as flat arrays, and the three things done to it.
+
+A job sends at one rate x and loads each of its links by weight * x. Max-min fairness raises all rates
+together and stops a job when it reaches its cap or one of its links is full (progressive filling; Bertsekas
+and Gallager, Data Networks, 1992, section 6.5).
+
+Only what can have changed is computed again. A link that all its jobs could fill to their caps at once never
+binds and joins nobody; over the other links a change reaches one connected component. A link's load is
+always summed anew over its jobs in ascending order, and of equal levels the lower number goes first, so the
+rates are a function of who is there, to the last bit, and not of the way it came about.
+"""
+
+from __future__ import annotations
+
+from heapq import heapify, heappop, heappush
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from berth.cluster.model import IntArray
+from berth.network.fabric import FloatArray
+
+NONE = -1
+RISING = -1.0  # the rate of a job that has not found its own yet
+
+
+class ShareArrays(NamedTuple):
+    """The state. Edges (one per job and link) form a list per job and, sorted by job, a list per link."""
+
+    capacity: FloatArray  # of each link
+    binding: NDArray[np.bool_]  # whether the link can become full
+    link_first: IntArray  # its first edge
+    link_mark: NDArray[np.int64]  # epoch in which it was last visited
+    rate: FloatArray  # of each job; 0 for a job that is not there
+    cap: FloatArray  # nan for a job that is not there
+    job_first: IntArray
+    job_mark: NDArray[np.int64]
+    edge_job: IntArray
+    edge_link: IntArray
+    edge_weight: FloatArray
+    edge_next_of_job: IntArray  # of a free edge: the next free one
+    edge_next_of_link: IntArray
+    free: IntArray  # [the first free edge]
+    epoch: NDArray[np.int64]  # [changes so far]
+
+
+@njit(cache=True)
+def add(state: ShareArrays, job: int, links: IntArray, weights: FloatArray, cap: float) -> IntArray:
+    """Brings a job in; returns the jobs whose rates changed, ascending. There must be enough free edges."""
+    state.cap[job] = cap
+    state.rate[job] = RISING  # so that the newcomer counts as changed even if it ends at 0
+    for position in range(len(links)):
+        _insert(state, job, links[position], weights[position])
+        state.binding[links[position]] = _binds(state, links[position])
+    return _fill(state, _connected(state, job))
+
+
+@njit(cache=True)
+def remove(state: ShareArrays, job: int) -> IntArray:
+    """Takes a job out; returns the other jobs whose rates changed, ascending."""
+    others = _connected(state, job)[1:]
+    edge = state.job_first[job]
+    while edge != NONE:
+        link, following = state.edge_link[edge], state.edge_next_of_job[edge]
+        _unlink(state, edge)
+        state.binding[link] = _binds(state, link)
+        edge = following
+    state.job_first[job] = NONE
+    state.cap[job] = np.nan
+    state.rate[job] = 0.0
+    return _fill(state, others)
+
+
+@njit(cache=True)
+def _insert(state: ShareArrays, job: int, link: int, weight: float) -> None:
+    """Takes a free edge for a job and a link, and sorts it into the link's list."""
+    edge = state.free[0]
+    state.free[0] = state.edge_next_of_job[edge]
+    state.edge_job[edge], state.edge_link[edge], state.edge_weight[edge] = job, link, weight
+    state.edge_next_of_job[edge] = state.job_first[job]
+    state.job_first[job] = edge
+    before, here = NONE, state.link_first[link]
+    while here != NONE and state.edge_job[here] < job:
+        before, here = here, state.edge_next_of_link[here]
+    state.edge_next_of_link[edge] = here
+    if before == NONE:
+        state.link_first[link] = edge
+    else:
+        state.edge_next_of_link[before] = edge
+
+
+@njit(cache=True)
+def _unlink(state: ShareArrays, edge: int) -> None:
+    """Takes an edge out of its link's list and frees it."""
+    link = state.edge_link[edge]
+    before, here = NONE, state.link_first[link]
+    while here != edge:
+        before, here = here, state.edge_next_of_link[here]
+    if before == NONE:
+        state.link_first[link] = state.edge_next_of_link[edge]
+    else:
+        state.edge_next_of_link[before] = state.edge_next_of_link[edge]
+    state.edge_next_of_job[edge] = state.free[0]
+    state.free[0] = edge
+
+
+@njit(cache=True)
+def _binds(state: ShareArrays, link: int) -> bool:
+    """Whether the caps of a link's jobs together exceed it."""
+    total = 0.0
+    edge = state.link_first[link]
+    while edge != NONE:
+        total += state.edge_weight[edge] * state.cap[state.edge_job[edge]]
+        edge = state.edge_next_of_link[edge]
+    return bool(total > state.capacity[link])
+
+
+@njit(cache=True)
+def _connected(state: ShareArrays, start: int) -> list[int]:
+    """A job, and after it the jobs that binding links join to it."""
+    state.epoch[0] += 1
+    jobs = [start]
+    state.job_mark[start] = state.epoch[0]
+    position = 0
+    while position < len(jobs):
+        edge = state.job_first[jobs[position]]
+        while edge != NONE:
+            link = state.edge_link[edge]
+            if state.binding[link] and state.link_mark[link] != state.epoch[0]:
+                _visit(state, link, jobs)
+            edge = state.edge_next_of_job[edge]
+        position += 1
+    return jobs
+
+
+@njit(cache=True)
+def _visit(state: ShareArrays, link: int, jobs: list[int]) -> None:
+    """Appends the jobs of a link that were not met before."""
+    epoch = state.epoch[0]
+    state.link_mark[link] = epoch
+    edge = state.link_first[link]
+    while edge != NONE:
+        if state.job_mark[state.edge_job[edge]] != epoch:
+            state.job_mark[state.edge_job[edge]] = epoch
+            jobs.append(state.edge_job[edge])
+        edge = state.edge_next_of_link[edge]
+
+
+@njit(cache=True)
+def _fill(state: ShareArrays, jobs: list[int]) -> IntArray:
+    """Progressive filling of whole components; returns the jobs whose rates changed, ascending.
+
+    The heap holds what comes next: job j's cap as (cap, links + j), and link l as (level at which it is full,
+    l). A link's level only rises as its jobs stop below it, so an old level is a lower bound: it is computed
+    anew when it comes up, and the link stops its jobs if the level has not moved.
+    """
+    links = len(state.capacity)
+    before = np.array([state.rate[job] for job in jobs])
+    for job in jobs:
+        state.rate[job] = RISING
+    ahead = [(state.cap[job], np.int64(links + job)) for job in jobs]
+    for job in jobs:
+        edge = state.job_first[job]
+        while edge != NONE:
+            link = state.edge_link[edge]
+            if state.binding[link] and state.edge_job[state.link_first[link]] == job:  # so, once per link
+                ahead.append((_level(state, link), np.int64(link)))
+            edge = state.edge_next_of_job[edge]
+    heapify(ahead)
+    while len(ahead) > 0:
+        height, which = heappop(ahead)
+        if which >= links:
+            _stop_at_cap(state, int(which) - links)
+            continue
+        level = _level(state, int(which))
+        if height < level < np.inf:
+            heappush(ahead, (level, which))
+        elif level < np.inf:
+            _stop(state, int(which), level)
+    return _changed(state, jobs, before)
+
+
+@njit(cache=True)
+def _changed(state: ShareArrays, jobs: list[int], before: FloatArray) -> IntArray:
+    changed = np.empty(len(jobs), dtype=np.int32)
+    count = 0
+    for position in range(len(jobs)):
+        if state.rate[jobs[position]] != before[position]:
+            changed[count] = jobs[position]
+            count += 1
+    return np.sort(changed[:count])
+
+
+@njit(cache=True)
+def _stop_at_cap(state: ShareArrays, job: int) -> None:
+    if state.rate[job] < 0:
+        state.rate[job] = state.cap[job]
+
+
+@njit(cache=True)
+def _level(state: ShareArrays, link: int) -> float:
+    """The common rate of a link's rising jobs at which it is full; inf if none is rising."""
+    stopped, rising = 0.0, 0.0
+    edge = state.link_first[link]
+    while edge != NONE:
+        rate, weight = state.rate[state.edge_job[edge]], state.edge_weight[edge]
+        if rate >= 0:
+            stopped += weight * rate
+        else:
+            rising += weight
+        edge = state.edge_next_of_link[edge]
+    return max(0.0, state.capacity[link] - stopped) / rising if rising > 0 else np.inf
+
+
+@njit(cache=True)
+def _stop(state: ShareArrays, link: int, level: float) -> None:
+    """Gives all rising jobs of a full link their rate."""
+    edge = state.link_first[link]
+    while edge != NONE:
+        job = state.edge_job[edge]
+        if state.rate[job] < 0:
+            state.rate[job] = min(level, state.cap[job])
+        edge = state.edge_next_of_link[edge]

@@ -1,0 +1,124 @@
+"""The cluster's tiers and links as flat arrays, the form in which every formula and kernel reads them.
+
+Two rates of one device at a tier are kept apart. `peak` is what it gets while nobody else sends. `busy` is
+what is left for it when every device sends at once: bandwidth / oversubscription. Sharing works with peak
+rates and link capacities; a placement judged on its own, without knowing the neighbours, with busy ones.
+
+Congestion (1 = none) divides every bandwidth above the machine, network cards included: it stands for load
+that berth can't see.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from berth.cluster.model import Cluster, IntArray
+from berth.errors import InputError
+
+FloatArray = NDArray[np.float64]
+
+
+class FabricArrays(NamedTuple):
+    """What compiled code sees of a fabric. A far path runs through the nearer tiers: rates never rise."""
+
+    peak: FloatArray  # bytes/s of one device at each tier, nobody else sending
+    busy: FloatArray  # bytes/s of one device at each tier, everybody sending
+    latency_s: FloatArray  # of each tier
+    oversubscription: FloatArray  # the largest on the way up to each tier; 1 inside the machine
+    nic: FloatArray  # bytes/s of all devices of a machine together; inf: each has a link of its own
+    groups: IntArray  # [level, machine] -> group
+    rank: IntArray  # position of each machine when the tree is walked depth first
+    links: IntArray  # [level, machine] -> the up-link of the machine's group at that level; the top has none
+    capacity: FloatArray  # bytes/s of each up-link
+
+
+@dataclass(frozen=True, eq=False)
+class Fabric:
+    """A cluster's network, compiled once and asked often."""
+
+    cluster: Cluster
+    congestion: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.congestion) and self.congestion >= 1):
+            raise InputError(
+                f"congestion must be 1 or more (given: {self.congestion:g})",
+                hint="1 is an idle network; 5 leaves each device a fifth of its bandwidth above the machine",
+            )
+
+    @property
+    def tiers(self) -> int:
+        """How many levels of distance there are."""
+        return len(self.cluster.tiers)
+
+    @cached_property
+    def arrays(self) -> FabricArrays:
+        """The flat form, for compiled code."""
+        cluster = self.cluster
+        bandwidth = np.array([tier.bytes_per_s for tier in cluster.tiers], dtype=np.float64)
+        bandwidth[1:] /= self.congestion
+        oversubscription = np.array([tier.oversubscription for tier in cluster.tiers], dtype=np.float64)
+        oversubscription[0] = 1.0
+        nic = (
+            np.array([m.nic_bytes_per_s or math.inf for m in cluster.machines], dtype=np.float64)
+            / self.congestion
+        )
+        links, capacity = _links(cluster, bandwidth, oversubscription, nic)
+        return FabricArrays(
+            peak=_falling(bandwidth),
+            busy=_falling(bandwidth / oversubscription),
+            latency_s=np.array([tier.latency_s for tier in cluster.tiers], dtype=np.float64),
+            oversubscription=np.maximum.accumulate(oversubscription),
+            nic=nic,
+            groups=np.ascontiguousarray(cluster.groups, dtype=np.int32),
+            rank=_depth_first(cluster.groups),
+            links=links,
+            capacity=capacity,
+        )
+
+    def link_name(self, link: int) -> str:
+        """A link in words, for reports."""
+        for names in self.cluster.group_names[:-1]:
+            if link < len(names):
+                return f"up-link of {names[link]}"
+            link -= len(names)
+        raise IndexError(f"no link {link}")
+
+
+def _falling(rates: FloatArray) -> FloatArray:
+    """Above the machine no tier is faster than a nearer one that the bytes must pass."""
+    result = rates.copy()
+    result[1:] = np.minimum.accumulate(rates[1:])
+    return result
+
+
+def _depth_first(groups: IntArray) -> IntArray:
+    """The rank of each machine when sorted by its top group, then the next below, and so on."""
+    order = np.lexsort(groups)
+    rank = np.empty(len(order), dtype=np.int32)
+    rank[order] = np.arange(len(order), dtype=np.int32)
+    return rank
+
+
+def _links(
+    cluster: Cluster, bandwidth: FloatArray, oversubscription: FloatArray, nic: FloatArray
+) -> tuple[IntArray, FloatArray]:
+    """One up-link per group below the top: what its machines can send at the next tier, oversubscribed."""
+    levels = len(cluster.tiers) - 1
+    links = np.empty((levels, len(cluster.machines)), dtype=np.int32)
+    capacities = []
+    start = 0
+    for level in range(levels):
+        count = len(cluster.group_names[level])
+        sending = np.minimum(nic, cluster.sizes * bandwidth[level + 1])
+        total = np.bincount(cluster.groups[level], weights=sending, minlength=count)
+        capacities.append(total / oversubscription[level + 1])
+        links[level] = start + cluster.groups[level]
+        start += count
+    return links, np.concatenate(capacities) if capacities else np.empty(0)

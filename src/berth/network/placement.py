@@ -1,0 +1,67 @@
+"""A placement: which machines a job holds devices on, and how many on each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from berth.cluster.model import Cluster, IntArray
+from berth.errors import InputError
+
+
+@dataclass(frozen=True, eq=False)
+class Placement:
+    """Machines in ascending order, each once, and at least one device on each."""
+
+    machines: IntArray
+    counts: IntArray
+
+    @classmethod
+    def of_counts(cls, counts: Mapping[int, int]) -> Placement:
+        """From `{machine: devices}`."""
+        machines = sorted(counts)
+        devices = [counts[machine] for machine in machines]
+        if not machines or min(devices) < 1 or machines[0] < 0:
+            raise InputError("a placement needs at least one device on every machine it names")
+        return cls(np.array(machines, dtype=np.int32), np.array(devices, dtype=np.int32))
+
+    @classmethod
+    def of_devices(cls, cluster: Cluster, devices: Iterable[int]) -> Placement:
+        """From device numbers of a cluster."""
+        chosen = np.fromiter(devices, np.int64)
+        if not len(chosen) or chosen.min() < 0 or chosen.max() >= cluster.devices:
+            raise InputError(f"a placement needs devices from 0 to {cluster.devices - 1}")
+        if len(np.unique(chosen)) != len(chosen):
+            raise InputError("a placement can't hold a device twice")
+        machines, counts = np.unique(cluster.device_machine[chosen], return_counts=True)
+        return cls(machines.astype(np.int32), counts.astype(np.int32))
+
+    @property
+    def devices(self) -> int:
+        """Devices on all machines."""
+        return int(self.counts.sum())
+
+    def groups(self, cluster: Cluster) -> tuple[int, ...]:
+        """How many groups it touches at each level: machines, racks, ...; 1 at the top."""
+        return tuple(len(np.unique(level[self.machines])) for level in cluster.groups)
+
+    def tier(self, cluster: Cluster) -> int:
+        """The nearest tier that holds all of it."""
+        return self.groups(cluster).index(1)
+
+    def check(self, cluster: Cluster) -> None:
+        """Refuses a placement that the cluster has no room for."""
+        if int(self.machines.max()) >= len(cluster.machines):
+            raise InputError(
+                f"machine {int(self.machines.max())} is not in cluster {cluster.name!r}",
+                hint=f"its machines are numbered 0 to {len(cluster.machines) - 1}",
+            )
+        over = self.counts > cluster.sizes[self.machines]
+        if over.any():
+            machine = int(self.machines[over.argmax()])
+            raise InputError(
+                f"{int(self.counts[over.argmax()])} devices on {cluster.machines[machine].name}, "
+                f"which has {int(cluster.sizes[machine])}"
+            )

@@ -1,0 +1,127 @@
+"""What a trace format is: how it is recognised, and how its rows become jobs.
+
+A CSV format is two functions: `parse` turns a block of checked columns into jobs, `finish` sees all of
+them together (to find out units, or to join rows into jobs). Formats with another shape bring a `read` of
+their own.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import polars as pl
+
+from berth.errors import TraceError, nearest
+from berth.units import format_count
+from berth.workload.parsing.columns import Columns
+from berth.workload.parsing.csv_rows import CsvRows
+from berth.workload.parsing.faults import Faults
+from berth.workload.parsing.source import Source
+
+
+@dataclass(frozen=True)
+class Head:
+    """The beginning of a file, by which formats are told apart."""
+
+    text: str
+    fields: tuple[str, ...]  # of the first line that is not blank
+
+    @staticmethod
+    def of(source: Source) -> Head:
+        """The head of an opened trace."""
+        text = source.head.decode(errors="replace").lstrip()
+        try:
+            fields = next(csv.reader([text.split("\n", 1)[0]]), [])
+        except csv.Error:
+            fields = []
+        return Head(text, tuple(name.strip() for name in fields))
+
+
+@dataclass
+class Draft:
+    """Jobs as a format read them: not yet in order, and not yet counted from the first submission."""
+
+    frame: pl.DataFrame
+    rows: int
+    wall_clock: bool = False  # submit_s counts from 1970
+    notes: list[str] = field(default_factory=list)
+
+
+class Format(Protocol):
+    """One format of traces."""
+
+    @property
+    def name(self) -> str:
+        """As `--format` takes it."""
+
+    @property
+    def title(self) -> str:
+        """What people call it."""
+
+    def recognises(self, head: Head) -> bool:
+        """Whether a file that begins so is of this format."""
+
+    def read(self, source: Source, head: Head, faults: Faults) -> Draft:
+        """All jobs of the file; rows that are none are booked."""
+
+
+def _unchanged(frame: pl.DataFrame, notes: list[str]) -> pl.DataFrame:
+    return frame
+
+
+@dataclass(frozen=True)
+class CsvFormat:
+    """A CSV with named columns."""
+
+    name: str
+    title: str
+    needs: tuple[str, ...]
+    parse: Callable[[Columns], pl.DataFrame]
+    finish: Callable[[pl.DataFrame, list[str]], pl.DataFrame] = _unchanged
+    wall_clock: bool = False
+    all_columns: tuple[str, ...] | None = None  # columns beyond these are told in a note
+    bare: Callable[[Head], tuple[str, ...] | None] = lambda head: None  # names of a file without a header
+
+    def recognises(self, head: Head) -> bool:
+        """By the header, or by the look of the first row where the format has none."""
+        return set(self.needs) <= set(head.fields) or self.bare(head) is not None
+
+    def read(self, source: Source, head: Head, faults: Faults) -> Draft:
+        """All rows, block by block, so that the text of a large file is never held at once."""
+        bare = self.bare(head)
+        names = bare or head.fields
+        self._check_header(names, source.name)
+        rows = CsvRows(source.name, names, header=bare is None, faults=faults)
+        parts = [self.parse(Columns(block, faults)) for block in rows.blocks(source.pieces())]
+        notes = self._notes(names, rows.blank_lines)
+        if not rows.rows:
+            raise TraceError(
+                "has a header and no rows", where=source.name, hint="a trace has one row per job"
+            )
+        frame = pl.concat(parts, how="diagonal_relaxed") if parts else pl.DataFrame()
+        return Draft(self.finish(frame, notes) if len(frame) else frame, rows.rows, self.wall_clock, notes)
+
+    def _check_header(self, names: tuple[str, ...], where: str) -> None:
+        twice = [name for name in names if names.count(name) > 1]
+        if twice:
+            raise TraceError(f"has two columns {twice[0]!r}", where=f"{where}:1")
+        for name in self.needs:
+            if name not in names:
+                near = nearest(name, names)
+                hint = f"is {near!r} meant?" if near else f"its columns: {', '.join(names)}"
+                raise TraceError(
+                    f"has no column {name!r}, as {self.title} has", where=f"{where}:1", hint=hint
+                )
+
+    def _notes(self, names: tuple[str, ...], blank_lines: int) -> list[str]:
+        notes = []
+        unknown = [name for name in names if name not in self.all_columns] if self.all_columns else []
+        if unknown:
+            plural = "s" if len(unknown) > 1 else ""
+            notes.append(f"column{plural} berth does not use: {', '.join(unknown)}")
+        if blank_lines:
+            notes.append(f"{format_count(blank_lines, 'blank line')} passed over")
+        return notes

@@ -1,0 +1,185 @@
+"""Traces made to measure: arrivals, sizes, durations, models and users, each from a stream of its own.
+
+The streams are children of one seed, so a change of one aspect (another mix, say) leaves all others as they
+were, and the first jobs of a longer trace ask for the same as those of a shorter one. Times are whole
+milliseconds and sums of GPU-time whole numbers, hence the same seed gives the same bytes on every platform.
+
+The load is exact, not only expected: arrivals are stretched so that what the jobs ask for, divided by what
+the cluster offers from the first submission to the last, is the wanted load to the millisecond.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import polars as pl
+
+from berth.errors import InputError
+from berth.workload.arrivals import Arrivals
+from berth.workload.distributions import Durations, Sizes, load_durations, load_sizes
+from berth.workload.mix import Mix
+from berth.workload.trace import Trace
+from berth.workload.weights import Floats, Ints, Weighted
+
+MOST_JOBS = 20_000_000
+_LONGEST_MS = 2**50  # some 35,000 years; keeps sums of GPU-time within 64 bits
+_MS = 1000
+_STREAMS = {"arrivals": 0, "sizes": 1, "durations": 2, "users": 3}  # never renumber: a seed is a promise
+
+
+@dataclass(frozen=True, slots=True)
+class GenerateSpec:
+    """What is wanted. Two of jobs, span and load (with the cluster's GPUs) fix the third."""
+
+    jobs: int | None = None
+    span_s: float | None = None  # from the first submission to the last
+    load: float | None = None  # GPU-seconds asked for over GPU-seconds there are in the span
+    gpus: int | None = None  # of the cluster; no job is larger
+    arrivals: Arrivals = field(default_factory=Arrivals)
+    sizes: Sizes = field(default_factory=lambda: load_sizes("philly"))
+    durations: Durations = field(default_factory=lambda: load_durations("philly"))
+    mix: Mix | None = None
+    users: int = 0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        _check_ranges(self)
+        _check_pace(self)
+
+
+def generate(spec: GenerateSpec) -> Trace:
+    """The trace that `spec` describes."""
+    jobs = _jobs(spec)
+    asked = _asked(spec, jobs)
+    sizes, duration_ms = asked.sizes, asked.duration_ms
+    submit_ms = _submissions(spec, jobs, _span_ms(spec, sizes, duration_ms))
+    columns = {
+        "job_id": pl.int_range(jobs, eager=True).cast(pl.String),
+        "submit_s": pl.Series(submit_ms / _MS),
+        "num_gpu": pl.Series(sizes.astype(np.int32)),
+        "duration_s": pl.Series(duration_ms / _MS),
+    }
+    if spec.mix is not None:
+        columns["model"] = _named(spec.mix.models, spec.mix.assign(jobs, spec.seed))
+    if spec.users:
+        columns["user"] = _users(spec, jobs)
+    notes = [f"{asked.capped} jobs asked for more and were cut to {spec.gpus} GPUs"] if asked.capped else []
+    return Trace.from_columns(columns, source="generated", notes=notes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What the jobs ask for, arrivals left aside."""
+
+    sizes: Ints
+    duration_ms: Ints
+    capped: int
+
+    @property
+    def gpu_ms(self) -> Ints:
+        """GPU-milliseconds of each job and all before it."""
+        if float(np.dot(self.sizes.astype(np.float64), self.duration_ms)) > 2**62:
+            raise InputError(
+                "the jobs ask for more GPU-time than can be counted", hint="make them fewer or shorter"
+            )
+        return np.cumsum(self.sizes * self.duration_ms)
+
+
+def _asked(spec: GenerateSpec, jobs: int) -> _Asked:
+    drawn = spec.sizes.draw(_stream(spec, "sizes").random(jobs))
+    seconds = spec.durations.draw(_stream(spec, "durations").random(jobs), drawn)
+    duration_ms = np.clip(np.rint(seconds * _MS), 1, _LONGEST_MS).astype(np.int64)
+    sizes = drawn if spec.gpus is None else np.minimum(drawn, spec.gpus)
+    return _Asked(sizes, duration_ms, int((sizes < drawn).sum()))
+
+
+def _jobs(spec: GenerateSpec) -> int:
+    """How many jobs: as stated, or as many as it takes to fill the span to the load."""
+    if spec.jobs is not None:
+        return spec.jobs
+    target_ms = (spec.gpus or 0) * (spec.load or 0.0) * (spec.span_s or 0.0) * _MS
+    tried = 1 << 16
+    while tried <= MOST_JOBS:
+        filled = _asked(spec, tried).gpu_ms
+        if filled[-1] >= target_ms:
+            return max(2, int(np.searchsorted(filled, target_ms)) + 1)
+        needed = tried * target_ms / float(filled[-1])
+        if needed > 10 * MOST_JOBS:
+            break
+        tried = max(2 * tried, int(1.1 * needed))
+    raise InputError(
+        f"it takes more than {MOST_JOBS:,} jobs to fill that span", hint="shorten it, or take longer jobs"
+    )
+
+
+def _span_ms(spec: GenerateSpec, sizes: Ints, duration_ms: Ints) -> int:
+    if spec.arrivals.kind == "at-once":
+        return 0
+    if spec.load is None or spec.gpus is None:
+        return round((spec.span_s or 0.0) * _MS)
+    gpu_ms = int(_Asked(sizes, duration_ms, 0).gpu_ms[-1])
+    return max(1, round(gpu_ms / (spec.gpus * spec.load)))
+
+
+def _submissions(spec: GenerateSpec, jobs: int, span_ms: int) -> Floats:
+    positions = spec.arrivals.positions(_stream(spec, "arrivals").random((jobs, 2)))
+    submit_ms = np.minimum(np.rint(spec.arrivals.times(positions, span_ms / _MS) * _MS), span_ms)
+    if jobs > 1:
+        submit_ms[-1] = span_ms
+    return submit_ms
+
+
+def _users(spec: GenerateSpec, jobs: int) -> pl.Series:
+    """A few users submit most jobs: the n-th submits 1/n of what the first does."""
+    width = len(str(spec.users))
+    weights = {f"user{number:0{width}}": 1 / number for number in range(1, spec.users + 1)}
+    return _named(tuple(weights), Weighted.of(weights).pick(_stream(spec, "users").random(jobs)))
+
+
+def _named(names: tuple[str, ...], picked: Ints) -> pl.Series:
+    return pl.Series(names, dtype=pl.String).gather(pl.Series(picked))
+
+
+def _stream(spec: GenerateSpec, aspect: str) -> np.random.Generator:
+    child = np.random.SeedSequence(spec.seed, spawn_key=(_STREAMS[aspect],))
+    return np.random.Generator(np.random.PCG64(child))
+
+
+def _check_ranges(spec: GenerateSpec) -> None:
+    if spec.jobs is not None and not 1 <= spec.jobs <= MOST_JOBS:
+        raise InputError(f"jobs: from 1 to {MOST_JOBS:,} (given: {spec.jobs})")
+    if spec.gpus is not None and spec.gpus < 1:
+        raise InputError("the cluster has no GPU")
+    if spec.load is not None and not 0 < spec.load <= 1000:
+        raise InputError(
+            f"load: above 0, at most 1000 (given: {spec.load:g})", hint="0.8 fills a cluster to 80 %"
+        )
+    if spec.span_s is not None and not 0.001 <= spec.span_s <= _LONGEST_MS / _MS:
+        raise InputError(f"span: a millisecond at least (given: {spec.span_s:g} s)")
+    if not 0 <= spec.users <= 1_000_000:
+        raise InputError(f"users: from 0 to 1,000,000 (given: {spec.users})")
+    if spec.seed < 0:
+        raise InputError(f"seed: a whole number from 0 up (given: {spec.seed})")
+
+
+def _check_pace(spec: GenerateSpec) -> None:
+    """Refuses what says too little or too much about how fast jobs come."""
+    if spec.load is not None and spec.gpus is None:
+        raise InputError("a load without a cluster", hint="say which cluster it is the load of")
+    if spec.arrivals.kind == "at-once":
+        if spec.jobs is None or spec.load is not None or spec.span_s is not None:
+            raise InputError(
+                "jobs that come at once have a number, but no span and no load", hint="give jobs only"
+            )
+        return
+    given = sum(value is not None for value in (spec.jobs, spec.span_s, spec.load))
+    if given != 2:
+        raise InputError(
+            f"{'too little' if given < 2 else 'too much'} is said about how fast jobs come",
+            hint="give two of: number of jobs, span, load (with its cluster)",
+        )
+    if spec.jobs == 1:
+        raise InputError(
+            "one job alone has no span, hence no load", hint="take two or more, or at-once arrivals"
+        )

@@ -1,0 +1,84 @@
+"""Which model a job trains: a weighted mix, for traces that do not say.
+
+The model of a job depends on the seed and on the job's index alone. So the same trace under the same seed
+always trains the same models, whatever else is changed, and one job can be asked for by itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from berth.errors import UnknownNameError
+from berth.workload.weights import Floats, Ints, Weighted, parse_weights
+
+# How much a model suffers from distance is its bytes over its compute time. `sensitive` and `insensitive`
+# take the two ends of that order, `balanced` some of each family.
+_NAMED = {
+    "balanced": "resnet50=2,vgg16,inception3,mobilenetv3,vit-b16,bert-base=2,bert-large,gpt2,transformer-xl,"
+    "deepspeech2,dlrm,graphsage",
+    "sensitive": "vgg16=2,vgg19,bert-large=2,gpt2-medium,transformer-xl=2,vit-l16,dlrm",
+    "insensitive": "resnet50=2,inception3,mobilenetv3,cyclegan,deepspeech2,graphsage",
+    "vision": "alexnet,vgg16,resnet50=3,resnet152,inception3,mobilenetv3,vit-b16=2",
+    "language": "bert-base=3,bert-large=2,gpt2=2,gpt2-medium,transformer,transformer-xl,lstm",
+}
+MIXES = {name: parse_weights(text, "mix") for name, text in _NAMED.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Mix:
+    """Models and their shares."""
+
+    text: str  # as it was asked for
+    weighted: Weighted
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """Names of the models."""
+        return self.weighted.choices
+
+    def assign(self, jobs: int, seed: int) -> Ints:
+        """The model of each of so many jobs, as an index into `models`."""
+        return self.weighted.pick(uniform_of_index(jobs, seed))
+
+    def model_of(self, job: int, seed: int) -> str:
+        """The model of one job, by its index from 0."""
+        one = uniform_of_index(1, seed, first=job)
+        return self.models[int(self.weighted.pick(one)[0])]
+
+
+def load_mix(text: str) -> Mix:
+    """A mix by name, or written out: `vgg16=2,resnet50=1`, or one model. Models may be YAML files."""
+    from berth.workload.profiles import load_profile
+
+    if text.strip().lower() in MIXES:
+        return Mix(text.strip().lower(), Weighted.of(MIXES[text.strip().lower()]))
+    written = parse_weights(text, "mix")
+    try:
+        weights = {_spelled(name, load_profile(name).name): weight for name, weight in written.items()}
+    except UnknownNameError as error:
+        error.hint = f"{error.hint}; mixes: {', '.join(MIXES)}"
+        raise
+    return Mix(text, Weighted.of(weights))
+
+
+def uniform_of_index(count: int, seed: int, first: int = 0) -> Floats:
+    """A number in [0, 1) for each index, from the seed and the index alone (splitmix64)."""
+    with np.errstate(over="ignore"):  # arithmetic modulo 2^64 is what is wanted
+        start = _scrambled(np.asarray([seed % 2**64], dtype=np.uint64))
+        index = np.arange(first + 1, first + count + 1, dtype=np.uint64)
+        bits = _scrambled(start + index * np.uint64(0x9E3779B97F4A7C15))
+    return (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+def _scrambled(bits: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return bits ^ (bits >> np.uint64(31))
+
+
+def _spelled(written: str, name: str) -> str:
+    """An alias becomes the profile's name; a file stays the path that finds it again."""
+    return written if "/" in written or written.endswith((".yaml", ".yml")) else name

@@ -1,0 +1,95 @@
+"""Reading a trace: any format, plain or compressed, as columns in order of submission.
+
+    bytes -> text columns, block by block -> checked numbers (all in parsing/) -> jobs (formats/) -> Trace
+
+Rows that are no jobs are booked and told; with `strict` they are refused.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+from berth.errors import TraceError
+from berth.workload.formats import Draft, Head, detect, named
+from berth.workload.parsing.faults import Faults
+from berth.workload.parsing.source import Progress, open_source
+from berth.workload.trace import SCHEMA, BadRow, BadRows, Trace
+
+__all__ = ["Progress", "read_trace"]
+
+
+def read_trace(
+    path: str | Path,
+    strict: bool = False,
+    format: str | None = None,  # noqa: A002
+    progress: Progress | None = None,
+) -> Trace:
+    """Reads a trace of any known format; `-` is standard input.
+
+    Rows that can't be used are left out and told in `bad`; `strict` refuses them. `progress` is called now
+    and then with the bytes read and, if known, the bytes in all.
+    """
+    faults = Faults()
+    with open_source(path, progress) as source:
+        head = Head.of(source)
+        kind = named(format) if format else detect(head, source.name)
+        draft = kind.read(source, head, faults)
+        name = source.name
+    frame = _without_twins(draft.frame, faults)
+    bad = faults.summary()
+    if (strict and bad.total) or frame.is_empty():
+        raise _refusal(name, draft.rows, bad)
+    frame = _in_order(frame, draft.notes)
+    first_s = float(frame["submit_s"][0])
+    if first_s and not draft.wall_clock:
+        draft.notes.append(f"the first submission was at {first_s:.15g} s: times are counted from there")
+    frame = _columns(frame.with_columns(pl.col("submit_s") - first_s))
+    return Trace(frame, name, kind.name, _origin(draft, first_s), draft.rows, bad, tuple(draft.notes))
+
+
+def _without_twins(frame: pl.DataFrame, faults: Faults) -> pl.DataFrame:
+    """The first job of every name; later ones of the same name are booked."""
+    if frame.is_empty() or frame["job_id"].n_unique() == len(frame):
+        return frame
+    first = frame["job_id"].is_first_distinct()
+    twins = frame.filter(~first)
+    rows = (
+        BadRow(line, None, "job_id", job_id, "was used before")
+        for line, job_id in twins.sort("line").select("line", "job_id").iter_rows()
+    )
+    faults.add(len(twins), rows)
+    return frame.filter(first)
+
+
+def _in_order(frame: pl.DataFrame, notes: list[str]) -> pl.DataFrame:
+    steps = np.diff(frame["submit_s"].to_numpy())
+    back = int((steps < 0).sum())
+    if not back:
+        return frame
+    notes.append(f"the rows were not in order of time ({back:,} came before the one above): sorted")
+    return frame.sort("submit_s", maintain_order=True)
+
+
+def _columns(frame: pl.DataFrame) -> pl.DataFrame:
+    """The columns of a trace in their types; those a format does not have are null."""
+    frame = frame.with_columns(pl.lit(None).alias(name) for name in SCHEMA if name not in frame.columns)
+    # NaN stands for an empty field as long as the column is read as floats.
+    frame = frame.with_columns(pl.col("priority").cast(pl.Float64).fill_nan(None))
+    return frame.select(pl.col(name).cast(kind) for name, kind in SCHEMA.items())
+
+
+def _origin(draft: Draft, first_s: float) -> datetime | None:
+    return datetime.fromtimestamp(first_s, UTC).replace(tzinfo=None) if draft.wall_clock else None
+
+
+def _refusal(source: str, rows: int, bad: BadRows) -> TraceError:
+    """One error for all bad rows: the first at its place, then how many of each cause."""
+    first = bad.first[0]
+    causes = [f"{count:,} x {cause}" for cause, count in bad.counts.items()]
+    what = f"{first}\n{bad.total:,} of {rows:,} rows can't be used:\n  " + "\n  ".join(causes)
+    hint = "no row is left" if bad.total == rows else "without --strict they are left out and the others read"
+    return TraceError(what, where=first.place(source), hint=hint)

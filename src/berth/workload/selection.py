@@ -1,0 +1,112 @@
+"""A slice of a trace: a window of time, some sizes, one virtual cluster, the first so many jobs.
+
+Whatever is selected starts at 0 again, and the trace's notes say what was kept.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from berth import units
+from berth.errors import InputError, QuantityError, UnknownNameError
+from berth.workload.trace import Trace
+
+POWER_OF_TWO = "power-of-two"
+_SIZES = re.compile(r"\d+(-\d+)?(,\d+(-\d+)?)*")
+Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which jobs to keep; None keeps all. Conditions hold together; `limit` counts at the end."""
+
+    since: str | None = None  # a date (2017-10-01, 2017-10-01T08:00:00) or a time from the start (3d)
+    until: str | None = None  # likewise; jobs submitted at this very time are out
+    sizes: str | None = None  # power-of-two, or sizes and ranges: 1,2,4-8
+    max_gpus: int | None = None
+    vc: Sequence[str] = ()
+    limit: int | None = None
+
+    def apply(self, trace: Trace) -> Trace:
+        """The selected jobs, counted from the first of them."""
+        mask, said = np.ones(len(trace), dtype=bool), []
+        for kept, words in self._conditions(trace):
+            mask &= kept
+            said.append(words)
+        if self.limit is not None:
+            mask &= np.cumsum(mask) <= self.limit
+            said.append(f"the first {self.limit:,}")
+        if not said:
+            return trace
+        note = f"selected {int(mask.sum()):,} of {units.format_count(len(trace), 'job')}: {'; '.join(said)}"
+        return trace.keep(mask, note)
+
+    def _conditions(self, trace: Trace) -> Iterator[tuple[Mask, str]]:
+        """Each condition that is set: the jobs that meet it, and its words."""
+        if self.since:
+            yield trace.submit_s >= _moment(trace, self.since), f"submitted since {self.since}"
+        if self.until:
+            yield trace.submit_s < _moment(trace, self.until), f"submitted before {self.until}"
+        if self.sizes:
+            yield _of_sizes(trace.num_gpu, self.sizes), f"of sizes {self.sizes}"
+        if self.max_gpus:
+            yield trace.num_gpu <= self.max_gpus, f"of at most {self.max_gpus} GPUs"
+        if self.vc:
+            yield _of_vc(trace, self.vc), f"of virtual cluster {', '.join(self.vc)}"
+
+
+def renumbered(trace: Trace) -> Trace:
+    """The same jobs, named 0, 1, 2 ... in order of submission."""
+    names = pl.int_range(len(trace), eager=True).cast(pl.String).alias("job_id")
+    return replace(trace, frame=trace.frame.with_columns(names))
+
+
+def _moment(trace: Trace, text: str) -> float:
+    """Seconds from the first submission; a date needs a trace that knows the wall clock."""
+    try:
+        when = datetime.fromisoformat(text)
+    except ValueError:
+        return _offset(text)
+    if trace.origin is None:
+        hint = "give a time from its start, such as 3d or 12h"
+        raise InputError(f"{text}: the trace has no dates", where=trace.source, hint=hint)
+    if when.tzinfo is not None:
+        raise InputError(f"{text}: the trace's dates have no time zone", hint="leave the zone out")
+    return (when - trace.origin).total_seconds()
+
+
+def _offset(text: str) -> float:
+    try:
+        return units.seconds(text)
+    except QuantityError:
+        hint = "write a date (2017-10-01) or a time from the start (3d)"
+        raise QuantityError(f"{text!r} is neither a date nor a duration", hint=hint) from None
+
+
+def _of_sizes(num_gpu: NDArray[np.int32], text: str) -> Mask:
+    if text == POWER_OF_TWO:
+        powers: Mask = (num_gpu & (num_gpu - 1)) == 0
+        return powers
+    if not _SIZES.fullmatch(text.replace(" ", "")):
+        raise InputError(f"{text!r} are no sizes", hint=f"write {POWER_OF_TWO}, or sizes and ranges: 1,2,4-8")
+    mask = np.zeros(len(num_gpu), dtype=bool)
+    for part in text.replace(" ", "").split(","):
+        low, _, high = part.partition("-")
+        mask |= (num_gpu >= int(low)) & (num_gpu <= int(high or low))
+    return mask
+
+
+def _of_vc(trace: Trace, names: Sequence[str]) -> Mask:
+    known = trace.frame["vc"].drop_nulls().unique().to_list()
+    for name in names:
+        if name not in known:
+            raise UnknownNameError("virtual cluster", name, known, where=trace.source)
+    mask: Mask = trace.frame["vc"].is_in(list(names)).fill_null(False).to_numpy()
+    return mask

@@ -1,0 +1,181 @@
+"""A trace: which job came when, how many GPUs it asked for and how long it ran, as columns.
+
+Times are seconds from the first submission. `duration_s` is how long a job runs at the nearest placement
+it can have; what a wider placement costs is the network's business. Rows stand in order of submission.
+What the file held beyond that (rows that could not be used, times that were moved) is told, not lost:
+see `bad` and `notes`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from berth.errors import TraceError
+
+SCHEMA: dict[str, pl.DataType] = {
+    "job_id": pl.String(),
+    "submit_s": pl.Float64(),
+    "num_gpu": pl.Int32(),
+    "duration_s": pl.Float64(),
+    "model": pl.String(),
+    "user": pl.String(),
+    "vc": pl.String(),
+    "priority": pl.Int32(),
+}
+NEEDED = ("job_id", "submit_s", "num_gpu", "duration_s")
+OPTIONAL = ("model", "user", "vc", "priority")
+
+
+@dataclass(frozen=True, slots=True)
+class BadRow:
+    """A row that did not become a job: where it stands and why."""
+
+    line: int
+    column: int | None  # of the character where the offending field begins; None: the row as a whole
+    field: str
+    value: str
+    reason: str
+
+    def place(self, source: str) -> str:
+        """`file:line:column`."""
+        return f"{source}:{self.line}" + (f":{self.column}" if self.column else "")
+
+    def __str__(self) -> str:
+        if not self.field:
+            return self.reason
+        shown = self.value if len(self.value) <= 40 else f"{self.value[:37]}..."
+        return f"{self.field} {shown!r}: {self.reason}" if shown else f"{self.field}: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class BadRows:
+    """All rows that did not become jobs: how many by cause, and the first of them."""
+
+    counts: Mapping[str, int] = field(default_factory=dict)
+    first: tuple[BadRow, ...] = ()
+
+    @property
+    def total(self) -> int:
+        """Bad rows of all causes; each row is counted once, for the first fault found in it."""
+        return sum(self.counts.values())
+
+
+@dataclass(frozen=True, eq=False)
+class Trace:
+    """The jobs of a trace, one row each, in order of submission."""
+
+    frame: pl.DataFrame = field(repr=False)  # the columns of SCHEMA
+    source: str
+    format: str = "berth"
+    origin: datetime | None = None  # the wall clock at submit_s = 0, in the time zone of the source
+    rows: int = 0  # rows of the source, bad ones included
+    bad: BadRows = field(default_factory=BadRows)
+    notes: tuple[str, ...] = ()
+
+    @staticmethod
+    def from_columns(
+        columns: Mapping[str, Sequence[object] | NDArray[np.generic] | pl.Series],
+        *,
+        source: str,
+        format: str = "berth",  # noqa: A002
+        origin: datetime | None = None,
+        notes: Sequence[str] = (),
+    ) -> Trace:
+        """A trace from columns made elsewhere (a generator, a test): checked, sorted, counted from 0."""
+        frame = _with_schema(pl.DataFrame(dict(columns)), source)
+        _check(frame, source)
+        frame = frame.sort("submit_s", maintain_order=True)
+        first_s = frame["submit_s"][0]
+        frame = frame.with_columns(pl.col("submit_s") - first_s)
+        if origin is not None:
+            origin += timedelta(seconds=first_s)
+        return Trace(frame, source, format, origin, rows=len(frame), notes=tuple(notes))
+
+    def __len__(self) -> int:
+        return self.frame.height
+
+    @cached_property
+    def submit_s(self) -> NDArray[np.float64]:
+        """Submission of each job, in seconds from the first."""
+        return self.frame["submit_s"].to_numpy()
+
+    @cached_property
+    def num_gpu(self) -> NDArray[np.int32]:
+        """GPUs each job asks for, all at once."""
+        return self.frame["num_gpu"].to_numpy()
+
+    @cached_property
+    def duration_s(self) -> NDArray[np.float64]:
+        """Run time of each job at its nearest placement."""
+        return self.frame["duration_s"].to_numpy()
+
+    @property
+    def job_ids(self) -> list[str]:
+        """Names of the jobs."""
+        return self.frame["job_id"].to_list()
+
+    @property
+    def span_s(self) -> float:
+        """From the first submission to the last."""
+        return float(self.submit_s[-1]) if len(self) else 0.0
+
+    @property
+    def gpu_seconds(self) -> float:
+        """All that is asked for: GPUs times run time."""
+        return float(np.dot(self.num_gpu.astype(np.float64), self.duration_s))
+
+    def keep(self, mask: NDArray[np.bool_], note: str) -> Trace:
+        """The jobs under the mask, times counted from the first of them."""
+        frame = self.frame.filter(pl.Series(mask))
+        if frame.is_empty():
+            raise TraceError(f"no job is left: {note}", where=self.source, hint="widen the selection")
+        first_s = float(frame["submit_s"][0])
+        origin = self.origin + timedelta(seconds=first_s) if self.origin else None
+        frame = frame.with_columns(pl.col("submit_s") - first_s)
+        return replace(self, frame=frame, origin=origin, notes=(*self.notes, note))
+
+    def write_csv(self, path: str | Path) -> None:
+        """Writes berth's plain CSV; `.gz`, `.xz` or `.zst` at the end of the name compress it."""
+        from berth.workload.writing import write_csv
+
+        write_csv(self.frame, path)
+
+
+def _with_schema(frame: pl.DataFrame, source: str) -> pl.DataFrame:
+    """The columns of SCHEMA, in order and of its types; an empty text is no text."""
+    missing = [name for name in NEEDED if name not in frame.columns]
+    unknown = [name for name in frame.columns if name not in SCHEMA]
+    if missing or unknown:
+        what = f"has no column {missing[0]!r}" if missing else f"has an unknown column {unknown[0]!r}"
+        raise TraceError(what, where=source, hint=f"a trace has the columns {', '.join(SCHEMA)}")
+    absent = [pl.lit(None).alias(name) for name in OPTIONAL if name not in frame.columns]
+    frame = frame.with_columns(absent).select(pl.col(name).cast(kind) for name, kind in SCHEMA.items())
+    texts = [name for name, kind in SCHEMA.items() if kind == pl.String()]
+    return frame.with_columns(pl.when(pl.col(name) != "").then(pl.col(name)).alias(name) for name in texts)
+
+
+def _check(frame: pl.DataFrame, source: str) -> None:
+    """Refuses columns that break what every trace promises."""
+    faults = {
+        "no jobs": frame.is_empty(),
+        "a job without job_id, submit_s, num_gpu or duration_s": any(
+            frame[name].null_count() for name in NEEDED
+        ),
+        "two jobs of one name": frame["job_id"].n_unique() < len(frame),
+        "a submission that is not a finite number": not frame["submit_s"].is_finite().all(),
+        "a job of no GPU": not (frame["num_gpu"] > 0).all(),
+        "a duration that is not above zero": not (
+            frame["duration_s"].is_finite().all() and (frame["duration_s"] > 0).all()
+        ),
+    }
+    for what, broken in faults.items():
+        if broken:
+            raise TraceError(f"holds {what}", where=source)

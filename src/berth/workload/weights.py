@@ -1,0 +1,64 @@
+"""Weighted choices as people write them: `vgg16=2,resnet50=1`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from berth.errors import InputError
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Weighted:
+    """Choices with their shares, which add up to 1."""
+
+    choices: tuple[str, ...]
+    shares: tuple[float, ...]
+
+    @staticmethod
+    def of(weights: Mapping[str, float]) -> Weighted:
+        """Shares from weights of any sum; a choice of no weight is left out."""
+        kept = {choice: weight for choice, weight in weights.items() if weight > 0}
+        total = math.fsum(kept.values())
+        return Weighted(tuple(kept), tuple(weight / total for weight in kept.values()))
+
+    def pick(self, uniform: Floats) -> Ints:
+        """The index of the choice for each number in [0, 1)."""
+        edges = np.cumsum(np.asarray(self.shares))[:-1]
+        return np.searchsorted(edges, uniform, side="right").astype(np.int64)
+
+
+def parse_weights(text: str, what: str) -> dict[str, float]:
+    """`a=2,b=1` -> {"a": 2.0, "b": 1.0}; a name alone has weight 1."""
+    weights: dict[str, float] = {}
+    for part in text.split(","):
+        name, _, written = (piece.strip() for piece in part.partition("="))
+        weight = _weight(written, part, what) if "=" in part else 1.0
+        if not name or name in weights:
+            raise InputError(
+                f"{what} {text!r}: " + (f"{name!r} stands twice" if name else "a name is missing"),
+                hint="write name=weight, separated by commas",
+            )
+        weights[name] = weight
+    if not any(weights.values()):
+        raise InputError(f"{what} {text!r}: all weights are 0", hint="give one a weight above 0")
+    return weights
+
+
+def _weight(written: str, part: str, what: str) -> float:
+    try:
+        weight = float(written)
+    except ValueError:
+        weight = math.nan
+    if not (math.isfinite(weight) and weight >= 0):
+        raise InputError(
+            f"{what} {part.strip()!r}: {written!r} is not a weight", hint="a weight is a number from 0 up"
+        )
+    return weight

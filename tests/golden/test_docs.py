@@ -1,0 +1,61 @@
+"""Every `berth` command shown in the documentation works as written."""
+
+from __future__ import annotations
+
+import lzma
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+import transcripts
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = ROOT / "examples"
+
+PAGES = [
+    ROOT / "README.md",
+    *sorted(path for path in (ROOT / "docs").rglob("*.md") if "reference" not in path.parts),
+]
+
+
+PHILLY = """timestamp,duration,num_gpus,gpu_time,cluster
+2017-10-09 07:01:55,66.0,1,66.0,11cb48
+2017-10-10 06:13:03,2951.0,8,23608.0,6214e9
+"""
+
+
+def shown_commands(page: Path) -> list[str]:
+    blocks = re.findall(r"^```console\n(.*?)^```", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    commands = [command for block in blocks for command, _ in transcripts.commands(block)]
+    return [command for command in commands if command.startswith("berth ")]
+
+
+WITH_COMMANDS = [page for page in PAGES if shown_commands(page)]
+
+
+def test_the_documentation_shows_commands():
+    assert sum(len(shown_commands(page)) for page in WITH_COMMANDS) >= 12
+
+
+@pytest.mark.parametrize("page", WITH_COMMANDS, ids=lambda page: page.stem)
+def test_commands_of_a_page_work_one_after_the_other(page, tmp_path):
+    folder = tmp_path / "examples"
+    shutil.copytree(EXAMPLES, folder)
+    # Pages that speak of a reader's own Philly download get a small made-up file of that shape.
+    (folder / "philly.csv.xz").write_bytes(lzma.compress(PHILLY.encode()))
+    for command in shown_commands(page):
+        output = transcripts.run(command, folder)
+        assert "[exit" not in output, f"{page.name}: {command}\n{output}"
+
+
+PYTHON = re.findall(
+    r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), flags=re.MULTILINE | re.DOTALL
+)
+
+
+def test_the_python_of_the_readme_runs(capsys):
+    assert PYTHON
+    for block in PYTHON:
+        exec(compile(block, "README.md", "exec"), {})
+    assert "times as long" in capsys.readouterr().out
