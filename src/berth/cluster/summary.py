@@ -103,19 +103,21 @@ def _group_kinds(cluster: Cluster, level: int, kind_of: list[int], kinds: list[K
     _, some_machine = np.unique(cluster.groups[level - 1], return_index=True)
     parents = cluster.groups[level][some_machine]
     contents: list[Counter[int]] = [Counter() for _ in cluster.group_names[level]]
-    for kind, parent in zip(kind_of, parents.tolist(), strict=True):
+    first_names: list[dict[int, str]] = [{} for _ in cluster.group_names[level]]
+    for name, kind, parent in zip(cluster.group_names[level - 1], kind_of, parents.tolist(), strict=True):
         contents[parent][kind] += 1
+        first_names[parent].setdefault(kind, name)
     known: dict[object, int] = {}
     result = []
-    for name, content in zip(cluster.group_names[level], contents, strict=True):
+    for name, content, named in zip(cluster.group_names[level], contents, first_names, strict=True):
         key = tuple(sorted(content.items()))
         if key not in known:
             known[key] = len(kinds)
-            parts = tuple(_times(kinds[kind], count) for kind, count in content.items())
+            parts = tuple(_times(kinds[kind], count, named[kind]) for kind, count in content.items())
             kinds.append(Kind(level, 1, sum(part.machines for part in parts), name, parts=parts))
         result.append(known[key])
     return result
 
 
-def _times(kind: Kind, count: int) -> Kind:
-    return replace(kind, count=count, machines=kind.machines * count)
+def _times(kind: Kind, count: int, name: str) -> Kind:
+    return replace(kind, count=count, machines=kind.machines * count, name=name)

@@ -169,3 +169,14 @@ def test_a_cluster_that_does_not_exist_is_one_message_and_exit_code_2(berth, tmp
     code, out, err = berth("cluster", "show", text.format(folder=tmp_path))
     assert (code, out) == (2, "")
     assert message in err
+
+
+def test_show_names_a_lone_group_as_it_is_called_in_its_own_parent(berth, tmp_path):
+    path = tmp_path / "twins.yaml"
+    hall = (
+        "{racks: [{name: %s, machines: [{devices: {T4: 2}}]}, {count: %d, machines: [{devices: {T4: 4}}]}]}"
+    )
+    path.write_text(f"groups:\n  - {hall % ('elm', 2)}\n  - {hall % ('oak', 3)}\n")
+    _, shown, _ = berth("cluster", "show", str(path))
+    assert "elm: 1 rack" in shown
+    assert "oak: 1 rack" in shown
