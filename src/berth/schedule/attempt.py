@@ -1,0 +1,163 @@
+"""The life of one attempt in the books: a gang takes its place, time passes, it leaves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from berth.compile import inlined, kernel
+from berth.schedule.place import fill, find, forget, offer_back
+from berth.schedule.policy import Hooks
+from berth.schedule.queue import add_running, drop_running, enqueue
+from berth.schedule.view import RUNNING, START, World
+
+
+@inlined
+def note(world: World, what: int, row: int) -> None:
+    """Appends one decision."""
+    state = world.state[0]
+    world.decisions[state.decisions, 0] = what
+    world.decisions[state.decisions, 1] = row
+    state.decisions += 1
+
+
+@kernel
+def find_for(world: World, row: int, reach: int, open_: bool) -> tuple[int, int, int]:
+    """(kind, tier, group) of the nearest place for a job within reach, or kind -1.
+
+    Within a pass free devices only become fewer, so a demand that failed once fails again: that is
+    remembered, apart for when held devices are in sight (`open_`) and when they are not.
+    """
+    job = world.jobs[row]
+    failed = world.demands[job.demand].failed_open if open_ else world.demands[job.demand].failed
+    number = world.state[0].passes
+    if failed[job.kind + 1, reach] == number or job.gpus > world.state[0].free or over_quota(world, row):
+        return -1, -1, -1
+    best_kind, best_tier, best_group = -1, reach + 1, -1
+    first, last = job.kind, job.kind + 1
+    if job.kind < 0:
+        first, last = 0, kinds(world)
+    for kind in range(first, last):
+        tier, group = find(world, kind, job.gpus, job.floor, best_tier - 1)
+        if tier >= 0:
+            best_kind, best_tier, best_group = kind, tier, group
+    if best_kind < 0:
+        for narrower in range(reach + 1):
+            failed[job.kind + 1, narrower] = number
+    return best_kind, best_tier, best_group
+
+
+@kernel
+def kinds(world: World) -> int:
+    """How many device types there are."""
+    most = 0
+    for at in range(len(world.hosts)):
+        most = max(most, world.hosts[at].kind)
+    return most + 1
+
+
+@inlined
+def over_quota(world: World, row: int) -> bool:
+    """Whether the job would exceed what its virtual cluster may use."""
+    job = world.jobs[row]
+    if job.quota < 0:
+        return False
+    quota = world.quotas[job.quota]
+    return quota.used + job.gpus > quota.allowed
+
+
+@kernel
+def begin(world: World, row: int, kind: int, tier: int, group: int, now: float, reason: int) -> None:
+    """A waiting gang takes its place."""
+    job = world.jobs[row]
+    job.waited += now - job.since
+    seat(world, row, kind, tier, group, now, reason)
+    world.demands[job.demand].waiting -= 1
+    if job.quota >= 0:
+        world.quotas[job.quota].used += job.gpus
+    add_running(world, row)
+    note(world, START, row)
+
+
+@kernel
+def seat(world: World, row: int, kind: int, tier: int, group: int, now: float, reason: int) -> None:
+    """Takes the places and says why."""
+    job = world.jobs[row]
+    job.booked = job.left
+    job.head = fill(world, kind, tier, group, job.gpus)
+    job.tier = tier
+    job.state = RUNNING
+    job.started = job.touched = now
+    if not job.listed:
+        job.listed = 1
+        world.ending[world.state[0].ending] = row
+        world.state[0].ending += 1
+    job.reason, job.holds_out, job.until, job.saves = reason, tier, now, 0.0
+
+
+@kernel
+def end(world: World, row: int) -> None:
+    """The gang leaves its places: finished, evicted or lost."""
+    offer_back(world, world.jobs[row].head)
+    leave(world, row)
+
+
+@kernel
+def leave(world: World, row: int) -> None:
+    """The same for a gang whose devices are given back already."""
+    job = world.jobs[row]
+    job.at_tier[job.tier] += (world.state[0].now - job.started) * job.gpus
+    forget(world, job.head)
+    job.head = -1
+    job.tier = -1
+    if job.quota >= 0:
+        world.quotas[job.quota].used -= job.gpus
+    drop_running(world, row)
+
+
+@kernel
+def requeue(world: World, hooks: Hooks, row: int, now: float, reason: int) -> None:
+    """A job that lost its place waits again, from now."""
+    job = world.jobs[row]
+    job.since = job.evicted = now
+    job.evictions += 1
+    job.reason, job.holds_out, job.until, job.saves = reason, job.floor, now, 0.0
+    set_keys(world, hooks, row, now)
+    enqueue(world, row)
+
+
+@inlined
+def set_keys(world: World, hooks: Hooks, row: int, now: float) -> None:
+    """Asks the policy where a job stands."""
+    job, my, state = world.jobs[row], world.my[0], world.state[0]
+    job.key = hooks.order(job, now, my)
+    if state.second_key:
+        job.then = hooks.then(job, now, my)
+
+
+@inlined
+def touch(job: Any, now: float) -> None:
+    """Brings a running job's books up to `now`."""
+    span = now - job.touched
+    if span <= 0:
+        return
+    worked = max(0.0, now - max(job.touched, job.stall)) * job.speed
+    job.left = max(0.0, job.left - worked)
+    job.remaining = job.left * job.doubt
+    job.ran += span
+    job.attained += span * job.gpus
+    job.touched = now
+
+
+@inlined
+def book(job: Any) -> None:
+    """Reckons what the network cost since this was last done; the speed must not have changed meanwhile."""
+    worked = job.booked - job.left
+    job.exposed += worked * (1.0 / job.speed - job.compute) * job.gpus
+    job.booked = job.left
+
+
+@inlined
+def restore_s(world: World, gpus: int) -> float:
+    """What it costs a gang to be stopped and to restore its state elsewhere."""
+    state = world.state[0]
+    return state.eviction_s if gpus <= 8 else state.eviction_large_s

@@ -1,0 +1,63 @@
+"""The pass: state of the world in, decisions out. This is the whole scheduler.
+
+What a pass decides it applies to the world at once (who holds what, who waits) and lists in `decisions`; time
+passes elsewhere. Its steps go from the least to the most disruptive: fill free places, spread over what would
+idle, move somebody up, move somebody out of the way.
+"""
+
+from __future__ import annotations
+
+import math
+
+from berth.compile import kernel
+from berth.schedule.hold import release_hold
+from berth.schedule.lookahead import hold_for_longest, spread_idle
+from berth.schedule.policy import Hooks
+from berth.schedule.preempt import make_room, move_up
+from berth.schedule.replan import replan
+from berth.schedule.tune import learn
+from berth.schedule.view import World
+from berth.schedule.walk import SKIP, STOP, refresh_keys, walk
+
+BY_ORDER, BY_GAIN = 1, 2
+
+
+@kernel
+def decide(world: World, hooks: Hooks, now: float) -> float:
+    """One pass; returns the time at which the answer could change without any event."""
+    state = world.state[0]
+    state.decisions, state.now, state.held = 0, now, -1
+    wake = math.inf
+    if state.first < state.last:
+        if not state.steady:
+            refresh_keys(world, hooks, now)
+        if state.hold_after_s < math.inf:
+            hold_for_longest(world, hooks, now)
+        wake = fill_places(world, hooks, now)
+        if state.look_ahead:
+            spread_idle(world, hooks, now)
+        release_hold(world)
+    if state.move_up > 0:
+        move_up(world, hooks, now)
+    if state.preempt == BY_GAIN and state.first < state.last:
+        make_room(world, hooks, now)
+    if state.learns:
+        learn(world, hooks, now)
+    return wake
+
+
+@kernel
+def fill_places(world: World, hooks: Hooks, now: float) -> float:
+    """Who fits starts; where order preempts, who does not may displace others, at once or in rounds."""
+    state = world.state[0]
+    if state.preempt != BY_ORDER:
+        return walk(world, hooks, now, state.blocked)
+    if state.period_s > 0 and now < state.next_round:
+        return min(walk(world, hooks, now, SKIP), state.next_round)
+    wake = walk(world, hooks, now, STOP)
+    if state.first < state.last:
+        wake = replan(world, hooks, now)
+    if state.period_s > 0:
+        state.next_round = (math.floor(now / state.period_s) + 1) * state.period_s
+        wake = min(wake, state.next_round)
+    return wake

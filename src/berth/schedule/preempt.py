@@ -1,0 +1,169 @@
+"""Moving running jobs: up, when a nearer place opens; out of the way, when another gains more by it."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from berth.compile import kernel
+from berth.schedule.attempt import (
+    begin,
+    book,
+    end,
+    kinds,
+    note,
+    over_quota,
+    requeue,
+    restore_s,
+    seat,
+    touch,
+)
+from berth.schedule.hold import usable
+from berth.schedule.lookahead import nearer
+from berth.schedule.place import forget, offer_back
+from berth.schedule.policy import Hooks
+from berth.schedule.reasons import MADE_ROOM, MADE_WAY, MOVED_UP
+from berth.schedule.view import EVICT, MOVE, Array, World
+
+_TRIED = 4  # blocked jobs for whom room is looked for in one pass
+
+
+@kernel
+def move_up(world: World, hooks: Hooks, now: float) -> None:
+    """A spread job takes a nearer place that has opened, if that saves enough of what moving costs."""
+    state = world.state[0]
+    for i in range(state.running):
+        row = world.running[i]
+        job = world.jobs[row]
+        if job.tier <= job.floor or job.started == now:
+            continue
+        touch(job, now)
+        kind, tier, group = nearer(world, row, now)
+        if tier < 0:
+            continue
+        saves = hooks.gain(job, job.slow[job.tier], job.slow[tier], now, world.my[0])
+        if saves <= state.move_up * restore_s(world, job.gpus):
+            continue
+        job.at_tier[job.tier] += (now - job.started) * job.gpus
+        book(job)
+        offer_back(world, job.head)
+        forget(world, job.head)
+        seat(world, row, kind, tier, group, now, MOVED_UP)
+        job.saves = saves
+        job.moves += 1
+        note(world, MOVE, row)
+
+
+@kernel
+def make_room(world: World, hooks: Hooks, now: float) -> None:
+    """For the first few blocked jobs: evict, inside one group, those whom it costs least, if it pays."""
+    state = world.state[0]
+    tried, i = 0, state.first
+    while i < state.last and tried < _TRIED:
+        row = world.waiting[i]
+        job = world.jobs[row]
+        here = job.slow[min(job.widest, job.floor + 1)]
+        gain = hooks.gain(job, here, job.slow[job.floor], now, world.my[0])
+        i += 1
+        if gain <= state.margin * restore_s(world, job.gpus):
+            continue
+        tried += 1
+        first, last = job.kind, job.kind + 1
+        if job.kind < 0:
+            first, last = 0, kinds(world)
+        for kind in range(first, last):
+            if room_for(world, hooks, i - 1, kind, gain, now):
+                i = state.first  # the victims wait now too: the queue is not what it was
+                break
+
+
+@kernel
+def room_for(world: World, hooks: Hooks, at: int, kind: int, gain: float, now: float) -> bool:
+    """Finds the cheapest victims inside one group of the job's nearest tier, and moves them if it pays."""
+    row, state = world.waiting[at], world.state[0]
+    job = world.jobs[row]
+    victims, costs = candidates(world, hooks, row, kind, now)
+    group, looked_at, cost = cheapest_group(world, row, kind, victims, costs)
+    if group < 0 or over_quota(world, row):
+        return False
+    if gain <= state.margin * (cost + restore_s(world, job.gpus) * (job.first_start >= 0)):
+        return False
+    moved = np.empty(looked_at, np.int64)
+    count = 0
+    for k in range(looked_at):
+        if holds_in(world, victims[k], job.floor, group) > 0:
+            note(world, EVICT, victims[k])
+            end(world, victims[k])
+            moved[count] = victims[k]
+            count += 1
+    begin(world, row, kind, job.floor, group, now, MADE_ROOM)
+    job.saves = gain
+    for k in range(at, state.first, -1):
+        world.waiting[k] = world.waiting[k - 1]
+    state.first += 1
+    for k in range(count):
+        requeue(world, hooks, moved[k], now, MADE_WAY)
+    return True
+
+
+@kernel
+def candidates(world: World, hooks: Hooks, row: int, kind: int, now: float) -> tuple[Array, Array]:
+    """Running jobs that may be moved for `row`, cheapest first, and what moving each costs."""
+    state, job = world.state[0], world.jobs[row]
+    rows = np.empty(state.running, np.int64)
+    costs = np.empty(state.running)
+    count = 0
+    for i in range(state.running):
+        victim = world.jobs[world.running[i]]
+        if now - victim.started < state.min_run_s or now - victim.evicted < state.budget_s:
+            continue
+        if victim.started == now or world.hosts[world.places[victim.head].host].kind != kind:
+            continue
+        touch(victim, now)
+        cost = hooks.cost(victim, job, now, world.my[0]) + restore_s(world, victim.gpus)
+        if cost < math.inf:
+            rows[count], costs[count] = world.running[i], cost
+            count += 1
+    order = np.argsort(costs[:count], kind="mergesort")
+    return rows[:count][order], costs[:count][order]
+
+
+@kernel
+def cheapest_group(world: World, row: int, kind: int, victims: Array, costs: Array) -> tuple[int, int, float]:
+    """(group, how many victims to look at, their cost) of the group that is emptied first; group -1: none."""
+    job = world.jobs[row]
+    size = world.groups.shape[1]
+    free, total = np.zeros(size, np.int64), np.zeros(size)
+    at = 0
+    while at < len(world.hosts):
+        number = world.hosts[at].group[job.floor]
+        free[number] = usable(world, job.floor, number, kind)
+        at = world.groups[job.floor, number].stop
+    for k in range(len(victims)):
+        entry, last = world.jobs[victims[k]].head, -1
+        while entry >= 0:
+            place = world.places[entry]
+            host = world.hosts[place.host]
+            number = host.group[job.floor]
+            if not host.down and host.kind == kind:
+                free[number] += place.count
+                if number != last:
+                    total[number] += costs[k]
+                    last = number
+                if free[number] >= job.gpus:
+                    return number, k + 1, total[number]
+            entry = place.next
+    return -1, 0, 0.0
+
+
+@kernel
+def holds_in(world: World, row: int, tier: int, group: int) -> int:
+    """Devices that a running job holds inside a group."""
+    entry, total = world.jobs[row].head, 0
+    while entry >= 0:
+        place = world.places[entry]
+        if world.hosts[place.host].group[tier] == group:
+            total += place.count
+        entry = place.next
+    return total

@@ -1,0 +1,105 @@
+"""The queue: waiting jobs kept in order, running jobs kept at hand."""
+
+from __future__ import annotations
+
+from berth.compile import inlined, kernel
+from berth.schedule.view import WAITING, Array, World
+
+
+@inlined
+def before(jobs: Array, a: int, b: int) -> bool:
+    """Whether job row `a` deserves a place before `b`: by key, then the second key, arrival, row."""
+    first, second = jobs[a], jobs[b]
+    if first.key != second.key:
+        return first.key < second.key
+    if first.then != second.then:
+        return first.then < second.then
+    if first.arrival != second.arrival:
+        return first.arrival < second.arrival
+    return a < b
+
+
+@kernel
+def enqueue(world: World, row: int) -> None:
+    """Puts a job among the waiting where its keys belong; the shorter side of the queue makes room."""
+    jobs, waiting, state = world.jobs, world.waiting, world.state[0]
+    if state.last == len(waiting):
+        to_the_front(world)
+    first, last = state.first, state.last
+    low, high = first, last
+    if high > low and before(jobs, waiting[high - 1], row):
+        low = high
+    while low < high:
+        middle = (low + high) // 2
+        if before(jobs, row, waiting[middle]):
+            high = middle
+        else:
+            low = middle + 1
+    if first > 0 and low - first < last - low:
+        for i in range(first, low):
+            waiting[i - 1] = waiting[i]
+        low -= 1
+        state.first = first - 1
+    else:
+        for i in range(last, low, -1):
+            waiting[i] = waiting[i - 1]
+        state.last = last + 1
+    waiting[low] = row
+    jobs[row].state = WAITING
+    world.demands[jobs[row].demand].waiting += 1
+
+
+@kernel
+def to_the_front(world: World) -> None:
+    """Moves the queue to the front of its array."""
+    state = world.state[0]
+    for i in range(state.first, state.last):
+        world.waiting[i - state.first] = world.waiting[i]
+    state.last -= state.first
+    state.first = 0
+
+
+@kernel
+def close_gap(world: World, kept: int, walked: int) -> None:
+    """Of waiting[first:walked] only [first:kept] still wait: they move up to those behind them."""
+    if kept == walked:
+        return
+    first = world.state[0].first
+    for i in range(kept - 1, first - 1, -1):
+        walked -= 1
+        world.waiting[walked] = world.waiting[i]
+    world.state[0].first = walked
+
+
+@kernel
+def sort_rows(jobs: Array, rows: Array) -> None:
+    """Insertion sort: the rows were in order a moment ago, and nearly are still."""
+    for i in range(1, len(rows)):
+        row = rows[i]
+        k = i - 1
+        while k >= 0 and before(jobs, row, rows[k]):
+            rows[k + 1] = rows[k]
+            k -= 1
+        rows[k + 1] = row
+
+
+@inlined
+def add_running(world: World, row: int) -> None:
+    """Appends a job to the running ones."""
+    state = world.state[0]
+    at = state.running
+    world.running[at] = row
+    world.jobs[row].run_at = at
+    state.running = at + 1
+
+
+@inlined
+def drop_running(world: World, row: int) -> None:
+    """Takes a job out of the running ones; the last of them fills its seat."""
+    state = world.state[0]
+    at = world.jobs[row].run_at
+    last = world.running[state.running - 1]
+    world.running[at] = last
+    world.jobs[last].run_at = at
+    world.jobs[row].run_at = -1
+    state.running -= 1

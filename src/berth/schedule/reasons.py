@@ -1,0 +1,86 @@
+"""Why a job waits, or runs where it does: a code, the numbers behind it, and the sentence they make.
+
+Compiled code writes only the code and the numbers into the job's record (`reason`, `holds_out`, `until`,
+`saves`). The sentence is made when a person asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from berth.units import format_seconds
+
+NONE = 0
+NO_ROOM, TOO_SPREAD, OVER_QUOTA, BEHIND, HELD_FOR_OTHER, LOOKS_AHEAD = 1, 2, 3, 4, 5, 6
+NEAREST, SPREAD, CHEAPER_THAN_WAITING, BACKFILLED = 10, 11, 12, 13
+MADE_ROOM, MOVED_UP, HELD_FOR_IT = 14, 15, 16
+OUTRANKED, MADE_WAY, HOST_LOST = 20, 21, 22
+
+CODES = {
+    NONE: "none",
+    NO_ROOM: "no-room",
+    TOO_SPREAD: "too-spread",
+    OVER_QUOTA: "over-quota",
+    BEHIND: "behind",
+    HELD_FOR_OTHER: "held-for-other",
+    LOOKS_AHEAD: "looks-ahead",
+    NEAREST: "nearest",
+    SPREAD: "spread",
+    CHEAPER_THAN_WAITING: "cheaper-than-waiting",
+    BACKFILLED: "backfilled",
+    MADE_ROOM: "made-room",
+    MOVED_UP: "moved-up",
+    HELD_FOR_IT: "held-for-it",
+    OUTRANKED: "outranked",
+    MADE_WAY: "made-way",
+    HOST_LOST: "host-lost",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """A decision's reason, as data and as a sentence."""
+
+    code: str
+    sentence: str
+    tier: str | None = None
+    seconds_left: float | None = None
+    saves_s: float | None = None
+
+
+def explain(job: Any, now: float, tiers: Sequence[str]) -> Reason:
+    """The reason that stands in a job's record, put into words."""
+    code = int(job["reason"])
+    holds_out, until, saves = int(job["holds_out"]), float(job["until"]), float(job["saves"])
+    tier = tiers[holds_out] if 0 <= holds_out < len(tiers) else None
+    left = until - now if now <= until < float("inf") else None
+    sentence = _sentence(code, int(job["gpus"]), tier, left, saves)
+    return Reason(CODES[code], sentence, tier, left, saves or None)
+
+
+def _sentence(code: int, gpus: int, tier: str | None, left: float | None, saves: float) -> str:
+    soon = f" for up to {format_seconds(left)} more" if left is not None else ""
+    gain = f"; that saves it {format_seconds(saves)}" if saves > 0 else ""
+    expected = format_seconds(left or 0.0)
+    words = {
+        NONE: "nothing has been decided yet",
+        NO_ROOM: f"fewer than {gpus} devices are free",
+        TOO_SPREAD: f"enough devices are free, but not within one {tier}: it holds out for one{soon}{gain}",
+        OVER_QUOTA: "its virtual cluster has used up its quota",
+        BEHIND: "the job ahead of it does not fit, and nobody may pass",
+        HELD_FOR_OTHER: "the devices that would fit are held for a job that has waited longer",
+        LOOKS_AHEAD: f"one {tier} should be free in {expected}, and waiting for it is cheaper{gain}",
+        NEAREST: f"it fits within one {tier}",
+        SPREAD: f"its time to hold out is over: it takes what one {tier} offers",
+        CHEAPER_THAN_WAITING: f"running spread over one {tier} costs less than waiting for a nearer place",
+        BACKFILLED: "it ends before the job ahead of it can start",
+        MADE_ROOM: f"others made room for it within one {tier}: it gains more than that cost them{gain}",
+        MOVED_UP: f"a nearer place within one {tier} came free{gain}",
+        HELD_FOR_IT: f"one {tier} was held for it, since it had waited longest",
+        OUTRANKED: "a more deserving job took its place",
+        MADE_WAY: "it made way for a job that gains more than that costs",
+        HOST_LOST: "a machine it ran on was lost",
+    }
+    return words[code]

@@ -1,0 +1,95 @@
+"""Preemption by order: at every event the most deserving of all jobs run."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from berth.compile import inlined, kernel
+from berth.schedule.attempt import begin, find_for, leave, note, requeue, set_keys, touch
+from berth.schedule.place import claim_again, offer_back, still_free
+from berth.schedule.policy import Hooks
+from berth.schedule.queue import before, close_gap, sort_rows
+from berth.schedule.reasons import OUTRANKED
+from berth.schedule.view import EVICT, Array, World
+from berth.schedule.walk import note_wait, reach_of, smallest_demand, start_reason
+
+
+@kernel
+def replan(world: World, hooks: Hooks, now: float) -> float:
+    """A waiting job that finds no place makes less deserving running jobs offer theirs.
+
+    They offer one after the other, the least deserving first, as long as the waiting one is more deserving.
+    Then those who offered take their places again, in order, if they are still there; who can't is evicted.
+    On a flat pool this is the greedy walk over all jobs, waiting and running, without touching those whom
+    nothing threatens.
+    """
+    jobs, waiting, state = world.jobs, world.waiting, world.state[0]
+    rank_running(world, hooks, now)
+    ranked = world.running[: state.running].copy()
+    total = len(ranked)
+    # ranked[offered:] have offered their places; ranked[settled:] are yet to be asked to take them again
+    offered, settled = total, total
+    losers = np.empty(total, np.int64)
+    lost = 0
+    wake, kept, i = math.inf, state.first, state.first
+    state.passes += 1
+    while i < state.last:
+        row = waiting[i]
+        threatens = offered > 0 and before(jobs, row, ranked[offered - 1])
+        if not threatens and state.free < smallest_demand(world):
+            break
+        while settled < total and before(jobs, ranked[settled], row):
+            lost = settle(world, ranked[settled], losers, lost)
+            settled += 1
+        reach = reach_of(world, hooks, row, now)
+        kind, tier, group = find_for(world, row, reach, False)
+        while kind < 0 and offered > 0 and before(jobs, row, ranked[offered - 1]):
+            offered -= 1
+            settled = offered
+            offer_back(world, jobs[ranked[offered]].head)
+            if state.free >= jobs[row].gpus:
+                state.passes += 1  # what failed before may fit now
+                kind, tier, group = find_for(world, row, reach, False)
+        i += 1
+        if kind >= 0:
+            begin(world, row, kind, tier, group, now, start_reason(world, row, tier))
+        else:
+            own = hooks.wake(jobs[row], now, world.my[0])
+            wake = min(wake, own)
+            note_wait(world, row, reach, own)
+            waiting[kept] = row
+            kept += 1
+    while settled < total:
+        lost = settle(world, ranked[settled], losers, lost)
+        settled += 1
+    close_gap(world, kept, i)
+    for k in range(lost):
+        requeue(world, hooks, losers[k], now, OUTRANKED)
+    return wake
+
+
+@kernel
+def rank_running(world: World, hooks: Hooks, now: float) -> None:
+    """Sorts the running jobs, most deserving first."""
+    running = world.running[: world.state[0].running]
+    for row in running:
+        touch(world.jobs[row], now)
+        set_keys(world, hooks, row, now)
+    sort_rows(world.jobs, running)
+    for i in range(len(running)):
+        world.jobs[running[i]].run_at = i
+
+
+@inlined
+def settle(world: World, row: int, losers: Array, lost: int) -> int:
+    """A running job that offered its places takes them again, or is evicted; returns the number evicted."""
+    head = world.jobs[row].head
+    if still_free(world, head):
+        claim_again(world, head)
+        return lost
+    leave(world, row)
+    note(world, EVICT, row)
+    losers[lost] = row
+    return lost + 1

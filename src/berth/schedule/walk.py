@@ -1,0 +1,132 @@
+"""The walk: every waiting job, most deserving first, gets the nearest place within reach, or a reason."""
+
+from __future__ import annotations
+
+import math
+
+from berth.compile import inlined, kernel
+from berth.schedule.attempt import begin, find_for, over_quota, set_keys
+from berth.schedule.hold import by_end, hide, hold, soonest, unhide
+from berth.schedule.policy import Hooks
+from berth.schedule.queue import close_gap, sort_rows
+from berth.schedule.reasons import (
+    BACKFILLED,
+    HELD_FOR_OTHER,
+    NEAREST,
+    NO_ROOM,
+    OVER_QUOTA,
+    SPREAD,
+    TOO_SPREAD,
+)
+from berth.schedule.view import World
+
+SKIP, STOP, BACKFILL = 0, 1, 2
+
+
+@kernel
+def refresh_keys(world: World, hooks: Hooks, now: float) -> None:
+    """Brings the order of the waiting up to date, for policies whose keys move while a job waits."""
+    waiting = world.waiting[world.state[0].first : world.state[0].last]
+    for row in waiting:
+        set_keys(world, hooks, row, now)
+    sort_rows(world.jobs, waiting)
+
+
+@inlined
+def smallest_demand(world: World) -> int:
+    """GPUs of the smallest job that waits."""
+    for i in range(len(world.demands)):
+        if world.demands[i].waiting > 0:
+            return world.demands[i].gpus
+    return 1 << 30
+
+
+@kernel
+def reach_of(world: World, hooks: Hooks, row: int, now: float) -> int:
+    """How far the policy lets a job be spread now, within what its user allows."""
+    job = world.jobs[row]
+    if world.state[0].learns:
+        for tier in range(world.groups.shape[0]):
+            job.timer[tier] = world.offers[job.demand, tier].timer
+    return max(job.floor, min(hooks.reach(job, now, world.my[0]), job.widest))
+
+
+@inlined
+def start_reason(world: World, row: int, tier: int) -> int:
+    """Why a place was taken: the nearest there can be, or a farther one."""
+    return NEAREST if tier == world.jobs[row].floor else SPREAD
+
+
+@kernel
+def note_wait(world: World, row: int, reach: int, wake: float) -> None:
+    """Writes down why a job waits, with the numbers behind it."""
+    job, state = world.jobs[row], world.state[0]
+    job.holds_out, job.until = reach, wake
+    wider = min(reach + 1, job.widest)
+    job.saves = job.remaining * (job.slow[wider] - job.slow[reach])
+    if over_quota(world, row):
+        job.reason = OVER_QUOTA
+    elif state.free >= job.gpus:
+        job.reason = TOO_SPREAD
+    elif state.held >= 0 and state.held != row and state.free + state.hidden >= job.gpus:
+        job.reason = HELD_FOR_OTHER
+    else:
+        job.reason = NO_ROOM
+
+
+@kernel
+def walk(world: World, hooks: Hooks, now: float, blocked: int) -> float:
+    """Returns when to look again, if nothing happens before."""
+    waiting, state = world.waiting, world.state[0]
+    state.passes += 1
+    wake, kept, i = math.inf, state.first, state.first
+    smallest = smallest_demand(world)
+    while i < state.last and state.free + state.hidden >= smallest:
+        row = waiting[i]
+        reach = reach_of(world, hooks, row, now)
+        kind, tier, group = find_for(world, row, reach, False)
+        i += 1
+        if kind >= 0:
+            begin(world, row, kind, tier, group, now, start_reason(world, row, tier))
+            smallest = smallest_demand(world)
+            continue
+        if state.held >= 0 and state.held != row and squeeze_in(world, row, reach, now):
+            continue
+        own = hooks.wake(world.jobs[row], now, world.my[0])
+        wake = min(wake, own)
+        note_wait(world, row, reach, own)
+        waiting[kept] = row
+        kept += 1
+        if blocked == STOP:
+            break
+        if blocked == BACKFILL and state.held < 0:
+            reserve(world, row, reach, now)
+    close_gap(world, kept, i)
+    return wake
+
+
+@kernel
+def reserve(world: World, row: int, reach: int, now: float) -> None:
+    """Holds the place where a job can start soonest."""
+    until, group, extra = soonest(world, row, reach, by_end(world, now), now)
+    if group >= 0:
+        hold(world, row, reach, group, until, extra)
+
+
+@kernel
+def squeeze_in(world: World, row: int, reach: int, now: float) -> bool:
+    """Starts a job on held devices if it ends before they are needed, or if they will not be needed."""
+    job, state = world.jobs[row], world.state[0]
+    in_time = now + job.remaining * job.slow[reach] <= state.held_until
+    if job.gpus > state.free + state.hidden or (not in_time and job.gpus > state.held_extra):
+        return False
+    if world.demands[job.demand].failed_open[job.kind + 1, reach] == state.passes:
+        return False
+    unhide(world)
+    kind, tier, group = find_for(world, row, reach, True)
+    if kind >= 0:
+        begin(world, row, kind, tier, group, now, BACKFILLED)
+        if not in_time:
+            state.held_extra -= job.gpus
+    hide(world)
+    return kind >= 0

@@ -1,0 +1,1 @@
+"""Virtual time: the scheduling code over a trace."""

@@ -1,0 +1,155 @@
+"""From a trace to the records the scheduler walks: sizes, work, and what distance does to each job."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from berth.cluster.model import Cluster
+from berth.network._flow_kernels import RING, TREE
+from berth.network.fabric import Fabric
+from berth.network.flow import flow_of, shared_iteration_s
+from berth.network.iteration import iteration_time
+from berth.network.placement import Placement
+from berth.network.spread import realise, spreads
+from berth.network.traffic import Traffic
+from berth.schedule.view import MAX_TIERS, REFUSED, Array
+from berth.schedule.world import new_jobs
+from berth.simulate.view import OFF, SHARED, TRAFFIC
+from berth.workload.mix import Mix, uniform_of_index
+from berth.workload.profiles import load_profile
+from berth.workload.trace import Trace
+
+
+@dataclass(frozen=True, eq=False)
+class Jobs:
+    """Records of jobs, their traffic, and what had to be assumed about them."""
+
+    records: Array
+    traffic: Array
+    models: NDArray[np.object_]
+    modelled: int  # jobs whose model was drawn from the mix
+    too_large: tuple[str, ...]  # ids of jobs that the cluster can never hold
+
+
+def read_jobs(
+    trace: Trace,
+    cluster: Cluster,
+    fabric: Fabric,
+    network: int,
+    mix: Mix,
+    *,
+    seed: int = 0,
+    doubt: float = 0.0,
+) -> Jobs:
+    """The records of a trace's jobs on a cluster. `doubt` 0.5: remaining times are known to +-50 % only."""
+    records = new_jobs(len(trace.submit_s))
+    records["arrival"], records["gpus"] = trace.submit_s, trace.num_gpu
+    for name in ("work", "left", "remaining", "saved", "booked"):
+        records[name] = trace.duration_s
+    records["widest"] = len(cluster.tiers) - 1
+    records["doubt"] = 1.0 + doubt * (2.0 * uniform_of_index(len(records), seed + 1) - 1.0)
+    records["remaining"] *= records["doubt"]
+    if trace.frame["priority"].null_count() < len(records):
+        records["priority"] = trace.frame["priority"].fill_null(0).to_numpy()
+    too_large = _floors(records, cluster, trace)
+    models, drawn = _models(trace, mix, seed)
+    traffic = _traffic(records, models, cluster, fabric, network)
+    return Jobs(records, traffic, models, drawn, too_large)
+
+
+def _floors(records: Array, cluster: Cluster, trace: Trace) -> tuple[str, ...]:
+    """The nearest tier of each job; those that fit in none are set aside."""
+    for gpus in np.unique(records["gpus"]):
+        rows = records["gpus"] == gpus
+        floor = nearest_tier(cluster, int(gpus))
+        if floor is None:
+            records["state"][rows] = REFUSED
+        else:
+            records["floor"][rows] = floor
+    return tuple(str(trace.job_ids[row]) for row in np.flatnonzero(records["state"] == REFUSED))
+
+
+def nearest_tier(cluster: Cluster, gpus: int) -> int | None:
+    """The nearest tier with a group that holds so many devices of one type."""
+    for level in range(len(cluster.tiers)):
+        group_of_device = cluster.groups[level][cluster.device_machine]
+        for kind in range(len(cluster.device_types)):
+            if np.bincount(group_of_device[cluster.device_type == kind]).max(initial=0) >= gpus:
+                return level
+    return None
+
+
+def _models(trace: Trace, mix: Mix, seed: int) -> tuple[NDArray[np.object_], int]:
+    """The model of each job: its own, or one drawn from the mix."""
+    names = trace.frame["model"].to_numpy().astype(object)
+    missing = np.array([name is None for name in names])
+    drawn = np.array(mix.models, dtype=object)[mix.assign(len(names), seed)]
+    names[missing] = drawn[missing]
+    return names, int(missing.sum())
+
+
+def _traffic(
+    records: Array, models: NDArray[np.object_], cluster: Cluster, fabric: Fabric, network: int
+) -> Array:
+    """A traffic record per model, size and device type; writes `slow`, `compute`, `skew` into the jobs."""
+    kinds = len(cluster.device_types)
+    if network == OFF and kinds == 1:
+        return np.ones(1, TRAFFIC)
+    keys = [(str(model), int(gpus)) for model, gpus in zip(models, records["gpus"], strict=True)]
+    numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
+    rows = np.array([numbers[key] for key in keys])
+    records["traffic"] = rows * kinds
+    table = np.zeros(len(numbers) * kinds, TRAFFIC)
+    compute, skew = np.ones(len(numbers)), np.zeros(len(numbers))
+    slow = np.ones((len(numbers), MAX_TIERS))
+    for (model, gpus), number in numbers.items():
+        profile = load_profile(model)
+        skew[number] = profile.skew
+        if nearest_tier(cluster, gpus) is None:
+            continue
+        for kind, device in enumerate(cluster.device_types):
+            traffic = profile.traffic(device)
+            near_s, slow_by_tier = _by_tier(traffic, gpus, cluster, fabric, network)
+            if kind == 0:
+                reference_s = near_s
+                compute[number], slow[number] = traffic.compute_s / near_s, slow_by_tier
+            _write(table[number * kinds + kind], traffic, reference_s)
+    records["compute"], records["skew"], records["slow"] = compute[rows], skew[rows], slow[rows]
+    return table
+
+
+def _by_tier(
+    traffic: Traffic, gpus: int, cluster: Cluster, fabric: Fabric, network: int
+) -> tuple[float, NDArray[np.float64]]:
+    """Seconds of an iteration at the nearest placement, and its slow-down at each tier."""
+    slow = np.ones(MAX_TIERS)
+    if gpus == 1 or network == OFF:
+        return traffic.compute_s, slow
+    seconds: dict[int, float] = {}
+    for spread in spreads(cluster, gpus):
+        if spread.tier not in seconds and (placement := realise(cluster, spread)) is not None:
+            seconds[spread.tier] = _seconds(traffic, placement, fabric, network)
+    near = seconds[min(seconds)]
+    for tier in range(MAX_TIERS):
+        known = [value for level, value in seconds.items() if level <= tier]
+        slow[tier] = max(known, default=near) / near
+    return near, slow
+
+
+def _seconds(traffic: Traffic, placement: Placement, fabric: Fabric, network: int) -> float:
+    """An iteration on this placement, nobody else sending (shared links) or everybody (judged alone)."""
+    if network == SHARED and len(placement.machines) > 1:
+        flow = flow_of(traffic, placement, fabric)
+        return shared_iteration_s(traffic, flow, flow.cap)
+    return iteration_time(traffic, placement, fabric).seconds
+
+
+def _write(record: Array, traffic: Traffic, near_s: float) -> None:
+    record["compute_s"], record["all_reduce"] = traffic.compute_s, traffic.all_reduce_bytes
+    record["all_to_all"], record["server"] = traffic.all_to_all_bytes, traffic.server_bytes
+    record["algorithm"] = TREE if traffic.collective == "tree" else RING
+    record["overlap"], record["forward"] = traffic.overlap, traffic.forward
+    record["near_s"] = near_s

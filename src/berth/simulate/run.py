@@ -1,0 +1,156 @@
+"""One simulation: a trace, a cluster, a policy and a network in; what became of every job out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+
+from berth.cluster.model import Cluster
+from berth.errors import InputError
+from berth.network.fabric import Fabric
+from berth.network.sharing import LinkShares
+from berth.schedule.policy import Policy, hooks
+from berth.schedule.view import REFUSED, Array, World
+from berth.schedule.world import new_world
+from berth.simulate.engine import LOG_FULL, OVER, advance
+from berth.simulate.jobs import Jobs, read_jobs
+from berth.simulate.view import CLOCK, FAULT, FLOW, LOG, LOG_PLACE, OFF, SHARED, STATIC, Course, Net
+from berth.workload.mix import Mix, load_mix
+from berth.workload.trace import Trace
+
+NETWORKS = {"off": OFF, "static": STATIC, "on": SHARED}
+_CHUNK = 20_000  # events between two looks at the progress bar
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Everything of a simulation but the trace, the cluster and the policy."""
+
+    network: Literal["off", "static", "on"] = "on"
+    congestion: float = 1.0
+    eviction_s: float = 40.0
+    eviction_large_s: float = 60.0
+    checkpoint_s: float = 1800.0
+    doubt: float = 0.0
+    mix: Mix = field(default_factory=lambda: load_mix("balanced"))
+    seed: int = 0
+    faults: Array = field(default_factory=lambda: np.zeros(0, FAULT))
+    log: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """What became of every job."""
+
+    policy: str
+    cluster: Cluster
+    setting: Setting
+    jobs: Jobs
+    world: World
+    clock: Array
+    log: Array
+    log_places: Array
+    cpu_s: float
+    start_s: float = 0.0
+
+    @property
+    def records(self) -> Array:
+        """The jobs' records."""
+        return self.world.jobs
+
+
+def simulate(
+    trace: Trace,
+    cluster: Cluster,
+    policy: Policy,
+    setting: Setting | None = None,
+    *,
+    name: str | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Run:
+    """Plays the trace to its end. `progress` is told how many of how many jobs are over."""
+    setting = setting or Setting()
+    fabric = Fabric(cluster, setting.congestion)
+    jobs = read_jobs(
+        trace,
+        cluster,
+        fabric,
+        NETWORKS[setting.network],
+        setting.mix,
+        seed=setting.seed,
+        doubt=setting.doubt,
+    )
+    world = new_world(
+        cluster,
+        policy,
+        jobs.records,
+        eviction_s=setting.eviction_s,
+        eviction_large_s=setting.eviction_large_s,
+    )
+    course = _course(cluster, jobs, setting)
+    edges = cluster.devices * max(1, len(cluster.tiers))
+    net = Net(fabric.arrays, LinkShares(fabric.arrays.capacity, len(jobs.records), edges).state)
+    functions = hooks(policy)
+    logged: list[Array] = []
+    places: list[Array] = []
+    started = time.process_time()
+    while (outcome := advance(world, functions, course, net, _CHUNK)) != OVER:
+        if outcome == LOG_FULL:
+            course = _empty_log(course, logged, places)
+        if progress is not None:
+            progress(int(course.clock[0]["finished"]), len(jobs.records))
+    _empty_log(course, logged, places)
+    stranded = int((world.jobs["state"] != REFUSED).sum()) - int((world.jobs["end"] > 0).sum())
+    if stranded:
+        raise InputError(
+            f"{stranded} jobs can never start under this policy",
+            hint="a machine stays down, or a quota is smaller than a job",
+        )
+    return Run(
+        policy=name or type(policy).__name__.lower(),
+        cluster=cluster,
+        setting=setting,
+        jobs=jobs,
+        world=world,
+        clock=course.clock,
+        log=np.concatenate(logged) if logged else np.zeros(0, LOG),
+        log_places=np.concatenate(places) if places else np.zeros(0, LOG_PLACE),
+        cpu_s=time.process_time() - started,
+    )
+
+
+def _course(cluster: Cluster, jobs: Jobs, setting: Setting) -> Course:
+    clock = np.zeros(1, CLOCK)
+    clock["wake"] = np.inf
+    clock["network"], clock["kinds"] = NETWORKS[setting.network], len(cluster.device_types)
+    clock["logging"], clock["checkpoint_s"] = setting.log, setting.checkpoint_s
+    size = 4 * len(jobs.records) + 16 * cluster.devices + 100_000 if setting.log else 1
+    return Course(
+        clock=clock,
+        heap=np.zeros(2 * cluster.devices + 2, np.int32),
+        faults=setting.faults,
+        traffic=jobs.traffic,
+        flows=np.zeros(len(jobs.records), FLOW),
+        log=np.zeros(size, LOG),
+        log_places=np.zeros(2 * size if setting.log else 1, LOG_PLACE),
+    )
+
+
+def _empty_log(course: Course, logged: list[Array], places: list[Array]) -> Course:
+    """Takes what the buffers hold; a buffer too small even when empty is doubled."""
+    clock = course.clock[0]
+    if clock["log"] == 0 and clock["logging"]:
+        course = course._replace(
+            log=np.zeros(2 * len(course.log), LOG), log_places=np.zeros(2 * len(course.log_places), LOG_PLACE)
+        )
+    offset = sum(len(part) for part in places)
+    part = course.log[: clock["log"]].copy()
+    part["places"] += offset
+    logged.append(part)
+    places.append(course.log_places[: clock["log_places"]].copy())
+    clock["log"] = clock["log_places"] = 0
+    return course
