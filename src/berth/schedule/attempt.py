@@ -35,7 +35,7 @@ def find_for(world: World, row: int, reach: int, open_: bool) -> tuple[int, int,
     best_kind, best_tier, best_group = -1, reach + 1, -1
     first, last = job.kind, job.kind + 1
     if job.kind < 0:
-        first, last = 0, kinds(world)
+        first, last = 0, world.state[0].kinds
     for kind in range(first, last):
         tier, group = find(world, kind, job.gpus, job.floor, best_tier - 1)
         if tier >= 0:
@@ -44,15 +44,6 @@ def find_for(world: World, row: int, reach: int, open_: bool) -> tuple[int, int,
         for narrower in range(reach + 1):
             failed[job.kind + 1, narrower] = number
     return best_kind, best_tier, best_group
-
-
-@kernel
-def kinds(world: World) -> int:
-    """How many device types there are."""
-    most = 0
-    for at in range(len(world.hosts)):
-        most = max(most, world.hosts[at].kind)
-    return most + 1
 
 
 @inlined
@@ -75,10 +66,30 @@ def begin(world: World, row: int, kind: int, tier: int, group: int, now: float, 
     if job.quota >= 0:
         world.quotas[job.quota].used += job.gpus
     add_running(world, row)
+    widen_bound(world, row)
     note(world, START, row)
 
 
-@kernel
+@inlined
+def widen_bound(world: World, row: int) -> None:
+    """A job that starts may be the least deserving of those that run."""
+    job, state = world.jobs[row], world.state[0]
+    if not state.bounded:
+        return
+    if job.key != state.worst_key:
+        worse = job.key > state.worst_key
+    elif job.then != state.worst_then:
+        worse = job.then > state.worst_then
+    elif job.arrival != state.worst_arrival:
+        worse = job.arrival > state.worst_arrival
+    else:
+        worse = row > state.worst_row
+    if worse:
+        state.worst_key, state.worst_then = job.key, job.then
+        state.worst_arrival, state.worst_row = job.arrival, row
+
+
+@inlined
 def seat(world: World, row: int, kind: int, tier: int, group: int, now: float, reason: int) -> None:
     """Takes the places and says why."""
     job = world.jobs[row]
@@ -101,7 +112,7 @@ def end(world: World, row: int) -> None:
     leave(world, row)
 
 
-@kernel
+@inlined
 def leave(world: World, row: int) -> None:
     """The same for a gang whose devices are given back already."""
     job = world.jobs[row]

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import math
 
-from berth.compile import kernel
+from berth.compile import inlined
 from berth.schedule.hold import release_hold
 from berth.schedule.lookahead import hold_for_longest, spread_idle
 from berth.schedule.policy import Hooks
 from berth.schedule.preempt import make_room, move_up
-from berth.schedule.replan import replan
+from berth.schedule.replan import may_displace, replan
 from berth.schedule.tune import learn
 from berth.schedule.view import World
 from berth.schedule.walk import SKIP, STOP, refresh_keys, walk
@@ -22,7 +22,7 @@ from berth.schedule.walk import SKIP, STOP, refresh_keys, walk
 BY_ORDER, BY_GAIN = 1, 2
 
 
-@kernel
+@inlined
 def decide(world: World, hooks: Hooks, now: float) -> float:
     """One pass; returns the time at which the answer could change without any event."""
     state = world.state[0]
@@ -46,7 +46,7 @@ def decide(world: World, hooks: Hooks, now: float) -> float:
     return wake
 
 
-@kernel
+@inlined
 def fill_places(world: World, hooks: Hooks, now: float) -> float:
     """Who fits starts; where order preempts, who does not may displace others, at once or in rounds."""
     state = world.state[0]
@@ -54,9 +54,12 @@ def fill_places(world: World, hooks: Hooks, now: float) -> float:
         return walk(world, hooks, now, state.blocked)
     if state.period_s > 0 and now < state.next_round:
         return min(walk(world, hooks, now, SKIP), state.next_round)
+    if now >= state.running_wake:
+        state.bounded = 0
     wake = walk(world, hooks, now, STOP)
     if state.first < state.last:
-        wake = replan(world, hooks, now)
+        displaces = may_displace(world, world.waiting[state.first])
+        wake = replan(world, hooks, now) if displaces else walk(world, hooks, now, SKIP)
     if state.period_s > 0:
         state.next_round = (math.floor(now / state.period_s) + 1) * state.period_s
         wake = min(wake, state.next_round)

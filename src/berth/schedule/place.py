@@ -86,7 +86,7 @@ def fill(world: World, kind: int, tier: int, group: int, need: int) -> int:
             needs[level], groups[level] = part, child
 
 
-@kernel
+@inlined
 def host_of(world: World, kind: int, machine: int) -> int:
     """The host with a machine's devices of one type."""
     at = world.groups[0, machine].start
@@ -114,7 +114,7 @@ def next_child(world: World, kind: int, tier: int, group: int, need: int) -> tup
     return wide, wide_free
 
 
-@kernel
+@inlined
 def claim(world: World, head: int, host: int, devices: int) -> int:
     """Takes devices of one host and notes them in front of the list `head`."""
     take(world, host, devices)
@@ -157,7 +157,7 @@ def claim_again(world: World, head: int) -> None:
         head = place.next
 
 
-@kernel
+@inlined
 def forget(world: World, head: int) -> None:
     """Returns the entries of a list whose devices are given back already."""
     state = world.state[0]

@@ -25,7 +25,7 @@ from collections import namedtuple
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from enum import IntEnum
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import from_dtype, njit, types
@@ -87,6 +87,7 @@ class Rules:
     blocked: Blocked = Blocked.SKIP
     steady: bool = False  # the keys of a waiting job never change while it waits
     wakes: bool = False  # `wake` is asked for running jobs too
+    keys_hold: bool = False  # a running job's keys never rise but when it wakes: ranking is spared
     period_s: float = 0.0  # > 0: who runs is decided anew only so often
     look_ahead: bool = False  # what would idle may be spread over, if `spread` says so
     move_up: float = 0.0  # > 0: a spread job moves to a nearer place if that saves so many times the cost

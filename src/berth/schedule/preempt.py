@@ -11,7 +11,6 @@ from berth.schedule.attempt import (
     begin,
     book,
     end,
-    kinds,
     note,
     over_quota,
     requeue,
@@ -71,7 +70,7 @@ def make_room(world: World, hooks: Hooks, now: float) -> None:
         tried += 1
         first, last = job.kind, job.kind + 1
         if job.kind < 0:
-            first, last = 0, kinds(world)
+            first, last = 0, state.kinds
         for kind in range(first, last):
             if room_for(world, hooks, i - 1, kind, gain, now):
                 i = state.first  # the victims wait now too: the queue is not what it was

@@ -70,6 +70,19 @@ def replan(world: World, hooks: Hooks, now: float) -> float:
     return wake
 
 
+@inlined
+def may_displace(world: World, row: int) -> bool:
+    """Whether a waiting job could be more deserving than some that run."""
+    job, state = world.jobs[row], world.state[0]
+    if not state.bounded or job.key != state.worst_key:
+        return not state.bounded or job.key < state.worst_key
+    if job.then != state.worst_then:
+        return job.then < state.worst_then
+    if job.arrival != state.worst_arrival:
+        return job.arrival < state.worst_arrival
+    return row < state.worst_row
+
+
 @kernel
 def rank_running(world: World, hooks: Hooks, now: float) -> None:
     """Sorts the running jobs, most deserving first."""
@@ -80,6 +93,15 @@ def rank_running(world: World, hooks: Hooks, now: float) -> None:
     sort_rows(world.jobs, running)
     for i in range(len(running)):
         world.jobs[running[i]].run_at = i
+    state = world.state[0]
+    state.bounded = state.keys_hold
+    state.worst_key = state.worst_then = state.worst_arrival = -math.inf
+    state.worst_row = -1
+    if len(running) > 0:
+        last = running[len(running) - 1]
+        worst = world.jobs[last]
+        state.worst_key, state.worst_then = worst.key, worst.then
+        state.worst_arrival, state.worst_row = worst.arrival, last
 
 
 @inlined

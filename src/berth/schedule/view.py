@@ -142,11 +142,20 @@ STATE = np.dtype(  # one record: counters, and the rules of the policy that are 
         ("decisions", "i8"),
         ("spare", "i8"),  # unused entries of `places`
         ("free", "i8"),  # devices, all types
+        ("kinds", "i8"),  # device types
         ("held", "i8"),  # row of the job that a group is held for; -1: none
         ("held_tier", "i4"),
         ("held_group", "i4"),
         ("held_until", "f8"),  # when that job is expected to start there
         ("held_extra", "i8"),  # devices of the group that it will not need then
+        # a bound: no running job is less deserving than this, while `bounded`
+        ("bounded", "i4"),
+        ("worst_key", "f8"),
+        ("worst_then", "f8"),
+        ("worst_arrival", "f8"),
+        ("worst_row", "i8"),
+        ("running_wake", "f8"),  # no running job's key changes by itself before
+        ("keys_hold", "i4"),  # a running job's key changes only when it wakes, or only falls
         ("preempt", "i4"),
         ("blocked", "i4"),
         ("steady", "i4"),

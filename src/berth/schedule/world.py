@@ -62,6 +62,7 @@ def new_world(
     quota_rows = np.zeros(max(1, len(quotas)), QUOTA)
     quota_rows["allowed"][: len(quotas)] = quotas
     state = _state(policy, devices, len(places), eviction_s, eviction_large_s)
+    state["kinds"] = len(cluster.device_types)
     return World(
         jobs=jobs,
         hosts=hosts,
@@ -108,5 +109,6 @@ def _state(policy: Policy, devices: int, places: int, eviction_s: float, evictio
         state[name] = getattr(rules, name)
     for name in ("min_run_s", "budget_s", "margin", "hold_after_s"):
         state[name] = getattr(rules, name)
+    state["keys_hold"], state["running_wake"] = rules.keys_hold, np.inf
     state["eviction_s"], state["eviction_large_s"] = eviction_s, eviction_large_s
     return state

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from berth.compile import entry, kernel
+from berth.compile import entry, inlined, kernel
 from berth.schedule.attempt import book, end, requeue, restore_s, set_keys, touch
 from berth.schedule.decide import decide
 from berth.schedule.place import take
@@ -59,7 +59,7 @@ def advance(world_: World, hooks: Hooks, course_: Course, net_: Net, events: int
     return MORE
 
 
-@kernel
+@inlined
 def next_time(world: World, course: Course) -> float:
     """The time of whatever happens next."""
     clock = course.clock[0]
@@ -73,7 +73,7 @@ def next_time(world: World, course: Course) -> float:
     return now
 
 
-@kernel
+@inlined
 def pass_time(world: World, course: Course, now: float) -> None:
     """Books what the devices did since the last moment."""
     clock, state = course.clock[0], world.state[0]
@@ -83,7 +83,7 @@ def pass_time(world: World, course: Course, now: float) -> None:
     clock.now = state.now = now
 
 
-@kernel
+@inlined
 def finish(world: World, course: Course, net: Net, now: float) -> None:
     """All gangs that end by now leave."""
     clock = course.clock[0]
@@ -99,7 +99,7 @@ def finish(world: World, course: Course, net: Net, now: float) -> None:
         clock.events += 1
 
 
-@kernel
+@inlined
 def arrive(world: World, hooks: Hooks, course: Course, now: float) -> None:
     """All jobs submitted by now join the queue; one that can never run is set aside."""
     clock = course.clock[0]
@@ -116,7 +116,7 @@ def arrive(world: World, hooks: Hooks, course: Course, now: float) -> None:
         write(world, course, ARRIVED, row, now)
 
 
-@kernel
+@inlined
 def apply(world: World, course: Course, net: Net, now: float) -> None:
     """Lets time act on what the pass decided."""
     clock, state = course.clock[0], world.state[0]
@@ -154,7 +154,7 @@ def start_clock(world: World, course: Course, net: Net, row: int, now: float) ->
     insert(world.jobs, course.heap, course.clock, row)
 
 
-@kernel
+@inlined
 def stop_clock(world: World, course: Course, net: Net, row: int, now: float) -> None:
     """A gang no longer runs where it ran; its books are up to date."""
     job = world.jobs[row]
@@ -163,14 +163,28 @@ def stop_clock(world: World, course: Course, net: Net, row: int, now: float) -> 
     depart(world, course, net, row, now)
 
 
-@kernel
+@inlined
 def running_wake(world: World, hooks: Hooks, now: float) -> float:
-    """When a running job's standing changes by itself (it has attained enough to sink a queue, say)."""
-    wake = math.inf
-    if world.state[0].wakes and world.state[0].first < world.state[0].last:
-        for i in range(world.state[0].running):
-            wake = min(wake, hooks.wake(world.jobs[world.running[i]], now, world.my[0]))
-    return wake
+    """When a running job's standing changes by itself (it has attained enough to sink a queue, say).
+
+    That moment stays the same while a job runs, so only those that start are asked; all of them only once it
+    has come.
+    """
+    state = world.state[0]
+    if not state.wakes:
+        return math.inf
+    if now >= state.running_wake:
+        state.running_wake = math.inf
+        for i in range(state.running):
+            job = world.jobs[world.running[i]]
+            touch(job, now)
+            state.running_wake = min(state.running_wake, hooks.wake(job, now, world.my[0]))
+    else:
+        for i in range(state.decisions):
+            if world.decisions[i, 0] == START:
+                job = world.jobs[world.decisions[i, 1]]
+                state.running_wake = min(state.running_wake, hooks.wake(job, now, world.my[0]))
+    return state.running_wake if state.first < state.last else math.inf
 
 
 @kernel

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from berth.compile import kernel
+from berth.compile import inlined, kernel
 from berth.network import compiled
 from berth.network._flow_kernels import TREE
 from berth.network._sharing_kernels import add, remove
@@ -84,7 +84,7 @@ def join(
     follow(world, course, net, changed, now)
 
 
-@kernel
+@inlined
 def depart(world: World, course: Course, net: Net, row: int, now: float) -> None:
     """A gang leaves the links; those it shared them with go on faster."""
     if course.flows[row].crosses:
