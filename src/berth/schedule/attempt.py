@@ -89,7 +89,7 @@ def widen_bound(world: World, row: int) -> None:
         state.worst_arrival, state.worst_row = job.arrival, row
 
 
-@inlined
+@kernel
 def seat(world: World, row: int, kind: int, tier: int, group: int, now: float, reason: int) -> None:
     """Takes the places and says why."""
     job = world.jobs[row]

@@ -27,6 +27,7 @@ from berth.simulate.view import (
     FAILED,
     FINISHED,
     MOVED,
+    OFF,
     REPAIRED,
     STARTED,
     UNDRAINED,
@@ -116,7 +117,7 @@ def arrive(world: World, hooks: Hooks, course: Course, now: float) -> None:
         write(world, course, ARRIVED, row, now)
 
 
-@inlined
+@kernel
 def apply(world: World, course: Course, net: Net, now: float) -> None:
     """Lets time act on what the pass decided."""
     clock, state = course.clock[0], world.state[0]
@@ -136,7 +137,7 @@ def apply(world: World, course: Course, net: Net, now: float) -> None:
             write(world, course, MOVED, row, now)
 
 
-@kernel
+@inlined
 def start_clock(world: World, course: Course, net: Net, row: int, now: float) -> None:
     """A gang begins to run: after restoring, if it ran before."""
     job = world.jobs[row]
@@ -149,7 +150,10 @@ def start_clock(world: World, course: Course, net: Net, row: int, now: float) ->
         job.lost += restore * job.gpus
     job.saved = job.left
     job.heap_at = -1
-    enter(world, course, net, row, now)
+    if course.clock[0].network == OFF and course.clock[0].kinds == 1:
+        job.speed = 1.0
+    else:
+        enter(world, course, net, row, now)
     job.finish = expected_end(job, now)
     insert(world.jobs, course.heap, course.clock, row)
 
@@ -160,10 +164,11 @@ def stop_clock(world: World, course: Course, net: Net, row: int, now: float) -> 
     job = world.jobs[row]
     book(job)
     remove(world.jobs, course.heap, course.clock, row)
-    depart(world, course, net, row, now)
+    if course.flows[row].crosses:
+        depart(world, course, net, row, now)
 
 
-@inlined
+@kernel
 def running_wake(world: World, hooks: Hooks, now: float) -> float:
     """When a running job's standing changes by itself (it has attained enough to sink a queue, say).
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from berth.compile import inlined, kernel
+from berth.compile import kernel
 from berth.network import compiled
 from berth.network._flow_kernels import TREE
 from berth.network._sharing_kernels import add, remove
@@ -40,9 +40,6 @@ def enter(world: World, course: Course, net: Net, row: int, now: float) -> None:
     """Sets the speed of a gang that has just taken its place, and of those it now shares links with."""
     job, clock = world.jobs[row], course.clock[0]
     course.flows[row].crosses = 0
-    if clock.network == OFF and clock.kinds == 1:
-        job.speed = 1.0
-        return
     traffic = course.traffic[job.traffic + world.hosts[world.places[job.head].host].kind]
     if clock.network == OFF or job.gpus == 1:
         job.speed = traffic.near_s / traffic.compute_s
@@ -84,12 +81,11 @@ def join(
     follow(world, course, net, changed, now)
 
 
-@inlined
+@kernel
 def depart(world: World, course: Course, net: Net, row: int, now: float) -> None:
     """A gang leaves the links; those it shared them with go on faster."""
-    if course.flows[row].crosses:
-        course.flows[row].crosses = 0
-        follow(world, course, net, remove(net.shares, row), now)
+    course.flows[row].crosses = 0
+    follow(world, course, net, remove(net.shares, row), now)
 
 
 @kernel
