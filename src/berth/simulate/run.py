@@ -47,6 +47,7 @@ class Run:
     """What became of every job."""
 
     policy: str
+    trace: Trace
     cluster: Cluster
     setting: Setting
     jobs: Jobs
@@ -71,8 +72,12 @@ def simulate(
     *,
     name: str | None = None,
     progress: Callable[[int, int], None] | None = None,
+    watch: Callable[[World, Array], int] | None = None,
 ) -> Run:
-    """Plays the trace to its end. `progress` is told how many of how many jobs are over."""
+    """Plays the trace to its end. `progress` is told how many of how many jobs are over.
+
+    `watch` is shown the world and the clock, and says after how many events it wants to see them again.
+    """
     setting = setting or Setting()
     fabric = Fabric(cluster, setting.congestion)
     jobs = read_jobs(
@@ -98,11 +103,14 @@ def simulate(
     logged: list[Array] = []
     places: list[Array] = []
     started = time.process_time()
-    while (outcome := advance(world, functions, course, net, _CHUNK)) != OVER:
+    events = _CHUNK if watch is None else watch(world, course.clock)
+    while (outcome := advance(world, functions, course, net, events)) != OVER:
         if outcome == LOG_FULL:
             course = _empty_log(course, logged, places)
         if progress is not None:
             progress(int(course.clock[0]["finished"]), len(jobs.records))
+        if watch is not None:
+            events = watch(world, course.clock)
     _empty_log(course, logged, places)
     stranded = int((world.jobs["state"] != REFUSED).sum()) - int((world.jobs["end"] > 0).sum())
     if stranded:
@@ -112,6 +120,7 @@ def simulate(
         )
     return Run(
         policy=name or type(policy).__name__.lower(),
+        trace=trace,
         cluster=cluster,
         setting=setting,
         jobs=jobs,
