@@ -131,7 +131,7 @@ def _by_tier(
     seconds: dict[int, float] = {}
     for spread in spreads(cluster, gpus):
         if spread.tier not in seconds and (placement := realise(cluster, spread)) is not None:
-            seconds[spread.tier] = _seconds(traffic, placement, fabric, network)
+            seconds[spread.tier] = iteration_s(traffic, placement, fabric, network)
     near = seconds[min(seconds)]
     for tier in range(MAX_TIERS):
         known = [value for level, value in seconds.items() if level <= tier]
@@ -139,7 +139,7 @@ def _by_tier(
     return near, slow
 
 
-def _seconds(traffic: Traffic, placement: Placement, fabric: Fabric, network: int) -> float:
+def iteration_s(traffic: Traffic, placement: Placement, fabric: Fabric, network: int) -> float:
     """An iteration on this placement, nobody else sending (shared links) or everybody (judged alone)."""
     if network == SHARED and len(placement.machines) > 1:
         flow = flow_of(traffic, placement, fabric)

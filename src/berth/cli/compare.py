@@ -1,0 +1,65 @@
+"""`berth compare`: is one policy better than another, or was it luck?"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from berth.cli import scenario as scene
+
+EPILOG = "Example: berth compare generate:load=1.0 --cluster 8x8x8:H100 --policy fifo --policy srtf"
+
+Seeds = Annotated[int, typer.Option(metavar="N", help="How many seeds of what is random in the trace.")]
+
+
+def compare(
+    trace: scene.TraceName,
+    cluster: scene.ClusterName,
+    policy: scene.PolicyNames = None,
+    seeds: Seeds = 5,
+    network: scene.Network = "on",
+    eviction_cost: scene.EvictionCost = None,
+    checkpoint: scene.Checkpoint = "30m",
+    mix: scene.MixName = "balanced",
+    seed: scene.Seed = 0,
+    doubt: scene.Doubt = "0",
+    faults: scene.Faults = None,
+    as_json: scene.AsJson = False,
+) -> None:
+    """Hold policies against the first: differences with 95 % intervals, or that there are none."""
+    from berth.report import terminal
+    from berth.report.simulation_compare import print_comparison
+    from berth.simulate.compare import compare as compare_policies
+
+    policies = scene.load_policies(policy)
+    set_ = scene.set_scene(
+        trace,
+        cluster,
+        network=network,
+        eviction_cost=eviction_cost,
+        checkpoint=checkpoint,
+        mix=mix,
+        seed=seed,
+        doubt=doubt,
+        faults=faults,
+    )
+    for one in policies.values():
+        scene.warm_up(one)
+    with scene.progress_bar("simulations") as tell:
+        found = compare_policies(
+            set_.source, set_.cluster, policies, set_.setting, seeds=seeds, progress=tell
+        )
+    if as_json:
+        terminal.print_json(
+            {
+                "method": found.method,
+                "seeds": found.seeds,
+                "how": found.how,
+                "differences": [difference.as_json() for difference in found.differences],
+                "results": [[result.as_json() for result in row] for row in found.results],
+                "notes": set_.notes,
+            }
+        )
+    else:
+        print_comparison(terminal.console(), found, set_.notes)

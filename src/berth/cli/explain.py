@@ -1,0 +1,56 @@
+"""`berth explain`: one job's story."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from berth.cli import scenario as scene
+
+EPILOG = "Example: berth explain jobs.csv 17 --cluster 4x4x8:H100 --policy required"
+
+Job = Annotated[str, typer.Argument(metavar="JOB", help="Its job_id, or #n for the n-th, counted from 0.")]
+OnePolicy = Annotated[str | None, typer.Option(metavar="POLICY", help="Under which policy (berth).")]
+
+
+def explain(
+    trace: scene.TraceName,
+    job: Job,
+    cluster: scene.ClusterName,
+    policy: OnePolicy = None,
+    network: scene.Network = "on",
+    eviction_cost: scene.EvictionCost = None,
+    checkpoint: scene.Checkpoint = "30m",
+    mix: scene.MixName = "balanced",
+    seed: scene.Seed = 0,
+    doubt: scene.Doubt = "0",
+    faults: scene.Faults = None,
+    as_json: scene.AsJson = False,
+) -> None:
+    """Tell what happened to one job: what it waited for and why, where it ran, who moved, what it cost."""
+    from dataclasses import asdict
+
+    from berth.report import terminal
+    from berth.report.simulation_story import print_story
+    from berth.simulate.stories import tell
+
+    name, chosen = next(iter(scene.load_policies([policy] if policy else None).items()))
+    set_ = scene.set_scene(
+        trace,
+        cluster,
+        network=network,
+        eviction_cost=eviction_cost,
+        checkpoint=checkpoint,
+        mix=mix,
+        seed=seed,
+        doubt=doubt,
+        faults=faults,
+        log=True,
+    )
+    scene.warm_up(chosen)
+    story = tell(set_.trace, set_.cluster, chosen, set_.setting, job, name)
+    if as_json:
+        terminal.print_json({"policy": name, **asdict(story), "notes": set_.notes})
+    else:
+        print_story(terminal.console(), story, name, set_.cluster)

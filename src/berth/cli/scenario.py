@@ -1,0 +1,298 @@
+"""What the simulating verbs share: the options that set a scene, and what they become."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from berth.errors import InputError, QuantityError
+
+if TYPE_CHECKING:
+    from berth.cluster.model import Cluster
+    from berth.schedule.policy import Policy
+    from berth.simulate.run import Setting
+    from berth.simulate.source import Source
+    from berth.workload.trace import Trace
+
+TraceName = Annotated[
+    str,
+    typer.Argument(
+        metavar="TRACE", help="A trace of any known format, or generate:jobs=1000,load=0.9,sizes=odd,seed=1."
+    ),
+]
+ClusterName = Annotated[
+    str, typer.Option("--cluster", metavar="CLUSTER", help="A shape (4x20x8:H100), a preset or a file.")
+]
+PolicyNames = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--policy",
+        metavar="POLICY",
+        help="Repeatable. Constants inline (name:key=value,...); or mine.py:Mine.",
+    ),
+]
+Network = Annotated[
+    str,
+    typer.Option(
+        metavar="HOW", help="off, static (each job alone), on (links are shared), or congestion=10 (on)."
+    ),
+]
+EvictionCost = Annotated[
+    str | None,
+    typer.Option(metavar="TIME", help="Lost whenever a job is evicted or moved (40s; above 8 GPUs 60s)."),
+]
+Checkpoint = Annotated[
+    str, typer.Option(metavar="TIME", help="So often jobs save themselves, for when a machine fails.")
+]
+MixName = Annotated[
+    str,
+    typer.Option("--mix", metavar="MIX", help="Models of jobs that name none, e.g. vgg16=2,resnet50=1."),
+]
+Seed = Annotated[int, typer.Option(metavar="N", help="Of the models drawn, and of all else that is random.")]
+Doubt = Annotated[
+    str, typer.Option(metavar="SHARE", help="Schedulers know remaining times only to +- so much (50%).")
+]
+Faults = Annotated[
+    str | None, typer.Option(metavar="HOW", help="Machines fail: mtbf=30d,mttr=4h; or drain=r0-m3@2d+6h.")
+]
+AddRacks = Annotated[int | None, typer.Option(metavar="N", help="What if: so many more racks like the last.")]
+Links = Annotated[
+    list[str] | None,
+    typer.Option("--link", metavar="TIER=2x", help="What if: a tier so much faster. Repeatable."),
+]
+Device = Annotated[str | None, typer.Option(metavar="NAME", help="What if: all GPUs were of this type.")]
+AsJson = Annotated[bool, typer.Option("--json", help="One JSON document instead of tables.")]
+
+_FAVOURITES = ("berth", "dally", "tiresias", "preferred", "required", "fifo", "srtf")
+_SHOWN = 5
+
+
+@dataclass(frozen=True)
+class Scene:
+    """Everything but the policy."""
+
+    source: Source
+    trace: Trace
+    cluster: Cluster
+    setting: Setting
+
+    @property
+    def notes(self) -> list[str]:
+        """What was assumed or changed on the way in."""
+        bad = self.trace.bad
+        causes = "; ".join(f"{count:,} x {cause}" for cause, count in bad.counts.items())
+        left_out = [f"{bad.total:,} of {self.trace.rows:,} rows of the trace left out: {causes}"]
+        return [*(left_out if bad.total else []), *self.trace.notes, *self.cluster.notes]
+
+
+def set_scene(
+    trace: str,
+    cluster: str,
+    *,
+    network: str = "on",
+    eviction_cost: str | None = None,
+    checkpoint: str = "30m",
+    mix: str = "balanced",
+    seed: int = 0,
+    doubt: str = "0",
+    faults: str | None = None,
+    add_racks: int | None = None,
+    links: list[str] | None = None,
+    device: str | None = None,
+    log: bool = False,
+) -> Scene:
+    """The trace, the cluster after all what-ifs, and the setting."""
+    from dataclasses import replace
+
+    from berth.cluster.load import load_cluster
+    from berth.simulate.faults import draw_faults, horizon_of, parse_faults
+    from berth.simulate.source import Source, gpus_of
+    from berth.simulate.whatif import durations_on
+
+    written = load_cluster(cluster)
+    gpus_of(written)
+    _check_size(written)
+    setting = make_setting(network, eviction_cost, checkpoint, mix, seed, doubt, log=log)
+    changed = _what_if(written, add_racks, links or [], device)
+    source = Source(trace)
+    jobs = source.trace(written)
+    if device is not None:
+        jobs = durations_on(jobs, written, changed, setting)
+    if faults is not None:
+        spec = parse_faults(faults)
+        drawn = draw_faults(replace(spec, seed=spec.seed + seed), changed, horizon_of(jobs, changed))
+        setting = replace(setting, faults=drawn)
+    return Scene(source, jobs, changed, setting)
+
+
+def _check_size(cluster: Cluster) -> None:
+    from berth.schedule.view import MAX_KINDS, MAX_TIERS
+
+    if len(cluster.tiers) > MAX_TIERS:
+        raise InputError(f"{cluster.name} has {len(cluster.tiers)} tiers; the simulator takes {MAX_TIERS}")
+    if len(cluster.device_types) > MAX_KINDS:
+        what = f"{cluster.name} has {len(cluster.device_types)} device types; the simulator takes {MAX_KINDS}"
+        raise InputError(what)
+
+
+def _what_if(cluster: Cluster, add_racks: int | None, links: list[str], device: str | None) -> Cluster:
+    from berth.simulate import whatif
+
+    if add_racks is not None:
+        cluster = whatif.add_racks(cluster, add_racks)
+    for link in links:
+        cluster = whatif.scale_link(cluster, link)
+    return whatif.replace_device(cluster, device) if device is not None else cluster
+
+
+def make_setting(
+    network: str,
+    eviction_cost: str | None,
+    checkpoint: str,
+    mix: str,
+    seed: int,
+    doubt: str,
+    *,
+    log: bool = False,
+) -> Setting:
+    """The options as a setting."""
+    from berth.simulate.run import Setting
+    from berth.units import seconds
+    from berth.workload.mix import load_mix
+
+    if seed < 0:
+        raise InputError(f"--seed: a whole number from 0 up (given: {seed})")
+    how, congestion = _network(network)
+    standard = Setting()
+    cost = None if eviction_cost is None else _not_negative("--eviction-cost", seconds(eviction_cost))
+    return Setting(
+        network=how,  # type: ignore[arg-type]
+        congestion=congestion,
+        eviction_s=standard.eviction_s if cost is None else cost,
+        eviction_large_s=standard.eviction_large_s if cost is None else cost,
+        checkpoint_s=_not_negative("--checkpoint", seconds(checkpoint)),
+        doubt=share("--doubt", doubt),
+        mix=load_mix(mix),
+        seed=seed,
+        log=log,
+    )
+
+
+def _network(text: str) -> tuple[str, float]:
+    """`on`, `congestion=10`, or both: `static,congestion=5`."""
+    how, congestion = "on", 1.0
+    hint = "write off, static, on, congestion=10, or static,congestion=10"
+    for part in text.split(","):
+        if part in ("off", "static", "on"):
+            how = part
+        elif part.startswith("congestion="):
+            congestion = numbers("congestion", part.removeprefix("congestion="))[0]
+        else:
+            raise InputError(f"--network {text}: {part!r} is not a network", hint=hint)
+    return how, congestion
+
+
+def share(option: str, text: str) -> float:
+    """`50%` or `0.5`; below one."""
+    try:
+        value = float(text.removesuffix("%")) / (100.0 if text.endswith("%") else 1.0)
+    except ValueError:
+        raise QuantityError(f"{option} {text!r} is not a share", hint="write it like 50% or 0.5") from None
+    if not 0.0 <= value < 1.0:
+        raise QuantityError(f"{option} {text}: from 0 to below 100%")
+    return value
+
+
+def numbers(option: str, text: str) -> tuple[float, ...]:
+    """`0.6,0.8`: finite numbers above zero."""
+    try:
+        values = tuple(float(part) for part in text.split(",") if part.strip())
+    except ValueError:
+        values = ()
+    if not values or not all(0 < value < 1e9 for value in values):
+        raise QuantityError(
+            f"{option} {text!r}: no numbers above zero", hint=f"write it like {option} 1,5,20"
+        )
+    return values
+
+
+def _not_negative(option: str, value: float) -> float:
+    if value < 0:
+        raise QuantityError(f"{option}: a time can't be negative")
+    return value
+
+
+def load_policies(texts: list[str] | None) -> dict[str, Policy]:
+    """The policies by the names they were asked for; berth and some known ones where none was."""
+    from berth.schedule.policies.registry import load_policy, policy_names
+
+    if not texts:
+        known = policy_names()
+        texts = [name for name in _FAVOURITES if name in known][:_SHOWN]
+    return {text: load_policy(text) for text in texts}
+
+
+def check_output(path: str | None, force: bool, *, option: str) -> None:
+    """Refuses, before anything runs, a file that could not be written at the end."""
+    import os
+
+    if path is None:
+        return
+    target = Path(path)
+    if target.is_dir():
+        raise InputError("is a folder", where=path, hint=f"{option} writes a file")
+    if target.exists() and not force:
+        raise InputError("exists already", where=path, hint="choose another name, or give --force")
+    if not target.parent.is_dir():
+        raise InputError("can't be written: there is no such folder", where=path)
+    if not os.access(target if target.exists() else target.parent, os.W_OK):
+        raise InputError("can't be written: not allowed", where=path)
+
+
+Tell = Callable[[int, int], None]
+
+
+@contextmanager
+def progress_bar(text: str) -> Iterator[Tell | None]:
+    """A bar on a terminal's standard error; nothing elsewhere."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(text, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def warm_up(policy: Policy) -> None:
+    """Loads or compiles the engine before anything is timed; a terminal is told about the latter."""
+    from berth import compile as compiling
+    from berth.cluster.load import load_cluster
+    from berth.simulate.run import simulate
+    from berth.workload.trace import Trace
+
+    one_job: dict[str, list[object]] = {
+        "job_id": ["a"],
+        "submit_s": [0.0],
+        "num_gpu": [1],
+        "duration_s": [1.0],
+        "model": ["resnet50"],
+    }
+    trace = Trace.from_columns(one_job, source="warm-up")
+    folder = compiling.cache_folder() / compiling.fingerprint()
+    cold = not any(folder.rglob("engine.advance-*.nbi"))
+    if cold and sys.stderr.isatty():
+        from rich.console import Console
+
+        with Console(stderr=True).status("compiling kernels, once: about a minute"):
+            simulate(trace, load_cluster("1x1x1"), policy)
+    else:
+        simulate(trace, load_cluster("1x1x1"), policy)

@@ -1,0 +1,199 @@
+"""`berth simulate`: a trace on a cluster under one policy or several, and one table of what came of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from berth.cli import scenario as scene
+from berth.errors import InputError
+
+if TYPE_CHECKING:
+    from berth.report.html import Played
+    from berth.schedule.policy import Policy
+
+EPILOG = "Example: berth simulate philly.csv.xz --cluster 8x8x8:V100-16 --policy fifo --policy srtf"
+
+Log = Annotated[
+    str | None, typer.Option(metavar="FILE", help="Write every event as Parquet (one file per policy).")
+]
+Report = Annotated[str | None, typer.Option(metavar="FILE", help="Write a report as one HTML file.")]
+Audit = Annotated[bool, typer.Option("--audit", help="Count every run again from its log.")]
+Force = Annotated[bool, typer.Option("--force", help="Overwrite files.")]
+
+
+def simulate(
+    trace: scene.TraceName,
+    cluster: scene.ClusterName,
+    policy: scene.PolicyNames = None,
+    network: scene.Network = "on",
+    eviction_cost: scene.EvictionCost = None,
+    checkpoint: scene.Checkpoint = "30m",
+    mix: scene.MixName = "balanced",
+    seed: scene.Seed = 0,
+    doubt: scene.Doubt = "0",
+    faults: scene.Faults = None,
+    add_racks: scene.AddRacks = None,
+    link: scene.Links = None,
+    device: scene.Device = None,
+    log: Log = None,
+    audit: Audit = False,
+    report: Report = None,
+    force: Force = False,
+    as_json: scene.AsJson = False,
+) -> None:
+    """Play a trace on a cluster under each policy, and lay the results side by side."""
+    scene.check_output(report, force, option="--report")
+    policies = scene.load_policies(policy)
+    logs = _log_files(log, list(policies), force)
+    played_scene = scene.set_scene(
+        trace,
+        cluster,
+        network=network,
+        eviction_cost=eviction_cost,
+        checkpoint=checkpoint,
+        mix=mix,
+        seed=seed,
+        doubt=doubt,
+        faults=faults,
+        add_racks=add_racks,
+        links=link,
+        device=device,
+        log=bool(log or audit or report),
+    )
+    played = _play(played_scene, policies, timers=report is not None)
+    _check_audits(played, audit)
+    notes = _notes(played_scene, played)
+    notes += [f"{one.run.policy}: {_audited(one)}" for one in played if audit]
+    written = _write(played, logs, report, notes)
+    _show(played, notes, written, as_json)
+
+
+def _play(played_scene: scene.Scene, policies: dict[str, Policy], *, timers: bool) -> list[Played]:
+    from berth.report.html import Played
+    from berth.simulate.metrics import summarise
+    from berth.simulate.run import simulate as run_simulation
+    from berth.simulate.timeline import TimerWatch
+
+    played = []
+    jobs = played_scene.trace
+    for name, policy in policies.items():
+        scene.warm_up(policy)
+        watch = TimerWatch(max(1, len(jobs) // 100)) if timers and policy.rules().learns else None
+        with scene.progress_bar(f"{name}: jobs finished") as tell:
+            run = run_simulation(
+                jobs,
+                played_scene.cluster,
+                policy,
+                played_scene.setting,
+                name=name,
+                progress=tell,
+                watch=watch,
+            )
+        played.append(Played(run, summarise(run), watch))
+    return played
+
+
+def _log_files(log: str | None, policies: list[str], force: bool) -> dict[str, str]:
+    """Where each policy's events go: the file as named for one, `events.<policy>.parquet` for several."""
+    import re
+
+    if log is None:
+        return {}
+    path = Path(log)
+    names = {policy: re.sub(r"[^\w.=-]+", "_", policy) for policy in policies}
+    several = len(policies) > 1
+    files = {
+        policy: str(path.with_name(f"{path.stem}.{name}{path.suffix}")) if several else log
+        for policy, name in names.items()
+    }
+    for file in files.values():
+        scene.check_output(file, force, option="--log")
+    return files
+
+
+def _check_audits(played: list[Played], wanted: bool) -> None:
+    """A violation is a bug of berth's own: it is shown whole, and nothing is reported on top of it."""
+    if not wanted:
+        return
+    from berth.simulate.audit import audit
+
+    for one in played:
+        report = audit(one.run)
+        assert not report.violations, f"{one.run.policy}: {report}"
+
+
+def _audited(one: Played) -> str:
+    return f"audited, {len(one.run.log):,} events counted again: everything adds up"
+
+
+def _notes(played_scene: scene.Scene, played: list[Played]) -> list[str]:
+    """Everything a reader must know to take the figures for what they are."""
+    from berth.units import format_count
+
+    run, setting = played[0].run, played_scene.setting
+    notes = played_scene.notes
+    matters = setting.network != "off" or len(run.cluster.device_types) > 1
+    if run.jobs.modelled and matters:
+        of_all = "all" if run.jobs.modelled == len(run.trace) else f"{run.jobs.modelled:,} of the"
+        notes.append(
+            f"{of_all} {len(run.trace):,} jobs name no model: each got one from the mix "
+            f"{setting.mix.text!r}, seed {setting.seed}"
+        )
+    if run.jobs.too_large:
+        first = ", ".join(run.jobs.too_large[:5]) + (" ..." if len(run.jobs.too_large) > 5 else "")
+        count = format_count(len(run.jobs.too_large), "job")
+        notes.append(f"never schedulable, larger than the cluster: {count} ({first}); counted nowhere else")
+    if setting.doubt:
+        notes.append(f"schedulers knew remaining times to +-{setting.doubt:.0%} only")
+    if len(setting.faults):
+        notes.append(f"{format_count(len(setting.faults) // 2, 'fault')} of machines were drawn")
+    if run.cluster.usd_per_hour is None:
+        notes.append("no cost: the price of some device is unknown")
+    return notes
+
+
+def _write(played: list[Played], logs: dict[str, str], report: str | None, notes: list[str]) -> list[str]:
+    from berth.report.html import write_report
+    from berth.simulate.events import write_events
+
+    written = []
+    try:
+        for one in played:
+            if one.run.policy in logs:
+                write_events(one.run, logs[one.run.policy])
+                written.append(logs[one.run.policy])
+        if report is not None:
+            write_report(Path(report), played, notes)
+            written.append(report)
+    except OSError as error:
+        raise InputError(
+            f"can't be written: {error.strerror or error}", where=str(error.filename or "")
+        ) from error
+    return written
+
+
+def _show(played: list[Played], notes: list[str], written: list[str], as_json: bool) -> None:
+    from berth.report import terminal
+    from berth.report.simulation import print_results
+
+    if as_json:
+        facts: dict[str, Any] = {
+            "trace": played[0].run.trace.source,
+            "cluster": played[0].run.cluster.name,
+            "results": [one.summary.as_json() for one in played],
+            "notes": notes,
+            "written": written,
+        }
+        terminal.print_json(facts)
+        return
+    print_results(terminal.console(), [one.summary for one in played], heading(played[0]), notes, written)
+
+
+def heading(one: Played) -> str:
+    """What was played, in one line."""
+    setting, run = one.run.setting, one.run
+    network = setting.network + (f", congestion x{setting.congestion:g}" if setting.congestion != 1 else "")
+    return f"{len(run.trace):,} jobs on {run.cluster.name} ({run.cluster.devices:,} GPUs); network {network}"

@@ -1,0 +1,122 @@
+"""`berth sweep`: policies over load x congestion x mix, as maps of who wins where."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from berth.cli import scenario as scene
+from berth.errors import InputError, UnknownNameError
+
+EPILOG = "Example: berth sweep --cluster 4x4x8:H100 --policy preferred --policy required --load 0.7,1.0"
+
+_METRICS = {
+    "mean-jct": ("mean JCT", "mean_jct_s"),
+    "p50-jct": ("median JCT", "p50_jct_s"),
+    "p99-jct": ("p99 JCT", "p99_jct_s"),
+    "makespan": ("makespan", "makespan_s"),
+}
+
+
+def sweep(
+    cluster: scene.ClusterName,
+    policy: scene.PolicyNames = None,
+    load: Annotated[str, typer.Option(metavar="LIST", help="GPU time asked for over GPU time there is.")] = (
+        "0.6,0.8,0.95,1.1"
+    ),
+    congestion: Annotated[
+        str, typer.Option(metavar="LIST", help="How many times slower links between machines are.")
+    ] = "1,5,20",
+    mix: Annotated[str, typer.Option(metavar="LIST", help="Mixes of models, by name.")] = "balanced",
+    jobs: Annotated[int, typer.Option(metavar="N", help="Jobs of each trace.")] = 1000,
+    seeds: Annotated[int, typer.Option(metavar="N", help="Traces per cell.")] = 3,
+    sizes: Annotated[str, typer.Option(metavar="WHAT", help="As in berth trace generate.")] = "powers-of-two",
+    durations: Annotated[
+        str, typer.Option(metavar="WHAT", help="As in berth trace generate.")
+    ] = "lognormal:1h:1.5",
+    eviction_cost: scene.EvictionCost = None,
+    doubt: scene.Doubt = "0",
+    metric: Annotated[
+        str, typer.Option(metavar="NAME", help="Of the maps: mean-jct, p50-jct, p99-jct, makespan.")
+    ] = "mean-jct",
+    out: Annotated[
+        str | None,
+        typer.Option(metavar="DIR", help="Keeps finished cells (a rerun skips them) and maps."),
+    ] = None,
+    workers: Annotated[int, typer.Option(metavar="N", min=1, help="Processes.")] = 2,
+    as_json: scene.AsJson = False,
+) -> None:
+    """Play generated traces over a grid of load, congestion and mix; show each policy over the first."""
+    from tempfile import TemporaryDirectory
+
+    from berth.report import terminal
+    from berth.report.simulation_sweep import Shown, print_maps, write_maps
+    from berth.simulate.sweep import Grid
+    from berth.simulate.sweep import sweep as run_sweep
+
+    if metric not in _METRICS:
+        raise UnknownNameError("metric", metric, _METRICS)
+    policies = tuple(scene.load_policies(policy))
+    setting = scene.make_setting("on", eviction_cost, "30m", "balanced", 0, doubt)
+    grid = Grid(
+        cluster=cluster,
+        policies=policies,
+        loads=scene.numbers("--load", load),
+        congestions=scene.numbers("--congestion", congestion),
+        mixes=_mixes(mix),
+        seeds=seeds,
+        jobs=jobs,
+        sizes=sizes,
+        durations=durations,
+        eviction_s=setting.eviction_s,
+        eviction_large_s=setting.eviction_large_s,
+        doubt=setting.doubt,
+    )
+    _check(grid.cluster, sizes, durations)
+    with TemporaryDirectory() as scratch, scene.progress_bar("cells") as tell:
+        folder = Path(scratch) if out is None else _folder(out)
+        rows = run_sweep(grid.cells(), folder / "cells.jsonl", workers=workers, progress=tell)
+    shown = Shown(grid, rows, *_METRICS[metric])
+    if out is not None:
+        write_maps(Path(out) / "sweep.html", shown)
+    if as_json:
+        terminal.print_json({"cells": rows, "maps": shown.as_json()})
+    else:
+        print_maps(terminal.console(), shown, None if out is None else str(Path(out) / "sweep.html"))
+
+
+def _mixes(text: str) -> tuple[str, ...]:
+    """`balanced,sensitive`; a mix that is written out contains commas, so it stands alone."""
+    from berth.workload.mix import load_mix
+
+    names = (text,) if "=" in text else tuple(filter(None, (part.strip() for part in text.split(","))))
+    for name in names:
+        load_mix(name)
+    if not names:
+        raise InputError("--mix names no mix", hint="try balanced,sensitive")
+    return names
+
+
+def _check(cluster: str, sizes: str, durations: str) -> None:
+    """Says what is wrong before any process is started."""
+    from berth.cluster.load import load_cluster
+    from berth.simulate.source import gpus_of
+    from berth.workload.distributions import load_durations, load_sizes
+
+    gpus_of(load_cluster(cluster))
+    load_sizes(sizes)
+    load_durations(durations)
+    if "," in sizes:
+        raise InputError("a sweep takes sizes by name", hint="philly, powers-of-two, odd or large")
+
+
+def _folder(text: str) -> Path:
+    path = Path(text)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        (path / "cells.jsonl").touch()
+    except OSError as error:
+        raise InputError(f"can't be written: {error.strerror}", where=text) from None
+    return path

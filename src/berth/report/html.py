@@ -1,0 +1,138 @@
+"""The report of a simulation as one HTML file: opens anywhere, offline, and asks nobody for anything.
+
+The figures stand in the page as JSON, one short script beside them (assets/) does the drawing. A content
+security policy names it by its hash, so nothing else can run in the page, whatever a job is called.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from berth import __version__
+from berth.report.plots import played_data, shared_edges
+from berth.report.simulation import best, labels, metrics_of
+from berth.simulate.metrics import Summary
+from berth.simulate.run import Run
+from berth.simulate.timeline import TimerWatch
+
+_MOST_DRAWN = 8  # runs with curves of their own
+
+
+@dataclass(frozen=True)
+class Played:
+    """A run, its figures, and its timers if it learned any."""
+
+    run: Run
+    summary: Summary
+    timers: TimerWatch | None = None
+
+
+def write_report(path: Path, played: Sequence[Played], notes: Sequence[str]) -> None:
+    """Writes the report of runs that kept their logs."""
+    run = played[0].run
+    names, legend = labels([one.summary.policy for one in played])
+    edges = shared_edges([one.run for one in played])
+    drawn = played[:_MOST_DRAWN]
+    data: dict[str, Any] = {
+        "from": float(edges[0]),
+        "to": float(edges[-1]),
+        "devices": run.cluster.devices,
+        "tiers": [tier.name for tier in run.cluster.tiers],
+        "runs": [
+            played_data(name, one.run, one.timers, edges) for name, one in zip(names, drawn, strict=False)
+        ],
+    }
+    notes = [*notes, *([f"curves: the first {_MOST_DRAWN} policies"] if len(played) > _MOST_DRAWN else [])]
+    body = _body(played, names, legend, notes)
+    path.write_text(page(f"berth: {run.trace.source} on {run.cluster.name}", body, data, "report"), "utf-8")
+
+
+def page(title: str, body: str, data: dict[str, Any], script: str) -> str:
+    """A whole document around a body, its data and one of the scripts in assets/."""
+    style, code = _asset("report.css"), _asset(f"{script}.js")
+    policy = f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(code)}"
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        '<meta name="color-scheme" content="light dark">\n'
+        f"<title>{html.escape(title)}</title>\n<style>{style}</style>\n</head>\n<body>\n{body}\n"
+        f'<script type="application/json" id="data">{embedded(data)}</script>\n'
+        f"<script>{code}</script>\n</body>\n</html>\n"
+    )
+
+
+def embedded(data: dict[str, Any]) -> str:
+    """JSON that can stand inside a script element: no `<`, so nothing in it can end the element."""
+    text = json.dumps(data, separators=(",", ":"), allow_nan=False)
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _asset(name: str) -> str:
+    return resources.files("berth.report").joinpath("assets", name).read_text(encoding="utf-8")
+
+
+def _hash(text: str) -> str:
+    digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+    return f"'sha256-{digest}'"
+
+
+def _body(played: Sequence[Played], names: Sequence[str], legend: Sequence[str], notes: Sequence[str]) -> str:
+    run = played[0].run
+    setting = run.setting
+    facts = {
+        "trace": run.trace.source,
+        "jobs": f"{len(run.trace):,}",
+        "cluster": f"{run.cluster.name}, {run.cluster.devices:,} devices",
+        "network": f"{setting.network}, congestion x{setting.congestion:g}",
+        "mix": f"{setting.mix.text}, seed {setting.seed}",
+        "berth": __version__,
+    }
+    chips = "".join(f"<li><span>{key}</span> {html.escape(value)}</li>" for key, value in facts.items())
+    remarks = "".join(f"<li>{html.escape(text)}</li>" for text in [*legend, *notes])
+    charts = _asset("report.html")
+    if not any(one.timers and one.timers.times for one in played):
+        charts = _without(charts, "timers").replace("<section>", '<section class="wide">', 1)
+    return (
+        f'<header><h1>Simulation report</h1><ul class="chips">{chips}</ul></header>\n<main>\n'
+        f'<section class="wide"><h2>Side by side</h2>{_table([one.summary for one in played], names)}\n'
+        f'<p class="quiet">★ best of its row. JCT: completion time, from submission to end. All figures are '
+        f'simulated, not measured.</p>\n<ul class="notes">{remarks}</ul></section>\n{charts}\n</main>'
+    )
+
+
+def _without(charts: str, section: str) -> str:
+    head, _, rest = charts.partition(f"<!-- {section} -->")
+    return head + rest.partition(f"<!-- /{section} -->")[2]
+
+
+def _table(results: Sequence[Summary], names: Sequence[str]) -> str:
+    head = "".join(f'<th scope="col">{html.escape(name)}</th>' for name in names)
+    rows = []
+    for metric in metrics_of(results):
+        marks = best(metric, results)
+        cells = []
+        for result, mark in zip(results, marks, strict=True):
+            value = metric.value(result)
+            text = "–" if value is None else html.escape(metric.text(value))
+            cells.append(f'<td class="best">★ {text}</td>' if mark else f"<td>{text}</td>")
+        rows.append(f'<tr><th scope="row">{html.escape(metric.name)}</th>{"".join(cells)}</tr>')
+    return (
+        f'<div class="scroll"><table><thead><tr><th></th>{head}</tr></thead>'
+        f"<tbody>{''.join(rows)}</tbody></table></div>"
+    )
+
+
+def heat_colour(ratio: float) -> int:
+    """A shade from -4 (much better) to 4 (much worse) for a ratio, by equal steps of its logarithm."""
+    return int(np.clip(round(float(np.log(ratio)) / np.log(1.12)), -4, 4))

@@ -1,0 +1,110 @@
+"""A job's story in the terminal: one line per thing that happened, its reason below it."""
+
+from __future__ import annotations
+
+import textwrap
+
+from rich.console import Console
+from rich.text import Text
+
+from berth.cluster.model import Cluster
+from berth.report.terminal import bar, table
+from berth.simulate.stories import Chapter, Story
+from berth.simulate.timeline import rack_level
+from berth.units import format_count, format_seconds
+
+_INDENT = 13
+_SHOWN = 12  # racks, and chapters at either end
+_OTHERS = 5
+
+
+def print_story(out: Console, story: Story, policy: str, cluster: Cluster) -> None:
+    """Everything, in order of time."""
+    out.print(Text(f"job {story.job}: {story.gpus} x {story.model}, policy {policy}", style="bold"))
+    gpus = format_count(story.gpus, "GPU")
+    out.print(f"  asks for {gpus} for {format_seconds(story.work_s)} at the nearest place")
+    jct, waited = format_seconds(story.jct_s), format_seconds(story.waited_s)
+    out.print(f"  finished {jct} after its submission; {waited} of that it waited")
+    if story.exposed_gpu_s >= 1.0:
+        out.print(f"  the network cost it {format_seconds(story.exposed_gpu_s)} of GPU time")
+    if story.lost_gpu_s >= 1.0:
+        out.print(f"  evictions and moves cost it {format_seconds(story.lost_gpu_s)} of GPU time")
+    out.print()
+    _line(out, story.submit_s, "submitted")
+    for chapter in story.chapters[:_SHOWN]:
+        _chapter(out, chapter)
+    left_out = len(story.chapters) - 2 * _SHOWN
+    if left_out > 0:
+        out.print(f"{'':{_INDENT}}... {left_out} more; --json has all", style="dim")
+    for chapter in story.chapters[max(_SHOWN, len(story.chapters) - _SHOWN) :]:
+        _chapter(out, chapter)
+    out.print()
+    _racks(out, story, cluster)
+
+
+def _chapter(out: Console, one: Chapter) -> None:
+    if one.what == "waited":
+        _line(out, one.time_s, f"waits {format_seconds(one.seconds)}")
+        for because in one.because:
+            _below(out, f"{format_seconds(because.seconds)}: {because.reason.sentence}")
+    elif one.what in ("started", "moved"):
+        _line(out, one.time_s, f"{'starts' if one.what == 'started' else 'moves'} on {_places(one)}")
+        _below(out, one.sentence)
+        if one.slowdown is not None and one.slowdown >= 1.005:
+            _below(out, f"even alone, an iteration takes {one.slowdown:.2f} times as long there as near")
+        if one.cost_s:
+            _below(out, f"restoring its state takes {format_seconds(one.cost_s)} of GPU time")
+        _others(out, "made way for it", one)
+    elif one.what == "evicted":
+        _line(out, one.time_s, f"is evicted after {format_seconds(one.seconds)}")
+        _below(out, one.sentence)
+        _others(out, "took its place", one)
+    else:
+        _line(out, one.time_s, f"is finished, after {format_seconds(one.seconds)} there")
+
+
+def clock(time_s: float) -> str:
+    """Time since the trace began, to the second: `1d08:14:05`."""
+    days, rest = divmod(round(time_s), 86_400)
+    return f"{f'{days}d' if days else ''}{rest // 3600:02}:{rest // 60 % 60:02}:{rest % 60:02}"
+
+
+def _line(out: Console, time_s: float, text: str) -> None:
+    shown = textwrap.fill(text, out.width - _INDENT, subsequent_indent=" " * _INDENT)
+    out.print(Text(f"{clock(time_s):>{_INDENT - 2}}  ", style="cyan") + Text(shown))
+
+
+def _below(out: Console, text: str) -> None:
+    indent = " " * (_INDENT + 2)
+    out.print(
+        textwrap.fill(text, out.width, initial_indent=indent, subsequent_indent=indent),
+        style="dim",
+        markup=False,
+    )
+
+
+def _places(one: Chapter) -> str:
+    machines = ", ".join(f"{name} ({count})" for name, count in one.places[:8])
+    more = f" and {len(one.places) - 8} more" if len(one.places) > 8 else ""
+    within = f", within one {one.tier}" if len(one.places) > 1 else ""
+    return f"{machines}{more}{within}"
+
+
+def _others(out: Console, did: str, one: Chapter) -> None:
+    if one.others:
+        named = ", ".join(one.others[:_OTHERS]) + (" ..." if len(one.others) > _OTHERS else "")
+        _below(out, f"{format_count(len(one.others), 'job')} {did}: {named}")
+
+
+def _racks(out: Console, story: Story, cluster: Cluster) -> None:
+    """What was free where, when the job first started."""
+    word = cluster.tiers[rack_level(cluster)].name
+    fullest_last = sorted(story.found, key=lambda rack: -rack.free)
+    rows = [
+        [rack.name, bar(rack.free, rack.devices, 16), f"{rack.free} of {rack.devices}", str(rack.most_in_one)]
+        for rack in fullest_last[:_SHOWN]
+    ]
+    out.print(Text("Free just before its first start", style="bold"))
+    out.print(table("", [word, "", "free", "most in one machine"], rows, left=2))
+    if len(story.found) > _SHOWN:
+        out.print(f"and {len(story.found) - _SHOWN} more", style="dim")

@@ -1,0 +1,141 @@
+"""The audit: a run's log is counted again from nothing, and the books must say the same.
+
+    report = audit(simulate(trace, cluster, policy, Setting(log=True)))
+    assert not report.violations
+
+What must always hold: no device is held twice; a gang starts whole, of one type; at most one attempt of a job
+lives; every job that can run finishes once; machines that are down get nothing; the tiers and the reasons
+stated are true; device-seconds, waits and work add up.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import polars as pl
+
+from berth.cluster.model import Cluster
+from berth.schedule.view import REFUSED, Array
+from berth.simulate.events import event_frame
+from berth.simulate.jobs import Jobs
+from berth.simulate.recount import Attempt, Recount, Story, Violation
+from berth.simulate.run import Run, Setting
+from berth.workload.profiles import load_profile
+from berth.workload.trace import Trace
+
+
+@dataclass(frozen=True, slots=True)
+class AuditReport:
+    """What the recount found."""
+
+    violations: tuple[Violation, ...]
+    events: int
+    jobs: int
+
+    def __str__(self) -> str:
+        counted = f"{self.events:,} events of {self.jobs:,} jobs counted again"
+        if not self.violations:
+            return f"{counted}: everything adds up"
+        first = "\n".join(f"  {violation}" for violation in self.violations[:20])
+        return f"{counted}: {len(self.violations)} violations\n{first}"
+
+
+def audit(run: Run) -> AuditReport:
+    """Counts a run again; it must have been made with `Setting(log=True)`."""
+    log = event_frame(run)
+    violations = check(log, run.cluster, run.trace, run.setting, run.jobs)
+    return AuditReport(tuple(violations), len(log), len(run.trace))
+
+
+def check(
+    log: pl.DataFrame, cluster: Cluster, trace: Trace, setting: Setting, books: Jobs | None = None
+) -> list[Violation]:
+    """The violations in a log; with `books`, also where these say something else than the log."""
+    recount = Recount(cluster, trace)
+    recount.play(log)
+    if books is not None and not recount.violations:  # a log that is wrong in itself proves no book wrong
+        for row, (job, story) in enumerate(recount.stories.items()):
+            reader = _Reader(job, story, books.records[row], recount.violations)
+            reader.compare()
+            if setting.network == "off" and story.finished_s >= 0:
+                reader.conserve_work(setting, _speeds(cluster, books, row))
+    return recount.violations
+
+
+def _speeds(cluster: Cluster, books: Jobs, row: int) -> dict[str, float]:
+    """Seconds of work per second on each device type, where the network costs nothing."""
+    if len(cluster.device_types) == 1:
+        return {cluster.device_types[0].name: 1.0}
+    profile = load_profile(str(books.models[row]))
+    seconds = {kind.name: profile.traffic(kind).compute_s for kind in cluster.device_types}
+    first = seconds[cluster.device_types[0].name]
+    return {name: first / own for name, own in seconds.items()}
+
+
+@dataclass(slots=True)
+class _Reader:
+    """One job's story, held against its record."""
+
+    job: str
+    story: Story
+    record: Array
+    violations: list[Violation]
+
+    def compare(self) -> None:
+        """Every sum in the record against the same sum over the attempts."""
+        story, record = self.story, self.record
+        if story.floor is None:
+            self._same("lost", "refused", float(record["state"] == REFUSED), 1.0)
+            return
+        attempts = story.attempts
+        counts = [attempt.ended_by for attempt in attempts]
+        self._same("attempts", "evictions", float(record["evictions"]), float(counts.count("evicted")))
+        self._same("attempts", "moves", float(record["moves"]), float(counts.count("moved")))
+        self._same("device-seconds", "attained", record["attained"], sum(map(_span, attempts)) * story.gpus)
+        self._same("waits", "waited", record["waited"], story.waited_s)
+        self._same("waits", "first start", record["first_start"], attempts[0].start_s if attempts else -1.0)
+        self._same("waits", "end", record["end"], story.finished_s)
+        for tier, attained in enumerate(record["at_tier"]):
+            spans = sum(_span(attempt) for attempt in attempts if attempt.tier == tier)
+            self._same("device-seconds", f"at level {tier}", attained, spans * story.gpus)
+        widest = int(record["widest"])
+        if any(attempt.tier > widest for attempt in attempts):
+            self._wrong("tier", f"it was spread farther than level {widest}, which its user does not allow")
+
+    def conserve_work(self, setting: Setting, speeds: dict[str, float]) -> None:
+        """What it worked is what it asked for, and what a lost host made it do again: at most a checkpoint."""
+        story, record = self.story, self.record
+        restore_s = setting.eviction_s if story.gpus <= 8 else setting.eviction_large_s
+        worked, at_risk, restoring_s = 0.0, 0.0, 0.0
+        for number, attempt in enumerate(story.attempts):
+            restored_s = min(_span(attempt), restore_s) if number else 0.0
+            done_s = _span(attempt) - restored_s
+            restoring_s += restored_s
+            worked += done_s * speeds[attempt.device]
+            if attempt.reason == "host-lost" and attempt.ended_by == "evicted":
+                most_s = setting.checkpoint_s if setting.checkpoint_s > 0 else math.inf
+                at_risk += min(done_s, most_s) * speeds[attempt.device]
+        again = worked - float(record["work"])
+        if again < -_slack(worked) or again > at_risk + _slack(worked):
+            self._wrong("work", f"{again:.6f} s of work too much; at most {at_risk:.6f} s can have been lost")
+        self._same("device-seconds", "exposed", record["exposed"], 0.0)
+        if len(speeds) == 1:
+            self._same("device-seconds", "lost", record["lost"], (restoring_s + again) * story.gpus)
+
+    def _same(self, rule: str, name: str, booked: Any, counted: float) -> None:
+        if not abs(float(booked) - counted) <= _slack(counted):
+            self._wrong(rule, f"{name} is {float(booked):.6f} in the books and {counted:.6f} in the log")
+
+    def _wrong(self, rule: str, what: str) -> None:
+        self.violations.append(Violation(max(self.story.finished_s, 0.0), self.job, rule, what))
+
+
+def _span(attempt: Attempt) -> float:
+    return attempt.end_s - attempt.start_s
+
+
+def _slack(value: float) -> float:
+    """What rounding may leave after some thousand additions."""
+    return 1e-4 + 1e-9 * abs(value)

@@ -1,0 +1,145 @@
+"""The log of a run as a table: what happened when, to whom, where, and why.
+
+One row per event. Events of machines (failed, repaired, drained, undrained) name the machine; all others name
+the job. A gang's places are written `machine:devices`, and all its devices are of the one type in `device`.
+The same trace, cluster, policy and setting give the same table to the bit; `digest` puts that into one line.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+from berth.errors import InputError
+from berth.schedule.reasons import CODES
+from berth.schedule.view import Array
+from berth.simulate.run import Run
+from berth.simulate.view import (
+    ARRIVED,
+    DRAINED,
+    EVICTED,
+    FAILED,
+    FINISHED,
+    MOVED,
+    REPAIRED,
+    STARTED,
+    UNDRAINED,
+)
+
+EVENTS = {
+    ARRIVED: "arrived",
+    STARTED: "started",
+    EVICTED: "evicted",
+    MOVED: "moved",
+    FINISHED: "finished",
+    FAILED: "failed",
+    REPAIRED: "repaired",
+    DRAINED: "drained",
+    UNDRAINED: "undrained",
+}
+SCHEMA: dict[str, pl.DataType] = {
+    "time_s": pl.Float64(),
+    "event": pl.String(),
+    "job": pl.String(),  # null for a machine's events
+    "machine": pl.String(),  # null for a job's events
+    "tier": pl.String(),  # where the job runs; null while it does not
+    "reason": pl.String(),
+    "gpus": pl.Int32(),
+    "device": pl.String(),  # type of the devices; null where no places are named
+    "places": pl.List(pl.String()),  # of a start and a move
+    "until_s": pl.Float64(),
+    "saves_s": pl.Float64(),
+}
+
+
+def event_frame(run: Run) -> pl.DataFrame:
+    """The log of a run that was made with `Setting(log=True)`."""
+    if not run.setting.log:
+        raise InputError("this run kept no log", hint="simulate with Setting(log=True)")
+    log, cluster = run.log, run.cluster
+    of_job = log["job"] >= 0
+    machines = pl.Series([machine.name for machine in cluster.machines], dtype=pl.String)
+    tiers = pl.Series([tier.name for tier in cluster.tiers], dtype=pl.String)
+    devices = pl.Series([kind.name for kind in cluster.device_types], dtype=pl.String)
+    columns = {
+        "time_s": pl.Series(log["time"]),
+        "event": _named(EVENTS, log["what"]),
+        "job": _picked(run.trace.frame["job_id"], log["job"], of_job),
+        "machine": _picked(machines, -1 - log["job"], ~of_job),
+        "tier": _picked(tiers, log["tier"], log["tier"] >= 0),
+        "reason": _named(CODES, log["reason"]),
+        "gpus": pl.Series(log["gpus"]),
+        "device": _picked(devices, _first_kind(log, run.log_places), log["count"] > 0),
+        "places": _places(log, run.log_places, machines),
+        "until_s": pl.Series(log["until"]),
+        "saves_s": pl.Series(log["saves"]),
+    }
+    return pl.DataFrame(columns, schema=SCHEMA)
+
+
+def write_events(run: Run, path: str | Path) -> None:
+    """Writes the log of a run as Parquet."""
+    event_frame(run).write_parquet(path, compression="zstd")
+
+
+def read_events(path: str | Path) -> pl.DataFrame:
+    """Reads a log that `write_events` wrote."""
+    try:
+        frame = pl.read_parquet(path)
+    except (OSError, pl.exceptions.PolarsError) as error:
+        raise InputError("is not a log of events", where=str(path), hint=str(error).split("\n")[0]) from error
+    if dict(frame.schema) != SCHEMA:
+        raise InputError("is not a log of events", where=str(path), hint=f"columns: {', '.join(SCHEMA)}")
+    return frame
+
+
+def digest(frame: pl.DataFrame) -> str:
+    """SHA-256 of a log: numbers by their bits, texts by their letters, column after column."""
+    total = hashlib.sha256()
+    for name in SCHEMA:
+        column = frame[name]
+        if column.dtype == pl.List(pl.String):
+            column = column.list.join(",")
+        if column.dtype == pl.String:
+            total.update("\n".join(column.fill_null("").to_list()).encode())
+        else:
+            numbers = column.to_numpy()
+            total.update(numbers.astype(numbers.dtype.newbyteorder("<")).tobytes())
+        total.update(b"\0")
+    return total.hexdigest()
+
+
+def _named(names: dict[int, str], codes: Array) -> pl.Series:
+    table = np.full(max(names) + 1, "", dtype=object)
+    for code, name in names.items():
+        table[code] = name
+    return pl.Series(table[codes], dtype=pl.String)
+
+
+def _picked(names: pl.Series, index: Array, where: Array) -> pl.Series:
+    """`names[index]`, null where the mask is not set."""
+    wanted = pl.Series(np.where(where, index, 0)).set(pl.Series(~where), None)
+    return names.gather(wanted) if len(wanted) else pl.Series([], dtype=pl.String)
+
+
+def _first_kind(log: Array, places: Array) -> Array:
+    if not len(places):
+        return np.zeros(len(log), np.int32)
+    return places["kind"][np.minimum(log["places"], len(places) - 1)]
+
+
+def _places(log: Array, places: Array, machines: pl.Series) -> pl.Series:
+    """Per event, in the cluster's order of machines."""
+    texts = pl.DataFrame(
+        {
+            "event": np.repeat(np.arange(len(log)), log["count"]),
+            "machine": places["machine"],
+            "text": machines.gather(places["machine"]) + ":" + pl.Series(places["gpus"]).cast(pl.String),
+        }
+    )
+    lists = texts.sort("event", "machine").group_by("event", maintain_order=True).agg("text")
+    every = pl.DataFrame({"event": np.arange(len(log))})
+    return every.join(lists, on="event", how="left", maintain_order="left")["text"]

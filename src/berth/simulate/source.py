@@ -1,0 +1,92 @@
+"""Where the jobs come from: a file, or `generate:jobs=2000,load=0.9`, made for the cluster it will run on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cache
+
+from berth.cluster.model import Cluster
+from berth.errors import InputError, UnknownNameError
+from berth.workload.arrivals import load_arrivals
+from berth.workload.distributions import load_durations, load_sizes
+from berth.workload.generate import GenerateSpec, generate
+from berth.workload.mix import load_mix
+from berth.workload.reading import read_trace
+from berth.workload.trace import Trace
+
+PREFIX = "generate:"
+_DEFAULTS = {
+    "jobs": "1000",
+    "load": "0.8",
+    "sizes": "philly",
+    "durations": "philly",
+    "arrivals": "poisson",
+    "mix": "none",
+    "seed": "0",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A trace by its name on the command line."""
+
+    text: str
+
+    @property
+    def generated(self) -> bool:
+        """Whether the trace is made up, so that another seed gives another one."""
+        return self.text.startswith(PREFIX)
+
+    def trace(self, cluster: Cluster, shift: int = 0) -> Trace:
+        """The trace; `shift` moves the seed of a generated one."""
+        if not self.generated:
+            return _read(self.text)
+        return replace(generate(self._spec(cluster, shift)), source=self.text)
+
+    def _spec(self, cluster: Cluster, shift: int) -> GenerateSpec:
+        given = _DEFAULTS | _parse(self.text.removeprefix(PREFIX))
+        gpus = gpus_of(cluster)
+        return GenerateSpec(
+            jobs=int(_number("jobs", given)),
+            load=_number("load", given),
+            gpus=gpus,
+            sizes=load_sizes(given["sizes"]),
+            durations=load_durations(given["durations"]),
+            arrivals=load_arrivals(given["arrivals"], 0.0),
+            mix=None if given["mix"] == "none" else load_mix(given["mix"]),
+            seed=int(_number("seed", given)) + shift,
+        )
+
+
+def gpus_of(cluster: Cluster) -> int:
+    """GPUs of all types; a cluster without any is refused."""
+    kinds = cluster.device_types
+    gpus = sum(cluster.count_of(index) for index, kind in enumerate(kinds) if kind.kind == "gpu")
+    if not gpus:
+        raise InputError(f"{cluster.name} has no GPUs", hint="jobs ask for GPUs; see berth cluster show")
+    return gpus
+
+
+@cache
+def _read(path: str) -> Trace:
+    return read_trace(path)
+
+
+def _parse(text: str) -> dict[str, str]:
+    given: dict[str, str] = {}
+    for part in filter(None, text.split(",")):
+        key, equals, value = part.partition("=")
+        if key not in _DEFAULTS:
+            raise UnknownNameError("option of generate:", key, _DEFAULTS)
+        if not equals or not value:
+            raise InputError(f"generate: {key!r} has no value", hint=f"write it like {key}={_DEFAULTS[key]}")
+        given[key] = value
+    return given
+
+
+def _number(key: str, given: dict[str, str]) -> float:
+    try:
+        return float(given[key])
+    except ValueError:
+        hint = f"write it like {key}={_DEFAULTS[key]}"
+        raise InputError(f"generate: {key} {given[key]!r} is not a number", hint=hint) from None

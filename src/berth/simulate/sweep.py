@@ -1,0 +1,214 @@
+"""Many small simulations: load x congestion x mix x seed x policy, in parallel, and never twice.
+
+Every finished cell is one line in `cells.jsonl`. A cell is known by everything that went into it, the code
+of the engine and of the policy included; run again, a sweep does only what is not there yet.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import itertools
+import json
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict, dataclass
+from functools import cache
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from berth import compile as compiling
+from berth.cluster.load import load_cluster
+from berth.errors import InputError
+from berth.schedule.policies.registry import load_policy
+from berth.simulate.compare import ratio_interval
+from berth.simulate.metrics import summarise
+from berth.simulate.run import Setting, simulate
+from berth.simulate.source import PREFIX, Source
+from berth.workload.mix import load_mix
+
+Row = dict[str, Any]  # a cell and its figures
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """Everything that goes into one simulation."""
+
+    cluster: str
+    policy: str
+    load: float
+    congestion: float
+    mix: str
+    seed: int
+    jobs: int
+    sizes: str
+    durations: str
+    eviction_s: float
+    eviction_large_s: float
+    doubt: float
+    code: str = ""
+
+    @property
+    def key(self) -> str:
+        """The cell as one line of text."""
+        return json.dumps(asdict(self), sort_keys=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """The cells of a sweep: all combinations."""
+
+    cluster: str
+    policies: tuple[str, ...]
+    loads: tuple[float, ...]
+    congestions: tuple[float, ...]
+    mixes: tuple[str, ...]
+    seeds: int = 3
+    jobs: int = 1000
+    sizes: str = "powers-of-two"
+    durations: str = "lognormal:1h:1.5"
+    eviction_s: float = 40.0
+    eviction_large_s: float = 60.0
+    doubt: float = 0.0
+
+    def __post_init__(self) -> None:
+        if len(self.policies) < 2:
+            raise InputError("a sweep compares policies", hint="give --policy twice, e.g. fifo and srtf")
+        if self.seeds < 1 or self.jobs < 2:
+            raise InputError("a sweep takes 1 seed and 2 jobs or more")
+        if not all(value > 0 for value in (*self.loads, *self.congestions)):
+            raise InputError("loads and congestions are above zero")
+
+    def cells(self) -> list[Cell]:
+        """All of them, policy by policy within a trace."""
+        return [
+            Cell(
+                cluster=self.cluster,
+                policy=policy,
+                load=load,
+                congestion=congestion,
+                mix=mix,
+                seed=seed,
+                jobs=self.jobs,
+                sizes=self.sizes,
+                durations=self.durations,
+                eviction_s=self.eviction_s,
+                eviction_large_s=self.eviction_large_s,
+                doubt=self.doubt,
+                code=_code(policy),
+            )
+            for mix, load, congestion, seed, policy in itertools.product(
+                self.mixes, self.loads, self.congestions, range(self.seeds), self.policies
+            )
+        ]
+
+
+@cache
+def _code(policy: str) -> str:
+    """A name for the code that a cell ran: another engine or policy is another cell."""
+    source = inspect.getsourcefile(type(load_policy(policy)))
+    own = Path(source).read_bytes() if source else b""
+    return hashlib.sha256(compiling.fingerprint().encode() + own).hexdigest()[:12]
+
+
+def run_cell(cell: Cell) -> Row:
+    """Plays one cell."""
+    cluster = load_cluster(cell.cluster)
+    asked = f"jobs={cell.jobs},load={cell.load!r},sizes={cell.sizes},durations={cell.durations}"
+    setting = Setting(
+        congestion=cell.congestion,
+        mix=load_mix(cell.mix),
+        seed=cell.seed,
+        doubt=cell.doubt,
+        eviction_s=cell.eviction_s,
+        eviction_large_s=cell.eviction_large_s,
+    )
+    trace = Source(f"{PREFIX}{asked},seed={cell.seed}").trace(cluster)
+    run = simulate(trace, cluster, load_policy(cell.policy), setting, name=cell.policy)
+    return {"cell": asdict(cell), "result": summarise(run).as_json()}
+
+
+def sweep(
+    cells: Sequence[Cell],
+    file: Path,
+    *,
+    workers: int = 2,
+    progress: Callable[[int, int], None] | None = None,
+) -> list[Row]:
+    """Runs the cells that `file` does not hold yet; returns all, in the order asked for."""
+    known = read_cells(file)
+    missing = [cell for cell in cells if cell.key not in known]
+    with file.open("a", encoding="utf-8") as out:
+        for row in _results(missing, workers):
+            known[json.dumps(row["cell"], sort_keys=True)] = row
+            out.write(json.dumps(row, allow_nan=False) + "\n")
+            out.flush()
+            if progress is not None:
+                progress(sum(cell.key in known for cell in cells), len(cells))
+    return [known[cell.key] for cell in cells]
+
+
+def read_cells(file: Path) -> dict[str, Row]:
+    """What is finished already; a line cut short by a crash is cut off."""
+    if not file.exists():
+        return {}
+    text = file.read_text(encoding="utf-8")
+    whole, _, rest = text.rpartition("\n")
+    if rest:
+        file.write_text(whole + "\n" if whole else "", encoding="utf-8")
+    rows = {}
+    for number, line in enumerate(whole.splitlines(), start=1):
+        try:
+            row = json.loads(line)
+            rows[json.dumps(row["cell"], sort_keys=True)] = row
+        except (ValueError, KeyError, TypeError):
+            hint = "delete the line, or choose another folder"
+            raise InputError("is not a finished cell", where=f"{file}:{number}", hint=hint) from None
+    return rows
+
+
+def _results(cells: Sequence[Cell], workers: int) -> Iterable[Row]:
+    if workers <= 1 or len(cells) <= 1:
+        yield from map(run_cell, cells)
+        return
+    # The first cell runs alone: if kernels have to be compiled, it is once and not in every process.
+    yield run_cell(cells[0])
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        futures = [pool.submit(run_cell, cell) for cell in cells[1:]]
+        try:
+            for future in as_completed(futures):
+                yield future.result()
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """One policy over another in one cell of the map, over all seeds."""
+
+    ratio: float
+    low: float
+    high: float
+
+    @property
+    def clear(self) -> bool:
+        """Whether the difference is more than noise."""
+        return not self.low <= 1.0 <= self.high
+
+
+def ratios(
+    rows: Sequence[Row], mix: str, load: float, congestion: float, policy: str, base: str, metric: str
+) -> Ratio:
+    """The ratio of two policies in a metric, with its interval over the seeds."""
+    wanted = {"mix": mix, "load": load, "congestion": congestion}
+    values: dict[str, dict[int, float]] = {policy: {}, base: {}}
+    for row in rows:
+        cell = row["cell"]
+        if cell["policy"] in values and all(cell[name] == value for name, value in wanted.items()):
+            values[cell["policy"]][cell["seed"]] = row["result"][metric]
+    seeds = sorted(values[base])
+    mine, other = (np.array([values[name][seed] for seed in seeds]) for name in (policy, base))
+    return Ratio(*ratio_interval(mine, other))

@@ -1,0 +1,246 @@
+"""Small policies that together take every path of the pass: for tests of the engine, and to learn from."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from berth.schedule.policy import Blocked, Policy, Preempt, Rules
+
+
+@dataclass(frozen=True)
+class Strict(Policy):
+    """First come, first served; nobody passes."""
+
+    def rules(self) -> Rules:
+        """Who does not fit blocks the queue."""
+        return Rules(steady=True, blocked=Blocked.STOP)
+
+
+@dataclass(frozen=True)
+class FitFirst(Policy):
+    """First come, first served; who fits may pass."""
+
+
+@dataclass(frozen=True)
+class NearestOnly(Policy):
+    """Waits as long as it takes for the nearest tier."""
+
+    @staticmethod
+    def reach(job: Any, now: float, my: Any) -> int:
+        """Never wider."""
+        return job.floor
+
+
+@dataclass(frozen=True)
+class Backfill(Policy):
+    """The first that does not fit has a place held; others pass if that does not delay it."""
+
+    def rules(self) -> Rules:
+        """EASY."""
+        return Rules(steady=True, blocked=Blocked.BACKFILL)
+
+
+@dataclass(frozen=True)
+class NearBackfill(Backfill):
+    """The same, inside the nearest tier only."""
+
+    @staticmethod
+    def reach(job: Any, now: float, my: Any) -> int:
+        """Never wider."""
+        return job.floor
+
+
+@dataclass(frozen=True)
+class LeastLeft(Policy):
+    """Least work left runs; at every event whoever no longer belongs there is evicted."""
+
+    def rules(self) -> Rules:
+        """By order; what is left only becomes less."""
+        return Rules(steady=True, preempt=Preempt.BY_ORDER, keys_hold=True)
+
+    @staticmethod
+    def order(job: Any, now: float, my: Any) -> float:
+        """Least work left."""
+        return job.remaining
+
+
+@dataclass(frozen=True)
+class Rounds(Policy):
+    """Least attained service runs; decided anew every `period_s`."""
+
+    period_s: float = 60.0
+
+    def rules(self) -> Rules:
+        """In rounds."""
+        return Rules(steady=True, preempt=Preempt.BY_ORDER, period_s=self.period_s)
+
+    @staticmethod
+    def order(job: Any, now: float, my: Any) -> float:
+        """Least attained."""
+        return job.attained
+
+
+@dataclass(frozen=True)
+class TwoQueues(Policy):
+    """A job sinks into the second queue once it has attained `limit_gpu_s`."""
+
+    limit_gpu_s: float = 500.0
+
+    def rules(self) -> Rules:
+        """By order, and running jobs have their own moments."""
+        return Rules(steady=True, preempt=Preempt.BY_ORDER, wakes=True, keys_hold=True)
+
+    @staticmethod
+    def order(job: Any, now: float, my: Any) -> float:
+        """First queue before second."""
+        return 0.0 if job.attained < my.limit_gpu_s else 1.0
+
+    @staticmethod
+    def wake(job: Any, now: float, my: Any) -> float:
+        """When it sinks."""
+        if job.attained >= my.limit_gpu_s or job.tier < 0:
+            return math.inf
+        return job.touched + (my.limit_gpu_s - job.attained) / job.gpus
+
+
+@dataclass(frozen=True)
+class Ageing(Policy):
+    """Small jobs first, but waiting makes up for size: the order changes while nothing happens."""
+
+    def rules(self) -> Rules:
+        """Keys move."""
+        return Rules(preempt=Preempt.BY_ORDER)
+
+    @staticmethod
+    def order(job: Any, now: float, my: Any) -> float:
+        """Size less age."""
+        return 100.0 * job.gpus - (now - job.arrival)
+
+
+@dataclass(frozen=True)
+class Delay(Policy):
+    """Holds out for each tier in turn, as long as its timer says; timers are learned from waits."""
+
+    first_s: float = 300.0
+
+    def rules(self) -> Rules:
+        """It learns."""
+        return Rules(steady=True, learns=True)
+
+    def timers(self, tiers: Sequence[str]) -> Sequence[float]:
+        """The same for all to begin with."""
+        return [self.first_s] * len(tiers)
+
+    @staticmethod
+    def reach(job: Any, now: float, my: Any) -> int:
+        """One tier wider with every timer that has run out."""
+        tier, ends = job.floor, job.since + job.timer[job.floor]
+        while tier < job.widest and now >= ends:
+            tier += 1
+            ends += job.timer[tier]
+        return tier
+
+    @staticmethod
+    def wake(job: Any, now: float, my: Any) -> float:
+        """When the next timer runs out."""
+        tier, ends = job.floor, job.since + job.timer[job.floor]
+        while tier < job.widest and now >= ends:
+            tier += 1
+            ends += job.timer[tier]
+        return ends if tier < job.widest else math.inf
+
+    @staticmethod
+    def observe(offer: Any, wait: float, gave_up: int, now: float, my: Any) -> float:
+        """Half old, half new."""
+        return 0.5 * (offer.timer + wait)
+
+
+@dataclass(frozen=True)
+class ByGain(Policy):
+    """Waits for the nearest tier, and has others moved where that gains more than it costs."""
+
+    def rules(self) -> Rules:
+        """By gain, with little patience, so that small tests see it happen."""
+        return Rules(steady=True, preempt=Preempt.BY_GAIN, min_run_s=30.0, budget_s=120.0, margin=1.0)
+
+    @staticmethod
+    def gain(job: Any, here: float, there: float, now: float, my: Any) -> float:
+        """Gangs gain, single devices do not."""
+        return job.remaining if job.gpus > 1 else 0.0
+
+    @staticmethod
+    def reach(job: Any, now: float, my: Any) -> int:
+        """Only the nearest."""
+        return job.floor
+
+    @staticmethod
+    def cost(victim: Any, job: Any, now: float, my: Any) -> float:
+        """The larger the victim, the dearer; who is about to finish stays."""
+        return math.inf if victim.remaining < 20.0 else 10.0 * victim.gpus
+
+
+@dataclass(frozen=True)
+class LookAhead(Policy):
+    """Nearest first; spreads what would idle, moves up, and holds a place for who has waited longest."""
+
+    def rules(self) -> Rules:
+        """Everything but preemption."""
+        return Rules(steady=True, look_ahead=True, move_up=0.5, hold_after_s=200.0)
+
+    @staticmethod
+    def reach(job: Any, now: float, my: Any) -> int:
+        """Farther only by looking ahead."""
+        return job.floor
+
+    @staticmethod
+    def spread(job: Any, tier: int, wait: float, now: float, my: Any) -> int:
+        """If the wait is long for what is left."""
+        return 1 if wait > 0.2 * job.remaining else 0
+
+    @staticmethod
+    def gain(job: Any, here: float, there: float, now: float, my: Any) -> float:
+        """As if distance cost a tenth, so that it moves also where the network is free."""
+        return job.remaining * (here - there + 0.1)
+
+
+@dataclass(frozen=True)
+class Everything(LookAhead):
+    """All of that, and others make room."""
+
+    def rules(self) -> Rules:
+        """All steps of the pass."""
+        return Rules(
+            steady=True,
+            preempt=Preempt.BY_GAIN,
+            look_ahead=True,
+            move_up=0.5,
+            hold_after_s=200.0,
+            min_run_s=30.0,
+            budget_s=120.0,
+            margin=1.0,
+        )
+
+    @staticmethod
+    def cost(victim: Any, job: Any, now: float, my: Any) -> float:
+        """A tenth of what is left."""
+        return 0.01 * victim.remaining
+
+
+EXERCISES: dict[str, Policy] = {
+    "strict": Strict(),
+    "fit-first": FitFirst(),
+    "nearest-only": NearestOnly(),
+    "backfill": Backfill(),
+    "near-backfill": NearBackfill(),
+    "least-left": LeastLeft(),
+    "rounds": Rounds(),
+    "two-queues": TwoQueues(),
+    "ageing": Ageing(),
+    "delay": Delay(),
+    "by-gain": ByGain(),
+    "look-ahead": LookAhead(),
+    "everything": Everything(),
+}

@@ -1,0 +1,66 @@
+"""A whole test case as plain data: what a failing random test prints, and what repeats it."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from berth.schedule.policy import Policy
+from berth.simulate.run import Run, Setting
+from berth.testing.builders import ClusterText, cluster, faults, jobs
+from berth.testing.check import check_policy
+from berth.testing.policies import EXERCISES
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A cluster, jobs, a policy by name, and what goes wrong."""
+
+    cluster: ClusterText
+    jobs: tuple[tuple[Any, ...], ...]  # (arrival, GPUs, duration[, model])
+    policy: str = "fit-first"
+    network: Literal["off", "static", "on"] = "off"
+    congestion: float = 1.0
+    eviction_s: float = 40.0
+    eviction_large_s: float = 60.0
+    checkpoint_s: float = 1800.0
+    doubt: float = 0.0
+    seed: int = 0
+    faults: tuple[tuple[float, int, str], ...] = ()
+
+    def setting(self) -> Setting:
+        """The simulation's setting."""
+        return Setting(
+            network=self.network,
+            congestion=self.congestion,
+            eviction_s=self.eviction_s,
+            eviction_large_s=self.eviction_large_s,
+            checkpoint_s=self.checkpoint_s,
+            doubt=self.doubt,
+            seed=self.seed,
+            faults=faults(self.faults),
+            log=True,
+        )
+
+    def run(self, policy: Policy | None = None) -> Run:
+        """Plays it and checks all that must hold; raises where something does not."""
+        chosen = policy or EXERCISES[self.policy]
+        return check_policy(chosen, jobs(self.jobs), cluster(self.cluster), self.setting())
+
+    def to_json(self) -> str:
+        """One line."""
+        return json.dumps(asdict(self), separators=(",", ":"))
+
+    @staticmethod
+    def from_json(text: str) -> Scenario:
+        """What `to_json` wrote."""
+        data = json.loads(text)
+        for name in ("jobs", "faults"):
+            data[name] = tuple(tuple(row) for row in data.get(name, ()))
+        return Scenario(**data)
+
+    def command(self) -> str:
+        """The one command that repeats it."""
+        return f"python -m berth.testing.repeat {shlex.quote(self.to_json())}"

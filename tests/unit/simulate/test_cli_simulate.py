@@ -1,0 +1,213 @@
+"""The simulating verbs on the command line: what they print, what they write, and how they refuse."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+
+from berth.cli.main import main
+
+KEYS = {
+    "policy", "jobs", "finished", "mean_jct_s", "p50_jct_s", "p95_jct_s", "p99_jct_s", "makespan_s",
+    "mean_wait_s", "p99_wait_s", "gpu_utilisation", "exposed_comm_gpu_s", "evictions", "lost_gpu_s",
+    "tier_share", "cost_usd",
+}  # fmt: skip
+TRACE = """job_id,submit_s,num_gpu,duration_s
+a,0,8,100
+b,1,8,50
+c,2,4,10
+d,3,999,10
+"""
+CLUSTER = "1x1x8:V100-16"
+
+
+@pytest.fixture
+def trace(tmp_path):
+    path = tmp_path / "jobs.csv"
+    path.write_text(TRACE)
+    return str(path)
+
+
+@pytest.fixture
+def berth(monkeypatch, capsys):
+    """Runs the command line; returns (exit code, standard output, standard error)."""
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["berth", *map(str, arguments)])
+        with pytest.raises(SystemExit) as done:
+            main()
+        captured = capsys.readouterr()
+        return done.value.code or 0, captured.out, captured.err
+
+    return run
+
+
+def test_the_json_holds_every_promised_key_and_the_right_figures(berth, trace):
+    code, out, _ = berth(
+        "simulate", trace, "--cluster", CLUSTER, "--policy", "fifo", "--policy", "srtf", "--json"
+    )
+    results = json.loads(out)["results"]
+    assert code == 0
+    assert [result["policy"] for result in results] == ["fifo", "srtf"]
+    assert all(set(result) >= KEYS for result in results)
+    fifo = results[0]
+    # a: 0-100; b: 100-150; c: 150-160
+    assert (fifo["jobs"], fifo["finished"]) == (4, 3)
+    assert fifo["mean_jct_s"] == pytest.approx((100 + 149 + 158) / 3)
+    assert fifo["makespan_s"] == pytest.approx(160)
+    assert fifo["cost_usd"] == pytest.approx(8 * 2.42 * 160 / 3600)
+
+
+def test_the_table_fits_eighty_columns_marks_the_best_and_says_what_was_assumed(berth, trace):
+    code, out, _ = berth("simulate", trace, "--cluster", CLUSTER, "--policy", "fifo", "--policy", "srtf")
+    assert code == 0
+    assert max(map(len, out.splitlines())) <= 80
+    assert "*" in next(line for line in out.splitlines() if line.startswith(" mean JCT"))
+    assert "all 4 jobs name no model: each got one from the mix 'balanced', seed 0" in out
+    assert "never schedulable, larger than the cluster: 1 job (d)" in " ".join(out.split())
+
+
+def test_many_policies_become_two_stacked_tables_of_eighty_columns(berth, trace):
+    names = [f"--policy={name}" for name in ("fifo", "srtf", "srsf", "preferred", "required", "fit-first")]
+    code, out, _ = berth("simulate", trace, "--cluster", CLUSTER, *names)
+    assert code == 0
+    assert max(map(len, out.splitlines())) <= 80
+    assert sum(line.split()[:1] == ["required"] for line in out.splitlines()) == 2
+
+
+def test_without_a_policy_several_known_ones_are_played(berth, trace):
+    code, out, _ = berth("simulate", trace, "--cluster", CLUSTER, "--json")
+    assert code == 0
+    assert 3 <= len(json.loads(out)["results"]) <= 5
+
+
+def test_an_eviction_that_costs_nothing_loses_nothing(berth, trace):
+    srtf = ("simulate", trace, "--cluster", CLUSTER, "--policy", "srtf", "--json")
+    free, dear = (json.loads(berth(*srtf, "--eviction-cost", cost)[1])["results"][0] for cost in ("0", "5m"))
+    assert free["evictions"] == dear["evictions"] == 2
+    assert free["lost_gpu_s"] == 0
+    assert dear["lost_gpu_s"] == pytest.approx(300 * (8 + 8))
+
+
+def test_what_ifs_are_said_and_change_the_cluster(berth, trace):
+    run = ("simulate", trace, "--cluster", "2x1x4:V100-16", "--policy", "fifo", "--json")
+    what_if = ("--add-racks", 2, "--link", "network=2x", "--device", "H100")
+    before, after = (json.loads(berth(*run, *more)[1]) for more in ((), what_if))
+    assert sum(note.startswith("what if:") for note in after["notes"]) == 4
+    assert after["results"][0]["makespan_s"] < before["results"][0]["makespan_s"]
+
+
+def test_events_go_into_one_file_per_policy_and_are_not_overwritten(berth, trace, tmp_path):
+    run = ("simulate", trace, "--cluster", CLUSTER, "--policy", "fifo", "--log", tmp_path / "events.parquet")
+    assert berth(*run)[0] == 0
+    assert (tmp_path / "events.parquet").exists()
+    code, _, error = berth(*run)
+    assert code == 2
+    assert "exists already" in error
+    assert berth(*run, "--force")[0] == 0
+    assert berth(*run, "--policy", "srtf")[0] == 0
+    assert {path.name for path in tmp_path.glob("events*")} == {
+        "events.parquet", "events.fifo.parquet", "events.srtf.parquet",
+    }  # fmt: skip
+
+
+def test_an_audited_run_says_so(berth, trace):
+    code, out, _ = berth("simulate", trace, "--cluster", CLUSTER, "--policy", "fifo", "--audit")
+    assert code == 0
+    assert "counted again: everything adds up" in " ".join(out.split())
+
+
+MISTAKES = [
+    (("simulate", "TRACE", "--policy", "fifoo"), "did you mean 'fifo'?"),
+    (("simulate", "no-such-file.csv"), "no-such-file.csv"),
+    (("simulate", "TRACE", "--cluster", "0x8"), "holds no devices"),
+    (("simulate", "TRACE", "--cluster", "4x8:H1000"), "did you mean"),
+    (("simulate", "TRACE", "--link", "netwrk=2x"), "did you mean 'network'?"),
+    (("simulate", "TRACE", "--link", "network=fast"), "no factor above zero"),
+    (("simulate", "TRACE", "--link", "network=0x"), "no factor above zero"),
+    (("simulate", "TRACE", "--device", "H1000"), "did you mean"),
+    (("simulate", "TRACE", "--add-racks", "0"), "1 or more"),
+    (("simulate", "TRACE", "--cluster", "64", "--add-racks", "1"), "has no racks"),
+    (("simulate", "TRACE", "--eviction-cost", "60"), "has no unit"),
+    (("simulate", "TRACE", "--eviction-cost", "-60s"), "negative"),
+    (("simulate", "TRACE", "--checkpoint", "-1m"), "negative"),
+    (("simulate", "TRACE", "--network", "slow"), "not a network"),
+    (("simulate", "TRACE", "--network", "congestion=0"), "above zero"),
+    (("simulate", "TRACE", "--doubt", "150%"), "below 100%"),
+    (("simulate", "TRACE", "--seed", "-1"), "from 0 up"),
+    (("simulate", "TRACE", "--mix", "vgg99"), "mixes:"),
+    (("simulate", "TRACE", "--faults", "mtbf=0s"), "above zero"),
+    (("simulate", "TRACE", "--log", "/no/such/folder/x.parquet"), "no such folder"),
+    (("simulate", "TRACE", "--report", "/no/such/folder/x.html"), "no such folder"),
+    (("simulate", "generate:jobs=many"), "not a number"),
+    (("simulate", "generate:lod=0.5"), "did you mean 'load'?"),
+    (("simulate", "generate:load="), "has no value"),
+    (("compare", "TRACE", "--policy", "fifo"), "needs two policies"),
+    (("compare", "TRACE", "--policy", "fifo", "--policy", "srtf", "--seeds", "0"), "1 or more"),
+    (("explain", "TRACE", "z"), "no job is called 'z'"),
+    (("explain", "TRACE", "d"), "it can never start"),
+    (("policies", "fifoo"), "did you mean 'fifo'?"),
+    (("sweep", "--policy", "fifo"), "compares policies"),
+    (("sweep", "--policy", "fifo", "--policy", "srtf", "--load", "high"), "above zero"),
+    (("sweep", "--policy", "fifo", "--policy", "srtf", "--metric", "jct"), "metric"),
+    (("sweep", "--policy", "fifo", "--policy", "srtf", "--out", "/dev/null/x"), "can't be written"),
+]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"), MISTAKES, ids=lambda value: " ".join(value).replace("/", "_")[:60]
+)
+def test_a_mistake_is_one_message_and_exit_code_two(berth, trace, arguments, message):
+    words = [trace if word == "TRACE" else word for word in arguments]
+    if words[0] != "policies" and "--cluster" not in words:
+        words += ["--cluster", "2x2x8:V100-16"]
+    code, out, error = berth(*words)
+    assert (code, out) == (2, "")
+    assert error.startswith("error: ")
+    assert message in error
+
+
+def test_compare_says_plainly_that_there_is_no_difference(berth, tmp_path):
+    path = tmp_path / "easy.csv"
+    path.write_text("job_id,submit_s,num_gpu,duration_s,model\na,0,1,10,resnet50\nb,100,1,10,resnet50\n")
+    run = ("compare", path, "--cluster", CLUSTER, "--policy", "fifo", "--policy", "srtf")
+    code, out, _ = berth(*run)
+    assert code == 0
+    assert "No difference between srtf and fifo is shown." in out
+    document = json.loads(berth(*run, "--json")[1])
+    assert document["method"] == "bootstrap"
+    assert {one["verdict"] for one in document["differences"]} == {"the same"}
+
+
+def test_explain_tells_the_waits_and_the_places(berth, trace):
+    code, out, _ = berth("explain", trace, "b", "--cluster", CLUSTER, "--policy", "fifo")
+    assert code == 0
+    assert "waits 1m39s" in out
+    assert "fewer than 8 devices are free" in out
+    assert "starts on r0-m0 (8)" in out
+
+
+def test_policies_lists_all_and_shows_one(berth):
+    code, out, _ = berth("policies", "--json")
+    assert code == 0
+    assert {"fifo", "srtf"} <= {one["name"] for one in json.loads(out)["policies"]}
+    code, out, _ = berth("policies", "fifo")
+    assert code == 0
+    assert out.startswith("fifo\n")
+
+
+def test_a_sweep_writes_its_cells_and_maps_and_skips_what_is_there(berth, tmp_path):
+    run = (
+        "sweep", "--cluster", "2x2x4:H100", "--policy", "preferred", "--policy", "required", "--load", "0.9",
+        "--congestion", "1,20", "--jobs", "30", "--seeds", "2", "--workers", "1", "--out", tmp_path,
+    )  # fmt: skip
+    code, out, _ = berth(*run)
+    assert code == 0
+    assert "congestion x20" in out
+    cells = (tmp_path / "cells.jsonl").read_text()
+    assert len(cells.splitlines()) == 8
+    assert berth(*run)[:2] == (0, out)
+    assert (tmp_path / "cells.jsonl").read_text() == cells
+    assert "congestion x20" in (tmp_path / "sweep.html").read_text()

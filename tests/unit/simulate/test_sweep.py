@@ -1,0 +1,76 @@
+"""A sweep runs every cell once, whatever happened to the last attempt."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+
+from berth.errors import InputError
+from berth.simulate import sweep as room
+from berth.simulate.sweep import Grid, ratios, sweep
+
+GRID = Grid("1x2x4:H100", ("fifo", "srtf"), (1.0,), (1.0,), ("balanced",), seeds=2, jobs=20)
+
+
+@pytest.fixture
+def ran(monkeypatch):
+    """The cells that were really played."""
+    played = []
+    original = room.run_cell
+
+    def run_cell(cell):
+        played.append(cell)
+        return original(cell)
+
+    monkeypatch.setattr(room, "run_cell", run_cell)
+    return played
+
+
+def test_a_rerun_plays_only_what_is_missing(tmp_path, ran):
+    file = tmp_path / "cells.jsonl"
+    first = sweep(GRID.cells(), file, workers=1)
+    assert len(ran) == len(first) == 4
+    file.write_text("".join(file.read_text().splitlines(keepends=True)[:-1]) + '{"cell": {"cut sho')
+    again = sweep(GRID.cells(), file, workers=1)
+    assert len(ran) == 5
+    figures = [{**row["result"], "cpu_s": 0} for row in first]
+    assert [{**row["result"], "cpu_s": 0} for row in again] == figures
+    assert [json.loads(line)["cell"] for line in file.read_text().splitlines()] == [
+        row["cell"] for row in first
+    ]
+
+
+def test_another_question_is_another_cell(tmp_path, ran):
+    file = tmp_path / "cells.jsonl"
+    sweep(GRID.cells(), file, workers=1)
+    sweep(dataclasses.replace(GRID, jobs=21).cells(), file, workers=1)
+    assert len(ran) == 8
+
+
+def test_a_spoilt_file_is_refused_at_its_line(tmp_path):
+    file = tmp_path / "cells.jsonl"
+    file.write_text('{"cell": {}, "result": {}}\nnonsense\n')
+    with pytest.raises(InputError, match="is not a finished cell") as refused:
+        sweep(GRID.cells(), file, workers=1)
+    assert refused.value.where == f"{file}:2"
+
+
+def test_ratios_are_taken_seed_by_seed():
+    def row(policy, seed, value):
+        cell = {"policy": policy, "mix": "m", "load": 1.0, "congestion": 2.0, "seed": seed}
+        return {"cell": cell, "result": {"mean_jct_s": value}}
+
+    rows = [row("a", 0, 10.0), row("a", 1, 100.0), row("b", 0, 5.0), row("b", 1, 50.0)]
+    found = ratios(rows, "m", 1.0, 2.0, "b", "a", "mean_jct_s")
+    assert (found.ratio, found.low, found.high) == pytest.approx((0.5, 0.5, 0.5))
+    assert found.clear
+
+
+@pytest.mark.slow
+def test_two_processes_find_what_one_does(tmp_path):
+    alone, together = (sweep(GRID.cells(), tmp_path / f"{n}.jsonl", workers=n) for n in (1, 2))
+    assert [{**row["result"], "cpu_s": 0} for row in alone] == [
+        {**row["result"], "cpu_s": 0} for row in together
+    ]
