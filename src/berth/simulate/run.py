@@ -13,7 +13,8 @@ from berth.cluster.model import Cluster
 from berth.errors import InputError
 from berth.network.fabric import Fabric
 from berth.network.sharing import LinkShares
-from berth.schedule.policy import Policy, hooks
+from berth.schedule.hooks import hooks, raise_pending
+from berth.schedule.policy import Policy
 from berth.schedule.view import REFUSED, Array, World
 from berth.schedule.world import new_world
 from berth.simulate.engine import LOG_FULL, OVER, advance
@@ -74,6 +75,7 @@ def simulate(
 ) -> Run:
     """Plays the trace to its end. `progress` is told how many of how many jobs are over."""
     setting = setting or Setting()
+    policy = policy.prepare(trace)
     fabric = Fabric(cluster, setting.congestion)
     jobs = read_jobs(
         trace,
@@ -99,10 +101,12 @@ def simulate(
     places: list[Array] = []
     started = time.process_time()
     while (outcome := advance(world, functions, course, net, _CHUNK)) != OVER:
+        raise_pending()
         if outcome == LOG_FULL:
             course = _empty_log(course, logged, places)
         if progress is not None:
             progress(int(course.clock[0]["finished"]), len(jobs.records))
+    raise_pending()
     _empty_log(course, logged, places)
     stranded = int((world.jobs["state"] != REFUSED).sum()) - int((world.jobs["end"] > 0).sum())
     if stranded:
