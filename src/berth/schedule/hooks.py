@@ -26,7 +26,7 @@ from numba.core.errors import NumbaError
 from numba.core.registry import cpu_target
 
 from berth.compile import cache_folder
-from berth.schedule.policy import SIGNATURES, Hooks, Policy, constant_fields
+from berth.schedule.policy import SIGNATURES, Hooks, Policy, Preempt, constant_fields
 
 _result: Any = CompileResult  # numba's own way to keep compiled code between runs, untyped
 _dumps: Any = serialize.dumps
@@ -51,8 +51,14 @@ _raised: list[BaseException] = []
 
 
 def hooks(policy: Policy) -> Hooks:
-    """The policy's functions, ready to be called by compiled code."""
-    return Hooks(**{name: _hook(type(policy), name) for name in SIGNATURES})
+    """The policy's functions, ready to be called by compiled code; those its rules never ask are left out."""
+    rules = policy.rules()
+    idle = {
+        "observe": not rules.learns,
+        "cost": rules.preempt != Preempt.BY_GAIN,
+        "spread": not rules.look_ahead,
+    }
+    return Hooks(**{name: _hook(Policy if idle.get(name) else type(policy), name) for name in SIGNATURES})
 
 
 def compiled_notes(policy: Policy) -> list[str]:
@@ -105,7 +111,8 @@ def _compile(function: Callable[..., Any], names: list[str], signature: Any) -> 
     if "table" in names:
         values[names.index("table")] = "c.table"
     source = f"def hook({arguments}, c):\n    return f({arguments}, My({', '.join(values) or '0.0'}))\n"
-    scope: dict[str, Any] = {"f": _with_helpers(function, {}), "My": namedtuple("My", names or ["nothing"])}
+    constants = namedtuple("My", names or ["nothing"])  # type: ignore[misc]
+    scope: dict[str, Any] = {"__name__": __name__, "f": _with_helpers(function, {}), "My": constants}
     exec(source, scope)
     return njit(signature)(scope["hook"]).overloads[signature.args]
 
@@ -159,6 +166,7 @@ def _digest(function: Callable[..., Any], digest: Any, seen: set[int]) -> None:
 
 
 def _stored(path: Path) -> Any:
+    cpu_target.target_context.refresh()
     try:
         return _result._rebuild(cpu_target.target_context, *pickle.loads(path.read_bytes()))
     except (OSError, pickle.PickleError, EOFError, AttributeError, TypeError, ValueError, ImportError):

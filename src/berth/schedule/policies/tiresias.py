@@ -25,9 +25,10 @@ _STEPS = 200  # of the table of indices: as many bounds, then the rank from each
 class Tiresias(Policy):
     """Least attained service first, in three queues (2D-LAS); a job with a large tensor is kept together.
 
-    On 160 flat GPUs and philly480 its authors' simulator gives a mean completion time of 184,694.87 s. That
-    program looks for a job's next demotion with seconds where GPU-seconds are meant, so gangs sink late, at
-    whatever event comes next. This policy demotes on time.
+    Its authors' simulator gives a mean completion time of 184,694.87 s for philly480 on 160 flat GPUs, this
+    policy 183,168.29 s. The rule is the same; that program looks for a job's next demotion with seconds where
+    GPU-seconds are meant, and in whole seconds, so gangs sink late. Written anew with those two slips the
+    rule gives 184,694.87 s, without them 183,162.23 s; the rest is the order of jobs evicted at one moment.
     """
 
     first: float = number(3250, "GPU-seconds at which a job leaves the first queue")
@@ -64,14 +65,17 @@ class Tiresias(Policy):
 
 @dataclass(frozen=True)
 class Gittins(Policy):
-    """Highest Gittins index first: most likely to end soon for what it has had so far (Tiresias-G).
+    """The queues of Tiresias, and inside each the highest Gittins index first (Tiresias-G).
 
+    The index is the chance to end within the next `delta` of service over the service that takes.
     The distribution of GPU-seconds is that of the trace itself, so it is told more than a real scheduler,
     which would have only the past. The index is constant between the steps of a table.
     """
 
     delta: float = number(3250, "GPU-seconds of service that the index looks ahead")
     skew: float = number(0.3, "largest tensor / all parameters above which a job is kept together")
+    first: float = number(3250, "GPU-seconds at which a job leaves the first queue")
+    second: float = number(7200, "GPU-seconds at which it leaves the second")
     steps: tuple[float, ...] = data()
 
     def rules(self) -> Rules:
@@ -88,6 +92,11 @@ class Gittins(Policy):
 
     @staticmethod
     def order(job: Any, now: float, my: Any) -> float:
+        """The queue."""
+        return math.floor(rank(job, now, my.first, my.second, 0.0))
+
+    @staticmethod
+    def then(job: Any, now: float, my: Any) -> float:
         """The table's rank for the service so far."""
         return my.table[_STEPS + step_of(job.attained, my.table)]
 
@@ -98,11 +107,14 @@ class Gittins(Policy):
 
     @staticmethod
     def wake(job: Any, now: float, my: Any) -> float:
-        """When a running job reaches the next step."""
-        step = step_of(job.attained, my.table) + 1
-        if job.tier < 0 or step >= _STEPS:
+        """When a running job sinks a queue or reaches the next step."""
+        if job.tier < 0:
             return math.inf
-        return now + max(1e-3, my.table[step] - job.attained) / job.gpus
+        soon = sinks_at(job, now, my.first, my.second)
+        step = step_of(job.attained, my.table) + 1
+        if step < _STEPS:
+            soon = min(soon, now + max(1e-3, my.table[step] - job.attained) / job.gpus)
+        return soon
 
 
 def step_of(attained: float, table: Any) -> int:
