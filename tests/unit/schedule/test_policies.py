@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from berth.cluster.load import load_cluster
-from berth.schedule.policies.registry import load_policy
+from berth.schedule.policies.registry import load_policy, policy_names
 from berth.schedule.policies.tiresias import index_table
+from berth.schedule.view import DONE
 from berth.simulate.run import Setting, simulate
 from berth.simulate.view import STARTED
 from berth.workload.trace import Trace
@@ -187,3 +188,25 @@ def test_a_refused_offer_does_not_reset_the_clock():
     job = play("dally:order=fifo,machine=400s", "2x2x2x2", [*taken, (1, 2, 50)]).records[16]
     assert job["first_start"] == pytest.approx(401)
     assert np.flatnonzero(job["at_tier"]).tolist() == [1]
+
+
+MODELS = ["vgg16", "resnet50", "bert-large", "mobilenetv3"]
+
+
+@pytest.mark.parametrize("network", ["off", "static", "on"])
+@pytest.mark.parametrize("policy", [*policy_names(), "dally:mode=tuned", "dally:order=las,machine=10m"])
+def test_every_policy_brings_every_job_to_its_end(policy, network):
+    dice = np.random.default_rng(5)
+    columns = {
+        "job_id": [str(i) for i in range(80)],
+        "submit_s": np.sort(dice.uniform(0, 20_000, 80)),
+        "num_gpu": dice.choice([1, 2, 3, 4, 8, 12], 80),
+        "duration_s": dice.uniform(60, 6_000, 80),
+        "model": dice.choice(MODELS, 80),
+    }
+    trace = Trace.from_columns(columns, source="test")
+    setting = Setting(network=network, congestion=5.0)
+    run = simulate(trace, load_cluster("2x2x4"), load_policy(policy), setting)
+    assert (run.records["state"] == DONE).all()
+    assert (run.records["end"] - run.records["arrival"] >= run.records["work"] * (1 - 1e-9)).all()
+    assert run.world.hosts["free"].tolist() == run.world.hosts["size"].tolist()
