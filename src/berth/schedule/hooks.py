@@ -22,7 +22,6 @@ import numpy as np
 from numba import njit, types
 from numba.core import serialize
 from numba.core.compiler import CompileResult
-from numba.core.errors import NumbaError
 from numba.core.registry import cpu_target
 
 from berth.compile import cache_folder
@@ -86,12 +85,17 @@ def _hook(kind: type[Policy], name: str) -> _Callable:
             names.append("table")
         try:
             _ready[kind, name] = _compiled(function, names, SIGNATURES[name])
-        except NumbaError as error:
-            first = str(error).strip().splitlines()
-            why = next((line for line in first[1:] if line.strip()), first[0]).strip()
+        except Exception as error:  # noqa: BLE001 - numba gives up in many ways
+            why = _reason(error)
             _notes[kind, name] = f"{kind.__name__}.{name} can't be compiled and is interpreted, slowly: {why}"
             _ready[kind, name] = _interpreted(function, names, SIGNATURES[name])
     return _ready[kind, name]
+
+
+def _reason(error: Exception) -> str:
+    """The line of numba's long messages that says what it could not do."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return (lines[1:] or lines or [type(error).__name__])[0]
 
 
 def _compiled(function: Callable[..., Any], names: list[str], signature: Any) -> _Callable:
