@@ -44,6 +44,7 @@ class _Callable(types.WrapperAddressProtocol):
         return self._signature
 
 
+_KEPT = 1000  # compiled functions on disk, some 20 kB each
 _ready: dict[tuple[type, str], _Callable] = {}
 _notes: dict[tuple[type, str], str] = {}
 _raised: list[BaseException] = []
@@ -183,6 +184,9 @@ def _store(path: Path, result: Any) -> None:
         part = path.with_suffix(f".{os.getpid()}")
         part.write_bytes(_dumps(result._reduce()))
         part.replace(path)
+        kept = sorted(path.parent.iterdir(), key=lambda entry: entry.stat().st_mtime)
+        for old in kept[:-_KEPT]:
+            old.unlink(missing_ok=True)
     except OSError:
         return  # nowhere to write: it is compiled anew next time
 
