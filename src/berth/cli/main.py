@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from berth import __version__
-from berth.cli import cluster, models, network, trace
+from berth.cli import cluster, compare, explain, models, network, policies, simulate, sweep, trace
 from berth.errors import InputError
 
 app = typer.Typer(
@@ -24,6 +24,11 @@ app.add_typer(cluster.app, name="cluster")
 app.add_typer(network.app, name="network")
 app.add_typer(trace.app, name="trace")
 app.command(epilog=models.EPILOG)(models.models)
+app.command(epilog=simulate.EPILOG)(simulate.simulate)
+app.command(epilog=compare.EPILOG)(compare.compare)
+app.command(epilog=sweep.EPILOG)(sweep.sweep)
+app.command(epilog=explain.EPILOG)(explain.explain)
+app.command(epilog=policies.EPILOG)(policies.policies)
 
 
 def _version(shown: bool) -> None:

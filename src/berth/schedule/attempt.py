@@ -12,11 +12,12 @@ from berth.schedule.view import RUNNING, START, World
 
 
 @inlined
-def note(world: World, what: int, row: int) -> None:
+def note(world: World, what: int, row: int, reason: int) -> None:
     """Appends one decision."""
     state = world.state[0]
     world.decisions[state.decisions, 0] = what
     world.decisions[state.decisions, 1] = row
+    world.decisions[state.decisions, 2] = reason
     state.decisions += 1
 
 
@@ -67,7 +68,7 @@ def begin(world: World, row: int, kind: int, tier: int, group: int, now: float, 
         world.quotas[job.quota].used += job.gpus
     add_running(world, row)
     widen_bound(world, row)
-    note(world, START, row)
+    note(world, START, row, reason)
 
 
 @inlined
@@ -116,6 +117,7 @@ def end(world: World, row: int) -> None:
 def leave(world: World, row: int) -> None:
     """The same for a gang whose devices are given back already."""
     job = world.jobs[row]
+    book(job)
     job.at_tier[job.tier] += (world.state[0].now - job.started) * job.gpus
     forget(world, job.head)
     job.head = -1
@@ -131,7 +133,7 @@ def requeue(world: World, hooks: Hooks, row: int, now: float, reason: int) -> No
     job = world.jobs[row]
     job.since = job.evicted = now
     job.evictions += 1
-    job.reason, job.holds_out, job.until, job.saves = reason, job.floor, now, 0.0
+    job.reason, job.holds_out, job.until, job.saves, job.noted = reason, job.floor, now, 0.0, now
     set_keys(world, hooks, row, now)
     enqueue(world, row)
 

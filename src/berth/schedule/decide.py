@@ -36,11 +36,11 @@ def decide(world: World, hooks: Hooks, now: float) -> float:
         wake = fill_places(world, hooks, now)
         if state.look_ahead:
             spread_idle(world, hooks, now)
-        release_hold(world)
     if state.move_up > 0:
         move_up(world, hooks, now)
     if state.preempt == BY_GAIN and state.first < state.last:
         make_room(world, hooks, now)
+    release_hold(world)
     if state.learns:
         learn(world, hooks, now)
     return wake
@@ -53,7 +53,7 @@ def fill_places(world: World, hooks: Hooks, now: float) -> float:
     if state.preempt != BY_ORDER:
         return walk(world, hooks, now, state.blocked)
     if state.period_s > 0 and now < state.next_round:
-        return min(walk(world, hooks, now, SKIP), state.next_round)
+        return min(walk(world, hooks, now, SKIP), next_round(world))
     if now >= state.running_wake:
         state.bounded = 0
     wake = walk(world, hooks, now, STOP)
@@ -62,5 +62,13 @@ def fill_places(world: World, hooks: Hooks, now: float) -> float:
         wake = replan(world, hooks, now) if displaces else walk(world, hooks, now, SKIP)
     if state.period_s > 0:
         state.next_round = (math.floor(now / state.period_s) + 1) * state.period_s
-        wake = min(wake, state.next_round)
+        if state.next_round <= now:  # by rounding
+            state.next_round += state.period_s
+        wake = min(wake, next_round(world))
     return wake
+
+
+@inlined
+def next_round(world: World) -> float:
+    """When who runs is decided anew; where nobody runs nobody can be displaced, and no round need come."""
+    return world.state[0].next_round if world.state[0].running > 0 else math.inf

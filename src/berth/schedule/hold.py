@@ -8,13 +8,14 @@ the job they are held for will not need them.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
-from berth.compile import kernel
+from berth.compile import inlined, kernel
 from berth.schedule.attempt import touch
 from berth.schedule.place import take
-from berth.schedule.view import RUNNING, Array, World
+from berth.schedule.view import MAX_KINDS, RUNNING, Array, World
 
 
 @kernel
@@ -43,16 +44,16 @@ def by_end(world: World, now: float) -> Array:
 def soonest(world: World, row: int, tier: int, rows: Array, now: float) -> tuple[float, int, int]:
     """(time, group, devices to spare): when and where a tier first holds the gang; (inf, -1, 0): never."""
     job = world.jobs[row]
-    count = world.groups.shape[1]
-    free = np.zeros(count, np.int64)
+    free = np.zeros((world.groups.shape[1], MAX_KINDS), np.int64)  # a gang's devices are all of one type
     best, best_free = -1, 1 << 30
-    at = 0
-    while at < len(world.hosts):
-        number = world.hosts[at].group[tier]
-        free[number] = usable(world, tier, number, job.kind)
-        if job.gpus <= free[number] < best_free:
-            best, best_free = number, free[number]
-        at = world.groups[tier, number].stop
+    for at in range(len(world.hosts)):
+        host = world.hosts[at]
+        if job.kind < 0 or host.kind == job.kind:
+            free[host.group[tier], host.kind] += host.free + host.hidden
+    for number in range(len(free)):
+        for kind in range(MAX_KINDS):
+            if job.gpus <= free[number, kind] < best_free:
+                best, best_free = number, free[number, kind]
     if best >= 0:
         return now, best, best_free - job.gpus
     for i in range(len(rows)):
@@ -62,22 +63,18 @@ def soonest(world: World, row: int, tier: int, rows: Array, now: float) -> tuple
             host = world.hosts[place.host]
             if not host.down and (job.kind < 0 or host.kind == job.kind):
                 number = host.group[tier]
-                free[number] += place.count
-                if free[number] >= job.gpus:
-                    return world.jobs[rows[i]].ends, number, free[number] - job.gpus
+                free[number, host.kind] += place.count
+                if free[number, host.kind] >= job.gpus:
+                    return world.jobs[rows[i]].ends, number, free[number, host.kind] - job.gpus
             entry = place.next
     return math.inf, -1, 0
 
 
-@kernel
-def usable(world: World, tier: int, group: int, kind: int) -> int:
-    """Free devices of a group that a job asking for `kind` can use, hidden ones included."""
-    total = 0
-    for at in range(world.groups[tier, group].start, world.groups[tier, group].stop):
-        host = world.hosts[at]
-        if kind < 0 or host.kind == kind:
-            total += host.free + host.hidden
-    return total
+@inlined
+def kept_from(world: World, row: int, host: Any) -> bool:
+    """Whether a host stands in the group that is held for another job."""
+    state = world.state[0]
+    return state.held >= 0 and state.held != row and host.group[state.held_tier] == state.held_group
 
 
 @kernel

@@ -48,7 +48,7 @@ def take_spread(world: World, hooks: Hooks, row: int, rows: Array, now: float) -
     if kind < 0:
         return False
     when, _, _ = soonest(world, row, job.floor, rows, now)
-    job.reason, job.holds_out, job.until = LOOKS_AHEAD, job.floor, when
+    job.reason, job.holds_out, job.until, job.noted = LOOKS_AHEAD, job.floor, when, now
     job.saves = job.remaining * (job.slow[tier] - job.slow[job.floor])
     if not hooks.spread(job, tier, when - now, now, world.my[0]):
         return False

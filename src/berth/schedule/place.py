@@ -154,10 +154,11 @@ def offer_back(world: World, head: int) -> None:
 
 @inlined
 def still_free(world: World, head: int) -> bool:
-    """Whether all places of a list are free now."""
+    """Whether all places of a list are free now, or were never given back."""
     while head >= 0:
         place = world.places[head]
-        if world.hosts[place.host].free < place.count:
+        host = world.hosts[place.host]
+        if not host.down and host.free < place.count:
             return False
         head = place.next
     return True
@@ -168,7 +169,8 @@ def claim_again(world: World, head: int) -> None:
     """Takes a list of places that were given back a moment ago."""
     while head >= 0:
         place = world.places[head]
-        take(world, place.host, place.count)
+        if not world.hosts[place.host].down:
+            take(world, place.host, place.count)
         head = place.next
 
 

@@ -11,6 +11,7 @@ from berth.schedule.attempt import (
     begin,
     book,
     end,
+    find_for,
     note,
     over_quota,
     requeue,
@@ -18,11 +19,11 @@ from berth.schedule.attempt import (
     seat,
     touch,
 )
-from berth.schedule.hold import usable
+from berth.schedule.hold import hide, kept_from, unhide
 from berth.schedule.lookahead import nearer
 from berth.schedule.place import forget, offer_back
 from berth.schedule.policy import Hooks
-from berth.schedule.reasons import MADE_ROOM, MADE_WAY, MOVED_UP
+from berth.schedule.reasons import MADE_ROOM, MADE_WAY, MOVED_UP, NEAREST
 from berth.schedule.view import EVICT, MOVE, Array, World
 
 _TRIED = 4  # blocked jobs for whom room is looked for in one pass
@@ -51,7 +52,7 @@ def move_up(world: World, hooks: Hooks, now: float) -> None:
         seat(world, row, kind, tier, group, now, MOVED_UP)
         job.saves = saves
         job.moves += 1
-        note(world, MOVE, row)
+        note(world, MOVE, row, MOVED_UP)
 
 
 @kernel
@@ -68,13 +69,49 @@ def make_room(world: World, hooks: Hooks, now: float) -> None:
         if gain <= state.margin * restore_s(world, job.gpus):
             continue
         tried += 1
-        first, last = job.kind, job.kind + 1
-        if job.kind < 0:
-            first, last = 0, state.kinds
-        for kind in range(first, last):
-            if room_for(world, hooks, i - 1, kind, gain, now):
-                i = state.first  # the victims wait now too: the queue is not what it was
-                break
+        mine = state.held == row  # what is held for this very job it may use
+        if mine:
+            unhide(world)
+        if take_left_over(world, i - 1, now) or take_room(world, hooks, i - 1, gain, now):
+            i = state.first  # the victims wait now too: the queue is not what it was
+            state.held = -1 if mine else state.held
+        elif mine:
+            hide(world)
+
+
+@kernel
+def take_left_over(world: World, at: int, now: float) -> bool:
+    """Somebody who made room for another may have left more than that one needed."""
+    row, state = world.waiting[at], world.state[0]
+    state.passes += 1
+    kind, tier, group = find_for(world, row, world.jobs[row].floor, False)
+    if kind < 0:
+        return False
+    begin(world, row, kind, tier, group, now, NEAREST)
+    step_out(world, at)
+    return True
+
+
+@kernel
+def take_room(world: World, hooks: Hooks, at: int, gain: float, now: float) -> bool:
+    """Room among the devices of one type, the first that has it."""
+    job = world.jobs[world.waiting[at]]
+    first, last = job.kind, job.kind + 1
+    if job.kind < 0:
+        first, last = 0, world.state[0].kinds
+    for kind in range(first, last):
+        if room_for(world, hooks, at, kind, gain, now):
+            return True
+    return False
+
+
+@kernel
+def step_out(world: World, at: int) -> None:
+    """Takes one job out of the queue."""
+    state = world.state[0]
+    for k in range(at, state.first, -1):
+        world.waiting[k] = world.waiting[k - 1]
+    state.first += 1
 
 
 @kernel
@@ -91,16 +128,14 @@ def room_for(world: World, hooks: Hooks, at: int, kind: int, gain: float, now: f
     moved = np.empty(looked_at, np.int64)
     count = 0
     for k in range(looked_at):
-        if holds_in(world, victims[k], job.floor, group) > 0:
-            note(world, EVICT, victims[k])
+        if holds_in(world, row, victims[k], job.floor, group):
+            note(world, EVICT, victims[k], MADE_WAY)
             end(world, victims[k])
             moved[count] = victims[k]
             count += 1
     begin(world, row, kind, job.floor, group, now, MADE_ROOM)
     job.saves = gain
-    for k in range(at, state.first, -1):
-        world.waiting[k] = world.waiting[k - 1]
-    state.first += 1
+    step_out(world, at)
     for k in range(count):
         requeue(world, hooks, moved[k], now, MADE_WAY)
     return True
@@ -136,18 +171,17 @@ def cheapest_group(world: World, row: int, kind: int, victims: Array, costs: Arr
     job = world.jobs[row]
     size = world.groups.shape[1]
     free, total = np.zeros(size, np.int64), np.zeros(size)
-    at = 0
-    while at < len(world.hosts):
-        number = world.hosts[at].group[job.floor]
-        free[number] = usable(world, job.floor, number, kind)
-        at = world.groups[job.floor, number].stop
+    for at in range(len(world.hosts)):
+        host = world.hosts[at]
+        if host.kind == kind and not kept_from(world, row, host):
+            free[host.group[job.floor]] += host.free
     for k in range(len(victims)):
         entry, last = world.jobs[victims[k]].head, -1
         while entry >= 0:
             place = world.places[entry]
             host = world.hosts[place.host]
             number = host.group[job.floor]
-            if not host.down and host.kind == kind:
+            if not host.down and host.kind == kind and not kept_from(world, row, host):
                 free[number] += place.count
                 if number != last:
                     total[number] += costs[k]
@@ -159,12 +193,13 @@ def cheapest_group(world: World, row: int, kind: int, victims: Array, costs: Arr
 
 
 @kernel
-def holds_in(world: World, row: int, tier: int, group: int) -> int:
-    """Devices that a running job holds inside a group."""
-    entry, total = world.jobs[row].head, 0
+def holds_in(world: World, row: int, victim: int, tier: int, group: int) -> bool:
+    """Whether a running job holds devices inside a group that `row` could use."""
+    entry = world.jobs[victim].head
     while entry >= 0:
         place = world.places[entry]
-        if world.hosts[place.host].group[tier] == group:
-            total += place.count
+        host = world.hosts[place.host]
+        if host.group[tier] == group and not host.down and not kept_from(world, row, host):
+            return True
         entry = place.next
-    return total
+    return False

@@ -6,6 +6,7 @@ Compiled code writes only the code and the numbers into the job's record (`reaso
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -37,6 +38,22 @@ CODES = {
     MADE_WAY: "made-way",
     HOST_LOST: "host-lost",
 }
+
+
+def bring_up_to_date(world: Any) -> None:
+    """Gives those whom the last pass did not come to their reason; to be called before anybody is told one.
+
+    A pass stops where nobody further down can start. Whom it did not reach waits because too little is free, or
+    because nobody may pass the one ahead.
+    """
+    jobs, state = world.jobs, world.state[0]
+    free = world.groups["free"][-1, 0]
+    for row in world.waiting[state["first"] : state["last"]]:
+        job = jobs[row]
+        if job["noted"] != state["now"]:
+            enough = (free[job["kind"]] if job["kind"] >= 0 else free.max()) >= job["gpus"]
+            job["reason"], job["holds_out"] = (BEHIND if enough else NO_ROOM), job["floor"]
+            job["until"], job["saves"], job["noted"] = math.inf, 0.0, state["now"]
 
 
 @dataclass(frozen=True, slots=True)

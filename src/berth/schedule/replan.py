@@ -13,7 +13,7 @@ from berth.schedule.policy import Hooks
 from berth.schedule.queue import before, close_gap, sort_rows
 from berth.schedule.reasons import OUTRANKED
 from berth.schedule.view import EVICT, Array, World
-from berth.schedule.walk import note_wait, reach_of, smallest_demand, start_reason
+from berth.schedule.walk import note_wait, reach_of, smallest_demand, start_reason, wake_of
 
 
 @kernel
@@ -27,7 +27,7 @@ def replan(world: World, hooks: Hooks, now: float) -> float:
     """
     jobs, waiting, state = world.jobs, world.waiting, world.state[0]
     rank_running(world, hooks, now)
-    ranked = world.running[: state.running].copy()
+    ranked = long_running(world, now)
     total = len(ranked)
     # ranked[offered:] have offered their places; ranked[settled:] are yet to be asked to take them again
     offered, settled = total, total
@@ -56,14 +56,15 @@ def replan(world: World, hooks: Hooks, now: float) -> float:
         if kind >= 0:
             begin(world, row, kind, tier, group, now, start_reason(world, row, tier))
         else:
-            own = hooks.wake(jobs[row], now, world.my[0])
-            wake = min(wake, own)
-            note_wait(world, row, reach, own)
+            jobs[row].holds_out, jobs[row].until = reach, wake_of(world, hooks, row, now)
+            wake = min(wake, jobs[row].until)
             waiting[kept] = row
             kept += 1
     while settled < total:
         lost = settle(world, ranked[settled], losers, lost)
         settled += 1
+    for k in range(state.first, kept):  # only now is it known what stays free
+        note_wait(world, waiting[k], jobs[waiting[k]].holds_out, jobs[waiting[k]].until)
     close_gap(world, kept, i)
     for k in range(lost):
         requeue(world, hooks, losers[k], now, OUTRANKED)
@@ -104,6 +105,18 @@ def rank_running(world: World, hooks: Hooks, now: float) -> None:
         state.worst_arrival, state.worst_row = worst.arrival, last
 
 
+@kernel
+def long_running(world: World, now: float) -> Array:
+    """The running jobs, in order, but for those that this pass has just started."""
+    rows = np.empty(world.state[0].running, np.int32)
+    count = 0
+    for row in world.running[: world.state[0].running]:
+        if world.jobs[row].started < now:
+            rows[count] = row
+            count += 1
+    return rows[:count]
+
+
 @inlined
 def settle(world: World, row: int, losers: Array, lost: int) -> int:
     """A running job that offered its places takes them again, or is evicted; returns the number evicted."""
@@ -112,6 +125,6 @@ def settle(world: World, row: int, losers: Array, lost: int) -> int:
         claim_again(world, head)
         return lost
     leave(world, row)
-    note(world, EVICT, row)
+    note(world, EVICT, row, OUTRANKED)
     losers[lost] = row
     return lost + 1

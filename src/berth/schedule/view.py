@@ -84,6 +84,7 @@ JOB = np.dtype(
         ("holds_out", "i4"),
         ("until", "f8"),
         ("saves", "f8"),
+        ("noted", "f8"),  # when that was written, for a job that waits; see reasons.py
     ],
     align=True,
 )
@@ -197,7 +198,7 @@ class World(NamedTuple):
     waiting: Array  # job rows, most deserving first
     running: Array  # job rows
     ending: Array  # job rows, soonest first as of when that was last asked; may hold some that no longer run
-    decisions: Array  # [n, 2]: (what, job row), in the order taken
+    decisions: Array  # [n, 3]: (what, job row, reason), in the order taken
     my: Array  # CONSTANTS, one record
     state: Array  # STATE, one record
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from berth.compile import inlined, kernel
-from berth.schedule.attempt import begin, find_for, over_quota, set_keys
+from berth.schedule.attempt import begin, find_for, over_quota, restore_s, set_keys
 from berth.schedule.hold import by_end, hide, hold, soonest, unhide
 from berth.schedule.policy import Hooks
 from berth.schedule.queue import close_gap, sort_rows
@@ -21,6 +21,7 @@ from berth.schedule.reasons import (
 from berth.schedule.view import World
 
 SKIP, STOP, BACKFILL = 0, 1, 2
+_A_MOMENT_S = 1e-6
 
 
 @kernel
@@ -52,21 +53,37 @@ def reach_of(world: World, hooks: Hooks, row: int, now: float) -> int:
 
 
 @inlined
+def wake_of(world: World, hooks: Hooks, row: int, now: float) -> float:
+    """When the policy wants to be asked again about a job; a moment that is past says nothing."""
+    wake = hooks.wake(world.jobs[row], now, world.my[0])
+    if wake == now:  # a timer that runs out now but for rounding
+        return now + _A_MOMENT_S
+    return wake if wake > now else math.inf
+
+
+@inlined
 def start_reason(world: World, row: int, tier: int) -> int:
     """Why a place was taken: the nearest there can be, or a farther one."""
     return NEAREST if tier == world.jobs[row].floor else SPREAD
+
+
+@inlined
+def free_of_one_kind(world: World, kind: int) -> int:
+    """Free devices of a type, or of the type that has most."""
+    free = world.groups[world.groups.shape[0] - 1, 0].free
+    return free[kind] if kind >= 0 else free.max()
 
 
 @kernel
 def note_wait(world: World, row: int, reach: int, wake: float) -> None:
     """Writes down why a job waits, with the numbers behind it."""
     job, state = world.jobs[row], world.state[0]
-    job.holds_out, job.until = reach, wake
+    job.holds_out, job.until, job.noted = reach, wake, state.now
     wider = min(reach + 1, job.widest)
     job.saves = job.remaining * (job.slow[wider] - job.slow[reach])
     if over_quota(world, row):
         job.reason = OVER_QUOTA
-    elif state.free >= job.gpus:
+    elif free_of_one_kind(world, job.kind) >= job.gpus:
         job.reason = TOO_SPREAD
     elif state.held >= 0 and state.held != row and state.free + state.hidden >= job.gpus:
         job.reason = HELD_FOR_OTHER
@@ -92,7 +109,7 @@ def walk(world: World, hooks: Hooks, now: float, blocked: int) -> float:
             continue
         if state.held >= 0 and state.held != row and squeeze_in(world, row, reach, now):
             continue
-        own = hooks.wake(world.jobs[row], now, world.my[0])
+        own = wake_of(world, hooks, row, now)
         wake = min(wake, own)
         note_wait(world, row, reach, own)
         waiting[kept] = row
@@ -117,7 +134,8 @@ def reserve(world: World, row: int, reach: int, now: float) -> None:
 def squeeze_in(world: World, row: int, reach: int, now: float) -> bool:
     """Starts a job on held devices if it ends before they are needed, or if they will not be needed."""
     job, state = world.jobs[row], world.state[0]
-    in_time = now + job.remaining * job.slow[reach] <= state.held_until
+    restoring = restore_s(world, job.gpus) if job.first_start >= 0 else 0.0
+    in_time = now + restoring + job.remaining * job.slow[reach] <= state.held_until
     if job.gpus > state.free + state.hidden or (not in_time and job.gpus > state.held_extra):
         return False
     if world.demands[job.demand].failed_open[job.kind + 1, reach] == state.passes:

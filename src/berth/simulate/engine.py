@@ -11,9 +11,9 @@ from berth.schedule.decide import decide
 from berth.schedule.place import take
 from berth.schedule.policy import Hooks
 from berth.schedule.queue import enqueue
-from berth.schedule.reasons import HOST_LOST
-from berth.schedule.view import DONE, EVICT, REFUSED, START, World
-from berth.schedule.walk import smallest_demand
+from berth.schedule.reasons import HOST_LOST, NONE
+from berth.schedule.view import DONE, EVICT, MOVE, REFUSED, START, World
+from berth.schedule.walk import smallest_demand, wake_of
 from berth.simulate.borrow import borrow_course, borrow_net, borrow_world
 from berth.simulate.heap import insert, remove
 from berth.simulate.log import has_room, write
@@ -36,6 +36,7 @@ from berth.simulate.view import (
 )
 
 OVER, MORE, LOG_FULL = 0, 1, 2
+_MOMENTS = 1_000_000  # after so many moments the caller is asked whether to go on, events or not
 
 
 @entry
@@ -44,7 +45,9 @@ def advance(world_: World, hooks: Hooks, course_: Course, net_: Net, events: int
     world, course, net = borrow_world(world_), borrow_course(course_), borrow_net(net_)
     clock = course.clock[0]
     until = clock.events + events
-    while clock.events < until:
+    for _ in range(_MOMENTS):
+        if clock.events >= until:
+            break
         now = next_time(world, course)
         if now == math.inf:
             return OVER
@@ -93,7 +96,7 @@ def finish(world: World, course: Course, net: Net, now: float) -> None:
         job = world.jobs[row]
         touch(job, now)
         stop_clock(world, course, net, row, now)
-        write(world, course, FINISHED, row, now)
+        write(world, course, FINISHED, row, job.reason, now)
         end(world, row)
         job.state, job.left, job.remaining, job.end = DONE, 0.0, 0.0, now
         clock.finished += 1
@@ -114,27 +117,29 @@ def arrive(world: World, hooks: Hooks, course: Course, now: float) -> None:
         world.jobs[row].since = world.jobs[row].arrival
         set_keys(world, hooks, row, now)
         enqueue(world, row)
-        write(world, course, ARRIVED, row, now)
+        write(world, course, ARRIVED, row, NONE, now)
 
 
 @kernel
 def apply(world: World, course: Course, net: Net, now: float) -> None:
-    """Lets time act on what the pass decided."""
+    """Lets time act on what the pass decided: who leaves does so before anybody takes a place."""
     clock, state = course.clock[0], world.state[0]
     for i in range(state.decisions):
-        what, row = world.decisions[i, 0], world.decisions[i, 1]
-        if what == START:
-            start_clock(world, course, net, row, now)
-            write(world, course, STARTED, row, now)
-        elif what == EVICT:
+        what, row, reason = world.decisions[i]
+        if what == EVICT:
             stop_clock(world, course, net, row, now)
             clock.evictions += 1
-            write(world, course, EVICTED, row, now)
-        else:
+            write(world, course, EVICTED, row, reason, now)
+    for i in range(state.decisions):
+        what, row, reason = world.decisions[i]
+        if what == START:
+            start_clock(world, course, net, row, now)
+            write(world, course, STARTED, row, reason, now)
+        elif what == MOVE:
             stop_clock(world, course, net, row, now)
             start_clock(world, course, net, row, now)
             clock.moves += 1
-            write(world, course, MOVED, row, now)
+            write(world, course, MOVED, row, reason, now)
 
 
 @inlined
@@ -163,6 +168,7 @@ def stop_clock(world: World, course: Course, net: Net, row: int, now: float) -> 
     """A gang no longer runs where it ran; its books are up to date."""
     job = world.jobs[row]
     book(job)
+    job.lost -= max(0.0, job.stall - now) * job.gpus  # it did not come to the end of restoring
     remove(world.jobs, course.heap, course.clock, row)
     if course.flows[row].crosses:
         depart(world, course, net, row, now)
@@ -183,12 +189,12 @@ def running_wake(world: World, hooks: Hooks, now: float) -> float:
         for i in range(state.running):
             job = world.jobs[world.running[i]]
             touch(job, now)
-            state.running_wake = min(state.running_wake, hooks.wake(job, now, world.my[0]))
+            state.running_wake = min(state.running_wake, wake_of(world, hooks, world.running[i], now))
     else:
         for i in range(state.decisions):
             if world.decisions[i, 0] == START:
-                job = world.jobs[world.decisions[i, 1]]
-                state.running_wake = min(state.running_wake, hooks.wake(job, now, world.my[0]))
+                row = world.decisions[i, 1]
+                state.running_wake = min(state.running_wake, wake_of(world, hooks, row, now))
     return state.running_wake if state.first < state.last else math.inf
 
 
@@ -220,7 +226,7 @@ def break_and_mend(world: World, hooks: Hooks, course: Course, net: Net, now: fl
 def write_fault(world: World, course: Course, what: int, machine: int, now: float) -> None:
     """Notes a fault in the log under the machine's number."""
     codes = (0, FAILED, REPAIRED, DRAINED, UNDRAINED)
-    write(world, course, codes[what], -1 - machine, now)
+    write(world, course, codes[what], -1 - machine, NONE, now)
 
 
 @kernel
@@ -253,9 +259,9 @@ def lose(world: World, hooks: Hooks, course: Course, net: Net, at: int, now: flo
         stop_clock(world, course, net, row, now)
         roll_back(job, course.clock[0].checkpoint_s)
         course.clock[0].evictions += 1
-        write(world, course, EVICTED, row, now)
         end(world, row)
         requeue(world, hooks, row, now, HOST_LOST)
+        write(world, course, EVICTED, row, HOST_LOST, now)
 
 
 @kernel

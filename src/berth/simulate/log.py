@@ -6,7 +6,7 @@ from typing import Any
 
 from berth.compile import kernel
 from berth.schedule.view import World
-from berth.simulate.view import MOVED, STARTED, Course
+from berth.simulate.view import EVICTED, MOVED, STARTED, Course
 
 
 @kernel
@@ -24,7 +24,7 @@ def has_room(world: World, course: Course, now: float) -> bool:
 
 
 @kernel
-def write(world: World, course: Course, what: int, row: int, now: float) -> None:
+def write(world: World, course: Course, what: int, row: int, reason: int, now: float) -> None:
     """Appends one event; a start and a move name their places. A negative row is a machine: -1 - machine."""
     clock = course.clock[0]
     if not clock.logging:
@@ -37,7 +37,7 @@ def write(world: World, course: Course, what: int, row: int, now: float) -> None
     if row < 0:
         return
     job = world.jobs[row]
-    entry.tier, entry.reason, entry.gpus = job.tier, job.reason, job.gpus
+    entry.tier, entry.reason, entry.gpus = -1 if what == EVICTED else job.tier, reason, job.gpus
     entry.until, entry.saves = job.until, job.saves
     if what in (STARTED, MOVED):
         write_places(world, course, job.head, entry)

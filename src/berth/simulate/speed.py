@@ -41,6 +41,7 @@ def enter(world: World, course: Course, net: Net, row: int, now: float) -> None:
     job, clock = world.jobs[row], course.clock[0]
     course.flows[row].crosses = 0
     traffic = course.traffic[job.traffic + world.hosts[world.places[job.head].host].kind]
+    job.compute = traffic.compute_s / traffic.near_s  # on these devices
     if clock.network == OFF or job.gpus == 1:
         job.speed = traffic.near_s / traffic.compute_s
         return
