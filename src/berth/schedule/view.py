@@ -156,6 +156,7 @@ STATE = np.dtype(  # one record: counters, and the rules of the policy that are 
         ("second_key", "i4"),
         ("look_ahead", "i4"),
         ("move_up", "f8"),
+        ("defragment", "f8"),
         ("learns", "i4"),
         ("eviction_s", "f8"),
         ("eviction_large_s", "f8"),

@@ -26,6 +26,7 @@ class Berth(Policy):
     share: float = 0.5
     move_up: float = 2.0
     hold_after_s: float = 3600.0
+    defragment: float = 2.0
     rank: Rank = Rank.FIFO
     first_limit: float = FIRST_LIMIT_GPU_S
     second_limit: float = SECOND_LIMIT_GPU_S
@@ -38,6 +39,7 @@ class Berth(Policy):
             look_ahead=True,
             move_up=self.move_up,
             hold_after_s=self.hold_after_s,
+            defragment=self.defragment,
             wakes=las,
             preempt=Preempt.BY_ORDER if las else Preempt.NEVER,
         )
