@@ -32,8 +32,7 @@ def decide(world: World, hooks: Hooks, now: float) -> float:
     if state.first < state.last:
         if not state.steady:
             refresh_keys(world, hooks, now)
-        # where order preempts, the one who has waited longest displaces others: nothing need be held
-        if state.hold_after_s < math.inf and state.preempt != BY_ORDER:
+        if state.hold_after_s < math.inf:
             hold_for_longest(world, hooks, now)
         wake = fill_places(world, hooks, now)
         if state.defragment > 0 and state.first < state.last:

@@ -20,9 +20,9 @@ from berth.schedule.view import MOVE, Array, World
 from berth.schedule.walk import smallest_demand
 
 _TRIED_JOBS = 8  # blocked jobs for whom room is looked for in one pass
-_TRIED_GROUPS = 3  # groups looked at for each
+_TRIED_GROUPS = 6  # groups looked at for each
 _MOST_MOVES = 16  # running jobs that move for one
-_REST_S = 600.0  # nobody moves again sooner
+_REST_S = 300.0  # nobody moves again sooner
 
 
 @kernel

@@ -84,6 +84,7 @@ class Rules:
     """What a policy wants beside its functions: how the pass goes about it."""
 
     preempt: Preempt = Preempt.NEVER
+    spares_equals: bool = False  # by order: nobody is evicted for a job with an equal `order`
     blocked: Blocked = Blocked.SKIP
     steady: bool = False  # the keys of a waiting job never change while it waits
     wakes: bool = False  # `wake` is asked for running jobs too

@@ -27,8 +27,12 @@ def replan(world: World, hooks: Hooks, now: float) -> float:
     """
     jobs, waiting, state = world.jobs, world.waiting, world.state[0]
     rank_running(world, hooks, now)
-    ranked = world.running[: state.running].copy()
-    total = len(ranked)
+    ranked = np.empty(state.running, np.int64)
+    total = 0
+    for i in range(state.running):
+        if jobs[world.running[i]].started < now:  # who has just been given a place keeps it
+            ranked[total] = world.running[i]
+            total += 1
     # ranked[offered:] have offered their places; ranked[settled:] are yet to be asked to take them again
     offered, settled = total, total
     losers = np.empty(total, np.int64)
@@ -37,15 +41,15 @@ def replan(world: World, hooks: Hooks, now: float) -> float:
     state.passes += 1
     while i < state.last:
         row = waiting[i]
-        threatens = offered > 0 and before(jobs, row, ranked[offered - 1])
+        threatens = offered > 0 and displaces(world, row, ranked[offered - 1])
         if not threatens and state.free < smallest_demand(world):
             break
-        while settled < total and before(jobs, ranked[settled], row):
+        while settled < total and not displaces(world, row, ranked[settled]):
             lost = settle(world, ranked[settled], losers, lost)
             settled += 1
         reach = reach_of(world, hooks, row, now)
         kind, tier, group = find_for(world, row, reach, False)
-        while kind < 0 and offered > 0 and before(jobs, row, ranked[offered - 1]):
+        while kind < 0 and offered > 0 and displaces(world, row, ranked[offered - 1]):
             offered -= 1
             settled = offered
             offer_back(world, jobs[ranked[offered]].head)
@@ -68,6 +72,14 @@ def replan(world: World, hooks: Hooks, now: float) -> float:
     for k in range(lost):
         requeue(world, hooks, losers[k], now, OUTRANKED)
     return wake
+
+
+@inlined
+def displaces(world: World, row: int, other: int) -> bool:
+    """Whether a waiting job may take the place of a running one."""
+    if world.state[0].spares_equals:
+        return world.jobs[row].key < world.jobs[other].key
+    return before(world.jobs, row, other)
 
 
 @kernel

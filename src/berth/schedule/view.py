@@ -150,6 +150,7 @@ STATE = np.dtype(  # one record: counters, and the rules of the policy that are 
         ("preempt", "i4"),
         ("blocked", "i4"),
         ("steady", "i4"),
+        ("spares_equals", "i4"),
         ("wakes", "i4"),
         ("period_s", "f8"),
         ("next_round", "f8"),

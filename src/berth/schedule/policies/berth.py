@@ -28,6 +28,7 @@ class Berth(Policy):
     hold_after_s: float = 3600.0
     defragment: float = 2.0
     rank: Rank = Rank.FIFO
+    spares_equals: float = 1.0
     first_limit: float = FIRST_LIMIT_GPU_S
     second_limit: float = SECOND_LIMIT_GPU_S
 
@@ -41,6 +42,7 @@ class Berth(Policy):
             hold_after_s=self.hold_after_s,
             defragment=self.defragment,
             wakes=las,
+            spares_equals=bool(self.spares_equals),
             preempt=Preempt.BY_ORDER if las else Preempt.NEVER,
         )
 
