@@ -105,9 +105,11 @@ def _state(policy: Policy, devices: int, places: int, eviction_s: float, evictio
     state = np.zeros(1, STATE)
     state["free"], state["spare"], state["held"] = devices, places, -1
     state["second_key"] = type(policy).then is not Policy.then
-    for name in ("preempt", "blocked", "steady", "wakes", "period_s", "look_ahead", "move_up", "learns"):
+    for name in ("preempt", "blocked", "steady", "spares_equals", "wakes", "period_s", "look_ahead"):
         state[name] = getattr(rules, name)
-    for name in ("min_run_s", "budget_s", "margin", "hold_after_s", "by_rank", "emptiest"):
+    for name in ("min_run_s", "budget_s", "margin", "hold_after_s", "move_up", "defragment", "learns"):
+        state[name] = getattr(rules, name)
+    for name in ("by_rank", "emptiest"):
         state[name] = getattr(rules, name)
     state["keys_hold"], state["running_wake"] = rules.keys_hold, np.inf
     own = rules.eviction_s

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import ModuleType
 
 from berth.errors import InputError, UnknownNameError
+from berth.schedule.policies.berth import Berth
 from berth.schedule.policies.constant import Constant, constants_of, parse_constants
 from berth.schedule.policies.dally import Dally
 from berth.schedule.policies.fifo import Easy, Fifo, FitFirst
@@ -25,6 +26,7 @@ from berth.schedule.policies.tiresias import Gittins, Tiresias
 from berth.schedule.policy import SIGNATURES, Policy
 
 _KNOWN: dict[str, type[Policy]] = {
+    "berth": Berth,
     "fifo": Fifo,
     "fit-first": FitFirst,
     "easy": Easy,
