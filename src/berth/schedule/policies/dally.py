@@ -24,8 +24,8 @@ class Dally(Policy):
     """Holds out for near places by timers; network-sensitive jobs go first and may move others out.
 
     Four modes: `no-wait` takes anything at once, `full` never spreads wider than it must, `manual` has fixed
-    timers, `tuned` learns them from what jobs of the same size lately waited at each tier. The learned ones
-    collapse where give-ups are not counted: who gave up waited longest, and nobody hears of it.
+    timers, `tuned` learns them from what jobs of the same size lately waited at each tier. So far
+    the learned ones did worse than the fixed ones; docs/design/policies.md has figures.
     """
 
     mode: str = word("manual", "no-wait full manual tuned", "where the timers come from")
