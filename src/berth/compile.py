@@ -50,6 +50,8 @@ def fingerprint() -> str:
     digest = hashlib.sha256(numba.__version__.encode())
     root = Path(__file__).parent
     for path in sorted(root.rglob("*.py")):
+        if path.parent.name == "policies" or path.name == "hooks.py":
+            continue  # kept apart, see schedule/hooks.py
         text = path.read_bytes()
         if path.parent.name == "schedule" or any(mark in text for mark in _MARKS):
             digest.update(str(path.relative_to(root)).encode() + text)
@@ -70,7 +72,8 @@ def _use_cache() -> None:
     try:
         mine.mkdir(parents=True, exist_ok=True)
         mine.touch()
-        others = sorted(folder.iterdir(), key=lambda path: path.stat().st_mtime)
+        others = [path for path in folder.iterdir() if path.name != "policies"]
+        others.sort(key=lambda path: path.stat().st_mtime)
         for old in others[: -_KEPT - 1]:
             shutil.rmtree(old, ignore_errors=True)
     except OSError:

@@ -93,9 +93,16 @@ def widen_bound(world: World, row: int) -> None:
 @kernel
 def seat(world: World, row: int, kind: int, tier: int, group: int, now: float, reason: int) -> None:
     """Takes the places and says why."""
+    head = fill(world, kind, tier, group, world.jobs[row].gpus)
+    seat_at(world, row, head, tier, now, reason)
+
+
+@kernel
+def seat_at(world: World, row: int, head: int, tier: int, now: float, reason: int) -> None:
+    """The same with places that are taken already."""
     job = world.jobs[row]
     job.booked = job.left
-    job.head = fill(world, kind, tier, group, job.gpus)
+    job.head = head
     job.tier = tier
     job.state = RUNNING
     job.started = job.touched = now

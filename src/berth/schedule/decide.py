@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 
 from berth.compile import inlined
+from berth.schedule.defragment import defragment
 from berth.schedule.hold import release_hold
 from berth.schedule.lookahead import hold_for_longest, spread_idle
 from berth.schedule.policy import Hooks
@@ -34,6 +35,8 @@ def decide(world: World, hooks: Hooks, now: float) -> float:
         if state.hold_after_s < math.inf:
             hold_for_longest(world, hooks, now)
         wake = fill_places(world, hooks, now)
+        if state.defragment > 0 and state.first < state.last:
+            defragment(world, now)
         if state.look_ahead:
             spread_idle(world, hooks, now)
     if state.move_up > 0:

@@ -28,6 +28,8 @@ def find_at(world: World, kind: int, devices: int, tier: int) -> int:
     top = world.groups.shape[0] - 1
     if world.groups[top, 0].free[kind] < devices:
         return -1
+    if world.state[0].emptiest:
+        return emptiest_at(world, kind, devices, tier)
     best, best_free, best_above = -1, 1 << 30, 1 << 30
     above = min(tier + 1, top)
     at, hosts = 0, len(world.hosts)
@@ -44,6 +46,19 @@ def find_at(world: World, kind: int, devices: int, tier: int) -> int:
             parent_free = parent.free[kind]
             if free < best_free or parent_free < best_above:
                 best, best_free, best_above = number, free, parent_free
+        at = group.stop
+    return best
+
+
+@kernel
+def emptiest_at(world: World, kind: int, devices: int, tier: int) -> int:
+    """The group of one tier with most free devices, if it holds the gang, or -1."""
+    best, best_free, at = -1, devices - 1, 0
+    while at < len(world.hosts):
+        number = world.hosts[at].group[tier]
+        group = world.groups[tier, number]
+        if group.free[kind] > best_free:
+            best, best_free = number, group.free[kind]
         at = group.stop
     return best
 
@@ -109,7 +124,7 @@ def next_child(world: World, kind: int, tier: int, group: int, need: int) -> tup
         if free > wide_free:
             wide, wide_free = number, free
         at = child.stop
-    if tight >= 0:
+    if tight >= 0 and not world.state[0].emptiest:
         return tight, tight_free
     return wide, wide_free
 

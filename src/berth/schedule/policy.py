@@ -1,4 +1,4 @@
-"""The protocol of a policy, and how one becomes compiled code.
+"""The protocol of a policy.
 
 A policy is a frozen dataclass. Its fields are its constants; its static methods are small pure functions of
 one job's record, and berth compiles those it overrides:
@@ -16,21 +16,27 @@ one job's record, and berth compiles those it overrides:
 
 `my` holds the constants, `job` a record with the names in view.py, `now` the time in seconds. There is no
 clock, no I/O and no randomness in a policy; the simulator and the live controller call the same functions.
+What a policy must remember of a job it writes into `job.queue` and `job.notes`; nothing else may be written.
+Where order preempts, a job must not become less deserving by starting, or it would be evicted at once.
 """
 
 from __future__ import annotations
 
 import math
-from collections import namedtuple
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Sequence
+from dataclasses import Field, dataclass, fields
 from enum import IntEnum
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from numba import from_dtype, njit, types
+from numba import from_dtype, types
 
-from berth.schedule.view import CONSTANTS, JOB, OFFER, Array
+from berth.schedule.view import CONSTANTS, JOB, MAX_CONSTANTS, OFFER, TABLE, Array
+
+if TYPE_CHECKING:
+    from typing import Self
+
+    from berth.workload.trace import Trace
 
 _JOB = from_dtype(JOB)
 _OFFER = from_dtype(OFFER)
@@ -84,6 +90,7 @@ class Rules:
     """What a policy wants beside its functions: how the pass goes about it."""
 
     preempt: Preempt = Preempt.NEVER
+    spares_equals: bool = False  # by order: nobody is evicted for a job with an equal `order`
     blocked: Blocked = Blocked.SKIP
     steady: bool = False  # the keys of a waiting job never change while it waits
     wakes: bool = False  # `wake` is asked for running jobs too
@@ -91,11 +98,22 @@ class Rules:
     period_s: float = 0.0  # > 0: who runs is decided anew only so often
     look_ahead: bool = False  # what would idle may be spread over, if `spread` says so
     move_up: float = 0.0  # > 0: a spread job moves to a nearer place if that saves so many times the cost
+    defragment: float = 0.0  # > 0: others step aside for a blocked job if that spares it so many times the cost
     hold_after_s: float = math.inf  # the job that has waited longest, once over this, has a place held for it
     min_run_s: float = 0.0  # nobody is evicted sooner (by gain)
     budget_s: float = 0.0  # nor twice within this time
     margin: float = 1.2  # gain must exceed so many times the cost
+    by_rank: bool = False  # victims of a gain are taken least deserving first, not cheapest first
+    emptiest: bool = False  # a gang goes to the group with most free devices, not to the one with fewest
+    eviction_s: float | None = None  # what moving a job costs under this policy; None: as the run is set
     learns: bool = False  # `observe` is told how long jobs waited
+
+
+def constant_fields(policy: type[Policy]) -> list[Field[Any]]:
+    """The fields that are constants, in the order in which compiled code has them."""
+    found = [field for field in fields(policy) if not field.metadata.get("data")]
+    assert len(found) <= MAX_CONSTANTS, f"at most {MAX_CONSTANTS} constants"
+    return found
 
 
 @dataclass(frozen=True)
@@ -109,6 +127,14 @@ class Policy:
     def timers(self, tiers: Sequence[str]) -> Sequence[float]:
         """Seconds to hold out for each tier, nearest first (before anything is learned)."""
         return [0.0] * len(tiers)
+
+    def prepare(self, trace: Trace) -> Self:
+        """The policy as it goes into a run, for those who need to know the trace beforehand."""
+        return self
+
+    def table(self) -> Sequence[float]:
+        """Numbers beyond the constants; a policy that overrides this finds them in `my.table`."""
+        return ()
 
     @staticmethod
     def order(job: Any, now: float, my: Any) -> float:
@@ -153,50 +179,11 @@ class Policy:
     def constants(self) -> Array:
         """The fields, as the one record that compiled code reads."""
         record = np.zeros(1, CONSTANTS)
-        for index, field in enumerate(fields(self)):
-            record["value"][0, index] = float(getattr(self, field.name))
+        for index, field in enumerate(constant_fields(type(self))):
+            value = getattr(self, field.name)
+            words = field.metadata.get("words")  # compiled code sees a word as its place in this list
+            record["value"][0, index] = float(words.index(value) if words else value)
+        table = self.table()
+        assert len(table) <= TABLE, f"at most {TABLE} entries"
+        record["table"][0, : len(table)] = table
         return record
-
-
-class _Callable(types.WrapperAddressProtocol):
-    """A function by its address: compiled code calls it without knowing which it is, or who made it."""
-
-    def __init__(self, address: int, signature: Any, keep: object) -> None:
-        self._address, self._signature, self._keep = address, signature, keep
-
-    def __wrapper_address__(self) -> int:
-        return self._address
-
-    def signature(self) -> Any:
-        return self._signature
-
-
-def hooks(policy: Policy) -> Hooks:
-    """The policy's functions, compiled."""
-    return Hooks(**{name: _hook(type(policy), name) for name in SIGNATURES})
-
-
-_compiled: dict[tuple[type, str], _Callable] = {}
-
-
-def _hook(kind: type[Policy], name: str) -> _Callable:
-    owner = next(base for base in kind.__mro__ if name in vars(base))
-    if (kind, name) not in _compiled:
-        names = [field.name for field in fields(kind)] if owner is not Policy else []
-        function = vars(owner)[name].__func__
-        _compiled[kind, name] = _compile(function, names, SIGNATURES[name])
-    return _compiled[kind, name]
-
-
-def _compile(function: Callable[..., Any], names: list[str], signature: Any) -> _Callable:
-    """`function(..., my)` behind a fixed signature whose last argument is the record of constants."""
-    constants_type = namedtuple("My", names or ["nothing"])
-    arguments = [f"a{i}" for i in range(len(signature.args) - 1)]
-    values = ", ".join(f"c.value[{i}]" for i in range(max(1, len(names))))
-    source = f"def hook({', '.join(arguments)}, c):\n    return f({', '.join(arguments)}, My({values}))\n"
-    scope: dict[str, Any] = {"f": njit(function), "My": constants_type}
-    exec(source, scope)
-    compiled = njit(signature)(scope["hook"])
-    result = compiled.overloads[signature.args]
-    address = result.library.get_pointer_to_function(result.fndesc.llvm_cfunc_wrapper_name)
-    return _Callable(address, signature, compiled)

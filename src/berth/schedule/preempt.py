@@ -143,10 +143,10 @@ def room_for(world: World, hooks: Hooks, at: int, kind: int, gain: float, now: f
 
 @kernel
 def candidates(world: World, hooks: Hooks, row: int, kind: int, now: float) -> tuple[Array, Array]:
-    """Running jobs that may be moved for `row`, cheapest first, and what moving each costs."""
+    """Running jobs that may be moved for `row`, with the cost of each: cheapest or least deserving first."""
     state, job = world.state[0], world.jobs[row]
     rows = np.empty(state.running, np.int64)
-    costs = np.empty(state.running)
+    costs, ranks = np.empty(state.running), np.empty(state.running)
     count = 0
     for i in range(state.running):
         victim = world.jobs[world.running[i]]
@@ -157,9 +157,11 @@ def candidates(world: World, hooks: Hooks, row: int, kind: int, now: float) -> t
         touch(victim, now)
         cost = hooks.cost(victim, job, now, world.my[0]) + restore_s(world, victim.gpus)
         if cost < math.inf:
-            rows[count], costs[count] = world.running[i], cost
+            rows[count], costs[count], ranks[count] = world.running[i], cost, cost
+            if state.by_rank:
+                ranks[count] = -hooks.order(victim, now, world.my[0])
             count += 1
-    order = np.argsort(costs[:count], kind="mergesort")
+    order = np.argsort(ranks[:count], kind="mergesort")
     return rows[:count][order], costs[:count][order]
 
 

@@ -16,7 +16,7 @@ from berth.units import format_seconds
 NONE = 0
 NO_ROOM, TOO_SPREAD, OVER_QUOTA, BEHIND, HELD_FOR_OTHER, LOOKS_AHEAD = 1, 2, 3, 4, 5, 6
 NEAREST, SPREAD, CHEAPER_THAN_WAITING, BACKFILLED = 10, 11, 12, 13
-MADE_ROOM, MOVED_UP, HELD_FOR_IT = 14, 15, 16
+MADE_ROOM, MOVED_UP, HELD_FOR_IT, STEPPED_ASIDE = 14, 15, 16, 17
 OUTRANKED, MADE_WAY, HOST_LOST = 20, 21, 22
 
 CODES = {
@@ -34,6 +34,7 @@ CODES = {
     MADE_ROOM: "made-room",
     MOVED_UP: "moved-up",
     HELD_FOR_IT: "held-for-it",
+    STEPPED_ASIDE: "stepped-aside",
     OUTRANKED: "outranked",
     MADE_WAY: "made-way",
     HOST_LOST: "host-lost",
@@ -96,6 +97,7 @@ def _sentence(code: int, gpus: int, tier: str | None, left: float | None, saves:
         MADE_ROOM: f"others made room for it within one {tier}: it gains more than that cost them{gain}",
         MOVED_UP: f"a nearer place within one {tier} came free{gain}",
         HELD_FOR_IT: f"one {tier} was held for it, since it had waited longest",
+        STEPPED_ASIDE: f"it moved to another place within one {tier}, so that a blocked job fits where it ran",
         OUTRANKED: "a more deserving job took its place",
         MADE_WAY: "it made way for a job that gains more than that costs",
         HOST_LOST: "a machine it ran on was lost",

@@ -37,15 +37,15 @@ def replan(world: World, hooks: Hooks, now: float) -> float:
     state.passes += 1
     while i < state.last:
         row = waiting[i]
-        threatens = offered > 0 and before(jobs, row, ranked[offered - 1])
+        threatens = offered > 0 and displaces(world, row, ranked[offered - 1])
         if not threatens and state.free < smallest_demand(world):
             break
-        while settled < total and before(jobs, ranked[settled], row):
+        while settled < total and not displaces(world, row, ranked[settled]):
             lost = settle(world, ranked[settled], losers, lost)
             settled += 1
         reach = reach_of(world, hooks, row, now)
         kind, tier, group = find_for(world, row, reach, False)
-        while kind < 0 and offered > 0 and before(jobs, row, ranked[offered - 1]):
+        while kind < 0 and offered > 0 and displaces(world, row, ranked[offered - 1]):
             offered -= 1
             settled = offered
             offer_back(world, jobs[ranked[offered]].head)
@@ -82,6 +82,14 @@ def may_displace(world: World, row: int) -> bool:
     if job.arrival != state.worst_arrival:
         return job.arrival < state.worst_arrival
     return row < state.worst_row
+
+
+@inlined
+def displaces(world: World, row: int, other: int) -> bool:
+    """Whether a waiting job may take the place of a running one."""
+    if world.state[0].spares_equals:
+        return world.jobs[row].key < world.jobs[other].key
+    return before(world.jobs, row, other)
 
 
 @kernel

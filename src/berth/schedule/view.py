@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 MAX_TIERS = 8
 MAX_KINDS = 8
 MAX_CONSTANTS = 24
+NOTES = 4  # numbers a policy may keep with each job
+TABLE = 512  # entries of a table that a policy reads
 WINDOW = 100  # waits remembered per demand and tier
 
 FUTURE, WAITING, RUNNING, DONE, REFUSED = 0, 1, 2, 3, 4
@@ -60,9 +62,9 @@ JOB = np.dtype(
         ("slow", "f8", (MAX_TIERS,)),  # iteration time at each tier / at the nearest, nobody else sending
         ("timer", "f8", (MAX_TIERS,)),  # how long to hold out for each tier
         # its story so far
-        ("queue", "i4"),  # the policy's own notes
+        ("queue", "i4"),  # the policy's own, like `notes`
         ("reserved", "i4"),  # group kept for it, or -1
-        ("note", "f8"),
+        ("notes", "f8", (NOTES,)),
         ("started", "f8"),  # of the attempt that runs
         ("evicted", "f8"),  # when last; -inf: never
         ("evictions", "i4"),
@@ -118,6 +120,7 @@ DEMAND = np.dtype(  # all jobs of one size
 OFFER = np.dtype(  # what jobs of one demand have lately met at one tier
     [
         ("timer", "f8"),
+        ("fixed", "f8"),  # the timer before anything was learned
         ("count", "i4"),
         ("next", "i4"),
         ("at", "f8", (WINDOW,)),
@@ -129,7 +132,7 @@ OFFER = np.dtype(  # what jobs of one demand have lately met at one tier
 
 QUOTA = np.dtype([("used", "i8"), ("allowed", "i8")], align=True)
 
-CONSTANTS = np.dtype([("value", "f8", (MAX_CONSTANTS,))], align=True)
+CONSTANTS = np.dtype([("value", "f8", (MAX_CONSTANTS,)), ("table", "f8", (TABLE,))], align=True)
 
 STATE = np.dtype(  # one record: counters, and the rules of the policy that are not functions
     [
@@ -160,18 +163,22 @@ STATE = np.dtype(  # one record: counters, and the rules of the policy that are 
         ("preempt", "i4"),
         ("blocked", "i4"),
         ("steady", "i4"),
+        ("spares_equals", "i4"),
         ("wakes", "i4"),
         ("period_s", "f8"),
         ("next_round", "f8"),
         ("second_key", "i4"),
         ("look_ahead", "i4"),
         ("move_up", "f8"),
+        ("defragment", "f8"),
         ("learns", "i4"),
         ("eviction_s", "f8"),
         ("eviction_large_s", "f8"),
         ("min_run_s", "f8"),
         ("budget_s", "f8"),
         ("margin", "f8"),
+        ("by_rank", "i4"),  # victims are taken least deserving first, not cheapest first
+        ("emptiest", "i4"),  # gangs go where most is free, not where least is
         ("hold_after_s", "f8"),
     ],
     align=True,

@@ -54,7 +54,7 @@ def new_world(
     demands["gpus"] = sizes
     offers = np.zeros((max(1, len(sizes)), MAX_TIERS), OFFER)
     timers = policy.timers([tier.name for tier in cluster.tiers])
-    offers["timer"][:, : len(timers)] = timers
+    offers["timer"][:, : len(timers)] = offers["fixed"][:, : len(timers)] = timers
     jobs["timer"][:, : len(timers)] = timers
     devices = cluster.devices
     places = np.zeros(2 * devices + 2, PLACE)
@@ -105,10 +105,14 @@ def _state(policy: Policy, devices: int, places: int, eviction_s: float, evictio
     state = np.zeros(1, STATE)
     state["free"], state["spare"], state["held"] = devices, places, -1
     state["second_key"] = type(policy).then is not Policy.then
-    for name in ("preempt", "blocked", "steady", "wakes", "period_s", "look_ahead", "move_up", "learns"):
+    for name in ("preempt", "blocked", "steady", "spares_equals", "wakes", "period_s", "look_ahead"):
         state[name] = getattr(rules, name)
-    for name in ("min_run_s", "budget_s", "margin", "hold_after_s"):
+    for name in ("min_run_s", "budget_s", "margin", "hold_after_s", "move_up", "defragment", "learns"):
+        state[name] = getattr(rules, name)
+    for name in ("by_rank", "emptiest"):
         state[name] = getattr(rules, name)
     state["keys_hold"], state["running_wake"] = rules.keys_hold, np.inf
-    state["eviction_s"], state["eviction_large_s"] = eviction_s, eviction_large_s
+    own = rules.eviction_s
+    state["eviction_s"] = eviction_s if own is None else own
+    state["eviction_large_s"] = eviction_large_s if own is None else own
     return state

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -129,14 +130,23 @@ def _by_tier(
     if gpus == 1 or network == OFF:
         return traffic.compute_s, slow
     seconds: dict[int, float] = {}
-    for spread in spreads(cluster, gpus):
-        if spread.tier not in seconds and (placement := realise(cluster, spread)) is not None:
-            seconds[spread.tier] = iteration_s(traffic, placement, fabric, network)
+    for tier, placement in _placements(cluster, gpus).items():
+        seconds[tier] = iteration_s(traffic, placement, fabric, network)
     near = seconds[min(seconds)]
     for tier in range(MAX_TIERS):
         known = [value for level, value in seconds.items() if level <= tier]
         slow[tier] = max(known, default=near) / near
     return near, slow
+
+
+@lru_cache(maxsize=4096)
+def _placements(cluster: Cluster, gpus: int) -> dict[int, Placement]:
+    """The best placement at each tier that can be one: the same for every model, so looked for once."""
+    found: dict[int, Placement] = {}
+    for spread in spreads(cluster, gpus):
+        if spread.tier not in found and (placement := realise(cluster, spread)) is not None:
+            found[spread.tier] = placement
+    return found
 
 
 def iteration_s(traffic: Traffic, placement: Placement, fabric: Fabric, network: int) -> float:

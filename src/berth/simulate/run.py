@@ -13,7 +13,8 @@ from berth.cluster.model import Cluster
 from berth.errors import InputError
 from berth.network.fabric import Fabric
 from berth.network.sharing import LinkShares
-from berth.schedule.policy import Policy, hooks
+from berth.schedule.hooks import hooks, raise_pending
+from berth.schedule.policy import Policy
 from berth.schedule.view import REFUSED, Array, World
 from berth.schedule.world import new_world
 from berth.simulate.engine import LOG_FULL, OVER, advance
@@ -79,6 +80,7 @@ def simulate(
     `watch` is shown the world and the clock, and says after how many events it wants to see them again.
     """
     setting = setting or Setting()
+    policy = policy.prepare(trace)
     fabric = Fabric(cluster, setting.congestion)
     jobs = read_jobs(
         trace,
@@ -105,12 +107,14 @@ def simulate(
     started = time.process_time()
     events = _CHUNK if watch is None else watch(world, course.clock)
     while (outcome := advance(world, functions, course, net, events)) != OVER:
+        raise_pending()
         if outcome == LOG_FULL:
             course = _empty_log(course, logged, places)
         if progress is not None:
             progress(int(course.clock[0]["finished"]), len(jobs.records))
         if watch is not None:
             events = watch(world, course.clock)
+    raise_pending()
     _empty_log(course, logged, places)
     stranded = int((world.jobs["state"] != REFUSED).sum()) - int((world.jobs["end"] > 0).sum())
     if stranded:

@@ -1,4 +1,4 @@
-"""First come, first served."""
+"""First come, first served: strictly, passing who does not fit, or passing only where that delays nobody."""
 
 from __future__ import annotations
 
@@ -9,8 +9,26 @@ from berth.schedule.policy import Blocked, Policy, Rules
 
 @dataclass(frozen=True)
 class Fifo(Policy):
-    """Strict: who comes first goes first, and nobody passes."""
+    """Who comes first goes first, and nobody passes."""
 
     def rules(self) -> Rules:
         """Nobody passes the first."""
         return Rules(steady=True, blocked=Blocked.STOP)
+
+
+@dataclass(frozen=True)
+class FitFirst(Policy):
+    """First come, first served, but who fits may pass who does not."""
+
+
+@dataclass(frozen=True)
+class Easy(Policy):
+    """First come, first served, with EASY backfill: who passes must not delay the first who waits.
+
+    The first job that does not fit has the soonest place held for it, read from the remaining times of what
+    runs. Others may start if they end before then, or on devices it will not need (Lifka, 1995).
+    """
+
+    def rules(self) -> Rules:
+        """Who does not fit has a place held."""
+        return Rules(steady=True, blocked=Blocked.BACKFILL)

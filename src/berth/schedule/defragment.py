@@ -1,0 +1,195 @@
+"""Making a near place out of scattered ones: running jobs move aside, each to a place no farther than its own.
+
+A job may find enough free devices, but none near enough together. Then, inside the group that lacks fewest,
+running jobs are looked for that have an equal or nearer place elsewhere. They move there if the wait that
+this spares the blocked job is worth so many times what restoring them costs. Nobody is put back into the
+queue.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from berth.compile import kernel
+from berth.schedule.attempt import begin, book, kinds, note, over_quota, restore_s, seat_at, touch
+from berth.schedule.hold import by_end, soonest
+from berth.schedule.place import fill, find, forget, offer_back, take
+from berth.schedule.queue import close_gap
+from berth.schedule.reasons import MADE_ROOM, STEPPED_ASIDE
+from berth.schedule.view import MOVE, Array, World
+from berth.schedule.walk import smallest_demand
+
+_TRIED_JOBS = 8  # blocked jobs for whom room is looked for in one pass
+_TRIED_GROUPS = 6  # groups looked at for each
+_MOST_MOVES = 16  # running jobs that move for one
+_REST_S = 300.0  # nobody moves again sooner
+
+
+@kernel
+def defragment(world: World, now: float) -> None:
+    """For the first blocked jobs, in order, that would fit if what is free lay together."""
+    state, waiting = world.state[0], world.waiting
+    if state.free < smallest_demand(world):
+        return
+    rows = by_end(world, now)
+    demand_failed = np.zeros(len(world.demands), np.bool_)
+    tried, kept, i = 0, state.first, state.first
+    while i < state.last and tried < _TRIED_JOBS and state.free >= smallest_demand(world):
+        row = waiting[i]
+        job = world.jobs[row]
+        i += 1
+        done = False
+        if job.gpus <= state.free and not demand_failed[job.demand] and not over_quota(world, row):
+            tried += 1
+            done = room_by_moving(world, row, rows, now)
+            demand_failed[job.demand] = not done
+        if not done:
+            waiting[kept] = row
+            kept += 1
+    close_gap(world, kept, i)
+
+
+@kernel
+def room_by_moving(world: World, row: int, rows: Array, now: float) -> bool:
+    """Starts one blocked job at its nearest tier, if it pays that others move."""
+    job, state = world.jobs[row], world.state[0]
+    when, _, _ = soonest(world, row, job.floor, rows, now)
+    worth = (when - now) / state.defragment
+    if worth < restore_s(world, 1):
+        return False
+    first, last = job.kind, job.kind + 1
+    if job.kind < 0:
+        first, last = 0, kinds(world)
+    for kind in range(first, last):
+        passed = np.zeros(world.groups.shape[1], np.bool_)
+        for _ in range(_TRIED_GROUPS):
+            group = nearly_free(world, kind, job.floor, job.gpus, passed)
+            if group < 0:
+                break
+            passed[group] = True
+            if vacate(world, kind, job.floor, group, job.gpus, worth, now):
+                begin(world, row, kind, job.floor, group, now, MADE_ROOM)
+                job.saves = when - now
+                return True
+    return False
+
+
+@kernel
+def nearly_free(world: World, kind: int, tier: int, gpus: int, passed: Array) -> int:
+    """The group, not passed yet, that holds so many devices and has most of them free."""
+    best, most, at = -1, -1, 0
+    while at < len(world.hosts):
+        number = world.hosts[at].group[tier]
+        group = world.groups[tier, number]
+        free = group.free[kind]
+        if free > most and not passed[number] and size_of(world, tier, number, kind) >= gpus:
+            best, most = number, free
+        at = group.stop
+    return best
+
+
+@kernel
+def size_of(world: World, tier: int, group: int, kind: int) -> int:
+    """Devices of one type in a group that are up and not held for somebody."""
+    total = 0
+    for at in range(world.groups[tier, group].start, world.groups[tier, group].stop):
+        host = world.hosts[at]
+        if host.kind == kind and not host.down and host.hidden == 0:
+            total += host.size
+    return total
+
+
+@kernel
+def vacate(world: World, kind: int, tier: int, group: int, gpus: int, worth: float, now: float) -> bool:
+    """Moves running jobs out of a group until it holds the gang; if that can't be, nothing has happened."""
+    need = gpus - world.groups[tier, group].free[kind]
+    victims, inside = movable(world, kind, tier, group, now)
+    new_heads = np.empty(_MOST_MOVES, np.int64)
+    new_tiers = np.empty(_MOST_MOVES, np.int64)
+    movers = np.empty(_MOST_MOVES, np.int64)
+    count, cost = 0, 0.0
+    start, stop = world.groups[tier, group].start, world.groups[tier, group].stop
+    free = np.zeros(stop - start, np.int64)
+    for at in range(start, stop):
+        if world.hosts[at].kind == kind:
+            free[at - start] = world.hosts[at].free
+            take(world, at, free[at - start])
+    while need > 0 and count < _MOST_MOVES:
+        pick = next_victim(inside, need)
+        if pick < 0:
+            break
+        victim = world.jobs[victims[pick]]
+        gives, inside[pick] = inside[pick], 0
+        if cost + restore_s(world, victim.gpus) > worth:
+            continue
+        new_tier, new_group = find(world, kind, victim.gpus, victim.floor, victim.tier)
+        if new_tier < 0:
+            continue
+        new_heads[count] = fill(world, kind, new_tier, new_group, victim.gpus)
+        new_tiers[count] = new_tier
+        movers[count] = victims[pick]
+        count += 1
+        cost += restore_s(world, victim.gpus)
+        need -= gives
+    for at in range(start, stop):
+        take(world, at, -free[at - start])
+    for k in range(count):
+        if need > 0:
+            offer_back(world, new_heads[k])
+            forget(world, new_heads[k])
+        else:
+            step_aside(world, movers[k], new_heads[k], new_tiers[k], now)
+    return need <= 0
+
+
+@kernel
+def movable(world: World, kind: int, tier: int, group: int, now: float) -> tuple[Array, Array]:
+    """Running jobs that have been still for a while, and how many devices each holds inside a group."""
+    state = world.state[0]
+    rows = np.empty(state.running, np.int64)
+    inside = np.empty(state.running, np.int64)
+    count = 0
+    for i in range(state.running):
+        row = world.running[i]
+        job = world.jobs[row]
+        if now - job.started < _REST_S:
+            continue
+        entry, held = job.head, 0
+        while entry >= 0:
+            place = world.places[entry]
+            host = world.hosts[place.host]
+            if host.group[tier] == group and host.kind == kind and not host.down:
+                held += place.count
+            entry = place.next
+        if held > 0:
+            rows[count], inside[count] = row, held
+            count += 1
+    return rows[:count], inside[:count]
+
+
+@kernel
+def next_victim(inside: Array, need: int) -> int:
+    """The smallest that suffices, else the largest; -1: nobody is left."""
+    enough, largest = -1, -1
+    for k in range(len(inside)):
+        if inside[k] <= 0:
+            continue
+        if inside[k] >= need and (enough < 0 or inside[k] < inside[enough]):
+            enough = k
+        if largest < 0 or inside[k] > inside[largest]:
+            largest = k
+    return enough if enough >= 0 else largest
+
+
+@kernel
+def step_aside(world: World, row: int, head: int, tier: int, now: float) -> None:
+    """A running job goes on at places that were taken for it."""
+    job = world.jobs[row]
+    touch(job, now)
+    job.at_tier[job.tier] += (now - job.started) * job.gpus
+    book(job)
+    offer_back(world, job.head)
+    forget(world, job.head)
+    seat_at(world, row, head, tier, now, STEPPED_ASIDE)
+    job.moves += 1
+    note(world, MOVE, row, STEPPED_ASIDE)

@@ -1,0 +1,120 @@
+"""Constants of a policy as its user writes them: durations with units, numbers, words from a list."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import MISSING, Field, dataclass, field
+from typing import Any
+
+from berth.errors import InputError, UnknownNameError
+from berth.schedule.policy import Policy, constant_fields
+from berth.units import format_seconds, seconds
+
+
+def number(default: float, text: str) -> Any:
+    """A field that holds a plain number; `text` says what it does."""
+    return field(default=float(default), metadata={"kind": "number", "help": text})
+
+
+def duration(default: str, text: str) -> Any:
+    """A field that holds seconds and is written with a unit: `12h`, or `never`."""
+    return field(default=_seconds(default), metadata={"kind": "duration", "help": text})
+
+
+def word(default: str, words: str, text: str, *, name: str = "") -> Any:
+    """A field that holds one of some words (`"no yes"`); compiled code sees the word's place among them.
+
+    `name` is what the user writes, where the field can't be called so because a function is.
+    """
+    facts = {"kind": "word", "words": tuple(words.split()), "help": text}
+    return field(default=default, metadata=facts | ({"name": name} if name else {}))
+
+
+def data() -> Any:
+    """A field that no user sets: what `prepare` found out, empty before."""
+    return field(default=(), repr=False, metadata={"data": True})
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """One constant of a policy, as its list of constants shows it."""
+
+    name: str
+    kind: str  # number, duration or word
+    default: str  # as one would write it
+    words: tuple[str, ...]
+    help: str
+
+
+def constants_of(policy: type[Policy]) -> tuple[Constant, ...]:
+    """What can be set in a policy."""
+    return tuple(_described(entry) for entry in constant_fields(policy))
+
+
+def parse_constants(policy: type[Policy], name: str, text: str) -> dict[str, float | str]:
+    """The fields that `machine=12h,rack=24h` sets."""
+    known = {_name(entry): entry for entry in constant_fields(policy)}
+    given: dict[str, float | str] = {}
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        key, equals, value = (piece.strip() for piece in part.partition("="))
+        if not equals or not value:
+            raise InputError(f"policy {name}: {part!r} sets nothing", hint="write a constant as name=value")
+        if key not in known:
+            if not known:
+                raise InputError(f"policy {name} has no constants, so {key!r} can't be set")
+            raise UnknownNameError(f"constant of policy {name}", key, known)
+        if known[key].name in given:
+            raise InputError(f"policy {name}: {key!r} is set twice")
+        given[known[key].name] = _parse(known[key], name, value)
+    return given
+
+
+def _name(entry: Field[Any]) -> str:
+    return str(entry.metadata.get("name", entry.name))
+
+
+def _described(entry: Field[Any]) -> Constant:
+    kind = entry.metadata.get("kind", "number")
+    value = entry.default
+    if value is MISSING:
+        default = ""
+    elif kind == "duration":
+        default = format_seconds(value)
+    else:
+        default = value if isinstance(value, str) else f"{value:g}"
+    return Constant(
+        _name(entry), kind, default, entry.metadata.get("words", ()), entry.metadata.get("help", "")
+    )
+
+
+def _parse(entry: Field[Any], policy: str, text: str) -> float | str:
+    where = f"policy {policy}, {_name(entry)}"
+    words: tuple[str, ...] = entry.metadata.get("words", ())
+    if words:
+        if text not in words:
+            raise UnknownNameError(f"choice of {_name(entry)}", text, words, where=f"policy {policy}")
+        return text
+    try:
+        value = _seconds(text) if entry.metadata.get("kind") == "duration" else _number(text)
+    except InputError as error:
+        error.where = where
+        raise
+    if math.isnan(value) or value < 0:
+        raise InputError(f"{text!r} is negative or no number", where=where)
+    return value
+
+
+def _seconds(text: str) -> float:
+    return math.inf if text in ("never", "inf") else seconds(text)
+
+
+def _number(text: str) -> float:
+    """A number; a policy of one's own may declare plain floats, so a duration is understood too."""
+    try:
+        return float(text)
+    except ValueError:
+        pass
+    try:
+        return seconds(text)
+    except InputError:
+        raise InputError(f"{text!r} is not a number", hint="write 1.5, or a duration such as 12h") from None

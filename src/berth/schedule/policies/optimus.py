@@ -1,0 +1,30 @@
+"""Optimus (Peng et al., EuroSys 2018): devices go where they shorten completion most."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from berth.schedule.policies.constant import duration
+from berth.schedule.policy import Policy, Preempt, Rules
+
+
+@dataclass(frozen=True)
+class Optimus(Policy):
+    """The gang that shortens the sum of completion times most per GPU goes first, in rounds.
+
+    Optimus gives one worker after the other to the job that gains most by it. A rigid gang has one step only,
+    from nothing to all: over a round, one second of progress per second, bought with its GPUs for the
+    time left. So its gain is 1 / (time left where it stands x GPUs): least GPU time left, with distance.
+    """
+
+    round: float = duration("10m", "how often all is decided anew")
+
+    def rules(self) -> Rules:
+        """Who gains most runs, for a round."""
+        return Rules(preempt=Preempt.BY_ORDER, steady=True, period_s=self.round)
+
+    @staticmethod
+    def order(job: Any, now: float, my: Any) -> float:
+        """Least GPU time left."""
+        return job.remaining * job.gpus * (job.slow[job.tier] if job.tier >= 0 else 1.0)

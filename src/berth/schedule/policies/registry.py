@@ -1,0 +1,148 @@
+"""Policies by name, with their constants: `fifo`, `dally:mode=manual,machine=12h`, `mine.py:MyPolicy:k=2`."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import inspect
+import sys
+import traceback
+from dataclasses import dataclass, is_dataclass
+from pathlib import Path
+from types import ModuleType
+
+from berth.errors import InputError, UnknownNameError
+from berth.schedule.policies.berth import Berth
+from berth.schedule.policies.constant import Constant, constants_of, parse_constants
+from berth.schedule.policies.dally import Dally
+from berth.schedule.policies.fifo import Easy, Fifo, FitFirst
+from berth.schedule.policies.gandiva import Gandiva
+from berth.schedule.policies.lwf import Lwf
+from berth.schedule.policies.optimus import Optimus
+from berth.schedule.policies.preferences import Preferred, Required, Switches
+from berth.schedule.policies.shortest import Sjf, Srsf, Srtf
+from berth.schedule.policies.themis import Themis
+from berth.schedule.policies.tiresias import Gittins, Tiresias
+from berth.schedule.policy import SIGNATURES, Policy
+
+_KNOWN: dict[str, type[Policy]] = {
+    "berth": Berth,
+    "fifo": Fifo,
+    "fit-first": FitFirst,
+    "easy": Easy,
+    "sjf": Sjf,
+    "srtf": Srtf,
+    "srsf": Srsf,
+    "preferred": Preferred,
+    "required": Required,
+    "switches": Switches,
+    "tiresias": Tiresias,
+    "gittins": Gittins,
+    "gandiva": Gandiva,
+    "themis": Themis,
+    "optimus": Optimus,
+    "lwf": Lwf,
+    "dally": Dally,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """A policy as a list of policies shows it."""
+
+    name: str
+    summary: str
+    constants: tuple[Constant, ...]
+
+
+def policy_names() -> tuple[str, ...]:
+    """The policies that come with berth."""
+    return tuple(_KNOWN)
+
+
+def describe(name: str) -> Description:
+    """What a policy does and what can be set in it; `name` as for `load_policy`, without constants."""
+    kind, _ = _find(name)
+    lines = (kind.__doc__ or "").strip().splitlines()
+    return Description(name, lines[0] if lines else "", constants_of(kind))
+
+
+def load_policy(text: str) -> Policy:
+    """The policy that `text` names, with the constants it gives."""
+    kind, rest = _find(text.strip())
+    return kind(**parse_constants(kind, text.removesuffix(rest).rstrip(":"), rest))
+
+
+def _find(text: str) -> tuple[type[Policy], str]:
+    """The class, and what stands behind its name."""
+    file, is_file, rest = text.partition(".py")
+    if is_file and (not rest or rest.startswith(":")):
+        name, _, constants = rest[1:].partition(":")
+        return _from_file(Path(f"{file}.py"), name), constants
+    name, _, constants = text.partition(":")
+    if name not in _KNOWN:
+        raise UnknownNameError("policy", name, _KNOWN)
+    return _KNOWN[name], constants
+
+
+def _from_file(path: Path, name: str) -> type[Policy]:
+    if not path.is_file():
+        raise InputError(f"there is no file {str(path)!r}", hint="write path/to/mine.py:MyPolicy")
+    found = vars(_imported(path))
+    own = sorted(key for key, value in found.items() if _is_policy(value) and value is not Policy)
+    if not name and len(own) == 1:
+        name = own[0]
+    if not name:
+        choices = f"write {path}:{own[0]}" if own else "derive a class from berth.schedule.policy.Policy"
+        raise InputError(f"{path} does not say which policy", hint=choices)
+    if name not in found:
+        raise UnknownNameError("policy", name, own, where=str(path))
+    kind = found[name]
+    if not _is_policy(kind):
+        raise InputError(f"{name!r} is not a subclass of Policy", where=str(path))
+    for hook in SIGNATURES:
+        if hook in vars(kind) and not isinstance(vars(kind)[hook], staticmethod):
+            raise InputError(f"{name}.{hook} must be a function", where=str(path), hint=_STATIC.format(hook))
+    if inspect.get_annotations(kind) and not _is_own_dataclass(kind):
+        raise InputError(f"{name!r} has constants but is no dataclass", where=str(path), hint=_DECORATE)
+    return kind
+
+
+_STATIC = "write @staticmethod above `def {}`; a constant can't have this name"
+_DECORATE = "write @dataclass(frozen=True) above the class"
+
+
+def _is_policy(value: object) -> bool:
+    return isinstance(value, type) and issubclass(value, Policy)
+
+
+def _is_own_dataclass(kind: type) -> bool:
+    """Whether the class itself, not only its base, was made a dataclass."""
+    return is_dataclass(kind) and "__dataclass_fields__" in kind.__dict__
+
+
+def _imported(path: Path) -> ModuleType:
+    """Runs the user's file; what goes wrong in it is told with its line."""
+    digest = hashlib.sha256(str(path.resolve()).encode() + path.read_bytes()).hexdigest()[:12]
+    name = f"berth_policy_{digest}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[name]
+        raise InputError(f"{type(error).__name__}: {error}", where=_where(error, path)) from error
+    return module
+
+
+def _where(error: Exception, path: Path) -> str:
+    """file:line of the user's own code."""
+    if isinstance(error, SyntaxError):
+        return f"{path}:{error.lineno}"
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if Path(frame.filename).resolve() == path.resolve()]
+    return f"{path}:{own[-1].lineno}" if own else str(path)

@@ -1,0 +1,51 @@
+"""What a timer makes of waits: their mean and some deviations, with give-ups read in one of three ways.
+
+A give-up is a censored sample: the wait would have been longer than this. `ignore` drops it, `count` takes it
+at its face, `kaplan-meier` estimates the distribution that both kinds of sample come from. Where even the
+longest sample is a give-up, what is beyond it is taken to be the longest timer allowed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+_IGNORE, _COUNT = 0, 1  # places in the list of words of `censored`
+
+
+def timer_from(
+    offer: Any, since: float, samples: float, deviations: float, longest: float, censored: float
+) -> float:
+    """The timer that the samples since then make; the fixed one if they are too few."""
+    waits, gave_up, count = np.empty(offer.count), np.empty(offer.count, np.int64), 0
+    for i in range(offer.count):
+        if offer.at[i] >= since and not (censored == _IGNORE and offer.gave_up[i]):
+            waits[count], gave_up[count] = offer.wait[i], offer.gave_up[i]
+            count += 1
+    if count < samples:
+        return offer.fixed
+    if censored in (_IGNORE, _COUNT):
+        mean, deviation = waits[:count].mean(), waits[:count].std()
+    else:
+        mean, deviation = survival_moments(waits[:count], gave_up[:count], longest)
+    return min(max(0.0, mean + deviations * deviation), longest)
+
+
+def survival_moments(waits: Any, gave_up: Any, longest: float) -> tuple[float, float]:
+    """Mean and deviation under the Kaplan-Meier curve; at equal times an end comes before a give-up."""
+    order = np.argsort(waits + 1e-9 * gave_up)
+    at_risk = len(waits)
+    alive, mean, square = 1.0, 0.0, 0.0
+    for i in order:
+        if not gave_up[i]:
+            share = alive / at_risk
+            mean += share * waits[i]
+            square += share * waits[i] * waits[i]
+            alive -= share
+        at_risk -= 1
+    if alive > 1e-12:
+        beyond = max(longest, waits.max())
+        mean += alive * beyond
+        square += alive * beyond * beyond
+    return mean, np.sqrt(max(0.0, square - mean * mean))

@@ -1,0 +1,43 @@
+"""The guide's own policy runs, and its tables list what there is."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from berth.cluster.load import load_cluster
+from berth.schedule.hooks import compiled_notes
+from berth.schedule.policies.registry import describe, load_policy, policy_names
+from berth.simulate.run import Setting, simulate
+from berth.workload.trace import Trace
+
+GUIDE = (Path(__file__).parents[3] / "docs" / "guides" / "policies.md").read_text()
+
+
+def test_the_policy_of_the_guide_runs_compiled_and_does_what_it_says(tmp_path):
+    (source,) = re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL)
+    (tmp_path / "mine.py").write_text(source)
+    policy = load_policy(f"{tmp_path}/mine.py:Patient:weight=2")
+    assert compiled_notes(policy) == []
+    # 3 and 1 devices are free: the gang of 4 needs 50 s, so it takes them 50 s after it came
+    columns = {
+        "job_id": list("abc"),
+        "submit_s": [0.0, 0.0, 10.0],
+        "num_gpu": [5, 7, 4],
+        "duration_s": [1000.0, 1000.0, 50.0],
+    }
+    trace = Trace.from_columns(columns, source="test")
+    run = simulate(trace, load_cluster("2x8"), policy, Setting(network="off"))
+    assert run.records["first_start"].tolist() == [0.0, 0.0, 60.0]
+    assert np.count_nonzero(run.records["at_tier"][2]) == 1
+
+
+@pytest.mark.parametrize("name", policy_names())
+def test_the_guide_lists_every_policy_with_its_constants(name):
+    told = describe(name)
+    assert f"| `{name}` | {told.summary} |" in GUIDE
+    for constant in told.constants:
+        assert f"| `{constant.name}` | {constant.default} | {constant.help}" in GUIDE

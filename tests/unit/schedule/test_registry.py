@@ -1,0 +1,106 @@
+"""Policies are found by name, in the user's own files, and with the constants that stand behind the name."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from berth.errors import InputError
+from berth.schedule.policies.registry import describe, load_policy, policy_names
+
+MINE = """
+from dataclasses import dataclass
+from berth.schedule.policy import Policy, Preempt, Rules
+
+@dataclass(frozen=True)
+class Largest(Policy):
+    "The largest job goes first."
+    weight: float = 1.0
+
+    @staticmethod
+    def order(job, now, my):
+        return -my.weight * job.gpus
+"""
+
+
+@pytest.mark.parametrize("name", policy_names())
+def test_every_policy_loads_with_its_defaults_and_says_what_it_does(name):
+    told = describe(name)
+    assert told.summary.endswith(".")
+    assert all(constant.help for constant in told.constants)
+    given = ",".join(f"{constant.name}={constant.default}" for constant in told.constants)
+    assert load_policy(f"{name}:{given}") == load_policy(name)
+
+
+@pytest.mark.parametrize(
+    ("text", "field", "value"),
+    [
+        ("dally:machine=2h", "machine", 7200.0),
+        ("dally:machine=never", "machine", math.inf),
+        ("dally:mode=full,order=las", "order_by", "las"),
+        ("tiresias:first=100,starvation=2", "starvation", 2.0),
+        ("switches:wait=0", "wait", 0.0),
+        (" gandiva:slice=2m ", "slice", 120.0),
+    ],
+)
+def test_constants_are_read_with_their_units(text, field, value):
+    assert getattr(load_policy(text), field) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("fito", ["'fito'", "fifo"]),
+        ("dally:machin=2h", ["machin", "machine"]),
+        ("dally:mode=manuel", ["mode", "manuel", "manual"]),
+        ("dally:machine=12", ["machine", "12", "unit"]),
+        ("dally:machine=-1h", ["machine", "-1h"]),
+        ("dally:machine=1h,machine=2h", ["twice"]),
+        ("dally:machine", ["'machine'", "name=value"]),
+        ("tiresias:first=lots", ["first", "lots"]),
+        ("fifo:k=1", ["no constants", "'k'"]),
+        ("nowhere/mine.py:Largest", ["nowhere/mine.py"]),
+    ],
+)
+def test_what_cannot_be_loaded_is_named_in_one_message(text, words):
+    with pytest.raises(InputError) as caught:
+        load_policy(text)
+    assert all(part in str(caught.value) for part in words), str(caught.value)
+
+
+def test_a_policy_of_ones_own_is_loaded_from_its_file(tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text(MINE)
+    assert load_policy(f"{file}:Largest:weight=2").weight == 2.0
+    assert load_policy(f"{file}").weight == 1.0
+    assert describe(f"{file}:Largest").summary == "The largest job goes first."
+
+
+def test_a_file_that_was_edited_is_loaded_anew(tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text(MINE)
+    load_policy(f"{file}:Largest")
+    file.write_text(MINE.replace("weight: float = 1.0", "weight: float = 3.0"))
+    assert load_policy(f"{file}:Largest").weight == 3.0
+
+
+@pytest.mark.parametrize(
+    ("source", "name", "words"),
+    [
+        (MINE, "Larges", ["mine.py", "Largest"]),
+        (MINE, "Rules", ["not a subclass"]),
+        ("import nothing_like_it", "Any", ["mine.py:1", "nothing_like_it"]),
+        ("x = 1\ny = (", "Any", ["mine.py:2", "SyntaxError"]),
+        ("x = 1\n\ny = 1 / 0\n", "Any", ["mine.py:3", "ZeroDivisionError"]),
+        (MINE.replace("@dataclass(frozen=True)", ""), "Largest", ["no dataclass"]),
+        (MINE.replace("    @staticmethod\n", ""), "Largest", ["Largest.order", "@staticmethod"]),
+        ("x = 1", "", ["does not say which"]),
+    ],
+)
+def test_what_is_wrong_with_ones_own_file_is_told_with_its_place(tmp_path, source, name, words):
+    file = tmp_path / "mine.py"
+    file.write_text(source)
+    with pytest.raises(InputError) as caught:
+        load_policy(f"{file}:{name}")
+    assert all(part in str(caught.value) for part in words), str(caught.value)

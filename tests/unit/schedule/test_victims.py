@@ -1,0 +1,44 @@
+"""Who makes way: the cheapest to move, or the least deserving, as the rules say."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from berth.cluster.load import load_cluster
+from berth.schedule.policy import Policy, Preempt, Rules
+from berth.simulate.run import Setting, simulate
+from berth.workload.trace import Trace
+
+
+@dataclass(frozen=True)
+class Pushy(Policy):
+    """The third job gains whatever it costs; later victims are dearer and less deserving."""
+
+    by_rank: float = 0.0
+
+    def rules(self):
+        return Rules(steady=True, preempt=Preempt.BY_GAIN, by_rank=bool(self.by_rank))
+
+    @staticmethod
+    def gain(job, here, there, now, my):
+        return 1e9 if job.arrival == 2 else 0.0
+
+    @staticmethod
+    def cost(victim, job, now, my):
+        return 100.0 * victim.arrival
+
+
+@pytest.mark.parametrize(("by_rank", "victim"), [(0.0, 0), (1.0, 1)])
+def test_the_victim_is_the_cheapest_or_the_least_deserving(by_rank, victim):
+    columns = {
+        "job_id": list("abc"),
+        "submit_s": [0.0, 1.0, 2.0],
+        "num_gpu": [8, 8, 8],
+        "duration_s": [10_000.0, 10_000.0, 100.0],
+    }
+    trace = Trace.from_columns(columns, source="test")
+    run = simulate(trace, load_cluster("2x8"), Pushy(by_rank), Setting(network="off"))
+    assert run.records["evictions"].tolist() == [int(victim == 0), int(victim == 1), 0]
+    assert run.records["first_start"][2] == 2.0
