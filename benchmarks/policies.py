@@ -130,7 +130,10 @@ def show_cells(judged: list[Judged], title: str) -> None:
             rows.append(
                 [
                     mix,
-                    *(f"{average([getattr(one, n) for one in mine]):.3f}" for n in ("mean_jct", "p99", "makespan")),
+                    *(
+                        f"{average([getattr(one, n) for one in mine]):.3f}"
+                        for n in ("mean_jct", "p99", "makespan")
+                    ),
                     f"{worst.mean_jct} x{worst.cell.congestion:g} load {worst.cell.load:g} {worst.best}",
                 ]
             )
@@ -210,7 +213,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="two mixes, corners only")
     parser.add_argument("--seeds", type=int, default=5, help="traces per cell")
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--cache", type=Path, default=Path("demo-out/policies"), help="folder of finished runs")
+    parser.add_argument(
+        "--cache", type=Path, default=Path("demo-out/policies"), help="folder of finished runs"
+    )
     parser.add_argument("--cells", action="store_true", help="print every cell")
     parser.add_argument("--json", action="store_true")
     return parser.parse_args()

@@ -27,7 +27,8 @@ class Validator:
         self.promised: dict[int, float] = {}
 
     def __call__(self, world, clock) -> int:
-        if clock[0]["events"] == 0: world.jobs["noted"] = -1.0  # TEMP
+        if clock[0]["events"] == 0:
+            world.jobs["noted"] = -1.0  # TEMP
         self.world, self.now = world, float(clock[0]["now"])
         self.free = self.count_free()
         reasons.bring_up_to_date(world)

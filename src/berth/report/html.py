@@ -23,7 +23,7 @@ from berth.report.plots import played_data, shared_edges
 from berth.report.simulation import best, labels, metrics_of
 from berth.simulate.metrics import Summary
 from berth.simulate.run import Run
-from berth.simulate.timeline import TimerWatch
+from berth.simulate.timeline import TimerWatch, last_end_s
 
 _MOST_DRAWN = 8  # runs with curves of their own
 
@@ -46,6 +46,7 @@ def write_report(path: Path, played: Sequence[Played], notes: Sequence[str]) -> 
     data: dict[str, Any] = {
         "from": float(edges[0]),
         "to": float(edges[-1]),
+        "end": max(float(edges[-1]), *(last_end_s(one.run) for one in played)),
         "devices": run.cluster.devices,
         "tiers": [tier.name for tier in run.cluster.tiers],
         "runs": [

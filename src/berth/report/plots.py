@@ -14,6 +14,7 @@ from berth.simulate.run import Run
 from berth.simulate.timeline import Attempts, TimerWatch
 
 _BINS = 300
+_NEARLY_ALL = 0.99
 _MAP_BINS = 160
 _QUANTILES = 240
 _GANTT_JOBS = 800  # beyond that, those with most GPU time
@@ -24,10 +25,15 @@ Floats = NDArray[np.float64]
 
 
 def shared_edges(runs: Sequence[Run]) -> Floats:
-    """Equal bins of time over all runs, so that their curves can be laid over each other."""
+    """Equal bins of time over all runs, so that their curves can be laid over each other.
+
+    A few jobs that run for weeks after all others would squeeze the curves into a corner: they stop a while
+    after nearly all jobs are over.
+    """
     begin = min(float(run.records["arrival"].min(initial=0.0)) for run in runs)
     end = max(timeline.last_end_s(run) for run in runs)
-    return np.linspace(begin, max(end, begin + 1.0), _BINS + 1)
+    nearly = max(float(np.quantile(run.records["end"], _NEARLY_ALL)) for run in runs)
+    return np.linspace(begin, max(min(end, begin + 1.3 * (nearly - begin)), begin + 1.0), _BINS + 1)
 
 
 def played_data(name: str, run: Run, timers: TimerWatch | None, edges: Floats) -> dict[str, Any]:

@@ -130,7 +130,7 @@ def _tier_mix(result: Summary) -> str:
 
 def labels(policies: Sequence[str]) -> tuple[list[str], list[str]]:
     """Short names for columns, and a legend where constants were left out of them."""
-    short = [policy.split(":", 1)[0].rsplit("/", 1)[-1] for policy in policies]
+    short = [policy.rsplit("/", 1)[-1].split(".py:", 1)[-1].split(":", 1)[0] for policy in policies]
     names: list[str] = []
     legend: list[str] = []
     for policy, name in zip(policies, short, strict=True):

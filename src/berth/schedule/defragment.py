@@ -11,8 +11,8 @@ from __future__ import annotations
 import numpy as np
 
 from berth.compile import kernel
-from berth.schedule.attempt import begin, book, kinds, note, over_quota, restore_s, seat_at, touch
-from berth.schedule.hold import by_end, soonest
+from berth.schedule.attempt import begin, book, note, over_quota, restore_s, seat_at, touch
+from berth.schedule.hold import by_end, kept_from, soonest
 from berth.schedule.place import fill, find, forget, offer_back, take
 from berth.schedule.queue import close_gap
 from berth.schedule.reasons import MADE_ROOM, STEPPED_ASIDE
@@ -59,15 +59,15 @@ def room_by_moving(world: World, row: int, rows: Array, now: float) -> bool:
         return False
     first, last = job.kind, job.kind + 1
     if job.kind < 0:
-        first, last = 0, kinds(world)
+        first, last = 0, world.state[0].kinds
     for kind in range(first, last):
         passed = np.zeros(world.groups.shape[1], np.bool_)
         for _ in range(_TRIED_GROUPS):
-            group = nearly_free(world, kind, job.floor, job.gpus, passed)
+            group = nearly_free(world, row, kind, passed)
             if group < 0:
                 break
             passed[group] = True
-            if vacate(world, kind, job.floor, group, job.gpus, worth, now):
+            if vacate(world, row, kind, group, worth, now):
                 begin(world, row, kind, job.floor, group, now, MADE_ROOM)
                 job.saves = when - now
                 return True
@@ -75,35 +75,37 @@ def room_by_moving(world: World, row: int, rows: Array, now: float) -> bool:
 
 
 @kernel
-def nearly_free(world: World, kind: int, tier: int, gpus: int, passed: Array) -> int:
-    """The group, not passed yet, that holds so many devices and has most of them free."""
+def nearly_free(world: World, row: int, kind: int, passed: Array) -> int:
+    """The group of a job's nearest tier, not passed yet, that could hold it and has most devices free."""
+    gpus, tier = world.jobs[row].gpus, world.jobs[row].floor
     best, most, at = -1, -1, 0
     while at < len(world.hosts):
         number = world.hosts[at].group[tier]
         group = world.groups[tier, number]
         free = group.free[kind]
-        if free > most and not passed[number] and size_of(world, tier, number, kind) >= gpus:
+        if free > most and not passed[number] and size_of(world, row, number, kind) >= gpus:
             best, most = number, free
         at = group.stop
     return best
 
 
 @kernel
-def size_of(world: World, tier: int, group: int, kind: int) -> int:
-    """Devices of one type in a group that are up and not held for somebody."""
-    total = 0
+def size_of(world: World, row: int, group: int, kind: int) -> int:
+    """Devices of one type in a group of a job's nearest tier that are up and not held for another."""
+    tier, total = world.jobs[row].floor, 0
     for at in range(world.groups[tier, group].start, world.groups[tier, group].stop):
         host = world.hosts[at]
-        if host.kind == kind and not host.down and host.hidden == 0:
+        if host.kind == kind and not host.down and not kept_from(world, row, host):
             total += host.size
     return total
 
 
 @kernel
-def vacate(world: World, kind: int, tier: int, group: int, gpus: int, worth: float, now: float) -> bool:
+def vacate(world: World, row: int, kind: int, group: int, worth: float, now: float) -> bool:
     """Moves running jobs out of a group until it holds the gang; if that can't be, nothing has happened."""
-    need = gpus - world.groups[tier, group].free[kind]
-    victims, inside = movable(world, kind, tier, group, now)
+    tier = world.jobs[row].floor
+    need = world.jobs[row].gpus - world.groups[tier, group].free[kind]
+    victims, inside = movable(world, row, kind, group, now)
     new_heads = np.empty(_MOST_MOVES, np.int64)
     new_tiers = np.empty(_MOST_MOVES, np.int64)
     movers = np.empty(_MOST_MOVES, np.int64)
@@ -143,26 +145,26 @@ def vacate(world: World, kind: int, tier: int, group: int, gpus: int, worth: flo
 
 
 @kernel
-def movable(world: World, kind: int, tier: int, group: int, now: float) -> tuple[Array, Array]:
-    """Running jobs that have been still for a while, and how many devices each holds inside a group."""
-    state = world.state[0]
+def movable(world: World, row: int, kind: int, group: int, now: float) -> tuple[Array, Array]:
+    """Running jobs that have been still for a while, and what each holds inside a group that `row` may use."""
+    state, tier = world.state[0], world.jobs[row].floor
     rows = np.empty(state.running, np.int64)
     inside = np.empty(state.running, np.int64)
     count = 0
     for i in range(state.running):
-        row = world.running[i]
-        job = world.jobs[row]
+        job = world.jobs[world.running[i]]
         if now - job.started < _REST_S:
             continue
         entry, held = job.head, 0
         while entry >= 0:
             place = world.places[entry]
             host = world.hosts[place.host]
-            if host.group[tier] == group and host.kind == kind and not host.down:
+            usable = host.kind == kind and not host.down and not kept_from(world, row, host)
+            if usable and host.group[tier] == group:
                 held += place.count
             entry = place.next
         if held > 0:
-            rows[count], inside[count] = row, held
+            rows[count], inside[count] = world.running[i], held
             count += 1
     return rows[:count], inside[:count]
 

@@ -98,7 +98,9 @@ class Rules:
     period_s: float = 0.0  # > 0: who runs is decided anew only so often
     look_ahead: bool = False  # what would idle may be spread over, if `spread` says so
     move_up: float = 0.0  # > 0: a spread job moves to a nearer place if that saves so many times the cost
-    defragment: float = 0.0  # > 0: others step aside for a blocked job if that spares it so many times the cost
+    defragment: float = (
+        0.0  # > 0: others step aside for a blocked job if that spares it so many times the cost
+    )
     hold_after_s: float = math.inf  # the job that has waited longest, once over this, has a place held for it
     min_run_s: float = 0.0  # nobody is evicted sooner (by gain)
     budget_s: float = 0.0  # nor twice within this time

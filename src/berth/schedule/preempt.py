@@ -99,10 +99,11 @@ def take_room(world: World, hooks: Hooks, at: int, gain: float, now: float) -> b
     first, last = job.kind, job.kind + 1
     if job.kind < 0:
         first, last = 0, world.state[0].kinds
-    for kind in range(first, last):
-        if room_for(world, hooks, at, kind, gain, now):
-            return True
-    return False
+    found, kind = False, first
+    while not found and kind < last:
+        found = room_for(world, hooks, at, kind, gain, now)
+        kind += 1
+    return found
 
 
 @kernel

@@ -41,20 +41,19 @@ CODES = {
 }
 
 
-def bring_up_to_date(world: Any) -> None:
-    """Gives those whom the last pass did not come to their reason; to be called before anybody is told one.
+def bring_up_to_date(world: Any, row: int) -> None:
+    """Gives a waiting job to whom the last pass did not come its reason; call it before you tell anybody.
 
-    A pass stops where nobody further down can start. Whom it did not reach waits because too little is free, or
-    because nobody may pass the one ahead.
+    A pass stops where nobody further down can start. Whom it did not reach waits because too little is free,
+    or because nobody may pass the one ahead.
     """
-    jobs, state = world.jobs, world.state[0]
+    job, state = world.jobs[row], world.state[0]
+    if job["noted"] == state["now"]:
+        return
     free = world.groups["free"][-1, 0]
-    for row in world.waiting[state["first"] : state["last"]]:
-        job = jobs[row]
-        if job["noted"] != state["now"]:
-            enough = (free[job["kind"]] if job["kind"] >= 0 else free.max()) >= job["gpus"]
-            job["reason"], job["holds_out"] = (BEHIND if enough else NO_ROOM), job["floor"]
-            job["until"], job["saves"], job["noted"] = math.inf, 0.0, state["now"]
+    enough = (free[job["kind"]] if job["kind"] >= 0 else free.max()) >= job["gpus"]
+    job["reason"], job["holds_out"] = (BEHIND if enough else NO_ROOM), job["floor"]
+    job["until"], job["saves"], job["noted"] = math.inf, 0.0, state["now"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,8 +67,28 @@ def start_reason(world: World, row: int, tier: int) -> int:
     return NEAREST if tier == world.jobs[row].floor else SPREAD
 
 
+@kernel
+def with_held(world: World, row: int, tier: int) -> int:
+    """Free devices of one type, held ones included, in that group of a tier around them that has most."""
+    state, job = world.state[0], world.jobs[row]
+    held = world.groups[state.held_tier, state.held_group]
+    best = 0
+    for kind in range(state.kinds):
+        last, free = -1, 0
+        for at in range(held.start, held.stop):
+            host = world.hosts[at]
+            if host.group[tier] != last:
+                last = host.group[tier]
+                free = world.groups[tier, last].free[kind]
+            if host.kind == kind:
+                free += host.hidden
+            if job.kind < 0 or job.kind == kind:
+                best = max(best, free)
+    return best
+
+
 @inlined
-def free_of_one_kind(world: World, kind: int) -> int:
+def most_free(world: World, kind: int) -> int:
     """Free devices of a type, or of the type that has most."""
     free = world.groups[world.groups.shape[0] - 1, 0].free
     return free[kind] if kind >= 0 else free.max()
@@ -83,10 +103,12 @@ def note_wait(world: World, row: int, reach: int, wake: float) -> None:
     job.saves = job.remaining * (job.slow[wider] - job.slow[reach])
     if over_quota(world, row):
         job.reason = OVER_QUOTA
-    elif free_of_one_kind(world, job.kind) >= job.gpus:
-        job.reason = TOO_SPREAD
-    elif state.held >= 0 and state.held != row and state.free + state.hidden >= job.gpus:
+        return
+    top, held = world.groups.shape[0] - 1, state.held >= 0 and state.hidden > 0
+    if held and state.held != row and with_held(world, row, reach) >= job.gpus:
         job.reason = HELD_FOR_OTHER
+    elif most_free(world, job.kind) >= job.gpus or (held and with_held(world, row, top) >= job.gpus):
+        job.reason = TOO_SPREAD
     else:
         job.reason = NO_ROOM
 
@@ -101,9 +123,15 @@ def walk(world: World, hooks: Hooks, now: float, blocked: int) -> float:
     while i < state.last and state.free + state.hidden >= smallest:
         row = waiting[i]
         reach = reach_of(world, hooks, row, now)
-        kind, tier, group = find_for(world, row, reach, False)
+        mine = state.held == row  # what is held for this very job it may use
+        if mine:
+            unhide(world)
+        kind, tier, group = find_for(world, row, reach, mine)
+        if mine and kind < 0:
+            hide(world)
         i += 1
         if kind >= 0:
+            state.held = -1 if mine else state.held
             begin(world, row, kind, tier, group, now, start_reason(world, row, tier))
             smallest = smallest_demand(world)
             continue

@@ -32,7 +32,7 @@ def new_jobs(count: int) -> Array:
         jobs[name] = -1
     for name in ("doubt", "speed", "slow", "compute"):
         jobs[name] = 1.0
-    jobs["evicted"] = -np.inf
+    jobs["evicted"] = jobs["noted"] = -np.inf
     return jobs
 
 

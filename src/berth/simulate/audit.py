@@ -11,7 +11,7 @@ stated are true; device-seconds, waits and work add up.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import polars as pl
@@ -45,7 +45,13 @@ class AuditReport:
 def audit(run: Run) -> AuditReport:
     """Counts a run again; it must have been made with `Setting(log=True)`."""
     log = event_frame(run)
-    violations = check(log, run.cluster, run.trace, run.setting, run.jobs)
+    state = run.world.state[0]  # a policy may have a price of its own for moving
+    setting = replace(
+        run.setting,
+        eviction_s=float(state["eviction_s"]),
+        eviction_large_s=float(state["eviction_large_s"]),
+    )
+    violations = check(log, run.cluster, run.trace, setting, run.jobs)
     return AuditReport(tuple(violations), len(log), len(run.trace))
 
 
@@ -105,7 +111,7 @@ class _Reader:
             self._wrong("tier", f"it was spread farther than level {widest}, which its user does not allow")
 
     def conserve_work(self, setting: Setting, speeds: dict[str, float]) -> None:
-        """What it worked is what it asked for, and what a lost host made it do again: at most a checkpoint."""
+        """It worked what it asked for, and what a lost host made it do again: at most a checkpoint."""
         story, record = self.story, self.record
         restore_s = setting.eviction_s if story.gpus <= 8 else setting.eviction_large_s
         worked, at_risk, restoring_s = 0.0, 0.0, 0.0

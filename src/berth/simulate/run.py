@@ -18,6 +18,7 @@ from berth.schedule.policy import Policy
 from berth.schedule.view import REFUSED, Array, World
 from berth.schedule.world import new_world
 from berth.simulate.engine import LOG_FULL, OVER, advance
+from berth.simulate.faults import check_faults
 from berth.simulate.jobs import Jobs, read_jobs
 from berth.simulate.view import CLOCK, FAULT, FLOW, LOG, LOG_PLACE, OFF, SHARED, STATIC, Course, Net
 from berth.workload.mix import Mix, load_mix
@@ -81,6 +82,7 @@ def simulate(
     """
     setting = setting or Setting()
     policy = policy.prepare(trace)
+    check_faults(setting.faults, cluster)
     fabric = Fabric(cluster, setting.congestion)
     jobs = read_jobs(
         trace,

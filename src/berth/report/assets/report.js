@@ -222,7 +222,7 @@ const MOST_ROWS = 50;
 const fromInput = document.getElementById("gantt-from"), lengthInput = document.getElementById("gantt-length");
 
 function ganttWindow() {
-  const span = data.to - data.from;
+  const span = data.end - data.from;
   const length = span * 2000 ** (Number(lengthInput.value) / 100 - 1);
   const from = data.from + (span - length) * Number(fromInput.value) / 1000;
   document.getElementById("gantt-from-text").textContent = duration(from);
@@ -293,7 +293,8 @@ const ganttOf = choices("gantt-of", drawGantt, named);
 
 function start() {
   // The window opens where most jobs wait, as wide as the rows allow.
-  const queue = data.runs[0].queue, middle = (queue.indexOf(Math.max(...queue)) + 0.5) / bins;
+  const queue = data.runs[0].queue, peak = (queue.indexOf(Math.max(...queue)) + 0.5) / bins;
+  const middle = peak * (data.to - data.from) / (data.end - data.from);
   for (let step = 90; step >= 20; step -= 5) {
     const length = 2000 ** (step / 100 - 1);
     lengthInput.value = step;
@@ -302,6 +303,11 @@ function start() {
   }
   fromInput.addEventListener("input", drawGantt);
   lengthInput.addEventListener("input", drawGantt);
+  if (data.to < data.end) {
+    for (const place of document.querySelectorAll(".until")) {
+      place.textContent = `Shown until ${duration(data.to)}; the last job ended at ${duration(data.end)}.`;
+    }
+  }
   draw();
   let waiting = 0;
   window.addEventListener("resize", () => { cancelAnimationFrame(waiting); waiting = requestAnimationFrame(draw); });
