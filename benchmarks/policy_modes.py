@@ -63,7 +63,7 @@ class Mode(Policy):
     @staticmethod
     def wake(job: Any, now: float, my: Any) -> float:
         """The next timer of a job that waits; the next limit of one that runs."""
-        if job.state == 2:
+        if job.head >= 0:
             if my.rank == 0:
                 return math.inf
             limit = my.first_limit if job.attained < my.first_limit else my.second_limit

@@ -15,7 +15,7 @@ from berth.testing.builders import cluster, jobs
 from berth.testing.policies import EXERCISES
 from berth.testing.strategies import scenarios
 
-HOLDS = {"backfill", "near-backfill", "look-ahead", "everything"}
+HOLDS = {"backfill", "near-backfill", "look-ahead", "everything", "step-aside"}
 
 
 class Validator:
@@ -27,13 +27,11 @@ class Validator:
         self.promised: dict[int, float] = {}
 
     def __call__(self, world, clock) -> int:
-        if clock[0]["events"] == 0:
-            world.jobs["noted"] = -1.0  # TEMP
         self.world, self.now = world, float(clock[0]["now"])
         self.free = self.count_free()
-        reasons.bring_up_to_date(world)
         for row, job in enumerate(world.jobs):
             if job["state"] == WAITING:
+                reasons.bring_up_to_date(world, row)
                 self.waits(row, job)
             elif job["state"] == RUNNING and job["started"] == self.now:
                 self.starts(row, job)

@@ -32,7 +32,8 @@ def decide(world: World, hooks: Hooks, now: float) -> float:
     if state.first < state.last:
         if not state.steady:
             refresh_keys(world, hooks, now)
-        if state.hold_after_s < math.inf:
+        # where order preempts, who has waited long takes the place of equals: nothing need be held
+        if state.hold_after_s < math.inf and state.preempt != BY_ORDER:
             hold_for_longest(world, hooks, now)
         wake = fill_places(world, hooks, now)
         if state.defragment > 0 and state.first < state.last:

@@ -1,4 +1,4 @@
-"""Machines that fail and are repaired, or are drained for a while: drawn once, from a seed, as a list in time.
+"""Machines that fail and are repaired, or are drained for a while: drawn once, from a seed, in order of time.
 
 Each machine has a random stream of its own, so the others' faults stay as they were when a machine is added
 or a drain is planned. Times between failures and times to repair are exponential. Every failure comes with
@@ -89,7 +89,7 @@ def horizon_of(trace: Trace, cluster: Cluster) -> float:
 
 
 def check_faults(faults: Array, cluster: Cluster) -> None:
-    """Refuses faults that the event loop can't play: unknown machines, times out of order, ends of nothing."""
+    """Refuses faults that can't be played: unknown machines, times out of order, ends of nothing."""
     if not len(faults):
         return
     if not np.isfinite(faults["time"]).all() or (np.diff(faults["time"]) < 0).any():

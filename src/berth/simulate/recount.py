@@ -141,8 +141,10 @@ class Recount:
         before = story.attempts[-1].tier
         self._stand_up(event, story)
         self._sit(event, story)
-        if event["reason"] == "moved-up" and not story.attempts[-1].tier < before:
-            self._wrong(event["job"], "reason", "it moved up to a place that is no nearer")
+        self._reasons[event["reason"]] += 1
+        farthest = {"moved-up": before - 1, "stepped-aside": before}.get(event["reason"], -1)
+        if story.attempts[-1].tier > farthest:
+            self._wrong(event["job"], "reason", f"{event['reason']}, but its new place is no nearer")
 
     def _evicted(self, event: dict[str, Any]) -> None:
         story = self._story(event)
@@ -255,7 +257,7 @@ class Recount:
     def _close_moment(self) -> None:
         """What belongs together must have happened together."""
         reasons = self._reasons
-        if bool(reasons["made-room"]) != bool(reasons["made-way"]):
+        if bool(reasons["made-room"]) != bool(reasons["made-way"] + reasons["stepped-aside"]):
             self._wrong("log", "reason", "somebody made way and nobody had room made for it, or the reverse")
         if reasons["outranked"] and not reasons["start"]:
             self._wrong("log", "reason", "somebody was outranked, and nobody took the place")

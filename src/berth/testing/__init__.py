@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from berth.testing.builders import cluster as cluster
     from berth.testing.builders import faults as faults
     from berth.testing.builders import jobs as jobs
-    from berth.testing.check import PolicyFault as PolicyFault
+    from berth.testing.check import PolicyError as PolicyError
     from berth.testing.check import check_policy as check_policy
     from berth.testing.scenario import Scenario as Scenario
 
 _HOME = {
-    "PolicyFault": "check",
+    "PolicyError": "check",
     "Scenario": "scenario",
     "check_policy": "check",
     "cluster": "builders",
@@ -26,6 +26,6 @@ _HOME = {
     "jobs": "builders",
 }
 
-__all__ = ["PolicyFault", "Scenario", "check_policy", "cluster", "faults", "jobs"]
+__all__ = ["PolicyError", "Scenario", "check_policy", "cluster", "faults", "jobs"]
 
 __getattr__ = exports(__name__, _HOME)

@@ -12,12 +12,12 @@ from berth.simulate.run import Run, Setting, simulate
 from berth.workload.trace import Trace
 
 
-class PolicyFault(AssertionError):
+class PolicyError(AssertionError):
     """A policy broke something that must always hold."""
 
 
 def check_policy(policy: Policy, trace: Trace, cluster: Cluster, setting: Setting | None = None) -> Run:
-    """Runs a policy twice, with a log, and audits it; returns the run, or raises `PolicyFault`.
+    """Runs a policy twice, with a log, and audits it; returns the run, or raises `PolicyError`.
 
     Every job that fits the cluster must finish, the recount of the log must find nothing wrong, and both
     runs must do the same at every moment.
@@ -26,10 +26,10 @@ def check_policy(policy: Policy, trace: Trace, cluster: Cluster, setting: Settin
     run = simulate(trace, cluster, policy, logged)
     report = audit(run)
     if report.violations:
-        raise PolicyFault(str(report))
+        raise PolicyError(str(report))
     again = simulate(trace, cluster, policy, logged)
     if digest(event_frame(run)) != digest(event_frame(again)):
-        raise PolicyFault(
+        raise PolicyError(
             "two runs of the same trace differ: does the policy read anything but its arguments?"
         )
     return run

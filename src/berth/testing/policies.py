@@ -203,7 +203,7 @@ class LookAhead(Policy):
     @staticmethod
     def gain(job: Any, here: float, there: float, now: float, my: Any) -> float:
         """As if distance cost a tenth, so that it moves also where the network is free."""
-        return job.remaining * (here - there + 0.1)
+        return float(job.remaining * (here - there + 0.1))
 
 
 @dataclass(frozen=True)
@@ -229,6 +229,29 @@ class Everything(LookAhead):
         return 0.01 * victim.remaining
 
 
+@dataclass(frozen=True)
+class StepAside(NearestOnly):
+    """Waits for the nearest place, and has others step aside to make it."""
+
+    def rules(self) -> Rules:
+        """Others move if that spares half of what it costs them; gangs go where most is free."""
+        return Rules(steady=True, defragment=0.5, hold_after_s=400.0, emptiest=True)
+
+
+@dataclass(frozen=True)
+class SparesEquals(Policy):
+    """Small jobs before large ones; nobody is evicted for one of the same size."""
+
+    def rules(self) -> Rules:
+        """By order, but not among equals."""
+        return Rules(steady=True, preempt=Preempt.BY_ORDER, spares_equals=True)
+
+    @staticmethod
+    def order(job: Any, now: float, my: Any) -> float:
+        """By size."""
+        return float(job.gpus)
+
+
 EXERCISES: dict[str, Policy] = {
     "strict": Strict(),
     "fit-first": FitFirst(),
@@ -243,4 +266,6 @@ EXERCISES: dict[str, Policy] = {
     "by-gain": ByGain(),
     "look-ahead": LookAhead(),
     "everything": Everything(),
+    "step-aside": StepAside(),
+    "spares-equals": SparesEquals(),
 }

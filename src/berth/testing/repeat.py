@@ -1,4 +1,4 @@
-"""Repeats one scenario: `python -m berth.testing.repeat '<json>'` prints its log and what is wrong with it."""
+"""Repeats a scenario: `python -m berth.testing.repeat '<json>'` prints its log and what is wrong with it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from berth.simulate.audit import audit
 from berth.simulate.events import event_frame
 from berth.simulate.run import simulate
 from berth.testing.builders import cluster, jobs
-from berth.testing.policies import EXERCISES
 from berth.testing.scenario import Scenario
 
 
@@ -23,7 +22,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     scenario = Scenario.from_json(given[0])
     trace, machines = jobs(scenario.jobs), cluster(scenario.cluster)
-    run = simulate(trace, machines, EXERCISES[scenario.policy], scenario.setting())
+    run = simulate(trace, machines, scenario.named_policy(), scenario.setting())
     columns = ["time_s", "event", "job", "machine", "tier", "reason", "gpus", "places"]
     with pl.Config(tbl_rows=-1, tbl_cols=-1, tbl_width_chars=110, tbl_hide_dataframe_shape=True):
         print(event_frame(run).select(columns).with_columns(pl.col("places").list.join(" ")))

@@ -7,6 +7,7 @@ import shlex
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from berth.schedule.policies.registry import load_policy
 from berth.schedule.policy import Policy
 from berth.simulate.run import Run, Setting
 from berth.testing.builders import ClusterText, cluster, faults, jobs
@@ -46,8 +47,13 @@ class Scenario:
 
     def run(self, policy: Policy | None = None) -> Run:
         """Plays it and checks all that must hold; raises where something does not."""
-        chosen = policy or EXERCISES[self.policy]
-        return check_policy(chosen, jobs(self.jobs), cluster(self.cluster), self.setting())
+        return check_policy(
+            policy or self.named_policy(), jobs(self.jobs), cluster(self.cluster), self.setting()
+        )
+
+    def named_policy(self) -> Policy:
+        """One of the exercises, or one that berth knows by name."""
+        return EXERCISES.get(self.policy) or load_policy(self.policy)
 
     def to_json(self) -> str:
         """One line."""

@@ -53,7 +53,7 @@ def _clusters(draw: Any, calm: bool) -> ClusterText:
     sizes = st.integers(1, 8)
     level: st.SearchStrategy[Any] = sizes
     if not calm and draw(st.sampled_from([False, False, True])):
-        level = _TYPES.flatmap(lambda names: st.fixed_dictionaries({name: sizes for name in names}))
+        level = _TYPES.flatmap(lambda names: st.fixed_dictionaries(dict.fromkeys(names, sizes)))
     for _ in range(draw(st.integers(0, 3))):
         level = st.lists(level, min_size=1, max_size=3)
     return draw(level)

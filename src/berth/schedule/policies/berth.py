@@ -1,4 +1,21 @@
-"""berth's own policy: nobody chooses timers; what runs now says how long a wait will be."""
+"""berth's own policy: nobody chooses timers. How long a wait will be is read from what runs now.
+
+The order is the user's choice (first come, or least attained service). The rule is about places:
+
+1. Everyone, most deserving first, who fits at the nearest tier that can ever hold it starts there.
+2. For the first few who do not, though enough devices are free: running jobs step aside, each to a place no
+   farther than its own, if the wait that this spares is worth `defragment` times what restoring them costs.
+   The wait is the look-ahead wait: until enough of what runs inside one group of that tier has ended.
+3. Over devices that would idle now a job may spread if what the distance costs it, remaining work times the
+   extra slow-down there, is below `share` of its look-ahead wait.
+4. A spread job moves to a nearer place that has opened if that saves `move_up` times what moving costs.
+5. Nobody waits for ever. Without preemption the job that has waited longest, once over `patience_s`, has the
+   soonest free group held for it, and only those who end in time may use it meanwhile. With preemption a job
+   displaces running ones of a lower queue at once, and equals that came later only after `patience_s`.
+
+Remaining times need not be exact: only the comparisons of 2 to 4 use them, and an error makes a job wait or
+spread when it should not have, never wait for ever.
+"""
 
 from __future__ import annotations
 
@@ -15,40 +32,39 @@ FIRST_LIMIT_GPU_S, SECOND_LIMIT_GPU_S = 3250.0, 7200.0  # the queues of Tiresias
 class Rank(IntEnum):
     """Who goes first."""
 
-    FIFO = 0  # who came first
-    LAS = 1  # who has had least GPU-time, in three queues; the others make way (2D-LAS)
+    FIFO = 0  # who came first; nobody is evicted
+    LAS = 1  # who has had least GPU-time, in three queues; lower queues make way (2D-LAS)
 
 
 @dataclass(frozen=True)
 class Berth(Policy):
-    """Wait for a near place as long as that is cheaper, by the running jobs' expected ends."""
+    """Waits for a near place while that is cheaper, by the expected ends of what runs."""
 
-    share: float = 0.5
-    move_up: float = 2.0
-    hold_after_s: float = 3600.0
-    defragment: float = 2.0
+    share: float = 0.5  # of the look-ahead wait that spreading may cost; 0: never spread
+    move_up: float = 2.0  # times the cost of moving that a nearer place must save; 0: never move
+    defragment: float = 2.0  # times the cost of stepping aside that a wait must be worth; 0: never
+    patience_s: float = 12 * 3600.0  # of waiting, before a place is held or taken from equals
     rank: Rank = Rank.FIFO
-    spares_equals: float = 1.0
-    first_limit: float = FIRST_LIMIT_GPU_S
+    first_limit: float = FIRST_LIMIT_GPU_S  # GPU-seconds attained, below which a job is in the first queue
     second_limit: float = SECOND_LIMIT_GPU_S
 
     def rules(self) -> Rules:
-        """Look ahead, move up, hold."""
+        """Step aside, look ahead, move up, bounded waits; preemption only where the order asks for it."""
         las = self.rank == Rank.LAS
         return Rules(
             steady=True,
-            look_ahead=True,
+            look_ahead=self.share > 0,
             move_up=self.move_up,
-            hold_after_s=self.hold_after_s,
             defragment=self.defragment,
+            hold_after_s=self.patience_s,
             wakes=las,
-            spares_equals=bool(self.spares_equals),
+            spares_equals=True,
             preempt=Preempt.BY_ORDER if las else Preempt.NEVER,
         )
 
     @staticmethod
     def order(job: Any, now: float, my: Any) -> float:
-        """First come, or least served."""
+        """First come; or the queue of what it has attained, then first come."""
         if my.rank == 0:
             return job.arrival
         if job.attained < my.first_limit:
@@ -57,8 +73,8 @@ class Berth(Policy):
 
     @staticmethod
     def wake(job: Any, now: float, my: Any) -> float:
-        """When a running job sinks a queue."""
-        if job.state != 2 or my.rank == 0:
+        """When a running job sinks to the next queue; only they are asked, as waiting ones keep theirs."""
+        if job.head < 0 or my.rank == 0:
             return math.inf
         limit = my.first_limit if job.attained < my.first_limit else my.second_limit
         at = job.touched + (limit - job.attained) / job.gpus
@@ -71,5 +87,5 @@ class Berth(Policy):
 
     @staticmethod
     def spread(job: Any, tier: int, wait: float, now: float, my: Any) -> int:
-        """Whether running spread loses less than a share of the wait."""
+        """1 if running at `tier` costs less than a share of the wait for the nearest place."""
         return 1 if job.remaining * (job.slow[tier] - job.slow[job.floor]) < my.share * wait else 0
