@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
+from berth.schedule.policies.registry import policy_names
 from berth.testing import Scenario
+from berth.testing.policies import EXERCISES
 from berth.testing.strategies import scenarios
 
 
@@ -27,7 +30,7 @@ def test_whatever_happens_everything_adds_up_and_happens_again(scenario):
 
 
 @pytest.mark.slow
-@given(scenarios())
+@given(scenarios(st.sampled_from(sorted({*EXERCISES, *policy_names()}))))
 @settings(max_examples=1500, **COMMON)
 def test_the_same_with_many_more(scenario):
     plays_out(scenario)

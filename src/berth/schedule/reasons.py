@@ -13,6 +13,7 @@ from typing import Any
 
 from berth.units import format_seconds
 
+_STOP = 1  # see policy.Blocked
 NONE = 0
 NO_ROOM, TOO_SPREAD, OVER_QUOTA, BEHIND, HELD_FOR_OTHER, LOOKS_AHEAD = 1, 2, 3, 4, 5, 6
 NEAREST, SPREAD, CHEAPER_THAN_WAITING, BACKFILLED = 10, 11, 12, 13
@@ -45,14 +46,18 @@ def bring_up_to_date(world: Any, row: int) -> None:
     """Gives a waiting job to whom the last pass did not come its reason; call it before you tell anybody.
 
     A pass stops where nobody further down can start. Whom it did not reach waits because too little is free,
-    or because nobody may pass the one ahead.
+    because nobody may pass the one ahead, or because devices came free only at the end of the pass: then
+    nothing has been decided yet.
     """
     job, state = world.jobs[row], world.state[0]
     if job["noted"] == state["now"]:
         return
     free = world.groups["free"][-1, 0]
-    enough = (free[job["kind"]] if job["kind"] >= 0 else free.max()) >= job["gpus"]
-    job["reason"], job["holds_out"] = (BEHIND if enough else NO_ROOM), job["floor"]
+    if (free[job["kind"]] if job["kind"] >= 0 else free.max()) < job["gpus"]:
+        job["reason"] = NO_ROOM
+    else:
+        job["reason"] = BEHIND if state["blocked"] == _STOP else NONE
+    job["holds_out"] = job["floor"]
     job["until"], job["saves"], job["noted"] = math.inf, 0.0, state["now"]
 
 

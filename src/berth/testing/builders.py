@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
+import polars as pl
 
 from berth.cluster.catalogue import UNNAMED, device_type
 from berth.cluster.model import Cluster, Machine
@@ -30,7 +32,9 @@ def jobs(rows: Sequence[Sequence[Any]]) -> Trace:
         "duration_s": [float(row[2]) for row in rows],
         "model": [row[3] if len(row) > 3 else None for row in rows],
     }
-    return Trace.from_columns(columns, source="test")
+    trace = Trace.from_columns(columns, source="test")  # counts from the first arrival
+    first_s = min(columns["submit_s"])
+    return replace(trace, frame=trace.frame.with_columns(pl.col("submit_s") + first_s))
 
 
 def cluster(text: ClusterText) -> Cluster:

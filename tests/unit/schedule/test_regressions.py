@@ -1,0 +1,214 @@
+"""Mistakes that schedulers in the field have made, each as a scenario small enough to follow by hand."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import polars as pl
+import pytest
+
+from berth.errors import InputError
+from berth.schedule.policy import Policy, Preempt, Rules
+from berth.simulate.events import event_frame
+from berth.simulate.run import Setting, simulate
+from berth.testing import check_policy, cluster, faults, jobs
+from berth.testing.policies import EXERCISES, Delay, Rounds
+
+
+def play(policy: Policy | str, machines: object, rows: list, **setting: Any) -> pl.DataFrame:
+    """The audited log of a small scenario in which the network and evictions cost nothing."""
+    chosen = EXERCISES[policy] if isinstance(policy, str) else policy
+    values = {"network": "off", "eviction_s": 0.0, "eviction_large_s": 0.0, **setting}
+    return event_frame(check_policy(chosen, jobs(rows), cluster(machines), Setting(**values)))
+
+
+def events(log: pl.DataFrame, event: str) -> list[tuple[float, str]]:
+    return log.filter(pl.col("event") == event).select("time_s", "job").rows()
+
+
+def starts(log: pl.DataFrame) -> list[tuple[float, str, list[str]]]:
+    return log.filter(pl.col("event") == "started").select("time_s", "job", "places").rows()
+
+
+@dataclass(frozen=True)
+class GangsGain(Policy):
+    """Gangs have single devices moved out of their way; nobody is spread."""
+
+    patience_s: float = 0.0
+
+    def rules(self) -> Rules:
+        return Rules(
+            steady=True, preempt=Preempt.BY_GAIN, margin=1.0, min_run_s=1.0, budget_s=self.patience_s
+        )
+
+    @staticmethod
+    def reach(job: Any, now: float, my: Any) -> int:
+        return job.floor
+
+    @staticmethod
+    def gain(job: Any, here: float, there: float, now: float, my: Any) -> float:
+        return 1000.0 if job.gpus > 1 else 0.0
+
+    @staticmethod
+    def cost(victim: Any, job: Any, now: float, my: Any) -> float:
+        return 1.0 if victim.gpus < job.gpus else math.inf
+
+
+def test_two_preemptors_never_count_the_same_victim():
+    # Both gangs would fit if each could have the place of the same victims.
+    log = play(GangsGain(), [4], [(0, 1, 500), (0, 1, 500), (0, 2, 500), (10, 3, 50), (10, 3, 50)])
+    assert [job for time, job, _ in starts(log) if time == 10.0] == ["j3"]
+    assert [job for time, job in events(log, "evicted") if time == 10.0] == ["j0", "j1", "j2"]
+
+
+def test_capacity_that_shrinks_under_running_jobs_is_never_handed_out():
+    # m0 is drained while j0 holds half of it and the other half is free: nothing more may start there.
+    rows = [(0, 2, 100), (0, 4, 100), (10, 2, 10), (150, 4, 10)]
+    down = faults([(5, 0, "drain"), (200, 0, "undrain")])
+    log = play("fit-first", [4, 4], rows, faults=down)
+    assert starts(log)[2:] == [(100.0, "j2", ["m1:2"]), (150.0, "j3", ["m1:4"])]
+
+
+def test_a_job_on_a_drained_machine_is_not_evicted_by_reconsidering():
+    # j0 is the least deserving and offers its place to j2; that is on a drained machine, so it keeps it.
+    down = faults([(5, 1, "drain"), (300, 1, "undrain")])
+    log = play("least-left", [4, 4], [(0, 4, 200), (0, 4, 100), (20, 4, 20)], faults=down)
+    assert starts(log)[1] == (0.0, "j0", ["m1:4"])
+    assert events(log, "evicted") == [(20.0, "j1")]
+
+
+def test_a_freed_share_is_not_stolen_and_nobody_thrashes():
+    # Both gangs want the machine; each could evict the other for ever. The budget ends it.
+    @dataclass(frozen=True)
+    class Greedy(GangsGain):
+        @staticmethod
+        def cost(victim: Any, job: Any, now: float, my: Any) -> float:
+            return 1.0
+
+    arrivals = [(float(at), 1, 1.0) for at in range(2, 200, 2)]  # so that there is always an event
+    log = play(Greedy(patience_s=3600.0), [4], [(0, 4, 100), (1, 4, 100), *arrivals])
+    evicted = [job for _, job in events(log, "evicted")]
+    assert max(evicted.count(job) for job in ("j0", "j1")) <= 1
+
+
+def test_what_is_held_for_one_is_not_taken_by_who_moves_up():
+    # j2 is spread over both machines. At 300 s m0 has room for it, but m0 is held for j3, which has waited
+    # longest and can start there when j2 ends.
+    rows = [(0, 3, 300), (0, 3, 10_000), (0, 2, 1000), (1, 4, 100)]
+    log = play("look-ahead", [4, 4], rows, eviction_s=40.0)
+    assert sorted(starts(log)[2][2]) == ["m0:1", "m1:1"]
+    assert events(log, "moved") == []
+    assert starts(log)[3] == (1000.0, "j3", ["m0:4"])
+
+
+def test_who_preempts_is_placed_where_it_preempted():
+    # Devices are free in the other rack too; the gang that evicts must start inside the rack it emptied.
+    rows = [(0, 1, 900), (0, 1, 900), (0, 3, 900), (0, 3, 900), (10, 8, 100)]
+    log = play(GangsGain(), [[4, 4], [4, 4]], rows)
+    time, job, places = starts(log)[4]
+    assert (time, job) == (10.0, "j4")
+    racks = {{"m0": 0, "m1": 0, "m2": 1, "m3": 1}[place.split(":")[0]] for place in places}
+    assert len(racks) == 1
+    assert log.filter((pl.col("job") == "j4") & (pl.col("event") == "started"))["tier"].to_list() == ["rack"]
+
+
+def test_one_member_that_finds_a_place_does_not_hold_it_for_its_gang():
+    # Two devices are free, the gang asks for four: it holds nothing, and a single device passes.
+    log = play("fit-first", [4], [(0, 2, 100), (1, 4, 100), (2, 1, 10)])
+    assert starts(log) == [(0.0, "j0", ["m0:2"]), (2.0, "j2", ["m0:1"]), (100.0, "j1", ["m0:4"])]
+
+
+def test_two_gangs_never_wait_for_each_other():
+    # Each would get half of the devices and wait for the other half for ever.
+    log = play("fit-first", [2, 2], [(0, 4, 10), (0, 4, 10)])
+    assert [(time, job) for time, job, _ in starts(log)] == [(0.0, "j0"), (10.0, "j1")]
+
+
+@pytest.mark.parametrize("policy", ["least-left", "everything", "rounds", "two-queues"])
+def test_a_gang_that_is_evicted_leaves_whole_and_comes_back_whole(policy):
+    # The audit in `play` counts every device; here it only matters that evictions of gangs do happen.
+    rows = [(0, 6, 400), (30, 4, 60), (60, 2, 20), (61, 8, 30), (300, 6, 10)]
+    log = play(policy, [4, 4], rows, eviction_s=5.0)
+    for row in log.filter(pl.col("event") == "started").iter_rows(named=True):
+        assert sum(int(place.split(":")[1]) for place in row["places"]) == row["gpus"]
+    assert set(log.filter(pl.col("event") == "finished")["job"]) == {"j0", "j1", "j2", "j3", "j4"}
+
+
+def test_devices_of_unknown_distance_are_never_near():
+    # Machines of one device each and nothing known between them: a gang is spread, and says so.
+    log = play("nearest-only", [1, 1, 1, 1], [(0, 2, 10)])
+    assert log.filter(pl.col("event") == "started")["tier"].to_list() == ["network"]
+    # Where a real near place exists, it comes first, however the machines are sorted.
+    log = play("fit-first", [[1], [1], [2]], [(0, 2, 10)])
+    assert starts(log)[0][2] == ["m2:2"]
+
+
+def test_a_refused_offer_does_not_reset_the_timer():
+    # j2 holds out 300 s for one machine. Offers of two halves come at 20, 40, ... and are refused; it must
+    # still take the first one after 300 s, not 300 s after the last refusal.
+    halves = [(float(at), 1, 9.0) for at in range(20, 400, 20)]
+    rows = [(0, 3, 1000), (0, 3, 1000), (10, 2, 100), *halves]
+    log = play(Delay(first_s=300.0), [4, 4], rows)
+    assert [time for time, job, _ in starts(log) if job == "j2"] == [310.0]
+
+
+def test_the_same_timer_fires_by_itself_when_nothing_else_happens():
+    log = play(Delay(first_s=300.0), [4, 4], [(0, 3, 1000), (0, 3, 1000), (10, 2, 100)])
+    assert [time for time, job, _ in starts(log) if job == "j2"] == [310.0]
+
+
+@pytest.mark.parametrize("policy", ["least-left", "rounds", "everything", "delay", "backfill"])
+def test_a_job_that_no_longer_fits_anywhere_is_an_error_and_not_a_hang(policy):
+    setting = Setting(network="off", faults=faults([(5, 0, "fail")]))
+    with pytest.raises(InputError, match="1 jobs can never start"):
+        simulate(jobs([(0, 2, 50), (10, 4, 10)]), cluster([4, 2]), EXERCISES[policy], setting)
+
+
+@dataclass(frozen=True)
+class Impatient(Policy):
+    """Asks to be woken at a moment that is past: a natural slip, and once an endless loop."""
+
+    @staticmethod
+    def wake(job: Any, now: float, my: Any) -> float:
+        return job.arrival
+
+
+def test_a_moment_that_is_past_wakes_nobody():
+    assert len(starts(play(Impatient(), [2], [(0, 2, 100), (1, 2, 100)]))) == 2
+
+
+def test_a_moment_that_is_now_but_for_rounding_comes_once():
+    # 0.1 x 3 is not 0.3: the timer of j1 runs out a hair after the moment it asked for.
+    log = play(Delay(first_s=0.2), [2, 2], [(0, 1, 9.0), (0, 1, 9.0), (0.1, 2, 1.0)])
+    assert starts(log)[2][1] == "j2"
+
+
+def test_rounds_go_on_by_the_clock_whatever_the_period():
+    log = play(Rounds(period_s=0.1), [1], [(0, 1, 2.0), (0, 1, 2.0)])
+    assert len(events(log, "finished")) == 2
+
+
+def test_mixed_devices_are_not_added_up_to_hold_a_place():
+    # m0 has four devices of each of two types: no place for a gang of eight, now or ever. m1 is held instead,
+    # and single devices go on using m0.
+    machines = [{"V100": 4, "P100": 4}, {"V100": 8}]
+    rows = [(0, 8, 100), (1, 8, 100), (2, 1, 500), (3, 4, 500)]
+    log = play("near-backfill", machines, rows)
+    assert [(time, job) for time, job, _ in starts(log)] == [
+        (0.0, "j0"),
+        (2.0, "j2"),
+        (3.0, "j3"),
+        (100.0, "j1"),
+    ]
+
+
+def test_restoring_that_is_cut_short_costs_only_what_it_took():
+    # j0 is evicted at 10, restores from 20 on for 40 s, and is evicted again after 5 s of it.
+    rows = [(0, 1, 100), (10, 1, 10), (25, 1, 10)]
+    run = check_policy(
+        EXERCISES["least-left"], jobs(rows), cluster([1]), Setting(network="off", eviction_s=40.0, log=True)
+    )
+    assert run.records["lost"].tolist() == [45.0, 0.0, 0.0]
+    assert run.records["end"].tolist() == [165.0, 20.0, 35.0]
