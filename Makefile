@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable
 
-.PHONY: help demo test check lint format bench bench-network docs clean
+.PHONY: help demo test check lint format bench bench-network bench-policies docs clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -45,10 +45,13 @@ format: $(VENV)/.dev ## let ruff mend what it can
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
-bench: bench-network ## every benchmark
+bench: bench-network bench-policies ## every benchmark
 
 bench-network: $(VENV)/.dev ## the network model against measured step times and contention
 	@$(BIN)/python benchmarks/network.py
+
+bench-policies: $(VENV)/.dev ## berth's own policy against the fixed modes: does it keep its promise?
+	@$(BIN)/python benchmarks/policies.py
 
 docs: $(VENV)/.dev ## build the documentation into site/
 	@$(BIN)/python docs/generate.py

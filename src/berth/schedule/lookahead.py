@@ -78,7 +78,7 @@ def hold_for_longest(world: World, hooks: Hooks, now: float) -> None:
         state.first += 1
         return
     when, group, extra = soonest(world, row, job.floor, by_end(world, now), now)
-    if group >= 0 and when < math.inf:
+    if group >= 0 and when - now <= state.hold_share * (now - job.since):
         hold(world, row, job.floor, group, when, extra)
         job.reserved = group
 

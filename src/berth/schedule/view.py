@@ -165,6 +165,7 @@ STATE = np.dtype(  # one record: counters, and the rules of the policy that are 
         ("budget_s", "f8"),
         ("margin", "f8"),
         ("hold_after_s", "f8"),
+        ("hold_share", "f8"),
     ],
     align=True,
 )
