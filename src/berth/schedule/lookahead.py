@@ -6,8 +6,6 @@ running spread is the policy's word (`spread`).
 
 from __future__ import annotations
 
-import math
-
 from berth.compile import kernel
 from berth.schedule.attempt import begin, find_for
 from berth.schedule.hold import by_end, hold, soonest

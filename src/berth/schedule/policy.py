@@ -25,7 +25,7 @@ from collections import namedtuple
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from enum import IntEnum
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import from_dtype, njit, types
@@ -91,7 +91,9 @@ class Rules:
     period_s: float = 0.0  # > 0: who runs is decided anew only so often
     look_ahead: bool = False  # what would idle may be spread over, if `spread` says so
     move_up: float = 0.0  # > 0: a spread job moves to a nearer place if that saves so many times the cost
-    defragment: float = 0.0  # > 0: others step aside for a blocked job if that spares it so many times the cost
+    defragment: float = (
+        0.0  # > 0: others step aside for a blocked job if that spares it so many times the cost
+    )
     hold_after_s: float = math.inf  # the job that has waited longest, once over this, has a place held for it
     hold_share: float = math.inf  # ... if that comes free within such a share of its wait so far
     min_run_s: float = 0.0  # nobody is evicted sooner (by gain)

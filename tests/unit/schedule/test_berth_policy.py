@@ -85,7 +85,9 @@ STREAM = [(30.0 * i, 4, 400) for i in range(600)]
 @pytest.mark.parametrize("rank", list(Rank))
 def test_a_large_job_is_not_passed_over_for_ever(rank):
     patience_s = 1800.0
-    records, log = play([*STREAM, (100, 16, 100)], Berth(patience_s=patience_s, hold_after_s=patience_s, rank=rank))
+    records, log = play(
+        [*STREAM, (100, 16, 100)], Berth(patience_s=patience_s, hold_after_s=patience_s, rank=rank)
+    )
     large = records[records["gpus"] == 16][0]
     if rank == Rank.FIFO:
         assert large["first_start"] - large["arrival"] <= patience_s + 2 * 400
