@@ -25,7 +25,7 @@ from scipy import stats
 
 from berth.report.terminal import console, print_json, table
 from berth.schedule.policies.berth import Rank
-from policy_sweep import CLUSTER, FIGURES, MIXES, OWN, UNSURE, Cell, Results, cells, sweep
+from policy_sweep import CLUSTER, FIGURES, FIRST_SEED, MIXES, OWN, UNSURE, Cell, Results, cells, sweep
 
 WITHIN, BETTER_BY, WORSE_BY = 0.02, 0.05, 0.10
 HARD_MIXES = ("odd sizes", "large jobs")
@@ -51,7 +51,7 @@ class Ratio:
         return cls(float(np.exp(middle)), float(np.exp(middle - half)), float(np.exp(middle + half)))
 
     def __str__(self) -> str:
-        return f"{self.mean:.3f} ({self.low:.3f}-{self.high:.3f})"
+        return f"{self.mean:.3f} ({self.low:.2f}-{self.high:.2f})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ def judge(results: Results, wanted: list[Cell], seeds: int, own: str) -> list[Ju
     """Every cell of the sweep."""
     judged = []
     for cell in wanted:
-        runs = [results[cell, seed] for seed in range(seeds)]
+        runs = [results[cell, seed] for seed in range(FIRST_SEED, FIRST_SEED + seeds)]
         figures = {name: np.array([run[name] for run in runs]) for name in runs[0]}
         best = min(FixedModes, key=lambda name: float(np.log(figures[name][:, 0]).mean()))
         ratios = [Ratio.of(figures[own][:, k], figures[best][:, k]) for k in range(len(FIGURES))]
@@ -98,13 +98,11 @@ def clauses(judged: list[Judged]) -> list[Clause]:
     hard = average([one.mean_jct for one in judged if one.cell.mix in HARD_MIXES])
     found = [
         Clause(
-            f"mean JCT within {WITHIN:.0%} of the best mode in every cell",
+            f"mean JCT within {WITHIN:.0%} of the best, every cell",
             inside == len(judged),
             f"{inside} of {len(judged)}; worst {worst.mean_jct.mean:.3f}",
         ),
-        Clause(
-            f"mean JCT {BETTER_BY:.0%} better on average, odd and large", hard <= 1 - BETTER_BY, f"{hard:.3f}"
-        ),
+        Clause(f"mean JCT {BETTER_BY:.0%} better, odd and large cells", hard <= 1 - BETTER_BY, f"{hard:.3f}"),
     ]
     for name, ratios in (
         ("p99", [one.p99 for one in judged]),
@@ -134,10 +132,12 @@ def show_cells(judged: list[Judged], title: str) -> None:
                         f"{average([getattr(one, n) for one in mine]):.3f}"
                         for n in ("mean_jct", "p99", "makespan")
                     ),
-                    f"{worst.mean_jct} x{worst.cell.congestion:g} load {worst.cell.load:g} {worst.best}",
+                    f"{worst.mean_jct} {worst.cell.load:g} x{worst.cell.congestion:g} {worst.best}",
                 ]
             )
-    console().print(table(title, ["mix", "mean", "p99", "makesp.", "worst cell, mean JCT"], rows))
+    console().print(
+        table(title, ["mix", "mean", "p99", "makesp.", "worst mean: load x congestion, best"], rows)
+    )
 
 
 def show_clauses(found: list[Clause]) -> None:
@@ -160,9 +160,7 @@ def show_every_cell(judged: list[Judged]) -> None:
         ]
         for one in judged
     ]
-    console().print(
-        table("", ["mix", "load", "cong.", "best mode", "mean JCT", "p99", "makesp."], rows, left=4)
-    )
+    console().print(table("", ["mix", "load", "x", "best", "mean JCT", "p99", "makesp."], rows, left=4))
 
 
 def main() -> int:

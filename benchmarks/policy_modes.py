@@ -43,7 +43,7 @@ class Mode(Policy):
         return [self.machine_s, *[self.rack_s] * (len(tiers) - 1)]
 
     @staticmethod
-    def order(job: Any, now: float, my: Any) -> float:
+    def order(job: Any, now: float, my: Any) -> Any:
         """As in berth's own policy."""
         if my.rank == 0:
             return job.arrival
@@ -52,7 +52,7 @@ class Mode(Policy):
         return 1.0 if job.attained < my.second_limit else 2.0
 
     @staticmethod
-    def reach(job: Any, now: float, my: Any) -> int:
+    def reach(job: Any, now: float, my: Any) -> Any:
         """One tier wider after each timer."""
         tier, left = job.floor, now - job.since
         while tier < job.widest and left >= job.timer[tier]:
@@ -61,7 +61,7 @@ class Mode(Policy):
         return tier
 
     @staticmethod
-    def wake(job: Any, now: float, my: Any) -> float:
+    def wake(job: Any, now: float, my: Any) -> Any:
         """The next timer of a job that waits; the next limit of one that runs."""
         if job.head >= 0:
             if my.rank == 0:
@@ -78,7 +78,7 @@ class Mode(Policy):
         return math.inf
 
     @staticmethod
-    def observe(offer: Any, wait: float, gave_up: int, now: float, my: Any) -> float:
+    def observe(offer: Any, wait: float, gave_up: int, now: float, my: Any) -> Any:
         """Mean + 1 standard deviation of a day's waits, at most a day; as it was below five of them."""
         count, total, squares = 0, 0.0, 0.0
         for i in range(offer.count):

@@ -34,6 +34,7 @@ CLUSTER = "4x8x8:V100-16"
 LOADS = (0.6, 0.8, 0.95, 1.1)
 CONGESTIONS = (1.0, 5.0, 20.0)
 OWN, UNSURE, DOUBT = "berth", "berth +-50%", 0.5
+FIRST_SEED = 100  # the policy's constants were chosen while looking at smaller seeds
 FIGURES = ("mean_jct_s", "p99_jct_s", "makespan_s")
 
 
@@ -122,7 +123,7 @@ def sweep(
 ) -> Results:
     """Every cell on every seed, from disk where it stands there already."""
     folder.mkdir(parents=True, exist_ok=True)
-    tasks = [(cell, seed) for cell in wanted for seed in range(seeds)]
+    tasks = [(cell, seed) for cell in wanted for seed in range(FIRST_SEED, FIRST_SEED + seeds)]
     files = {task: folder / f"{_key(*task)}.json" for task in tasks}
     missing = [task for task in tasks if not files[task].exists()]
     done = len(tasks) - len(missing)

@@ -18,7 +18,7 @@ import numba
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_KEPT = 4  # caches of earlier sources that are kept
+_KEPT = 8  # caches of earlier sources that are kept
 _MARKS = (
     b"berth.compile",
     b"numba",

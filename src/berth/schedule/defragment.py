@@ -1,4 +1,4 @@
-"""Making a near place out of scattered ones: running jobs move aside, each to a place no farther than its own.
+"""Making a near place out of scattered ones: running jobs step aside, to places no farther than their own.
 
 A job may find enough free devices, but none near enough together. Then, inside the group that lacks fewest,
 running jobs are looked for that have an equal or nearer place elsewhere. They move there if the wait that

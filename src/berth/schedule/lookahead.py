@@ -6,8 +6,6 @@ running spread is the policy's word (`spread`).
 
 from __future__ import annotations
 
-import math
-
 from berth.compile import kernel
 from berth.schedule.attempt import begin, find_for
 from berth.schedule.hold import by_end, hold, soonest
@@ -78,7 +76,7 @@ def hold_for_longest(world: World, hooks: Hooks, now: float) -> None:
         state.first += 1
         return
     when, group, extra = soonest(world, row, job.floor, by_end(world, now), now)
-    if group >= 0 and when < math.inf:
+    if group >= 0 and when - now <= state.hold_share * (now - job.since):
         hold(world, row, job.floor, group, when, extra)
         job.reserved = group
 

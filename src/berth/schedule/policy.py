@@ -102,6 +102,7 @@ class Rules:
         0.0  # > 0: others step aside for a blocked job if that spares it so many times the cost
     )
     hold_after_s: float = math.inf  # the job that has waited longest, once over this, has a place held for it
+    hold_share: float = math.inf  # ... if that comes free within such a share of its wait so far
     min_run_s: float = 0.0  # nobody is evicted sooner (by gain)
     budget_s: float = 0.0  # nor twice within this time
     margin: float = 1.2  # gain must exceed so many times the cost

@@ -101,7 +101,7 @@ def _sentence(code: int, gpus: int, tier: str | None, left: float | None, saves:
         MADE_ROOM: f"others made room for it within one {tier}: it gains more than that cost them{gain}",
         MOVED_UP: f"a nearer place within one {tier} came free{gain}",
         HELD_FOR_IT: f"one {tier} was held for it, since it had waited longest",
-        STEPPED_ASIDE: f"it moved to another place within one {tier}, so that a blocked job fits where it ran",
+        STEPPED_ASIDE: f"it moved to another place within one {tier}, so that a blocked job fits",
         OUTRANKED: "a more deserving job took its place",
         MADE_WAY: "it made way for a job that gains more than that costs",
         HOST_LOST: "a machine it ran on was lost",

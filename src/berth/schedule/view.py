@@ -180,6 +180,7 @@ STATE = np.dtype(  # one record: counters, and the rules of the policy that are 
         ("by_rank", "i4"),  # victims are taken least deserving first, not cheapest first
         ("emptiest", "i4"),  # gangs go where most is free, not where least is
         ("hold_after_s", "f8"),
+        ("hold_share", "f8"),
     ],
     align=True,
 )

@@ -107,7 +107,16 @@ def _state(policy: Policy, devices: int, places: int, eviction_s: float, evictio
     state["second_key"] = type(policy).then is not Policy.then
     for name in ("preempt", "blocked", "steady", "spares_equals", "wakes", "period_s", "look_ahead"):
         state[name] = getattr(rules, name)
-    for name in ("min_run_s", "budget_s", "margin", "hold_after_s", "move_up", "defragment", "learns"):
+    for name in (
+        "min_run_s",
+        "budget_s",
+        "margin",
+        "hold_after_s",
+        "hold_share",
+        "move_up",
+        "defragment",
+        "learns",
+    ):
         state[name] = getattr(rules, name)
     for name in ("by_rank", "emptiest"):
         state[name] = getattr(rules, name)

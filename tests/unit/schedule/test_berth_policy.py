@@ -85,7 +85,9 @@ STREAM = [(30.0 * i, 4, 400) for i in range(600)]
 @pytest.mark.parametrize("rank", list(Rank))
 def test_a_large_job_is_not_passed_over_for_ever(rank):
     patience_s = 1800.0
-    records, log = play([*STREAM, (100, 16, 100)], Berth(patience_s=patience_s, rank=rank))
+    records, log = play(
+        [*STREAM, (100, 16, 100)], Berth(patience_s=patience_s, hold_after_s=patience_s, rank=rank)
+    )
     large = records[records["gpus"] == 16][0]
     if rank == Rank.FIFO:
         assert large["first_start"] - large["arrival"] <= patience_s + 2 * 400
@@ -95,8 +97,8 @@ def test_a_large_job_is_not_passed_over_for_ever(rank):
         assert large["end"] < STREAM[-1][0]
 
 
-def test_without_patience_s_end_the_same_stream_starves_it():
-    records, _ = play([*STREAM, (100, 16, 100)], Berth(patience_s=float("inf")))
+def test_without_a_hold_the_same_stream_starves_it():
+    records, _ = play([*STREAM, (100, 16, 100)], Berth(hold_after_s=float("inf")))
     large = records[records["gpus"] == 16][0]
     assert large["first_start"] > STREAM[-1][0]
 
@@ -109,7 +111,7 @@ def test_with_wrong_remaining_times_everything_still_ends(rank, doubt):
         (40.0 * i, int(rng.choice([1, 2, 3, 5, 6, 16])), float(rng.integers(10, 3000))) for i in range(300)
     ]
     setting = Setting(congestion=20.0, doubt=doubt, seed=3)
-    records, _ = play(jobs, Berth(rank=rank, patience_s=600.0), setting)
+    records, _ = play(jobs, Berth(rank=rank, patience_s=600.0, hold_after_s=600.0), setting)
     assert (records["end"] - records["arrival"] >= records["work"] * (1 - 1e-9)).all()
 
 

@@ -9,9 +9,10 @@ The order is the user's choice (first come, or least attained service). The rule
 3. Over devices that would idle now a job may spread if what the distance costs it, remaining work times the
    extra slow-down there, is below `share` of its look-ahead wait.
 4. A spread job moves to a nearer place that has opened if that saves `move_up` times what moving costs.
-5. Nobody waits for ever. Without preemption the job that has waited longest, once over `patience_s`, has the
-   soonest free group held for it, and only those who end in time may use it meanwhile. With preemption a job
-   displaces running ones of a lower queue at once, and equals that came later only after `patience_s`.
+5. Nobody waits for ever. At FIFO order nobody is evicted: the job that has waited longest, once over
+   `hold_after_s`, has the soonest free group held for it, if that comes free within `hold_share` of its wait
+   so far; meanwhile only those who end in time may use it. At LAS order a job displaces running ones of a
+   lower queue at once, and equals that came later only after `patience_s`.
 
 Remaining times need not be exact: only the comparisons of 2 to 4 use them, and an error makes a job wait or
 spread when it should not have, never wait for ever.
@@ -43,7 +44,9 @@ class Berth(Policy):
     share: float = 0.5  # of the look-ahead wait that spreading may cost; 0: never spread
     move_up: float = 2.0  # times the cost of moving that a nearer place must save; 0: never move
     defragment: float = 2.0  # times the cost of stepping aside that a wait must be worth; 0: never
-    patience_s: float = 12 * 3600.0  # of waiting, before a place is held or taken from equals
+    hold_after_s: float = 96 * 3600.0  # of waiting, before a place is held (FIFO)
+    hold_share: float = 0.25  # of its wait so far: a place is held only if it comes free within that
+    patience_s: float = 3600.0  # of waiting, before a place is taken from equals (LAS)
     rank: Rank = Rank.FIFO
     first_limit: float = FIRST_LIMIT_GPU_S  # GPU-seconds attained, below which a job is in the first queue
     second_limit: float = SECOND_LIMIT_GPU_S
@@ -56,7 +59,8 @@ class Berth(Policy):
             look_ahead=self.share > 0,
             move_up=self.move_up,
             defragment=self.defragment,
-            hold_after_s=self.patience_s,
+            hold_after_s=self.patience_s if las else self.hold_after_s,
+            hold_share=self.hold_share,
             wakes=las,
             spares_equals=True,
             preempt=Preempt.BY_ORDER if las else Preempt.NEVER,
