@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable
 
-.PHONY: help demo test check lint format bench bench-network bench-simulate bench-policies docs clean
+.PHONY: help demo test check soak lint format bench bench-network bench-simulate bench-policies docs clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -33,7 +33,10 @@ test: $(VENV)/.dev ## every test, lint and types
 	@$(PYTEST) -n 2
 
 check: $(VENV)/.dev lint ## lint, types, layers and the fast tests: under a minute
-	@$(PYTEST) -n 2 -m "not slow"
+	@$(PYTEST) -n 2 -m "not slow and not soak"
+
+soak: $(VENV)/.dev ## the property tests with many more cases
+	@$(PYTEST) -n 2 -m soak
 
 lint: $(VENV)/.dev ## ruff, mypy --strict, the contract of the layers
 	@$(BIN)/ruff check .

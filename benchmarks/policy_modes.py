@@ -24,13 +24,13 @@ class Mode(Policy):
     machine_s: float = 0.0
     rack_s: float = 0.0
     learned: float = 0.0
-    rank: Rank = Rank.FIFO
+    las: float = 0.0  # 1: by least attained service
     first_limit: float = FIRST_LIMIT_GPU_S
     second_limit: float = SECOND_LIMIT_GPU_S
 
     def rules(self) -> Rules:
         """Preemption only where the order asks for it."""
-        las = self.rank == Rank.LAS
+        las = self.las > 0
         return Rules(
             steady=True,
             wakes=las,
@@ -45,7 +45,7 @@ class Mode(Policy):
     @staticmethod
     def order(job: Any, now: float, my: Any) -> Any:
         """As in berth's own policy."""
-        if my.rank == 0:
+        if my.las == 0:
             return job.arrival
         if job.attained < my.first_limit:
             return 0.0
@@ -64,7 +64,7 @@ class Mode(Policy):
     def wake(job: Any, now: float, my: Any) -> Any:
         """The next timer of a job that waits; the next limit of one that runs."""
         if job.head >= 0:
-            if my.rank == 0:
+            if my.las == 0:
                 return math.inf
             limit = my.first_limit if job.attained < my.first_limit else my.second_limit
             at = job.touched + (limit - job.attained) / job.gpus
@@ -94,9 +94,10 @@ class Mode(Policy):
 
 def modes(rank: Rank) -> dict[str, Policy]:
     """The modes by name."""
+    las = float(rank == Rank.LAS)
     return {
-        "no-wait": Mode(rank=rank),
-        "full": Mode(machine_s=math.inf, rack_s=math.inf, rank=rank),
-        "manual": Mode(machine_s=_DAY_S / 2, rack_s=_DAY_S, rank=rank),
-        "tuned": Mode(machine_s=_DAY_S / 2, rack_s=_DAY_S, learned=1.0, rank=rank),
+        "no-wait": Mode(las=las),
+        "full": Mode(machine_s=math.inf, rack_s=math.inf, las=las),
+        "manual": Mode(machine_s=_DAY_S / 2, rack_s=_DAY_S, las=las),
+        "tuned": Mode(machine_s=_DAY_S / 2, rack_s=_DAY_S, learned=1.0, las=las),
     }

@@ -81,7 +81,7 @@ def cells(quick: bool) -> list[Cell]:
 
 def contenders(rank: Rank) -> dict[str, tuple[Policy, float]]:
     """Policies at one job order, with how uncertain remaining times are to them."""
-    own = Berth(rank=rank)
+    own = Berth(order_by=rank)
     fixed = {name: (mode, 0.0) for name, mode in modes(rank).items()}
     return fixed | {OWN: (own, 0.0), UNSURE: (own, DOUBT)}
 

@@ -124,7 +124,7 @@ def test_every_reason_is_true_when_it_is_given(scenario):
     all_reasons_are_true(scenario)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @given(scenarios())
 @settings(max_examples=1000, **COMMON)
 def test_the_same_with_many_more(scenario):

@@ -29,7 +29,7 @@ def test_whatever_happens_everything_adds_up_and_happens_again(scenario):
     plays_out(scenario)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @given(scenarios(st.sampled_from(sorted({*EXERCISES, *policy_names()}))))
 @settings(max_examples=1500, **COMMON)
 def test_the_same_with_many_more(scenario):

@@ -7,6 +7,7 @@ in plain Python. What does not add up is noted as a violation, and the counting 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -89,7 +90,7 @@ class Recount:
 
     def play(self, log: pl.DataFrame) -> None:
         """Counts the whole log and then what it leaves open."""
-        handlers = {
+        handlers: dict[str, Callable[[dict[str, Any]], None]] = {
             "arrived": self._arrived,
             "started": self._started,
             "moved": self._moved,

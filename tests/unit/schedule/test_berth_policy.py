@@ -86,7 +86,7 @@ STREAM = [(30.0 * i, 4, 400) for i in range(600)]
 def test_a_large_job_is_not_passed_over_for_ever(rank):
     patience_s = 1800.0
     records, log = play(
-        [*STREAM, (100, 16, 100)], Berth(patience_s=patience_s, hold_after_s=patience_s, rank=rank)
+        [*STREAM, (100, 16, 100)], Berth(patience=patience_s, hold_after=patience_s, order_by=rank)
     )
     large = records[records["gpus"] == 16][0]
     if rank == Rank.FIFO:
@@ -98,7 +98,7 @@ def test_a_large_job_is_not_passed_over_for_ever(rank):
 
 
 def test_without_a_hold_the_same_stream_starves_it():
-    records, _ = play([*STREAM, (100, 16, 100)], Berth(hold_after_s=float("inf")))
+    records, _ = play([*STREAM, (100, 16, 100)], Berth(hold_after=float("inf")))
     large = records[records["gpus"] == 16][0]
     assert large["first_start"] > STREAM[-1][0]
 
@@ -111,14 +111,14 @@ def test_with_wrong_remaining_times_everything_still_ends(rank, doubt):
         (40.0 * i, int(rng.choice([1, 2, 3, 5, 6, 16])), float(rng.integers(10, 3000))) for i in range(300)
     ]
     setting = Setting(congestion=20.0, doubt=doubt, seed=3)
-    records, _ = play(jobs, Berth(rank=rank, patience_s=600.0, hold_after_s=600.0), setting)
+    records, _ = play(jobs, Berth(order_by=rank, patience=600.0, hold_after=600.0), setting)
     assert (records["end"] - records["arrival"] >= records["work"] * (1 - 1e-9)).all()
 
 
 def test_equals_are_spared_and_a_lower_queue_makes_way():
     # the first has attained enough to sink; a newcomer of all GPUs takes its place, and its equal does not
     jobs = [(0, 16, 5_000), (600, 16, 100), (601, 16, 100)]
-    records, _ = play(jobs, Berth(rank=Rank.LAS))
+    records, _ = play(jobs, Berth(order_by=Rank.LAS))
     assert records[1]["first_start"] == 600
     assert records[2]["first_start"] == pytest.approx(700)
     assert records[0]["evictions"] == 1

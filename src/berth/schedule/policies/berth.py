@@ -10,9 +10,9 @@ The order is the user's choice (first come, or least attained service). The rule
    extra slow-down there, is below `share` of its look-ahead wait.
 4. A spread job moves to a nearer place that has opened if that saves `move_up` times what moving costs.
 5. Nobody waits for ever. At FIFO order nobody is evicted: the job that has waited longest, once over
-   `hold_after_s`, has the soonest free group held for it, if that comes free within `hold_share` of its wait
+   `hold_after`, has the soonest free group held for it, if that comes free within `hold_share` of its wait
    so far; meanwhile only those who end in time may use it. At LAS order a job displaces running ones of a
-   lower queue at once, and equals that came later only after `patience_s`.
+   lower queue at once, and equals that came later only after `patience`.
 
 Remaining times need not be exact: only the comparisons of 2 to 4 use them, and an error makes a job wait or
 spread when it should not have, never wait for ever.
@@ -22,44 +22,45 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from enum import IntEnum
+from enum import StrEnum
 from typing import Any
 
+from berth.schedule.policies.constant import duration, number, word
 from berth.schedule.policy import Policy, Preempt, Rules
 
 FIRST_LIMIT_GPU_S, SECOND_LIMIT_GPU_S = 3250.0, 7200.0  # the queues of Tiresias' simulator (2019)
 
 
-class Rank(IntEnum):
+class Rank(StrEnum):
     """Who goes first."""
 
-    FIFO = 0  # who came first; nobody is evicted
-    LAS = 1  # who has had least GPU-time, in three queues; lower queues make way (2D-LAS)
+    FIFO = "fifo"  # who came first; nobody is evicted
+    LAS = "las"  # who has had least GPU-time, in three queues; lower queues make way (2D-LAS)
 
 
 @dataclass(frozen=True)
 class Berth(Policy):
     """Waits for a near place while that is cheaper, by the expected ends of what runs."""
 
-    share: float = 0.5  # of the look-ahead wait that spreading may cost; 0: never spread
-    move_up: float = 2.0  # times the cost of moving that a nearer place must save; 0: never move
-    defragment: float = 2.0  # times the cost of stepping aside that a wait must be worth; 0: never
-    hold_after_s: float = 96 * 3600.0  # of waiting, before a place is held (FIFO)
-    hold_share: float = 0.25  # of its wait so far: a place is held only if it comes free within that
-    patience_s: float = 3600.0  # of waiting, before a place is taken from equals (LAS)
-    rank: Rank = Rank.FIFO
-    first_limit: float = FIRST_LIMIT_GPU_S  # GPU-seconds attained, below which a job is in the first queue
-    second_limit: float = SECOND_LIMIT_GPU_S
+    order_by: str = word("fifo", "fifo las", "who goes first", name="order")
+    share: float = number(0.5, "of the look-ahead wait that spreading may cost; 0: never spread")
+    move_up: float = number(2, "times the cost of moving that a nearer place must save; 0: never move")
+    defragment: float = number(2, "times the cost of stepping aside that a wait must be worth; 0: never")
+    hold_after: float = duration("4d", "fifo: waiting so long, a job has a place held for it")
+    hold_share: float = number(0.25, "fifo: of its wait so far, within which that place must come free")
+    patience: float = duration("1h", "las: waiting so long, a job may take the place of an equal")
+    first: float = number(FIRST_LIMIT_GPU_S, "las: GPU-seconds at which a job leaves the first queue")
+    second: float = number(SECOND_LIMIT_GPU_S, "las: GPU-seconds at which it leaves the second")
 
     def rules(self) -> Rules:
         """Step aside, look ahead, move up, bounded waits; preemption only where the order asks for it."""
-        las = self.rank == Rank.LAS
+        las = self.order_by == Rank.LAS
         return Rules(
             steady=True,
             look_ahead=self.share > 0,
             move_up=self.move_up,
             defragment=self.defragment,
-            hold_after_s=self.patience_s if las else self.hold_after_s,
+            hold_after_s=self.patience if las else self.hold_after,
             hold_share=self.hold_share,
             wakes=las,
             spares_equals=True,
@@ -69,18 +70,18 @@ class Berth(Policy):
     @staticmethod
     def order(job: Any, now: float, my: Any) -> float:
         """First come; or the queue of what it has attained, then first come."""
-        if my.rank == 0:
+        if my.order_by == 0:
             return job.arrival
-        if job.attained < my.first_limit:
+        if job.attained < my.first:
             return 0.0
-        return 1.0 if job.attained < my.second_limit else 2.0
+        return 1.0 if job.attained < my.second else 2.0
 
     @staticmethod
     def wake(job: Any, now: float, my: Any) -> float:
         """When a running job sinks to the next queue; only they are asked, as waiting ones keep theirs."""
-        if job.head < 0 or my.rank == 0:
+        if job.head < 0 or my.order_by == 0:
             return math.inf
-        limit = my.first_limit if job.attained < my.first_limit else my.second_limit
+        limit = my.first if job.attained < my.first else my.second
         at = job.touched + (limit - job.attained) / job.gpus
         return at if at > now else math.inf
 
