@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 import transcripts
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
 

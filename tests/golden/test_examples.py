@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 import transcripts
 
+pytestmark = pytest.mark.slow
+
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 TRANSCRIPTS = sorted(EXAMPLES.glob("*.console"))

@@ -15,6 +15,8 @@ from berth.testing.builders import cluster, jobs
 from berth.testing.policies import EXERCISES
 from berth.testing.strategies import scenarios
 
+pytestmark = pytest.mark.slow
+
 HOLDS = {"backfill", "near-backfill", "look-ahead", "everything", "step-aside"}
 
 

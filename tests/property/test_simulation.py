@@ -11,6 +11,8 @@ from berth.testing import Scenario
 from berth.testing.policies import EXERCISES
 from berth.testing.strategies import scenarios
 
+pytestmark = pytest.mark.slow
+
 
 def plays_out(scenario: Scenario) -> None:
     try:
