@@ -1,8 +1,9 @@
-"""The one way in which berth compiles: cached on disk under the fingerprint of all sources.
+"""The one way in which berth compiles: cached on disk under the fingerprint of the sources.
 
 A compiled function contains the functions it calls, but numba's cache looks only at the file a function
 stands in: after a change elsewhere it would go on running yesterday's code. So the cache lives in a folder
-named after the contents of every source that is compiled; any change begins a new one.
+named after the contents of every source that is compiled; any change begins a new one. Rooms that call no
+other room's kernels (`APART`) have folders of their own, so that a change there recompiles nothing else.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import hashlib
 import os
 import shutil
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -18,7 +20,7 @@ import numba
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_KEPT = 8  # caches of earlier sources that are kept
+_KEPT = 12  # caches of earlier sources that are kept
 _MARKS = (
     b"berth.compile",
     b"numba",
@@ -26,32 +28,51 @@ _MARKS = (
 )  # what sources that are compiled, or their arrays, contain
 
 
-_jit: Any = numba.njit
+APART = ("plan", "train")
+
 _INNER = {"cache": True, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 
 
 def kernel(function: F) -> F:
     """A compiled function that only compiled functions call."""
-    return cast(F, _jit(**_INNER)(function))
+    return _jit(function, **_INNER)
 
 
 def inlined(function: F) -> F:
     """A short one that is called often: inlined, since a call copies all of `World`."""
-    return cast(F, _jit(forceinline=True, **_INNER)(function))
+    return _jit(function, forceinline=True, **_INNER)
 
 
 def entry(function: F) -> F:
     """A compiled function that Python calls."""
-    return cast(F, _jit(cache=True)(function))
+    return _jit(function, cache=True)
 
 
-def fingerprint() -> str:
-    """A name for the contents of all sources that end up in compiled code."""
+def _jit(function: F, **options: bool) -> F:
+    _use_cache(room_of(function.__module__))
+    try:
+        return cast(F, numba.njit(**options)(function))  # type: ignore[call-overload]
+    finally:
+        _use_cache("")
+
+
+def room_of(module: str) -> str:
+    """The room whose sources a module's kernels are cached with; "" is all that are not apart."""
+    parts = module.split(".")
+    return parts[1] if len(parts) > 1 and parts[1] in APART else ""
+
+
+@cache
+def fingerprint(room: str = "") -> str:
+    """A name for the contents of all sources of a room that end up in compiled code."""
     digest = hashlib.sha256(numba.__version__.encode())
     root = Path(__file__).parent
     for path in sorted(root.rglob("*.py")):
         if path.parent.name == "policies" or path.name == "hooks.py":
             continue  # kept apart, see schedule/hooks.py
+        first = path.relative_to(root).parts[0]
+        if (first if first in APART else "") != room:
+            continue
         text = path.read_bytes()
         if path.parent.name == "schedule" or any(mark in text for mark in _MARKS):
             digest.update(str(path.relative_to(root)).encode() + text)
@@ -64,11 +85,10 @@ def cache_folder() -> Path:
     return Path(home) / "berth" / "compiled"
 
 
-def _use_cache() -> None:
-    if os.environ.get("NUMBA_CACHE_DIR"):
-        return
+@cache
+def _folder(room: str) -> Path | None:
     folder = cache_folder()
-    mine = folder / fingerprint()
+    mine = folder / (f"{room}-{fingerprint(room)}" if room else fingerprint())
     try:
         mine.mkdir(parents=True, exist_ok=True)
         mine.touch()
@@ -77,8 +97,16 @@ def _use_cache() -> None:
         for old in others[: -_KEPT - 1]:
             shutil.rmtree(old, ignore_errors=True)
     except OSError:
-        return  # nowhere to write: numba falls back to the folder of the sources, or to no cache
-    setattr(numba.config, "CACHE_DIR", str(mine))  # noqa: B010 - numba's stubs do not list it
+        return None  # nowhere to write: numba falls back to the folder of the sources, or to no cache
+    return mine
 
 
-_use_cache()
+def _use_cache(room: str) -> None:
+    """Numba asks for its folder when a function is decorated."""
+    if os.environ.get("NUMBA_CACHE_DIR"):
+        return
+    mine = _folder(room)
+    setattr(numba.config, "CACHE_DIR", str(mine) if mine else "")  # noqa: B010 - numba's stubs do not list it
+
+
+_use_cache("")

@@ -1,0 +1,1 @@
+"""Which kind of device runs each layer, and how many: cost, provisioning, searches, proofs."""

@@ -1,0 +1,1 @@
+"""One file per method; all share one evaluator and one budget."""

@@ -1,0 +1,1 @@
+"""Real, trainable models with named layers: what a plan places and a training runs."""
