@@ -1,0 +1,265 @@
+"""How many units each stage of a given assignment gets: exactly, or by balance and Newton.
+
+All stages are balanced around one stage time tau: stage i needs the fewest whole units with which it takes
+at most tau. As tau falls, one stage after the other needs a unit more. `sweep` visits every such step from
+the slowest tau allowed downwards, until no faster one can be cheaper: for tau below b
+
+    cost >= fixed * fastest + sum of price * b * max(shared / (b - serial))
+
+since `tau / (tau - serial)` only grows as tau falls. `newton` goes straight to the best continuous tau and
+looks a few whole steps to both sides: fewer steps, and nearly always the same answer.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from berth.compile import inlined, kernel
+from berth.plan.tables import (
+    COMPUTE_SERIAL,
+    COMPUTE_SHARED,
+    DATA_SERIAL,
+    DATA_SHARED,
+    FORBIDDEN,
+    REPLICATED,
+    SHARDED,
+    Tables,
+)
+
+Floats = NDArray[np.float64]
+
+# Columns of a stage.
+TYPE, CS, CP, DS, DP, LEAST, UNITS, TIME, LAST = range(9)
+STAGE_COLUMNS = 9
+
+SLACK = 1e-9  # stage times that agree to nine digits are equal: throughput limits are often met exactly
+_NEVER = np.inf
+_BOUND_EVERY = 4  # steps of `sweep` between two looks at its bound
+_POLISH = 6  # whole steps that `newton` looks to either side
+
+
+@inlined
+def units_for(serial: float, shared: float, tau: float) -> float:
+    """The fewest units with which `serial + shared / units <= tau`; infinite if none are enough."""
+    if serial > tau * (1 + SLACK):
+        return _NEVER
+    if shared <= 0.0:
+        return 1.0
+    rest = tau - serial
+    if rest <= 0.0:
+        return _NEVER
+    return math.ceil(shared / rest * (1 - SLACK))
+
+
+@inlined
+def least_units(replicated: float, sharded: float, memory: float) -> float:
+    """The fewest units that hold a stage: each holds all of one part and its share of the other."""
+    if replicated + sharded <= memory:
+        return 1.0
+    if replicated >= memory:
+        return _NEVER
+    return math.ceil(sharded / (memory - replicated) * (1 - SLACK))
+
+
+@kernel
+def cut(assignment: NDArray[np.int64], problem: Tables, stages: Floats) -> tuple[int, int]:
+    """Writes the stages (maximal runs of one type) of an assignment: (their number, layers where forbidden)."""
+    layers = len(assignment)
+    count, begin, forbidden = 0, 0, 0
+    while begin < layers:
+        kind = assignment[begin]
+        cs = cp = ds = dp = replicated = sharded = 0.0
+        if begin > 0:
+            dp += problem.cross[begin - 1]
+        end = begin
+        while end < layers and assignment[end] == kind:
+            row = problem.layer[kind, end]
+            forbidden += row[FORBIDDEN] > 0
+            cs += row[COMPUTE_SERIAL]
+            cp += row[COMPUTE_SHARED]
+            ds += row[DATA_SERIAL]
+            dp += row[DATA_SHARED]
+            replicated += row[REPLICATED]
+            sharded += row[SHARDED]
+            end += 1
+        if end < layers:
+            dp += problem.cross[end - 1]
+        stage = stages[count]
+        stage[TYPE], stage[LAST] = kind, end - 1
+        stage[CS], stage[CP], stage[DS], stage[DP] = cs, cp, ds, dp
+        stage[LEAST] = least_units(replicated, sharded, problem.memory[kind])
+        count += 1
+        begin = end
+    return count, forbidden
+
+
+@inlined
+def need(stage: Floats, tau: float) -> float:
+    """Units with which a stage takes at most tau."""
+    computing = units_for(stage[CS], stage[CP], tau)
+    moving = units_for(stage[DS], stage[DP], tau)
+    return max(stage[LEAST], computing, moving)
+
+
+@inlined
+def stage_s(stage: Floats) -> float:
+    """The stage's time per example with the units it has: computation and communication overlap."""
+    return max(stage[CS] + stage[CP] / stage[UNITS], stage[DS] + stage[DP] / stage[UNITS])
+
+
+@kernel
+def shortfall(stages: Floats, count: int, problem: Tables, used: Floats) -> float:
+    """0 if the throughput wanted can be held; else how far it is from that: a sum of logarithms."""
+    used[:] = 0.0
+    short = 0.0
+    tau = problem.slowest
+    for row in range(count):
+        stage = stages[row]
+        kind = int(stage[TYPE])
+        units = need(stage, tau)
+        if units == _NEVER:
+            serial = max(stage[CS], stage[DS])
+            short += 1.0 + (math.log(serial / tau) if serial > tau else 0.0)
+            units = 1.0
+        stage[UNITS] = units
+        used[kind] += units
+    for kind in range(len(used)):
+        if used[kind] > problem.limit[kind]:
+            short += math.log((used[kind] + 1.0) / (problem.limit[kind] + 1.0))
+    return short
+
+
+@kernel
+def sweep(stages: Floats, count: int, problem: Tables, used: Floats, units: Floats) -> tuple[float, float]:
+    """The cheapest whole units for stages that can hold the throughput: (cost per example, stage time).
+
+    `stages[:, UNITS]` and `used` must be those of the slowest tau allowed, as `shortfall` leaves them.
+    """
+    best, best_s = _NEVER, 0.0
+    price, limit = problem.price, problem.limit
+    rate = problem.fixed
+    floor = 0.0
+    for row in range(count):
+        stage = stages[row]
+        rate += price[int(stage[TYPE])] * stage[UNITS]
+        floor = max(floor, stage[CS], stage[DS])
+        stage[TIME] = stage_s(stage)
+    step = 0
+    while True:
+        slowest = 0.0
+        for row in range(count):
+            slowest = max(slowest, stages[row, TIME])
+        if slowest * rate < best:
+            best, best_s = slowest * rate, slowest
+            for row in range(count):
+                units[row] = stages[row, UNITS]
+        if floor >= slowest * (1 - SLACK):
+            return best, best_s
+        if step % _BOUND_EVERY == 0:
+            least = problem.fixed * floor
+            for row in range(count):
+                stage = stages[row]
+                share = max(stage[CP] / (slowest - stage[CS]), stage[DP] / (slowest - stage[DS]))
+                least += price[int(stage[TYPE])] * slowest * share
+            if least >= best:
+                return best, best_s
+        step += 1
+        # Every faster tau is below `slowest`, and costs at least `rate` per hour: one that is not below
+        # best / rate can't be cheaper either.
+        target = min(slowest, best / rate) * (1 - SLACK)
+        for row in range(count):
+            stage = stages[row]
+            if stage[TIME] >= target:
+                kind = int(stage[TYPE])
+                wanted = max(stage[UNITS] + 1.0, need(stage, target * (1 - SLACK)))
+                more = wanted - stage[UNITS]
+                used[kind] += more
+                if used[kind] > limit[kind]:
+                    return best, best_s
+                rate += price[kind] * more
+                stage[UNITS] = wanted
+                stage[TIME] = stage_s(stage)
+
+
+@kernel
+def newton(stages: Floats, count: int, problem: Tables, used: Floats, units: Floats) -> tuple[float, float]:
+    """Like `sweep`, but from the best continuous tau: nearly always as cheap, never cheaper."""
+    price = problem.price
+    low, floor = 0.0, 0.0
+    for row in range(count):
+        stage = stages[row]
+        floor = max(floor, stage[CS], stage[DS])
+        most = problem.limit[int(stage[TYPE])]
+        low = max(low, stage[CS] + stage[CP] / most, stage[DS] + stage[DP] / most)
+    high = problem.slowest
+    tau = high
+    if problem.fixed > 0 and low < high:
+        tau = _continuous(stages, count, problem, max(low, floor * (1 + 1e-6)), high)
+    best, best_s = _NEVER, 0.0
+    for step in range(2 * _POLISH + 1):
+        # First the slowest allowed, then down from a little above the continuous optimum.
+        if step == 0:
+            at = high
+        elif step == 1:
+            at = min(high, tau * (1 + 1.0 / _POLISH))
+        rate = problem.fixed
+        slowest = 0.0
+        used[:] = 0.0
+        possible = True
+        for row in range(count):
+            stage = stages[row]
+            kind = int(stage[TYPE])
+            stage[UNITS] = need(stage, at)
+            used[kind] += stage[UNITS]
+            if used[kind] > problem.limit[kind]:
+                possible = False
+                break
+            rate += price[kind] * stage[UNITS]
+            slowest = max(slowest, stage_s(stage))
+        if not possible:
+            if step == 0:
+                return best, best_s
+            at *= 1 + 0.5 / _POLISH  # too fast for the limits: a little slower
+            continue
+        if slowest * rate < best:
+            best, best_s = slowest * rate, slowest
+            for row in range(count):
+                units[row] = stages[row, UNITS]
+        at = slowest * (1 - 2 * SLACK)
+        if at <= floor:
+            break
+    return best, best_s
+
+
+@kernel
+def _continuous(stages: Floats, count: int, problem: Tables, low: float, high: float) -> float:
+    """Where the slope of tau * (fixed + sum of price * units(tau)) is zero; Newton, with bisection as the net."""
+    tau = high
+    for _ in range(40):
+        slope, bend = problem.fixed, 0.0
+        for row in range(count):
+            stage = stages[row]
+            weight = problem.price[int(stage[TYPE])]
+            computing = stage[CP] / (tau - stage[CS])
+            moving = stage[DP] / (tau - stage[DS])
+            serial, shared = (stage[CS], stage[CP]) if computing >= moving else (stage[DS], stage[DP])
+            rest = tau - serial
+            if max(computing, moving) <= stage[LEAST]:
+                slope += weight * stage[LEAST]
+            else:
+                slope -= weight * shared * serial / (rest * rest)
+                bend += 2 * weight * shared * serial / (rest * rest * rest)
+        if slope > 0:
+            high = tau
+        else:
+            low = tau
+        after = tau - slope / bend if bend > 0 else low
+        if not low < after < high:
+            after = 0.5 * (low + high)
+        if abs(after - tau) <= 1e-7 * tau:
+            return after
+        tau = after
+    return tau
