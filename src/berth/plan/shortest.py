@@ -33,19 +33,19 @@ UNITS, WORK = 0, 1  # what an arc costs: whole units at tau, or work that no fas
 
 @inlined
 def arc_units(
-    run: Floats, first: int, last: int, tau: float, crossing: float, memory: float, holds: bool
+    running: Floats, kind: int, first: int, last: int, tau: float, crossing: float, memory: float, holds: bool
 ) -> float:
-    """Units that layers first..last need on the type whose sums are `run`; `holds`: memory never binds."""
-    if run[last + 1, FORBIDDEN] > run[first, FORBIDDEN]:
+    """Units that layers first..last need on a type; `holds`: memory never binds."""
+    if running[kind, last + 1, FORBIDDEN] > running[kind, first, FORBIDDEN]:
         return np.inf
     compute = units_for(
-        run[last + 1, COMPUTE_SERIAL] - run[first, COMPUTE_SERIAL],
-        run[last + 1, COMPUTE_SHARED] - run[first, COMPUTE_SHARED],
+        running[kind, last + 1, COMPUTE_SERIAL] - running[kind, first, COMPUTE_SERIAL],
+        running[kind, last + 1, COMPUTE_SHARED] - running[kind, first, COMPUTE_SHARED],
         tau,
     )
     data = units_for(
-        run[last + 1, DATA_SERIAL] - run[first, DATA_SERIAL],
-        run[last + 1, DATA_SHARED] - run[first, DATA_SHARED] + crossing,
+        running[kind, last + 1, DATA_SERIAL] - running[kind, first, DATA_SERIAL],
+        running[kind, last + 1, DATA_SHARED] - running[kind, first, DATA_SHARED] + crossing,
         tau,
     )
     units = max(compute, data)
@@ -54,25 +54,27 @@ def arc_units(
     return max(
         units,
         least_units(
-            run[last + 1, REPLICATED] - run[first, REPLICATED],
-            run[last + 1, SHARDED] - run[first, SHARDED],
+            running[kind, last + 1, REPLICATED] - running[kind, first, REPLICATED],
+            running[kind, last + 1, SHARDED] - running[kind, first, SHARDED],
             memory,
         ),
     )
 
 
 @inlined
-def arc_work(run: Floats, first: int, last: int, tau: float, crossing: float) -> float:
+def arc_work(running: Floats, kind: int, first: int, last: int, tau: float, crossing: float) -> float:
     """Units x tau that layers first..last cost at least, at tau and at any faster stage time."""
-    if run[last + 1, FORBIDDEN] > run[first, FORBIDDEN]:
+    if running[kind, last + 1, FORBIDDEN] > running[kind, first, FORBIDDEN]:
         return np.inf
     loose = tau * (1 + SLACK)
-    rest_compute = loose - (run[last + 1, COMPUTE_SERIAL] - run[first, COMPUTE_SERIAL])
-    rest_data = loose - (run[last + 1, DATA_SERIAL] - run[first, DATA_SERIAL])
+    rest_compute = loose - (running[kind, last + 1, COMPUTE_SERIAL] - running[kind, first, COMPUTE_SERIAL])
+    rest_data = loose - (running[kind, last + 1, DATA_SERIAL] - running[kind, first, DATA_SERIAL])
     if rest_compute <= 0 or rest_data <= 0:
         return np.inf
-    computing = (run[last + 1, COMPUTE_SHARED] - run[first, COMPUTE_SHARED]) / rest_compute
-    moving = (run[last + 1, DATA_SHARED] - run[first, DATA_SHARED] + crossing) / rest_data
+    computing = (
+        running[kind, last + 1, COMPUTE_SHARED] - running[kind, first, COMPUTE_SHARED]
+    ) / rest_compute
+    moving = (running[kind, last + 1, DATA_SHARED] - running[kind, first, DATA_SHARED] + crossing) / rest_data
     return tau * max(computing, moving)
 
 
@@ -104,19 +106,19 @@ def shortest_to(
     problem: Tables, paths: Paths, last: int, kind: int, price: float, tau: float, weight: int
 ) -> None:
     """The shortest path whose last stage is of this type and ends at `last`."""
-    run, memory, limit = problem.running[kind], problem.memory[kind], problem.limit[kind]
-    holds = run[last + 1, REPLICATED] + run[last + 1, SHARDED] <= memory
+    running, memory, limit = problem.running, problem.memory[kind], problem.limit[kind]
+    holds = running[kind, last + 1, REPLICATED] + running[kind, last + 1, SHARDED] <= memory
     right = problem.cross[last] if last + 1 < len(problem.cross) else 0.0
     cross, best, best_kind = problem.cross, paths.best, paths.best_kind
     least, begin, before = np.inf, -1, -1
     for first in range(last, -1, -1):
         # Without the crossing at its left edge a stage only costs more as it gets longer.
         if weight == UNITS:
-            units = arc_units(run, first, last, tau, right, memory, holds)
+            units = arc_units(running, kind, first, last, tau, right, memory, holds)
             if units > limit:
                 break
         else:
-            units = arc_work(run, first, last, tau, right)
+            units = arc_work(running, kind, first, last, tau, right)
         if price * units >= least:
             break
         if first == 0:
@@ -127,11 +129,11 @@ def shortest_to(
         if head + price * units >= least:
             continue
         if weight == UNITS:
-            units = arc_units(run, first, last, tau, right + cross[first - 1], memory, holds)
+            units = arc_units(running, kind, first, last, tau, right + cross[first - 1], memory, holds)
             if units > limit:
                 continue
         else:
-            units = arc_work(run, first, last, tau, right + cross[first - 1])
+            units = arc_work(running, kind, first, last, tau, right + cross[first - 1])
         if head + price * units < least:
             least, begin, before = head + price * units, first, best_kind[first - 1, other]
     paths.cost[last, kind], paths.begin[last, kind], paths.before[last, kind] = least, begin, before
@@ -157,6 +159,36 @@ def forward(problem: Tables, reduced: Floats, tau: float, weight: int, paths: Pa
 
 
 @kernel
+def backward(problem: Tables, reduced: Floats, tau: float, ahead: Floats) -> None:
+    """Least cost of the layers behind b, when b's stage is of type t and ends there: `ahead[b, t]`."""
+    running, cross, limits, memories = problem.running, problem.cross, problem.limit, problem.memory
+    kinds, layers = len(problem.price), len(cross)
+    least = np.empty(kinds)  # from `first` on, when a stage of this type begins there
+    ahead[layers - 1, :] = 0.0
+    for first in range(layers - 1, -1, -1):
+        left = cross[first - 1] if first > 0 else 0.0
+        for kind in range(kinds):
+            price, limit, memory = reduced[kind], limits[kind], memories[kind]
+            shortest = np.inf
+            for last in range(first, layers):
+                # Without the crossing at its right edge a stage only costs more as it gets longer.
+                units = arc_units(running, kind, first, last, tau, left, memory, False)
+                if units > limit or price * units >= shortest:
+                    break
+                if last + 1 < layers:
+                    units = arc_units(running, kind, first, last, tau, left + cross[last], memory, False)
+                if units <= limit:
+                    shortest = min(shortest, price * units + ahead[last, kind])
+            least[kind] = shortest
+        if first > 0:
+            for kind in range(kinds):
+                ahead[first - 1, kind] = np.inf
+                for other in range(kinds):
+                    if other != kind:
+                        ahead[first - 1, kind] = min(ahead[first - 1, kind], least[other])
+
+
+@kernel
 def trace_back(paths: Paths, last: int, kind: int, assignment: Ints) -> None:
     """Writes the assignment of the path whose last stage is of type `kind` and ends at `last`."""
     while last >= 0:
@@ -179,8 +211,9 @@ def use(problem: Tables, assignment: Ints, tau: float, used: Floats) -> None:
         crossing = problem.cross[first - 1] if first > 0 else 0.0
         if last + 1 < layers:
             crossing += problem.cross[last]
-        run = problem.running[kind]
-        used[kind] += arc_units(run, first, last, tau, crossing, problem.memory[kind], False)
+        used[kind] += arc_units(
+            problem.running, kind, first, last, tau, crossing, problem.memory[kind], False
+        )
         first = last + 1
 
 

@@ -1,4 +1,8 @@
-"""What all methods of search share: a problem and a budget in, an outcome out."""
+"""What all methods of search share: a problem and a budget in, an outcome out.
+
+The methods in `BLACK_BOX` also take `objective`, a truth other than the closed formula (a simulation, a
+measurement), and `start`, an assignment to begin with.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +12,13 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
 
+import numpy as np
+
 from berth.errors import UnknownNameError
-from berth.plan.evaluate import Evaluator
+from berth.plan.evaluate import Evaluator, Objective, Types
 from berth.plan.plan import Plan, cheapest
 from berth.plan.problem import Problem
+from berth.plan.warm import load_kernels
 
 Progress = Callable[[int, int, float], None]  # evaluations so far, of how many, best dollars
 
@@ -46,11 +53,15 @@ class Search:
     problem: Problem
     budget: Budget
     progress: Progress | None = None
+    objective: Objective | None = None  # None: the closed formula
+    start: Types | None = None  # an assignment to begin with
     evaluate: Evaluator = field(init=False)
     started: float = field(default_factory=time.process_time)
 
     def __post_init__(self) -> None:
-        self.evaluate = Evaluator(self.problem)
+        load_kernels()
+        self.started = time.process_time()
+        self.evaluate = Evaluator(self.problem, objective=self.objective)
 
     @property
     def cpu_s(self) -> float:
@@ -64,6 +75,11 @@ class Search:
             return 0
         return max(0, self.budget.evaluations - self.evaluate.evaluations)
 
+    def begin(self) -> None:
+        """Evaluates the assignment to begin with, if there is one."""
+        if self.start is not None and self.left:
+            self.evaluate(self.start)
+
     def report(self) -> None:
         """Tells whoever watches."""
         if self.progress is not None:
@@ -76,8 +92,13 @@ class Search:
         evaluator = self.evaluate
         return Outcome(method, plan, evaluator.evaluations, self.cpu_s, curve=tuple(evaluator.curve), **more)
 
+    def nowhere(self, method: str) -> Outcome:
+        """Nothing to search: some layer may run nowhere."""
+        layer = self.problem.layers[int(np.argmin(self.problem.allowed.any(axis=1)))]
+        return self.outcome(method, note=f"layer {layer!r} may run on no type")
 
-Method = Callable[[Problem, Budget, Progress | None], Outcome]
+
+Method = Callable[..., Outcome]  # problem, budget, progress; those in BLACK_BOX: objective=, start=
 
 # name -> (module under berth.plan.search, one line about it)
 METHODS = {
@@ -93,6 +114,8 @@ METHODS = {
     "heuristic": ("fixed", "the first, data-heavy layer on CPU cores, the others on the GPU"),
     "random": ("random", "assignments drawn at random"),
 }
+
+BLACK_BOX = frozenset({"rl-lstm", "rl-rnn", "bayes", "genetic", "greedy", "random"})
 
 
 def method(name: str) -> Method:

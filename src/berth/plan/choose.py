@@ -1,0 +1,111 @@
+"""The choice that a user asked for: the cheapest plan, the fastest under a price, or one on preferred devices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from berth.errors import InputError
+from berth.plan.build import only_types, type_called
+from berth.plan.frontier import fastest_under
+from berth.plan.infeasible import Infeasible, diagnose
+from berth.plan.problem import Problem
+from berth.plan.search.exact import exact
+from berth.plan.search.method import Budget, Outcome, Progress, method
+from berth.units import format_rate, format_usd
+
+WITHIN = 0.05  # how much dearer a plan on preferred devices may be
+
+
+@dataclass(frozen=True)
+class Asked:
+    """How to choose."""
+
+    method: str = "exact"
+    budget: Budget = Budget()
+    prefer: tuple[str, ...] = ()
+    within: float = WITHIN
+    max_usd: float | None = None
+
+
+def choose(problem: Problem, asked: Asked, progress: Progress | None = None) -> Outcome:
+    """The outcome that was asked for; its plan is None if there is none."""
+    if asked.max_usd is not None:
+        return _fastest(problem, asked)
+    search = method(asked.method)
+    best = search(problem, asked.budget, progress)
+    if best.plan is None or not asked.prefer:
+        return best
+    names = [type_called(problem, name) for name in asked.prefer]
+    for count in range(1, len(names) + 1):
+        found = search(only_types(problem, names[:count]), asked.budget, progress)
+        if found.plan and found.plan.cost_usd <= best.plan.cost_usd * (1 + asked.within):
+            return _preferred(problem, best, found, names[:count])
+    dearer = f"no plan on {' and '.join(names)} alone is within {asked.within:.0%} of the cheapest"
+    return replace(best, note=dearer)
+
+
+def _preferred(problem: Problem, best: Outcome, found: Outcome, names: Sequence[str]) -> Outcome:
+    assert best.plan is not None
+    assert found.plan is not None
+    extra = found.plan.cost_usd / best.plan.cost_usd - 1
+    if extra <= 1e-9:
+        return best
+    note = f"preferred: {' and '.join(names)} alone, {extra:.1%} above the cheapest ({format_usd(best.plan.cost_usd)})"
+    return replace(
+        found,
+        plan=replace(found.plan, problem=problem),
+        lower_bound_usd=best.lower_bound_usd,
+        certificate=None,  # it proves the other plan
+        evaluations=best.evaluations + found.evaluations,
+        cpu_s=best.cpu_s + found.cpu_s,
+        note=note,
+    )
+
+
+def _fastest(problem: Problem, asked: Asked) -> Outcome:
+    assert asked.max_usd is not None
+    if asked.method != "exact" or asked.prefer:
+        raise InputError(
+            "--max-usd asks for the fastest plan under a price, which only exact finds",
+            hint="leave out --method and --prefer",
+        )
+    found = fastest_under(problem, asked.max_usd)
+    if found.plan is not None and found.plan.cost_usd > asked.max_usd * (1 + 1e-9):
+        raise InputError(
+            f"no plan costs {format_usd(asked.max_usd)} or less",
+            hint=f"the cheapest costs {format_usd(found.plan.cost_usd)}, at {format_rate(found.plan.throughput)}",
+        )
+    return found
+
+
+def reason(problem: Problem, outcome: Outcome) -> Infeasible:
+    """Why there is no plan: none exists, or the method did not find one."""
+    if outcome.method != "exact":
+        best = exact(problem, Budget()).plan
+        if best is not None:
+            said = f"{outcome.method} found no plan in {outcome.evaluations:,} evaluations; exact finds one"
+            return Infeasible(said, None, best.throughput, {})
+    return diagnose(problem)
+
+
+def refusal(problem: Problem, outcome: Outcome) -> InputError:
+    """The same as an error for people."""
+    why = reason(problem, outcome)
+    if outcome.method != "exact" and why.layer is None and why.throughput >= problem.throughput:
+        return InputError(why.reason, hint="give it a larger --budget, or leave out --method")
+    hints = []
+    if why.throughput > 0:
+        hints.append(f"the nearest that can be held: {format_rate(_down(why.throughput))}")
+    hints += [f"or a limit of {units} {name}" for name, units in why.limits.items()]
+    return InputError(
+        f"no plan holds {format_rate(problem.throughput)}: {why.reason}", hint="\n  ".join(hints) or None
+    )
+
+
+def _down(rate: float) -> float:
+    """Three digits, never more than the rate itself, so that it can be asked for as it is written."""
+    from math import floor, log10
+
+    step = 10.0 ** (floor(log10(rate)) - 2)
+    return floor(rate / step * (1 + 1e-12)) * step

@@ -1,0 +1,293 @@
+"""Which plans there were to choose from, and why the chosen one: numbers first, then sentences made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+
+from berth.plan.build import Setup, only_types
+from berth.plan.certificate import check
+from berth.plan.plan import Plan, with_units
+from berth.plan.problem import UNLIMITED, Problem
+from berth.plan.search.exact import exact
+from berth.plan.search.method import Budget, Outcome, method
+from berth.units import format_bytes, format_count, format_rate, format_seconds, format_usd
+
+FIXED_PLANS = ("cpu-only", "gpu-only", "heuristic")
+_ALL_SUBSETS = 6  # types up to which every set of them is tried
+_SOON = 2.0  # seconds of CPU for each alternative
+_SAME = 1e-9
+_SHOWN = 5
+_CHECKED_LAYERS = 64  # beyond, the checker (plain Python) would keep people waiting
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A plan that could have been chosen; without one, the note says why."""
+
+    name: str
+    plan: Plan | None
+    note: str = ""
+    chosen: bool = False
+
+
+def candidates(problem: Problem, outcome: Outcome, shown: int = _SHOWN) -> list[Candidate]:
+    """The choice, the best plans with other devices, and the fixed plans; cheapest first, failures last."""
+    chosen = outcome.plan
+    found = [Candidate(outcome.method, chosen, chosen=True)] if chosen else []
+    others = sorted(_with_other_devices(problem, chosen), key=lambda plan: plan.cost_usd)
+    found += [Candidate("", plan) for plan in others[:shown]]
+    for name in FIXED_PLANS:
+        fixed = method(name)(problem, Budget())
+        found = _merged(found, Candidate(name, fixed.plan, fixed.note))
+    return sorted(found, key=_rank)
+
+
+def _rank(one: Candidate) -> tuple[float, bool]:
+    return (one.plan.cost_usd if one.plan else float("inf"), not one.chosen)
+
+
+def _merged(found: list[Candidate], new: Candidate) -> list[Candidate]:
+    """A fixed plan that is among the others already lends it its name."""
+    for at, one in enumerate(found):
+        if one.plan and new.plan and one.plan.assignment == new.plan.assignment:
+            name = ", ".join(filter(None, [one.name.replace("next best", ""), new.name]))
+            return [*found[:at], replace(one, name=name), *found[at + 1 :]]
+    return [*found, new]
+
+
+def _with_other_devices(problem: Problem, chosen: Plan | None) -> Iterator[Plan]:
+    """The cheapest plan of every other set of types, each set once, as far as the plan really uses it."""
+    seen = {frozenset(chosen.units)} if chosen else set()
+    for names in _sets(problem, chosen):
+        plan = exact(only_types(problem, names), Budget(seconds=_SOON)).plan
+        if plan is not None and frozenset(plan.units) not in seen:
+            seen.add(frozenset(plan.units))
+            yield replace(plan, problem=problem)
+
+
+def _sets(problem: Problem, chosen: Plan | None) -> Iterator[Sequence[str]]:
+    names = problem.type_names
+    if len(names) <= _ALL_SUBSETS:
+        for size in range(1, len(names) + 1):
+            yield from combinations(names, size)
+        return
+    yield from ((name,) for name in names)
+    for left_out in chosen.units if chosen else ():
+        yield [name for name in names if name != left_out]
+
+
+def fixed_curve(problem: Problem, name: str, rates: Sequence[float]) -> list[float | None]:
+    """What a fixed plan costs at each throughput; None where it can't hold it."""
+    found = (method(name)(problem.at(rate), Budget()).plan for rate in rates)
+    return [plan.cost_usd if plan else None for plan in found]
+
+
+def limited_by(plan: Plan) -> str:
+    """What sets the pace: whether the bottleneck computes or moves data, and its type where there are more."""
+    stage = plan.stages[plan.bottleneck]
+    return stage.limited_by if len(plan.stages) == 1 else f"{stage.limited_by}, {stage.type_name}"
+
+
+def mix(plan: Plan) -> str:
+    """`27 T4 + 6 V100-16`, in the order of the stages."""
+    return " + ".join(f"{count} {name}" for name, count in plan.units.items())
+
+
+def layers_of(problem: Problem, first: int, last: int) -> str:
+    """`embedding .. pooling`, or the one layer."""
+    names = problem.layers
+    return names[first] if first == last else f"{names[first]} .. {names[last]}"
+
+
+def why(outcome: Outcome, found: Sequence[Candidate], *, max_usd: float | None = None) -> list[str]:
+    """The choice in sentences."""
+    plan = outcome.plan
+    if plan is None:
+        return []
+    return [
+        _pace(plan),
+        _one_more(plan),
+        _throughput(plan) if max_usd is None else _price(plan, max_usd),
+        *_limits(plan),
+        *_memory(plan),
+        *_pins(plan),
+        *_next_best(plan, found),
+        _proof(outcome),
+    ]
+
+
+def _pace(plan: Plan) -> str:
+    stage = plan.stages[plan.bottleneck]
+    layers = layers_of(plan.problem, stage.first, stage.last)
+    units = f"{stage.units} {stage.type_name}"
+    doing = "computing" if stage.limited_by == "compute" else "moving data"
+    other, less = ("moving data", stage.data_s) if doing == "computing" else ("computing", stage.compute_s)
+    meanwhile = f"{other} meanwhile takes {format_seconds(less)}" if less else "there is nothing else to do"
+    which = "The one stage" if len(plan.stages) == 1 else f"Stage {plan.bottleneck + 1}"
+    return (
+        f"{which} ({layers} on {units}) sets the pace: {format_seconds(stage.time_s)} per example, {doing}; "
+        f"{meanwhile}."
+    )
+
+
+def _one_more(plan: Plan) -> str:
+    row = plan.bottleneck
+    stage = plan.stages[row]
+    limit = plan.problem.types[plan.problem.type_index(stage.type_name)].limit
+    if plan.units[stage.type_name] >= limit:
+        return f"One more unit there is not to be had: there are {limit} {stage.type_name}."
+    units = [one.units + (at == row) for at, one in enumerate(plan.stages)]
+    more = with_units(plan.problem, plan.assignment, units)
+    faster = more.throughput / plan.throughput - 1
+    return (
+        f"One more {stage.type_name} there: {format_rate(more.throughput)} ({faster:+.1%}) for "
+        f"{format_usd(more.cost_usd)} ({more.cost_usd / plan.cost_usd - 1:+.1%})."
+    )
+
+
+def _throughput(plan: Plan) -> str:
+    """Whether the throughput wanted costs anything."""
+    problem = plan.problem
+    free = exact(problem.at(problem.throughput * 1e-6), Budget(seconds=_SOON)).plan
+    wanted = format_rate(problem.throughput)
+    if free is None or free.cost_usd >= plan.cost_usd * (1 - _SAME):
+        return f"The throughput does not bind: nothing slower than {wanted} would cost less."
+    return (
+        f"The throughput binds: at {format_rate(free.throughput)} the training would cost "
+        f"{format_usd(free.cost_usd)}, with {mix(free)}."
+    )
+
+
+def _price(plan: Plan, max_usd: float) -> str:
+    """What the next faster plan would cost."""
+    faster = exact(plan.problem.at(plan.throughput * (1 + 1e-6)), Budget(seconds=_SOON)).plan
+    if faster is None:
+        return "The price does not bind: no plan is faster."
+    return (
+        f"The price binds: the next faster plan, {format_rate(faster.throughput)}, costs "
+        f"{format_usd(faster.cost_usd)}, above {format_usd(max_usd)}."
+    )
+
+
+def _limits(plan: Plan) -> Iterator[str]:
+    for one in plan.problem.types:
+        if one.limit >= UNLIMITED or plan.units.get(one.name, 0) < one.limit:
+            continue
+        free = exact(plan.problem.with_limits({one.name: UNLIMITED}), Budget(seconds=_SOON)).plan
+        if free and free.cost_usd < plan.cost_usd * (1 - _SAME):
+            yield (
+                f"The limit of {one.limit} {one.name} binds: with {free.units.get(one.name, 0)} of them the "
+                f"training would cost {format_usd(free.cost_usd)}."
+            )
+
+
+def _memory(plan: Plan) -> Iterator[str]:
+    for number, stage in enumerate(plan.stages, 1):
+        if stage.units == stage.least_units > 1:
+            yield f"Memory binds: stage {number} fits into no fewer than {stage.units} {stage.type_name}."
+
+
+def _pins(plan: Plan) -> Iterator[str]:
+    problem = plan.problem
+    if problem.allowed.all():
+        return
+    free = exact(replace(problem, allowed=problem.allowed | True), Budget(seconds=_SOON)).plan
+    if free and free.cost_usd < plan.cost_usd * (1 - _SAME):
+        yield f"The pins cost {format_usd(plan.cost_usd - free.cost_usd)}: without them {mix(free)} would do."
+    else:
+        yield "The pins cost nothing: the best plan keeps them anyway."
+
+
+def _next_best(plan: Plan, found: Sequence[Candidate]) -> Iterator[str]:
+    others = [one.plan for one in found if one.plan and set(one.plan.units) != set(plan.units)]
+    if others:
+        second = min(others, key=lambda other: other.cost_usd)
+        yield (
+            f"Next best with other devices: {mix(second)} for {format_usd(second.cost_usd)}, "
+            f"{times_as_much(second.cost_usd / plan.cost_usd)}."
+        )
+
+
+def times_as_much(ratio: float) -> str:
+    """`+12.3%`, or `4.1 times as much`."""
+    return f"{ratio:.3g} times as much" if ratio >= 2 else f"{ratio - 1:+.1%}"
+
+
+def _proof(outcome: Outcome) -> str:
+    plan, bound = outcome.plan, outcome.lower_bound_usd
+    assert plan is not None
+    if bound >= plan.cost_usd * (1 - _SAME):
+        how = f"{outcome.evaluations:,} {'shortest paths' if outcome.method == 'exact' else 'plans'}"
+        return f"No plan costs less: the lower bound is {format_usd(bound)} too ({how}{_checked(outcome)})."
+    if bound > 0:
+        gap = 1 - bound / plan.cost_usd
+        return f"No plan costs less than {format_usd(bound)}: this one is within {gap:.2%} of the best."
+    best = exact(plan.problem, Budget(seconds=_SOON)).plan
+    tried = f"{outcome.method} tried {format_count(outcome.evaluations, 'plan')}"
+    if best is None:
+        return f"Nothing is proven: {tried}."
+    ratio = plan.cost_usd / best.cost_usd - 1
+    above = "the optimum" if ratio < _SAME else f"{ratio:.2%} above the optimum ({format_usd(best.cost_usd)})"
+    return f"{tried}; its best is {above}, as exact proves."
+
+
+def _checked(outcome: Outcome) -> str:
+    """What the checker, which shares no code with the search, says of the proof."""
+    plan = outcome.plan
+    if outcome.certificate is None or plan is None or len(plan.problem.layers) > _CHECKED_LAYERS:
+        return ""
+    wrong = check(plan.problem, plan, outcome.certificate)
+    assert not wrong, f"the proof does not hold: {wrong[0]}"
+    return f", {format_count(len(outcome.certificate.steps), 'step')} checked independently"
+
+
+def port_notes(setup: Setup, plan: Plan) -> list[str]:
+    """Crossings that ask for more than the ports of the machines on one side have together.
+
+    A unit is taken to have a port of its own, but the units of one machine share it.
+    """
+    if setup.cluster is None:
+        return []
+    notes = []
+    for one, other in zip(plan.stages, plan.stages[1:], strict=False):
+        flow = float(setup.profile.cross_bytes[one.last]) / setup.profile.batch * plan.throughput
+        for stage in (one, other):
+            ports = _ports_bytes_per_s(setup, stage.type_name, stage.units)
+            if flow > ports:
+                notes.append(
+                    f"{format_bytes(flow)}/s cross behind {plan.problem.layers[one.last]}, and the machines "
+                    f"of {stage.units} {stage.type_name}, packed tightly, have ports of "
+                    f"{format_bytes(ports)}/s: spread them over more machines"
+                )
+    return notes
+
+
+def _ports_bytes_per_s(setup: Setup, type_name: str, units: int) -> float:
+    assert setup.cluster is not None
+    index = next(at for at, kind in enumerate(setup.cluster.device_types) if kind.name == type_name)
+    total, left = 0.0, units
+    for machine in setup.cluster.machines:
+        here = sum(count for kind, count in machine.devices if kind == index)
+        if here and left > 0:
+            rate = setup.cluster.tiers[-1].bytes_per_s * min(here, left)
+            total += min(rate, machine.nic_bytes_per_s or rate)
+            left -= here
+    return total
+
+
+def provenance(setup: Setup) -> dict[str, str]:
+    """For each type, whether its times were measured or modelled, and from what."""
+    profile = setup.profile
+    found = {}
+    for device in setup.devices:
+        times = profile.on(device)
+        kinds = {source.kind for source in (times.compute, times.data, times.scaling)}
+        how = (
+            times.compute.kind
+            if len(kinds) == 1
+            else f"computation {times.compute.kind}, data {times.data.kind}"
+        )
+        found[device.name] = f"{how}: {times.compute.note}"
+    return found
