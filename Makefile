@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable
 
-.PHONY: help demo test check soak lint format bench bench-network bench-simulate bench-policies docs clean
+.PHONY: help demo test check soak lint format bench bench-network bench-simulate bench-policies profiles docs docs-waiting clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -59,10 +59,16 @@ bench-simulate: $(VENV)/.dev ## jobs per CPU-second of the simulator, against it
 bench-policies: $(VENV)/.dev ## berth's own policy against delay scheduling, over load, congestion and mix
 	@$(BIN)/python benchmarks/policies.py
 
+profiles: $(VENV)/.dev ## measure every model of the zoo on this machine anew and store the layer profiles
+	@$(BIN)/python benchmarks/profiles.py
+
 docs: $(VENV)/.dev ## build the documentation into site/
 	@$(BIN)/python docs/generate.py
 	@$(BIN)/mkdocs build --strict --quiet
 	@echo "documentation: site/index.html"
+
+docs-waiting: $(VENV)/.dev ## make docs/waiting.md anew from the Philly trace: some ten minutes
+	@$(BIN)/python benchmarks/waiting_study.py
 
 clean: ## remove what the other targets made
 	rm -rf $(VENV) site demo-out .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks

@@ -1,4 +1,4 @@
-"""A tour of berth in a minute: what `make demo` runs. Every line printed is real output."""
+"""A tour of berth in two minutes: what `make demo` runs. Every line printed is real output."""
 
 from __future__ import annotations
 
@@ -12,22 +12,33 @@ BERTH = Path(sys.executable).with_name("berth")
 
 CLUSTER = "4x20x8:A100-80"
 JOBS = f"{OUT}/jobs.csv"
+SHAPE = "--jobs 2000 --cluster 4x20x8 --sizes odd --durations lognormal:1h:1.5"
+SCENE = f"--cluster {CLUSTER} --network congestion=5"
+SCHEDULERS = ("fifo", "tiresias", "srtf", "dally", "berth")
+PLAYED = " ".join(f"--policy {name}" for name in SCHEDULERS)
+REPORT = f"{OUT}/report.html"
 
 TOUR = [
     ("A cluster: four racks of twenty machines with eight A100 each", f"cluster show {CLUSTER}"),
     ("What distance costs BERT-large on 16 GPUs of it", f"network bert-large --gpus 16 --cluster {CLUSTER}"),
     ("Who suffers most from distance", f"network --all --gpus 16 --cluster {CLUSTER} --congestion 5"),
     (
-        "Two days of jobs at 90 % load, from a seed",
-        f"trace generate {JOBS} --jobs 2000 --cluster 4x20x8 --load 0.9 --seed 7 --force",
+        "Two days of jobs at full load, from a seed",
+        f"trace generate {JOBS} {SHAPE} --load 1.0 --seed 7 --force",
     ),
     ("What is in that trace", f"trace info {JOBS} --cluster 4x20x8"),
+    (
+        "The same jobs under five schedulers; links between machines five times slower",
+        f"simulate {JOBS} {SCENE} {PLAYED} --report {REPORT} --force",
+    ),
+    ("Why did it wait? The story of the job that waited longest", f"explain {JOBS} longest-wait {SCENE}"),
 ]
 
 NEXT = [
     "berth cluster show my-cluster.yaml       # describe your own: docs/guides/cluster.md",
     "berth trace info your-trace.csv          # Philly, Helios, Alibaba, Tiresias or plain CSV",
-    "berth network --all --gpus 32 --cluster hgx-h100-pod",
+    "berth compare your-trace.csv --cluster X --policy dally --policy berth",
+    "berth simulate your-trace.csv --cluster X --policy examples/mine.py   # your own policy",
 ]
 
 
@@ -40,7 +51,8 @@ def main() -> int:
         if code:
             print(f"berth {command}: exit code {code}", file=sys.stderr)
             return code
-    print("\nTry next (after `source .venv/bin/activate`):")
+    print(f"\nOpen {REPORT} in a browser: curves, racks over time, every job as a bar.")
+    print("Try next (after `source .venv/bin/activate`):")
     for line in NEXT:
         print(f"  {line}")
     return 0

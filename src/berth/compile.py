@@ -20,7 +20,7 @@ import numba
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_KEPT = 12  # caches of earlier sources that are kept
+_KEPT = 8  # caches of earlier sources that are kept
 _MARKS = (
     b"berth.compile",
     b"numba",
@@ -28,7 +28,7 @@ _MARKS = (
 )  # what sources that are compiled, or their arrays, contain
 
 
-APART = ("plan", "train")
+APART = ("plan", "train", "zoo")
 
 _INNER = {"cache": True, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 
@@ -92,13 +92,17 @@ def _folder(room: str) -> Path | None:
     try:
         mine.mkdir(parents=True, exist_ok=True)
         mine.touch()
-        others = [path for path in folder.iterdir() if path.name != "policies"]
+        others = [path for path in folder.glob(f"{room}-*" if room else "*") if room or _is_main(path.name)]
         others.sort(key=lambda path: path.stat().st_mtime)
         for old in others[: -_KEPT - 1]:
             shutil.rmtree(old, ignore_errors=True)
     except OSError:
         return None  # nowhere to write: numba falls back to the folder of the sources, or to no cache
     return mine
+
+
+def _is_main(name: str) -> bool:
+    return name != "policies" and "-" not in name
 
 
 def _use_cache(room: str) -> None:

@@ -264,6 +264,8 @@ def _entry_json(name: str) -> dict[str, Any]:
         "aliases": list(entry.aliases),
         "source": entry.source,
         "price_source": entry.price_source,
+        "link_bytes_per_s": entry.link_bytes_per_s,
+        "link_source": entry.link_source,
     }
 
 

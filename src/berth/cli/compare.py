@@ -44,8 +44,7 @@ def compare(
         doubt=doubt,
         faults=faults,
     )
-    for one in policies.values():
-        scene.warm_up(one)
+    notes = set_.notes + scene.warm_up(policies)
     with scene.progress_bar("simulations") as tell:
         found = compare_policies(
             set_.source, set_.cluster, policies, set_.setting, seeds=seeds, progress=tell
@@ -58,8 +57,8 @@ def compare(
                 "how": found.how,
                 "differences": [difference.as_json() for difference in found.differences],
                 "results": [[result.as_json() for result in row] for row in found.results],
-                "notes": set_.notes,
+                "notes": notes,
             }
         )
     else:
-        print_comparison(terminal.console(), found, set_.notes)
+        print_comparison(terminal.console(), found, notes)

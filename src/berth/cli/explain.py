@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from berth.cli import scenario as scene
 
+if TYPE_CHECKING:
+    from berth.schedule.policy import Policy
+
 EPILOG = "Example: berth explain jobs.csv 17 --cluster 4x4x8:H100 --policy required"
 
-Job = Annotated[str, typer.Argument(metavar="JOB", help="Its job_id, or #n for the n-th, counted from 0.")]
+LONGEST = "longest-wait"
+Job = Annotated[
+    str,
+    typer.Argument(
+        metavar="JOB", help=f"Its job_id; #n for the n-th, from 0; or {LONGEST}: the one that waited most."
+    ),
+]
 OnePolicy = Annotated[str | None, typer.Option(metavar="POLICY", help="Under which policy (berth).")]
 
 
@@ -48,9 +57,18 @@ def explain(
         faults=faults,
         log=True,
     )
-    scene.warm_up(chosen)
-    story = tell(set_.trace, set_.cluster, chosen, set_.setting, job, name)
+    notes = set_.notes + set_.drawn + scene.warm_up({name: chosen})
+    wanted = _longest_wait(set_, chosen) if job == LONGEST else job
+    story = tell(set_.trace, set_.cluster, chosen, set_.setting, wanted, name)
     if as_json:
-        terminal.print_json({"policy": name, **asdict(story), "notes": set_.notes})
+        terminal.print_json({"policy": name, **asdict(story), "notes": notes})
     else:
-        print_story(terminal.console(), story, name, set_.cluster)
+        print_story(terminal.console(), story, name, set_.cluster, notes)
+
+
+def _longest_wait(set_: scene.Scene, policy: Policy) -> str:
+    """The first of the jobs that waited longest under the policy."""
+    from berth.simulate.run import simulate
+
+    run = simulate(set_.trace, set_.cluster, policy, set_.setting)
+    return set_.trace.job_ids[int(run.records["waited"].argmax())]

@@ -39,12 +39,17 @@ def _facts(name: str, policy: Policy) -> dict[str, Any]:
     return {
         "name": name,
         "about": " ".join(lines[: lines.index("")] if "" in lines else lines),
-        "text": "\n".join(lines),
+        "text": _paragraphs("\n".join(lines)),
         "constants": [
             {"name": one.name, "default": one.default, "help": one.help, "words": list(one.words)}
             for one in constants_of(type(policy))
         ],
     }
+
+
+def _paragraphs(text: str) -> str:
+    """Lines were broken for the source: a terminal breaks them anew."""
+    return "\n\n".join(" ".join(part.split()) for part in text.split("\n\n"))
 
 
 def _print_all(facts: list[dict[str, Any]]) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -71,6 +72,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="One JSON document instead 
 
 _FAVOURITES = ("berth", "dally", "tiresias", "preferred", "required", "fifo", "srtf")
 _SHOWN = 5
+_LONGEST_NOTE = 240
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,34 @@ class Scene:
         bad = self.trace.bad
         causes = "; ".join(f"{count:,} x {cause}" for cause, count in bad.counts.items())
         left_out = [f"{bad.total:,} of {self.trace.rows:,} rows of the trace left out: {causes}"]
-        return [*(left_out if bad.total else []), *self.trace.notes, *self.cluster.notes]
+        notes = [*(left_out if bad.total else []), *self.trace.notes, *self.cluster.notes]
+        large = too_large(self.trace, self.cluster)
+        if large:
+            named = ", ".join(large[:5]) + (" ..." if len(large) > 5 else "")
+            count = f"{len(large):,} job{'s' if len(large) > 1 else ''}"
+            notes.append(
+                f"never schedulable, larger than the cluster: {count} ({named}); counted nowhere else"
+            )
+        return notes
+
+    @property
+    def drawn(self) -> list[str]:
+        """That models were drawn for jobs that name none, where it matters."""
+        setting, jobs = self.setting, self.trace
+        count = jobs.frame["model"].null_count()
+        if not count or (setting.network == "off" and len(self.cluster.device_types) == 1):
+            return []
+        of_all = "all" if count == len(jobs) else f"{count:,} of the"
+        mix = f"the mix {setting.mix.text!r}, seed {setting.seed}"
+        return [f"{of_all} {len(jobs):,} jobs name no model: each got one from {mix}"]
+
+
+def too_large(trace: Trace, cluster: Cluster) -> list[str]:
+    """Jobs that the cluster can never hold."""
+    from berth.simulate.jobs import nearest_tier
+
+    fits = {int(gpus): nearest_tier(cluster, int(gpus)) is not None for gpus in set(trace.num_gpu.tolist())}
+    return [job for job, gpus in zip(trace.job_ids, trace.num_gpu.tolist(), strict=True) if not fits[gpus]]
 
 
 def set_scene(
@@ -128,6 +157,11 @@ def set_scene(
         spec = parse_faults(faults)
         drawn = draw_faults(replace(spec, seed=spec.seed + seed), changed, horizon_of(jobs, changed))
         setting = replace(setting, faults=drawn)
+    if len(too_large(jobs, changed)) == len(jobs):
+        least = f"the smallest of its jobs asks for {int(jobs.num_gpu.min()):,} GPUs"
+        raise InputError(
+            f"{least}: none can ever start", where=trace, hint=f"{changed.name} has {changed.devices:,}"
+        )
     return Scene(source, jobs, changed, setting)
 
 
@@ -272,9 +306,28 @@ def progress_bar(text: str) -> Iterator[Tell | None]:
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
-def warm_up(policy: Policy) -> None:
-    """Loads or compiles the engine before anything is timed; a terminal is told about the latter."""
+COMPILING = "compiling kernels (once, about a minute)"
+
+
+def warm_up(policies: dict[str, Policy]) -> list[str]:
+    """Loads or compiles the engine and the policies; what stays interpreted is told, and returned."""
     from berth import compile as compiling
+    from berth.schedule.hooks import compiled_notes
+
+    folder = compiling.cache_folder() / compiling.fingerprint()
+    cold = not any(folder.rglob("engine.advance-*.nbi"))
+    with _telling(COMPILING) if cold else nullcontext():
+        for policy in policies.values():
+            _play_one_job(policy)
+    notes = [
+        _short(f"{name}: {note}") for name, policy in policies.items() for note in compiled_notes(policy)
+    ]
+    for note in notes:
+        typer.echo(f"note: {note}", err=True)
+    return notes
+
+
+def _play_one_job(policy: Policy) -> None:
     from berth.cluster.load import load_cluster
     from berth.simulate.run import simulate
     from berth.workload.trace import Trace
@@ -286,13 +339,23 @@ def warm_up(policy: Policy) -> None:
         "duration_s": [1.0],
         "model": ["resnet50"],
     }
-    trace = Trace.from_columns(one_job, source="warm-up")
-    folder = compiling.cache_folder() / compiling.fingerprint()
-    cold = not any(folder.rglob("engine.advance-*.nbi"))
-    if cold and sys.stderr.isatty():
-        from rich.console import Console
+    simulate(Trace.from_columns(one_job, source="warm-up"), load_cluster("1x1x1"), policy)
 
-        with Console(stderr=True).status("compiling kernels, once: about a minute"):
-            simulate(trace, load_cluster("1x1x1"), policy)
-    else:
-        simulate(trace, load_cluster("1x1x1"), policy)
+
+@contextmanager
+def _telling(text: str) -> Iterator[None]:
+    """Something that takes long: a spinner on a terminal, a line elsewhere."""
+    if not sys.stderr.isatty():
+        typer.echo(text, err=True)
+        yield
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status(text):
+        yield
+
+
+def _short(note: str) -> str:
+    """Without colours and the pages of types that a compiler adds."""
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", note)
+    return plain if len(plain) <= _LONGEST_NOTE else plain[: _LONGEST_NOTE - 4] + " ..."

@@ -63,9 +63,10 @@ def simulate(
         device=device,
         log=bool(log or audit or report),
     )
+    interpreted = scene.warm_up(policies)
     played = _play(played_scene, policies, timers=report is not None)
     _check_audits(played, audit)
-    notes = _notes(played_scene, played)
+    notes = _notes(played_scene, played) + interpreted
     notes += [f"{one.run.policy}: {_audited(one)}" for one in played if audit]
     written = _write(played, logs, report, notes)
     _show(played, notes, written, as_json)
@@ -80,7 +81,6 @@ def _play(played_scene: scene.Scene, policies: dict[str, Policy], *, timers: boo
     played = []
     jobs = played_scene.trace
     for name, policy in policies.items():
-        scene.warm_up(policy)
         watch = TimerWatch(max(1, len(jobs) // 100)) if timers and policy.rules().learns else None
         with scene.progress_bar(f"{name}: jobs finished") as tell:
             run = run_simulation(
@@ -134,18 +134,7 @@ def _notes(played_scene: scene.Scene, played: list[Played]) -> list[str]:
     from berth.units import format_count
 
     run, setting = played[0].run, played_scene.setting
-    notes = played_scene.notes
-    matters = setting.network != "off" or len(run.cluster.device_types) > 1
-    if run.jobs.modelled and matters:
-        of_all = "all" if run.jobs.modelled == len(run.trace) else f"{run.jobs.modelled:,} of the"
-        notes.append(
-            f"{of_all} {len(run.trace):,} jobs name no model: each got one from the mix "
-            f"{setting.mix.text!r}, seed {setting.seed}"
-        )
-    if run.jobs.too_large:
-        first = ", ".join(run.jobs.too_large[:5]) + (" ..." if len(run.jobs.too_large) > 5 else "")
-        count = format_count(len(run.jobs.too_large), "job")
-        notes.append(f"never schedulable, larger than the cluster: {count} ({first}); counted nowhere else")
+    notes = played_scene.notes + played_scene.drawn
     if setting.doubt:
         notes.append(f"schedulers knew remaining times to +-{setting.doubt:.0%} only")
     if len(setting.faults):

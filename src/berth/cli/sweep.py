@@ -58,11 +58,11 @@ def sweep(
 
     if metric not in _METRICS:
         raise UnknownNameError("metric", metric, _METRICS)
-    policies = tuple(scene.load_policies(policy))
+    policies = scene.load_policies(policy)
     setting = scene.make_setting("on", eviction_cost, "30m", "balanced", 0, doubt)
     grid = Grid(
         cluster=cluster,
-        policies=policies,
+        policies=tuple(policies),
         loads=scene.numbers("--load", load),
         congestions=scene.numbers("--congestion", congestion),
         mixes=_mixes(mix),
@@ -74,7 +74,7 @@ def sweep(
         eviction_large_s=setting.eviction_large_s,
         doubt=setting.doubt,
     )
-    _check(grid.cluster, sizes, durations)
+    notes = _check(grid.cluster, sizes, durations) + scene.warm_up(policies)
     with TemporaryDirectory() as scratch, scene.progress_bar("cells") as tell:
         folder = Path(scratch) if out is None else _folder(out)
         rows = run_sweep(grid.cells(), folder / "cells.jsonl", workers=workers, progress=tell)
@@ -82,9 +82,9 @@ def sweep(
     if out is not None:
         write_maps(Path(out) / "sweep.html", shown)
     if as_json:
-        terminal.print_json({"cells": rows, "maps": shown.as_json()})
+        terminal.print_json({"cells": rows, "maps": shown.as_json(), "notes": notes})
     else:
-        print_maps(terminal.console(), shown, None if out is None else str(Path(out) / "sweep.html"))
+        print_maps(terminal.console(), shown, None if out is None else str(Path(out) / "sweep.html"), notes)
 
 
 def _mixes(text: str) -> tuple[str, ...]:
@@ -99,17 +99,18 @@ def _mixes(text: str) -> tuple[str, ...]:
     return names
 
 
-def _check(cluster: str, sizes: str, durations: str) -> None:
-    """Says what is wrong before any process is started."""
+def _check(cluster: str, sizes: str, durations: str) -> list[str]:
+    """Says what is wrong before any process is started; returns what will be cut."""
     from berth.cluster.load import load_cluster
     from berth.simulate.source import gpus_of
     from berth.workload.distributions import load_durations, load_sizes
 
-    gpus_of(load_cluster(cluster))
-    load_sizes(sizes)
+    gpus = gpus_of(load_cluster(cluster))
+    asked = load_sizes(sizes).gpus
     load_durations(durations)
     if "," in sizes:
         raise InputError("a sweep takes sizes by name", hint="philly, powers-of-two, odd or large")
+    return [f"jobs that ask for more are cut to {gpus:,} GPUs"] if max(asked) > gpus else []
 
 
 def _folder(text: str) -> Path:

@@ -28,6 +28,8 @@ class EntrySpec(Spec):
     precision: str | None = None
     memory_bandwidth: Bandwidth | None = None
     source: str
+    link: Bandwidth | None = None
+    link_source: str | None = None
     price: UsdPerHour | None = None
     price_source: str | None = None
 
@@ -41,6 +43,8 @@ class CatalogueEntry:
     precision: str | None  # of the peak rate, e.g. "bf16 tensor"
     source: str
     price_source: str | None
+    link_bytes_per_s: float | None = None  # to another of its kind in the same machine, one way
+    link_source: str | None = None
 
 
 @cache
@@ -78,4 +82,12 @@ def _by_lowered_name() -> dict[str, str]:
 
 def _entry(name: str, entry: EntrySpec) -> CatalogueEntry:
     device = DeviceType(name, entry.kind, entry.memory, entry.price, entry.flops, entry.memory_bandwidth)
-    return CatalogueEntry(device, entry.aliases, entry.precision, entry.source, entry.price_source)
+    return CatalogueEntry(
+        device=device,
+        aliases=entry.aliases,
+        precision=entry.precision,
+        source=entry.source,
+        price_source=entry.price_source,
+        link_bytes_per_s=entry.link,
+        link_source=entry.link_source,
+    )

@@ -46,6 +46,8 @@ def _whole(count: float) -> str:
 
 
 def _dollars(usd: float) -> str:
+    if usd >= 1e6:
+        return f"${usd / 1e6:,.2f}M"
     return f"${usd:,.0f}" if usd >= 100 else f"${usd:,.2f}"
 
 

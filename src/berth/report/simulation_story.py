@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Sequence
 
 from rich.console import Console
 from rich.text import Text
 
 from berth.cluster.model import Cluster
+from berth.report.simulation import print_notes
 from berth.report.terminal import bar, table
 from berth.simulate.stories import Chapter, Story
 from berth.simulate.timeline import rack_level
@@ -18,7 +20,7 @@ _SHOWN = 12  # racks, and chapters at either end
 _OTHERS = 5
 
 
-def print_story(out: Console, story: Story, policy: str, cluster: Cluster) -> None:
+def print_story(out: Console, story: Story, policy: str, cluster: Cluster, notes: Sequence[str] = ()) -> None:
     """Everything, in order of time."""
     out.print(Text(f"job {story.job}: {story.gpus} x {story.model}, policy {policy}", style="bold"))
     gpus = format_count(story.gpus, "GPU")
@@ -40,6 +42,7 @@ def print_story(out: Console, story: Story, policy: str, cluster: Cluster) -> No
         _chapter(out, chapter)
     out.print()
     _racks(out, story, cluster)
+    print_notes(out, notes)
 
 
 def _chapter(out: Console, one: Chapter) -> None:

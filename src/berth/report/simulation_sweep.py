@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from berth.report.html import heat_colour, page
-from berth.report.simulation import labels
+from berth.report.simulation import labels, print_notes
 from berth.simulate.sweep import Grid, Ratio, Row, ratios
 
 _STYLES = {
@@ -63,7 +63,7 @@ class Shown:
         ]
 
 
-def print_maps(out: Console, shown: Shown, written: str | None) -> None:
+def print_maps(out: Console, shown: Shown, written: str | None, notes: Sequence[str] = ()) -> None:
     """One map per policy and mix."""
     grid = shown.grid
     names, legend = labels(grid.policies)
@@ -86,6 +86,7 @@ def print_maps(out: Console, shown: Shown, written: str | None) -> None:
         out.print("~ within the noise of the seeds (95 % interval holds 1)", markup=False)
     for line in legend:
         out.print(line, markup=False, soft_wrap=True)
+    print_notes(out, notes)
     if written:
         out.print(f"wrote {written}", markup=False, soft_wrap=True)
 

@@ -11,6 +11,7 @@ import ctypes
 import hashlib
 import os
 import pickle
+import re
 import types as python
 from collections import namedtuple
 from collections.abc import Callable
@@ -95,8 +96,10 @@ def _hook(kind: type[Policy], name: str) -> _Callable:
 
 def _reason(error: Exception) -> str:
     """The line of numba's long messages that says what it could not do."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return (lines[1:] or lines or [type(error).__name__])[0]
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", str(error))
+    lines = [line.strip() for line in plain.splitlines() if line.strip()]
+    told = [line for line in lines if not line.startswith(("Failed in", "During", "File", "def ", "<source"))]
+    return (told or lines or [type(error).__name__])[0][:160]
 
 
 def _compiled(function: Callable[..., Any], names: list[str], signature: Any) -> _Callable:

@@ -13,10 +13,11 @@ from berth.cluster.model import Cluster
 from berth.errors import InputError
 from berth.network.fabric import Fabric
 from berth.network.sharing import LinkShares
-from berth.schedule.hooks import hooks, raise_pending
+from berth.schedule.hooks import hooks
 from berth.schedule.policy import Policy
 from berth.schedule.view import REFUSED, Array, World
 from berth.schedule.world import new_world
+from berth.simulate.blame import heard
 from berth.simulate.engine import LOG_FULL, OVER, advance
 from berth.simulate.faults import check_faults
 from berth.simulate.jobs import Jobs, read_jobs
@@ -80,7 +81,20 @@ def simulate(
 
     `watch` is shown the world and the clock, and says after how many events it wants to see them again.
     """
-    setting = setting or Setting()
+    with heard(policy) as raise_errors:
+        return _play(trace, cluster, policy, setting or Setting(), name, progress, watch, raise_errors)
+
+
+def _play(
+    trace: Trace,
+    cluster: Cluster,
+    policy: Policy,
+    setting: Setting,
+    name: str | None,
+    progress: Callable[[int, int], None] | None,
+    watch: Callable[[World, Array], int] | None,
+    raise_errors: Callable[[], None],
+) -> Run:
     policy = policy.prepare(trace)
     check_faults(setting.faults, cluster)
     fabric = Fabric(cluster, setting.congestion)
@@ -109,14 +123,14 @@ def simulate(
     started = time.process_time()
     events = _CHUNK if watch is None else watch(world, course.clock)
     while (outcome := advance(world, functions, course, net, events)) != OVER:
-        raise_pending()
+        raise_errors()
         if outcome == LOG_FULL:
             course = _empty_log(course, logged, places)
         if progress is not None:
             progress(int(course.clock[0]["finished"]), len(jobs.records))
         if watch is not None:
             events = watch(world, course.clock)
-    raise_pending()
+    raise_errors()
     _empty_log(course, logged, places)
     stranded = int((world.jobs["state"] != REFUSED).sum()) - int((world.jobs["end"] > 0).sum())
     if stranded:

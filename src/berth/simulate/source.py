@@ -47,14 +47,14 @@ class Source:
         given = _DEFAULTS | _parse(self.text.removeprefix(PREFIX))
         gpus = gpus_of(cluster)
         return GenerateSpec(
-            jobs=int(_number("jobs", given)),
+            jobs=_whole("jobs", given),
             load=_number("load", given),
             gpus=gpus,
             sizes=load_sizes(given["sizes"]),
             durations=load_durations(given["durations"]),
             arrivals=load_arrivals(given["arrivals"], 0.0),
             mix=None if given["mix"] == "none" else load_mix(given["mix"]),
-            seed=int(_number("seed", given)) + shift,
+            seed=_whole("seed", given) + shift,
         )
 
 
@@ -82,6 +82,14 @@ def _parse(text: str) -> dict[str, str]:
             raise InputError(f"generate: {key!r} has no value", hint=f"write it like {key}={_DEFAULTS[key]}")
         given[key] = value
     return given
+
+
+def _whole(key: str, given: dict[str, str]) -> int:
+    value = _number(key, given)
+    if not value.is_integer():
+        hint = f"write it like {key}={_DEFAULTS[key]}"
+        raise InputError(f"generate: {key} {given[key]!r} is not a whole number", hint=hint)
+    return int(value)
 
 
 def _number(key: str, given: dict[str, str]) -> float:

@@ -35,6 +35,11 @@ def test_the_policy_of_the_guide_runs_compiled_and_does_what_it_says(tmp_path):
     assert np.count_nonzero(run.records["at_tier"][2]) == 1
 
 
+def test_the_policy_of_the_guide_is_the_one_among_the_examples():
+    (source,) = re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL)
+    assert source == (Path(__file__).parents[3] / "examples" / "mine.py").read_text()
+
+
 @pytest.mark.parametrize("name", policy_names())
 def test_the_guide_lists_every_policy_with_its_constants(name):
     told = describe(name)

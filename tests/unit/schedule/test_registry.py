@@ -74,6 +74,7 @@ def test_a_policy_of_ones_own_is_loaded_from_its_file(tmp_path):
     file.write_text(MINE)
     assert load_policy(f"{file}:Largest:weight=2").weight == 2.0
     assert load_policy(f"{file}").weight == 1.0
+    assert load_policy(f"{file}:weight=2").weight == 2.0
     assert describe(f"{file}:Largest").summary == "The largest job goes first."
 
 
@@ -88,7 +89,13 @@ def test_a_file_that_was_edited_is_loaded_anew(tmp_path):
 @pytest.mark.parametrize(
     ("source", "name", "words"),
     [
-        (MINE, "Larges", ["mine.py", "Largest"]),
+        (MINE, "Larges", [f"mine.py:{MINE.splitlines().index('@dataclass(frozen=True)') + 1}", "'Largest'?"]),
+        (MINE.replace("job, now, my", "job, now"), "Largest", ["mine.py:", "write def order(job, now, my):"]),
+        (
+            MINE + MINE.replace("class Largest", "class Smallest"),
+            "",
+            ["mine.py:Largest or", "mine.py:Smallest"],
+        ),
         (MINE, "Rules", ["not a subclass"]),
         ("import nothing_like_it", "Any", ["mine.py:1", "nothing_like_it"]),
         ("x = 1\ny = (", "Any", ["mine.py:2", "SyntaxError"]),

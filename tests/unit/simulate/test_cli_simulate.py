@@ -119,6 +119,19 @@ def test_an_audited_run_says_so(berth, trace):
     assert "counted again: everything adds up" in " ".join(out.split())
 
 
+@pytest.mark.parametrize("verb", ["simulate", "compare", "sweep", "explain"])
+def test_the_first_run_says_that_kernels_are_compiled(berth, trace, tmp_path, monkeypatch, verb):
+    monkeypatch.setattr("berth.compile.cache_folder", lambda: tmp_path / "empty")
+    words = {
+        "simulate": [trace, "--policy=fifo"],
+        "compare": [trace, "--policy=fifo", "--policy=srtf"],
+        "sweep": ["--policy=fifo", "--policy=srtf", "--load=1", "--congestion=1", "--jobs=5", "--workers=1"],
+        "explain": [trace, "b"],
+    }
+    code, _, error = berth(verb, *words[verb], "--cluster", CLUSTER)
+    assert (code, error) == (0, "compiling kernels (once, about a minute)\n")
+
+
 MISTAKES = [
     (("simulate", "TRACE", "--policy", "fifoo"), "did you mean 'fifo'?"),
     (("simulate", "no-such-file.csv"), "no-such-file.csv"),
@@ -142,8 +155,13 @@ MISTAKES = [
     (("simulate", "TRACE", "--log", "/no/such/folder/x.parquet"), "no such folder"),
     (("simulate", "TRACE", "--report", "/no/such/folder/x.html"), "no such folder"),
     (("simulate", "generate:jobs=many"), "not a number"),
+    (("simulate", "generate:jobs=nan"), "not a whole number"),
+    (("simulate", "generate:jobs=2.5"), "not a whole number"),
+    (("simulate", "generate:load=nan"), "load"),
     (("simulate", "generate:lod=0.5"), "did you mean 'load'?"),
     (("simulate", "generate:load="), "has no value"),
+    (("simulate", "TRACE", "--cluster", "1x1x2"), "asks for 4 GPUs: none can ever start"),
+    (("compare", "TRACE", "--cluster", "1x1x2"), "asks for 4 GPUs: none can ever start"),
     (("compare", "TRACE", "--policy", "fifo"), "needs two policies"),
     (("compare", "TRACE", "--policy", "fifo", "--policy", "srtf", "--seeds", "0"), "1 or more"),
     (("explain", "TRACE", "z"), "no job is called 'z'"),
@@ -189,6 +207,28 @@ def test_explain_tells_the_waits_and_the_places(berth, trace):
     assert "starts on r0-m0 (8)" in out
 
 
+@pytest.mark.parametrize(
+    "words",
+    [("compare", "--policy=fifo", "--policy=srtf"), ("explain", "b", "--policy=fifo")],
+    ids=lambda words: words[0],
+)
+def test_compare_and_explain_name_the_jobs_that_can_never_start(berth, trace, words):
+    verb, *rest = words
+    code, out, _ = berth(verb, trace, *rest, "--cluster", CLUSTER)
+    assert code == 0
+    assert "never schedulable, larger than the cluster: 1 job (d)" in " ".join(out.split())
+
+
+def test_explain_finds_the_job_that_waited_longest(berth, trace):
+    _, out, _ = berth("explain", trace, "longest-wait", "--cluster", CLUSTER, "--policy", "fifo", "--json")
+    assert json.loads(out)["job"] == "c"  # 2-150; b: 1-100
+
+
+def test_explain_says_that_the_model_was_drawn(berth, trace):
+    _, out, _ = berth("explain", trace, "b", "--cluster", CLUSTER, "--policy", "fifo")
+    assert "all 4 jobs name no model: each got one from the mix 'balanced', seed 0" in out
+
+
 def test_policies_lists_all_and_shows_one(berth):
     code, out, _ = berth("policies", "--json")
     assert code == 0
@@ -196,6 +236,13 @@ def test_policies_lists_all_and_shows_one(berth):
     code, out, _ = berth("policies", "fifo")
     assert code == 0
     assert out.startswith("fifo\n")
+
+
+def test_a_sweep_says_that_large_jobs_are_cut(berth):
+    run = ("sweep", "--policy=fifo", "--policy=srtf", "--load=0.9", "--congestion=1", "--jobs=5", "--seeds=1")
+    code, out, _ = berth(*run, "--sizes=powers-of-two", "--workers=1", "--cluster", "1x1x2:H100")
+    assert code == 0
+    assert "note: jobs that ask for more are cut to 2 GPUs" in out
 
 
 def test_a_sweep_writes_its_cells_and_maps_and_skips_what_is_there(berth, tmp_path):

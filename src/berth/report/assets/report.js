@@ -31,6 +31,14 @@ function duration(seconds) {
   return "0s";
 }
 
+// A moment where neighbours are less than an hour apart: 1d16:45, or 1d16:45:30.
+function moment(seconds, step) {
+  if (step >= HOUR) return duration(seconds);
+  const s = Math.round(seconds), two = (value) => String(Math.floor(value)).padStart(2, "0");
+  const day = s >= DAY ? `${Math.floor(s / DAY)}d` : "";
+  return `${day}${two((s % DAY) / HOUR)}:${two((s % HOUR) / MINUTE)}${step < MINUTE ? ":" + two(s % MINUTE) : ""}`;
+}
+
 const percent = (share) => `${Math.round(share * 100)}%`;
 const count = (value) => (value >= 100 ? Math.round(value) : +value.toPrecision(3)).toLocaleString("en");
 
@@ -225,7 +233,7 @@ function ganttWindow() {
   const span = data.end - data.from;
   const length = span * 2000 ** (Number(lengthInput.value) / 100 - 1);
   const from = data.from + (span - length) * Number(fromInput.value) / 1000;
-  document.getElementById("gantt-from-text").textContent = duration(from);
+  document.getElementById("gantt-from-text").textContent = moment(from, MINUTE);
   document.getElementById("gantt-length-text").textContent = duration(length);
   return [from, from + length];
 }
@@ -251,9 +259,11 @@ function drawGantt() {
   const height = Math.max(1, shown.length) * row + bottom + 4;
   const svg = element("svg", {viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": "Jobs in the window"}, figure);
   const x = (v) => left + (Math.min(Math.max(v, from), to) - from) / (to - from) * (width - left - right);
-  for (const tick of timeTicks(from, to, Math.max(3, width / 100))) {
+  const ticks = timeTicks(from, to, Math.max(3, width / 100));
+  const step = ticks.length > 1 ? ticks[1] - ticks[0] : to - from;
+  for (const tick of ticks) {
     element("line", {class: "grid", x1: x(tick), x2: x(tick), y1: 0, y2: height - bottom}, svg);
-    if (x(tick) < width - 20) element("text", {x: x(tick), y: height - 7, "text-anchor": "middle"}, svg).textContent = duration(tick);
+    if (x(tick) < width - 28) element("text", {x: x(tick), y: height - 7, "text-anchor": "middle"}, svg).textContent = moment(tick, step);
   }
   shown.forEach((job, r) => drawJob(svg, gantt.jobs[job], stories[job], r * row + 2, row, x, left, from, to));
   const rest = inside.length - shown.length;
@@ -271,13 +281,14 @@ function drawGantt() {
 
 function drawJob(svg, [id, gpus, model, submitted], attempts, y, row, x, left, from, to) {
   const label = element("text", {x: left - 6, y: y + row / 2 + 3, "text-anchor": "end"}, svg);
-  label.textContent = `${String(id).slice(0, 12)} · ${gpus} GPU${gpus > 1 ? "s" : ""}`;
+  const asked = left < 100 ? gpus : `${gpus} GPU${gpus > 1 ? "s" : ""}`;
+  label.textContent = `${String(id).slice(0, 12)} · ${asked}`;
   const about = `${id}: ${gpus} x ${model}, submitted ${duration(submitted)}`;
   const bar = (begin, end, high, name, words) => {
     if (end < from || begin > to) return;
     const made = element("rect", {class: name, x: x(begin), width: Math.max(0.8, x(end) - x(begin)), height: high,
       y: y + (row - 2 - high) / 2, rx: high > 4 ? 2 : 0}, svg);
-    element("title", {}, made).textContent = `${about}\n${words} ${duration(end - begin)}, from ${duration(begin)} to ${duration(end)}`;
+    element("title", {}, made).textContent = `${about}\n${words} ${duration(end - begin)}, from ${moment(begin, MINUTE)} to ${moment(end, MINUTE)}`;
   };
   let since = submitted;
   for (const [, begin, end, tier] of attempts) {

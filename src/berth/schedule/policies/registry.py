@@ -11,7 +11,7 @@ from dataclasses import dataclass, is_dataclass
 from pathlib import Path
 from types import ModuleType
 
-from berth.errors import InputError, UnknownNameError
+from berth.errors import InputError, UnknownNameError, nearest
 from berth.schedule.policies.berth import Berth
 from berth.schedule.policies.constant import Constant, constants_of, parse_constants
 from berth.schedule.policies.dally import Dally
@@ -78,6 +78,8 @@ def _find(text: str) -> tuple[type[Policy], str]:
     file, is_file, rest = text.partition(".py")
     if is_file and (not rest or rest.startswith(":")):
         name, _, constants = rest[1:].partition(":")
+        if "=" in name:  # mine.py:weight=2, where the file holds one policy
+            name, constants = "", rest[1:]
         return _from_file(Path(f"{file}.py"), name), constants
     name, _, constants = text.partition(":")
     if name not in _KNOWN:
@@ -88,24 +90,42 @@ def _find(text: str) -> tuple[type[Policy], str]:
 def _from_file(path: Path, name: str) -> type[Policy]:
     if not path.is_file():
         raise InputError(f"there is no file {str(path)!r}", hint="write path/to/mine.py:MyPolicy")
-    found = vars(_imported(path))
-    own = sorted(key for key, value in found.items() if _is_policy(value) and value is not Policy)
+    module = _imported(path)
+    found = vars(module)
+    own = sorted(
+        key for key, value in found.items() if _is_policy(value) and value.__module__ == module.__name__
+    )
     if not name and len(own) == 1:
         name = own[0]
     if not name:
-        choices = f"write {path}:{own[0]}" if own else "derive a class from berth.schedule.policy.Policy"
-        raise InputError(f"{path} does not say which policy", hint=choices)
+        choices = " or ".join(f"{path}:{one}" for one in own)
+        hint = f"write {choices}" if own else "derive a class from berth.schedule.policy.Policy"
+        raise InputError(f"{path} does not say which policy", hint=hint)
     if name not in found:
-        raise UnknownNameError("policy", name, own, where=str(path))
+        near = nearest(name, own)
+        where = f"{path}:{inspect.getsourcelines(found[near])[1]}" if near else str(path)
+        raise UnknownNameError("policy", name, own, where=where)
     kind = found[name]
     if not _is_policy(kind):
         raise InputError(f"{name!r} is not a subclass of Policy", where=str(path))
-    for hook in SIGNATURES:
-        if hook in vars(kind) and not isinstance(vars(kind)[hook], staticmethod):
+    for hook in (hook for hook in SIGNATURES if hook in vars(kind)):
+        if not isinstance(vars(kind)[hook], staticmethod):
             raise InputError(f"{name}.{hook} must be a function", where=str(path), hint=_STATIC.format(hook))
+        _check_arguments(path, kind, hook)
     if inspect.get_annotations(kind) and not _is_own_dataclass(kind):
         raise InputError(f"{name!r} has constants but is no dataclass", where=str(path), hint=_DECORATE)
     return kind
+
+
+def _check_arguments(path: Path, kind: type[Policy], hook: str) -> None:
+    """Every function is called with the same arguments, whatever it needs of them."""
+    function, wanted = getattr(kind, hook), inspect.signature(getattr(Policy, hook))
+    try:
+        inspect.signature(function).bind(*wanted.parameters)
+    except TypeError as error:
+        hint = f"write def {hook}({', '.join(wanted.parameters)}):"
+        where = f"{path}:{function.__code__.co_firstlineno + 1}"
+        raise InputError(f"{kind.__name__}.{hook}: {error}", where=where, hint=hint) from error
 
 
 _STATIC = "write @staticmethod above `def {}`; a constant can't have this name"
@@ -135,7 +155,8 @@ def _imported(path: Path) -> ModuleType:
         spec.loader.exec_module(module)
     except Exception as error:
         del sys.modules[name]
-        raise InputError(f"{type(error).__name__}: {error}", where=_where(error, path)) from error
+        said = error.msg if isinstance(error, SyntaxError) else error
+        raise InputError(f"{type(error).__name__}: {said}", where=_where(error, path)) from error
     return module
 
 

@@ -1,0 +1,63 @@
+"""Layer profiles: what a plan knows of a model.
+
+Importing this package costs nothing; each name is fetched from its module when it is first used, and torch only
+when a model is really profiled.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from berth.lazy import exports
+
+if TYPE_CHECKING:
+    from berth.plan.profile.amdahl import AmdahlFit as AmdahlFit
+    from berth.plan.profile.amdahl import fit_amdahl as fit_amdahl
+    from berth.plan.profile.document import DeviceTimes as DeviceTimes
+    from berth.plan.profile.document import LayerFacts as LayerFacts
+    from berth.plan.profile.document import LayerProfile as LayerProfile
+    from berth.plan.profile.document import Times as Times
+    from berth.plan.profile.files import load_layer_profile as load_layer_profile
+    from berth.plan.profile.files import read_profile as read_profile
+    from berth.plan.profile.files import shipped_profiles as shipped_profiles
+    from berth.plan.profile.files import write_profile as write_profile
+    from berth.plan.profile.job import job_profile as job_profile
+    from berth.plan.profile.job import write_job_profile as write_job_profile
+    from berth.plan.profile.make import profile_model as profile_model
+    from berth.plan.profile.roofline import modelled_times as modelled_times
+
+_HOME = {
+    "AmdahlFit": "amdahl",
+    "DeviceTimes": "document",
+    "LayerFacts": "document",
+    "LayerProfile": "document",
+    "Times": "document",
+    "fit_amdahl": "amdahl",
+    "job_profile": "job",
+    "load_layer_profile": "files",
+    "modelled_times": "roofline",
+    "profile_model": "make",
+    "read_profile": "files",
+    "shipped_profiles": "files",
+    "write_job_profile": "job",
+    "write_profile": "files",
+}
+
+__all__ = [
+    "AmdahlFit",
+    "DeviceTimes",
+    "LayerFacts",
+    "LayerProfile",
+    "Times",
+    "fit_amdahl",
+    "job_profile",
+    "load_layer_profile",
+    "modelled_times",
+    "profile_model",
+    "read_profile",
+    "shipped_profiles",
+    "write_job_profile",
+    "write_profile",
+]
+
+__getattr__ = exports(__name__, _HOME)

@@ -1,0 +1,198 @@
+"""The facts of every layer, counted while one batch really passes through it.
+
+Bytes are those of the tensors themselves. Operations are counted by torch's FlopCounterMode, forward and backward;
+it counts none for look-ups and element-wise work, which is right: those are a matter of bytes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import FlopCounterMode
+
+from berth.errors import InputError
+from berth.plan.profile.document import LayerFacts
+from berth.zoo.layered import LayeredModel, cut_off, tensors
+from berth.zoo.load import own_line
+
+NOTE = "bytes of the tensors of one batch; operations by torch's FlopCounterMode"
+_INPUT_PASSES, _OUTPUT_PASSES, _WEIGHT_PASSES = 3, 2, 3
+Report = Callable[[str], None]
+
+
+@dataclass
+class _Counted:
+    """What one layer did with one batch."""
+
+    before: Any
+    after: Any
+    flops: int = 0
+    kernels: int = 0
+    activation_bytes: int = 0
+    touched: dict[int, int] = field(default_factory=dict)  # distinct rows in bytes: whole batch, half of it
+    gathered_bytes: int = 0  # rows looked up, repeated ones as often as they are met
+
+
+def layer_facts(
+    model: LayeredModel, batch: int, seed: int = 0, report: Report | None = None
+) -> list[LayerFacts]:
+    """Sends one batch through the chain, layer by layer, and counts."""
+    state, labels = model.example_batch(batch, seed)
+    facts = []
+    for index, name in enumerate(model.names):
+        if report:
+            report(f"counting {name}")
+        counted = count_layer(model, index, state, labels)
+        facts.append(_facts(name, model.kinds[index], model.layer(index), counted, index == 0))
+        state = counted.after
+    return facts
+
+
+def count_layer(model: LayeredModel, index: int, state: Any, labels: Any) -> _Counted:
+    """Forward and backward of one layer under all the counters."""
+    module, before = model.layer(index), cut_off(state)
+    kept: dict[int, int] = {}
+    own = {parameter.untyped_storage().data_ptr() for parameter in module.parameters()}
+    counted = _Counted(before, None)
+
+    def keep(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in own:
+            kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with FlopCounterMode(display=False) as flops, _Launches() as launches, saved_tensors_hooks(keep, _same):
+        counted.after = run_layer(model, index, before)
+        backward(loss_or_outputs(model, index, counted.after, labels))
+    counted.flops, counted.kernels = flops.get_total_flops(), launches.count
+    counted.activation_bytes = sum(kept.values())
+    counted.touched, counted.gathered_bytes = _looked_up(module)
+    module.zero_grad(set_to_none=True)
+    return counted
+
+
+def run_layer(model: LayeredModel, index: int, state: Any) -> Any:
+    """One layer forward; a failure is the model's, so it names the layer."""
+    try:
+        return model.layer(index)(state)
+    except (RuntimeError, TypeError, ValueError, IndexError, KeyError, AttributeError) as error:
+        path = (model.where or "").rpartition(":")[0]
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise InputError(
+            f"layer {model.names[index]!r} of {model.name} fails: {reason}",
+            where=own_line(error, path) or model.where,
+            hint="each layer takes what the layer before returns; check the example batch too",
+        ) from error
+
+
+def loss_or_outputs(model: LayeredModel, index: int, after: Any, labels: Any) -> list[Tensor]:
+    """What the backward pass starts from: the loss behind the last layer, the outputs of any other."""
+    if index == len(model) - 1:
+        return [model.loss(after, labels)]
+    return [tensor for tensor in tensors(after) if tensor.grad_fn is not None]
+
+
+def backward(roots: list[Tensor]) -> None:
+    """Back-propagates ones, unless nothing of the layer has a gradient."""
+    if roots:
+        torch.autograd.backward(roots, [torch.ones_like(root) for root in roots])
+
+
+def sparse_tables(module: nn.Module) -> Iterator[nn.Embedding | nn.EmbeddingBag]:
+    """Tables with sparse gradients: the ones that servers keep."""
+    for part in module.modules():
+        if isinstance(part, nn.Embedding | nn.EmbeddingBag) and part.sparse:
+            yield part
+
+
+class _Launches(TorchDispatchMode):
+    """Counts operations that do work; views do none."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += not (func.is_view or func._schema.name in _FREE)
+        return func(*args, **(kwargs or {}))
+
+
+# Views in all but name, and the gradients of ones that stand in for the next layer's.
+_FREE = {f"aten::{name}" for name in ("detach", "_unsafe_view", "empty", "empty_like", "ones_like", "fill_")}
+
+
+def _same(tensor: Tensor) -> Tensor:
+    return tensor
+
+
+def _looked_up(module: nn.Module) -> tuple[dict[int, int], int]:
+    """Distinct rows of one batch and of its first half (how fast they grow with the batch), and all look-ups."""
+    whole = half = gathered = 0
+    for table in sparse_tables(module):
+        gradient = table.weight.grad
+        if gradient is None:
+            continue
+        rows = gradient._indices()[0]
+        row_bytes = table.weight.shape[1] * table.weight.element_size()
+        gathered += len(rows) * row_bytes
+        whole += len(rows.unique()) * row_bytes
+        half += len(rows[: len(rows) // 2].unique()) * row_bytes
+    return ({1: whole, 2: half} if whole else {}), gathered
+
+
+def _facts(name: str, kind: str, module: nn.Module, counted: _Counted, is_first: bool) -> LayerFacts:
+    tables = list(sparse_tables(module))
+    table_ids = {id(table.weight) for table in tables}
+    dense = [nbytes(weight) for weight in module.parameters() if id(weight) not in table_ids]
+    touched = counted.touched.get(1, 0)
+    return LayerFacts(
+        name=name,
+        kind=kind,
+        input_bytes=sum(map(nbytes, tensors(counted.before))),
+        output_bytes=sum(map(nbytes, tensors(counted.after))),
+        gradient_bytes=sum(nbytes(tensor) for tensor in tensors(counted.after) if tensor.requires_grad),
+        dense_bytes=sum(dense),
+        largest_tensor_bytes=max(dense, default=0),
+        sparse_bytes=sum(nbytes(table.weight) for table in tables),
+        touched_bytes=touched,
+        touched_growth=_growth(counted.touched),
+        row_bytes=max((table.weight.shape[1] * table.weight.element_size() for table in tables), default=4),
+        flops=int(counted.flops),
+        moved_bytes=_moved(counted, sum(dense), is_first),
+        activation_bytes=counted.activation_bytes,
+        kernels=counted.kernels,
+    )
+
+
+def _growth(touched: dict[int, int]) -> float:
+    """g of rows ~ batch ** g, from the whole batch and its half."""
+    if not touched or not touched[2]:
+        return 1.0
+    return round(min(1.0, max(0.0, math.log2(touched[1] / touched[2]))), 4)
+
+
+def _moved(counted: _Counted, dense_bytes: int, is_first: bool) -> int:
+    """Read and written in memory: inputs twice read and their gradient written, outputs written and their
+    gradient read, weights twice read and their gradient written, what else is kept for the backward pass written
+    and read. What a layer hands on untouched moves nothing.
+    """
+    handed_on = {tensor.data_ptr() for tensor in tensors(counted.after)}
+    taken = {tensor.data_ptr() for tensor in tensors(counted.before)}
+    read = sum(nbytes(tensor) for tensor in tensors(counted.before) if tensor.data_ptr() not in handed_on)
+    written = sum(nbytes(tensor) for tensor in tensors(counted.after) if tensor.data_ptr() not in taken)
+    gathered = 2 * counted.gathered_bytes  # rows read, their gradients written
+    passes = 1 if counted.touched or is_first else _INPUT_PASSES
+    inner = max(0, counted.activation_bytes - read - written)
+    return passes * read + _OUTPUT_PASSES * written + gathered + 2 * inner + _WEIGHT_PASSES * dense_bytes
+
+
+def nbytes(tensor: Tensor) -> int:
+    """Bytes of a dense tensor."""
+    return tensor.numel() * tensor.element_size()

@@ -1,0 +1,102 @@
+"""What the scheduler should know of a profiled model: a job profile for `berth simulate` and the network model.
+
+Gradients are the dense parameters; the rows of embedding tables travel between the workers and the servers, which
+the scheduler's model of distance knows as an exchange of every device with the others.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from berth.cluster.catalogue import known_devices, resolve
+from berth.errors import InputError
+from berth.plan.profile.document import LayerProfile
+from berth.workload.profile import DEFAULT_OVERLAP, REFERENCE_DEVICE, JobProfile, Number, Source
+
+
+def job_profile(
+    profile: LayerProfile, devices: Sequence[str] | None = None, *, name: str | None = None
+) -> JobProfile:
+    """One iteration of the whole model on one device, for the devices given (else all that the profile holds)."""
+    gradients = sum(layer.dense_bytes for layer in profile.layers)
+    if not gradients:
+        raise InputError(
+            f"{profile.model} has no dense parameters, so its workers have nothing to reduce",
+            hint="the scheduler's job profiles are for models that synchronise gradients",
+        )
+    rows = sum(2 * layer.touched_bytes for layer in profile.layers)
+    counted = Source(
+        profile.facts.kind, f"layer profile of {profile.model}: {profile.facts.note}", profile.made.year
+    )
+    return JobProfile(
+        name=name or profile.model,
+        title=name or profile.model,
+        family="planned",
+        batch=profile.batch,
+        sample=profile.sample,
+        parameter_bytes=Number(float(gradients), counted),
+        largest_tensor_bytes=Number(float(_largest_tensor(profile, gradients)), counted),
+        overlap=Number(
+            DEFAULT_OVERLAP, Source("modelled", "berth's default (docs/design/network-fit.md)", 2026)
+        ),
+        all_to_all_bytes=Number(float(rows), counted),
+        compute_s={device: _compute(profile, device) for device in devices or _reference_first(profile)},
+    )
+
+
+def job_profile_yaml(job: JobProfile) -> str:
+    """YAML that `berth models FILE` and every option that takes a model can read."""
+    lines = [f"# One iteration of {job.name} on one device, from its layer profile."]
+    lines += [f"name: {json.dumps(job.name)}", f"family: {json.dumps(job.family)}", f"batch: {job.batch}"]
+    lines += [f"sample: {json.dumps(job.sample)}"]
+    lines += [f"bytes: {_sourced(job.parameter_bytes, 'B')}"]
+    lines += [f"largest_tensor: {_sourced(job.largest_tensor_bytes, 'B')}"]
+    if job.all_to_all_bytes.value:
+        lines += [f"all_to_all: {_sourced(job.all_to_all_bytes, 'B')}"]
+    lines += [f"overlap: {_sourced(job.overlap, '')}", "compute:"]
+    lines += [f"  {json.dumps(device)}: {_sourced(number, 's')}" for device, number in job.compute_s.items()]
+    return "\n".join(lines) + "\n"
+
+
+def write_job_profile(job: JobProfile, path: str | Path) -> None:
+    """Writes a job profile as YAML."""
+    try:
+        Path(path).write_text(job_profile_yaml(job), encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"can't be written: {error.strerror}", where=str(path)) from None
+
+
+def _reference_first(profile: LayerProfile) -> list[str]:
+    """The device that is meant when a cluster names none stands first: the V100 if there is one, never a core."""
+    reference = resolve(REFERENCE_DEVICE)
+
+    def rank(device: str) -> tuple[bool, bool]:
+        key = resolve(device)
+        return key != reference, key is not None and known_devices()[key].device.kind == "cpu"
+
+    return sorted(profile.device_names, key=rank)
+
+
+def _largest_tensor(profile: LayerProfile, gradients: int) -> int:
+    """A hand-made profile may not say; then the largest layer stands in."""
+    largest = max(layer.largest_tensor_bytes or layer.dense_bytes for layer in profile.layers)
+    return min(largest, gradients)
+
+
+def _compute(profile: LayerProfile, device: str) -> Number:
+    times = profile.on(device)
+    year = times.compute.year or profile.made.year
+    return Number(
+        sum(times.oct_s), Source(times.compute.kind, f"sum over layers; {times.compute.note}", year)
+    )
+
+
+def _sourced(number: Number, unit: str) -> str:
+    """`{value: 12.5s, kind: measured, note: ..., year: 2026}`; the value reads back exactly."""
+    value = f"{int(number.value)}{unit}" if unit == "B" else f"{number.value!r}{unit}"
+    parts = [f"value: {value}", f"kind: {number.source.kind}", f"note: {json.dumps(number.source.note)}"]
+    if number.source.year:
+        parts.append(f"year: {number.source.year}")
+    return "{" + ", ".join(parts) + "}"

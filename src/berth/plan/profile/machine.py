@@ -1,0 +1,64 @@
+"""What this machine is, in the words of a profile: its cores, its GPUs, the version of torch."""
+
+from __future__ import annotations
+
+import platform
+import re
+from pathlib import Path
+
+from berth.cluster.catalogue import known_devices
+
+_MEMORY_TOLERANCE = 0.15  # drivers keep some of a GPU's memory for themselves
+
+
+def describe_core() -> str:
+    """The CPU's name, with its model number where the name is a cloud's blank one."""
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        text = ""
+    name = _field(text, "model name") or platform.processor() or platform.machine()
+    name = re.sub(r"\((R|TM)\)", "", name)
+    model, family = _field(text, "model"), _field(text, "cpu family")
+    flags = (_field(text, "flags") or "").split()
+    vector = "AVX-512" if "avx512f" in flags else "AVX2" if "avx2" in flags else ""
+    details = [f"family {family} model {model}" if model else "", vector]
+    return f"{name} ({', '.join(filter(None, details))})" if any(details) else name
+
+
+def torch_version() -> str:
+    """Without the build: 2.13.0."""
+    import torch
+
+    return str(torch.__version__).partition("+")[0]
+
+
+def local_gpus() -> dict[str, int]:
+    """Catalogue names of the GPUs of this machine, each with the number of its first one."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return {}
+    found: dict[str, int] = {}
+    for number in range(torch.cuda.device_count()):
+        facts = torch.cuda.get_device_properties(number)
+        name = catalogued_gpu(facts.name, facts.total_memory)
+        if name is not None:
+            found.setdefault(name, number)
+    return found
+
+
+def catalogued_gpu(driver_name: str, memory_bytes: int) -> str | None:
+    """The catalogue's name for what a driver calls `NVIDIA A100-SXM4-80GB`; None if it has no such device."""
+    words = set(re.split(r"[^a-z0-9]+", driver_name.lower()))
+    for name, entry in known_devices().items():
+        model = re.sub(r"^rtx-|-\d+$", "", name.lower())
+        memory = entry.device.memory_bytes
+        if model in words and memory and abs(memory_bytes / memory - 1) < _MEMORY_TOLERANCE:
+            return name
+    return None
+
+
+def _field(text: str, name: str) -> str | None:
+    match = re.search(rf"^{name}\s*:\s*(.+?)\s*$", text, flags=re.MULTILINE)
+    return match[1] if match else None

@@ -1,0 +1,107 @@
+"""A profile from a model: facts counted, this machine measured, absent devices modelled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import date
+from typing import TYPE_CHECKING
+
+from berth.cluster.catalogue import device_type
+from berth.errors import InputError
+from berth.plan.profile.document import DeviceTimes, LayerProfile
+from berth.plan.profile.roofline import machinery_of, modelled_times
+from berth.workload.profile import Source
+from berth.zoo.catalogue import require_torch
+
+if TYPE_CHECKING:
+    from berth.plan.profile.workers import Order
+
+CORE = "cpu-core"
+DEFAULT_DEVICES = (CORE, "T4", "V100-16", "A100-80", "H100")
+Progress = Callable[[int, int, str], None]  # done, of how many, what
+
+
+def profile_model(
+    model: str,
+    batch: int | None = None,
+    devices: Sequence[str] = DEFAULT_DEVICES,
+    repeats: int = 7,
+    *,
+    input_shape: tuple[int, ...] | None = None,
+    progress: Progress | None = None,
+    seed: int = 0,
+) -> LayerProfile:
+    """Profiles a model of the zoo or `path.py:make_model`; without `batch`, at the one that suits the model."""
+    _refuse_nonsense(batch, repeats)
+    wanted = list(dict.fromkeys(device_type(device).name for device in devices))
+    require_torch()
+    gpus = _gpus_here()
+    for device in wanted:
+        if device != CORE and device not in gpus:
+            machinery_of(device)  # tells at once, not after measuring, what can't be modelled
+    from berth.plan.profile import workers
+    from berth.plan.profile.facts import NOTE, layer_facts
+    from berth.plan.profile.timing import single_thread
+    from berth.zoo.load import load_model
+
+    meter = _Meter(progress)
+    with single_thread():
+        made = load_model(model, seed, input_shape=input_shape)
+        meter.total = len(made)
+        layers = tuple(layer_facts(made, batch or made.batch, seed, meter.step))
+    order = workers.Order(
+        model, batch or made.batch, repeats, layers, workers.processes_here(), input_shape, seed
+    )
+    return LayerProfile(
+        model=made.name,
+        batch=order.batch,
+        layers=layers,
+        devices=tuple(_times(order, device, gpus, meter) for device in wanted),
+        facts=Source("measured", NOTE, date.today().year),
+        made=date.today(),
+        sample=made.sample,
+    )
+
+
+class _Meter:
+    """Counts steps for a progress bar; the total grows as more is known."""
+
+    def __init__(self, progress: Progress | None) -> None:
+        self.done = 0
+        self.total = 0
+        self._progress = progress
+
+    def step(self, what: str) -> None:
+        """One more is done."""
+        self.done += 1
+        if self._progress:
+            self._progress(self.done, self.total, what)
+
+
+def _times(order: Order, device: str, gpus: dict[str, int], meter: _Meter) -> DeviceTimes:
+    """Measured where the device is here, else modelled."""
+    if device == CORE:
+        from berth.plan.profile.core import core_times
+        from berth.plan.profile.workers import steps
+
+        meter.total += steps(order)
+        return core_times(order, date.today(), meter.step)
+    if device in gpus:
+        from berth.plan.profile.gpu import gpu_times
+
+        meter.total += len(order.unit_counts) * len(order.layers)
+        return gpu_times(order, device, f"cuda:{gpus[device]}", date.today(), meter.step)
+    return modelled_times(order.layers, device)
+
+
+def _gpus_here() -> dict[str, int]:
+    from berth.plan.profile.machine import local_gpus
+
+    return local_gpus()
+
+
+def _refuse_nonsense(batch: int | None, repeats: int) -> None:
+    if batch is not None and batch < 1:
+        raise InputError(f"a batch holds at least one example (given: {batch})")
+    if repeats < 1:
+        raise InputError(f"measure at least once (given: {repeats} repeats)")

@@ -1,0 +1,92 @@
+"""How long a layer computes, forward and backward: once to warm up, then as often as asked.
+
+On a CPU the clock is the process's own CPU time: with one thread that is the wall clock of a core of one's own, and
+neighbours on a busy machine do not count. On a GPU it is CUDA's events around the work.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+
+from berth.plan.profile.facts import backward, loss_or_outputs, run_layer
+from berth.zoo.layered import LayeredModel, cut_off, mapped, tensors
+
+
+class Timing(NamedTuple):
+    """Median seconds, and the spread: (75th - 25th percentile) / median."""
+
+    seconds: float
+    spread: float
+
+
+def summed_up(seconds: list[float]) -> Timing:
+    """Median and spread of repeated measurements."""
+    median = statistics.median(seconds)
+    if len(seconds) < 2 or median == 0:
+        return Timing(median, 0.0)
+    low, _, high = statistics.quantiles(seconds, n=4, method="inclusive")
+    return Timing(median, (high - low) / median)
+
+
+def chain_states(model: LayeredModel, batch: int, seed: int, device: str = "cpu") -> tuple[list[Any], Any]:
+    """The input of every layer for one batch, and the labels, on a device."""
+    inputs, labels = model.example_batch(batch, seed)
+    state, labels = (mapped(part, lambda tensor: tensor.to(device)) for part in (inputs, labels))
+    states = []
+    for index in range(len(model)):
+        states.append(cut_off(state))
+        state = run_layer(model, index, states[-1])
+    return states, labels
+
+
+def time_layer(model: LayeredModel, index: int, state: Any, labels: Any, repeats: int) -> Timing:
+    """Median and spread of repeated runs, after one that is not counted."""
+    runs = [run_once(model, index, state, labels) for _ in range(1 + repeats)]
+    return summed_up(runs[1:])
+
+
+def run_once(model: LayeredModel, index: int, state: Any, labels: Any) -> float:
+    """Seconds of one forward and backward pass of a layer on the device where it stands."""
+    fresh, layer = cut_off(state), model.layer(index)
+    layer.zero_grad(set_to_none=True)
+    clock = _gpu_seconds if any(tensor.is_cuda for tensor in tensors(state)) else _cpu_seconds
+    with clock() as taken:
+        backward(loss_or_outputs(model, index, layer(fresh), labels))
+    return taken[0]
+
+
+@contextmanager
+def _cpu_seconds() -> Iterator[list[float]]:
+    taken: list[float] = []
+    start = time.process_time()
+    yield taken
+    taken.append(max(time.process_time() - start, 1e-9))
+
+
+@contextmanager
+def _gpu_seconds() -> Iterator[list[float]]:
+    taken: list[float] = []
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    torch.cuda.synchronize()
+    start.record()
+    yield taken
+    end.record()
+    torch.cuda.synchronize()
+    taken.append(start.elapsed_time(end) / 1e3)
+
+
+@contextmanager
+def single_thread() -> Iterator[None]:
+    """One thread inside, as many as before afterwards."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,61 @@
+"""The names of the zoo, without torch: what each model is and which module makes it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from berth.errors import InputError, UnknownNameError
+
+if TYPE_CHECKING:
+    from berth.zoo.layered import LayeredModel
+
+
+@dataclass(frozen=True, slots=True)
+class ZooEntry:
+    """One model of the zoo."""
+
+    name: str
+    about: str
+    layers: int
+    batch: int  # examples per batch at which it is profiled
+    module: str
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+_ENTRIES = (
+    ZooEntry("ctrdnn", "click-through rate of 26 hashed slots", 16, 4096, "ctrdnn"),
+    ZooEntry("ctrdnn-8", "the same, a tower of two layers", 8, 4096, "ctrdnn", {"layers": 8}),
+    ZooEntry("ctrdnn-12", "the same, a tower of six", 12, 4096, "ctrdnn", {"layers": 12}),
+    ZooEntry("ctrdnn-20", "the same, a tower of fourteen", 20, 4096, "ctrdnn", {"layers": 20}),
+    ZooEntry("matchnet", "matches users to items: two towers", 16, 4096, "matchnet"),
+    ZooEntry("2emb", "two embedding tables under one shallow tower", 10, 4096, "two_emb"),
+    ZooEntry("nce", "word vectors by noise-contrastive estimation", 5, 4096, "nce"),
+    ZooEntry("transformer", "a small GPT: five blocks over 64 tokens", 14, 32, "transformer"),
+    ZooEntry("cnn", "a ResNet-18 for 32x32 images", 12, 32, "cnn"),
+)
+
+
+def zoo() -> dict[str, ZooEntry]:
+    """Every model by name."""
+    return {entry.name: entry for entry in _ENTRIES}
+
+
+def make_model(name: str, seed: int = 0, **options: Any) -> LayeredModel:
+    """A model of the zoo with fresh weights; equal seeds give equal weights."""
+    entry = zoo().get(name.strip().lower())
+    if entry is None:
+        raise UnknownNameError("model of the zoo", name, zoo())
+    require_torch()
+    family = import_module(f"berth.zoo.{entry.module}")
+    model: LayeredModel = family.make_model(seed, **(entry.options | options))
+    model.name = entry.name
+    return model
+
+
+def require_torch() -> None:
+    """Says which extra to install where torch is missing."""
+    if find_spec("torch") is None:
+        raise InputError("this needs torch, which is not installed", hint="pip install 'berth[train]'")

@@ -1,0 +1,51 @@
+"""CTRDNN: the click-through rate of an advertisement from hashed slots and a few dense features.
+
+    embedding -> pooling -> concat -> norm -> fc1 .. fcN -> predict -> loss
+
+All slots share one table. Depth is the number of layers in the chain; the tower takes what the other six leave. The
+widths fall from 512 to 128.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from berth.zoo.layered import Layer, LayeredModel, seeded
+from berth.zoo.slots import Concat, Lookup, Pool, State, clicks, dense, hidden_weight, nll, slot_ids
+
+SLOTS = 26
+DENSE = 13
+IDS_PER_SLOT = 3
+WIDTHS = (512, 256, 128)
+
+
+def make_model(seed: int = 0, *, layers: int = 16, rows: int = 2**20, width: int = 16) -> LayeredModel:
+    """A chain of `layers` layers over one table of `rows` rows."""
+    tower = layers - 6
+    with seeded(seed):
+        sizes = [SLOTS * width + DENSE, *(WIDTHS[step * len(WIDTHS) // tower] for step in range(tower))]
+        chain = [
+            Layer("embedding", "embedding", Lookup("slots", rows, width)),
+            Layer("pooling", "pooling", Pool("slots")),
+            Layer("concat", "concat", Concat()),
+            Layer("norm", "norm", nn.LayerNorm(sizes[0])),
+            *(
+                Layer(f"fc{number + 1}", "fully_connected", dense(sizes[number], sizes[number + 1]))
+                for number in range(tower)
+            ),
+            Layer("predict", "fully_connected", nn.Linear(sizes[-1], 2)),
+            Layer("loss", "loss", nn.LogSoftmax(dim=1)),
+        ]
+    return LayeredModel("ctrdnn", chain, example_batch, nll, batch=4096, sample="impression")
+
+
+def example_batch(batch: int, seed: int = 0) -> tuple[State, Tensor]:
+    """Slots and dense features, and who clicked."""
+    random = np.random.default_rng(seed)
+    ids = slot_ids(random, batch, SLOTS, IDS_PER_SLOT)
+    features = random.standard_normal((batch, DENSE))
+    logit = hidden_weight(ids).sum(axis=(1, 2)) / 2 + features @ np.linspace(-1, 1, DENSE)
+    state = {"slots": torch.from_numpy(ids), "dense": torch.from_numpy(features.astype(np.float32))}
+    return state, clicks(random, logit)

@@ -1,0 +1,279 @@
+"""Profiling for real: what is counted on the tensors, what two processes measure, what the command prints."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from datetime import date
+
+import pytest
+import torch
+
+from berth.errors import InputError
+from berth.plan.profile import load_layer_profile, modelled_times, profile_model, read_profile
+from berth.plan.profile.facts import layer_facts
+from berth.plan.profile.gpu import gpu_times
+from berth.plan.profile.timing import chain_states, single_thread, summed_up, time_layer
+from berth.plan.profile.workers import Order
+from berth.zoo import load_model, make_model
+
+OWN = """
+import torch
+from torch import nn
+
+def make_model():
+    table = nn.EmbeddingBag(1000, 8, mode="sum", sparse=True)
+    return nn.Sequential(table, nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 2))
+
+def example_batch(batch):
+    return torch.randint(0, 1000, (batch, 5)), torch.arange(batch) % 2
+"""
+
+
+@pytest.fixture
+def own(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text(OWN)
+    return str(path)
+
+
+def test_the_facts_of_a_small_model_are_those_one_counts_by_hand(own):
+    with single_thread():
+        table, first, relu, last = layer_facts(load_model(own), 10)
+    assert (table.kind, first.kind, relu.kind, last.kind) == (
+        *("embedding", "fully_connected", "other", "fully_connected"),
+    )
+    assert (table.input_bytes, table.output_bytes, table.gradient_bytes) == (
+        10 * 5 * 8,
+        10 * 8 * 4,
+        10 * 8 * 4,
+    )
+    assert (table.sparse_bytes, table.dense_bytes, table.flops, table.row_bytes) == (1000 * 32, 0, 0, 32)
+    assert 0 < table.touched_bytes <= 50 * 32
+    assert table.touched_bytes % 32 == 0
+    assert table.moved_bytes == table.input_bytes + 2 * 50 * 32 + 2 * table.output_bytes + _kept(table)
+    assert first.dense_bytes == 4 * (8 * 16 + 16)
+    assert first.largest_tensor_bytes == 4 * 8 * 16
+    assert first.flops == 3 * 2 * 10 * 8 * 16
+    assert first.moved_bytes == 3 * first.input_bytes + 2 * first.output_bytes + 3 * first.dense_bytes
+    assert relu.flops == relu.dense_bytes == 0
+    assert relu.activation_bytes == relu.output_bytes
+    assert last.kernels >= 3
+
+
+def _kept(layer):
+    return 2 * max(0, layer.activation_bytes - layer.input_bytes - layer.output_bytes)
+
+
+def test_what_a_layer_hands_on_untouched_crosses_but_does_not_move():
+    facts = {layer.name: layer for layer in layer_facts(make_model("matchnet", rows=256), 8)}
+    user, item = facts["user_fc1"], facts["item_fc1"]
+    assert user.output_bytes == 8 * 4 * (512 + 10 * 16)
+    assert user.moved_bytes == 3 * 8 * 4 * 256 + 2 * 8 * 4 * 512 + 3 * user.dense_bytes + _inner(
+        user, 256, 512
+    )
+    assert item.input_bytes == user.output_bytes
+
+
+def _inner(layer, inputs, outputs):
+    return 2 * max(0, layer.activation_bytes - 8 * 4 * (inputs + outputs))
+
+
+def test_rows_that_repeat_make_touched_bytes_grow_slower_than_the_batch():
+    embedding = layer_facts(make_model("ctrdnn-8"), 512)[0]
+    assert 0.5 < embedding.touched_growth < 0.95
+    assert embedding.touched_bytes < 512 * 26 * 3 * 64
+
+
+def test_raw_inputs_have_no_gradient_to_send_back():
+    embedding = layer_facts(make_model("ctrdnn-8", rows=64), 4)[0]
+    assert embedding.output_bytes - embedding.gradient_bytes == 4 * 13 * 4
+
+
+def test_a_layer_is_timed_as_often_as_asked():
+    model = make_model("ctrdnn-8", rows=64)
+    states, labels = chain_states(model, 4, 0)
+    for index in range(len(model)):
+        timing = time_layer(model, index, states[index], labels, repeats=3)
+        assert timing.seconds > 0
+        assert timing.spread >= 0
+
+
+def test_median_and_spread():
+    assert summed_up([4.0, 1.0, 2.0, 3.0, 100.0]) == (3.0, pytest.approx(2 / 3))
+    assert summed_up([2.0]) == (2.0, 0.0)
+
+
+def test_counting_leaves_the_number_of_threads_as_it_was():
+    before = torch.get_num_threads()
+    with single_thread():
+        assert torch.get_num_threads() == 1
+    assert torch.get_num_threads() == before
+
+
+def test_absent_devices_alone_need_no_measuring(own):
+    seen = []
+    profile = profile_model(own, 16, ["T4", "v100"], progress=lambda *step: seen.append(step))
+    assert profile.device_names == ("T4", "V100-16")
+    assert not any(times.is_measured for times in profile.devices)
+    assert [done for done, _, _ in seen] == [1, 2, 3, 4]
+    assert profile.batch == 16
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"batch": 0}, "at least one example"),
+        ({"repeats": 0}, "at least once"),
+        ({"devices": ["H10"]}, "no device type is called 'H10'"),
+        ({"devices": ["A10G"]}, "peak rate of A10G"),
+    ],
+)
+def test_nonsense_is_refused_before_anything_is_measured(own, change, message):
+    with pytest.raises(InputError, match=message):
+        profile_model(own, **change)
+
+
+def test_a_layer_that_fails_is_named(tmp_path):
+    path = tmp_path / "bad.py"
+    path.write_text(
+        "from torch import nn\ndef make_model(): return nn.Sequential(nn.Linear(4, 3), nn.Linear(4, 2))"
+    )
+    with pytest.raises(InputError, match=r"bad\.py:2: layer 'linear1' of bad fails: mat1 and mat2"):
+        profile_model(str(path), 2, ["T4"], input_shape=(4,))
+
+
+def test_a_layer_of_ones_own_fails_at_its_line(tmp_path):
+    path = tmp_path / "bad.py"
+    path.write_text(
+        "from torch import nn\nclass Mine(nn.Module):\n    def forward(self, x):\n        return x.nothing\n"
+        "def make_model(): return nn.Sequential(Mine())"
+    )
+    with pytest.raises(InputError, match=r"bad\.py:4: layer 'mine0' of bad fails"):
+        profile_model(str(path), 2, ["T4"], input_shape=(4,))
+
+
+def test_a_gpu_is_measured_layer_by_layer_and_its_synchronisation_modelled(own):
+    """The same code on a CPU, which stands in for the GPU: only CUDA's events are left out."""
+    layers = tuple(layer_facts(load_model(own), 16))
+    order = Order(own, 16, 2, layers, processes=2)
+    seen: list[str] = []
+    times = gpu_times(order, "T4", "cpu", date(2026, 11, 16), seen.append)
+    assert (times.compute.kind, times.data.kind, times.scaling.kind) == ("measured", "modelled", "measured")
+    assert len(seen) == len(layers) * len(order.unit_counts)
+    assert all(seconds > 0 for seconds in times.oct_s)
+    assert times.odt_s == modelled_times(layers, "T4").odt_s
+
+
+def test_a_batch_is_never_divided_below_one_example():
+    assert Order("nce", 3, 7, (), 2).unit_counts == (1, 2)
+    assert Order("nce", 4096, 7, (), 2).unit_counts == (1, 2, 4, 8)
+
+
+@pytest.mark.slow
+def test_this_machine_is_measured_by_processes_that_work_together(own):
+    steps = []
+    profile = profile_model(own, 64, ["cpu-core", "T4"], repeats=2, progress=lambda *step: steps.append(step))
+    core = profile.on("cpu-core")
+    assert {core.compute.kind, core.data.kind, core.scaling.kind} == {"measured"}
+    assert all(seconds > 0 for seconds in core.oct_s)
+    assert [seconds > 0 for seconds in core.odt_s] == [True, True, False, True]
+    assert core.beta[1] == 0
+    assert steps[-1][0] == steps[-1][1]
+    assert len(core.spread) == 4
+
+
+@pytest.mark.slow
+def test_a_layer_that_fails_only_on_a_part_of_the_batch_is_named(tmp_path):
+    path = tmp_path / "norms.py"
+    path.write_text(
+        "from torch import nn\ndef make_model(): return nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 2))"
+    )
+    with pytest.raises(InputError, match="layer 'batchnorm1d0' of norms fails: Expected more than 1 value"):
+        profile_model(str(path), 2, ["cpu-core"], repeats=1, input_shape=(4,))
+
+
+def run(capsys, monkeypatch, *arguments):
+    from berth.cli.main import main
+
+    monkeypatch.setattr(sys, "argv", ["berth", "profile", *arguments])
+    with pytest.raises(SystemExit) as exit_:
+        main()
+    captured = capsys.readouterr()
+    return exit_.value.code, captured.out, captured.err
+
+
+def test_without_a_model_the_zoo_is_listed(capsys, monkeypatch):
+    code, out, _ = run(capsys, monkeypatch)
+    assert code == 0
+    assert "9 models" in out
+    assert "matchnet" in out
+
+
+def test_a_stored_profile_is_shown_within_80_columns(capsys, monkeypatch):
+    code, out, _ = run(
+        capsys, monkeypatch, "nce", "--stored", "--devices", "cpu,T4,L4,V100,A100,H100,H200,B200"
+    )
+    assert code == 0
+    assert max(map(len, out.splitlines())) <= 80
+    assert "candidate_embedding" in out
+    assert out.count("modelled") >= 7
+
+
+def test_json_holds_all_numbers_and_their_sources(capsys, monkeypatch):
+    code, out, _ = run(capsys, monkeypatch, "nce", "--stored", "--json")
+    document = json.loads(out)
+    profile = load_layer_profile("nce")
+    assert code == 0
+    assert [layer["name"] for layer in document["layers"]] == list(profile.names)
+    assert document["layers"][0]["cross_bytes"] == profile.cross_bytes[0]
+    assert document["devices"][0]["compute"]["kind"] == "measured"
+    assert tuple(document["devices"][0]["oct_s"]) == profile.devices[0].oct_s
+
+
+def test_a_profile_and_a_job_profile_are_written(capsys, monkeypatch, tmp_path, own):
+    out, job = tmp_path / "out.yaml", tmp_path / "job.yaml"
+    code, said, _ = run(
+        capsys, monkeypatch, own, "--batch", "8", "--devices", "T4", "--out", str(out), "--job", str(job)
+    )
+    assert code == 0
+    assert read_profile(out).batch == 8
+    assert f"berth models {job}" in said.replace("\n", " ")
+    code, said, _ = run(capsys, monkeypatch, str(out), "--devices", "H100")
+    assert (code, "H100" in said) == (0, True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["ctrdn"], "did you mean 'ctrdnn'"),
+        (["ctrdn", "--stored"], "did you mean 'ctrdnn'"),
+        (["nce", "--batch", "0"], "at least one example"),
+        (["nce", "--devices", ","], "names no device"),
+        (["nce", "--stored", "--batch", "8"], "has its own batch"),
+        (["none.py"], "no such file"),
+        (["nce", "--input-shape", "3,a"], "is not a shape"),
+        (["nce", "--stored", "--out", "/none/out.yaml"], "can't be written"),
+    ],
+)
+def test_a_mistake_is_one_message_and_exit_code_two(capsys, monkeypatch, arguments, message):
+    code, out, err = run(capsys, monkeypatch, *arguments)
+    assert (code, out) == (2, "")
+    assert message in err
+
+
+def test_without_torch_the_extra_is_named(capsys, monkeypatch):
+    monkeypatch.setattr("berth.zoo.catalogue.find_spec", lambda name: None)
+    code, _, err = run(capsys, monkeypatch, "nce")
+    assert code == 2
+    assert "pip install 'berth[train]'" in err
+
+
+def test_planning_from_a_shipped_profile_needs_no_torch():
+    program = (
+        "import sys, berth.zoo, berth.plan.profile as p; profile = p.load_layer_profile('ctrdnn');"
+        "profile.times(['cpu', 'H200']); p.job_profile(profile); print('torch' in sys.modules)"
+    )
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert result.stdout == "False\n"

@@ -1,0 +1,165 @@
+"""The fit of parallel shares, the roofline of absent devices, and the job profile that falls out."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from berth.cluster.catalogue import known_devices
+from berth.cluster.model import DeviceType
+from berth.errors import InputError
+from berth.plan.profile import (
+    LayerFacts,
+    fit_amdahl,
+    job_profile,
+    load_layer_profile,
+    modelled_times,
+    write_job_profile,
+)
+from berth.plan.profile.machine import catalogued_gpu
+from berth.plan.profile.roofline import machinery_of
+from berth.workload import load_profile
+
+FC = LayerFacts(
+    "fc", "fully_connected", 8_000_000, 8_000_000, 8_000_000,
+    dense_bytes=1_000_000, flops=6_000_000_000, moved_bytes=45_000_000, kernels=7,
+)  # fmt: skip
+EMB = LayerFacts(
+    "emb", "embedding", 2_000_000, 20_000_000, 20_000_000,
+    sparse_bytes=64_000_000, touched_bytes=9_000_000, touched_growth=0.8, row_bytes=64, moved_bytes=84_000_000,
+    kernels=4,
+)  # fmt: skip
+
+
+@given(share=st.floats(0, 1), at_one=st.floats(1e-6, 1e3), most=st.integers(2, 6))
+def test_exact_times_give_back_their_share(share, at_one, most):
+    counts = [2**power for power in range(most)]
+    fit = fit_amdahl({k: at_one * (1 - share + share / k) for k in counts})
+    assert fit.share == pytest.approx(share, abs=1e-6)
+    assert fit.at_one_s == pytest.approx(at_one)
+    assert fit.residual == pytest.approx(0, abs=1e-6)
+
+
+@given(seconds=st.lists(st.floats(1e-6, 1e3), min_size=2, max_size=5))
+def test_any_times_give_a_share_no_worse_than_any_other(seconds):
+    times = {2**power: value for power, value in enumerate(seconds)}
+    fit = fit_amdahl(times)
+    assume(fit.at_one_s > 0)
+    assert 0 <= fit.share <= 1
+
+    def misfit(share, at_one):
+        return sum((at_one * (1 - share + share / k) - value) ** 2 for k, value in times.items())
+
+    best = misfit(fit.share, fit.at_one_s)
+    for share in (0, 0.25, 0.5, 0.75, 1):
+        for scale in (0.9, 1.0, 1.1):
+            assert best <= misfit(share, fit.at_one_s * scale) * (1 + 1e-6) + 1e-15
+
+
+@pytest.mark.parametrize(
+    ("times", "share"),
+    [
+        ({1: 1.0, 2: 1.5, 4: 2.0}, 0.0),  # grows with the units
+        ({1: 1.0, 2: 0.3, 4: 0.1}, 1.0),  # shrinks faster than they divide
+        ({1: 0.0, 2: 0.0}, 1.0),
+        ({1: 3.0}, 1.0),
+    ],
+)
+def test_a_share_stays_between_nothing_and_all(times, share):
+    assert fit_amdahl(times).share == share
+
+
+def test_a_layer_that_computes_is_bound_by_the_peak():
+    v100 = modelled_times([FC], "V100")
+    assert v100.oct_s[0] == pytest.approx(6e9 / (125e12 * 0.30) + 7 * 5e-6, rel=1e-3)
+    assert v100.odt_s[0] == pytest.approx(1e6 / 150e9 + 2 * 10e-6, rel=1e-3)
+    assert 0 < v100.alpha[0] < 1
+    assert v100.beta == (0.0,)
+
+
+def test_a_layer_that_looks_up_is_bound_by_memory_and_by_the_network():
+    v100 = modelled_times([EMB], "V100")
+    assert v100.oct_s[0] == pytest.approx(84e6 / (900e9 * 0.4) + 4 * 5e-6, rel=1e-3)
+    keys = 9e6 / 64 * 8
+    assert v100.odt_s[0] == pytest.approx((2 * 9e6 + keys) / 3.125e9 + 2 * 30e-6, rel=1e-3)
+    assert 0.7 < v100.beta[0] < 1
+
+
+def test_plain_units_reach_more_of_their_smaller_peak():
+    p100 = modelled_times([FC], "P100")
+    assert p100.oct_s[0] == pytest.approx(6e9 / (9.3e12 * 0.60) + 7 * 5e-6, rel=1e-3)
+
+
+def test_a_device_of_ones_own_is_modelled_from_its_own_figures():
+    slow = DeviceType("mine", "gpu", flops=1e12, memory_bytes_per_s=1e11)
+    times = modelled_times([FC, EMB], slow)
+    assert times.device == "mine"
+    assert times.oct_s[0] == pytest.approx(6e9 / (1e12 * 0.30) + 7 * 5e-6, rel=1e-3)
+    assert times.odt_s[0] == pytest.approx(1e6 / 16e9 + 2 * 10e-6, rel=1e-3)
+
+
+def test_launches_do_not_divide():
+    tiny = LayerFacts("loss", "loss", 100, 100, moved_bytes=500, kernels=5)
+    assert modelled_times([tiny], "H100").alpha[0] < 0.01
+
+
+@pytest.mark.parametrize("name", known_devices())
+def test_every_device_with_figures_can_be_modelled_and_has_a_link_with_a_source(name):
+    entry = known_devices()[name]
+    assert (entry.link_bytes_per_s is None) == (entry.link_source is None)
+    if entry.device.flops is None or entry.device.memory_bytes_per_s is None:
+        with pytest.raises(InputError, match="is not known"):
+            machinery_of(name)
+    else:
+        assert entry.link_bytes_per_s is not None
+        assert modelled_times([FC, EMB], name).compute.kind == "modelled"
+
+
+@pytest.mark.parametrize(
+    ("driver", "gib", "name"),
+    [
+        ("NVIDIA A100-SXM4-80GB", 79.3, "A100-80"),
+        ("NVIDIA A100-SXM4-40GB", 39.4, "A100-40"),
+        ("Tesla T4", 14.6, "T4"),
+        ("Tesla V100-SXM2-32GB", 31.7, "V100-32"),
+        ("Tesla V100-SXM2-16GB", 15.8, "V100-16"),
+        ("NVIDIA H100 80GB HBM3", 79.1, "H100"),
+        ("NVIDIA L4", 22.0, "L4"),
+        ("NVIDIA GeForce RTX 4090", 23.6, "RTX-4090"),
+        ("NVIDIA RTX A6000", 47.5, "RTX-A6000"),
+        ("NVIDIA GeForce GTX 1080", 8.0, None),
+    ],
+)
+def test_a_gpu_is_known_by_its_drivers_name_and_memory(driver, gib, name):
+    assert catalogued_gpu(driver, int(gib * 2**30)) == name
+
+
+def test_the_scheduler_learns_what_a_profiled_model_asks_for(tmp_path):
+    profile = load_layer_profile("ctrdnn")
+    job = job_profile(profile)
+    assert job.batch == profile.batch
+    assert job.parameter_bytes.value == sum(layer.dense_bytes for layer in profile.layers)
+    assert job.all_to_all_bytes.value == 2 * profile.layers[0].touched_bytes
+    assert 0 < job.skew < 1
+    assert job.reference_device == "V100-16"
+    assert job.compute("cpu-core").value == pytest.approx(sum(profile.on("cpu-core").oct_s))
+    assert job.compute("cpu-core").source.kind == "measured"
+    assert job.compute("H100").source.kind == "modelled"
+    path = tmp_path / "job.yaml"
+    write_job_profile(job, path)
+    assert load_profile(str(path)) == job
+
+
+def test_a_job_profile_can_be_for_chosen_devices_and_have_a_name():
+    job = job_profile(load_layer_profile("nce"), ["B200"], name="words")
+    assert (job.name, list(job.compute_s)) == ("words", ["B200"])
+
+
+def test_a_model_that_reduces_nothing_has_no_job_profile():
+    from dataclasses import replace
+
+    profile = load_layer_profile("nce")
+    bare = replace(profile, layers=tuple(replace(layer, dense_bytes=0) for layer in profile.layers))
+    with pytest.raises(InputError, match="nothing to reduce"):
+        job_profile(bare)
