@@ -83,10 +83,19 @@ def problem_for(
     *,
     forbid: Sequence[str] = (),
     tables: str = "servers",
+    link: float | None = None,
 ) -> Problem:
     """The problem alone; see `set_up`."""
     return set_up(
-        profile, cluster, throughput, samples, epochs, fixed_usd_per_hour, forbid=forbid, tables=tables
+        profile,
+        cluster,
+        throughput,
+        samples,
+        epochs,
+        fixed_usd_per_hour,
+        forbid=forbid,
+        tables=tables,
+        link=link,
     ).problem
 
 
@@ -100,18 +109,20 @@ def set_up(
     *,
     forbid: Sequence[str] = (),
     tables: str = "servers",
+    link: float | None = None,
 ) -> Setup:
     """A profile on a cluster (or on devices by name, without limits), with all that was assumed.
 
     `tables` says who holds the embedding tables: servers that the fixed price pays for, or the units of the
-    stage that looks rows up, in whose memory they must fit.
+    stage that looks rows up, in whose memory they must fit. `link`: bytes per second that one unit sends to a
+    unit of another type (else the slowest port of a machine).
     """
     if tables not in ("servers", "units"):
         raise UnknownNameError("holder of tables", tables, ("servers", "units"))
     whole = cluster if isinstance(cluster, Cluster) else None
     devices = _without(_devices(cluster), forbid)
     fixed = _fixed(profile, whole, devices, tables) if fixed_usd_per_hour is None else None
-    link = link_bytes_per_s(whole, devices)
+    link = link or link_bytes_per_s(whole, devices)
     times = profile.times(devices)
     problem = make_problem(
         batch=profile.batch,

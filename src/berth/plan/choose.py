@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from berth.errors import InputError
 from berth.plan.build import only_types, type_called
+from berth.plan.explain import round_down
 from berth.plan.frontier import fastest_under
 from berth.plan.infeasible import Infeasible, diagnose
 from berth.plan.problem import Problem
@@ -22,7 +23,7 @@ class Asked:
     """How to choose."""
 
     method: str = "exact"
-    budget: Budget = Budget()
+    budget: Budget = field(default_factory=Budget)
     prefer: tuple[str, ...] = ()
     within: float = WITHIN
     max_usd: float | None = None
@@ -96,16 +97,8 @@ def refusal(problem: Problem, outcome: Outcome) -> InputError:
         return InputError(why.reason, hint="give it a larger --budget, or leave out --method")
     hints = []
     if why.throughput > 0:
-        hints.append(f"the nearest that can be held: {format_rate(_down(why.throughput))}")
+        hints.append(f"the nearest that can be held: {format_rate(round_down(why.throughput))}")
     hints += [f"or a limit of {units} {name}" for name, units in why.limits.items()]
     return InputError(
         f"no plan holds {format_rate(problem.throughput)}: {why.reason}", hint="\n  ".join(hints) or None
     )
-
-
-def _down(rate: float) -> float:
-    """Three digits, never more than the rate itself, so that it can be asked for as it is written."""
-    from math import floor, log10
-
-    step = 10.0 ** (floor(log10(rate)) - 2)
-    return floor(rate / step * (1 + 1e-12)) * step

@@ -109,26 +109,6 @@ def _nearest(infeasible: Infeasible | None) -> dict[str, Any] | None:
     return {"throughput": infeasible.throughput or None, "limits": infeasible.limits}
 
 
-def certificate_document(problem: Problem, outcome: Outcome) -> dict[str, Any]:
-    """Problem, plan and proof in one: whoever reads it needs nothing else to check it."""
-    proof = outcome.certificate
-    steps = [
-        {
-            "tau": step.tau,
-            "next": step.next,
-            "bound": step.bound if math.isfinite(step.bound) else None,  # null: there is no plan
-            "kind": step.kind,
-            "prices": list(step.prices),
-        }
-        for step in proof.steps
-    ]
-    return {
-        "problem": problem_document(problem),
-        "answer": answer(outcome),
-        "certificate": {"best": proof.best, "lower": proof.lower, "steps": steps},
-    }
-
-
 def stage_documents(plan: Plan) -> list[dict[str, Any]]:
     """The stages of a plan: type, names of layers, units."""
     return [

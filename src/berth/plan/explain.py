@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
+from itertools import combinations, pairwise
 
 from berth.plan.build import Setup, only_types
 from berth.plan.certificate import check
-from berth.plan.plan import Plan, with_units
+from berth.plan.plan import Plan, Stage, with_units
 from berth.plan.problem import UNLIMITED, Problem
 from berth.plan.search.exact import exact
 from berth.plan.search.method import Budget, Outcome, method
-from berth.units import format_bytes, format_count, format_rate, format_seconds, format_usd
+from berth.units import format_bandwidth, format_bytes, format_count, format_rate, format_seconds, format_usd
 
 FIXED_PLANS = ("cpu-only", "gpu-only", "heuristic")
+NEXT_BEST = "next best"
 _ALL_SUBSETS = 6  # types up to which every set of them is tried
 _SOON = 2.0  # seconds of CPU for each alternative
 _SAME = 1e-9
+_LARGE = 500_000  # layers^2 x types
 _SHOWN = 5
 _CHECKED_LAYERS = 64  # beyond, the checker (plain Python) would keep people waiting
 
@@ -37,7 +40,7 @@ def candidates(problem: Problem, outcome: Outcome, shown: int = _SHOWN) -> list[
     chosen = outcome.plan
     found = [Candidate(outcome.method, chosen, chosen=True)] if chosen else []
     others = sorted(_with_other_devices(problem, chosen), key=lambda plan: plan.cost_usd)
-    found += [Candidate("", plan) for plan in others[:shown]]
+    found += [Candidate("" if row else NEXT_BEST, plan) for row, plan in enumerate(others[:shown])]
     for name in FIXED_PLANS:
         fixed = method(name)(problem, Budget())
         found = _merged(found, Candidate(name, fixed.plan, fixed.note))
@@ -52,8 +55,8 @@ def _merged(found: list[Candidate], new: Candidate) -> list[Candidate]:
     """A fixed plan that is among the others already lends it its name."""
     for at, one in enumerate(found):
         if one.plan and new.plan and one.plan.assignment == new.plan.assignment:
-            name = ", ".join(filter(None, [one.name.replace("next best", ""), new.name]))
-            return [*found[:at], replace(one, name=name), *found[at + 1 :]]
+            name = ", ".join(filter(None, [one.name.replace(NEXT_BEST, ""), new.name]))
+            return [*found[:at], replace(one, name=name, note=new.note), *found[at + 1 :]]
     return [*found, new]
 
 
@@ -67,8 +70,15 @@ def _with_other_devices(problem: Problem, chosen: Plan | None) -> Iterator[Plan]
             yield replace(plan, problem=problem)
 
 
+def is_large(problem: Problem) -> bool:
+    """Whether solving it takes seconds: then it is not solved again for every set of types."""
+    return len(problem.layers) ** 2 * len(problem.types) > _LARGE
+
+
 def _sets(problem: Problem, chosen: Plan | None) -> Iterator[Sequence[str]]:
     names = problem.type_names
+    if is_large(problem):
+        return
     if len(names) <= _ALL_SUBSETS:
         for size in range(1, len(names) + 1):
             yield from combinations(names, size)
@@ -246,35 +256,56 @@ def _checked(outcome: Outcome) -> str:
 def port_notes(setup: Setup, plan: Plan) -> list[str]:
     """Crossings that ask for more than the ports of the machines on one side have together.
 
-    A unit is taken to have a port of its own, but the units of one machine share it.
+    The model gives every unit a port of its own, but the units of one machine share theirs.
     """
-    if setup.cluster is None:
-        return []
     notes = []
-    for one, other in zip(plan.stages, plan.stages[1:], strict=False):
+    for one, other in pairwise(plan.stages):
         flow = float(setup.profile.cross_bytes[one.last]) / setup.profile.batch * plan.throughput
         for stage in (one, other):
-            ports = _ports_bytes_per_s(setup, stage.type_name, stage.units)
-            if flow > ports:
-                notes.append(
-                    f"{format_bytes(flow)}/s cross behind {plan.problem.layers[one.last]}, and the machines "
-                    f"of {stage.units} {stage.type_name}, packed tightly, have ports of "
-                    f"{format_bytes(ports)}/s: spread them over more machines"
-                )
+            ports = _ports(setup, stage.type_name)
+            if ports and flow > sum(rate for rate, _ in _packed(ports, stage.units)):
+                notes.append(_port_note(plan, stage, one.last, flow, ports))
     return notes
 
 
-def _ports_bytes_per_s(setup: Setup, type_name: str, units: int) -> float:
-    assert setup.cluster is not None
+Port = tuple[float, int]  # bytes per second of a machine, and its devices of a type
+
+
+def _port_note(plan: Plan, stage: Stage, layer: int, flow: float, ports: list[Port]) -> str:
+    crossing = f"{format_bytes(flow)}/s cross behind {plan.problem.layers[layer]}"
+    total, machines = 0.0, 0
+    for rate, _ in ports[: stage.units]:
+        total, machines = total + rate, machines + 1
+        if total >= flow:
+            spread = f"spread the {stage.units} {stage.type_name} over {machines} machines"
+            return f"{crossing}, more than the ports of full machines carry: {spread}"
+    own = min(rate / devices for rate, devices in ports)
+    return (
+        f"{crossing}, but all {machines} machines of {stage.type_name} carry {format_bytes(total)}/s, which "
+        f"feeds {format_rate(plan.throughput * total / flow)}: plan with --link {format_bandwidth(own)}, a unit's "
+        "part of its machine's port"
+    )
+
+
+def _ports(setup: Setup, type_name: str) -> list[Port]:
+    """Of each machine that has such devices, the best first."""
+    if setup.cluster is None:
+        return []
     index = next(at for at, kind in enumerate(setup.cluster.device_types) if kind.name == type_name)
-    total, left = 0.0, units
+    each, found = setup.cluster.tiers[-1].bytes_per_s, []
     for machine in setup.cluster.machines:
         here = sum(count for kind, count in machine.devices if kind == index)
-        if here and left > 0:
-            rate = setup.cluster.tiers[-1].bytes_per_s * min(here, left)
-            total += min(rate, machine.nic_bytes_per_s or rate)
-            left -= here
-    return total
+        if here:
+            found.append((min(each * here, machine.nic_bytes_per_s or each * here), here))
+    return sorted(found, reverse=True)
+
+
+def _packed(ports: list[Port], units: int) -> Iterator[Port]:
+    """The ports in use when units fill one machine after the other."""
+    for rate, devices in ports:
+        if units > 0:
+            yield rate, devices
+        units -= devices
 
 
 def provenance(setup: Setup) -> dict[str, str]:
@@ -291,3 +322,9 @@ def provenance(setup: Setup) -> dict[str, str]:
         )
         found[device.name] = f"{how}: {times.compute.note}"
     return found
+
+
+def round_down(rate: float) -> float:
+    """Three digits, never more than the rate itself, so that it can be asked for as it is written."""
+    step = 10.0 ** (math.floor(math.log10(rate)) - 2)
+    return float(f"{math.floor(rate / step * (1 + 1e-12)) * step:.12g}")

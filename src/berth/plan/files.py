@@ -16,6 +16,7 @@ from __future__ import annotations
 import io
 import json
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,18 +29,19 @@ from berth.cluster.load import load_cluster
 from berth.errors import InputError, SpecError, UnknownNameError
 from berth.plan.build import Setup, layers_called, set_up, type_called, with_pins
 from berth.plan.document import known_bound, read_problem
-from berth.plan.explain import layers_of, provenance
+from berth.plan.explain import layers_of, provenance, round_down
 from berth.plan.plan import Plan, with_units
 from berth.plan.problem import Problem
 from berth.plan.profile.files import load_layer_profile
 from berth.plan.search.method import Outcome
-from berth.spec import Spec, UsdPerHour, locate, parse, read_text
+from berth.spec import Bandwidth, Spec, UsdPerHour, locate, parse, read_text
 
 Rate = Annotated[float, BeforeValidator(quantities.per_second), Field(gt=0)]
 Amount = Annotated[float, BeforeValidator(quantities.amount), Field(gt=0)]
+_SPECIAL = {"y", "n", "yes", "no", "on", "off", "true", "false", "null", "nan", "inf"}
 _CLOSE = 1e-6  # figures of a file that agree with those of today
 _NAMES = ("model", "cluster", "devices", "problem", "tables", "pins", "forbid")
-_ASKED = (*_NAMES, "throughput", "samples", "epochs", "fixed")
+_ASKED = (*_NAMES, "throughput", "samples", "epochs", "fixed", "link")
 
 
 class StageSpec(Spec):
@@ -72,6 +74,7 @@ class PlanSpec(Spec):
     epochs: Amount = 1.0
     fixed: UsdPerHour | None = None
     tables: str = "servers"
+    link: Bandwidth | None = None
     pins: list[str] = Field(default_factory=list)
     forbid: list[str] = Field(default_factory=list)
     stages: Annotated[list[StageSpec], Field(min_length=1)]
@@ -92,9 +95,20 @@ class Wanted:
     problem: str | None = None
     fixed: float | None = None
     tables: str = "servers"
+    link: float | None = None  # bytes per second
     pins: tuple[str, ...] = ()
     forbid: tuple[str, ...] = ()
     max_usd: float | None = None
+
+    @property
+    def place(self) -> str:
+        """Where it is to run, in a word."""
+        return self.cluster or ", ".join(self.devices or ()) or "its own types"
+
+    @property
+    def examples(self) -> float:
+        """Of all epochs."""
+        return self.samples * self.epochs
 
 
 @dataclass(frozen=True)
@@ -130,7 +144,7 @@ def pose(wanted: Wanted, folder: Path | None = None) -> Posed:
     where = load_cluster(_found(wanted.cluster, folder)) if wanted.cluster else wanted.devices or ()
     setup = set_up(
         profile, where, wanted.throughput, wanted.samples, wanted.epochs, wanted.fixed,
-        forbid=wanted.forbid, tables=wanted.tables,
+        forbid=wanted.forbid, tables=wanted.tables, link=wanted.link,
     )  # fmt: skip
     pinned = with_pins(setup.problem, wanted.pins)
     return Posed(pinned, replace(setup, problem=pinned))
@@ -154,31 +168,50 @@ def plan_yaml(wanted: Wanted, posed: Posed, outcome: Outcome) -> str:
     for key in _NAMES:
         value = getattr(wanted, key)
         if value and (key, value) != ("tables", "servers"):
-            out.write(f"{key}: {json.dumps(value)}\n")
-    out.write(f"throughput: {wanted.throughput!r}  # examples per second, at least\n")
-    out.write(f"samples: {wanted.samples!r}\nepochs: {wanted.epochs!r}\n")
+            out.write(f"{key}: {_word(value) if isinstance(value, str) else json.dumps(value)}\n")
+    rate = wanted.throughput if wanted.max_usd is None else round_down(plan.throughput)
+    out.write(f"throughput: {_number(rate)}  # examples per second, at least\n")
+    out.write(f"samples: {_number(wanted.samples)}\nepochs: {_number(wanted.epochs)}\n")
     if wanted.fixed is not None:
-        out.write(f"fixed: ${wanted.fixed!r}/h\n")
+        out.write(f"fixed: ${_number(wanted.fixed)}/h\n")
+    if wanted.link is not None:
+        out.write(f"link: {_number(wanted.link)}B/s\n")
     out.write("stages:\n")
     for stage in plan.stages:
-        layers = json.dumps(layers_of(plan.problem, stage.first, stage.last))
-        out.write(f"  - {{layers: {layers}, type: {json.dumps(stage.type_name)}, units: {stage.units}}}\n")
+        layers = _word(layers_of(plan.problem, stage.first, stage.last))
+        out.write(f"  - {{layers: {layers}, type: {_word(stage.type_name)}, units: {stage.units}}}\n")
     _write_predicted(out, plan, outcome)
     if posed.setup is not None:
         out.write("provenance:\n")
         for name, text in provenance(posed.setup).items():
             if name in plan.units:
-                out.write(f"  {json.dumps(name)}: {json.dumps(text)}\n")
+                out.write(f"  {_word(name)}: {json.dumps(text)}\n")
     return out.getvalue()
 
 
 def _write_predicted(out: io.StringIO, plan: Plan, outcome: Outcome) -> None:
     out.write("predicted:\n")
-    out.write(f"  throughput: {plan.throughput!r}\n")
-    out.write(f"  usd_per_hour: {plan.usd_per_hour!r}\n  cost_usd: {plan.cost_usd!r}\n")
+    figures = {"throughput": plan.throughput, "usd_per_hour": plan.usd_per_hour, "cost_usd": plan.cost_usd}
     if (bound := known_bound(outcome)) is not None:
-        out.write(f"  lower_bound_usd: {bound!r}\n")
-    out.write(f"  method: {json.dumps(outcome.method)}\n")
+        figures["lower_bound_usd"] = bound
+    for key, value in figures.items():
+        out.write(f"  {key}: {_number(float(f'{value:.9g}'))}\n")
+    out.write(f"  method: {outcome.method}\n")
+
+
+def _number(value: float) -> str:
+    """As YAML reads it back: whole where it is whole, and never an exponent without a point."""
+    if value == int(value) and abs(value) < 1e16:
+        return str(int(value))
+    text = repr(value)
+    return text if "e" not in text or "." in text else text.replace("e", ".0e")
+
+
+def _word(text: str) -> str:
+    """Quoted unless it is plainly a name, or a range of two."""
+    name = r"[A-Za-z][\w-]*"
+    plain = re.fullmatch(rf"{name}( \.\. {name}|\.yaml|\.json)?", text) and text.lower() not in _SPECIAL
+    return text if plain else json.dumps(text, ensure_ascii=False)
 
 
 def check_plan(path: str | Path) -> Checked:

@@ -24,8 +24,6 @@ Ints = NDArray[np.int64]
 
 FOUND, NONE, TOO_MANY = 0, 1, 2
 
-_EFFORT = 30_000_000  # extensions of labels that are tried at one stage time: a fraction of a second
-
 
 @entry
 def priced(
@@ -119,14 +117,17 @@ def watch(problem: Tables, tau: float, prices: Floats, cutoff: float) -> Watch:
 @kernel
 def no_labels(rows: int, watched: int, layers: int, kinds: int) -> Labels:
     """Room for labels; the first is the empty path."""
-    return Labels(
-        np.zeros(rows),
-        np.zeros(rows),
-        np.zeros((rows, watched)),
-        np.full(rows, -1),
+    labels = Labels(
+        np.empty(rows),
+        np.empty(rows),
+        np.empty((rows, watched)),
+        np.empty(rows, np.int64),
         np.zeros((layers, kinds), np.int64),
         np.zeros((layers, kinds), np.int64),
     )
+    labels.cost[0], labels.paid[0], labels.parent[0] = 0.0, 0.0, -1
+    labels.used[0] = 0.0
+    return labels
 
 
 @kernel
@@ -199,10 +200,13 @@ def extend(
 
 
 @kernel
-def keep(labels: Labels, fresh: Labels, made: int, count: int) -> int:
-    """Of the new paths those that no other undercuts in cost and in every watched type."""
+def keep(labels: Labels, fresh: Labels, made: int, count: int, beam: int) -> int:
+    """Of the new paths those that no other undercuts in cost and in every watched type; at most `beam`."""
     begin, watched = count, labels.used.shape[1]
-    for row in np.argsort(fresh.cost[:made], kind="mergesort"):
+    by = fresh.paid if beam > 0 else fresh.cost
+    for row in np.argsort(by[:made], kind="mergesort"):
+        if beam > 0 and count - begin >= beam:
+            return count
         undercut = False
         for label in range(begin, count):
             undercut = True
@@ -210,8 +214,9 @@ def keep(labels: Labels, fresh: Labels, made: int, count: int) -> int:
                 if labels.used[label, place] > fresh.used[row, place]:
                     undercut = False
                     break
-            if undercut:
+            if undercut and labels.cost[label] <= fresh.cost[row]:
                 break
+            undercut = False
         if undercut:
             continue
         if count == len(labels.cost):
@@ -240,12 +245,14 @@ def path_of(labels: Labels, label: int, kind: int, layers: int) -> Ints:
 
 @entry
 def labelled(
-    problem: Tables, tau: float, prices: Floats, cutoff: float, most: int
+    problem: Tables, tau: float, prices: Floats, cutoff: float, most: int, patience: int, beam: int
 ) -> tuple[int, float, Ints]:
     """The cheapest path at tau that keeps all limits, if it costs less than `cutoff` per hour.
 
+    With a `beam` only so many of the most promising labels are kept at each end of a stage: quick, and what
+    it finds is a plan, but none found proves nothing.
     FOUND with its rate and assignment; NONE if there is none below the cutoff; TOO_MANY if more than `most`
-    labels would have been kept, or too many looked at.
+    labels would have been kept, or more than `patience` looked at.
     """
     kinds, layers = len(problem.price), len(problem.cross)
     nothing = np.full(layers, -1)
@@ -257,10 +264,10 @@ def labelled(
         for kind in range(kinds):
             made, looked = extend(problem, look, tau, labels, fresh, last, kind)
             effort += looked
-            if made > len(fresh.cost) or effort > _EFFORT:
+            if made > len(fresh.cost) or effort > patience:
                 return TOO_MANY, np.inf, nothing
             labels.start[last, kind] = count
-            count = keep(labels, fresh, made, count)
+            count = keep(labels, fresh, made, count, beam)
             if count > most:
                 return TOO_MANY, np.inf, nothing
             labels.stop[last, kind] = count

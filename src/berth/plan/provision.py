@@ -141,17 +141,15 @@ def sweep(stages: Floats, count: int, problem: Tables, used: Floats, units: Floa
     best, best_s = _NEVER, 0.0
     price, limit = problem.price, problem.limit
     rate = problem.fixed
-    floor = 0.0
+    floor, slowest = 0.0, 0.0
     for row in range(count):
         stage = stages[row]
         rate += price[int(stage[TYPE])] * stage[UNITS]
         floor = max(floor, stage[CS], stage[DS])
         stage[TIME] = stage_s(stage)
+        slowest = max(slowest, stage[TIME])
     step = 0
     while True:
-        slowest = 0.0
-        for row in range(count):
-            slowest = max(slowest, stages[row, TIME])
         if slowest * rate < best:
             best, best_s = slowest * rate, slowest
             for row in range(count):
@@ -170,6 +168,7 @@ def sweep(stages: Floats, count: int, problem: Tables, used: Floats, units: Floa
         # Every faster tau is below `slowest`, and costs at least `rate` per hour: one that is not below
         # best / rate can't be cheaper either.
         target = min(slowest, best / rate) * (1 - SLACK)
+        slowest = 0.0
         for row in range(count):
             stage = stages[row]
             if stage[TIME] >= target:
@@ -182,6 +181,7 @@ def sweep(stages: Floats, count: int, problem: Tables, used: Floats, units: Floa
                 rate += price[kind] * more
                 stage[UNITS] = wanted
                 stage[TIME] = stage_s(stage)
+            slowest = max(slowest, stage[TIME])
 
 
 @kernel

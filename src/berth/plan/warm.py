@@ -28,7 +28,7 @@ def load_kernels() -> None:
     least_rate(tables, 1.0)
     least_work(tables, 1.0)
     priced(tables, 1.0, np.zeros(2), 1.0, 2)
-    labelled(tables, 1.0, np.zeros(2), np.inf, 10)
+    labelled(tables, 1.0, np.zeros(2), np.inf, 10, 1000, 0)
 
 
 @cache

@@ -37,11 +37,13 @@ Floats = NDArray[np.float64]
 RELAXED, PRICED, LABELLED, WORK = "relaxed", "priced", "labelled", "work"
 
 _SEEDS, _SEED_STEP = 48, 0.82
-_SUBGRADIENT_STEPS = 80
-_LABELS = 30_000
+_SUBGRADIENT_STEPS = 40
+# (labels kept, labels looked at) at one stage time: a fraction of a second, or a few seconds
+_LABELS = ((30_000, 30_000_000), (200_000, 400_000_000))
+_BEAM = 100  # labels kept at each end of a stage when a good plan is all that is wanted
 _REACH = (0.05, 0.01, 0.002)  # how far down, as a part of tau, labels are asked to reach
 _ENOUGH = 0.01  # a jump of prices alone that is not worth labels
-_NEAR = 1.05  # plans within this factor of the best are provisioned in full
+_NEAR = 1.02  # plans within this factor of the best are provisioned in full
 _WORK_EVERY = 0.01  # how far down, as a part of tau, between two looks at the work of all faster plans
 _REMEMBERED = 300  # assignments tried first when a problem is solved again for another throughput
 _FREE = 1e-4  # a known bound is used again if it reaches at least this part of tau farther
@@ -112,6 +114,7 @@ class _Chain:
         self.prices = np.zeros(len(self.problem.types))
         arcs = len(self.problem.layers) ** 2 * len(self.problem.types)
         self.narrow: Narrowing | None = None
+        self.arcs = arcs
         self.many = arcs > _MANY
         self.tries = max(12, min(_SUBGRADIENT_STEPS, 40_000_000 // arcs))
         self.everything = float(np.sum(self.tables.price * self.tables.limit)) * (1 + SLACK)
@@ -171,8 +174,10 @@ class _Chain:
             rate, keeps = self.path(tau)
             if rate == np.inf:
                 break
-            if not keeps and self.price(tau, np.inf) == np.inf:
-                break
+            if not keeps:
+                if self.price(tau, np.inf) == np.inf:
+                    break
+                self.beam(tau)
             joint |= not keeps
             tau *= _SEED_STEP
             if least_work(self.tables, tau) >= self.best:
@@ -202,7 +207,7 @@ class _Chain:
             self.steps.append(Step(tau * (1 + SLACK), 0.0, np.inf, PRICED, prices))
             return False
         self.prices[:] = 0.0
-        outcome, _, assignment = labelled(self.tables, tau, self.prices, np.inf, 10 * _LABELS)
+        outcome, _, assignment = labelled(self.tables, tau, self.prices, np.inf, *_LABELS[1], 0)
         if outcome == NONE:
             none = (0.0,) * len(self.prices)
             self.steps.append(Step(tau * (1 + SLACK), 0.0, np.inf, LABELLED, none))
@@ -210,6 +215,13 @@ class _Chain:
             self.consider(assignment)
             self.polish()
         return outcome == FOUND
+
+    def beam(self, tau: float) -> None:
+        """A good plan that keeps the limits, found among the most promising paths alone."""
+        width = max(4, _BEAM // max(1, self.arcs // 4000))
+        outcome, _, assignment = labelled(self.tables, tau, self.prices, np.inf, *_LABELS[1], width)
+        if outcome == FOUND:
+            self.consider(assignment)
 
     def price(self, tau: float, target: float) -> float:
         """The bound at tau by prices on the limits."""
@@ -225,11 +237,11 @@ class _Chain:
         bound = self.price(tau, self.goal / (tau * (1 - _REACH[0])) - fixed)
         if self.goal <= tau * (1 - _ENOUGH) * (fixed + bound):
             return bound, PRICED
-        for reach in _REACH:
+        for reach, labels in [(reach, _LABELS[0]) for reach in _REACH] + [(_REACH[-1], _LABELS[1])]:
             if self.late:
                 break
             cutoff = self.goal / (tau * (1 - reach)) - fixed
-            outcome, rate, assignment = labelled(self.tables, tau, self.prices, cutoff, _LABELS)
+            outcome, rate, assignment = labelled(self.tables, tau, self.prices, cutoff, *labels, 0)
             if outcome == TOO_MANY:
                 continue
             if outcome == FOUND:

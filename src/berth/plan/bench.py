@@ -1,0 +1,158 @@
+"""Every method on the same problems under the same budget: by model, by number of layers, by number of types.
+
+The problems are the zoo's profiles (CPU core measured, GPUs modelled) at a stated share of the highest throughput
+that their devices can hold. At half of it one type alone is nearly always the cheapest, and any method finds
+that; from 80 % on mixes pay and the methods part. Beyond the catalogue's own devices, types are synthetic:
+variants of them whose speed and price are drawn, and which are called so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+
+import numpy as np
+
+from berth.cluster.load import load_cluster
+from berth.plan.build import problem_for
+from berth.plan.infeasible import highest_throughput
+from berth.plan.problem import Problem, UnitType, make_problem
+from berth.plan.profile.files import load_layer_profile
+from berth.plan.search.method import METHODS, Budget, method
+
+SHARE = 0.8  # of the highest throughput there is
+UNITS = 64  # of each type, where the number of types is what varies
+CLUSTER = "cloud-mix"
+PAIR = ("cpu-core", "V100-16")
+MODELS = ("ctrdnn", "matchnet", "2emb", "nce", "transformer", "cnn")
+BY_LAYERS = ("ctrdnn-8", "ctrdnn-12", "ctrdnn", "ctrdnn-20")
+BY_TYPES = (2, 4, 8, 16, 32, 64)
+_BASE = (
+    "cpu-core", "V100-16", "T4", "A100-80", "L4", "H100", "A100-40", "L40S", "P100", "V100-32", "H200", "P4", "B200",
+)  # fmt: skip
+_DRAWN = {"rl-lstm", "rl-rnn", "bayes", "genetic", "random"}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One problem of the comparison."""
+
+    group: str  # models, layers or types
+    label: str
+    size: int  # layers or types, whichever the group is about
+    problem: Problem
+
+
+@dataclass(frozen=True)
+class Result:
+    """One method on one case, over its seeds."""
+
+    case: Case
+    method: str
+    cost_usd: float | None  # the median; None: some seed found no plan
+    worst_usd: float | None
+    found: int  # seeds with a plan
+    seeds: int
+    evaluations: int
+    cpu_s: float
+    note: str = ""
+
+
+Report = Callable[[str], None]
+
+
+def cases(*, quick: bool = False, share: float = SHARE) -> Iterator[Case]:
+    """All problems, made one by one."""
+
+    def at_share(problem: Problem) -> Problem:
+        return problem.at(share * highest_throughput(problem))
+
+    for name in MODELS[:3] if quick else MODELS:
+        yield Case("models", name, len(load_layer_profile(name).layers), at_share(on_cluster(name, PAIR)))
+    for name in BY_LAYERS[::2] if quick else BY_LAYERS:
+        problem = on_cluster(name, None)
+        yield Case("layers", str(len(problem.layers)), len(problem.layers), at_share(problem))
+    for count in BY_TYPES[::2] if quick else BY_TYPES:
+        yield Case("types", str(count), count, at_share(with_types("ctrdnn", count)))
+
+
+def on_cluster(model: str, devices: Sequence[str] | None) -> Problem:
+    """A model of the zoo on the cluster, or on some of its types."""
+    cluster = load_cluster(CLUSTER)
+    names = [device.name for device in cluster.device_types]
+    forbid = [name for name in names if devices is not None and name not in devices]
+    return problem_for(load_layer_profile(model), cluster, 1.0, forbid=forbid)
+
+
+def with_types(model: str, count: int, seed: int = 0) -> Problem:
+    """A model on so many types: the catalogue's first, then synthetic variants of them."""
+    base = problem_for(load_layer_profile(model), _BASE[: min(count, len(_BASE))], 1.0)
+    types = [replace(one, limit=UNITS) for one in base.types]
+    draw = np.random.default_rng(seed)
+    columns = list(range(len(types)))
+    speeds = [1.0] * len(types)
+    for number in range(count - len(types)):
+        of = number % len(base.types)
+        speed, dearer = draw.uniform(0.6, 1.6), draw.uniform(0.8, 1.25)
+        columns.append(of)
+        speeds.append(speed)
+        original = base.types[of]
+        name = f"{original.name}~{number // len(base.types) + 1}"
+        types.append(UnitType(name, original.usd_per_hour * speed * dearer, UNITS, original.memory_bytes))
+    return make_problem(
+        batch=base.batch,
+        throughput=base.throughput,
+        samples=base.samples,
+        types=tuple(types),
+        layers=base.layers,
+        kinds=base.kinds,
+        oct_s=base.oct_s[:, columns] / np.array(speeds),
+        odt_s=base.odt_s[:, columns] / np.array(speeds),
+        alpha=base.alpha[:, columns],
+        beta=base.beta[:, columns],
+        cross_s=base.cross_s,
+        replicated_bytes=base.replicated_bytes,
+        fixed_usd_per_hour=base.fixed_usd_per_hour,
+    )
+
+
+def compare(
+    which: Sequence[Case],
+    methods: Sequence[str],
+    budget: Budget,
+    seeds: int = 3,
+    report: Report | None = None,
+) -> list[Result]:
+    """Every method on every case."""
+    results = []
+    for case in which:
+        for name in methods:
+            if report:
+                report(f"{case.group} {case.label}: {name}")
+            results.append(_result(case, name, budget, seeds))
+    return results
+
+
+def _result(case: Case, name: str, budget: Budget, seeds: int) -> Result:
+    search = method(name)
+    drawn = range(budget.seed, budget.seed + (seeds if name in _DRAWN else 1))
+    runs = [search(case.problem, replace(budget, seed=seed)) for seed in drawn]
+    costs = [run.plan.cost_usd for run in runs if run.plan]
+    complete = len(costs) == len(runs)
+    return Result(
+        case=case,
+        method=name,
+        cost_usd=median(costs) if complete else None,
+        worst_usd=max(costs) if complete else None,
+        found=len(costs),
+        seeds=len(runs),
+        evaluations=round(median(run.evaluations for run in runs)),
+        cpu_s=median(run.cpu_s for run in runs),
+        note=runs[0].note,
+    )
+
+
+def all_names() -> list[str]:
+    """The methods in the order in which they are shown."""
+    return list(METHODS)
