@@ -37,7 +37,7 @@ def decide(world: World, hooks: Hooks, now: float) -> float:
             hold_for_longest(world, hooks, now)
         wake = fill_places(world, hooks, now)
         if state.defragment > 0 and state.first < state.last:
-            defragment(world, now)
+            defragment(world, hooks, now)
         if state.look_ahead:
             spread_idle(world, hooks, now)
     if state.move_up > 0:

@@ -101,6 +101,8 @@ class Rules:
     defragment: float = (
         0.0  # > 0: others step aside for a blocked job if that spares it so many times the cost
     )
+    farther: bool = False  # ... also to a farther place, at the cost of what that slows them
+    shape: float = math.inf  # gangs that lose more than this share by an uneven shape are spread evenly
     hold_after_s: float = math.inf  # the job that has waited longest, once over this, has a place held for it
     hold_share: float = math.inf  # ... if that comes free within such a share of its wait so far
     min_run_s: float = 0.0  # nobody is evicted sooner (by gain)

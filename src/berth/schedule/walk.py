@@ -18,6 +18,7 @@ from berth.schedule.reasons import (
     SPREAD,
     TOO_SPREAD,
 )
+from berth.schedule.shape import best_shape, free_of, minds_shape, slow_by_shape
 from berth.schedule.view import World
 
 SKIP, STOP, BACKFILL = 0, 1, 2
@@ -114,6 +115,16 @@ def note_wait(world: World, row: int, reach: int, wake: float) -> None:
 
 
 @kernel
+def bend(world: World, row: int, kind: int, group: int) -> float:
+    """Slow-down by the best shape that a rack has for a gang now."""
+    job = world.jobs[row]
+    if not minds_shape(job, world.state[0].shape):
+        return 1.0
+    x, _, _ = best_shape(free_of(world, kind, 1, group), job.gpus)
+    return slow_by_shape(job, x)
+
+
+@kernel
 def walk(world: World, hooks: Hooks, now: float, blocked: int) -> float:
     """Returns when to look again, if nothing happens before."""
     waiting, state = world.waiting, world.state[0]
@@ -129,6 +140,9 @@ def walk(world: World, hooks: Hooks, now: float, blocked: int) -> float:
         kind, tier, group = find_for(world, row, reach, mine)
         if mine and kind < 0:
             hide(world)
+        if kind >= 0 and tier == 1 and state.look_ahead and not mine:
+            if bend(world, row, kind, group) > 1.0 + state.shape:
+                kind = -1  # whether it takes a place of so bad a shape is decided by looking ahead
         i += 1
         if kind >= 0:
             state.held = -1 if mine else state.held

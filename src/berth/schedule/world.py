@@ -30,7 +30,7 @@ def new_jobs(count: int) -> Array:
     jobs["id"] = np.arange(count)
     for name in ("kind", "quota", "run_at", "heap_at", "head", "tier", "reserved", "first_start"):
         jobs[name] = -1
-    for name in ("doubt", "speed", "slow", "compute"):
+    for name in ("doubt", "speed", "slow", "compute", "shape_s", "bent"):
         jobs[name] = 1.0
     jobs["evicted"] = jobs["noted"] = -np.inf
     return jobs
@@ -115,6 +115,8 @@ def _state(policy: Policy, devices: int, places: int, eviction_s: float, evictio
         "hold_share",
         "move_up",
         "defragment",
+        "shape",
+        "farther",
         "learns",
     ):
         state[name] = getattr(rules, name)

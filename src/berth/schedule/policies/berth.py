@@ -46,6 +46,10 @@ class Berth(Policy):
     share: float = number(0.5, "of the look-ahead wait that spreading may cost; 0: never spread")
     move_up: float = number(2, "times the cost of moving that a nearer place must save; 0: never move")
     defragment: float = number(2, "times the cost of stepping aside that a wait must be worth; 0: never")
+    shape: float = number(0.1, "slow-down by an uneven spread over machines that nothing is done about")
+    farther: float = number(0, "x")
+    gate: float = number(0, "x")
+    gate_k: float = number(1, "x")
     hold_after: float = duration("4d", "fifo: waiting so long, a job has a place held for it")
     hold_share: float = number(0.25, "fifo: of its wait so far, within which that place must come free")
     patience: float = duration("1h", "las: waiting so long, a job may take the place of an equal")
@@ -60,6 +64,8 @@ class Berth(Policy):
             look_ahead=self.share > 0,
             move_up=self.move_up,
             defragment=self.defragment,
+            shape=self.shape,
+            farther=self.farther > 0,
             hold_after_s=self.patience if las else self.hold_after,
             hold_share=self.hold_share,
             wakes=las,
@@ -93,4 +99,18 @@ class Berth(Policy):
     @staticmethod
     def spread(job: Any, tier: int, wait: float, now: float, my: Any) -> int:
         """1 if running at `tier` costs less than a share of the wait for the nearest place."""
-        return 1 if job.remaining * (job.slow[tier] - job.slow[job.floor]) < my.share * wait else 0
+        if my.gate == 1 and job.remaining > my.gate_k * wait:
+            return 0
+        if my.gate == 2:
+            w = min(wait, job.remaining * job.slow[tier])
+            if my.gate_k * job.gpus * w * w > job.usual * wait:
+                return 0
+        if my.gate == 3:
+            w = min(wait, job.remaining * job.slow[tier])
+            if my.gate_k * (job.gpus - max(0, job.idle)) * w * w > job.usual * wait:
+                return 0
+        if my.gate == 4 and job.remaining * job.gpus > my.gate_k * wait:
+            return 0
+        if my.gate == 5 and job.remaining * job.gpus > my.gate_k * job.usual and job.remaining > wait:
+            return 0
+        return 1 if job.remaining * (job.slow[tier] * job.bent - job.slow[job.floor]) < my.share * wait else 0
