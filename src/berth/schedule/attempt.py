@@ -89,10 +89,10 @@ def count_service(world: World, row: int) -> None:
 
 
 @inlined
-def look_around(world: World, row: int) -> None:
-    """Tells a job's record what a policy may want to weigh its start against."""
+def tell_usual(world: World, row: int) -> None:
+    """Tells a job's record what other jobs ask for, for a policy to weigh its start against."""
     job, state = world.jobs[row], world.state[0]
-    job.usual, job.idle = math.exp(state.usual), state.free - job.gpus
+    job.usual = math.exp(state.usual)
 
 
 @inlined

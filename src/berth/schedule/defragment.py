@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from berth.compile import inlined, kernel
-from berth.schedule.attempt import begin, book, look_around, note, over_quota, restore_s, seat_at, touch
+from berth.schedule.attempt import begin, book, note, over_quota, restore_s, seat_at, tell_usual, touch
 from berth.schedule.hold import by_end, kept_from, soonest
 from berth.schedule.place import fill, find, forget, offer_back, take
 from berth.schedule.policy import Hooks
@@ -61,7 +61,7 @@ def room_by_moving(world: World, hooks: Hooks, row: int, rows: Array, now: float
     worth = (when - now) / state.defragment
     if worth < restore_s(world, 1):
         return False
-    look_around(world, row)
+    tell_usual(world, row)
     job.bent = 1.0
     if not hooks.spread(job, job.floor, when - now, now, world.my[0]):
         return False

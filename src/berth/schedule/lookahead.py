@@ -11,7 +11,7 @@ import math
 import numpy as np
 
 from berth.compile import kernel
-from berth.schedule.attempt import begin, find_for, look_around
+from berth.schedule.attempt import begin, find_for, tell_usual
 from berth.schedule.hold import by_end, hold, soonest
 from berth.schedule.place import find
 from berth.schedule.policy import Hooks
@@ -57,7 +57,7 @@ def take_spread(world: World, hooks: Hooks, row: int, rows: Array, now: float) -
         when = rounder_from(world, row, rows, now)
     job.reason, job.holds_out, job.until, job.noted = LOOKS_AHEAD, job.floor, when, now
     job.saves = job.remaining * (job.slow[tier] * job.bent - job.slow[job.floor])
-    look_around(world, row)
+    tell_usual(world, row)
     if not hooks.spread(job, tier, when - now, now, world.my[0]):
         return False
     begin(world, row, kind, tier, group, now, CHEAPER_THAN_WAITING)

@@ -24,13 +24,18 @@ def take(world: World, at: int, devices: int) -> None:
 
 
 @kernel
-def find_at(world: World, kind: int, devices: int, tier: int) -> int:
-    """The group of one tier with fewest free devices that holds the gang, or -1; ties: the fuller parent."""
+def find_at(world: World, kind: int, devices: int, tier: int, even: bool) -> int:
+    """The group of one tier with fewest free devices that holds the gang, or -1; ties: the fuller parent.
+
+    `even`: of racks the one that gives a gang on several machines the best shape.
+    """
     top = world.groups.shape[0] - 1
     if world.groups[top, 0].free[kind] < devices:
         return -1
     if world.state[0].emptiest:
         return emptiest_at(world, kind, devices, tier)
+    if even and tier == 1:
+        return roundest_at(world, kind, devices, tier)
     best, best_free, best_above = -1, 1 << 30, 1 << 30
     above = min(tier + 1, top)
     at, hosts = 0, len(world.hosts)
@@ -66,12 +71,9 @@ def emptiest_at(world: World, kind: int, devices: int, tier: int) -> int:
 
 @kernel
 def find(world: World, kind: int, devices: int, floor: int, reach: int, even: bool) -> tuple[int, int]:
-    """(tier, group) of the nearest place within reach, or (-1, -1); `even`: the roundest of that tier."""
+    """(tier, group) of the nearest place within reach, or (-1, -1)."""
     for tier in range(floor, reach + 1):
-        if even and tier == 1:
-            group = roundest_at(world, kind, devices, tier)
-        else:
-            group = find_at(world, kind, devices, tier)
+        group = find_at(world, kind, devices, tier, even)
         if group >= 0:
             return tier, group
     return -1, -1

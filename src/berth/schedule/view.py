@@ -65,9 +65,7 @@ JOB = np.dtype(
         ("shape_x", "f8", (3,)),
         ("shape_s", "f8", (3,)),
         ("bent", "f8"),  # slow-down by the shape of the place that is in question
-        # what `spread` may ask beside: what jobs of late usually needed, and what would be left idle
-        ("usual", "f8"),  # device-seconds
-        ("idle", "i4"),
+        ("usual", "f8"),  # device-seconds that jobs needed of late; told when `spread` is asked
         # its story so far
         ("queue", "i4"),  # the policy's own, like `notes`
         ("reserved", "i4"),  # group kept for it, or -1
@@ -170,7 +168,6 @@ STATE = np.dtype(  # one record: counters, and the rules of the policy that are 
         ("preempt", "i4"),
         ("blocked", "i4"),
         ("steady", "i4"),
-        ("spares_equals", "i4"),
         ("wakes", "i4"),
         ("period_s", "f8"),
         ("next_round", "f8"),
@@ -192,6 +189,8 @@ STATE = np.dtype(  # one record: counters, and the rules of the policy that are 
         ("emptiest", "i4"),  # gangs go where most is free, not where least is
         ("hold_after_s", "f8"),
         ("hold_share", "f8"),
+        ("rekey_after_s", "f8"),
+        ("next_rekey", "f8"),  # nobody who waits has waited so long before
     ],
     align=True,
 )

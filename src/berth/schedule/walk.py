@@ -34,6 +34,21 @@ def refresh_keys(world: World, hooks: Hooks, now: float) -> None:
     sort_rows(world.jobs, waiting)
 
 
+@kernel
+def rekey(world: World, hooks: Hooks, now: float) -> None:
+    """Asks anew where those stand who have waited long; who joins later has not before as much time again."""
+    state = world.state[0]
+    waiting = world.waiting[state.first : state.last]
+    state.next_rekey = now + max(1.0, state.rekey_after_s)
+    for row in waiting:
+        due = world.jobs[row].since + state.rekey_after_s
+        if due <= now:
+            set_keys(world, hooks, row, now)
+        else:
+            state.next_rekey = min(state.next_rekey, due)
+    sort_rows(world.jobs, waiting)
+
+
 @inlined
 def smallest_demand(world: World) -> int:
     """GPUs of the smallest job that waits."""
@@ -140,9 +155,9 @@ def walk(world: World, hooks: Hooks, now: float, blocked: int) -> float:
         kind, tier, group = find_for(world, row, reach, mine)
         if mine and kind < 0:
             hide(world)
-        if kind >= 0 and tier == 1 and state.look_ahead and not mine:
-            if bend(world, row, kind, group) > 1.0 + state.shape:
-                kind = -1  # whether it takes a place of so bad a shape is decided by looking ahead
+        looks = kind >= 0 and tier == 1 and state.look_ahead and not mine
+        if looks and bend(world, row, kind, group) > 1.0 + state.shape:
+            kind = -1  # whether it takes a place of so bad a shape is decided by looking ahead
         i += 1
         if kind >= 0:
             state.held = -1 if mine else state.held

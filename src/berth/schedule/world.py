@@ -105,7 +105,7 @@ def _state(policy: Policy, devices: int, places: int, eviction_s: float, evictio
     state = np.zeros(1, STATE)
     state["free"], state["spare"], state["held"] = devices, places, -1
     state["second_key"] = type(policy).then is not Policy.then
-    for name in ("preempt", "blocked", "steady", "spares_equals", "wakes", "period_s", "look_ahead"):
+    for name in ("preempt", "blocked", "steady", "wakes", "period_s", "look_ahead"):
         state[name] = getattr(rules, name)
     for name in (
         "min_run_s",
@@ -113,6 +113,7 @@ def _state(policy: Policy, devices: int, places: int, eviction_s: float, evictio
         "margin",
         "hold_after_s",
         "hold_share",
+        "rekey_after_s",
         "move_up",
         "defragment",
         "shape",
