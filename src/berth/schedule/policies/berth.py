@@ -14,7 +14,8 @@ most. The rule is about places:
    extra slow-down there, is below `share` of its look-ahead wait.
 4. Neither 2 nor 3 for a job that puts off too many others: on its devices gpus x w / usual usual jobs could
    run in w seconds, each put off by up to w. w is how long it would run there, at most its look-ahead wait
-   (after that it would run anyway); `usual` is the geometric mean of the device-seconds of recent jobs.
+   (after that it would run anyway); `usual` is the geometric mean of the device-seconds of recent jobs. A
+   gang that finds its nearest tier, but unevenly, weighs only its own loss against its own wait.
 5. A spread job moves to a nearer or more even place that has opened if that saves `move_up` times what
    moving costs.
 6. Nobody waits for ever. Where nobody is evicted, the job that has waited longest, once over `hold_after`, has
@@ -117,7 +118,8 @@ class Berth(Policy):
         """1 if it should start at `tier` now rather than wait, for its own sake and for that of others."""
         slow = job.slow[tier] * job.bent
         holds = min(wait, job.remaining * slow)
-        if my.others * job.gpus * holds * holds > job.usual * wait:
+        at_its_tier = tier == job.floor and job.bent > 1.0  # all others would take such a place at once
+        if not at_its_tier and my.others * job.gpus * holds * holds > job.usual * wait:
             return 0
         loses = job.remaining * (slow - job.slow[job.floor])
         return 1 if loses <= 0.0 or loses < my.share * wait else 0
