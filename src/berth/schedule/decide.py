@@ -37,7 +37,9 @@ def decide(world: World, hooks: Hooks, now: float) -> float:
         # where order preempts, a place that is held could be lost again
         if state.hold_after_s < math.inf and state.preempt != BY_ORDER:
             hold_for_longest(world, hooks, now)
-        wake = min(fill_places(world, hooks, now), state.next_rekey)
+        wake = fill_places(world, hooks, now)
+        if state.steady and state.running > 0:  # else nobody could make way for who has waited long
+            wake = min(wake, state.next_rekey)
         if state.defragment > 0 and state.first < state.last:
             defragment(world, hooks, now)
         if state.look_ahead:
