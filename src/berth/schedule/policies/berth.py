@@ -61,7 +61,7 @@ class Berth(Policy):
     shape: float = number(0.1, "slow-down by an uneven spread over machines that nothing is done about")
     head_start: float = duration("1h", "network: of a job that distance would stop, over one that it spares")
     hold_after: float = duration("4d", "network, fifo: waiting so long, a job has a place held for it")
-    hold_share: float = number(0.1, "network, fifo: of its wait so far, within which that place comes free")
+    hold_share: float = number(0.25, "network, fifo: of its wait so far, within which that place comes free")
     patience: float = duration("2d", "las: waiting so long, a job goes before everybody")
     turn: float = duration("1h", "las: and stays so until it has run for this time")
     first: float = number(3250, "las: GPU-seconds at which a job leaves the first queue")
