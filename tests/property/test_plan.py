@@ -7,6 +7,8 @@ from dataclasses import replace
 import hypothesis.strategies as st
 import numpy as np
 import pytest
+from hypothesis import given, settings
+
 from berth.plan.certificate import check
 from berth.plan.evaluate import NEWTON, Evaluator
 from berth.plan.plan import cheapest
@@ -14,13 +16,13 @@ from berth.plan.problem import Problem
 from berth.plan.search.exact import exact
 from berth.plan.search.method import Budget
 from berth.testing.problems import assignments, naive_cost_usd, random_problem
-from hypothesis import given, settings
 
+LIMITS = st.integers(0, 120)
 LAYERS_FOR = {1: 12, 2: 12, 3: 7, 4: 6}  # types -> layers with at most 4096 assignments
 
 
 @st.composite
-def problems(draw, most_types=4, limits=st.integers(0, 120), layers=None) -> Problem:
+def problems(draw, most_types=4, limits=LIMITS, layers=None) -> Problem:
     types = draw(st.integers(1, most_types))
     problem = random_problem(
         draw(st.integers(1, layers or LAYERS_FOR[types])),

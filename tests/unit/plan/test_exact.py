@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
+
 from berth.plan.certificate import check
 from berth.plan.frontier import fastest_under, frontier
 from berth.plan.infeasible import diagnose
@@ -126,8 +128,8 @@ def test_what_is_known_from_another_throughput_changes_no_answer():
 
 def test_the_frontier_is_the_optimum_at_every_throughput():
     plans = frontier(BOUND)
-    assert all(a.throughput < b.throughput for a, b in zip(plans, plans[1:], strict=False))
-    assert all(a.cost_usd <= b.cost_usd * (1 + 1e-9) for a, b in zip(plans, plans[1:], strict=False))
+    assert all(a.throughput < b.throughput for a, b in pairwise(plans))
+    assert all(a.cost_usd <= b.cost_usd * (1 + 1e-9) for a, b in pairwise(plans))
     for slower, faster in zip(plans[::7], plans[1::7], strict=False):
         between = (slower.throughput + faster.throughput) / 2
         assert solved(BOUND.at(between)).plan.cost_usd == pytest.approx(faster.cost_usd, rel=1e-8)
