@@ -7,13 +7,25 @@ from typing import TYPE_CHECKING
 from berth.lazy import exports
 
 if TYPE_CHECKING:
+    from berth.train.tables.admit import Admission
+    from berth.train.tables.ctr import CtrTable
     from berth.train.tables.hashing import shard_of
     from berth.train.tables.initialise import Initialiser
+    from berth.train.tables.life import Life
     from berth.train.tables.optimise import Optimiser, adagrad, adam, rowwise_adagrad, sgd
+    from berth.train.tables.state import State, arrays_of, from_arrays, join, split
     from berth.train.tables.statistics import Statistics, shard_skew
     from berth.train.tables.table import Table
 
 _HOMES = {
+    "Admission": "admit",
+    "CtrTable": "ctr",
+    "Life": "life",
+    "State": "state",
+    "arrays_of": "state",
+    "from_arrays": "state",
+    "join": "state",
+    "split": "state",
     "Initialiser": "initialise",
     "Optimiser": "optimise",
     "Statistics": "statistics",
@@ -27,16 +39,24 @@ _HOMES = {
 }
 
 __all__ = [
+    "Admission",
+    "CtrTable",
     "Initialiser",
+    "Life",
     "Optimiser",
+    "State",
     "Statistics",
     "Table",
     "adagrad",
     "adam",
+    "arrays_of",
+    "from_arrays",
+    "join",
     "rowwise_adagrad",
     "sgd",
     "shard_of",
     "shard_skew",
+    "split",
 ]
 
 __getattr__ = exports(__name__, _HOMES)

@@ -128,6 +128,10 @@ class Index:
     def put(self, keys: Keys, places: Places) -> None:
         """Give each key its place, known or not."""
         self.make_room(len(keys))
+        self.move(keys, places)
+
+    def move(self, keys: Keys, places: Places) -> None:
+        """As `put`, for keys that are known or for which there is room."""
         self.count += _put(self.table, self.places, self.shift, keys, places)
 
     def remove(self, keys: Keys) -> Places:

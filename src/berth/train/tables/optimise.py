@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 import numpy as np
+from numpy.typing import NDArray
 
 from berth.compile import entry, inlined
 from berth.errors import UnknownNameError
@@ -150,17 +151,26 @@ def step_adam(data: Floats, base: np.int64, dim: int, grads: Floats, grad: int, 
 
 @entry
 def apply(
-    data: Floats, width: int, dim: int, places: Places, grads: Floats, kind: int, numbers: Floats
+    data: Floats,
+    changed: NDArray[np.uint8],
+    width: int,
+    dim: int,
+    places: Places,
+    grads: Floats,
+    kind: int,
+    numbers: Floats,
 ) -> None:
     """Let each row learn from its gradient (`grads` is flat); places below zero are passed over."""
     near = len(places) - _AHEAD
     for number in range(len(places)):
         if number < near and places[number + _AHEAD] >= 0:
             soon = np.int64(places[number + _AHEAD]) * width
+            prefetch(changed, places[number + _AHEAD])
             for line in range(0, width, _LINE):
                 prefetch(data, soon + line)
         if places[number] < 0:
             continue
+        changed[places[number]] = 1
         base, grad = np.int64(places[number]) * width, number * dim
         if kind == _ADAGRAD:
             step_adagrad(data, base, dim, grads, grad, numbers)

@@ -46,11 +46,11 @@ def _scatter(data: Floats, width: int, start: int, columns: int, places: Places,
 
 
 class Rows:
-    """Places for records of `width` floats, as many as the machine's memory could hold."""
+    """Places for records of `width` floats: at most so many, or what the machine's memory could hold."""
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, most: int | None = None) -> None:
         self.width = width
-        self.most = min(physical_bytes() // (4 * width), MOST_ENTRIES)
+        self.most = min(most or physical_bytes() // (4 * width), MOST_ENTRIES)
         self.data: Floats = reserve(self.most * width, np.float32)
         self.changed = reserve(self.most, np.uint8)  # since the last save
         self.top = 0  # places from here on were never given out
