@@ -70,6 +70,7 @@ class TieredStore(Store):
             part = slice(start, min(count, start + step))
             self._prepare(part.stop - part.start)
             yield part
+            self._fit(0)  # evicting makes the file's bookkeeping grow
             start = part.stop
 
     def locate(self, keys: Keys) -> tuple[Places, int]:
@@ -122,12 +123,15 @@ class TieredStore(Store):
     def _prepare(self, more: int) -> None:
         size = self.index.entries_for(more)
         grown = 0 if size == len(self.index.places) else size * ENTRY_BYTES
-        limit = self.hot_limit(self.index.bytes + grown)  # old and new index stand side by side for a moment
-        if self.rows.top > limit:
+        self._fit(grown)  # old and new index stand side by side for a moment
+        self.index.make_room(more)
+
+    def _fit(self, more_bytes: int) -> None:
+        """Records give way until so many bytes more are free."""
+        while self.rows.top > (limit := self.hot_limit(self.index.bytes + more_bytes)):
             high = np.flatnonzero(self.index.places >= limit)
             self._leave(self.index.table[high], self.index.places[high])
             self.rows.cut(limit)
-        self.index.make_room(more)
 
     def _take(self, count: int, beside: Places) -> Places:
         """Places in memory; records leave for them if they must."""
