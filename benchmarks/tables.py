@@ -72,8 +72,14 @@ def berth_works(rows: int, gradients: Floats) -> dict[str, Work]:
         table.pull(np.random.default_rng(1).permutation(rows))
         if rule.kind == "adagrad":
             works["pull  berth"] = table.pull
+            works["pull  berth, out="] = pulling(table)
         works[f"push  berth {rule.kind}"] = pushing(table, gradients)
     return works
+
+
+def pulling(table: Table) -> Work:
+    out = np.empty((BATCH, DIM), np.float32)
+    return lambda keys: table.pull(keys, out=out)
 
 
 def pushing(table: Table, gradients: Floats) -> Work:
@@ -106,7 +112,7 @@ def looking_up(bag: torch.nn.EmbeddingBag) -> Work:
 
 
 def stepping(bag: torch.nn.EmbeddingBag, rule: torch.optim.Optimizer, slopes: torch.Tensor) -> Work:
-    """The optimiser's step on a sparse gradient; making the gradient is not counted."""
+    """The optimiser's step on a sparse gradient; the backward pass is not counted."""
 
     def work(keys: Keys) -> object:
         indices = torch.from_numpy(keys)[None]

@@ -122,6 +122,14 @@ def test_statistics_count_what_was_asked():
     assert told.skew == 2.0
 
 
+def test_rows_can_be_written_to_memory_that_is_there():
+    table, out = Table(3), np.full((2, 3), 9, np.float32)
+    assert table.pull([1, 2], out=out) is out
+    assert (out == Table(3).pull([1, 2])).all()
+    with pytest.raises(ValueError, match=r"contiguous float32 of shape \(1, 3\)"):
+        table.pull([1], out=out)
+
+
 def test_nothing_asked_is_nothing_done():
     table = Table(2)
     assert table.pull([]).shape == (0, 2)

@@ -19,11 +19,11 @@ _LINE = 16  # floats of a cache line
 
 
 @entry
-def _gather(data: Floats, width: int, start: int, columns: int, places: Places, out: Floats) -> None:
+def _gather(data: Floats, width: int, columns: int, places: Places, out: Floats) -> None:
     near = len(places) - _AHEAD
     for number in range(len(places)):
         if number < near and places[number + _AHEAD] >= 0:
-            soon = np.int64(places[number + _AHEAD]) * width + start
+            soon = np.int64(places[number + _AHEAD]) * width
             for line in range(0, columns, _LINE):
                 prefetch(data, soon + line)
             prefetch(data, soon + columns - 1)
@@ -32,16 +32,16 @@ def _gather(data: Floats, width: int, start: int, columns: int, places: Places, 
             for column in range(columns):
                 out[target + column] = 0
             continue
-        source = np.int64(places[number]) * width + start
+        source = np.int64(places[number]) * width
         for column in range(columns):
             out[target + column] = data[source + column]
 
 
 @entry
-def _scatter(data: Floats, width: int, start: int, columns: int, places: Places, values: Floats) -> None:
+def _scatter(data: Floats, width: int, places: Places, values: Floats) -> None:
     for number in range(len(places)):
-        target, source = np.int64(places[number]) * width + start, number * columns
-        for column in range(columns):
+        target, source = np.int64(places[number]) * width, number * width
+        for column in range(width):
             data[target + column] = values[source + column]
 
 
@@ -111,13 +111,16 @@ class Rows:
         give_back(self.data, top * self.width)
         give_back(self.changed, top)
 
-    def read(self, places: Places, start: int = 0, columns: int | None = None) -> Floats:
-        """Columns of records; zeros for places below zero."""
-        wide = self.width - start if columns is None else columns
-        out = np.empty((len(places), wide), np.float32)
-        _gather(self.data, self.width, start, wide, places, out.reshape(-1))
+    def read(self, places: Places) -> Floats:
+        """Whole records; zeros for places below zero."""
+        out = np.empty((len(places), self.width), np.float32)
+        self.read_weights(places, out)
         return out
 
-    def write(self, places: Places, values: Floats, start: int = 0) -> None:
-        """Set columns of records."""
-        _scatter(self.data, self.width, start, values.shape[1], places, values.reshape(-1))
+    def read_weights(self, places: Places, out: Floats) -> None:
+        """The first columns of records, as many as `out` has; zeros for places below zero."""
+        _gather(self.data, self.width, out.shape[1], places, out.reshape(-1))
+
+    def write(self, places: Places, values: Floats) -> None:
+        """Set whole records."""
+        _scatter(self.data, self.width, places, values.reshape(-1))

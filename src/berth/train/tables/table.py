@@ -58,15 +58,14 @@ class Table:
     def __len__(self) -> int:
         return self.store.index.count
 
-    def pull(self, keys: object, *, create: bool = True) -> Floats:
-        """The weights of each key, [n, dim]; a key without a row gets one, or reads as zeros."""
+    def pull(self, keys: object, *, out: Floats | None = None, create: bool = True) -> Floats:
+        """The weights of each key, [n, dim], into `out` if given; a key without a row gets one, or zeros."""
         asked = as_keys(keys)
         self.counts.pulled += len(asked)
-        parts = [
-            self.store.rows.read(self._places(asked[part], create), 0, self.dim)
-            for part in self.store.pieces(len(asked))
-        ]
-        return parts[0] if len(parts) == 1 else np.concatenate([np.empty((0, self.dim), np.float32), *parts])
+        weights = np.empty((len(asked), self.dim), np.float32) if out is None else self._fitting(asked, out)
+        for part in self.store.pieces(len(asked)):
+            self.store.rows.read_weights(self._places(asked[part], create), weights[part])
+        return weights
 
     def touch(self, keys: object) -> None:
         """Make the rows of keys that have none yet."""
@@ -240,6 +239,12 @@ class Table:
         seen[:, 0] = 1 if shows is None else shows
         seen[:, 1] = 0 if clicks is None else clicks
         return seen
+
+    def _fitting(self, keys: Keys, out: Floats) -> Floats:
+        right = out.shape == (len(keys), self.dim) and out.dtype == np.float32 and out.flags.c_contiguous
+        if not right:
+            raise InputError(f"rows are written to contiguous float32 of shape ({len(keys)}, {self.dim})")
+        return out
 
     def _checked(self, keys: Keys, gradients: Floats) -> Floats:
         if gradients.shape != (len(keys), self.dim):
