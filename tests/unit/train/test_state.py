@@ -5,7 +5,18 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from berth.train.tables import Table, adam, arrays_of, from_arrays, join, sgd, shard_of, shard_skew, split
+from berth.train.tables import (
+    Admission,
+    Table,
+    adam,
+    arrays_of,
+    from_arrays,
+    join,
+    sgd,
+    shard_of,
+    shard_skew,
+    split,
+)
 
 
 def trained(dim=4, count=300, **options):
@@ -65,6 +76,20 @@ def test_a_delta_holds_what_changed_and_what_is_gone():
     assert delta.removed.tolist() == [5]
     assert not delta.whole
     assert len(table.save(changed_only=True).keys) == 0
+
+
+@pytest.mark.parametrize("changed_only", [False, True])
+def test_a_table_saved_in_parts_is_the_same_table(changed_only):
+    table, other = trained(admission=Admission("count", 2)), Table(4, admission=Admission("count", 2))
+    other.pull([10**9] * 2)
+    other.load(table.save())
+    table.push(np.arange(-100, 100), np.ones((200, 4), np.float32))
+    table.delete(np.arange(40))
+    for part in table.save_parts(changed_only=changed_only):
+        other.load(part)
+    for name, column in arrays_of(table.save()).items():
+        assert (getattr(other.save(), name) == column).all()
+    assert other.gate.waiting.count > 0
 
 
 def test_a_whole_state_replaces_what_is_there():

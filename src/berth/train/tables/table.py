@@ -6,6 +6,7 @@ each row learn once. With a life cycle, `end_day` deletes the rows that nobody n
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,7 @@ from berth.train.tables.initialise import Floats, Initialiser, fill
 from berth.train.tables.life import Life
 from berth.train.tables.merge import distinct, summed
 from berth.train.tables.optimise import Optimiser, apply
-from berth.train.tables.state import State
+from berth.train.tables.state import State, join
 from berth.train.tables.statistics import Counts, Statistics
 from berth.train.tables.store import Store, as_keys
 from berth.train.tables.tiers import TieredStore
@@ -130,25 +131,24 @@ class Table:
 
         The next call counts changes from here; if this state can't be kept, save all the next time.
         """
-        found = [_NONE]
-        records = [np.empty((0, self.width), np.float32)]
-        for keys in self.store.in_parts():
-            values, changed = self.store.records(keys)
-            wanted = changed > 0 if changed_only else slice(None)
-            found.append(keys[wanted])
-            records.append(values[wanted])
-        keys = np.concatenate(found)
-        order = np.argsort(keys)
+        return join(list(self.save_parts(changed_only=changed_only)))
+
+    def save_parts(self, *, changed_only: bool = False) -> Iterator[State]:
+        """As `save`, a little at a time: load them in this order. Meanwhile the table must be left alone."""
         gone = np.unique(np.concatenate([_NONE, *self._removed])) if changed_only else _NONE
         gone = gone[self.store.index.find(gone)[0] == EMPTY]
+        nothing = np.empty((0, self.width), np.float32)
+        nobody = np.empty(0, np.int32)
+        yield State(not changed_only, self.day, _NONE, nothing, gone, _NONE, nobody)
+        for keys in self.store.in_parts():
+            records, changed = self.store.records(keys)
+            wanted = np.flatnonzero(changed) if changed_only else np.arange(len(keys))
+            wanted = wanted[np.argsort(keys[wanted])]
+            yield State(False, self.day, keys[wanted], records[wanted], _NONE, _NONE, nobody)
+        waiting = self.gate.waiting.entries() if self.gate else (_NONE, nobody)
+        yield State(False, self.day, _NONE, nothing, _NONE, *waiting)
         self._removed = []
         self.store.clear_changed()
-        waiting = self.gate.waiting.entries() if self.gate else (_NONE, np.empty(0, np.int32))
-        by_key = np.argsort(waiting[0])
-        rows = np.concatenate(records)[order]
-        return State(
-            not changed_only, self.day, keys[order], rows, gone, waiting[0][by_key], waiting[1][by_key]
-        )
 
     def load(self, state: State) -> None:
         """Put a saved state into the table: a whole one replaces what is there, a delta is laid over it."""
