@@ -10,6 +10,7 @@ class Counts:
     """Numbers that only grow."""
 
     pulled: int = 0  # keys, duplicates included
+    missed: int = 0  # distinct keys pulled whose record was not in memory
     pushed: int = 0
     pushed_distinct: int = 0
     created: int = 0  # rows made on first touch
@@ -33,8 +34,7 @@ class Statistics:
     @property
     def hit_rate(self) -> float:
         """Share of pulled keys whose record was in memory (new ones count as misses)."""
-        missed = self.counts.created + self.counts.refused + self.fetched
-        return max(0.0, 1.0 - missed / self.counts.pulled) if self.counts.pulled else 1.0
+        return 1.0 - self.counts.missed / self.counts.pulled if self.counts.pulled else 1.0
 
     @property
     def skew(self) -> float:

@@ -64,8 +64,10 @@ class Table:
         asked = as_keys(keys)
         self.counts.pulled += len(asked)
         weights = np.empty((len(asked), self.dim), np.float32) if out is None else self._fitting(asked, out)
+        before = self._misses()
         for part in self.store.pieces(len(asked)):
             self.store.rows.read_weights(self._places(asked[part], create), weights[part])
+        self.counts.missed += self._misses() - before
         return weights
 
     def touch(self, keys: object) -> None:
@@ -239,6 +241,9 @@ class Table:
         seen[:, 0] = 1 if shows is None else shows
         seen[:, 1] = 0 if clicks is None else clicks
         return seen
+
+    def _misses(self) -> int:
+        return self.counts.created + self.counts.refused + self.store.fetched
 
     def _fitting(self, keys: Keys, out: Floats) -> Floats:
         right = out.shape == (len(keys), self.dim) and out.dtype == np.float32 and out.flags.c_contiguous
