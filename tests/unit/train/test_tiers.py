@@ -62,15 +62,33 @@ def test_a_batch_larger_than_the_memory_is_worked_on_in_pieces(table):
     assert table.statistics().memory_bytes <= BUDGET
 
 
-def test_the_file_does_not_grow_for_ever(table):
-    """Rows go back and forth thirty times over; dead records are cleared away."""
-    keys = np.arange(20_000)
-    for _ in range(30):
-        table.pull(np.random.default_rng(3).permutation(keys))
+def test_the_file_does_not_grow_for_ever_and_dead_records_stay_dead(table, monkeypatch):
+    """Rows learn and go back and forth many times over; sparse blocks are emptied."""
+    emptied = []
+    sparse = Cold.sparse
+    monkeypatch.setattr(Cold, "sparse", lambda cold: emptied.append(sparse(cold)) or emptied[-1])
+    plain, random = Table(DIM), np.random.default_rng(3)
+    for _ in range(100):
+        keys = random.permutation(20_000)[:5000]
+        gradients = random.standard_normal((5000, DIM)).astype(np.float32)
+        table.push(keys, gradients)
+        plain.push(keys, gradients)
     told = table.statistics()
-    assert told.evicted > 300_000
+    assert sum(map(len, emptied)) > 0
+    assert told.evicted > 200_000
     assert told.cold_bytes < 4 * 20_000 * 4 * (DIM + 3)
-    assert (table.pull(keys) == Table(DIM).pull(keys)).all()
+    assert (table.save().records == plain.save().records).all()
+
+
+def test_a_row_that_changed_is_in_the_next_delta_wherever_it_has_been_since(table):
+    fill(table)
+    table.save()
+    table.push(np.arange(100), np.ones((100, DIM), np.float32))
+    for part in np.array_split(np.arange(1000, 20_000), 20):
+        table.pull(part)
+    assert len(np.intersect1d(cold_keys(table), np.arange(100))) > 50
+    table.pull(np.arange(50))
+    assert table.save(changed_only=True).keys.tolist() == list(range(100))
 
 
 def test_a_corrupt_block_is_named_and_refused(table):
