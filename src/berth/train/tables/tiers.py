@@ -129,8 +129,9 @@ class TieredStore(Store):
     def _fit(self, more_bytes: int) -> None:
         """Records give way until so many bytes more are free."""
         while self.rows.top > (limit := self.hot_limit(self.index.bytes + more_bytes)):
-            high = np.flatnonzero(self.index.places >= limit)
-            self._leave(self.index.table[high], self.index.places[high])
+            for start in range(0, len(self.index.places), PIECE):  # in parts: this is when memory is short
+                high = start + np.flatnonzero(self.index.places[start : start + PIECE] >= limit)
+                self._leave(self.index.table[high], self.index.places[high])
             self.rows.cut(limit)
 
     def _take(self, count: int, beside: Places) -> Places:
