@@ -218,7 +218,7 @@ def newton(stages: Floats, count: int, problem: Tables, used: Floats, units: Flo
         if not possible:
             if step == 0:
                 return best, best_s
-            at *= 1 + 0.5 / _POLISH  # too fast for the limits: a little slower
+            at = min(high, at * (1 + 0.5 / _POLISH))  # too fast for the limits: a little slower
             continue
         if slowest * rate < best:
             best, best_s = slowest * rate, slowest
