@@ -25,6 +25,8 @@ def compare(
     seed: scene.Seed = 0,
     doubt: scene.Doubt = "0",
     faults: scene.Faults = None,
+    quota: scene.Quota = None,
+    quotas: scene.Quotas = None,
     as_json: scene.AsJson = False,
 ) -> None:
     """Hold policies against the first: differences with 95 % intervals, or that there are none."""
@@ -43,6 +45,8 @@ def compare(
         seed=seed,
         doubt=doubt,
         faults=faults,
+        quota=quota,
+        quotas=quotas,
     )
     for one in policies.values():
         scene.warm_up(one)

@@ -26,6 +26,8 @@ def explain(
     seed: scene.Seed = 0,
     doubt: scene.Doubt = "0",
     faults: scene.Faults = None,
+    quota: scene.Quota = None,
+    quotas: scene.Quotas = None,
     as_json: scene.AsJson = False,
 ) -> None:
     """Tell what happened to one job: what it waited for and why, where it ran, who moved, what it cost."""
@@ -46,6 +48,8 @@ def explain(
         seed=seed,
         doubt=doubt,
         faults=faults,
+        quota=quota,
+        quotas=quotas,
         log=True,
     )
     scene.warm_up(chosen)

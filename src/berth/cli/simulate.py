@@ -35,6 +35,8 @@ def simulate(
     seed: scene.Seed = 0,
     doubt: scene.Doubt = "0",
     faults: scene.Faults = None,
+    quota: scene.Quota = None,
+    quotas: scene.Quotas = None,
     add_racks: scene.AddRacks = None,
     link: scene.Links = None,
     device: scene.Device = None,
@@ -58,6 +60,8 @@ def simulate(
         seed=seed,
         doubt=doubt,
         faults=faults,
+        quota=quota,
+        quotas=quotas,
         add_racks=add_racks,
         links=link,
         device=device,
@@ -69,6 +73,8 @@ def simulate(
     notes += [f"{one.run.policy}: {_audited(one)}" for one in played if audit]
     written = _write(played, logs, report, notes)
     _show(played, notes, written, as_json)
+    if any(one.run.unfinished for one in played):
+        raise typer.Exit(1)
 
 
 def _play(played_scene: scene.Scene, policies: dict[str, Policy], *, timers: bool) -> list[Played]:
@@ -131,6 +137,7 @@ def _audited(one: Played) -> str:
 
 def _notes(played_scene: scene.Scene, played: list[Played]) -> list[str]:
     """Everything a reader must know to take the figures for what they are."""
+    from berth.simulate.outcome import unfinished_note
     from berth.units import format_count
 
     run, setting = played[0].run, played_scene.setting
@@ -146,6 +153,11 @@ def _notes(played_scene: scene.Scene, played: list[Played]) -> list[str]:
         first = ", ".join(run.jobs.too_large[:5]) + (" ..." if len(run.jobs.too_large) > 5 else "")
         count = format_count(len(run.jobs.too_large), "job")
         notes.append(f"never schedulable, larger than the cluster: {count} ({first}); counted nowhere else")
+    if run.jobs.over_quota:
+        first = ", ".join(run.jobs.over_quota[:5]) + (" ..." if len(run.jobs.over_quota) > 5 else "")
+        count = format_count(len(run.jobs.over_quota), "job")
+        notes.append(f"never schedulable, larger than the quota: {count} ({first}); counted nowhere else")
+    notes += [note for one in played if (note := unfinished_note(one.run)) is not None]
     if setting.doubt:
         notes.append(f"schedulers knew remaining times to +-{setting.doubt:.0%} only")
     if len(setting.faults):

@@ -145,7 +145,8 @@ def labels(policies: Sequence[str]) -> tuple[list[str], list[str]]:
 
 def best(metric: Metric, results: Sequence[Summary]) -> list[bool]:
     """Which results are the best of a row, as it is written; none, if all are equal."""
-    values = [metric.value(result) for result in results]
+    # where jobs never finish, the figures of those that do are no achievement
+    values = [None if result.unfinished else metric.value(result) for result in results]
     known = [value for value in values if value is not None]
     if not metric.less_is_better or len(known) < 2:
         return [False] * len(results)
