@@ -157,7 +157,10 @@ def _notes(played_scene: scene.Scene, played: list[Played]) -> list[str]:
         first = ", ".join(run.jobs.over_quota[:5]) + (" ..." if len(run.jobs.over_quota) > 5 else "")
         count = format_count(len(run.jobs.over_quota), "job")
         notes.append(f"never schedulable, larger than the quota: {count} ({first}); counted nowhere else")
-    notes += [note for one in played if (note := unfinished_note(one.run)) is not None]
+    for one in played:
+        if (note := unfinished_note(one.run)) is not None:
+            rest = "; the figures are those of the others" if one.summary.finished else ""
+            notes.append(note + rest)
     if setting.doubt:
         notes.append(f"schedulers knew remaining times to +-{setting.doubt:.0%} only")
     if len(setting.faults):

@@ -10,21 +10,21 @@ _NAMED = 5
 
 
 def unfinished_note(run: Run) -> str | None:
-    """One sentence about the jobs that never finish under this policy; None: there are none."""
+    """Which jobs never finish under this policy, and why; None: there are none."""
     if not run.unfinished:
         return None
     named = ", ".join(run.unfinished[:_NAMED]) + (" ..." if len(run.unfinished) > _NAMED else "")
     count = format_count(len(run.unfinished), "job")
     verb = "finishes" if len(run.unfinished) == 1 else "finish"
-    return f"{run.policy}: {count} never {verb} ({named}): {_why(run)}; the figures are those of the others"
+    return f"{run.policy}: {count} never {verb} ({named}): {_why(run)}"
 
 
 def _why(run: Run) -> str:
     if run.standstill:
-        since = format_seconds(float(run.clock[0]["now"]))
+        stopped = format_seconds(float(run.clock[0]["now"]))
         return (
-            f"after {since} nothing gets done, since jobs take each other's place before they have restored "
-            "(longer rounds or a lower eviction cost would help)"
+            f"stopped at {stopped}, as nothing gets done any more; jobs take each other's place before they have "
+            "restored (longer turns or a lower eviction cost would help)"
         )
     if (run.world.hosts["down"] > 0).any():
         return "machines that they need stay down"
@@ -35,5 +35,5 @@ def require_finished(run: Run) -> Run:
     """Refuses a run with jobs left over, where its figures are to be compared with others."""
     note = unfinished_note(run)
     if note is not None:
-        raise InputError(note.rsplit(";", 1)[0], hint="a comparison needs the same jobs under every policy")
+        raise InputError(note, hint="a comparison needs the same jobs under every policy")
     return run

@@ -224,8 +224,9 @@ def test_jobs_that_never_finish_are_named_and_the_exit_code_says_so(berth, tmp_p
     assert (stuck["finished"], fine["finished"]) == (0, 4)
     assert (stuck["unfinished"], fine["unfinished"]) == ([f"j{n}" for n in range(4)], [])
     assert any("4 jobs never finish" in note for note in json.loads(out)["notes"])
-    code, out, _ = berth("simulate", *arguments, turns, "--policy", "fifo")
+    code, out, _ = berth("simulate", *arguments, turns, "--policy", "fifo", "--report", tmp_path / "r.html")
     assert code == 1
+    assert (tmp_path / "r.html").stat().st_size > 0
     assert "nothing gets" in out
     assert "*0" not in out  # a policy under which nothing finishes is the best in nothing
     code, _, err = berth("compare", *arguments, turns, "--policy", "fifo")
