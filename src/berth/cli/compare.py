@@ -54,6 +54,7 @@ def compare(
         found = compare_policies(
             set_.source, set_.cluster, policies, set_.setting, seeds=seeds, progress=tell
         )
+    notes = [*set_.notes, *_never_schedulable(found.results[0][0].never_schedulable)]
     if as_json:
         terminal.print_json(
             {
@@ -62,8 +63,14 @@ def compare(
                 "how": found.how,
                 "differences": [difference.as_json() for difference in found.differences],
                 "results": [[result.as_json() for result in row] for row in found.results],
-                "notes": set_.notes,
+                "notes": notes,
             }
         )
     else:
-        print_comparison(terminal.console(), found, set_.notes)
+        print_comparison(terminal.console(), found, notes)
+
+
+def _never_schedulable(count: int) -> list[str]:
+    from berth.units import format_count
+
+    return [f"{format_count(count, 'job')} that can never start: counted nowhere"] if count else []
