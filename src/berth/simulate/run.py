@@ -122,7 +122,7 @@ def simulate(
     standstill, stands = Standstill(), False
     while not stands and (outcome := advance(world, functions, course, net, events)) != OVER:
         raise_pending()
-        stands = standstill.reached(world, course.clock)
+        stands = standstill.reached(world, course.clock, len(setting.faults))
         if outcome == LOG_FULL:
             course = _empty_log(course, logged, places)
         if progress is not None:

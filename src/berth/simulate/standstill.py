@@ -1,8 +1,8 @@
 """Notices when time passes and nothing gets done: jobs that take each other's place before they have restored.
 
 A policy that shares devices in rounds no longer than a restore keeps everybody restoring for ever. The loop
-hands control back now and then; where since a look long ago nobody has come or gone, and next to no work was
-done though everybody had time to restore several times over, nothing ever will be done.
+hands control back now and then; where since a look long ago nobody has come or gone, nobody will come any more,
+and next to no work was done though everybody had time to restore several times over, nothing ever will be done.
 """
 
 from __future__ import annotations
@@ -33,10 +33,11 @@ class Standstill:
     events: int = -1
     mark: _Look | None = None
 
-    def reached(self, world: World, clock: Array) -> bool:
-        """Whether only time has passed since an earlier look, and always will."""
+    def reached(self, world: World, clock: Array, faults: int) -> bool:
+        """Whether only time has passed since an earlier look, and always will; `faults` are all that there are."""
         events = int(clock[0]["events"])
-        if events != self.events:
+        to_come = clock[0]["arrived"] < len(world.jobs) or clock[0]["fault"] < faults
+        if events != self.events or to_come or world.state[0]["running"] == 0:
             self.events, self.mark = events, None
             return False
         look = _Look(float(clock[0]["now"]), int(clock[0]["moments"]), 0.0)

@@ -195,6 +195,18 @@ def test_rounds_no_longer_than_a_restore_end_in_a_standstill_and_not_in_a_hang()
         check_policy(Rounds(period_s=60.0), jobs(rows), cluster([1]), setting)
 
 
+def test_rounds_that_get_nothing_done_go_on_while_something_may_yet_happen():
+    # For thirty days both jobs restore in turn on one machine; then the other is put back.
+    back_s = 30 * 86_400.0
+    setting = Setting(
+        network="off", eviction_s=60.0, faults=faults([(0, 1, "drain"), (back_s, 1, "undrain")])
+    )
+    run = simulate(jobs([(0, 1, 100), (0, 1, 100)]), cluster([1, 1]), Rounds(period_s=60.0), setting)
+    assert not run.standstill
+    assert run.unfinished == ()
+    assert run.records["end"].min() > back_s
+
+
 def test_rounds_hardly_longer_than_a_restore_are_slow_and_no_standstill():
     setting = Setting(network="off", eviction_s=60.0)
     run = simulate(jobs([(0, 1, 100), (0, 1, 100)]), cluster([1]), Rounds(period_s=60.01), setting)
