@@ -1,7 +1,7 @@
 """`make bench-policies`: does berth's own policy keep its promise, that nobody has to choose timers?
 
 A sweep of load x congestion x mix, at two job orders, with remaining times known exactly and to +-50 % only.
-In each cell the best of the fixed modes (no-wait, full, manual, tuned) is the one with the least mean
+In each cell the best of the modes of `dally` (no-wait, full, manual, tuned) is the one with the least mean
 completion time there; berth is compared with that one on the same traces. The exit code is 0 if every
 clause of the promise is met, 1 if one is not.
 """
@@ -25,11 +25,23 @@ from scipy import stats
 
 from berth.report.terminal import console, print_json, table
 from berth.schedule.policies.berth import Rank
-from policy_sweep import CLUSTER, FIGURES, FIRST_SEED, MIXES, OWN, UNSURE, Cell, Results, cells, sweep
+from policy_sweep import (
+    CLUSTER,
+    FIGURES,
+    FIRST_SEED,
+    MIXES,
+    MODES,
+    OWN,
+    RANKS,
+    UNSURE,
+    Cell,
+    Results,
+    cells,
+    sweep,
+)
 
 WITHIN, BETTER_BY, WORSE_BY = 0.02, 0.05, 0.10
 HARD_MIXES = ("odd sizes", "large jobs")
-FixedModes = ("no-wait", "full", "manual", "tuned")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +92,7 @@ def judge(results: Results, wanted: list[Cell], seeds: int, own: str) -> list[Ju
     for cell in wanted:
         runs = [results[cell, seed] for seed in range(FIRST_SEED, FIRST_SEED + seeds)]
         figures = {name: np.array([run[name] for run in runs]) for name in runs[0]}
-        best = min(FixedModes, key=lambda name: float(np.log(figures[name][:, 0]).mean()))
+        best = min(MODES, key=lambda name: float(np.log(figures[name][:, 0]).mean()))
         ratios = [Ratio.of(figures[own][:, k], figures[best][:, k]) for k in range(len(FIGURES))]
         judged.append(Judged(cell, best, *ratios))
     return judged
@@ -171,7 +183,7 @@ def main() -> int:
     results = sweep(wanted, options.seeds, options.cache, options.workers, _progress)
     out: list[dict[str, Any]] = []
     kept = True
-    for rank in Rank:
+    for rank in RANKS:
         for own, words in ((OWN, "remaining times known"), (UNSURE, "known to +-50 % only")):
             judged = judge(results, [cell for cell in wanted if cell.rank == rank], options.seeds, own)
             found = clauses(judged)

@@ -10,7 +10,10 @@ from berth.schedule.links import may_send
 from berth.schedule.place import fill, find, forget, offer_back
 from berth.schedule.policy import Hooks
 from berth.schedule.queue import add_running, drop_running, enqueue
+from berth.schedule.shape import minds_shape
 from berth.schedule.view import RUNNING, START, World
+
+_USUAL = 200  # starts that make up what is usual
 
 
 @inlined
@@ -48,12 +51,13 @@ def find_for(world: World, row: int, reach: int, open_: bool) -> tuple[int, int,
 def nearest_place(world: World, row: int, reach: int) -> tuple[int, int, int]:
     """The same for a job of which nothing is remembered, whoever sends on the links."""
     job = world.jobs[row]
+    even = minds_shape(job, world.state[0].shape)
     best_kind, best_tier, best_group = -1, reach + 1, -1
     first, last = job.kind, job.kind + 1
     if job.kind < 0:
         first, last = 0, world.state[0].kinds
     for kind in range(first, last):
-        tier, group = find(world, kind, job.gpus, job.floor, best_tier - 1)
+        tier, group = find(world, kind, job.gpus, job.floor, best_tier - 1, even)
         if tier >= 0:
             best_kind, best_tier, best_group = kind, tier, group
     return best_kind, best_tier, best_group
@@ -87,7 +91,26 @@ def begin(world: World, row: int, kind: int, tier: int, group: int, now: float, 
     charge(world, row, job.gpus)
     add_running(world, row)
     widen_bound(world, row)
+    if job.first_start < 0:
+        count_service(world, row)
     note(world, START, row, reason)
+
+
+@inlined
+def count_service(world: World, row: int) -> None:
+    """Keeps the usual size of jobs, in device-seconds: a geometric mean, as a few are very long."""
+    job, state = world.jobs[row], world.state[0]
+    state.starts += 1
+    if state.look_ahead or state.defragment > 0:
+        weight = 1.0 / min(state.starts, _USUAL)
+        state.usual += weight * (math.log(max(1.0, job.remaining * job.gpus)) - state.usual)
+
+
+@inlined
+def tell_usual(world: World, row: int) -> None:
+    """Tells a job's record what other jobs ask for, for a policy to weigh its start against."""
+    job, state = world.jobs[row], world.state[0]
+    job.usual = math.exp(state.usual)
 
 
 @inlined
@@ -112,7 +135,8 @@ def widen_bound(world: World, row: int) -> None:
 @kernel
 def seat(world: World, row: int, kind: int, tier: int, group: int, now: float, reason: int) -> None:
     """Takes the places and says why."""
-    head = fill(world, kind, tier, group, world.jobs[row].gpus)
+    even = minds_shape(world.jobs[row], world.state[0].shape)
+    head = fill(world, kind, tier, group, world.jobs[row].gpus, even)
     seat_at(world, row, head, tier, now, reason)
 
 

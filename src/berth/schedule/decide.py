@@ -18,7 +18,7 @@ from berth.schedule.preempt import make_room, move_up
 from berth.schedule.replan import may_displace, replan
 from berth.schedule.tune import learn
 from berth.schedule.view import World
-from berth.schedule.walk import SKIP, STOP, refresh_keys, walk
+from berth.schedule.walk import SKIP, STOP, refresh_keys, rekey, walk
 
 BY_ORDER, BY_GAIN = 1, 2
 
@@ -32,12 +32,14 @@ def decide(world: World, hooks: Hooks, now: float) -> float:
     if state.first < state.last:
         if not state.steady:
             refresh_keys(world, hooks, now)
-        # where order preempts, who has waited long takes the place of equals: nothing need be held
+        elif now >= state.next_rekey:
+            rekey(world, hooks, now)
+        # where order preempts, a place that is held could be lost again
         if state.hold_after_s < math.inf and state.preempt != BY_ORDER:
             hold_for_longest(world, hooks, now)
-        wake = fill_places(world, hooks, now)
+        wake = min(fill_places(world, hooks, now), state.next_rekey)
         if state.defragment > 0 and state.first < state.last:
-            defragment(world, now)
+            defragment(world, hooks, now)
         if state.look_ahead:
             spread_idle(world, hooks, now)
     if state.move_up > 0:

@@ -8,14 +8,18 @@ queue.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
-from berth.compile import kernel
-from berth.schedule.attempt import begin, book, note, over_quota, restore_s, seat_at, touch
+from berth.compile import inlined, kernel
+from berth.schedule.attempt import begin, book, note, over_quota, restore_s, seat_at, tell_usual, touch
 from berth.schedule.hold import by_end, kept_from, soonest
 from berth.schedule.place import fill, find, forget, offer_back, take
+from berth.schedule.policy import Hooks
 from berth.schedule.queue import close_gap
 from berth.schedule.reasons import MADE_ROOM, STEPPED_ASIDE
+from berth.schedule.shape import minds_shape, slow_by_shape, thinness_of
 from berth.schedule.view import MOVE, Array, World
 from berth.schedule.walk import smallest_demand
 
@@ -26,7 +30,7 @@ _REST_S = 300.0  # nobody moves again sooner
 
 
 @kernel
-def defragment(world: World, now: float) -> None:
+def defragment(world: World, hooks: Hooks, now: float) -> None:
     """For the first blocked jobs, in order, that would fit if what is free lay together."""
     state, waiting = world.state[0], world.waiting
     if state.free < smallest_demand(world):
@@ -41,7 +45,7 @@ def defragment(world: World, now: float) -> None:
         done = False
         if job.gpus <= state.free and not demand_failed[job.demand] and not over_quota(world, row):
             tried += 1
-            done = room_by_moving(world, row, rows, now)
+            done = room_by_moving(world, hooks, row, rows, now)
             demand_failed[job.demand] = not done
         if not done:
             waiting[kept] = row
@@ -50,12 +54,16 @@ def defragment(world: World, now: float) -> None:
 
 
 @kernel
-def room_by_moving(world: World, row: int, rows: Array, now: float) -> bool:
+def room_by_moving(world: World, hooks: Hooks, row: int, rows: Array, now: float) -> bool:
     """Starts one blocked job at its nearest tier, if it pays that others move."""
     job, state = world.jobs[row], world.state[0]
     when, _, _ = soonest(world, row, job.floor, rows, now)
     worth = (when - now) / state.defragment
     if worth < restore_s(world, 1):
+        return False
+    tell_usual(world, row)
+    job.bent = 1.0
+    if not hooks.spread(job, job.floor, when - now, now, world.my[0]):
         return False
     first, last = job.kind, job.kind + 1
     if job.kind < 0:
@@ -122,16 +130,25 @@ def vacate(world: World, row: int, kind: int, group: int, worth: float, now: flo
             break
         victim = world.jobs[victims[pick]]
         gives, inside[pick] = inside[pick], 0
-        if cost + restore_s(world, victim.gpus) > worth:
+        own = restore_s(world, victim.gpus)
+        if cost + own > worth:
             continue
-        new_tier, new_group = find(world, kind, victim.gpus, victim.floor, victim.tier)
+        even = minds_shape(victim, world.state[0].shape)
+        reach = victim.widest if world.state[0].farther else victim.tier
+        new_tier, new_group = find(world, kind, victim.gpus, victim.floor, reach, even)
         if new_tier < 0:
             continue
-        new_heads[count] = fill(world, kind, new_tier, new_group, victim.gpus)
-        new_tiers[count] = new_tier
-        movers[count] = victims[pick]
+        head = fill(world, kind, new_tier, new_group, victim.gpus, even)
+        own += victim.remaining * max(
+            0.0, slow_on(world, victim, head, new_tier) - slow_on(world, victim, victim.head, victim.tier)
+        )
+        if cost + own > worth:
+            offer_back(world, head)
+            forget(world, head)
+            continue
+        new_heads[count], new_tiers[count], movers[count] = head, new_tier, victims[pick]
         count += 1
-        cost += restore_s(world, victim.gpus)
+        cost += own
         need -= gives
     for at in range(start, stop):
         take(world, at, -free[at - start])
@@ -142,6 +159,14 @@ def vacate(world: World, row: int, kind: int, group: int, worth: float, now: flo
         else:
             step_aside(world, movers[k], new_heads[k], new_tiers[k], now)
     return need <= 0
+
+
+@inlined
+def slow_on(world: World, job: Any, head: int, tier: int) -> float:
+    """Slow-down of a job on these places, by tier and shape."""
+    if job.shape_s[2] > 1.0 + world.state[0].shape and tier > 0:
+        return job.slow[tier] * slow_by_shape(job, thinness_of(world, head))
+    return job.slow[tier]
 
 
 @kernel

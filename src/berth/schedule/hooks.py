@@ -56,7 +56,7 @@ def hooks(policy: Policy) -> Hooks:
     idle = {
         "observe": not rules.learns,
         "cost": rules.preempt != Preempt.BY_GAIN,
-        "spread": not rules.look_ahead,
+        "spread": not (rules.look_ahead or rules.defragment),
     }
     return Hooks(**{name: _hook(Policy if idle.get(name) else type(policy), name) for name in SIGNATURES})
 

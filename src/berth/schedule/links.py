@@ -10,6 +10,7 @@ import numpy as np
 
 from berth.compile import kernel
 from berth.schedule.place import fill, forget, offer_back
+from berth.schedule.shape import minds_shape
 from berth.schedule.view import Array, World
 
 
@@ -24,7 +25,7 @@ def may_send(world: World, row: int, kind: int, tier: int, group: int) -> bool:
     if job.message <= 0.0:
         return True
     senders, messages = links_in_use(world)
-    head = fill(world, kind, tier, group, job.gpus)
+    head = fill(world, kind, tier, group, job.gpus, minds_shape(job, world.state[0].shape))
     allowed, entry = True, head
     while entry >= 0 and allowed:
         place = world.places[entry]

@@ -6,15 +6,20 @@ running spread is the policy's word (`spread`).
 
 from __future__ import annotations
 
+import math
+
+import numpy as np
+
 from berth.compile import kernel
-from berth.schedule.attempt import begin, find_for, over_quota
+from berth.schedule.attempt import begin, find_for, over_quota, tell_usual
 from berth.schedule.hold import by_end, hold, soonest
 from berth.schedule.place import find
 from berth.schedule.policy import Hooks
 from berth.schedule.queue import close_gap
 from berth.schedule.reasons import CHEAPER_THAN_WAITING, HELD_FOR_IT, LOOKS_AHEAD
+from berth.schedule.shape import best_shape, minds_shape, slow_by_shape
 from berth.schedule.view import Array, World
-from berth.schedule.walk import smallest_demand
+from berth.schedule.walk import bend, smallest_demand
 
 
 @kernel
@@ -40,18 +45,46 @@ def spread_idle(world: World, hooks: Hooks, now: float) -> None:
 def take_spread(world: World, hooks: Hooks, row: int, rows: Array, now: float) -> bool:
     """Starts one job spread, or notes what it waits for."""
     job, state = world.jobs[row], world.state[0]
-    if job.gpus > state.free or job.floor >= job.widest:
+    if job.gpus > state.free or (job.floor >= job.widest and not minds_shape(job, state.shape)):
         return False
     kind, tier, group = find_for(world, row, job.widest, False)
     if kind < 0:
         return False
-    when, _, _ = soonest(world, row, job.floor, rows, now)
+    job.bent = bend(world, row, kind, group) if tier == 1 else 1.0
+    if tier > job.floor:
+        when, _, _ = soonest(world, row, job.floor, rows, now)
+    else:
+        when = rounder_from(world, row, rows, now)
     job.reason, job.holds_out, job.until, job.noted = LOOKS_AHEAD, job.floor, when, now
-    job.saves = job.remaining * (job.slow[tier] - job.slow[job.floor])
+    job.saves = job.remaining * (job.slow[tier] * job.bent - job.slow[job.floor])
+    tell_usual(world, row)
     if not hooks.spread(job, tier, when - now, now, world.my[0]):
         return False
     begin(world, row, kind, tier, group, now, CHEAPER_THAN_WAITING)
     return True
+
+
+@kernel
+def rounder_from(world: World, row: int, rows: Array, now: float) -> float:
+    """When some rack is expected to have a shape for a gang that halves what the best of today costs it."""
+    job = world.jobs[row]
+    limit = 1.0 + (job.bent - 1.0) / 2.0
+    free = np.zeros(len(world.hosts), np.int64)
+    for at in range(len(world.hosts)):
+        free[at] = world.hosts[at].free + world.hosts[at].hidden
+    for i in range(len(rows)):
+        entry = world.jobs[rows[i]].head
+        while entry >= 0:
+            place = world.places[entry]
+            host = world.hosts[place.host]
+            if not host.down and (job.kind < 0 or host.kind == job.kind):
+                free[place.host] += place.count
+                group = world.groups[1, host.group[1]]
+                x, _, _ = best_shape(free[group.start : group.stop], job.gpus)
+                if x < 2.0 and slow_by_shape(job, x) <= limit:
+                    return world.jobs[rows[i]].ends
+            entry = place.next
+    return math.inf
 
 
 @kernel
@@ -86,5 +119,5 @@ def nearer(world: World, row: int, now: float) -> tuple[int, int, int]:
     """(kind, tier, group) of the nearest free place that is nearer than where a running job stands."""
     job = world.jobs[row]
     kind = world.hosts[world.places[job.head].host].kind
-    tier, group = find(world, kind, job.gpus, job.floor, job.tier - 1)
+    tier, group = find(world, kind, job.gpus, job.floor, job.tier - 1, minds_shape(job, world.state[0].shape))
     return kind, tier, group

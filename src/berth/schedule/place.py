@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from berth.compile import inlined, kernel
+from berth.schedule.shape import free_of, roundest_at, shares
 from berth.schedule.view import MAX_TIERS, World
 
 
@@ -23,13 +24,18 @@ def take(world: World, at: int, devices: int) -> None:
 
 
 @kernel
-def find_at(world: World, kind: int, devices: int, tier: int) -> int:
-    """The group of one tier with fewest free devices that holds the gang, or -1; ties: the fuller parent."""
+def find_at(world: World, kind: int, devices: int, tier: int, even: bool) -> int:
+    """The group of one tier with fewest free devices that holds the gang, or -1; ties: the fuller parent.
+
+    `even`: of racks the one that gives a gang on several machines the best shape.
+    """
     top = world.groups.shape[0] - 1
     if world.groups[top, 0].free[kind] < devices:
         return -1
     if world.state[0].emptiest:
         return emptiest_at(world, kind, devices, tier)
+    if even and tier == 1:
+        return roundest_at(world, kind, devices, tier)
     best, best_free, best_above = -1, 1 << 30, 1 << 30
     above = min(tier + 1, top)
     at, hosts = 0, len(world.hosts)
@@ -64,21 +70,21 @@ def emptiest_at(world: World, kind: int, devices: int, tier: int) -> int:
 
 
 @kernel
-def find(world: World, kind: int, devices: int, floor: int, reach: int) -> tuple[int, int]:
+def find(world: World, kind: int, devices: int, floor: int, reach: int, even: bool) -> tuple[int, int]:
     """(tier, group) of the nearest place within reach, or (-1, -1)."""
     for tier in range(floor, reach + 1):
-        group = find_at(world, kind, devices, tier)
+        group = find_at(world, kind, devices, tier, even)
         if group >= 0:
             return tier, group
     return -1, -1
 
 
 @kernel
-def fill(world: World, kind: int, tier: int, group: int, need: int) -> int:
+def fill(world: World, kind: int, tier: int, group: int, need: int, even: bool) -> int:
     """Takes `need` devices inside a group that has them; returns the head of the new list of places.
 
-    At each level full children are taken first and the last one by best fit. Levels are walked with a stack
-    of what is still needed at each.
+    At each level full children are taken first and the last one by best fit; `even`: of machines, those that
+    give the best shape. Levels are walked with a stack of what is still needed at each.
     """
     head = -1
     needs = np.zeros(MAX_TIERS, np.int64)
@@ -93,12 +99,26 @@ def fill(world: World, kind: int, tier: int, group: int, need: int) -> int:
         elif level == 0:
             head = claim(world, head, host_of(world, kind, groups[0]), needs[0])
             needs[0] = 0
+        elif level == 1 and even:
+            head = fill_evenly(world, head, kind, groups[1], needs[1])
+            needs[1] = 0
         else:
             child, free = next_child(world, kind, level, groups[level], needs[level])
             part = min(needs[level], free)
             needs[level] -= part
             level -= 1
             needs[level], groups[level] = part, child
+
+
+@kernel
+def fill_evenly(world: World, head: int, kind: int, group: int, need: int) -> int:
+    """Takes devices of several machines in the best shape they allow."""
+    start = world.groups[1, group].start
+    taken = shares(free_of(world, kind, 1, group), need)
+    for k in range(len(taken)):
+        if taken[k] > 0:
+            head = claim(world, head, start + k, taken[k])
+    return head
 
 
 @inlined

@@ -90,7 +90,6 @@ class Rules:
     """What a policy wants beside its functions: how the pass goes about it."""
 
     preempt: Preempt = Preempt.NEVER
-    spares_equals: bool = False  # by order: nobody is evicted for a job with an equal `order`
     blocked: Blocked = Blocked.SKIP
     steady: bool = False  # the keys of a waiting job never change while it waits
     wakes: bool = False  # `wake` is asked for running jobs too
@@ -101,8 +100,11 @@ class Rules:
     defragment: float = (
         0.0  # > 0: others step aside for a blocked job if that spares it so many times the cost
     )
+    farther: bool = False  # ... also to a farther place, at the cost of what that slows them
+    shape: float = math.inf  # gangs that lose more than this share by an uneven shape are spread evenly
     hold_after_s: float = math.inf  # the job that has waited longest, once over this, has a place held for it
     hold_share: float = math.inf  # ... if that comes free within such a share of its wait so far
+    rekey_after_s: float = math.inf  # steady keys are asked again of a job that has waited so long
     min_run_s: float = 0.0  # nobody is evicted before it has worked so long (by gain)
     budget_s: float = 0.0  # nor twice within this time
     margin: float = 1.2  # gain must exceed so many times the cost

@@ -22,9 +22,10 @@ from berth.schedule.attempt import (
 )
 from berth.schedule.hold import hide, kept_from, unhide
 from berth.schedule.lookahead import nearer
-from berth.schedule.place import forget, offer_back
+from berth.schedule.place import claim_again, forget, offer_back
 from berth.schedule.policy import Hooks
 from berth.schedule.reasons import MADE_ROOM, MADE_WAY, MOVED_UP, NEAREST
+from berth.schedule.shape import best_shape, free_of, minds_shape, roundest_at, slow_by_shape, thinness_of
 from berth.schedule.view import EVICT, MOVE, Array, World
 
 _TRIED = 4  # blocked jobs for whom room is looked for in one pass
@@ -37,11 +38,15 @@ def move_up(world: World, hooks: Hooks, now: float) -> None:
     for i in range(state.running):
         row = world.running[i]
         job = world.jobs[row]
-        if job.tier <= job.floor or job.started == now:
+        if job.tier == 0 or job.started == now:
+            continue
+        if job.tier <= job.floor:
+            round_off(world, hooks, row, now)
             continue
         touch(job, now)
         kind, tier, group = nearer(world, row, now)
         if tier < 0:
+            round_off(world, hooks, row, now)
             continue
         saves = hooks.gain(job, job.slow[job.tier], job.slow[tier], now, world.my[0])
         if saves <= state.move_up * restore_s(world, job.gpus):
@@ -54,6 +59,36 @@ def move_up(world: World, hooks: Hooks, now: float) -> None:
         job.saves = saves
         job.moves += 1
         note(world, MOVE, row, MOVED_UP)
+
+
+@kernel
+def round_off(world: World, hooks: Hooks, row: int, now: float) -> None:
+    """A gang in a rack takes a better shape there or in another, if that saves enough; its own devices count."""
+    job, state = world.jobs[row], world.state[0]
+    if job.tier != 1 or not minds_shape(job, state.shape):
+        return
+    here = slow_by_shape(job, thinness_of(world, job.head))
+    if here <= 1.0 + state.shape:
+        return
+    touch(job, now)
+    kind = world.hosts[world.places[job.head].host].kind
+    offer_back(world, job.head)
+    group = roundest_at(world, kind, job.gpus, 1)
+    saves = 0.0
+    if group >= 0:
+        x, _, _ = best_shape(free_of(world, kind, 1, group), job.gpus)
+        there = slow_by_shape(job, x)
+        saves = hooks.gain(job, job.slow[1] * here, job.slow[1] * there, now, world.my[0])
+    if saves <= state.move_up * restore_s(world, job.gpus):
+        claim_again(world, job.head)
+        return
+    job.at_tier[job.tier] += (now - job.started) * job.gpus
+    book(job)
+    forget(world, job.head)
+    seat(world, row, kind, 1, group, now, MOVED_UP)
+    job.saves = saves
+    job.moves += 1
+    note(world, MOVE, row, MOVED_UP)
 
 
 @kernel

@@ -47,21 +47,16 @@ def replan(world: World, hooks: Hooks, now: float) -> float:
     state.passes += 1
     while i < state.last:
         row = waiting[i]
-        threatens = offered == settled and offered > 0 and displaces(world, row, ranked[offered - 1], now)
+        threatens = offered == settled and offered > 0 and before(jobs, row, ranked[offered - 1])
         if not threatens and state.free < smallest_demand(world):
             break
-        while settled < total and not displaces(world, row, ranked[settled], now):
+        while settled < total and not before(jobs, row, ranked[settled]):
             lost = settle(world, ranked[settled], losers, lost)
             settled += 1
         reach = reach_of(world, hooks, row, now)
         kind, tier, group = find_for(world, row, reach, False)
         # once somebody has taken its place again, nobody offers any more: it would be asked twice
-        while (
-            kind < 0
-            and offered == settled
-            and offered > 0
-            and displaces(world, row, ranked[offered - 1], now)
-        ):
+        while kind < 0 and offered == settled and offered > 0 and before(jobs, row, ranked[offered - 1]):
             offered -= 1
             settled = offered
             offer_back(world, jobs[ranked[offered]].head)
@@ -99,15 +94,6 @@ def may_displace(world: World, row: int) -> bool:
     if job.arrival != state.worst_arrival:
         return job.arrival < state.worst_arrival
     return row < state.worst_row
-
-
-@inlined
-def displaces(world: World, row: int, other: int, now: float) -> bool:
-    """Whether a waiting job may take the place of a running one: an equal's only after a long wait."""
-    state = world.state[0]
-    if state.spares_equals and now - world.jobs[row].since < state.hold_after_s:
-        return world.jobs[row].key < world.jobs[other].key
-    return before(world.jobs, row, other)
 
 
 @kernel

@@ -64,6 +64,11 @@ JOB = np.dtype(
         ("slow", "f8", (MAX_TIERS,)),
         ("message", "f8"),  # bytes it sends per iteration, all of it; 0: distance costs nothing
         ("timer", "f8", (MAX_TIERS,)),  # how long to hold out for each tier
+        # what an uneven shape over several machines does to it: see shape.py
+        ("shape_x", "f8", (3,)),
+        ("shape_s", "f8", (3,)),
+        ("bent", "f8"),  # slow-down by the shape of the place that is in question
+        ("usual", "f8"),  # device-seconds that jobs needed of late; told when `spread` is asked
         # its story so far
         ("queue", "i4"),  # the policy's own, like `notes`
         ("reserved", "i4"),  # group kept for it, or -1
@@ -167,7 +172,6 @@ STATE = np.dtype(  # one record: counters, and the rules of the policy that are 
         ("preempt", "i4"),
         ("blocked", "i4"),
         ("steady", "i4"),
-        ("spares_equals", "i4"),
         ("wakes", "i4"),
         ("period_s", "f8"),
         ("next_round", "f8"),
@@ -175,6 +179,10 @@ STATE = np.dtype(  # one record: counters, and the rules of the policy that are 
         ("look_ahead", "i4"),
         ("move_up", "f8"),
         ("defragment", "f8"),
+        ("shape", "f8"),  # slow-down by an uneven shape that nothing is done about
+        ("farther", "i4"),  # who steps aside may also go to a farther place
+        ("starts", "i8"),
+        ("usual", "f8"),  # mean logarithm of the device-seconds of those that started lately
         ("learns", "i4"),
         ("eviction_s", "f8"),
         ("eviction_large_s", "f8"),
@@ -185,6 +193,8 @@ STATE = np.dtype(  # one record: counters, and the rules of the policy that are 
         ("emptiest", "i4"),  # gangs go where most is free, not where least is
         ("hold_after_s", "f8"),
         ("hold_share", "f8"),
+        ("rekey_after_s", "f8"),
+        ("next_rekey", "f8"),  # nobody who waits has waited so long before
         ("link_ratio", "f8"),
     ],
     align=True,

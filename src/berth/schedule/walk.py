@@ -22,6 +22,7 @@ from berth.schedule.reasons import (
     SPREAD,
     TOO_SPREAD,
 )
+from berth.schedule.shape import best_shape, free_of, minds_shape, slow_by_shape
 from berth.schedule.view import World
 
 SKIP, STOP, BACKFILL = 0, 1, 2
@@ -35,6 +36,21 @@ def refresh_keys(world: World, hooks: Hooks, now: float) -> None:
     waiting = world.waiting[world.state[0].first : world.state[0].last]
     for row in waiting:
         set_keys(world, hooks, row, now)
+    sort_rows(world.jobs, waiting)
+
+
+@kernel
+def rekey(world: World, hooks: Hooks, now: float) -> None:
+    """Asks anew where those stand who have waited long; who joins later has not before as much time again."""
+    state = world.state[0]
+    waiting = world.waiting[state.first : state.last]
+    state.next_rekey = now + max(1.0, state.rekey_after_s)
+    for row in waiting:
+        due = world.jobs[row].since + state.rekey_after_s
+        if due <= now:
+            set_keys(world, hooks, row, now)
+        else:
+            state.next_rekey = min(state.next_rekey, due)
     sort_rows(world.jobs, waiting)
 
 
@@ -122,6 +138,16 @@ def note_wait(world: World, row: int, reach: int, wake: float) -> None:
 
 
 @kernel
+def bend(world: World, row: int, kind: int, group: int) -> float:
+    """Slow-down by the best shape that a rack has for a gang now."""
+    job = world.jobs[row]
+    if not minds_shape(job, world.state[0].shape):
+        return 1.0
+    x, _, _ = best_shape(free_of(world, kind, 1, group), job.gpus)
+    return slow_by_shape(job, x)
+
+
+@kernel
 def walk(world: World, hooks: Hooks, now: float, blocked: int) -> float:
     """Returns when to look again, if nothing happens before."""
     waiting, state = world.waiting, world.state[0]
@@ -137,6 +163,9 @@ def walk(world: World, hooks: Hooks, now: float, blocked: int) -> float:
         kind, tier, group = find_for(world, row, reach, mine)
         if mine and kind < 0:
             hide(world)
+        looks = kind >= 0 and tier == 1 and state.look_ahead and not mine
+        if looks and bend(world, row, kind, group) > 1.0 + state.shape:
+            kind = -1  # whether it takes a place of so bad a shape is decided by looking ahead
         i += 1
         if kind >= 0:
             state.held = -1 if mine else state.held

@@ -30,7 +30,7 @@ def new_jobs(count: int) -> Array:
     jobs["id"] = np.arange(count)
     for name in ("kind", "quota", "run_at", "heap_at", "head", "tier", "reserved", "first_start"):
         jobs[name] = -1
-    for name in ("doubt", "speed", "slow", "compute"):
+    for name in ("doubt", "speed", "slow", "compute", "shape_s", "bent"):
         jobs[name] = 1.0
     jobs["evicted"] = jobs["noted"] = -np.inf
     return jobs
@@ -105,7 +105,7 @@ def _state(policy: Policy, devices: int, places: int, eviction_s: float, evictio
     state = np.zeros(1, STATE)
     state["free"], state["spare"], state["held"] = devices, places, -1
     state["second_key"] = type(policy).then is not Policy.then
-    for name in ("preempt", "blocked", "steady", "spares_equals", "wakes", "period_s", "look_ahead"):
+    for name in ("preempt", "blocked", "steady", "wakes", "period_s", "look_ahead"):
         state[name] = getattr(rules, name)
     for name in (
         "min_run_s",
@@ -113,8 +113,11 @@ def _state(policy: Policy, devices: int, places: int, eviction_s: float, evictio
         "margin",
         "hold_after_s",
         "hold_share",
+        "rekey_after_s",
         "move_up",
         "defragment",
+        "shape",
+        "farther",
         "learns",
     ):
         state[name] = getattr(rules, name)

@@ -54,7 +54,8 @@ def audit(run: Run) -> AuditReport:
         eviction_large_s=float(state["eviction_large_s"]),
     )
     ending = Ending(frozenset(run.unfinished), run.standstill, strict=bool(state["blocked"] == Blocked.STOP))
-    violations = check(log, run.cluster, run.trace, setting, run.jobs, ending)
+    farther = bool(state["farther"])
+    violations = check(log, run.cluster, run.trace, setting, run.jobs, ending, farther=farther)
     return AuditReport(tuple(violations), len(log), len(run.trace))
 
 
@@ -65,9 +66,14 @@ def check(
     setting: Setting,
     books: Jobs | None = None,
     ending: Ending | None = None,
+    *,
+    farther: bool = False,
 ) -> list[Violation]:
-    """The violations in a log; with `books`, also where these say something else than the log."""
-    recount = Recount(cluster, trace, setting.quotas)
+    """The violations in a log; with `books`, also where these say something else than the log.
+
+    `farther`: who steps aside may come to stand farther apart.
+    """
+    recount = Recount(cluster, trace, setting.quotas, farther)
     recount.play(log, ending)
     if books is not None and not recount.violations:  # a log that is wrong in itself proves no book wrong
         for row, (job, story) in enumerate(recount.stories.items()):

@@ -111,6 +111,7 @@ def _traffic(
     table = np.zeros(len(numbers) * kinds, TRAFFIC)
     compute, skew, message = np.ones(len(numbers)), np.zeros(len(numbers)), np.zeros(len(numbers))
     slow = np.ones((len(numbers), MAX_TIERS))
+    shape_x, shape_s = np.zeros((len(numbers), 3)), np.ones((len(numbers), 3))
     for (model, gpus), number in numbers.items():
         profile = load_profile(model)
         skew[number] = profile.skew
@@ -123,8 +124,11 @@ def _traffic(
                 reference_s = near_s
                 compute[number], slow[number] = traffic.compute_s / near_s, slow_by_tier
                 message[number] = _message_bytes(traffic, gpus) if network != OFF else 0.0
+                if network != OFF:
+                    shape_x[number], shape_s[number] = _by_shape(traffic, gpus, cluster, fabric, network)
             _write(table[number * kinds + kind], traffic, reference_s)
     records["compute"], records["skew"], records["slow"] = compute[rows], skew[rows], slow[rows]
+    records["shape_x"], records["shape_s"] = shape_x[rows], shape_s[rows]
     records["message"] = message[rows]
     return table
 
@@ -149,6 +153,52 @@ def _by_tier(
         known = [value for level, value in seconds.items() if level <= tier]
         slow[tier] = max(known, default=near) / near
     return near, slow
+
+
+def _by_shape(
+    traffic: Traffic, gpus: int, cluster: Cluster, fabric: Fabric, network: int
+) -> tuple[list[float], list[float]]:
+    """Three shapes over several machines, by thinness: the best, and with a smallest part of two and of one."""
+    found: dict[float, float] = {}
+    for counts in _shapes(int(cluster.sizes.max()), gpus):
+        machines = _together(cluster, len(counts))
+        if machines is not None and (cluster.sizes[machines] >= counts).all():
+            placement = Placement.of_counts(dict(zip(machines.tolist(), counts, strict=True)))
+            thinness = (len(counts) - 1) / (len(counts) * min(counts))
+            found.setdefault(thinness, iteration_s(traffic, placement, fabric, network))
+    if not found:
+        return [0.0] * 3, [1.0] * 3
+    points = sorted(found.items())
+    points += points[-1:] * (3 - len(points))
+    best = points[0][1]
+    slow = np.maximum.accumulate([seconds / best for _, seconds in points])
+    return [thinness for thinness, _ in points], slow.tolist()
+
+
+def _shapes(size: int, gpus: int) -> list[list[int]]:
+    """An even split over the fewest machines, and the same less a part of two devices, or of one."""
+    found = [_split(gpus, max(2, -(-gpus // size)))] if gpus > 1 else []
+    for part in (2, 1):
+        rest = gpus - part
+        if rest >= part:
+            found.append([*_split(rest, -(-rest // size)), part])
+    return found
+
+
+def _split(total: int, parts: int) -> list[int]:
+    return [total // parts + (k < total % parts) for k in range(parts)]
+
+
+@lru_cache(maxsize=4096)
+def _together(cluster: Cluster, count: int) -> NDArray[np.int64] | None:
+    """So many machines of one rack, the largest first; of the whole cluster where no rack has as many."""
+    order = np.argsort(-cluster.sizes, kind="stable")
+    if len(cluster.tiers) > 1:
+        racks = cluster.groups[1][order]
+        for rack in dict.fromkeys(racks.tolist()):
+            if (racks == rack).sum() >= count:
+                return order[racks == rack][:count]
+    return order[:count] if len(order) >= count else None
 
 
 @lru_cache(maxsize=4096)

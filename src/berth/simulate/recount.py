@@ -73,7 +73,10 @@ class Ending:
 class Recount:
     """Plays a log event by event; `violations` and `stories` are what it leaves."""
 
-    def __init__(self, cluster: Cluster, trace: Trace, quotas: Mapping[str, int] | None = None) -> None:
+    def __init__(
+        self, cluster: Cluster, trace: Trace, quotas: Mapping[str, int] | None = None, farther: bool = False
+    ) -> None:
+        self._farther = farther
         self.cluster = cluster
         self.violations: list[Violation] = []
         self._tiers = {tier.name: level for level, tier in enumerate(cluster.tiers)}
@@ -182,15 +185,21 @@ class Recount:
         if not story.runs:
             self._wrong(event["job"], "attempts", "it is moved while it does not run")
             return
-        before = story.attempts[-1].tier
+        before = story.attempts[-1]
         if event["reason"] == "stepped-aside":
             self._vacated |= set(story.attempts[-1].places)
         self._stand_up(event, story)
         self._sit(event, story)
         self._reasons[event["reason"]] += 1
-        farthest = {"moved-up": before - 1, "stepped-aside": before}.get(event["reason"], -1)
-        if story.attempts[-1].tier > farthest:
-            self._wrong(event["job"], "reason", f"{event['reason']}, but its new place is no nearer")
+        if not self._may_move(event["reason"], before, story.attempts[-1]):
+            self._wrong(event["job"], "reason", f"{event['reason']}, but its new place is no better")
+
+    def _may_move(self, reason: str, before: Attempt, after: Attempt) -> bool:
+        """Who moves up stands nearer, or less thinly as near; who steps aside no farther, unless the policy lets it."""
+        if reason == "stepped-aside":
+            return self._farther or after.tier <= before.tier
+        rounder = after.tier == before.tier and _thinness(after) < _thinness(before)
+        return reason == "moved-up" and (after.tier < before.tier or rounder)
 
     def _evicted(self, event: dict[str, Any]) -> None:
         story = self._story(event)
@@ -348,3 +357,9 @@ class Recount:
 
 def _is_left(story: Story) -> bool:
     return story.floor is not None and story.finished_s < 0
+
+
+def _thinness(attempt: Attempt) -> float:
+    """What an all-reduce over these machines suffers from: how many they are, how few devices the smallest has."""
+    parts = attempt.places.values()
+    return (len(parts) - 1) / (len(parts) * min(parts))

@@ -239,17 +239,28 @@ class StepAside(NearestOnly):
 
 
 @dataclass(frozen=True)
-class SparesEquals(Policy):
-    """Small jobs before large ones; nobody is evicted for one of the same size."""
+class EvenShapes(LookAhead):
+    """Looks ahead, minds every uneven shape, and has others step aside, if need be farther away."""
 
     def rules(self) -> Rules:
-        """By order, but not among equals."""
-        return Rules(steady=True, preempt=Preempt.BY_ORDER, spares_equals=True)
+        """Everything that depends on how a gang lies on its machines."""
+        return Rules(steady=True, look_ahead=True, move_up=1.0, defragment=0.5, farther=True, shape=0.0)
+
+
+@dataclass(frozen=True)
+class Impatient(Policy):
+    """Small jobs before large ones, and before all of them who has waited long."""
+
+    def rules(self) -> Rules:
+        """By order; keys change once while a job waits, and hold while it runs."""
+        return Rules(steady=True, preempt=Preempt.BY_ORDER, rekey_after_s=300.0)
 
     @staticmethod
     def order(job: Any, now: float, my: Any) -> float:
         """By size."""
-        return float(job.gpus)
+        if job.tier < 0:
+            job.notes[0] = 1.0 if now - job.since >= 300.0 else 0.0
+        return 0.0 if job.notes[0] else float(job.gpus)
 
 
 EXERCISES: dict[str, Policy] = {
@@ -267,5 +278,6 @@ EXERCISES: dict[str, Policy] = {
     "look-ahead": LookAhead(),
     "everything": Everything(),
     "step-aside": StepAside(),
-    "spares-equals": SparesEquals(),
+    "even-shapes": EvenShapes(),
+    "impatient": Impatient(),
 }

@@ -1,20 +1,29 @@
 """berth's own policy: nobody chooses timers. How long a wait will be is read from what runs now.
 
-The order is the user's choice (first come, or least attained service). The rule is about places:
+The order is the user's choice. By default it is that of arrival, with a head start for those whom distance hurts
+most. The rule is about places:
 
-1. Everyone, most deserving first, who fits at the nearest tier that can ever hold it starts there.
-2. For the first few who do not, though enough devices are free: running jobs step aside, each to a place no
-   farther than its own, if the wait that this spares is worth `defragment` times what restoring them costs.
-   The wait is the look-ahead wait: until enough of what runs inside one group of that tier has ended.
+1. Everyone, most deserving first, who fits at the nearest tier that can ever hold it starts there. A gang on
+   several machines is spread evenly over them where that matters to it: see schedule/shape.py.
+2. For the first few who do not fit, though enough devices are free: running jobs step aside, each to a place no
+   farther than its own, if the wait that this spares is worth `defragment` times what it costs them. The
+   wait is the look-ahead wait: until enough of what runs inside one group of that tier has ended. At the
+   default order they may also go farther, at the cost of what that slows them: whom distance does not hurt
+   makes way for whom it does.
 3. Over devices that would idle now a job may spread if what the distance costs it, remaining work times the
    extra slow-down there, is below `share` of its look-ahead wait.
-4. A spread job moves to a nearer place that has opened if that saves `move_up` times what moving costs.
-5. Nobody waits for ever. At FIFO order nobody is evicted: the job that has waited longest, once over
-   `hold_after`, has the soonest free group held for it, if that comes free within `hold_share` of its wait
-   so far; meanwhile only those who end in time may use it. At LAS order a job displaces running ones of a
-   lower queue at once, and equals that came later only after `patience`.
+4. Neither 2 nor 3 for a job that puts off too many others: on its devices gpus x w / usual usual jobs could
+   run in w seconds, each put off by up to w. w is how long it would run there, at most its look-ahead wait
+   (after that it would run anyway); `usual` is the geometric mean of the device-seconds of recent jobs. A
+   gang that finds its nearest tier, but unevenly, weighs only its own loss against its own wait.
+5. A spread job moves to a nearer or more even place that has opened if that saves `move_up` times what
+   moving costs.
+6. Nobody waits for ever. Where nobody is evicted, the job that has waited longest, once over `hold_after`, has
+   the soonest free group held for it, if that comes free within `hold_share` of its wait so far; meanwhile
+   only those who end in time may use it. At LAS order lower queues make way at once, and who has waited
+   `patience` goes before everybody, for a run of `turn`.
 
-Remaining times need not be exact: only the comparisons of 2 to 4 use them, and an error makes a job wait or
+Remaining times need not be exact: only the comparisons of 2 to 5 use them, and an error makes a job wait or
 spread when it should not have, never wait for ever.
 """
 
@@ -26,14 +35,16 @@ from enum import StrEnum
 from typing import Any
 
 from berth.schedule.policies.constant import duration, number, word
+from berth.schedule.policies.las import place_in_line, rank, sinks_at
 from berth.schedule.policy import Policy, Preempt, Rules
 
-FIRST_LIMIT_GPU_S, SECOND_LIMIT_GPU_S = 3250.0, 7200.0  # the queues of Tiresias' simulator (2019)
+_NETWORK, _FIFO, _LAS = 0, 1, 2  # places in the list of words of `order`
 
 
 class Rank(StrEnum):
     """Who goes first."""
 
+    NETWORK = "network"  # who came first, with a head start for whom distance hurts
     FIFO = "fifo"  # who came first; nobody is evicted
     LAS = "las"  # who has had least GPU-time, in three queues; lower queues make way (2D-LAS)
 
@@ -42,15 +53,19 @@ class Rank(StrEnum):
 class Berth(Policy):
     """Waits for a near place while that is cheaper, by the expected ends of what runs."""
 
-    order_by: str = word("fifo", "fifo las", "who goes first", name="order")
+    order_by: str = word("network", "network fifo las", "who goes first", name="order")
     share: float = number(0.5, "of the look-ahead wait that spreading may cost; 0: never spread")
     move_up: float = number(2, "times the cost of moving that a nearer place must save; 0: never move")
     defragment: float = number(2, "times the cost of stepping aside that a wait must be worth; 0: never")
-    hold_after: float = duration("4d", "fifo: waiting so long, a job has a place held for it")
-    hold_share: float = number(0.25, "fifo: of its wait so far, within which that place must come free")
-    patience: float = duration("1h", "las: waiting so long, a job may take the place of an equal")
-    first: float = number(FIRST_LIMIT_GPU_S, "las: GPU-seconds at which a job leaves the first queue")
-    second: float = number(SECOND_LIMIT_GPU_S, "las: GPU-seconds at which it leaves the second")
+    others: float = number(1, "weight of the waits of those put off by a spread or by room made; 0: none")
+    shape: float = number(0.1, "slow-down by an uneven spread over machines that nothing is done about")
+    head_start: float = duration("1h", "network: of a job that distance would stop, over one that it spares")
+    hold_after: float = duration("4d", "network, fifo: waiting so long, a job has a place held for it")
+    hold_share: float = number(0.25, "network, fifo: of its wait so far, within which that place comes free")
+    patience: float = duration("2d", "las: waiting so long, a job goes before everybody")
+    turn: float = duration("1h", "las: and stays so until it has run for this time")
+    first: float = number(3250, "las: GPU-seconds at which a job leaves the first queue")
+    second: float = number(7200, "las: GPU-seconds at which it leaves the second")
 
     def rules(self) -> Rules:
         """Step aside, look ahead, move up, bounded waits; preemption only where the order asks for it."""
@@ -60,30 +75,38 @@ class Berth(Policy):
             look_ahead=self.share > 0,
             move_up=self.move_up,
             defragment=self.defragment,
-            hold_after_s=self.patience if las else self.hold_after,
+            farther=self.order_by == Rank.NETWORK,
+            shape=self.shape,
+            hold_after_s=math.inf if las else self.hold_after,
             hold_share=self.hold_share,
+            rekey_after_s=self.patience if las else math.inf,
             wakes=las,
-            spares_equals=True,
             preempt=Preempt.BY_ORDER if las else Preempt.NEVER,
         )
 
     @staticmethod
     def order(job: Any, now: float, my: Any) -> float:
-        """First come; or the queue of what it has attained, then first come."""
-        if my.order_by == 0:
-            return job.arrival
-        if job.attained < my.first:
-            return 0.0
-        return 1.0 if job.attained < my.second else 2.0
+        """First come, with or without head start; or the queue of what it has attained."""
+        if my.order_by == _LAS:
+            return queue_or_turn(job, now, my.first, my.second, my.patience, my.turn)
+        if my.order_by == _NETWORK:
+            return job.arrival - my.head_start * (1.0 - 1.0 / job.slow[job.widest])
+        return job.arrival
+
+    @staticmethod
+    def then(job: Any, now: float, my: Any) -> float:
+        """Inside a queue: who runs, then as they joined its line."""
+        return place_in_line(job) if my.order_by == _LAS else 0.0
 
     @staticmethod
     def wake(job: Any, now: float, my: Any) -> float:
-        """When a running job sinks to the next queue; only they are asked, as waiting ones keep theirs."""
-        if job.head < 0 or my.order_by == 0:
+        """When a running job sinks to the next queue or its turn ends; waiting ones keep theirs."""
+        if job.tier < 0 or my.order_by != _LAS:
             return math.inf
-        limit = my.first if job.attained < my.first else my.second
-        at = job.touched + (limit - job.attained) / job.gpus
-        return at if at > now else math.inf
+        at = sinks_at(job, now, my.first, my.second)
+        if job.attained < job.notes[3]:
+            at = min(at, now + (job.notes[3] - job.attained) / job.gpus)
+        return at
 
     @staticmethod
     def reach(job: Any, now: float, my: Any) -> int:
@@ -92,5 +115,24 @@ class Berth(Policy):
 
     @staticmethod
     def spread(job: Any, tier: int, wait: float, now: float, my: Any) -> int:
-        """1 if running at `tier` costs less than a share of the wait for the nearest place."""
-        return 1 if job.remaining * (job.slow[tier] - job.slow[job.floor]) < my.share * wait else 0
+        """1 if it should start at `tier` now rather than wait, for its own sake and for that of others."""
+        slow = job.slow[tier] * job.bent
+        holds = min(wait, job.remaining * slow)
+        at_its_tier = tier == job.floor and job.bent > 1.0  # all others would take such a place at once
+        if not at_its_tier and my.others * job.gpus * holds * holds > job.usual * wait:
+            return 0
+        loses = job.remaining * (slow - job.slow[job.floor])
+        return 1 if loses <= 0.0 or loses < my.share * wait else 0
+
+
+def queue_or_turn(job: Any, now: float, first: float, second: float, patience: float, turn: float) -> float:
+    """The queue; before all queues for a job that waited too long, until it has had its turn.
+
+    `notes[3]` is the service at which the turn ends. Of those with a turn, who runs comes before who waits.
+    """
+    queue = rank(job, now, first, second, 0.0)
+    if job.tier < 0 and now - job.since >= patience - 1e-3:
+        job.notes[3] = job.attained + turn * job.gpus
+    if job.attained + 1e-3 < job.notes[3]:
+        return -1.0 if job.tier >= 0 else -0.75
+    return queue
