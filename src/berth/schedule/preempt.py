@@ -22,7 +22,7 @@ from berth.schedule.attempt import (
 )
 from berth.schedule.hold import hide, kept_from, unhide
 from berth.schedule.lookahead import nearer
-from berth.schedule.place import claim_again, forget, offer_back
+from berth.schedule.place import claim_again, find, forget, offer_back
 from berth.schedule.policy import Hooks
 from berth.schedule.reasons import MADE_ROOM, MADE_WAY, MOVED_UP, NEAREST
 from berth.schedule.shape import best_shape, free_of, minds_shape, roundest_at, slow_by_shape, thinness_of
@@ -55,6 +55,8 @@ def move_up(world: World, hooks: Hooks, now: float) -> None:
         book(job)
         offer_back(world, job.head)
         forget(world, job.head)
+        # with its own devices in sight there may be a place nearer still, and filling would find it
+        tier, group = find(world, kind, job.gpus, job.floor, tier, minds_shape(job, state.shape))
         seat(world, row, kind, tier, group, now, MOVED_UP)
         job.saves = saves
         job.moves += 1
