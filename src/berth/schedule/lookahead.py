@@ -11,7 +11,7 @@ import math
 import numpy as np
 
 from berth.compile import kernel
-from berth.schedule.attempt import begin, find_for, tell_usual
+from berth.schedule.attempt import begin, find_for, over_quota, tell_usual
 from berth.schedule.hold import by_end, hold, soonest
 from berth.schedule.place import find
 from berth.schedule.policy import Hooks
@@ -94,7 +94,7 @@ def hold_for_longest(world: World, hooks: Hooks, now: float) -> None:
     longest, at = now - state.hold_after_s, -1
     for i in range(state.first, state.last):
         job = world.jobs[waiting[i]]
-        if job.since < longest:
+        if job.since < longest and not over_quota(world, waiting[i]):
             longest, at = job.since, i
     if at < 0:
         return
