@@ -175,8 +175,8 @@ class Recount:
             state = "runs" if story.runs else "is over" if story.finished_s >= 0 else "has not arrived"
             self._wrong(event["job"], "attempts", f"it starts while it {state}")
         story.waited_s += event["time_s"] - story.waits_since_s
-        self._check_start_reason(event, story)
         self._sit(event, story)
+        self._check_start_reason(event, story)
         if event["reason"] == "made-room":
             self._roomed.append((event["job"], set(story.attempts[-1].places)))
 
@@ -347,12 +347,20 @@ class Recount:
         self._reasons[reason] += 1
         self._reasons["start"] += 1
         floor = -1 if story.floor is None else story.floor
-        if (reason in _NEAREST and tier != floor) or (reason in _FARTHER and tier <= floor):
+        farther = tier > floor or (reason == "cheaper-than-waiting" and self._thinner(story.attempts[-1]))
+        if (reason in _NEAREST and tier != floor) or (reason in _FARTHER and not farther):
             self._wrong(
                 event["job"], "reason", f"{reason}, but it runs at level {tier}, the nearest is {floor}"
             )
         elif reason not in (*_NEAREST, *_FARTHER, "backfilled"):
             self._wrong(event["job"], "reason", f"{reason} is no reason to start")
+
+    def _thinner(self, attempt: Attempt) -> bool:
+        """Whether a gang stands more thinly than it would on as few empty machines as can be."""
+        largest = max(size for (_, device), size in self._size.items() if device == attempt.device)
+        gpus = sum(attempt.places.values())
+        machines = -(-gpus // largest)
+        return _thinness(attempt) > (machines - 1) / (machines * (gpus // machines))
 
 
 def _is_left(story: Story) -> bool:

@@ -294,7 +294,10 @@ def test_quotas_hold_jobs_back_and_are_refused_in_one_message(berth, tmp_path):
     assert (result["makespan_s"], result["never_schedulable"]) == (200.0, 1)
     assert any("larger than the quota: 1 job (c)" in note for note in json.loads(out)["notes"])
     both = ["compare", *arguments[1:], "--policy", "srtf", "--quota", "x=4"]
-    assert "1 job that can never start: counted nowhere" in json.loads(berth(*both)[1])["notes"]
+    assert (
+        "never schedulable, larger than the quota: 1 job; counted nowhere"
+        in json.loads(berth(*both)[1])["notes"]
+    )
     (tmp_path / "quotas.yaml").write_text("quotas:\n  x: 0\n")
     for wrong in (["--quota", "x"], ["--quota", "y=4"], ["--quotas", tmp_path / "quotas.yaml"]):
         code, _, err = berth(*arguments, *wrong)

@@ -81,7 +81,7 @@ GOLDEN: dict[str, str] = {
     "themis off": "82b119331dc4e4ba2f62be3cbaf7b4ae1f8b32490ffc5d6a040218b13c437f4e",
     "themis on": "e16320bba0157dd94608adc4ead3438d421257ce9367006e9ae0086abc23f44b",
     "gandiva off": "c9f300d788b2830ac380b3828e6beb1da8984e892ceb8ea5157beb36a6aad95e",
-    "gandiva on": "6413453822c4f9423e4df818c5865d69253b091d5071fd4efbe435b68f46e4ca",
+    "gandiva on": "6bf0820382701d77d6eee2e3d9fec72c2c1ee85764711213498ef169efba724d",
     "lwf off": "f45917f140e493fbe3c10ebd8d7c5091f0326d2195825fa01085081a7db83092",
     "lwf on": "3ec101f8552f9b645cd1aa4b7c52efc639dc41f7a684371f116fe69d67ec7fe8",
 }
