@@ -64,6 +64,7 @@ _FLOPS = _Dimension(
 _RATE = _Dimension(
     "rate", {f"{prefix}{tail}": factor for prefix, factor in _SI.items() for tail in ("", "/s")}, "100k/s"
 )
+_AMOUNT = _Dimension("number", dict(_SI), "4e9 or 4G")
 
 
 def seconds(text: str | float) -> float:
@@ -96,6 +97,11 @@ def flops(text: str | float) -> float:
 def per_second(text: str | float) -> float:
     """`100k/s` -> 1e5 events (examples, jobs) per second; a bare number is a rate already."""
     return _parse(text, _RATE)
+
+
+def amount(text: str | float) -> float:
+    """`4G` or `4e9` -> 4e9 of anything that is counted."""
+    return _parse(text, _AMOUNT)
 
 
 def _parse(text: str | float, dimension: _Dimension) -> float:

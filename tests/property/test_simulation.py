@@ -1,4 +1,4 @@
-"""Random clusters, traces, policies and faults, each run counted again from its log."""
+"""Random clusters, traces, policies, quotas and faults, each run counted again from its log."""
 
 from __future__ import annotations
 
@@ -6,10 +6,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from berth.schedule.policies.registry import policy_names
 from berth.testing import Scenario
-from berth.testing.policies import EXERCISES
-from berth.testing.strategies import scenarios
+from berth.testing.strategies import POLICIES, scenarios
 
 pytestmark = pytest.mark.slow
 
@@ -25,14 +23,18 @@ def plays_out(scenario: Scenario) -> None:
 COMMON = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow, HealthCheck.data_too_large]}
 
 
-@given(scenarios())
-@settings(max_examples=60, **COMMON)
-def test_whatever_happens_everything_adds_up_and_happens_again(scenario):
-    plays_out(scenario)
+@pytest.mark.parametrize("policy", POLICIES)
+def test_whatever_happens_everything_adds_up_and_happens_again(policy):
+    @given(scenarios(st.just(policy)))
+    @settings(max_examples=8, **COMMON)
+    def whatever_happens(scenario):
+        plays_out(scenario)
+
+    whatever_happens()
 
 
 @pytest.mark.soak
-@given(scenarios(st.sampled_from(sorted({*EXERCISES, *policy_names()}))))
-@settings(max_examples=1500, **COMMON)
+@given(scenarios())
+@settings(max_examples=4000, **COMMON)
 def test_the_same_with_many_more(scenario):
     plays_out(scenario)

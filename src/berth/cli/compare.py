@@ -25,12 +25,15 @@ def compare(
     seed: scene.Seed = 0,
     doubt: scene.Doubt = "0",
     faults: scene.Faults = None,
+    quota: scene.Quota = None,
+    quotas: scene.Quotas = None,
     as_json: scene.AsJson = False,
 ) -> None:
     """Hold policies against the first: differences with 95 % intervals, or that there are none."""
     from berth.report import terminal
     from berth.report.simulation_compare import print_comparison
     from berth.simulate.compare import compare as compare_policies
+    from berth.units import format_count
 
     policies = scene.load_policies(policy)
     set_ = scene.set_scene(
@@ -43,11 +46,18 @@ def compare(
         seed=seed,
         doubt=doubt,
         faults=faults,
+        quota=quota,
+        quotas=quotas,
     )
     notes = set_.notes + scene.warm_up(policies)
     with scene.progress_bar("simulations") as tell:
         found = compare_policies(
             set_.source, set_.cluster, policies, set_.setting, seeds=seeds, progress=tell
+        )
+    over = found.results[0][0].never_schedulable - len(scene.too_large(set_.trace, set_.cluster))
+    if over > 0:
+        notes.append(
+            f"never schedulable, larger than the quota: {format_count(over, 'job')}; counted nowhere"
         )
     if as_json:
         terminal.print_json(

@@ -35,6 +35,8 @@ def explain(
     seed: scene.Seed = 0,
     doubt: scene.Doubt = "0",
     faults: scene.Faults = None,
+    quota: scene.Quota = None,
+    quotas: scene.Quotas = None,
     as_json: scene.AsJson = False,
 ) -> None:
     """Tell what happened to one job: what it waited for and why, where it ran, who moved, what it cost."""
@@ -55,6 +57,8 @@ def explain(
         seed=seed,
         doubt=doubt,
         faults=faults,
+        quota=quota,
+        quotas=quotas,
         log=True,
     )
     notes = set_.notes + set_.drawn + scene.warm_up({name: chosen})

@@ -9,7 +9,19 @@ from typing import Annotated, Any
 import typer
 
 from berth import __version__
-from berth.cli import cluster, compare, explain, models, network, policies, simulate, sweep, trace
+from berth.cli import (
+    cluster,
+    compare,
+    explain,
+    models,
+    network,
+    plan,
+    policies,
+    profile,
+    simulate,
+    sweep,
+    trace,
+)
 from berth.errors import InputError
 
 app = typer.Typer(
@@ -23,7 +35,9 @@ app = typer.Typer(
 app.add_typer(cluster.app, name="cluster")
 app.add_typer(network.app, name="network")
 app.add_typer(trace.app, name="trace")
+app.add_typer(plan.app, name="plan")
 app.command(epilog=models.EPILOG)(models.models)
+app.command(epilog=profile.EPILOG)(profile.profile)
 app.command(epilog=simulate.EPILOG)(simulate.simulate)
 app.command(epilog=compare.EPILOG)(compare.compare)
 app.command(epilog=sweep.EPILOG)(sweep.sweep)
@@ -65,6 +79,22 @@ def main() -> Any:
     except KeyboardInterrupt:
         typer.echo("interrupted", err=True)
         sys.exit(130)
+    except Exception as error:
+        place = _in_own_policy(error)
+        if place is None or "--debug" in sys.argv:
+            raise
+        typer.echo(f"error: {type(error).__name__}: {error}\n  {place}", err=True)
+        sys.exit(2)
+
+
+def _in_own_policy(error: Exception) -> str | None:
+    """Where in a user's policy it was raised; None: it is a bug of berth's own."""
+    notes = getattr(error, "__notes__", [])
+    if not notes:
+        return None
+    from berth.simulate.blame import RAISED
+
+    return next((note for note in notes if note.startswith(RAISED)), None)
 
 
 if __name__ == "__main__":

@@ -62,6 +62,11 @@ Doubt = Annotated[
 Faults = Annotated[
     str | None, typer.Option(metavar="HOW", help="Machines fail: mtbf=30d,mttr=4h; or drain=r0-m3@2d+6h.")
 ]
+Quota = Annotated[
+    list[str] | None,
+    typer.Option("--quota", metavar="VC=GPUS", help="What a virtual cluster may hold at most. Repeatable."),
+]
+Quotas = Annotated[str | None, typer.Option("--quotas", metavar="FILE", help="The same, as a YAML file.")]
 AddRacks = Annotated[int | None, typer.Option(metavar="N", help="What if: so many more racks like the last.")]
 Links = Annotated[
     list[str] | None,
@@ -134,6 +139,8 @@ def set_scene(
     add_racks: int | None = None,
     links: list[str] | None = None,
     device: str | None = None,
+    quota: list[str] | None = None,
+    quotas: str | None = None,
     log: bool = False,
 ) -> Scene:
     """The trace, the cluster after all what-ifs, and the setting."""
@@ -141,6 +148,7 @@ def set_scene(
 
     from berth.cluster.load import load_cluster
     from berth.simulate.faults import draw_faults, horizon_of, parse_faults
+    from berth.simulate.quotas import load_quotas
     from berth.simulate.source import Source, gpus_of
     from berth.simulate.whatif import durations_on
 
@@ -148,6 +156,7 @@ def set_scene(
     gpus_of(written)
     _check_size(written)
     setting = make_setting(network, eviction_cost, checkpoint, mix, seed, doubt, log=log)
+    setting = replace(setting, quotas=load_quotas(quota or [], quotas))
     changed = _what_if(written, add_racks, links or [], device)
     source = Source(trace)
     jobs = source.trace(written)

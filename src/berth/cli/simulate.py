@@ -35,6 +35,8 @@ def simulate(
     seed: scene.Seed = 0,
     doubt: scene.Doubt = "0",
     faults: scene.Faults = None,
+    quota: scene.Quota = None,
+    quotas: scene.Quotas = None,
     add_racks: scene.AddRacks = None,
     link: scene.Links = None,
     device: scene.Device = None,
@@ -58,6 +60,8 @@ def simulate(
         seed=seed,
         doubt=doubt,
         faults=faults,
+        quota=quota,
+        quotas=quotas,
         add_racks=add_racks,
         links=link,
         device=device,
@@ -70,6 +74,8 @@ def simulate(
     notes += [f"{one.run.policy}: {_audited(one)}" for one in played if audit]
     written = _write(played, logs, report, notes)
     _show(played, notes, written, as_json)
+    if any(one.run.unfinished for one in played):
+        raise typer.Exit(1)
 
 
 def _play(played_scene: scene.Scene, policies: dict[str, Policy], *, timers: bool) -> list[Played]:
@@ -131,10 +137,19 @@ def _audited(one: Played) -> str:
 
 def _notes(played_scene: scene.Scene, played: list[Played]) -> list[str]:
     """Everything a reader must know to take the figures for what they are."""
+    from berth.simulate.outcome import unfinished_note
     from berth.units import format_count
 
     run, setting = played[0].run, played_scene.setting
     notes = played_scene.notes + played_scene.drawn
+    if run.jobs.over_quota:
+        first = ", ".join(run.jobs.over_quota[:5]) + (" ..." if len(run.jobs.over_quota) > 5 else "")
+        count = format_count(len(run.jobs.over_quota), "job")
+        notes.append(f"never schedulable, larger than the quota: {count} ({first}); counted nowhere else")
+    for one in played:
+        if (note := unfinished_note(one.run)) is not None:
+            rest = "; the figures are those of the others" if one.summary.finished else ""
+            notes.append(note + rest)
     if setting.doubt:
         notes.append(f"schedulers knew remaining times to +-{setting.doubt:.0%} only")
     if len(setting.faults):

@@ -8,8 +8,10 @@ from dataclasses import dataclass, field, replace
 from berth.errors import InputError
 from berth.plan.build import only_types, type_called
 from berth.plan.explain import round_down
+from berth.plan.files import Posed
 from berth.plan.frontier import fastest_under
 from berth.plan.infeasible import Infeasible, diagnose
+from berth.plan.objective.refine import MEASUREMENTS, Refined, objective, refine
 from berth.plan.problem import Problem
 from berth.plan.search.exact import exact
 from berth.plan.search.method import Budget, Outcome, Progress, method
@@ -78,6 +80,32 @@ def _fastest(problem: Problem, asked: Asked) -> Outcome:
             hint=f"the cheapest costs {format_usd(found.plan.cost_usd)}, at {format_rate(found.plan.throughput)}",
         )
     return found
+
+
+def by_formula(asked: Asked) -> Asked:
+    """The start of a search under another truth: what is best by the formula, which exact knows."""
+    return replace(asked, method="exact", budget=Budget(seed=asked.budget.seed))
+
+
+def refined(
+    posed: Posed,
+    model: str | None,
+    outcome: Outcome,
+    asked: Asked,
+    objective_name: str,
+    progress: Progress | None = None,
+) -> Refined:
+    """The formula's plan, searched on from there under another truth."""
+    assert outcome.plan is not None
+    profile = posed.setup.profile if posed.setup else None
+    truth = objective(objective_name, posed.problem, profile=profile, model=model, seed=asked.budget.seed)
+    try:
+        budget = asked.budget
+        if truth.name == "measure":
+            budget = replace(budget, evaluations=min(budget.evaluations, MEASUREMENTS))
+        return refine(posed.problem, outcome.plan, truth, asked.method, budget, progress)
+    finally:
+        truth.close()
 
 
 def reason(problem: Problem, outcome: Outcome) -> Infeasible:

@@ -133,7 +133,9 @@ def pose(wanted: Wanted, folder: Path | None = None) -> Posed:
     """The problem, from its names; files are looked for as named, then beside the plan that names them."""
     if wanted.problem is not None:
         problem = read_problem(_found(wanted.problem, folder))
-        problem = replace(problem, throughput=wanted.throughput, samples=wanted.samples, epochs=wanted.epochs)
+        fixed = problem.fixed_usd_per_hour if wanted.fixed is None else wanted.fixed
+        problem = replace(problem.at(wanted.throughput), samples=wanted.samples, epochs=wanted.epochs)
+        problem = replace(problem, fixed_usd_per_hour=fixed)
         return Posed(with_pins(_without(problem, wanted.forbid), wanted.pins), None)
     if wanted.model is None or (wanted.cluster is None) == (wanted.devices is None):
         raise InputError(

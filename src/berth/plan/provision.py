@@ -67,47 +67,46 @@ def least_units(replicated: float, sharded: float, memory: float) -> float:
 @kernel
 def cut(assignment: NDArray[np.int64], problem: Tables, stages: Floats) -> tuple[int, int]:
     """Writes the stages (maximal runs of one type) of an assignment: (their number, layers where forbidden)."""
-    layers = len(assignment)
+    layers, layer, cross = len(assignment), problem.layer, problem.cross
     count, begin, forbidden = 0, 0, 0
     while begin < layers:
         kind = assignment[begin]
         cs = cp = ds = dp = replicated = sharded = 0.0
         if begin > 0:
-            dp += problem.cross[begin - 1]
+            dp += cross[begin - 1]
         end = begin
         while end < layers and assignment[end] == kind:
-            row = problem.layer[kind, end]
-            forbidden += row[FORBIDDEN] > 0
-            cs += row[COMPUTE_SERIAL]
-            cp += row[COMPUTE_SHARED]
-            ds += row[DATA_SERIAL]
-            dp += row[DATA_SHARED]
-            replicated += row[REPLICATED]
-            sharded += row[SHARDED]
+            forbidden += layer[kind, end, FORBIDDEN] > 0
+            cs += layer[kind, end, COMPUTE_SERIAL]
+            cp += layer[kind, end, COMPUTE_SHARED]
+            ds += layer[kind, end, DATA_SERIAL]
+            dp += layer[kind, end, DATA_SHARED]
+            replicated += layer[kind, end, REPLICATED]
+            sharded += layer[kind, end, SHARDED]
             end += 1
         if end < layers:
-            dp += problem.cross[end - 1]
-        stage = stages[count]
-        stage[TYPE], stage[LAST] = kind, end - 1
-        stage[CS], stage[CP], stage[DS], stage[DP] = cs, cp, ds, dp
-        stage[LEAST] = least_units(replicated, sharded, problem.memory[kind])
+            dp += cross[end - 1]
+        stages[count, TYPE], stages[count, LAST] = kind, end - 1
+        stages[count, CS], stages[count, CP], stages[count, DS], stages[count, DP] = cs, cp, ds, dp
+        stages[count, LEAST] = least_units(replicated, sharded, problem.memory[kind])
         count += 1
         begin = end
     return count, forbidden
 
 
 @inlined
-def need(stage: Floats, tau: float) -> float:
+def need(stages: Floats, row: int, tau: float) -> float:
     """Units with which a stage takes at most tau."""
-    computing = units_for(stage[CS], stage[CP], tau)
-    moving = units_for(stage[DS], stage[DP], tau)
-    return max(stage[LEAST], computing, moving)
+    computing = units_for(stages[row, CS], stages[row, CP], tau)
+    moving = units_for(stages[row, DS], stages[row, DP], tau)
+    return max(stages[row, LEAST], computing, moving)
 
 
 @inlined
-def stage_s(stage: Floats) -> float:
+def stage_s(stages: Floats, row: int) -> float:
     """The stage's time per example with the units it has: computation and communication overlap."""
-    return max(stage[CS] + stage[CP] / stage[UNITS], stage[DS] + stage[DP] / stage[UNITS])
+    units = stages[row, UNITS]
+    return max(stages[row, CS] + stages[row, CP] / units, stages[row, DS] + stages[row, DP] / units)
 
 
 @kernel
@@ -117,14 +116,13 @@ def shortfall(stages: Floats, count: int, problem: Tables, used: Floats) -> floa
     short = 0.0
     tau = problem.slowest
     for row in range(count):
-        stage = stages[row]
-        kind = int(stage[TYPE])
-        units = need(stage, tau)
+        kind = int(stages[row, TYPE])
+        units = need(stages, row, tau)
         if units == _NEVER:
-            serial = max(stage[CS], stage[DS])
+            serial = max(stages[row, CS], stages[row, DS])
             short += 1.0 + (math.log(serial / tau) if serial > tau else 0.0)
             units = 1.0
-        stage[UNITS] = units
+        stages[row, UNITS] = units
         used[kind] += units
     for kind in range(len(used)):
         if used[kind] > problem.limit[kind]:
@@ -143,11 +141,10 @@ def sweep(stages: Floats, count: int, problem: Tables, used: Floats, units: Floa
     rate = problem.fixed
     floor, slowest = 0.0, 0.0
     for row in range(count):
-        stage = stages[row]
-        rate += price[int(stage[TYPE])] * stage[UNITS]
-        floor = max(floor, stage[CS], stage[DS])
-        stage[TIME] = stage_s(stage)
-        slowest = max(slowest, stage[TIME])
+        rate += price[int(stages[row, TYPE])] * stages[row, UNITS]
+        floor = max(floor, stages[row, CS], stages[row, DS])
+        stages[row, TIME] = stage_s(stages, row)
+        slowest = max(slowest, stages[row, TIME])
     step = 0
     while True:
         if slowest * rate < best:
@@ -159,9 +156,11 @@ def sweep(stages: Floats, count: int, problem: Tables, used: Floats, units: Floa
         if step % _BOUND_EVERY == 0:
             least = problem.fixed * floor
             for row in range(count):
-                stage = stages[row]
-                share = max(stage[CP] / (slowest - stage[CS]), stage[DP] / (slowest - stage[DS]))
-                least += price[int(stage[TYPE])] * slowest * share
+                share = max(
+                    stages[row, CP] / (slowest - stages[row, CS]),
+                    stages[row, DP] / (slowest - stages[row, DS]),
+                )
+                least += price[int(stages[row, TYPE])] * slowest * share
             if least >= best:
                 return best, best_s
         step += 1
@@ -170,18 +169,17 @@ def sweep(stages: Floats, count: int, problem: Tables, used: Floats, units: Floa
         target = min(slowest, best / rate) * (1 - SLACK)
         slowest = 0.0
         for row in range(count):
-            stage = stages[row]
-            if stage[TIME] >= target:
-                kind = int(stage[TYPE])
-                wanted = max(stage[UNITS] + 1.0, need(stage, target * (1 - SLACK)))
-                more = wanted - stage[UNITS]
+            if stages[row, TIME] >= target:
+                kind = int(stages[row, TYPE])
+                wanted = max(stages[row, UNITS] + 1.0, need(stages, row, target * (1 - SLACK)))
+                more = wanted - stages[row, UNITS]
                 used[kind] += more
                 if used[kind] > limit[kind]:
                     return best, best_s
                 rate += price[kind] * more
-                stage[UNITS] = wanted
-                stage[TIME] = stage_s(stage)
-            slowest = max(slowest, stage[TIME])
+                stages[row, UNITS] = wanted
+                stages[row, TIME] = stage_s(stages, row)
+            slowest = max(slowest, stages[row, TIME])
 
 
 @kernel
@@ -190,10 +188,9 @@ def newton(stages: Floats, count: int, problem: Tables, used: Floats, units: Flo
     price = problem.price
     low, floor = 0.0, 0.0
     for row in range(count):
-        stage = stages[row]
-        floor = max(floor, stage[CS], stage[DS])
-        most = problem.limit[int(stage[TYPE])]
-        low = max(low, stage[CS] + stage[CP] / most, stage[DS] + stage[DP] / most)
+        floor = max(floor, stages[row, CS], stages[row, DS])
+        most = problem.limit[int(stages[row, TYPE])]
+        low = max(low, stages[row, CS] + stages[row, CP] / most, stages[row, DS] + stages[row, DP] / most)
     high = problem.slowest
     tau = high
     if problem.fixed > 0 and low < high:
@@ -210,19 +207,18 @@ def newton(stages: Floats, count: int, problem: Tables, used: Floats, units: Flo
         used[:] = 0.0
         possible = True
         for row in range(count):
-            stage = stages[row]
-            kind = int(stage[TYPE])
-            stage[UNITS] = need(stage, at)
-            used[kind] += stage[UNITS]
+            kind = int(stages[row, TYPE])
+            stages[row, UNITS] = need(stages, row, at)
+            used[kind] += stages[row, UNITS]
             if used[kind] > problem.limit[kind]:
                 possible = False
                 break
-            rate += price[kind] * stage[UNITS]
-            slowest = max(slowest, stage_s(stage))
+            rate += price[kind] * stages[row, UNITS]
+            slowest = max(slowest, stage_s(stages, row))
         if not possible:
             if step == 0:
                 return best, best_s
-            at *= 1 + 0.5 / _POLISH  # too fast for the limits: a little slower
+            at = min(high, at * (1 + 0.5 / _POLISH))  # too fast for the limits: a little slower
             continue
         if slowest * rate < best:
             best, best_s = slowest * rate, slowest
@@ -241,14 +237,17 @@ def _continuous(stages: Floats, count: int, problem: Tables, low: float, high: f
     for _ in range(40):
         slope, bend = problem.fixed, 0.0
         for row in range(count):
-            stage = stages[row]
-            weight = problem.price[int(stage[TYPE])]
-            computing = stage[CP] / (tau - stage[CS])
-            moving = stage[DP] / (tau - stage[DS])
-            serial, shared = (stage[CS], stage[CP]) if computing >= moving else (stage[DS], stage[DP])
+            weight = problem.price[int(stages[row, TYPE])]
+            computing = stages[row, CP] / (tau - stages[row, CS])
+            moving = stages[row, DP] / (tau - stages[row, DS])
+            serial, shared = (
+                (stages[row, CS], stages[row, CP])
+                if computing >= moving
+                else (stages[row, DS], stages[row, DP])
+            )
             rest = tau - serial
-            if max(computing, moving) <= stage[LEAST]:
-                slope += weight * stage[LEAST]
+            if max(computing, moving) <= stages[row, LEAST]:
+                slope += weight * stages[row, LEAST]
             else:
                 slope -= weight * shared * serial / (rest * rest)
                 bend += 2 * weight * shared * serial / (rest * rest * rest)

@@ -147,7 +147,8 @@ def labels(policies: Sequence[str]) -> tuple[list[str], list[str]]:
 
 def best(metric: Metric, results: Sequence[Summary]) -> list[bool]:
     """Which results are the best of a row, as it is written; none, if all are equal."""
-    values = [metric.value(result) for result in results]
+    # where jobs never finish, the figures of those that do are no achievement
+    values = [None if result.unfinished else metric.value(result) for result in results]
     known = [value for value in values if value is not None]
     if not metric.less_is_better or len(known) < 2:
         return [False] * len(results)
@@ -156,9 +157,15 @@ def best(metric: Metric, results: Sequence[Summary]) -> list[bool]:
     return [False] * len(results) if all(found) else found
 
 
+def _value(metric: Metric, result: Summary) -> float | None:
+    """What is written; of a run in which nothing finished only how much and how often."""
+    told = result.finished or not result.unfinished or metric.text is _whole
+    return metric.value(result) if told else None
+
+
 def _cells(metric: Metric, results: Sequence[Summary]) -> list[str]:
     marks = best(metric, results)
-    values = [metric.value(result) for result in results]
+    values = [_value(metric, result) for result in results]
     texts = ["-" if value is None else metric.text(value) for value in values]
     return [(_BEST if mark else "") + text for text, mark in zip(texts, marks, strict=True)]
 

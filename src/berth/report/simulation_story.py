@@ -25,8 +25,11 @@ def print_story(out: Console, story: Story, policy: str, cluster: Cluster, notes
     out.print(Text(f"job {story.job}: {story.gpus} x {story.model}, policy {policy}", style="bold"))
     gpus = format_count(story.gpus, "GPU")
     out.print(f"  asks for {gpus} for {format_seconds(story.work_s)} at the nearest place")
-    jct, waited = format_seconds(story.jct_s), format_seconds(story.waited_s)
-    out.print(f"  finished {jct} after its submission; {waited} of that it waited")
+    if story.jct_s is None:
+        out.print("  never finishes: nothing more can happen, and it still waits")
+    else:
+        jct, waited = format_seconds(story.jct_s), format_seconds(story.waited_s)
+        out.print(f"  finished {jct} after its submission; {waited} of that it waited")
     if story.exposed_gpu_s >= 1.0:
         out.print(f"  the network cost it {format_seconds(story.exposed_gpu_s)} of GPU time")
     if story.lost_gpu_s >= 1.0:
@@ -46,8 +49,9 @@ def print_story(out: Console, story: Story, policy: str, cluster: Cluster, notes
 
 
 def _chapter(out: Console, one: Chapter) -> None:
-    if one.what == "waited":
-        _line(out, one.time_s, f"waits {format_seconds(one.seconds)}")
+    if one.what in ("waited", "never started"):
+        how_long = format_seconds(one.seconds) if one.what == "waited" else "for ever"
+        _line(out, one.time_s, f"waits {how_long}")
         for because in one.because:
             _below(out, f"{format_seconds(because.seconds)}: {because.reason.sentence}")
     elif one.what in ("started", "moved"):

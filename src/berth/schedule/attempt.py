@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 from berth.compile import inlined, kernel
+from berth.schedule.links import may_send
 from berth.schedule.place import fill, find, forget, offer_back
 from berth.schedule.policy import Hooks
 from berth.schedule.queue import add_running, drop_running, enqueue
@@ -32,11 +33,24 @@ def find_for(world: World, row: int, reach: int, open_: bool) -> tuple[int, int,
     Within a pass free devices only become fewer, so a demand that failed once fails again: that is
     remembered, apart for when held devices are in sight (`open_`) and when they are not.
     """
-    job = world.jobs[row]
+    job, state = world.jobs[row], world.state[0]
     failed = world.demands[job.demand].failed_open if open_ else world.demands[job.demand].failed
-    number = world.state[0].passes
-    if failed[job.kind + 1, reach] == number or job.gpus > world.state[0].free or over_quota(world, row):
+    number = state.passes
+    if failed[job.kind + 1, reach] == number or job.gpus > state.free or over_quota(world, row):
         return -1, -1, -1
+    kind, tier, group = nearest_place(world, row, reach)
+    if kind < 0:
+        for narrower in range(reach + 1):
+            failed[job.kind + 1, narrower] = number
+    elif tier > 0 and state.link_ratio < math.inf and not may_send(world, row, kind, tier, group):
+        return -1, -1, -1
+    return kind, tier, group
+
+
+@inlined
+def nearest_place(world: World, row: int, reach: int) -> tuple[int, int, int]:
+    """The same for a job of which nothing is remembered, whoever sends on the links."""
+    job = world.jobs[row]
     even = minds_shape(job, world.state[0].shape)
     best_kind, best_tier, best_group = -1, reach + 1, -1
     first, last = job.kind, job.kind + 1
@@ -46,20 +60,25 @@ def find_for(world: World, row: int, reach: int, open_: bool) -> tuple[int, int,
         tier, group = find(world, kind, job.gpus, job.floor, best_tier - 1, even)
         if tier >= 0:
             best_kind, best_tier, best_group = kind, tier, group
-    if best_kind < 0:
-        for narrower in range(reach + 1):
-            failed[job.kind + 1, narrower] = number
     return best_kind, best_tier, best_group
 
 
 @inlined
 def over_quota(world: World, row: int) -> bool:
-    """Whether the job would exceed what its virtual cluster may use."""
+    """Whether the job would exceed what its virtual cluster may use, or pass one of it that nobody may pass."""
     job = world.jobs[row]
     if job.quota < 0:
         return False
     quota = world.quotas[job.quota]
-    return quota.used + job.gpus > quota.allowed
+    return quota.used + job.gpus > quota.allowed or quota.closed == world.state[0].passes
+
+
+@inlined
+def charge(world: World, row: int, gpus: int) -> None:
+    """Books devices on a job's virtual cluster, if it has a quota."""
+    quota = world.jobs[row].quota
+    if quota >= 0:
+        world.quotas[quota].used += gpus
 
 
 @kernel
@@ -69,8 +88,7 @@ def begin(world: World, row: int, kind: int, tier: int, group: int, now: float, 
     job.waited += now - job.since
     seat(world, row, kind, tier, group, now, reason)
     world.demands[job.demand].waiting -= 1
-    if job.quota >= 0:
-        world.quotas[job.quota].used += job.gpus
+    charge(world, row, job.gpus)
     add_running(world, row)
     widen_bound(world, row)
     if job.first_start < 0:
@@ -154,8 +172,7 @@ def leave(world: World, row: int) -> None:
     forget(world, job.head)
     job.head = -1
     job.tier = -1
-    if job.quota >= 0:
-        world.quotas[job.quota].used -= job.gpus
+    charge(world, row, -job.gpus)
     drop_running(world, row)
 
 

@@ -47,7 +47,7 @@ def decide(world: World, hooks: Hooks, now: float) -> float:
     if state.move_up > 0:
         move_up(world, hooks, now)
     if state.preempt == BY_GAIN and state.first < state.last:
-        make_room(world, hooks, now)
+        wake = min(wake, make_room(world, hooks, now))
     release_hold(world)
     if state.learns:
         learn(world, hooks, now)

@@ -18,7 +18,7 @@ from berth.schedule.hold import by_end, kept_from, soonest
 from berth.schedule.place import fill, find, forget, offer_back, take
 from berth.schedule.policy import Hooks
 from berth.schedule.queue import close_gap
-from berth.schedule.reasons import MADE_ROOM, STEPPED_ASIDE
+from berth.schedule.reasons import MADE_ROOM, NEAREST, STEPPED_ASIDE
 from berth.schedule.shape import minds_shape, slow_by_shape, thinness_of
 from berth.schedule.view import MOVE, Array, World
 from berth.schedule.walk import smallest_demand
@@ -75,8 +75,9 @@ def room_by_moving(world: World, hooks: Hooks, row: int, rows: Array, now: float
             if group < 0:
                 break
             passed[group] = True
+            moves = world.groups[job.floor, group].free[kind] < job.gpus  # else room came by evictions
             if vacate(world, row, kind, group, worth, now):
-                begin(world, row, kind, job.floor, group, now, MADE_ROOM)
+                begin(world, row, kind, job.floor, group, now, MADE_ROOM if moves else NEAREST)
                 job.saves = when - now
                 return True
     return False

@@ -11,12 +11,12 @@ import math
 import numpy as np
 
 from berth.compile import kernel
-from berth.schedule.attempt import begin, find_for, tell_usual
+from berth.schedule.attempt import begin, find_for, over_quota, tell_usual
 from berth.schedule.hold import by_end, hold, soonest
 from berth.schedule.place import find
 from berth.schedule.policy import Hooks
 from berth.schedule.queue import close_gap
-from berth.schedule.reasons import CHEAPER_THAN_WAITING, HELD_FOR_IT, LOOKS_AHEAD
+from berth.schedule.reasons import CHEAPER_THAN_WAITING, HELD_FOR_IT, LOOKS_AHEAD, NEAREST
 from berth.schedule.shape import best_shape, minds_shape, slow_by_shape
 from berth.schedule.view import Array, World
 from berth.schedule.walk import bend, smallest_demand
@@ -60,7 +60,8 @@ def take_spread(world: World, hooks: Hooks, row: int, rows: Array, now: float) -
     tell_usual(world, row)
     if not hooks.spread(job, tier, when - now, now, world.my[0]):
         return False
-    begin(world, row, kind, tier, group, now, CHEAPER_THAN_WAITING)
+    farther = tier > job.floor or job.bent > 1.0
+    begin(world, row, kind, tier, group, now, CHEAPER_THAN_WAITING if farther else NEAREST)
     return True
 
 
@@ -94,7 +95,7 @@ def hold_for_longest(world: World, hooks: Hooks, now: float) -> None:
     longest, at = now - state.hold_after_s, -1
     for i in range(state.first, state.last):
         job = world.jobs[waiting[i]]
-        if job.since < longest:
+        if job.since < longest and not over_quota(world, waiting[i]):
             longest, at = job.since, i
     if at < 0:
         return

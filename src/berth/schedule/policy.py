@@ -105,11 +105,14 @@ class Rules:
     hold_after_s: float = math.inf  # the job that has waited longest, once over this, has a place held for it
     hold_share: float = math.inf  # ... if that comes free within such a share of its wait so far
     rekey_after_s: float = math.inf  # steady keys are asked again of a job that has waited so long
-    min_run_s: float = 0.0  # nobody is evicted sooner (by gain)
+    min_run_s: float = 0.0  # nobody is evicted before it has worked so long (by gain)
     budget_s: float = 0.0  # nor twice within this time
     margin: float = 1.2  # gain must exceed so many times the cost
     by_rank: bool = False  # victims of a gain are taken least deserving first, not cheapest first
     emptiest: bool = False  # a gang goes to the group with most free devices, not to the one with fewest
+    # a gang starts on free devices only where on each link that it would send over at most one other job sends,
+    # whose message is so many times larger (its own / the other's below this); inf: links may be shared by all
+    link_ratio: float = math.inf
     eviction_s: float | None = None  # what moving a job costs under this policy; None: as the run is set
     learns: bool = False  # `observe` is told how long jobs waited
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
-from berth.compile import kernel
+from berth.compile import inlined, kernel
 from berth.schedule.attempt import (
     begin,
     book,
@@ -21,7 +22,7 @@ from berth.schedule.attempt import (
 )
 from berth.schedule.hold import hide, kept_from, unhide
 from berth.schedule.lookahead import nearer
-from berth.schedule.place import claim_again, forget, offer_back
+from berth.schedule.place import claim_again, find, forget, offer_back
 from berth.schedule.policy import Hooks
 from berth.schedule.reasons import MADE_ROOM, MADE_WAY, MOVED_UP, NEAREST
 from berth.schedule.shape import best_shape, free_of, minds_shape, roundest_at, slow_by_shape, thinness_of
@@ -54,6 +55,8 @@ def move_up(world: World, hooks: Hooks, now: float) -> None:
         book(job)
         offer_back(world, job.head)
         forget(world, job.head)
+        # with its own devices in sight there may be a place nearer still, and filling would find it
+        tier, group = find(world, kind, job.gpus, job.floor, tier, minds_shape(job, state.shape))
         seat(world, row, kind, tier, group, now, MOVED_UP)
         job.saves = saves
         job.moves += 1
@@ -91,17 +94,20 @@ def round_off(world: World, hooks: Hooks, row: int, now: float) -> None:
 
 
 @kernel
-def make_room(world: World, hooks: Hooks, now: float) -> None:
-    """For the first few blocked jobs: evict, inside one group, those whom it costs least, if it pays."""
+def make_room(world: World, hooks: Hooks, now: float) -> float:
+    """For the first few blocked jobs: evict, inside one group, those whom it costs least, if it pays.
+
+    Returns when one of those who may not be moved yet may be, if it is worth it to look again then.
+    """
     state = world.state[0]
-    tried, i = 0, state.first
+    tried, i, wake = 0, state.first, math.inf
     while i < state.last and tried < _TRIED:
         row = world.waiting[i]
         job = world.jobs[row]
         here = job.slow[min(job.widest, job.floor + 1)]
         gain = hooks.gain(job, here, job.slow[job.floor], now, world.my[0])
         i += 1
-        if gain <= state.margin * restore_s(world, job.gpus):
+        if gain <= state.margin * restore_s(world, job.gpus) or over_quota(world, row):
             continue
         tried += 1
         mine = state.held == row  # what is held for this very job it may use
@@ -110,8 +116,45 @@ def make_room(world: World, hooks: Hooks, now: float) -> None:
         if take_left_over(world, i - 1, now) or take_room(world, hooks, i - 1, gain, now):
             i = state.first  # the victims wait now too: the queue is not what it was
             state.held = -1 if mine else state.held
-        elif mine:
+            continue
+        wake = min(wake, next_movable(world, hooks, row, gain, now))
+        if mine:
             hide(world)
+    return wake
+
+
+@kernel
+def next_movable(world: World, hooks: Hooks, row: int, gain: float, now: float) -> float:
+    """When the first of those whom it would pay to move for `row` may be moved; cost is taken as of now."""
+    state, job = world.state[0], world.jobs[row]
+    wake = math.inf
+    for i in range(state.running):
+        victim = world.jobs[world.running[i]]
+        rests = rests_until(world, victim)
+        if not now < rests < wake:
+            continue
+        touch(victim, now)
+        cost = hooks.cost(victim, job, now, world.my[0]) + restore_s(world, victim.gpus)
+        if gain > state.margin * cost and usable(world, job, victim):
+            wake = rests
+    return wake
+
+
+@inlined
+def rests_until(world: World, victim: Any) -> float:
+    """Nobody is moved before it has worked for a while, nor twice within a time.
+
+    Restoring is no work: counted as such, gangs could take each other's place for ever and get nothing done.
+    """
+    state = world.state[0]
+    rests = max(victim.started, victim.stall) + state.min_run_s
+    return max(rests, victim.evicted + state.budget_s) if victim.evictions > 0 else rests
+
+
+@inlined
+def usable(world: World, job: Any, victim: Any) -> bool:
+    """Whether a running job stands on devices of a type that another may use."""
+    return job.kind < 0 or world.hosts[world.places[victim.head].host].kind == job.kind
 
 
 @kernel
@@ -186,7 +229,7 @@ def candidates(world: World, hooks: Hooks, row: int, kind: int, now: float) -> t
     count = 0
     for i in range(state.running):
         victim = world.jobs[world.running[i]]
-        if now - victim.started < state.min_run_s or now - victim.evicted < state.budget_s:
+        if now < rests_until(world, victim):
             continue
         if victim.started == now or world.hosts[world.places[victim.head].host].kind != kind:
             continue

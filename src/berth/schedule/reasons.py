@@ -14,8 +14,9 @@ from typing import Any
 from berth.units import format_seconds
 
 _STOP = 1  # see policy.Blocked
+_WORTH_TELLING_S = 1.0
 NONE = 0
-NO_ROOM, TOO_SPREAD, OVER_QUOTA, BEHIND, HELD_FOR_OTHER, LOOKS_AHEAD = 1, 2, 3, 4, 5, 6
+NO_ROOM, TOO_SPREAD, OVER_QUOTA, BEHIND, HELD_FOR_OTHER, LOOKS_AHEAD, LINKS_BUSY = 1, 2, 3, 4, 5, 6, 7
 NEAREST, SPREAD, CHEAPER_THAN_WAITING, BACKFILLED = 10, 11, 12, 13
 MADE_ROOM, MOVED_UP, HELD_FOR_IT, STEPPED_ASIDE = 14, 15, 16, 17
 OUTRANKED, MADE_WAY, HOST_LOST = 20, 21, 22
@@ -28,6 +29,7 @@ CODES = {
     BEHIND: "behind",
     HELD_FOR_OTHER: "held-for-other",
     LOOKS_AHEAD: "looks-ahead",
+    LINKS_BUSY: "links-busy",
     NEAREST: "nearest",
     SPREAD: "spread",
     CHEAPER_THAN_WAITING: "cheaper-than-waiting",
@@ -53,12 +55,31 @@ def bring_up_to_date(world: Any, row: int) -> None:
     if job["noted"] == state["now"]:
         return
     free = world.groups["free"][-1, 0]
-    if (free[job["kind"]] if job["kind"] >= 0 else free.max()) < job["gpus"]:
+    if (quota := quota_of(world, row)) is not None and quota.used + int(job["gpus"]) > quota.allowed:
+        job["reason"] = OVER_QUOTA
+    elif (free[job["kind"]] if job["kind"] >= 0 else free.max()) < job["gpus"]:
         job["reason"] = NO_ROOM
     else:
         job["reason"] = BEHIND if state["blocked"] == _STOP else NONE
     job["holds_out"] = job["floor"]
     job["until"], job["saves"], job["noted"] = math.inf, 0.0, state["now"]
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaUse:
+    """What a job's virtual cluster holds, and what it may hold."""
+
+    used: int
+    allowed: int
+
+
+def quota_of(world: Any, row: int) -> QuotaUse | None:
+    """The quota that a job is charged to, as it stands; None: it has none."""
+    number = int(world.jobs[row]["quota"])
+    if number < 0:
+        return None
+    quota = world.quotas[number]
+    return QuotaUse(int(quota["used"]), int(quota["allowed"]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,32 +91,41 @@ class Reason:
     tier: str | None = None
     seconds_left: float | None = None
     saves_s: float | None = None
+    quota: QuotaUse | None = None
 
 
-def explain(job: Any, now: float, tiers: Sequence[str]) -> Reason:
-    """The reason that stands in a job's record, put into words."""
+def explain(job: Any, now: float, tiers: Sequence[str], quota: QuotaUse | None = None) -> Reason:
+    """The reason that stands in a job's record, put into words; `quota` is that of its virtual cluster."""
     code = int(job["reason"])
     holds_out, until, saves = int(job["holds_out"]), float(job["until"]), float(job["saves"])
     tier = tiers[holds_out] if 0 <= holds_out < len(tiers) else None
     left = until - now if now <= until < float("inf") else None
-    sentence = _sentence(code, int(job["gpus"]), tier, left, saves)
-    return Reason(CODES[code], sentence, tier, left, saves or None)
+    if code != OVER_QUOTA:
+        sentence = _sentence(code, int(job["gpus"]), tier, left, saves)
+        return Reason(CODES[code], sentence, tier, left, saves or None)
+    return Reason(CODES[code], _over_quota(int(job["gpus"]), quota), quota=quota)
+
+
+def _over_quota(gpus: int, quota: QuotaUse | None) -> str:
+    if quota is None:
+        return "its virtual cluster has used up its quota"
+    return f"its virtual cluster holds {quota.used} of its {quota.allowed} devices, and it asks for {gpus}"
 
 
 def _sentence(code: int, gpus: int, tier: str | None, left: float | None, saves: float) -> str:
     soon = f" for up to {format_seconds(left)} more" if left is not None else ""
-    gain = f"; that saves it {format_seconds(saves)}" if saves > 0 else ""
+    gain = f"; that saves it {format_seconds(saves)}" if saves >= _WORTH_TELLING_S else ""
     expected = format_seconds(left or 0.0)
     words = {
         NONE: "nothing has been decided yet",
-        NO_ROOM: f"fewer than {gpus} devices are free",
+        NO_ROOM: f"fewer than {gpus} devices are free" if gpus > 1 else "no device is free",
         TOO_SPREAD: f"enough devices are free, but not within one {tier}: it holds out for one{soon}{gain}",
-        OVER_QUOTA: "its virtual cluster has used up its quota",
         BEHIND: "the job ahead of it does not fit, and nobody may pass",
         HELD_FOR_OTHER: "the devices that would fit are held for a job that has waited longer",
         LOOKS_AHEAD: f"one {tier} should be free in {expected}, and waiting for it is cheaper{gain}",
+        LINKS_BUSY: f"on links of the free places within one {tier} others send too much already",
         NEAREST: f"it fits within one {tier}",
-        SPREAD: f"its time to hold out is over: it takes what one {tier} offers",
+        SPREAD: f"no nearer place is free, and it need not hold out for one: it takes one {tier}",
         CHEAPER_THAN_WAITING: f"running spread over one {tier} costs less than waiting for a nearer place",
         BACKFILLED: "it ends before the job ahead of it can start",
         MADE_ROOM: f"others made room for it within one {tier}: it gains more than that cost them{gain}",

@@ -7,7 +7,17 @@ import math
 import numpy as np
 
 from berth.compile import inlined, kernel
-from berth.schedule.attempt import begin, find_for, leave, note, requeue, set_keys, touch
+from berth.schedule.attempt import (
+    begin,
+    charge,
+    find_for,
+    leave,
+    note,
+    over_quota,
+    requeue,
+    set_keys,
+    touch,
+)
 from berth.schedule.place import claim_again, offer_back, still_free
 from berth.schedule.policy import Hooks
 from berth.schedule.queue import before, close_gap, sort_rows
@@ -50,6 +60,7 @@ def replan(world: World, hooks: Hooks, now: float) -> float:
             offered -= 1
             settled = offered
             offer_back(world, jobs[ranked[offered]].head)
+            charge(world, ranked[offered], -jobs[ranked[offered]].gpus)
             if state.free >= jobs[row].gpus:
                 state.passes += 1  # what failed before may fit now
                 kind, tier, group = find_for(world, row, reach, False)
@@ -121,8 +132,10 @@ def long_running(world: World, now: float) -> Array:
 @inlined
 def settle(world: World, row: int, losers: Array, lost: int) -> int:
     """A running job that offered its places takes them again, or is evicted; returns the number evicted."""
-    head = world.jobs[row].head
-    if still_free(world, head):
+    head, gpus = world.jobs[row].head, world.jobs[row].gpus
+    keeps = still_free(world, head) and not over_quota(world, row)
+    charge(world, row, gpus)
+    if keeps:
         claim_again(world, head)
         return lost
     leave(world, row)

@@ -59,7 +59,10 @@ JOB = np.dtype(
         ("compute", "f8"),  # share of an iteration at the nearest placement that is computation
         ("skew", "f8"),  # largest tensor / all parameters
         ("done", "f8"),  # seconds of work behind it
-        ("slow", "f8", (MAX_TIERS,)),  # iteration time at each tier / at the nearest, nobody else sending
+        # iteration time at each tier / at the nearest: on as few machines as hold it there, nobody else sending;
+        # on more machines, or beside others on its links, a job is slower than this says
+        ("slow", "f8", (MAX_TIERS,)),
+        ("message", "f8"),  # bytes it sends per iteration, all of it; 0: distance costs nothing
         ("timer", "f8", (MAX_TIERS,)),  # how long to hold out for each tier
         # what an uneven shape over several machines does to it: see shape.py
         ("shape_x", "f8", (3,)),
@@ -135,7 +138,8 @@ OFFER = np.dtype(  # what jobs of one demand have lately met at one tier
     align=True,
 )
 
-QUOTA = np.dtype([("used", "i8"), ("allowed", "i8")], align=True)
+# `closed`: the number of the pass in which a job found no room in it that nobody of it may pass
+QUOTA = np.dtype([("used", "i8"), ("allowed", "i8"), ("closed", "i8")], align=True)
 
 CONSTANTS = np.dtype([("value", "f8", (MAX_CONSTANTS,)), ("table", "f8", (TABLE,))], align=True)
 
@@ -191,6 +195,7 @@ STATE = np.dtype(  # one record: counters, and the rules of the policy that are 
         ("hold_share", "f8"),
         ("rekey_after_s", "f8"),
         ("next_rekey", "f8"),  # nobody who waits has waited so long before
+        ("link_ratio", "f8"),
     ],
     align=True,
 )

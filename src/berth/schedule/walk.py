@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from berth.compile import inlined, kernel
-from berth.schedule.attempt import begin, find_for, over_quota, restore_s, set_keys
+from berth.schedule.attempt import begin, find_for, nearest_place, over_quota, restore_s, set_keys
 from berth.schedule.hold import by_end, hide, hold, soonest, unhide
 from berth.schedule.policy import Hooks
 from berth.schedule.queue import close_gap, sort_rows
 from berth.schedule.reasons import (
     BACKFILLED,
+    BEHIND,
     HELD_FOR_OTHER,
+    LINKS_BUSY,
     NEAREST,
     NO_ROOM,
     OVER_QUOTA,
@@ -22,6 +26,7 @@ from berth.schedule.shape import best_shape, free_of, minds_shape, slow_by_shape
 from berth.schedule.view import World
 
 SKIP, STOP, BACKFILL = 0, 1, 2
+_BY_ORDER = 1  # see policy.Preempt
 _A_MOMENT_S = 1e-6
 
 
@@ -73,7 +78,7 @@ def wake_of(world: World, hooks: Hooks, row: int, now: float) -> float:
     """When the policy wants to be asked again about a job; a moment that is past says nothing."""
     wake = hooks.wake(world.jobs[row], now, world.my[0])
     if wake == now:  # a timer that runs out now but for rounding
-        return now + _A_MOMENT_S
+        return max(now + _A_MOMENT_S, np.nextafter(now, math.inf))
     return wake if wake > now else math.inf
 
 
@@ -118,11 +123,14 @@ def note_wait(world: World, row: int, reach: int, wake: float) -> None:
     wider = min(reach + 1, job.widest)
     job.saves = job.remaining * (job.slow[wider] - job.slow[reach])
     if over_quota(world, row):
-        job.reason = OVER_QUOTA
+        quota = world.quotas[job.quota]
+        job.reason = OVER_QUOTA if quota.used + job.gpus > quota.allowed else BEHIND
         return
     top, held = world.groups.shape[0] - 1, state.held >= 0 and state.hidden > 0
     if held and state.held != row and with_held(world, row, reach) >= job.gpus:
         job.reason = HELD_FOR_OTHER
+    elif state.link_ratio < math.inf and nearest_place(world, row, reach)[0] >= 0:
+        job.reason = LINKS_BUSY
     elif most_free(world, job.kind) >= job.gpus or (held and with_held(world, row, top) >= job.gpus):
         job.reason = TOO_SPREAD
     else:
@@ -171,9 +179,12 @@ def walk(world: World, hooks: Hooks, now: float, blocked: int) -> float:
         note_wait(world, row, reach, own)
         waiting[kept] = row
         kept += 1
-        if blocked == STOP:
+        # who waits for its own virtual cluster blocks nobody else; by order it may yet take the place of another
+        if blocked != SKIP and state.preempt != _BY_ORDER and over_quota(world, row):
+            world.quotas[world.jobs[row].quota].closed = state.passes
+        elif blocked == STOP:
             break
-        if blocked == BACKFILL and state.held < 0:
+        elif blocked == BACKFILL and state.held < 0:
             reserve(world, row, reach, now)
     close_gap(world, kept, i)
     return wake

@@ -60,7 +60,7 @@ def new_world(
     places = np.zeros(2 * devices + 2, PLACE)
     places["spare"] = np.arange(len(places))
     quota_rows = np.zeros(max(1, len(quotas)), QUOTA)
-    quota_rows["allowed"][: len(quotas)] = quotas
+    quota_rows["allowed"][: len(quotas)], quota_rows["closed"] = quotas, -1
     state = _state(policy, devices, len(places), eviction_s, eviction_large_s)
     state["kinds"] = len(cluster.device_types)
     return World(
@@ -121,7 +121,7 @@ def _state(policy: Policy, devices: int, places: int, eviction_s: float, evictio
         "learns",
     ):
         state[name] = getattr(rules, name)
-    for name in ("by_rank", "emptiest"):
+    for name in ("by_rank", "emptiest", "link_ratio"):
         state[name] = getattr(rules, name)
     state["keys_hold"], state["running_wake"] = rules.keys_hold, np.inf
     own = rules.eviction_s

@@ -4,8 +4,9 @@
     assert not report.violations
 
 What must always hold: no device is held twice; a gang starts whole, of one type; at most one attempt of a job
-lives; every job that can run finishes once; machines that are down get nothing; the tiers and the reasons
-stated are true; device-seconds, waits and work add up.
+lives; every job that can run finishes once, or is named among those that never can; machines that are down get
+nothing, and a virtual cluster no more than its quota; the tiers and the reasons stated are true;
+device-seconds, waits and work add up.
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ from typing import Any
 import polars as pl
 
 from berth.cluster.model import Cluster
+from berth.schedule.policy import Blocked
 from berth.schedule.view import REFUSED, Array
 from berth.simulate.events import event_frame
 from berth.simulate.jobs import Jobs
-from berth.simulate.recount import Attempt, Recount, Story, Violation
+from berth.simulate.recount import Attempt, Ending, Recount, Story, Violation
 from berth.simulate.run import Run, Setting
 from berth.workload.profiles import load_profile
 from berth.workload.trace import Trace
@@ -51,16 +53,28 @@ def audit(run: Run) -> AuditReport:
         eviction_s=float(state["eviction_s"]),
         eviction_large_s=float(state["eviction_large_s"]),
     )
-    violations = check(log, run.cluster, run.trace, setting, run.jobs)
+    ending = Ending(frozenset(run.unfinished), run.standstill, strict=bool(state["blocked"] == Blocked.STOP))
+    farther = bool(state["farther"])
+    violations = check(log, run.cluster, run.trace, setting, run.jobs, ending, farther=farther)
     return AuditReport(tuple(violations), len(log), len(run.trace))
 
 
 def check(
-    log: pl.DataFrame, cluster: Cluster, trace: Trace, setting: Setting, books: Jobs | None = None
+    log: pl.DataFrame,
+    cluster: Cluster,
+    trace: Trace,
+    setting: Setting,
+    books: Jobs | None = None,
+    ending: Ending | None = None,
+    *,
+    farther: bool = False,
 ) -> list[Violation]:
-    """The violations in a log; with `books`, also where these say something else than the log."""
-    recount = Recount(cluster, trace)
-    recount.play(log)
+    """The violations in a log; with `books`, also where these say something else than the log.
+
+    `farther`: who steps aside may come to stand farther apart.
+    """
+    recount = Recount(cluster, trace, setting.quotas, farther)
+    recount.play(log, ending)
     if books is not None and not recount.violations:  # a log that is wrong in itself proves no book wrong
         for row, (job, story) in enumerate(recount.stories.items()):
             reader = _Reader(job, story, books.records[row], recount.violations)
@@ -95,6 +109,8 @@ class _Reader:
         if story.floor is None:
             self._same("lost", "refused", float(record["state"] == REFUSED), 1.0)
             return
+        if story.runs:  # cut off at a standstill: its books are open
+            return
         attempts = story.attempts
         counts = [attempt.ended_by for attempt in attempts]
         self._same("attempts", "evictions", float(record["evictions"]), float(counts.count("evicted")))
@@ -102,7 +118,7 @@ class _Reader:
         self._same("device-seconds", "attained", record["attained"], sum(map(_span, attempts)) * story.gpus)
         self._same("waits", "waited", record["waited"], story.waited_s)
         self._same("waits", "first start", record["first_start"], attempts[0].start_s if attempts else -1.0)
-        self._same("waits", "end", record["end"], story.finished_s)
+        self._same("waits", "end", record["end"], max(0.0, story.finished_s))
         for tier, attained in enumerate(record["at_tier"]):
             spans = sum(_span(attempt) for attempt in attempts if attempt.tier == tier)
             self._same("device-seconds", f"at level {tier}", attained, spans * story.gpus)

@@ -21,6 +21,7 @@ from berth.errors import InputError
 from berth.schedule.policy import Policy
 from berth.schedule.view import DONE
 from berth.simulate.metrics import Summary, summarise
+from berth.simulate.outcome import require_finished
 from berth.simulate.run import Run, Setting, simulate
 from berth.simulate.source import Source
 from berth.workload.trace import Trace
@@ -98,7 +99,7 @@ def compare(
         varied = replace(setting, seed=setting.seed + number)
         row = []
         for name, policy in policies.items():
-            row.append(simulate(trace, cluster, policy, varied, name=name))
+            row.append(require_finished(simulate(trace, cluster, policy, varied, name=name)))
             if progress is not None:
                 progress(len(runs) * len(policies) + len(row), rounds * len(policies))
         runs.append(row)

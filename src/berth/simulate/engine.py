@@ -36,7 +36,7 @@ from berth.simulate.view import (
 )
 
 OVER, MORE, LOG_FULL = 0, 1, 2
-_MOMENTS = 1_000_000  # after so many moments the caller is asked whether to go on, events or not
+_MOMENTS = 10_000  # after so many moments the caller is asked whether to go on, events or not
 
 
 @entry
@@ -53,6 +53,7 @@ def advance(world_: World, hooks: Hooks, course_: Course, net_: Net, events: int
             return OVER
         if clock.logging and not has_room(world, course, now):
             return LOG_FULL
+        clock.moments += 1
         pass_time(world, course, now)
         finish(world, course, net, now)
         break_and_mend(world, hooks, course, net, now)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -18,6 +19,7 @@ from berth.network.spread import realise, spreads
 from berth.network.traffic import Traffic
 from berth.schedule.view import MAX_TIERS, REFUSED, Array
 from berth.schedule.world import new_jobs
+from berth.simulate.quotas import charge_jobs
 from berth.simulate.view import OFF, SHARED, TRAFFIC
 from berth.workload.mix import Mix, uniform_of_index
 from berth.workload.profiles import load_profile
@@ -33,6 +35,7 @@ class Jobs:
     models: NDArray[np.object_]
     modelled: int  # jobs whose model was drawn from the mix
     too_large: tuple[str, ...]  # ids of jobs that the cluster can never hold
+    over_quota: tuple[str, ...] = ()  # ids of jobs larger than the quota of their virtual cluster
 
 
 def read_jobs(
@@ -44,6 +47,7 @@ def read_jobs(
     *,
     seed: int = 0,
     doubt: float = 0.0,
+    quotas: Mapping[str, int] | None = None,
 ) -> Jobs:
     """The records of a trace's jobs on a cluster. `doubt` 0.5: remaining times are known to +-50 % only."""
     records = new_jobs(len(trace.submit_s))
@@ -56,9 +60,10 @@ def read_jobs(
     if trace.frame["priority"].null_count() < len(records):
         records["priority"] = trace.frame["priority"].fill_null(0).to_numpy()
     too_large = _floors(records, cluster, trace)
+    over_quota = charge_jobs(records, trace, quotas or {})
     models, drawn = _models(trace, mix, seed)
     traffic = _traffic(records, models, cluster, fabric, network)
-    return Jobs(records, traffic, models, drawn, too_large)
+    return Jobs(records, traffic, models, drawn, too_large, over_quota)
 
 
 def _floors(records: Array, cluster: Cluster, trace: Trace) -> tuple[str, ...]:
@@ -104,7 +109,7 @@ def _traffic(
     rows = np.array([numbers[key] for key in keys])
     records["traffic"] = rows * kinds
     table = np.zeros(len(numbers) * kinds, TRAFFIC)
-    compute, skew = np.ones(len(numbers)), np.zeros(len(numbers))
+    compute, skew, message = np.ones(len(numbers)), np.zeros(len(numbers)), np.zeros(len(numbers))
     slow = np.ones((len(numbers), MAX_TIERS))
     shape_x, shape_s = np.zeros((len(numbers), 3)), np.ones((len(numbers), 3))
     for (model, gpus), number in numbers.items():
@@ -118,12 +123,19 @@ def _traffic(
             if kind == 0:
                 reference_s = near_s
                 compute[number], slow[number] = traffic.compute_s / near_s, slow_by_tier
+                message[number] = _message_bytes(traffic, gpus) if network != OFF else 0.0
                 if network != OFF:
                     shape_x[number], shape_s[number] = _by_shape(traffic, gpus, cluster, fabric, network)
             _write(table[number * kinds + kind], traffic, reference_s)
     records["compute"], records["skew"], records["slow"] = compute[rows], skew[rows], slow[rows]
     records["shape_x"], records["shape_s"] = shape_x[rows], shape_s[rows]
+    records["message"] = message[rows]
     return table
+
+
+def _message_bytes(traffic: Traffic, gpus: int) -> float:
+    """All that a gang exchanges in one iteration."""
+    return traffic.all_reduce_bytes + traffic.all_to_all_bytes + traffic.server_bytes if gpus > 1 else 0.0
 
 
 def _by_tier(

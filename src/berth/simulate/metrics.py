@@ -34,11 +34,12 @@ class Summary:
     tier_share: dict[str, float]  # of the device-seconds of jobs with more than one GPU
     cost_usd: float | None  # of the whole cluster until the last job is over
     never_schedulable: int
+    unfinished: tuple[str, ...]  # ids of jobs that could run and never finish; counted in no figure
     cpu_s: float
 
     def as_json(self) -> dict[str, Any]:
         """Plain data."""
-        return asdict(self)
+        return {**asdict(self), "unfinished": list(self.unfinished)}
 
 
 def summarise(run: Run) -> Summary:
@@ -69,7 +70,8 @@ def summarise(run: Run) -> Summary:
         lost_gpu_s=float(done["lost"].sum()),
         tier_share=_tier_share(run),
         cost_usd=None if price is None else price * makespan / 3600,
-        never_schedulable=len(run.jobs.too_large),
+        never_schedulable=len(run.jobs.too_large) + len(run.jobs.over_quota),
+        unfinished=run.unfinished,
         cpu_s=run.cpu_s,
     )
 

@@ -7,7 +7,7 @@ in plain Python. What does not add up is noted as a violation, and the counting 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -61,10 +61,22 @@ class Story:
     runs: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a run says that it ended: without these jobs, and why."""
+
+    unfinished: frozenset[str] = frozenset()
+    standstill: bool = False  # it was stopped while jobs took each other's place
+    strict: bool = False  # nobody passes the first who waits
+
+
 class Recount:
     """Plays a log event by event; `violations` and `stories` are what it leaves."""
 
-    def __init__(self, cluster: Cluster, trace: Trace) -> None:
+    def __init__(
+        self, cluster: Cluster, trace: Trace, quotas: Mapping[str, int] | None = None, farther: bool = False
+    ) -> None:
+        self._farther = farther
         self.cluster = cluster
         self.violations: list[Violation] = []
         self._tiers = {tier.name: level for level, tier in enumerate(cluster.tiers)}
@@ -75,10 +87,13 @@ class Recount:
             for kind, count in machine.devices
         }
         floors = {gpus: self._floor(gpus) for gpus in set(trace.num_gpu.tolist())}
+        self._quotas = dict(quotas or {})
+        self._vc = dict(zip(trace.job_ids, trace.frame["vc"].to_list(), strict=True)) if quotas else {}
         self.stories = {
-            job: Story(gpus, floors[gpus])
+            job: Story(gpus, floors[gpus] if gpus <= self._allowed(job, gpus) else None)
             for job, gpus in zip(trace.job_ids, trace.num_gpu.tolist(), strict=True)
         }
+        self._charged: Counter[str] = Counter()  # devices held by virtual cluster
         self._submitted = dict(zip(trace.job_ids, trace.submit_s.tolist(), strict=True))
         self._used: Counter[tuple[str, str]] = Counter()
         self._failed: Counter[str] = Counter()
@@ -86,9 +101,11 @@ class Recount:
         self._now = 0.0
         self._reasons: Counter[str] = Counter()  # of this moment
         self._losers: list[tuple[str, set[str]]] = []  # jobs that lost a host at this moment, and their hosts
+        self._vacated: set[str] = set()  # machines that others left at this moment to make room
+        self._roomed: list[tuple[str, set[str]]] = []  # jobs that had room made, and where
         self._failing: set[str] = set()
 
-    def play(self, log: pl.DataFrame) -> None:
+    def play(self, log: pl.DataFrame, ending: Ending | None = None) -> None:
         """Counts the whole log and then what it leaves open."""
         handlers: dict[str, Callable[[dict[str, Any]], None]] = {
             "arrived": self._arrived,
@@ -105,10 +122,37 @@ class Recount:
             self._moment(event["time_s"])
             handlers[event["event"]](event)
         self._close_moment()
-        for job, story in self.stories.items():
-            if story.floor is not None and story.finished_s < 0:
-                state = "runs" if story.runs else "waits" if story.arrived_s >= 0 else "has not arrived"
+        self._check_ending(ending or Ending())
+
+    def _check_ending(self, ending: Ending) -> None:
+        """Who is not finished must be named, and must have had no chance: nothing runs, and it does not fit."""
+        left = {job: story for job, story in self.stories.items() if _is_left(story)}
+        for job, story in left.items():
+            state = "runs" if story.runs else "waits" if story.arrived_s >= 0 else "has not arrived"
+            if job not in ending.unfinished or (state != "waits" and not ending.standstill):
                 self._wrong(job, "lost", f"it {state} when the log ends")
+        for job in ending.unfinished - left.keys():
+            self._wrong(job, "lost", "it is said never to finish, and the log says otherwise")
+        fitting = [job for job in left if not ending.standstill and self._has_room(job)]
+        if ending.strict and len(fitting) < len(left):
+            return
+        for job in fitting:
+            self._wrong(job, "lost", "it waits when the log ends, though it has room")
+
+    def _has_room(self, job: str) -> bool:
+        """Whether machines that are up have enough free devices for a job within its nearest tier."""
+        story, free = self.stories[job], Counter[tuple[int, str]]()
+        for (name, device), size in self._size.items():
+            if not self._failed[name] and not self._drained[name]:
+                group = int(self.cluster.groups[story.floor or 0][self._machines[name]])
+                free[group, device] += size - self._used[name, device]
+        charged = self._charged[self._vc[job]] if job in self._vc else 0
+        within = charged + story.gpus <= self._allowed(job, charged + story.gpus)
+        return within and max(free.values(), default=0) >= story.gpus
+
+    def _allowed(self, job: str, unless: int) -> int:
+        """The quota of a job's virtual cluster, or so many if it has none."""
+        return self._quotas.get(self._vc.get(job) or "", unless)
 
     def _wrong(self, who: str, rule: str, what: str) -> None:
         self.violations.append(Violation(self._now, who, rule, what))
@@ -131,21 +175,31 @@ class Recount:
             state = "runs" if story.runs else "is over" if story.finished_s >= 0 else "has not arrived"
             self._wrong(event["job"], "attempts", f"it starts while it {state}")
         story.waited_s += event["time_s"] - story.waits_since_s
-        self._check_start_reason(event, story)
         self._sit(event, story)
+        self._check_start_reason(event, story)
+        if event["reason"] == "made-room":
+            self._roomed.append((event["job"], set(story.attempts[-1].places)))
 
     def _moved(self, event: dict[str, Any]) -> None:
         story = self._story(event)
         if not story.runs:
             self._wrong(event["job"], "attempts", "it is moved while it does not run")
             return
-        before = story.attempts[-1].tier
+        before = story.attempts[-1]
+        if event["reason"] == "stepped-aside":
+            self._vacated |= set(story.attempts[-1].places)
         self._stand_up(event, story)
         self._sit(event, story)
         self._reasons[event["reason"]] += 1
-        farthest = {"moved-up": before - 1, "stepped-aside": before}.get(event["reason"], -1)
-        if story.attempts[-1].tier > farthest:
-            self._wrong(event["job"], "reason", f"{event['reason']}, but its new place is no nearer")
+        if not self._may_move(event["reason"], before, story.attempts[-1]):
+            self._wrong(event["job"], "reason", f"{event['reason']}, but its new place is no better")
+
+    def _may_move(self, reason: str, before: Attempt, after: Attempt) -> bool:
+        """Who moves up stands nearer, or less thinly as near; who steps aside no farther, unless the policy lets it."""
+        if reason == "stepped-aside":
+            return self._farther or after.tier <= before.tier
+        rounder = after.tier == before.tier and _thinness(after) < _thinness(before)
+        return reason == "moved-up" and (after.tier < before.tier or rounder)
 
     def _evicted(self, event: dict[str, Any]) -> None:
         story = self._story(event)
@@ -157,6 +211,8 @@ class Recount:
         self._reasons[event["reason"]] += 1
         if event["reason"] not in _LOST_ITS_PLACE:
             self._wrong(event["job"], "reason", f"{event['reason']} is no reason to lose a place")
+        if event["reason"] == "made-way":
+            self._vacated |= set(story.attempts[-1].places)
         if event["reason"] == "host-lost":
             self._losers.append((event["job"], set(story.attempts[-1].places)))
 
@@ -195,6 +251,7 @@ class Recount:
         tier = self._tier_of(places)
         if self._tiers.get(event["tier"]) != tier:
             self._wrong(job, "tier", f"its places are at level {tier}, the log says {event['tier']}")
+        self._charge(job, story.gpus)
         story.attempts.append(Attempt(event["time_s"], tier, device, places))
         story.runs = True
 
@@ -203,7 +260,18 @@ class Recount:
         attempt.end_s, attempt.ended_by, attempt.reason = event["time_s"], event["event"], event["reason"]
         for machine, count in attempt.places.items():
             self._used[machine, attempt.device] -= count
+        self._charge(event["job"], -story.gpus)
         story.runs = False
+
+    def _charge(self, job: str, gpus: int) -> None:
+        """A virtual cluster never holds more than its quota."""
+        name = self._vc.get(job)
+        if name not in self._quotas:
+            return
+        self._charged[name] += gpus
+        if gpus > 0 and self._charged[name] > self._quotas[name]:
+            held = f"{name} holds {self._charged[name]} devices of {self._quotas[name]}"
+            self._wrong(job, "quota", held)
 
     def _parse(self, texts: list[str]) -> dict[str, int]:
         places: Counter[str] = Counter()
@@ -260,6 +328,9 @@ class Recount:
         reasons = self._reasons
         if bool(reasons["made-room"]) != bool(reasons["made-way"] + reasons["stepped-aside"]):
             self._wrong("log", "reason", "somebody made way and nobody had room made for it, or the reverse")
+        for job, machines in self._roomed:
+            if not machines & self._vacated:
+                self._wrong(job, "reason", "room was made for it, and it stands where nobody made any")
         if reasons["outranked"] and not reasons["start"]:
             self._wrong("log", "reason", "somebody was outranked, and nobody took the place")
         for job, hosts in self._losers:
@@ -267,6 +338,8 @@ class Recount:
                 self._wrong(job, "reason", "it lost a host, and none of its hosts failed")
         self._reasons.clear()
         self._losers.clear()
+        self._vacated.clear()
+        self._roomed.clear()
         self._failing.clear()
 
     def _check_start_reason(self, event: dict[str, Any], story: Story) -> None:
@@ -274,9 +347,27 @@ class Recount:
         self._reasons[reason] += 1
         self._reasons["start"] += 1
         floor = -1 if story.floor is None else story.floor
-        if (reason in _NEAREST and tier != floor) or (reason in _FARTHER and tier <= floor):
+        farther = tier > floor or (reason == "cheaper-than-waiting" and self._thinner(story.attempts[-1]))
+        if (reason in _NEAREST and tier != floor) or (reason in _FARTHER and not farther):
             self._wrong(
                 event["job"], "reason", f"{reason}, but it runs at level {tier}, the nearest is {floor}"
             )
         elif reason not in (*_NEAREST, *_FARTHER, "backfilled"):
             self._wrong(event["job"], "reason", f"{reason} is no reason to start")
+
+    def _thinner(self, attempt: Attempt) -> bool:
+        """Whether a gang stands more thinly than it would on as few empty machines as can be."""
+        largest = max(size for (_, device), size in self._size.items() if device == attempt.device)
+        gpus = sum(attempt.places.values())
+        machines = -(-gpus // largest)
+        return _thinness(attempt) > (machines - 1) / (machines * (gpus // machines))
+
+
+def _is_left(story: Story) -> bool:
+    return story.floor is not None and story.finished_s < 0
+
+
+def _thinness(attempt: Attempt) -> float:
+    """What an all-reduce over these machines suffers from: how many they are, how few devices the smallest has."""
+    parts = attempt.places.values()
+    return (len(parts) - 1) / (len(parts) * min(parts))

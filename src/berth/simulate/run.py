@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
 
 from berth.cluster.model import Cluster
-from berth.errors import InputError
 from berth.network.fabric import Fabric
 from berth.network.sharing import LinkShares
 from berth.schedule.hooks import hooks
 from berth.schedule.policy import Policy
-from berth.schedule.view import REFUSED, Array, World
+from berth.schedule.view import DONE, REFUSED, Array, World
 from berth.schedule.world import new_world
 from berth.simulate.blame import heard
 from berth.simulate.engine import LOG_FULL, OVER, advance
 from berth.simulate.faults import check_faults
 from berth.simulate.jobs import Jobs, read_jobs
+from berth.simulate.standstill import Standstill
 from berth.simulate.view import CLOCK, FAULT, FLOW, LOG, LOG_PLACE, OFF, SHARED, STATIC, Course, Net
 from berth.workload.mix import Mix, load_mix
 from berth.workload.trace import Trace
@@ -42,6 +42,7 @@ class Setting:
     mix: Mix = field(default_factory=lambda: load_mix("balanced"))
     seed: int = 0
     faults: Array = field(default_factory=lambda: np.zeros(0, FAULT))
+    quotas: Mapping[str, int] = field(default_factory=dict)  # devices by virtual cluster
     log: bool = False
 
 
@@ -59,12 +60,18 @@ class Run:
     log: Array
     log_places: Array
     cpu_s: float
-    start_s: float = 0.0
+    standstill: bool = False  # it was stopped, since nothing got done any more
 
     @property
     def records(self) -> Array:
         """The jobs' records."""
         return self.world.jobs
+
+    @property
+    def unfinished(self) -> tuple[str, ...]:
+        """Ids of the jobs that fit the cluster and never finish."""
+        left = (self.records["state"] != DONE) & (self.records["state"] != REFUSED)
+        return tuple(str(self.trace.job_ids[row]) for row in np.flatnonzero(left))
 
 
 def simulate(
@@ -78,6 +85,8 @@ def simulate(
     watch: Callable[[World, Array], int] | None = None,
 ) -> Run:
     """Plays the trace to its end. `progress` is told how many of how many jobs are over.
+
+    The end is when nothing can happen any more, or nothing gets done any more: see `Run.unfinished`.
 
     `watch` is shown the world and the clock, and says after how many events it wants to see them again.
     """
@@ -106,6 +115,7 @@ def _play(
         setting.mix,
         seed=setting.seed,
         doubt=setting.doubt,
+        quotas=setting.quotas,
     )
     world = new_world(
         cluster,
@@ -113,6 +123,7 @@ def _play(
         jobs.records,
         eviction_s=setting.eviction_s,
         eviction_large_s=setting.eviction_large_s,
+        quotas=tuple(setting.quotas.values()),
     )
     course = _course(cluster, jobs, setting)
     edges = cluster.devices * max(1, len(cluster.tiers))
@@ -122,8 +133,10 @@ def _play(
     places: list[Array] = []
     started = time.process_time()
     events = _CHUNK if watch is None else watch(world, course.clock)
-    while (outcome := advance(world, functions, course, net, events)) != OVER:
+    standstill, stands = Standstill(), False
+    while not stands and (outcome := advance(world, functions, course, net, events)) != OVER:
         raise_errors()
+        stands = standstill.reached(world, course.clock, len(setting.faults))
         if outcome == LOG_FULL:
             course = _empty_log(course, logged, places)
         if progress is not None:
@@ -132,12 +145,6 @@ def _play(
             events = watch(world, course.clock)
     raise_errors()
     _empty_log(course, logged, places)
-    stranded = int((world.jobs["state"] != REFUSED).sum()) - int((world.jobs["end"] > 0).sum())
-    if stranded:
-        raise InputError(
-            f"{stranded} jobs can never start under this policy",
-            hint="a machine stays down, or a quota is smaller than a job",
-        )
     return Run(
         policy=name or type(policy).__name__.lower(),
         trace=trace,
@@ -149,6 +156,7 @@ def _play(
         log=np.concatenate(logged) if logged else np.zeros(0, LOG),
         log_places=np.concatenate(places) if places else np.zeros(0, LOG_PLACE),
         cpu_s=time.process_time() - started,
+        standstill=stands,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -41,21 +42,24 @@ class Source:
         """The trace; `shift` moves the seed of a generated one."""
         if not self.generated:
             return _read(self.text)
-        return replace(generate(self._spec(cluster, shift)), source=self.text)
+        made = made_up(cluster, _parse(self.text.removeprefix(PREFIX)), shift)
+        return replace(made, source=self.text)
 
-    def _spec(self, cluster: Cluster, shift: int) -> GenerateSpec:
-        given = _DEFAULTS | _parse(self.text.removeprefix(PREFIX))
-        gpus = gpus_of(cluster)
-        return GenerateSpec(
-            jobs=_whole("jobs", given),
-            load=_number("load", given),
-            gpus=gpus,
-            sizes=load_sizes(given["sizes"]),
-            durations=load_durations(given["durations"]),
-            arrivals=load_arrivals(given["arrivals"], 0.0),
-            mix=None if given["mix"] == "none" else load_mix(given["mix"]),
-            seed=_whole("seed", given) + shift,
-        )
+
+def made_up(cluster: Cluster, options: Mapping[str, str], shift: int = 0) -> Trace:
+    """A trace generated for a cluster, from the options that `generate:` takes."""
+    given = _DEFAULTS | dict(options)
+    spec = GenerateSpec(
+        jobs=_whole("jobs", given),
+        load=_number("load", given),
+        gpus=gpus_of(cluster),
+        sizes=load_sizes(given["sizes"]),
+        durations=load_durations(given["durations"]),
+        arrivals=load_arrivals(given["arrivals"], 0.0),
+        mix=None if given["mix"] == "none" else load_mix(given["mix"]),
+        seed=_whole("seed", given) + shift,
+    )
+    return generate(spec)
 
 
 def gpus_of(cluster: Cluster) -> int:

@@ -6,6 +6,7 @@ played twice: the second time it is stopped after every event of the job's waits
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,9 +20,10 @@ from berth.network.fabric import Fabric
 from berth.network.placement import Placement
 from berth.schedule import reasons
 from berth.schedule.policy import Policy
-from berth.schedule.reasons import Reason, explain
-from berth.schedule.view import WAITING, Array, World
+from berth.schedule.reasons import QuotaUse, Reason, explain
+from berth.schedule.view import DONE, WAITING, Array, World
 from berth.simulate.jobs import iteration_s
+from berth.simulate.outcome import unfinished_note
 from berth.simulate.run import NETWORKS, Run, Setting, simulate
 from berth.simulate.timeline import Attempts, attempts, machines_of, rack_level
 from berth.simulate.view import ARRIVED, EVICTED, FINISHED, MOVED, OFF, STARTED
@@ -78,7 +80,7 @@ class Story:
     chapters: tuple[Chapter, ...]
     found: tuple[Rack, ...]  # when it first started
     waited_s: float
-    jct_s: float
+    jct_s: float | None  # None: it never finishes
     lost_gpu_s: float
     exposed_gpu_s: float
 
@@ -87,11 +89,7 @@ def tell(trace: Trace, cluster: Cluster, policy: Policy, setting: Setting, job: 
     """The story of the job called `job`, or of the n-th as `#n`, counted from 0 by submission."""
     row = _row(trace, job)
     run = simulate(trace, cluster, policy, setting, name=name)
-    if str(trace.job_ids[row]) in run.jobs.too_large:
-        raise InputError(
-            f"job {trace.job_ids[row]} asks for {trace.num_gpu[row]} GPUs of one kind: it can never start",
-            hint=f"{cluster.name} has {cluster.devices:,} devices",
-        )
+    _check_told(run, row)
     watch = _Watch(row, _waits(run, row), _event_times(run))
     simulate(trace, cluster, policy, setting, name=name, watch=watch)
     tried = attempts(run)
@@ -103,12 +101,32 @@ def tell(trace: Trace, cluster: Cluster, policy: Policy, setting: Setting, job: 
         submit_s=float(record["arrival"]),
         work_s=float(record["work"]),
         chapters=tuple(_chapters(run, tried, trace, row, watch)),
-        found=racks_at(run, tried, float(record["first_start"])),
+        found=racks_at(run, tried, _first_start_s(run, row)),
         waited_s=float(record["waited"]),
-        jct_s=float(record["end"] - record["arrival"]),
+        jct_s=float(record["end"] - record["arrival"]) if record["state"] == DONE else None,
         lost_gpu_s=float(record["lost"]),
         exposed_gpu_s=float(record["exposed"]),
     )
+
+
+def _first_start_s(run: Run, row: int) -> float:
+    """When the job first started; the end of the run if it never did."""
+    first = float(run.records[row]["first_start"])
+    return first if first >= 0 else float(run.clock[0]["now"])
+
+
+def _check_told(run: Run, row: int) -> None:
+    """Refuses to tell of jobs to whom nothing happens, or the same for ever."""
+    job, gpus = str(run.trace.job_ids[row]), int(run.trace.num_gpu[row])
+    if job in run.jobs.too_large:
+        raise InputError(
+            f"job {job} asks for {gpus} GPUs of one kind: it can never start",
+            hint=f"{run.cluster.name} has {run.cluster.devices:,} devices",
+        )
+    if job in run.jobs.over_quota:
+        raise InputError(f"job {job} asks for {gpus} GPUs, more than its virtual cluster may hold")
+    if run.standstill and job in run.unfinished:
+        raise InputError(unfinished_note(run) or "")
 
 
 def _row(trace: Trace, job: str) -> int:
@@ -128,7 +146,8 @@ def _waits(run: Run, row: int) -> list[tuple[float, float]]:
     log = run.log[run.log["job"] == row]
     begin = [float(entry["time"]) for entry in log if entry["what"] in (ARRIVED, EVICTED)]
     end = [float(entry["time"]) for entry in log if entry["what"] == STARTED]
-    return list(zip(begin, end, strict=True))
+    never = [math.inf] * (len(begin) - len(end))  # of a job that waits when all is over
+    return list(zip(begin, [*end, *never], strict=True))
 
 
 def _event_times(run: Run) -> NDArray[np.float64]:
@@ -145,7 +164,7 @@ class _Watch:
     row: int
     waits: Sequence[tuple[float, float]]
     events: NDArray[np.float64]
-    looks: list[tuple[float, Array]] = field(default_factory=list)
+    looks: list[tuple[float, Array, QuotaUse | None]] = field(default_factory=list)
 
     def __call__(self, world: World, clock: Array) -> int:
         now, job = float(clock[0]["now"]), world.jobs[self.row]
@@ -156,22 +175,28 @@ class _Watch:
                 return max(1, before - done) if before > done else 1
             if now < end:
                 if job["state"] == WAITING:
-                    self.looks.append((now, true_reason(world, self.row)))
+                    quota = reasons.quota_of(world, self.row)
+                    self.looks.append((now, true_reason(world, self.row), quota))
                 inside = np.searchsorted(self.events, end) - np.searchsorted(self.events, begin)
                 return max(1, int(inside) // _LOOKS)
         return 1 << 40
 
-    def because(self, begin: float, end: float, tiers: Sequence[str]) -> tuple[Because, ...]:
-        """The reasons that held within a wait, longest first, each as it stood when it first came up."""
-        looks = [(time, record) for time, record in self.looks if begin <= time < end]
+    def because(
+        self, begin: float, end: float, tiers: Sequence[str], last: float | None = None
+    ) -> tuple[Because, ...]:
+        """The reasons that held within a wait, longest first, each as it stood when it first came up.
+
+        Of a wait without end, those up to `last`.
+        """
+        looks = [look for look in self.looks if begin <= look[0] < end]
         total: dict[int, float] = {}
         first: dict[int, Reason] = {}
-        stops = [time for time, _ in looks[1:]] + [end]
-        for (time, record), stop in zip(looks, stops, strict=True):
+        stops = [time for time, _, _ in looks[1:]] + [end if last is None else last]
+        for (time, record, quota), stop in zip(looks, stops, strict=False):
             code = int(record["reason"])
-            first.setdefault(code, explain(record, time, tiers))
+            first.setdefault(code, explain(record, time, tiers, quota))
             total[code] = total.get(code, 0.0) + stop - time
-        found = [Because(first[code], seconds) for code, seconds in total.items() if seconds > 0]
+        found = [Because(first[code], seconds) for code, seconds in total.items() if seconds > 0 or last]
         return tuple(sorted(found, key=lambda one: -one.seconds))
 
 
@@ -183,7 +208,10 @@ def true_reason(world: World, row: int) -> Array:
     """
     job = world.jobs[row : row + 1].copy()
     free, code = int(world.state[0]["free"]), int(job[0]["reason"])
-    if free < int(job[0]["gpus"]):
+    quota = reasons.quota_of(world, row)
+    if quota is not None and quota.used + int(job[0]["gpus"]) > quota.allowed:
+        job["reason"] = reasons.OVER_QUOTA
+    elif free < int(job[0]["gpus"]):
         job["reason"] = reasons.NO_ROOM
     elif code in (reasons.NONE, reasons.NO_ROOM, reasons.OUTRANKED, reasons.MADE_WAY, reasons.HOST_LOST):
         job["reason"] = reasons.BEHIND
@@ -209,6 +237,10 @@ def _chapters(run: Run, tried: Attempts, trace: Trace, row: int, watch: _Watch) 
             continue
         chapters.append(_stop(run, tried, trace, entry, int(mine[attempt])))
         since = time
+    if run.records[row]["state"] == WAITING:
+        now = float(run.clock[0]["now"])
+        because = watch.because(since, math.inf, tiers, now)
+        chapters.append(Chapter(since, "never started", seconds=now - since, because=because))
     return chapters
 
 

@@ -26,8 +26,9 @@ from berth.errors import InputError
 from berth.schedule.policies.registry import load_policy
 from berth.simulate.compare import ratio_interval
 from berth.simulate.metrics import summarise
+from berth.simulate.outcome import require_finished
 from berth.simulate.run import Setting, simulate
-from berth.simulate.source import PREFIX, Source
+from berth.simulate.source import made_up
 from berth.workload.mix import load_mix
 
 Row = dict[str, Any]  # a cell and its figures
@@ -117,7 +118,13 @@ def _code(policy: str) -> str:
 def run_cell(cell: Cell) -> Row:
     """Plays one cell."""
     cluster = load_cluster(cell.cluster)
-    asked = f"jobs={cell.jobs},load={cell.load!r},sizes={cell.sizes},durations={cell.durations}"
+    asked = {
+        "jobs": str(cell.jobs),
+        "load": repr(cell.load),
+        "sizes": cell.sizes,
+        "durations": cell.durations,
+        "seed": str(cell.seed),
+    }
     setting = Setting(
         congestion=cell.congestion,
         mix=load_mix(cell.mix),
@@ -126,9 +133,8 @@ def run_cell(cell: Cell) -> Row:
         eviction_s=cell.eviction_s,
         eviction_large_s=cell.eviction_large_s,
     )
-    trace = Source(f"{PREFIX}{asked},seed={cell.seed}").trace(cluster)
-    run = simulate(trace, cluster, load_policy(cell.policy), setting, name=cell.policy)
-    return {"cell": asdict(cell), "result": summarise(run).as_json()}
+    run = simulate(made_up(cluster, asked), cluster, load_policy(cell.policy), setting, name=cell.policy)
+    return {"cell": asdict(cell), "result": summarise(require_finished(run)).as_json()}
 
 
 def sweep(

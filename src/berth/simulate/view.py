@@ -61,6 +61,7 @@ CLOCK = np.dtype(
         ("arrived", "i8"),
         ("finished", "i8"),
         ("events", "i8"),
+        ("moments", "i8"),
         ("fault", "i8"),  # next
         ("log", "i8"),  # used
         ("log_places", "i8"),

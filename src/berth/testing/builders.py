@@ -24,13 +24,17 @@ _WHAT = {"fail": FAIL, "repair": REPAIR, "drain": DRAIN, "undrain": UNDRAIN}
 
 
 def jobs(rows: Sequence[Sequence[Any]]) -> Trace:
-    """A trace from (arrival in seconds, GPUs, duration in seconds[, model]); jobs are called j0, j1, ..."""
+    """A trace from (arrival in seconds, GPUs, duration in seconds[, model[, virtual cluster]]).
+
+    Jobs are called j0, j1, ...
+    """
     columns: dict[str, list[Any]] = {
         "job_id": [f"j{number}" for number in range(len(rows))],
         "submit_s": [float(row[0]) for row in rows],
         "num_gpu": [int(row[1]) for row in rows],
         "duration_s": [float(row[2]) for row in rows],
         "model": [row[3] if len(row) > 3 else None for row in rows],
+        "vc": [row[4] if len(row) > 4 else None for row in rows],
     }
     trace = Trace.from_columns(columns, source="test")  # counts from the first arrival
     first_s = min(columns["submit_s"])

@@ -8,6 +8,7 @@ from berth.cluster.model import Cluster
 from berth.schedule.policy import Policy
 from berth.simulate.audit import audit
 from berth.simulate.events import digest, event_frame
+from berth.simulate.outcome import unfinished_note
 from berth.simulate.run import Run, Setting, simulate
 from berth.workload.trace import Trace
 
@@ -27,6 +28,8 @@ def check_policy(policy: Policy, trace: Trace, cluster: Cluster, setting: Settin
     report = audit(run)
     if report.violations:
         raise PolicyError(str(report))
+    if (note := unfinished_note(run)) is not None:
+        raise PolicyError(note)
     again = simulate(trace, cluster, policy, logged)
     if digest(event_frame(run)) != digest(event_frame(again)):
         raise PolicyError(

@@ -69,9 +69,9 @@ class LeastLeft(Policy):
 
 @dataclass(frozen=True)
 class Rounds(Policy):
-    """Least attained service runs; decided anew every `period_s`."""
+    """Least attained service runs; decided anew every `period_s`, which must exceed what a restore takes."""
 
-    period_s: float = 60.0
+    period_s: float = 100.0
 
     def rules(self) -> Rules:
         """In rounds."""

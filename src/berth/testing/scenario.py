@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from berth.schedule.policies.registry import load_policy
@@ -20,7 +20,7 @@ class Scenario:
     """A cluster, jobs, a policy by name, and what goes wrong."""
 
     cluster: ClusterText
-    jobs: tuple[tuple[Any, ...], ...]  # (arrival, GPUs, duration[, model])
+    jobs: tuple[tuple[Any, ...], ...]  # (arrival, GPUs, duration[, model[, virtual cluster]])
     policy: str = "fit-first"
     network: Literal["off", "static", "on"] = "off"
     congestion: float = 1.0
@@ -30,6 +30,7 @@ class Scenario:
     doubt: float = 0.0
     seed: int = 0
     faults: tuple[tuple[float, int, str], ...] = ()
+    quotas: dict[str, int] = field(default_factory=dict)
 
     def setting(self) -> Setting:
         """The simulation's setting."""
@@ -42,6 +43,7 @@ class Scenario:
             doubt=self.doubt,
             seed=self.seed,
             faults=faults(self.faults),
+            quotas=self.quotas,
             log=True,
         )
 

@@ -13,14 +13,30 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from berth.schedule.policies.registry import policy_names
 from berth.testing.builders import ClusterText
 from berth.testing.policies import EXERCISES
 from berth.testing.scenario import Scenario
+
+_VARIANTS = (
+    "berth:order=las",
+    "berth:hold_after=200s,hold_share=10,defragment=0.5,move_up=0.5",
+    "dally:mode=no-wait",
+    "dally:mode=full,min_run=30s,budget=2m,nearly_done=10s",
+    "dally:mode=manual,machine=100s,rack=200s,order=las",
+    "dally:mode=tuned,machine=100s,samples=2,order=fifo",
+    "dally:mode=tuned,machine=100s,samples=2,censored=kaplan-meier,cap=yes",
+    "switches:wait=100s,backfill=no",
+    "tiresias:first=5000,second=9000,starvation=2",  # turns longer than a restore, or nothing gets done
+)
+POLICIES = tuple(dict.fromkeys([*EXERCISES, *policy_names(), *_VARIANTS]))  # by name, as a scenario has them
 
 _TENS = st.integers(0, 30).map(lambda tens: 10.0 * tens)  # so that many things happen at the same moment
 _MOMENTS = _TENS | st.floats(0.0, 1000.0)
 _SPANS = _TENS.filter(bool) | st.floats(0.001, 3000.0)
 _MODELS = st.sampled_from([None, "vgg16", "bert-large", "mobilenetv3", "dlrm"])
+_NO_QUOTAS: dict[str, int] = {}
+_QUOTAS = st.just(_NO_QUOTAS) | st.dictionaries(st.sampled_from(["a", "b"]), st.integers(1, 16), max_size=2)
 _OUTAGES = st.sampled_from([("fail", "repair"), ("drain", "undrain")])
 _TYPES = st.lists(st.sampled_from(["V100", "P100", "A100-40"]), min_size=1, max_size=2, unique=True)
 
@@ -32,11 +48,15 @@ def scenarios(draw: Any, policies: st.SearchStrategy[str] | None = None, calm: b
     machines = _leaves(cluster)
     devices = sum(machine if isinstance(machine, int) else sum(machine.values()) for machine in machines)
     sizes = st.sampled_from([1, 2, 4, 8]) | st.integers(1, devices + 1)
-    jobs = st.lists(st.tuples(_MOMENTS, sizes, _SPANS, _MODELS), min_size=1, max_size=20)
+    quotas = {} if calm else draw(_QUOTAS)
+    owners = st.sampled_from([None, *quotas])
+    jobs = st.lists(st.tuples(_MOMENTS, sizes, _SPANS, _MODELS, owners), min_size=1, max_size=20)
+    rows = tuple(draw(jobs))
+    owned = {row[-1] for row in rows}
     return Scenario(
         cluster=cluster,
-        jobs=tuple(draw(jobs)),
-        policy=draw(st.sampled_from(sorted(EXERCISES)) if policies is None else policies),
+        jobs=rows,
+        policy=draw(st.sampled_from(POLICIES) if policies is None else policies),
         network="off" if calm else draw(st.sampled_from(["off", "static", "on"])),
         congestion=draw(st.sampled_from([1.0, 10.0])),
         eviction_s=draw(st.sampled_from([0.0, 5.0, 40.0])),
@@ -44,6 +64,7 @@ def scenarios(draw: Any, policies: st.SearchStrategy[str] | None = None, calm: b
         checkpoint_s=draw(st.sampled_from([0.0, 30.0, 1800.0])),
         doubt=0.0 if calm else draw(st.sampled_from([0.0, 0.0, 0.5])),
         faults=() if calm else draw(_faults(len(machines))),
+        quotas={name: allowed for name, allowed in quotas.items() if name in owned},
     )
 
 

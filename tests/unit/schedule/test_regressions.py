@@ -11,9 +11,12 @@ import pytest
 
 from berth.errors import InputError
 from berth.schedule.policy import Policy, Preempt, Rules
+from berth.simulate.audit import audit
 from berth.simulate.events import event_frame
+from berth.simulate.metrics import summarise
+from berth.simulate.outcome import require_finished, unfinished_note
 from berth.simulate.run import Setting, simulate
-from berth.testing import check_policy, cluster, faults, jobs
+from berth.testing import PolicyError, check_policy, cluster, faults, jobs
 from berth.testing.policies import EXERCISES, Delay, Rounds
 
 
@@ -93,6 +96,14 @@ def test_a_freed_share_is_not_stolen_and_nobody_thrashes():
     assert max(evicted.count(job) for job in ("j0", "j1")) <= 1
 
 
+def test_a_victims_rest_that_ends_is_a_moment_of_its_own():
+    # Nobody comes or goes at 1.0 s, when j0 has run long enough, nor at 101.0 s, when its budget is over.
+    rows = [(0, 1, 500), (0.5, 4, 50), (60, 4, 50)]
+    log = play(GangsGain(patience_s=100.0), [4], rows)
+    assert events(log, "evicted") == [(1.0, "j0"), (101.0, "j0")]
+    assert [(time, job) for time, job, _ in starts(log) if job != "j0"] == [(1.0, "j1"), (101.0, "j2")]
+
+
 def test_what_is_held_for_one_is_not_taken_by_who_moves_up():
     # j2 is spread over both machines. At 300 s m0 has room for it, but m0 is held for j3, which has waited
     # longest and can start there when j2 ends.
@@ -121,9 +132,10 @@ def test_one_member_that_finds_a_place_does_not_hold_it_for_its_gang():
 
 
 def test_two_gangs_never_wait_for_each_other():
-    # Each would get half of the devices and wait for the other half for ever.
-    log = play("fit-first", [2, 2], [(0, 4, 10), (0, 4, 10)])
-    assert [(time, job) for time, job, _ in starts(log)] == [(0.0, "j0"), (10.0, "j1")]
+    # Devices come free one by one. If gangs took what there is, each would end up with half of them.
+    singles = [(0, 1, 10), (0, 1, 20), (0, 1, 30), (0, 1, 40)]
+    log = play("fit-first", [2, 2], [*singles, (1, 4, 10), (1, 4, 10)])
+    assert [(time, job) for time, job, _ in starts(log)[4:]] == [(40.0, "j4"), (50.0, "j5")]
 
 
 @pytest.mark.parametrize("policy", ["least-left", "everything", "rounds", "two-queues"])
@@ -159,11 +171,62 @@ def test_the_same_timer_fires_by_itself_when_nothing_else_happens():
     assert [time for time, job, _ in starts(log) if job == "j2"] == [310.0]
 
 
-@pytest.mark.parametrize("policy", ["least-left", "rounds", "everything", "delay", "backfill"])
-def test_a_job_that_no_longer_fits_anywhere_is_an_error_and_not_a_hang(policy):
-    setting = Setting(network="off", faults=faults([(5, 0, "fail")]))
-    with pytest.raises(InputError, match="1 jobs can never start"):
-        simulate(jobs([(0, 2, 50), (10, 4, 10)]), cluster([4, 2]), EXERCISES[policy], setting)
+@pytest.mark.parametrize("policy", ["least-left", "rounds", "everything", "delay", "backfill", "strict"])
+def test_a_job_that_no_longer_fits_anywhere_is_named_and_nothing_hangs(policy):
+    setting = Setting(network="off", faults=faults([(5, 0, "fail")]), log=True)
+    run = simulate(jobs([(0, 2, 50), (10, 4, 10)]), cluster([4, 2]), EXERCISES[policy], setting)
+    assert run.unfinished == ("j1",)
+    assert audit(run).violations == ()
+    assert summarise(run).as_json()["unfinished"] == ["j1"]
+    assert "1 job never finishes (j1): machines that they need stay down" in (unfinished_note(run) or "")
+    with pytest.raises(InputError, match="1 job never finishes"):
+        require_finished(run)
+
+
+def test_rounds_no_longer_than_a_restore_end_in_a_standstill_and_not_in_a_hang():
+    setting = Setting(network="off", eviction_s=60.0, log=True)
+    rows = [(0, 1, 50), (0, 1, 100), (0, 1, 100)]
+    run = simulate(jobs(rows), cluster([1]), Rounds(period_s=60.0), setting)
+    assert run.standstill
+    assert run.unfinished == ("j1", "j2")
+    assert audit(run).violations == ()
+    assert "nothing gets done" in (unfinished_note(run) or "")
+    with pytest.raises(PolicyError, match="nothing gets done"):
+        check_policy(Rounds(period_s=60.0), jobs(rows), cluster([1]), setting)
+
+
+def test_rounds_that_get_nothing_done_go_on_while_something_may_yet_happen():
+    # For thirty days both jobs restore in turn on one machine; then the other is put back.
+    back_s = 30 * 86_400.0
+    setting = Setting(
+        network="off", eviction_s=60.0, faults=faults([(0, 1, "drain"), (back_s, 1, "undrain")])
+    )
+    run = simulate(jobs([(0, 1, 100), (0, 1, 100)]), cluster([1, 1]), Rounds(period_s=60.0), setting)
+    assert not run.standstill
+    assert run.unfinished == ()
+    assert run.records["end"].min() > back_s
+
+
+def test_rounds_hardly_longer_than_a_restore_are_slow_and_no_standstill():
+    setting = Setting(network="off", eviction_s=60.0)
+    run = simulate(jobs([(0, 1, 100), (0, 1, 100)]), cluster([1]), Rounds(period_s=60.01), setting)
+    assert not run.standstill
+    assert run.unfinished == ()
+
+
+@dataclass(frozen=True)
+class Restless(Policy):
+    """Wants to be asked again a moment later, for ever."""
+
+    @staticmethod
+    def wake(job: Any, now: float, my: Any) -> float:
+        return now
+
+
+def test_a_moment_too_short_to_count_still_passes():
+    # 1e-6 s added to 1e11 s is nothing: the clock must move on all the same.
+    rows = [(0, 1, 1e11), (1e11, 1, 5e-5), (1e11, 1, 1.0)]
+    assert len(events(play(Restless(), [1], rows), "finished")) == 3
 
 
 @dataclass(frozen=True)

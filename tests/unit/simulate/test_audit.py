@@ -96,6 +96,18 @@ def test_a_spoilt_log_is_found_out(run, name):
     assert rule in {violation.rule for violation in violations}, [str(one) for one in violations]
 
 
+def test_room_that_was_made_elsewhere_is_found_out():
+    trace = jobs([(0, 1, 900), (0, 4, 900), (100, 4, 500)])
+    setting = Setting(network="off", log=True)
+    run = simulate(trace, cluster([4, 4]), EXERCISES["by-gain"], setting)
+    log = event_frame(run)
+    made_room = log.filter((log["reason"] == "made-room") & (log["event"] == "started"))
+    assert made_room["places"].to_list() == [["m0:4"]]
+    assert audit(run).violations == ()
+    found = check(spoil(log, "j2", "started", places=["m1:4"]), run.cluster, trace, setting)
+    assert any("stands where nobody made any" in one.what for one in found)
+
+
 BOOKS = {
     "attained": "device-seconds",
     "lost": "device-seconds",

@@ -258,3 +258,48 @@ def test_a_sweep_writes_its_cells_and_maps_and_skips_what_is_there(berth, tmp_pa
     assert berth(*run)[:2] == (0, out)
     assert (tmp_path / "cells.jsonl").read_text() == cells
     assert "congestion x20" in (tmp_path / "sweep.html").read_text()
+
+
+def test_jobs_that_never_finish_are_named_and_the_exit_code_says_so(berth, tmp_path):
+    path = tmp_path / "turns.csv"
+    path.write_text("job_id,submit_s,num_gpu,duration_s\n" + "".join(f"j{n},0,8,600\n" for n in range(4)))
+    turns = "gandiva:slice=60s,eviction=60s"
+    arguments = [path, "--cluster", CLUSTER, "--network", "off", "--policy"]
+    code, out, _ = berth("simulate", *arguments, turns, "--policy", "fifo", "--audit", "--json")
+    stuck, fine = json.loads(out)["results"]
+    assert code == 1
+    assert (stuck["finished"], fine["finished"]) == (0, 4)
+    assert (stuck["unfinished"], fine["unfinished"]) == ([f"j{n}" for n in range(4)], [])
+    assert any("4 jobs never finish" in note for note in json.loads(out)["notes"])
+    code, out, _ = berth("simulate", *arguments, turns, "--policy", "fifo", "--report", tmp_path / "r.html")
+    assert code == 1
+    assert (tmp_path / "r.html").stat().st_size > 0
+    assert "nothing gets" in out
+    assert "*0" not in out  # a policy under which nothing finishes is the best in nothing
+    code, _, err = berth("compare", *arguments, turns, "--policy", "fifo")
+    assert code == 2
+    assert "4 jobs never finish" in err
+    code, _, err = berth("explain", path, "j0", "--cluster", CLUSTER, "--network", "off", "--policy", turns)
+    assert code == 2
+    assert "nothing gets done" in err
+
+
+def test_quotas_hold_jobs_back_and_are_refused_in_one_message(berth, tmp_path):
+    path = tmp_path / "vcs.csv"
+    path.write_text("job_id,submit_s,num_gpu,duration_s,vc\na,0,4,100,x\nb,0,4,100,x\nc,0,8,100,x\n")
+    arguments = ["simulate", path, "--cluster", CLUSTER, "--network", "off", "--policy", "fifo", "--json"]
+    code, out, _ = berth(*arguments, "--quota", "x=4", "--audit")
+    assert code == 0
+    (result,) = json.loads(out)["results"]
+    assert (result["makespan_s"], result["never_schedulable"]) == (200.0, 1)
+    assert any("larger than the quota: 1 job (c)" in note for note in json.loads(out)["notes"])
+    both = ["compare", *arguments[1:], "--policy", "srtf", "--quota", "x=4"]
+    assert (
+        "never schedulable, larger than the quota: 1 job; counted nowhere"
+        in json.loads(berth(*both)[1])["notes"]
+    )
+    (tmp_path / "quotas.yaml").write_text("quotas:\n  x: 0\n")
+    for wrong in (["--quota", "x"], ["--quota", "y=4"], ["--quotas", tmp_path / "quotas.yaml"]):
+        code, _, err = berth(*arguments, *wrong)
+        assert code == 2
+        assert err.startswith("error: ")

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from io import StringIO
+
 import numpy as np
 import pytest
+from rich.console import Console
 
 from berth.cluster.load import load_cluster
 from berth.errors import UnknownNameError
+from berth.report.simulation_story import print_story
 from berth.schedule.policies.registry import load_policy
 from berth.simulate.run import Setting
 from berth.simulate.stories import tell
+from berth.testing import cluster, faults, jobs
 from berth.workload.trace import Trace
 
 
@@ -87,3 +92,16 @@ def test_the_cost_of_distance_is_that_of_the_very_machines(busy_run):
     starts = [one for one in story.chapters if one.what == "started"]
     widest = max(starts, key=lambda one: (one.tier == "network", len(one.places)))
     assert widest.slowdown >= float(busy_run.records["slow"][spread[0], 2]) * 0.999
+
+
+def test_a_job_that_never_starts_has_a_story_too():
+    down = faults([(5, 0, "fail")])
+    setting = Setting(network="off", faults=down, log=True)
+    trace = jobs([(0, 2, 50), (10, 4, 10)])
+    story = tell(trace, cluster([4, 2]), load_policy("fit-first"), setting, "j1", "fit-first")
+    (chapter,) = story.chapters
+    assert (story.jct_s, chapter.what, chapter.time_s) == (None, "never started", 10.0)
+    assert [because.reason.code for because in chapter.because] == ["no-room"]
+    out = Console(width=80, record=True, file=StringIO())
+    print_story(out, story, "fit-first", cluster([4, 2]))
+    assert "never finishes" in out.export_text()

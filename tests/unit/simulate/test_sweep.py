@@ -49,6 +49,12 @@ def test_another_question_is_another_cell(tmp_path, ran):
     assert len(ran) == 8
 
 
+def test_sizes_may_be_written_out(tmp_path):
+    grid = dataclasses.replace(GRID, sizes="1=1,4=1", seeds=1)
+    rows = sweep(grid.cells(), tmp_path / "cells.jsonl", workers=1)
+    assert [row["result"]["finished"] for row in rows] == [20, 20]
+
+
 def test_a_spoilt_file_is_refused_at_its_line(tmp_path):
     file = tmp_path / "cells.jsonl"
     file.write_text('{"cell": {}, "result": {}}\nnonsense\n')

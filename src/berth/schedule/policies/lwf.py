@@ -5,21 +5,28 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from berth.schedule.policies.constant import number
 from berth.schedule.policy import Policy, Rules
 
 
 @dataclass(frozen=True)
 class Lwf(Policy):
-    """Least GPU time goes first, onto the emptiest machines, as few of them as can be.
+    """Least GPU time goes first, onto the emptiest machines, over links that at most one other uses.
 
     Devices are not shared here, so all free ones are equally loaded: k, up to which a gang is placed device
-    by device, makes no difference and is left out; a machine's load is what of it is taken. AdaDUAL, which
-    holds back an all-reduce while others use its link, is left out too: links share fairly at every moment.
+    by device, makes no difference and is left out; a machine's load is what of it is taken.
+
+    AdaDUAL holds an all-reduce back while two others use one of its links, or while one does whose message
+    is not much larger: joining pays below b / (2 (b + e)) of it, with b the seconds per byte and e what a byte
+    costs more where two compete. Links here share without such loss (e = 0): one half. And a gang
+    sends in every iteration, so it is the gang that is held back, before it starts, not each message.
     """
+
+    ratio: float = number(0.5, "its message over that of the one other on a link, below which a gang joins")
 
     def rules(self) -> Rules:
         """Emptiest first; nobody is moved."""
-        return Rules(steady=True, emptiest=True)
+        return Rules(steady=True, emptiest=True, link_ratio=self.ratio)
 
     @staticmethod
     def order(job: Any, now: float, my: Any) -> float:

@@ -1,0 +1,165 @@
+"""`berth plan`: which kind of device should run each layer, and how many to rent."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from berth.cli import plan_bench, plan_check, plan_frontier
+from berth.cli import plan_options as option
+from berth.cli.scenario import check_output
+
+if TYPE_CHECKING:
+    from berth.plan.choose import Asked
+    from berth.plan.files import Wanted
+    from berth.report.plan_story import Story
+
+
+class ModelOrCommand(TyperGroup):
+    """`berth plan MODEL --option` and `berth plan check FILE` alike: a word that is no command is the model."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Gives a command an empty model; else lets options stand on both sides of the model."""
+        if args and args[0] in self.commands:
+            return super().parse_args(ctx, ["", *args])
+        ctx.allow_interspersed_args = True
+        rest = super().parse_args(ctx, args)
+        if ctx._protected_args:
+            ctx.fail(f"Got unexpected extra argument ({' '.join([*ctx._protected_args, *rest])})")
+        return rest
+
+
+EPILOG = (
+    "Examples: berth plan ctrdnn --cluster cloud-mix --throughput 100k/s   |   "
+    "berth plan ctrdnn --cluster cloud-mix --deadline 2h --pin emb=cpu --out plan.yaml   |   "
+    "berth plan --problem problem.json --method exact --json"
+)
+
+app = typer.Typer(cls=ModelOrCommand, invoke_without_command=True, no_args_is_help=True, epilog=EPILOG)
+app.command(epilog=plan_check.EPILOG)(plan_check.check)
+app.command(epilog=plan_frontier.EPILOG)(plan_frontier.frontier)
+app.command(epilog=plan_bench.EPILOG)(plan_bench.bench)
+
+Out = Annotated[str | None, typer.Option(metavar="FILE", help="Write the plan (YAML).")]
+Html = Annotated[str | None, typer.Option(metavar="FILE", help="Write a report as one HTML file.")]
+Proof = Annotated[str | None, typer.Option(metavar="FILE", help="Write problem, plan and proof (JSON).")]
+Job = Annotated[
+    str | None, typer.Option(metavar="FILE", help="Write a job profile for `berth simulate` (YAML).")
+]
+Force = Annotated[bool, typer.Option("--force", help="Overwrite files.")]
+
+
+@app.callback()
+def plan(
+    ctx: typer.Context,
+    model: option.Model = None,
+    problem: option.ProblemFile = None,
+    cluster: option.ClusterName = None,
+    devices: option.Devices = None,
+    throughput: option.Throughput = None,
+    deadline: option.Deadline = None,
+    max_usd: option.MaxUsd = None,
+    samples: option.Samples = None,
+    epochs: option.Epochs = None,
+    fixed: option.FixedPrice = None,
+    tables: option.Tables = "servers",
+    link: option.Link = None,
+    pin: option.Pins = None,
+    forbid: option.Forbids = None,
+    prefer: option.Prefers = None,
+    within: option.Within = "5%",
+    method: option.MethodName = "exact",
+    budget: option.Evaluations = 6400,
+    seconds: option.Seconds = 60.0,
+    seed: option.Seed = 0,
+    objective: option.ObjectiveName = "formula",
+    out: Out = None,
+    html: Html = None,
+    certificate: Proof = None,
+    job_profile: Job = None,
+    force: Force = False,
+    as_json: option.AsJson = False,
+) -> None:
+    """Find the cheapest mix of devices for a model at a wanted throughput, prove it, and say why.
+
+    MODEL is one of the zoo (see `berth profile`) or a profile of layers (YAML).
+
+    A bare problem (JSON) may stand instead: berth plan --problem FILE.
+
+    What no plan can hold is an error (exit code 2), with the nearest that can be.
+
+    With --json it is an answer: feasible is false, and the exit code 0.
+    """
+    if ctx.invoked_subcommand is not None:
+        return
+    option.check_objective(objective, max_usd)
+    files = {"--out": out, "--html": html, "--certificate": certificate, "--job-profile": job_profile}
+    for name, file in files.items():
+        check_output(file, force, option=name)
+    wanted = option.wanted(
+        model,
+        problem,
+        cluster,
+        devices,
+        throughput,
+        deadline,
+        max_usd,
+        samples,
+        epochs,
+        fixed,
+        tables,
+        pin,
+        forbid,
+        link,
+    )
+    asked = option.asked(method, budget, seconds, seed, prefer, within, max_usd)
+    _answer(wanted, asked, objective, {name: file for name, file in files.items() if file}, as_json)
+
+
+def _answer(wanted: Wanted, asked: Asked, objective: str, files: dict[str, str], as_json: bool) -> None:
+    from dataclasses import replace
+
+    from berth.cli.plan_files import write_files
+    from berth.plan.choose import by_formula, choose, reason, refined, refusal
+    from berth.plan.document import answer
+    from berth.plan.files import pose
+    from berth.report import terminal
+    from berth.report.plan_story import tell
+
+    posed = pose(wanted)
+    option.warm_up(posed.problem)
+    with option.searching(asked.method) as progress:
+        outcome = choose(posed.problem, asked if objective == "formula" else by_formula(asked), progress)
+    if outcome.plan is None:
+        if not as_json:
+            raise refusal(posed.problem, outcome)
+        terminal.print_json(answer(outcome, reason(posed.problem, outcome)))
+        return
+    if as_json and wanted.problem is not None and not files and objective == "formula":
+        terminal.print_json(answer(outcome))
+        return
+    story = tell(wanted, posed, outcome)
+    if objective != "formula":
+        with option.searching(f"{asked.method}, {objective}") as progress:
+            story = replace(story, refined=refined(posed, wanted.model, outcome, asked, objective, progress))
+    write_files(story, files)
+    if as_json:
+        terminal.print_json(answer(story.final) | ({} if wanted.problem else story.document()))
+        return
+    _print(story, files)
+
+
+def _print(story: Story, files: dict[str, str]) -> None:
+    from berth.report import terminal
+    from berth.report.plan import print_plan
+
+    out = terminal.console()
+    print_plan(out, story)
+    for file in files.values():
+        out.print(f"wrote {file}", markup=False, soft_wrap=True)
+    if "--out" in files:
+        out.print(
+            f"`berth plan check {files['--out']}` checks it after an edit.", markup=False, soft_wrap=True
+        )

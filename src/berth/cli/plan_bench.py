@@ -1,0 +1,134 @@
+"""`berth plan bench`: the methods of planning compared on equal terms."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from berth.cli import plan_options as option
+from berth.cli.scenario import check_output
+from berth.cli.scenario import share as fraction
+from berth.errors import InputError, UnknownNameError
+
+if TYPE_CHECKING:
+    from berth.plan.bench import Report
+    from berth.plan.search.method import Budget
+    from berth.report.plan_bench import Comparison
+
+EPILOG = "Example: berth plan bench --quick   |   berth plan bench --methods exact,rl-lstm,genetic --html bench.html"
+_QUICK = (600, 1.0, 1)  # evaluations, CPU seconds, seeds
+_FULL = (6400, 10.0, 3)
+_GROUPS = ("models", "layers", "types")
+
+
+def bench(
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Fewer problems and small budgets: a minute or two.")
+    ] = False,
+    methods: Annotated[str | None, typer.Option(metavar="A,B", help="Only these [default: all].")] = None,
+    only: Annotated[
+        str | None, typer.Option(metavar="GROUP", help="Only one group of problems: models, layers or types.")
+    ] = None,
+    share: Annotated[
+        str, typer.Option(metavar="SHARE", help="Of the highest throughput that the devices can hold.")
+    ] = "80%",
+    budget: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Plans each search may evaluate [default: 6400; quick: 600]."),
+    ] = None,
+    seconds: Annotated[
+        float | None, typer.Option(metavar="S", help="CPU seconds each may take [default: 10; quick: 1].")
+    ] = None,
+    seeds: Annotated[
+        int | None, typer.Option(metavar="N", help="Of what draws [default: 3; quick: 1].")
+    ] = None,
+    html: Annotated[str | None, typer.Option(metavar="FILE", help="Write it as one HTML file.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite files.")] = False,
+    as_json: option.AsJson = False,
+) -> None:
+    """Compare all methods by model, number of layers and number of types: cost and planning time."""
+    from berth.plan.bench import cases, compare
+    from berth.plan.search.method import Budget
+    from berth.report.plan_bench import Comparison
+
+    check_output(html, force, option="--html")
+    names = _methods(methods)
+    standard = _QUICK if quick else _FULL
+    count, limit, repeats = (
+        value if given is None else given
+        for value, given in zip(standard, (budget, seconds, seeds), strict=True)
+    )
+    if count < 1 or not 0 < limit < 1e6 or repeats < 1:
+        raise InputError("--budget, --seconds and --seeds must be above 0")
+    asked = fraction("--share", share)
+    if asked <= 0:
+        raise InputError("--share is 0", hint="write it like 80%")
+    if only not in (None, *_GROUPS):
+        raise UnknownNameError("group of problems", str(only), _GROUPS)
+    option.warm_up()
+    chosen = list(cases(quick=quick, share=asked, only=only))
+    allowance = Budget(int(count), float(limit))
+    with _telling() as tell:
+        results = compare(chosen, names, allowance, int(repeats), tell)
+    _show(Comparison(results, _conditions(allowance, int(repeats), asked)), html, as_json)
+
+
+def _methods(text: str | None) -> list[str]:
+    from berth.plan.bench import all_names
+
+    if text is None:
+        return all_names()
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    for name in names:
+        if name not in all_names():
+            raise UnknownNameError("method", name, all_names())
+    if not names:
+        raise InputError("--methods names no method", hint="write it like --methods exact,greedy")
+    return list(dict.fromkeys(["exact", *names]))
+
+
+def _conditions(budget: Budget, seeds: int, share: float) -> list[str]:
+    from berth.plan.bench import UNITS
+
+    return [
+        f"each search: {budget.evaluations:,} evaluations, {budget.seconds:g} CPU seconds at most; median of "
+        f"{seeds} seed{'s' if seeds > 1 else ''} for those that draw",
+        f"every problem asks for {share:.0%} of the highest throughput that its devices can hold; 1e9 examples",
+        "times of CPU cores are measured, those of GPUs modelled; models and layers on the units of cloud-mix, "
+        f"types with {UNITS} units each, from the 14th on synthetic variants (speed x 0.6 to 1.6, price per "
+        "speed x 0.8 to 1.25)",
+    ]
+
+
+def _show(shown: Comparison, html: str | None, as_json: bool) -> None:
+    from berth.report import terminal
+    from berth.report.plan_bench import comparison_page, print_comparison
+
+    if html:
+        from berth.cli.plan_files import store
+
+        store(html, comparison_page(shown))
+    if as_json:
+        terminal.print_json({"results": shown.as_json(), "conditions": shown.conditions})
+        return
+    out = terminal.console()
+    print_comparison(out, shown)
+    if html:
+        out.print(f"wrote {html}", markup=False, soft_wrap=True)
+
+
+@contextmanager
+def _telling() -> Iterator[Report | None]:
+    """What is under way, on a terminal's standard error."""
+    import sys
+
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status("planning") as status:
+        yield status.update

@@ -1,0 +1,466 @@
+"""Whole units for an assignment such that the simulated pipeline holds the throughput, as cheaply as it can.
+
+A short estimate stands in for the simulation while units are tried: fill and drain through all stages, then
+one micro-batch after the other at the slowest stage. Units are balanced around one stage time, which is
+lowered until the estimate is fast enough; then units that the estimate does not need are taken away. The
+simulation of these units says how far off the estimate is; the target is corrected by that ratio and all is
+done again, a few times. The number of micro-batches is that with which the estimate costs least.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from berth.compile import entry, inlined, kernel
+from berth.plan.objective.pipeline import (
+    BACKWARD,
+    FORWARD,
+    IN_B,
+    IN_F,
+    LINK,
+    LINK_B,
+    LINK_F,
+    OUT_B,
+    OUT_F,
+    REDUCE,
+    ROWS,
+    WORK_COLUMNS,
+    Order,
+    simulate,
+)  # fmt: skip
+from berth.plan.objective.stream import stream
+from berth.plan.provision import (
+    CP,
+    CS,
+    DP,
+    DS,
+    LAST,
+    LEAST,
+    SLACK,
+    STAGE_COLUMNS,
+    TYPE,
+    UNITS,
+    cut,
+    shortfall,
+    sweep,
+    units_for,
+)  # fmt: skip
+from berth.plan.tables import Tables
+
+Floats = NDArray[np.float64]
+Types = NDArray[np.int64]
+
+NO_LINK, PAIRS, ALL = range(3)
+F1B1, FILL_DRAIN, STREAM = range(3)
+
+# In 1f1b, for each stage from here to the last: a crossing holds a micro-batch about as a stage does.
+_FLIGHT = 2
+_ROUNDS_OF_STREAM = 64  # micro-batches measured
+_FORBIDDEN = 2.0  # shortfall for each layer where it may not run
+_ROUNDS = 5  # simulations of one assignment at most, before faster targets are tried
+_BALANCE = 24  # stage times tried to meet a target
+_NEAR = 0.98  # a stage time this near to one that the limits allow is not sought further
+_FASTER = 0.85  # targets below the limit: what is fixed costs less when the training is over sooner
+_FASTER_TRIES = 8
+_FEWER_TRIES = 6
+_MOST_NOISE, _LEAST_NOISE = 3.0, 0.2
+
+
+class Setting(NamedTuple):
+    """What a pipeline is like, beyond its problem."""
+
+    batch: float
+    micro: int  # micro-batches of a batch; 0: the best of 1, 2, 4 .. most_micro
+    most_micro: int
+    schedule: int
+    group: int  # batches between two synchronisations that everybody waits for
+    batches: int  # simulated, and measured after a first one
+    per_call: float  # share of the serial computation that every micro-batch pays anew
+    shared: int  # which crossings share a link
+    lanes: float  # what a link carries, in links of one unit
+    cross_forward: Floats  # [layer] share of the crossing that goes forward
+    sigma: Floats  # [layer, type] relative standard deviation of a layer's time
+    normals: Floats  # [micro-batch, layer] drawn once, the same for every assignment
+
+
+@entry
+def judge(
+    assignments: Types, problem: Tables, setting: Setting, passes: Floats
+) -> tuple[Floats, Floats, Floats, Floats, Types]:
+    """Of each assignment: cost per example, its time, shortfall, units of its stages, micro-batches."""
+    count, layers = assignments.shape
+    cost = np.full(count, np.inf)
+    time_s = np.zeros(count)
+    short = np.zeros(count)
+    units = np.zeros((count, layers))
+    micro = np.zeros(count, np.int64)
+    stages = np.zeros((layers, STAGE_COLUMNS))
+    used = np.zeros(len(problem.price))
+    for row in range(count):
+        found, forbidden = cut(assignments[row], problem, stages)
+        short[row] = shortfall(stages, found, problem, used) + forbidden * _FORBIDDEN
+        if short[row] > 0:
+            continue
+        noise = _noise(assignments[row], stages[:found], problem, setting)
+        cost[row], time_s[row], micro[row] = provide(
+            stages[:found], problem, setting, passes, noise, used, units[row]
+        )
+        if not cost[row] < np.inf:
+            short[row] = max(1e-3, math.log(time_s[row] / problem.slowest))
+    return cost, time_s, short, units, micro
+
+
+@entry
+def replay(
+    assignment: Types, problem: Tables, setting: Setting, passes: Floats, noise: Floats
+) -> tuple[float, float, Floats]:
+    """One assignment with passes and noise of its own, [stage, 2] and [micro-batch, stage]: as `judge`."""
+    stages = np.zeros((len(assignment), STAGE_COLUMNS))
+    used = np.zeros(len(problem.price))
+    units = np.zeros(len(assignment))
+    found, _ = cut(assignment, problem, stages)
+    cost, time_s, _ = provide(stages[:found], problem, setting, passes, noise, used, units)
+    return cost, time_s, units
+
+
+@entry
+def with_units_s(
+    assignment: Types, units: Floats, problem: Tables, setting: Setting, passes: Floats
+) -> float:
+    """Seconds per example of an assignment with units given by hand."""
+    stages = np.zeros((len(assignment), STAGE_COLUMNS))
+    found, _ = cut(assignment, problem, stages)
+    noise = _noise(assignment, stages[:found], problem, setting)
+    stages[:found, UNITS] = units[:found]
+    micro = setting.micro
+    if micro == 0:
+        best = np.inf
+        trial = 1
+        while trial <= setting.most_micro:
+            taken = estimate(stages[:found], problem, setting, passes, trial)
+            if taken < best:
+                best, micro = taken, trial
+            trial *= 2
+    return simulated_s(stages[:found], problem, setting, passes, noise, micro)
+
+
+@kernel
+def _noise(assignment: Types, stages: Floats, problem: Tables, setting: Setting) -> Floats:
+    """[micro-batch, stage]: layers vary by themselves, a stage by the sum of its layers."""
+    drawn = len(setting.normals)
+    noise = np.ones((drawn, len(stages)))
+    begin = 0
+    for row in range(len(stages)):
+        kind, end = int(stages[row, TYPE]), int(stages[row, LAST]) + 1
+        whole = stages[row, CS] + stages[row, CP]
+        for layer in range(begin, end):
+            weight = (problem.layer[kind, layer, 0] + problem.layer[kind, layer, 1]) / whole
+            weight *= setting.sigma[layer, kind]
+            if weight > 0:
+                for micro in range(drawn):
+                    noise[micro, row] += weight * setting.normals[micro, layer]
+        begin = end
+    return np.minimum(np.maximum(noise, _LEAST_NOISE), _MOST_NOISE)
+
+
+@kernel
+def provide(
+    stages: Floats,
+    problem: Tables,
+    setting: Setting,
+    passes: Floats,
+    noise: Floats,
+    used: Floats,
+    units: Floats,
+) -> tuple[float, float, int]:
+    """(cost per example, seconds per example, micro-batches); units are written if the throughput is held."""
+    slowest = problem.slowest
+    micro = _best_micro(stages, problem, setting, passes, used)
+    target, before = slowest, np.zeros(len(stages))
+    # First the units of the closed formula: where it is the truth there are no better ones.
+    best, best_s, closest = _formula(stages, problem, setting, passes, noise, used, micro, units)
+    high, low = np.inf, 0.0  # targets that were too slow, and fast enough
+    for _ in range(_ROUNDS):
+        guess = balance(stages, problem, setting, passes, used, micro, target, True)
+        if np.all(before == stages[:, UNITS]):
+            break
+        before[:] = stages[:, UNITS]
+        taken = simulated_s(stages, problem, setting, passes, noise, micro)
+        closest = min(closest, taken)
+        best, best_s = _keep(stages, problem, taken, best, best_s, units)
+        if taken > slowest * (1 + SLACK):
+            if guess > target * (1 + SLACK):
+                break  # the limits allow no more units
+            high = min(high, target)
+        else:
+            low = max(low, target)
+        target = slowest * guess / taken * (1 - SLACK)
+        if not low < target < high:
+            target = math.sqrt(low * high) if low > 0 and high < np.inf else 0.7 * high
+    if best < np.inf:
+        stages[:, UNITS] = units[: len(stages)]
+        best, best_s = _fewer(stages, problem, setting, passes, noise, micro, best, best_s, units)
+    if problem.fixed > 0 and best < np.inf:
+        target = slowest
+        for _ in range(_FASTER_TRIES):
+            target *= _FASTER
+            guess = balance(stages, problem, setting, passes, used, micro, target, True)
+            if guess > target * (1 + SLACK) or guess * _rate(stages, problem) > best * 1.05:
+                break
+            taken = simulated_s(stages, problem, setting, passes, noise, micro)
+            best, best_s = _keep(stages, problem, taken, best, best_s, units)
+    return best, best_s if best < np.inf else closest, micro
+
+
+@kernel
+def _fewer(
+    stages: Floats,
+    problem: Tables,
+    setting: Setting,
+    passes: Floats,
+    noise: Floats,
+    micro: int,
+    best: float,
+    best_s: float,
+    units: Floats,
+) -> tuple[float, float]:
+    """Takes units away, the dearest first, for as long as the simulation holds and gets cheaper."""
+    tries = 0
+    for kind in np.argsort(-problem.price):
+        for row in range(len(stages)):
+            step = max(1.0, stages[row, UNITS] // 8)
+            while int(stages[row, TYPE]) == kind and stages[row, UNITS] - step >= stages[row, LEAST]:
+                if tries == _FEWER_TRIES:
+                    return best, best_s
+                tries += 1
+                stages[row, UNITS] -= step
+                taken = simulated_s(stages, problem, setting, passes, noise, micro)
+                before = best
+                best, best_s = _keep(stages, problem, taken, best, best_s, units)
+                if best == before:
+                    stages[row, UNITS] += step
+                    break
+    return best, best_s
+
+
+@kernel
+def _formula(
+    stages: Floats,
+    problem: Tables,
+    setting: Setting,
+    passes: Floats,
+    noise: Floats,
+    used: Floats,
+    micro: int,
+    units: Floats,
+) -> tuple[float, float, float]:
+    """Cost and time with the formula's units if they hold the throughput, and the time in any case."""
+    if shortfall(stages, len(stages), problem, used) > 0:
+        return np.inf, 0.0, np.inf
+    found = np.zeros(len(stages))
+    sweep(stages, len(stages), problem, used, found)
+    stages[:, UNITS] = found
+    taken = simulated_s(stages, problem, setting, passes, noise, micro)
+    best, best_s = _keep(stages, problem, taken, np.inf, 0.0, units)
+    return best, best_s, taken
+
+
+@kernel
+def _keep(
+    stages: Floats, problem: Tables, taken: float, best: float, best_s: float, units: Floats
+) -> tuple[float, float]:
+    cost = taken * _rate(stages, problem)
+    if taken > problem.slowest * (1 + SLACK) or cost >= best:
+        return best, best_s
+    units[: len(stages)] = stages[:, UNITS]
+    return cost, taken
+
+
+@kernel
+def _rate(stages: Floats, problem: Tables) -> float:
+    rate = problem.fixed
+    for row in range(len(stages)):
+        rate += problem.price[int(stages[row, TYPE])] * stages[row, UNITS]
+    return rate
+
+
+@kernel
+def _best_micro(stages: Floats, problem: Tables, setting: Setting, passes: Floats, used: Floats) -> int:
+    """The number of micro-batches with which the estimate costs least, or is fastest if none holds."""
+    if setting.micro > 0:
+        return setting.micro
+    best, best_s, found = np.inf, np.inf, 1
+    micro = 1
+    while micro <= setting.most_micro:
+        taken = balance(stages, problem, setting, passes, used, micro, problem.slowest, False)
+        cost = taken * _rate(stages, problem) if taken <= problem.slowest * (1 + SLACK) else np.inf
+        if cost < best or (best == np.inf and cost == np.inf and taken < best_s):
+            best, best_s, found = cost, taken, micro
+        micro *= 2
+    return found
+
+
+@kernel
+def balance(
+    stages: Floats,
+    problem: Tables,
+    setting: Setting,
+    passes: Floats,
+    used: Floats,
+    micro: int,
+    target: float,
+    thrifty: bool,
+) -> float:
+    """Writes units with which the estimate takes at most `target`, and returns it; above: as near as can be.
+
+    `thrifty`: without units that the estimate does not need.
+    """
+    tau = held = problem.slowest
+    taken = np.inf
+    for _ in range(_BALANCE):
+        if not _units_at(stages, problem, used, tau):
+            if tau > held * _NEAR:
+                break
+            tau = 0.5 * (tau + held)
+            continue
+        held = tau
+        taken = estimate(stages, problem, setting, passes, micro)
+        if taken <= target * (1 + SLACK):
+            if not thrifty:
+                return taken
+            _take_away(stages, problem, setting, passes, micro, target)
+            return estimate(stages, problem, setting, passes, micro)
+        slowest = 0.0
+        for row in range(len(stages)):
+            stage = stages[row]
+            slowest = max(slowest, stage[CS] + stage[CP] / stage[UNITS], stage[DS] + stage[DP] / stage[UNITS])
+        tau = min(tau * target / taken, slowest * (1 - 2 * SLACK))
+    return taken
+
+
+@kernel
+def _units_at(stages: Floats, problem: Tables, used: Floats, tau: float) -> bool:
+    """Every stage gets the units with which it takes at most tau; none gets any if the limits forbid it."""
+    used[:] = 0.0
+    for row in range(len(stages)):
+        kind = int(stages[row, TYPE])
+        used[kind] += _need(stages[row], tau)
+        if used[kind] > problem.limit[kind]:
+            return False
+    for row in range(len(stages)):
+        stages[row, UNITS] = _need(stages[row], tau)
+    return True
+
+
+@inlined
+def _need(stage: Floats, tau: float) -> float:
+    """Units with which a stage takes at most tau by the formula."""
+    return max(stage[LEAST], units_for(stage[CS], stage[CP], tau), units_for(stage[DS], stage[DP], tau))
+
+
+@kernel
+def _take_away(
+    stages: Floats, problem: Tables, setting: Setting, passes: Floats, micro: int, target: float
+) -> None:
+    """Units that the estimate does not need, the dearest types first, one stage after the other."""
+    for kind in np.argsort(-problem.price):
+        for row in range(len(stages)):
+            if int(stages[row, TYPE]) != kind:
+                continue
+            step = stages[row, UNITS] // 2
+            while step >= 1:  # many of hundreds of cores at a time, then fewer
+                if stages[row, UNITS] - step >= stages[row, LEAST]:
+                    stages[row, UNITS] -= step
+                    if estimate(stages, problem, setting, passes, micro) > target * (1 + SLACK):
+                        stages[row, UNITS] += step
+                step //= 2
+
+
+@kernel
+def estimate(stages: Floats, problem: Tables, setting: Setting, passes: Floats, micro: int) -> float:
+    """Seconds per example: once through all stages, then one micro-batch after the other at the slowest."""
+    through, slowest, exposed = 0.0, 0.0, 0.0
+    for row in range(len(stages)):
+        stage = stages[row]
+        computing = _computing(stage, setting, micro) * (passes[row, 0] + passes[row, 1])
+        moving = setting.batch * (stage[DS] + stage[DP] / stage[UNITS]) / micro
+        # Behind the last backward: what the stages before it do in the meantime hides it.
+        last = setting.batch * stage[DS] - computing * passes[row, 1]
+        last = max(0.0, last) + setting.batch * stage[DP] / (stage[UNITS] * micro)
+        exposed = max(exposed, last - through)
+        through += computing
+        if row + 1 < len(stages):
+            crossing = problem.cross[int(stage[LAST])] * setting.batch / micro
+            through += crossing / stage[UNITS] + crossing / stages[row + 1, UNITS]
+        slowest = max(slowest, computing, moving)
+    if setting.schedule == STREAM:
+        return slowest * micro / setting.batch
+    whole = through + (micro * setting.group - 1) * slowest + exposed
+    return whole / (setting.batch * setting.group)
+
+
+@kernel
+def _computing(stage: Floats, setting: Setting, micro: int) -> float:
+    """Seconds of one micro-batch at a stage, both passes."""
+    again = setting.per_call + (1 - setting.per_call) / micro
+    return setting.batch * (stage[CS] * again + stage[CP] / (stage[UNITS] * micro))
+
+
+@kernel
+def simulated_s(
+    stages: Floats, problem: Tables, setting: Setting, passes: Floats, noise: Floats, micro: int
+) -> float:
+    """Seconds per example by the event simulation."""
+    work = _work(stages, problem, setting, passes, micro)
+    if setting.schedule == STREAM:
+        return stream(work, noise, _ROUNDS_OF_STREAM) * micro / setting.batch
+    flight = _FLIGHT if setting.schedule == F1B1 else 0
+    order = Order(micro, setting.group, 1 + setting.batches, setting.schedule == FILL_DRAIN, flight)
+    return simulate(work, noise, order) / setting.batch
+
+
+@kernel
+def _work(stages: Floats, problem: Tables, setting: Setting, passes: Floats, micro: int) -> Floats:
+    """The columns of berth.plan.objective.pipeline for these units."""
+    count = len(stages)
+    work = np.zeros((count, WORK_COLUMNS))
+    scale = setting.batch / micro
+    work[:, LINK] = -1
+    for row in range(count):
+        stage = stages[row]
+        computing = _computing(stage, setting, micro)
+        work[row, FORWARD], work[row, BACKWARD] = computing * passes[row, 0], computing * passes[row, 1]
+        work[row, REDUCE] = stage[DS] * scale
+        work[row, ROWS] += stage[DP] / stage[UNITS] * scale
+        if row + 1 == count:
+            continue
+        last, right = int(stage[LAST]), stages[row + 1]
+        ahead = problem.cross[last] * scale * setting.cross_forward[last]
+        back = problem.cross[last] * scale - ahead
+        work[row, OUT_F], work[row, IN_B] = ahead / stage[UNITS], back / stage[UNITS]
+        work[row + 1, IN_F], work[row + 1, OUT_B] = ahead / right[UNITS], back / right[UNITS]
+        work[row, ROWS] -= (ahead + back) / stage[UNITS]
+        work[row + 1, ROWS] -= (ahead + back) / right[UNITS]
+        if setting.shared != NO_LINK:
+            work[row, LINK_F], work[row, LINK_B] = ahead / setting.lanes, back / setting.lanes
+            work[row, LINK] = _link(stages, row) if setting.shared == PAIRS else 0
+    # What is left of the data time after its crossings; a difference of equal sums may not be quite 0.
+    for row in range(count):
+        if work[row, ROWS] < 1e-12 * scale * (stages[row, DP] + stages[row, DS]):
+            work[row, ROWS] = 0.0
+    return work
+
+
+@kernel
+def _link(stages: Floats, row: int) -> int:
+    """The first boundary between the same two types: its number is the link's."""
+    pair = (stages[row, TYPE], stages[row + 1, TYPE])
+    for earlier in range(row):
+        other = (stages[earlier, TYPE], stages[earlier + 1, TYPE])
+        if other == pair or other == (pair[1], pair[0]):
+            return earlier
+    return row

@@ -1,0 +1,123 @@
+"""Holds every reason against the world it speaks of: what is free is counted anew from the places of what runs.
+
+    validator = ReasonValidator(policy)
+    simulate(trace, cluster, policy, setting, watch=validator)
+
+Raises `AssertionError` at the first reason that is not true when it is given.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from typing import Any
+
+from berth.schedule import reasons
+from berth.schedule.policy import Blocked, Policy, Preempt
+from berth.schedule.view import RUNNING, WAITING, Array, World
+
+
+class ReasonValidator:
+    """Looks at the world after every pass; `seen` counts the reasons it has confirmed."""
+
+    def __init__(self, policy: Policy) -> None:
+        rules = policy.rules()
+        self.strict = rules.blocked == Blocked.STOP
+        self.backfills = rules.blocked == Blocked.BACKFILL
+        self.holds = self.backfills or (rules.hold_after_s < math.inf and rules.preempt != Preempt.BY_ORDER)
+        self.gated = rules.link_ratio < math.inf
+        self.seen: Counter[str] = Counter()
+        self.promised: dict[int, float] = {}  # under backfill, when the first who waits starts at the latest
+
+    def __call__(self, world: World, clock: Array) -> int:
+        """Checks all jobs; asks to be called again after one event."""
+        self.world, self.now = world, float(clock[0]["now"])
+        self.free = self._count_free()
+        for row, job in enumerate(world.jobs):
+            if job["state"] == WAITING:
+                reasons.bring_up_to_date(world, row)
+                self.seen[reasons.CODES[int(job["reason"])]] += 1
+                self._waits(row, job)
+            elif job["state"] == RUNNING and job["started"] == self.now:
+                self.seen[reasons.CODES[int(job["reason"])]] += 1
+                self._starts(job)
+        return 1
+
+    def _count_free(self) -> Counter[tuple[int, int, int]]:
+        """Free devices by (tier, group, kind), from the places of what runs."""
+        world, held = self.world, Counter[int]()
+        for job in world.jobs[world.jobs["state"] == RUNNING]:
+            entry = job["head"]
+            while entry >= 0:
+                held[int(world.places[entry]["host"])] += int(world.places[entry]["count"])
+                entry = world.places[entry]["next"]
+        free = Counter[tuple[int, int, int]]()
+        for at, host in enumerate(world.hosts):
+            left = 0 if host["down"] else int(host["size"]) - held[at]
+            assert left == host["free"], "the counts of free devices are off"
+            for tier in range(world.groups.shape[0]):
+                free[tier, int(host["group"][tier]), int(host["kind"])] += left
+        return free
+
+    def _most(self, tier: int) -> int:
+        """The most devices of one type that one group of a tier has free."""
+        return max(count for (level, _, _), count in self.free.items() if level == tier)
+
+    def _changed_hands(self) -> bool:
+        """Whether this pass gave devices back, so that what was too little a moment ago may be enough now."""
+        jobs = self.world.jobs
+        moved = (jobs["started"] == self.now) & (jobs["moves"] > 0)
+        return bool((jobs["evicted"] == self.now).any() or moved.any())
+
+    def _started(self) -> int:
+        """Devices that were taken in this pass."""
+        jobs = self.world.jobs
+        return int(jobs["gpus"][(jobs["started"] == self.now) & (jobs["state"] == RUNNING)].sum())
+
+    def _charged(self, quota: int) -> int:
+        """Devices that the jobs of one virtual cluster hold."""
+        jobs = self.world.jobs
+        return int(jobs["gpus"][(jobs["quota"] == quota) & (jobs["state"] == RUNNING)].sum())
+
+    def _waits(self, row: int, job: Any) -> None:
+        code, gpus, changed = int(job["reason"]), int(job["gpus"]), self._changed_hands()
+        top, name = self.world.groups.shape[0] - 1, reasons.CODES[int(job["reason"])]
+        if code == reasons.NO_ROOM:
+            assert self._most(top) < gpus or changed, name
+        elif code == reasons.TOO_SPREAD:
+            assert self._most(top) + self._started() >= gpus, name
+            assert self._most(int(job["holds_out"])) < gpus or changed, name
+        elif code == reasons.HELD_FOR_OTHER:
+            assert self.holds, name
+            assert self._most(top) + self._started() >= gpus, name
+        elif code == reasons.LOOKS_AHEAD:
+            assert job["until"] >= self.now, name
+            assert self._most(int(job["floor"])) < gpus or changed, name
+        elif code == reasons.OVER_QUOTA:
+            quota = int(job["quota"])
+            assert self._charged(quota) + gpus > self.world.quotas[quota]["allowed"] or changed, name
+        elif code == reasons.LINKS_BUSY:
+            self._check_links(job)
+        elif code == reasons.BEHIND:
+            assert self.strict or (self.backfills and job["quota"] >= 0), name
+            assert self.world.waiting[self.world.state[0]["first"]] != row, name
+        elif code == reasons.NONE:
+            assert changed, name
+        else:
+            assert code in (reasons.OUTRANKED, reasons.MADE_WAY, reasons.HOST_LOST), name
+            assert job["evicted"] == self.now, name
+
+    def _check_links(self, job: Any) -> None:
+        """There is room, and somebody sends between machines."""
+        jobs = self.world.jobs
+        senders = jobs[(jobs["state"] == RUNNING) & (jobs["tier"] > 0) & (jobs["message"] > 0)]
+        assert self.gated, "links-busy"
+        assert len(senders) > 0, "links-busy"
+        assert job["message"] > 0, "links-busy"
+        assert self._most(int(job["holds_out"])) + self._started() >= job["gpus"], "links-busy"
+
+    def _starts(self, job: Any) -> None:
+        state = self.world.state[0]
+        if int(job["reason"]) == reasons.BACKFILLED and self.backfills and state["first"] < state["last"]:
+            ahead = int(self.world.waiting[state["first"]])
+            self.promised[ahead] = min(float(state["held_until"]), self.promised.get(ahead, math.inf))

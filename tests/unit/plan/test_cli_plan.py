@@ -1,0 +1,309 @@
+"""`berth plan` on the command line: what it prints, what it writes, and how it refuses."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+
+from berth.cli.main import main
+
+PROBLEM = {
+    "batch": 100, "throughput": 50, "epochs": 1, "samples": 36000, "fixed_usd_per_hour": 0.5,
+    "types": [{"name": "cpu", "usd_per_hour": 1.0, "limit": 80}, {"name": "gpu", "usd_per_hour": 4.0}],
+    "layers": [
+        {"name": "emb", "oct": [2, 2], "odt": [1, 4], "alpha": [0.9, 0.9], "beta": [0.9, 0.9], "cross": 0.1},
+        {"name": "fc", "kind": "fc", "oct": [20, 2], "odt": [0, 0], "alpha": [0.95, 0.95], "beta": [0.9, 0.9]},
+    ],
+}  # fmt: skip
+ASKED = ("ctrdnn", "--cluster", "cloud-mix")
+
+
+@pytest.fixture
+def berth(monkeypatch, capsys):
+    """Runs the command line; returns (exit code, standard output, standard error)."""
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["berth", *map(str, arguments)])
+        with pytest.raises(SystemExit) as done:
+            main()
+        out, err = capsys.readouterr()
+        return done.value.code or 0, out, err
+
+    return run
+
+
+@pytest.fixture
+def problem(tmp_path):
+    path = tmp_path / "p.json"
+    path.write_text(json.dumps(PROBLEM, indent=1))
+    return path
+
+
+def test_a_plan_for_people_fits_80_columns_and_names_the_choice(berth):
+    code, out, _ = berth("plan", *ASKED, "--throughput", "3M/s")
+    assert code == 0
+    assert widest(out) <= 80
+    for word in (
+        "▶ exact",
+        "cpu-only",
+        "gpu-only",
+        "heuristic",
+        "Why",
+        "sets the pace",
+        "No plan costs less",
+    ):
+        assert word in out
+    assert "cpu-core are measured" in out
+    assert "modelled" in out
+
+
+def test_options_may_stand_before_the_model(berth):
+    code, out, _ = berth("plan", "--throughput", "100k/s", "--cluster", "cloud-mix", "ctrdnn", "--json")
+    assert code == 0
+    assert json.loads(out)["feasible"] is True
+
+
+def test_json_of_a_model_says_all_that_is_printed(berth):
+    _, out, _ = berth("plan", *ASKED, "--throughput", "100k/s", "--json")
+    found = json.loads(out)
+    assert {
+        "feasible",
+        "assignment",
+        "stages",
+        "cost_usd",
+        "lower_bound_usd",
+        "candidates",
+        "why",
+        "notes",
+    } <= set(found)
+    assert sum(one["chosen"] for one in found["candidates"]) == 1
+
+
+def test_a_bare_problem_is_answered_with_the_promised_keys(berth, problem):
+    code, out, _ = berth("plan", "--problem", problem, "--method", "exact", "--json")
+    assert code == 0
+    assert list(json.loads(out)) == [
+        "feasible", "assignment", "stages", "throughput", "cost_usd", "lower_bound_usd", "method", "evaluations",
+        "cpu_s",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "method", ["brute", "genetic", "greedy", "random", "cpu-only", "gpu-only", "heuristic"]
+)
+def test_every_method_answers_a_bare_problem_and_none_beats_exact(berth, problem, method):
+    best = json.loads(berth("plan", "--problem", problem, "--json")[1])
+    code, out, _ = berth("plan", "--problem", problem, "--method", method, "--json")
+    found = json.loads(out)
+    assert code == 0
+    assert found["method"] == method
+    assert found["cost_usd"] >= best["cost_usd"] * (1 - 1e-9)
+
+
+def test_an_infeasible_problem_is_an_answer_in_json_and_an_error_for_people(berth, problem):
+    code, out, _ = berth("plan", "--problem", problem, "--throughput", "1e12", "--json")
+    assert code == 0
+    assert json.loads(out)["feasible"] is False
+    code, out, err = berth("plan", "--problem", problem, "--throughput", "1e12")
+    assert (code, out) == (2, "")
+    assert err.startswith("error: no plan holds")
+
+
+def test_the_problems_own_figures_hold_unless_an_option_changes_them(berth, problem):
+    plain = json.loads(berth("plan", "--problem", problem, "--json")[1])
+    twice = json.loads(berth("plan", "--problem", problem, "--epochs", "2", "--json")[1])
+    fixed = json.loads(berth("plan", "--problem", problem, "--fixed", "$100/h", "--json")[1])
+    assert twice["cost_usd"] == pytest.approx(2 * plain["cost_usd"])
+    assert fixed["cost_usd"] > plain["cost_usd"]
+
+
+def test_a_deadline_is_a_throughput(berth):
+    _, out, _ = berth("plan", *ASKED, "--deadline", "500s", "--samples", "1e9", "--json")
+    assert json.loads(out)["throughput"] >= 2e6
+
+
+def test_the_files_are_written_and_check_out(berth, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    files = (
+        "--out",
+        "plan.yaml",
+        "--html",
+        "p.html",
+        "--certificate",
+        "proof.json",
+        "--job-profile",
+        "job.yaml",
+    )
+    code, out, _ = berth("plan", *ASKED, "--throughput", "100k/s", *files)
+    assert code == 0
+    assert "wrote plan.yaml" in out
+    assert berth("plan", "check", "plan.yaml")[0] == 0
+    assert berth("plan", "check", "proof.json")[0] == 0
+    page = (tmp_path / "p.html").read_text()
+    assert "Content-Security-Policy" in page
+    assert "http" not in page.split("<script>")[0].replace("http-equiv", "")
+    code, _, err = berth("plan", *ASKED, "--throughput", "100k/s", "--out", "plan.yaml")
+    assert code == 2
+    assert "exists already" in err
+
+
+def test_a_broken_plan_is_one_message_with_its_line_and_exit_code_2(berth, tmp_path):
+    path = tmp_path / "plan.yaml"
+    berth("plan", *ASKED, "--throughput", "3M/s", "--out", path)
+    path.write_text(path.read_text().replace("units: ", "units: 9"))
+    code, out, err = berth("plan", "check", path)
+    assert (code, out) == (2, "")
+    assert f"{path}:" in err
+    code, out, _ = berth("plan", "check", path, "--json")
+    assert code == 2
+    assert json.loads(out)["holds"] is False
+
+
+def test_a_planned_model_runs_in_the_simulator(berth, tmp_path):
+    job = tmp_path / "job.yaml"
+    assert berth("plan", *ASKED, "--throughput", "4M/s", "--job-profile", job)[0] == 0
+    code, out, _ = berth("models", job)
+    assert code == 0
+    assert "ctrdnn-planned" in out
+    code, out, _ = berth("network", job, "--gpus", "6", "--cluster", "4x8:V100-16", "--json")
+    assert code == 0
+    assert "ctrdnn-planned" in out
+
+
+@pytest.mark.slow
+def test_a_planned_model_is_a_job_of_a_trace(berth, tmp_path):
+    job, trace = tmp_path / "job.yaml", tmp_path / "jobs.csv"
+    berth("plan", *ASKED, "--throughput", "4M/s", "--job-profile", job)
+    trace.write_text(f"job_id,submit_s,num_gpu,duration_s,model\na,0,6,100,{job}\nb,0,12,100,{job}\n")
+    code, out, err = berth("simulate", trace, "--cluster", "1x4x8:V100-16", "--policy", "fifo", "--json")
+    assert code == 0, err
+    assert json.loads(out)["results"][0]["finished"] == 2
+
+
+@pytest.mark.slow
+def test_another_truth_judges_the_formulas_plan_and_what_is_found_from_there(berth, tmp_path):
+    path = tmp_path / "plan.yaml"
+    arguments = ("--throughput", "1M/s", "--objective", "simulate", "--budget", "60", "--out", path, "--json")
+    code, out, err = berth("plan", *ASKED, *arguments)
+    assert code == 0, err
+    found = json.loads(out)["objective"]
+    assert found["best"]["holds"]
+    assert found["best"]["cost_usd"] <= found["start"]["cost_usd"] * (1 + 1e-9)
+    assert "modelled" in found["best"]["note"]
+    assert berth("plan", "check", path)[0] == 0
+
+
+def widest(out):
+    return max(
+        len(line) for line in out.splitlines() if not line.startswith("wrote ")
+    )  # a path is as long as it is
+
+
+def test_the_frontier_is_drawn_within_80_columns(berth, tmp_path):
+    code, out, _ = berth(
+        "plan", "frontier", "nce", "--devices", "cpu,T4", "--html", tmp_path / "f.html", "--most", "6"
+    )
+    assert code == 0
+    assert widest(out) <= 80
+    assert "●" in out
+    assert (tmp_path / "f.html").read_text().count("<figure") == 1
+
+
+def test_the_frontier_rises_in_json(berth):
+    _, out, _ = berth("plan", "frontier", *ASKED, "--json")
+    plans = json.loads(out)["plans"]
+    for key in ("throughput", "cost_usd"):
+        values = [plan[key] for plan in plans]
+        assert values == sorted(values)
+    assert len(plans) > 5
+
+
+def test_the_comparison_of_methods_is_told_with_its_conditions(berth, tmp_path):
+    arguments = (
+        "--quick",
+        "--only",
+        "models",
+        "--methods",
+        "greedy,random",
+        "--budget",
+        "50",
+        "--html",
+        tmp_path / "b.html",
+    )
+    code, out, _ = berth("plan", "bench", *arguments)
+    assert code == 0
+    assert widest(out) <= 80
+    assert "optimum" in out
+    assert "measured" in out
+    assert "modelled" in out
+    assert (tmp_path / "b.html").exists()
+
+
+def test_no_method_is_cheaper_than_the_optimum_in_the_comparison(berth):
+    arguments = (
+        "--quick",
+        "--only",
+        "types",
+        "--methods",
+        "greedy,gpu-only,random",
+        "--budget",
+        "64",
+        "--json",
+    )
+    results = json.loads(berth("plan", "bench", *arguments)[1])["results"]
+    best = {one["case"]: one["cost_usd"] for one in results if one["method"] == "exact"}
+    assert all(
+        one["cost_usd"] >= best[one["case"]] * (1 - 1e-9) for one in results if one["cost_usd"] is not None
+    )
+    assert {one["types"] for one in results} == {2, 8, 32}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([*ASKED], "nothing says how fast"),
+        (["ctrdn", "--cluster", "cloud-mix", "--throughput", "1k"], "did you mean 'ctrdnn'?"),
+        ([*ASKED, "--throughput", "1k", "--pin", "embd=cpu"], "did you mean 'embedding'?"),
+        ([*ASKED, "--throughput", "1k", "--pin", "emb=V101"], "did you mean 'V100-16'?"),
+        ([*ASKED, "--throughput", "0"], "--throughput is 0"),
+        ([*ASKED, "--throughput", "nan"], "is not a rate"),
+        ([*ASKED, "--throughput", "-5"], "--throughput is -5"),
+        ([*ASKED, "--throughput", "1k", "--deadline", "1h"], "contradict"),
+        ([*ASKED, "--throughput", "1k", "--samples", "0"], "--samples is 0"),
+        ([*ASKED, "--throughput", "1k", "--fixed", "1.5"], "has no unit"),
+        ([*ASKED, "--throughput", "1k", "--method", "exat"], "did you mean 'exact'?"),
+        ([*ASKED, "--throughput", "1k", "--budget", "0"], "at least one evaluation"),
+        ([*ASKED, "--throughput", "1k", "--seed", "-1"], "--seed"),
+        ([*ASKED, "--throughput", "1k", "--link", "0"], "--link is 0"),
+        ([*ASKED, "--throughput", "1k", "--within", "x"], "--within"),
+        ([*ASKED, "--throughput", "1k", "--objective", "simulat"], "did you mean 'simulate'?"),
+        ([*ASKED, "--max-usd", "5", "--objective", "simulate"], "asks the formula"),
+        ([*ASKED, "--max-usd", "nan"], "--max-usd is nan"),
+        ([*ASKED, "--max-usd", "0.001"], "the cheapest costs"),
+        ([*ASKED, "--max-usd", "5", "--method", "greedy"], "only exact finds"),
+        ([*ASKED, "--throughput", "1G"], "the nearest that can be held: 4.29M/s"),
+        ([*ASKED, "--throughput", "1k", "--method", "greedy", "--certificate", "c.json"], "no proof"),
+        (["ctrdnn", "--throughput", "1k"], "no device is named"),
+        (["ctrdnn", "--cluster", "lab", "--throughput", "1k"], "the price of RTX-4090 is not known"),
+        (["--problem", "none.json"], "no such file"),
+        (["--throughput", "1k"], "no model is named"),
+        (["check", "none.yaml"], "no such file"),
+        (["bench", "--methods", "exat"], "did you mean 'exact'?"),
+        (["bench", "--only", "layer"], "did you mean 'layers'?"),
+    ],
+)
+def test_bad_input_is_one_message_and_exit_code_2(berth, tmp_path, monkeypatch, arguments, said):
+    monkeypatch.chdir(tmp_path)
+    code, out, err = berth("plan", *arguments)
+    assert (code, out) == (2, "")
+    assert said in err
+    assert "Traceback" not in err
+
+
+def test_help_shows_options_and_verbs(berth):
+    code, out, _ = berth("plan", "--help")
+    assert code == 0
+    for word in ("--throughput", "--pin", "check", "frontier", "bench"):
+        assert word in out

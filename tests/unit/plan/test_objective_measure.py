@@ -1,0 +1,144 @@
+"""A tiny model really trained in stages, one process each."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from berth.errors import InputError
+from berth.plan.objective.crew import Crew
+from berth.plan.objective.measure import Measured, Run, cuts_of
+from berth.plan.objective.refine import refine
+from berth.plan.objective.stagework import Piece, order_of
+from berth.plan.plan import cheapest
+from berth.plan.problem import Problem, UnitType, make_problem
+from berth.plan.search.method import Budget
+
+TINY = """
+import torch
+from torch import nn
+
+BATCH = 32
+
+class Broken(nn.Module):
+    def forward(self, x):
+        raise ValueError("no such thing")
+
+def make_model():
+    return nn.Sequential(nn.Linear(8, 64), nn.ReLU(), nn.Linear(64, 64), nn.Linear(64, 4))
+
+def make_broken():
+    return nn.Sequential(nn.Linear(8, 64), nn.ReLU(), Broken(), nn.Linear(64, 4))
+
+def example_batch(batch, seed):
+    draw = torch.Generator().manual_seed(seed)
+    return torch.randn(batch, 8, generator=draw), torch.zeros(batch, dtype=torch.long)
+"""
+
+
+@pytest.fixture
+def tiny(tmp_path: Path) -> str:
+    path = tmp_path / "tiny.py"
+    path.write_text(TINY)
+    return str(path)
+
+
+@pytest.fixture
+def given() -> Problem:
+    return make_problem(
+        batch=32,
+        throughput=1000.0,
+        types=(UnitType("cpu-core", 0.04, 100), UnitType("T4", 0.5, 8)),
+        layers=("linear0", "relu1", "linear2", "linear3"),
+        oct_s=[[2e-4, 2e-5]] * 4,
+        odt_s=1e-5,
+        alpha=0.95,
+        beta=1.0,
+        cross_s=1e-5,
+    )
+
+
+@pytest.fixture
+def measured(tiny: str, given: Problem) -> Iterator[Measured]:
+    with Measured(given, tiny, Run(micro_batches=2, batches=2, most_stages=2)) as truth:
+        yield truth
+
+
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+@pytest.mark.slow
+def test_a_model_runs_in_stages_is_refined_within_budget_and_leaves_no_process(
+    measured: Measured, given: Problem
+) -> None:
+    start = cheapest(given, [0, 0, 0, 0])
+    assert start is not None
+    found = refine(given, start, measured, "random", Budget(evaluations=8))
+    assert found.outcome.evaluations <= 8
+    assert found.best.cost_usd <= found.start.cost_usd < np.inf
+    assert found.best.note.startswith("emulated")
+    two = measured.record(((0, 1), (2, 3)))
+    assert len(two.wall_s) == 2
+    assert (two.passes_s > 0).all()
+    assert two.noise.shape == (2 * 3, 2)
+    assert np.isfinite(two.losses).all()
+    one = measured.record(((0, 3),))
+    assert one.losses[0] == pytest.approx(two.losses[0], rel=0.05)  # the same weights, the same examples
+    assert one.losses[-1] < one.losses[0]  # the gradients are real
+    assert not np.isfinite(measured(np.array([[0, 1, 0, 1]])).cost_usd[0])  # more stages than processes
+    runs = len(measured.records)
+    measured(np.array([[1, 1, 0, 0], [0, 0, 1, 1]]))
+    assert len(measured.records) == runs
+    pids = measured.crew.pids
+    assert pids
+    measured.close()
+    assert not any(alive(pid) for pid in pids)
+
+
+@pytest.mark.slow
+def test_a_layer_that_fails_is_named_and_every_process_ends(tiny: str, given: Problem) -> None:
+    truth = Measured(given, f"{tiny}:make_broken", Run(micro_batches=2, batches=1, most_stages=2))
+    with pytest.raises(InputError, match="layer 'broken2' of tiny fails: no such thing"):
+        truth(np.array([[0, 0, 1, 1]]))
+    assert truth.crew.pids == []
+
+
+@pytest.mark.slow
+def test_an_unknown_model_is_said_by_the_process_that_looks_for_it() -> None:
+    crew = Crew("nonsense", 2)
+    with pytest.raises(InputError, match="no model is called 'nonsense'"):
+        crew.run([(0, 1)], Piece(0, 0, 0, 1, 1, 4, 1, 0))
+    assert crew.pids == []
+
+
+@pytest.mark.parametrize(
+    ("kinds", "cuts"),
+    [([0, 0, 0], ((0, 2),)), ([0, 1, 1], ((0, 0), (1, 2))), ([2, 1, 2], ((0, 0), (1, 1), (2, 2)))],
+)
+def test_stages_are_maximal_runs(kinds: list[int], cuts: tuple[tuple[int, int], ...]) -> None:
+    assert cuts_of(kinds) == cuts
+
+
+@pytest.mark.parametrize(("place", "order"), [(0, "FFFBFBBB"), (1, "FFBFBFBB"), (2, "FBFBFBFB")])
+def test_a_stage_goes_ahead_as_far_as_stages_follow(place: int, order: str) -> None:
+    piece = Piece(0, 0, place, 3, 4, 1, 1, 0)
+    text = "".join("F" if ahead else "B" for ahead in order_of(piece))
+    assert text == order
+
+
+def test_without_a_cpu_among_the_types_this_machine_must_be_named() -> None:
+    bare = make_problem(
+        batch=4, throughput=1, types=(UnitType("x", 1.0),), layers=("a",), oct_s=1, odt_s=0, alpha=1, beta=1
+    )
+    with pytest.raises(InputError, match="no device of the problem is a CPU"):
+        Measured(bare, "ctrdnn")
+    assert Measured(bare, "ctrdnn", Run(here="x")).here_s.tolist() == [1.0]

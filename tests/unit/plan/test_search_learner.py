@@ -1,0 +1,173 @@
+"""The learned scheduler from inside: what it sees, how it draws, what it is paid, what it remembers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from berth.plan.evaluate import Evaluated
+from berth.plan.problem import Problem, UnitType, make_problem
+from berth.plan.search.learned import RECIPE, Rewards, learned
+from berth.plan.search.learned_features import Features, features
+from berth.plan.search.learned_memory import Memory
+from berth.plan.search.learned_policy import Policy, Sight
+from berth.plan.search.learned_weights import load, save
+from berth.plan.search.method import Budget, Search
+
+
+def problem(layers: int = 6, kinds: int = 3, seed: int = 0, throughput: float = 3000.0) -> Problem:
+    draw = np.random.default_rng(seed)
+    shape = (layers, kinds)
+    return make_problem(
+        batch=512,
+        throughput=throughput,
+        types=tuple(UnitType(f"t{kind}", float(draw.uniform(0.1, 4.0)), 500) for kind in range(kinds)),
+        layers=tuple(f"layer{index}" for index in range(layers)),
+        oct_s=draw.lognormal(-2.0, 1.0, shape),
+        odt_s=draw.lognormal(-4.0, 1.0, shape),
+        alpha=1 - draw.uniform(0, 0.1, shape),
+        beta=1 - draw.uniform(0, 0.1, shape),
+        cross_s=draw.lognormal(-4.0, 1.0, layers),
+    )
+
+
+def policy(cell: str = "lstm", seed: int = 0) -> Policy:
+    return Policy(cell, torch.Generator().manual_seed(seed))
+
+
+def permuted(seen: Features, order: list[int]) -> Features:
+    return Features(seen.place[:, order], seen.layer, seen.serial[:, order], seen.allowed[:, order])
+
+
+@pytest.mark.parametrize("cell", ["lstm", "rnn"])
+def test_plans_are_drawn_as_often_as_their_probability_says(cell):
+    sight, net = Sight.of(features(problem(layers=3, kinds=2))), policy(cell)
+    count = 40_000
+    drawn = net.sample(sight, count, torch.Generator().manual_seed(1), heat=1.3)
+    every = torch.tensor([[row >> 2 & 1, row >> 1 & 1, row & 1] for row in range(8)])
+    share = [(drawn == plan).all(dim=1).float().mean().item() for plan in every]
+    likely = net(sight, every, heat=1.3)[0].sum(dim=0).exp().detach().numpy()
+    assert likely.sum() == pytest.approx(1.0, abs=1e-5)
+    assert share == pytest.approx(likely, abs=5 * 0.5 / count**0.5)
+
+
+@pytest.mark.parametrize("cell", ["lstm", "rnn"])
+def test_the_order_of_the_types_does_not_matter(cell):
+    seen, order = features(problem(kinds=4)), [2, 0, 3, 1]
+    net = policy(cell)
+    plans = torch.randint(4, (10, 6), generator=torch.Generator().manual_seed(0))
+    renamed = torch.tensor(np.argsort(order))[plans]
+    logs, entropy = net(Sight.of(seen), plans)
+    other_logs, other_entropy = net(Sight.of(permuted(seen, order)), renamed)
+    assert torch.allclose(logs, other_logs, atol=1e-5)
+    assert torch.allclose(entropy, other_entropy, atol=1e-5)
+
+
+def test_a_forbidden_place_has_no_probability():
+    given = problem()
+    allowed = given.allowed.copy()
+    allowed[2, 1] = allowed[4, 0] = allowed[4, 2] = False
+    sight = Sight.of(features(replace(given, allowed=allowed)))
+    drawn = policy().sample(sight, 500, torch.Generator().manual_seed(0), heat=8.0)
+    assert (drawn[:, 2] != 1).all()
+    assert (drawn[:, 4] == 1).all()
+
+
+def test_features_do_not_depend_on_the_units_of_money_and_time():
+    given = problem()
+    dearer = tuple(replace(one, usd_per_hour=one.usd_per_hour * 7) for one in given.types)
+    slower = replace(
+        given,
+        types=dearer,
+        oct_s=given.oct_s * 60,
+        odt_s=given.odt_s * 60,
+        cross_s=given.cross_s * 60,
+        throughput=given.throughput / 60,
+    )
+    assert np.allclose(features(given).place, features(slower).place, atol=1e-5)
+
+
+@pytest.mark.parametrize("layers", [1, 2, 30])
+def test_features_are_finite_whatever_is_missing(layers):
+    given = replace(
+        problem(layers=layers, throughput=1e9), cross_s=np.zeros(layers), odt_s=np.zeros((layers, 3))
+    )
+    nowhere = np.zeros_like(given.allowed)
+    for one in (given, given.with_limits({"t0": 0}), replace(given, allowed=nowhere)):
+        seen = features(one)
+        assert np.isfinite(seen.place).all()
+        assert np.isfinite(seen.serial).all()
+        assert abs(seen.place).max() <= 2.0
+
+
+def test_an_infeasible_plan_is_paid_less_the_more_it_falls_short():
+    found = Evaluated(np.array([10.0, 5.0, np.inf, np.inf]), np.zeros(4), np.array([0.0, 0.0, 0.1, 2.0]))
+    graded = Rewards(RECIPE).advantages(found)
+    assert graded[1] > graded[0] > graded[2] > graded[3]
+    flat = Rewards(replace(RECIPE, graded=False)).advantages(found)
+    assert flat[2] == flat[3]
+
+
+def test_a_round_of_equal_rewards_teaches_nothing():
+    found = Evaluated(np.full(3, np.inf), np.zeros(3), np.full(3, 0.7))
+    assert (Rewards(RECIPE).advantages(found) == 0).all()
+
+
+def test_no_plan_is_paid_for_twice():
+    search = Search(problem(), Budget(evaluations=4))
+    memory = Memory(search, elites=2)
+    plans = np.array([[0] * 6, [1] * 6, [0] * 6, [2] * 6])
+    known, found = memory.judge(plans, at_most=2)
+    assert known.tolist() == plans[:3].tolist()
+    assert found.cost_usd[0] == found.cost_usd[2]
+    assert search.evaluate.evaluations == 2
+    assert memory.new_share(plans) == 0.25
+    more = np.array([[0, 0, 1, 1, 2, 2], [0, 1, 1, 1, 1, 1], [2] * 6])
+    known, _ = memory.judge(more)
+    assert search.evaluate.evaluations == 4
+    assert known.tolist() == more[:2].tolist()
+
+
+def test_the_best_plans_seen_are_kept_in_order_and_once():
+    search = Search(problem(), Budget())
+    memory = Memory(search, elites=3)
+    plans = np.random.default_rng(0).integers(0, 3, (40, 6))
+    for _ in range(2):
+        memory.judge(plans)
+    unique = np.unique(plans, axis=0)
+    cost = search.evaluate.formula(unique).cost_usd
+    assert memory.elites.tolist() == unique[np.argsort(cost)][:3].tolist()
+
+
+@pytest.mark.parametrize("cell", ["lstm", "rnn"])
+def test_shipped_weights_fit_and_know_more_than_fresh_ones(cell):
+    """Of the plans of the very first rounds, the best is cheaper with them."""
+    shipped, fresh = RECIPE, replace(RECIPE, pretrained=False)
+    bare = {"repairs": 0, "greedy": False}
+    gains = []
+    for seed in range(4):
+        given = problem(layers=14, kinds=4, seed=seed, throughput=1000.0)
+        with_them, without = (
+            learned(cell, given, Budget(64, 60.0, 0), recipe=replace(recipe, **bare)).curve[-1][1]
+            for recipe in (shipped, fresh)
+        )
+        gains.append(without / with_them)
+    assert np.median(gains) > 1.05
+
+
+def test_weights_survive_being_written_and_read(tmp_path):
+    net = policy(seed=4)
+    save(net, tmp_path / "weights.npz")
+    with np.load(tmp_path / "weights.npz") as arrays:
+        for name, weights in net.state_dict().items():
+            assert np.allclose(arrays[name], weights.numpy(), atol=1e-3)
+    load(net, "lstm")
+
+
+def test_a_space_that_is_exhausted_ends_the_search():
+    outcome = learned("lstm", problem(layers=3, kinds=2), Budget(6400, 60.0, 0))
+    assert outcome.evaluations <= 8 + 3 * 2 + 2
+    assert outcome.note == "found nothing new any more"
