@@ -1,0 +1,1 @@
+"""Run a plan for real: sparse tables, the servers that hold them, and the stages that use them."""

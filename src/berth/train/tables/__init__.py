@@ -1,0 +1,62 @@
+"""Sparse tables: rows by 64-bit key, made on first touch, that grow without collisions and beyond memory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from berth.lazy import exports
+
+if TYPE_CHECKING:
+    from berth.train.tables.admit import Admission
+    from berth.train.tables.ctr import CtrTable
+    from berth.train.tables.hashing import shard_of
+    from berth.train.tables.initialise import Initialiser
+    from berth.train.tables.life import Life
+    from berth.train.tables.optimise import Optimiser, adagrad, adam, rowwise_adagrad, sgd
+    from berth.train.tables.state import State, arrays_of, from_arrays, join, split
+    from berth.train.tables.statistics import Statistics, shard_skew
+    from berth.train.tables.table import Table
+
+_HOMES = {
+    "Admission": "admit",
+    "CtrTable": "ctr",
+    "Life": "life",
+    "State": "state",
+    "arrays_of": "state",
+    "from_arrays": "state",
+    "join": "state",
+    "split": "state",
+    "Initialiser": "initialise",
+    "Optimiser": "optimise",
+    "Statistics": "statistics",
+    "Table": "table",
+    "adagrad": "optimise",
+    "adam": "optimise",
+    "rowwise_adagrad": "optimise",
+    "sgd": "optimise",
+    "shard_of": "hashing",
+    "shard_skew": "statistics",
+}
+
+__all__ = [
+    "Admission",
+    "CtrTable",
+    "Initialiser",
+    "Life",
+    "Optimiser",
+    "State",
+    "Statistics",
+    "Table",
+    "adagrad",
+    "adam",
+    "arrays_of",
+    "from_arrays",
+    "join",
+    "rowwise_adagrad",
+    "sgd",
+    "shard_of",
+    "shard_skew",
+    "split",
+]
+
+__getattr__ = exports(__name__, _HOMES)

@@ -1,0 +1,65 @@
+"""Memory that grows without being copied, and a word to the processor about what is needed next.
+
+`reserve` asks for as much address space as a column could ever need; the system gives real memory only to
+the pages that are touched. So a column has one address for life, and kernels see one plain array.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba.core import types
+from numba.extending import intrinsic
+from numpy.typing import DTypeLike, NDArray
+
+HUGE_PAGE_BYTES = 2 << 20
+
+
+def physical_bytes() -> int:
+    """Memory of this machine."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def reserve(items: int, dtype: DTypeLike) -> NDArray[Any]:
+    """An array of zeros that takes memory page by page as it is touched."""
+    kind = np.dtype(dtype)
+    size = max(items, 1) * kind.itemsize
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0)
+    space = mmap.mmap(-1, size, flags=flags)
+    if hasattr(mmap, "MADV_HUGEPAGE") and size >= HUGE_PAGE_BYTES:
+        space.madvise(mmap.MADV_HUGEPAGE)
+    return np.frombuffer(space, kind, count=items)
+
+
+def give_back(column: NDArray[Any], start: int) -> None:
+    """Return the pages of a reserved column from item `start` on; they read as zeros afterwards."""
+    space: Any = column.base
+    while not isinstance(space, mmap.mmap):
+        space = space.obj if isinstance(space, memoryview) else space.base
+    page = mmap.PAGESIZE
+    first = -(-start * column.itemsize // page) * page
+    if hasattr(mmap, "MADV_DONTNEED") and first < len(space):
+        space.madvise(mmap.MADV_DONTNEED, first)
+
+
+def _prefetch(_context: Any, array: Any, at: Any) -> Any:
+    """Tell the processor that `array[at]` will be needed soon: look-ups then overlap their cache misses."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+        pointer = builder.bitcast(builder.gep(data, [arguments[1]]), ir.IntType(8).as_pointer())
+        word = ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [pointer.type, word, word, word])
+        name = "llvm.prefetch.p0i8"
+        function = builder.module.globals.get(name) or ir.Function(builder.module, kind, name)
+        builder.call(function, [pointer, word(0), word(3), word(1)])
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp), generate
+
+
+prefetch: Any = intrinsic(_prefetch)

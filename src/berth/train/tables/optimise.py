@@ -1,0 +1,182 @@
+"""Optimisers of rows: one gradient per row, its weights and its state updated in one visit.
+
+The state stands behind the weights in the same record. All arithmetic is in single precision and in a fixed
+order, so the same pushes give the same bits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from berth.compile import entry, inlined
+from berth.errors import UnknownNameError
+from berth.train.tables.index import Places
+from berth.train.tables.initialise import Floats
+from berth.train.tables.memory import prefetch
+
+Kind = Literal["sgd", "rowwise_adagrad", "adagrad", "adam"]
+
+_SGD, _ROWWISE, _ADAGRAD, _ADAM = range(4)
+_RATE, _EPSILON, _INITIAL, _BETA1, _BETA2, _LOWER, _UPPER = range(7)
+_AHEAD = 8
+_LINE = 16  # floats of a cache line
+
+
+@dataclass(frozen=True, slots=True)
+class Optimiser:
+    """How a row learns from a gradient.
+
+    `rowwise_adagrad` keeps one number per row and scales by sqrt(initial / (initial + sum)), as Paddle's
+    sparse rule does; `adagrad` is torch's; `adam` counts the steps of each row by itself.
+    """
+
+    kind: Kind = "rowwise_adagrad"
+    learning_rate: float = 0.05
+    initial_accumulator: float = field(default=3.0)
+    epsilon: float = 1e-10
+    beta1: float = 0.9
+    beta2: float = 0.999
+    bounds: tuple[float, float] = (-np.inf, np.inf)
+
+    def __post_init__(self) -> None:
+        if self.kind not in get_args(Kind):
+            raise UnknownNameError("optimiser of rows", self.kind, get_args(Kind))
+
+    @property
+    def code(self) -> int:
+        """The kind, as kernels know it."""
+        return get_args(Kind).index(self.kind)
+
+    def first_state(self, dim: int) -> Floats:
+        """What a new row's optimiser begins with."""
+        if self.kind == "sgd":
+            return np.empty(0, np.float32)
+        if self.kind == "rowwise_adagrad":
+            return np.zeros(1, np.float32)
+        if self.kind == "adagrad":
+            return np.full(dim, self.initial_accumulator, np.float32)
+        return np.zeros(2 * dim + 1, np.float32)  # two moments, and the steps so far
+
+    def numbers(self) -> Floats:
+        """Its settings, as kernels read them."""
+        settings = (self.learning_rate, self.epsilon, self.initial_accumulator, self.beta1, self.beta2)
+        return np.array((*settings, *self.bounds), np.float32)
+
+
+def sgd(learning_rate: float = 0.01) -> Optimiser:
+    """Plain steps."""
+    return Optimiser("sgd", learning_rate)
+
+
+def rowwise_adagrad(learning_rate: float = 0.05, initial_accumulator: float = 3.0) -> Optimiser:
+    """One accumulator per row: 4 bytes beside the weights."""
+    return Optimiser("rowwise_adagrad", learning_rate, initial_accumulator)
+
+
+def adagrad(learning_rate: float = 0.05, initial_accumulator: float = 0.0) -> Optimiser:
+    """One accumulator per weight, as torch's Adagrad."""
+    return Optimiser("adagrad", learning_rate, initial_accumulator)
+
+
+def adam(learning_rate: float = 0.001) -> Optimiser:
+    """Two moments per weight."""
+    return Optimiser("adam", learning_rate, epsilon=1e-8)
+
+
+@inlined
+def bounded(weight: np.float32, lower: np.float32, upper: np.float32) -> np.float32:
+    """Kept within bounds; not a number stays what it is, so that it is noticed."""
+    return lower if weight < lower else (upper if weight > upper else weight)
+
+
+@inlined
+def step_sgd(data: Floats, base: np.int64, dim: int, grads: Floats, grad: int, numbers: Floats) -> None:
+    """A step against the gradient."""
+    rate, lower, upper = numbers[_RATE], numbers[_LOWER], numbers[_UPPER]
+    for column in range(dim):
+        weight = data[base + column] - rate * grads[grad + column]
+        data[base + column] = bounded(weight, lower, upper)
+
+
+@inlined
+def step_rowwise(data: Floats, base: np.int64, dim: int, grads: Floats, grad: int, numbers: Floats) -> None:
+    """One sum of mean squares for the whole row; the step uses the sum before this gradient."""
+    initial, lower, upper = numbers[_INITIAL], numbers[_LOWER], numbers[_UPPER]
+    rate = numbers[_RATE] * np.sqrt(initial / (initial + data[base + dim]))
+    square = np.float32(0)
+    for column in range(dim):
+        slope = grads[grad + column]
+        square += slope * slope
+    for column in range(dim):
+        weight = data[base + column] - rate * grads[grad + column]
+        data[base + column] = bounded(weight, lower, upper)
+    data[base + dim] += square / np.float32(dim)
+
+
+@inlined
+def step_adagrad(data: Floats, base: np.int64, dim: int, grads: Floats, grad: int, numbers: Floats) -> None:
+    """A sum of squares for every weight; the step uses the sum with this gradient."""
+    rate, epsilon = numbers[_RATE], numbers[_EPSILON]
+    lower, upper = numbers[_LOWER], numbers[_UPPER]
+    for column in range(dim):
+        slope = grads[grad + column]
+        total = data[base + dim + column] + slope * slope
+        data[base + dim + column] = total
+        weight = data[base + column] - rate * slope / (np.sqrt(total) + epsilon)
+        data[base + column] = bounded(weight, lower, upper)
+
+
+@inlined
+def step_adam(data: Floats, base: np.int64, dim: int, grads: Floats, grad: int, numbers: Floats) -> None:
+    """Kingma and Ba 2015, with the row's own count of steps."""
+    rate, epsilon, beta1, beta2 = numbers[_RATE], numbers[_EPSILON], numbers[_BETA1], numbers[_BETA2]
+    lower, upper, one = numbers[_LOWER], numbers[_UPPER], np.float32(1)
+    first, second, count = base + dim, base + 2 * dim, base + 3 * dim
+    data[count] += one
+    rate /= one - np.float32(np.float64(beta1) ** data[count])
+    unbias = np.sqrt(one - np.float32(np.float64(beta2) ** data[count]))
+    for column in range(dim):
+        slope = grads[grad + column]
+        mean = beta1 * data[first + column] + (one - beta1) * slope
+        square = beta2 * data[second + column] + (one - beta2) * slope * slope
+        data[first + column] = mean
+        data[second + column] = square
+        weight = data[base + column] - rate * mean / (np.sqrt(square) / unbias + epsilon)
+        data[base + column] = bounded(weight, lower, upper)
+
+
+@entry
+def apply(
+    data: Floats,
+    changed: NDArray[np.uint8],
+    width: int,
+    dim: int,
+    places: Places,
+    grads: Floats,
+    kind: int,
+    numbers: Floats,
+) -> None:
+    """Let each row learn from its gradient (`grads` is flat); places below zero are passed over."""
+    near = len(places) - _AHEAD
+    for number in range(len(places)):
+        if number < near and places[number + _AHEAD] >= 0:
+            soon = np.int64(places[number + _AHEAD]) * width
+            prefetch(changed, places[number + _AHEAD])
+            for line in range(0, width, _LINE):
+                prefetch(data, soon + line)
+        if places[number] < 0:
+            continue
+        changed[places[number]] = 1
+        base, grad = np.int64(places[number]) * width, number * dim
+        if kind == _ADAGRAD:
+            step_adagrad(data, base, dim, grads, grad, numbers)
+        elif kind == _ROWWISE:
+            step_rowwise(data, base, dim, grads, grad, numbers)
+        elif kind == _ADAM:
+            step_adam(data, base, dim, grads, grad, numbers)
+        else:
+            step_sgd(data, base, dim, grads, grad, numbers)
