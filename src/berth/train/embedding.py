@@ -134,9 +134,7 @@ def with_sparse_tables(
                 rows = Embedding(
                     child.table.embedding_dim, name=name, optimiser=optimiser, initialiser=initialiser
                 )
-                setattr(module, child_name, SparseLookup(child.key, rows)) if not isinstance(
-                    module, nn.ModuleDict
-                ) else module.update({child_name: SparseLookup(child.key, rows)})
+                module.register_module(child_name, SparseLookup(child.key, rows))
     return model
 
 

@@ -20,13 +20,15 @@ class Ahead(Generic[T]):
         self._thread.start()
 
     def __iter__(self) -> Iterator[T]:
-        while True:
-            item, error = self._queue.get()
-            if error is not None:
-                raise error
-            if item is None:
-                return
-            yield item
+        return self
+
+    def __next__(self) -> T:
+        item, error = self._queue.get()
+        if error is not None:
+            raise error
+        if item is None:
+            raise StopIteration
+        return item
 
     def close(self) -> None:
         """Lets the thread end."""
