@@ -46,7 +46,7 @@ class ArrayFile:
 
     def write(self, arrays: Arrays, meta: Any = None) -> None:
         """One frame more."""
-        solid = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+        solid = {name: np.asarray(array, order="C") for name, array in arrays.items()}
         listed = [[name, array.dtype.str, list(array.shape)] for name, array in solid.items()]
         header = json.dumps({"arrays": listed, "meta": meta}, separators=(",", ":")).encode()
         self._put(MAGIC + f"{len(header)}\n".encode() + header + b"\n")
