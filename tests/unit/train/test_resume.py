@@ -54,12 +54,12 @@ def test_tables_beyond_memory_resume_bit_by_bit_too(small, tmp_path, killed):
     saved, log = folders(tmp_path)
 
     def work():
-        session = small.train(saved, log, batch=2048, memory="2500kB")
+        session = small.train(saved, log, batch=4096, memory="7MB")
         assert session.store.statistics()["rows"]["evicted"] > 0
 
     assert small.in_child(work, "checkpoint: a part half written@300") == killed
     assert small.in_child(work) == 0
-    assert small.in_child(lambda: small.train(tmp_path / "other", tmp_path / "all", batch=2048)) == 0
+    assert small.in_child(lambda: small.train(tmp_path / "other", tmp_path / "all", batch=4096)) == 0
     assert small.losses(log) == small.losses(tmp_path / "all")
 
 
