@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from berth.train.data.batch import Batch
 from berth.train.embedding import Embedding, embeddings_of
 from berth.train.sparse import SparseStore
+from berth.train.timing import PUSH, UPDATE, LayerClock
 
 Loss = Callable[[Any, Any], Tensor]
 Scores = tuple[NDArray[np.float32], NDArray[Any]] | tuple[None, None]
@@ -43,25 +44,34 @@ class Learner:
         self.optimiser = optimiser if optimiser is not None else adam(model)
         self._loss: Loss = loss or getattr(model, "loss", None) or click_loss
         self._part = torch.tensor(1.0 / workers)  # of the global batch's mean is this worker's
+        self.clock: LayerClock | None = None
         self._exchange = exchange  # sums dense gradients over the workers
 
     def step(self, number: int, batch: Batch) -> tuple[float, Scores]:
         """Learns from a batch; its loss and scores are those from before."""
-        output = self.model(batch.inputs)
+        clock = self.clock if self.clock is not None and self.clock.wants() else None
+        output = clock.forward(batch.inputs) if clock else self.model(batch.inputs)
         loss = self._loss(output, batch.labels)
         loss.backward(self._part)
-        self.update(number)
+        if clock:
+            clock.backward_done()
+        self._update(number, clock)
         return float(loss.detach()), scores_of(output.detach(), batch.labels)
 
-    def update(self, number: int) -> None:
+    def _update(self, number: int, clock: LayerClock | None) -> None:
         """Gradients become pushes and a step of the dense optimiser."""
         for layer in self.embeddings:
             layer.push()
+        if clock:
+            clock.done(PUSH)
         if self._exchange is not None:
             self._exchange(self.model)
         if self.optimiser is not None:
             self.optimiser.step()
             self.optimiser.zero_grad(set_to_none=True)
+        if clock:
+            clock.done(UPDATE)
+            clock.finish()
         self.store.end_step(number)
 
 
