@@ -1,0 +1,100 @@
+"""What frames say beyond arrays: parts of tables, errors, the sections of a request."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+
+import numpy as np
+
+from berth.errors import BerthError, InputError, RefusedError, ServerError, WaitError, WireError
+from berth.train.servers.channel import Room
+from berth.train.servers.wire import Array, Flag, Frame, Kind, Layout
+from berth.train.tables import State
+
+
+class Port(Protocol):
+    """Where answers go."""
+
+    def reserve(self, length: int) -> Room:
+        """Memory for an answer."""
+        ...
+
+    def send(
+        self, kind: Kind, request: int, room: Room | None = None, *, flags: Flag = Flag.NONE, step: int = 0
+    ) -> None:
+        """An answer; lost if the worker is gone."""
+        ...
+
+    def release(self, frame: Frame) -> None:
+        """A request is no longer needed."""
+        ...
+
+
+_STATE_KINDS = "".join(np.dtype(kind).char for kind in ("i8", "i8", "f4", "i8", "i8", "i4"))
+
+
+def state_arrays(state: State) -> list[Array]:
+    """A part of a table as it travels."""
+    day = np.array([state.whole, state.day], np.int64)
+    return [day, state.keys, state.records, state.removed, state.waiting_keys, state.waiting]
+
+
+def state_of(arrays: list[Array]) -> State:
+    """The part that `state_arrays` was made from; copied, as the frame's memory is used again."""
+    day, keys, records, removed, waiting_keys, waiting = (array.copy() for array in arrays)
+    if "".join(array.dtype.char for array in arrays) != _STATE_KINDS or len(day) != 2:
+        raise WireError("these arrays are not a part of a table")
+    if records.ndim != 2 or len(records) != len(keys) or len(waiting) != len(waiting_keys):
+        raise WireError("the columns of a table's part differ in length")
+    return State(bool(day[0]), int(day[1]), keys, records, removed, waiting_keys, waiting)
+
+
+def error_facts(error: BerthError) -> dict[str, str]:
+    """An error as it travels."""
+    return {"kind": type(error).__name__, "what": str(error)}
+
+
+def error_of(facts: dict[str, str]) -> BerthError:
+    """The error that a server has told."""
+    kinds = {kind.__name__: kind for kind in (RefusedError, WaitError, WireError, ServerError)}
+    what = facts.get("what", "something went wrong there")
+    return (
+        InputError(what) if facts.get("kind") == "InputError" else kinds.get(facts["kind"], ServerError)(what)
+    )
+
+
+def filled(port: Port, arrays: list[Array]) -> Room:
+    """Arrays copied into memory for an answer."""
+    layout = Layout([(array.dtype, array.shape) for array in arrays])
+    room = port.reserve(layout.length)
+    for view, array in zip(layout.views(room.payload), arrays, strict=True):
+        view[...] = array
+    return room
+
+
+def head_of(arrays: Iterator[Array]) -> list[list[int]]:
+    """(table, codec) of each section."""
+    head = next_of(arrays, np.int32)
+    if (
+        head.ndim != 2
+        or head.shape[1] != 2
+        or (len(head) and not 0 <= head[:, 1].min() <= head[:, 1].max() < 3)
+    ):
+        raise WireError("the sections of a request are not told as table and codec")
+    return head.tolist()
+
+
+def next_of(arrays: Iterator[Array], dtype: type[np.generic]) -> Array:
+    """The next array, which is of this kind."""
+    array = next(arrays, None)
+    if array is None or array.dtype != dtype:
+        raise WireError(f"a request lacks an array of {np.dtype(dtype).name}")
+    return array
+
+
+def exactly(arrays: list[Array], count: int) -> list[Array]:
+    """So many arrays and no more."""
+    if len(arrays) != count:
+        raise WireError(f"{count} arrays were expected, {len(arrays)} came")
+    return arrays
