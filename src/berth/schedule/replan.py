@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from berth.compile import inlined, kernel
+from berth.compile import inlined, kernel, step
 from berth.schedule.attempt import (
     begin,
     charge,
@@ -26,7 +26,7 @@ from berth.schedule.view import EVICT, Array, World
 from berth.schedule.walk import note_wait, reach_of, smallest_demand, start_reason, wake_of
 
 
-@kernel
+@step
 def replan(world: World, hooks: Hooks, now: float) -> float:
     """A waiting job that finds no place makes less deserving running jobs offer theirs.
 
@@ -99,14 +99,13 @@ def may_displace(world: World, row: int) -> bool:
 @kernel
 def rank_running(world: World, hooks: Hooks, now: float) -> None:
     """Sorts the running jobs, most deserving first."""
-    running = world.running[: world.state[0].running]
+    state, running = world.state[0], world.running[: world.state[0].running]
     for row in running:
         touch(world.jobs[row], now)
         set_keys(world, hooks, row, now)
     sort_rows(world.jobs, running)
     for i in range(len(running)):
         world.jobs[running[i]].run_at = i
-    state = world.state[0]
     state.bounded = state.keys_hold
     state.worst_key = state.worst_then = state.worst_arrival = -math.inf
     state.worst_row = -1
