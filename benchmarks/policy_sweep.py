@@ -24,6 +24,7 @@ from berth.schedule.policies.berth import Berth, Rank
 from berth.schedule.policies.dally import Dally
 from berth.schedule.policy import Policy
 from berth.simulate.metrics import summarise
+from berth.simulate.outcome import require_finished
 from berth.simulate.run import Setting, simulate
 from berth.workload.distributions import load_durations, load_sizes
 from berth.workload.generate import GenerateSpec, generate
@@ -97,7 +98,8 @@ def run_cell(cell: Cell, seed: int) -> dict[str, list[float]]:
     found = {}
     for name, (policy, doubt) in contenders(cell.rank).items():
         setting = Setting(congestion=cell.congestion, mix=load_mix(kind.models), seed=seed, doubt=doubt)
-        summary = summarise(simulate(_trace(cell.mix, cell.load, seed), _cluster(), policy, setting))
+        run = simulate(_trace(cell.mix, cell.load, seed), _cluster(), policy, setting)
+        summary = summarise(require_finished(run))
         assert summary.finished == summary.jobs, f"{name} left jobs behind in {cell}, seed {seed}"
         found[name] = [float(getattr(summary, figure)) for figure in FIGURES]
     return found

@@ -27,6 +27,7 @@ from berth.cluster.load import load_cluster
 from berth.cluster.model import Cluster
 from berth.schedule.policies.registry import load_policy
 from berth.simulate.metrics import summarise
+from berth.simulate.outcome import require_finished
 from berth.simulate.run import Setting, simulate
 from berth.workload.mix import load_mix
 from berth.workload.reading import read_trace
@@ -125,7 +126,8 @@ def run(play: Play) -> list[float]:
     workload = _workload(play)
     setting = Setting(congestion=play.congestion, mix=load_mix(workload.mix), seed=play.part)
     trace = slice_of(workload, play.part, play.load)
-    summary = summarise(simulate(trace, _cluster(), load_policy(play.policy), setting))
+    run = simulate(trace, _cluster(), load_policy(play.policy), setting)
+    summary = summarise(require_finished(run))
     return [float(getattr(summary, metric)) for metric in METRICS]
 
 

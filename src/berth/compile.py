@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import numba
+from numba import types
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -47,6 +48,54 @@ def inlined(function: F) -> F:
 def entry(function: F) -> F:
     """A compiled function that Python calls."""
     return _jit(function, cache=True)
+
+
+class Address(types.WrapperAddressProtocol):
+    """A function by its address: compiled code calls it without knowing which it is, or who made it."""
+
+    def __init__(self, address: int, signature: Any, keep: object) -> None:
+        self._address, self._signature, self._keep = address, signature, keep
+
+    def __wrapper_address__(self) -> int:
+        return self._address
+
+    def signature(self) -> Any:
+        """What it takes and returns."""
+        return self._signature
+
+
+class Step:
+    """A compiled function that compiled functions call by its address.
+
+    A function contains those it calls, and they are optimised again with it: the whole engine in one piece
+    takes minutes to compile. Steps are compiled by themselves, and only those that a run needs.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+        self._ready: dict[Any, Address] = {}
+
+    def at(self, signature: Any) -> Address:
+        """The function for arguments of these types, compiled or read from disk when it is first asked for."""
+        if signature not in self._ready:
+            _use_cache(room_of(self._function.__module__))
+            dispatcher: Any = numba.njit(signature, cache=True)(self._function)
+            _use_cache("")
+            result = dispatcher.overloads[signature.args]
+            address = result.library.get_pointer_to_function(result.fndesc.llvm_cfunc_wrapper_name)
+            self._ready[signature] = Address(address, signature, dispatcher)
+        return self._ready[signature]
+
+
+def types_of(*values: object) -> tuple[Any, ...]:
+    """The types under which compiled code knows these values."""
+    typeof: Any = numba.typeof
+    return tuple(typeof(value) for value in values)
+
+
+def step(function: Callable[..., Any]) -> Step:
+    """A compiled function that others call by its address."""
+    return Step(function)
 
 
 def _jit(function: F, **options: bool) -> F:

@@ -10,21 +10,18 @@ from __future__ import annotations
 import math
 
 from berth.compile import inlined
-from berth.schedule.defragment import defragment
 from berth.schedule.hold import release_hold
-from berth.schedule.lookahead import hold_for_longest, spread_idle
 from berth.schedule.policy import Hooks
-from berth.schedule.preempt import make_room, move_up
-from berth.schedule.replan import may_displace, replan
-from berth.schedule.tune import learn
+from berth.schedule.replan import may_displace
+from berth.schedule.steps import Steps
 from berth.schedule.view import World
-from berth.schedule.walk import SKIP, STOP, refresh_keys, rekey, walk
+from berth.schedule.walk import SKIP, STOP, refresh_keys, rekey
 
 BY_ORDER, BY_GAIN = 1, 2
 
 
 @inlined
-def decide(world: World, hooks: Hooks, now: float) -> float:
+def decide(world: World, hooks: Hooks, steps: Steps, now: float) -> float:
     """One pass; returns the time at which the answer could change without any event."""
     state = world.state[0]
     state.decisions, state.now, state.held = 0, now, -1
@@ -36,38 +33,38 @@ def decide(world: World, hooks: Hooks, now: float) -> float:
             rekey(world, hooks, now)
         # where order preempts, a place that is held could be lost again
         if state.hold_after_s < math.inf and state.preempt != BY_ORDER:
-            hold_for_longest(world, hooks, now)
-        wake = fill_places(world, hooks, now)
+            steps.hold_for_longest(world, hooks, now)
+        wake = fill_places(world, hooks, steps, now)
         if state.steady and state.running > 0:  # else nobody could make way for who has waited long
             wake = min(wake, state.next_rekey)
         if state.defragment > 0 and state.first < state.last:
-            defragment(world, hooks, now)
+            steps.defragment(world, hooks, now)
         if state.look_ahead:
-            spread_idle(world, hooks, now)
+            steps.spread_idle(world, hooks, now)
     if state.move_up > 0:
-        move_up(world, hooks, now)
+        steps.move_up(world, hooks, now)
     if state.preempt == BY_GAIN and state.first < state.last:
-        wake = min(wake, make_room(world, hooks, now))
+        wake = min(wake, steps.make_room(world, hooks, now))
     release_hold(world)
     if state.learns:
-        learn(world, hooks, now)
+        steps.learn(world, hooks, now)
     return wake
 
 
 @inlined
-def fill_places(world: World, hooks: Hooks, now: float) -> float:
+def fill_places(world: World, hooks: Hooks, steps: Steps, now: float) -> float:
     """Who fits starts; where order preempts, who does not may displace others, at once or in rounds."""
     state = world.state[0]
     if state.preempt != BY_ORDER:
-        return walk(world, hooks, now, state.blocked)
+        return steps.walk(world, hooks, now, state.blocked)
     if state.period_s > 0 and now < state.next_round:
-        return min(walk(world, hooks, now, SKIP), next_round(world))
+        return min(steps.walk(world, hooks, now, SKIP), next_round(world))
     if now >= state.running_wake:
         state.bounded = 0
-    wake = walk(world, hooks, now, STOP)
+    wake = steps.walk(world, hooks, now, STOP)
     if state.first < state.last:
         displaces = may_displace(world, world.waiting[state.first])
-        wake = replan(world, hooks, now) if displaces else walk(world, hooks, now, SKIP)
+        wake = steps.replan(world, hooks, now) if displaces else steps.walk(world, hooks, now, SKIP)
     if state.period_s > 0:
         state.next_round = (math.floor(now / state.period_s) + 1) * state.period_s
         if state.next_round <= now:  # by rounding

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from berth.compile import inlined, kernel
+from berth.compile import inlined, kernel, step
 from berth.schedule.attempt import begin, book, note, over_quota, restore_s, seat_at, tell_usual, touch
 from berth.schedule.hold import by_end, kept_from, soonest
 from berth.schedule.place import fill, find, forget, offer_back, take
@@ -29,7 +29,7 @@ _MOST_MOVES = 16  # running jobs that move for one
 _REST_S = 300.0  # nobody moves again sooner
 
 
-@kernel
+@step
 def defragment(world: World, hooks: Hooks, now: float) -> None:
     """For the first blocked jobs, in order, that would fit if what is free lay together."""
     state, waiting = world.state[0], world.waiting

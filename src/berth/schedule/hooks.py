@@ -25,28 +25,15 @@ from numba.core import serialize
 from numba.core.compiler import CompileResult
 from numba.core.registry import cpu_target
 
-from berth.compile import cache_folder
+from berth.compile import Address, cache_folder
 from berth.schedule.policy import SIGNATURES, Hooks, Policy, Preempt, constant_fields
 
 _result: Any = CompileResult  # numba's own way to keep compiled code between runs, untyped
 _dumps: Any = serialize.dumps
 
 
-class _Callable(types.WrapperAddressProtocol):
-    """A function by its address: compiled code calls it without knowing which it is, or who made it."""
-
-    def __init__(self, address: int, signature: Any, keep: object) -> None:
-        self._address, self._signature, self._keep = address, signature, keep
-
-    def __wrapper_address__(self) -> int:
-        return self._address
-
-    def signature(self) -> Any:
-        return self._signature
-
-
 _KEPT = 1000  # compiled functions on disk, some 20 kB each
-_ready: dict[tuple[type, str], _Callable] = {}
+_ready: dict[tuple[type, str], Address] = {}
 _notes: dict[tuple[type, str], str] = {}
 _raised: list[BaseException] = []
 
@@ -76,7 +63,7 @@ def raise_pending() -> None:
         raise error
 
 
-def _hook(kind: type[Policy], name: str) -> _Callable:
+def _hook(kind: type[Policy], name: str) -> Address:
     owner = next(base for base in kind.__mro__ if name in vars(base))
     if owner is Policy:
         kind = Policy  # shared by all who do not override it
@@ -102,7 +89,7 @@ def _reason(error: Exception) -> str:
     return (told or lines or [type(error).__name__])[0][:160]
 
 
-def _compiled(function: Callable[..., Any], names: list[str], signature: Any) -> _Callable:
+def _compiled(function: Callable[..., Any], names: list[str], signature: Any) -> Address:
     """`function(..., my)` behind a fixed signature whose last argument is the record of constants."""
     path = cache_folder() / "policies" / f"{_fingerprint(function, names, signature)}.bin"
     result = _stored(path)
@@ -110,7 +97,7 @@ def _compiled(function: Callable[..., Any], names: list[str], signature: Any) ->
         result = _compile(function, names, signature)
         _store(path, result)
     address = result.library.get_pointer_to_function(result.fndesc.llvm_cfunc_wrapper_name)
-    return _Callable(address, signature, result)
+    return Address(address, signature, result)
 
 
 def _compile(function: Callable[..., Any], names: list[str], signature: Any) -> Any:
@@ -197,7 +184,7 @@ def _store(path: Path, result: Any) -> None:
 _C_TYPES: dict[Any, Any] = {types.float64: ctypes.c_double, types.int64: ctypes.c_int64}
 
 
-def _interpreted(function: Callable[..., Any], names: list[str], signature: Any) -> _Callable:
+def _interpreted(function: Callable[..., Any], names: list[str], signature: Any) -> Address:
     """The Python function behind the same kind of address; compiled code hands records over as pointers."""
     constants = namedtuple("My", names or ["nothing"])  # type: ignore[misc]
     readers = [_reader(kind) for kind in signature.args]
@@ -218,7 +205,7 @@ def _interpreted(function: Callable[..., Any], names: list[str], signature: Any)
     callback = ctypes.CFUNCTYPE(_C_TYPES[signature.return_type], *kinds)(call)
     address = ctypes.cast(callback, ctypes.c_void_p).value
     assert address is not None
-    return _Callable(address, signature, callback)
+    return Address(address, signature, callback)
 
 
 def _values(names: list[str], record: Any) -> list[Any]:

@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 
-from berth.compile import kernel
+from berth.compile import kernel, step
 from berth.schedule.attempt import begin, find_for, over_quota, tell_usual
 from berth.schedule.hold import by_end, hold, soonest
 from berth.schedule.place import find
@@ -22,7 +22,7 @@ from berth.schedule.view import Array, World
 from berth.schedule.walk import bend, smallest_demand
 
 
-@kernel
+@step
 def spread_idle(world: World, hooks: Hooks, now: float) -> None:
     """Waiting jobs, most deserving first, may spread over devices that nobody took."""
     state, waiting = world.state[0], world.waiting
@@ -88,7 +88,7 @@ def rounder_from(world: World, row: int, rows: Array, now: float) -> float:
     return math.inf
 
 
-@kernel
+@step
 def hold_for_longest(world: World, hooks: Hooks, now: float) -> None:
     """The job that has waited longest, once over the limit, starts if it can, or has a place held for it."""
     state, waiting = world.state[0], world.waiting

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from berth.compile import inlined, kernel
+from berth.compile import inlined, kernel, step
 from berth.schedule.attempt import (
     begin,
     book,
@@ -31,7 +31,7 @@ from berth.schedule.view import EVICT, MOVE, Array, World
 _TRIED = 4  # blocked jobs for whom room is looked for in one pass
 
 
-@kernel
+@step
 def move_up(world: World, hooks: Hooks, now: float) -> None:
     """A spread job takes a nearer place that has opened, if that saves enough of what moving costs."""
     state = world.state[0]
@@ -93,7 +93,7 @@ def round_off(world: World, hooks: Hooks, row: int, now: float) -> None:
     note(world, MOVE, row, MOVED_UP)
 
 
-@kernel
+@step
 def make_room(world: World, hooks: Hooks, now: float) -> float:
     """For the first few blocked jobs: evict, inside one group, those whom it costs least, if it pays.
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from berth.compile import inlined, kernel
 from berth.schedule.view import WAITING, Array, World
 
@@ -73,14 +75,20 @@ def close_gap(world: World, kept: int, walked: int) -> None:
 
 @kernel
 def sort_rows(jobs: Array, rows: Array) -> None:
-    """Insertion sort: the rows were in order a moment ago, and nearly are still."""
+    """Insertion sort: the rows were in order a moment ago, and nearly are still.
+
+    Keys are laid side by side first: records lie far apart, and most comparisons end with the key.
+    """
+    keys = np.empty(len(rows))
+    for i in range(len(rows)):
+        keys[i] = jobs[rows[i]].key
     for i in range(1, len(rows)):
-        row = rows[i]
+        row, key = rows[i], keys[i]
         k = i - 1
-        while k >= 0 and before(jobs, row, rows[k]):
-            rows[k + 1] = rows[k]
+        while k >= 0 and (key < keys[k] or (key == keys[k] and before(jobs, row, rows[k]))):
+            rows[k + 1], keys[k + 1] = rows[k], keys[k]
             k -= 1
-        rows[k + 1] = row
+        rows[k + 1], keys[k + 1] = row, key
 
 
 @inlined

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from berth.compile import inlined, kernel
+from berth.compile import inlined, kernel, step
 from berth.schedule.attempt import (
     begin,
     charge,
@@ -26,7 +26,7 @@ from berth.schedule.view import EVICT, Array, World
 from berth.schedule.walk import note_wait, reach_of, smallest_demand, start_reason, wake_of
 
 
-@kernel
+@step
 def replan(world: World, hooks: Hooks, now: float) -> float:
     """A waiting job that finds no place makes less deserving running jobs offer theirs.
 
@@ -36,8 +36,7 @@ def replan(world: World, hooks: Hooks, now: float) -> float:
     nothing threatens.
     """
     jobs, waiting, state = world.jobs, world.waiting, world.state[0]
-    rank_running(world, hooks, now)
-    ranked = long_running(world, now)
+    ranked = long_running(world, rank_threatened(world, hooks, now), now)
     total = len(ranked)
     # ranked[offered:] have offered their places; ranked[settled:] are yet to be asked to take them again
     offered, settled = total, total
@@ -97,32 +96,51 @@ def may_displace(world: World, row: int) -> bool:
 
 
 @kernel
-def rank_running(world: World, hooks: Hooks, now: float) -> None:
-    """Sorts the running jobs, most deserving first."""
-    running = world.running[: world.state[0].running]
-    for row in running:
-        touch(world.jobs[row], now)
+def rank_threatened(world: World, hooks: Hooks, now: float) -> Array:
+    """The running jobs that the most deserving waiting one may displace, most deserving first.
+
+    While keys only fall, who was more deserving when it was last asked is so still, and need not be asked again.
+    """
+    state, jobs = world.state[0], world.jobs
+    top = jobs[world.waiting[state.first]].key
+    rows, seats, count, worst = np.empty(state.running, np.int32), np.empty(state.running, np.int32), 0, -1
+    for i in range(state.running):
+        row = world.running[i]
+        if state.bounded and jobs[row].key < top:
+            if worst < 0 or before(jobs, worst, row):
+                worst = row
+            continue
+        touch(jobs[row], now)
         set_keys(world, hooks, row, now)
-    sort_rows(world.jobs, running)
-    for i in range(len(running)):
-        world.jobs[running[i]].run_at = i
+        rows[count], seats[count] = row, i
+        count += 1
+    threatened = rows[:count]
+    sort_rows(jobs, threatened)
+    for i in range(count):  # left nearly in order for the next time
+        world.running[seats[i]] = rows[i]
+        jobs[rows[i]].run_at = seats[i]
+    if count > 0 and (worst < 0 or before(jobs, worst, threatened[count - 1])):
+        worst = threatened[count - 1]
+    set_bound(world, worst)
+    return threatened
+
+
+@inlined
+def set_bound(world: World, worst: int) -> None:
+    """Remembers who deserves least of those that run, for as long as their keys only fall."""
     state = world.state[0]
-    state.bounded = state.keys_hold
+    state.bounded, state.worst_row = state.keys_hold, worst
     state.worst_key = state.worst_then = state.worst_arrival = -math.inf
-    state.worst_row = -1
-    if len(running) > 0:
-        last = running[len(running) - 1]
-        worst = world.jobs[last]
-        state.worst_key, state.worst_then = worst.key, worst.then
-        state.worst_arrival, state.worst_row = worst.arrival, last
+    if worst >= 0:
+        job = world.jobs[worst]
+        state.worst_key, state.worst_then, state.worst_arrival = job.key, job.then, job.arrival
 
 
 @kernel
-def long_running(world: World, now: float) -> Array:
-    """The running jobs, in order, but for those that this pass has just started."""
-    rows = np.empty(world.state[0].running, np.int32)
+def long_running(world: World, rows: Array, now: float) -> Array:
+    """Those of the rows, in order, that this pass has not just started."""
     count = 0
-    for row in world.running[: world.state[0].running]:
+    for row in rows:
         if world.jobs[row].started < now:
             rows[count] = row
             count += 1

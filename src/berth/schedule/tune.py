@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from berth.compile import kernel
+from berth.compile import kernel, step
 from berth.schedule.policy import Hooks
 from berth.schedule.view import START, WINDOW, World
 
 
-@kernel
+@step
 def learn(world: World, hooks: Hooks, now: float) -> None:
     """Tells the policy about every start of this pass."""
     state = world.state[0]

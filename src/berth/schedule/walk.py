@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from berth.compile import inlined, kernel
+from berth.compile import inlined, kernel, step
 from berth.schedule.attempt import begin, find_for, nearest_place, over_quota, restore_s, set_keys
 from berth.schedule.hold import by_end, hide, hold, soonest, unhide
 from berth.schedule.policy import Hooks
@@ -147,7 +147,7 @@ def bend(world: World, row: int, kind: int, group: int) -> float:
     return slow_by_shape(job, x)
 
 
-@kernel
+@step
 def walk(world: World, hooks: Hooks, now: float, blocked: int) -> float:
     """Returns when to look again, if nothing happens before."""
     waiting, state = world.waiting, world.state[0]

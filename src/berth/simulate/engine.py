@@ -12,12 +12,14 @@ from berth.schedule.place import take
 from berth.schedule.policy import Hooks
 from berth.schedule.queue import enqueue
 from berth.schedule.reasons import HOST_LOST, NONE
+from berth.schedule.steps import Steps
 from berth.schedule.view import DONE, EVICT, MOVE, REFUSED, START, World
 from berth.schedule.walk import smallest_demand, wake_of
 from berth.simulate.borrow import borrow_course, borrow_net, borrow_world
 from berth.simulate.heap import insert, remove
 from berth.simulate.log import has_room, write
-from berth.simulate.speed import depart, enter, expected_end
+from berth.simulate.motion import Motion
+from berth.simulate.speed import expected_end
 from berth.simulate.view import (
     ARRIVED,
     DRAIN,
@@ -40,7 +42,9 @@ _MOMENTS = 10_000  # after so many moments the caller is asked whether to go on,
 
 
 @entry
-def advance(world_: World, hooks: Hooks, course_: Course, net_: Net, events: int) -> int:
+def advance(
+    world_: World, hooks: Hooks, steps: Steps, course_: Course, net_: Net, motion: Motion, events: int
+) -> int:
     """Runs until so many more events have happened, the log is full, or nothing is left to happen."""
     world, course, net = borrow_world(world_), borrow_course(course_), borrow_net(net_)
     clock = course.clock[0]
@@ -55,11 +59,11 @@ def advance(world_: World, hooks: Hooks, course_: Course, net_: Net, events: int
             return LOG_FULL
         clock.moments += 1
         pass_time(world, course, now)
-        finish(world, course, net, now)
-        break_and_mend(world, hooks, course, net, now)
+        finish(world, course, net, motion, now)
+        break_and_mend(world, hooks, course, net, motion, now)
         arrive(world, hooks, course, now)
-        clock.wake = decide(world, hooks, now)
-        apply(world, course, net, now)
+        clock.wake = decide(world, hooks, steps, now)
+        apply(world, course, net, motion, now)
         clock.wake = min(clock.wake, running_wake(world, hooks, now))
     return MORE
 
@@ -89,14 +93,14 @@ def pass_time(world: World, course: Course, now: float) -> None:
 
 
 @inlined
-def finish(world: World, course: Course, net: Net, now: float) -> None:
+def finish(world: World, course: Course, net: Net, motion: Motion, now: float) -> None:
     """All gangs that end by now leave."""
     clock = course.clock[0]
     while clock.heap > 0 and world.jobs[course.heap[0]].finish <= now:
         row = course.heap[0]
         job = world.jobs[row]
         touch(job, now)
-        stop_clock(world, course, net, row, now)
+        stop_clock(world, course, net, motion, row, now)
         write(world, course, FINISHED, row, job.reason, now)
         end(world, row)
         job.state, job.left, job.remaining, job.end = DONE, 0.0, 0.0, now
@@ -122,29 +126,29 @@ def arrive(world: World, hooks: Hooks, course: Course, now: float) -> None:
 
 
 @kernel
-def apply(world: World, course: Course, net: Net, now: float) -> None:
+def apply(world: World, course: Course, net: Net, motion: Motion, now: float) -> None:
     """Lets time act on what the pass decided: who leaves does so before anybody takes a place."""
     clock, state = course.clock[0], world.state[0]
     for i in range(state.decisions):
         what, row, reason = world.decisions[i]
         if what == EVICT:
-            stop_clock(world, course, net, row, now)
+            stop_clock(world, course, net, motion, row, now)
             clock.evictions += 1
             write(world, course, EVICTED, row, reason, now)
     for i in range(state.decisions):
         what, row, reason = world.decisions[i]
         if what == START:
-            start_clock(world, course, net, row, now)
+            start_clock(world, course, net, motion, row, now)
             write(world, course, STARTED, row, reason, now)
         elif what == MOVE:
-            stop_clock(world, course, net, row, now)
-            start_clock(world, course, net, row, now)
+            stop_clock(world, course, net, motion, row, now)
+            start_clock(world, course, net, motion, row, now)
             clock.moves += 1
             write(world, course, MOVED, row, reason, now)
 
 
 @inlined
-def start_clock(world: World, course: Course, net: Net, row: int, now: float) -> None:
+def start_clock(world: World, course: Course, net: Net, motion: Motion, row: int, now: float) -> None:
     """A gang begins to run: after restoring, if it ran before."""
     job = world.jobs[row]
     job.stall = now
@@ -159,20 +163,20 @@ def start_clock(world: World, course: Course, net: Net, row: int, now: float) ->
     if course.clock[0].network == OFF and course.clock[0].kinds == 1:
         job.speed = 1.0
     else:
-        enter(world, course, net, row, now)
+        motion.enter(world, course, net, row, now)
     job.finish = expected_end(job, now)
     insert(world.jobs, course.heap, course.clock, row)
 
 
 @inlined
-def stop_clock(world: World, course: Course, net: Net, row: int, now: float) -> None:
+def stop_clock(world: World, course: Course, net: Net, motion: Motion, row: int, now: float) -> None:
     """A gang no longer runs where it ran; its books are up to date."""
     job = world.jobs[row]
     book(job)
     job.lost -= max(0.0, job.stall - now) * job.gpus  # it did not come to the end of restoring
     remove(world.jobs, course.heap, course.clock, row)
     if course.flows[row].crosses:
-        depart(world, course, net, row, now)
+        motion.depart(world, course, net, row, now)
 
 
 @kernel
@@ -200,7 +204,7 @@ def running_wake(world: World, hooks: Hooks, now: float) -> float:
 
 
 @kernel
-def break_and_mend(world: World, hooks: Hooks, course: Course, net: Net, now: float) -> None:
+def break_and_mend(world: World, hooks: Hooks, course: Course, net: Net, motion: Motion, now: float) -> None:
     """Machines fail and are repaired, are drained and put back."""
     clock = course.clock[0]
     while clock.fault < len(course.faults) and course.faults[clock.fault].time <= now:
@@ -215,7 +219,7 @@ def break_and_mend(world: World, hooks: Hooks, course: Course, net: Net, now: fl
                 if host.down == 1:
                     take(world, at, host.free)
                 if fault.what == FAIL:
-                    lose(world, hooks, course, net, at, now)
+                    lose(world, hooks, course, net, motion, at, now)
             else:
                 host.down -= 1
                 if host.down == 0:
@@ -244,7 +248,7 @@ def held_on(world: World, at: int) -> int:
 
 
 @kernel
-def lose(world: World, hooks: Hooks, course: Course, net: Net, at: int, now: float) -> None:
+def lose(world: World, hooks: Hooks, course: Course, net: Net, motion: Motion, at: int, now: float) -> None:
     """Jobs on a failed host go back to their last checkpoint and wait again."""
     i = 0
     while i < world.state[0].running:
@@ -257,7 +261,7 @@ def lose(world: World, hooks: Hooks, course: Course, net: Net, at: int, now: flo
             i += 1
             continue
         touch(job, now)
-        stop_clock(world, course, net, row, now)
+        stop_clock(world, course, net, motion, row, now)
         roll_back(job, course.clock[0].checkpoint_s)
         course.clock[0].evictions += 1
         end(world, row)

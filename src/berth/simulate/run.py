@@ -14,12 +14,14 @@ from berth.network.fabric import Fabric
 from berth.network.sharing import LinkShares
 from berth.schedule.hooks import hooks
 from berth.schedule.policy import Policy
+from berth.schedule.steps import steps_for
 from berth.schedule.view import DONE, REFUSED, Array, World
 from berth.schedule.world import new_world
 from berth.simulate.blame import heard
 from berth.simulate.engine import LOG_FULL, OVER, advance
 from berth.simulate.faults import check_faults
 from berth.simulate.jobs import Jobs, read_jobs
+from berth.simulate.motion import motion_for
 from berth.simulate.standstill import Standstill
 from berth.simulate.view import CLOCK, FAULT, FLOW, LOG, LOG_PLACE, OFF, SHARED, STATIC, Course, Net
 from berth.workload.mix import Mix, load_mix
@@ -129,12 +131,14 @@ def _play(
     edges = cluster.devices * max(1, len(cluster.tiers))
     net = Net(fabric.arrays, LinkShares(fabric.arrays.capacity, len(jobs.records), edges).state)
     functions = hooks(policy)
+    steps = steps_for(policy.rules(), world, functions)
+    motion = motion_for(world, course, net)
     logged: list[Array] = []
     places: list[Array] = []
     started = time.process_time()
     events = _CHUNK if watch is None else watch(world, course.clock)
     standstill, stands = Standstill(), False
-    while not stands and (outcome := advance(world, functions, course, net, events)) != OVER:
+    while not stands and (outcome := advance(world, functions, steps, course, net, motion, events)) != OVER:
         raise_errors()
         stands = standstill.reached(world, course.clock, len(setting.faults))
         if outcome == LOG_FULL:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from berth.compile import kernel
+from berth.compile import kernel, step
 from berth.network import compiled
 from berth.network._flow_kernels import TREE
 from berth.network._sharing_kernels import add, remove
@@ -35,7 +35,7 @@ def placement(world: World, row: int) -> tuple[Array, Array]:
     return machines, counts
 
 
-@kernel
+@step
 def enter(world: World, course: Course, net: Net, row: int, now: float) -> None:
     """Sets the speed of a gang that has just taken its place, and of those it now shares links with."""
     job, clock = world.jobs[row], course.clock[0]
@@ -82,7 +82,7 @@ def join(
     follow(world, course, net, changed, now)
 
 
-@kernel
+@step
 def depart(world: World, course: Course, net: Net, row: int, now: float) -> None:
     """A gang leaves the links; those it shared them with go on faster."""
     course.flows[row].crosses = 0

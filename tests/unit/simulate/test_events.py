@@ -73,7 +73,7 @@ GOLDEN: dict[str, str] = {
     "backfill off": "7ac33f0b038bbfca51c81bc3a40aeb96f018474f683bcd13c6c19c1fc061488d",
     "backfill on": "734f0e0f26c9440849ac13878048256427db8e6afb56bf15dfbed156537700f1",
     "least-left off": "cfc9630dcc2a774348da7b051f97f9ff1331db3848fd4fe1d582f908a755226e",
-    "least-left on": "bc5242e9a52b013d02fcd48a27d84c450b17629591dc49fa505a368062a89af6",
+    "least-left on": "a566d861a8a05d43fcae83ada8ba1f22a2f5c869aa0784d4b38ac954b682ac80",
     "everything off": "5ea18defd9e3d144181fb9e8e3693211ba2181b7fb96f96973ee56d651a802f6",
     "everything on": "d008cd40badc2f57ec0d48f8558c05f0fe116648b043685d7d7f25fbaaadce95",
     "gittins off": "5558ade117b732c28f0adcf7e23c5d99770deb79761099ecb5c4064bfa2757ae",

@@ -36,7 +36,7 @@ class Dally(Policy):
     preempt: str = word("yes", "no yes", "whether running jobs are moved: by gain (eff) or by queue (las)")
     cap: str = word("no", "no yes", "never wait longer than waiting can save")
     margin: float = number(1.2, "a gain must exceed so many times the victims' cost")
-    min_run: float = duration("10m", "nobody is evicted sooner after its start")
+    min_run: float = duration("10m", "nobody is evicted sooner after its start, or after restoring")
     budget: float = duration("1h", "nor again within this time")
     nearly_done: float = duration("10m", "nor with less time left than this")
     window: float = duration("24h", "tuned: waits older than this are forgotten")

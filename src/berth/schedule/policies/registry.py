@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import inspect
 import sys
 import traceback
@@ -143,16 +142,16 @@ def _is_own_dataclass(kind: type) -> bool:
 
 def _imported(path: Path) -> ModuleType:
     """Runs the user's file; what goes wrong in it is told with its line."""
-    digest = hashlib.sha256(str(path.resolve()).encode() + path.read_bytes()).hexdigest()[:12]
+    source = path.read_bytes()
+    digest = hashlib.sha256(str(path.resolve()).encode() + source).hexdigest()[:12]
     name = f"berth_policy_{digest}"
     if name in sys.modules:
         return sys.modules[name]
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    module = sys.modules[name] = ModuleType(name)
+    module.__file__ = str(path)
     try:
-        spec.loader.exec_module(module)
+        # not by the import system: its byte code is stale after an edit within the same second
+        exec(compile(source, str(path), "exec"), vars(module))
     except Exception as error:
         del sys.modules[name]
         said = error.msg if isinstance(error, SyntaxError) else error
