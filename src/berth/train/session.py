@@ -26,6 +26,7 @@ from berth.train.checkpoint import Manifest, Moment, Shelf, Writer
 from berth.train.checkpoint.dense import dense_state, load_dense
 from berth.train.data import ClickStream, Share, Source
 from berth.train.data.prefetch import Ahead
+from berth.train.embedding import embeddings_of
 from berth.train.faults import moment
 from berth.train.learner import Learner, Loss
 from berth.train.local import LocalStore
@@ -84,7 +85,7 @@ class Session:
         store: SparseStore | None = None,
         checkpoints: Checkpoints | str | None = None,
         share: Share = Share(),  # noqa: B008 - frozen
-        exchange: Callable[[nn.Module], None] | None = None,
+        learner: Callable[[SparseStore], Learner] | None = None,
         threads: int = 1,
         say: Callable[[str], None] = print,
     ) -> None:
@@ -99,9 +100,8 @@ class Session:
         self._say = say
         self._scratch: tempfile.TemporaryDirectory[str] | None = None
         store = store or self._local(memory)
-        self.learner = Learner(
-            model, store, optimiser=optimiser, loss=loss, workers=share.workers, exchange=exchange
-        )
+        self.model = model
+        self.learner = learner(store) if learner else Learner(model, store, optimiser=optimiser, loss=loss)
         self.store = store
         if isinstance(checkpoints, str):
             checkpoints = Checkpoints(checkpoints)
@@ -117,7 +117,7 @@ class Session:
         losses: list[float] = []
         ahead = Ahead(batches)
         try:
-            with _Interruption() as interruption:
+            with Interruption() as interruption:
                 while (steps is None or self.progress.step < steps) and not interruption.heard:
                     batch = next(ahead, None)
                     if batch is None:
@@ -138,7 +138,7 @@ class Session:
         """A checkpoint of this step; returns when the training may go on."""
         if self._writer is None:
             raise InputError("this training has no folder for checkpoints")
-        arrays, meta = dense_state(self.learner.model, self.learner.optimiser)
+        arrays, meta = self._dense()
         arrays |= {f"window/{name}": array for name, array in self.progress.window.arrays().items()}
         progress = self.progress
         told = {"examples": progress.examples, "losses": progress.losses}
@@ -147,11 +147,11 @@ class Session:
 
     def identity(self) -> dict[str, Any]:
         """What makes two runs the same training."""
-        tables = {layer.spec_name: _plain(asdict(layer.spec)) for layer in self.learner.embeddings}
-        weights = {name: list(value.shape) for name, value in self.learner.model.state_dict().items()}
+        tables = {layer.spec_name: _plain(asdict(layer.spec)) for layer in embeddings_of(self.model)}
+        weights = {name: list(value.shape) for name, value in self.model.state_dict().items()}
         rule = type(self.learner.optimiser).__name__ if self.learner.optimiser is not None else None
         return {
-            "model": type(self.learner.model).__name__ + ":" + str(getattr(self.learner.model, "name", "")),
+            "model": type(self.model).__name__ + ":" + str(getattr(self.model, "name", "")),
             "weights": weights,
             "tables": tables,
             "dense optimiser": rule,
@@ -203,8 +203,8 @@ class Session:
         newest = chain[-1]
         _same(newest.run, self.identity(), str(shelf.root))
         arrays, meta = shelf.dense(newest)
-        load_dense(self.learner.model, self.learner.optimiser, arrays, meta)
-        for layer in self.learner.embeddings:
+        self._take_dense(arrays, meta)
+        for layer in embeddings_of(self.model):
             for state in shelf.states(chain, layer.spec_name):
                 self.store.load(layer.spec_name, state)
         told = newest.progress
@@ -212,6 +212,14 @@ class Session:
         self.progress.window.load({name: arrays[f"window/{name}"] for name in ("scores", "labels")})
         self.data.seek(newest.position)
         self.resumed_from = newest.step
+
+    def _dense(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Arrays and meta of all dense weights and their optimiser."""
+        return dense_state(self.model, self.learner.optimiser)
+
+    def _take_dense(self, arrays: Mapping[str, Any], meta: dict[str, Any]) -> None:
+        """Puts saved ones in their place."""
+        load_dense(self.model, self.learner.optimiser, arrays, meta)
 
     def _save_if_due(self) -> None:
         if self._writer is not None and self._checkpoints is not None:
@@ -259,14 +267,14 @@ def fit(model: nn.Module, data: Source | None = None, *, steps: int | None = Non
         session.close()
 
 
-class _Interruption:
+class Interruption:
     """Whether SIGTERM came; only the main thread can hear it."""
 
     def __init__(self) -> None:
         self.heard = False
         self._before: Any = None
 
-    def __enter__(self) -> _Interruption:
+    def __enter__(self) -> Interruption:
         if threading.current_thread() is threading.main_thread():
             self._before = signal.signal(signal.SIGTERM, self._hear)
         return self
@@ -306,5 +314,3 @@ def _same(saved: dict[str, Any], mine: dict[str, Any], where: str) -> None:
         where=where,
         hint="give the same options to go on, another folder, or --fresh to throw them away",
     )
-
-

@@ -101,7 +101,10 @@ def frames(path: Path) -> Iterator[tuple[dict[str, NDArray[Any]], Any]]:
             arrays = {}
             for name, dtype, shape in header["arrays"]:
                 array = np.empty(shape, np.dtype(dtype))
-                if array.nbytes and file.readinto(memoryview(array.reshape(-1).view(np.uint8))) != array.nbytes:
+                if (
+                    array.nbytes
+                    and file.readinto(memoryview(array.reshape(-1).view(np.uint8))) != array.nbytes
+                ):
                     raise InputError("ends too early", where=str(path))
                 _skip(file.tell(), file)
                 arrays[name] = array

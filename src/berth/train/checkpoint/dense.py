@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -14,8 +14,16 @@ from berth.errors import InputError
 from berth.train.checkpoint.arrays import Arrays
 
 
+class HasState(Protocol):
+    """A module, an optimiser, or what stands for one."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """As torch's own answer."""
+        ...
+
+
 def dense_state(
-    model: nn.Module, optimiser: torch.optim.Optimizer | None
+    model: HasState, optimiser: HasState | None
 ) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
     """(arrays, meta): copies, so that training can go on."""
     arrays: dict[str, NDArray[Any]] = {}
@@ -31,22 +39,26 @@ def load_dense(
     model: nn.Module, optimiser: torch.optim.Optimizer | None, arrays: Arrays, meta: dict[str, Any]
 ) -> None:
     """Puts a saved state into model, optimiser and generators."""
-    saved = _unpacked(meta["model"], arrays)
-    try:
-        model.load_state_dict(saved)
-    except RuntimeError as error:
-        raise InputError(f"the checkpoint is of another model: {error}") from None
+    load_weights(model, arrays, meta)
     if optimiser is not None and meta["optimiser"] is not None:
-        optimiser.load_state_dict(_unpacked(meta["optimiser"], arrays))
-    state = _unpacked(meta["random"], arrays)
+        optimiser.load_state_dict(unpacked(meta["optimiser"], arrays))
+    state = unpacked(meta["random"], arrays)
     torch.set_rng_state(state["torch"])
     random.setstate(state["python"])
     np.random.set_state(state["numpy"])  # noqa: NPY002 - a user's model may draw from it
 
 
+def load_weights(model: nn.Module, arrays: Arrays, meta: dict[str, Any]) -> None:
+    """Puts the dense weights alone into a model."""
+    try:
+        model.load_state_dict(weights_of(arrays, meta))
+    except RuntimeError as error:
+        raise InputError(f"the checkpoint is of another model: {error}") from None
+
+
 def weights_of(arrays: Arrays, meta: dict[str, Any]) -> dict[str, torch.Tensor]:
     """The dense weights alone, as torch's `load_state_dict` takes them."""
-    weights: dict[str, torch.Tensor] = _unpacked(meta["model"], arrays)
+    weights: dict[str, torch.Tensor] = unpacked(meta["model"], arrays)
     return weights
 
 
@@ -76,7 +88,8 @@ def _packed(value: Any, path: str, arrays: dict[str, NDArray[Any]]) -> Any:
     raise InputError(f"{path} is a {type(value).__name__}, which a checkpoint can't hold")
 
 
-def _unpacked(value: Any, arrays: Arrays) -> Any:
+def unpacked(value: Any, arrays: Arrays) -> Any:
+    """The tree that was packed, tensors back in their places."""
     if not isinstance(value, dict):
         return value
     if "tensor" in value:
@@ -84,7 +97,7 @@ def _unpacked(value: Any, arrays: Arrays) -> Any:
         tensor = raw.view(getattr(torch, value["dtype"])).reshape(value["shape"])
         return tensor.numpy().view(np.uint32) if value["tensor"] == "random/numpy/1" else tensor
     if "items" in value:
-        return {key: _unpacked(part, arrays) for key, part in value["items"]}
+        return {key: unpacked(part, arrays) for key, part in value["items"]}
     if "tuple" in value:
-        return tuple(_unpacked(part, arrays) for part in value["tuple"])
-    return [_unpacked(part, arrays) for part in value["list"]]
+        return tuple(unpacked(part, arrays) for part in value["tuple"])
+    return [unpacked(part, arrays) for part in value["list"]]

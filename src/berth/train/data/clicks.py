@@ -73,7 +73,9 @@ def unit53(word: np.uint64) -> float:
 def _bell(word: np.uint64) -> float:
     """Four uniform numbers of 16 bits, their sum scaled to mean 0 and variance 1."""
     low = np.uint64(0xFFFF)
-    total = (word & low) + (word >> np.uint64(16) & low) + (word >> np.uint64(32) & low) + (word >> np.uint64(48))
+    total = (
+        (word & low) + (word >> np.uint64(16) & low) + (word >> np.uint64(32) & low) + (word >> np.uint64(48))
+    )
     return (np.float64(total) - 131070.0) * (1.7320508075688772 / 65536.0)
 
 

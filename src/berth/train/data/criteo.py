@@ -32,7 +32,9 @@ _WHY = {
     _ID: "one of the 26 ids is not hexadecimal of at most 8 digits",
 }
 _TAB, _NEWLINE, _RETURN, _MINUS = 9, 10, 13, 45
-_DIGITS = np.array([int(chr(byte), 16) if chr(byte) in "0123456789abcdefABCDEF" else 255 for byte in range(256)])
+_DIGITS = np.array(
+    [int(chr(byte), 16) if chr(byte) in "0123456789abcdefABCDEF" else 255 for byte in range(256)]
+)
 _LOGS = np.log1p(np.arange(4096)).astype(np.float32)
 _TABLES = (_DIGITS.astype(np.uint8), _LOGS, slot_bases(SLOTS))
 
@@ -172,7 +174,7 @@ def _opened(path: Path) -> IO[bytes]:
 
 def _skip(file: IO[bytes], offset: int) -> None:
     """A packed file has to be unpacked up to there, which is quicker than reading its rows."""
-    if offset and isinstance(file, gzip.GzipFile | lzma.LZMAFile) or not file.seekable():
+    if (offset and isinstance(file, gzip.GzipFile | lzma.LZMAFile)) or not file.seekable():
         while offset > 0:
             offset -= len(file.read(min(offset, _BLOCK)))
     else:

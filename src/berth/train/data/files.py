@@ -139,7 +139,9 @@ class FileStream:
         for row in bad:
             place = f"{path}:{row.row}"
             if self.strict:
-                raise InputError(row.why, where=place, hint="without --strict such rows are counted and left out")
+                raise InputError(
+                    row.why, where=place, hint="without --strict such rows are counted and left out"
+                )
             if len(self.first_bad) < _SHOWN:
                 self.first_bad.append(f"{place}: {row.why}")
         self.bad_rows += len(bad)
@@ -168,7 +170,9 @@ def click_files(path: Path) -> list[Path]:
     if path.is_dir():
         found = sorted(file for file in path.iterdir() if file.is_file() and _is_known(file))
         if not found:
-            raise InputError("holds no click logs", where=str(path), hint="*.tsv, *.txt (.gz, .xz, .zst), *.parquet")
+            raise InputError(
+                "holds no click logs", where=str(path), hint="*.tsv, *.txt (.gz, .xz, .zst), *.parquet"
+            )
         return found
     if not path.is_file():
         raise InputError("no such file or folder", where=str(path))
