@@ -263,8 +263,8 @@ class Desk:
     def _end_step(self, worker: Worker) -> None:
         worker.steps.append([])
         if self.order.end_step(worker.rank) and self.order.defers:
+            self._apply([deed for other in self.workers for deed in other.steps.popleft()])
             for other in self.workers:
-                self._apply(other.steps.popleft())
                 other.deferred_bytes = sum(
                     part.nbytes
                     for step in other.steps
@@ -276,11 +276,15 @@ class Desk:
             worker.steps.popleft()
 
     def _apply(self, deeds: list[tuple[Any, ...]]) -> None:
-        for name, *arguments in deeds:
+        """A step of all ranks: a row learns once, from the sum of their gradients in the order of ranks."""
+        pushed: dict[int, list[tuple[Any, ...]]] = {}
+        for name, number, *arguments in deeds:
             if name == "ask":
-                self.shard.ask(*arguments)
+                self.shard.ask(number, *arguments)
             else:
-                self.shard.push(*arguments)
+                pushed.setdefault(number, []).append(tuple(arguments))
+        for number, parts in pushed.items():
+            self.shard.push(number, *(_joined(column) for column in zip(*parts, strict=True)))
 
     def _warm(self, worker: Worker, request: Request) -> tuple[Room | None, Flag]:
         arrays = iter(request.frame.arrays())
@@ -371,3 +375,10 @@ _NOWHERE = _Nowhere()
 def _answer_error(request: Request, error: BerthError) -> None:
     room = filled(request.port, [pack_json(error_facts(error))])
     request.port.send(Kind.ERROR, request.frame.request, room)
+
+
+def _joined(parts: tuple[Any, ...]) -> Any:
+    """Arrays one behind the other; None where there are none."""
+    if parts[0] is None:
+        return None
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
