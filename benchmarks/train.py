@@ -12,6 +12,7 @@ rows must be told; without, it could not be part of any model with an embedding.
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import statistics
 import time
@@ -41,7 +42,7 @@ def tower() -> nn.Sequential:
     torch.manual_seed(0)
     sizes = [SLOTS * DIM + DENSE, HIDDEN, HIDDEN, HIDDEN]
     layers: list[nn.Module] = []
-    for inputs, outputs in zip(sizes, sizes[1:], strict=False):
+    for inputs, outputs in itertools.pairwise(sizes):
         layers += [nn.Linear(inputs, outputs), nn.ReLU()]
     return nn.Sequential(*layers, nn.Linear(HIDDEN, 1))
 
@@ -59,7 +60,7 @@ def floor(gradient: bool) -> Step:
     def step(number: int, batch: Batch) -> Tensor:
         x = inputs.setdefault(batch.examples, torch.randn(batch.examples, SLOTS * DIM + DENSE))
         x.requires_grad_(gradient)
-        output = model(x)
+        output: Tensor = model(x)
         click_loss(output, batch.labels).backward()
         rule.step()
         rule.zero_grad(set_to_none=True)
@@ -82,7 +83,8 @@ class WithBag(nn.Module):
         keys = inputs["slots"].flatten()
         rows = self.bag((keys * 0x9E3779B1 >> 8) % ROWS, torch.arange(len(keys)))
         joined = torch.cat([rows.view(-1, SLOTS * DIM), inputs["dense"]], 1)
-        return self.tower(joined)
+        output: Tensor = self.tower(joined)
+        return output
 
 
 class WithRows(nn.Module):
@@ -94,7 +96,9 @@ class WithRows(nn.Module):
         self.tower = tower()
 
     def forward(self, inputs: dict[str, Tensor]) -> Tensor:
-        return self.tower(torch.cat([self.rows(inputs["slots"]).flatten(1), inputs["dense"]], 1))
+        joined = torch.cat([self.rows(inputs["slots"]).flatten(1), inputs["dense"]], 1)
+        output: Tensor = self.tower(joined)
+        return output
 
 
 def plain_torch() -> Step:
@@ -105,7 +109,7 @@ def plain_torch() -> Step:
     ]
 
     def step(number: int, batch: Batch) -> Tensor:
-        output = model(batch.inputs)
+        output: Tensor = model(batch.inputs)
         click_loss(output, batch.labels).backward()
         for rule in rules:
             rule.step()

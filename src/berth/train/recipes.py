@@ -51,7 +51,9 @@ def recipe(
     size = batch or int(getattr(model, "batch", 4096))
     if data is not None:
         if isinstance(model, LayeredModel) and not _on_clicks(model):
-            raise InputError(f"{name} does not read click logs", hint="leave out --data: it has examples of its own")
+            raise InputError(
+                f"{name} does not read click logs", hint="leave out --data: it has examples of its own"
+            )
         return Recipe(name, model, FileStream(data, epochs=epochs, strict=strict), size)
     if isinstance(model, LayeredModel) and not _on_clicks(model):
         return Recipe(name, model, ExampleStream(model.example_batch, name, seed), size)

@@ -12,6 +12,7 @@ import signal
 import tempfile
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -97,25 +98,25 @@ class Session:
         self.progress = Progress()
         self.resumed_from: int | None = None
         self._say = say
-        self._scratch: tempfile.TemporaryDirectory[str] | None = None
-        store = store or self._local(memory)
-        self.learner = Learner(
-            model, store, optimiser=optimiser, loss=loss, workers=share.workers, exchange=exchange
-        )
-        self.store = store
-        if isinstance(checkpoints, str):
-            checkpoints = Checkpoints(checkpoints)
-        self._checkpoints = checkpoints
+        self._checkpoints = Checkpoints(checkpoints) if isinstance(checkpoints, str) else checkpoints
         self._writer: Writer | None = None
         self._shelf: Shelf | None = None
-        if checkpoints is not None:
-            self._open_shelf(checkpoints, streamed=memory is not None)
+        with ExitStack() as opened:
+            self.store = store or self._local(memory, opened)
+            opened.callback(self.store.close)
+            self.learner = Learner(
+                model, self.store, optimiser=optimiser, loss=loss, workers=share.workers, exchange=exchange
+            )
+            if self._checkpoints is not None:
+                self._open_shelf(self._checkpoints, opened, streamed=memory is not None)
+            self._opened = opened.pop_all()  # a session that could not be made leaves nothing open
 
     def run(self, steps: int | None = None, *, report: Report | None = None) -> Result:
         """Trains until step `steps` of the whole run, the end of the data, or a SIGTERM."""
         batches = self.data.batches(self.batch, self.progress.step, self.share, self.seed)
         losses: list[float] = []
         ahead = Ahead(batches)
+        self.progress.begin()
         try:
             with _Interruption() as interruption:
                 while (steps is None or self.progress.step < steps) and not interruption.heard:
@@ -162,27 +163,23 @@ class Session:
 
     def close(self) -> None:
         """Waits for what is being written, and lets go of tables and folders."""
-        if self._writer is not None:
-            self._writer.wait()
-        if self._shelf is not None:
-            self._shelf.release()
-        self.store.close()
-        if self._scratch is not None:
-            self._scratch.cleanup()
+        self._opened.close()
 
-    def _local(self, memory: str | int | None) -> LocalStore:
+    def _local(self, memory: str | int | None, opened: ExitStack) -> LocalStore:
         if memory is None:
             return LocalStore()
-        self._scratch = tempfile.TemporaryDirectory(prefix="berth-cold-", ignore_cleanup_errors=True)
         budget = units.size_bytes(memory) if isinstance(memory, str) else memory
-        return LocalStore(memory_bytes=budget, folder=self._scratch.name)
+        folder = tempfile.TemporaryDirectory(prefix="berth-cold-", ignore_cleanup_errors=True)
+        return LocalStore(memory_bytes=budget, folder=opened.enter_context(folder))
 
-    def _open_shelf(self, how: Checkpoints, *, streamed: bool) -> None:
+    def _open_shelf(self, how: Checkpoints, opened: ExitStack, *, streamed: bool) -> None:
         self._shelf = Shelf(how.folder)
         self._shelf.claim()
+        opened.callback(self._shelf.release)
         self._writer = Writer(
             self._shelf, keep=how.keep, full_every=how.full_every, streamed=streamed, say=self._say
         )
+        opened.callback(self._writer.wait)
         if how.fresh:
             self._shelf.clear()
         chain = self._shelf.newest(self._say)
@@ -214,9 +211,8 @@ class Session:
         self.resumed_from = newest.step
 
     def _save_if_due(self) -> None:
-        if self._writer is not None and self._checkpoints is not None:
-            if self.progress.step % self._checkpoints.every == 0:
-                self.save()
+        if self._checkpoints is not None and self.progress.step % self._checkpoints.every == 0:
+            self.save()
 
     def _finish(self, preempted: bool) -> None:
         """The last step is saved too, and on the disk before anybody is told."""
@@ -306,5 +302,3 @@ def _same(saved: dict[str, Any], mine: dict[str, Any], where: str) -> None:
         where=where,
         hint="give the same options to go on, another folder, or --fresh to throw them away",
     )
-
-

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from numpy.typing import NDArray
 
@@ -148,7 +148,7 @@ class Writer:
 
     def _manifest(self, job: Job) -> Manifest:
         told = job.moment
-        kind = "full" if job.base is None else "delta"
+        kind: Literal["full", "delta"] = "full" if job.base is None else "delta"
         return Manifest(
             told.step, kind, job.base, told.run, job.parts, job.tables, told.progress, told.position
         )  # fmt: skip

@@ -78,9 +78,9 @@ def _rows(frame: pl.DataFrame, label: str, dense: list[str], slots: list[str], o
     )
 
 
-def _signed_log(values: np.ndarray[tuple[int, ...], np.dtype[np.float32]]) -> np.ndarray[
-    tuple[int, ...], np.dtype[np.float32]
-]:
+def _signed_log(
+    values: np.ndarray[tuple[int, ...], np.dtype[np.float32]],
+) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
     return np.sign(values) * np.log1p(np.abs(values))
 
 
