@@ -11,8 +11,8 @@ from __future__ import annotations
 import signal
 import tempfile
 import threading
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Generator, Mapping
+from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -86,6 +86,7 @@ class Session:
         checkpoints: Checkpoints | str | None = None,
         share: Share = Share(),  # noqa: B008 - frozen
         exchange: Callable[[nn.Module], None] | None = None,
+        ahead: int = 2,  # batches that a thread reads before they are asked for
         threads: int = 1,
         say: Callable[[str], None] = print,
     ) -> None:
@@ -98,6 +99,7 @@ class Session:
         self.progress = Progress()
         self.resumed_from: int | None = None
         self._say = say
+        self._ahead = ahead
         self._checkpoints = Checkpoints(checkpoints) if isinstance(checkpoints, str) else checkpoints
         self._writer: Writer | None = None
         self._shelf: Shelf | None = None
@@ -113,27 +115,35 @@ class Session:
 
     def run(self, steps: int | None = None, *, report: Report | None = None) -> Result:
         """Trains until step `steps` of the whole run, the end of the data, or a SIGTERM."""
-        batches = self.data.batches(self.batch, self.progress.step, self.share, self.seed)
         losses: list[float] = []
-        ahead = Ahead(batches)
+        with _Interruption() as interruption, closing(self.steps(steps)) as trained:
+            for loss in trained:
+                losses.append(loss)
+                if report is not None:
+                    report(self)
+                if interruption.heard:
+                    break
+            self._finish(interruption.heard)
+        return self._result(interruption.heard, losses)
+
+    def steps(self, until: int | None = None) -> Generator[float, None, None]:
+        """The loss of every step as it is taken; checkpoints where they are due."""
+        batches = self.data.batches(self.batch, self.progress.step, self.share, self.seed)
+        ahead = Ahead(batches, self._ahead) if self._ahead else batches
         self.progress.begin()
         try:
-            with _Interruption() as interruption:
-                while (steps is None or self.progress.step < steps) and not interruption.heard:
-                    batch = next(ahead, None)
-                    if batch is None:
-                        break
-                    loss, scores = self.learner.step(self.progress.step, batch)
-                    losses.append(loss)
-                    self.progress.add(loss, batch.examples, *scores)
-                    moment("step")
-                    self._save_if_due()
-                    if report is not None:
-                        report(self)
-                self._finish(interruption.heard)
+            while until is None or self.progress.step < until:
+                batch = next(ahead, None)
+                if batch is None:
+                    return
+                loss, scores = self.learner.step(self.progress.step, batch)
+                self.progress.add(loss, batch.examples, *scores)
+                moment("step")
+                self._save_if_due()
+                yield loss
         finally:
-            ahead.close()
-        return self._result(interruption.heard, losses)
+            if isinstance(ahead, Ahead):
+                ahead.close()
 
     def save(self) -> None:
         """A checkpoint of this step; returns when the training may go on."""
