@@ -132,15 +132,17 @@ class Session:
         ahead = Ahead(batches, self._ahead) if self._ahead else batches
         self.progress.begin()
         try:
-            while until is None or self.progress.step < until:
-                batch = next(ahead, None)
-                if batch is None:
-                    return
+            batch = next(ahead, None)
+            while batch is not None and (until is None or self.progress.step < until):
+                following = next(ahead, None)
+                if following is not None:
+                    self.learner.announce(following)
                 loss, scores = self.learner.step(self.progress.step, batch)
                 self.progress.add(loss, batch.examples, *scores)
                 moment("step")
                 self._save_if_due()
                 yield loss
+                batch = following
         finally:
             if isinstance(ahead, Ahead):
                 ahead.close()

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from berth.errors import InputError
-from berth.train.embedding import Embedding, SparseLookup, embeddings_of, with_sparse_tables
+from berth.train.embedding import Embedding, SparseLookup, embeddings_of, slot_keys, with_sparse_tables
 from berth.train.local import LocalStore
 from berth.train.tables import Initialiser, adagrad, sgd
 from berth.zoo import make_model
@@ -106,6 +106,15 @@ def test_look_ups_of_the_zoo_become_sparse_tables(name, tables):
     inputs, labels = model.example_batch(8)
     loss = model.loss(model(inputs), labels)
     loss.backward()
+
+
+def test_ids_of_different_slots_never_meet():
+    ids = torch.tensor([[0, 0, 0], [2**40, -1, 7], [-5, -1, 0]])
+    made = slot_keys(ids)
+    assert len(set(made[:2].flatten().tolist())) == 6
+    assert made[1, 1] == made[2, 1]
+    assert made[0, 2] == made[2, 2]
+    assert made[2, 0] not in made[:2, 0]
 
 
 class TestLocalStore:

@@ -129,6 +129,26 @@ def test_example_streams_are_functions_of_the_step_and_shared_row_by_row():
     assert part.examples == 3
 
 
+@pytest.mark.parametrize("name", ["own", "ctrdnn-8", "2emb"])
+def test_the_keys_of_the_next_batch_are_announced(name, small):
+    class Noting(LocalStore):
+        pulled, announced = [], []
+
+        def pull(self, table, keys, out=None):
+            self.pulled.append((table, keys.tobytes()))
+            return super().pull(table, keys, out)
+
+        def prefetch(self, table, keys):
+            self.announced.append((table, keys.tobytes()))
+
+    made = None if name == "own" else recipe(name, batch=16)
+    model, data = (small.Small(), ClickStream()) if made is None else (made.model, made.data)
+    store = Noting()
+    Session(model, data, batch=16, store=store).run(4)
+    tables = len(store.pulled) // 4
+    assert store.announced[: 2 * tables] == store.pulled[2 * tables :]  # the first step shows which they are
+
+
 class TestMetrics:
     @pytest.mark.parametrize("ties", [3, 1000])
     def test_auc_is_the_share_of_pairs_in_order(self, ties):

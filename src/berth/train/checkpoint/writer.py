@@ -69,6 +69,7 @@ class Writer:
         self._last: int | None = None  # step of the newest checkpoint
         self._deltas = 0
         self.failure: OSError | None = None
+        self._bug: Exception | None = None
 
     def resumed(self, chain: list[Manifest]) -> None:
         """The next checkpoint may be a delta over this one."""
@@ -105,6 +106,8 @@ class Writer:
         if self._thread is not None:
             self._thread.join()
             self._thread = None
+        if self._bug is not None:
+            raise self._bug
 
     def _write(self, job: Job) -> None:
         step = job.moment.step
@@ -123,6 +126,8 @@ class Writer:
             self._shelf.retire(self._keep)
         except OSError as error:
             self._fail(step, error)
+        except Exception as error:  # noqa: BLE001 - a bug: raised again where it is seen
+            self._bug = error
 
     def _make_folder(self, step: int) -> None:
         folder = folder_of(self._shelf.root, step)
