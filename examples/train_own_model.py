@@ -6,6 +6,8 @@ import berth.train as bt
 
 
 class Mine(torch.nn.Module):
+    """Rows of eight numbers for every id, and a small tower over them."""
+
     def __init__(self) -> None:
         super().__init__()
         self.rows = bt.Embedding(8, optimiser=bt.adagrad(0.05))
@@ -14,6 +16,7 @@ class Mine(torch.nn.Module):
         )
 
     def forward(self, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
+        """A logit for each example."""
         rows = self.rows(inputs["slots"]).flatten(1)
         return self.top(torch.cat([rows, inputs["dense"]], dim=1)).squeeze(1)
 

@@ -11,7 +11,7 @@ from berth.lazy import exports
 
 if TYPE_CHECKING:
     from berth.train.data import ClickStream, Source
-    from berth.train.embedding import Embedding, with_sparse_tables
+    from berth.train.embedding import Embedding, slot_keys, with_sparse_tables
     from berth.train.local import LocalStore
     from berth.train.session import Checkpoints, Result, Session, fit
     from berth.train.sparse import SparseStore, TableSpec
@@ -33,6 +33,7 @@ _HOMES = {
     "fit": "session",
     "rowwise_adagrad": "tables",
     "sgd": "tables",
+    "slot_keys": "embedding",
     "with_sparse_tables": "embedding",
 }
 
@@ -52,6 +53,7 @@ __all__ = [
     "fit",
     "rowwise_adagrad",
     "sgd",
+    "slot_keys",
     "with_sparse_tables",
 ]
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from berth.errors import InputError
+from berth.train.data.rows import SLOT_SHIFT
 from berth.train.local import LocalStore
 from berth.train.sparse import SparseStore, TableSpec
 from berth.train.tables import Admission, Initialiser, Life, Optimiser
@@ -90,9 +91,14 @@ class Embedding(nn.Module):
         slopes = gradients.reshape(-1, self.dim).numpy()
         self._home().push(self.spec_name, keys.numpy().view(np.uint64), slopes, shows=shows, clicks=clicks)
 
-    def forget(self) -> None:
-        """Rows pulled so far will not be pushed."""
-        self._pulled.clear()
+    def prefetch(self, keys: Tensor) -> None:
+        """Says which keys will be asked for in the next step."""
+        self._home().prefetch(self.spec_name, keys.detach().reshape(-1).numpy().view(np.uint64))
+
+    def asked_for(self, keys: Tensor) -> bool:
+        """Whether these, in this memory, are the keys of a forward pass since the last push."""
+        place = keys.data_ptr()
+        return any(part.data_ptr() == place and part.numel() == keys.numel() for part, _ in self._pulled)
 
     @property
     def spec_name(self) -> str:
@@ -108,6 +114,15 @@ class Embedding(nn.Module):
             self._store = LocalStore()
             self._store.open([self.spec])
         return self._store
+
+
+def slot_keys(ids: Tensor) -> Tensor:
+    """Keys for ids of which the last dimension says the slot: ids of different slots never meet.
+
+    Ids are from 0 to 2**55; those below 0 are missing, and share one key in each slot.
+    """
+    slots = torch.arange(1, ids.shape[-1] + 1, dtype=torch.int64) << SLOT_SHIFT
+    return slots + (ids.clamp(min=-1) + 1)
 
 
 class SparseLookup(nn.Module):

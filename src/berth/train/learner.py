@@ -45,6 +45,7 @@ class Learner:
         self._loss: Loss = loss or getattr(model, "loss", None) or click_loss
         self._part = torch.tensor(1.0 / workers)  # of the global batch's mean is this worker's
         self.clock: LayerClock | None = None
+        self._keys_in: list[tuple[Embedding, str]] | None = None  # not known before the first step
         self._exchange = exchange  # sums dense gradients over the workers
 
     def step(self, number: int, batch: Batch) -> tuple[float, Scores]:
@@ -52,11 +53,28 @@ class Learner:
         clock = self.clock if self.clock is not None and self.clock.wants() else None
         output = clock.forward(batch.inputs) if clock else self.model(batch.inputs)
         loss = self._loss(output, batch.labels)
+        if self._keys_in is None:
+            self._keys_in = self._found(batch.inputs)
         loss.backward(self._part)
         if clock:
             clock.backward_done()
         self._update(number, clock)
         return float(loss.detach()), scores_of(output.detach(), batch.labels)
+
+    def announce(self, batch: Batch) -> None:
+        """Tells the store the keys of the batch after this one, where the inputs show which they are."""
+        for layer, name in self._keys_in or []:
+            layer.prefetch(batch.inputs[name])
+
+    def _found(self, inputs: Any) -> list[tuple[Embedding, str]]:
+        """Which entries of the inputs are keys: those whose very memory a layer was asked with."""
+        named = inputs.items() if isinstance(inputs, dict) else ()
+        return [
+            (layer, name)
+            for layer in self.embeddings
+            for name, value in named
+            if isinstance(value, Tensor) and layer.asked_for(value)
+        ]
 
     def _update(self, number: int, clock: LayerClock | None) -> None:
         """Gradients become pushes and a step of the dense optimiser."""

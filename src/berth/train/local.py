@@ -119,5 +119,7 @@ class LocalStore:
 def _told(table: Table) -> dict[str, Any]:
     told = table.statistics()
     facts = asdict(told)
+    passed = table.counts.pulled + table.counts.pushed
+    facts["moved_bytes"] = passed * (8 + 4 * table.dim)  # a key and a row
     facts |= {"hit_rate": told.hit_rate, "skew": told.skew, "bytes_per_row": told.bytes_per_row}
     return facts

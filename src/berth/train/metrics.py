@@ -95,7 +95,12 @@ class Progress:
     _losses: deque[float] = field(default_factory=lambda: deque(maxlen=50))
     _began: float = field(default_factory=time.perf_counter)
     _began_cpu: float = field(default_factory=time.process_time)
-    _examples_before: int = 0  # of the run that is resumed
+    _examples_before: int = 0  # the clock began
+
+    def begin(self) -> None:
+        """Rates count from here."""
+        self._examples_before = self.examples
+        self._began, self._began_cpu = time.perf_counter(), time.process_time()
 
     def add(self, loss: float, examples: int, scores: Floats | None, labels: NDArray[Any] | None) -> None:
         """One step more."""
@@ -107,11 +112,10 @@ class Progress:
             self.window.add(scores, labels)
 
     def resumed(self, step: int, examples: int, losses: list[float]) -> None:
-        """Goes on from there; the clock starts now."""
-        self.step, self.examples, self._examples_before = step, examples, examples
+        """Goes on from there."""
+        self.step, self.examples = step, examples
         self._losses.extend(losses)
         self.loss = sum(self._losses) / len(self._losses) if self._losses else float("nan")
-        self._began, self._began_cpu = time.perf_counter(), time.process_time()
 
     @property
     def losses(self) -> list[float]:
@@ -125,7 +129,7 @@ class Progress:
 
     @property
     def wall_s(self) -> float:
-        """Since the run began or was resumed."""
+        """Since the clock began."""
         return time.perf_counter() - self._began
 
     @property

@@ -11,7 +11,8 @@ from __future__ import annotations
 import signal
 import tempfile
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
+from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -86,6 +87,7 @@ class Session:
         checkpoints: Checkpoints | str | None = None,
         share: Share = Share(),  # noqa: B008 - frozen
         learner: Callable[[SparseStore], Learner] | None = None,
+        ahead: int = 2,  # batches that a thread reads before they are asked for
         threads: int = 1,
         say: Callable[[str], None] = print,
     ) -> None:
@@ -98,41 +100,54 @@ class Session:
         self.progress = Progress()
         self.resumed_from: int | None = None
         self._say = say
-        self._scratch: tempfile.TemporaryDirectory[str] | None = None
-        store = store or self._local(memory)
         self.model = model
-        self.learner = learner(store) if learner else Learner(model, store, optimiser=optimiser, loss=loss)
-        self.store = store
-        if isinstance(checkpoints, str):
-            checkpoints = Checkpoints(checkpoints)
-        self._checkpoints = checkpoints
+        self._ahead = ahead
+        self._checkpoints = Checkpoints(checkpoints) if isinstance(checkpoints, str) else checkpoints
         self._writer: Writer | None = None
         self._shelf: Shelf | None = None
-        if checkpoints is not None:
-            self._open_shelf(checkpoints, streamed=memory is not None)
+        with ExitStack() as opened:
+            self.store = store or self._local(memory, opened)
+            opened.callback(self.store.close)
+            self.learner = (
+                learner(self.store) if learner else Learner(model, self.store, optimiser=optimiser, loss=loss)
+            )
+            if self._checkpoints is not None:
+                self._open_shelf(self._checkpoints, opened, streamed=memory is not None)
+            self._opened = opened.pop_all()  # a session that could not be made leaves nothing open
 
     def run(self, steps: int | None = None, *, report: Report | None = None) -> Result:
         """Trains until step `steps` of the whole run, the end of the data, or a SIGTERM."""
-        batches = self.data.batches(self.batch, self.progress.step, self.share, self.seed)
         losses: list[float] = []
-        ahead = Ahead(batches)
-        try:
-            with Interruption() as interruption:
-                while (steps is None or self.progress.step < steps) and not interruption.heard:
-                    batch = next(ahead, None)
-                    if batch is None:
-                        break
-                    loss, scores = self.learner.step(self.progress.step, batch)
-                    losses.append(loss)
-                    self.progress.add(loss, batch.examples, *scores)
-                    moment("step")
-                    self._save_if_due()
-                    if report is not None:
-                        report(self)
-                self._finish(interruption.heard)
-        finally:
-            ahead.close()
+        with Interruption() as interruption, closing(self.steps(steps)) as trained:
+            for loss in trained:
+                losses.append(loss)
+                if report is not None:
+                    report(self)
+                if interruption.heard:
+                    break
+            self._finish(interruption.heard)
         return self._result(interruption.heard, losses)
+
+    def steps(self, until: int | None = None) -> Generator[float, None, None]:
+        """The loss of every step as it is taken; checkpoints where they are due."""
+        batches = self.data.batches(self.batch, self.progress.step, self.share, self.seed)
+        ahead = Ahead(batches, self._ahead) if self._ahead else batches
+        self.progress.begin()
+        try:
+            batch = next(ahead, None)
+            while batch is not None and (until is None or self.progress.step < until):
+                following = next(ahead, None)
+                if following is not None:
+                    self.learner.announce(following)
+                loss, scores = self.learner.step(self.progress.step, batch)
+                self.progress.add(loss, batch.examples, *scores)
+                moment("step")
+                self._save_if_due()
+                yield loss
+                batch = following
+        finally:
+            if isinstance(ahead, Ahead):
+                ahead.close()
 
     def save(self) -> None:
         """A checkpoint of this step; returns when the training may go on."""
@@ -162,27 +177,23 @@ class Session:
 
     def close(self) -> None:
         """Waits for what is being written, and lets go of tables and folders."""
-        if self._writer is not None:
-            self._writer.wait()
-        if self._shelf is not None:
-            self._shelf.release()
-        self.store.close()
-        if self._scratch is not None:
-            self._scratch.cleanup()
+        self._opened.close()
 
-    def _local(self, memory: str | int | None) -> LocalStore:
+    def _local(self, memory: str | int | None, opened: ExitStack) -> LocalStore:
         if memory is None:
             return LocalStore()
-        self._scratch = tempfile.TemporaryDirectory(prefix="berth-cold-", ignore_cleanup_errors=True)
         budget = units.size_bytes(memory) if isinstance(memory, str) else memory
-        return LocalStore(memory_bytes=budget, folder=self._scratch.name)
+        folder = tempfile.TemporaryDirectory(prefix="berth-cold-", ignore_cleanup_errors=True)
+        return LocalStore(memory_bytes=budget, folder=opened.enter_context(folder))
 
-    def _open_shelf(self, how: Checkpoints, *, streamed: bool) -> None:
+    def _open_shelf(self, how: Checkpoints, opened: ExitStack, *, streamed: bool) -> None:
         self._shelf = Shelf(how.folder)
         self._shelf.claim()
+        opened.callback(self._shelf.release)
         self._writer = Writer(
             self._shelf, keep=how.keep, full_every=how.full_every, streamed=streamed, say=self._say
         )
+        opened.callback(self._writer.wait)
         if how.fresh:
             self._shelf.clear()
         chain = self._shelf.newest(self._say)
@@ -222,9 +233,8 @@ class Session:
         load_dense(self.model, self.learner.optimiser, arrays, meta)
 
     def _save_if_due(self) -> None:
-        if self._writer is not None and self._checkpoints is not None:
-            if self.progress.step % self._checkpoints.every == 0:
-                self.save()
+        if self._checkpoints is not None and self.progress.step % self._checkpoints.every == 0:
+            self.save()
 
     def _finish(self, preempted: bool) -> None:
         """The last step is saved too, and on the disk before anybody is told."""

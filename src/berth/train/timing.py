@@ -6,6 +6,7 @@ are done: what passes until the next such arrival is the layer's own time. CPU t
 
 from __future__ import annotations
 
+import itertools
 import statistics
 import time
 from dataclasses import dataclass, field
@@ -57,7 +58,7 @@ class LayerClock:
         """Divides the backward pass among the layers."""
         end = time.thread_time()
         moments = [*self._arrivals, (end, "")]
-        for (begin, name), (after, _) in zip(moments, moments[1:], strict=False):
+        for (begin, name), (after, _) in itertools.pairwise(moments):
             self._taken[name] += after - begin
         self._since = end
 

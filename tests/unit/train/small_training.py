@@ -69,4 +69,4 @@ def in_child(work: Callable[[], object], fault: str | None = None) -> int:
 
 def losses(log: Path) -> dict[int, str]:
     """Step: loss, of the last time it was taken."""
-    return dict((int(step), loss) for step, loss in (line.split() for line in log.read_text().splitlines()))
+    return {int(step): loss for step, loss in (line.split() for line in log.read_text().splitlines())}

@@ -22,7 +22,7 @@ from berth.train.metrics import auc
 def line(number: int) -> str:
     dense = [str(number * 7 % 50 - 2) if column % 5 else "" for column in range(13)]
     ids = [f"{number * 31 + slot:x}" if slot % 7 else "" for slot in range(26)]
-    return "\t".join([str(number % 3 == 0 and 1 or 0), *dense, *ids])
+    return "\t".join([str(int(number % 3 == 0)), *dense, *ids])
 
 
 def write(path, numbers, *, insert: dict[int, str] | None = None) -> None:
@@ -130,7 +130,9 @@ class TestFiles:
         fresh = FileStream(tmp_path / name, window=32, epochs=None)
         fresh.seek(position)
         assert same(rest, taken(fresh, step=step, most=10))
-        assert same([*first, *rest], taken(FileStream(tmp_path / name, window=32, epochs=None), most=step + 10))
+        assert same(
+            [*first, *rest], taken(FileStream(tmp_path / name, window=32, epochs=None), most=step + 10)
+        )
         assert position["window"] == step * 10 // 32
         assert (fresh.bad_rows, fresh.bad_rows == 0) == (whole.bad_rows, name == "a.parquet")
 

@@ -14,6 +14,8 @@ import pytest
 from berth.errors import InputError
 from berth.train.checkpoint import Shelf
 from berth.train.faults import MOMENTS
+from berth.train.local import LocalStore
+from berth.train.tables import shard_of, split
 
 
 def folders(tmp_path):
@@ -134,6 +136,60 @@ def test_a_folder_with_another_training_is_refused_by_name(small, tmp_path):
     assert small.in_child(lambda: small.train(saved, steps=3)) == 0
     with pytest.raises(InputError, match=r"another training \(seed: 0 there, 5 here"):
         small.train(saved, seed=5)
+
+
+class Sharded:
+    """Tables spread over several stores by the hash of the key."""
+
+    def __init__(self, shards):
+        self.shards = [LocalStore() for _ in range(shards)]
+
+    def open(self, tables):
+        for shard in self.shards:
+            shard.open(tables)
+
+    def prefetch(self, table, keys):
+        pass
+
+    def pull(self, table, keys, out=None):
+        owner = shard_of(keys.view(np.int64), len(self.shards))
+        for number, shard in enumerate(self.shards):
+            out[owner == number] = shard.pull(table, keys[owner == number])
+        return out
+
+    def push(self, table, keys, gradients, *, shows=None, clicks=None):
+        owner = shard_of(keys.view(np.int64), len(self.shards))
+        for number, shard in enumerate(self.shards):
+            shard.push(table, keys[owner == number], gradients[owner == number])
+
+    def end_step(self, step):
+        pass
+
+    def save(self, *, changed_only=False):
+        for shard in self.shards:
+            yield from shard.save(changed_only=changed_only)
+
+    def load(self, table, state):
+        for shard, part in zip(self.shards, split(state, len(self.shards)), strict=True):
+            shard.load(table, part)
+
+    def statistics(self):
+        return {}
+
+    def close(self):
+        pass
+
+
+@pytest.mark.parametrize(("before", "after"), [(2, None), (None, 3), (3, 2)])
+def test_a_run_goes_on_with_another_number_of_shards(small, tmp_path, uninterrupted, killed, before, after):
+    saved, log = folders(tmp_path)
+
+    def work(shards):
+        small.train(saved, log, store=Sharded(shards) if shards else None)
+
+    assert small.in_child(lambda: work(before), "step@8") == killed
+    assert small.in_child(lambda: work(after)) == 0
+    assert small.losses(log) == uninterrupted
 
 
 def test_two_trainings_do_not_share_a_folder(small, tmp_path):

@@ -52,7 +52,7 @@ class ArrayFile:
         self._put(MAGIC + f"{len(header)}\n".encode() + header + b"\n")
         self._pad()
         for array in solid.values():
-            self._put(memoryview(array.reshape(-1).view(np.uint8)))
+            self._put(array.reshape(-1).view(np.uint8).data)
             self._pad()
 
     def finish(self) -> dict[str, Any]:
@@ -101,10 +101,7 @@ def frames(path: Path) -> Iterator[tuple[dict[str, NDArray[Any]], Any]]:
             arrays = {}
             for name, dtype, shape in header["arrays"]:
                 array = np.empty(shape, np.dtype(dtype))
-                if (
-                    array.nbytes
-                    and file.readinto(memoryview(array.reshape(-1).view(np.uint8))) != array.nbytes
-                ):
+                if array.nbytes and file.readinto(array.reshape(-1).view(np.uint8).data) != array.nbytes:
                     raise InputError("ends too early", where=str(path))
                 _skip(file.tell(), file)
                 arrays[name] = array

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from numpy.typing import NDArray
 
@@ -69,6 +69,7 @@ class Writer:
         self._last: int | None = None  # step of the newest checkpoint
         self._deltas = 0
         self.failure: OSError | None = None
+        self._bug: Exception | None = None
 
     def resumed(self, chain: list[Manifest]) -> None:
         """The next checkpoint may be a delta over this one."""
@@ -105,6 +106,8 @@ class Writer:
         if self._thread is not None:
             self._thread.join()
             self._thread = None
+        if self._bug is not None:
+            raise self._bug
 
     def _write(self, job: Job) -> None:
         step = job.moment.step
@@ -123,6 +126,8 @@ class Writer:
             self._shelf.retire(self._keep)
         except OSError as error:
             self._fail(step, error)
+        except Exception as error:  # noqa: BLE001 - a bug: raised again where it is seen
+            self._bug = error
 
     def _make_folder(self, step: int) -> None:
         folder = folder_of(self._shelf.root, step)
@@ -148,7 +153,7 @@ class Writer:
 
     def _manifest(self, job: Job) -> Manifest:
         told = job.moment
-        kind = "full" if job.base is None else "delta"
+        kind: Literal["full", "delta"] = "full" if job.base is None else "delta"
         return Manifest(
             told.step, kind, job.base, told.run, job.parts, job.tables, told.progress, told.position
         )  # fmt: skip

@@ -52,7 +52,7 @@ def _inverse(area: float) -> float:
 
 
 @inlined
-def _zipf(word: np.uint64, values: float, area: float) -> np.int64:
+def _zipf(word: np.uint64, values: float, area: float) -> int:
     """A rank from 1 to `values` by rejection-inversion (Hoermann and Derflinger 1996)."""
     while True:
         word = mix(word + GOLDEN)
@@ -60,7 +60,7 @@ def _zipf(word: np.uint64, values: float, area: float) -> np.int64:
         x = _inverse(drawn)
         rank = min(max(np.floor(x + 0.5), 1.0), values)
         if rank - x <= _NEAR or drawn >= _integral(rank + 0.5) - rank**-1.1:
-            return np.int64(rank)
+            return int(rank)
 
 
 @inlined
@@ -95,7 +95,7 @@ def _draw(
         logit = _BIAS
         for slot in range(keys.shape[1]):
             word = mix(stream + np.uint64(slot) * GOLDEN)
-            key = np.int64(slot) << 32 | _zipf(word, vocabularies[slot], areas[slot])
+            key = slot << 32 | _zipf(word, vocabularies[slot], areas[slot])
             keys[row, slot] = key
             logit += _ID_WEIGHT * (2.0 * unit(salted(key, _HIDDEN)) - 1.0)
         for column in range(dense.shape[1]):

@@ -49,7 +49,7 @@ def _line(block: Bytes, at: int, row: int, tables: Tables, out: Out) -> int:
     digits, logs, bases = tables
     keys, dense, labels = out[0], out[1], out[2]
     label = np.int64(block[at]) - 48
-    if (label != 0 and label != 1) or block[at + 1] != _TAB:
+    if label < 0 or label > 1 or block[at + 1] != _TAB:
         return -1
     labels[row] = label
     at += 2
@@ -92,12 +92,14 @@ def _reason(block: Bytes, at: int, digits: Bytes) -> tuple[int, int]:
     columns = 0
     while at <= end:
         byte = block[at]
-        if byte == _TAB or byte == _NEWLINE:
+        if byte in (_TAB, _NEWLINE):
             if columns == 0 and at - first != 1:
                 return _LABEL, end
             if columns > DENSE and at - first > 8:
                 return _ID, end
             columns, first = columns + 1, at + 1
+        elif byte == _RETURN and at + 1 == end:
+            first += 1
         elif columns == 0 and digits[byte] > 1:
             return _LABEL, end
         elif columns > DENSE and digits[byte] > 15:
@@ -144,22 +146,20 @@ def criteo_rows(path: Path, offset: int = 0, line: int = 0) -> Iterator[Rows]:
 
 def _rows(block: Bytes, offset: int, line: int) -> Rows:
     most = len(block) // _SHORTEST + 1
-    out = (
-        np.empty((most, SLOTS), np.int64),
-        np.empty((most, DENSE), np.float32),
-        *(np.empty(most, np.int64) for _ in range(3)),
-    )
+    labels, ends, numbers = np.empty((3, most), np.int64)
+    keys, dense = np.empty((most, SLOTS), np.int64), np.empty((most, DENSE), np.float32)
+    out = (keys, dense, labels, ends, numbers)
     named: list[Bad] = []
     at, rows, lines = 0, 0, 0
     while at < len(block):
         bad = np.empty((_BAD_AT_ONCE, 2), np.int64)
         at, rows, bads, lines = _parse(block, (at, rows, lines), _TABLES, out, bad)
         named += [Bad(line + int(number), _WHY[int(reason)]) for number, reason in bad[:bads]]
-    keys, dense, labels, ends, numbers = (array[:rows] for array in out)
-    return Rows(keys, dense, labels, ends + offset, numbers + line, named, lines)
+    ends, numbers = ends[:rows] + offset, numbers[:rows] + line
+    return Rows(keys[:rows], dense[:rows], labels[:rows], ends, numbers, named, lines)
 
 
-def _opened(path: Path) -> IO[bytes]:
+def _opened(path: Path) -> Any:
     if path.suffix == ".gz":
         return gzip.open(path, "rb")
     if path.suffix == ".xz":
@@ -167,16 +167,16 @@ def _opened(path: Path) -> IO[bytes]:
     if path.suffix == ".zst":
         import zstandard
 
-        unpacked: Any = zstandard.open(path, "rb")
-        return unpacked
+        return zstandard.open(path, "rb")
     return path.open("rb")
 
 
 def _skip(file: IO[bytes], offset: int) -> None:
     """A packed file has to be unpacked up to there, which is quicker than reading its rows."""
-    if (offset and isinstance(file, gzip.GzipFile | lzma.LZMAFile)) or not file.seekable():
+    if isinstance(file, gzip.GzipFile | lzma.LZMAFile) or not file.seekable():
         while offset > 0:
-            offset -= len(file.read(min(offset, _BLOCK)))
+            read = len(file.read(min(offset, _BLOCK)))
+            offset = offset - read if read else 0  # the file has become shorter: there are no rows
     else:
         file.seek(offset)
 

@@ -101,16 +101,17 @@ class FileStream:
 
     def _windows(self, number: int) -> Iterator[tuple[int, Columns]]:
         """(number, rows) of windows from one whose beginning is known on; rows are good until the next."""
-        held, count = None, 0
+        held: Columns | None = None
+        count = 0
         for rows, mark_of in self._rows(self._marks[number]):
-            new = (rows.keys, rows.dense, rows.labels)
-            if held is None:
-                held = tuple(np.empty((self.window, *column.shape[1:]), column.dtype) for column in new)
+            held = held or _room(self.window, rows)
             at = 0
             while at < len(rows):
                 taken = min(self.window - count, len(rows) - at)
-                for column, part in zip(held, new, strict=True):
-                    column[count : count + taken] = part[at : at + taken]
+                keys, dense, labels = held
+                keys[count : count + taken] = rows.keys[at : at + taken]
+                dense[count : count + taken] = rows.dense[at : at + taken]
+                labels[count : count + taken] = rows.labels[at : at + taken]
                 at, count = at + taken, count + taken
                 if count == self.window:
                     yield number, held
@@ -192,6 +193,11 @@ def _read(path: Path, offset: int, line: int) -> Iterator[Rows]:
 
         return parquet_rows(path, offset)
     return criteo_rows(path, offset, line)
+
+
+def _room(count: int, like: Rows) -> Columns:
+    keys = np.empty((count, like.keys.shape[1]), np.int64)
+    return keys, np.empty((count, like.dense.shape[1]), np.float32), np.empty(count, np.int64)
 
 
 def _taken(rows: Columns, which: Any) -> Columns:

@@ -1,0 +1,117 @@
+"""What a training came to: how it learned, where its time went, what its tables hold."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from berth.report.terminal import bar, table
+from berth.units import format_bytes, format_seconds, format_usd
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from berth.train.session import Result
+
+_BAR = 14
+
+
+def print_training(
+    out: Console,
+    name: str,
+    result: Result,
+    *,
+    best_auc: float | None,
+    layers: Mapping[str, float],
+    predicted: Mapping[str, float],
+    usd: float | None,
+    notes: list[str],
+) -> None:
+    """All of it."""
+    out.print(f"{name}: {result}", markup=False)
+    if best_auc is not None:
+        out.print(f"best AUC that these data allow {best_auc:.4f}", markup=False)
+    spent = "" if usd is None else f", {format_usd(usd) if usd >= 0.01 else 'less than a cent'} so far"
+    out.print(
+        f"{result.examples_per_s:,.0f} examples/s, {result.cpu_ms_per_1000:.1f} CPU ms per 1,000 examples{spent}",
+        markup=False,
+    )
+    if layers:
+        out.print(_layers(layers, predicted))
+    if result.statistics:
+        out.print(_tables(result.statistics))
+    for note in notes:
+        out.print(note, markup=False, style="dim")
+
+
+def _layers(seconds: Mapping[str, float], predicted: Mapping[str, float]) -> Any:
+    largest = max(seconds.values(), default=0.0)
+    rows = []
+    for name, measured in seconds.items():
+        expected = predicted.get(name)
+        ratio = f"{measured / expected:.2f}" if expected else ""
+        shown = format_seconds(expected) if expected else "-"
+        rows.append([name, bar(measured, largest, _BAR), shown, format_seconds(measured), ratio])
+    both = [value for name, value in seconds.items() if name in predicted]
+    total = sum(seconds.values())
+    expected = sum(predicted.get(name, 0.0) for name in seconds)
+    ratio = f"{sum(both) / expected:.2f}" if expected else ""
+    rows.append(["all", "", format_seconds(expected) if expected else "-", format_seconds(total), ratio])
+    columns = ["layer", "", "predicted", "measured", "ratio"]
+    return table("Time of a batch, forward and backward", columns, rows, left=2)
+
+
+def _tables(statistics: Mapping[str, Any]) -> Any:
+    rows = []
+    for name, told in statistics.items():
+        rows.append(
+            [
+                name,
+                f"{told['rows']:,}",
+                format_bytes(told["memory_bytes"]),
+                format_bytes(told["cold_bytes"]) if told["cold_bytes"] else "-",
+                f"{told['hit_rate']:.1%}",
+                f"{told['skew']:.1f}",
+                format_bytes(told["moved_bytes"]),
+            ]
+        )
+    columns = ["table", "rows", "memory", "file", "hits", "keys/distinct", "moved"]
+    return table("Tables", columns, rows)
+
+
+def training_document(
+    name: str,
+    result: Result,
+    *,
+    best_auc: float | None,
+    layers: Mapping[str, float],
+    predicted: Mapping[str, float],
+    usd: float | None,
+    bad_rows: int,
+    resumed_from: int | None,
+) -> dict[str, Any]:
+    """The same for programs; what is not a number is null."""
+
+    def number(value: float) -> float | None:
+        return value if math.isfinite(value) else None
+
+    return {
+        "model": name,
+        "step": result.step,
+        "examples": result.examples,
+        "loss": number(result.loss),
+        "auc": number(result.auc),
+        "best_auc": best_auc,
+        "preempted": result.preempted,
+        "resumed_from": resumed_from,
+        "examples_per_s": result.examples_per_s,
+        "cpu_ms_per_1000": result.cpu_ms_per_1000,
+        "usd": usd,
+        "bad_rows": bad_rows,
+        "layers": [
+            {"name": layer, "measured_s": seconds, "predicted_s": predicted.get(layer)}
+            for layer, seconds in layers.items()
+        ],
+        "tables": dict(result.statistics),
+    }
