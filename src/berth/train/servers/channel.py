@@ -136,8 +136,12 @@ class Channel:
     def receive(self) -> list[Frame]:
         """All frames that have arrived; ConnectionError when the other side is gone."""
         frames: list[Frame] = []
-        while self._read_some(frames):
-            pass
+        try:
+            while self._read_some(frames):
+                pass
+        except OSError:
+            if not frames:  # else they come first, and the next call finds the end again
+                raise
         return frames
 
     def release(self, frame: Frame) -> None:

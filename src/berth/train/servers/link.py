@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from berth.errors import BerthError, RefusedError, ServerError
+from berth.errors import BerthError, RefusedError, ServerError, WireError
 from berth.train.servers.address import Address
 from berth.train.servers.channel import Channel, Room
 from berth.train.servers.greet import Greeting, greet
@@ -26,6 +26,7 @@ from berth.train.servers.wire import MOST_BYTES, Array, Flag, Frame, Kind, Layou
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 1.0
 _SOCKET_BYTES = 4 << 20
+_MOST_FRUITLESS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,8 @@ class Link:
         self._secret = secret
         self._manners = manners
         self._last = 0  # request
-        self._bytes = [0, 0]  # of connections that broke
+        self._bytes = (0, 0)  # of connections that broke
+        self._fruitless = 0  # connections since the last answer
         self._told: BerthError | None = None  # by the server, about a push
         self.facts: dict[str, object] = {}
         self.channel = self._connect(time.monotonic() + manners.patience_s)
@@ -108,7 +110,7 @@ class Link:
         try:
             self.channel.flush()
             frames = self.channel.receive()
-        except OSError as error:
+        except (OSError, WireError) as error:
             self._mend(error)
             return
         for frame in frames:
@@ -131,7 +133,9 @@ class Link:
 
     def _sort(self, frame: Frame) -> None:
         if frame.request == 0 and frame.kind == Kind.ERROR:
-            raise self._named(read_json(frame.arrays()[0]))
+            self._hung_up(self._named(read_json(frame.arrays()[0])))
+            return
+        self._fruitless = 0
         sent = self.unanswered.pop(frame.request, None)
         if sent is None:
             self.release(frame)  # it was answered before, over the connection that broke
@@ -153,18 +157,36 @@ class Link:
     def _named(self, facts: dict[str, str]) -> BerthError:
         return error_of({**facts, "what": f"{self.name}: {facts.get('what')}"})
 
-    def _mend(self, error: OSError) -> None:
+    def _hung_up(self, error: BerthError) -> None:
+        """The server has said why it hangs up: bytes that were damaged are sent again."""
+        if not isinstance(error, WireError):
+            raise error
+        self._mend(error)
+
+    def _mend(self, error: Exception) -> None:
         """Connect anew and send again what was not answered."""
         if self.channel.in_memory or self.channel.socket.family == socket.AF_UNIX:
             raise ServerError(f"{self.name} is gone, and its rows with it: {_reason(error)}") from error
-        instance, self.retries = self.facts["instance"], self.retries + 1
-        self._bytes = list(self.bytes_moved)
+        instance = self.facts["instance"]
+        while not self._is_mended(instance):
+            self._fruitless += 1
+            if self._fruitless > _MOST_FRUITLESS:
+                raise ServerError(
+                    f"{self.name}: connections break again and again: {_reason(error)}"
+                ) from error
+
+    def _is_mended(self, instance: object) -> bool:
+        self._bytes, self.retries = self.bytes_moved, self.retries + 1
         self.channel.close()
         self.channel = self._connect(time.monotonic() + self._manners.patience_s)
         if self.facts["instance"] != instance:
             raise ServerError(f"{self.name} has started anew, and has lost its rows")
-        for number, sent in self.unanswered.items():
-            self.channel.send(sent.kind, number, sent.room, flags=sent.flags | Flag.AGAIN, step=sent.step)
+        try:
+            for number, sent in self.unanswered.items():
+                self.channel.send(sent.kind, number, sent.room, flags=sent.flags | Flag.AGAIN, step=sent.step)
+        except OSError:
+            return False
+        return True
 
     def _connect(self, deadline_s: float) -> Channel:
         """Try until the deadline, with pauses that grow; nobody listening there is an answer."""
@@ -217,5 +239,5 @@ class Link:
         return (tls.wrap_socket(peer) if tls else peer), False
 
 
-def _reason(error: OSError) -> str:
-    return error.strerror or str(error) or type(error).__name__
+def _reason(error: Exception) -> str:
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__
