@@ -18,7 +18,7 @@ from berth.errors import BerthError, RefusedError, ServerError, WireError
 from berth.train.servers.address import Address
 from berth.train.servers.channel import Channel, Room
 from berth.train.servers.greet import Greeting, greet
-from berth.train.servers.messages import error_of
+from berth.train.servers.messages import SILENT, error_of
 from berth.train.servers.ring import map_memory
 from berth.train.servers.secret import Secret
 from berth.train.servers.wire import MOST_BYTES, Array, Flag, Frame, Kind, Layout, read_json
@@ -64,6 +64,7 @@ class Link:
         self._last = 0  # request
         self._bytes = (0, 0)  # of connections that broke
         self._fruitless = 0  # connections since the last answer
+        self._held: int | None = None  # a push that is not sent yet
         self._told: BerthError | None = None  # by the server, about a push
         self.facts: dict[str, object] = {}
         self.channel = self._connect(time.monotonic() + manners.patience_s)
@@ -80,7 +81,7 @@ class Link:
     @property
     def pushes_in_flight(self) -> int:
         """How many pushes the server has not confirmed."""
-        return sum(sent.kind in (Kind.PUSH, Kind.MERGE) for sent in self.unanswered.values())
+        return sum(sent.kind in SILENT for sent in self.unanswered.values())
 
     def ask(
         self,
@@ -98,12 +99,38 @@ class Link:
             room = self.channel.reserve(layout.length)
             fill(layout.views(room.payload))
         self._last += 1
+        if kind in SILENT and 2 * self.pushes_in_flight >= self._manners.in_flight:
+            flags |= Flag.CONFIRM
+        held, self._held = self._held, None
         self.unanswered[self._last] = Sent(kind, flags, step, room)
+        in_ring = room is not None and room.place is not None
+        if kind == Kind.PUSH and in_ring and not flags & Flag.END_STEP:
+            self._held = self._last  # its header alone is to be sent: perhaps with the end of the step
+        self._send(held, self._last if self._held is None else None)
+        return self._last
+
+    def end_step(self, step: int) -> None:
+        """Say that this worker's step is over: with the last push, if it is still here."""
+        if self._held is None:
+            self.ask(Kind.PUSH, flags=Flag.END_STEP, step=step)
+        else:
+            self.unanswered[self._held].flags |= Flag.END_STEP
+            self.send_held()
+
+    def send_held(self) -> None:
+        """Send what is held back."""
+        held, self._held = self._held, None
+        self._send(held)
+
+    def _send(self, *numbers: int | None) -> None:
+        """Send requests in one go."""
+        wanted = [number for number in numbers if number is not None]
         try:
-            self.channel.send(kind, self._last, room, flags=flags, step=step)
+            for number in wanted:
+                sent, more = self.unanswered[number], number != wanted[-1]
+                self.channel.send(sent.kind, number, sent.room, flags=sent.flags, step=sent.step, more=more)
         except OSError as error:
             self._mend(error)
-        return self._last
 
     def read(self) -> None:
         """Take what has arrived."""
@@ -136,18 +163,30 @@ class Link:
             self._hung_up(self._named(read_json(frame.arrays()[0])))
             return
         self._fruitless = 0
+        self._confirmed(frame.request)
         sent = self.unanswered.pop(frame.request, None)
         if sent is None:
             self.release(frame)  # it was answered before, over the connection that broke
             return
-        if sent.room is not None and sent.room.place is None:
-            self.channel.recycle(sent.room.payload)
-        if sent.kind in (Kind.PUSH, Kind.MERGE, Kind.WARM):
+        self._recycle(sent)
+        if sent.kind in SILENT:
             if frame.kind == Kind.ERROR:
                 self._told = self._named(read_json(frame.arrays()[0]))
             self.release(frame)
         else:
             self.answers[frame.request] = frame
+
+    def _confirmed(self, request: int) -> None:
+        """Requests are done in order: an answer tells that all pushes before it are done."""
+        done = [
+            number for number, sent in self.unanswered.items() if number < request and sent.kind in SILENT
+        ]
+        for number in done:
+            self._recycle(self.unanswered.pop(number))
+
+    def _recycle(self, sent: Sent) -> None:
+        if sent.room is not None and sent.room.place is None:
+            self.channel.recycle(sent.room.payload)
 
     def _raise_if_told(self) -> None:
         if self._told is not None:

@@ -230,7 +230,7 @@ def test_while_tables_are_saved_others_wait():
     play = Play("async")
     play.push(0, [1, 2], 1)
     play.say(0, Kind.HOLD)
-    asked, pushed = play.pull(1, [1]), play.push(1, [1], 5)
+    asked, pushed = play.pull(1, [1]), play.push(1, [1], 5, flags=Flag.CONFIRM)
     assert play.waits(1, asked)
     part = play.say(0, Kind.PART, [np.array([0], np.int32)])
     assert play.ears[0].heard[part][0] == Kind.DONE

@@ -190,6 +190,7 @@ def test_in_the_free_modes_all_pushes_arrive(mode):
             thread.start()
         for thread in threads:
             thread.join()
+        stores[1].statistics()  # answered after its last push is applied
         state = join([part for _, part in stores[0].save()])
         for store in stores:
             store.close()
