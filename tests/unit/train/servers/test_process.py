@@ -51,6 +51,7 @@ def test_a_server_ends_on_sigterm(secret):
     server.stop()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shared", [True, False], ids=["shared memory", "tcp"])
 def test_a_server_killed_under_load_is_a_clear_and_bounded_error(secret, shared):
     servers = [ServerProcess(Settings(index=index, servers=2), secret) for index in range(2)]
@@ -77,6 +78,7 @@ def test_a_server_killed_under_load_is_a_clear_and_bounded_error(secret, shared)
         server.stop()
 
 
+@pytest.mark.slow
 def test_a_worker_killed_leaves_nothing_behind_and_the_server_serves_on(secret):
     server = ServerProcess(Settings(), secret)
     script = (
