@@ -96,9 +96,16 @@ class Channel:
         return Room(self._buffer(length))
 
     def send(
-        self, kind: Kind, request: int, room: Room | None = None, *, flags: Flag = Flag.NONE, step: int = 0
+        self,
+        kind: Kind,
+        request: int,
+        room: Room | None = None,
+        *,
+        flags: Flag = Flag.NONE,
+        step: int = 0,
+        more: bool = False,
     ) -> None:
-        """Queue a frame, and send what the socket takes."""
+        """Queue a frame, and send what the socket takes, unless more is about to follow."""
         payload = room.payload if room else _NOTHING
         released = self._inbox.released if self._inbox else 0
         header = Header(kind, flags, step, 0, request, len(payload), 0, released)
@@ -114,7 +121,8 @@ class Channel:
             self._outgoing.append(memoryview(header.pack()))
             if inline:
                 self._outgoing.append(memoryview(payload.data))
-        self.flush()
+        if not more:
+            self.flush()
 
     def flush(self) -> bool:
         """Send what the socket takes; whether nothing is left."""
@@ -136,8 +144,12 @@ class Channel:
     def receive(self) -> list[Frame]:
         """All frames that have arrived; ConnectionError when the other side is gone."""
         frames: list[Frame] = []
-        while self._read_some(frames):
-            pass
+        try:
+            while self._read_some(frames):
+                pass
+        except OSError:
+            if not frames:  # else they come first, and the next call finds the end again
+                raise
         return frames
 
     def release(self, frame: Frame) -> None:

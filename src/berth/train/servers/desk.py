@@ -19,6 +19,7 @@ from berth.errors import BerthError, InputError, ServerError, WaitError, WireErr
 from berth.train.servers.channel import Room
 from berth.train.servers.codec import CODECS, decode, dtype_of, encode
 from berth.train.servers.messages import (
+    SILENT,
     Port,
     error_facts,
     exactly,
@@ -162,7 +163,8 @@ class Desk:
             if self._held_by == worker.rank and request.frame.kind not in _EXCLUSIVE:
                 raise InputError("a worker that is saving the tables does nothing else meanwhile")
             room, flags = self._DEEDS[request.frame.kind](self, worker, request)
-            request.port.send(Kind.DONE, request.frame.request, room, flags=flags)
+            if request.frame.kind not in SILENT or request.frame.flags & Flag.CONFIRM:
+                request.port.send(Kind.DONE, request.frame.request, room, flags=flags)
         except BerthError as error:
             _answer_error(request, error)
         except Exception as error:  # noqa: BLE001 - a bug must not take all other workers down

@@ -7,6 +7,8 @@ import threading
 
 from berth.train.servers.channel import Channel
 
+_PAUSE_MS = 200  # then another connection has its turn
+
 
 class Flusher:
     """A thread that sends on what a socket did not take at once, while the worker computes. It never spins."""
@@ -53,7 +55,9 @@ class Flusher:
     def _sends(channel: Channel) -> bool:
         """Send some; a connection that is broken is for the worker to notice."""
         try:
-            select.select([], [channel.socket], [], 0.2)
+            poll = select.poll()
+            poll.register(channel, select.POLLOUT)
+            poll.poll(_PAUSE_MS)
             channel.flush()
         except (OSError, ValueError):
             return False

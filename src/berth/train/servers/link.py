@@ -14,11 +14,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from berth.errors import BerthError, RefusedError, ServerError
+from berth.errors import BerthError, RefusedError, ServerError, WireError
 from berth.train.servers.address import Address
 from berth.train.servers.channel import Channel, Room
 from berth.train.servers.greet import Greeting, greet
-from berth.train.servers.messages import error_of
+from berth.train.servers.messages import SILENT, error_of
 from berth.train.servers.ring import map_memory
 from berth.train.servers.secret import Secret
 from berth.train.servers.wire import MOST_BYTES, Array, Flag, Frame, Kind, Layout, read_json
@@ -26,6 +26,7 @@ from berth.train.servers.wire import MOST_BYTES, Array, Flag, Frame, Kind, Layou
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 1.0
 _SOCKET_BYTES = 4 << 20
+_MOST_FRUITLESS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,9 @@ class Link:
         self._secret = secret
         self._manners = manners
         self._last = 0  # request
-        self._bytes = [0, 0]  # of connections that broke
+        self._bytes = (0, 0)  # of connections that broke
+        self._fruitless = 0  # connections since the last answer
+        self._held: int | None = None  # a push that is not sent yet
         self._told: BerthError | None = None  # by the server, about a push
         self.facts: dict[str, object] = {}
         self.channel = self._connect(time.monotonic() + manners.patience_s)
@@ -78,7 +81,7 @@ class Link:
     @property
     def pushes_in_flight(self) -> int:
         """How many pushes the server has not confirmed."""
-        return sum(sent.kind in (Kind.PUSH, Kind.MERGE) for sent in self.unanswered.values())
+        return sum(sent.kind in SILENT for sent in self.unanswered.values())
 
     def ask(
         self,
@@ -96,19 +99,45 @@ class Link:
             room = self.channel.reserve(layout.length)
             fill(layout.views(room.payload))
         self._last += 1
+        if kind in SILENT and 2 * self.pushes_in_flight >= self._manners.in_flight:
+            flags |= Flag.CONFIRM
+        held, self._held = self._held, None
         self.unanswered[self._last] = Sent(kind, flags, step, room)
+        in_ring = room is not None and room.place is not None
+        if kind == Kind.PUSH and in_ring and not flags & Flag.END_STEP:
+            self._held = self._last  # its header alone is to be sent: perhaps with the end of the step
+        self._send(held, self._last if self._held is None else None)
+        return self._last
+
+    def end_step(self, step: int) -> None:
+        """Say that this worker's step is over: with the last push, if it is still here."""
+        if self._held is None:
+            self.ask(Kind.PUSH, flags=Flag.END_STEP, step=step)
+        else:
+            self.unanswered[self._held].flags |= Flag.END_STEP
+            self.send_held()
+
+    def send_held(self) -> None:
+        """Send what is held back."""
+        held, self._held = self._held, None
+        self._send(held)
+
+    def _send(self, *numbers: int | None) -> None:
+        """Send requests in one go."""
+        wanted = [number for number in numbers if number is not None]
         try:
-            self.channel.send(kind, self._last, room, flags=flags, step=step)
+            for number in wanted:
+                sent, more = self.unanswered[number], number != wanted[-1]
+                self.channel.send(sent.kind, number, sent.room, flags=sent.flags, step=sent.step, more=more)
         except OSError as error:
             self._mend(error)
-        return self._last
 
     def read(self) -> None:
         """Take what has arrived."""
         try:
             self.channel.flush()
             frames = self.channel.receive()
-        except OSError as error:
+        except (OSError, WireError) as error:
             self._mend(error)
             return
         for frame in frames:
@@ -131,19 +160,33 @@ class Link:
 
     def _sort(self, frame: Frame) -> None:
         if frame.request == 0 and frame.kind == Kind.ERROR:
-            raise self._named(read_json(frame.arrays()[0]))
+            self._hung_up(self._named(read_json(frame.arrays()[0])))
+            return
+        self._fruitless = 0
+        self._confirmed(frame.request)
         sent = self.unanswered.pop(frame.request, None)
         if sent is None:
             self.release(frame)  # it was answered before, over the connection that broke
             return
-        if sent.room is not None and sent.room.place is None:
-            self.channel.recycle(sent.room.payload)
-        if sent.kind in (Kind.PUSH, Kind.MERGE, Kind.WARM):
+        self._recycle(sent)
+        if sent.kind in SILENT:
             if frame.kind == Kind.ERROR:
                 self._told = self._named(read_json(frame.arrays()[0]))
             self.release(frame)
         else:
             self.answers[frame.request] = frame
+
+    def _confirmed(self, request: int) -> None:
+        """Requests are done in order: an answer tells that all pushes before it are done."""
+        done = [
+            number for number, sent in self.unanswered.items() if number < request and sent.kind in SILENT
+        ]
+        for number in done:
+            self._recycle(self.unanswered.pop(number))
+
+    def _recycle(self, sent: Sent) -> None:
+        if sent.room is not None and sent.room.place is None:
+            self.channel.recycle(sent.room.payload)
 
     def _raise_if_told(self) -> None:
         if self._told is not None:
@@ -153,18 +196,36 @@ class Link:
     def _named(self, facts: dict[str, str]) -> BerthError:
         return error_of({**facts, "what": f"{self.name}: {facts.get('what')}"})
 
-    def _mend(self, error: OSError) -> None:
+    def _hung_up(self, error: BerthError) -> None:
+        """The server has said why it hangs up: bytes that were damaged are sent again."""
+        if not isinstance(error, WireError):
+            raise error
+        self._mend(error)
+
+    def _mend(self, error: Exception) -> None:
         """Connect anew and send again what was not answered."""
         if self.channel.in_memory or self.channel.socket.family == socket.AF_UNIX:
             raise ServerError(f"{self.name} is gone, and its rows with it: {_reason(error)}") from error
-        instance, self.retries = self.facts["instance"], self.retries + 1
-        self._bytes = list(self.bytes_moved)
+        instance = self.facts["instance"]
+        while not self._is_mended(instance):
+            self._fruitless += 1
+            if self._fruitless > _MOST_FRUITLESS:
+                raise ServerError(
+                    f"{self.name}: connections break again and again: {_reason(error)}"
+                ) from error
+
+    def _is_mended(self, instance: object) -> bool:
+        self._bytes, self.retries = self.bytes_moved, self.retries + 1
         self.channel.close()
         self.channel = self._connect(time.monotonic() + self._manners.patience_s)
         if self.facts["instance"] != instance:
             raise ServerError(f"{self.name} has started anew, and has lost its rows")
-        for number, sent in self.unanswered.items():
-            self.channel.send(sent.kind, number, sent.room, flags=sent.flags | Flag.AGAIN, step=sent.step)
+        try:
+            for number, sent in self.unanswered.items():
+                self.channel.send(sent.kind, number, sent.room, flags=sent.flags | Flag.AGAIN, step=sent.step)
+        except OSError:
+            return False
+        return True
 
     def _connect(self, deadline_s: float) -> Channel:
         """Try until the deadline, with pauses that grow; nobody listening there is an answer."""
@@ -217,5 +278,5 @@ class Link:
         return (tls.wrap_socket(peer) if tls else peer), False
 
 
-def _reason(error: OSError) -> str:
-    return error.strerror or str(error) or type(error).__name__
+def _reason(error: Exception) -> str:
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__

@@ -124,15 +124,24 @@ class Links:
     def _read_until(self, done: Callable[[], bool], links: list[Link]) -> None:
         """A server that stays silent too long is given up."""
         deadline = time.monotonic() + self._patience_s
+        for link in links:
+            link.send_held()
         while not done():
             left_s = deadline - time.monotonic()
             if left_s <= 0:
                 names = ", ".join(link.name for link in links)
                 raise ServerError(f"no answer within {self._patience_s:g} s from {names}")
-            sending = [link for link in links if link.channel.has_outgoing]
-            ready, writable, _ = select.select(links, sending, [], left_s)
-            for link in {*ready, *writable}:
+            for link in _ready(links, left_s):
                 link.read()
+
+
+def _ready(links: list[Link], timeout_s: float) -> list[Link]:
+    """The links that have something to read, or can send on; `poll` knows no limit to the number of files."""
+    poll = select.poll()
+    for link in links:
+        poll.register(link, select.POLLIN | (select.POLLOUT if link.channel.has_outgoing else 0))
+    files = {file for file, _ in poll.poll(timeout_s * 1000)}
+    return [link for link in links if link.fileno() in files]
 
 
 def _any_answered(pairs: list[tuple[Link, int]]) -> Callable[[], bool]:

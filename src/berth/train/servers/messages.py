@@ -31,6 +31,7 @@ class Port(Protocol):
         ...
 
 
+SILENT = (Kind.PUSH, Kind.MERGE, Kind.WARM)  # answered only if something is wrong, or on request
 _STATE_KINDS = "".join(np.dtype(kind).char for kind in ("i8", "i8", "f4", "i8", "i8", "i4"))
 
 

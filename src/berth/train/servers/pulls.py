@@ -32,14 +32,14 @@ class Joined:
     def route_of(self, asked: Array, servers: int) -> Route:
         """The way of these keys: mostly that of the last pull."""
         for way in self.recent:
-            if np.array_equal(way.keys, asked):
+            if way.is_of(asked):
                 return way
         return route(asked, servers)
 
     def announced(self, asked: Array) -> Route | None:
         """The way that was prepared for these keys; those before it were announced and never asked for."""
         for number, way in enumerate(self.ahead):
-            if np.array_equal(way.keys, asked):
+            if way.is_of(asked):
                 for _ in range(number + 1):
                     self.ahead.popleft()
                 return way
@@ -105,7 +105,7 @@ class Pulls:
         while joined.flights:
             flight, section = joined.flights.popleft()
             fresh = flight.epoch == self.epoch or not self._is_sync
-            if fresh and np.array_equal(flight.sections[section][1].keys, asked):
+            if fresh and flight.sections[section][1].is_of(asked):
                 return flight, section
             self._forget(flight)
         way = joined.announced(asked)

@@ -88,10 +88,10 @@ class Pushes:
         kept, self._small[shard] = self._small[shard], []
         if not kept and not flags:
             return
-        self._links.keep_bound(shard)
         if not kept:
-            self._links.ask(shard, Kind.PUSH, flags=flags)
+            self._links[shard].end_step(self._links.step)
             return
+        self._links.keep_bound(shard)
         arrays: list[Array] = [np.array([[number, self._code] for number, *_ in kept], np.int32)]
         for _, keys, values, seen in kept:
             arrays += [keys, values] if seen is None else [keys, values, seen]

@@ -92,6 +92,17 @@ def _add_from(values: Floats, width: int, where: Numbers, which: Numbers, out: F
                 out[target + column] += values[source + column]
 
 
+@entry
+def _same(keys: Keys, others: Keys) -> bool:
+    for start in range(0, len(keys), 256):
+        unlike = np.int64(0)
+        for number in range(start, min(start + 256, len(keys))):
+            unlike |= keys[number] ^ others[number]
+        if unlike:
+            return False
+    return True
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Route:
     """A batch of keys, ready to travel."""
@@ -107,6 +118,10 @@ class Route:
     def shards(self) -> int:
         """How many servers there are."""
         return len(self.bounds) - 1
+
+    def is_of(self, keys: Keys) -> bool:
+        """Whether it is the way of these keys."""
+        return len(keys) == len(self.keys) and _same(self.keys, keys)
 
     def keys_of(self, shard: int) -> Keys:
         """The distinct keys that a server is asked for."""

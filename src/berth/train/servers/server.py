@@ -6,6 +6,7 @@ interpreter; more cores are used by more servers.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import secrets
@@ -137,7 +138,8 @@ class Server:
     def stop(self) -> None:
         """End the loop, from any thread or signal handler."""
         self._running = False
-        self._wake.send(b"\0")
+        with contextlib.suppress(OSError):  # it may have noticed by itself, and be gone
+            self._wake.send(b"\0")
 
     def turn(self) -> None:
         """Wait for something to happen, and do what follows from it."""

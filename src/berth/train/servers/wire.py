@@ -70,6 +70,7 @@ class Flag(IntFlag):
     LAST = 8  # no more parts come
     CHANGED_ONLY = 16
     AGAIN = 32  # sent before over a connection that broke
+    CONFIRM = 64  # a push that wants an answer of its own: any later answer confirms it, too
 
 
 @dataclass(slots=True)
@@ -128,7 +129,7 @@ def read_header(raw: bytes | bytearray | memoryview, most_bytes: int) -> Header:
         raise WireError(f"no frame is of kind {kind}")
     if length > most_bytes:
         raise WireError(f"a payload of {length} bytes is more than the {most_bytes} allowed here")
-    return Header(Kind(kind), Flag(flags & 63), step, checksum, request, length, place, released)
+    return Header(Kind(kind), Flag(flags & 127), step, checksum, request, length, place, released)
 
 
 def checksum_of(payload: Bytes) -> int:
