@@ -10,10 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from berth.cli.train_division import Wish, seat_or_launch
+
 if TYPE_CHECKING:
     from berth.train.logs import Log
+    from berth.train.member import Division
     from berth.train.recipes import Recipe
-    from berth.train.session import Result, Session
+    from berth.train.rendezvous import Seat
+    from berth.train.session import Checkpoints, Result, Session
 
 EPILOG = (
     "Example: berth train ctrdnn   |   berth train ctrdnn --data day_0.gz --checkpoint run1   |   "
@@ -62,8 +66,36 @@ def train(
     ] = False,
     fresh: Annotated[bool, typer.Option("--fresh", help="Throw away what is saved there.")] = False,
     servers: Annotated[
-        int, typer.Option(metavar="N", min=0, help="Processes that hold the tables; 0: this one.")
+        int | None,
+        typer.Option(
+            metavar="N", min=0, help="Processes that hold the tables; left out: 1 if there are several."
+        ),
+    ] = None,
+    workers: Annotated[int, typer.Option(metavar="N", min=1, help="Processes that share every batch.")] = 1,
+    plan: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Cut the model into the stages of this plan.")
+    ] = None,
+    stages: Annotated[int | None, typer.Option(metavar="N", min=1, help="Cut it evenly instead.")] = None,
+    micro: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Micro-batches of a batch in a pipeline.")
+    ] = 4,
+    emulate: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KIND=X", help="Devices of a plan that take X times as long as a core here."),
+    ] = None,
+    mode: Annotated[
+        str,
+        typer.Option(metavar="MODE", help="sync, async, half-async or geo: when workers hear of each other."),
+    ] = "sync",
+    staleness: Annotated[
+        int, typer.Option(metavar="N", min=0, help="half-async: steps that one may be ahead.")
     ] = 0,
+    geo_every: Annotated[int, typer.Option(metavar="N", min=1, help="geo: steps between exchanges.")] = 10,
+    compress: Annotated[
+        str, typer.Option(metavar="TYPE", help="Rows on their way: fp32, fp16 or bf16.")
+    ] = "fp32",
+    restarts: Annotated[int, typer.Option(metavar="N", min=0, help="After processes that died.")] = 20,
+    grace: Annotated[str, typer.Option(metavar="TIME", help="To save when asked to stop.")] = "60s",
     seed: Annotated[int, typer.Option(metavar="N", help="Of weights, rows and data.")] = 0,
     threads: Annotated[int, typer.Option(metavar="N", min=1, help="Of the dense part.")] = 1,
     csv: Annotated[str | None, typer.Option("--csv", metavar="FILE", help="Figures over time.")] = None,
@@ -74,16 +106,22 @@ def train(
     # Threads that spin while they wait take the cores from those that work; torch reads this when it is loaded.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     os.environ.setdefault("OMP_NUM_THREADS", str(threads))
-    if servers:
-        from berth.errors import InputError
-
-        raise InputError("--servers is not available yet", hint="tables live in this process: leave it out")
     wanted = _wanted(steps, examples, data)
     recipe = _recipe(model, data, seed, batch, optimiser, wanted is not None, strict)
     goal = None if wanted is None else _in_steps(*wanted, recipe.batch)
-    session = _session(recipe, seed, memory, checkpoint, every, keep, fresh, resume, threads)
+    wish = Wish(
+        servers, workers, stages, plan, micro, emulate or [], mode, staleness, geo_every, compress, memory,
+        restarts, grace, checkpoint,
+    )  # fmt: skip
+    how = _checkpoints(checkpoint, every, keep, fresh, resume)
+    seat, division = seat_or_launch(wish, recipe)
+    session = _session(recipe, seat, division, seed, memory, how, threads)
+    _greet(session, recipe, checkpoint, resume)
     with ExitStack() as stack:
         stack.callback(session.close)
+        if seat is not None and seat.rank > 0:
+            session.run(goal)
+            return
         logs = _logs(csv, tensorboard, stack)
         report = stack.enter_context(_progress(goal, logs, recipe.name))
         result = session.run(goal, report=report)
@@ -130,39 +168,57 @@ def _recipe(
     )
 
 
-def _session(
-    recipe: Recipe,
-    seed: int,
-    memory: str | None,
-    checkpoint: str | None,
-    every: int,
-    keep: int,
-    fresh: bool,
-    resume: bool,
-    threads: int,
-) -> Session:
+def _checkpoints(folder: str | None, every: int, keep: int, fresh: bool, resume: bool) -> Checkpoints | None:
     from berth.errors import InputError
-    from berth.train.session import Checkpoints, Session
-    from berth.train.timing import LayerClock
-    from berth.zoo import LayeredModel
+    from berth.train.session import Checkpoints
 
-    if checkpoint is None and (resume or fresh):
+    if folder is None and (resume or fresh):
         raise InputError("--resume and --fresh need a folder", hint="give --checkpoint DIR")
     if resume and fresh:
         raise InputError("--resume and --fresh exclude each other")
-    how = Checkpoints(checkpoint, every=every, keep=keep, fresh=fresh) if checkpoint is not None else None
-    session = Session(
-        recipe.model, recipe.data, batch=recipe.batch, seed=seed, memory=memory, checkpoints=how, threads=threads,
-        say=lambda text: typer.echo(text, err=True),
+    # what is saved there is thrown away once, not each time that processes are started again
+    fresh = fresh and os.environ.get("BERTH_TRAIN_ATTEMPT", "1") == "1"
+    return Checkpoints(folder, every=every, keep=keep, fresh=fresh) if folder is not None else None
+
+
+def _session(
+    recipe: Recipe,
+    seat: Seat | None,
+    division: Division | None,
+    seed: int,
+    memory: str | None,
+    how: Checkpoints | None,
+    threads: int,
+) -> Session:
+    def say(text: str) -> None:
+        typer.echo(text, err=True)
+
+    if seat is not None and division is not None:
+        from berth.train.member import member
+
+        return member(recipe, division, seat, seed=seed, checkpoints=how, say=say)
+    from berth.train.session import Session
+
+    return Session(
+        recipe.model, recipe.data, batch=recipe.batch, seed=seed, memory=memory, checkpoints=how,
+        threads=threads, say=say,
     )  # fmt: skip
-    if resume and session.resumed_from is None:
+
+
+def _greet(session: Session, recipe: Recipe, folder: str | None, resume: bool) -> None:
+    """Where it goes on, and a clock for the layers where one process has them all."""
+    from berth.errors import InputError
+    from berth.train.learner import Learner
+    from berth.train.timing import LayerClock
+    from berth.zoo import LayeredModel
+
+    if resume and session.progress.step == 0:
         session.close()
-        raise InputError("holds no checkpoint to go on from", where=checkpoint)
+        raise InputError("holds no checkpoint to go on from", where=folder)
     if session.resumed_from is not None:
         typer.echo(f"going on from step {session.resumed_from:,}", err=True)
-    if isinstance(recipe.model, LayeredModel):
+    if isinstance(recipe.model, LayeredModel) and type(session.learner) is Learner:
         session.learner.clock = LayerClock(recipe.model)
-    return session
 
 
 def _logs(csv: str | None, tensorboard: str | None, stack: ExitStack) -> list[Log]:

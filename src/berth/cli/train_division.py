@@ -99,7 +99,9 @@ def _cuts(wish: Wish, recipe: Recipe) -> list[Any]:
         raise InputError("--plan and --stages both say where to cut", hint="give one of them")
     model = recipe.model
     if not isinstance(model, LayeredModel):
-        raise InputError(f"{recipe.name} is no chain of layers, so it can't be cut", hint="leave out --stages")
+        raise InputError(
+            f"{recipe.name} is no chain of layers, so it can't be cut", hint="leave out --stages"
+        )
     if wish.plan is not None:
         cuts = cuts_of_plan(wish.plan, recipe.name, model.names, _slow_downs(wish.emulate))
     else:
@@ -119,7 +121,9 @@ def _slow_downs(texts: list[str]) -> dict[str, float]:
         except ValueError:
             found[kind] = float("nan")
         if not equals or not found[kind] >= 1.0:
-            raise InputError(f"--emulate {text}: not a slow-down of at least 1", hint="for example --emulate T4=1.5")
+            raise InputError(
+                f"--emulate {text}: not a slow-down of at least 1", hint="for example --emulate T4=1.5"
+            )
     return found
 
 
@@ -171,5 +175,7 @@ def tell(division: Division, recipe: Recipe) -> None:
     for number, cut in enumerate(division.cuts):
         layers = names[cut.first] if cut.first == cut.last else f"{names[cut.first]} .. {names[cut.last]}"
         slower = f", {cut.slow_down:g} times slower" if cut.slow_down > 1 else ""
-        where = f"{cut.units} x {cut.kind}" + ("" if cut.kind.startswith("cpu") else f", emulated on a core{slower}")
+        where = f"{cut.units} x {cut.kind}" + (
+            "" if cut.kind.startswith("cpu") else f", emulated on a core{slower}"
+        )
         typer.echo(f"  stage {number + 1}: {layers} on {where}", err=True)

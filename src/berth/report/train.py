@@ -39,8 +39,10 @@ def print_training(
     )
     if layers:
         out.print(_layers(layers, predicted))
-    if result.statistics:
-        out.print(_tables(result.statistics))
+    if result.statistics["tables"]:
+        out.print(_tables(result.statistics["tables"]))
+    if "servers" in result.statistics:
+        out.print(_servers(result.statistics))
     for note in notes:
         out.print(note, markup=False, style="dim")
 
@@ -80,6 +82,19 @@ def _tables(statistics: Mapping[str, Any]) -> Any:
     return table("Tables", columns, rows)
 
 
+def _servers(statistics: Mapping[str, Any]) -> Any:
+    asked = [told["keys_pulled"] + told["keys_pushed"] for told in statistics["servers"]]
+    mean = sum(asked) / len(asked)
+    rows = []
+    for number, told in enumerate(statistics["servers"]):
+        held = sum(table["rows"] for table in told["tables"].values())
+        moved = [format_bytes(told[name]) for name in ("bytes_in", "bytes_out")]
+        skew = asked[number] / mean if mean else 1.0
+        rows.append([str(number), f"{held:,}", f"{asked[number]:,}", f"{skew:.2f}", *moved])
+    way = "shared memory" if statistics["shared_memory"] else "TCP"
+    return table(f"Servers, by {way}", ["server", "rows", "keys", "of mean", "in", "out"], rows)
+
+
 def training_document(
     name: str,
     result: Result,
@@ -113,5 +128,5 @@ def training_document(
             {"name": layer, "measured_s": seconds, "predicted_s": predicted.get(layer)}
             for layer, seconds in layers.items()
         ],
-        "tables": dict(result.statistics),
+        **result.statistics,
     }

@@ -71,7 +71,7 @@ class LocalStore:
 
     def statistics(self) -> Mapping[str, Any]:
         """By table: rows, memory, hit rate, skew, and what was counted."""
-        return {name: _told(table) for name, table in self._tables.items()}
+        return {"tables": {name: _told(table) for name, table in self._tables.items()}}
 
     def close(self) -> None:
         """Files of cold rows go with their tables."""

@@ -36,14 +36,14 @@ def figures(progress: Progress, statistics: Any) -> dict[str, float]:
         "examples_per_s": progress.examples_per_s,
         "cpu_ms_per_1000": progress.cpu_ms_per_1000,
         "hit_rate": hit_rate(statistics),
-        "moved_bytes": sum(table.get("moved_bytes", 0) for table in statistics.values()),
+        "moved_bytes": sum(table.get("moved_bytes", 0) for table in statistics["tables"].values()),
     }
 
 
 def hit_rate(statistics: Any) -> float:
     """Share of pulled keys whose row was in memory, over all tables."""
-    pulled = sum(table["counts"]["pulled"] for table in statistics.values())
-    missed = sum(table["counts"]["missed"] for table in statistics.values())
+    pulled = sum(table["counts"]["pulled"] for table in statistics["tables"].values())
+    missed = sum(table["counts"]["missed"] for table in statistics["tables"].values())
     return 1.0 - missed / pulled if pulled else 1.0
 
 

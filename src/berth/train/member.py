@@ -67,9 +67,7 @@ def member(
     def learner(rows: SparseStore) -> Learner:
         if division.cuts:
             assert isinstance(recipe.model, LayeredModel)
-            return StageLearner(
-                recipe.model, rows, team, division.cuts[team.stage], micro=division.micro
-            )
+            return StageLearner(recipe.model, rows, team, division.cuts[team.stage], micro=division.micro)
         return Learner(recipe.model, rows, workers=layout.lanes, exchange=team.exchange)
 
     return TeamSession(
@@ -147,7 +145,7 @@ class NoRows:
 
     def statistics(self) -> dict[str, Any]:
         """Nothing."""
-        return {}
+        return {"tables": {}}
 
     def close(self) -> None:
         """Nothing to let go of."""

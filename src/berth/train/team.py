@@ -76,6 +76,8 @@ class Team:
         if not self.seat.alone and dist.is_initialized():
             self.post.flush()
             dist.destroy_process_group()
+        for process in self.keep:
+            process.stop()
 
 
 def assemble(seat: Seat, layout: Layout) -> Team:

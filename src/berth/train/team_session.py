@@ -58,10 +58,14 @@ class TeamSession(Session):
             with Interruption() as interruption:
                 batch = next(ahead, None) if ahead else None
                 heard, ended, _ = self._agree(interruption.heard, reads and batch is None, 0.0)
+                self.progress.begin()
                 while (steps is None or self.progress.step < steps) and not heard and not ended:
                     self._seed_step()
+                    following = next(ahead, None) if ahead else None
+                    if following is not None:
+                        self.learner.announce(following)
                     loss, scores = self._step(batch)
-                    batch = next(ahead, None) if ahead else None
+                    batch = following
                     heard, ended, loss = self._agree(interruption.heard, reads and batch is None, loss)
                     losses.append(loss)
                     self.progress.add(loss, self.batch, *scores)
@@ -90,6 +94,16 @@ class TeamSession(Session):
     def _seed_step(self) -> None:
         """What a layer draws depends on the run's seed, the step and who draws: the same after a restart."""
         torch.manual_seed((self.seed * 1_000_003 + self.progress.step) * 4_099 + self.team.seat.rank)
+
+    def identity(self) -> dict[str, Any]:
+        """The same however the model is cut: a stage without weights has no optimiser."""
+        trained = any(weight.requires_grad for weight in self.model.parameters())
+        return {**super().identity(), "dense optimiser": "Adam" if trained else None}
+
+    def close(self) -> None:
+        """Parts from the others too."""
+        super().close()
+        self.team.leave()
 
     def _begin_together(self) -> None:
         """If the lead has gone on from a checkpoint, all others do."""

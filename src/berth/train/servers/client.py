@@ -8,6 +8,7 @@ without waiting for an answer.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,10 @@ from berth.train.servers.specs import to_json
 from berth.train.servers.wire import Flag, Kind, pack_json, read_json
 from berth.train.sparse import Floats, Keys, TableSpec
 from berth.train.tables import State, join, split
+from berth.train.tables.statistics import Counts
 from berth.train.tables.store import as_keys
+
+_COUNTED = tuple(field.name for field in fields(Counts))
 
 
 class RemoteStore:
@@ -149,13 +153,25 @@ class RemoteStore:
         asked = [facts["keys_pulled"] + facts["keys_pushed"] for facts in shards]
         received, sent = zip(*(link.bytes_moved for link in self.links), strict=True)
         return {
-            "tables": {name: _totals([facts["tables"][name] for facts in shards]) for name in self._tables},
+            "tables": self._by_table(shards, sum(received) + sum(sent)),
             "servers": shards,
             "skew": max(asked) * len(asked) / sum(asked) if sum(asked) else 1.0,
             "bytes_received": sum(received),
             "bytes_sent": sum(sent),
             "retries": sum(link.retries for link in self.links),
             "shared_memory": all(link.channel.in_memory for link in self.links),
+        }
+
+    def _by_table(self, shards: list[dict[str, Any]], moved: int) -> dict[str, Any]:
+        """What moved is told of each table by the weights that were asked of it."""
+        told = {name: _totals([facts["tables"][name] for facts in shards]) for name in self._tables}
+        weights = {
+            name: (facts["counts"]["pulled"] + facts["counts"]["pushed"]) * self._tables[name].spec.dim
+            for name, facts in told.items()
+        }
+        total = sum(weights.values()) or 1
+        return {
+            name: {**facts, "moved_bytes": moved * weights[name] // total} for name, facts in told.items()
         }
 
     def close(self) -> None:
@@ -202,5 +218,12 @@ class RemoteStore:
 def _totals(shards: list[dict[str, Any]]) -> dict[str, Any]:
     """One table over all servers."""
     totals: dict[str, Any] = {name: sum(facts[name] for facts in shards) for name in shards[0]}
-    totals["hit_rate"] = 1 - totals["missed"] / totals["pulled"] if totals["pulled"] else 1.0
-    return totals
+    counts = {name: totals.pop(name) for name in _COUNTED}
+    taken = totals["memory_bytes"] + totals["cold_bytes"]
+    return {
+        **totals,
+        "counts": counts,
+        "hit_rate": 1 - counts["missed"] / counts["pulled"] if counts["pulled"] else 1.0,
+        "skew": counts["pushed"] / counts["pushed_distinct"] if counts["pushed_distinct"] else 1.0,
+        "bytes_per_row": taken / totals["rows"] if totals["rows"] else 0.0,
+    }
