@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -115,10 +115,14 @@ def train(
     )  # fmt: skip
     how = _checkpoints(checkpoint, every, keep, fresh, resume)
     seat, division = seat_or_launch(wish, recipe)
-    session = _session(recipe, seat, division, seed, memory, how, threads)
+    company = _in_company() if seat is not None and not seat.alone else nullcontext()
+    with company:
+        session = _session(recipe, seat, division, seed, memory, how, threads)
     _greet(session, recipe, checkpoint, resume)
     with ExitStack() as stack:
         stack.callback(session.close)
+        if seat is not None and not seat.alone:
+            stack.enter_context(_in_company())
         if seat is not None and seat.rank > 0:
             session.run(goal)
             return
@@ -219,6 +223,24 @@ def _greet(session: Session, recipe: Recipe, folder: str | None, resume: bool) -
         typer.echo(f"going on from step {session.resumed_from:,}", err=True)
     if isinstance(recipe.model, LayeredModel) and type(session.learner) is Learner:
         session.learner.clock = LayerClock(recipe.model)
+
+
+@contextmanager
+def _in_company() -> Iterator[None]:
+    """Who loses another process ends at once: the launcher knows whom, and starts all of them again."""
+    from berth.errors import ServerError
+    from berth.train.launch import LOST_ANOTHER
+
+    try:
+        yield
+    except (RuntimeError, ServerError) as error:
+        if isinstance(error, RuntimeError) and "gloo" not in str(error):
+            raise
+        if "BERTH_TRAIN_ATTEMPT" not in os.environ:
+            typer.echo(
+                f"error: another process of the training is gone: {str(error).splitlines()[0]}", err=True
+            )
+        os._exit(LOST_ANOTHER)  # nothing that waits for the others may hold it up
 
 
 def _logs(csv: str | None, tensorboard: str | None, stack: ExitStack) -> list[Log]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from berth.report.terminal import bar, table
@@ -41,6 +41,8 @@ def print_training(
         out.print(_layers(layers, predicted))
     if result.statistics["tables"]:
         out.print(_tables(result.statistics["tables"]))
+    if len(result.statistics.get("workers", ())) > 1:
+        out.print(_workers(result.statistics["workers"]))
     if "servers" in result.statistics:
         out.print(_servers(result.statistics))
     for note in notes:
@@ -80,6 +82,21 @@ def _tables(statistics: Mapping[str, Any]) -> Any:
         )
     columns = ["table", "rows", "memory", "file", "hits", "keys/distinct", "moved"]
     return table("Tables", columns, rows)
+
+
+def _workers(workers: Sequence[Mapping[str, Any]]) -> Any:
+    """Time of each stage, where a model is cut; lanes of the same stage side by side."""
+    stages = sorted({told["stage"] for told in workers})
+    rows = []
+    for stage in stages:
+        mine = [told for told in workers if told["stage"] == stage]
+        busy = max(told["busy_s"] for told in mine)
+        cpu = sum(told["cpu_ms_per_1000"] for told in mine)
+        sent = format_bytes(sum(told["sent_bytes"] for told in mine))
+        rows.append(
+            [str(stage + 1), str(len(mine)), format_seconds(busy) if busy else "-", f"{cpu:.1f}", sent]
+        )
+    return table("Stages", ["stage", "processes", "busy per batch", "CPU ms per 1,000", "sent"], rows)
 
 
 def _servers(statistics: Mapping[str, Any]) -> Any:

@@ -30,7 +30,9 @@ _ATTEMPT = "BERTH_TRAIN_ATTEMPT"
 _ONE_THREAD = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive", "OPENBLAS_NUM_THREADS": "1"}
 _PDEATHSIG = 1
 _LOOK_S = 0.05
+_AFTERMATH_S = 0.3
 _BAD_INPUT = 2
+LOST_ANOTHER = 75  # exit code of a process that can't go on without one that is gone
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,15 +99,11 @@ class Launcher:
         """(exit code, who ended first if not well); 0 when every worker has ended well."""
         asked_at: float | None = None
         while True:
-            codes = [worker.poll() for worker in self.workers]
-            if all(code == 0 for code in codes):
+            if all(worker.poll() == 0 for worker in self.workers):
                 return 0, ""
-            for rank, code in enumerate(codes):
-                if code not in (None, 0):
-                    return _exit_code(code), f"worker {rank} {_how(code)}"
-            for index, server in enumerate(self.servers):
-                if (code := server.process.poll()) is not None:
-                    return _exit_code(code) or 1, f"server {index} {_how(code)}"
+            if self._ended_badly():
+                time.sleep(_AFTERMATH_S)  # who was killed is the cause, whoever noticed it first
+                return self._blame(self._ended_badly())
             if self._asked_to_stop and asked_at is None:
                 asked_at = time.monotonic()
                 for worker in self.workers:
@@ -114,6 +112,17 @@ class Launcher:
             if asked_at is not None and time.monotonic() - asked_at > self.lineup.grace_s:
                 return 1, f"no checkpoint within the {self.lineup.grace_s:g} s of grace: workers"
             time.sleep(_LOOK_S)
+
+    def _ended_badly(self) -> list[tuple[str, int]]:
+        ended = [(f"worker {rank}", worker.poll()) for rank, worker in enumerate(self.workers)]
+        ended += [(f"server {i}", _died(server.process.poll())) for i, server in enumerate(self.servers)]
+        return [(who, code) for who, code in ended if code not in (None, 0)]
+
+    @staticmethod
+    def _blame(ended: list[tuple[str, int]]) -> tuple[int, str]:
+        """(exit code, who): a process that was killed before one that failed, and that before who lost another."""
+        who, code = min(ended, key=lambda one: (one[1] >= 0, one[1] == LOST_ANOTHER))
+        return (1 if code < 0 else code), f"{who} {_how(code)}"
 
     def _try_again(self, code: int, who: str) -> bool:
         told = self._last_words()
@@ -182,12 +191,15 @@ def _die_with_parent() -> None:
     ctypes.CDLL(None).prctl(_PDEATHSIG, signal.SIGKILL)
 
 
-def _exit_code(code: int | None) -> int:
-    return 1 if code is None or code < 0 else code
+def _died(code: int | None) -> int | None:
+    """A server has no reason to end before the workers."""
+    return 1 if code == 0 else code
 
 
-def _how(code: int | None) -> str:
-    if code is not None and code < 0:
+def _how(code: int) -> str:
+    if code == LOST_ANOTHER:
+        return "lost another process"
+    if code < 0:
         return f"was killed ({signal.Signals(-code).name})"
     return f"ended with exit code {code}"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from torch import nn
 
@@ -98,7 +98,7 @@ def _store(team: Team, users: Sequence[int], division: Division) -> SparseStore:
     """The servers as this rank sees them; who has no rows has nothing to ask."""
     addresses, secret = _servers(team, len(users), division)
     if team.seat.rank not in users:
-        return NoRows()
+        return cast("SparseStore", NoRows())
     if not addresses:
         from berth.train.local import LocalStore
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -94,6 +95,26 @@ class TeamSession(Session):
     def _seed_step(self) -> None:
         """What a layer draws depends on the run's seed, the step and who draws: the same after a restart."""
         torch.manual_seed((self.seed * 1_000_003 + self.progress.step) * 4_099 + self.team.seat.rank)
+
+    def _result(self, preempted: bool, losses: list[float]) -> Result:
+        """What everybody did; the lead has it all, with the CPU time of all processes."""
+        mine = {
+            "stage": self.team.stage,
+            "lane": self.team.lane,
+            "cpu_ms_per_1000": self.progress.cpu_ms_per_1000,
+            "sent_bytes": self.team.post.sent_bytes,
+            "busy_s": getattr(self.learner, "busy_s", 0.0) / max(len(losses), 1),
+        }
+        if not self.team.is_lead:
+            self.team.post.send(0, mine)
+            return super()._result(preempted, losses)
+        others = [self.team.post.receive(rank) for rank in range(1, self.team.seat.world)]
+        alone = super()._result(preempted, losses)
+        examples = max(len(losses), 1) * self.batch
+        served = sum(one["cpu_s"] for one in alone.statistics.get("servers", ())) * 1e6 / examples
+        workers = sum(one["cpu_ms_per_1000"] for one in (mine, *others))
+        statistics = {**alone.statistics, "workers": [mine, *others]}
+        return replace(alone, cpu_ms_per_1000=workers + served, statistics=statistics)
 
     def identity(self) -> dict[str, Any]:
         """The same however the model is cut: a stage without weights has no optimiser."""

@@ -7,6 +7,7 @@ test can play any interleaving by hand.
 
 from __future__ import annotations
 
+import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -71,6 +72,7 @@ class Desk:
         self.more_facts = more_facts  # for the statistics
         self.order = order
         self.workers = [Worker(rank) for rank in range(order.workers)]
+        self._began_cpu_s = time.process_time()  # what loading took is not counted
         self._held_by: int | None = None
         self._parts: Iterator[State] | None = None
         self._days = 0
@@ -333,6 +335,7 @@ class Desk:
             "keys_pulled": shard.keys_pulled,
             "keys_pushed": shard.keys_pushed,
             "steps": self.order.ended,
+            "cpu_s": time.process_time() - self._began_cpu_s,
             **self.more_facts(),
         }
         return filled(request.port, [pack_json(facts)]), Flag.NONE
