@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from berth.errors import InputError
 from berth.plan.evaluate import Objective, Types
 from berth.plan.problem import Problem
-from berth.plan.search.method import Budget, Outcome, Progress, Search
+from berth.plan.search.method import Budget, Outcome, Progress, Search, needs
 from berth.plan.search.moves import Moves, badness
 
 if TYPE_CHECKING:
@@ -36,12 +35,9 @@ def bayes(
     start: Types | None = None,
 ) -> Outcome:
     """One plan after the other: some five milliseconds each, a thousand times what an evaluation takes."""
-    try:
-        import optuna
-    except ImportError as missing:
-        raise InputError(
-            "bayes needs optuna, which is not installed", hint="pip install 'berth[plan]'"
-        ) from missing
+    needs("optuna", "bayes", "plan")
+    import optuna
+
     search = Search(problem, budget, progress, objective, start)
     moves = Moves(problem, np.random.default_rng(budget.seed))
     if moves.stuck:
