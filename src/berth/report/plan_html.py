@@ -8,8 +8,8 @@ from typing import Any
 
 from berth import __version__
 from berth.plan.explain import Candidate, layers_of, limited_by, mix, provenance
-from berth.plan.files import Posed
 from berth.plan.plan import Plan
+from berth.plan.wanted import Posed
 from berth.report.html import page
 from berth.report.plan import money, refused
 from berth.report.plan_frontier import Picture, chart, thinned
