@@ -59,6 +59,9 @@ ABLATION: dict[str, Recipe] = {
     "without entropy": replace(RECIPE, entropy=0.0),
     "without grades for infeasible": replace(RECIPE, graded=False),
     "fresh weights, no repairs": replace(FRESH, repairs=0),
+    "fresh weights, no entropy": replace(FRESH, entropy=0.0),
+    "fresh weights, no grades": replace(FRESH, graded=False),
+    "fresh weights, no repairs, no grades": replace(FRESH, repairs=0, graded=False),
     "REINFORCE alone": replace(FRESH, imitation=0.0, repairs=0, heated=False, greedy=False, entropy=0.0),
     "REINFORCE alone, pretrained": replace(
         RECIPE, imitation=0.0, repairs=0, heated=False, greedy=False, entropy=0.0

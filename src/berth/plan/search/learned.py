@@ -76,7 +76,7 @@ def learned(
     with single_thread():  # matrices this small are slower on several, and sums would depend on their number
         learner = Learner(cell, search, moves, recipe)
         learner.begin()
-        most = 2 * budget.evaluations // recipe.plans + _IDLE_ROUNDS
+        most = -(-budget.evaluations // recipe.plans)  # a round that finds little new is not made up for
         while search.left and learner.idle < _IDLE_ROUNDS and learner.rounds < most:
             learner.round()
             search.report()
