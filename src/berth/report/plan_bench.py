@@ -23,6 +23,7 @@ TITLES = {
     "types": "By number of types: CTRDNN",
 }
 _OPTIMUM = "exact"
+_NARROW = 5  # columns that fit into half of a page
 
 
 @dataclass(frozen=True)
@@ -110,8 +111,10 @@ def comparison_page(shown: Comparison) -> str:
     sections, charts = [], {}
     for group in shown.groups:
         columns = ["method", *shown.of(group)[1]]
-        sections.append(section(f"{TITLES[group]}: cost", grid(columns, shown.cost_rows(group), [0])))
-        sections.append(section(f"{TITLES[group]}: CPU time", grid(columns, shown.time_rows(group))))
+        wide = len(columns) > _NARROW
+        costs, times = grid(columns, shown.cost_rows(group), [0]), grid(columns, shown.time_rows(group))
+        sections.append(section(f"{TITLES[group]}: cost", costs, wide=wide))
+        sections.append(section(f"{TITLES[group]}: CPU time", times, wide=wide))
         if group != "models":
             charts[f"time-{group}"] = _chart(shown, group)
             figure = f'<figure id="time-{group}"></figure>'
