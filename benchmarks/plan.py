@@ -135,7 +135,7 @@ def learning(seeds: int, processes: int) -> list[Row]:
         bar = f"<= {MEDIAN:.0%}, worst <= {WORST:.0%}" if judged else "reported"
         gaps = f"{row.gaps.min():.2%}-{row.gaps.max():.2%}"
         what = f"{row.name}, gap to the optimum, zoo x 2, 4, 8 types ({len(row.gaps)} runs)"
-        near = float(np.median(row.gaps)) <= MEDIAN and row.gaps.max() <= WORST
+        near = bool(np.median(row.gaps) <= MEDIAN and row.gaps.max() <= WORST)
         made.append(Row(what, bar, f"{np.median(row.gaps):.2%}", gaps, near or not judged))
         times = f"{row.cpu_s.min():.1f}-{row.cpu_s.max():.1f} s"
         quick = bool(row.cpu_s.max() <= SECONDS)
