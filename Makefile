@@ -61,7 +61,6 @@ bench-policies: $(VENV)/.dev ## berth's own policy against delay scheduling, ove
 
 bench-plan: $(VENV)/.dev ## plans evaluated, proven and learned, against their bars
 	@$(BIN)/python benchmarks/plan.py
-	@$(BIN)/python benchmarks/plan_learner.py
 
 profiles: $(VENV)/.dev ## measure every model of the zoo on this machine anew and store the layer profiles
 	@$(BIN)/python benchmarks/profiles.py

@@ -13,8 +13,8 @@ import time
 from pathlib import Path
 
 from berth.plan.profile import profile_model, read_profile, write_profile
-from berth.plan.profile.timing import single_thread
 from berth.plan.profile.workers import KEEP_MEMORY
+from berth.plan.threads import single_thread
 from berth.zoo import make_model, zoo
 
 FOLDER = Path(__file__).resolve().parents[1] / "src" / "berth" / "plan" / "profile" / "data"

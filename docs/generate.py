@@ -16,11 +16,18 @@ REFERENCE = Path(__file__).parent / "reference"
 def main() -> None:
     """Makes the three pages."""
     from berth.cluster.spec import ClusterSpec
+    from berth.plan.files import PlanSpec
+    from berth.plan.profile.spec import LayerProfileSpec
     from berth.workload.profiles import ProfileSpec
 
     REFERENCE.mkdir(exist_ok=True)
     (REFERENCE / "commands.md").write_text(commands())
-    pages = [("A cluster", ClusterSpec), ("A profile", ProfileSpec)]
+    pages = [
+        ("A cluster", ClusterSpec),
+        ("A profile", ProfileSpec),
+        ("A profile of layers", LayerProfileSpec),
+        ("A plan", PlanSpec),
+    ]
     yaml = "# YAML\n\nUnknown keys are refused; quantities carry their unit.\n\n"
     (REFERENCE / "yaml.md").write_text(yaml + "\n".join(section(title, model) for title, model in pages))
     (REFERENCE / "catalogue.md").write_text(catalogue())

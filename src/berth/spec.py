@@ -85,10 +85,10 @@ def read_text(path: str | Path) -> str:
     except UnicodeDecodeError as error:
         line = raw[: error.start].count(b"\n") + 1
         raise SpecError(
-            "is not text (UTF-8)", where=f"{path}:{line}", hint="a YAML file is expected"
+            "is not text (UTF-8)", where=f"{path}:{line}", hint="a text file is expected"
         ) from None
     if "\0" in text:
-        raise SpecError("is binary, not text", where=str(path), hint="a YAML file is expected")
+        raise SpecError("is binary, not text", where=str(path), hint="a text file is expected")
     return text
 
 

@@ -13,7 +13,7 @@ from berth.cli.scenario import check_output
 
 if TYPE_CHECKING:
     from berth.plan.choose import Asked
-    from berth.plan.files import Wanted
+    from berth.plan.wanted import Wanted
     from berth.report.plan_story import Story
 
 
@@ -124,7 +124,7 @@ def _answer(wanted: Wanted, asked: Asked, objective: str, files: dict[str, str],
     from berth.cli.plan_files import write_files
     from berth.plan.choose import by_formula, choose, reason, refined, refusal
     from berth.plan.document import answer
-    from berth.plan.files import pose
+    from berth.plan.wanted import pose
     from berth.report import terminal
     from berth.report.plan_story import tell
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from berth.errors import InputError
 
 if TYPE_CHECKING:
-    from berth.plan.files import Posed
     from berth.plan.search.method import Outcome
+    from berth.plan.wanted import Posed
     from berth.report.plan_story import Story
 
 

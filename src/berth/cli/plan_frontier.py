@@ -34,8 +34,8 @@ def frontier(
     as_json: option.AsJson = False,
 ) -> None:
     """Show the cheapest plan for every throughput there can be, with the fixed plans beside it."""
-    from berth.plan.files import pose
     from berth.plan.frontier import frontier as solve
+    from berth.plan.wanted import pose
     from berth.report.plan_frontier import picture
 
     check_output(html, force, option="--html")

@@ -14,9 +14,9 @@ from berth.errors import InputError, QuantityError, UnknownNameError
 
 if TYPE_CHECKING:
     from berth.plan.choose import Asked
-    from berth.plan.files import Wanted
     from berth.plan.problem import Problem
     from berth.plan.search.method import Progress
+    from berth.plan.wanted import Wanted
 
 Model = Annotated[
     str | None, typer.Argument(metavar="MODEL", help="A model of the zoo, or a layer profile (YAML).")
@@ -117,7 +117,7 @@ def wanted(
 ) -> Wanted:
     """The options of the problem; a bare problem's own figures hold unless an option changes them."""
     from berth.plan.document import read_problem
-    from berth.plan.files import Wanted
+    from berth.plan.wanted import Wanted
     from berth.units import amount, bytes_per_second, usd_per_hour
 
     _check_source(model, problem, cluster, devices)

@@ -66,17 +66,25 @@ def first_list(problem: Tables, tau: float, cutoff: float) -> tuple[float, Arcs]
     begin = np.zeros(layers + 1, np.int64)
     count = 0
     for last in range(layers):
+        right = cross[last] if last + 1 < layers else 0.0
         for kind in range(kinds):
             limit, memory = problem.limit[kind], problem.memory[kind]
+            holds = running[kind, last + 1, REPLICATED] + running[kind, last + 1, SHARDED] <= memory
             most = cutoff - ahead[last, kind]
             for first in range(last, -1, -1):
-                units = arc_units(running, kind, first, last, tau, 0.0, memory, False)
+                units = arc_units(running, kind, first, last, tau, right, memory, holds)
                 if units > limit or price[kind] * units >= most:
                     break
                 head = 0.0
                 if first > 0:
                     head = best[first - 1, 1 if best_kind[first - 1, 0] == kind else 0]
-                if head + price[kind] * units < most:
+                if head + price[kind] * units >= most:
+                    continue
+                if first > 0:
+                    units = arc_units(
+                        running, kind, first, last, tau, right + cross[first - 1], memory, holds
+                    )
+                if units <= limit and head + price[kind] * units < most:
                     if count == room:
                         room *= 2
                         first_of, kind_of = _grown(first_of, room), _grown(kind_of, room)
@@ -185,7 +193,7 @@ def worthwhile(problem: Tables, arcs: Arcs, tau: float, cutoff: float) -> tuple[
 class Narrowing:
     """Lists of stages for a falling tau, each drawn from a wider one and good for a shorter way."""
 
-    WAYS = (0.1, 0.02, 0.004)  # how far down, as a part of tau, each list is good
+    WAYS = (0.05, 0.015, 0.004)  # how far down, as a part of tau, each list is good
 
     def __init__(self, problem: Tables) -> None:
         self.problem = problem

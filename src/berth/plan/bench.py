@@ -24,7 +24,6 @@ from berth.plan.search.method import METHODS, Budget, method
 SHARE = 0.8  # of the highest throughput there is
 UNITS = 64  # of each type, where the number of types is what varies
 CLUSTER = "cloud-mix"
-PAIR = ("cpu-core", "V100-16")
 MODELS = ("ctrdnn", "matchnet", "2emb", "nce", "transformer", "cnn")
 BY_LAYERS = ("ctrdnn-8", "ctrdnn-12", "ctrdnn", "ctrdnn-20")
 BY_TYPES = (2, 4, 8, 16, 32, 64)
@@ -67,7 +66,7 @@ def cases(*, quick: bool = False, share: float = SHARE, only: str | None = None)
     every = 2 if quick else 1
     if only in (None, "models"):
         for name in MODELS[:3] if quick else MODELS:
-            yield _case("models", name, on_cluster(name, PAIR), share)
+            yield _case("models", name, on_cluster(name, None), share)
     if only in (None, "layers"):
         for name in BY_LAYERS[::every]:
             problem = on_cluster(name, None)

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field, replace
 from berth.errors import InputError
 from berth.plan.build import only_types, type_called
 from berth.plan.explain import round_down
-from berth.plan.files import Posed
 from berth.plan.frontier import fastest_under
 from berth.plan.infeasible import Infeasible, diagnose
 from berth.plan.objective.refine import MEASUREMENTS, Refined, objective, refine
 from berth.plan.problem import Problem
 from berth.plan.search.exact import exact
 from berth.plan.search.method import Budget, Outcome, Progress, method
+from berth.plan.wanted import Posed
 from berth.units import format_rate, format_usd
 
 WITHIN = 0.05  # how much dearer a plan on preferred devices may be

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from berth.errors import InputError, SpecError, nearest
-from berth.plan.problem import UNLIMITED, Problem, UnitType, make_problem
+from berth.plan.problem import LARGEST, SMALLEST, UNLIMITED, Problem, UnitType, make_problem
 from berth.spec import locate, read_text
 
 if TYPE_CHECKING:
@@ -297,10 +297,13 @@ def _number(
     wanted = "a number above 0" if above is not None else "a number not below 0"
     if most is not None:
         wanted = "a number from 0 to 1"
-    fits = type(value) in (int, float) and math.isfinite(value)
+    fits = type(value) in (int, float) and (type(value) is int or math.isfinite(value))
     fits = fits and (above is None or value > above) and (least is None or value >= least)
     if not fits or (most is not None and value > most):
         raise _Mistake(path, f"{_dotted(path)} is {_shown(value)}", f"{wanted} is expected")
+    if value > LARGEST or (above is not None and value < SMALLEST):
+        hint = f"berth plans with {SMALLEST:g} to {LARGEST:g}"
+        raise _Mistake(path, f"{_dotted(path)} is {_shown(value)}", hint)
     return float(value)
 
 

@@ -18,22 +18,21 @@ import json
 import math
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
 from berth import units as quantities
-from berth.cluster.load import load_cluster
 from berth.errors import InputError, SpecError, UnknownNameError
-from berth.plan.build import Setup, layers_called, set_up, type_called, with_pins
-from berth.plan.document import known_bound, read_problem
+from berth.plan.build import layers_called, type_called
+from berth.plan.document import known_bound
 from berth.plan.explain import layers_of, provenance, round_down
 from berth.plan.plan import Plan, with_units
 from berth.plan.problem import Problem
-from berth.plan.profile.files import load_layer_profile
 from berth.plan.search.method import Outcome
+from berth.plan.wanted import Posed, Wanted, pose
 from berth.spec import Bandwidth, Spec, UsdPerHour, locate, parse, read_text
 
 Rate = Annotated[float, BeforeValidator(quantities.per_second), Field(gt=0)]
@@ -83,43 +82,6 @@ class PlanSpec(Spec):
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """What was asked for, as it is written into the file and read from it."""
-
-    throughput: float
-    samples: float = 1e9
-    epochs: float = 1.0
-    model: str | None = None
-    cluster: str | None = None
-    devices: tuple[str, ...] | None = None
-    problem: str | None = None
-    fixed: float | None = None
-    tables: str = "servers"
-    link: float | None = None  # bytes per second
-    pins: tuple[str, ...] = ()
-    forbid: tuple[str, ...] = ()
-    max_usd: float | None = None
-
-    @property
-    def place(self) -> str:
-        """Where it is to run, in a word."""
-        return self.cluster or ", ".join(self.devices or ()) or "its own types"
-
-    @property
-    def examples(self) -> float:
-        """Of all epochs."""
-        return self.samples * self.epochs
-
-
-@dataclass(frozen=True)
-class Posed:
-    """The problem that was asked for; from a bare problem there is no setup."""
-
-    problem: Problem
-    setup: Setup | None
-
-
-@dataclass(frozen=True)
 class Checked:
     """A plan read from a file, what it breaks (with places) and what has changed since it was made."""
 
@@ -127,29 +89,6 @@ class Checked:
     plan: Plan
     broken: tuple[tuple[str, str], ...]  # (file:line:column, what)
     notes: tuple[str, ...]
-
-
-def pose(wanted: Wanted, folder: Path | None = None) -> Posed:
-    """The problem, from its names; files are looked for as named, then beside the plan that names them."""
-    if wanted.problem is not None:
-        problem = read_problem(_found(wanted.problem, folder))
-        fixed = problem.fixed_usd_per_hour if wanted.fixed is None else wanted.fixed
-        problem = replace(problem.at(wanted.throughput), samples=wanted.samples, epochs=wanted.epochs)
-        problem = replace(problem, fixed_usd_per_hour=fixed)
-        return Posed(with_pins(_without(problem, wanted.forbid), wanted.pins), None)
-    if wanted.model is None or (wanted.cluster is None) == (wanted.devices is None):
-        raise InputError(
-            "a plan needs a model and a cluster",
-            hint="`model:` and `cluster:` (or `devices:`), or `problem:`",
-        )
-    profile = load_layer_profile(_found(wanted.model, folder))
-    where = load_cluster(_found(wanted.cluster, folder)) if wanted.cluster else wanted.devices or ()
-    setup = set_up(
-        profile, where, wanted.throughput, wanted.samples, wanted.epochs, wanted.fixed,
-        forbid=wanted.forbid, tables=wanted.tables, link=wanted.link,
-    )  # fmt: skip
-    pinned = with_pins(setup.problem, wanted.pins)
-    return Posed(pinned, replace(setup, problem=pinned))
 
 
 def write_plan(path: str | Path, wanted: Wanted, posed: Posed, outcome: Outcome) -> None:
@@ -350,19 +289,6 @@ def _changed(plan: Plan, predicted: PredictedSpec | None) -> Iterator[str]:
     for name, before, now, text in pairs:
         if not math.isclose(before, now, rel_tol=_CLOSE):
             yield f"{name} is {text(now)} now; the file says {text(before)}"
-
-
-def _found(name: str, folder: Path | None) -> str:
-    """A file as named, or beside the plan; anything else is a name."""
-    if folder is not None and not Path(name).exists() and (folder / name).exists():
-        return str(folder / name)
-    return name
-
-
-def _without(problem: Problem, forbid: tuple[str, ...]) -> Problem:
-    for name in forbid:
-        problem = problem.without(type_called(problem, name))
-    return problem
 
 
 def _plain(value: Any) -> Any:

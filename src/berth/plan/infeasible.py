@@ -11,6 +11,7 @@ from berth.plan.search.exact import Known, exact, fastest
 from berth.plan.search.method import Budget
 
 _DIGITS = 1e-6
+_BRIEFLY = Budget(seconds=0.5)  # whether there is a plan is known before the proof that it is the cheapest
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +57,13 @@ def highest_throughput(problem: Problem) -> float:
     if not np.isfinite(high) or high <= 0:
         return 0.0
     known = Known()
-    plan = exact(problem.at(high * 1e-9), Budget(), known=known).plan
+    plan = exact(problem.at(high * 1e-9), _BRIEFLY, known=known).plan
     if plan is None:
         return 0.0
     low = plan.throughput
     while high > low * (1 + _DIGITS):
         middle = (low * high) ** 0.5 if high > 2 * low else (low + high) / 2
-        plan = exact(problem.at(middle), Budget(), known=known).plan
+        plan = exact(problem.at(middle), _BRIEFLY, known=known).plan
         if plan is None:
             high = middle
         else:
@@ -71,7 +72,7 @@ def highest_throughput(problem: Problem) -> float:
 
 
 def _feasible(problem: Problem) -> bool:
-    return exact(problem, Budget()).plan is not None
+    return exact(problem, _BRIEFLY).plan is not None
 
 
 def _enough(problem: Problem) -> dict[str, int]:

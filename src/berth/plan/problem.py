@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from berth.plan.tables import Tables
 
 UNLIMITED = 10**9  # units of a type without a limit: more than anybody can rent
+SMALLEST, LARGEST = 1e-18, 1e18  # what quotients and products of a few numbers do not turn into 0 or infinity
 
 Floats = NDArray[np.float64]
 
@@ -197,6 +198,8 @@ def _check_number(name: str, value: float, *, least: float, strictly: bool = Fal
     if not np.isfinite(value) or value < least or (strictly and value == least):
         wanted = "a number above" if strictly else "a number not below"
         raise InputError(f"{name} is {value:g}", hint=f"{wanted} {least:g} is expected")
+    if value > LARGEST or (strictly and value < SMALLEST):
+        raise InputError(f"{name} is {value:g}", hint=f"berth plans with {SMALLEST:g} to {LARGEST:g}")
 
 
 def _check_matrix(

@@ -169,14 +169,17 @@ def backward(problem: Tables, reduced: Floats, tau: float, ahead: Floats) -> Non
         left = cross[first - 1] if first > 0 else 0.0
         for kind in range(kinds):
             price, limit, memory = reduced[kind], limits[kind], memories[kind]
+            holds = running[kind, layers, REPLICATED] + running[kind, layers, SHARDED] <= memory
             shortest = np.inf
             for last in range(first, layers):
                 # Without the crossing at its right edge a stage only costs more as it gets longer.
-                units = arc_units(running, kind, first, last, tau, left, memory, False)
+                units = arc_units(running, kind, first, last, tau, left, memory, holds)
                 if units > limit or price * units >= shortest:
                     break
+                if price * units + ahead[last, kind] >= shortest:
+                    continue
                 if last + 1 < layers:
-                    units = arc_units(running, kind, first, last, tau, left + cross[last], memory, False)
+                    units = arc_units(running, kind, first, last, tau, left + cross[last], memory, holds)
                 if units <= limit:
                     shortest = min(shortest, price * units + ahead[last, kind])
             least[kind] = shortest

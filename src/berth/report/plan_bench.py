@@ -15,13 +15,15 @@ from berth.plan.explain import FIXED_PLANS
 from berth.report.plan import money, print_item
 from berth.report.plan_html import document, grid, items, section
 from berth.report.terminal import table
+from berth.units import format_seconds
 
 TITLES = {
-    "models": "By model, on CPU cores and V100",
+    "models": "By model, on five types",
     "layers": "By number of layers: CTRDNN on five types",
     "types": "By number of types: CTRDNN",
 }
 _OPTIMUM = "exact"
+_NARROW = 5  # columns that fit into half of a page
 
 
 @dataclass(frozen=True)
@@ -52,9 +54,9 @@ class Comparison:
         ]
 
     def time_rows(self, group: str) -> list[list[str]]:
-        """CPU seconds of each method."""
+        """CPU time of each method."""
         methods, labels, cells = self.of(group)
-        return [[name, *(_seconds(cells[name, label].cpu_s) for label in labels)] for name in methods]
+        return [[name, *(format_seconds(cells[name, label].cpu_s) for label in labels)] for name in methods]
 
     def as_json(self) -> list[dict[str, Any]]:
         """One object per method and case."""
@@ -91,17 +93,13 @@ def _ratio(one: Result, best: float | None) -> str:
     return f"{one.cost_usd / best:.3f}" if one.cost_usd / best < 10 else f"{one.cost_usd / best:.3g}"
 
 
-def _seconds(value: float) -> str:
-    return f"{value:.3f}" if value < 1 else f"{value:.1f}"
-
-
 def print_comparison(out: Console, shown: Comparison) -> None:
     """A table of costs and one of times for each group."""
     for group in shown.groups:
         columns = ["method", *shown.of(group)[1]]
         out.print(Text(TITLES[group], style="bold"))
         out.print(table("", columns, shown.cost_rows(group)))
-        out.print(Text("CPU seconds of planning", style="bold"))
+        out.print(Text("CPU time of planning", style="bold"))
         out.print(table("", columns, shown.time_rows(group)))
     print_item(out, "costs are multiples of the optimum, the median over seeds; -: no plan found", "")
     for text in shown.conditions:
@@ -113,8 +111,10 @@ def comparison_page(shown: Comparison) -> str:
     sections, charts = [], {}
     for group in shown.groups:
         columns = ["method", *shown.of(group)[1]]
-        sections.append(section(f"{TITLES[group]}: cost", grid(columns, shown.cost_rows(group), [0])))
-        sections.append(section(f"{TITLES[group]}: CPU seconds", grid(columns, shown.time_rows(group))))
+        wide = len(columns) > _NARROW
+        costs, times = grid(columns, shown.cost_rows(group), [0]), grid(columns, shown.time_rows(group))
+        sections.append(section(f"{TITLES[group]}: cost", costs, wide=wide))
+        sections.append(section(f"{TITLES[group]}: CPU time", times, wide=wide))
         if group != "models":
             charts[f"time-{group}"] = _chart(shown, group)
             figure = f'<figure id="time-{group}"></figure>'

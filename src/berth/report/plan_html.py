@@ -8,13 +8,15 @@ from typing import Any
 
 from berth import __version__
 from berth.plan.explain import Candidate, layers_of, limited_by, mix, provenance
-from berth.plan.files import Posed
 from berth.plan.plan import Plan
+from berth.plan.wanted import Posed
 from berth.report.html import page
 from berth.report.plan import money, refused
 from berth.report.plan_frontier import Picture, chart, thinned
 from berth.report.plan_story import Story
 from berth.units import format_bytes, format_rate, format_seconds, format_usd_per_hour
+
+_WORDS = ("devices", "limited by")
 
 
 def plan_page(story: Story, shown: Picture | None) -> str:
@@ -57,7 +59,7 @@ def frontier_page(heading: dict[str, str], shown: Picture, posed: Posed) -> str:
         section("Cost against throughput", '<figure id="frontier"></figure>', wide=True),
         section(
             "Plans on the frontier",
-            grid(["up to", "price", "cost", "devices", "limited by"], rows),
+            grid(["up to", "price", "cost", "devices", "limited by"], rows, words=_WORDS),
             wide=True,
         ),
         section("Times of the layers", times(posed), wide=True),
@@ -88,16 +90,28 @@ def items(texts: Sequence[str], css: str = "") -> str:
     return f'<ul class="{css}">' + "".join(f"<li>{html.escape(text)}</li>" for text in texts) + "</ul>"
 
 
-def grid(columns: Sequence[str], rows: Iterable[Sequence[str]], best: Sequence[int] = ()) -> str:
-    """A table; rows in `best` are marked."""
-    head = "".join(f'<th scope="col">{html.escape(name)}</th>' for name in columns)
+def grid(
+    columns: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    best: Sequence[int] = (),
+    words: Sequence[str] = (),
+) -> str:
+    """A table; rows in `best` are marked, columns in `words` begin at the left as the first one does."""
+    head = "".join(f'<th scope="col"{_css(name in words)}>{html.escape(name)}</th>' for name in columns)
     body = []
     for at, row in enumerate(rows):
         first, *others = row
-        css = ' class="best"' if at in best else ""
-        cells = "".join(f"<td{css}>{html.escape(cell)}</td>" for cell in others)
+        cells = "".join(
+            f"<td{_css(name in words, at in best)}>{html.escape(cell)}</td>"
+            for name, cell in zip(columns[1:], others, strict=True)
+        )
         body.append(f'<tr><th scope="row">{html.escape(first)}</th>{cells}</tr>')
     return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{"".join(body)}</tbody></table></div>'
+
+
+def _css(words: bool, best: bool = False) -> str:
+    names = " ".join(name for name, holds in (("words", words), ("best", best)) if holds)
+    return f' class="{names}"' if names else ""
 
 
 def _candidates(found: Sequence[Candidate]) -> str:
@@ -112,7 +126,8 @@ def _candidates(found: Sequence[Candidate]) -> str:
         name = f"▶ {one.name}" if one.chosen else one.name
         figures = [format_rate(plan.throughput), format_usd_per_hour(plan.usd_per_hour), money(plan.cost_usd)]
         rows.append([name, mix(plan), *figures, limited_by(plan)])
-    return grid(["plan", "devices", "throughput", "price", "whole training", "limited by"], rows, best)
+    columns = ["plan", "devices", "throughput", "price", "whole training", "limited by"]
+    return grid(columns, rows, best, _WORDS)
 
 
 def _stages(plan: Plan, crossing_bytes: Sequence[float] | None) -> str:
@@ -137,7 +152,7 @@ def _stages(plan: Plan, crossing_bytes: Sequence[float] | None) -> str:
             "computing",
             "moving data",
             "handed on",
-            "the two at once (green, yellow)",
+            "computing over moving data",
         )
     )
     return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table></div>'

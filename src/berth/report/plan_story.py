@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from berth.plan.document import stage_documents
-from berth.plan.explain import Candidate, candidates, limited_by, mix, port_notes, provenance, why
-from berth.plan.files import Posed, Wanted
+from berth.plan.explain import Candidate, candidates, limited_by, mix, provenance, why
 from berth.plan.objective.judged import Judged
 from berth.plan.objective.refine import Refined
 from berth.plan.plan import Plan
+from berth.plan.ports import port_notes
 from berth.plan.search.method import Outcome
+from berth.plan.wanted import Posed, Wanted
 from berth.units import format_bandwidth, format_rate, format_usd, format_usd_per_hour
 
 

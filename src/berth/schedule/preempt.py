@@ -69,7 +69,8 @@ def round_off(world: World, hooks: Hooks, row: int, now: float) -> None:
     job, state = world.jobs[row], world.state[0]
     if job.tier != 1 or not minds_shape(job, state.shape):
         return
-    here = slow_by_shape(job, thinness_of(world, job.head))
+    mine = thinness_of(world, job.head)
+    here = slow_by_shape(job, mine)
     if here <= 1.0 + state.shape:
         return
     touch(job, now)
@@ -79,8 +80,9 @@ def round_off(world: World, hooks: Hooks, row: int, now: float) -> None:
     saves = 0.0
     if group >= 0:
         x, _, _ = best_shape(free_of(world, kind, 1, group), job.gpus)
-        there = slow_by_shape(job, x)
-        saves = hooks.gain(job, job.slow[1] * here, job.slow[1] * there, now, world.my[0])
+        if x < mine:
+            there = slow_by_shape(job, x)
+            saves = hooks.gain(job, job.slow[1] * here, job.slow[1] * there, now, world.my[0])
     if saves <= state.move_up * restore_s(world, job.gpus):
         claim_again(world, job.head)
         return

@@ -161,7 +161,7 @@ def test_a_broken_plan_is_one_message_with_its_line_and_exit_code_2(berth, tmp_p
     assert json.loads(out)["holds"] is False
 
 
-def test_a_planned_model_runs_in_the_simulator(berth, tmp_path):
+def test_a_planned_model_is_known_by_its_file_to_the_other_verbs(berth, tmp_path):
     job = tmp_path / "job.yaml"
     assert berth("plan", *ASKED, "--throughput", "4M/s", "--job-profile", job)[0] == 0
     code, out, _ = berth("models", job)
@@ -298,6 +298,35 @@ def test_bad_input_is_one_message_and_exit_code_2(berth, tmp_path, monkeypatch, 
     monkeypatch.chdir(tmp_path)
     code, out, err = berth("plan", *arguments)
     assert (code, out) == (2, "")
+    assert said in err
+    assert "Traceback" not in err
+
+
+FOLDER = object()
+
+
+@pytest.mark.parametrize("arguments", [["--problem"], ["check"], [*ASKED[1:], "--throughput", "1k"]])
+@pytest.mark.parametrize(
+    ("content", "where", "said"),
+    [
+        (b'{"batch": 1,\n "samples": ]}', ":2:", ""),
+        (b"stages: [1,\nmodel: }", ":", ""),
+        (b"", ":", ""),
+        (b"model: \xff", ":1: ", "is not text"),
+        (b"\x00\x00", ":", "is binary"),
+        (FOLDER, ": ", "is a directory"),
+    ],
+    ids=["half a JSON", "half a YAML", "empty", "not UTF-8", "binary", "folder"],
+)
+def test_a_file_that_can_not_be_read_is_named_with_its_line(berth, tmp_path, arguments, content, where, said):
+    path = tmp_path / ("slip.json" if arguments == ["--problem"] else "slip.yaml")
+    if content is FOLDER:
+        path.mkdir()
+    else:
+        path.write_bytes(content)
+    code, out, err = berth("plan", *arguments, path)
+    assert (code, out) == (2, "")
+    assert f"{path}{where}" in err.replace("\n", "")
     assert said in err
     assert "Traceback" not in err
 

@@ -113,6 +113,9 @@ def test_memory_and_allowed_types_are_optional_extras_and_survive_writing():
         (changed("throughput", to=0), "throughput is 0"),
         (changed("throughput", to=float("inf")), "throughput is Infinity"),
         (changed("batch", to=-1), "batch is -1"),
+        (changed("batch", to=1e308), "berth plans with 1e-18 to 1e+18"),
+        (changed("batch", to=10**400), "berth plans with 1e-18 to 1e+18"),
+        (changed("throughput", to=1e-308), "berth plans with 1e-18 to 1e+18"),
         (changed("samples", drop=True), "'samples' is missing"),
         (changed("sample", to=1), "did you mean 'samples'?"),
         ([1, 2], "the problem is a list, not an object"),
@@ -164,6 +167,7 @@ def test_the_answer_has_exactly_the_promised_keys_and_adds_up():
     assert found["cost_usd"] == pytest.approx(36000 / found["throughput"] / 3600 * rate)
     assert [layer for stage in found["stages"] for layer in stage["layers"]] == ["emb", "fc"]
     assert found["lower_bound_usd"] == pytest.approx(found["cost_usd"])
+    assert found["lower_bound_usd"] <= found["cost_usd"]
     json.dumps(found, allow_nan=False)
 
 

@@ -15,13 +15,13 @@ from berth.plan.explain import (
     fixed_curve,
     limited_by,
     mix,
-    port_notes,
     provenance,
     round_down,
     why,
 )
 from berth.plan.job import planned_job
 from berth.plan.plan import with_units
+from berth.plan.ports import port_notes
 from berth.plan.profile import load_layer_profile
 from berth.plan.profile.job import job_profile_yaml
 from berth.plan.search.exact import exact

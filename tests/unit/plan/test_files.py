@@ -7,10 +7,11 @@ import json
 import pytest
 
 from berth.errors import InputError, SpecError
-from berth.plan.files import Wanted, check_plan, plan_yaml, pose, write_plan
+from berth.plan.files import check_plan, plan_yaml, write_plan
 from berth.plan.proof import check_proof, proof_document
 from berth.plan.search.exact import exact
 from berth.plan.search.method import Budget
+from berth.plan.wanted import Wanted, pose
 
 WANTED = Wanted(
     throughput=3e6, model="ctrdnn", cluster="cloud-mix", pins=("emb=T4",), forbid=("H100",), fixed=1.25

@@ -14,8 +14,9 @@ from berth.errors import InputError
 from berth.plan.profile import load_layer_profile, modelled_times, profile_model, read_profile
 from berth.plan.profile.facts import layer_facts
 from berth.plan.profile.gpu import gpu_times
-from berth.plan.profile.timing import chain_states, single_thread, summed_up, time_layer
+from berth.plan.profile.timing import chain_states, summed_up, time_layer
 from berth.plan.profile.workers import Order
+from berth.plan.threads import single_thread
 from berth.zoo import load_model, make_model
 
 OWN = """

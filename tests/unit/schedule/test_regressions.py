@@ -275,3 +275,10 @@ def test_restoring_that_is_cut_short_costs_only_what_it_took():
     )
     assert run.records["lost"].tolist() == [45.0, 0.0, 0.0]
     assert run.records["end"].tolist() == [165.0, 20.0, 35.0]
+
+
+def test_nobody_moves_to_a_shape_that_is_no_better():
+    rows = [(0, 1, 10)] * 9 + [(0, 1, 20), (0, 1, 30), (0, 8, 10)]  # 8 devices lie as 3 + 3 + 2 either way
+    setting = Setting(network="static", eviction_s=0.0, eviction_large_s=0.0, log=True)
+    run = check_policy(EXERCISES["even-shapes"], jobs(rows), cluster([3, 4, 4]), setting)
+    assert run.records["moves"].sum() == 0

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from berth.errors import InputError, UnknownNameError
 from berth.plan.evaluate import Evaluated, Types
 from berth.plan.objective.judged import Judged
-from berth.plan.objective.provide import ALL, F1B1, FILL_DRAIN, NO_LINK, PAIRS, STREAM, Setting
+from berth.plan.objective.pace import ALL, F1B1, FILL_DRAIN, NO_LINK, PAIRS, STREAM, Setting
 from berth.plan.plan import Plan
 from berth.plan.problem import Problem
 from berth.plan.profile.document import LayerProfile

@@ -41,7 +41,7 @@ def profile_model(
             machinery_of(device)  # tells at once, not after measuring, what can't be modelled
     from berth.plan.profile import workers
     from berth.plan.profile.facts import NOTE, layer_facts
-    from berth.plan.profile.timing import single_thread
+    from berth.plan.threads import single_thread
     from berth.zoo.load import load_model
 
     meter = _Meter(progress)

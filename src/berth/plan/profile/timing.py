@@ -79,14 +79,3 @@ def _gpu_seconds() -> Iterator[list[float]]:
     end.record()
     torch.cuda.synchronize()
     taken.append(start.elapsed_time(end) / 1e3)
-
-
-@contextmanager
-def single_thread() -> Iterator[None]:
-    """One thread inside, as many as before afterwards."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

@@ -313,12 +313,14 @@ def exact(
     lower = min(chain.lower, chain.best)
     if lower >= chain.best * (1 - 1e-8):
         lower = chain.best  # equal to nine digits, which is what stage times are compared to
+    plan = cheapest(problem, chain.assignment)
+    assert plan is not None, "the best assignment is feasible"
     return Outcome(
         "exact",
-        cheapest(problem, chain.assignment),
+        plan,
         chain.paths,
         time.process_time() - started,
-        lower_bound_usd=lower * scale,
+        lower_bound_usd=min(lower * scale, plan.cost_usd),  # the last bit of a product may be above
         curve=tuple(chain.curve),
         certificate=Certificate(chain.best, lower, tuple(chain.steps)),
     )

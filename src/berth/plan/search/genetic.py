@@ -13,10 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from berth.errors import InputError
 from berth.plan.evaluate import Objective, Types
 from berth.plan.problem import Problem
-from berth.plan.search.method import Budget, Outcome, Progress, Search
+from berth.plan.search.method import Budget, Outcome, Progress, Search, needs
 from berth.plan.search.moves import Moves, badness
 
 POPULATION = 64
@@ -40,12 +39,9 @@ def genetic(
     start: Types | None = None,
 ) -> Outcome:
     """A population of 64 from random runs of layers; the two best always survive."""
-    try:
-        from deap import base, tools
-    except ImportError as missing:
-        raise InputError(
-            "genetic needs deap, which is not installed", hint="pip install 'berth[plan]'"
-        ) from missing
+    needs("deap", "genetic", "plan")
+    from deap import base, tools
+
     search = Search(problem, budget, progress, objective, start)
     moves = Moves(problem, np.random.default_rng(budget.seed))
     if moves.stuck:

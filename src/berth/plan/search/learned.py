@@ -7,8 +7,6 @@ was measured; docs/design/learner.md has the figures. `Recipe` switches every pa
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -16,13 +14,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from berth.errors import InputError
 from berth.plan.evaluate import Evaluated, Objective, Types
 from berth.plan.problem import Problem
 from berth.plan.search.greedy import constructed
 from berth.plan.search.learned_features import features
 from berth.plan.search.learned_memory import Memory
-from berth.plan.search.method import Budget, Method, Outcome, Progress, Search
+from berth.plan.search.method import Budget, Method, Outcome, Progress, Search, needs
 from berth.plan.search.moves import Moves, badness
 
 if TYPE_CHECKING:
@@ -69,15 +66,17 @@ def learned(
     recipe: Recipe = RECIPE,
 ) -> Outcome:
     """Searches until the budget is spent, or until nothing new can be found."""
-    _require_torch()
+    needs("torch", f"rl-{cell}", "train")
+    from berth.plan.threads import single_thread
+
     search = Search(problem, budget, progress, objective, start)
     moves = Moves(problem, np.random.default_rng(budget.seed))
     if moves.stuck:
         return search.nowhere(f"rl-{cell}")
-    with _one_thread():
+    with single_thread():  # matrices this small are slower on several, and sums would depend on their number
         learner = Learner(cell, search, moves, recipe)
         learner.begin()
-        most = 2 * budget.evaluations // recipe.plans + _IDLE_ROUNDS
+        most = -(-budget.evaluations // recipe.plans)  # a round that finds little new is not made up for
         while search.left and learner.idle < _IDLE_ROUNDS and learner.rounds < most:
             learner.round()
             search.report()
@@ -189,28 +188,6 @@ class Rewards:
         safe = np.where(feasible, found.cost_usd, 1.0) / (self.reference or 1.0)
         penalty = _INFEASIBLE - (found.shortfall if self.recipe.graded else 0.0)
         return np.where(feasible, -np.log(np.maximum(safe, 1e-300)), penalty)
-
-
-def _require_torch() -> None:
-    try:
-        import torch  # noqa: F401
-    except ImportError as missing:
-        raise InputError(
-            "the learner needs torch, which is not installed", hint="pip install 'berth[train]'"
-        ) from missing
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Matrices this small are slower on several threads, and sums would depend on their number."""
-    import torch
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 METHODS: dict[str, Method] = {"rl-lstm": partial(learned, "lstm"), "rl-rnn": partial(learned, "rnn")}
