@@ -32,7 +32,9 @@ def train(
         int | None,
         typer.Option(metavar="N", min=1, help="Batches; left out: some 400,000 examples, or all data."),
     ] = None,
-    examples: Annotated[int | None, typer.Option(metavar="N", min=1, help="Instead of --steps.")] = None,
+    examples: Annotated[
+        str | None, typer.Option(metavar="N", help="Instead of --steps: 100000 or 100k.")
+    ] = None,
     batch: Annotated[
         int | None,
         typer.Option(metavar="N", min=1, help="Examples per batch; left out: what suits the model."),
@@ -90,15 +92,19 @@ def train(
         _told(recipe, session, result, as_json)
 
 
-def _wanted(steps: int | None, examples: int | None, data: str | None) -> tuple[str, int] | None:
+def _wanted(steps: int | None, examples: str | None, data: str | None) -> tuple[str, int] | None:
     from berth.errors import InputError
+    from berth.units import amount
 
     if steps is not None and examples is not None:
         raise InputError("--steps and --examples both say how far", hint="give one of them")
     if steps is not None:
         return "steps", steps
     if examples is not None:
-        return "examples", examples
+        count = round(amount(examples))
+        if count < 1:
+            raise InputError(f"--examples {examples}: at least one is needed")
+        return "examples", count
     return None if data is not None else ("examples", _EXAMPLES)
 
 

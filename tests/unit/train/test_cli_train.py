@@ -54,7 +54,7 @@ def test_it_works_at_once_and_tells_time_per_layer_and_what_the_tables_hold():
 
 
 def test_json_tells_the_same_to_programs():
-    document = told(*SMALL, "--examples", 1000)
+    document = told(*SMALL, "--examples", "1k")
     assert (document["step"], document["examples"]) == (16, 1024)
     assert document["tables"]["embedding"]["rows"] > 1000
     assert document["layers"][0]["predicted_s"] > 0
@@ -77,6 +77,8 @@ def test_a_training_goes_on_from_its_folder_and_comes_to_the_same(run, tmp_path)
         (["--resume"], "need a folder"),
         (["--checkpoint", "RUN", "--resume", "--fresh"], "exclude each other"),
         (["--steps", "3", "--examples", "3"], "both say how far"),
+        (["--examples", "many"], "is not a number"),
+        (["--examples", "0"], "at least one is needed"),
         (["--data", "NEW/none.tsv"], "no such file or folder"),
         (["--memory", "1 furlong"], "is not a size"),
         (["--memory", "1kB", "--steps", "1"], "too small"),
