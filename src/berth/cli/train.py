@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -208,9 +209,10 @@ def _progress(goal: int | None, logs: list[Log], name: str) -> Iterator[Callable
             told = figures(session.progress, session.store.statistics())
             for log in logs:
                 log.write(told)
+            ranked = "" if math.isnan(told["auc"]) else f"  AUC {told['auc']:.4f}"
             text = (
-                f"{told['examples_per_s']:,.0f}/s  loss {told['loss']:.4f}  AUC {told['auc']:.4f}  "
-                f"hits {told['hit_rate']:.1%}  {format_bytes(told['moved_bytes'])}"
+                f"{told['examples_per_s']:,.0f}/s  loss {told['loss']:.4f}{ranked}  "
+                f"hits {told['hit_rate']:.0%}  {format_bytes(told['moved_bytes'])}"
             )
             bar.update(task, completed=session.progress.step, description=text)
 
