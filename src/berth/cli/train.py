@@ -88,8 +88,8 @@ def train(
     with ExitStack() as stack:
         stack.callback(session.close)
         logs = _logs(csv, tensorboard, stack)
-        report = stack.enter_context(_progress(goal, logs, recipe.name))
-        result = session.run(goal, report=report)
+        with _progress(goal, logs, recipe.name) as report:
+            result = session.run(goal, report=report)
         _told(recipe, session, result, as_json)
 
 
