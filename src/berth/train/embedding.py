@@ -67,7 +67,7 @@ class Embedding(nn.Module):
         """(...) whole numbers -> (..., dim)."""
         if keys.dtype != torch.int64:
             raise InputError(f"keys of an Embedding are int64, not {keys.dtype}", hint="use keys.long()")
-        flat = keys.detach().reshape(-1)
+        flat = keys.detach().reshape(-1).cpu()
         rows = torch.empty((*keys.shape, self.dim), dtype=torch.float32)
         out = rows.view(-1, self.dim).numpy()
         self._home().pull(self.spec_name, flat.numpy().view(np.uint64), out)
