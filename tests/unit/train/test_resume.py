@@ -22,7 +22,7 @@ def folders(tmp_path):
     return tmp_path / "saved", tmp_path / "log"
 
 
-@pytest.mark.parametrize("times", [1, 2, 4])
+@pytest.mark.parametrize("times", [2, *(pytest.param(count, marks=pytest.mark.slow) for count in (1, 4))])
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_killed_at_any_moment_the_losses_are_those_of_an_uninterrupted_run(
     small, moment, times, tmp_path, uninterrupted, killed
