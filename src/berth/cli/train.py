@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -36,7 +37,9 @@ def train(
         int | None,
         typer.Option(metavar="N", min=1, help="Batches; left out: some 400,000 examples, or all data."),
     ] = None,
-    examples: Annotated[int | None, typer.Option(metavar="N", min=1, help="Instead of --steps.")] = None,
+    examples: Annotated[
+        str | None, typer.Option(metavar="N", help="Instead of --steps: 100000 or 100k.")
+    ] = None,
     batch: Annotated[
         int | None,
         typer.Option(metavar="N", min=1, help="Examples per batch; left out: what suits the model."),
@@ -127,20 +130,24 @@ def train(
             session.run(goal)
             return
         logs = _logs(csv, tensorboard, stack)
-        report = stack.enter_context(_progress(goal, logs, recipe.name))
-        result = session.run(goal, report=report)
+        with _progress(goal, logs, recipe.name) as report:
+            result = session.run(goal, report=report)
         _told(recipe, session, result, as_json)
 
 
-def _wanted(steps: int | None, examples: int | None, data: str | None) -> tuple[str, int] | None:
+def _wanted(steps: int | None, examples: str | None, data: str | None) -> tuple[str, int] | None:
     from berth.errors import InputError
+    from berth.units import amount
 
     if steps is not None and examples is not None:
         raise InputError("--steps and --examples both say how far", hint="give one of them")
     if steps is not None:
         return "steps", steps
     if examples is not None:
-        return "examples", examples
+        count = round(amount(examples))
+        if count < 1:
+            raise InputError(f"--examples {examples}: at least one is needed")
+        return "examples", count
     return None if data is not None else ("examples", _EXAMPLES)
 
 
@@ -280,9 +287,10 @@ def _progress(goal: int | None, logs: list[Log], name: str) -> Iterator[Callable
             told = figures(session.progress, session.store.statistics())
             for log in logs:
                 log.write(told)
+            ranked = "" if math.isnan(told["auc"]) else f"  AUC {told['auc']:.4f}"
             text = (
-                f"{told['examples_per_s']:,.0f}/s  loss {told['loss']:.4f}  AUC {told['auc']:.4f}  "
-                f"hits {told['hit_rate']:.1%}  {format_bytes(told['moved_bytes'])}"
+                f"{told['examples_per_s']:,.0f}/s  loss {told['loss']:.4f}{ranked}  "
+                f"hits {told['hit_rate']:.0%}  {format_bytes(told['moved_bytes'])}"
             )
             bar.update(task, completed=session.progress.step, description=text)
 

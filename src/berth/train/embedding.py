@@ -6,10 +6,9 @@ gradient is pushed from where autograd left it. Nothing is copied on the way, an
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from berth.errors import InputError
@@ -68,7 +67,7 @@ class Embedding(nn.Module):
         """(...) whole numbers -> (..., dim)."""
         if keys.dtype != torch.int64:
             raise InputError(f"keys of an Embedding are int64, not {keys.dtype}", hint="use keys.long()")
-        flat = keys.detach().reshape(-1)
+        flat = keys.detach().reshape(-1).cpu()
         rows = torch.empty((*keys.shape, self.dim), dtype=torch.float32)
         out = rows.view(-1, self.dim).numpy()
         self._home().pull(self.spec_name, flat.numpy().view(np.uint64), out)
@@ -77,8 +76,16 @@ class Embedding(nn.Module):
             self._pulled.append((flat, rows))
         return rows
 
-    def push(self, *, shows: Any = None, clicks: Any = None) -> None:
-        """Lets the rows of the last forward passes learn from the gradients they got."""
+    @property
+    def counts_clicks(self) -> bool:
+        """Whether its rows live or are admitted by what is shown and clicked."""
+        return self.life is not None or (self.admission is not None and self.admission.kind == "score")
+
+    def push(self, labels: Tensor | None = None) -> None:
+        """Lets the rows of the last forward passes learn from the gradients they got.
+
+        With `labels`, one for each example (the first dimension of the keys), its keys count as clicked or not.
+        """
         pulled = [(keys, rows.grad) for keys, rows in self._pulled if rows.grad is not None]
         self._pulled.clear()
         if not pulled:
@@ -89,7 +96,8 @@ class Embedding(nn.Module):
             gradients = torch.cat([part.reshape(-1, self.dim) for _, part in pulled if part is not None])
         assert gradients is not None
         slopes = gradients.reshape(-1, self.dim).numpy()
-        self._home().push(self.spec_name, keys.numpy().view(np.uint64), slopes, shows=shows, clicks=clicks)
+        clicks = None if labels is None else _spread(labels, [len(part) for part, _ in pulled])
+        self._home().push(self.spec_name, keys.numpy().view(np.uint64), slopes, clicks=clicks)
 
     def prefetch(self, keys: Tensor) -> None:
         """Says which keys will be asked for in the next step."""
@@ -114,6 +122,14 @@ class Embedding(nn.Module):
             self._store = LocalStore()
             self._store.open([self.spec])
         return self._store
+
+
+def _spread(labels: Tensor, counts: list[int]) -> NDArray[np.float32]:
+    """The label of each key's example, for every forward pass of so many keys."""
+    values = labels.reshape(-1).to(torch.float32).numpy()
+    if any(count % len(values) for count in counts):
+        raise InputError("a layer with a life cycle needs keys whose first dimension is that of the labels")
+    return np.concatenate([np.repeat(values, count // len(values)) for count in counts])
 
 
 def slot_keys(ids: Tensor) -> Tensor:

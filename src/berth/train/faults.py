@@ -1,6 +1,7 @@
 """Named moments at which a test may end the process, as a power cut would.
 
-`BERTH_TRAIN_FAULT="name@3"` kills this process (SIGKILL) the third time it comes to that moment.
+`BERTH_TRAIN_FAULT="name@3"` kills this process (SIGKILL) the third time it comes to that moment. Where a launcher
+started several, `"name@3/worker1"` means one of them, in its first life.
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ MOMENTS = (
     "checkpoint: manifest written",
     "checkpoint: manifest renamed",
     "checkpoint: old ones removed",
+    "server: step ended",
 )
 VARIABLE = "BERTH_TRAIN_FAULT"
+NAME = "BERTH_TRAIN_NAME"  # who a process is and which start of it, as `worker1/2`
 
 _met: dict[str, int] = {}
 
@@ -29,5 +32,8 @@ def moment(name: str) -> None:
     if wanted is None:
         return
     _met[name] = _met.get(name, 0) + 1
-    if wanted == f"{name}@{_met[name]}":
+    when, _, who = wanted.partition("/")
+    if who and f"{who}/1" != os.environ.get(NAME):
+        return
+    if when == f"{name}@{_met[name]}":
         os.kill(os.getpid(), signal.SIGKILL)

@@ -22,6 +22,7 @@ from types import FrameType
 from typing import IO, Any
 
 from berth.errors import BerthError, InputError
+from berth.train.faults import NAME
 from berth.train.rendezvous import Seat
 from berth.train.servers import Secret, ServerProcess, Settings
 
@@ -77,7 +78,11 @@ class Launcher:
         self.attempt += 1
         secret = Secret.random()
         self.servers = [
-            ServerProcess(replace(self.lineup.settings, index=index, servers=self.lineup.servers), secret)
+            ServerProcess(
+                replace(self.lineup.settings, index=index, servers=self.lineup.servers),
+                secret,
+                environment={NAME: f"server{index}/{self.attempt}"},
+            )
             for index in range(self.lineup.servers)
         ]
         addresses = json.dumps([json.loads(server.address.to_json()) for server in self.servers])
@@ -87,7 +92,11 @@ class Launcher:
         self.workers = [
             subprocess.Popen(
                 self.command,
-                env={**shared, **replace(seat, rank=rank).environment()},
+                env={
+                    **shared,
+                    **replace(seat, rank=rank).environment(),
+                    NAME: f"worker{rank}/{self.attempt}",
+                },
                 stdout=None if rank == 0 else self._log(rank),
                 stderr=None if rank == 0 else subprocess.STDOUT,
                 preexec_fn=_die_with_parent,  # noqa: PLW1509 - this process has no other threads

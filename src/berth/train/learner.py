@@ -58,7 +58,7 @@ class Learner:
         loss.backward(self._part)
         if clock:
             clock.backward_done()
-        self._update(number, clock)
+        self._update(number, batch.labels, clock)
         return float(loss.detach()), scores_of(output.detach(), batch.labels)
 
     def announce(self, batch: Batch) -> None:
@@ -76,10 +76,10 @@ class Learner:
             if isinstance(value, Tensor) and layer.asked_for(value)
         ]
 
-    def _update(self, number: int, clock: LayerClock | None) -> None:
+    def _update(self, number: int, labels: Any, clock: LayerClock | None) -> None:
         """Gradients become pushes and a step of the dense optimiser."""
         for layer in self.embeddings:
-            layer.push()
+            layer.push(labels if layer.counts_clicks else None)
         if clock:
             clock.done(PUSH)
         if self._exchange is not None:

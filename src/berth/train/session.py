@@ -8,6 +8,7 @@ there, checkpoints are taken and a wish to stop is heard.
 
 from __future__ import annotations
 
+import math
 import signal
 import tempfile
 import threading
@@ -64,10 +65,8 @@ class Result:
 
     def __str__(self) -> str:
         stop = "preempted" if self.preempted else "done"
-        return (
-            f"{stop} at step {self.step:,}: {self.examples:,} examples, loss {self.loss:.4f}, "
-            f"AUC {self.auc:.4f}"
-        )
+        ranked = "" if math.isnan(self.auc) else f", AUC {self.auc:.4f}"
+        return f"{stop} at step {self.step:,}: {self.examples:,} examples, loss {self.loss:.4f}{ranked}"
 
 
 class Session:

@@ -24,9 +24,9 @@ class LayerClock:
     """Watches one step of `every`, up to `most` of them, after the first few."""
 
     model: LayeredModel
-    every: int = 8
-    most: int = 16
-    skipped: int = 4
+    every: int = 4
+    most: int = 32
+    skipped: int = 2
     samples: list[dict[str, float]] = field(default_factory=list)
     _taken: dict[str, float] = field(default_factory=dict)
     _arrivals: list[tuple[float, str]] = field(default_factory=list)

@@ -17,7 +17,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from berth.cli.main import app
+from berth.cli.main import app, main
 from berth.errors import InputError, UnknownNameError
 from berth.train.data.clicks import ClickStream
 
@@ -54,7 +54,7 @@ def test_it_works_at_once_and_tells_time_per_layer_and_what_the_tables_hold():
 
 
 def test_json_tells_the_same_to_programs():
-    document = told(*SMALL, "--examples", 1000)
+    document = told(*SMALL, "--examples", "1k")
     assert (document["step"], document["examples"]) == (16, 1024)
     assert document["tables"]["embedding"]["rows"] > 1000
     assert document["layers"][0]["predicted_s"] > 0
@@ -77,6 +77,8 @@ def test_a_training_goes_on_from_its_folder_and_comes_to_the_same(run, tmp_path)
         (["--resume"], "need a folder"),
         (["--checkpoint", "RUN", "--resume", "--fresh"], "exclude each other"),
         (["--steps", "3", "--examples", "3"], "both say how far"),
+        (["--examples", "many"], "is not a number"),
+        (["--examples", "0"], "at least one is needed"),
         (["--data", "NEW/none.tsv"], "no such file or folder"),
         (["--memory", "1 furlong"], "is not a size"),
         (["--memory", "1kB", "--steps", "1"], "too small"),
@@ -124,12 +126,13 @@ def test_click_logs_are_read_once_and_bad_lines_are_told(tmp_path):
     assert told(*SMALL, "--data", tmp_path, "--steps", 12)["examples"] == 12 * 64  # goes round
 
 
-def test_strict_stops_at_a_bad_line_with_exit_code_two(tmp_path):
+def test_strict_stops_at_a_bad_line_with_exit_code_two(tmp_path, monkeypatch, capsys):
     click_log(tmp_path / "day_0.tsv.gz", 20, torn=True)
-    result = command(*SMALL, "--data", str(tmp_path), "--strict")
-    assert result.returncode == 2
-    assert f"error: {tmp_path}/day_0.tsv.gz:6: has not 40 columns" in result.stderr
-    assert "Traceback" not in result.stderr
+    monkeypatch.setattr(sys, "argv", ["berth", *SMALL, "--data", str(tmp_path), "--strict"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    assert f"error: {tmp_path}/day_0.tsv.gz:6: has not 40 columns" in capsys.readouterr().err
 
 
 def command(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -138,6 +141,7 @@ def command(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 def test_sigterm_is_a_preemption_saved_and_exit_code_zero(tmp_path):
     arguments = [*SMALL, "--steps", "1000000", "--checkpoint", str(tmp_path / "run")]
     log = tmp_path / "log.csv"
@@ -243,3 +247,27 @@ def exported(run, folder):
     path = folder / "rows.parquet"
     berth("table", "export", run, path, "--step", 10)
     return path
+
+
+@pytest.mark.slow
+def test_a_killed_process_started_again_comes_to_the_same_figures(tmp_path):
+    arguments = [*SMALL, "--steps", "400", "--json"]
+    saving = [*arguments, "--checkpoint", str(tmp_path / "run"), "--every", "5"]
+    process = subprocess.Popen([sys.executable, "-m", "berth.cli.main", *saving], stdout=subprocess.DEVNULL)
+    while len(list((tmp_path / "run").glob("step-*/manifest.json"))) < 3:
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.kill()
+    process.wait()
+    resumed, whole = (json.loads(command(*words).stdout) for words in (saving, arguments))
+    assert resumed["resumed_from"] > 0
+    for figure in ("step", "examples", "loss", "auc"):
+        assert resumed[figure] == whole[figure]
+
+
+def test_tensorboard_is_asked_for_by_name_where_it_is_missing(tmp_path, monkeypatch):
+    from berth.train import logs
+
+    monkeypatch.setattr(logs, "find_spec", lambda name: None)
+    with pytest.raises(InputError, match="--tensorboard needs tensorboard"):
+        berth(*SMALL, "--steps", 1, "--tensorboard", tmp_path)

@@ -169,6 +169,15 @@ class TestFiles:
             taken(FileStream(path, strict=True))
         assert error.value.where == f"{path}:6"
 
+    def test_a_bad_line_read_in_two_passes_is_counted_in_each_and_named_once(self, tmp_path):
+        path = tmp_path / "a.tsv"
+        write(path, range(20), insert={5: "torn"})
+        stream = FileStream(path, epochs=2)
+        assert sum(batch.examples for batch in taken(stream)) == 40
+        assert (stream.bad_rows, len(stream.first_bad)) == (2, 1)
+        taken(stream)  # from the beginning
+        assert stream.bad_rows == 2
+
     def test_many_bad_lines_are_all_counted(self, tmp_path):
         path = tmp_path / "a.tsv"
         path.write_text("nothing\n" * 1000 + line(1) + "\n")

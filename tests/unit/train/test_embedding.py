@@ -9,7 +9,7 @@ import torch
 from berth.errors import InputError
 from berth.train.embedding import Embedding, SparseLookup, embeddings_of, slot_keys, with_sparse_tables
 from berth.train.local import LocalStore
-from berth.train.tables import Initialiser, adagrad, sgd
+from berth.train.tables import Initialiser, Life, adagrad, sgd
 from berth.zoo import make_model
 
 
@@ -106,6 +106,18 @@ def test_look_ups_of_the_zoo_become_sparse_tables(name, tables):
     inputs, labels = model.example_batch(8)
     loss = model.loss(model(inputs), labels)
     loss.backward()
+
+
+def test_a_life_cycle_counts_what_was_shown_and_clicked():
+    layer = Embedding(2, life=Life())
+    layer(torch.tensor([[1, 2], [1, 3]])).sum().backward()
+    layer.push(torch.tensor([1, 0]))
+    life = layer._home().table("embedding").save()
+    assert life.keys.tolist() == [1, 2, 3]
+    assert life.records[:, -3:-1].tolist() == [[2, 1], [1, 1], [1, 0]]  # shows, clicks
+    layer(torch.tensor([1, 2, 3])).sum().backward()
+    with pytest.raises(InputError, match="first dimension"):
+        layer.push(torch.tensor([1, 0]))
 
 
 def test_ids_of_different_slots_never_meet():

@@ -22,7 +22,7 @@ def folders(tmp_path):
     return tmp_path / "saved", tmp_path / "log"
 
 
-@pytest.mark.parametrize("times", [1, 2, 4])
+@pytest.mark.parametrize("times", [2, *(pytest.param(count, marks=pytest.mark.slow) for count in (1, 4))])
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_killed_at_any_moment_the_losses_are_those_of_an_uninterrupted_run(
     small, moment, times, tmp_path, uninterrupted, killed
@@ -218,6 +218,28 @@ def test_a_disk_that_is_full_for_a_while_costs_one_checkpoint(
     assert "checkpoint of step 6 could not be written: No space left on device" in capsys.readouterr().out
     chain = Shelf(tmp_path / "saved").newest()
     assert [(manifest.step, manifest.kind) for manifest in chain] == [(9, "full")]
+
+
+def test_old_checkpoints_that_can_not_be_removed_do_no_harm(small, tmp_path, monkeypatch, capsys):
+    def retire(self, keep):
+        raise OSError(13, "Permission denied")
+
+    monkeypatch.setattr(Shelf, "retire", retire)
+    small.train(tmp_path / "saved", steps=9).close()
+    assert "old checkpoints could not be removed: Permission denied" in capsys.readouterr().out
+    assert Shelf(tmp_path / "saved").steps() == [3, 6, 9]
+    assert len(Shelf(tmp_path / "saved").newest()) == 3
+
+
+def test_a_bug_in_the_writing_thread_is_not_lost(small, tmp_path, monkeypatch):
+    from berth.train.checkpoint import writer
+
+    def publish(folder, manifest):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(writer, "publish", publish)
+    with pytest.raises(ZeroDivisionError):
+        small.train(tmp_path / "saved", steps=9)
 
 
 @pytest.mark.slow

@@ -123,11 +123,18 @@ class Writer:
             moment("checkpoint: parts written")
             publish(folder, self._manifest(job))
             self._last, self._deltas = step, 0 if job.base is None else self._deltas + 1
-            self._shelf.retire(self._keep)
+            self._retire()
         except OSError as error:
             self._fail(step, error)
         except Exception as error:  # noqa: BLE001 - a bug: raised again where it is seen
             self._bug = error
+
+    def _retire(self) -> None:
+        """What can't be removed does no harm: the new checkpoint stands."""
+        try:
+            self._shelf.retire(self._keep)
+        except OSError as error:
+            self._say(f"old checkpoints could not be removed: {error.strerror}")
 
     def _make_folder(self, step: int) -> None:
         folder = folder_of(self._shelf.root, step)

@@ -67,6 +67,7 @@ class FileStream:
         self._batch = batch
         first = step * batch // self.window
         known = max(number for number in self._marks if number <= first)
+        self.bad_rows = self._marks[known].bad  # read again, they are not counted again
         at = step * batch - first * self.window
         begun: list[Columns] = []  # of a batch that goes on in the next window
         for number, rows in self._windows(known):
@@ -143,8 +144,9 @@ class FileStream:
                 raise InputError(
                     row.why, where=place, hint="without --strict such rows are counted and left out"
                 )
-            if len(self.first_bad) < _SHOWN:
-                self.first_bad.append(f"{place}: {row.why}")
+            text = f"{place}: {row.why}"
+            if len(self.first_bad) < _SHOWN and text not in self.first_bad:
+                self.first_bad.append(text)
         self.bad_rows += len(bad)
 
 

@@ -15,12 +15,11 @@ import numpy as np
 import polars as pl
 
 from berth.errors import InputError
-from berth.train.data.rows import SLOT_SHIFT, Bad, Ints, Rows, slot_bases
+from berth.train.data.rows import SLOT_SHIFT, Bad, Floats, Ints, Rows, slot_bases
 
 _BLOCK = 1 << 16
 _LABELS = ("label", "click", "clicked", "target", "y")
 _SLOT_NAME = re.compile(r"^c\d+$|slot|cat|(^|_)id($|_|\d)", re.IGNORECASE)
-_HEX = re.compile(r"[0-9a-fA-F]{1,8}")
 _MASK = (1 << (SLOT_SHIFT - 1)) - 1
 
 
@@ -63,43 +62,46 @@ def _rows(frame: pl.DataFrame, label: str, dense: list[str], slots: list[str], o
     labels = frame[label].cast(pl.Float64).fill_null(-1).fill_nan(-1).to_numpy()
     good = (labels == 0) | (labels == 1)
     bad = [Bad(offset + int(row) + 1, "the label is neither 0 nor 1") for row in np.flatnonzero(~good)]
-    features = [frame[name].cast(pl.Float32).fill_null(0).fill_nan(0).to_numpy() for name in dense]
-    bases = slot_bases(len(slots))
-    keys = [bases[slot] + _ids(frame[name]) for slot, name in enumerate(slots)]
     numbers = np.flatnonzero(good) + offset + 1
-    count = len(frame)
-    return Rows(
-        np.stack(keys, axis=1)[good] if keys else np.empty((int(good.sum()), 0), np.int64),
-        _signed_log(np.stack(features, axis=1)[good]) if features else np.empty((count, 0), np.float32)[good],
-        labels[good].astype(np.int64),
-        numbers,
-        numbers,
-        bad,
+    logs = [pl.col(name).cast(pl.Float32).fill_null(0).fill_nan(0) for name in dense]
+    features: Floats = frame.select(logs).to_numpy(order="c")
+    keys: Ints = _keys(frame, slots)
+    if bad:
+        keys, features, labels = keys[good], features[good], labels[good]
+    return Rows(keys, _signed_log(features), labels.astype(np.int64), numbers, numbers, bad)
+
+
+def _signed_log(values: Floats) -> Floats:
+    return np.copysign(np.log1p(np.abs(values)), values)
+
+
+def _keys(frame: pl.DataFrame, slots: list[str]) -> Ints:
+    """The slot's own for missing ids; whole numbers and hexadecimal text below 2**32 as they are, the rest hashed."""
+    ids = frame.select(_id(name, frame.schema[name]) for name in slots)
+    for name in slots:
+        if ids[name].null_count() != frame[name].null_count():
+            ids = ids.with_columns(_with_hashes(frame[name].cast(pl.String), ids[name]))
+    bases = zip(slots, slot_bases(len(slots)).tolist(), strict=True)
+    keys: Ints = ids.select((pl.col(name) + (base + 1)).fill_null(base) for name, base in bases).to_numpy(
+        order="c"
     )
+    return keys
 
 
-def _signed_log(
-    values: np.ndarray[tuple[int, ...], np.dtype[np.float32]],
-) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
-    return np.sign(values) * np.log1p(np.abs(values))
+def _id(name: str, kind: pl.DataType) -> pl.Expr:
+    if kind.is_integer():
+        return pl.col(name).cast(pl.Int64, wrap_numerical=True) & _MASK
+    found = pl.col(name).cast(pl.String).str.to_integer(base=16, strict=False, dtype=pl.Int64)
+    return pl.when(found.is_between(0, (1 << 32) - 1)).then(found).alias(name)
 
 
-def _ids(column: pl.Series) -> Ints:
-    """0 for missing ones; whole numbers and short hexadecimal text as they are, other text hashed."""
-    missing = column.is_null().to_numpy()
-    if column.dtype.is_integer():
-        values = column.fill_null(0).cast(pl.Int64, strict=False).to_numpy().astype(np.int64)
-        small = (values >= 0) & (values < _MASK)
-        found = np.where(small, values, values & _MASK)
-    else:
-        text = column.cast(pl.String).fill_null("")
-        known = text.unique()
-        numbers = pl.Series([_number(word) for word in known], dtype=pl.Int64)
-        found = text.replace_strict(known, numbers, return_dtype=pl.Int64).to_numpy()
-    return np.where(missing, 0, found + 1)
+def _with_hashes(text: pl.Series, ids: pl.Series) -> pl.Series:
+    """Numbers also for words that are none."""
+    words = text.filter(ids.is_null() & text.is_not_null()).unique()
+    numbers = pl.Series([_number(word) for word in words], dtype=pl.Int64)
+    hashed = text.replace_strict(words, numbers, default=None, return_dtype=pl.Int64)
+    return ids.zip_with(ids.is_not_null(), hashed)
 
 
 def _number(word: str) -> int:
-    if _HEX.fullmatch(word):
-        return int(word, 16)
     return int.from_bytes(hashlib.blake2b(word.encode(), digest_size=8).digest()) & _MASK

@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from berth.errors import BerthError, InputError, ServerError, WaitError, WireError
+from berth.train.faults import moment
 from berth.train.servers.channel import Room
 from berth.train.servers.codec import CODECS, decode, dtype_of, encode
 from berth.train.servers.messages import (
@@ -265,6 +266,7 @@ class Desk:
         worker.steps[-1].append(deed)
 
     def _end_step(self, worker: Worker) -> None:
+        moment("server: step ended")
         worker.steps.append([])
         if self.order.end_step(worker.rank) and self.order.defers:
             self._apply([deed for other in self.workers for deed in other.steps.popleft()])
