@@ -172,14 +172,14 @@ class Desk:
             _answer_error(request, ServerError(f"the server stumbled: {type(error).__name__}: {error}"))
         request.port.release(request.frame)
 
-    def _open(self, worker: Worker, request: Request) -> tuple[Room | None, Flag]:
+    def _open(self, worker: Worker, request: Request) -> tuple[Room | None, int]:
         facts = read_json(exactly(request.frame.arrays(), 1)[0])
         if not isinstance(facts, list):
             raise WireError("tables are described in a list")
         numbers = self.shard.open([from_json(spec) for spec in facts])
         return filled(request.port, [np.array(numbers, np.int32)]), Flag.NONE
 
-    def _pull(self, worker: Worker, request: Request) -> tuple[Room | None, Flag]:
+    def _pull(self, worker: Worker, request: Request) -> tuple[Room | None, int]:
         arrays = iter(request.frame.arrays())
         sections = []
         for number, code in head_of(arrays):
@@ -213,7 +213,7 @@ class Desk:
             self.shard.ask(number, keys, times)
         self.shard.pull(number, keys, rows, create=False)
 
-    def _push(self, worker: Worker, request: Request) -> tuple[Room | None, Flag]:
+    def _push(self, worker: Worker, request: Request) -> tuple[Room | None, int]:
         for number, keys, values, seen in self._pushed(request):
             if not self.order.defers:
                 self.shard.push(number, keys, values, seen)
@@ -226,7 +226,7 @@ class Desk:
             self._end_step(worker)
         return None, Flag.NONE
 
-    def _merge(self, worker: Worker, request: Request) -> tuple[Room | None, Flag]:
+    def _merge(self, worker: Worker, request: Request) -> tuple[Room | None, int]:
         for number, keys, values, _ in self._pushed(request):
             self.shard.merge(number, keys, values, 1.0 / self.order.workers)
         return None, Flag.NONE
@@ -284,23 +284,23 @@ class Desk:
             else:
                 self.shard.push(*arguments)
 
-    def _warm(self, worker: Worker, request: Request) -> tuple[Room | None, Flag]:
+    def _warm(self, worker: Worker, request: Request) -> tuple[Room | None, int]:
         arrays = iter(request.frame.arrays())
         for number, _ in head_of(arrays):
             self.shard.warm(number, next_of(arrays, np.int64))
         return None, Flag.NONE
 
-    def _end_day(self, worker: Worker, request: Request) -> tuple[Room | None, Flag]:
+    def _end_day(self, worker: Worker, request: Request) -> tuple[Room | None, int]:
         if self.order.days[worker.rank] > self._days:
             self._days += 1
             self.shard.end_day()
         return None, Flag.NONE
 
-    def _hold(self, worker: Worker, request: Request) -> tuple[Room | None, Flag]:
+    def _hold(self, worker: Worker, request: Request) -> tuple[Room | None, int]:
         self._held_by = worker.rank
         return None, Flag.NONE
 
-    def _part(self, worker: Worker, request: Request) -> tuple[Room | None, Flag]:
+    def _part(self, worker: Worker, request: Request) -> tuple[Room | None, int]:
         """The next part of a table; a request that names one begins it."""
         if self._held_by != worker.rank:
             raise InputError("tables are held before they are saved")
@@ -313,16 +313,16 @@ class Desk:
 
     def _let_go(
         self, worker: Worker | None = None, request: Request | None = None
-    ) -> tuple[Room | None, Flag]:
+    ) -> tuple[Room | None, int]:
         self._held_by, self._parts = None, None
         return None, Flag.NONE
 
-    def _load(self, worker: Worker, request: Request) -> tuple[Room | None, Flag]:
+    def _load(self, worker: Worker, request: Request) -> tuple[Room | None, int]:
         head, *arrays = request.frame.arrays()
         self.shard.load(int(head[0]), state_of(exactly(arrays, 6)))
         return None, Flag.NONE
 
-    def _statistics(self, worker: Worker, request: Request) -> tuple[Room | None, Flag]:
+    def _statistics(self, worker: Worker, request: Request) -> tuple[Room | None, int]:
         shard = self.shard
         facts = {
             "tables": shard.statistics(),
@@ -337,7 +337,7 @@ class Desk:
         self.shard.table(number)
         return self.shard.specs[number]
 
-    _DEEDS: ClassVar[dict[Kind, Callable[..., tuple[Room | None, Flag]]]] = {
+    _DEEDS: ClassVar[dict[Kind, Callable[..., tuple[Room | None, int]]]] = {
         Kind.OPEN: _open,
         Kind.PULL: _pull,
         Kind.PUSH: _push,
@@ -359,7 +359,7 @@ class _Nowhere:
         return Room(np.empty(length, np.uint8))
 
     def send(
-        self, kind: Kind, request: int, room: Room | None = None, *, flags: Flag = Flag.NONE, step: int = 0
+        self, kind: Kind, request: int, room: Room | None = None, *, flags: int = Flag.NONE, step: int = 0
     ) -> None:
         pass
 

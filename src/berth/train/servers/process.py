@@ -104,7 +104,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--folder", type=Path, help="for rows that do not fit")
     parser.add_argument("--host", default="127.0.0.1", help="where to listen; this machine alone by default")
     parser.add_argument("--port", type=int, default=0, help="0: any free one")
-    parser.add_argument("--patience", dest="patience_s", type=float, default=60.0, metavar="SECONDS")
+    parser.add_argument("--patience", dest="patience_s", type=float, default=300.0, metavar="SECONDS")
     parser.add_argument("--ready", type=Path, help="write the address to this file instead of printing it")
     parser.add_argument("--secret-file", type=Path, help=f"instead of the variable {VARIABLE}")
     parser.add_argument("--tls-certificate", type=Path)

@@ -9,7 +9,7 @@ import numpy as np
 
 from berth.errors import ServerError
 from berth.train.servers.codec import CODECS, Codec, decode
-from berth.train.servers.links import Links
+from berth.train.servers.links import Links, must_fit
 from berth.train.servers.route import Route, route
 from berth.train.servers.specs import counts_pulls
 from berth.train.servers.wire import Array, Frame, Kind
@@ -124,6 +124,7 @@ class Pulls:
         for shard in range(len(self._links)):
             head = np.array([[joined.numbers[shard], self._code] for joined, _ in sections], np.int32)
             arrays: list[Array] = [head]
+            must_fit(sum(4 * joined.spec.dim * len(way.keys_of(shard)) + 64 for joined, way in sections))
             for joined, way in sections:
                 arrays.append(way.keys_of(shard))
                 if counts_pulls(joined.spec):

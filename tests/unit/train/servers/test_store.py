@@ -328,6 +328,32 @@ def test_what_makes_no_sense_is_refused_before_it_travels():
         store.close()
 
 
+def test_a_message_that_would_be_refused_is_not_sent():
+    with serving(1, SECRET) as running:
+        store = opened(running, [TableSpec("wide", 100_000, sgd(), Initialiser())])
+        with pytest.raises(InputError, match="smaller batches"):
+            store.pull("wide", np.arange(1000, dtype=np.uint64), np.empty((1000, 100_000), np.float32))
+        store.close()
+
+
+def test_a_large_state_is_loaded_in_pieces(monkeypatch):
+    monkeypatch.setattr("berth.train.servers.client.PART_BYTES", 1000)
+    spec = TableSpec("rows", DIM, adagrad(), Initialiser(), Admission("count", 4))
+    table = Table(DIM, optimiser=adagrad(), admission=spec.admission)
+    table.pull(batch(0)[0])
+    with serving(2, SECRET) as running:
+        store = opened(running, [spec])
+        store.pull("rows", batch(1)[0])
+        store.load("rows", table.save())
+        mine, theirs = table.save(), join([part for _, part in store.save()])
+        assert len(mine.keys)
+        assert len(mine.waiting)
+        assert (mine.keys == theirs.keys).all()
+        assert (mine.records == theirs.records).all()
+        assert sorted(mine.waiting_keys) == sorted(theirs.waiting_keys)
+        store.close()
+
+
 def test_statistics_tell_rows_traffic_and_skew():
     with serving(2, SECRET) as running:
         store = opened(running)
