@@ -99,7 +99,7 @@ class Link:
             room = self.channel.reserve(layout.length)
             fill(layout.views(room.payload))
         self._last += 1
-        if kind in SILENT and 2 * self.pushes_in_flight >= self._manners.in_flight:
+        if kind in SILENT and 2 * (self.pushes_in_flight + 1) >= self._manners.in_flight:
             flags |= Flag.CONFIRM
         held, self._held = self._held, None
         self.unanswered[self._last] = Sent(kind, flags, step, room)

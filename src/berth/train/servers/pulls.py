@@ -77,6 +77,7 @@ class Pulls:
         if self._links.tiered and self._is_sync:
             for shard in range(len(self._links)):
                 head = np.array([[joined.numbers[shard], 0]], np.int32)
+                self._links.keep_bound(shard)
                 self._links.ask(shard, Kind.WARM, [head, way.keys_of(shard)])
 
     def fetch_ahead(self) -> None:

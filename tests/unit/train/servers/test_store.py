@@ -236,6 +236,35 @@ def test_in_sync_mode_announced_tables_come_in_one_message_and_stale_rows_are_as
         store.close()
 
 
+@pytest.mark.parametrize("in_flight", [1, 2, 8])
+@pytest.mark.parametrize("shared", [True, False])
+def test_pushes_without_pulls_are_bounded_and_all_arrive(in_flight, shared):
+    table = Table(DIM, optimiser=adagrad())
+    with serving(2, SECRET) as running:
+        store = opened(running, manners=Manners(shared=shared, in_flight=in_flight, patience_s=5))
+        for step in range(12):
+            keys, gradients = batch(step, 6000)
+            keys = keys * np.uint64(6000) + np.arange(
+                6000, dtype=np.uint64
+            )  # distinct: too many to share a message
+            store.push("rows", keys, gradients)
+            table.push(keys, gradients)
+            assert max(link.pushes_in_flight for link in store.links) <= in_flight
+        assert (store.pull("rows", keys) == table.pull(keys)).all()
+        store.close()
+
+
+def test_more_batches_than_a_queue_holds_can_be_announced_under_a_budget(tmp_path):
+    specs = [TableSpec(f"table {number}", DIM, sgd(), Initialiser()) for number in range(6)]
+    with serving(1, SECRET, Settings(memory_bytes=30 << 20, folder=tmp_path)) as running:
+        store = opened(running, specs)
+        for seed in range(60):
+            for spec in specs:
+                store.prefetch(spec.name, batch(seed, 20)[0])
+        assert store.pull(specs[0].name, batch(0, 20)[0]).shape == (20, DIM)
+        store.close()
+
+
 def test_keys_announced_and_never_pulled_do_no_harm():
     with serving(1, SECRET) as running:
         store = opened(running)
