@@ -80,6 +80,7 @@ class Learner:
         """Gradients become pushes and a step of the dense optimiser."""
         for layer in self.embeddings:
             layer.push(labels if layer.counts_clicks else None)
+        self.store.end_step(number)  # servers learn while the dense part does
         if clock:
             clock.done(PUSH)
         if self._exchange is not None:
@@ -90,7 +91,6 @@ class Learner:
         if clock:
             clock.done(UPDATE)
             clock.finish()
-        self.store.end_step(number)
 
 
 def adam(model: nn.Module, learning_rate: float = 1e-3) -> torch.optim.Optimizer | None:

@@ -164,4 +164,4 @@ class TestLocalStore:
         for table, state in first.save():
             second.load(table, state)
         assert np.array_equal(first.pull("t", asked), second.pull("t", asked))
-        assert first.statistics()["t"]["rows"] == second.statistics()["t"]["rows"] == 100
+        assert first.statistics()["tables"]["t"]["rows"] == second.statistics()["tables"]["t"]["rows"] == 100

@@ -23,7 +23,7 @@ def folders(tmp_path):
 
 
 @pytest.mark.parametrize("times", [2, *(pytest.param(count, marks=pytest.mark.slow) for count in (1, 4))])
-@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize("moment", [name for name in MOMENTS if not name.startswith("server")])
 def test_killed_at_any_moment_the_losses_are_those_of_an_uninterrupted_run(
     small, moment, times, tmp_path, uninterrupted, killed
 ):
@@ -57,7 +57,7 @@ def test_tables_beyond_memory_resume_bit_by_bit_too(small, tmp_path, killed):
 
     def work():
         session = small.train(saved, log, batch=4096, memory="7MB")
-        assert session.store.statistics()["rows"]["evicted"] > 0
+        assert session.store.statistics()["tables"]["rows"]["evicted"] > 0
 
     assert small.in_child(work, "checkpoint: a part half written@300") == killed
     assert small.in_child(work) == 0

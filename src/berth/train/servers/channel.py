@@ -101,7 +101,7 @@ class Channel:
         request: int,
         room: Room | None = None,
         *,
-        flags: Flag = Flag.NONE,
+        flags: int = Flag.NONE,
         step: int = 0,
         more: bool = False,
     ) -> None:

@@ -18,7 +18,7 @@ from berth.train.servers.address import Address
 from berth.train.servers.codec import Codec, checked
 from berth.train.servers.link import Manners
 from berth.train.servers.links import Links
-from berth.train.servers.messages import state_arrays, state_of
+from berth.train.servers.messages import PART_BYTES, cut, state_arrays, state_of
 from berth.train.servers.pulls import Joined, Pulls
 from berth.train.servers.pushes import Pushes, shows_and_clicks
 from berth.train.servers.route import route
@@ -136,12 +136,14 @@ class RemoteStore:
 
     def load(self, table: str, state: State) -> None:
         """Sends each server its rows."""
-        joined, numbers = self._joined(table), []
-        for shard, part in enumerate(split(state, len(self.links))):
-            head = np.array([joined.numbers[shard]], np.int32)
-            numbers.append(self.links.ask(shard, Kind.LOAD, [head, *state_arrays(part)]))
-        for _ in self.links.answers(numbers):
-            pass
+        joined = self._joined(table)
+        for piece in cut(state, PART_BYTES):
+            numbers = []
+            for shard, part in enumerate(split(piece, len(self.links))):
+                head = np.array([joined.numbers[shard]], np.int32)
+                numbers.append(self.links.ask(shard, Kind.LOAD, [head, *state_arrays(part)]))
+            for _ in self.links.answers(numbers):
+                pass
         self._pulls.epoch += 1
 
     def statistics(self) -> Mapping[str, Any]:
@@ -187,7 +189,7 @@ class RemoteStore:
             raise UnknownNameError("table", table, self._tables)
         return self._tables[table]
 
-    def _parts(self, joined: Joined, flags: Flag) -> Iterator[State]:
+    def _parts(self, joined: Joined, flags: int) -> Iterator[State]:
         """First what tells that all begins anew, then rows server by server, last those who wait for a row."""
         heads: list[State] = []
         lasts: list[State] = []

@@ -7,62 +7,21 @@ test can play any interleaving by hand.
 
 from __future__ import annotations
 
-import time
 import traceback
-from collections import deque
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
-from berth.errors import BerthError, InputError, ServerError, WaitError, WireError
-from berth.train.faults import moment
+from berth.errors import BerthError, ServerError, WaitError, WireError
 from berth.train.servers.channel import Room
-from berth.train.servers.codec import CODECS, decode, dtype_of, encode
-from berth.train.servers.messages import (
-    SILENT,
-    Port,
-    error_facts,
-    exactly,
-    filled,
-    head_of,
-    next_of,
-    state_arrays,
-    state_of,
-)
+from berth.train.servers.deeds import Deeds, Request, Worker
+from berth.train.servers.messages import SILENT, Port, error_facts, filled
 from berth.train.servers.order import Order
 from berth.train.servers.shard import Shard
-from berth.train.servers.specs import counts_pulls, from_json, sees_shows
-from berth.train.servers.wire import Array, Flag, Frame, Kind, Layout, pack_json, read_json
-from berth.train.tables import State
+from berth.train.servers.wire import Flag, Frame, Kind, pack_json
 
-MOST_DEFERRED_BYTES = 1 << 30  # pushes of one worker that wait for the end of a step
 MOST_QUEUED = 256  # requests of one worker
-
-_EXCLUSIVE = (Kind.PART, Kind.LET_GO, Kind.HOLD)
-
-
-@dataclass(slots=True)
-class Request:
-    """A frame that waits to be done."""
-
-    frame: Frame
-    port: Port
-    since_s: float
-    at_day_end: bool = False
-
-
-@dataclass(slots=True)
-class Worker:
-    """What a server knows of a rank, whatever becomes of its connection."""
-
-    rank: int
-    queue: deque[Request] = field(default_factory=deque)
-    accepted: int = 0  # the last request that was taken; numbers begin at 1
-    step: int = 0  # as the worker counts them
-    steps: deque[list[tuple[Any, ...]]] = field(default_factory=lambda: deque([[]]))  # deferred, by step
-    deferred_bytes: int = 0
 
 
 class Desk:
@@ -70,13 +29,9 @@ class Desk:
 
     def __init__(self, shard: Shard, order: Order, more_facts: Callable[[], dict[str, Any]] = dict) -> None:
         self.shard = shard
-        self.more_facts = more_facts  # for the statistics
         self.order = order
         self.workers = [Worker(rank) for rank in range(order.workers)]
-        self._began_cpu_s = time.process_time()  # what loading took is not counted
-        self._held_by: int | None = None
-        self._parts: Iterator[State] | None = None
-        self._days = 0
+        self._deeds = Deeds(shard, order, self.workers, more_facts)
 
     def submit(self, rank: int, frame: Frame, port: Port, now_s: float) -> None:
         """Take a request; one that was taken before is not done a second time."""
@@ -123,8 +78,8 @@ class Desk:
         for request in list(worker.queue):
             if request.port is port:
                 request.port = _NOWHERE
-        if self._held_by == rank:
-            self._let_go()
+        if self._deeds.held_by == rank:
+            self._deeds.let_go()
 
     def _missing(self, worker: Worker) -> list[int]:
         request = worker.queue[0]
@@ -135,8 +90,8 @@ class Desk:
 
     def _missing_for(self, worker: Worker, request: Request) -> list[int]:
         """The ranks a request waits for: none if it may be done."""
-        if self._held_by is not None and self._held_by != worker.rank:
-            return [self._held_by]
+        if self._deeds.held_by not in (None, worker.rank):
+            return [self._deeds.held_by]
         kind = request.frame.kind
         if kind in (Kind.PULL, Kind.HOLD):
             return self.order.missing_for_pull(worker.rank)
@@ -163,9 +118,7 @@ class Desk:
     def _do(self, worker: Worker, request: Request) -> None:
         """Do a request and answer it; what is wrong with it is told to the worker."""
         try:
-            if self._held_by == worker.rank and request.frame.kind not in _EXCLUSIVE:
-                raise InputError("a worker that is saving the tables does nothing else meanwhile")
-            room, flags = self._DEEDS[request.frame.kind](self, worker, request)
+            room, flags = self._deeds.do(worker, request)
             if request.frame.kind not in SILENT or request.frame.flags & Flag.CONFIRM:
                 request.port.send(Kind.DONE, request.frame.request, room, flags=flags)
         except BerthError as error:
@@ -175,191 +128,6 @@ class Desk:
             _answer_error(request, ServerError(f"the server stumbled: {type(error).__name__}: {error}"))
         request.port.release(request.frame)
 
-    def _open(self, worker: Worker, request: Request) -> tuple[Room | None, Flag]:
-        facts = read_json(exactly(request.frame.arrays(), 1)[0])
-        if not isinstance(facts, list):
-            raise WireError("tables are described in a list")
-        numbers = self.shard.open([from_json(spec) for spec in facts])
-        return filled(request.port, [np.array(numbers, np.int32)]), Flag.NONE
-
-    def _pull(self, worker: Worker, request: Request) -> tuple[Room | None, Flag]:
-        arrays = iter(request.frame.arrays())
-        sections = []
-        for number, code in head_of(arrays):
-            spec = self._spec(number)
-            keys = next_of(arrays, np.int64)
-            times = next_of(arrays, np.int32) if counts_pulls(spec) else None
-            if times is not None and len(times) != len(keys):
-                raise WireError("each key was asked for some number of times")
-            sections.append((number, CODECS[code], keys, times, spec.dim))
-        layout = Layout([(dtype_of(codec), (len(keys), dim)) for _, codec, keys, _, dim in sections])
-        room = request.port.reserve(layout.length)
-        for view, (number, codec, keys, times, dim) in zip(layout.views(room.payload), sections, strict=True):
-            rows = view if codec == "fp32" else np.empty((len(keys), dim), np.float32)
-            if times is None:
-                self.shard.pull(number, keys, rows)
-            else:
-                self._pull_counted(worker, request, number, keys, times, rows)
-            if codec != "fp32":
-                encode(codec, rows, view)
-        return room, Flag.NONE
-
-    def _pull_counted(
-        self, worker: Worker, request: Request, number: int, keys: Array, times: Array, rows: Array
-    ) -> None:
-        """Where keys are admitted by count, those of a step are counted in the order of ranks."""
-        if request.frame.flags & Flag.AGAIN:
-            times = np.zeros_like(times)  # they were counted the first time
-        if self.order.defers:
-            self._defer(worker, ("ask", number, keys.copy(), times.copy()), keys.nbytes)
-        else:
-            self.shard.ask(number, keys, times)
-        self.shard.pull(number, keys, rows, create=False)
-
-    def _push(self, worker: Worker, request: Request) -> tuple[Room | None, Flag]:
-        for number, keys, values, seen in self._pushed(request):
-            if not self.order.defers:
-                self.shard.push(number, keys, values, seen)
-                continue
-            kept = None if seen is None else seen.copy()
-            self._defer(
-                worker, ("push", number, keys.copy(), values.copy(), kept), keys.nbytes + values.nbytes
-            )
-        if request.frame.flags & Flag.END_STEP:
-            self._end_step(worker)
-        return None, Flag.NONE
-
-    def _merge(self, worker: Worker, request: Request) -> tuple[Room | None, Flag]:
-        for number, keys, values, _ in self._pushed(request):
-            self.shard.merge(number, keys, values, 1.0 / self.order.workers)
-        return None, Flag.NONE
-
-    def _pushed(self, request: Request) -> list[tuple[int, Array, Array, Array | None]]:
-        """The sections of a push, all of them checked before the first is done."""
-        if not len(request.frame.payload):
-            return []
-        arrays, sections = iter(request.frame.arrays()), []
-        for number, code in head_of(arrays):
-            spec = self._spec(number)
-            keys, values = next_of(arrays, np.int64), next(arrays, None)
-            if (
-                values is None
-                or values.dtype != dtype_of(CODECS[code])
-                or values.shape != (len(keys), spec.dim)
-            ):
-                raise WireError(f"{len(keys)} keys of table {spec.name!r} come with other values")
-            seen = None
-            if request.frame.kind == Kind.PUSH and sees_shows(spec):
-                seen = next_of(arrays, np.float32)
-                if seen.shape != (len(keys), 2):
-                    raise WireError("shows and clicks are two numbers for each key")
-            sections.append((number, keys, decode(CODECS[code], values), seen))
-        return sections
-
-    def _defer(self, worker: Worker, deed: tuple[Any, ...], size: int) -> None:
-        worker.deferred_bytes += size
-        if worker.deferred_bytes > MOST_DEFERRED_BYTES:
-            raise InputError(
-                f"rank {worker.rank} has pushed {worker.deferred_bytes} bytes in steps that others have not ended",
-                hint="call end_step after every step, or use fewer examples in a batch",
-            )
-        worker.steps[-1].append(deed)
-
-    def _end_step(self, worker: Worker) -> None:
-        moment("server: step ended")
-        worker.steps.append([])
-        if self.order.end_step(worker.rank) and self.order.defers:
-            self._apply([deed for other in self.workers for deed in other.steps.popleft()])
-            for other in self.workers:
-                other.deferred_bytes = sum(
-                    part.nbytes
-                    for step in other.steps
-                    for deed in step
-                    for part in deed[2:]
-                    if part is not None
-                )
-        elif not self.order.defers:
-            worker.steps.popleft()
-
-    def _apply(self, deeds: list[tuple[Any, ...]]) -> None:
-        """A step of all ranks: a row learns once, from the sum of their gradients in the order of ranks."""
-        pushed: dict[int, list[tuple[Any, ...]]] = {}
-        for name, number, *arguments in deeds:
-            if name == "ask":
-                self.shard.ask(number, *arguments)
-            else:
-                pushed.setdefault(number, []).append(tuple(arguments))
-        for number, parts in pushed.items():
-            self.shard.push(number, *(_joined(column) for column in zip(*parts, strict=True)))
-
-    def _warm(self, worker: Worker, request: Request) -> tuple[Room | None, Flag]:
-        arrays = iter(request.frame.arrays())
-        for number, _ in head_of(arrays):
-            self.shard.warm(number, next_of(arrays, np.int64))
-        return None, Flag.NONE
-
-    def _end_day(self, worker: Worker, request: Request) -> tuple[Room | None, Flag]:
-        if self.order.days[worker.rank] > self._days:
-            self._days += 1
-            self.shard.end_day()
-        return None, Flag.NONE
-
-    def _hold(self, worker: Worker, request: Request) -> tuple[Room | None, Flag]:
-        self._held_by = worker.rank
-        return None, Flag.NONE
-
-    def _part(self, worker: Worker, request: Request) -> tuple[Room | None, Flag]:
-        """The next part of a table; a request that names one begins it."""
-        if self._held_by != worker.rank:
-            raise InputError("tables are held before they are saved")
-        if len(request.frame.payload):
-            number = int(next_of(iter(request.frame.arrays()), np.int32)[0])
-            changed_only = bool(request.frame.flags & Flag.CHANGED_ONLY)
-            self._parts = self.shard.parts(number, changed_only=changed_only)
-        part = next(self._parts, None) if self._parts else None
-        return (None, Flag.LAST) if part is None else (filled(request.port, state_arrays(part)), Flag.NONE)
-
-    def _let_go(
-        self, worker: Worker | None = None, request: Request | None = None
-    ) -> tuple[Room | None, Flag]:
-        self._held_by, self._parts = None, None
-        return None, Flag.NONE
-
-    def _load(self, worker: Worker, request: Request) -> tuple[Room | None, Flag]:
-        head, *arrays = request.frame.arrays()
-        self.shard.load(int(head[0]), state_of(exactly(arrays, 6)))
-        return None, Flag.NONE
-
-    def _statistics(self, worker: Worker, request: Request) -> tuple[Room | None, Flag]:
-        shard = self.shard
-        facts = {
-            "tables": shard.statistics(),
-            "keys_pulled": shard.keys_pulled,
-            "keys_pushed": shard.keys_pushed,
-            "steps": self.order.ended,
-            "cpu_s": time.process_time() - self._began_cpu_s,
-            **self.more_facts(),
-        }
-        return filled(request.port, [pack_json(facts)]), Flag.NONE
-
-    def _spec(self, number: int) -> Any:
-        self.shard.table(number)
-        return self.shard.specs[number]
-
-    _DEEDS: ClassVar[dict[Kind, Callable[..., tuple[Room | None, Flag]]]] = {
-        Kind.OPEN: _open,
-        Kind.PULL: _pull,
-        Kind.PUSH: _push,
-        Kind.MERGE: _merge,
-        Kind.WARM: _warm,
-        Kind.END_DAY: _end_day,
-        Kind.HOLD: _hold,
-        Kind.PART: _part,
-        Kind.LET_GO: _let_go,
-        Kind.LOAD: _load,
-        Kind.STATISTICS: _statistics,
-    }
-
 
 class _Nowhere:
     """The port of a worker whose connection is gone."""
@@ -368,7 +136,7 @@ class _Nowhere:
         return Room(np.empty(length, np.uint8))
 
     def send(
-        self, kind: Kind, request: int, room: Room | None = None, *, flags: Flag = Flag.NONE, step: int = 0
+        self, kind: Kind, request: int, room: Room | None = None, *, flags: int = Flag.NONE, step: int = 0
     ) -> None:
         pass
 
@@ -382,10 +150,3 @@ _NOWHERE = _Nowhere()
 def _answer_error(request: Request, error: BerthError) -> None:
     room = filled(request.port, [pack_json(error_facts(error))])
     request.port.send(Kind.ERROR, request.frame.request, room)
-
-
-def _joined(parts: tuple[Any, ...]) -> Any:
-    """Arrays one behind the other; None where there are none."""
-    if parts[0] is None:
-        return None
-    return parts[0] if len(parts) == 1 else np.concatenate(parts)

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from berth.errors import BerthError, RefusedError, ServerError, WireError
-from berth.train.servers.address import Address
+from berth.train.servers.address import Address, tune
 from berth.train.servers.channel import Channel, Room
 from berth.train.servers.greet import Greeting, greet
 from berth.train.servers.messages import SILENT, error_of
@@ -44,7 +44,7 @@ class Sent:
     """A request without an answer."""
 
     kind: Kind
-    flags: Flag
+    flags: int
     step: int
     room: Room | None
 
@@ -89,7 +89,7 @@ class Link:
         layout: Layout | None = None,
         fill: Callable[[list[Array]], None] | None = None,
         *,
-        flags: Flag = Flag.NONE,
+        flags: int = Flag.NONE,
         step: int = 0,
     ) -> int:
         """Send a request whose arrays `fill` writes in place; its number."""
@@ -99,7 +99,7 @@ class Link:
             room = self.channel.reserve(layout.length)
             fill(layout.views(room.payload))
         self._last += 1
-        if kind in SILENT and 2 * self.pushes_in_flight >= self._manners.in_flight:
+        if kind in SILENT and 2 * (self.pushes_in_flight + 1) >= self._manners.in_flight:
             flags |= Flag.CONFIRM
         held, self._held = self._held, None
         self.unanswered[self._last] = Sent(kind, flags, step, room)
@@ -272,7 +272,7 @@ class Link:
             local.close()
         limit_s = max(deadline_s - time.monotonic(), 0.001)
         peer = socket.create_connection((self.address.host, self.address.port), timeout=limit_s)
-        peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        tune(peer)
         peer.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SOCKET_BYTES)
         tls = self._manners.tls
         return (tls.wrap_socket(peer) if tls else peer), False

@@ -7,13 +7,13 @@ import select
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-from berth.errors import ServerError
+from berth.errors import InputError, ServerError
 from berth.train.servers.address import Address
 from berth.train.servers.flusher import Flusher
 from berth.train.servers.greet import Greeting
 from berth.train.servers.link import Link, Manners
 from berth.train.servers.secret import Secret
-from berth.train.servers.wire import Array, Flag, Frame, Kind, Layout
+from berth.train.servers.wire import MOST_BYTES, Array, Flag, Frame, Kind, Layout
 
 
 class Links:
@@ -34,9 +34,13 @@ class Links:
         self._flusher = Flusher()
         self._all: list[Link] = []
         session = secrets.randbits(64)
-        for index, address in enumerate(addresses):
-            greeting = Greeting(rank, workers, index, len(addresses), generation, session, manners.shared)
-            self._all.append(Link(address, greeting, secret, manners))
+        try:
+            for index, address in enumerate(addresses):
+                greeting = Greeting(rank, workers, index, len(addresses), generation, session, manners.shared)
+                self._all.append(Link(address, greeting, secret, manners))
+        except BaseException:
+            self.close()
+            raise
         self.mode = str(self._all[0].facts["mode"])
         self.tiered = bool(self._all[0].facts["tiered"])
         told = max(float(str(link.facts["patience_s"])) for link in self._all)
@@ -52,7 +56,7 @@ class Links:
         return iter(self._all)
 
     def ask(
-        self, shard: int, kind: Kind, arrays: Sequence[Array] | None = None, *, flags: Flag = Flag.NONE
+        self, shard: int, kind: Kind, arrays: Sequence[Array] | None = None, *, flags: int = Flag.NONE
     ) -> int:
         """A request to one server, with copies of arrays; its number."""
         if arrays is None:
@@ -72,10 +76,11 @@ class Links:
         layout: Layout,
         fill: Callable[[list[Array]], None],
         *,
-        flags: Flag = Flag.NONE,
+        flags: int = Flag.NONE,
     ) -> int:
         """A request whose arrays are written where they travel from."""
         link = self._all[shard]
+        must_fit(layout.length)
         number = link.ask(kind, layout, fill, flags=flags, step=self.step)
         self._flusher.watch(link.channel)
         return number
@@ -142,6 +147,15 @@ def _ready(links: list[Link], timeout_s: float) -> list[Link]:
         poll.register(link, select.POLLIN | (select.POLLOUT if link.channel.has_outgoing else 0))
     files = {file for file, _ in poll.poll(timeout_s * 1000)}
     return [link for link in links if link.fileno() in files]
+
+
+def must_fit(length: int) -> None:
+    """A message that the other side would refuse is not sent."""
+    if length > MOST_BYTES:
+        raise InputError(
+            f"a message of {length} bytes is more than the {MOST_BYTES} that travel at once",
+            hint="use smaller batches, or more servers",
+        )
 
 
 def _any_answered(pairs: list[tuple[Link, int]]) -> Callable[[], bool]:

@@ -9,6 +9,7 @@ import numpy as np
 
 from berth.errors import BerthError, InputError, RefusedError, ServerError, WaitError, WireError
 from berth.train.servers.channel import Room
+from berth.train.servers.codec import CODECS
 from berth.train.servers.wire import Array, Flag, Frame, Kind, Layout
 from berth.train.tables import State
 
@@ -21,7 +22,7 @@ class Port(Protocol):
         ...
 
     def send(
-        self, kind: Kind, request: int, room: Room | None = None, *, flags: Flag = Flag.NONE, step: int = 0
+        self, kind: Kind, request: int, room: Room | None = None, *, flags: int = Flag.NONE, step: int = 0
     ) -> None:
         """An answer; lost if the worker is gone."""
         ...
@@ -31,6 +32,7 @@ class Port(Protocol):
         ...
 
 
+PART_BYTES = 32 << 20  # of rows of a table that are saved or loaded at once
 SILENT = (Kind.PUSH, Kind.MERGE, Kind.WARM)  # answered only if something is wrong, or on request
 _STATE_KINDS = "".join(np.dtype(kind).char for kind in ("i8", "i8", "f4", "i8", "i8", "i4"))
 
@@ -49,6 +51,24 @@ def state_of(arrays: list[Array]) -> State:
     if records.ndim != 2 or len(records) != len(keys) or len(waiting) != len(waiting_keys):
         raise WireError("the columns of a table's part differ in length")
     return State(bool(day[0]), int(day[1]), keys, records, removed, waiting_keys, waiting)
+
+
+def cut(state: State, most_bytes: int) -> Iterator[State]:
+    """Parts whose rows take at most so many bytes, to be loaded in this order; those who wait come last."""
+    width = state.records.shape[1] if state.records.ndim == 2 else 1
+    rows = max(most_bytes // (4 * width + 8), 1)
+    starts = range(0, max(len(state.keys), 1), rows)
+    for start in starts:
+        piece, is_last = slice(start, start + rows), start == starts[-1]
+        yield State(
+            state.whole and not start,
+            state.day,
+            state.keys[piece],
+            state.records[piece],
+            state.removed if not start else state.removed[:0],
+            state.waiting_keys if is_last else state.waiting_keys[:0],
+            state.waiting if is_last else state.waiting[:0],
+        )
 
 
 def error_facts(error: BerthError) -> dict[str, str]:
@@ -77,13 +97,13 @@ def filled(port: Port, arrays: list[Array]) -> Room:
 def head_of(arrays: Iterator[Array]) -> list[list[int]]:
     """(table, codec) of each section."""
     head = next_of(arrays, np.int32)
-    if (
-        head.ndim != 2
-        or head.shape[1] != 2
-        or (len(head) and not 0 <= head[:, 1].min() <= head[:, 1].max() < 3)
-    ):
+    if head.ndim != 2 or head.shape[1] != 2:
         raise WireError("the sections of a request are not told as table and codec")
-    return head.tolist()
+    sections: list[list[int]] = head.tolist()
+    for _, code in sections:
+        if not 0 <= code < len(CODECS):
+            raise WireError(f"rows travel in no codec {code}")
+    return sections
 
 
 def next_of(arrays: Iterator[Array], dtype: type[np.generic]) -> Array:

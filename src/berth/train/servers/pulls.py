@@ -9,7 +9,7 @@ import numpy as np
 
 from berth.errors import ServerError
 from berth.train.servers.codec import CODECS, Codec, decode
-from berth.train.servers.links import Links
+from berth.train.servers.links import Links, must_fit
 from berth.train.servers.route import Route, route
 from berth.train.servers.specs import counts_pulls
 from berth.train.servers.wire import Array, Frame, Kind
@@ -77,6 +77,7 @@ class Pulls:
         if self._links.tiered and self._is_sync:
             for shard in range(len(self._links)):
                 head = np.array([[joined.numbers[shard], 0]], np.int32)
+                self._links.keep_bound(shard)
                 self._links.ask(shard, Kind.WARM, [head, way.keys_of(shard)])
 
     def fetch_ahead(self) -> None:
@@ -124,6 +125,7 @@ class Pulls:
         for shard in range(len(self._links)):
             head = np.array([[joined.numbers[shard], self._code] for joined, _ in sections], np.int32)
             arrays: list[Array] = [head]
+            must_fit(sum(4 * joined.spec.dim * len(way.keys_of(shard)) + 64 for joined, way in sections))
             for joined, way in sections:
                 arrays.append(way.keys_of(shard))
                 if counts_pulls(joined.spec):

@@ -84,7 +84,7 @@ class Pushes:
         self._links.keep_bound(shard)
         self._links.ask_in_place(shard, kind, layout, fill)
 
-    def _send_kept(self, shard: int, flags: Flag = Flag.NONE) -> None:
+    def _send_kept(self, shard: int, flags: int = Flag.NONE) -> None:
         kept, self._small[shard] = self._small[shard], []
         if not kept and not flags:
             return

@@ -49,46 +49,48 @@ def _by_shard(
 
 @entry
 def _spread(rows: Floats, width: int, which: Numbers, out: Floats) -> None:
+    wide = np.uint64(width)  # unsigned: inner loops need no look at signs, and run in vectors
     for number in range(len(which)):
-        source, target = np.int64(which[number]) * width, number * width
-        for column in range(width):
+        source, target = np.uint64(which[number]) * wide, np.uint64(number) * wide
+        for column in range(wide):
             out[target + column] = rows[source + column]
 
 
 @entry
 def _spread_to(rows: Floats, width: int, where: Numbers, which: Numbers, out: Floats) -> None:
+    wide = np.uint64(width)
     for number in range(len(which)):
-        source, target = np.int64(which[number]) * width, np.int64(where[number]) * width
-        for column in range(width):
+        source, target = np.uint64(which[number]) * wide, np.uint64(where[number]) * wide
+        for column in range(wide):
             out[target + column] = rows[source + column]
 
 
 @entry
 def _add(values: Floats, width: int, which: Numbers, out: Floats) -> None:
     """A key's first occurrence is known by its number: the distinct stand in the order they are seen."""
-    seen = 0
+    seen, wide = 0, np.uint64(width)
     for number in range(len(which)):
-        target, source = np.int64(which[number]) * width, number * width
+        target, source = np.uint64(which[number]) * wide, np.uint64(number) * wide
         if which[number] == seen:
             seen += 1
-            for column in range(width):
+            for column in range(wide):
                 out[target + column] = np.float32(0) + values[source + column]
         else:
-            for column in range(width):
+            for column in range(wide):
                 out[target + column] += values[source + column]
 
 
 @entry
 def _add_from(values: Floats, width: int, where: Numbers, which: Numbers, out: Floats) -> None:
-    seen = 0
+    seen, wide = 0, np.uint64(width)
     for number in range(len(which)):
-        target, source = np.int64(which[number]) * width, np.int64(where[number]) * width
+        target, source = np.uint64(which[number]) * wide, np.uint64(where[number]) * wide
         if which[number] == seen:
             seen += 1
-            for column in range(width):
+            for column in range(wide):
                 out[target + column] = np.float32(0) + values[source + column]
         else:
-            for column in range(width):
+            for column in range(wide):
                 out[target + column] += values[source + column]
 
 

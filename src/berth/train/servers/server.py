@@ -16,14 +16,14 @@ import ssl
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from berth.errors import BerthError, InputError, RefusedError, WireError
-from berth.train.servers.address import Address, listen_local, listen_tcp, peer_user
+from berth.train.servers.address import Address, listen_local, listen_tcp, peer_user, tune
 from berth.train.servers.channel import Channel, Room
 from berth.train.servers.desk import Desk
 from berth.train.servers.greet import Door, Greeting
@@ -51,7 +51,7 @@ class Settings:
     folder: str | Path | None = None
     host: str = "127.0.0.1"
     port: int = 0
-    patience_s: float = 60.0  # how long a worker may be waited for
+    patience_s: float = 300.0  # how long a worker may be waited for: longer than a table takes to be saved
     ring_bytes: int = RING_BYTES
 
 
@@ -66,14 +66,15 @@ class Caller:
     shaking: bool  # hands, as TLS does
     rank: int | None = None
     gone: bool = False
-    heard_s: float = field(default=0.0)
+    heard_s: float = 0.0
+    events: int = selectors.EVENT_READ  # that we are told of
 
     def reserve(self, length: int) -> Room:
         """Memory for an answer."""
         return self.channel.reserve(length)
 
     def send(
-        self, kind: Kind, request: int, room: Room | None = None, *, flags: Flag = Flag.NONE, step: int = 0
+        self, kind: Kind, request: int, room: Room | None = None, *, flags: int = Flag.NONE, step: int = 0
     ) -> None:
         """An answer; a worker that is gone asks again when it is back."""
         if self.gone:
@@ -154,7 +155,9 @@ class Server:
                 self._woken.recv(4096)
         now = time.monotonic()
         self.desk.run(now)
-        self.desk.give_up(now - self.settings.patience_s, self._known(now))
+        waits = self.desk.waits_since_s()
+        if waits is not None and waits <= now - self.settings.patience_s:
+            self.desk.give_up(now - self.settings.patience_s, self._known(now))
         self._tidy(now)
 
     def close(self) -> None:
@@ -185,7 +188,7 @@ class Server:
             peer.close()
             return
         if not local:
-            peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            tune(peer)
         tls = self._tls if not local else None
         if tls:
             peer = tls.wrap_socket(peer, server_side=True, do_handshake_on_connect=False)
@@ -310,7 +313,8 @@ class Server:
                 self._hang_up(caller)
                 continue
             events = selectors.EVENT_READ | (selectors.EVENT_WRITE if caller.channel.has_outgoing else 0)
-            if self._select.get_key(caller.channel).events != events:
+            if caller.events != events:
+                caller.events = events
                 self._select.modify(caller.channel, events, caller)
 
     def _hang_up(self, caller: Caller) -> None:

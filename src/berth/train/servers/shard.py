@@ -11,14 +11,13 @@ import numpy as np
 
 from berth.compile import entry
 from berth.errors import InputError
+from berth.train.servers.messages import PART_BYTES, cut
 from berth.train.servers.specs import must_agree, sees_shows
 from berth.train.sparse import Floats, TableSpec
 from berth.train.tables import State, Table
 from berth.train.tables.hashing import Keys
 from berth.train.tables.index import Places
 from berth.train.tables.rows import Rows
-
-PART_BYTES = 32 << 20  # of rows that are sent at once when a table is saved
 
 
 @entry
@@ -104,10 +103,8 @@ class Shard:
 
     def parts(self, number: int, *, changed_only: bool) -> Iterator[State]:
         """A table in parts that fit a frame each; meanwhile it must be left alone."""
-        table = self.table(number)
-        rows = max(PART_BYTES // (4 * table.width + 8), 1)
-        for part in table.save_parts(changed_only=changed_only):
-            yield from _cut(part, rows)
+        for part in self.table(number).save_parts(changed_only=changed_only):
+            yield from cut(part, PART_BYTES)
 
     def load(self, number: int, state: State) -> None:
         """Rows of a saved table."""
@@ -153,21 +150,3 @@ class Shard:
 
 def _mark(rows: Rows, places: Places) -> None:
     rows.changed[places[places >= 0]] = 1
-
-
-def _cut(part: State, rows: int) -> Iterator[State]:
-    """Parts of at most so many rows; a part without rows stays whole."""
-    if len(part.keys) <= rows:
-        yield part
-        return
-    for start in range(0, len(part.keys), rows):
-        piece = slice(start, start + rows)
-        yield State(
-            part.whole and not start,
-            part.day,
-            part.keys[piece],
-            part.records[piece],
-            part.removed,
-            part.waiting_keys,
-            part.waiting,
-        )

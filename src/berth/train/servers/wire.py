@@ -7,11 +7,12 @@ against a bound, before memory is taken for it; whatever does not fit ends the c
 from __future__ import annotations
 
 import json
+import math
 import struct
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import IntEnum, IntFlag
+from enum import IntEnum
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,8 @@ _ENTRY = struct.Struct("<B3xIQ")  # kind, columns (0: one dimension), rows
 _KINDS: tuple[np.dtype[Any], ...] = tuple(
     np.dtype(name) for name in ("<u1", "<i4", "<i8", "<f4", "<u2", "<u4")
 )
+_NUMBERS: dict[Any, int] = {kind: number for number, kind in enumerate(_KINDS)}
+_NUMBERS |= {kind.type: number for number, kind in enumerate(_KINDS)}
 
 
 class Kind(IntEnum):
@@ -60,8 +63,8 @@ class Kind(IntEnum):
     BYE = 18
 
 
-class Flag(IntFlag):
-    """What is special about a frame."""
+class Flag:
+    """What is special about a frame: bits of a plain number, as they are looked at for every frame."""
 
     NONE = 0
     IN_RING = 1  # the payload stands in shared memory at `place`
@@ -73,12 +76,15 @@ class Flag(IntFlag):
     CONFIRM = 64  # a push that wants an answer of its own: any later answer confirms it, too
 
 
+_KIND_OF = {int(kind): kind for kind in Kind}
+
+
 @dataclass(slots=True)
 class Header:
     """The first 48 bytes of a frame."""
 
     kind: Kind
-    flags: Flag
+    flags: int
     step: int
     checksum: int
     request: int
@@ -107,7 +113,7 @@ class Frame:
     """A frame that has arrived."""
 
     kind: Kind
-    flags: Flag
+    flags: int
     step: int
     request: int
     payload: Bytes
@@ -125,11 +131,11 @@ def read_header(raw: bytes | bytearray | memoryview, most_bytes: int) -> Header:
         raise WireError("this is not a frame of berth's")
     if version != VERSION:
         raise WireError(f"the other side speaks version {version}, this one {VERSION}")
-    if kind not in Kind._value2member_map_:
+    if kind not in _KIND_OF:
         raise WireError(f"no frame is of kind {kind}")
     if length > most_bytes:
         raise WireError(f"a payload of {length} bytes is more than the {most_bytes} allowed here")
-    return Header(Kind(kind), Flag(flags & 127), step, checksum, request, length, place, released)
+    return Header(_KIND_OF[kind], flags, step, checksum, request, length, place, released)
 
 
 def checksum_of(payload: Bytes) -> int:
@@ -141,24 +147,24 @@ class Layout:
     """Where arrays of given kinds and shapes stand in a payload."""
 
     def __init__(self, shapes: Sequence[tuple[Any, tuple[int, ...]]]) -> None:
-        self.shapes = shapes
-        self.starts: list[int] = []
+        self._arrays: list[tuple[int, tuple[int, ...], int, int]] = []  # kind, shape, items, start
         at = _aligned(_COUNT.size + len(shapes) * _ENTRY.size)
         for dtype, shape in shapes:
-            self.starts.append(at)
-            at = _aligned(at + np.dtype(dtype).itemsize * int(np.prod(shape)))
+            kind, items = _NUMBERS[dtype], math.prod(shape)
+            self._arrays.append((kind, shape, items, at))
+            at = _aligned(at + _KINDS[kind].itemsize * items)
         self.length = at
 
     def views(self, payload: Bytes) -> list[Array]:
         """Write the table of contents; the arrays themselves are for the caller to fill."""
         data = payload.data
-        _COUNT.pack_into(data, 0, len(self.shapes))
-        views = []
-        for number, ((dtype, shape), start) in enumerate(zip(self.shapes, self.starts, strict=True)):
-            kind = _KINDS.index(np.dtype(dtype))
-            columns = shape[1] if len(shape) > 1 else 0
-            _ENTRY.pack_into(data, _COUNT.size + number * _ENTRY.size, kind, columns, shape[0])
-            views.append(np.frombuffer(data, dtype, int(np.prod(shape)), start).reshape(shape))
+        _COUNT.pack_into(data, 0, len(self._arrays))
+        views: list[Array] = []
+        entry = _COUNT.size
+        for kind, shape, items, start in self._arrays:
+            _ENTRY.pack_into(data, entry, kind, shape[1] if len(shape) > 1 else 0, shape[0])
+            views.append(np.frombuffer(data, _KINDS[kind], items, start).reshape(shape))
+            entry += _ENTRY.size
         return views
 
 

@@ -50,11 +50,14 @@ class StageLearner(Learner):
             workers=team.layout.lanes,
             exchange=team.exchange,
         )
+        if micro > 1 and any(layer.counts_clicks for layer in self.embeddings):
+            raise InputError("rows with a life cycle count clicks by the batch", hint="use --micro 1")
         self.is_first, self.is_last = team.stage == 0, team.stage == team.layout.stages - 1
         self._before, self._after = team.seat.rank - 1, team.seat.rank + 1
         self._kept: deque[tuple[Any, list[Tensor]]] = deque()  # inputs, and what a backward starts from
         self._outputs: list[Tensor] = []
         self._labels: list[Tensor] = []
+        self._clicked: list[Tensor] = []  # labels, for rows that count clicks
         self._loss_sum = 0.0
         self.busy_s = 0.0
 
@@ -89,7 +92,7 @@ class StageLearner(Learner):
             else:
                 self._backward()
         self.team.post.flush()
-        self._update(number, None)
+        self._update(number, self._clicked.pop() if self._clicked else None, None)
 
     def _parts(self, batch: Batch) -> Iterator[tuple[Any, Any, float]]:
         """(inputs, labels, weight) of the micro-batches."""
@@ -107,6 +110,8 @@ class StageLearner(Learner):
             state, labels, weight = parcel["state"], parcel["labels"], parcel["weight"]
         else:
             state, labels, weight = part
+        if any(layer.counts_clicks for layer in self.embeddings):
+            self._clicked.append(labels)
         begun = time.thread_time()
         after = self.model(state)
         roots = [tensor for tensor in tensors(after) if tensor.requires_grad]

@@ -236,6 +236,35 @@ def test_in_sync_mode_announced_tables_come_in_one_message_and_stale_rows_are_as
         store.close()
 
 
+@pytest.mark.parametrize("in_flight", [1, 2, 8])
+@pytest.mark.parametrize("shared", [True, False])
+def test_pushes_without_pulls_are_bounded_and_all_arrive(in_flight, shared):
+    table = Table(DIM, optimiser=adagrad())
+    with serving(2, SECRET) as running:
+        store = opened(running, manners=Manners(shared=shared, in_flight=in_flight, patience_s=5))
+        for step in range(12):
+            keys, gradients = batch(step, 6000)
+            keys = keys * np.uint64(6000) + np.arange(
+                6000, dtype=np.uint64
+            )  # distinct: too many to share a message
+            store.push("rows", keys, gradients)
+            table.push(keys, gradients)
+            assert max(link.pushes_in_flight for link in store.links) <= in_flight
+        assert (store.pull("rows", keys) == table.pull(keys)).all()
+        store.close()
+
+
+def test_more_batches_than_a_queue_holds_can_be_announced_under_a_budget(tmp_path):
+    specs = [TableSpec(f"table {number}", DIM, sgd(), Initialiser()) for number in range(6)]
+    with serving(1, SECRET, Settings(memory_bytes=30 << 20, folder=tmp_path)) as running:
+        store = opened(running, specs)
+        for seed in range(60):
+            for spec in specs:
+                store.prefetch(spec.name, batch(seed, 20)[0])
+        assert store.pull(specs[0].name, batch(0, 20)[0]).shape == (20, DIM)
+        store.close()
+
+
 def test_keys_announced_and_never_pulled_do_no_harm():
     with serving(1, SECRET) as running:
         store = opened(running)
@@ -325,6 +354,32 @@ def test_what_makes_no_sense_is_refused_before_it_travels():
             store.pull("rows", keys, np.empty((3, DIM), np.float32))
         with pytest.raises(RefusedError, match="another dim, admission"):
             store.open([TableSpec("rows", 9, adagrad(), Initialiser(), Admission("count", 2))])
+        store.close()
+
+
+def test_a_message_that_would_be_refused_is_not_sent():
+    with serving(1, SECRET) as running:
+        store = opened(running, [TableSpec("wide", 100_000, sgd(), Initialiser())])
+        with pytest.raises(InputError, match="smaller batches"):
+            store.pull("wide", np.arange(1000, dtype=np.uint64), np.empty((1000, 100_000), np.float32))
+        store.close()
+
+
+def test_a_large_state_is_loaded_in_pieces(monkeypatch):
+    monkeypatch.setattr("berth.train.servers.client.PART_BYTES", 1000)
+    spec = TableSpec("rows", DIM, adagrad(), Initialiser(), Admission("count", 4))
+    table = Table(DIM, optimiser=adagrad(), admission=spec.admission)
+    table.pull(batch(0)[0])
+    with serving(2, SECRET) as running:
+        store = opened(running, [spec])
+        store.pull("rows", batch(1)[0])
+        store.load("rows", table.save())
+        mine, theirs = table.save(), join([part for _, part in store.save()])
+        assert len(mine.keys)
+        assert len(mine.waiting)
+        assert (mine.keys == theirs.keys).all()
+        assert (mine.records == theirs.records).all()
+        assert sorted(mine.waiting_keys) == sorted(theirs.waiting_keys)
         store.close()
 
 
