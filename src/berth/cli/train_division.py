@@ -44,6 +44,7 @@ def seat_or_launch(wish: Wish, recipe: Recipe) -> tuple[Seat | None, Division | 
     """This process's seat; where nobody has given it one and several are needed, starts them and ends with them."""
     from berth.train.rendezvous import Seat, seat_of
 
+    _check_mode(wish)
     seat = seat_of()
     if seat is None and not wish.is_divided:
         return None, None
@@ -72,7 +73,6 @@ def division_of(wish: Wish, recipe: Recipe, seat: Seat | None) -> Division:
         lanes = seat.world // stages
     alone = lanes == 1 and stages == 1
     servers = wish.servers if wish.servers is not None else (0 if alone else 1)
-    _check_mode(wish)
     memory = size_bytes(wish.memory) if wish.memory is not None else None
     settings = Settings(
         servers=max(1, servers),

@@ -46,7 +46,7 @@ def print_training(
     if "servers" in result.statistics:
         out.print(_servers(result.statistics))
     for note in notes:
-        out.print(note, markup=False, style="dim")
+        out.print(note, markup=False, style="dim", soft_wrap=True)
 
 
 def _layers(seconds: Mapping[str, float], predicted: Mapping[str, float]) -> Any:

@@ -82,7 +82,11 @@ def test_a_training_goes_on_from_its_folder_and_comes_to_the_same(run, tmp_path)
         (["--data", "NEW/none.tsv"], "no such file or folder"),
         (["--memory", "1 furlong"], "is not a size"),
         (["--memory", "1kB", "--steps", "1"], "too small"),
-        (["--servers", "2"], "--servers is not available yet"),
+        (["--servers", "2", "--mode", "snyc"], "no mode is called 'snyc'"),
+        (["--staleness", "2"], "--staleness is of mode half-async"),
+        (["--plan", "nowhere.yaml", "--stages", "2"], "--plan and --stages both say where to cut"),
+        (["--stages", "99"], "1 to 8 stages, not 99"),
+        (["--stages", "2", "--servers", "0", "--workers", "2"], "need a server"),
     ],
 )
 def test_a_mistake_is_said_in_a_sentence(more, message, run, tmp_path):

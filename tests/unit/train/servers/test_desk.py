@@ -94,8 +94,7 @@ def test_in_sync_mode_a_pull_waits_until_all_have_ended_the_step_before():
     play.push(1, [1], 2)
     play.end(1)
     table = Table(DIM, optimiser=adagrad())
-    for value in (1, 2):
-        table.push([1], np.full((1, DIM), value, np.float32))
+    table.push([1, 1], np.array([[1] * DIM, [2] * DIM], np.float32))  # one step of both, not one of each
     assert (play.answer(0, asked) == table.pull([1])).all()
 
 

@@ -159,14 +159,23 @@ def run_workers(running, workers, steps=8):
     return state, seen
 
 
+def summed(keys, gradients):
+    """As a worker sends them: each key once, gradients added in the order of the batch."""
+    distinct, first, which = np.unique(keys, return_index=True, return_inverse=True)
+    order = np.argsort(first)
+    sums = np.zeros((len(distinct), gradients.shape[1]), np.float32)
+    np.add.at(sums, np.argsort(order)[which], gradients)
+    return distinct[order], sums
+
+
 def test_three_workers_in_sync_mode_give_the_same_bits_on_any_number_of_servers():
     table = Table(DIM, optimiser=adagrad())
     for step in range(8):
         keys, gradients = batch(step)
         for rank in range(3):
             table.touch(keys[rank::3])
-        for rank in range(3):
-            table.push(keys[rank::3], gradients[rank::3])
+        parts = [summed(keys[rank::3], gradients[rank::3]) for rank in range(3)]
+        table.push(np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts]))
     for servers in (1, 2):
         with serving(servers, SECRET, Settings(workers=3)) as running:
             state, _ = run_workers(running, 3)
