@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable
 
-.PHONY: help demo test check soak lint format bench bench-network bench-simulate bench-policies bench-plan profiles docs docs-waiting clean
+.PHONY: help demo test check soak lint format bench bench-network bench-simulate bench-policies bench-plan bench-train profiles docs docs-waiting clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -48,7 +48,7 @@ format: $(VENV)/.dev ## let ruff mend what it can
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
-bench: bench-network bench-simulate bench-policies bench-plan ## every benchmark
+bench: bench-network bench-simulate bench-policies bench-plan bench-train ## every benchmark
 
 bench-network: $(VENV)/.dev ## the network model against measured step times and contention
 	@$(BIN)/python benchmarks/network.py
@@ -61,6 +61,9 @@ bench-policies: $(VENV)/.dev ## berth's own policy against delay scheduling, ove
 
 bench-plan: $(VENV)/.dev ## plans evaluated, proven and learned, against their bars
 	@$(BIN)/python benchmarks/plan.py
+
+bench-train: $(VENV)/.dev ## training beside the dense part alone and plain torch, against its bars
+	@$(BIN)/python benchmarks/train.py
 
 profiles: $(VENV)/.dev ## measure every model of the zoo on this machine anew and store the layer profiles
 	@$(BIN)/python benchmarks/profiles.py

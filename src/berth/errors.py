@@ -6,7 +6,11 @@
     │   ├── SpecError         a YAML file says something berth can't use, at file:line:column
     │   ├── TraceError        a trace can't be read, or holds rows that `--strict` refuses
     │   └── UnknownNameError  no such preset, model, policy ...; suggests the nearest
-    └── LedgerError           an allocation that would break an invariant; nothing was changed
+    ├── LedgerError           an allocation that would break an invariant; nothing was changed
+    └── ServerError           a sparse server is gone, or answers with an error of its own
+        ├── RefusedError      it does not let us in: secret, generation or tables differ
+        ├── WaitError         it waited too long for another worker, and says for whom
+        └── WireError         what came over the wire is not what berth sends
 
 Anything else that escapes is a bug of berth's own and shows its traceback.
 """
@@ -59,6 +63,22 @@ class UnknownNameError(InputError):
 
 class LedgerError(BerthError):
     """An allocation or release that would break an invariant of the ledger."""
+
+
+class ServerError(BerthError):
+    """A sparse server is gone, or something went wrong there."""
+
+
+class RefusedError(ServerError):
+    """A sparse server does not let us in."""
+
+
+class WaitError(ServerError):
+    """A sparse server waited too long for another worker."""
+
+
+class WireError(ServerError):
+    """Bytes that are not berth's, or are damaged: the connection can't be used any longer."""
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:

@@ -21,12 +21,24 @@ def modules_after(code: str) -> set[str]:
     )
 
 
-@pytest.mark.parametrize("module", ["berth.cli.main", "berth.cluster", "berth.network", "berth.workload"])
+@pytest.mark.parametrize(
+    "module", ["berth.cli.main", "berth.cluster", "berth.network", "berth.train", "berth.workload"]
+)
 def test_importing_a_room_or_the_command_line_loads_nothing_heavy(module):
     assert not HEAVY & modules_after(f"import {module}")
 
 
-@pytest.mark.parametrize("package", ["berth.cluster", "berth.network", "berth.workload"])
+@pytest.mark.parametrize(
+    "package",
+    [
+        "berth.cluster",
+        "berth.network",
+        "berth.train",
+        "berth.train.checkpoint",
+        "berth.train.data",
+        "berth.workload",
+    ],
+)
 def test_every_public_name_of_a_room_can_be_fetched(package):
     import importlib
 

@@ -20,7 +20,9 @@ from berth.cli import (
     profile,
     simulate,
     sweep,
+    table,
     trace,
+    train,
 )
 from berth.errors import InputError
 
@@ -36,8 +38,10 @@ app.add_typer(cluster.app, name="cluster")
 app.add_typer(network.app, name="network")
 app.add_typer(trace.app, name="trace")
 app.add_typer(plan.app, name="plan")
+app.add_typer(table.app, name="table")
 app.command(epilog=models.EPILOG)(models.models)
 app.command(epilog=profile.EPILOG)(profile.profile)
+app.command(epilog=train.EPILOG)(train.train)
 app.command(epilog=simulate.EPILOG)(simulate.simulate)
 app.command(epilog=compare.EPILOG)(compare.compare)
 app.command(epilog=sweep.EPILOG)(sweep.sweep)

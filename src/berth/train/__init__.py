@@ -1,1 +1,60 @@
-"""Run a plan for real: sparse tables, the servers that hold them, and the stages that use them."""
+"""Run a plan for real: sparse tables, the servers that hold them, and the stages that use them.
+
+Importing this package costs nothing; torch is loaded with the first name that needs it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from berth.lazy import exports
+
+if TYPE_CHECKING:
+    from berth.train.data import ClickStream, Source
+    from berth.train.embedding import Embedding, slot_keys, with_sparse_tables
+    from berth.train.local import LocalStore
+    from berth.train.session import Checkpoints, Result, Session, fit
+    from berth.train.sparse import SparseStore, TableSpec
+    from berth.train.tables import Initialiser, adagrad, adam, rowwise_adagrad, sgd
+
+_HOMES = {
+    "Checkpoints": "session",
+    "ClickStream": "data",
+    "Embedding": "embedding",
+    "Initialiser": "tables",
+    "LocalStore": "local",
+    "Result": "session",
+    "Session": "session",
+    "Source": "data",
+    "SparseStore": "sparse",
+    "TableSpec": "sparse",
+    "adagrad": "tables",
+    "adam": "tables",
+    "fit": "session",
+    "rowwise_adagrad": "tables",
+    "sgd": "tables",
+    "slot_keys": "embedding",
+    "with_sparse_tables": "embedding",
+}
+
+__all__ = [
+    "Checkpoints",
+    "ClickStream",
+    "Embedding",
+    "Initialiser",
+    "LocalStore",
+    "Result",
+    "Session",
+    "Source",
+    "SparseStore",
+    "TableSpec",
+    "adagrad",
+    "adam",
+    "fit",
+    "rowwise_adagrad",
+    "sgd",
+    "slot_keys",
+    "with_sparse_tables",
+]
+
+__getattr__ = exports(__name__, _HOMES)

@@ -21,6 +21,8 @@ from berth.errors import InputError, UnknownNameError, nearest
 from berth.zoo.catalogue import make_model, require_torch, zoo
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from berth.zoo.layered import LayeredModel
 
 _MAKER = "make_model"
@@ -39,18 +41,39 @@ def load_model(reference: str, seed: int = 0, *, input_shape: tuple[int, ...] | 
     return _own_model(path, function or _MAKER, seed, input_shape)
 
 
+def load_module(reference: str, seed: int = 0) -> nn.Module:
+    """As `load_model`, but a module of one's own stays as it is: its `forward` says how its parts work together."""
+    path, _, function = reference.partition(":")
+    if not path.endswith(".py"):
+        return load_model(reference, seed)
+    require_torch()
+    made, _, where = _made(path, function or _MAKER, seed)
+    from torch import nn
+
+    if not isinstance(made, nn.Module):
+        raise InputError(f"returns a {type(made).__name__}, not a torch nn.Module", where=where)
+    return made
+
+
 def _own_model(path: str, function: str, seed: int, input_shape: tuple[int, ...] | None) -> LayeredModel:
-    from berth.zoo.layered import LayeredModel, seeded
+    from berth.zoo.layered import LayeredModel
     from berth.zoo.own import layered
+
+    made, module, where = _made(path, function, seed)
+    if isinstance(made, LayeredModel):
+        return made
+    return layered(made, Path(path).stem, module, where, input_shape)
+
+
+def _made(path: str, function: str, seed: int) -> tuple[Any, ModuleType, str]:
+    """What a function of a file returns, the file as a module, and where the function stands."""
+    from berth.zoo.layered import seeded
 
     module = _imported(path)
     make = _function(module, path, function)
     where = f"{path}:{make.__code__.co_firstlineno}" if inspect.isfunction(make) else path
     with seeded(seed):
-        made = _called(make, seed, path, where)
-    if isinstance(made, LayeredModel):
-        return made
-    return layered(made, Path(path).stem, module, where, input_shape)
+        return _called(make, seed, path, where), module, where
 
 
 def _imported(path: str) -> ModuleType:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 import pytest
 
@@ -145,3 +147,12 @@ def test_gradients_of_another_shape_are_refused():
 def test_an_unknown_optimiser_is_named():
     with pytest.raises(ValueError, match="did you mean 'adagrad'"):
         Optimiser("adagrat")  # type: ignore[arg-type]
+
+
+def test_a_process_with_large_tables_can_still_start_others():
+    tables = [Table(64) for _ in range(8)]  # together they reserve more than there is
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    assert len(tables) == 8

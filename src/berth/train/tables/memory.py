@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import mmap
 import os
+import platform
+import sys
 from typing import Any
 
 import numpy as np
@@ -17,6 +19,9 @@ from numba.extending import intrinsic
 from numpy.typing import DTypeLike, NDArray
 
 HUGE_PAGE_BYTES = 2 << 20
+# Without it a process that has reserved more than there is can't be forked. Python names it from 3.13 on.
+_LINUX = 0x4000 if sys.platform == "linux" and platform.machine() in ("x86_64", "aarch64") else 0
+_NO_RESERVE: int = getattr(mmap, "MAP_NORESERVE", _LINUX)
 
 
 def physical_bytes() -> int:
@@ -28,7 +33,7 @@ def reserve(items: int, dtype: DTypeLike) -> NDArray[Any]:
     """An array of zeros that takes memory page by page as it is touched."""
     kind = np.dtype(dtype)
     size = max(items, 1) * kind.itemsize
-    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0)
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE
     space = mmap.mmap(-1, size, flags=flags)
     if hasattr(mmap, "MADV_HUGEPAGE") and size >= HUGE_PAGE_BYTES:
         space.madvise(mmap.MADV_HUGEPAGE)

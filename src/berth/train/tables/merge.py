@@ -34,9 +34,10 @@ def _distinct(keys: Keys, first: NDArray[np.int32], shift: np.uint64, inverse: N
 
 @entry
 def _sum(inverse: NDArray[np.int32], width: int, values: Floats, out: Floats) -> None:
+    wide = np.uint64(width)  # unsigned: the inner loop needs no look at signs, and runs in vectors
     for number in range(len(inverse)):
-        target, source = np.int64(inverse[number]) * width, number * width
-        for column in range(width):
+        target, source = np.uint64(inverse[number]) * wide, np.uint64(number) * wide
+        for column in range(wide):
             out[target + column] += values[source + column]
 
 

@@ -22,7 +22,7 @@ Kind = Literal["sgd", "rowwise_adagrad", "adagrad", "adam"]
 
 _SGD, _ROWWISE, _ADAGRAD, _ADAM = range(4)
 _RATE, _EPSILON, _INITIAL, _BETA1, _BETA2, _LOWER, _UPPER = range(7)
-_AHEAD = 8
+_AHEAD = 16
 _LINE = 16  # floats of a cache line
 
 
@@ -94,7 +94,9 @@ def bounded(weight: np.float32, lower: np.float32, upper: np.float32) -> np.floa
 
 
 @inlined
-def step_sgd(data: Floats, base: np.int64, dim: int, grads: Floats, grad: int, numbers: Floats) -> None:
+def step_sgd(
+    data: Floats, base: np.uint64, dim: np.uint64, grads: Floats, grad: np.uint64, numbers: Floats
+) -> None:
     """A step against the gradient."""
     rate, lower, upper = numbers[_RATE], numbers[_LOWER], numbers[_UPPER]
     for column in range(dim):
@@ -103,7 +105,9 @@ def step_sgd(data: Floats, base: np.int64, dim: int, grads: Floats, grad: int, n
 
 
 @inlined
-def step_rowwise(data: Floats, base: np.int64, dim: int, grads: Floats, grad: int, numbers: Floats) -> None:
+def step_rowwise(
+    data: Floats, base: np.uint64, dim: np.uint64, grads: Floats, grad: np.uint64, numbers: Floats
+) -> None:
     """One sum of mean squares for the whole row; the step uses the sum before this gradient."""
     initial, lower, upper = numbers[_INITIAL], numbers[_LOWER], numbers[_UPPER]
     rate = numbers[_RATE] * np.sqrt(initial / (initial + data[base + dim]))
@@ -118,7 +122,9 @@ def step_rowwise(data: Floats, base: np.int64, dim: int, grads: Floats, grad: in
 
 
 @inlined
-def step_adagrad(data: Floats, base: np.int64, dim: int, grads: Floats, grad: int, numbers: Floats) -> None:
+def step_adagrad(
+    data: Floats, base: np.uint64, dim: np.uint64, grads: Floats, grad: np.uint64, numbers: Floats
+) -> None:
     """A sum of squares for every weight; the step uses the sum with this gradient."""
     rate, epsilon = numbers[_RATE], numbers[_EPSILON]
     lower, upper = numbers[_LOWER], numbers[_UPPER]
@@ -131,11 +137,13 @@ def step_adagrad(data: Floats, base: np.int64, dim: int, grads: Floats, grad: in
 
 
 @inlined
-def step_adam(data: Floats, base: np.int64, dim: int, grads: Floats, grad: int, numbers: Floats) -> None:
+def step_adam(
+    data: Floats, base: np.uint64, dim: np.uint64, grads: Floats, grad: np.uint64, numbers: Floats
+) -> None:
     """Kingma and Ba 2015, with the row's own count of steps."""
     rate, epsilon, beta1, beta2 = numbers[_RATE], numbers[_EPSILON], numbers[_BETA1], numbers[_BETA2]
     lower, upper, one = numbers[_LOWER], numbers[_UPPER], np.float32(1)
-    first, second, count = base + dim, base + 2 * dim, base + 3 * dim
+    first, second, count = base + dim, base + dim + dim, base + dim + dim + dim
     data[count] += one
     rate /= one - np.float32(np.float64(beta1) ** data[count])
     unbias = np.sqrt(one - np.float32(np.float64(beta2) ** data[count]))
@@ -162,6 +170,10 @@ def apply(
 ) -> None:
     """Let each row learn from its gradient (`grads` is flat); places below zero are passed over."""
     near = len(places) - _AHEAD
+    wide, weights = (
+        np.uint64(width),
+        np.uint64(dim),
+    )  # unsigned: loops need no look at signs, and run in vectors
     for number in range(len(places)):
         if number < near and places[number + _AHEAD] >= 0:
             soon = np.int64(places[number + _AHEAD]) * width
@@ -171,12 +183,12 @@ def apply(
         if places[number] < 0:
             continue
         changed[places[number]] = 1
-        base, grad = np.int64(places[number]) * width, number * dim
+        base, grad = np.uint64(places[number]) * wide, np.uint64(number) * weights
         if kind == _ADAGRAD:
-            step_adagrad(data, base, dim, grads, grad, numbers)
+            step_adagrad(data, base, weights, grads, grad, numbers)
         elif kind == _ROWWISE:
-            step_rowwise(data, base, dim, grads, grad, numbers)
+            step_rowwise(data, base, weights, grads, grad, numbers)
         elif kind == _ADAM:
-            step_adam(data, base, dim, grads, grad, numbers)
+            step_adam(data, base, weights, grads, grad, numbers)
         else:
-            step_sgd(data, base, dim, grads, grad, numbers)
+            step_sgd(data, base, weights, grads, grad, numbers)

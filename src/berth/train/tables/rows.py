@@ -21,19 +21,20 @@ _LINE = 16  # floats of a cache line
 @entry
 def _gather(data: Floats, width: int, columns: int, places: Places, out: Floats) -> None:
     near = len(places) - _AHEAD
+    wide, wanted = np.uint64(width), np.uint64(columns)  # unsigned: inner loops run in vectors
     for number in range(len(places)):
         if number < near and places[number + _AHEAD] >= 0:
             soon = np.int64(places[number + _AHEAD]) * width
             for line in range(0, columns, _LINE):
                 prefetch(data, soon + line)
             prefetch(data, soon + columns - 1)
-        target = number * columns
+        target = np.uint64(number) * wanted
         if places[number] < 0:
-            for column in range(columns):
+            for column in range(wanted):
                 out[target + column] = 0
             continue
-        source = np.int64(places[number]) * width
-        for column in range(columns):
+        source = np.uint64(places[number]) * wide
+        for column in range(wanted):
             out[target + column] = data[source + column]
 
 

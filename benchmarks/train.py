@@ -1,0 +1,224 @@
+"""Training beside what else a user could pick, and beside the dense part alone (`python benchmarks/train.py`).
+
+Work: 26 slots with one id each (Zipf 1.1, vocabularies of 10 to a million), 13 dense features, rows of 16, an MLP
+429-400-400-400-1, dense Adam 0.001, sparse AdaGrad 0.05. Everybody gets the same examples in the same turns of one
+run; the figure is CPU milliseconds per 1,000 examples over all threads, the median of the turns, the spread the
+distance between the quartiles. AUC is progressive, over the last quarter of the examples.
+
+The floor is the MLP on inputs that stand ready. With the gradient of its input it also works out what whoever holds
+the rows must be told: that is what the dense part of a model with an embedding does, and what the bars are set
+against; the floor without is shown beside it. `berth` is a whole `Session`: it also reads its examples, keeps
+progressive figures and looks after signals; the others are handed batches that stand ready.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from itertools import islice
+
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
+import torch
+from torch import Tensor, nn
+
+from berth.train.data import Batch, ClickStream, Share
+from berth.train.embedding import Embedding
+from berth.train.learner import click_loss
+from berth.train.metrics import Window, auc
+from berth.train.session import Session
+from berth.train.tables import Initialiser, adagrad
+
+SLOTS, DENSE, DIM, HIDDEN, ROWS = 26, 13, 16, 400, 1_000_000
+EXAMPLES = 262_144
+TURNS = 16
+
+FLOOR = "MLP floor with input gradient"
+BERTH = "berth, one process, all of it"
+BARS = {4096: 1.10, 512: 1.25}  # of berth over the floor
+AUC_BAR = 0.003  # below plain torch
+
+Step = Callable[[Batch], Tensor]
+
+
+def tower() -> nn.Sequential:
+    torch.manual_seed(0)
+    sizes = [SLOTS * DIM + DENSE, HIDDEN, HIDDEN, HIDDEN]
+    layers: list[nn.Module] = []
+    for inputs, outputs in itertools.pairwise(sizes):
+        layers += [nn.Linear(inputs, outputs), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Linear(HIDDEN, 1))
+
+
+def dense_step(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.Adam(model.parameters(), lr=1e-3, fused=True)
+
+
+def floor(gradient: bool) -> Step:
+    """The MLP on fixed inputs."""
+    model = tower()
+    rule = dense_step(model)
+    inputs: dict[int, Tensor] = {}
+
+    def step(batch: Batch) -> Tensor:
+        x = inputs.setdefault(batch.examples, torch.randn(batch.examples, SLOTS * DIM + DENSE))
+        x.requires_grad_(gradient)
+        output: Tensor = model(x)
+        click_loss(output, batch.labels).backward()
+        rule.step()
+        rule.zero_grad(set_to_none=True)
+        x.grad = None
+        return output.detach()
+
+    return step
+
+
+class WithBag(nn.Module):
+    """Ids are folded onto a table of fixed size, as torch needs it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bag = nn.EmbeddingBag(ROWS, DIM, mode="sum", sparse=True)
+        nn.init.uniform_(self.bag.weight, -0.01, 0.01)
+        self.tower = tower()
+
+    def forward(self, inputs: dict[str, Tensor]) -> Tensor:
+        keys = inputs["slots"].flatten()
+        rows = self.bag((keys * 0x9E3779B1 >> 8) % ROWS, torch.arange(len(keys)))
+        joined = torch.cat([rows.view(-1, SLOTS * DIM), inputs["dense"]], 1)
+        output: Tensor = self.tower(joined)
+        return output
+
+
+class WithRows(nn.Module):
+    """The same over a sparse table of berth's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows = Embedding(DIM, optimiser=adagrad(0.05), initialiser=Initialiser("uniform", 0.01))
+        self.tower = tower()
+
+    def forward(self, inputs: dict[str, Tensor]) -> Tensor:
+        joined = torch.cat([self.rows(inputs["slots"]).flatten(1), inputs["dense"]], 1)
+        output: Tensor = self.tower(joined)
+        return output
+
+
+def plain_torch() -> Step:
+    model = WithBag()
+    rules = [
+        torch.optim.Adagrad(model.bag.parameters(), lr=0.05),
+        dense_step(model.tower),
+    ]
+
+    def step(batch: Batch) -> Tensor:
+        output: Tensor = model(batch.inputs)
+        click_loss(output, batch.labels).backward()
+        for rule in rules:
+            rule.step()
+            rule.zero_grad(set_to_none=True)
+        return output.detach()
+
+    return step
+
+
+class Stepped:
+    """Takes given batches one by one, and remembers the scores."""
+
+    def __init__(self, step: Step) -> None:
+        self._step = step
+        self._scores: list[Tensor] = []
+        self._labels: list[Tensor] = []
+
+    def turn(self, batches: Sequence[Batch]) -> None:
+        for batch in batches:
+            self._scores.append(self._step(batch).reshape(-1))
+            self._labels.append(batch.labels)
+
+    def auc(self) -> float:
+        labels = torch.cat(self._labels).numpy()
+        last = len(labels) // 4
+        return auc(torch.cat(self._scores).numpy()[-last:], labels[-last:])
+
+
+class Trained:
+    """A session that goes on for as many steps as the others get batches."""
+
+    def __init__(self, size: int, examples: int) -> None:
+        # No thread for reading: what it read ahead would be counted in the next one's turn.
+        self._session = Session(WithRows(), ClickStream(), batch=size, ahead=0)
+        self._session.progress.window = Window(examples // 4)
+        self._steps = self._session.steps()
+
+    def turn(self, batches: Sequence[Batch]) -> None:
+        for _ in batches:
+            next(self._steps)
+
+    def auc(self) -> float:
+        return self._session.progress.auc
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--examples", type=int, default=EXAMPLES)
+    parser.add_argument("--batches", type=int, nargs="+", default=list(BARS))
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    torch.sparse.check_sparse_tensor_invariants.disable()
+    print(f"best possible AUC {ClickStream().best_auc():.4f}, {options.examples:,} examples")
+    missed = [note for size in options.batches for note in compare(size, options.examples)]
+    print("\n" + ("\n".join(missed) if missed else "all bars hold"))
+    return 1 if missed else 0
+
+
+def compare(size: int, examples: int) -> list[str]:
+    """One table; what it should have reached and did not."""
+    systems: dict[str, Stepped | Trained] = {
+        "MLP floor": Stepped(floor(False)),
+        FLOOR: Stepped(floor(True)),
+        "torch EmbeddingBag + Adagrad": Stepped(plain_torch()),
+        BERTH: Trained(size, examples),
+    }
+    costs: dict[str, list[float]] = {name: [] for name in ("reading alone", *systems)}
+    stream = ClickStream().batches(size, 0, Share(), 0)
+    steps = max(1, examples // size // TURNS)
+    for _ in range(TURNS):
+        batches: list[Batch] = []
+        costs["reading alone"].append(
+            cost(lambda into: into.extend(islice(stream, steps)), batches, steps * size)
+        )
+        for name, system in systems.items():
+            costs[name].append(cost(system.turn, batches, steps * size))
+    return show(size, costs, {name: system.auc() for name, system in systems.items()})
+
+
+def cost(turn: Callable[[list[Batch]], None], batches: list[Batch], examples: int) -> float:
+    """CPU ms per 1,000 examples of one turn."""
+    began = time.process_time()
+    turn(batches)
+    return (time.process_time() - began) * 1e6 / examples
+
+
+def show(size: int, costs: dict[str, list[float]], found: dict[str, float]) -> list[str]:
+    middle = {name: statistics.median(cost[1:]) for name, cost in costs.items()}
+    print(f"\nbatch {size:,}                      CPU ms per 1,000   ± quartiles   x floor     AUC")
+    for name, cost in costs.items():
+        low, _, high = statistics.quantiles(cost[1:], n=4)
+        learned = f"{found[name]:.4f}" if name in found and "MLP" not in name else ""
+        ratio = middle[name] / middle[FLOOR]
+        print(f"  {name:32} {middle[name]:12.2f} {high - low:13.2f} {ratio:9.3f} {learned:>7}", flush=True)
+    notes = []
+    if size in BARS and middle[BERTH] > BARS[size] * middle[FLOOR]:
+        notes.append(f"batch {size}: {middle[BERTH] / middle[FLOOR]:.3f} x floor, the bar is {BARS[size]}")
+    if found[BERTH] < found["torch EmbeddingBag + Adagrad"] - AUC_BAR:
+        notes.append(f"batch {size}: AUC is more than {AUC_BAR} below plain torch")
+    return notes
+
+
+if __name__ == "__main__":
+    sys.exit(main())

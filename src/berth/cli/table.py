@@ -1,0 +1,160 @@
+"""`berth table`: look at saved tables, compare them, shrink them, hand them to other programs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from berth.train.checkpoint.saved import SavedTable
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Look at the tables of a training's checkpoints, export, shrink and compare them.",
+)
+
+Folder = Annotated[
+    str, typer.Argument(metavar="DIR", help="Folder of checkpoints (`berth train --checkpoint`).")
+]
+Name = Annotated[
+    str | None, typer.Option("--table", metavar="NAME", help="Which table; left out: the only one.")
+]
+Step = Annotated[int | None, typer.Option(metavar="N", help="Of which step; left out: the newest.")]
+AsJson = Annotated[bool, typer.Option("--json", help="One JSON document instead of tables.")]
+
+
+@app.command(epilog="Example: berth table info run1")
+def info(folder: Folder, table: Name = None, step: Step = None, as_json: AsJson = False) -> None:
+    """Rows, sizes and lengths of the tables of a checkpoint."""
+    from berth.report import terminal
+    from berth.train.checkpoint.saved import chain_at, saved_table, table_names
+
+    _, chain = chain_at(folder, step)
+    names = [table] if table is not None else table_names(chain)
+    found = [_facts(saved_table(folder, name, chain[-1].step)) for name in names]
+    if as_json:
+        terminal.print_json({"step": chain[-1].step, "kind": chain[-1].kind, "tables": found})
+        return
+    rows = [
+        [
+            told["table"],
+            f"{told['rows']:,}",
+            str(told["dim"]),
+            told["optimiser"],
+            f"{told['mean_length']:.4g}",
+            f"{told['longest']:.4g}",
+            f"{told['waiting']:,}" if told["waiting"] else "-",
+        ]
+        for told in found
+    ]
+    columns = ["table", "rows", "dim", "optimiser", "mean length", "longest", "waiting"]
+    rest = "" if len(chain) == 1 else f", {len(chain) - 1} over the full one of step {chain[0].step:,}"
+    out = terminal.console()
+    out.print(terminal.table(f"Tables after step {chain[-1].step:,} ({chain[-1].kind}{rest})", columns, rows))
+    out.print("length: of a row's weights as a vector", style="dim")
+
+
+@app.command(
+    epilog="Example: berth table export run1 rows.parquet   |   berth table export run1 --dense weights.pt"
+)
+def export(
+    folder: Folder,
+    out: Annotated[str | None, typer.Argument(metavar="FILE", help="Parquet file for the table.")] = None,
+    table: Name = None,
+    step: Step = None,
+    state: Annotated[
+        bool, typer.Option("--state", help="Also what the optimiser keeps of each row.")
+    ] = False,
+    dense: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Dense weights as a torch state dict.")
+    ] = None,
+) -> None:
+    """Write a table as Parquet, or the dense weights for `torch.load(weights_only=True)`."""
+    from berth.errors import InputError
+    from berth.train.checkpoint.export import export_dense, export_table
+    from berth.train.checkpoint.saved import saved_table
+
+    if out is None and dense is None:
+        raise InputError("nothing to write", hint="name a Parquet file, or --dense FILE")
+    if out is not None:
+        rows = export_table(saved_table(folder, table, step), out, state=state)
+        typer.echo(f"wrote {out}: {rows:,} rows")
+    if dense is not None:
+        typer.echo(f"wrote {dense}: {export_dense(folder, dense, step):,} weights")
+
+
+@app.command(epilog="Example: berth table shrink run1 run1-small --shorter-than 0.01")
+def shrink(
+    folder: Folder,
+    out: Annotated[str, typer.Argument(metavar="NEW_DIR", help="Folder for the smaller checkpoint.")],
+    table: Name = None,
+    step: Step = None,
+    shorter_than: Annotated[
+        float | None, typer.Option(metavar="X", help="Drop rows whose weights, as a vector, are shorter.")
+    ] = None,
+    days: Annotated[int, typer.Option(metavar="N", min=1, help="Days of the life cycle that pass.")] = 1,
+) -> None:
+    """Drop rows that nobody needs; the original stays, and a training can go on from the copy."""
+    from berth.train.checkpoint.export import write_changed
+    from berth.train.checkpoint.saved import saved_table, shrunk
+
+    before = saved_table(folder, table, step)
+    after = shrunk(before, days=days, shorter_than=shorter_than)
+    write_changed(folder, out, after)
+    kept = len(after.state.keys)
+    share = kept / len(before.state.keys) if len(before.state.keys) else 1.0
+    typer.echo(
+        f"wrote {out}: {kept:,} of {len(before.state.keys):,} rows of {before.spec.name} ({share:.1%})"
+    )
+
+
+@app.command(epilog="Example: berth table diff run1 run2   |   berth table diff run1 run1 --step 500")
+def diff(
+    first: Folder,
+    second: Annotated[str, typer.Argument(metavar="OTHER", help="Folder to compare with.")],
+    table: Name = None,
+    step: Annotated[int | None, typer.Option(metavar="N", help="Step in the first folder.")] = None,
+    other_step: Annotated[int | None, typer.Option(metavar="N", help="Step in the other.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """How a table differs between two checkpoints, row by row."""
+    from dataclasses import asdict
+
+    from berth.report import terminal
+    from berth.train.checkpoint.saved import difference, saved_table
+
+    here, there = saved_table(first, table, step), saved_table(second, table, other_step)
+    found = difference(here, there)
+    if as_json:
+        document: dict[str, Any] = {"steps": [here.step, there.step], **asdict(found)}
+        document["most_changed"] = [{"key": key % 2**64, "distance": far} for key, far in found.most_changed]
+        terminal.print_json(document)
+        return
+    rows = [
+        [f"only in {first}, step {here.step:,}", f"{found.only_first:,}"],
+        [f"only in {second}, step {there.step:,}", f"{found.only_second:,}"],
+        ["the same in both", f"{found.same:,}"],
+        ["changed", f"{found.changed:,}"],
+        ["largest change of a weight", f"{found.largest:.4g}"],
+        ["mean distance of the changed", f"{found.mean:.4g}"],
+        *([f"key {key % 2**64}", f"{far:.4g}"] for key, far in found.most_changed),
+    ]
+    terminal.console().print(terminal.table(f"Table {here.spec.name}", ["rows", ""], rows))
+
+
+def _facts(saved: SavedTable) -> dict[str, Any]:
+    import numpy as np
+
+    lengths = np.sqrt((saved.weights.astype(np.float64) ** 2).sum(axis=1))
+    return {
+        "table": saved.spec.name,
+        "rows": len(saved.state.keys),
+        "dim": saved.spec.dim,
+        "optimiser": saved.spec.optimiser.kind,
+        "bytes": int(saved.state.records.nbytes + saved.state.keys.nbytes),
+        "mean_length": float(lengths.mean()) if len(lengths) else 0.0,
+        "longest": float(lengths.max(initial=0.0)),
+        "waiting": len(saved.state.waiting_keys),
+        "day": saved.state.day,
+    }

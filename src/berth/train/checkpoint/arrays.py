@@ -1,0 +1,112 @@
+"""Files of named arrays: a line of JSON says what follows, then the bytes as they stand in memory.
+
+No pickle: reading a file can run no code. A file is a sequence of frames, so that a table can be written a part at
+a time; its hash is worked out on the way.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from berth.errors import InputError
+from berth.train.faults import moment
+
+MAGIC = b"berth arrays 1\n"
+_ALIGN = 64
+_BLOCK = 1 << 22
+
+Arrays = Mapping[str, NDArray[Any]]
+
+
+class ArrayFile:
+    """A file being written; `sha256` and `bytes` are those of what was written so far."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.bytes = 0
+        self._digest = hashlib.sha256()
+        self._file = path.open("wb", buffering=0)
+
+    def __enter__(self) -> ArrayFile:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._file.close()
+
+    def write(self, arrays: Arrays, meta: Any = None) -> None:
+        """One frame more."""
+        solid = {name: np.asarray(array, order="C") for name, array in arrays.items()}
+        listed = [[name, array.dtype.str, list(array.shape)] for name, array in solid.items()]
+        header = json.dumps({"arrays": listed, "meta": meta}, separators=(",", ":")).encode()
+        self._put(MAGIC + f"{len(header)}\n".encode() + header + b"\n")
+        self._pad()
+        for array in solid.values():
+            self._put(array.reshape(-1).view(np.uint8).data)
+            self._pad()
+
+    def finish(self) -> dict[str, Any]:
+        """On the disk, and what to expect of it."""
+        os.fsync(self._file.fileno())
+        self._file.close()
+        return {"sha256": self._digest.hexdigest(), "bytes": self.bytes}
+
+    def _put(self, data: bytes | memoryview) -> None:
+        view = memoryview(data)
+        half = len(view) // 2
+        for piece in (view[:half], view[half:]):
+            for start in range(0, len(piece), _BLOCK):
+                block = piece[start : start + _BLOCK]
+                self._digest.update(block)
+                written = 0
+                while written < len(block):
+                    written += self._file.write(block[written:]) or 0
+            moment("checkpoint: a part half written")
+        self.bytes += len(view)
+
+    def _pad(self) -> None:
+        self._put(bytes(-self.bytes % _ALIGN))
+
+
+def check(path: Path, expected: Mapping[str, Any]) -> str | None:
+    """What is wrong with a file, if anything is."""
+    if not path.is_file():
+        return f"{path.name} is missing"
+    if path.stat().st_size != expected["bytes"]:
+        return f"{path.name} has {path.stat().st_size:,} bytes instead of {expected['bytes']:,}"
+    with path.open("rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    return None if found == expected["sha256"] else f"{path.name} is not what was written (its hash differs)"
+
+
+def frames(path: Path) -> Iterator[tuple[dict[str, NDArray[Any]], Any]]:
+    """(arrays, meta) of every frame; arrays can be written to."""
+    with path.open("rb") as file:
+        while magic := file.read(len(MAGIC)):
+            if magic != MAGIC:
+                raise InputError("is not a file of arrays", where=str(path))
+            header = json.loads(file.read(int(file.readline())))
+            file.read(1)
+            _skip(file.tell(), file)
+            arrays = {}
+            for name, dtype, shape in header["arrays"]:
+                array = np.empty(shape, np.dtype(dtype))
+                if array.nbytes and file.readinto(array.reshape(-1).view(np.uint8).data) != array.nbytes:
+                    raise InputError("ends too early", where=str(path))
+                _skip(file.tell(), file)
+                arrays[name] = array
+            yield arrays, header["meta"]
+
+
+def _skip(at: int, file: Any) -> None:
+    file.seek(-at % _ALIGN, os.SEEK_CUR)

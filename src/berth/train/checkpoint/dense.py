@@ -1,0 +1,103 @@
+"""Dense weights, their optimiser and the random generators as plain arrays, and back."""
+
+from __future__ import annotations
+
+import random
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from berth.errors import InputError
+from berth.train.checkpoint.arrays import Arrays
+
+
+class HasState(Protocol):
+    """A module, an optimiser, or what stands for one."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """As torch's own answer."""
+        ...
+
+
+def dense_state(
+    model: HasState, optimiser: HasState | None
+) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+    """(arrays, meta): copies, so that training can go on."""
+    arrays: dict[str, NDArray[Any]] = {}
+    meta = {
+        "model": _packed(dict(model.state_dict()), "model", arrays),
+        "optimiser": _packed(optimiser.state_dict(), "optimiser", arrays) if optimiser is not None else None,
+        "random": _packed(_random_state(), "random", arrays),
+    }
+    return arrays, meta
+
+
+def load_dense(
+    model: nn.Module, optimiser: torch.optim.Optimizer | None, arrays: Arrays, meta: dict[str, Any]
+) -> None:
+    """Puts a saved state into model, optimiser and generators."""
+    load_weights(model, arrays, meta)
+    if optimiser is not None and meta["optimiser"] is not None:
+        optimiser.load_state_dict(unpacked(meta["optimiser"], arrays))
+    state = unpacked(meta["random"], arrays)
+    torch.set_rng_state(state["torch"])
+    random.setstate(state["python"])
+    np.random.set_state(state["numpy"])  # noqa: NPY002 - a user's model may draw from it
+
+
+def load_weights(model: nn.Module, arrays: Arrays, meta: dict[str, Any]) -> None:
+    """Puts the dense weights alone into a model."""
+    try:
+        model.load_state_dict(weights_of(arrays, meta))
+    except RuntimeError as error:
+        raise InputError(f"the checkpoint is of another model: {error}") from None
+
+
+def weights_of(arrays: Arrays, meta: dict[str, Any]) -> dict[str, torch.Tensor]:
+    """The dense weights alone, as torch's `load_state_dict` takes them."""
+    weights: dict[str, torch.Tensor] = unpacked(meta["model"], arrays)
+    return weights
+
+
+def _random_state() -> dict[str, Any]:
+    name, keys, place, has_gauss, gauss = np.random.get_state(legacy=True)  # noqa: NPY002
+    return {
+        "torch": torch.get_rng_state(),
+        "python": random.getstate(),
+        "numpy": (name, torch.from_numpy(np.asarray(keys).view(np.int32).copy()), place, has_gauss, gauss),
+    }
+
+
+def _packed(value: Any, path: str, arrays: dict[str, NDArray[Any]]) -> Any:
+    """The same tree as JSON can say it, tensors moved to `arrays`."""
+    if isinstance(value, torch.Tensor):
+        raw = value.detach().cpu().contiguous().clone().reshape(-1).view(torch.uint8)
+        arrays[path] = raw.numpy()
+        return {"tensor": path, "dtype": str(value.dtype).removeprefix("torch."), "shape": list(value.shape)}
+    if isinstance(value, dict):
+        items = [[key, _packed(part, f"{path}/{key}", arrays)] for key, part in value.items()]
+        return {"items": items}
+    if isinstance(value, tuple | list):
+        parts = [_packed(part, f"{path}/{number}", arrays) for number, part in enumerate(value)]
+        return {"tuple" if isinstance(value, tuple) else "list": parts}
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise InputError(f"{path} is a {type(value).__name__}, which a checkpoint can't hold")
+
+
+def unpacked(value: Any, arrays: Arrays) -> Any:
+    """The tree that was packed, tensors back in their places."""
+    if not isinstance(value, dict):
+        return value
+    if "tensor" in value:
+        raw = torch.from_numpy(arrays[value["tensor"]])
+        tensor = raw.view(getattr(torch, value["dtype"])).reshape(value["shape"])
+        return tensor.numpy().view(np.uint32) if value["tensor"] == "random/numpy/1" else tensor
+    if "items" in value:
+        return {key: unpacked(part, arrays) for key, part in value["items"]}
+    if "tuple" in value:
+        return tuple(unpacked(part, arrays) for part in value["tuple"])
+    return [unpacked(part, arrays) for part in value["list"]]

@@ -1,0 +1,150 @@
+"""A stream of clicks that never ends, drawn from the seed and the example's number alone.
+
+26 slots with one id each, of vocabularies from 10 to a million, popular by Zipf's law (exponent 1.1); 13 dense
+features. Every id has a hidden weight; the logit of a click is their sum and that of the weighted features. So the
+true probability of every click is known, and with it the best AUC that any model can reach.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from berth.compile import entry, inlined
+from berth.train.data.batch import Batch, Share
+from berth.train.metrics import best_auc
+from berth.train.tables.hashing import GOLDEN, mix, salted, unit
+
+SLOTS = 26
+DENSE = 13
+VOCABULARIES = np.unique(np.geomspace(10, 1_000_000, SLOTS).round().astype(np.int64))
+
+_BIAS = -1.2
+_ID_WEIGHT = 0.46
+_DENSE_WEIGHT = 0.12
+_HIDDEN = 0xC11C
+_LABEL = 99
+_SALT = 0x5EED
+_FIRST = 10.0 * (1.0 - 1.5**-0.1) - 1.0  # where the area of rank 1 begins
+_NEAR = 2.0 - (1.0 - 0.1 * (10.0 * (1.0 - 2.5**-0.1) - 2.0**-1.1)) ** -10  # accepted without a look
+
+Floats = NDArray[np.float32]
+Doubles = NDArray[np.float64]
+
+
+@inlined
+def _integral(x: float) -> float:
+    """The integral of x ** -1.1 from 1."""
+    return 10.0 * (1.0 - x**-0.1)
+
+
+@inlined
+def _inverse(area: float) -> float:
+    """Where that integral reaches `area`: a tenth power, which needs no logarithm."""
+    root = 1.0 - 0.1 * area
+    square = root * root
+    fourth = square * square
+    return 1.0 / (fourth * fourth * square)
+
+
+@inlined
+def _zipf(word: np.uint64, values: float, area: float) -> int:
+    """A rank from 1 to `values` by rejection-inversion (Hoermann and Derflinger 1996)."""
+    while True:
+        word = mix(word + GOLDEN)
+        drawn = area + unit53(word) * (_FIRST - area)
+        x = _inverse(drawn)
+        rank = min(max(np.floor(x + 0.5), 1.0), values)
+        if rank - x <= _NEAR or drawn >= _integral(rank + 0.5) - rank**-1.1:
+            return int(rank)
+
+
+@inlined
+def unit53(word: np.uint64) -> float:
+    """A number in [0, 1) from the upper 53 bits."""
+    return np.float64(word >> np.uint64(11)) * 2.0**-53
+
+
+@inlined
+def _bell(word: np.uint64) -> float:
+    """Four uniform numbers of 16 bits, their sum scaled to mean 0 and variance 1."""
+    low = np.uint64(0xFFFF)
+    total = (
+        (word & low) + (word >> np.uint64(16) & low) + (word >> np.uint64(32) & low) + (word >> np.uint64(48))
+    )
+    return (np.float64(total) - 131070.0) * (1.7320508075688772 / 65536.0)
+
+
+@entry
+def _draw(
+    numbers: tuple[int, int, int],
+    vocabularies: Doubles,
+    areas: Doubles,
+    keys: NDArray[np.int64],
+    dense: Floats,
+    chances: Doubles,
+    labels: NDArray[np.int64],
+) -> None:
+    seed, first, stride = numbers
+    for row in range(len(keys)):
+        stream = salted(first + row * stride, seed)
+        logit = _BIAS
+        for slot in range(keys.shape[1]):
+            word = mix(stream + np.uint64(slot) * GOLDEN)
+            key = slot << 32 | _zipf(word, vocabularies[slot], areas[slot])
+            keys[row, slot] = key
+            logit += _ID_WEIGHT * (2.0 * unit(salted(key, _HIDDEN)) - 1.0)
+        for column in range(dense.shape[1]):
+            value = _bell(mix(stream + np.uint64(column + 32) * GOLDEN))
+            dense[row, column] = np.float32(value)
+            logit += value * (_DENSE_WEIGHT if column % 2 else -_DENSE_WEIGHT)
+        chances[row] = 1.0 / (1.0 + np.exp(-logit))
+        labels[row] = unit53(mix(stream + np.uint64(_LABEL) * GOLDEN)) < chances[row]
+
+
+class ClickStream:
+    """The built-in data: any example is drawn when it is asked for."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self.seed = seed
+        self._vocabularies = VOCABULARIES.astype(np.float64)
+        self._areas = 10.0 * (1.0 - (self._vocabularies + 0.5) ** -0.1)
+
+    def describe(self) -> Mapping[str, Any]:
+        """Its seed."""
+        return {"kind": "clicks", "seed": self.seed}
+
+    def batches(self, batch: int, step: int, share: Share, seed: int) -> Iterator[Batch]:
+        """Without end; the run's seed changes nothing, since every example is drawn anew."""
+        del seed
+        rows = share.of(batch)
+        while True:
+            keys, dense, _, labels = self.draw(step * batch + share.worker, rows, share.workers)
+            inputs = {"slots": torch.from_numpy(keys)[:, :, None], "dense": torch.from_numpy(dense)}
+            yield Batch(inputs, torch.from_numpy(labels), rows)
+            step += 1
+
+    def draw(
+        self, first: int, rows: int, stride: int = 1
+    ) -> tuple[NDArray[np.int64], Floats, Doubles, NDArray[np.int64]]:
+        """Keys, dense features, true click probabilities and clicks of examples first, first + stride, ..."""
+        keys, dense = np.empty((rows, SLOTS), np.int64), np.empty((rows, DENSE), np.float32)
+        chances, labels = np.empty(rows), np.empty(rows, np.int64)
+        numbers = (self.seed ^ _SALT, first, stride)
+        _draw(numbers, self._vocabularies, self._areas, keys, dense, chances, labels)
+        return keys, dense, chances, labels
+
+    def best_auc(self, examples: int = 1 << 16) -> float:
+        """What a model that knew every true probability would reach, in expectation."""
+        return best_auc(self.draw(0, examples)[2])
+
+    def position(self, step: int) -> Mapping[str, Any]:
+        """Nothing needs to be found."""
+        return {}
+
+    def seek(self, position: Mapping[str, Any]) -> None:
+        """Nothing to do."""

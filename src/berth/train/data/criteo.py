@@ -1,0 +1,198 @@
+"""Criteo's click logs: a label, 13 whole numbers and 26 ids in hexadecimal, with tabs between.
+
+Plain, or packed with gzip, xz or zstandard. Numbers become sign(x) log(1 + |x|), missing ones 0. Lines that can't be
+read are told with their number and reason.
+"""
+
+from __future__ import annotations
+
+import gzip
+import lzma
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from berth.compile import entry, inlined, kernel
+from berth.errors import InputError
+from berth.train.data.rows import Bad, Floats, Ints, Rows, slot_bases
+
+DENSE, SLOTS = 13, 26
+_BLOCK = 1 << 20
+_SHORTEST = 41  # bytes of a line
+_BAD_AT_ONCE = 256
+_COLUMNS, _LABEL, _NUMBER, _ID = 1, 2, 3, 4
+_WHY = {
+    _COLUMNS: "has not 40 columns",
+    _LABEL: "the label is neither 0 nor 1",
+    _NUMBER: "one of the 13 numbers is not whole",
+    _ID: "one of the 26 ids is not hexadecimal of at most 8 digits",
+}
+_TAB, _NEWLINE, _RETURN, _MINUS = 9, 10, 13, 45
+_DIGITS = np.array(
+    [int(chr(byte), 16) if chr(byte) in "0123456789abcdefABCDEF" else 255 for byte in range(256)]
+)
+_LOGS = np.log1p(np.arange(4096)).astype(np.float32)
+_TABLES = (_DIGITS.astype(np.uint8), _LOGS, slot_bases(SLOTS))
+
+Bytes = NDArray[np.uint8]
+Tables = tuple[Bytes, Floats, Ints]  # of digits, of logarithms, of what makes an id a key of its slot
+Out = tuple[Ints, Floats, Ints, Ints, Ints]
+
+
+@inlined
+def _line(block: Bytes, at: int, row: int, tables: Tables, out: Out) -> int:
+    """A line as it should be, in one pass; where the next begins, or -1: let `_reason` look at it."""
+    digits, logs, bases = tables
+    keys, dense, labels = out[0], out[1], out[2]
+    label = np.int64(block[at]) - 48
+    if label < 0 or label > 1 or block[at + 1] != _TAB:
+        return -1
+    labels[row] = label
+    at += 2
+    for column in range(DENSE):
+        negative = block[at] == _MINUS
+        at += negative
+        value, first = np.int64(0), at
+        while digits[block[at]] < 10:
+            value = value * 10 + digits[block[at]]
+            at += 1
+        if block[at] != _TAB or at - first > 18 or (negative and at == first):
+            return -1
+        at += 1
+        size = logs[value] if value < len(logs) else np.float32(np.log1p(np.float64(value)))
+        dense[row, column] = -size if negative else size
+    for slot in range(SLOTS):
+        value, first = np.int64(0), at
+        while digits[block[at]] < 16:
+            value = value << 4 | digits[block[at]]
+            at += 1
+        length = at - first
+        if slot == SLOTS - 1 and block[at] == _RETURN:
+            at += 1
+        if length > 8 or (block[at] != _TAB if slot < SLOTS - 1 else block[at] != _NEWLINE):
+            return -1
+        keys[row, slot] = bases[slot] + (value + 1 if length else np.int64(0))
+        at += 1
+    return at
+
+
+@kernel
+def _reason(block: Bytes, at: int, digits: Bytes) -> tuple[int, int]:
+    """(what is wrong with a line, where it ends)."""
+    columns, first, end = 1, at, at
+    while block[end] != _NEWLINE:
+        columns += block[end] == _TAB
+        end += 1
+    if columns != 1 + DENSE + SLOTS:
+        return _COLUMNS, end
+    columns = 0
+    while at <= end:
+        byte = block[at]
+        if byte in (_TAB, _NEWLINE):
+            if columns == 0 and at - first != 1:
+                return _LABEL, end
+            if columns > DENSE and at - first > 8:
+                return _ID, end
+            columns, first = columns + 1, at + 1
+        elif byte == _RETURN and at + 1 == end:
+            first += 1
+        elif columns == 0 and digits[byte] > 1:
+            return _LABEL, end
+        elif columns > DENSE and digits[byte] > 15:
+            return _ID, end
+        at += 1
+    return _NUMBER, end
+
+
+@entry
+def _parse(
+    block: Bytes, begin: tuple[int, int, int], tables: Tables, out: Out, bad: Ints
+) -> tuple[int, int, int, int]:
+    """Whole lines to rows until `bad`, which gets (line, reason), is full; (where, rows, bad lines, lines)."""
+    ends, lines = out[3], out[4]
+    at, rows, line = begin
+    bads = 0
+    while at < len(block) and bads < len(bad):
+        line += 1
+        after = _line(block, at, rows, tables, out)
+        if after < 0:
+            reason, end = _reason(block, at, tables[0])
+            bad[bads, 0], bad[bads, 1] = line, reason
+            bads += 1
+            at = end + 1
+        else:
+            ends[rows], lines[rows] = after, line
+            rows += 1
+            at = after
+    return at, rows, bads, line
+
+
+def criteo_rows(path: Path, offset: int = 0, line: int = 0) -> Iterator[Rows]:
+    """Rows of a file from a byte (of the unpacked text) on, before which `line` lines stand."""
+    try:
+        with _opened(path) as file:
+            _skip(file, offset)
+            for block in _whole_lines(file):
+                rows = _rows(block, offset, line)
+                yield rows
+                offset, line = offset + len(block), line + rows.read
+    except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
+        raise InputError(f"can't be read beyond line {line:,}: {error}", where=str(path)) from None
+
+
+def _rows(block: Bytes, offset: int, line: int) -> Rows:
+    most = len(block) // _SHORTEST + 1
+    labels, ends, numbers = np.empty((3, most), np.int64)
+    keys, dense = np.empty((most, SLOTS), np.int64), np.empty((most, DENSE), np.float32)
+    out = (keys, dense, labels, ends, numbers)
+    named: list[Bad] = []
+    at, rows, lines = 0, 0, 0
+    while at < len(block):
+        bad = np.empty((_BAD_AT_ONCE, 2), np.int64)
+        at, rows, bads, lines = _parse(block, (at, rows, lines), _TABLES, out, bad)
+        named += [Bad(line + int(number), _WHY[int(reason)]) for number, reason in bad[:bads]]
+    ends, numbers = ends[:rows] + offset, numbers[:rows] + line
+    return Rows(keys[:rows], dense[:rows], labels[:rows], ends, numbers, named, lines)
+
+
+def _opened(path: Path) -> Any:
+    if path.suffix == ".gz":
+        return gzip.open(path, "rb")
+    if path.suffix == ".xz":
+        return lzma.open(path, "rb")
+    if path.suffix == ".zst":
+        import zstandard
+
+        return zstandard.open(path, "rb")
+    return path.open("rb")
+
+
+def _skip(file: IO[bytes], offset: int) -> None:
+    """A packed file has to be unpacked up to there, which is quicker than reading its rows."""
+    if isinstance(file, gzip.GzipFile | lzma.LZMAFile) or not file.seekable():
+        while offset > 0:
+            read = len(file.read(min(offset, _BLOCK)))
+            offset = offset - read if read else 0  # the file has become shorter: there are no rows
+    else:
+        file.seek(offset)
+
+
+def _whole_lines(file: IO[bytes]) -> Iterator[Bytes]:
+    """Blocks that end with a line, each good until the next is asked for; a last line may lack its end."""
+    buffer, held = bytearray(_BLOCK), 0
+    while read := file.readinto(memoryview(buffer)[held:]):  # type: ignore[attr-defined]
+        held += read
+        cut = buffer.rfind(b"\n", held - read, held) + 1
+        if cut:
+            yield np.frombuffer(buffer, np.uint8, cut)
+            rest = buffer[cut:held]
+            buffer[: len(rest)] = rest
+            held = len(rest)
+        elif held == len(buffer):
+            buffer = buffer + bytearray(len(buffer))
+    if held:
+        yield np.frombuffer(buffer[:held] + b"\n", np.uint8)

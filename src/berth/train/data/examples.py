@@ -1,0 +1,45 @@
+"""A model's own example batches as a stream: every step has a seed of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from berth.train.data.batch import Batch, Share
+from berth.zoo.layered import mapped
+
+
+class ExampleStream:
+    """Batches drawn by `draw(examples, seed) -> (inputs, labels)`; a function of the step alone."""
+
+    def __init__(self, draw: Callable[[int, int], tuple[Any, Any]], name: str, seed: int = 0) -> None:
+        self._draw = draw
+        self.name = name
+        self.seed = seed
+
+    def describe(self) -> Mapping[str, Any]:
+        """Whose examples, and the seed."""
+        return {"kind": "examples", "of": self.name, "seed": self.seed}
+
+    def batches(self, batch: int, step: int, share: Share, seed: int) -> Iterator[Batch]:
+        """Without end."""
+        del seed
+        while True:
+            own = int(np.random.SeedSequence([self.seed, step]).generate_state(1)[0])
+            inputs, labels = self._draw(batch, own)
+            if share.workers > 1:
+                inputs, labels = (
+                    mapped(part, lambda tensor: tensor[share.worker :: share.workers].contiguous())
+                    for part in (inputs, labels)
+                )
+            yield Batch(inputs, labels, share.of(batch))
+            step += 1
+
+    def position(self, step: int) -> Mapping[str, Any]:
+        """Nothing needs to be found."""
+        return {}
+
+    def seek(self, position: Mapping[str, Any]) -> None:
+        """Nothing to do."""

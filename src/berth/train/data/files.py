@@ -1,0 +1,221 @@
+"""Files of click logs as a stream of batches, in the order of their names.
+
+Rows are shuffled inside windows of fixed size, window k by (seed, k). So batch n is a function of files, seed and n,
+and the position is n. Where each window begins is remembered, so that a resumed run does not read all again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from berth.errors import InputError
+from berth.train.data.batch import Batch, Share
+from berth.train.data.criteo import criteo_rows
+from berth.train.data.rows import Bad, Floats, Ints, Rows
+
+_PACKED = (".gz", ".xz", ".zst")
+_TEXT = (".tsv", ".txt", ".csv", "")
+_SHOWN = 20
+
+Columns = tuple[Ints, Floats, Ints]  # keys, dense features, labels
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Where a window begins."""
+
+    epoch: int = 0
+    file: int = 0
+    offset: int = 0
+    line: int = 0
+    bad: int = 0  # rows that could not be read before it
+
+
+class FileStream:
+    """Criteo TSV (plain or packed) and Parquet: one file, or a folder of them."""
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        window: int = 1 << 16,
+        epochs: int | None = 1,
+        strict: bool = False,
+    ) -> None:
+        self.files = click_files(Path(path))
+        self.window = window
+        self.epochs = epochs
+        self.strict = strict
+        self.bad_rows = 0
+        self.first_bad: list[str] = []
+        self._marks: dict[int, Mark] = {0: Mark()}
+        self._batch = 0
+
+    def describe(self) -> Mapping[str, Any]:
+        """Names and sizes of the files, and how they are shuffled."""
+        files = [[path.name, path.stat().st_size] for path in self.files]
+        return {"kind": "files", "files": files, "window": self.window}
+
+    def batches(self, batch: int, step: int, share: Share, seed: int) -> Iterator[Batch]:
+        """From this step on; the last one may be smaller."""
+        self._batch = batch
+        first = step * batch // self.window
+        known = max(number for number in self._marks if number <= first)
+        self.bad_rows = self._marks[known].bad  # read again, they are not counted again
+        at = step * batch - first * self.window
+        begun: list[Columns] = []  # of a batch that goes on in the next window
+        for number, rows in self._windows(known):
+            if number < first:
+                continue
+            order = np.random.default_rng([seed, number]).permutation(len(rows[2]))
+            while at < len(order):
+                wanted = batch - sum(len(part[2]) for part in begun)
+                begun.append(_taken(rows, order[at : at + wanted]))
+                at += wanted
+                if at <= len(order):
+                    yield _batch(_joined(begun), share)
+                    begun = []
+            at = 0
+        if begun:
+            yield _batch(_joined(begun), share)
+
+    def position(self, step: int) -> Mapping[str, Any]:
+        """Where the window of this step begins."""
+        number = step * self._batch // self.window
+        found = max(known for known in list(self._marks) if known <= number)
+        for old in [known for known in list(self._marks) if known < found]:
+            del self._marks[old]
+        return {"window": found, **asdict(self._marks[found])}
+
+    def seek(self, position: Mapping[str, Any]) -> None:
+        """Takes what `position` gave."""
+        told = dict(position)
+        mark = Mark(**{key: value for key, value in told.items() if key != "window"})
+        self._marks = {told["window"]: mark}
+        self.bad_rows = mark.bad
+
+    def _windows(self, number: int) -> Iterator[tuple[int, Columns]]:
+        """(number, rows) of windows from one whose beginning is known on; rows are good until the next."""
+        held: Columns | None = None
+        count = 0
+        for rows, mark_of in self._rows(self._marks[number]):
+            held = held or _room(self.window, rows)
+            at = 0
+            while at < len(rows):
+                taken = min(self.window - count, len(rows) - at)
+                keys, dense, labels = held
+                keys[count : count + taken] = rows.keys[at : at + taken]
+                dense[count : count + taken] = rows.dense[at : at + taken]
+                labels[count : count + taken] = rows.labels[at : at + taken]
+                at, count = at + taken, count + taken
+                if count == self.window:
+                    yield number, held
+                    number, count = number + 1, 0
+                    self._marks[number] = mark_of(at)
+        if held is not None and count:
+            yield number, _taken(held, slice(0, count))
+
+    def _rows(self, mark: Mark) -> Iterator[tuple[Rows, Any]]:
+        """Rows from a mark on, and for each block a function that says where a row of it begins."""
+        epoch, first, offset, line = mark.epoch, mark.file, mark.offset, mark.line
+        while self.epochs is None or epoch < self.epochs:
+            found = 0
+            for number in range(first, len(self.files)):
+                for rows in _read(self.files[number], offset, line):
+                    before = self.bad_rows
+                    self._note(self.files[number], rows.bad)
+                    found += len(rows)
+                    yield rows, _Ends(rows, epoch, number, offset, line, before)
+                offset = line = 0
+            if not found and not mark.offset and not mark.file:
+                raise InputError("holds no row that can be read", where=str(self.files[0]))
+            epoch, first = epoch + 1, 0
+
+    def _note(self, path: Path, bad: list[Bad]) -> None:
+        for row in bad:
+            place = f"{path}:{row.row}"
+            if self.strict:
+                raise InputError(
+                    row.why, where=place, hint="without --strict such rows are counted and left out"
+                )
+            text = f"{place}: {row.why}"
+            if len(self.first_bad) < _SHOWN and text not in self.first_bad:
+                self.first_bad.append(text)
+        self.bad_rows += len(bad)
+
+
+@dataclass(frozen=True, slots=True)
+class _Ends:
+    rows: Rows
+    epoch: int
+    file: int
+    offset: int
+    line: int
+    bad: int
+
+    def __call__(self, row: int) -> Mark:
+        """Where row `row` of the block begins."""
+        if row == 0:
+            return Mark(self.epoch, self.file, self.offset, self.line, self.bad)
+        offset, line = int(self.rows.ends[row - 1]), int(self.rows.lines[row - 1])
+        before = sum(bad.row <= line for bad in self.rows.bad)
+        return Mark(self.epoch, self.file, offset, line, self.bad + before)
+
+
+def click_files(path: Path) -> list[Path]:
+    """The file, or the click logs of a folder by name."""
+    if path.is_dir():
+        found = sorted(file for file in path.iterdir() if file.is_file() and _is_known(file))
+        if not found:
+            raise InputError(
+                "holds no click logs", where=str(path), hint="*.tsv, *.txt (.gz, .xz, .zst), *.parquet"
+            )
+        return found
+    if not path.is_file():
+        raise InputError("no such file or folder", where=str(path))
+    return [path]
+
+
+def _is_known(path: Path) -> bool:
+    if path.name.startswith("."):
+        return False
+    suffix = path.with_suffix("").suffix if path.suffix in _PACKED else path.suffix
+    return suffix == ".parquet" or suffix in _TEXT
+
+
+def _read(path: Path, offset: int, line: int) -> Iterator[Rows]:
+    if path.suffix == ".parquet":
+        from berth.train.data.parquet import parquet_rows
+
+        return parquet_rows(path, offset)
+    return criteo_rows(path, offset, line)
+
+
+def _room(count: int, like: Rows) -> Columns:
+    keys = np.empty((count, like.keys.shape[1]), np.int64)
+    return keys, np.empty((count, like.dense.shape[1]), np.float32), np.empty(count, np.int64)
+
+
+def _taken(rows: Columns, which: Any) -> Columns:
+    return rows[0][which], rows[1][which], rows[2][which]
+
+
+def _joined(parts: list[Columns]) -> Columns:
+    if len(parts) == 1:
+        return parts[0]
+    keys, dense, labels = zip(*parts, strict=True)
+    return np.concatenate(keys), np.concatenate(dense), np.concatenate(labels)
+
+
+def _batch(rows: Columns, share: Share) -> Batch:
+    if share.workers > 1:
+        rows = _taken(rows, slice(share.worker, None, share.workers))
+    keys, dense, labels = (np.ascontiguousarray(column) for column in rows)
+    inputs = {"slots": torch.from_numpy(keys)[:, :, None], "dense": torch.from_numpy(dense)}
+    return Batch(inputs, torch.from_numpy(labels), len(labels))

@@ -1,0 +1,50 @@
+"""The next batches are made by a thread while the model works on this one."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Iterator
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class Ahead(Generic[T]):
+    """The items of an iterator, up to `depth` of them made before they are asked for."""
+
+    def __init__(self, items: Iterator[T], depth: int = 2) -> None:
+        self._queue: queue.Queue[tuple[T | None, BaseException | None]] = queue.Queue(depth)
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._fill, args=(items,), daemon=True, name="berth-reader")
+        self._thread.start()
+
+    def __iter__(self) -> Iterator[T]:
+        return self
+
+    def __next__(self) -> T:
+        item, error = self._queue.get()
+        if error is not None:
+            raise error
+        if item is None:
+            raise StopIteration
+        return item
+
+    def close(self) -> None:
+        """Lets the thread end."""
+        self._stopping.set()
+        while self._thread.is_alive():
+            try:
+                self._queue.get(timeout=0.01)
+            except queue.Empty:
+                continue
+
+    def _fill(self, items: Iterator[T]) -> None:
+        try:
+            for item in items:
+                if self._stopping.is_set():
+                    return
+                self._queue.put((item, None))
+            self._queue.put((None, None))
+        except BaseException as error:  # noqa: BLE001 - raised again by whoever takes the batches
+            self._queue.put((None, error))

@@ -1,0 +1,144 @@
+"""How well a model does on examples it has not learned from yet, and how quickly it goes.
+
+Progressive: every batch is scored before the model learns from it, so the figures are those of unseen data.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float32]
+
+
+def auc(scores: NDArray[np.floating[Any]], labels: NDArray[Any]) -> float:
+    """The chance that a click scores above a non-click, ties counted half; not a number without both."""
+    clicked = labels > 0.5
+    order = np.argsort(scores, kind="stable")
+    ordered = scores[order]
+    ends = (
+        np.flatnonzero(np.append(ordered[1:] != ordered[:-1], True)) + 1
+    )  # ranks of equal scores are shared
+    starts = np.append(0, ends[:-1])
+    ranks = np.repeat((starts + ends + 1) / 2, ends - starts)
+    positives = int(clicked.sum())
+    negatives = len(scores) - positives
+    if not positives or not negatives:
+        return float("nan")
+    above = float(ranks[clicked[order]].sum()) - positives * (positives + 1) / 2
+    return above / (positives * negatives)
+
+
+def best_auc(chances: NDArray[np.float64]) -> float:
+    """The expected AUC of the true probabilities themselves: no model can do better."""
+    ordered = np.sort(chances)
+    below = np.cumsum(1.0 - ordered) - (1.0 - ordered)  # expected non-clicks with less chance
+    pairs = ordered.sum() * (1.0 - ordered).sum() - (ordered * (1.0 - ordered)).sum()
+    return float((ordered * below).sum() / pairs)
+
+
+def log_loss_of_a_constant(labels: NDArray[Any]) -> float:
+    """The loss of always saying the mean."""
+    share = min(max(float(np.mean(labels)), 1e-12), 1 - 1e-12)
+    return float(-(share * np.log(share) + (1 - share) * np.log(1 - share)))
+
+
+class Window:
+    """The last `size` scores with their labels."""
+
+    def __init__(self, size: int = 1 << 16) -> None:
+        self.scores = np.empty(size, np.float32)
+        self.labels = np.empty(size, np.float32)
+        self._next = 0
+        self._held = 0
+
+    def add(self, scores: Floats, labels: NDArray[Any]) -> None:
+        """The newest overwrite the oldest."""
+        size = len(self.scores)
+        scores, labels = scores[-size:], labels[-size:]
+        first = min(len(scores), size - self._next)
+        for ring, new in ((self.scores, scores), (self.labels, labels)):
+            ring[self._next : self._next + first] = new[:first]
+            ring[: len(new) - first] = new[first:]
+        self._next = (self._next + len(scores)) % size
+        self._held = min(size, self._held + len(scores))
+
+    def auc(self) -> float:
+        """Of what the window holds."""
+        return auc(self.scores[: self._held], self.labels[: self._held])
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """All of it, oldest first: to be kept in a checkpoint."""
+        at = self._next if self._held == len(self.scores) else 0
+        order = np.roll(np.arange(len(self.scores)), -at)[: self._held]
+        return {"scores": self.scores[order], "labels": self.labels[order]}
+
+    def load(self, arrays: dict[str, NDArray[Any]]) -> None:
+        """Takes what `arrays` gave."""
+        self._next = self._held = 0
+        self.add(arrays["scores"], arrays["labels"])
+
+
+@dataclass(slots=True)
+class Progress:
+    """Where a training is, and how it does."""
+
+    step: int = 0
+    examples: int = 0
+    loss: float = float("nan")  # mean of the last 50 steps
+    window: Window = field(default_factory=Window)
+    _losses: deque[float] = field(default_factory=lambda: deque(maxlen=50))
+    _began: float = field(default_factory=time.perf_counter)
+    _began_cpu: float = field(default_factory=time.process_time)
+    _examples_before: int = 0  # the clock began
+
+    def begin(self) -> None:
+        """Rates count from here."""
+        self._examples_before = self.examples
+        self._began, self._began_cpu = time.perf_counter(), time.process_time()
+
+    def add(self, loss: float, examples: int, scores: Floats | None, labels: NDArray[Any] | None) -> None:
+        """One step more."""
+        self.step += 1
+        self.examples += examples
+        self._losses.append(loss)
+        self.loss = sum(self._losses) / len(self._losses)
+        if scores is not None and labels is not None:
+            self.window.add(scores, labels)
+
+    def resumed(self, step: int, examples: int, losses: list[float]) -> None:
+        """Goes on from there."""
+        self.step, self.examples = step, examples
+        self._losses.extend(losses)
+        self.loss = sum(self._losses) / len(self._losses) if self._losses else float("nan")
+
+    @property
+    def losses(self) -> list[float]:
+        """Those of the last steps."""
+        return list(self._losses)
+
+    @property
+    def auc(self) -> float:
+        """Of the last examples, each scored before it was learned from; not a number where nothing is scored."""
+        return self.window.auc()
+
+    @property
+    def wall_s(self) -> float:
+        """Since the clock began."""
+        return time.perf_counter() - self._began
+
+    @property
+    def examples_per_s(self) -> float:
+        """Of this run."""
+        return (self.examples - self._examples_before) / max(self.wall_s, 1e-9)
+
+    @property
+    def cpu_ms_per_1000(self) -> float:
+        """CPU time of all threads of this process for a thousand examples."""
+        done = max(self.examples - self._examples_before, 1)
+        return (time.process_time() - self._began_cpu) * 1e6 / done

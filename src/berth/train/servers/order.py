@@ -1,0 +1,60 @@
+"""Who may go when: the modes, as questions about how many steps each worker has ended.
+
+| mode | pushes take effect | a worker's next pull waits until |
+|---|---|---|
+| sync | when all have ended the step, in the order of ranks | then |
+| half-async | on arrival | nobody is more than `staleness` steps behind |
+| async | on arrival | never |
+| geo | on arrival, as differences of rows | never |
+"""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+from berth.errors import InputError, UnknownNameError
+
+Mode = Literal["sync", "async", "half-async", "geo"]
+
+MODES: tuple[Mode, ...] = get_args(Mode)
+
+
+class Order:
+    """The steps of all workers."""
+
+    def __init__(self, mode: Mode, workers: int, staleness: int = 0) -> None:
+        if mode not in MODES:
+            raise UnknownNameError("mode", mode, MODES)
+        if workers < 1 or staleness < 0:
+            raise InputError(f"{workers} workers with a staleness of {staleness} can't train")
+        self.mode: Mode = mode
+        self.workers = workers
+        self.staleness = staleness if mode == "half-async" else 0
+        self.ended = [0] * workers  # steps of each rank
+        self.days = [0] * workers
+
+    @property
+    def defers(self) -> bool:
+        """Whether pushes wait for the end of the step; with one worker there is nobody to wait for."""
+        return self.mode == "sync" and self.workers > 1
+
+    def end_step(self, rank: int) -> bool:
+        """A worker has ended its step; whether it was the last one to."""
+        slowest = min(self.ended)
+        self.ended[rank] += 1
+        return min(self.ended) > slowest
+
+    def missing_for_pull(self, rank: int) -> list[int]:
+        """The ranks that a worker's pull waits for."""
+        if self.mode not in ("sync", "half-async"):
+            return []
+        need = self.ended[rank] - self.staleness
+        return [other for other in range(self.workers) if self.ended[other] < need]
+
+    def end_day(self, rank: int) -> None:
+        """A worker has come to the end of the day."""
+        self.days[rank] += 1
+
+    def missing_for_day(self, rank: int) -> list[int]:
+        """The ranks that a worker at the end of the day waits for."""
+        return [other for other in range(self.workers) if self.days[other] < self.days[rank]]

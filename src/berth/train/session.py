@@ -1,0 +1,325 @@
+"""A training from its first step to its last, through whatever interrupts it.
+
+    berth.train.fit(model, steps=1000)
+
+The session owns the position: batch n is asked of the data, learned from, and counted. Between two steps, and only
+there, checkpoints are taken and a wish to stop is heard.
+"""
+
+from __future__ import annotations
+
+import math
+import signal
+import tempfile
+import threading
+from collections.abc import Callable, Generator, Mapping
+from contextlib import ExitStack, closing
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import nn
+
+from berth import units
+from berth.errors import InputError
+from berth.train.checkpoint import Manifest, Moment, Shelf, Writer
+from berth.train.checkpoint.dense import dense_state, load_dense
+from berth.train.data import ClickStream, Share, Source
+from berth.train.data.prefetch import Ahead
+from berth.train.embedding import embeddings_of
+from berth.train.faults import moment
+from berth.train.learner import Learner, Loss
+from berth.train.local import LocalStore
+from berth.train.metrics import Progress
+from berth.train.sparse import SparseStore
+
+Report = Callable[["Session"], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoints:
+    """Where and how often a training is saved."""
+
+    folder: str | Path
+    every: int = 500  # steps
+    keep: int = 3
+    full_every: int = 8  # of so many checkpoints one is full, the others say what changed
+    fresh: bool = False  # what is there is thrown away
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a training came to."""
+
+    step: int
+    examples: int
+    loss: float  # mean of the last 50 steps
+    auc: float  # of the last 65,536 examples, each scored before it was learned from
+    examples_per_s: float
+    cpu_ms_per_1000: float
+    preempted: bool
+    statistics: Mapping[str, Any]
+    losses: list[float] = field(repr=False)  # of this run, step by step
+
+    def __str__(self) -> str:
+        stop = "preempted" if self.preempted else "done"
+        ranked = "" if math.isnan(self.auc) else f", AUC {self.auc:.4f}"
+        return f"{stop} at step {self.step:,}: {self.examples:,} examples, loss {self.loss:.4f}{ranked}"
+
+
+class Session:
+    """A model, its data and its store; `run` trains."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        data: Source | None = None,
+        *,
+        batch: int = 4096,
+        seed: int = 0,
+        optimiser: torch.optim.Optimizer | None = None,
+        loss: Loss | None = None,
+        memory: str | int | None = None,
+        store: SparseStore | None = None,
+        checkpoints: Checkpoints | str | None = None,
+        share: Share = Share(),  # noqa: B008 - frozen
+        learner: Callable[[SparseStore], Learner] | None = None,
+        ahead: int = 2,  # batches that a thread reads before they are asked for
+        threads: int = 1,
+        say: Callable[[str], None] = print,
+    ) -> None:
+        torch.set_num_threads(threads)
+        torch.manual_seed(seed)
+        self.data = data if data is not None else ClickStream(seed)
+        self.batch = batch
+        self.seed = seed
+        self.share = share
+        self.progress = Progress()
+        self.resumed_from: int | None = None
+        self._say = say
+        self.model = model
+        self._ahead = ahead
+        self._checkpoints = Checkpoints(checkpoints) if isinstance(checkpoints, str) else checkpoints
+        self._writer: Writer | None = None
+        self._shelf: Shelf | None = None
+        with ExitStack() as opened:
+            self.store = store or self._local(memory, opened)
+            opened.callback(self.store.close)
+            self.learner = (
+                learner(self.store) if learner else Learner(model, self.store, optimiser=optimiser, loss=loss)
+            )
+            if self._checkpoints is not None:
+                self._open_shelf(self._checkpoints, opened, streamed=memory is not None)
+            self._opened = opened.pop_all()  # a session that could not be made leaves nothing open
+
+    def run(self, steps: int | None = None, *, report: Report | None = None) -> Result:
+        """Trains until step `steps` of the whole run, the end of the data, or a SIGTERM."""
+        losses: list[float] = []
+        with Interruption() as interruption, closing(self.steps(steps)) as trained:
+            for loss in trained:
+                losses.append(loss)
+                if report is not None:
+                    report(self)
+                if interruption.heard:
+                    break
+            self._finish(interruption.heard)
+        return self._result(interruption.heard, losses)
+
+    def steps(self, until: int | None = None) -> Generator[float, None, None]:
+        """The loss of every step as it is taken; checkpoints where they are due."""
+        batches = self.data.batches(self.batch, self.progress.step, self.share, self.seed)
+        ahead = Ahead(batches, self._ahead) if self._ahead else batches
+        self.progress.begin()
+        try:
+            batch = next(ahead, None)
+            while batch is not None and (until is None or self.progress.step < until):
+                following = next(ahead, None)
+                if following is not None:
+                    self.learner.announce(following)
+                loss, scores = self.learner.step(self.progress.step, batch)
+                self.progress.add(loss, batch.examples, *scores)
+                moment("step")
+                self._save_if_due()
+                yield loss
+                batch = following
+        finally:
+            if isinstance(ahead, Ahead):
+                ahead.close()
+
+    def save(self) -> None:
+        """A checkpoint of this step; returns when the training may go on."""
+        if self._writer is None:
+            raise InputError("this training has no folder for checkpoints")
+        arrays, meta = self._dense()
+        arrays |= {f"window/{name}": array for name, array in self.progress.window.arrays().items()}
+        progress = self.progress
+        told = {"examples": progress.examples, "losses": progress.losses}
+        position = dict(self.data.position(progress.step))
+        self._writer.save(Moment(progress.step, arrays, meta, self.identity(), told, position), self.store)
+
+    def identity(self) -> dict[str, Any]:
+        """What makes two runs the same training."""
+        tables = {layer.spec_name: _plain(asdict(layer.spec)) for layer in embeddings_of(self.model)}
+        weights = {name: list(value.shape) for name, value in self.model.state_dict().items()}
+        rule = type(self.learner.optimiser).__name__ if self.learner.optimiser is not None else None
+        return {
+            "model": type(self.model).__name__ + ":" + str(getattr(self.model, "name", "")),
+            "weights": weights,
+            "tables": tables,
+            "dense optimiser": rule,
+            "batch": self.batch,
+            "seed": self.seed,
+            "data": _plain(dict(self.data.describe())),
+        }
+
+    def close(self) -> None:
+        """Waits for what is being written, and lets go of tables and folders."""
+        self._opened.close()
+
+    def _local(self, memory: str | int | None, opened: ExitStack) -> LocalStore:
+        if memory is None:
+            return LocalStore()
+        budget = units.size_bytes(memory) if isinstance(memory, str) else memory
+        folder = tempfile.TemporaryDirectory(prefix="berth-cold-", ignore_cleanup_errors=True)
+        return LocalStore(memory_bytes=budget, folder=opened.enter_context(folder))
+
+    def _open_shelf(self, how: Checkpoints, opened: ExitStack, *, streamed: bool) -> None:
+        self._shelf = Shelf(how.folder)
+        self._shelf.claim()
+        opened.callback(self._shelf.release)
+        self._writer = Writer(
+            self._shelf, keep=how.keep, full_every=how.full_every, streamed=streamed, say=self._say
+        )
+        opened.callback(self._writer.wait)
+        if how.fresh:
+            self._shelf.clear()
+        chain = self._shelf.newest(self._say)
+        if chain is None:
+            if self._shelf.steps():
+                raise InputError(
+                    "none of the checkpoints here can be used",
+                    where=str(how.folder),
+                    hint="start anew with another folder, or with --fresh",
+                )
+            self._shelf.remove_unfinished()
+        else:
+            self._resume(self._shelf, chain)
+            self._shelf.remove_unfinished(chain[-1].step)
+            self._writer.resumed(chain)
+
+    def _resume(self, shelf: Shelf, chain: list[Manifest]) -> None:
+        newest = chain[-1]
+        _same(newest.run, self.identity(), str(shelf.root))
+        arrays, meta = shelf.dense(newest)
+        self._take_dense(arrays, meta)
+        for layer in embeddings_of(self.model):
+            for state in shelf.states(chain, layer.spec_name):
+                self.store.load(layer.spec_name, state)
+        told = newest.progress
+        self.progress.resumed(newest.step, told["examples"], told["losses"])
+        self.progress.window.load({name: arrays[f"window/{name}"] for name in ("scores", "labels")})
+        self.data.seek(newest.position)
+        self.resumed_from = newest.step
+
+    def _dense(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Arrays and meta of all dense weights and their optimiser."""
+        return dense_state(self.model, self.learner.optimiser)
+
+    def _take_dense(self, arrays: Mapping[str, Any], meta: dict[str, Any]) -> None:
+        """Puts saved ones in their place."""
+        load_dense(self.model, self.learner.optimiser, arrays, meta)
+
+    def _save_if_due(self) -> None:
+        if self._checkpoints is not None and self.progress.step % self._checkpoints.every == 0:
+            self.save()
+
+    def _finish(self, preempted: bool) -> None:
+        """The last step is saved too, and on the disk before anybody is told."""
+        if self._writer is None:
+            return
+        if self._writer.last != self.progress.step:
+            self.save()
+            self._writer.wait()
+        if self._writer.failure is not None:
+            stop = "preempted, and " if preempted else ""
+            raise InputError(
+                f"{stop}the last checkpoint could not be written: {self._writer.failure.strerror}",
+                where=str(self._shelf.root if self._shelf else ""),
+            )
+
+    def _result(self, preempted: bool, losses: list[float]) -> Result:
+        told = self.progress
+        return Result(
+            told.step,
+            told.examples,
+            told.loss,
+            told.auc,
+            told.examples_per_s,
+            told.cpu_ms_per_1000,
+            preempted,
+            self.store.statistics(),
+            losses,
+        )
+
+
+def fit(model: nn.Module, data: Source | None = None, *, steps: int | None = None, **options: Any) -> Result:
+    """Trains a model: its own `loss(output, labels)` or cross-entropy of its logits, on built-in clicks if no
+    data are given. Options are those of `Session`."""
+    if data is None and steps is None:
+        raise InputError("the built-in data never end", hint="say how far: fit(model, steps=1000)")
+    session = Session(model, data, **options)
+    try:
+        return session.run(steps)
+    finally:
+        session.close()
+
+
+class Interruption:
+    """Whether SIGTERM came; only the main thread can hear it."""
+
+    def __init__(self) -> None:
+        self.heard = False
+        self._before: Any = None
+
+    def __enter__(self) -> Interruption:
+        if threading.current_thread() is threading.main_thread():
+            self._before = signal.signal(signal.SIGTERM, self._hear)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._before is not None:
+            signal.signal(signal.SIGTERM, self._before)
+
+    def _hear(self, number: int, frame: FrameType | None) -> None:
+        self.heard = True
+
+
+def _plain(value: Any) -> Any:
+    """As JSON gives it back."""
+    if isinstance(value, dict):
+        return {str(key): _plain(part) for key, part in value.items()}
+    if isinstance(value, tuple | list):
+        return [_plain(part) for part in value]
+    if isinstance(value, float) and value in (float("inf"), float("-inf")):
+        return str(value)
+    return value
+
+
+def _same(saved: dict[str, Any], mine: dict[str, Any], where: str) -> None:
+    """Refuses a checkpoint of another training, and says what differs."""
+    different = [name for name in mine if saved.get(name) != mine[name]]
+    if not different:
+        return
+    shown = [
+        f"{name}: {saved.get(name)} there, {mine[name]} here"
+        if len(str(mine[name])) < 60
+        else f"{name} differ{'s' if not name.endswith('s') else ''}"
+        for name in different
+    ]
+    raise InputError(
+        f"holds checkpoints of another training ({'; '.join(shown)})",
+        where=where,
+        hint="give the same options to go on, another folder, or --fresh to throw them away",
+    )

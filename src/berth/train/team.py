@@ -1,0 +1,103 @@
+"""Who this process is in a training of several, and what it agrees on with the others at the end of a step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from berth.train.data import Share
+from berth.train.rendezvous import Seat, join
+from berth.train.stages.cut import Layout
+from berth.train.stages.parcels import Post
+
+
+@dataclass(slots=True)
+class Team:
+    """One process of a training; alone it has nobody to ask."""
+
+    seat: Seat = field(default_factory=Seat)
+    layout: Layout = field(default_factory=lambda: Layout(1, 1))
+    store: Any = None  # small facts for the others
+    group: Any = None  # those that run the same layers
+    post: Post = field(default_factory=Post)
+    keep: list[Any] = field(default_factory=list)  # processes that live as long as this one
+
+    @property
+    def lane(self) -> int:
+        """Which pipeline."""
+        return self.layout.lane(self.seat.rank)
+
+    @property
+    def stage(self) -> int:
+        """Which stage of it."""
+        return self.layout.stage(self.seat.rank)
+
+    @property
+    def is_lead(self) -> bool:
+        """The one that writes checkpoints and tells people."""
+        return self.seat.rank == 0
+
+    @property
+    def share(self) -> Share:
+        """Which rows of a batch its lane reads."""
+        return Share(self.lane, self.layout.lanes)
+
+    def agree(self, flags: Sequence[float]) -> list[float]:
+        """Sums of everybody's flags, the same for all."""
+        if self.seat.alone:
+            return list(flags)
+        told = torch.tensor(flags, dtype=torch.float64)
+        dist.all_reduce(told)
+        return [float(value) for value in told]
+
+    def wait_for_all(self) -> None:
+        """Until everybody has come here."""
+        if not self.seat.alone:
+            dist.barrier()
+
+    def exchange(self, model: nn.Module) -> None:
+        """Sums dense gradients over those that run the same layers, in one message."""
+        if self.group is None:
+            return
+        gradients = [weight.grad for weight in model.parameters() if weight.grad is not None]
+        if not gradients:
+            return
+        together = torch.cat([gradient.reshape(-1) for gradient in gradients])
+        dist.all_reduce(together, group=self.group)
+        _put_back(together, gradients)
+
+    def leave(self) -> None:
+        """Waits for what is under way, and parts."""
+        if not self.seat.alone and dist.is_initialized():
+            self.post.flush()
+            dist.destroy_process_group()
+        for process in self.keep:
+            process.stop()
+
+
+def assemble(seat: Seat, layout: Layout) -> Team:
+    """Meets the others."""
+    if seat.world != layout.world:
+        raise ValueError(f"{seat.world} processes, and {layout.world} are needed")
+    if seat.alone:
+        return Team(seat, layout)
+    store = join(seat)
+    mine = None
+    for stage in range(layout.stages):  # everybody has to take part in making every group
+        ranks = layout.together(stage)
+        group = dist.new_group(ranks) if len(ranks) > 1 else None
+        if stage == layout.stage(seat.rank):
+            mine = group
+    return Team(seat, layout, store, mine)
+
+
+def _put_back(together: Tensor, gradients: Sequence[Tensor]) -> None:
+    begin = 0
+    for gradient in gradients:
+        gradient.copy_(together[begin : begin + gradient.numel()].view_as(gradient))
+        begin += gradient.numel()

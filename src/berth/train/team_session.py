@@ -1,0 +1,192 @@
+"""A training that several processes do together: each has its lane and its stage, all go from step to step as one.
+
+At the end of every step they agree on the loss, on whether somebody was asked to stop, and on whether the data have
+come to their end; so all stop after the same step. The lead writes checkpoints, and tells the others where to go on.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from berth.train.checkpoint.dense import dense_state, load_weights, unpacked
+from berth.train.data import Source
+from berth.train.data.prefetch import Ahead
+from berth.train.faults import moment
+from berth.train.learner import Learner
+from berth.train.session import Checkpoints, Interruption, Report, Result, Session
+from berth.train.sparse import SparseStore
+from berth.train.stages.dense import joined, optimiser_of_stage, take_part, weights_of_stage
+from berth.train.stages.learner import StageLearner
+from berth.train.team import Team
+
+
+class TeamSession(Session):
+    """One process's part of a training."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        data: Source,
+        *,
+        team: Team,
+        store: SparseStore | None,
+        learner: Callable[[SparseStore], Learner],
+        checkpoints: Checkpoints | None = None,
+        **options: Any,
+    ) -> None:
+        self.team = team
+        self._resumed_dense: tuple[dict[str, Any], dict[str, Any]] | None = None
+        self._saves_every = checkpoints.every if checkpoints is not None else None
+        mine = checkpoints if team.is_lead else None
+        super().__init__(
+            model, data, store=store, learner=learner, checkpoints=mine, share=team.share, **options
+        )
+        self._begin_together()
+
+    def run(self, steps: int | None = None, *, report: Report | None = None) -> Result:
+        """Trains until step `steps` of the whole run, the end of the data, or a SIGTERM to anybody."""
+        reads = self.team.stage == 0
+        share = self.team.share
+        ahead = Ahead(self.data.batches(self.batch, self.progress.step, share, self.seed)) if reads else None
+        losses: list[float] = []
+        try:
+            with Interruption() as interruption:
+                batch = next(ahead, None) if ahead else None
+                heard, ended, _ = self._agree(interruption.heard, reads and batch is None, 0.0)
+                self.progress.begin()
+                while (steps is None or self.progress.step < steps) and not heard and not ended:
+                    self._seed_step()
+                    following = next(ahead, None) if ahead else None
+                    if following is not None:
+                        self.learner.announce(following)
+                    loss, scores = self._step(batch)
+                    batch = following
+                    heard, ended, loss = self._agree(interruption.heard, reads and batch is None, loss)
+                    losses.append(loss)
+                    self.progress.add(loss, self.batch, *scores)
+                    moment("step")
+                    self._save_if_due()
+                    if report is not None:
+                        report(self)
+                self._finish(heard)
+        finally:
+            if ahead is not None:
+                ahead.close()
+        return self._result(heard, losses)
+
+    def _step(self, batch: Any) -> tuple[float, Any]:
+        if self.team.stage == 0:
+            return self.learner.step(self.progress.step, batch)
+        assert isinstance(self.learner, StageLearner)
+        self.learner.follow(self.progress.step)
+        return 0.0, (None, None)
+
+    def _agree(self, heard: bool, ended: bool, loss: float) -> tuple[bool, bool, float]:
+        lanes = self.team.layout.lanes
+        said = self.team.agree([float(heard), float(ended), loss / lanes])
+        return said[0] > 0, said[1] > 0, said[2]
+
+    def _seed_step(self) -> None:
+        """What a layer draws depends on the run's seed, the step and who draws: the same after a restart."""
+        torch.manual_seed((self.seed * 1_000_003 + self.progress.step) * 4_099 + self.team.seat.rank)
+
+    def _result(self, preempted: bool, losses: list[float]) -> Result:
+        """What everybody did; the lead has it all, with the CPU time of all processes."""
+        mine = {
+            "stage": self.team.stage,
+            "lane": self.team.lane,
+            "cpu_ms_per_1000": self.progress.cpu_ms_per_1000,
+            "sent_bytes": self.team.post.sent_bytes,
+            "busy_s": getattr(self.learner, "busy_s", 0.0) / max(len(losses), 1),
+        }
+        if not self.team.is_lead:
+            self.team.post.send(0, mine)
+            return super()._result(preempted, losses)
+        others = [self.team.post.receive(rank) for rank in range(1, self.team.seat.world)]
+        alone = super()._result(preempted, losses)
+        examples = max(len(losses), 1) * self.batch
+        served = sum(one["cpu_s"] for one in alone.statistics.get("servers", ())) * 1e6 / examples
+        workers = sum(one["cpu_ms_per_1000"] for one in (mine, *others))
+        statistics = {**alone.statistics, "workers": [mine, *others]}
+        return replace(alone, cpu_ms_per_1000=workers + served, statistics=statistics)
+
+    def identity(self) -> dict[str, Any]:
+        """The same however the model is cut: a stage without weights has no optimiser."""
+        trained = any(weight.requires_grad for weight in self.model.parameters())
+        return {**super().identity(), "dense optimiser": "Adam" if trained else None}
+
+    def close(self) -> None:
+        """Parts from the others too."""
+        super().close()
+        self.team.leave()
+
+    def _begin_together(self) -> None:
+        """If the lead has gone on from a checkpoint, all others do."""
+        post = self.team.post
+        if self.team.is_lead:
+            told: dict[str, Any] = {"step": self.progress.step}
+            if self._resumed_dense is not None:
+                arrays, meta = self._resumed_dense
+                told |= {"meta": json.dumps(meta)}
+                told |= {"arrays": {name: torch.from_numpy(array) for name, array in arrays.items()}}
+            for rank in range(1, self.team.seat.world):
+                post.send(rank, told)
+            post.flush()
+            self._resumed_dense = None
+        else:
+            told = post.receive(0)
+            self.progress.step = told["step"]
+            if "meta" in told:
+                arrays = {name: part.numpy() for name, part in told["arrays"].items()}
+                self._take_dense(arrays, json.loads(told["meta"]))
+        self.team.wait_for_all()
+
+    def _save_if_due(self) -> None:
+        if self._saves_every is None or self.progress.step % self._saves_every:
+            return
+        if self.team.is_lead:
+            self.save()
+        else:
+            self._hand_in()
+
+    def _finish(self, preempted: bool) -> None:
+        writes = self._writer is not None and self._writer.last != self.progress.step
+        if self.team.agree([float(writes)])[0] > 0 and not self.team.is_lead:
+            self._hand_in()
+        super()._finish(preempted)
+        self.team.wait_for_all()  # servers are needed until the last checkpoint is safe
+
+    def _own_part(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        if isinstance(self.learner, StageLearner):
+            weights = weights_of_stage(self.model, self.learner.prefixes)
+        else:
+            weights = dict(self.model.state_dict())
+        return weights, optimiser_of_stage(self.model, self.learner.optimiser)
+
+    def _hand_in(self) -> None:
+        """A stage of the lead's lane tells the lead its weights; other lanes have the same."""
+        if self.team.lane == 0 and self.team.stage > 0:
+            weights, optimiser = self._own_part()
+            self.team.post.send(0, {"weights": weights, **optimiser})
+            self.team.post.flush()
+
+    def _dense(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Of all stages: the lead gets those of its own lane."""
+        parts = [self._own_part()]
+        for stage in range(1, self.team.layout.stages):
+            told = self.team.post.receive(self.team.layout.rank(0, stage))
+            parts.append((told.pop("weights"), told))
+        return dense_state(*joined(self.model, parts))
+
+    def _take_dense(self, arrays: Mapping[str, Any], meta: dict[str, Any]) -> None:
+        """What was saved of the whole model; a stage takes its part."""
+        self._resumed_dense = (dict(arrays), meta) if self.team.is_lead else None
+        load_weights(self.model, arrays, meta)
+        if meta["optimiser"] is not None:
+            take_part(self.model, self.learner.optimiser, unpacked(meta["optimiser"], arrays))

@@ -1,0 +1,292 @@
+"""Whose turn it is: the modes, played by hand with no sockets and no clock."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from berth.errors import InputError, UnknownNameError, WireError
+from berth.train.servers.channel import Room
+from berth.train.servers.desk import MOST_QUEUED, Desk
+from berth.train.servers.messages import error_of
+from berth.train.servers.order import Order
+from berth.train.servers.shard import Shard
+from berth.train.servers.specs import to_json
+from berth.train.servers.wire import Flag, Frame, Kind, pack, pack_json, read_json, unpack
+from berth.train.sparse import TableSpec
+from berth.train.tables import Admission, Initialiser, Life, Table, adagrad, sgd
+
+DIM = 4
+SPEC = TableSpec("rows", DIM, adagrad(), Initialiser())
+
+
+class Ear:
+    """A port that keeps what it hears."""
+
+    def __init__(self):
+        self.heard = {}
+
+    def reserve(self, length):
+        return Room(np.zeros(length, np.uint8))
+
+    def send(self, kind, request, room=None, *, flags=Flag.NONE, step=0):
+        self.heard[request] = (kind, flags, unpack(room.payload) if room else [])
+
+    def release(self, frame):
+        pass
+
+
+class Play:
+    """Workers that speak to a desk in any order."""
+
+    def __init__(self, mode="sync", workers=2, staleness=0, spec=SPEC):
+        self.desk = Desk(Shard(), Order(mode, workers, staleness))
+        self.ears = [Ear() for _ in range(workers)]
+        self.numbers = [0] * workers
+        self.desk.shard.open([spec])
+
+    def say(self, rank, kind, arrays=None, flags=Flag.NONE, number=None, now_s=0.0):
+        self.numbers[rank] += number is None
+        request = number or self.numbers[rank]
+        payload = np.empty(0, np.uint8) if arrays is None else pack(arrays)
+        self.desk.submit(rank, Frame(kind, flags, 0, request, payload), self.ears[rank], now_s)
+        self.desk.run(now_s)
+        return request
+
+    def pull(self, rank, keys, times=None, number=None, now_s=0.0):
+        arrays = [np.array([[0, 0]], np.int32), np.array(keys, np.int64)]
+        arrays += [] if times is None else [np.array(times, np.int32)]
+        return self.say(rank, Kind.PULL, arrays, number=number, now_s=now_s)
+
+    def push(self, rank, keys, value, number=None, flags=Flag.NONE):
+        values = np.full((len(keys), DIM), value, np.float32)
+        arrays = [np.array([[0, 0]], np.int32), np.array(keys, np.int64), values]
+        return self.say(rank, Kind.PUSH, arrays, flags, number)
+
+    def end(self, rank):
+        return self.say(rank, Kind.PUSH, flags=Flag.END_STEP)
+
+    def answer(self, rank, number):
+        kind, _, arrays = self.ears[rank].heard[number]
+        assert kind == Kind.DONE, read_json(arrays[0])
+        return arrays[0] if arrays else None
+
+    def waits(self, rank, number):
+        return number not in self.ears[rank].heard
+
+    def error(self, rank, number):
+        kind, _, arrays = self.ears[rank].heard[number]
+        assert kind == Kind.ERROR
+        return error_of(read_json(arrays[0]))
+
+    def rows(self):
+        return self.desk.shard.tables[0].save()
+
+
+def test_in_sync_mode_a_pull_waits_until_all_have_ended_the_step_before():
+    play = Play()
+    play.push(0, [1], 1)
+    play.end(0)
+    asked = play.pull(0, [1])
+    assert play.waits(0, asked)
+    play.push(1, [1], 2)
+    play.end(1)
+    table = Table(DIM, optimiser=adagrad())
+    table.push([1, 1], np.array([[1] * DIM, [2] * DIM], np.float32))  # one step of both, not one of each
+    assert (play.answer(0, asked) == table.pull([1])).all()
+
+
+def test_in_async_mode_nobody_waits():
+    play = Play("async")
+    play.push(0, [1], 1)
+    play.end(0)
+    assert not play.waits(0, play.pull(0, [1]))
+
+
+def test_in_half_async_mode_a_worker_may_be_so_many_steps_ahead_and_no_more():
+    play = Play("half-async", staleness=2)
+    for _ in range(2):
+        play.end(0)
+        assert not play.waits(0, play.pull(0, [1]))
+    play.end(0)
+    asked = play.pull(0, [1])
+    assert play.waits(0, asked)
+    play.end(1)
+    assert not play.waits(0, asked)
+
+
+def test_one_worker_sees_its_own_pushes_at_once():
+    play = Play(workers=1)
+    before = play.answer(0, play.pull(0, [1])).copy()
+    play.push(0, [1], 1)
+    assert (play.answer(0, play.pull(0, [1])) != before).all()
+
+
+@settings(max_examples=40)
+@given(st.data())
+def test_in_sync_mode_the_rows_are_the_same_whoever_is_faster(data):
+    """Three workers, four steps: any interleaving that the rules allow ends with the same bits."""
+    spec = data.draw(
+        st.sampled_from([SPEC, TableSpec("rows", DIM, adagrad(), Initialiser(), Admission("count", 5))])
+    )
+    counted = spec.admission is not None
+
+    def run(choose):
+        play = Play(workers=3, spec=spec)
+        scripts = [[(step, deed) for step in range(4) for deed in ("pull", "push", "end")] for _ in range(3)]
+        asked = [None] * 3
+        seen = [[] for _ in range(3)]
+        while any(scripts):
+            free = [
+                rank
+                for rank in range(3)
+                if scripts[rank] and (asked[rank] is None or not play.waits(rank, asked[rank]))
+            ]
+            rank = choose(free)
+            if asked[rank] is not None:
+                seen[rank].append(play.answer(rank, asked[rank]).copy())
+                asked[rank] = None
+            step, deed = scripts[rank].pop(0)
+            keys = [rank, step, 7, 8 + step % 2]
+            if deed == "pull":
+                asked[rank] = play.pull(rank, sorted(set(keys)), [1] * len(set(keys)) if counted else None)
+            elif deed == "push":
+                play.push(rank, sorted(set(keys)), 0.1 * (rank + 1) * (step + 1))
+            else:
+                play.end(rank)
+        return play.rows(), seen
+
+    plain, seen = run(lambda free: free[0])
+    other, other_seen = run(lambda free: data.draw(st.sampled_from(free)))
+    assert (plain.keys == other.keys).all()
+    assert (plain.records == other.records).all()
+    for mine, theirs in zip(seen, other_seen, strict=True):
+        assert all((one == two).all() for one, two in zip(mine, theirs, strict=True))
+
+
+def test_a_push_that_comes_twice_is_applied_once():
+    play = Play(workers=1)
+    number = play.push(0, [1], 1)
+    rows = play.rows()
+    play.ears[0].heard.clear()
+    play.push(0, [1], 1, number=number)
+    assert play.answer(0, number) is None
+    assert (play.rows().records == rows.records).all()
+
+
+def test_a_pull_that_comes_twice_is_answered_twice_and_counted_once():
+    spec = TableSpec("rows", DIM, sgd(), Initialiser(), Admission("count", 3))
+    play = Play(workers=1, spec=spec)
+    number = play.pull(0, [1], [2])
+    play.pull(0, [1], [2], number=number)
+    assert len(play.rows().keys) == 0
+    play.pull(0, [1], [1])
+    assert len(play.rows().keys) == 1
+
+
+def test_a_pull_that_waits_is_answered_on_the_connection_that_asked_last():
+    play = Play()
+    play.end(0)
+    number = play.pull(0, [1])
+    play.desk.lost(0, play.ears[0])
+    play.ears[0] = Ear()
+    play.pull(0, [1], number=number)
+    assert play.waits(0, number)
+    play.end(1)
+    assert not play.waits(0, number)
+
+
+def test_who_waits_too_long_is_told_for_whom():
+    play = Play(workers=3)
+    play.end(0)
+    play.end(2)
+    number = play.pull(0, [1], now_s=10.0)
+    play.desk.give_up(9.0, {})
+    assert play.waits(0, number)
+    play.desk.give_up(10.0, {1: "its connection is lost"})
+    assert "rank 1 (its connection is lost)" in str(play.error(0, number))
+
+
+def test_a_day_ends_once_when_all_have_come_to_its_end():
+    spec = TableSpec("rows", DIM, sgd(), Initialiser(), life=Life())
+    play = Play(spec=spec)
+    for rank in (0, 1):
+        play.end(rank)
+    first = play.say(0, Kind.END_DAY)
+    assert play.waits(0, first)
+    asked = play.pull(0, [1])
+    assert play.waits(0, asked)
+    second = play.say(1, Kind.END_DAY)
+    assert not play.waits(0, first)
+    assert not play.waits(1, second)
+    assert not play.waits(0, asked)
+    assert play.desk.shard.tables[0].day == 1
+
+
+def test_while_tables_are_saved_others_wait():
+    play = Play("async")
+    play.push(0, [1, 2], 1)
+    play.say(0, Kind.HOLD)
+    asked, pushed = play.pull(1, [1]), play.push(1, [1], 5, flags=Flag.CONFIRM)
+    assert play.waits(1, asked)
+    part = play.say(0, Kind.PART, [np.array([0], np.int32)])
+    assert play.ears[0].heard[part][0] == Kind.DONE
+    play.say(0, Kind.LET_GO)
+    assert not play.waits(1, asked)
+    assert not play.waits(1, pushed)
+
+
+def test_a_saver_that_is_lost_lets_go():
+    play = Play("async")
+    play.say(0, Kind.HOLD)
+    asked = play.pull(1, [1])
+    play.desk.lost(0, play.ears[0])
+    play.desk.run(0.0)
+    assert not play.waits(1, asked)
+
+
+@pytest.mark.parametrize(
+    ("kind", "arrays"),
+    [
+        (Kind.PULL, [np.array([[9, 0]], np.int32), np.arange(2)]),
+        (Kind.PULL, [np.array([[0, 7]], np.int32), np.arange(2)]),
+        (Kind.PULL, [np.array([[0, 0]], np.int32)]),
+        (Kind.PULL, [np.array([0, 0], np.int32), np.arange(2)]),
+        (Kind.PUSH, [np.array([[0, 0]], np.int32), np.arange(2), np.ones((2, 3), np.float32)]),
+        (Kind.PUSH, [np.array([[0, 0]], np.int32), np.arange(2), np.ones((3, DIM), np.float32)]),
+        (Kind.PUSH, [np.array([[0, 1]], np.int32), np.arange(2), np.ones((2, DIM), np.float32)]),
+        (Kind.LOAD, [np.array([0], np.int32), np.arange(2)]),
+        (Kind.OPEN, [pack_json({"name": "x"})]),
+        (Kind.OPEN, [pack_json([{"name": "x"}])]),
+        (Kind.OPEN, [pack_json([{**to_json(SPEC), "dim": 5}])]),
+        (Kind.PART, None),
+        (Kind.WARM, [np.array([[3, 0]], np.int32), np.arange(2)]),
+        (Kind.STATISTICS, None),
+    ],
+)
+def test_a_request_that_makes_no_sense_is_answered_and_changes_nothing(kind, arrays):
+    play = Play(workers=1)
+    play.push(0, [1], 1)
+    before = play.rows()
+    number = play.say(0, kind, arrays)
+    expected = Kind.DONE if kind == Kind.STATISTICS else Kind.ERROR
+    assert play.ears[0].heard[number][0] == expected
+    assert (play.rows().records == before.records).all()
+
+
+def test_a_worker_that_floods_is_stopped():
+    play = Play()
+    play.end(0)
+    for _ in range(MOST_QUEUED):
+        play.pull(0, [1])
+    with pytest.raises(WireError, match="sends more"):
+        play.pull(0, [1])
+
+
+def test_orders_that_make_no_sense_are_refused():
+    with pytest.raises(UnknownNameError):
+        Order("later", 1)
+    with pytest.raises(InputError):
+        Order("sync", 0)

@@ -1,0 +1,219 @@
+"""Who can't prove the secret can't join, read or push; and nobody ever sees it."""
+
+from __future__ import annotations
+
+import socket
+import threading
+
+import numpy as np
+import pytest
+
+from berth.errors import InputError, RefusedError, ServerError, WireError
+from berth.train.servers import Address, Manners, RemoteStore, Secret
+from berth.train.servers.greet import Door, Greeting
+from berth.train.servers.inside import serving
+from berth.train.servers.secret import VARIABLE, challenge
+from berth.train.servers.wire import HEADER, Flag, Header, Kind
+from berth.train.sparse import TableSpec
+from berth.train.tables import Initialiser, sgd
+
+SECRET = Secret(b"a secret of thirty-two bytes....")
+SPEC = TableSpec("rows", 4, sgd(), Initialiser())
+GREETING = Greeting(0, 1, 0, 1, 1, 99)
+
+
+def frame(kind, payload):
+    return Header(kind, Flag.NONE, 0, 0, 1, len(payload), 0, 0).pack() + payload
+
+
+def dial(address):
+    peer = socket.create_connection((address.host, address.port))
+    peer.settimeout(20)
+    return peer
+
+
+def read(peer):
+    """A frame, or nothing if the server hung up."""
+    head = b""
+    try:
+        while len(head) < HEADER.size:
+            more = peer.recv(HEADER.size - len(head))
+            if not more:
+                return None, b""
+            head += more
+        length, body = HEADER.unpack(head)[7], b""
+        while len(body) < length:
+            body += peer.recv(length - len(body))
+        return HEADER.unpack(head)[2], body
+    except ConnectionResetError:
+        return None, b""
+
+
+def hung_up(peer):
+    while True:
+        kind, _ = read(peer)
+        if kind is None:
+            return True
+        assert kind in (Kind.ERROR, Kind.CHALLENGE)
+
+
+@pytest.fixture
+def server():
+    with serving(1, SECRET) as servers:
+        yield servers[0]
+
+
+def still_serves(server):
+    store = RemoteStore([server.address], SECRET)
+    store.open([SPEC])
+    rows = store.pull("rows", np.arange(3, dtype=np.uint64))
+    store.close()
+    return rows.shape == (3, 4)
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_a_wrong_secret_is_refused(server, shared):
+    with pytest.raises(RefusedError, match="secret differs"):
+        RemoteStore([server.address], Secret.random(), manners=Manners(shared=shared))
+    assert still_serves(server)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" + bytes(100),
+        bytes(500),
+        frame(Kind.PULL, b"12345678"),
+        frame(Kind.PUSH, bytes(200)),
+        frame(Kind.HELLO, b"too short"),
+        frame(Kind.PROOF, bytes(32)),
+        frame(Kind.HELLO, bytes(32) + GREETING.pack()) + frame(Kind.PROOF, bytes(32)),
+        frame(Kind.HELLO, bytes(32) + GREETING.pack()) + frame(Kind.HELLO, bytes(32) + GREETING.pack()),
+        Header(Kind.HELLO, Flag.NONE, 0, 0, 1, 1 << 40, 0, 0).pack(),
+        Header(Kind.HELLO, Flag.IN_RING, 0, 0, 1, 64, 0, 0).pack(),
+    ],
+    ids=["http", "zeros", "pull", "push", "short", "proof first", "no proof", "hello twice", "huge", "ring"],
+)
+def test_whoever_does_not_greet_properly_is_hung_up_on(server, data):
+    peer = dial(server.address)
+    peer.sendall(data)
+    assert hung_up(peer)
+    peer.close()
+    assert still_serves(server)
+    assert server.desk.shard.keys_pushed == 0
+
+
+def test_a_recorded_answer_is_of_no_use(server):
+    first = dial(server.address)
+    mine, raw = challenge(), GREETING.pack()
+    first.sendall(frame(Kind.HELLO, mine + raw))
+    kind, theirs = read(first)
+    assert kind == Kind.CHALLENGE
+    proof = SECRET.proof("client", raw, mine, theirs)
+    first.sendall(frame(Kind.PROOF, proof))
+    assert read(first)[0] == Kind.WELCOME
+    first.close()
+    again = dial(server.address)
+    again.sendall(frame(Kind.HELLO, mine + raw))
+    assert read(again)[1] != theirs
+    again.sendall(frame(Kind.PROOF, proof))
+    assert hung_up(again)
+    again.close()
+
+
+def test_a_server_that_does_not_know_the_secret_is_not_trusted():
+    listener = socket.create_server(("127.0.0.1", 0))
+    door = Door(Secret.random())
+
+    def pretend():
+        peer, _ = listener.accept()
+        _, body = read(peer)
+        peer.sendall(frame(Kind.CHALLENGE, door.hello(body)))
+        read(peer)
+        peer.sendall(frame(Kind.WELCOME, bytes(32) + b"{}"))
+        peer.close()
+
+    thread = threading.Thread(target=pretend, daemon=True)
+    thread.start()
+    with pytest.raises(RefusedError, match="not ours"):
+        RemoteStore([Address("127.0.0.1", listener.getsockname()[1])], SECRET)
+    thread.join()
+    listener.close()
+
+
+def test_an_answer_is_bound_to_role_greeting_and_both_challenges():
+    one, other = challenge(), challenge()
+    proofs = {
+        SECRET.proof("client", b"g", one, other),
+        SECRET.proof("server", b"g", one, other),
+        SECRET.proof("client", b"h", one, other),
+        SECRET.proof("client", b"g", other, one),
+        Secret.random().proof("client", b"g", one, other),
+    }
+    assert len(proofs) == 5
+
+
+def test_the_secret_has_no_readable_form_and_short_ones_are_refused():
+    assert "thirty" not in repr(SECRET)
+    assert "thirty" not in str(SECRET)
+    with pytest.raises(InputError, match="too short"):
+        Secret(b"short")
+
+
+def test_it_is_found_in_a_file_or_in_the_environment(tmp_path, monkeypatch):
+    path = tmp_path / "secret"
+    path.write_bytes(b"a secret of thirty-two bytes....\n")
+    same = SECRET.proof("client", b"", b"", b"")
+    assert Secret.find(path).proof("client", b"", b"", b"") == same
+    monkeypatch.setenv(VARIABLE, "a secret of thirty-two bytes....")
+    assert Secret.find().proof("client", b"", b"", b"") == same
+    monkeypatch.delenv(VARIABLE)
+    with pytest.raises(InputError, match="shared secret"):
+        Secret.find()
+    with pytest.raises(InputError, match="can't be read"):
+        Secret.find(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"rank": 3, "workers": 1}, "this run has 1"),
+        ({"workers": 2}, "this run has 1"),
+        ({"generation": 0}, None),
+    ],
+)
+def test_a_worker_of_another_run_is_refused(server, changes, complaint):
+    if complaint is None:
+        RemoteStore([server.address], SECRET, generation=5).close()
+        complaint = "generation 0 is over"
+    with pytest.raises(RefusedError, match=complaint):
+        RemoteStore([server.address], SECRET, **changes)
+
+
+def test_a_rank_is_taken_by_one_process_at_a_time(server):
+    store = RemoteStore([server.address], SECRET)
+    with pytest.raises(RefusedError, match="taken"):
+        RemoteStore([server.address], SECRET)
+    store.open([SPEC])
+    store.close()
+    assert still_serves(server)
+
+
+def test_a_newer_generation_begins_with_empty_tables_and_ends_the_older(server):
+    old = RemoteStore([server.address], SECRET, generation=1)
+    old.open([SPEC])
+    old.push("rows", np.arange(3, dtype=np.uint64), np.ones((3, 4), np.float32))
+    old.end_step(0)
+    new = RemoteStore([server.address], SECRET, generation=2)
+    new.open([SPEC])
+    assert new.statistics()["tables"]["rows"]["rows"] == 0
+    with pytest.raises((ServerError, WireError)):
+        old.pull("rows", np.arange(3, dtype=np.uint64))
+    new.close()
+    old.links.close()
+
+
+def test_a_server_listens_to_its_own_machine_alone_unless_told(server):
+    assert server.address.host == "127.0.0.1"
+    with pytest.raises(ServerError, match="nobody listens"):
+        RemoteStore([Address("127.0.0.1", 1)], SECRET)

@@ -1,0 +1,407 @@
+"""What a worker sees: several workers, modes, broken connections, messages on the wire."""
+
+from __future__ import annotations
+
+import select
+import socket
+import threading
+
+import numpy as np
+import pytest
+
+from berth.errors import InputError, RefusedError, ServerError, UnknownNameError, WaitError
+from berth.train.servers import Address, GeoStore, Manners, RemoteStore, Secret, Settings, connect
+from berth.train.servers.inside import serving
+from berth.train.servers.wire import Kind
+from berth.train.sparse import TableSpec
+from berth.train.tables import Admission, Initialiser, Life, Table, adagrad, join, sgd
+
+SECRET = Secret.random()
+DIM = 8
+SPEC = TableSpec("rows", DIM, adagrad(), Initialiser())
+
+
+def batch(seed, count=600):
+    random = np.random.default_rng(seed)
+    keys = (random.random(count) ** 3 * 900).astype(np.uint64)
+    return keys, random.standard_normal((count, DIM)).astype(np.float32)
+
+
+def opened(running, specs=(SPEC,), **settings):
+    store = RemoteStore([one.address for one in running], SECRET, **settings)
+    store.open(specs)
+    return store
+
+
+class Proxy:
+    """Passes bytes on, and cuts all connections after so many of them."""
+
+    def __init__(self, address, cuts):
+        self.target = (address.host, address.port)
+        self.cuts = list(cuts)
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.thread = threading.Thread(target=self.run, daemon=True)
+        self.thread.start()
+
+    @property
+    def address(self):
+        return Address(*self.listener.getsockname())
+
+    def run(self):
+        while True:
+            try:
+                client, _ = self.listener.accept()
+            except OSError:
+                return
+            server = socket.create_connection(self.target)
+            self.carry(client, server, self.cuts.pop(0) if self.cuts else None)
+            client.close()
+            server.close()
+
+    @staticmethod
+    def carry(client, server, most):
+        carried = 0
+        while most is None or carried < most:
+            for ready in select.select([client, server], [], [])[0]:
+                data = ready.recv(1 << 14 if most is None else min(1 << 14, most - carried) or 1)
+                if not data:
+                    return
+                (server if ready is client else client).sendall(data)
+                carried += len(data)
+
+    def close(self):
+        self.listener.shutdown(socket.SHUT_RDWR)
+        self.listener.close()
+        self.thread.join()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_cut_connections_change_nothing(seed):
+    """Cut anywhere: in requests, in answers, in greetings; pushes are applied once, pulls are answered."""
+    random = np.random.default_rng(seed)
+    cuts = random.integers(100, 60_000, 12).tolist()
+    table = Table(DIM, optimiser=adagrad())
+    with serving(1, SECRET) as running:
+        proxy = Proxy(running[0].address, cuts)
+        store = RemoteStore([proxy.address], SECRET)
+        store.open([SPEC])
+        for step in range(15):
+            keys, gradients = batch(100 * seed + step)
+            assert (store.pull("rows", keys) == table.pull(keys)).all()
+            store.push("rows", keys, gradients)
+            table.push(keys, gradients)
+            store.end_step(step)
+        assert store.statistics()["retries"] > 3
+        store.close()
+        mine = table.save()
+        theirs = running[0].desk.shard.tables[0].save()
+        assert (mine.records == theirs.records).all()
+        proxy.close()
+
+
+def test_a_server_that_started_anew_is_not_taken_for_the_old_one():
+    with serving(1, SECRET) as olds, serving(1, SECRET) as news:
+        proxy = Proxy(olds[0].address, [3000])
+        store = RemoteStore([proxy.address], SECRET)
+        store.open([SPEC])
+        proxy.target = (news[0].address.host, news[0].address.port)
+        with pytest.raises(ServerError, match="lost its rows"):
+            train(store, 0, 1, 5, [])
+        store.links.close()
+        proxy.close()
+
+
+def test_a_silent_server_is_given_up():
+    with serving(1, SECRET, Settings(patience_s=0.2)) as running:
+        store = opened(running, manners=Manners(patience_s=0.2))
+        store.links[0].channel.send(Kind.STATISTICS, 1)  # taken for an old request: never answered anew
+        with pytest.raises(ServerError, match=r"no answer within 0\.4 s from server 0"):
+            store.links.answer(0, 999)
+        store.links.close()
+
+
+@pytest.mark.parametrize("mode", ["sync", "half-async"])
+def test_a_missing_worker_is_named(mode):
+    with serving(1, SECRET, Settings(mode=mode, workers=2, patience_s=0.3)) as running:
+        store = opened(running, rank=0, workers=2)
+        other = opened(running, rank=1, workers=2)
+        store.end_step(0)
+        with pytest.raises(WaitError, match=r"step 1 of rank 0 waits in vain for rank 1 \(last heard"):
+            store.pull("rows", batch(0)[0])
+        other.links.close()
+        with pytest.raises(WaitError, match=r"rank 1 \(its connection is lost\)"):
+            store.pull("rows", batch(0)[0])
+        store.close()
+
+
+def train(store, rank, workers, steps, seen):
+    for step in range(steps):
+        keys, gradients = batch(step)
+        seen.append(store.pull("rows", keys[rank::workers]).copy())
+        store.push("rows", keys[rank::workers], gradients[rank::workers])
+        store.end_step(step)
+
+
+def run_workers(running, workers, steps=8):
+    stores = [opened(running, rank=rank, workers=workers) for rank in range(workers)]
+    seen = [[] for _ in stores]
+    threads = [
+        threading.Thread(target=train, args=(store, rank, workers, steps, seen[rank]))
+        for rank, store in enumerate(stores)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    state = join([part for _, part in stores[0].save()])
+    for store in stores:
+        store.close()
+    return state, seen
+
+
+def summed(keys, gradients):
+    """As a worker sends them: each key once, gradients added in the order of the batch."""
+    distinct, first, which = np.unique(keys, return_index=True, return_inverse=True)
+    order = np.argsort(first)
+    sums = np.zeros((len(distinct), gradients.shape[1]), np.float32)
+    np.add.at(sums, np.argsort(order)[which], gradients)
+    return distinct[order], sums
+
+
+def test_three_workers_in_sync_mode_give_the_same_bits_on_any_number_of_servers():
+    table = Table(DIM, optimiser=adagrad())
+    for step in range(8):
+        keys, gradients = batch(step)
+        for rank in range(3):
+            table.touch(keys[rank::3])
+        parts = [summed(keys[rank::3], gradients[rank::3]) for rank in range(3)]
+        table.push(np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts]))
+    for servers in (1, 2):
+        with serving(servers, SECRET, Settings(workers=3)) as running:
+            state, _ = run_workers(running, 3)
+        assert (state.keys == table.save().keys).all()
+        assert (state.records == table.save().records).all()
+
+
+@pytest.mark.parametrize("mode", ["async", "half-async"])
+def test_in_the_free_modes_all_pushes_arrive(mode):
+    """With plain steps the order of pushes does not matter beyond rounding."""
+    spec = TableSpec("rows", DIM, sgd(), Initialiser())
+    table = Table(DIM, optimiser=sgd())
+    for step in range(8):
+        table.push(*batch(step))
+    with serving(2, SECRET, Settings(mode=mode, workers=2, staleness=1)) as running:
+        stores = [opened(running, [spec], rank=rank, workers=2) for rank in range(2)]
+        threads = [
+            threading.Thread(target=train, args=(store, rank, 2, 8, [])) for rank, store in enumerate(stores)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        stores[1].statistics()  # answered after its last push is applied
+        state = join([part for _, part in stores[0].save()])
+        for store in stores:
+            store.close()
+    assert (state.keys == table.save().keys).all()
+    np.testing.assert_allclose(state.records, table.save().records, rtol=1e-4, atol=1e-6)
+
+
+def test_in_async_mode_announced_rows_are_fetched_ahead_and_pulled_without_a_message():
+    with serving(1, SECRET, Settings(mode="async")) as running:
+        store = opened(running)
+        keys, gradients = batch(1)
+        store.prefetch("rows", keys)
+        store.end_step(0)
+        sent = store.links[0].bytes_moved[1]
+        rows = store.pull("rows", keys)
+        assert store.links[0].bytes_moved[1] == sent
+        assert (rows == Table(DIM, optimiser=adagrad()).pull(keys)).all()
+        store.push("rows", keys, gradients)
+        store.close()
+
+
+def test_in_sync_mode_announced_tables_come_in_one_message_and_stale_rows_are_asked_for_again():
+    specs = [TableSpec(f"table {number}", DIM, adagrad(), Initialiser(seed=number)) for number in range(5)]
+    tables = [Table(DIM, optimiser=adagrad(), initialiser=spec.initialiser) for spec in specs]
+    with serving(2, SECRET) as running:
+        store = opened(running, specs)
+        for step in range(4):
+            for number, spec in enumerate(specs):
+                store.prefetch(spec.name, batch(10 * step + number)[0])
+            before = store.links[0]._last
+            for number, spec in enumerate(specs):
+                keys, gradients = batch(10 * step + number)
+                assert (store.pull(spec.name, keys) == tables[number].pull(keys)).all()
+                if step == 3:
+                    store.push(spec.name, keys, gradients)
+                    tables[number].push(keys, gradients)
+            if step < 3:
+                assert store.links[0]._last == before + 1
+                for number, spec in enumerate(specs):
+                    store.push(spec.name, *batch(10 * step + number))
+                    tables[number].push(*batch(10 * step + number))
+            store.end_step(step)
+        store.close()
+
+
+@pytest.mark.parametrize("in_flight", [1, 2, 8])
+@pytest.mark.parametrize("shared", [True, False])
+def test_pushes_without_pulls_are_bounded_and_all_arrive(in_flight, shared):
+    table = Table(DIM, optimiser=adagrad())
+    with serving(2, SECRET) as running:
+        store = opened(running, manners=Manners(shared=shared, in_flight=in_flight, patience_s=5))
+        for step in range(12):
+            keys, gradients = batch(step, 6000)
+            keys = keys * np.uint64(6000) + np.arange(
+                6000, dtype=np.uint64
+            )  # distinct: too many to share a message
+            store.push("rows", keys, gradients)
+            table.push(keys, gradients)
+            assert max(link.pushes_in_flight for link in store.links) <= in_flight
+        assert (store.pull("rows", keys) == table.pull(keys)).all()
+        store.close()
+
+
+def test_more_batches_than_a_queue_holds_can_be_announced_under_a_budget(tmp_path):
+    specs = [TableSpec(f"table {number}", DIM, sgd(), Initialiser()) for number in range(6)]
+    with serving(1, SECRET, Settings(memory_bytes=30 << 20, folder=tmp_path)) as running:
+        store = opened(running, specs)
+        for seed in range(60):
+            for spec in specs:
+                store.prefetch(spec.name, batch(seed, 20)[0])
+        assert store.pull(specs[0].name, batch(0, 20)[0]).shape == (20, DIM)
+        store.close()
+
+
+def test_keys_announced_and_never_pulled_do_no_harm():
+    with serving(1, SECRET) as running:
+        store = opened(running)
+        for seed in range(100):
+            store.prefetch("rows", batch(seed)[0])
+        assert store.pull("rows", batch(7)[0]).shape == (600, DIM)
+        assert store.pull("rows", batch(200)[0]).shape == (600, DIM)
+        store.close()
+
+
+@pytest.mark.parametrize("codec", ["fp16", "bf16"])
+def test_rows_in_half_the_bytes_learn_nearly_the_same(codec):
+    table = Table(DIM, optimiser=sgd())
+    spec = TableSpec("rows", DIM, sgd(), Initialiser())
+    with serving(2, SECRET) as running:
+        store = opened(running, [spec], codec=codec)
+        for step in range(5):
+            keys, gradients = batch(step)
+            np.testing.assert_allclose(store.pull("rows", keys), table.pull(keys), atol=0.05, rtol=0.02)
+            store.push("rows", keys, gradients)
+            table.push(keys, gradients)
+            store.end_step(step)
+        store.close()
+
+
+def test_geo_alone_with_merges_after_every_step_is_like_a_table():
+    spec = TableSpec("rows", DIM, adagrad(), Initialiser())
+    table = Table(DIM, optimiser=adagrad())
+    with serving(2, SECRET, Settings(mode="geo")) as running:
+        store = connect([one.address for one in running], SECRET, every=1)
+        assert isinstance(store, GeoStore)
+        store.open([spec])
+        for step in range(6):
+            keys, gradients = batch(step)
+            np.testing.assert_allclose(store.pull("rows", keys), table.pull(keys), rtol=1e-4, atol=1e-6)
+            store.push("rows", keys, gradients)
+            table.push(keys, gradients)
+            store.end_step(step)
+        state = join([part for _, part in store.save()])
+        np.testing.assert_allclose(
+            state.records[:, :DIM], table.save().records[:, :DIM], rtol=1e-4, atol=1e-6
+        )
+        store.close()
+
+
+def test_geo_servers_hear_nothing_between_merges_and_average_what_workers_learned():
+    keys = np.array([1, 2], np.uint64)
+    spec = TableSpec("rows", DIM, sgd(1.0), Initialiser(scale=0.0))
+    with serving(1, SECRET, Settings(mode="geo", workers=2)) as running:
+        addresses = [one.address for one in running]
+        stores = [connect(addresses, SECRET, every=2, rank=rank, workers=2) for rank in range(2)]
+        for store in stores:
+            store.open([spec])
+            store.pull("rows", keys)
+        for step in range(2):
+            for rank, store in enumerate(stores):
+                store.push("rows", keys, np.full((2, DIM), rank + 1.0, np.float32))
+                store.end_step(step)
+            if step == 0:
+                assert running[0].desk.shard.keys_pushed == 0
+        # worker 0 learned -2, worker 1 learned -4; worker 1 goes on from what both have given
+        assert (stores[1].pull("rows", keys) == -3).all()
+        assert (stores[0].pull("rows", keys) == -1).all()
+        for store in stores:
+            store.close()
+
+
+def test_geo_refuses_tables_whose_rows_come_and_go():
+    with serving(1, SECRET, Settings(mode="geo")) as running:
+        store = connect([running[0].address], SECRET)
+        with pytest.raises(InputError, match="mode geo"):
+            store.open([TableSpec("rows", DIM, sgd(), Initialiser(), life=Life())])
+        store.close()
+
+
+def test_what_makes_no_sense_is_refused_before_it_travels():
+    with serving(1, SECRET) as running:
+        store = opened(running)
+        keys, gradients = batch(0)
+        with pytest.raises(UnknownNameError):
+            store.pull("row", keys)
+        with pytest.raises(InputError, match="gradients of shape"):
+            store.push("rows", keys, gradients[:-1])
+        with pytest.raises(InputError, match="shows and clicks"):
+            store.push("rows", keys, gradients, shows=gradients[:, 0])
+        with pytest.raises(InputError, match="contiguous float32"):
+            store.pull("rows", keys, np.empty((3, DIM), np.float32))
+        with pytest.raises(RefusedError, match="another dim, admission"):
+            store.open([TableSpec("rows", 9, adagrad(), Initialiser(), Admission("count", 2))])
+        store.close()
+
+
+def test_a_message_that_would_be_refused_is_not_sent():
+    with serving(1, SECRET) as running:
+        store = opened(running, [TableSpec("wide", 100_000, sgd(), Initialiser())])
+        with pytest.raises(InputError, match="smaller batches"):
+            store.pull("wide", np.arange(1000, dtype=np.uint64), np.empty((1000, 100_000), np.float32))
+        store.close()
+
+
+def test_a_large_state_is_loaded_in_pieces(monkeypatch):
+    monkeypatch.setattr("berth.train.servers.client.PART_BYTES", 1000)
+    spec = TableSpec("rows", DIM, adagrad(), Initialiser(), Admission("count", 4))
+    table = Table(DIM, optimiser=adagrad(), admission=spec.admission)
+    table.pull(batch(0)[0])
+    with serving(2, SECRET) as running:
+        store = opened(running, [spec])
+        store.pull("rows", batch(1)[0])
+        store.load("rows", table.save())
+        mine, theirs = table.save(), join([part for _, part in store.save()])
+        assert len(mine.keys)
+        assert len(mine.waiting)
+        assert (mine.keys == theirs.keys).all()
+        assert (mine.records == theirs.records).all()
+        assert sorted(mine.waiting_keys) == sorted(theirs.waiting_keys)
+        store.close()
+
+
+def test_statistics_tell_rows_traffic_and_skew():
+    with serving(2, SECRET) as running:
+        store = opened(running)
+        keys, gradients = batch(0)
+        store.pull("rows", keys)
+        store.push("rows", keys, gradients)
+        told = store.statistics()
+        assert told["tables"]["rows"]["rows"] == len(np.unique(keys))
+        assert sum(one["keys_pushed"] for one in told["servers"]) == len(np.unique(keys))
+        assert told["skew"] >= 1
+        assert sum(one["bytes_in"] for one in told["servers"]) > 0
+        assert told["bytes_received"] > len(np.unique(keys)) * 4 * DIM
+        store.close()

@@ -1,0 +1,72 @@
+"""A small training that tests start, kill and go on with, in children of this process."""
+
+from __future__ import annotations
+
+import os
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from berth.train import faults
+from berth.train.embedding import Embedding
+from berth.train.session import Checkpoints, Session
+from berth.train.tables import adagrad
+
+STEPS = 12
+
+
+class Small(torch.nn.Module):
+    """Dropout, so that the random state matters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.rows = Embedding(4, optimiser=adagrad(0.05))
+        self.top = torch.nn.Sequential(
+            torch.nn.Linear(26 * 4 + 13, 8), torch.nn.Dropout(0.2), torch.nn.ReLU(), torch.nn.Linear(8, 1)
+        )
+
+    def forward(self, inputs):
+        rows = self.rows(inputs["slots"]).flatten(1)
+        return self.top(torch.cat([rows, inputs["dense"]], dim=1)).squeeze(1)
+
+
+def train(
+    folder: Path, log: Path | None = None, *, steps: int = STEPS, every: int = 3, batch: int = 64, **options
+) -> Session:
+    """Trains to `steps` and closes nothing; `log` gets a line for every step."""
+    how = Checkpoints(folder, every=every, full_every=3, keep=2)
+    session = Session(Small(), batch=batch, checkpoints=how, **options)
+    lines = log.open("a") if log else None
+
+    def report(of: Session) -> None:
+        if lines:
+            lines.write(f"{of.progress.step} {of.progress.losses[-1].hex()}\n")
+            lines.flush()
+
+    session.run(steps, report=report)
+    return session
+
+
+def in_child(work: Callable[[], object], fault: str | None = None) -> int:
+    """Runs it in a fork of this process; its exit code, or minus the signal that ended it."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            if fault is not None:
+                os.environ[faults.VARIABLE] = fault
+            work()
+            code = 0
+        except BaseException:  # noqa: BLE001 - shown, and told by the exit code
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def losses(log: Path) -> dict[int, str]:
+    """Step: loss, of the last time it was taken."""
+    return {int(step): loss for step, loss in (line.split() for line in log.read_text().splitlines())}

@@ -1,0 +1,277 @@
+"""`berth train` and `berth table`, as people call them."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from berth.cli.main import app, main
+from berth.errors import InputError, UnknownNameError
+from berth.train.data.clicks import ClickStream
+
+SMALL = ["train", "ctrdnn-8", "--batch", "64"]
+
+
+def berth(*arguments: object) -> str:
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def told(*arguments: object) -> dict:
+    return json.loads(berth(*arguments, "--json"))
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """Checkpoints of a short training: step 4 full, 8 and 10 over it."""
+    folder = tmp_path_factory.mktemp("saved") / "run"
+    berth(*SMALL, "--steps", 10, "--checkpoint", folder, "--every", 4)
+    return folder
+
+
+def test_it_works_at_once_and_tells_time_per_layer_and_what_the_tables_hold():
+    shown = berth(*SMALL, "--steps", 20)
+    assert "ctrdnn-8: done at step 20: 1,280 examples" in shown
+    assert "best AUC that these data allow 0.80" in shown
+    for word in ("predicted", "measured", "embedding", "fc2", "push of rows", "dense update", "hits"):
+        assert word in shown
+    assert max(map(len, shown.splitlines())) <= 80
+
+
+def test_json_tells_the_same_to_programs():
+    document = told(*SMALL, "--examples", "1k")
+    assert (document["step"], document["examples"]) == (16, 1024)
+    assert document["tables"]["embedding"]["rows"] > 1000
+    assert document["layers"][0]["predicted_s"] > 0
+    assert document["bad_rows"] == 0
+
+
+def test_a_training_goes_on_from_its_folder_and_comes_to_the_same(run, tmp_path):
+    whole = told(*SMALL, "--steps", 14)
+    resumed = told(*SMALL, "--steps", 14, "--checkpoint", run, "--resume")
+    assert resumed["resumed_from"] == 10
+    assert (resumed["loss"], resumed["auc"]) == (whole["loss"], whole["auc"])
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--batch", "32", "--checkpoint", "RUN"], "another training (batch: 64 there, 32 here)"),
+        (["--seed", "9", "--checkpoint", "RUN"], "another training"),
+        (["--checkpoint", "NEW", "--resume"], "holds no checkpoint to go on from"),
+        (["--resume"], "need a folder"),
+        (["--checkpoint", "RUN", "--resume", "--fresh"], "exclude each other"),
+        (["--steps", "3", "--examples", "3"], "both say how far"),
+        (["--examples", "many"], "is not a number"),
+        (["--examples", "0"], "at least one is needed"),
+        (["--data", "NEW/none.tsv"], "no such file or folder"),
+        (["--memory", "1 furlong"], "is not a size"),
+        (["--memory", "1kB", "--steps", "1"], "too small"),
+        (["--servers", "2", "--mode", "snyc"], "no mode is called 'snyc'"),
+        (["--staleness", "2"], "--staleness is of mode half-async"),
+        (["--plan", "nowhere.yaml", "--stages", "2"], "--plan and --stages both say where to cut"),
+        (["--stages", "99"], "1 to 8 stages, not 99"),
+        (["--stages", "2", "--servers", "0", "--workers", "2"], "need a server"),
+    ],
+)
+def test_a_mistake_is_said_in_a_sentence(more, message, run, tmp_path):
+    arguments = [text.replace("RUN", str(run)).replace("NEW", str(tmp_path)) for text in more]
+    with pytest.raises(InputError) as error:
+        berth(*SMALL, *arguments)
+    assert message in str(error.value)
+
+
+def test_unknown_names_get_a_suggestion():
+    with pytest.raises(UnknownNameError, match="ctrdn'"):
+        berth("train", "ctrdn")
+    with pytest.raises(UnknownNameError, match="adagra'"):
+        berth(*SMALL, "--optimiser", "adagra")
+
+
+def test_models_without_click_logs_say_so(tmp_path):
+    with pytest.raises(InputError, match="2emb does not read click logs"):
+        berth("train", "2emb", "--data", tmp_path)
+
+
+def click_log(path, rows: int, *, torn: bool = False) -> None:
+    keys, dense, _, labels = ClickStream().draw(0, rows)
+    lines = [
+        "\t".join(
+            [str(label), *(str(int(value * 9)) for value in row), *(f"{key & 0xFFFFFFFF:x}" for key in ids)]
+        )
+        for ids, row, label in zip(keys, dense, labels, strict=True)
+    ]
+    if torn:
+        lines[5] = lines[5][:20]
+    path.write_bytes(gzip.compress(("\n".join(lines) + "\n").encode()))
+
+
+def test_click_logs_are_read_once_and_bad_lines_are_told(tmp_path):
+    click_log(tmp_path / "day_0.tsv.gz", 300, torn=True)
+    shown = berth(*SMALL, "--data", tmp_path)
+    assert "done at step 5: 299 examples" in shown
+    assert "1 row could not be read and was left out" in shown
+    assert "day_0.tsv.gz:6: has not 40 columns" in " ".join(shown.split())
+    assert told(*SMALL, "--data", tmp_path, "--steps", 12)["examples"] == 12 * 64  # goes round
+
+
+def test_strict_stops_at_a_bad_line_with_exit_code_two(tmp_path, monkeypatch, capsys):
+    click_log(tmp_path / "day_0.tsv.gz", 20, torn=True)
+    monkeypatch.setattr(sys, "argv", ["berth", *SMALL, "--data", str(tmp_path), "--strict"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    assert f"error: {tmp_path}/day_0.tsv.gz:6: has not 40 columns" in capsys.readouterr().err
+
+
+def command(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "berth.cli.main", *arguments], capture_output=True, text=True, check=False
+    )
+
+
+@pytest.mark.slow
+def test_sigterm_is_a_preemption_saved_and_exit_code_zero(tmp_path):
+    arguments = [*SMALL, "--steps", "1000000", "--checkpoint", str(tmp_path / "run")]
+    log = tmp_path / "log.csv"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "berth.cli.main", *arguments, "--csv", str(log)],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    while not log.exists() or log.read_text().count("\n") < 2:  # it trains
+        assert process.poll() is None
+        time.sleep(0.05)
+    os.kill(process.pid, signal.SIGTERM)
+    shown, _ = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert "preempted at step" in shown
+    step = int(shown.split("preempted at step ")[1].split(":")[0].replace(",", ""))
+    assert [path.name for path in (tmp_path / "run").glob("step-*")][-1:] == [f"step-{step:012d}"]
+
+
+def test_figures_over_time_go_to_a_csv_file(tmp_path):
+    berth(*SMALL, "--steps", 5, "--csv", tmp_path / "log.csv")
+    with (tmp_path / "log.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert rows[-1]["step"] == "5"
+    assert float(rows[-1]["loss"]) > 0
+
+
+def test_own_models_train_by_path(tmp_path):
+    source = """
+import torch, berth.train as bt
+class Mine(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rows = bt.Embedding(4)
+        self.top = torch.nn.Linear(26 * 4, 1)
+    def forward(self, inputs):
+        return self.top(self.rows(inputs["slots"]).flatten(1)).squeeze(1)
+def make_model():
+    return Mine()
+"""
+    (tmp_path / "mine.py").write_text(source)
+    shown = berth("train", f"{tmp_path}/mine.py:make_model", "--steps", 3, "--batch", 64)
+    assert "mine: done at step 3: 192 examples" in shown
+
+
+def test_fresh_throws_away_what_was_saved(tmp_path):
+    arguments = [*SMALL, "--steps", 3, "--checkpoint", tmp_path / "run"]
+    berth(*arguments)
+    assert told(*arguments, "--seed", 7, "--fresh")["resumed_from"] is None
+
+
+class TestTables:
+    def test_info_tells_rows_and_lengths(self, run):
+        shown = berth("table", "info", run, "--step", 10)
+        assert "after step 10 (delta, 2 over the full one of step 4)" in shown
+        document = told("table", "info", run)
+        assert document["tables"][0]["rows"] > 1000
+        assert document["tables"][0]["optimiser"] == "adagrad"
+
+    def test_export_gives_parquet_and_a_state_dict(self, run, tmp_path):
+        berth("table", "export", run, tmp_path / "rows.parquet", "--dense", tmp_path / "w.pt", "--state")
+        frame = pl.read_parquet(tmp_path / "rows.parquet")
+        assert frame.columns == ["key", "weights", "optimiser"]
+        assert frame["key"].is_sorted()
+        assert frame["weights"].to_numpy().shape == (told("table", "info", run)["tables"][0]["rows"], 16)
+        weights = torch.load(tmp_path / "w.pt", weights_only=True)
+        assert weights["chain.fc1.0.weight"].shape == (512, 429)
+
+    def test_diff_counts_rows_that_came_and_changed(self, run):
+        found = told("table", "diff", run, run, "--step", 8, "--other-step", 10)
+        assert found["only_first"] == 0
+        assert found["only_second"] > 0
+        assert found["changed"] > 0
+        same = told("table", "diff", run, run, "--step", 10, "--other-step", 10)
+        assert (same["changed"], same["only_second"], same["largest"]) == (0, 0, 0.0)
+
+    def test_a_training_goes_on_from_a_shrunk_copy(self, run, tmp_path):
+        lengths = pl.read_parquet(exported(run, tmp_path))["weights"].to_numpy()
+        middle = float(np.median(np.sqrt((lengths.astype(np.float64) ** 2).sum(axis=1))))
+        shown = berth("table", "shrink", run, tmp_path / "small", "--shorter-than", middle, "--step", 10)
+        assert "(50.0%)" in shown
+        assert told(*SMALL, "--steps", 12, "--checkpoint", tmp_path / "small")["resumed_from"] == 10
+
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            (["info", "NEW"], "holds no checkpoint"),
+            (["info", "RUN", "--step", "99"], "holds no checkpoint of step 99"),
+            (["info", "RUN", "--table", "x"], "no table is called 'x'"),
+            (["export", "RUN"], "nothing to write"),
+            (["shrink", "RUN", "NEW/s"], "no life cycle"),
+            (["shrink", "RUN", "RUN", "--shorter-than", "1"], "holds checkpoints already"),
+        ],
+    )
+    def test_a_mistake_is_said_in_a_sentence(self, arguments, message, run, tmp_path):
+        words = [text.replace("RUN", str(run)).replace("NEW", str(tmp_path)) for text in arguments]
+        with pytest.raises(InputError) as error:
+            berth("table", *words)
+        assert message in str(error.value)
+
+
+def exported(run, folder):
+    path = folder / "rows.parquet"
+    berth("table", "export", run, path, "--step", 10)
+    return path
+
+
+@pytest.mark.slow
+def test_a_killed_process_started_again_comes_to_the_same_figures(tmp_path):
+    arguments = [*SMALL, "--steps", "400", "--json"]
+    saving = [*arguments, "--checkpoint", str(tmp_path / "run"), "--every", "5"]
+    process = subprocess.Popen([sys.executable, "-m", "berth.cli.main", *saving], stdout=subprocess.DEVNULL)
+    while len(list((tmp_path / "run").glob("step-*/manifest.json"))) < 3:
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.kill()
+    process.wait()
+    resumed, whole = (json.loads(command(*words).stdout) for words in (saving, arguments))
+    assert resumed["resumed_from"] > 0
+    for figure in ("step", "examples", "loss", "auc"):
+        assert resumed[figure] == whole[figure]
+
+
+def test_tensorboard_is_asked_for_by_name_where_it_is_missing(tmp_path, monkeypatch):
+    from berth.train import logs
+
+    monkeypatch.setattr(logs, "find_spec", lambda name: None)
+    with pytest.raises(InputError, match="--tensorboard needs tensorboard"):
+        berth(*SMALL, "--steps", 1, "--tensorboard", tmp_path)

@@ -1,0 +1,262 @@
+"""Batches are functions of the data, the seed and the step; rows that can't be read are counted and named."""
+
+from __future__ import annotations
+
+import gzip
+import itertools
+import lzma
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+
+from berth.errors import InputError
+from berth.train.data.batch import Share
+from berth.train.data.clicks import VOCABULARIES, ClickStream
+from berth.train.data.files import FileStream, click_files
+from berth.train.data.prefetch import Ahead
+from berth.train.metrics import auc
+
+
+def line(number: int) -> str:
+    dense = [str(number * 7 % 50 - 2) if column % 5 else "" for column in range(13)]
+    ids = [f"{number * 31 + slot:x}" if slot % 7 else "" for slot in range(26)]
+    return "\t".join([str(int(number % 3 == 0)), *dense, *ids])
+
+
+def write(path, numbers, *, insert: dict[int, str] | None = None) -> None:
+    lines = [line(number) for number in numbers]
+    for at, text in (insert or {}).items():
+        lines.insert(at, text)
+    path.write_text("\n".join(lines) + "\n")
+
+
+def taken(source, batch=10, step=0, share=Share(), seed=0, most=1000):  # noqa: B008
+    return list(itertools.islice(source.batches(batch, step, share, seed), most))
+
+
+def same(left, right) -> bool:
+    pairs = zip(left, right, strict=True)
+    return all(
+        torch.equal(a.labels, b.labels)
+        and torch.equal(a.inputs["slots"], b.inputs["slots"])
+        and torch.equal(a.inputs["dense"], b.inputs["dense"])
+        for a, b in pairs
+    )
+
+
+def rows_of(batches) -> set[tuple[int, ...]]:
+    return {tuple(row) for batch in batches for row in batch.inputs["slots"].flatten(1).tolist()}
+
+
+class TestClicks:
+    def test_a_batch_depends_on_seed_and_step_alone(self):
+        late = taken(ClickStream(4), step=7, most=1)
+        assert same(late, taken(ClickStream(4), most=8)[7:])
+        assert not same(late, taken(ClickStream(5), step=7, most=1))
+
+    @pytest.mark.parametrize("workers", [2, 3])
+    def test_workers_share_a_batch_row_by_row(self, workers):
+        (whole,) = taken(ClickStream(), most=1)
+        for worker in range(workers):
+            (part,) = taken(ClickStream(), share=Share(worker, workers), most=1)
+            assert torch.equal(part.inputs["slots"], whole.inputs["slots"][worker::workers])
+            assert torch.equal(part.labels, whole.labels[worker::workers])
+
+    def test_ids_follow_the_law_of_zipf(self):
+        keys = ClickStream().draw(0, 100_000)[0]
+        slot = 9
+        values = int(VOCABULARIES[slot])
+        law = np.arange(1, values + 1) ** -1.1
+        found = np.bincount(keys[:, slot] & 0xFFFFFFFF, minlength=values + 1)[1:] / len(keys)
+        assert np.abs(found - law / law.sum()).max() < 0.005
+        assert (keys >> 32 == np.arange(26)).all()
+
+    def test_nobody_beats_the_true_probabilities(self):
+        stream = ClickStream()
+        _, dense, chances, labels = stream.draw(0, 1 << 16)
+        assert auc(chances, labels) == pytest.approx(stream.best_auc(), abs=0.005)
+        assert stream.best_auc() == pytest.approx(0.803, abs=0.002)
+        assert auc(dense[:, 1], labels) < 0.6
+
+
+class TestFiles:
+    def test_packed_and_plain_files_give_the_same_batches(self, tmp_path):
+        write(tmp_path / "a.tsv", range(100))
+        text = (tmp_path / "a.tsv").read_bytes()
+        (tmp_path / "a.tsv.gz").write_bytes(gzip.compress(text))
+        (tmp_path / "a.tsv.xz").write_bytes(lzma.compress(text))
+        (tmp_path / "b.tsv").write_bytes(text.replace(b"\n", b"\r\n"))
+        plain = taken(FileStream(tmp_path / "a.tsv"))
+        assert sum(batch.examples for batch in plain) == 100
+        for name in ("a.tsv.gz", "a.tsv.xz", "b.tsv"):
+            assert same(plain, taken(FileStream(tmp_path / name)))
+
+    def test_values_are_what_the_line_says(self, tmp_path):
+        dense = ["3", "", "-1", *["0"] * 10]
+        (tmp_path / "a.tsv").write_text("\t".join(["1", *dense, "ff", "", *["FFFFFFFF"] * 24]) + "\n")
+        (batch,) = taken(FileStream(tmp_path / "a.tsv"))
+        assert batch.labels.tolist() == [1]
+        assert batch.inputs["dense"][0, :3].tolist() == pytest.approx([np.log1p(3), 0, -np.log1p(1)])
+        keys = batch.inputs["slots"][0, :, 0]
+        assert keys[:3].tolist() == [(1 << 56) + 256, 2 << 56, (3 << 56) + 2**32]
+        assert len(set(keys.tolist())) == 26
+
+    def test_every_row_comes_once_an_epoch_and_windows_are_shuffled_by_the_seed(self, tmp_path):
+        write(tmp_path / "a.tsv", range(60))
+        write(tmp_path / "b.tsv", range(60, 95))
+        one, other = (taken(FileStream(tmp_path, window=40), seed=seed) for seed in (0, 1))
+        assert [batch.examples for batch in one] == [10] * 9 + [5]
+        assert rows_of(one) == rows_of(other)
+        assert len(rows_of(one)) == 95
+        assert not same(one, other)
+        assert rows_of(one[:4]) == rows_of(other[:4])  # windows keep the order of the files
+
+    @pytest.mark.parametrize("step", [1, 4, 7, 13, 30])
+    @pytest.mark.parametrize("name", ["a.tsv", "a.tsv.gz", "a.parquet"])
+    def test_a_run_goes_on_from_any_step_without_reading_all_again(self, tmp_path, name, step):
+        write(tmp_path / "a.tsv", range(97), insert={3: "torn", 50: "torn"})
+        text = (tmp_path / "a.tsv").read_bytes()
+        if name == "a.tsv.gz":
+            (tmp_path / name).write_bytes(gzip.compress(text))
+        if name == "a.parquet":
+            write_parquet(tmp_path / name, 97)
+        whole = FileStream(tmp_path / name, window=32, epochs=None)
+        batches = whole.batches(10, 0, Share(), 0)
+        first = [next(batches) for _ in range(step)]
+        position = whole.position(step)
+        rest = [next(batches) for _ in range(10)]
+        fresh = FileStream(tmp_path / name, window=32, epochs=None)
+        fresh.seek(position)
+        assert same(rest, taken(fresh, step=step, most=10))
+        assert same(
+            [*first, *rest], taken(FileStream(tmp_path / name, window=32, epochs=None), most=step + 10)
+        )
+        assert position["window"] == step * 10 // 32
+        assert (fresh.bad_rows, fresh.bad_rows == 0) == (whole.bad_rows, name == "a.parquet")
+
+    def test_workers_share_a_batch_of_files_row_by_row(self, tmp_path):
+        write(tmp_path / "a.tsv", range(30))
+        (whole, *_) = taken(FileStream(tmp_path))
+        (part, *_) = taken(FileStream(tmp_path), share=Share(1, 3))
+        assert torch.equal(part.inputs["slots"], whole.inputs["slots"][1::3])
+
+    @pytest.mark.parametrize(
+        ("text", "why"),
+        [
+            ("", "has not 40 columns"),
+            (line(1) + "\t", "has not 40 columns"),
+            (line(1).rsplit("\t", 1)[0], "has not 40 columns"),
+            ("2" + line(1)[1:], "the label is neither 0 nor 1"),
+            ("-1" + line(1)[1:], "the label is neither 0 nor 1"),
+            (line(1)[1:], "the label is neither 0 nor 1"),
+            ("0\tx" + line(1)[2:], "one of the 13 numbers is not whole"),
+            ("0\t1.5" + line(1)[2:], "one of the 13 numbers is not whole"),
+            (line(1) + "g", "one of the 26 ids is not hexadecimal of at most 8 digits"),
+            (line(1) + "123456789", "one of the 26 ids is not hexadecimal of at most 8 digits"),
+        ],
+    )
+    def test_a_bad_line_is_counted_and_named(self, tmp_path, text, why):
+        path = tmp_path / "a.tsv"
+        write(path, range(20), insert={5: text})
+        stream = FileStream(path)
+        batches = taken(stream)
+        assert sum(batch.examples for batch in batches) == 20
+        assert stream.bad_rows == 1
+        assert stream.first_bad == [f"{path}:6: {why}"]
+        with pytest.raises(InputError, match=why) as error:
+            taken(FileStream(path, strict=True))
+        assert error.value.where == f"{path}:6"
+
+    def test_a_bad_line_read_in_two_passes_is_counted_in_each_and_named_once(self, tmp_path):
+        path = tmp_path / "a.tsv"
+        write(path, range(20), insert={5: "torn"})
+        stream = FileStream(path, epochs=2)
+        assert sum(batch.examples for batch in taken(stream)) == 40
+        assert (stream.bad_rows, len(stream.first_bad)) == (2, 1)
+        taken(stream)  # from the beginning
+        assert stream.bad_rows == 2
+
+    def test_many_bad_lines_are_all_counted(self, tmp_path):
+        path = tmp_path / "a.tsv"
+        path.write_text("nothing\n" * 1000 + line(1) + "\n")
+        stream = FileStream(path)
+        assert [batch.examples for batch in taken(stream)] == [1]
+        assert (stream.bad_rows, len(stream.first_bad)) == (1000, 20)
+
+    def test_a_file_without_a_good_row_is_refused(self, tmp_path):
+        (tmp_path / "a.tsv").write_text("nothing\n")
+        with pytest.raises(InputError, match="holds no row that can be read"):
+            taken(FileStream(tmp_path, epochs=None))
+
+    def test_a_torn_packed_file_is_refused_by_name(self, tmp_path):
+        path = tmp_path / "a.tsv.gz"
+        path.write_bytes(gzip.compress(("\n".join(line(n) for n in range(99)) + "\n").encode())[:-50])
+        with pytest.raises(InputError, match="can't be read beyond line") as error:
+            taken(FileStream(path))
+        assert error.value.where == str(path)
+
+    @pytest.mark.parametrize("name", ["missing.tsv", "empty"])
+    def test_what_is_not_there_is_said(self, tmp_path, name):
+        (tmp_path / "empty").mkdir()
+        with pytest.raises(InputError):
+            click_files(tmp_path / name)
+
+
+def write_parquet(path, rows: int, labels=None) -> None:
+    frame = pl.DataFrame(
+        {
+            "label": labels or [number % 2 for number in range(rows)],
+            "I1": [float(number) for number in range(rows)],
+            "I2": [number if number % 4 else None for number in range(rows)],
+            "C1": [f"{number:08x}" for number in range(rows)],
+            "city": [f"town {number % 9}" if number % 5 else None for number in range(rows)],
+            "C2": [number * 10 for number in range(rows)],
+        }
+    )
+    frame.write_parquet(path)
+
+
+class TestParquet:
+    def test_columns_take_their_roles_by_type_and_name(self, tmp_path):
+        write_parquet(tmp_path / "a.parquet", 12)
+        (batch,) = taken(FileStream(tmp_path, window=100), batch=12)
+        assert batch.inputs["slots"].shape == (12, 3, 1)
+        assert batch.inputs["dense"].shape == (12, 2)
+        order = np.argsort(batch.inputs["dense"][:, 0].numpy())
+        first = batch.inputs["slots"][order, 0, 0]
+        assert (first - (1 << 56)).tolist() == list(range(1, 13))
+        towns = batch.inputs["slots"][order, 1, 0].tolist()
+        assert towns[0] == towns[5] == 2 << 56  # missing
+        assert towns[2] == towns[11]
+        assert len(set(towns)) == 9
+
+    def test_a_row_without_a_label_is_counted_and_named(self, tmp_path):
+        write_parquet(tmp_path / "a.parquet", 4, labels=[0, None, 1, 7])
+        stream = FileStream(tmp_path)
+        assert sum(batch.examples for batch in taken(stream)) == 2
+        assert [text.rsplit(":", 2)[1] for text in stream.first_bad] == ["2", "4"]
+
+    def test_something_else_is_refused_by_name(self, tmp_path):
+        (tmp_path / "a.parquet").write_text("not parquet")
+        with pytest.raises(InputError, match="can't be read as Parquet"):
+            taken(FileStream(tmp_path))
+
+
+class TestAhead:
+    def test_items_come_in_order_and_errors_where_they_happened(self):
+        def items():
+            yield from range(5)
+            raise ValueError("here")
+
+        ahead = Ahead(items())
+        assert [next(ahead) for _ in range(5)] == list(range(5))
+        with pytest.raises(ValueError, match="here"):
+            next(ahead)
+
+    def test_it_can_be_left_early(self):
+        ahead = Ahead(itertools.count())
+        assert next(ahead) == 0
+        ahead.close()
+        assert not ahead._thread.is_alive()

@@ -1,0 +1,59 @@
+"""Seats from whatever environment started a process."""
+
+from __future__ import annotations
+
+import pytest
+
+from berth.errors import InputError
+from berth.train.rendezvous import Seat, first_host, seat_of
+
+TORCHRUN = {"RANK": "1", "WORLD_SIZE": "3", "MASTER_ADDR": "node7", "MASTER_PORT": "29400"}
+SLURM = {
+    "SLURM_PROCID": "2",
+    "SLURM_NTASKS": "4",
+    "SLURM_STEP_NODELIST": "gpu[03-07],cpu1",
+    "SLURM_JOB_ID": "10012",
+}
+
+
+@pytest.mark.parametrize(
+    ("environment", "seat"),
+    [
+        ({}, None),
+        (TORCHRUN, Seat(1, 3, "node7", 29400)),
+        ({"RANK": "0", "WORLD_SIZE": "1"}, Seat(0, 1)),
+        (SLURM, Seat(2, 4, "gpu03", 29512)),
+        ({**SLURM, "MASTER_PORT": "5000"}, Seat(2, 4, "gpu03", 5000)),
+        ({**SLURM, **TORCHRUN}, Seat(1, 3, "node7", 29400)),
+        ({**SLURM, "SLURM_NTASKS": "1"}, None),
+    ],
+)
+def test_a_seat_is_read_from_torchruns_variables_or_from_slurms(environment, seat):
+    assert seat_of(environment) == seat
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"RANK": "3"}, "rank 3 is not one of 3"),
+        ({"RANK": "one"}, "RANK is 'one'"),
+        ({"MASTER_ADDR": None}, "MASTER_ADDR"),
+    ],
+)
+def test_half_an_environment_is_refused(change, words):
+    told = {name: value for name, value in {**TORCHRUN, **change}.items() if value is not None}
+    with pytest.raises(InputError, match=words):
+        seat_of(told)
+
+
+def test_a_seat_says_itself_in_the_words_it_is_read_from():
+    seat = Seat(2, 5, "10.0.0.1", 4321)
+    assert seat_of(seat.environment()) == seat
+
+
+@pytest.mark.parametrize(
+    ("nodes", "first"),
+    [("a", "a"), ("a1,b2", "a1"), ("gpu[03-07,9],cpu1", "gpu03"), ("rack-1-[10,12]", "rack-1-10")],
+)
+def test_the_first_of_slurms_nodes_is_where_all_meet(nodes, first):
+    assert first_host(nodes) == first
