@@ -89,7 +89,7 @@ def test_divided_it_learns_what_one_process_learns(division, whole, alone):
         (TOGETHER, "server: step ended@25/server1", "server 1"),
         (TOGETHER, "checkpoint: manifest written@2/worker0", "worker 0"),
         (CUT, "step@14/worker2", "worker 2"),
-        (CUT, "checkpoint: a part half written@4/worker0", "worker 0"),
+        (CUT, "checkpoint: parts written@2/worker0", "worker 0"),
     ],
 )
 def test_after_a_kill_the_run_is_the_one_that_was_never_killed(division, fault, who, whole, tmp_path):
