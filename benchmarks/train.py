@@ -8,19 +8,26 @@ distance between the quartiles. AUC is progressive, over the last quarter of the
 The floor is the MLP on inputs that stand ready. With the gradient of its input it also works out what whoever holds
 the rows must be told: that is what the dense part of a model with an embedding does, and what the bars are set
 against; the floor without is shown beside it. `berth` is a whole `Session`: it also reads its examples, keeps
-progressive figures and looks after signals; the others are handed batches that stand ready.
+progressive figures and looks after signals; the others are handed batches that stand ready. With a server, its CPU
+time is counted too.
+
+Last, whole runs of `berth train` with one worker and one server and with two of each, by turns: examples per second
+on the wall's clock, which say something only while both cores are free.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
+import json
 import os
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
 from itertools import islice
+from pathlib import Path
 
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
@@ -31,6 +38,7 @@ from berth.train.data import Batch, ClickStream, Share
 from berth.train.embedding import Embedding
 from berth.train.learner import click_loss
 from berth.train.metrics import Window, auc
+from berth.train.servers import RemoteStore, Secret, ServerProcess, Settings
 from berth.train.session import Session
 from berth.train.tables import Initialiser, adagrad
 
@@ -40,9 +48,13 @@ TURNS = 16
 
 FLOOR = "MLP floor with input gradient"
 BERTH = "berth, one process, all of it"
-BARS = {4096: 1.10, 512: 1.25}  # of berth over the floor
+SERVED = "berth, 1 server + 1 worker"
+BARS = {(BERTH, 4096): 1.10, (BERTH, 512): 1.25, (SERVED, 4096): 1.15, (SERVED, 512): 1.25}  # over the floor
+SIZES = (4096, 512)
+FASTER_BAR = 1.7  # two workers over one
 AUC_BAR = 0.003  # below plain torch
 
+SECRET = Secret.random()
 Step = Callable[[Batch], Tensor]
 
 
@@ -149,9 +161,10 @@ class Stepped:
 class Trained:
     """A session that goes on for as many steps as the others get batches."""
 
-    def __init__(self, size: int, examples: int) -> None:
+    def __init__(self, size: int, examples: int, server: ServerProcess | None = None) -> None:
+        self._store = RemoteStore([server.address], SECRET) if server else None
         # No thread for reading: what it read ahead would be counted in the next one's turn.
-        self._session = Session(WithRows(), ClickStream(), batch=size, ahead=0)
+        self._session = Session(WithRows(), ClickStream(), batch=size, ahead=0, store=self._store)
         self._session.progress.window = Window(examples // 4)
         self._steps = self._session.steps()
 
@@ -162,27 +175,44 @@ class Trained:
     def auc(self) -> float:
         return self._session.progress.auc
 
+    def elsewhere_s(self) -> float:
+        """CPU time of its server so far."""
+        return 0.0 if self._store is None else float(self._store.statistics()["servers"][0]["cpu_s"])
+
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--examples", type=int, default=EXAMPLES)
-    parser.add_argument("--batches", type=int, nargs="+", default=list(BARS))
+    parser.add_argument("--batches", type=int, nargs="+", default=list(SIZES))
+    parser.add_argument("--turns", type=int, default=3, help="whole runs of one and of two workers")
     options = parser.parse_args()
     torch.set_num_threads(1)
     torch.sparse.check_sparse_tensor_invariants.disable()
     print(f"best possible AUC {ClickStream().best_auc():.4f}, {options.examples:,} examples")
     missed = [note for size in options.batches for note in compare(size, options.examples)]
+    if options.turns:
+        missed += together(options.turns, options.examples // 2)
     print("\n" + ("\n".join(missed) if missed else "all bars hold"))
     return 1 if missed else 0
 
 
 def compare(size: int, examples: int) -> list[str]:
     """One table; what it should have reached and did not."""
+    server = ServerProcess(Settings(), SECRET)
+    try:
+        return compare_with(server, size, examples)
+    finally:
+        server.stop()
+
+
+def compare_with(server: ServerProcess, size: int, examples: int) -> list[str]:
+    """The same beside a server."""
     systems: dict[str, Stepped | Trained] = {
         "MLP floor": Stepped(floor(False)),
         FLOOR: Stepped(floor(True)),
         "torch EmbeddingBag + Adagrad": Stepped(plain_torch()),
         BERTH: Trained(size, examples),
+        SERVED: Trained(size, examples, server),
     }
     costs: dict[str, list[float]] = {name: [] for name in ("reading alone", *systems)}
     stream = ClickStream().batches(size, 0, Share(), 0)
@@ -193,7 +223,10 @@ def compare(size: int, examples: int) -> list[str]:
             cost(lambda into: into.extend(islice(stream, steps)), batches, steps * size)
         )
         for name, system in systems.items():
-            costs[name].append(cost(system.turn, batches, steps * size))
+            before = system.elsewhere_s() if isinstance(system, Trained) else 0.0
+            spent = cost(system.turn, batches, steps * size)
+            after = system.elsewhere_s() if isinstance(system, Trained) else 0.0
+            costs[name].append(spent + (after - before) * 1e6 / (steps * size))
     return show(size, costs, {name: system.auc() for name, system in systems.items()})
 
 
@@ -212,12 +245,54 @@ def show(size: int, costs: dict[str, list[float]], found: dict[str, float]) -> l
         learned = f"{found[name]:.4f}" if name in found and "MLP" not in name else ""
         ratio = middle[name] / middle[FLOOR]
         print(f"  {name:32} {middle[name]:12.2f} {high - low:13.2f} {ratio:9.3f} {learned:>7}", flush=True)
-    notes = []
-    if size in BARS and middle[BERTH] > BARS[size] * middle[FLOOR]:
-        notes.append(f"batch {size}: {middle[BERTH] / middle[FLOOR]:.3f} x floor, the bar is {BARS[size]}")
+    notes = [
+        f"batch {size}: {name}: {middle[name] / middle[FLOOR]:.3f} x floor, the bar is {bar}"
+        for (name, at), bar in BARS.items()
+        if at == size and middle[name] > bar * middle[FLOOR]
+    ]
     if found[BERTH] < found["torch EmbeddingBag + Adagrad"] - AUC_BAR:
         notes.append(f"batch {size}: AUC is more than {AUC_BAR} below plain torch")
     return notes
+
+
+def together(turns: int, examples: int) -> list[str]:
+    """Whole runs by turns, all processes of each counted."""
+    runs: dict[int, list[dict[str, float]]] = {1: [], 2: []}
+    busy = os.getloadavg()[0]
+    for _ in range(turns):
+        for workers, told in runs.items():
+            told.append(whole_run(workers, examples))
+    print(f"\n{'whole runs, batch 4,096':32} {'examples/s':>12} {'CPU ms per 1,000':>18}")
+    for workers, told in runs.items():
+        speeds = [one["examples_per_s"] for one in told]
+        spent = statistics.median(one["cpu_ms_per_1000"] for one in told)
+        span = f"({min(speeds):,.0f}-{max(speeds):,.0f})"
+        print(
+            f"  {workers} workers + {workers} servers {span:>22} {statistics.median(speeds):9,.0f} {spent:18.2f}"
+        )
+    faster = statistics.median(
+        b["examples_per_s"] / a["examples_per_s"] for a, b in zip(*runs.values(), strict=True)
+    )
+    print(f"two workers are {faster:.2f} times as fast as one; load of the machine before: {busy:.1f}")
+    if faster >= FASTER_BAR or busy > 0.5:
+        return []
+    return [f"two workers are {faster:.2f} times as fast as one, the bar is {FASTER_BAR}"]
+
+
+def whole_run(workers: int, examples: int) -> dict[str, float]:
+    """`berth train` of this very model."""
+    division = ["--workers", str(workers), "--servers", str(workers)]
+    model = f"{Path(__file__).resolve()}:make_model"
+    how = ["--batch", "4096", "--examples", str(examples), "--json"]
+    command = [sys.executable, "-m", "berth", "train", model, *how, *division]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True)
+    told: dict[str, float] = json.loads(done.stdout)
+    return told
+
+
+def make_model() -> WithRows:
+    """For `berth train benchmarks/train.py:make_model`."""
+    return WithRows()
 
 
 if __name__ == "__main__":

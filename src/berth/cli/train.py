@@ -302,7 +302,7 @@ def _told(recipe: Recipe, session: Session, result: Result, as_json: bool) -> No
     from berth.report.train import print_training, training_document
 
     layers = session.learner.clock.seconds() if session.learner.clock is not None else {}
-    predicted = _predicted(recipe)
+    predicted = _predicted(recipe, session.share.of(recipe.batch))
     bad = int(getattr(recipe.data, "bad_rows", 0))
     facts: dict[str, Any] = {
         "best_auc": recipe.best_auc,
@@ -316,30 +316,34 @@ def _told(recipe: Recipe, session: Session, result: Result, as_json: bool) -> No
         )
         terminal.print_json(document)
         return
-    print_training(terminal.console(), recipe.name, result, notes=_notes(recipe, bad, predicted), **facts)
+    print_training(
+        terminal.console(),
+        recipe.name,
+        result,
+        notes=_notes(recipe, bad, session.share.of(recipe.batch) if predicted else 0),
+        **facts,
+    )
 
 
-def _predicted(recipe: Recipe) -> dict[str, float]:
+def _predicted(recipe: Recipe, examples: int) -> dict[str, float]:
     """Seconds of a batch by layer, from the profile that comes with berth; nothing for one's own model."""
     from berth.plan.profile import load_layer_profile, shipped_profiles
 
     if recipe.name not in shipped_profiles():
         return {}
     profile = load_layer_profile(recipe.name)
-    scale = recipe.batch / profile.batch
+    scale = examples / profile.batch
     return {
         layer: seconds * scale for layer, seconds in zip(profile.names, profile.on(_CORE).oct_s, strict=True)
     }
 
 
-def _notes(recipe: Recipe, bad: int, predicted: dict[str, float]) -> list[str]:
+def _notes(recipe: Recipe, bad: int, examples: int) -> list[str]:
     from berth.units import format_count
 
     notes = []
-    if predicted:
-        notes.append(
-            f"predicted: the profile of {recipe.name} on one core, scaled to {recipe.batch:,} examples;"
-        )
+    if examples:
+        notes.append(f"predicted: the profile of {recipe.name} on one core, scaled to {examples:,} examples;")
         notes.append("  its look-ups have the ids of its own examples. measured: CPU time, median.")
     if bad:
         notes.append(

@@ -42,7 +42,7 @@ def print_training(
     if result.statistics["tables"]:
         out.print(_tables(result.statistics["tables"]))
     if len(result.statistics.get("workers", ())) > 1:
-        out.print(_workers(result.statistics["workers"]))
+        out.print(_workers(result.statistics["workers"], predicted))
     if "servers" in result.statistics:
         out.print(_servers(result.statistics))
     for note in notes:
@@ -84,19 +84,26 @@ def _tables(statistics: Mapping[str, Any]) -> Any:
     return table("Tables", columns, rows)
 
 
-def _workers(workers: Sequence[Mapping[str, Any]]) -> Any:
-    """Time of each stage, where a model is cut; lanes of the same stage side by side."""
-    stages = sorted({told["stage"] for told in workers})
+def _workers(workers: Sequence[Mapping[str, Any]], predicted: Mapping[str, float]) -> Any:
+    """Time of each stage, where a model is cut; lanes of the same stage together."""
     rows = []
-    for stage in stages:
+    for stage in sorted({told["stage"] for told in workers}):
         mine = [told for told in workers if told["stage"] == stage]
-        busy = max(told["busy_s"] for told in mine)
-        cpu = sum(told["cpu_ms_per_1000"] for told in mine)
-        sent = format_bytes(sum(told["sent_bytes"] for told in mine))
+        layers = mine[0].get("layers", ())
+        spent = [told["busy_s"] for told in mine if "busy_s" in told]
+        expected = sum(predicted.get(name, 0.0) for name in layers) * mine[0].get("slow_down", 1.0)
         rows.append(
-            [str(stage + 1), str(len(mine)), format_seconds(busy) if busy else "-", f"{cpu:.1f}", sent]
+            [
+                f"{layers[0]} .. {layers[-1]}" if layers else "all",
+                str(len(mine)),
+                format_seconds(expected) if expected else "-",
+                format_seconds(max(spent)) if spent else "-",
+                f"{sum(told['cpu_ms_per_1000'] for told in mine):.1f}",
+                format_bytes(sum(told["sent_bytes"] for told in mine)),
+            ]
         )
-    return table("Stages", ["stage", "processes", "busy per batch", "CPU ms per 1,000", "sent"], rows)
+    columns = ["stage", "processes", "predicted", "measured", "CPU ms/1,000", "sent"]
+    return table("Stages: time of a batch", columns, rows, left=1)
 
 
 def _servers(statistics: Mapping[str, Any]) -> Any:

@@ -103,8 +103,13 @@ class TeamSession(Session):
             "lane": self.team.lane,
             "cpu_ms_per_1000": self.progress.cpu_ms_per_1000,
             "sent_bytes": self.team.post.sent_bytes,
-            "busy_s": getattr(self.learner, "busy_s", 0.0) / max(len(losses), 1),
         }
+        if isinstance(self.learner, StageLearner):
+            mine |= {
+                "layers": list(self.learner.layers),
+                "slow_down": self.learner.cut.slow_down,
+                "busy_s": self.learner.busy_s / max(len(losses), 1),
+            }
         if not self.team.is_lead:
             self.team.post.send(0, mine)
             return super()._result(preempted, losses)

@@ -40,10 +40,11 @@ class StageLearner(Learner):
         loss: Loss | None = None,
     ) -> None:
         self.whole, self.team, self.cut, self.micro = model, team, cut, micro
-        layers = model.stage(cut.first, cut.last + 1)
-        self.prefixes = [f"chain.{name}." for name in model.names[cut.first : cut.last + 1]]
+        part = model.stage(cut.first, cut.last + 1)
+        self.layers = model.names[cut.first : cut.last + 1]
+        self.prefixes = [f"chain.{name}." for name in self.layers]
         super().__init__(
-            layers,
+            part,
             store,
             optimiser=optimiser,
             loss=loss or model.loss,
