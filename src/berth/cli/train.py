@@ -316,13 +316,8 @@ def _told(recipe: Recipe, session: Session, result: Result, as_json: bool) -> No
         )
         terminal.print_json(document)
         return
-    print_training(
-        terminal.console(),
-        recipe.name,
-        result,
-        notes=_notes(recipe, bad, session.share.of(recipe.batch) if predicted else 0),
-        **facts,
-    )
+    notes = _notes(recipe, bad, session.share.of(recipe.batch) if predicted else 0)
+    print_training(terminal.console(), recipe.name, result, notes=notes, **facts)
 
 
 def _predicted(recipe: Recipe, examples: int) -> dict[str, float]:

@@ -102,7 +102,7 @@ def _workers(workers: Sequence[Mapping[str, Any]], predicted: Mapping[str, float
                 format_bytes(sum(told["sent_bytes"] for told in mine)),
             ]
         )
-    columns = ["stage", "processes", "predicted", "measured", "CPU ms/1,000", "sent"]
+    columns = ["stage", "procs", "predicted", "measured", "CPU ms/1k", "sent"]
     return table("Stages: time of a batch", columns, rows, left=1)
 
 

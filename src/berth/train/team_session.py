@@ -98,7 +98,7 @@ class TeamSession(Session):
 
     def _result(self, preempted: bool, losses: list[float]) -> Result:
         """What everybody did; the lead has it all, with the CPU time of all processes."""
-        mine = {
+        mine: dict[str, Any] = {
             "stage": self.team.stage,
             "lane": self.team.lane,
             "cpu_ms_per_1000": self.progress.cpu_ms_per_1000,
