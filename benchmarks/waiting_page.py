@@ -289,7 +289,7 @@ def own(study: Study) -> str:
     same = [mean_of(study.versus_best(one.name, OWN[0], at_fifo).values()) for one in WORKLOADS]
     shown = ", ".join(f"{ratio:.2f} ({one.name})" for ratio, one in zip(same, WORKLOADS, strict=True))
     lines = [
-        f"- At one and the same order, first come first served, `berth` over the best of the modes: {shown}."
+        f"- At one and the same order, first come first served, `{OWN[0]}` over the best of the modes: {shown}."
     ]
     return table(head, rows) + "\n\n" + "\n".join([*lines, *(_tails(study, policy) for policy in OWN)])
 

@@ -46,7 +46,7 @@ BASELINES = (
     "fifo", "fit-first", "easy", "preferred", "required", "switches", "sjf", "srtf", "srsf", "tiresias",
     "gittins", "gandiva", "themis", "optimus", "lwf",
 )  # fmt: skip
-OWN = ("berth", "berth:order=las")
+OWN = ("berth:order=fifo", "berth", "berth:order=las")
 
 
 def dally(mode: str, step: str = "preempt") -> str:
