@@ -2,8 +2,9 @@
 
 A sweep of load x congestion x mix, at two job orders, with remaining times known exactly and to +-50 % only.
 In each cell the best of the modes of `dally` (no-wait, full, manual, tuned) is the one with the least mean
-completion time there; berth is compared with that one on the same traces. The exit code is 0 if every
-clause of the promise is met, 1 if one is not.
+completion time there; berth is compared with that one on the same traces. Cells in which five traces leave an
+interval wider than the 2 % that are promised are played on twenty-five: Philly's few jobs of many weeks, above all.
+The exit code is 0 if every clause of the promise is met, 1 if one is not.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import argparse
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -42,6 +44,7 @@ from policy_sweep import (
 
 WITHIN, BETTER_BY, WORSE_BY = 0.02, 0.05, 0.10
 HARD_MIXES = ("odd sizes", "large jobs")
+MORE_SEEDS = 5  # times as many, where so few leave more doubt than the clause allows difference
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,16 +89,32 @@ class Clause:
     found: str
 
 
-def judge(results: Results, wanted: list[Cell], seeds: int, own: str) -> list[Judged]:
-    """Every cell of the sweep."""
+def judge(results: Results, wanted: list[Cell], own: str) -> list[Judged]:
+    """Every cell of the sweep, with all seeds that it was played on."""
     judged = []
     for cell in wanted:
-        runs = [results[cell, seed] for seed in range(FIRST_SEED, FIRST_SEED + seeds)]
+        runs = [results[cell, seed] for seed in _seeds(results, cell)]
         figures = {name: np.array([run[name] for run in runs]) for name in runs[0]}
         best = min(MODES, key=lambda name: float(np.log(figures[name][:, 0]).mean()))
         ratios = [Ratio.of(figures[own][:, k], figures[best][:, k]) for k in range(len(FIGURES))]
         judged.append(Judged(cell, best, *ratios))
     return judged
+
+
+def _seeds(results: Results, cell: Cell) -> Iterator[int]:
+    seed = FIRST_SEED
+    while (cell, seed) in results:
+        yield seed
+        seed += 1
+
+
+def doubtful(results: Results, wanted: list[Cell]) -> list[Cell]:
+    """Cells in which the interval of mean JCT is wider to either side than the difference that is promised."""
+    return [
+        one.cell
+        for one in judge(results, wanted, OWN)
+        if one.mean_jct.high > one.mean_jct.mean * (1 + WITHIN)
+    ]
 
 
 def average(ratios: list[Ratio]) -> float:
@@ -181,11 +200,13 @@ def main() -> int:
     started = time.monotonic()
     wanted = cells(options.quick)
     results = sweep(wanted, options.seeds, options.cache, options.workers, _progress)
+    wide = doubtful(results, wanted)
+    results |= sweep(wide, MORE_SEEDS * options.seeds, options.cache, options.workers, _progress)
     out: list[dict[str, Any]] = []
     kept = True
     for rank in RANKS:
         for own, words in ((OWN, "remaining times known"), (UNSURE, "known to +-50 % only")):
-            judged = judge(results, [cell for cell in wanted if cell.rank == rank], options.seeds, own)
+            judged = judge(results, [cell for cell in wanted if cell.rank == rank], own)
             found = clauses(judged)
             kept = kept and all(clause.met for clause in found)
             out.append(_json(rank, own, judged, found))
@@ -195,11 +216,16 @@ def main() -> int:
                     show_every_cell(judged)
                 show_clauses(found)
     if options.json:
-        print_json({"cluster": CLUSTER, "seeds": options.seeds, "kept": kept, "orders": out})
+        print_json(
+            {"cluster": CLUSTER, "seeds": options.seeds, "doubtful": len(wide), "kept": kept, "orders": out}
+        )
     else:
         spent = time.monotonic() - started
         verdict = "the promise is kept" if kept else "the promise is NOT kept in full"
-        console().print(f"{CLUSTER}, {options.seeds} seeds, modelled network; {spent:.0f} s: {verdict}")
+        seeds = (
+            f"{options.seeds} seeds, {MORE_SEEDS * options.seeds} in {len(wide)} cells with wide intervals"
+        )
+        console().print(f"{CLUSTER}, {seeds}; modelled network; {spent:.0f} s: {verdict}")
     return 0 if kept else 1
 
 
