@@ -23,6 +23,10 @@ TOUR = [
     ("What distance costs BERT-large on 16 GPUs of it", f"network bert-large --gpus 16 --cluster {CLUSTER}"),
     ("Who suffers most from distance", f"network --all --gpus 16 --cluster {CLUSTER} --congestion 5"),
     (
+        "Which devices should train a model at three million examples a second? Is nothing cheaper?",
+        "plan ctrdnn --cluster cloud-mix --throughput 3M/s",
+    ),
+    (
         "Two days of jobs at full load, from a seed",
         f"trace generate {JOBS} {SHAPE} --load 1.0 --seed 7 --force",
     ),
@@ -35,6 +39,7 @@ TOUR = [
 ]
 
 NEXT = [
+    "berth plan ctrdnn --cluster cloud-mix --throughput 3M/s --out plan.yaml",
     "berth cluster show my-cluster.yaml       # describe your own: docs/guides/cluster.md",
     "berth trace info your-trace.csv          # Philly, Helios, Alibaba, Tiresias or plain CSV",
     "berth compare your-trace.csv --cluster X --policy dally --policy berth",
