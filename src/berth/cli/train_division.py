@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import typer
 
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from berth.train.member import Division
     from berth.train.recipes import Recipe
     from berth.train.rendezvous import Seat
+    from berth.train.servers import Codec, Mode
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ class Wish:
     emulate: list[str]
     mode: str
     staleness: int
-    every: int
+    geo_every: int
     compress: str
     memory: str | None
     restarts: int
@@ -76,12 +77,13 @@ def division_of(wish: Wish, recipe: Recipe, seat: Seat | None) -> Division:
     memory = size_bytes(wish.memory) if wish.memory is not None else None
     settings = Settings(
         servers=max(1, servers),
-        mode=wish.mode,  # type: ignore[arg-type]
+        mode=cast("Mode", wish.mode),
         staleness=wish.staleness,
         memory_bytes=memory // max(1, servers) if memory is not None else None,
         folder=_folder() if memory is not None else None,
     )
-    division = Division(lanes, tuple(cuts), wish.micro, servers, settings, wish.compress, wish.every)  # type: ignore[arg-type]
+    codec = cast("Codec", wish.compress)
+    division = Division(lanes, tuple(cuts), wish.micro, servers, settings, codec, wish.geo_every)
     users = len(table_users(recipe.model, division))
     if not servers and users > 1:
         raise InputError("rows that several processes use need a server", hint="--servers 1, or more")

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, cast
 
 from torch import nn
@@ -16,6 +20,7 @@ from berth.train.learner import Learner
 from berth.train.recipes import Recipe
 from berth.train.rendezvous import Seat
 from berth.train.servers import Address, Codec, Secret, ServerProcess, Settings, connect
+from berth.train.servers.secret import VARIABLE
 from berth.train.session import Checkpoints
 from berth.train.sparse import SparseStore
 from berth.train.stages.cut import Layout, StageCut
@@ -25,6 +30,7 @@ from berth.train.team_session import TeamSession
 from berth.zoo import LayeredModel
 
 _TOLD = "berth/servers"
+_HERE = ("127.0.0.1", "localhost", "::1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,21 +122,41 @@ def _servers(team: Team, workers: int, division: Division) -> tuple[list[Address
     if addresses or not division.servers:
         return addresses, Secret.find() if addresses else Secret.random()
     if team.is_lead:
-        from dataclasses import replace
-
-        secret = Secret.random()
-        settings = replace(division.settings, servers=division.servers, workers=workers)
-        started = [ServerProcess(replace(settings, index=i), secret) for i in range(division.servers)]
-        team.keep = started
-        told = {"servers": [s.address.to_json() for s in started], "secret": secret.environment()}
-        if team.store is not None:
-            team.store.set(_TOLD, json.dumps(told))
-        return [server.address for server in started], secret
+        return _started(team, workers, division)
     told = json.loads(team.store.get(_TOLD))
-    import os
+    return [Address.from_json(text) for text in told["servers"]], Secret.find(told["secret_file"])
 
-    os.environ |= told["secret"]
-    return [Address.from_json(text) for text in told["servers"]], Secret.find()
+
+def _started(team: Team, workers: int, division: Division) -> tuple[list[Address], Secret]:
+    """Servers on the lead's machine. The secret is not told to the store, which anybody may ask."""
+    host, file = team.seat.host, None
+    if VARIABLE in os.environ:
+        secret = Secret.find()
+    elif host in _HERE:
+        secret = Secret.random()
+        file = team.keep.enter_context(secret_file(secret))
+    else:
+        raise InputError(
+            "workers on several machines need a shared secret", hint=f"set {VARIABLE} for all of them"
+        )
+    settings = replace(division.settings, servers=division.servers, workers=workers, host=host)
+    started = [ServerProcess(replace(settings, index=index), secret) for index in range(division.servers)]
+    for server in started:
+        team.keep.callback(server.stop)
+    if team.store is not None:
+        told = {"servers": [server.address.to_json() for server in started], "secret_file": file}
+        team.store.set(_TOLD, json.dumps(told))
+    return [server.address for server in started], secret
+
+
+@contextmanager
+def secret_file(secret: Secret) -> Iterator[str]:
+    """A file that only this user can read, gone at the end."""
+    with tempfile.TemporaryDirectory(prefix="berth-secret-") as folder:
+        path = Path(folder, "secret")
+        path.touch(mode=0o600)
+        path.write_text(secret.environment()[VARIABLE])
+        yield str(path)
 
 
 class NoRows:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,7 +26,7 @@ class Team:
     store: Any = None  # small facts for the others
     group: Any = None  # those that run the same layers
     post: Post = field(default_factory=Post)
-    keep: list[Any] = field(default_factory=list)  # processes that live as long as this one
+    keep: ExitStack = field(default_factory=ExitStack)  # what lives as long as this process
 
     @property
     def lane(self) -> int:
@@ -76,8 +77,7 @@ class Team:
         if not self.seat.alone and dist.is_initialized():
             self.post.flush()
             dist.destroy_process_group()
-        for process in self.keep:
-            process.stop()
+        self.keep.close()
 
 
 def assemble(seat: Seat, layout: Layout) -> Team:

@@ -13,7 +13,7 @@ from berth.errors import InputError
 from berth.plan.objective.crew import Crew
 from berth.plan.objective.measure import Measured, Run, cuts_of
 from berth.plan.objective.refine import refine
-from berth.plan.objective.stagework import Piece, order_of
+from berth.plan.objective.stagework import Piece
 from berth.plan.plan import cheapest
 from berth.plan.problem import Problem, UnitType, make_problem
 from berth.plan.search.method import Budget
@@ -126,13 +126,6 @@ def test_an_unknown_model_is_said_by_the_process_that_looks_for_it() -> None:
 )
 def test_stages_are_maximal_runs(kinds: list[int], cuts: tuple[tuple[int, int], ...]) -> None:
     assert cuts_of(kinds) == cuts
-
-
-@pytest.mark.parametrize(("place", "order"), [(0, "FFFBFBBB"), (1, "FFBFBFBB"), (2, "FBFBFBFB")])
-def test_a_stage_goes_ahead_as_far_as_stages_follow(place: int, order: str) -> None:
-    piece = Piece(0, 0, place, 3, 4, 1, 1, 0)
-    text = "".join("F" if ahead else "B" for ahead in order_of(piece))
-    assert text == order
 
 
 def test_without_a_cpu_among_the_types_this_machine_must_be_named() -> None:

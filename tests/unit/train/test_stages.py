@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from berth.errors import InputError
+from berth.plan.objective.order import one_forward_one_backward
 from berth.train.checkpoint.dense import dense_state
 from berth.train.stages.cut import Layout, StageCut, cuts_of_plan, even_cuts
 from berth.train.stages.dense import joined, optimiser_of_stage, take_part, weights_of_stage
-from berth.train.stages.order import one_forward_one_backward
 from berth.zoo import make_model
 
 PLAN = """\
@@ -30,6 +30,8 @@ stages:
         (3, 1, 2, "FBFBFB"),
         (4, 0, 2, "FFBFBFBB"),
         (4, 0, 3, "FFFBFBBB"),
+        (4, 1, 3, "FFBFBFBB"),
+        (4, 2, 3, "FBFBFBFB"),
         (2, 0, 4, "FFBB"),
     ],
 )

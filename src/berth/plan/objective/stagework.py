@@ -10,11 +10,11 @@ from __future__ import annotations
 import time
 import traceback
 from collections import deque
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from berth.errors import InputError
+from berth.plan.objective.order import one_forward_one_backward
 
 _LEARNING_RATE = 1e-3
 
@@ -85,7 +85,7 @@ def run_piece(model: Any, piece: Piece, neighbours: Neighbours) -> PieceTimes:
     work = _Work(model, piece, neighbours, examples)
     times = PieceTimes()
     for _ in range(1 + piece.batches):
-        for ahead in order_of(piece):
+        for ahead in one_forward_one_backward(piece.micro, piece.place, piece.stages):
             if ahead:
                 work.forward()
             else:
@@ -102,14 +102,6 @@ def run_piece(model: Any, piece: Piece, neighbours: Neighbours) -> PieceTimes:
     times.moving_s = work.moving_s[piece.micro :]
     times.losses = work.losses
     return times
-
-
-def order_of(piece: Piece) -> Iterator[bool]:
-    """The 1f1b order of a stage, True for a forward: as many ahead as stages follow, then by turns."""
-    ahead = min(piece.micro, piece.stages - piece.place - 1)
-    yield from [True] * ahead
-    yield from [True, False] * (piece.micro - ahead)
-    yield from [False] * ahead
 
 
 class _Work:

@@ -16,11 +16,11 @@ import torch
 from torch import Tensor
 
 from berth.errors import InputError
+from berth.plan.objective.order import one_forward_one_backward
 from berth.train.data.batch import Batch
 from berth.train.learner import Learner, Loss, Scores, scores_of
 from berth.train.sparse import SparseStore
 from berth.train.stages.cut import StageCut
-from berth.train.stages.order import one_forward_one_backward
 from berth.train.team import Team
 from berth.zoo.layered import LayeredModel, mapped, tensors
 
@@ -101,9 +101,11 @@ class StageLearner(Learner):
             raise InputError(f"{batch.examples} examples can't make {self.micro} micro-batches")
         bounds = [batch.examples * part // self.micro for part in range(self.micro + 1)]
         for begin, end in pairwise(bounds):
-            inputs = mapped(batch.inputs, lambda tensor, b=begin, e=end: tensor[b:e])  # type: ignore[misc]
-            labels = mapped(batch.labels, lambda tensor, b=begin, e=end: tensor[b:e])  # type: ignore[misc]
-            yield inputs, labels, (end - begin) / batch.examples
+            yield (
+                _examples(batch.inputs, begin, end),
+                _examples(batch.labels, begin, end),
+                (end - begin) / batch.examples,
+            )
 
     def _forward(self, part: tuple[Any, Any, float] | None) -> None:
         if part is None:
@@ -159,3 +161,8 @@ class StageLearner(Learner):
         if not all(isinstance(part, Tensor) for part in (*outputs, *labels)):
             return loss, (None, None)
         return loss, scores_of(torch.cat(outputs), torch.cat(labels))
+
+
+def _examples(state: Any, begin: int, end: int) -> Any:
+    """Some of the examples of a batch."""
+    return mapped(state, lambda tensor: tensor[begin:end])

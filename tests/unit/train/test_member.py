@@ -1,0 +1,62 @@
+"""Processes that nobody of berth's launched find each other, and nobody else finds them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from berth.errors import InputError
+from berth.train.launch import free_port
+from berth.train.member import Division, member, secret_file
+from berth.train.recipes import recipe
+from berth.train.rendezvous import Seat
+from berth.train.servers import Secret
+from berth.train.servers.secret import VARIABLE
+
+
+def test_a_secret_in_a_file_is_for_its_owner_alone_and_goes_away():
+    secret = Secret.random()
+    with secret_file(secret) as path:
+        assert Path(path).stat().st_mode & 0o077 == 0
+        assert Path(path).parent.stat().st_mode & 0o077 == 0
+        assert Secret.find(path).environment() == secret.environment()
+    assert not Path(path).exists()
+
+
+def test_on_several_machines_a_secret_must_be_given(monkeypatch):
+    monkeypatch.delenv(VARIABLE, raising=False)
+    with pytest.raises(InputError, match="need a shared secret"):
+        member(recipe("nce", batch=8), Division(servers=1), Seat(0, 1, "10.1.2.3", 0))
+
+
+def test_as_many_processes_as_the_division_needs_are_wanted():
+    with pytest.raises(InputError, match="3 processes were started, and 2 x 1 stages need 2"):
+        member(recipe("nce", batch=8), Division(lanes=2), Seat(0, 3, "127.0.0.1", 1))
+
+
+@pytest.mark.slow
+def test_ranks_that_another_launcher_started_train_together():
+    port = free_port()
+    command = [sys.executable, "-m", "berth", "train", "ctrdnn-8", "--steps", "4", "--batch", "64", "--json"]
+    command += ["--servers", "2"]
+    ranks = [
+        subprocess.Popen(
+            command,
+            env={**os.environ, **Seat(rank, 2, "127.0.0.1", port).environment()},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    said = [process.communicate(timeout=200) for process in ranks]
+    assert [process.returncode for process in ranks] == [0, 0], said
+    told = json.loads(said[0][0])
+    assert told["step"] == 4
+    assert len(told["servers"]) == len(told["workers"]) == 2
+    assert said[1][0] == ""
