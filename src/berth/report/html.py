@@ -60,7 +60,7 @@ def write_report(path: Path, played: Sequence[Played], notes: Sequence[str]) -> 
 
 def page(title: str, body: str, data: dict[str, Any], script: str) -> str:
     """A whole document around a body, its data and one of the scripts in assets/."""
-    style, code = _asset("report.css"), _asset(f"{script}.js")
+    style, code = _asset("report.css"), _asset("draw.js") + _asset(f"{script}.js")
     policy = f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(code)}"
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'

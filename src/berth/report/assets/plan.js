@@ -1,22 +1,4 @@
-"use strict";
 // Draws the charts of a plan: curves, staircases and points over two axes, each linear or logarithmic.
-const data = JSON.parse(document.getElementById("data").textContent);
-const SVG = "http://www.w3.org/2000/svg";
-
-function element(name, attributes, parent) {
-  const made = document.createElementNS(SVG, name);
-  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
-  if (parent) parent.appendChild(made);
-  return made;
-}
-
-function tag(name, parent, text, className) {
-  const made = document.createElement(name);
-  if (text !== undefined) made.textContent = text;
-  if (className) made.className = className;
-  parent.appendChild(made);
-  return made;
-}
 
 function short(value) {
   for (const [factor, letter] of [[1e9, "G"], [1e6, "M"], [1e3, "k"]]) {

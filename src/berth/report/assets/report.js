@@ -1,23 +1,5 @@
-"use strict";
 // Draws the report: curves and bars as SVG, the occupancy map on a canvas. No library, no request.
-const data = JSON.parse(document.getElementById("data").textContent);
-const SVG = "http://www.w3.org/2000/svg";
 const MINUTE = 60, HOUR = 3600, DAY = 86400;
-
-function element(name, attributes, parent) {
-  const made = document.createElementNS(SVG, name);
-  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
-  if (parent) parent.appendChild(made);
-  return made;
-}
-
-function tag(name, parent, text, className) {
-  const made = document.createElement(name);
-  if (text !== undefined) made.textContent = text;
-  if (className) made.className = className;
-  parent.appendChild(made);
-  return made;
-}
 
 function duration(seconds) {
   const s = Math.round(seconds);
