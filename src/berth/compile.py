@@ -30,7 +30,7 @@ _MARKS = (
 
 
 APART = ("plan", "train", "zoo")
-_ABOVE = ("cli", "report", "testing")  # they call kernels, and no kernel calls them
+_ABOVE = ("cli", "live", "report", "testing")  # they call kernels, and no kernel calls them
 
 _INNER = {"cache": True, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 

@@ -62,7 +62,7 @@ def read_jobs(
     too_large = _floors(records, cluster, trace)
     over_quota = charge_jobs(records, trace, quotas or {})
     models, drawn = _models(trace, mix, seed)
-    traffic = _traffic(records, models, cluster, fabric, network)
+    traffic = describe_models(records, models, cluster, fabric, network)
     return Jobs(records, traffic, models, drawn, too_large, over_quota)
 
 
@@ -97,7 +97,7 @@ def _models(trace: Trace, mix: Mix, seed: int) -> tuple[NDArray[np.object_], int
     return names, int(missing.sum())
 
 
-def _traffic(
+def describe_models(
     records: Array, models: NDArray[np.object_], cluster: Cluster, fabric: Fabric, network: int
 ) -> Array:
     """A traffic record per model, size and device type; writes `slow`, `compute`, `skew` into the jobs."""

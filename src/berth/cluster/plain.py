@@ -1,0 +1,39 @@
+"""A cluster as plain data, and back: every fact of it, so that what was journalled needs no file to be read."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from berth.cluster.model import Cluster, DeviceType, Machine, Tier
+
+
+def to_plain(cluster: Cluster) -> dict[str, Any]:
+    """What JSON can hold."""
+    return {
+        "name": cluster.name,
+        "device_types": [asdict(kind) for kind in cluster.device_types],
+        "tiers": [asdict(tier) for tier in cluster.tiers],
+        "machines": [asdict(machine) for machine in cluster.machines],
+        "groups": cluster.groups.tolist(),
+        "group_names": [list(names) for names in cluster.group_names],
+        "notes": list(cluster.notes),
+    }
+
+
+def from_plain(plain: dict[str, Any]) -> Cluster:
+    """The same cluster."""
+    return Cluster(
+        name=plain["name"],
+        device_types=tuple(DeviceType(**kind) for kind in plain["device_types"]),
+        tiers=tuple(Tier(**tier) for tier in plain["tiers"]),
+        machines=tuple(
+            Machine(**machine | {"devices": tuple((kind, count) for kind, count in machine["devices"])})
+            for machine in plain["machines"]
+        ),
+        groups=np.array(plain["groups"], np.int32).reshape(len(plain["tiers"]), len(plain["machines"])),
+        group_names=tuple(tuple(names) for names in plain["group_names"]),
+        notes=tuple(plain["notes"]),
+    )

@@ -1,0 +1,1 @@
+"""The same scheduler over a real engine: a journal, a controller, and back ends that run what was decided."""

@@ -1,0 +1,1 @@
+"""What runs the jobs: this machine's processes, Slurm, Ray."""

@@ -1,0 +1,157 @@
+"""What people may ask of a controller: each is checked against the books, and becomes records or an error."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from berth.errors import InputError, UnknownNameError
+from berth.live.books import Books, nearest_of, sensitivity_key
+from berth.live.job import Job
+from berth.live.records import DRAINED, Record
+from berth.live.setup import DEFAULT_MODEL
+from berth.live.spec import JobSpec
+from berth.live.store import Store
+from berth.workload.profiles import load_profile
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What is to be written down, and what the asker is told once it is."""
+
+    records: tuple[Record, ...]
+    value: dict[str, Any]
+
+
+Command = Callable[[Books, Store, float], Answer]
+
+
+class ConflictError(InputError):
+    """What was asked does not agree with what stands."""
+
+
+class MissingError(InputError):
+    """Nothing answers to this name."""
+
+
+def submit(spec: JobSpec, user: str, job: str | None = None) -> Command:
+    """A new job. With an id of its own it may be sent again: the second time changes nothing."""
+
+    def run(books: Books, store: Store, now: float) -> Answer:
+        if job is not None and (known := _known(books, store, job)) is not None:
+            if known["spec"] != spec.plain() or known["user"] != user:
+                raise ConflictError(f"job {job} exists already, and is another one")
+            return Answer((), {"job": job, "state": known["state"], "new": False})
+        check_fits(books, spec)
+        name = job or _next_id(books, store)
+        record = Record(now, "submitted", name, {"spec": spec.plain(), "user": user})
+        return Answer((record,), {"job": name, "state": "queued", "new": True})
+
+    return run
+
+
+def _known(books: Books, store: Store, job: str) -> dict[str, Any] | None:
+    active = books.jobs.get(job)
+    return active.plain() if active is not None else store.over(job)
+
+
+def _next_id(books: Books, store: Store) -> str:
+    number = books.submitted + 1
+    while _known(books, store, f"j{number}") is not None:
+        number += 1
+    return f"j{number}"
+
+
+def check_fits(books: Books, spec: JobSpec) -> None:
+    """Refuses what can never run, with the reason."""
+    cluster = books.cluster
+    kinds = [kind.name for kind in cluster.device_types]
+    for name in [spec.kind] if spec.kind else spec.any_of or []:
+        if name not in kinds:
+            raise UnknownNameError(f"device type in {cluster.name}", name, kinds)
+    for tier in filter(None, (spec.required, spec.preferred)):
+        if tier not in books.setup.tiers:
+            raise UnknownNameError(f"tier in {cluster.name}", tier, books.setup.tiers)
+    load_profile(spec.model or DEFAULT_MODEL)
+    nearest = nearest_of(books.setup, spec)
+    if nearest is None:
+        largest = max(cluster.count_of(index) for index in range(len(kinds)))
+        raise InputError(
+            f"{spec.gpus} devices are asked for, and {cluster.name} has at most {largest} of one type",
+            hint="a gang's devices are all of one type",
+        )
+    if spec.required is not None and books.setup.tiers.index(spec.required) < nearest:
+        raise InputError(f"no {spec.required} of {cluster.name} ever holds {spec.gpus} devices of one type")
+
+
+def cancel(job: str) -> Command:
+    """A job is not to run, or not any longer."""
+
+    def run(books: Books, store: Store, now: float) -> Answer:
+        found = active(books, store, job)
+        if found.ends_as is not None:
+            return Answer((), {"job": job, "state": found.ends_as})
+        return Answer((Record(now, "cancelled", job),), {"job": job, "state": "cancelled"})
+
+    return run
+
+
+def prioritise(job: str, priority: int) -> Command:
+    """A job's priority becomes another; higher goes first."""
+
+    def run(books: Books, store: Store, now: float) -> Answer:
+        active(books, store, job)
+        record = Record(now, "prioritised", job, {"priority": priority})
+        return Answer((record,), {"job": job, "priority": priority})
+
+    return run
+
+
+def drain(machine: str, *, back: bool = False) -> Command:
+    """A machine takes no new jobs (what runs there goes on), or takes them again."""
+
+    def run(books: Books, store: Store, now: float) -> Answer:
+        index = machine_index(books, machine)
+        value = {"machine": machine, "drained": not back}
+        if (DRAINED in books.shut[index]) == (not back):
+            return Answer((), value)
+        record = Record(now, "machine", body={"machine": index, "why": DRAINED, "is": not back})
+        return Answer((record,), value)
+
+    return run
+
+
+def learn(job: str, tier: int, step_s: float) -> Command:
+    """A job's steps were measured: what is known of such jobs at this tier is replaced."""
+
+    def run(books: Books, store: Store, now: float) -> Answer:
+        found = active(books, store, job)
+        key = sensitivity_key(books.setup, found.spec)
+        body = {"key": key, "tier": tier, "step_s": step_s}
+        return Answer((Record(now, "learned", None, body),), {"job": job, "key": key, "step_s": step_s})
+
+    return run
+
+
+def active(books: Books, store: Store, job: str) -> Job:
+    """A job that is not over, by its id."""
+    found = books.jobs.get(job)
+    if found is None:
+        over = store.over(job)
+        if over is not None:
+            raise ConflictError(f"job {job} is over: {over['state']}")
+        raise MissingError(f"there is no job {job!r}")
+    return found
+
+
+def machine_index(books: Books, name: str) -> int:
+    """A machine by its name."""
+    for index, machine in enumerate(books.cluster.machines):
+        if machine.name == name:
+            return index
+    raise UnknownNameError("machine", name, _names(books))
+
+
+def _names(books: Books) -> Iterable[str]:
+    return (machine.name for machine in books.cluster.machines)

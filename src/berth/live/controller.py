@@ -1,0 +1,180 @@
+"""The controller: observe, take in what was asked, decide, write it down, answer, act. One step at a time.
+
+Nothing is answered and nothing is done before it is on the disk. If it can't be written, the books are read
+back from the store: what was not written has not happened. Tests call `step` by hand; `berth up` lets a thread do it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from concurrent.futures import Future
+from typing import Any
+
+from berth.clock import Clock, MachineClock, SteadyTime
+from berth.compile import fingerprint
+from berth.errors import BerthError
+from berth.live import snapshot
+from berth.live.backend import Backend, BackendError, Observation, Order, Stop
+from berth.live.books import Books
+from berth.live.commands import Command
+from berth.live.orders import happened, launches, wanted
+from berth.live.passing import decide
+from berth.live.rebase import rebase
+from berth.live.records import QUIET, Record
+from berth.live.recover import recover
+from berth.live.setup import Setup
+from berth.live.store import Store, StoreError
+
+_log = logging.getLogger("berth.live")
+SNAPSHOT_EVERY = 5_000  # records
+_POLL_S = 1.0  # at least so often the back end is looked at
+
+
+class Controller:
+    """Owns a store and a back end."""
+
+    def __init__(self, store: Store, backend: Backend, setup: Setup, clock: Clock | None = None) -> None:
+        self.store, self.backend = store, backend
+        self.lock = threading.RLock()  # held while the books change; readers take it too
+        self.seen: Observation | None = None
+        self.trouble: str | None = None  # of the back end, as long as it lasts
+        self._asked: list[tuple[Command, Future[dict[str, Any]]]] = []
+        self._asked_lock = threading.Lock()
+        self.called = threading.Event()  # something is to be done before the next poll
+        self._fenced: set[str] = set()
+        books = recover(store)
+        self._time = SteadyTime(clock or MachineClock(), not_before=books.now if books else 0.0)
+        opened = Record(self._time.now(), "opened", body=setup.plain())
+        self.books = Books(setup) if books is None else rebase(books, setup)
+        self.books.fold(opened)
+        store.commit([opened], self._over())
+        self._kept = store.seq
+        self.passes = 0
+
+    def ask(self, command: Command) -> Future[dict[str, Any]]:
+        """Puts a question; the answer comes once it is on the disk."""
+        answer: Future[dict[str, Any]] = Future()
+        with self._asked_lock:
+            self._asked.append((command, answer))
+        self.called.set()
+        return answer
+
+    def step(self) -> float:
+        """One round; returns for how many seconds nothing is to be done, unless somebody calls."""
+        self.called.clear()
+        seen = self._observe()
+        with self._asked_lock:
+            asked, self._asked = self._asked, []
+        with self.lock:
+            now = max(self._time.now(), self.books.now)
+            answers = self._turn(asked, seen, now)
+            orders = wanted(self.books, self.seen.attempts) if self.seen is not None else []
+        for future, value in answers:
+            if isinstance(value, BaseException):
+                future.set_exception(value)
+            else:
+                future.set_result(value)
+        self._act(orders)
+        self._keep_snapshot()
+        return self._rest(bool(orders))
+
+    def _turn(
+        self, asked: list[tuple[Command, Future[dict[str, Any]]]], seen: Observation | None, now: float
+    ) -> list[tuple[Future[dict[str, Any]], Any]]:
+        """Everything that changes the books, and the one commit that makes it so."""
+        records: list[Record] = []
+        answers: list[tuple[Future[dict[str, Any]], Any]] = []
+        try:
+            for command, future in asked:
+                answers.append((future, self._answer(command, records, now)))
+            if seen is not None:
+                for record in happened(self.books, seen, self._fenced, now):
+                    self._fold(record, records)
+            while (ready := self.books.next_ready()) is not None and ready[0] <= now:
+                self._fold(Record(now, "ready", ready[1]), records)
+            if now >= self.books.wake or any(record.kind not in QUIET for record in records):
+                records += decide(self.books, now)
+                self.passes += 1
+            for record in launches(self.books, now):
+                self._fold(record, records)
+            if records:
+                self.store.commit(records, self._over())
+        except StoreError as error:
+            _log.error("%s; nothing of this step was done", error)
+            self._read_back()
+            return [(future, error) for _, future in asked]
+        return answers
+
+    def _answer(self, command: Command, records: list[Record], now: float) -> Any:
+        try:
+            answer = command(self.books, self.store, now)
+        except BerthError as error:
+            return error
+        for record in answer.records:
+            self._fold(record, records)
+        return answer.value
+
+    def _fold(self, record: Record, records: list[Record]) -> None:
+        self.books.fold(record)
+        records.append(record)
+
+    def _over(self) -> list[Any]:
+        over, self.books.over = self.books.over, []
+        return over
+
+    def _read_back(self) -> None:
+        """What was not written has not happened."""
+        books = recover(self.store)
+        assert books is not None
+        self.books = books
+
+    def _observe(self) -> Observation | None:
+        try:
+            self.seen = self.backend.observe()
+            self.trouble = None
+        except BackendError as error:
+            self.trouble = str(error)
+            _log.warning("the back end can't be observed: %s", error)
+            return None
+        self._fenced &= set(self.books.attempts)
+        return self.seen
+
+    def _act(self, orders: list[Order]) -> None:
+        if not orders:
+            return
+        try:
+            done = self.backend.apply(orders)
+        except BackendError as error:
+            self.trouble = str(error)
+            _log.warning("the back end did not take %d orders: %s", len(orders), error)
+            return
+        self._fenced |= {order.token for order in done if isinstance(order, Stop)}
+
+    def _rest(self, acted: bool) -> float:
+        until = self.books.wake
+        if (ready := self.books.next_ready()) is not None:
+            until = min(until, ready[0])
+        return 0.0 if acted else max(0.0, min(_POLL_S, until - self._time.now()))
+
+    def _keep_snapshot(self, *, always: bool = False) -> None:
+        if self.store.seq - self._kept < SNAPSHOT_EVERY and not always:
+            return
+        try:
+            with self.lock:
+                self.store.snapshot(fingerprint(), snapshot.save(self.books))
+            self._kept = self.store.seq
+        except StoreError as error:
+            _log.warning("%s", error)
+
+    def run(self, until: threading.Event) -> None:
+        """Steps until told otherwise; a step that finds much to do is soon followed by the next."""
+        while not until.is_set():
+            self.called.wait(self.step())
+
+    def close(self) -> None:
+        """Keeps the state and lets go of the store; what runs goes on running."""
+        if self.store.seq > self._kept:
+            self._keep_snapshot(always=True)
+        self.backend.close()
+        self.store.close()

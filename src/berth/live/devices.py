@@ -1,0 +1,82 @@
+"""Which devices of a machine are whose: by number, in the plan and in fact.
+
+A device is *given* to the attempt that was decided last, and *held* by every attempt on it that has not ended. The
+pass gives devices away before their holders have left, so the two differ for a while.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from berth.cluster.model import Cluster
+from berth.live.job import Seat
+
+Device = tuple[int, int]  # machine, number
+
+
+class Devices:
+    """Every device of a cluster."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._numbers: dict[tuple[int, int], range] = {}
+        for index, machine in enumerate(cluster.machines):
+            first = 0
+            for kind, count in machine.devices:
+                self._numbers[index, kind] = range(first, first + count)
+                first += count
+        self._given: dict[Device, str] = {}
+        self._held: dict[Device, list[str]] = {}
+
+    def has(self, machine: int, kind: int, numbers: Iterable[int]) -> bool:
+        """Whether a machine has these devices of this type."""
+        return set(numbers) <= set(self._numbers.get((machine, kind), ()))
+
+    def pick(self, machine: int, kind: int, count: int) -> Seat:
+        """The lowest numbers that nobody is given, those that nobody holds first."""
+        free = [n for n in self._numbers[machine, kind] if (machine, n) not in self._given]
+        free.sort(key=lambda number: ((machine, number) in self._held, number))
+        assert len(free) >= count, f"machine {machine} has {len(free)} free devices of {count}"
+        return Seat(machine, kind, tuple(sorted(free[:count])))
+
+    def give(self, token: str, seats: Iterable[Seat]) -> None:
+        """An attempt is decided on these."""
+        for device in _devices(seats):
+            assert device not in self._given, f"device {device} is given twice"
+        self.restore(token, seats, given=True)
+
+    def restore(self, token: str, seats: Iterable[Seat], *, given: bool) -> None:
+        """An attempt out of a snapshot; those decided earlier come first."""
+        for device in _devices(seats):
+            if given:
+                self._given[device] = token
+            self._held.setdefault(device, []).append(token)
+
+    def take_back(self, token: str, seats: Iterable[Seat]) -> None:
+        """The attempt's place is given up; it may still be there."""
+        for device in _devices(seats):
+            if self._given.get(device) == token:
+                del self._given[device]
+
+    def left(self, token: str, seats: Iterable[Seat]) -> None:
+        """The attempt has ended."""
+        for device in _devices(seats):
+            holders = self._held[device]
+            holders.remove(token)
+            if not holders:
+                del self._held[device]
+
+    def ahead(self, token: str, seats: Iterable[Seat]) -> list[str]:
+        """Attempts that must end before this one may be launched."""
+        found: dict[str, None] = {}
+        for device in _devices(seats):
+            holders = self._held[device]
+            found |= dict.fromkeys(holders[: holders.index(token)])
+        return list(found)
+
+    def holders(self, machine: int) -> dict[int, str]:
+        """Who is given which device of a machine."""
+        return {number: token for (at, number), token in self._given.items() if at == machine}
+
+
+def _devices(seats: Iterable[Seat]) -> Iterable[Device]:
+    return ((seat.machine, number) for seat in seats for number in seat.devices)

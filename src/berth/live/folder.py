@@ -1,0 +1,138 @@
+"""The folder of an attempt: what is to run is written there, and what became of it is read there.
+
+The other side is `supervise.py`, on whatever machine it runs. Both need nothing but a folder they share.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from berth.live import supervise
+from berth.live.backend import Launch, Seen
+
+SUPERVISE = Path(supervise.__file__)
+LIVE, ENDED = "live", "ended"
+
+
+def tokens_in(root: Path) -> list[str]:
+    """Attempts whose end is not on record yet."""
+    try:
+        return [entry.name for entry in os.scandir(root / LIVE) if entry.is_dir()]
+    except FileNotFoundError:
+        return []
+
+
+class Folder:
+    """The folder of one attempt."""
+
+    def __init__(self, root: Path, token: str) -> None:
+        self.token = token
+        self.path = root / LIVE / token
+        self._ended = root / ENDED / token
+
+    def prepare(self, launch: Launch, *, address: str | None = None) -> bool:
+        """Writes what is to run; False: it was written, or stopped, before."""
+        if self._ended.exists():
+            return False
+        self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        target = self.path / "launch.json"
+        if target.exists() or self.stopped:
+            return False
+        write_whole(target, json.dumps(asdict(launch) | {"address": address}))
+        return True
+
+    def stop(self) -> None:
+        """From now on it ends, or never begins."""
+        if self._ended.exists():
+            return
+        self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        (self.path / "stop").touch()
+
+    @property
+    def stopped(self) -> bool:
+        """Whether it was told to stop."""
+        return (self.path / "stop").exists()
+
+    def parts(self, *, together: bool) -> int:
+        """How many supervisors it needs: one, or one for each machine."""
+        if together:
+            return 1
+        launch = json.loads((self.path / "launch.json").read_text())
+        return len({member["machine"] for member in launch["members"]})
+
+    def held(self, part: int = 0) -> bool:
+        """Whether a supervisor on this machine has the part."""
+        try:
+            lock = os.open(self.path / f"part-{part}.lock", os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return False
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return True
+        finally:
+            os.close(lock)
+        return False
+
+    def told(self, part: int, what: str) -> dict[str, Any] | None:
+        """What a part said: `ready`, `running` or `ended`; None: nothing yet."""
+        try:
+            return dict(json.loads((self.path / f"part-{part}.{what}").read_text()))
+        except FileNotFoundError:
+            return None
+
+    def seen(self, *, together: bool = True) -> Seen | None:
+        """What the parts have said so far, put together; None: it was never launched."""
+        if not (self.path / "launch.json").exists():
+            return None
+        parts = range(self.parts(together=together))
+        ended = [self.told(part, "ended") for part in parts]
+        if all(end is not None for end in ended):
+            return together_seen([end for end in ended if end is not None])
+        if all(self.told(part, "running") is not None for part in parts):
+            return Seen("running")
+        return Seen("starting")
+
+    def put_away(self) -> None:
+        """Its end is on record: it is kept for its logs, and so that nothing starts under its token again."""
+        self._ended.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if self.path.exists():
+            self.path.rename(self._ended)
+
+    def log(self, rank: int) -> Path:
+        """Where the output of a member is."""
+        name = f"rank-{int(rank)}.log"
+        return (self._ended if self._ended.exists() else self.path) / name
+
+    def ranks(self) -> list[int]:
+        """Members that have written a log."""
+        home = self._ended if self._ended.exists() else self.path
+        names = [entry.name for entry in home.glob("rank-*.log")]
+        return sorted(int(name.removeprefix("rank-").removesuffix(".log")) for name in names)
+
+
+def together_seen(ends: list[dict[str, Any]]) -> Seen:
+    """The end of a gang, from the ends of its parts."""
+    codes = {int(rank): int(code) for end in ends for rank, code in end["codes"].items()}
+    return Seen(
+        "ended",
+        codes=tuple(codes[rank] for rank in sorted(codes)),
+        stopped=any(end.get("stopped") for end in ends),
+        done=any(end.get("done") for end in ends),
+        lost=any(end.get("lost") for end in ends),
+    )
+
+
+def write_whole(path: Path, text: str) -> None:
+    """A file that is there whole or not at all, whatever is killed when."""
+    part = path.with_name(f".{path.name}.{os.getpid()}")
+    with part.open("w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    part.rename(path)

@@ -1,0 +1,103 @@
+"""A job and its attempts as they stand: plain facts that the fold keeps up to date."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+from berth.live.spec import JobSpec
+
+QUEUED: Final = "queued"
+DELAYED: Final = "delayed"  # it failed, and is tried again a little later
+PLACED: Final = "placed"
+FINISHED: Final = "finished"
+FAILED: Final = "failed"
+CANCELLED: Final = "cancelled"
+JobState = Literal["queued", "delayed", "placed", "finished", "failed", "cancelled"]
+
+WAITS: Final = "waits"  # for its devices to be released by others
+LAUNCHING: Final = "launching"
+RUNNING: Final = "running"
+STOPPING: Final = "stopping"
+AttemptState = Literal["waits", "launching", "running", "stopping"]
+Why = Literal["evicted", "moved", "cancelled", "lost", "finished"]
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """Devices of one type in one machine, by their numbers there."""
+
+    machine: int
+    kind: int
+    devices: tuple[int, ...]
+
+    def plain(self) -> list[Any]:
+        """As it stands in the journal."""
+        return [self.machine, self.kind, list(self.devices)]
+
+
+def seat_of(plain: list[Any]) -> Seat:
+    """The seat that was written down."""
+    return Seat(int(plain[0]), int(plain[1]), tuple(int(number) for number in plain[2]))
+
+
+@dataclass(slots=True)
+class Attempt:
+    """One try at running a job. Nothing else ever bears its token."""
+
+    token: str
+    job: str
+    number: int
+    seats: tuple[Seat, ...]
+    tier: int
+    since: float  # when it was decided
+    state: AttemptState = WAITS
+    why: Why | None = None  # it stops
+    began: float | None = None  # when it was seen running
+
+    @property
+    def machines(self) -> tuple[int, ...]:
+        """Those it has devices on."""
+        return tuple(dict.fromkeys(seat.machine for seat in self.seats))
+
+    def plain(self) -> dict[str, Any]:
+        """For a snapshot."""
+        facts = {name: getattr(self, name) for name in self.__slots__}
+        return facts | {"seats": [seat.plain() for seat in self.seats]}
+
+
+def attempt_of(plain: dict[str, Any]) -> Attempt:
+    """The attempt out of a snapshot."""
+    return Attempt(**plain | {"seats": tuple(seat_of(seat) for seat in plain["seats"])})
+
+
+@dataclass(slots=True)
+class Job:
+    """A job that is not over."""
+
+    id: str
+    spec: JobSpec
+    user: str
+    submitted: float
+    row: int = -1  # in the world
+    state: JobState = "queued"
+    token: str | None = None  # of the attempt that holds its place
+    attempts: int = 0
+    alive: list[str] = field(default_factory=list)  # tokens of attempts that have not ended
+    failures: int = 0
+    evictions: int = 0
+    ends_as: JobState | None = None  # what it becomes once its attempts have ended
+    code: int | None = None  # exit code
+    since: float = 0.0  # when it last began to wait
+    first_start: float | None = None
+    not_before: float = 0.0  # while delayed
+    ended: float | None = None
+
+    def plain(self) -> dict[str, Any]:
+        """For a snapshot and for the list of those that are over."""
+        return {name: getattr(self, name) for name in self.__slots__} | {"spec": self.spec.plain()}
+
+
+def job_of(plain: dict[str, Any]) -> Job:
+    """The job out of a snapshot."""
+    return Job(**plain | {"spec": JobSpec.model_validate(plain["spec"])})

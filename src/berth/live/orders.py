@@ -1,0 +1,113 @@
+"""Wanted against seen: what happened since, and what the back end should do next.
+
+`happened` turns an observation into records. `wanted` lists the orders that bring the back end to what the books
+say; it may repeat itself until an observation shows that it was heard.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Set
+
+from berth.live.backend import Forget, Launch, MachineSeen, Member, Observation, Order, Seen, Stop
+from berth.live.books import Books
+from berth.live.job import LAUNCHING, RUNNING, STOPPING, WAITS, Attempt
+from berth.live.records import CLOSED, LOST, Record
+
+
+def happened(books: Books, seen: Observation, fenced: Set[str], now: float) -> Iterator[Record]:
+    """What an observation tells that the books do not know; each is to be folded before the next is asked for.
+
+    `fenced`: tokens that the back end had agreed to stop before it was observed. Only of those is it certain that they
+    are gone when they are not seen.
+    """
+    for index, machine in enumerate(books.cluster.machines):
+        yield from _machine(books, index, seen.machines.get(machine.name), now)
+    for token in list(books.attempts):
+        attempt = books.attempts.get(token)
+        if attempt is not None and (record := _attempt(attempt, seen.attempts.get(token), fenced, now)):
+            yield record
+
+
+def _machine(books: Books, index: int, seen: MachineSeen | None, now: float) -> Iterator[Record]:
+    lost = seen is None or not seen.up
+    for why, is_ in ((LOST, lost), (CLOSED, seen is not None and seen.drained)):
+        if is_ != (why in books.shut[index]):
+            yield Record(now, "machine", body={"machine": index, "why": why, "is": is_})
+    if seen is None or seen.foreign == books.foreign[index]:
+        return
+    if seen.foreign < books.foreign[index] or books.shut[index] or books.free_on(index):
+        yield Record(now, "foreign", body={"machine": index, "devices": seen.foreign})
+
+
+def _attempt(attempt: Attempt, seen: Seen | None, fenced: Set[str], now: float) -> Record | None:
+    if attempt.state == WAITS:
+        return None
+    if seen is None:
+        if attempt.token not in fenced:
+            return None
+        return Record(now, "exited", attempt.job, {"token": attempt.token, "codes": [], "lost": True})
+    if seen.state == "ended":
+        facts = {"stopped": seen.stopped, "done": seen.done, "lost": seen.lost}
+        told = {name: True for name, value in facts.items() if value}
+        return Record(now, "exited", attempt.job, {"token": attempt.token, "codes": list(seen.codes)} | told)
+    if seen.state == "running" and attempt.began is None:
+        return Record(now, "started", attempt.job, {"token": attempt.token})
+    return None
+
+
+def launches(books: Books, now: float) -> Iterator[Record]:
+    """Attempts whose devices have become free: they are launched as soon as this is on record."""
+    for attempt in list(books.attempts.values()):
+        if attempt.state == WAITS and books.may_launch(attempt):
+            yield Record(now, "launch", attempt.job, {"token": attempt.token})
+
+
+def wanted(books: Books, seen: Mapping[str, Seen]) -> list[Order]:
+    """What the back end should do, given what it last showed."""
+    orders: list[Order] = []
+    for token, attempt in books.attempts.items():
+        found = seen.get(token)
+        if attempt.state == LAUNCHING and found is None:
+            orders.append(launch_of(books, attempt))
+        elif found is not None and found.state == "ended":
+            continue
+        elif attempt.state == STOPPING or (attempt.state == RUNNING and found is None):
+            orders.append(Stop(token, books.jobs[attempt.job].spec.grace))
+    for token, found in seen.items():
+        if token not in books.attempts:
+            orders.append(Forget(token) if found.state == "ended" else Stop(token, 0.0))
+    return orders
+
+
+def launch_of(books: Books, attempt: Attempt) -> Launch:
+    """The order that starts an attempt."""
+    job = books.jobs[attempt.job]
+    return Launch(
+        token=attempt.token,
+        job=job.id,
+        attempt=attempt.number,
+        name=job.spec.name,
+        user=job.user,
+        argv=tuple(job.spec.argv),
+        members=members_of(books, attempt),
+        env=job.spec.env,
+        cwd=job.spec.cwd,
+        grace_s=job.spec.grace,
+        memory_bytes=job.spec.memory,
+    )
+
+
+def members_of(books: Books, attempt: Attempt) -> tuple[Member, ...]:
+    """The processes of a gang: one for each device, or for each machine, in the order of its seats."""
+    per_machine: dict[int, list[int]] = {}
+    for seat in attempt.seats:
+        per_machine.setdefault(seat.machine, []).extend(seat.devices)
+    members: list[Member] = []
+    for machine, devices in per_machine.items():
+        name = books.cluster.machines[machine].name
+        if books.jobs[attempt.job].spec.per == "machine":
+            members.append(Member(len(members), 0, name, tuple(devices)))
+        else:
+            for local, device in enumerate(devices):
+                members.append(Member(len(members), local, name, (device,)))
+    return tuple(members)

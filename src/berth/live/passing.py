@@ -1,0 +1,140 @@
+"""A pass over the books: what it decides becomes records, and records become what it decided.
+
+`decide` runs the policy. `follow` folds a pass that stands in the journal: it decides again and must come to the same
+records, or, where the code has changed since, takes the decisions as they stand.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from berth.errors import BerthError
+from berth.live import _kernels
+from berth.live.books import Books
+from berth.live.job import QUEUED, Job, Seat, seat_of
+from berth.live.records import Record
+from berth.schedule.hooks import raise_pending
+from berth.schedule.view import EVICT, MOVE
+
+
+class ReplayError(BerthError):
+    """A pass came to other decisions than the journal has."""
+
+
+def decide(books: Books, now: float) -> list[Record]:
+    """One pass at `now`: the record of it, and one for each decision, all of them done in the books."""
+    books.now = now = max(books.now, now)
+    books.wake = _kernels.run_pass(books.world, books.hooks, books.steps, now)
+    raise_pending()
+    count = int(books.world.state[0]["decisions"])
+    decisions = [(int(what), int(row), int(reason)) for what, row, reason in books.world.decisions[:count]]
+    made = _leave(books, decisions) + _take(books, decisions)
+    return [Record(now, "pass", body={"decisions": len(made)} if made else {}), *made]
+
+
+Decisions = Sequence[tuple[int, int, int]]  # what, row, reason
+
+
+def _leave(books: Books, decisions: Decisions) -> list[Record]:
+    """Who leaves a place does so before anybody takes one."""
+    made = []
+    for what, row, reason in decisions:
+        job = _job_at(books, row)
+        if what == EVICT:
+            books.wait_again(job, "evicted")
+            made.append(Record(books.now, "evict", job.id, {"reason": reason}))
+        elif what == MOVE and job.token is not None:
+            books.vacate(job, "moved")
+    return made
+
+
+def _take(books: Books, decisions: Decisions) -> list[Record]:
+    """Gangs take the places at which the pass left them, each one once."""
+    taken = {row: (what, reason) for what, row, reason in decisions if what != EVICT}
+    made = []
+    for row, (_, reason) in taken.items():
+        job, record = _job_at(books, row), books.world.jobs[row]
+        kind = "start" if job.state == QUEUED else "move"
+        tier, seats = int(record["tier"]), _seats(books, row)
+        attempt = books.place(job, seats, tier)
+        body = {
+            "token": attempt.token,
+            "seats": [seat.plain() for seat in seats],
+            "tier": tier,
+            "reason": reason,
+            "saves": _finite(record["saves"]),
+            "waited": float(record["waited"]),
+        }
+        made.append(Record(books.now, kind, job.id, body))
+    return made
+
+
+def _job_at(books: Books, row: int) -> Job:
+    job = books.rows[row]
+    assert job is not None
+    return job
+
+
+def _finite(value: float) -> float | None:
+    return float(value) if math.isfinite(value) else None
+
+
+def _seats(books: Books, row: int) -> tuple[Seat, ...]:
+    """The devices of a gang that has just taken its places, machine by machine."""
+    gpus = int(books.world.jobs[row]["gpus"])
+    hosts, counts = np.empty(gpus, np.int32), np.empty(gpus, np.int32)
+    size = _kernels.place_of(books.world, row, hosts, counts)
+    at = books.world.hosts[hosts[:size]]
+    places = sorted(zip(at["machine"].tolist(), at["kind"].tolist(), counts[:size].tolist(), strict=True))
+    return tuple(books.devices.pick(machine, kind, count) for machine, kind, count in places)
+
+
+def follow(books: Books, told: Sequence[Record], *, trust: bool) -> None:
+    """Folds a pass that stands in the journal: its record, then its decisions."""
+    if not trust:
+        _obey(books, told)
+        return
+    made = decide(books, told[0].time)
+    if made != list(told):
+        raise ReplayError(
+            f"the pass at {told[0].time:.6f} decides {_short(made)}, and the journal has {_short(told)}"
+        )
+
+
+def _short(records: Sequence[Record]) -> str:
+    found = [f"{record.kind} {record.job} {record.body.get('seats', '')}" for record in records[1:]]
+    return ", ".join(found[:3]) + (f" and {len(found) - 3} more" if len(found) > 3 else "") or "nothing"
+
+
+def _obey(books: Books, told: Sequence[Record]) -> None:
+    """Does what the journal says, asking nobody."""
+    books.now = max(books.now, told[0].time)
+    books.wake = books.now
+    for record in told[1:]:
+        if record.kind == "move":
+            assert record.job is not None
+            job = books.jobs[record.job]
+            _kernels.give_back(books.world, books.hooks, job.row, books.now, int(record.body["reason"]))
+            books.vacate(job, "moved")
+    for record in told[1:]:
+        assert record.job is not None
+        job, reason = books.jobs[record.job], int(record.body["reason"])
+        if record.kind == "evict":
+            _kernels.give_back(books.world, books.hooks, job.row, books.now, reason)
+            books.wait_again(job, "evicted")
+            continue
+        seats = tuple(seat_of(seat) for seat in record.body["seats"])
+        take_seats(books, job, seats, int(record.body["tier"]), reason)
+        attempt = books.place(job, seats, int(record.body["tier"]))
+        assert attempt.token == record.body["token"]
+
+
+def take_seats(books: Books, job: Job, seats: Sequence[Seat], tier: int, reason: int) -> None:
+    """A waiting job takes just these places in the world."""
+    hosts = books.world.hosts
+    where = [np.flatnonzero((hosts["machine"] == s.machine) & (hosts["kind"] == s.kind))[0] for s in seats]
+    counts = np.array([len(seat.devices) for seat in seats], np.int32)
+    _kernels.seat_as_told(books.world, job.row, np.array(where, np.int32), counts, tier, books.now, reason)

@@ -1,0 +1,55 @@
+"""What distance costs a job: by the profile of its model, until its own step times are known.
+
+Measured times replace the profile tier by tier. Where only some tiers were measured the profile still says how the
+others compare with them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from berth.cluster.model import Cluster
+from berth.network.fabric import Fabric
+from berth.schedule.view import MAX_TIERS, Array
+from berth.schedule.world import new_jobs
+from berth.simulate.jobs import describe_models
+from berth.simulate.view import SHARED
+
+_FIELDS = ("slow", "compute", "skew", "message", "shape_x", "shape_s")
+
+
+class Sensitivities:
+    """Facts by model and size, reckoned once each."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._fabric = Fabric(cluster)
+        self._known: dict[tuple[str, int], Array] = {}
+
+    def write(self, record: Array, model: str, gpus: int) -> None:
+        """Fills in what a job's record says of distance."""
+        key = model, gpus
+        if key not in self._known:
+            found = new_jobs(1)
+            found["gpus"] = gpus
+            describe_models(found, np.array([model], object), self._cluster, self._fabric, SHARED)
+            self._known[key] = found
+        for name in _FIELDS:
+            record[name] = self._known[key][name][0]
+
+
+def learned_slowdowns(
+    profile: NDArray[np.float64], step_s: Mapping[int, float], floor: int
+) -> NDArray[np.float64]:
+    """Slow-down at each tier, given seconds of a step at the tiers where the job has run."""
+    nearest = min(step_s)
+    near_s = step_s[nearest] / profile[nearest]
+    slow = profile.copy()
+    for tier, seconds in step_s.items():
+        slow[tier] = seconds / near_s
+    slow[: floor + 1] = slow[floor]
+    slow /= slow[floor]
+    return np.maximum.accumulate(slow[:MAX_TIERS])

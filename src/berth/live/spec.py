@@ -1,0 +1,76 @@
+"""A job as it is written, in YAML or on the command line.
+
+name: resnet
+gpus: 8
+run: python train.py --epochs 90
+model: resnet50          # how much distance costs it, until its own step times are known
+duration: 6h             # about how long; what is not told is taken from earlier jobs of this name
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from berth.spec import Bytes, Seconds, Spec
+
+Count = Annotated[int, Field(gt=0, le=1_000_000, strict=True)]
+Name = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]+$")]
+Word = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+Argument = Annotated[str, Field(max_length=131_072, pattern=r"^[^\x00]*$")]
+EnvName = Annotated[str, Field(min_length=1, max_length=256, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+
+
+class JobSpec(Spec):
+    """What is asked for one job."""
+
+    run: (
+        Annotated[Argument, Field(min_length=1)]
+        | Annotated[list[Argument], Field(min_length=1, max_length=4096)]
+    )
+    name: Name = "job"
+    gpus: Count = 1
+    kind: Name | None = None  # device type; none given: any
+    any_of: Annotated[list[Name], Field(min_length=1, max_length=8)] | None = (
+        None  # device types, any of them
+    )
+    model: Name | None = None
+    duration: Annotated[Seconds, Field(gt=0)] | None = None
+    grace: Annotated[Seconds, Field(le=86_400)] = 30.0  # between SIGTERM and SIGKILL
+    restarts: Annotated[int, Field(ge=0, le=1_000_000)] = 3  # how often it may fail and be tried again
+    priority: Annotated[int, Field(ge=-1_000_000, le=1_000_000)] = 0
+    required: Name | None = None  # a tier that it is never spread beyond
+    preferred: Name | None = None  # a tier that is near enough: it does not wait for nearer
+    per: Literal["gpu", "machine"] = "gpu"  # one process for each device, or for each machine
+    env: Annotated[dict[EnvName, Argument], Field(max_length=1024)] = Field(default_factory=dict)
+    cwd: Annotated[str, Field(min_length=1, max_length=4096, pattern=r"^/[^\x00]*$")] | None = None
+    memory: Bytes | None = None  # of one process; more and it fails
+    step_pattern: Annotated[str, Field(max_length=500)] | None = None  # finds step times in its log
+
+    @model_validator(mode="after")
+    def _together(self) -> Self:
+        if self.kind is not None and self.any_of is not None:
+            raise ValueError("give `kind` or `any_of`, not both")
+        if self.step_pattern is not None:
+            _check_pattern(self.step_pattern)
+        return self
+
+    @property
+    def argv(self) -> list[str]:
+        """The command; a line of text is read by the shell, a list is started as it stands."""
+        return ["/bin/sh", "-c", self.run] if isinstance(self.run, str) else list(self.run)
+
+    def plain(self) -> dict[str, Any]:
+        """What differs from the defaults, as JSON can hold it."""
+        return self.model_dump(mode="json", exclude_defaults=True)
+
+
+def _check_pattern(text: str) -> None:
+    try:
+        groups = re.compile(text).groupindex
+    except re.error as error:
+        raise ValueError(f"is no regular expression: {error}") from None
+    if "seconds" not in groups and "per_second" not in groups:
+        raise ValueError("needs a group named `seconds` or `per_second`: (?P<seconds>[0-9.]+)")

@@ -1,0 +1,176 @@
+"""The journal on disk: SQLite, written ahead and synced before anybody is told that it is done.
+
+One controller at a time: it holds a lock on a file beside the database for as long as it lives. A store that
+can't be written says so and keeps what it has.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import secrets
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from berth.errors import BerthError, InputError
+from berth.live.job import Job
+from berth.live.records import Record, read
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS journal (
+    seq INTEGER PRIMARY KEY, time REAL NOT NULL, kind TEXT NOT NULL, job TEXT, body TEXT NOT NULL);
+CREATE INDEX IF NOT EXISTS journal_job ON journal (job, seq) WHERE job IS NOT NULL;
+CREATE TABLE IF NOT EXISTS snapshots (seq INTEGER PRIMARY KEY, code TEXT NOT NULL, state BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS over (
+    job TEXT PRIMARY KEY, name TEXT NOT NULL, user TEXT NOT NULL, state TEXT NOT NULL, submitted REAL NOT NULL,
+    ended REAL NOT NULL, facts TEXT NOT NULL) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS over_ended ON over (ended);
+CREATE TABLE IF NOT EXISTS steps (
+    time REAL NOT NULL, key TEXT NOT NULL, job TEXT NOT NULL, tier INTEGER NOT NULL, count INTEGER NOT NULL,
+    seconds REAL NOT NULL);
+"""
+_VERSION = "1"
+_SNAPSHOTS = 2  # kept
+
+
+class StoreError(BerthError):
+    """The store could not take what it was given; nothing of it was written."""
+
+
+class Store:
+    """A folder with a journal in it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+        self._lock = _locked(folder / "controller.lock")
+        try:
+            self._db = connect(folder / "journal.sqlite")
+            with self._db:
+                self._db.executescript(_SCHEMA)
+            self.name = self._fact("name", secrets.token_hex(3))
+            version = self._fact("version", _VERSION)
+        except sqlite3.Error as error:
+            raise StoreError(f"{folder / 'journal.sqlite'}: {error}") from None
+        if version != _VERSION:
+            raise InputError(f"{folder}: the journal has version {version}, this berth writes {_VERSION}")
+        self.seq = self._db.execute("SELECT coalesce(max(seq), 0) FROM journal").fetchone()[0]
+
+    def _fact(self, name: str, otherwise: str) -> str:
+        """A fact of the store, set once."""
+        with self._db:
+            self._db.execute("INSERT OR IGNORE INTO facts VALUES (?, ?)", (name, otherwise))
+        return str(self._db.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()[0])
+
+    def commit(self, records: Sequence[Record], over: Iterable[Job] = ()) -> None:
+        """Writes all of these, or none; they are on the disk when this returns."""
+        rows = [
+            (self.seq + 1 + at, record.time, record.kind, record.job, record.line())
+            for at, record in enumerate(records)
+        ]
+        try:
+            with self._db:
+                self._db.executemany("INSERT INTO journal VALUES (?, ?, ?, ?, ?)", rows)
+                self._db.executemany("INSERT INTO over VALUES (?, ?, ?, ?, ?, ?, ?)", map(_over_row, over))
+        except sqlite3.Error as error:
+            raise StoreError(f"the journal can't be written: {error}") from None
+        self.seq += len(rows)
+
+    def snapshot(self, code: str, state: bytes) -> None:
+        """Keeps the state as of the last record, so that a restart need not fold all of the journal."""
+        try:
+            with self._db:
+                self._db.execute("INSERT OR REPLACE INTO snapshots VALUES (?, ?, ?)", (self.seq, code, state))
+                self._db.execute(
+                    "DELETE FROM snapshots WHERE seq NOT IN (SELECT seq FROM snapshots ORDER BY seq DESC LIMIT ?)",
+                    (_SNAPSHOTS,),
+                )
+        except sqlite3.Error as error:
+            raise StoreError(f"the state can't be written: {error}") from None
+
+    def snapshots(self, code: str) -> Iterator[tuple[int, bytes]]:
+        """States that this code can read, the newest first."""
+        query = "SELECT seq, state FROM snapshots WHERE code = ? ORDER BY seq DESC"
+        yield from self._db.execute(query, (code,))
+
+    def records(self, after: int = 0) -> Iterator[Record]:
+        """The journal behind a number."""
+        return records_of(self._db, after)
+
+    def job_records(self, job: str) -> list[tuple[int, Record]]:
+        """What happened to one job."""
+        query = "SELECT seq, time, kind, job, body FROM journal WHERE job = ? ORDER BY seq"
+        return [(row[0], read(*row[1:])) for row in self._db.execute(query, (job,))]
+
+    def over(self, job: str) -> dict[str, Any] | None:
+        """A job that is over."""
+        row = self._db.execute("SELECT facts FROM over WHERE job = ?", (job,)).fetchone()
+        return None if row is None else json.loads(row[0])
+
+    def recent(self, count: int, state: str | None = None) -> list[dict[str, Any]]:
+        """Jobs that are over, the last first."""
+        where, values = ("WHERE state = ?", [state]) if state else ("", [])
+        query = f"SELECT facts FROM over {where} ORDER BY ended DESC LIMIT ?"
+        return [json.loads(row[0]) for row in self._db.execute(query, [*values, count])]
+
+    def ids_with(self, prefix: str, limit: int = 5) -> list[str]:
+        """Ids of jobs that are over and begin like this."""
+        query = "SELECT job FROM over WHERE job >= ? AND job < ? LIMIT ?"
+        return [row[0] for row in self._db.execute(query, (prefix, prefix + "\U0010ffff", limit))]
+
+    def note_steps(self, rows: Sequence[tuple[float, str, str, int, int, float]]) -> None:
+        """Step times as jobs reported them: (time, key, job, tier, steps, seconds per step)."""
+        with self._db:
+            self._db.executemany("INSERT INTO steps VALUES (?, ?, ?, ?, ?, ?)", rows)
+
+    def steps_of(self, job: str) -> list[tuple[float, int, int, float]]:
+        """(time, tier, steps, seconds per step) of one job."""
+        query = "SELECT time, tier, count, seconds FROM steps WHERE job = ? ORDER BY rowid"
+        return list(self._db.execute(query, (job,)))
+
+    def close(self) -> None:
+        """Lets another controller have it."""
+        self._db.close()
+        os.close(self._lock)
+
+
+def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
+    """The database, with every commit synced to the disk."""
+    where = f"file:{path}?mode=ro" if read_only else str(path)
+    db = sqlite3.connect(where, uri=read_only, timeout=10.0, check_same_thread=False)
+    if not read_only:
+        db.execute("PRAGMA journal_mode = WAL")
+        db.execute("PRAGMA synchronous = FULL")
+    return db
+
+
+def records_of(db: sqlite3.Connection, after: int = 0) -> Iterator[Record]:
+    """The journal behind a number, in order."""
+    query = "SELECT time, kind, job, body FROM journal WHERE seq > ? ORDER BY seq"
+    return (read(*row) for row in db.execute(query, (after,)))
+
+
+def _over_row(job: Job) -> tuple[Any, ...]:
+    facts = json.dumps(job.plain(), separators=(",", ":"))
+    return job.id, job.spec.name, job.user, job.state, job.submitted, job.ended, facts
+
+
+def _locked(path: Path) -> int:
+    """Holds the lock until the process ends, however it ends."""
+    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        other = os.pread(lock, 64, 0).decode(errors="replace").strip() or "unknown"
+        os.close(lock)
+        raise InputError(
+            f"{path.parent}: another controller (process {other}) has this store",
+            hint="use it, or end it first",
+        ) from None
+    os.ftruncate(lock, 0)
+    os.pwrite(lock, str(os.getpid()).encode(), 0)
+    return lock

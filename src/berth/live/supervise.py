@@ -1,0 +1,326 @@
+"""Runs the processes of a gang on one machine and tells in files what became of them. Needs nothing but Python.
+
+    python -I -S supervise.py FOLDER [MACHINE]
+
+FOLDER holds `launch.json` and is seen by the controller and by every machine of the gang. Without MACHINE all
+members are run here. What happens is told by files that appear whole or not at all:
+
+    PART.ready    this part is here (a gang of several parts begins only when all are)
+    PART.running  its processes run
+    PART.ended    they are gone: exit codes, whether they were told to stop, whether the job said it had finished
+    stop          written by the controller: end now, or never begin
+    failed        written by the part that failed: the others end too
+
+Whoever holds the lock of a part runs it; a second start does nothing. All processes of a member are ended together,
+also those that left its process group: this process adopts what they leave behind.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+POLL_S = 0.25
+GATHER_S = 120.0  # for all parts of a gang to come
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_KEPT = (
+    "PATH",
+    "HOME",
+    "LANG",
+    "LC_ALL",
+    "USER",
+    "LOGNAME",
+    "TMPDIR",
+    "TZ",
+    "LD_LIBRARY_PATH",
+    "VIRTUAL_ENV",
+)
+
+
+class Part:
+    """The members of a gang on one machine."""
+
+    def __init__(self, folder: Path, machine: str) -> None:
+        self.folder = folder
+        self.launch: dict[str, Any] = json.loads((folder / "launch.json").read_text())
+        members = self.launch["members"]
+        self.members = [member for member in members if machine in ("", member["machine"])]
+        self.parts = [""] if machine == "" else list(dict.fromkeys(member["machine"] for member in members))
+        self.machine = machine
+        self.name = f"part-{self.parts.index(machine)}"
+        self.told = False
+        self.processes: dict[int, subprocess.Popen[bytes]] = {}
+        self.codes: dict[int, int] = {}
+
+    def run(self) -> None:
+        """From the first sign of life to the last."""
+        signal.signal(signal.SIGTERM, self._tell)
+        signal.signal(signal.SIGINT, self._tell)
+        outcome: dict[str, Any] = {}
+        if self._gather():
+            try:
+                self._start()
+                self._watch()
+            except OSError as error:
+                outcome["error"] = str(error)
+                self.codes.setdefault(self.members[0]["rank"], 127)
+                self._fail()
+            self._end_all()
+        elif not self.stopping():
+            outcome["lost"], outcome["error"] = True, "not all of the gang came"
+        outcome |= {
+            "codes": {str(rank): code for rank, code in sorted(self.codes.items())},
+            "stopped": self.stopping(),
+            "done": (self.folder / "done").exists(),
+            "time": time.time(),
+        }
+        self._write("ended", outcome)
+
+    def bury(self) -> None:
+        """Somebody ran this part before and was killed: nothing of it may live on, and it never runs again."""
+        while strays := _with_token(self.launch["token"]):
+            for pid in strays:
+                _signal(pid, signal.SIGKILL)
+            time.sleep(0.01)
+        self._fail()
+        self._write("ended", {"codes": {}, "stopped": self.stopping(), "lost": True, "time": time.time()})
+
+    def _tell(self, *_: object) -> None:
+        self.told = True
+
+    def stopping(self) -> bool:
+        """Whether it was told to end, by a signal or by the file."""
+        self.told = self.told or (self.folder / "stop").exists()
+        return self.told
+
+    def _gather(self) -> bool:
+        """Waits for the other parts; the first one says where all of them meet."""
+        ready: dict[str, Any] = {"pid": os.getpid()}
+        if self.name == "part-0":
+            ready |= {"address": _address(self.launch, self.parts), "port": _free_port()}
+        self._write("ready", ready)
+        until = time.monotonic() + GATHER_S
+        while not self.stopping() and not self._failed() and time.monotonic() < until:
+            if all((self.folder / f"part-{k}.ready").exists() for k in range(len(self.parts))):
+                return True
+            time.sleep(POLL_S / 5)
+        return False
+
+    def _start(self) -> None:
+        first = json.loads((self.folder / "part-0.ready").read_text())
+        for member in self.members:
+            self.processes[member["rank"]] = self._spawn(member, first)
+        pids = {str(rank): process.pid for rank, process in self.processes.items()}
+        self._write("running", {"pids": pids, "time": time.time()})
+
+    def _spawn(self, member: dict[str, Any], first: dict[str, Any]) -> subprocess.Popen[bytes]:
+        with (self.folder / f"rank-{member['rank']}.log").open("ab") as log:
+            return subprocess.Popen(
+                self.launch["argv"],
+                env=self._environment(member, first),
+                cwd=self.launch["cwd"] or None,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                preexec_fn=_die_with_parent,  # noqa: PLW1509 - this process has one thread
+            )
+
+    def _environment(self, member: dict[str, Any], first: dict[str, Any]) -> dict[str, str]:
+        """What torchrun would give it, and what berth does; nothing else of ours."""
+        devices = ",".join(str(number) for number in member["devices"])
+        machines = list(dict.fromkeys(other["machine"] for other in self.launch["members"]))
+        local = [other for other in self.launch["members"] if other["machine"] == member["machine"]]
+        return {name: os.environ[name] for name in _KEPT if name in os.environ} | {
+            **{str(name): str(value) for name, value in self.launch["env"].items()},
+            "RANK": str(member["rank"]),
+            "LOCAL_RANK": str(member["local_rank"]),
+            "WORLD_SIZE": str(len(self.launch["members"])),
+            "LOCAL_WORLD_SIZE": str(len(local)),
+            "GROUP_RANK": str(machines.index(member["machine"])),
+            "MASTER_ADDR": str(first["address"]),
+            "MASTER_PORT": str(first["port"]),
+            "CUDA_VISIBLE_DEVICES": devices,
+            "BERTH_DEVICES": devices,
+            "BERTH_MACHINE": member["machine"],
+            "BERTH_JOB": self.launch["job"],
+            "BERTH_ATTEMPT": str(self.launch["attempt"]),
+            "BERTH_TOKEN": self.launch["token"],
+            "BERTH_FOLDER": str(self.folder),
+        }
+
+    def _watch(self) -> None:
+        """Until all have ended, one has failed, or they are told to."""
+        while self.processes and not self.stopping():
+            for rank, process in list(self.processes.items()):
+                if process.poll() is not None:
+                    self._note(rank)
+            if any(self.codes.values()):
+                self._fail()
+            if self._failed():
+                return
+            self._limit_memory()
+            self._nap()
+
+    def _nap(self) -> None:
+        """Until something ends, or for a moment."""
+        if not self.processes:
+            return
+        with contextlib.suppress(ChildProcessError, InterruptedError):
+            signal.set_wakeup_fd(-1)
+            signal.sigtimedwait([signal.SIGCHLD], POLL_S)
+
+    def _note(self, rank: int) -> None:
+        code = self.processes.pop(rank).returncode
+        self.codes[rank] = code if code >= 0 else 128 - code
+
+    def _limit_memory(self) -> None:
+        limit: int | None = self.launch.get("memory_bytes")
+        if limit is None:
+            return
+        for rank, process in self.processes.items():
+            used = sum(_resident(pid) for pid in _descendants(process.pid))
+            if used > limit:
+                self._say(
+                    rank, f"berth: {used} bytes of memory are in use, {limit} were asked for: it is ended"
+                )
+                os.killpg(process.pid, signal.SIGKILL)
+
+    def _say(self, rank: int, line: str) -> None:
+        with (self.folder / f"rank-{rank}.log").open("a") as log:
+            log.write(f"{line}\n")
+
+    def _end_all(self) -> None:
+        """SIGTERM, the grace, SIGKILL: the members, and whatever they left behind."""
+        until = time.monotonic() + float(self.launch["grace_s"])
+        for process in self.processes.values():
+            _signal(process.pid, signal.SIGTERM)
+        while self.processes and time.monotonic() < until:
+            self._reap()
+            self._nap()
+        while self.processes or _children(os.getpid()):
+            for pid in [
+                *(process.pid for process in self.processes.values()),
+                *_descendants(os.getpid())[1:],
+            ]:
+                _signal(pid, signal.SIGKILL)
+            self._reap()
+            self._reap_strangers()
+            time.sleep(0.01)
+
+    def _reap(self) -> None:
+        for rank, process in list(self.processes.items()):
+            if process.poll() is not None:
+                self._note(rank)
+
+    def _reap_strangers(self) -> None:
+        with contextlib.suppress(ChildProcessError):
+            while not self.processes and os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+
+    def _failed(self) -> bool:
+        return (self.folder / "failed").exists()
+
+    def _fail(self) -> None:
+        (self.folder / "failed").touch()
+
+    def _write(self, what: str, facts: dict[str, Any]) -> None:
+        """A file that appears whole."""
+        part = self.folder / f".{self.name}.{what}.{os.getpid()}"
+        with part.open("w") as file:
+            json.dump(facts, file)
+            file.flush()
+            os.fsync(file.fileno())
+        part.rename(self.folder / f"{self.name}.{what}")
+
+
+def _die_with_parent() -> None:
+    """In the child: it does not outlive this process, even if that is killed."""
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _signal(pid: int, number: int) -> None:
+    """To a whole process group if the process leads one, else to the process."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        if os.getpgid(pid) == pid:
+            os.killpg(pid, number)
+        else:
+            os.kill(pid, number)
+
+
+def _children(pid: int) -> list[int]:
+    try:
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except OSError:
+        return []
+
+
+def _descendants(pid: int) -> list[int]:
+    """The process and all that came of it."""
+    found = [pid]
+    for one in found:
+        found += _children(one)
+    return found
+
+
+def _with_token(token: str) -> list[int]:
+    """Processes that were started under a token, wherever they have gone since."""
+    mark, found = f"BERTH_TOKEN={token}".encode(), []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal() and int(entry.name) != os.getpid():
+            with contextlib.suppress(OSError):
+                stopped = (entry / "stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+                if not stopped and mark in (entry / "environ").read_bytes().split(b"\0"):
+                    found.append(int(entry.name))
+    return found
+
+
+def _resident(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, IndexError, ValueError):
+        return 0
+
+
+def _address(launch: dict[str, Any], parts: list[str]) -> str:
+    """Where the gang meets: this machine, by a name that the others know."""
+    return "127.0.0.1" if len(parts) == 1 else launch.get("address") or socket.getfqdn()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        return int(probe.getsockname()[1])
+
+
+def main(folder: str, machine: str = "") -> None:
+    """Runs one part, unless somebody does already or has."""
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
+    part = Part(Path(folder), machine)
+    lock = os.open(part.folder / f"{part.name}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return
+    if (part.folder / f"{part.name}.ended").exists():
+        return
+    if (part.folder / f"{part.name}.ready").exists():
+        part.bury()
+    else:
+        part.run()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:3])

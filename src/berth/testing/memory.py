@@ -1,0 +1,211 @@
+"""A back end in memory, in virtual time, with everything that can go wrong between a controller and an engine.
+
+It keeps the promises of `live/backend.py` and nothing more: orders may be lost, done late, done twice, or done without
+an answer; observations may fail; machines may vanish. It checks by itself what no engine may ever see: a device held by
+two processes, two live attempts of one job, a gang that is not whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from random import Random
+
+from berth.clock import HandClock
+from berth.cluster.model import Cluster
+from berth.live.backend import (
+    BackendError,
+    Forget,
+    Launch,
+    MachineSeen,
+    Observation,
+    Order,
+    Seen,
+    Stop,
+)
+
+SECONDS = "SECONDS"  # in a job's environment: how long it works
+FAILS = "FAILS"  # how often it fails before it does not
+
+
+@dataclass(frozen=True, slots=True)
+class Faults:
+    """How often, of a hundred calls, each thing goes wrong."""
+
+    lost_order: int = 0
+    lost_answer: int = 0
+    late_order: int = 0
+    doubled_order: int = 0
+    blind: int = 0  # an observation fails
+
+
+@dataclass(slots=True)
+class _Life:
+    """An attempt as the engine has it."""
+
+    launch: Launch
+    begins: float
+    ends: float  # by itself
+    fails: bool
+    kill_at: float | None = None  # told to stop; it ends then at the latest
+    seen: Seen | None = None  # its end
+
+
+@dataclass(slots=True)
+class Work:
+    """What the jobs themselves have on record: how much was done, and how often they finished."""
+
+    left_s: float
+    fails: int
+    finished: int = 0
+    attempts: list[str] = field(default_factory=list)
+
+
+class MemoryBackend:
+    """An engine that lives in this process; what it runs lives on when its controller dies."""
+
+    name = "memory"
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        clock: HandClock,
+        *,
+        seed: int = 0,
+        faults: Faults | None = None,
+        startup_s: float = 0.5,
+    ) -> None:
+        self._cluster, self._clock, self._startup_s = cluster, clock, startup_s
+        self._random, self.faults = Random(seed), faults or Faults()
+        self._lives: dict[str, _Life] = {}
+        self._stopped: set[str] = set()  # tokens that never start any more
+        self._late: list[tuple[float, Order]] = []
+        self.machines: dict[str, MachineSeen] = {m.name: MachineSeen() for m in cluster.machines}
+        self.work: dict[str, Work] = {}
+
+    def cluster(self) -> Cluster:
+        """What it was made with."""
+        return self._cluster
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def apply(self, orders: Sequence[Order]) -> Sequence[Order]:
+        """Does the orders, or not, and answers, or not."""
+        self._live()
+        done = [order for order in orders if self._heard(order)]
+        if self._happens(self.faults.lost_answer):
+            raise BackendError("no answer came")
+        return done
+
+    def _heard(self, order: Order) -> bool:
+        if self._happens(self.faults.lost_order):
+            return False
+        if self._happens(self.faults.late_order):
+            self._late.append((self._clock.monotonic() + self._random.uniform(0, 60), order))
+            return False
+        for _ in range(2 if self._happens(self.faults.doubled_order) else 1):
+            self._do(order)
+        return True
+
+    def observe(self) -> Observation:
+        """All that is there."""
+        if self._happens(self.faults.blind):
+            raise BackendError("the engine does not answer")
+        self._live()
+        return Observation(
+            {token: self._shown(life) for token, life in self._lives.items()}, dict(self.machines)
+        )
+
+    def _shown(self, life: _Life) -> Seen:
+        if life.seen is not None:
+            return life.seen
+        return Seen("running" if self._clock.monotonic() >= life.begins else "starting")
+
+    def lose(self, machine: str) -> None:
+        """A machine vanishes, and every gang with a part on it is gone."""
+        self._live()
+        self.machines[machine] = MachineSeen(up=False)
+        for life in self._lives.values():
+            if life.seen is None and any(member.machine == machine for member in life.launch.members):
+                self._end(life, Seen("ended", lost=True), self._clock.monotonic())
+
+    def mend(self, machine: str) -> None:
+        """It is back, empty."""
+        self.machines[machine] = MachineSeen()
+
+    def alive(self) -> Mapping[str, Launch]:
+        """What has processes now."""
+        self._live()
+        return {token: life.launch for token, life in self._lives.items() if life.seen is None}
+
+    def _happens(self, percent: int) -> bool:
+        return percent > 0 and self._random.randrange(100) < percent
+
+    def _live(self) -> None:
+        """Lets everything happen that is due by now."""
+        now = self._clock.monotonic()
+        for due, order in sorted((one for one in self._late if one[0] <= now), key=lambda one: one[0]):
+            self._late.remove((due, order))
+            self._do(order)
+        for life in self._lives.values():
+            if life.seen is None:
+                self._age(life, now)
+
+    def _age(self, life: _Life, now: float) -> None:
+        stops = life.kill_at if life.kill_at is not None else float("inf")
+        if life.ends <= now and life.ends <= stops:
+            told = life.kill_at is not None
+            self._end(
+                life, Seen("ended", (1 if life.fails else 0,), stopped=told, done=not life.fails), life.ends
+            )
+        elif stops <= now:
+            self._end(life, Seen("ended", (143,), stopped=True), stops)
+
+    def _end(self, life: _Life, seen: Seen, at: float) -> None:
+        work = self.work[life.launch.job]
+        work.left_s = max(0.0, work.left_s - max(0.0, at - life.begins))
+        if seen.done:
+            work.finished += 1
+        elif seen.codes and life.fails and not seen.stopped:
+            work.fails -= 1
+        life.seen = seen
+
+    def _do(self, order: Order) -> None:
+        now = self._clock.monotonic()
+        if isinstance(order, Launch):
+            if order.token not in self._lives and order.token not in self._stopped:
+                self._start(order, now)
+        elif isinstance(order, Stop):
+            self._stopped.add(order.token)
+            life = self._lives.get(order.token)
+            if life is not None and life.seen is None and life.kill_at is None:
+                life.kill_at = now + self._random.uniform(0, order.grace_s)
+        elif isinstance(order, Forget) and (life := self._lives.get(order.token)) and life.seen is not None:
+            self._stopped.add(order.token)
+            del self._lives[order.token]
+
+    def _start(self, order: Launch, now: float) -> None:
+        self._check(order)
+        if any(not self.machines[member.machine].up for member in order.members):
+            return  # the machine is gone: nothing starts, and the next observation shows that
+        work = self.work.setdefault(
+            order.job, Work(float(order.env.get(SECONDS, "10")), int(order.env.get(FAILS, "0")))
+        )
+        work.attempts.append(order.token)
+        begins = now + self._startup_s
+        fails = work.fails > 0
+        length = work.left_s * (self._random.random() if fails else 1.0)
+        self._lives[order.token] = _Life(order, begins, begins + length, fails)
+
+    def _check(self, order: Launch) -> None:
+        """What must never be asked of an engine."""
+        mine = {(member.machine, device) for member in order.members for device in member.devices}
+        assert len(mine) == sum(len(member.devices) for member in order.members), "a device twice in one gang"
+        assert [member.rank for member in order.members] == list(range(len(order.members)))
+        for token, life in self._lives.items():
+            if life.seen is not None:
+                continue
+            theirs = {(member.machine, device) for member in life.launch.members for device in member.devices}
+            assert not mine & theirs, f"{order.token} is launched on devices of {token}"
+            assert life.launch.job != order.job, f"{order.token} is launched beside {token}"
