@@ -76,7 +76,8 @@ class Controller:
             else:
                 future.set_result(value)
         self._act(orders)
-        self._keep_snapshot()
+        if self.store.seq - self._kept >= SNAPSHOT_EVERY:
+            self.keep_snapshot()
         return self._rest(bool(orders))
 
     def _turn(
@@ -157,9 +158,8 @@ class Controller:
             until = min(until, ready[0])
         return 0.0 if acted else max(0.0, min(_POLL_S, until - self._time.now()))
 
-    def _keep_snapshot(self, *, always: bool = False) -> None:
-        if self.store.seq - self._kept < SNAPSHOT_EVERY and not always:
-            return
+    def keep_snapshot(self) -> None:
+        """Keeps the state, so that a restart need not fold what came before."""
         try:
             with self.lock:
                 self.store.snapshot(fingerprint(), snapshot.save(self.books))
@@ -175,6 +175,6 @@ class Controller:
     def close(self) -> None:
         """Keeps the state and lets go of the store; what runs goes on running."""
         if self.store.seq > self._kept:
-            self._keep_snapshot(always=True)
+            self.keep_snapshot()
         self.backend.close()
         self.store.close()

@@ -20,10 +20,13 @@ _log = logging.getLogger("berth.live")
 def recover(store: Store) -> Books | None:
     """The books as they stood at the last commit; None: nothing was ever committed."""
     try:
-        return _newest(store, trust=True)
+        books = _newest(store, trust=True)
     except ReplayError as error:
         _log.warning("%s; the journal's decisions are taken as they stand", error)
-        return _newest(store, trust=False)
+        books = _newest(store, trust=False)
+    if books is not None:
+        books.over = []  # the store has them
+    return books
 
 
 def _newest(store: Store, *, trust: bool) -> Books | None:

@@ -20,15 +20,13 @@ def with_demand(world: World, gpus: int, timers: Array) -> World:
     at = int(np.searchsorted(sizes, gpus))
     if at < len(sizes) and sizes[at] == gpus:
         return world
-    demand, offer = np.zeros(1, DEMAND), np.zeros((1, MAX_TIERS), OFFER)
-    demand["gpus"] = gpus
-    offer["timer"][0, : len(timers)] = offer["fixed"][0, : len(timers)] = timers
-    later = world.jobs["demand"] >= at
-    world.jobs["demand"][later] += 1
-    return world._replace(
-        demands=np.concatenate([world.demands[:at], demand, world.demands[at:]]),
-        offers=np.concatenate([world.offers[:at], offer, world.offers[at:]]),
-    )
+    demands, offers = np.zeros(len(sizes) + 1, DEMAND), np.zeros((len(sizes) + 1, MAX_TIERS), OFFER)
+    others = np.delete(np.arange(len(demands)), at)
+    demands[others], offers[others] = world.demands, world.offers
+    demands["gpus"][at] = gpus
+    offers["timer"][at, : len(timers)] = offers["fixed"][at, : len(timers)] = timers
+    world.jobs["demand"][world.jobs["demand"] >= at] += 1
+    return world._replace(demands=demands, offers=offers)
 
 
 def with_room(world: World, kept: Array) -> World:

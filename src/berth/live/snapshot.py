@@ -12,20 +12,38 @@ import zstandard
 from berth.live.books import Books
 from berth.live.job import attempt_of, job_of
 from berth.live.setup import setup_of
-from berth.schedule.view import World
+from berth.schedule.view import Array, World
 
 _PLAIN = ("shut", "foreign", "users", "step_s", "durations", "submitted", "now", "wake")
 
 
-def save(books: Books) -> bytes:
-    """All that the books hold."""
+def facts_of(books: Books) -> dict[str, Any]:
+    """All that the books hold beside the scheduler's arrays."""
     facts: dict[str, Any] = {name: getattr(books, name) for name in _PLAIN}
     facts["setup"] = books.setup.plain()
     facts["jobs"] = [job.plain() for job in books.jobs.values()]
     facts["rows"] = [None if job is None else job.id for job in books.rows]
     facts["attempts"] = [attempt.plain() for attempt in books.attempts.values()]
+    return facts
+
+
+def same(one: Books, other: Books) -> bool:
+    """Whether two books hold the same, to the bit."""
+    return facts_of(one) == facts_of(other) and all(map(_equal, one.world, other.world))
+
+
+def _equal(one: Array, other: Array) -> bool:
+    """Field by field: what lies between the fields is nobody's."""
+    if one.shape != other.shape:
+        return False
+    names = one.dtype.names
+    return all(one[n].tobytes() == other[n].tobytes() for n in names) if names else np.array_equal(one, other)
+
+
+def save(books: Books) -> bytes:
+    """All that the books hold."""
     out = io.BytesIO()
-    text = json.dumps(facts).encode()
+    text = json.dumps(facts_of(books)).encode()
     out.write(len(text).to_bytes(8, "little") + text)
     for array in books.world:
         np.save(out, array, allow_pickle=False)
@@ -37,7 +55,8 @@ def load(data: bytes) -> Books:
     source = io.BytesIO(zstandard.ZstdDecompressor().decompress(data))
     facts = json.loads(source.read(int.from_bytes(source.read(8), "little")))
     books = Books(setup_of(facts["setup"]))
-    books.world = World(*(np.load(source, allow_pickle=False) for _ in World._fields))
+    # a file does not keep that a dtype is aligned, and compiled code minds
+    books.world = World(*(np.load(source, allow_pickle=False).view(new.dtype) for new in books.world))
     for name in _PLAIN:
         setattr(books, name, facts[name])
     books.step_s = {key: {int(tier): s for tier, s in known.items()} for key, known in books.step_s.items()}

@@ -63,8 +63,12 @@ class JobSpec(Spec):
         return ["/bin/sh", "-c", self.run] if isinstance(self.run, str) else list(self.run)
 
     def plain(self) -> dict[str, Any]:
-        """What differs from the defaults, as JSON can hold it."""
-        return self.model_dump(mode="json", exclude_defaults=True)
+        """What differs from the defaults, as JSON can hold it and as it may be written."""
+        told: dict[str, Any] = self.model_dump(mode="json", exclude_defaults=True)
+        for name, unit in (("duration", "s"), ("grace", "s"), ("memory", "B")):
+            if name in told:
+                told[name] = f"{told[name]!r}{unit}"
+        return told
 
 
 def _check_pattern(text: str) -> None:

@@ -1,0 +1,105 @@
+"""What must hold in the books at every moment, counted again from the attempts, not from the scheduler's own word."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+
+from berth.live.books import Books
+from berth.live.job import DELAYED, PLACED, QUEUED, WAITS
+from berth.schedule.view import FUTURE, WAITING
+from berth.schedule.view import RUNNING as IN_PLACE
+
+
+def audit(books: Books) -> list[str]:
+    """Everything that is not as it must be; empty: all is well."""
+    return [*_devices(books), *_jobs(books), *_queue(books), *_attempts(books)]
+
+
+def _devices(books: Books) -> list[str]:
+    """No device is given twice, and what is free is what nobody was given."""
+    found: list[str] = []
+    given: Counter[tuple[int, int]] = Counter()
+    by_host: Counter[tuple[int, int]] = Counter()
+    for job in books.jobs.values():
+        if job.token is None:
+            continue
+        for seat in books.attempts[job.token].seats:
+            given.update((seat.machine, number) for number in seat.devices)
+            by_host[seat.machine, seat.kind] += len(seat.devices)
+    found += [
+        f"device {number} of machine {machine} is given twice"
+        for (machine, number), n in given.items()
+        if n > 1
+    ]
+    free_of_machine: Counter[int] = Counter()
+    for host in books.world.hosts:
+        machine, kind = int(host["machine"]), int(host["kind"])
+        held = by_host[machine, kind]
+        if books.shut[machine]:
+            if host["free"] != 0:
+                found.append(f"machine {machine} is shut and offers {host['free']} devices")
+            continue
+        free_of_machine[machine] += int(host["free"])
+        if host["free"] + held > host["size"]:
+            found.append(f"machine {machine} holds {held} of {host['size']} and offers {host['free']}")
+    for machine, shut in enumerate(books.shut):
+        held = sum(by_host[machine, kind] for kind, _ in books.cluster.machines[machine].devices)
+        expected = books.cluster.machines[machine].size - held - books.foreign[machine]
+        if not shut and free_of_machine[machine] != expected:
+            found.append(f"machine {machine} offers {free_of_machine[machine]} devices, not {expected}")
+    return found
+
+
+def _jobs(books: Books) -> list[str]:
+    """A job's state, its place and the scheduler's record of it agree; gangs are whole."""
+    found: list[str] = []
+    wanted = {QUEUED: WAITING, PLACED: IN_PLACE, DELAYED: FUTURE}
+    for job in books.jobs.values():
+        if books.rows[job.row] is not job:
+            found.append(f"{job.id} is not in its row")
+        if job.ends_as is not None:
+            if not job.alive:
+                found.append(f"{job.id} is {job.ends_as} and still kept")
+            continue
+        record = books.world.jobs[job.row]
+        if record["state"] != wanted[job.state]:
+            found.append(f"{job.id} is {job.state}, and in the world {record['state']}")
+        if (job.token is not None) != (job.state == PLACED):
+            found.append(f"{job.id} is {job.state} with token {job.token}")
+        if job.token is not None:
+            seats = books.attempts[job.token].seats
+            if sum(len(seat.devices) for seat in seats) != job.spec.gpus:
+                found.append(f"{job.id} has a part of its gang only")
+            if len({seat.kind for seat in seats}) != 1:
+                found.append(f"{job.id} has devices of several types")
+            if books.attempts[job.token].tier > record["widest"]:
+                found.append(f"{job.id} is spread beyond the tier it requires")
+    return found
+
+
+def _queue(books: Books) -> list[str]:
+    """Exactly those who wait stand in the queue, and those in place among the running."""
+    state = books.world.state[0]
+    waiting = books.world.waiting[state["first"] : state["last"]]
+    running = books.world.running[: state["running"]]
+    found = []
+    for name, rows, wanted in (("queue", waiting, QUEUED), ("running", running, PLACED)):
+        mine = sorted(job.row for job in books.jobs.values() if job.state == wanted and job.ends_as is None)
+        if not np.array_equal(np.sort(rows), mine):
+            found.append(f"{name}: {sorted(rows.tolist())} instead of {mine}")
+    return found
+
+
+def _attempts(books: Books) -> list[str]:
+    """At most one attempt of a job has been launched; every attempt belongs to a job that knows it."""
+    found = []
+    for job in books.jobs.values():
+        launched = [token for token in job.alive if books.attempts[token].state != WAITS]
+        if len(launched) > 1:
+            found.append(f"{job.id} has {len(launched)} attempts at once")
+        if job.token is not None and job.token != job.alive[-1]:
+            found.append(f"{job.id} has an attempt after the one that holds its place")
+    known = {token for job in books.jobs.values() for token in job.alive}
+    return found + [f"{token} belongs to nobody" for token in books.attempts if token not in known]
