@@ -93,6 +93,13 @@ def types_of(*values: object) -> tuple[Any, ...]:
     return tuple(typeof(value) for value in values)
 
 
+def bound(function: Any, *arguments: object) -> Callable[..., Any]:
+    """An entry for arguments of just these types: calling it spares finding out what they are."""
+    signature = types_of(*arguments)
+    function.compile(signature)
+    return cast(Callable[..., Any], function.overloads[signature].entry_point)
+
+
 def step(function: Callable[..., Any]) -> Step:
     """A compiled function that others call by its address."""
     return Step(function)

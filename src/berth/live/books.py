@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from berth.compile import bound
 from berth.live import _kernels
 from berth.live.devices import Devices
 from berth.live.job import (
@@ -59,7 +60,10 @@ class Books:
         )
         self.hooks = hooks(policy)
         self.steps = steps_for(policy.rules(), self.world, self.hooks)
+        self.run_pass = bound(_kernels.run_pass, self.world, self.hooks, self.steps, 0.0)
+        self.join = bound(_kernels.join, self.world, self.hooks, 0, 0.0)
         self.jobs: dict[str, Job] = {}  # those that are not over
+        self.delayed: set[str] = set()
         self.rows: list[Job | None] = []
         self.attempts: dict[str, Attempt] = {}  # those that have not ended
         self.devices = Devices(setup.cluster)
@@ -98,9 +102,7 @@ class Books:
 
     def next_ready(self) -> tuple[float, str] | None:
         """When the first delayed job may be tried again."""
-        return min(
-            ((job.not_before, job.id) for job in self.jobs.values() if job.state == DELAYED), default=None
-        )
+        return min(((self.jobs[name].not_before, name) for name in self.delayed), default=None)
 
     # -- jobs come and go
 
@@ -119,7 +121,7 @@ class Books:
         job.row = len(self.rows)
         self.rows.append(job)
         self.write(job)
-        _kernels.join(self.world, self.hooks, job.row, self.now)
+        self.join(self.world, self.hooks, job.row, self.now)
 
     def make_room(self) -> None:
         """One more row can be written."""
@@ -150,6 +152,7 @@ class Books:
     def _cancelled(self, record: Record) -> None:
         job = self._job(record)
         job.ends_as = CANCELLED
+        self.delayed.discard(job.id)
         if job.state == QUEUED:
             _kernels.withdraw(self.world, job.row)
         elif job.state == PLACED:
@@ -312,12 +315,14 @@ class Books:
             return
         _kernels.put_off(self.world, job.row, self.now)
         job.state = DELAYED
+        self.delayed.add(job.id)
         job.not_before = self.now + min(_LONGEST_DELAY_S, 2.0 ** min(job.failures, 20))
 
     def _ready(self, record: Record) -> None:
         job = self._job(record)
+        self.delayed.remove(job.id)
         job.state, job.since = QUEUED, self.now
-        _kernels.join(self.world, self.hooks, job.row, self.now)
+        self.join(self.world, self.hooks, job.row, self.now)
 
     def _settle(self, job: Job) -> None:
         """A job that will not run again is over once the last of its attempts has ended."""
@@ -374,13 +379,9 @@ def reach_of(setup: Setup, spec: JobSpec) -> tuple[int, int]:
 def nearest_of(setup: Setup, spec: JobSpec) -> int | None:
     """The nearest tier with a group that can ever hold the job on devices it accepts; None: there is none."""
     wanted = kind_of(setup, spec)
-    cluster = setup.cluster
-    for level in range(len(cluster.tiers)):
-        group_of_device = cluster.groups[level][cluster.device_machine]
-        for kind in range(len(cluster.device_types)):
-            fits = np.bincount(group_of_device[cluster.device_type == kind]).max(initial=0) >= spec.gpus
-            if fits and wanted in (-1, kind):
-                return level
+    for level, largest in enumerate(setup.largest):
+        if spec.gpus <= (max(largest) if wanted < 0 else largest[wanted]):
+            return level
     return None
 
 

@@ -27,7 +27,7 @@ class ReplayError(BerthError):
 def decide(books: Books, now: float) -> list[Record]:
     """One pass at `now`: the record of it, and one for each decision, all of them done in the books."""
     books.now = now = max(books.now, now)
-    books.wake = _kernels.run_pass(books.world, books.hooks, books.steps, now)
+    books.wake = books.run_pass(books.world, books.hooks, books.steps, now)
     raise_pending()
     count = int(books.world.state[0]["decisions"])
     decisions = [(int(what), int(row), int(reason)) for what, row, reason in books.world.decisions[:count]]

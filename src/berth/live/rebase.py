@@ -58,8 +58,10 @@ def _rejoin(old: Books, new: Books) -> None:
         fresh = new.world.jobs[job.row]
         for name in (*_KEPT, *_WORK, "arrival"):
             fresh[name] = record[name]
-        if job.state != DELAYED and (job.ends_as is None or job.token is not None):
-            _kernels.join(new.world, new.hooks, job.row, new.now)
+        if job.state == DELAYED and job.ends_as is None:
+            new.delayed.add(job.id)
+        elif job.state != DELAYED and (job.ends_as is None or job.token is not None):
+            new.join(new.world, new.hooks, job.row, new.now)
             fresh["since"] = job.since
 
 

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+
 from berth.cluster.model import Cluster
 from berth.cluster.plain import from_plain, to_plain
 from berth.compile import fingerprint
@@ -31,6 +33,16 @@ class Setup:
     def tiers(self) -> tuple[str, ...]:
         """Names, nearest first."""
         return tuple(tier.name for tier in self.cluster.tiers)
+
+    @cached_property
+    def largest(self) -> tuple[tuple[int, ...], ...]:
+        """By tier and device type: the devices of the largest group."""
+        cluster = self.cluster
+        of_device = [cluster.groups[level][cluster.device_machine] for level in range(len(cluster.tiers))]
+        kinds = [cluster.device_type == kind for kind in range(len(cluster.device_types))]
+        return tuple(
+            tuple(int(np.bincount(groups[kind]).max(initial=0)) for kind in kinds) for groups in of_device
+        )
 
     def load_policy(self) -> Policy:
         """The policy, ready for a world without a trace."""

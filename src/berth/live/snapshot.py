@@ -10,7 +10,7 @@ import numpy as np
 import zstandard
 
 from berth.live.books import Books
-from berth.live.job import attempt_of, job_of
+from berth.live.job import DELAYED, attempt_of, job_of
 from berth.live.setup import setup_of
 from berth.schedule.view import Array, World
 
@@ -63,6 +63,8 @@ def load(data: bytes) -> Books:
     for plain in facts["jobs"]:
         job = job_of(plain)
         books.jobs[job.id] = job
+        if job.state == DELAYED and job.ends_as is None:
+            books.delayed.add(job.id)
     books.rows = [None if name is None else books.jobs[name] for name in facts["rows"]]
     for plain in facts["attempts"]:  # in the order in which they were decided
         attempt = attempt_of(plain)

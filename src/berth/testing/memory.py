@@ -79,6 +79,8 @@ class MemoryBackend:
         self._random, self.faults = Random(seed), faults or Faults()
         self._lives: dict[str, _Life] = {}
         self._stopped: set[str] = set()  # tokens that never start any more
+        self._on: dict[tuple[str, int], str] = {}  # who has each device
+        self._of_job: dict[str, str] = {}
         self._late: list[tuple[float, Order]] = []
         self.machines: dict[str, MachineSeen] = {m.name: MachineSeen() for m in cluster.machines}
         self.work: dict[str, Work] = {}
@@ -170,6 +172,10 @@ class MemoryBackend:
         elif seen.codes and life.fails and not seen.stopped:
             work.fails -= 1
         life.seen = seen
+        del self._of_job[life.launch.job]
+        for member in life.launch.members:
+            for device in member.devices:
+                del self._on[member.machine, device]
 
     def _do(self, order: Order) -> None:
         now = self._clock.monotonic()
@@ -186,9 +192,9 @@ class MemoryBackend:
             del self._lives[order.token]
 
     def _start(self, order: Launch, now: float) -> None:
-        self._check(order)
         if any(not self.machines[member.machine].up for member in order.members):
             return  # the machine is gone: nothing starts, and the next observation shows that
+        self._check(order)
         work = self.work.setdefault(
             order.job, Work(float(order.env.get(SECONDS, "10")), int(order.env.get(FAILS, "0")))
         )
@@ -203,9 +209,8 @@ class MemoryBackend:
         mine = {(member.machine, device) for member in order.members for device in member.devices}
         assert len(mine) == sum(len(member.devices) for member in order.members), "a device twice in one gang"
         assert [member.rank for member in order.members] == list(range(len(order.members)))
-        for token, life in self._lives.items():
-            if life.seen is not None:
-                continue
-            theirs = {(member.machine, device) for member in life.launch.members for device in member.devices}
-            assert not mine & theirs, f"{order.token} is launched on devices of {token}"
-            assert life.launch.job != order.job, f"{order.token} is launched beside {token}"
+        others = {self._on[device] for device in mine if device in self._on}
+        assert not others, f"{order.token} is launched on devices of {others}"
+        assert order.job not in self._of_job, f"{order.token} is launched beside {self._of_job[order.job]}"
+        self._on |= dict.fromkeys(mine, order.token)
+        self._of_job[order.job] = order.token

@@ -1,0 +1,223 @@
+"""What people are shown: the books as plain data, the same for the terminal, the API and the page."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from berth.live.books import Books
+from berth.live.job import LAUNCHING, PLACED, QUEUED, RUNNING, STOPPING, WAITS, Attempt, Job
+from berth.schedule.reasons import CODES, Reason, bring_up_to_date, explain
+
+_DETAILS = ("run", "env", "cwd", "step_pattern")  # of a job: for its owner only
+
+
+def state_of(books: Books, job: Job) -> str:
+    """One word for where a job stands."""
+    if job.ends_as is not None:
+        return "stopping"
+    if job.state != PLACED:
+        stopping = any(books.attempts[token].state == STOPPING for token in job.alive)
+        return "evicting" if job.state == QUEUED and stopping else job.state
+    assert job.token is not None
+    return {WAITS: "starting", LAUNCHING: "starting", RUNNING: "running"}[books.attempts[job.token].state]
+
+
+def job_row(books: Books, job: Job, *, details: bool = True) -> dict[str, Any]:
+    """A job in a list."""
+    record = books.world.jobs[job.row]
+    row: dict[str, Any] = {
+        "id": job.id,
+        "name": job.spec.name,
+        "user": job.user,
+        "state": state_of(books, job),
+        "gpus": job.spec.gpus,
+        "priority": job.spec.priority,
+        "submitted": job.submitted,
+        "since": job.since,
+        "attempts": job.attempts,
+        "evictions": job.evictions,
+        "failures": job.failures,
+        "remaining_s": float(record["remaining"]),
+    }
+    if job.token is not None:
+        row |= attempt_facts(books, books.attempts[job.token])
+    if details:
+        row["spec"] = job.spec.plain()
+    else:
+        row["spec"] = {name: value for name, value in job.spec.plain().items() if name not in _DETAILS}
+    return row
+
+
+def attempt_facts(books: Books, attempt: Attempt) -> dict[str, Any]:
+    """Where an attempt is."""
+    names, kinds = books.cluster.machines, books.cluster.device_types
+    return {
+        "token": attempt.token,
+        "attempt": attempt.number,
+        "tier": books.setup.tiers[attempt.tier],
+        "placed": attempt.since,
+        "began": attempt.began,
+        "places": [
+            {"machine": names[s.machine].name, "kind": kinds[s.kind].name, "devices": list(s.devices)}
+            for s in attempt.seats
+        ],
+    }
+
+
+def over_row(facts: dict[str, Any], *, details: bool = True) -> dict[str, Any]:
+    """A job that is over, out of the store."""
+    spec = facts["spec"]
+    if not details:
+        spec = {name: value for name, value in spec.items() if name not in _DETAILS}
+    return {
+        "id": facts["id"],
+        "name": spec.get("name", "job"),
+        "user": facts["user"],
+        "state": facts["state"],
+        "gpus": spec.get("gpus", 1),
+        "priority": spec.get("priority", 0),
+        "submitted": facts["submitted"],
+        "first_start": facts["first_start"],
+        "ended": facts["ended"],
+        "code": facts["code"],
+        "attempts": facts["attempts"],
+        "evictions": facts["evictions"],
+        "failures": facts["failures"],
+        "spec": spec,
+    }
+
+
+def queue(books: Books) -> list[Job]:
+    """Those who wait, most deserving first."""
+    state = books.world.state[0]
+    rows = books.world.waiting[state["first"] : state["last"]]
+    return [job for row in rows if (job := books.rows[int(row)]) is not None]
+
+
+def reason_of(books: Books, job: Job, now: float) -> Reason:
+    """Why a job waits, or runs where it does, as of the last pass."""
+    if job.state == QUEUED:
+        bring_up_to_date(books.world, job.row)
+    return explain(books.world.jobs[job.row], now, books.setup.tiers)
+
+
+def reason_row(reason: Reason) -> dict[str, Any]:
+    """A reason as data."""
+    return {
+        "code": reason.code,
+        "sentence": reason.sentence,
+        "tier": reason.tier,
+        "seconds_left": reason.seconds_left,
+        "saves_s": reason.saves_s,
+    }
+
+
+def why(books: Books, job: Job, now: float) -> dict[str, Any]:
+    """All that explains where a job stands: the reason, its place in the queue, and what is free in each rack."""
+    reason = reason_of(books, job, now)
+    told: dict[str, Any] = {"job": job.id, "state": state_of(books, job), "gpus": job.spec.gpus}
+    told["reason"] = reason_row(reason)
+    if job.state == QUEUED:
+        told["position"] = [other.id for other in queue(books)].index(job.id) + 1
+        told["free"] = free_by_group(books, job)
+        told["summary"] = summary(told["free"], job.spec.gpus)
+        told["waits_for_release"] = [token for token in job.alive if books.attempts[token].state == STOPPING]
+    elif job.token is not None:
+        attempt = books.attempts[job.token]
+        told |= attempt_facts(books, attempt)
+        if attempt.state == WAITS:
+            ahead = books.ahead_of(attempt) or [token for token in job.alive if token != attempt.token]
+            told["waits_for_release"] = ahead
+    record = books.world.jobs[job.row]
+    told["slowdown_by_tier"] = {
+        name: float(record["slow"][tier])
+        for tier, name in enumerate(books.setup.tiers)
+        if tier >= record["floor"]
+    }
+    told["timer_by_tier_s"] = {
+        name: _finite(record["timer"][tier]) for tier, name in enumerate(books.setup.tiers)
+    }
+    return told
+
+
+def _finite(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None
+
+
+def free_by_group(books: Books, job: Job | None = None) -> list[dict[str, Any]]:
+    """Devices in each rack (machine, where there are no racks): all, free, and free in its emptiest machine."""
+    cluster = books.cluster
+    level = 1 if len(cluster.tiers) > 2 else 0
+    wanted = int(books.world.jobs[job.row]["kind"]) if job is not None else -1
+    total, free, largest = (np.zeros(len(cluster.group_names[level]), int) for _ in range(3))
+    on_machine = np.zeros(len(cluster.machines), int)
+    for host in books.world.hosts:
+        if wanted in (-1, int(host["kind"])):
+            group = int(host["group"][level])
+            total[group] += host["size"]
+            free[group] += host["free"]
+            on_machine[int(host["machine"])] += host["free"]
+    np.maximum.at(largest, cluster.groups[level], on_machine)
+    return [
+        {
+            "name": name,
+            "devices": int(total[at]),
+            "free": int(free[at]),
+            "most_on_one_machine": int(largest[at]),
+        }
+        for at, name in enumerate(cluster.group_names[level])
+    ]
+
+
+def summary(groups: list[dict[str, Any]], gpus: int) -> str:
+    """`16 devices are free, but in three racks`, in a sentence."""
+    free = sum(group["free"] for group in groups)
+    spread = sum(1 for group in groups if group["free"])
+    if free < gpus:
+        return f"{free} of the {gpus} devices it needs are free"
+    largest = max(group["free"] for group in groups)
+    if largest < gpus:
+        return f"{free} devices are free, but in {spread} groups with at most {largest} in one"
+    return f"{free} devices are free, {largest} of them in one group"
+
+
+def machines(books: Books) -> list[dict[str, Any]]:
+    """Every machine, and who is on it."""
+    cluster = books.cluster
+    kinds = cluster.device_types
+    found = []
+    for index, machine in enumerate(cluster.machines):
+        holders = books.devices.holders(index)
+        found.append(
+            {
+                "name": machine.name,
+                "groups": [
+                    cluster.group_names[level][cluster.groups[level][index]]
+                    for level in range(1, len(cluster.tiers) - 1)
+                ],
+                "devices": {kinds[kind].name: count for kind, count in machine.devices},
+                "size": machine.size,
+                "free": books.free_on(index),
+                "shut": list(books.shut[index]),
+                "foreign": books.foreign[index],
+                "jobs": {str(number): books.attempts[token].job for number, token in sorted(holders.items())},
+            }
+        )
+    return found
+
+
+def counts(books: Books) -> dict[str, int]:
+    """How many jobs are in each state, and devices."""
+    found = {"queued": 0, "delayed": 0, "placed": 0}
+    for job in books.jobs.values():
+        found[job.state] = found.get(job.state, 0) + 1
+    total, free = books.cluster.devices, int(books.world.state[0]["free"])
+    shut = sum(books.cluster.machines[index].size for index, why_ in enumerate(books.shut) if why_)
+    return found | {"devices": total, "free": free, "shut": shut}
+
+
+def reason_name(code: int) -> str:
+    """A reason's code in the journal, by its name."""
+    return CODES[code]
