@@ -10,19 +10,27 @@ import typer
 
 from berth import __version__
 from berth.cli import (
+    act,
     cluster,
     compare,
     explain,
+    logs,
     models,
     network,
     plan,
     policies,
     profile,
+    queue,
+    replay,
     simulate,
+    submit,
     sweep,
     table,
+    token,
     trace,
     train,
+    up,
+    why,
 )
 from berth.errors import InputError
 
@@ -47,6 +55,21 @@ app.command(epilog=compare.EPILOG)(compare.compare)
 app.command(epilog=sweep.EPILOG)(sweep.sweep)
 app.command(epilog=explain.EPILOG)(explain.explain)
 app.command(epilog=policies.EPILOG)(policies.policies)
+app.command(epilog=up.EPILOG)(up.up)
+app.command(epilog=submit.EPILOG)(submit.submit)
+app.command(epilog=queue.EPILOG)(queue.queue)
+app.command(epilog=why.EPILOG)(why.why)
+app.command(epilog=logs.EPILOG)(logs.logs)
+app.command(epilog=logs.WAIT_EPILOG)(logs.wait)
+app.command(epilog=why.HISTORY_EPILOG)(why.history)
+app.command(epilog=queue.NODES_EPILOG)(queue.nodes)
+app.command(epilog=act.CANCEL_EPILOG)(act.cancel)
+app.command(epilog=act.PRIORITY_EPILOG)(act.priority)
+app.command(epilog=act.DRAIN_EPILOG)(act.drain)
+app.command(epilog=act.DRAIN_EPILOG)(act.undrain)
+app.command("what-if", epilog=act.WHAT_IF_EPILOG)(act.what_if)
+app.command(epilog=replay.EPILOG)(replay.replay)
+app.add_typer(token.app, name="token")
 
 
 def _version(shown: bool) -> None:

@@ -70,6 +70,7 @@ class Seen:
 
     state: Literal["starting", "running", "ended"]
     codes: tuple[int, ...] = ()  # of its processes, once it has ended; empty: nobody knows
+    code: int | None = None  # of the one that failed first, or 0
     stopped: bool = False  # it was told to stop before it ended
     done: bool = False  # it said itself that it has finished
     lost: bool = False  # it ended for a reason that is not its own

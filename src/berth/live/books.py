@@ -271,7 +271,9 @@ class Books:
             bool(codes) and not any(codes) and not record.body.get("stopped", False)
         )
         holds_place = job.token == attempt.token
-        job.code = next((code for code in codes if code), 0) if codes else None
+        job.code = record.body.get("code")
+        if job.code is None and codes:
+            job.code = next((code for code in codes if code), 0)
         self._ended(attempt)
         if job.ends_as is not None:
             if holds_place:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -43,6 +45,7 @@ class Controller:
         self._asked_lock = threading.Lock()
         self.called = threading.Event()  # something is to be done before the next poll
         self._fenced: set[str] = set()
+        self.listeners: list[Callable[[int, Sequence[Record]], None]] = []  # told of every commit
         books = recover(store)
         self._time = SteadyTime(clock or MachineClock(), not_before=books.now if books else 0.0)
         opened = Record(self._time.now(), "opened", body=setup.plain())
@@ -50,7 +53,11 @@ class Controller:
         self.books.fold(opened)
         store.commit([opened], self._over())
         self._kept = store.seq
-        self.passes = 0
+        self.passes, self.pass_s = 0, 0.0
+
+    def now(self) -> float:
+        """What time it is, by the journal's reckoning."""
+        return max(self._time.now(), self.books.now)
 
     def ask(self, command: Command) -> Future[dict[str, Any]]:
         """Puts a question; the answer comes once it is on the disk."""
@@ -67,7 +74,7 @@ class Controller:
         with self._asked_lock:
             asked, self._asked = self._asked, []
         with self.lock:
-            now = max(self._time.now(), self.books.now)
+            now = self.now()
             answers = self._turn(asked, seen, now)
             orders = wanted(self.books, self.seen.attempts) if self.seen is not None else []
         for future, value in answers:
@@ -95,12 +102,17 @@ class Controller:
             while (ready := self.books.next_ready()) is not None and ready[0] <= now:
                 self._fold(Record(now, "ready", ready[1]), records)
             if now >= self.books.wake or any(record.kind not in QUIET for record in records):
+                began = time.perf_counter()
                 records += decide(self.books, now)
+                self.pass_s = time.perf_counter() - began
                 self.passes += 1
             for record in launches(self.books, now):
                 self._fold(record, records)
             if records:
+                first = self.store.seq + 1
                 self.store.commit(records, self._over())
+                for listener in self.listeners:
+                    listener(first, records)
         except StoreError as error:
             _log.error("%s; nothing of this step was done", error)
             self._read_back()

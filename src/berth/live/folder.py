@@ -122,10 +122,18 @@ def together_seen(ends: list[dict[str, Any]]) -> Seen:
     return Seen(
         "ended",
         codes=tuple(codes[rank] for rank in sorted(codes)),
+        code=_first_code(ends),
         stopped=any(end.get("stopped") for end in ends),
         done=any(end.get("done") for end in ends),
         lost=any(end.get("lost") for end in ends),
     )
+
+
+def _first_code(ends: list[dict[str, Any]]) -> int | None:
+    """The exit code of the gang: that of the process that failed first."""
+    told = [(end["time"], end["code"]) for end in ends if end.get("code") is not None]
+    failed = sorted(one for one in told if one[1])
+    return int(failed[0][1]) if failed else (0 if told else None)
 
 
 def write_whole(path: Path, text: str) -> None:

@@ -49,7 +49,8 @@ def _attempt(attempt: Attempt, seen: Seen | None, fenced: Set[str], now: float) 
     if seen.state == "ended":
         facts = {"stopped": seen.stopped, "done": seen.done, "lost": seen.lost}
         told = {name: True for name, value in facts.items() if value}
-        return Record(now, "exited", attempt.job, {"token": attempt.token, "codes": list(seen.codes)} | told)
+        body = {"token": attempt.token, "code": seen.code, "codes": list(seen.codes)} | told
+        return Record(now, "exited", attempt.job, body)
     if seen.state == "running" and attempt.began is None:
         return Record(now, "started", attempt.job, {"token": attempt.token})
     return None

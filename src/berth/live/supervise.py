@@ -61,6 +61,7 @@ class Part:
         self.told = False
         self.processes: dict[int, subprocess.Popen[bytes]] = {}
         self.codes: dict[int, int] = {}
+        self.code = 0  # of the first that failed
 
     def run(self) -> None:
         """From the first sign of life to the last."""
@@ -74,12 +75,14 @@ class Part:
             except OSError as error:
                 outcome["error"] = str(error)
                 self.codes.setdefault(self.members[0]["rank"], 127)
+                self.code = 127
                 self._fail()
             self._end_all()
         elif not self.stopping():
             outcome["lost"], outcome["error"] = True, "not all of the gang came"
         outcome |= {
             "codes": {str(rank): code for rank, code in sorted(self.codes.items())},
+            "code": self.code if self.codes else None,
             "stopped": self.stopping(),
             "done": (self.folder / "done").exists(),
             "time": time.time(),
@@ -183,6 +186,7 @@ class Part:
     def _note(self, rank: int) -> None:
         code = self.processes.pop(rank).returncode
         self.codes[rank] = code if code >= 0 else 128 - code
+        self.code = self.code or self.codes[rank]
 
     def _limit_memory(self) -> None:
         limit: int | None = self.launch.get("memory_bytes")

@@ -1,0 +1,85 @@
+"""`berth cancel`, `priority`, `drain`, `undrain`, `what-if`: what changes a live cluster, or asks what would."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from berth.cli.live_options import AsJson, JobName, State, Url, client
+from berth.errors import InputError
+from berth.units import format_seconds
+
+CANCEL_EPILOG = "Example: berth cancel j17"
+PRIORITY_EPILOG = "Example: berth priority j17 10"
+DRAIN_EPILOG = "Example: berth drain r0-m1"
+WHAT_IF_EPILOG = "Example: berth what-if --add-racks 2   |   berth what-if --policy fifo"
+Machine = Annotated[str, typer.Argument(metavar="MACHINE", help="Name of a machine (berth nodes).")]
+
+
+def _told(answer: dict[str, Any], line: str, as_json: bool) -> None:
+    if as_json:
+        from berth.report.terminal import print_json
+
+        print_json(answer)
+    else:
+        typer.echo(line)
+
+
+def cancel(job: JobName, state: State = None, url: Url = None, as_json: AsJson = False) -> None:
+    """A job is not to run, or not any longer."""
+    answer = client(state, url).post("jobs", job, "cancel")
+    _told(answer, f"{answer['job']} {answer['state']}", as_json)
+
+
+def priority(
+    job: JobName,
+    value: Annotated[int, typer.Argument(help="Higher goes first.")],
+    state: State = None,
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """Change how soon a job goes."""
+    answer = client(state, url).post("jobs", job, "priority", body={"priority": value})
+    _told(answer, f"{answer['job']} has priority {answer['priority']}", as_json)
+
+
+def drain(machine: Machine, state: State = None, url: Url = None, as_json: AsJson = False) -> None:
+    """A machine takes no new jobs; what runs there goes on."""
+    answer = client(state, url).post("machines", machine, "drain")
+    _told(answer, f"{machine} takes no new jobs", as_json)
+
+
+def undrain(machine: Machine, state: State = None, url: Url = None, as_json: AsJson = False) -> None:
+    """A machine takes jobs again."""
+    answer = client(state, url).post("machines", machine, "undrain")
+    _told(answer, f"{machine} takes jobs again", as_json)
+
+
+def what_if(
+    policy: Annotated[str | None, typer.Option(metavar="P", help="Another policy.")] = None,
+    add_racks: Annotated[int, typer.Option(min=0, max=64, help="More racks like the last.")] = 0,
+    state: State = None,
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """Simulate from the live state: the same jobs under another policy, or on more racks."""
+    if policy is None and not add_racks:
+        raise InputError("nothing would change", hint=WHAT_IF_EPILOG)
+    told = client(state, url).post("what-if", body={"policy": policy, "add_racks": add_racks})
+    if as_json:
+        _told(told, "", True)
+        return
+    from berth.report import terminal
+
+    changed = ", ".join(filter(None, (policy, f"{add_racks} more racks" if add_racks else None)))
+    rows = [_result("as it is", told["as_it_is"]), _result(changed, told["changed"])]
+    terminal.console().print(
+        terminal.table("from here on (modelled)", ["", "jobs", "mean time left", "last end"], rows)
+    )
+
+
+def _result(name: str, told: dict[str, Any]) -> list[str]:
+    mean = "-" if told["mean_left_s"] is None else format_seconds(told["mean_left_s"])
+    more = "" if told["whole"] else " of more"
+    return [name, f"{told['jobs']}{more}", mean, format_seconds(told["last_end_s"])]

@@ -1,0 +1,99 @@
+"""`berth queue`, `berth nodes`: who waits for what, and what stands where."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated, Any
+
+import typer
+
+from berth.cli.live_options import AsJson, State, Url, ago, ahead, client, places
+from berth.units import format_count
+
+EPILOG = "Example: berth queue --over"
+NODES_EPILOG = "Example: berth nodes --json"
+
+
+def queue(
+    over: Annotated[bool, typer.Option("--over", help="Jobs that have ended, the last first.")] = False,
+    limit: Annotated[int, typer.Option(min=1, max=100_000, help="Rows at most.")] = 100,
+    state: State = None,
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """Who waits, in what order and why, and who runs where."""
+    from berth.report import terminal
+
+    told = client(state, url).get("jobs", over=str(over).lower(), limit=limit)
+    if as_json:
+        terminal.print_json(told)
+        return
+    console, now = terminal.console(), time.time()
+    if over:
+        rows = [_over(row, now) for row in told["jobs"]]
+        console.print(
+            terminal.table("", ["job", "name", "user", "state", "code", "gpus", "ran", "ended"], rows, left=4)
+        )
+        return
+    running = [row for row in told["jobs"] if "position" not in row]
+    waiting = [row for row in told["jobs"] if "position" in row]
+    if running:
+        rows = [_running(row, now) for row in running]
+        console.print(terminal.table("", ["job", "name", "state", "where", "gpus", "for"], rows, left=4))
+    if waiting:
+        console.print(
+            terminal.table(
+                "", ["#", "job", "name", "gpus", "waits", "starts", "why"], map(_wait(now), waiting), left=3
+            )
+        )
+    more = told["total"] - len(told["jobs"])
+    if more > 0:
+        console.print(f"and {format_count(more, 'more job')}: --limit {told['total']} shows them")
+    if not told["jobs"]:
+        console.print("nothing waits and nothing runs")
+
+
+def _over(row: dict[str, Any], now: float) -> list[str]:
+    code = "-" if row["code"] is None else str(row["code"])
+    ran = "-" if row["first_start"] is None else ago(row["first_start"], row["ended"])
+    return [
+        row["id"],
+        row["name"],
+        row["user"],
+        row["state"],
+        code,
+        str(row["gpus"]),
+        ran,
+        ago(row["ended"], now),
+    ]
+
+
+def _running(row: dict[str, Any], now: float) -> list[str]:
+    return [row["id"], row["name"], row["state"], places(row), str(row["gpus"]), ago(row.get("began"), now)]
+
+
+def _waiting(row: dict[str, Any], now: float) -> list[str]:
+    why, when = row["reason"]["sentence"], ahead(row["expected_start"], now)
+    return [str(row["position"]), row["id"], row["name"], why, str(row["gpus"]), ago(row["since"], now), when]
+
+
+def nodes(state: State = None, url: Url = None, as_json: AsJson = False) -> None:
+    """The machines: what is free, what is shut, who is there."""
+    from berth.report import terminal
+
+    told = client(state, url).get("cluster")
+    if as_json:
+        terminal.print_json(told)
+        return
+    rows = []
+    for machine in told["machines"]:
+        jobs = list(dict.fromkeys(machine["jobs"].values()))
+        shown = ", ".join(jobs[:4]) + (f" +{len(jobs) - 4}" if len(jobs) > 4 else "")
+        state_ = ", ".join(machine["shut"]) or ("in use by others" if machine["foreign"] else "up")
+        kinds = ", ".join(f"{count}x {kind}" for kind, count in machine["devices"].items())
+        rows.append(
+            [machine["name"], "/".join(machine["groups"]), state_, kinds, shown, str(machine["free"])]
+        )
+    terminal.console().print(
+        terminal.table("", ["machine", "in", "state", "devices", "jobs", "free"], rows, left=5)
+    )

@@ -1,0 +1,41 @@
+"""`berth replay`: a journal's decisions, taken again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from berth.cli.live_options import AsJson
+from berth.errors import InputError
+
+EPILOG = "Example: berth replay ~/.local/state/berth"
+
+
+def replay(
+    journal: Annotated[
+        str, typer.Argument(metavar="JOURNAL", help="A controller's state folder, or its journal.")
+    ],
+    as_json: AsJson = False,
+) -> None:
+    """Take every decision of a journal again, in virtual time, and count the differences."""
+    from berth.live.replay import replay_journal
+    from berth.report.terminal import print_json
+
+    path = Path(journal)
+    path = path / "journal.sqlite" if path.is_dir() else path
+    if not path.is_file():
+        raise InputError(f"{path}: there is no journal")
+    told = replay_journal(path)
+    if as_json:
+        print_json(told)
+    else:
+        typer.echo(
+            f"{told['records']} records, {told['passes']} passes, {told['decisions']} decisions: "
+            f"{told['differences']} differences"
+        )
+        if told["first"]:
+            typer.echo(told["first"])
+    if told["differences"]:
+        raise typer.Exit(1)

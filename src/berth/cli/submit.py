@@ -1,0 +1,120 @@
+"""`berth submit`: a job from a file or from the command line."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated, Any
+
+import typer
+
+from berth.cli.live_options import AsJson, State, Url, ahead, client
+from berth.errors import InputError
+
+EPILOG = "Example: berth submit --gpus 8 --name resnet -- python train.py --epochs 90"
+
+
+def submit(
+    command: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[FILE | -- COMMAND...]", help="A job in YAML, or what to run."),
+    ] = None,
+    gpus: Annotated[int | None, typer.Option(min=1, help="Devices, all of one type.")] = None,
+    name: Annotated[str | None, typer.Option(help="What to call it.")] = None,
+    kind: Annotated[str | None, typer.Option(help="Device type it needs.")] = None,
+    model: Annotated[
+        str | None, typer.Option(help="Its network: how much distance costs it (berth models).")
+    ] = None,
+    duration: Annotated[str | None, typer.Option(help="About how long it takes: 90m, 6h.")] = None,
+    priority: Annotated[int | None, typer.Option(help="Higher goes first.")] = None,
+    required: Annotated[str | None, typer.Option(help="Tier it is never spread beyond.")] = None,
+    preferred: Annotated[str | None, typer.Option(help="Tier that is near enough for it.")] = None,
+    per: Annotated[str | None, typer.Option(help="One process for each gpu, or for each machine.")] = None,
+    grace: Annotated[str | None, typer.Option(help="Time to save its state when it must move.")] = None,
+    restarts: Annotated[
+        int | None, typer.Option(min=0, help="How often it may fail and be tried again.")
+    ] = None,
+    env: Annotated[
+        list[str] | None, typer.Option(metavar="K=V", help="Environment; may be given again.")
+    ] = None,
+    cwd: Annotated[str | None, typer.Option(help="Folder to run in. [default: this one]")] = None,
+    id_: Annotated[
+        str | None, typer.Option("--id", help="An id of your own: sent twice, it is taken once.")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say where and when it would start.")
+    ] = False,
+    state: State = None,
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """Give a job to the cluster; when this returns it is safe."""
+    options = {
+        "gpus": gpus,
+        "name": name,
+        "kind": kind,
+        "model": model,
+        "duration": duration,
+        "priority": priority,
+        "required": required,
+        "preferred": preferred,
+        "per": per,
+        "grace": grace,
+        "restarts": restarts,
+        "cwd": cwd,
+    }
+    spec = _spec(
+        command or [], {key: value for key, value in options.items() if value is not None}, env or []
+    )
+    asked = client(state, url)
+    body = {"spec": spec, "id": id_} if id_ else {"spec": spec}
+    if dry_run:
+        _print_dry_run(asked.post("dry-run", body=body), as_json)
+        return
+    answer = asked.post("jobs", body=body)
+    where = f"{asked.url}/#/job/{answer['job']}"
+    if as_json:
+        from berth.report.terminal import print_json
+
+        print_json(answer | {"url": where})
+    elif answer["new"]:
+        typer.echo(f"{answer['job']}  {where}")
+    else:
+        typer.echo(f"{answer['job']}  was taken before: {answer['state']}")
+
+
+def _spec(command: list[str], options: dict[str, Any], env: list[str]) -> dict[str, Any]:
+    """The job as the file says, with what the command line says instead."""
+    from berth import spec as yaml_spec
+    from berth.live.spec import JobSpec
+
+    given: dict[str, Any] = {}
+    if len(command) == 1 and command[0].endswith((".yaml", ".yml")):
+        given = yaml_spec.load(command[0], JobSpec).plain()
+    elif command:
+        given = {"run": command, "name": os.path.basename(command[-1 if len(command) == 1 else 0])[:200]}
+        options.setdefault("cwd", os.getcwd())
+    else:
+        raise InputError("there is nothing to run", hint=EPILOG)
+    if env:
+        given["env"] = given.get("env", {}) | dict(_pair(text) for text in env)
+    return given | options
+
+
+def _pair(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        raise InputError(f"--env {text!r} is no pair", hint="write it like --env LR=0.1")
+    return key, value
+
+
+def _print_dry_run(told: dict[str, Any], as_json: bool) -> None:
+    from berth.report.terminal import print_json
+
+    if as_json:
+        print_json(told)
+    elif told["starts"] is None:
+        typer.echo("nobody can say when it would start: too much stands before it (modelled)")
+    else:
+        machines = ", ".join(f"{name}:{count}" for name, count in told["machines"].items())
+        when = ahead(told["starts"], told["now"])
+        typer.echo(f"would start {when} on {machines}, within one {told['tier']} (modelled)")

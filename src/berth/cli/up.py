@@ -1,0 +1,62 @@
+"""`berth up`: a controller on this machine, until Ctrl-C."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from berth.cli.live_options import State
+from berth.errors import InputError
+
+EPILOG = "Example: berth up --cluster 2x2x4   then, elsewhere: berth submit --gpus 4 -- python train.py"
+
+
+def up(
+    cluster: Annotated[
+        str | None,
+        typer.Option(
+            metavar="C", help="The cluster: a shape, a preset or a file. [default: as before, or found]"
+        ),
+    ] = None,
+    backend: Annotated[
+        str, typer.Option(metavar="B", help="What runs the jobs: local, slurm or ray.")
+    ] = "local",
+    policy: Annotated[
+        str | None, typer.Option(metavar="P", help="Who goes first and where. [default: as before, or berth]")
+    ] = None,
+    state: State = None,
+    host: Annotated[str, typer.Option(help="Address to listen on; others than this machine's need care.")] = (
+        "127.0.0.1"
+    ),
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0: any.")] = 7070,
+) -> None:
+    """Start the controller: it takes jobs, decides, and runs them; what runs survives it."""
+    import logging
+
+    from berth.live.home import state_folder
+
+    try:
+        from berth.live.server import Options, Server
+    except ModuleNotFoundError as error:
+        raise InputError(f"{error.name} is not installed", hint="pip install 'berth[live]'") from None
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    folder = state_folder(state)
+    typer.echo(
+        f"state: {folder}\npreparing (the first start compiles the scheduler: about a minute)", err=True
+    )
+    server = Server(Options(folder, cluster, backend, policy, host, port))
+    setup = server.controller.books.setup
+    found = server.controller.books
+
+    def ready(url: str) -> None:
+        typer.echo(
+            f"berth is up: {url}\n"
+            f"  {setup.cluster.name}: {setup.cluster.devices} devices on {len(setup.cluster.machines)} machines, "
+            f"tiers {', '.join(setup.tiers)}\n"
+            f"  back end {backend}, policy {setup.policy}, {len(found.jobs)} jobs found again\n"
+            "  Ctrl-C ends the controller; what runs goes on and is found again",
+            err=True,
+        )
+
+    server.run(ready)

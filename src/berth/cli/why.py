@@ -1,0 +1,106 @@
+"""`berth why`, `berth history`: why a job stands where it stands, and all that happened to it."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import typer
+
+from berth.cli.live_options import AsJson, JobName, State, Url, ago, ahead, client, clock, places
+from berth.units import format_seconds
+
+EPILOG = "Example: berth why j17"
+HISTORY_EPILOG = "Example: berth history j17"
+
+
+def why(job: JobName, state: State = None, url: Url = None, as_json: AsJson = False) -> None:
+    """Why a job waits, or runs where it does: the reason, what is free where, what waiting saves."""
+    from berth.report import terminal
+
+    told = client(state, url).get("jobs", job, "why")
+    if as_json:
+        terminal.print_json(told)
+        return
+    console, reason = terminal.console(), told["reason"]
+    head = f"{told['job']} is {told['state']}"
+    if told.get("position"):
+        head += f", number {told['position']} in the queue, {told['gpus']} devices"
+    console.print(f"{head}: {reason['sentence']}.")
+    _print_waiting(told)
+    if told.get("places"):
+        console.print(f"It is on {places(told, most=8)}, within one {told['tier']}.")
+    if told.get("waits_for_release"):
+        console.print(f"It waits until these have left: {', '.join(told['waits_for_release'])}.")
+    if told.get("free"):
+        rows = [
+            [row["name"], str(row["devices"]), str(row["free"]), str(row["most_on_one_machine"])]
+            for row in told["free"]
+        ]
+        console.print(terminal.table("", ["group", "devices", "free", "most on one machine"], rows))
+    if told.get("slowdown_by_tier"):
+        slow = ", ".join(f"{tier} {value:.2f}x" for tier, value in told["slowdown_by_tier"].items())
+        console.print(f"A step takes, by how far it is spread: {slow}.")
+
+
+def _print_waiting(told: dict[str, Any]) -> None:
+    reason = told["reason"]
+    if told.get("summary"):
+        typer.echo(f"{told['summary'][0].upper()}{told['summary'][1:]}.")
+    if reason.get("seconds_left"):
+        saved = f"; waiting saves it {format_seconds(reason['saves_s'])}" if reason.get("saves_s") else ""
+        typer.echo(
+            f"It holds out for one {reason['tier']} for {format_seconds(reason['seconds_left'])} more{saved}."
+        )
+    if told.get("expected_start") is not None:
+        typer.echo(f"It should start {ahead(told['expected_start'], time.time())} (modelled).")
+
+
+def history(job: JobName, state: State = None, url: Url = None, as_json: AsJson = False) -> None:
+    """Everything that happened to a job: attempts, evictions and their reasons, step times by tier."""
+    from berth.report import terminal
+
+    told = client(state, url).get("jobs", job, "history")
+    if as_json:
+        terminal.print_json(told)
+        return
+    console = terminal.console()
+    rows = [[clock(event["time"]), event["kind"], _event(event)] for event in told["events"]]
+    console.print(terminal.table(f"job {told['job']}", ["when", "what", "details"], rows, left=3))
+    attempts = [
+        [
+            str(one["number"]),
+            ", ".join(f"{name}:{count}" for name, count in one["places"].items()),
+            one["tier"],
+            ago(one.get("began", one["placed"]), one.get("ended", time.time())),
+            one.get("left_for") or _code(one),
+        ]
+        for one in told["attempts"]
+    ]
+    if attempts:
+        console.print(terminal.table("", ["attempt", "where", "tier", "ran", "ended by"], attempts, left=3))
+    for row in told["steps"][-3:]:
+        console.print(
+            f"{row['count']} steps within one {row['tier']}: {row['seconds']:.4g} s each (measured)"
+        )
+
+
+def _code(one: dict[str, Any]) -> str:
+    """How an attempt ended; a dash while it has not."""
+    if one.get("code") is not None:
+        return f"exit {one['code']}"
+    return "lost" if "codes" in one else "-"
+
+
+def _event(event: dict[str, Any]) -> str:
+    parts = []
+    if "places" in event:
+        parts.append(", ".join(f"{name}:{count}" for name, count in event["places"].items()))
+    if "reason" in event:
+        parts.append(event["reason"])
+    if "codes" in event:
+        parts.append(_code(event))
+    parts += [word for word in ("stopped", "done", "lost") if event.get(word)]
+    if "priority" in event:
+        parts.append(str(event["priority"]))
+    return "; ".join(parts)

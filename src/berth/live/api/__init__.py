@@ -1,0 +1,1 @@
+"""HTTP: what people and their tools may ask, and who may."""

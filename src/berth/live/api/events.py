@@ -1,0 +1,99 @@
+"""Server-sent events: every committed record, in order, from wherever a listener left off."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+from berth.live.controller import Controller
+from berth.live.records import Record
+
+_KEPT = 2_000  # records for listeners who come back
+_BEHIND = 5_000  # records that a listener may be behind
+_ALIVE_S = 15.0  # a comment goes out at least so often
+PUBLIC = (
+    "pass",
+    "start",
+    "evict",
+    "move",
+    "submitted",
+    "cancelled",
+    "prioritised",
+    "machine",
+    "launch",
+    "started",
+)
+
+
+class Events:
+    """Hands records from the controller's thread to whoever listens."""
+
+    def __init__(self, controller: Controller) -> None:
+        self._kept: deque[tuple[int, Record]] = deque(maxlen=_KEPT)
+        self._listeners: dict[asyncio.Queue[tuple[int, Record] | None], asyncio.AbstractEventLoop] = {}
+        controller.listeners.append(self._told)
+
+    def _told(self, first: int, records: Sequence[Record]) -> None:
+        numbered = [(first + at, record) for at, record in enumerate(records)]
+        self._kept.extend(numbered)
+        for queue, loop in list(self._listeners.items()):
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(self._put, queue, numbered)
+
+    def _put(
+        self, queue: asyncio.Queue[tuple[int, Record] | None], numbered: Sequence[tuple[int, Record]]
+    ) -> None:
+        for one in numbered:
+            if queue.qsize() >= _BEHIND:
+                self._listeners.pop(queue, None)
+                queue.put_nowait(None)  # too slow: it comes back and is told from where it stopped
+                return
+            queue.put_nowait(one)
+
+    async def stream(self, after: int | None) -> AsyncIterator[str]:
+        """The text of an event stream; `after` is the number of the last record the listener has."""
+        queue: asyncio.Queue[tuple[int, Record] | None] = asyncio.Queue()
+        missed = [one for one in list(self._kept) if after is not None and one[0] > after]
+        self._listeners[queue] = asyncio.get_running_loop()
+        last = after or 0
+        try:
+            yield "retry: 1000\n\n"
+            if after is not None and self._kept and self._kept[0][0] > after + 1:
+                yield 'event: gap\ndata: {"reason": "older records are in the journal only"}\n\n'
+            for seq, record in missed:
+                last = seq
+                yield _event(seq, record)
+            while True:
+                try:
+                    one = await asyncio.wait_for(queue.get(), _ALIVE_S)
+                except TimeoutError:
+                    yield ": alive\n\n"
+                    continue
+                if one is None:
+                    return
+                if one[0] > last:
+                    yield _event(*one)
+        finally:
+            self._listeners.pop(queue, None)
+
+
+def _event(seq: int, record: Record) -> str:
+    data = json.dumps(public(record), separators=(",", ":"))
+    return f"id: {seq}\nevent: {record.kind}\ndata: {data}\n\n"
+
+
+def public(record: Record) -> dict[str, Any]:
+    """A record as everybody may see it: what a job runs is its owner's business."""
+    body = record.body
+    if record.kind == "submitted":
+        spec = {name: body["spec"].get(name) for name in ("name", "gpus", "priority", "model")}
+        body = {
+            "user": body["user"],
+            "spec": {name: value for name, value in spec.items() if value is not None},
+        }
+    elif record.kind == "opened":
+        body = {"policy": body["policy"]}
+    return {"time": record.time, "kind": record.kind, "job": record.job} | body

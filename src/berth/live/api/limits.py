@@ -1,0 +1,69 @@
+"""Bounds on what one caller may ask for: bytes in a request, requests in a second."""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+Scope = dict[str, Any]
+Receive = Callable[[], Awaitable[dict[str, Any]]]
+Send = Callable[[dict[str, Any]], Awaitable[None]]
+_MOST_CALLERS = 10_000
+
+
+class Limits:
+    """ASGI middleware: requests that are too large or too many are refused before anything reads them."""
+
+    def __init__(self, app: Any, *, body_bytes: int = 16 << 20, per_s: float = 2_000.0) -> None:
+        self._app, self._body_bytes, self._per_s = app, body_bytes, per_s
+        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers: dict[bytes, bytes] = dict(scope["headers"])
+        if not self._allowed(_caller(scope, headers)):
+            await _refuse(send, 429, "too many requests")
+            return
+        length = headers.get(b"content-length", b"0")
+        if not length.isdigit() or int(length) > self._body_bytes:
+            await _refuse(send, 413, f"a request has at most {self._body_bytes} bytes")
+            return
+        await self._app(scope, self._counted(receive), send)
+
+    def _counted(self, receive: Receive) -> Receive:
+        """A body without a length is cut off where it becomes too long."""
+        seen = 0
+
+        async def counted() -> dict[str, Any]:
+            nonlocal seen
+            message = await receive()
+            seen += len(message.get("body", b""))
+            return message if seen <= self._body_bytes else {"type": "http.disconnect"}
+
+        return counted
+
+    def _allowed(self, caller: str) -> bool:
+        now = time.monotonic()
+        left, at = self._buckets.pop(caller, (self._per_s, now))
+        left = min(self._per_s, left + (now - at) * self._per_s)
+        self._buckets[caller] = (left - 1.0 if left >= 1.0 else left, now)
+        if len(self._buckets) > _MOST_CALLERS:
+            self._buckets.popitem(last=False)
+        return left >= 1.0
+
+
+def _caller(scope: Scope, headers: dict[bytes, bytes]) -> str:
+    client = scope.get("client") or ("", 0)
+    return headers.get(b"authorization", b"").decode("latin-1") or str(client[0])
+
+
+async def _refuse(send: Send, status: int, what: str) -> None:
+    body = f'{{"detail":"{what}"}}'.encode()
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

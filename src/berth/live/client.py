@@ -1,0 +1,96 @@
+"""Asks a controller over HTTP. Nothing but the standard library, so that a command starts at once."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import quote, urlencode, urlsplit
+
+from berth.errors import InputError
+from berth.live.home import Endpoint
+
+_PATIENCE_S = 60.0
+
+
+class Client:
+    """One controller."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self.url = endpoint.url
+        parts = urlsplit(endpoint.url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise InputError(f"{endpoint.url!r} is no address", hint="write it like http://127.0.0.1:7070")
+        self._secure, self._host = parts.scheme == "https", parts.hostname
+        self._port, self._prefix = parts.port, parts.path.rstrip("/")
+        self._headers = {"Authorization": f"Bearer {endpoint.token}", "Content-Type": "application/json"}
+        self._open: http.client.HTTPConnection | None = None
+
+    def get(self, *path: str, **query: Any) -> Any:
+        """Reads something."""
+        return self._json("GET", path, query, None)
+
+    def post(self, *path: str, body: Any = None) -> Any:
+        """Asks for something to be done."""
+        return self._json("POST", path, {}, body if body is not None else {})
+
+    def text(self, *path: str, **query: Any) -> tuple[str, dict[str, str]]:
+        """Reads text, with the headers of the answer."""
+        response = self._request("GET", path, query, None)
+        return response.read().decode(errors="replace"), {k.lower(): v for k, v in response.getheaders()}
+
+    def lines(self, *path: str) -> Iterator[str]:
+        """Reads a stream, line by line, for as long as it comes."""
+        response = self._request("GET", path, {}, None)
+        while line := response.readline():
+            yield line.decode(errors="replace").rstrip("\n")
+
+    def _json(self, method: str, path: tuple[str, ...], query: dict[str, Any], body: Any) -> Any:
+        return json.loads(self._request(method, path, query, body).read())
+
+    def _request(
+        self, method: str, path: tuple[str, ...], query: dict[str, Any], body: Any
+    ) -> http.client.HTTPResponse:
+        where = f"{self._prefix}/api/v1/" + "/".join(quote(part, safe="") for part in path)
+        told = {name: value for name, value in query.items() if value is not None}
+        if told:
+            where += "?" + urlencode(told)
+        data = None if body is None else json.dumps(body).encode()
+        for again in (True, False):
+            try:
+                response = self._send(method, where, data)
+                break
+            except (http.client.RemoteDisconnected, ConnectionResetError, BrokenPipeError) as error:
+                self._open = None
+                if not again or method != "GET":
+                    raise self._silent(error) from None
+            except OSError as error:
+                raise self._silent(error) from None
+        if response.status >= 400:
+            raise _refused(response.status, response.read())
+        return response
+
+    def _send(self, method: str, where: str, data: bytes | None) -> http.client.HTTPResponse:
+        if self._open is None:
+            kind = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection
+            self._open = kind(self._host, self._port, timeout=_PATIENCE_S)
+        self._open.request(method, where, data, self._headers)
+        return self._open.getresponse()
+
+    def _silent(self, error: Exception) -> InputError:
+        return InputError(
+            f"the controller at {self.url} does not answer: {error}",
+            hint="is it up? start it with `berth up`",
+        )
+
+
+def _refused(status: int, body: bytes) -> InputError:
+    try:
+        told = json.loads(body)
+        detail, hint = told.get("detail", body.decode(errors="replace")), told.get("hint")
+    except ValueError:
+        detail, hint = body.decode(errors="replace")[:200] or f"status {status}", None
+    if isinstance(detail, list):
+        detail = "; ".join(f"{'.'.join(map(str, one['loc'][1:]))}: {one['msg']}" for one in detail[:5])
+    return InputError(str(detail), hint=hint)

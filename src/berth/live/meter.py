@@ -1,0 +1,127 @@
+"""Step times of running jobs: what they report themselves, or what a pattern finds in their log.
+
+Measurements go into a table of their own. Only when they say something new, by enough, is a record made of them that
+the scheduler hears: so a replay hears it at the same moment.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from berth.live import commands
+from berth.live.books import sensitivity_key
+from berth.live.controller import Controller
+from berth.live.folder import Folder
+from berth.live.job import RUNNING
+from berth.live.store import StoreError
+
+_ENOUGH = 10  # steps before anything is learned
+_NEWS = 0.05  # share by which a mean must differ from what is known
+_MOST = 1 << 20  # bytes read of a file at a time
+
+
+@dataclass(slots=True)
+class _Reading:
+    """How far an attempt's files have been read, and what stood there."""
+
+    report_at: int = 0
+    log_at: int = 0
+    count: int = 0
+    seconds: float = 0.0
+
+
+class Meter:
+    """Reads the folders of what runs."""
+
+    def __init__(self, controller: Controller, root: Path) -> None:
+        self._controller, self._root = controller, root
+        self._readings: dict[str, _Reading] = {}
+
+    def read(self) -> None:
+        """Looks at every running attempt once."""
+        with self._controller.lock:
+            books = self._controller.books
+            running = [
+                (token, attempt.job, attempt.tier, books.jobs[attempt.job].spec)
+                for token, attempt in books.attempts.items()
+                if attempt.state == RUNNING
+            ]
+            known = {key: dict(tiers) for key, tiers in books.step_s.items()}
+            keys = {job: sensitivity_key(books.setup, spec) for _, job, _, spec in running}
+            now = books.now
+        self._readings = {token: self._readings.get(token, _Reading()) for token, *_ in running}
+        rows = []
+        for token, job, tier, spec in running:
+            reading = self._readings[token]
+            before = reading.count
+            self._read(Folder(self._root, token), reading, spec.step_pattern)
+            if reading.count == before or reading.count < _ENOUGH:
+                continue
+            mean = reading.seconds / reading.count
+            rows.append((now, keys[job], job, tier, reading.count, mean))
+            old = known.get(keys[job], {}).get(tier)
+            if old is None or abs(mean - old) > _NEWS * old:
+                self._controller.ask(commands.learn(job, tier, mean))
+        if rows:
+            self._keep(rows)
+
+    def _keep(self, rows: list[tuple[float, str, str, int, int, float]]) -> None:
+        try:
+            self._controller.store.note_steps(rows)
+        except StoreError:
+            return  # measurements may be lost: no decision reads them
+
+    def _read(self, folder: Folder, reading: _Reading, pattern: str | None) -> None:
+        reading.report_at, lines = _new_lines(folder.path / "steps.jsonl", reading.report_at)
+        for count, seconds in _reported(lines):
+            reading.count += count
+            reading.seconds += count * seconds
+        if pattern is None:
+            return
+        reading.log_at, lines = _new_lines(folder.log(0), reading.log_at)
+        for seconds in _found(lines, pattern):
+            reading.count += 1
+            reading.seconds += seconds
+
+
+def _new_lines(path: Path, at: int) -> tuple[int, list[str]]:
+    """Whole lines that were added since, and how far that is."""
+    try:
+        with path.open("rb") as file:
+            file.seek(at)
+            data = file.read(_MOST)
+    except OSError:
+        return at, []
+    whole = data.rfind(b"\n") + 1
+    return at + whole, data[:whole].decode(errors="replace").splitlines()
+
+
+def _reported(lines: list[str]) -> Iterator[tuple[int, float]]:
+    for line in lines:
+        try:
+            told = json.loads(line)
+            count, seconds = int(told["count"]), float(told["seconds"])
+        except (ValueError, KeyError, TypeError):
+            continue  # a job may write what it likes
+        if count > 0 and 0 < seconds < math.inf:
+            yield count, seconds
+
+
+def _found(lines: list[str], pattern: str) -> Iterator[float]:
+    search = re.compile(pattern).search
+    for line in lines:
+        match = search(line[:4096])
+        if match is None:
+            continue
+        named = match.groupdict()
+        try:
+            value = float(named.get("seconds") or named.get("per_second") or "")
+        except ValueError:
+            continue
+        if 0 < value < math.inf:
+            yield value if named.get("seconds") else 1.0 / value

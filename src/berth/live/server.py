@@ -1,0 +1,139 @@
+"""`berth up`: a controller, its back end and the API in one process, until somebody ends it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import socket
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from berth.cluster.load import load_cluster
+from berth.cluster.model import Cluster
+from berth.errors import InputError, UnknownNameError
+from berth.live.api.app import make_app
+from berth.live.api.desk import Desk
+from berth.live.api.tokens import Tokens, admin_token
+from berth.live.backend import Backend
+from berth.live.backends.local import LocalBackend
+from berth.live.controller import Controller
+from berth.live.folder import write_whole
+from berth.live.home import ATTEMPTS, ENDPOINT
+from berth.live.meter import Meter
+from berth.live.recover import recover
+from berth.live.setup import Setup
+from berth.live.store import Store
+
+_log = logging.getLogger("berth.live")
+BACKENDS = ("local", "slurm", "ray")
+DEFAULT_CLUSTER = "2x2x4"
+_METER_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What `berth up` was asked for."""
+
+    state: Path
+    cluster: str | None = None
+    backend: str = "local"
+    policy: str | None = None
+    host: str = "127.0.0.1"
+    port: int = 0
+
+
+class Server:
+    """Everything that runs while berth is up."""
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self._socket = _listen(options.host, options.port)
+        self.store = Store(options.state)
+        try:
+            setup, self.backend = self._prepare()
+            self.controller = Controller(self.store, self.backend, setup)
+        except BaseException:
+            self.store.close()
+            raise
+        tokens = Tokens(options.state)
+        admin_token(options.state, tokens)
+        self.desk = Desk(self.controller, tokens, options.state / ATTEMPTS)
+        self.app = make_app(self.desk)
+        host, port = self._socket.getsockname()[:2]
+        self.url = f"http://{host}:{port}"
+        self._over = threading.Event()
+
+    def _prepare(self) -> tuple[Setup, Backend]:
+        """The cluster and the policy: as given, else as they were, else as usual."""
+        options = self.options
+        before = recover(self.store)
+        given = load_cluster(options.cluster) if options.cluster else None
+        known = before.setup if before is not None else None
+        backend = make_backend(
+            options.backend, options.state, given or (known.cluster if known else None), self._called
+        )
+        cluster = given or backend.cluster()
+        policy = options.policy or (known.policy if known else "berth")
+        return Setup(cluster, policy=policy, store=self.store.name), backend
+
+    def _called(self) -> None:
+        controller = getattr(self, "controller", None)
+        if controller is not None:
+            controller.called.set()
+
+    def run(self, ready: Callable[[str], None] | None = None) -> None:
+        """Serves until a signal comes; what runs goes on running after that."""
+        import uvicorn
+
+        write_whole(self.options.state / ENDPOINT, json.dumps({"url": self.url, "pid": os.getpid()}))
+        threads = [
+            threading.Thread(target=self.controller.run, args=(self._over,), name="controller"),
+            threading.Thread(target=self._measure, name="meter"),
+        ]
+        for thread in threads:
+            thread.start()
+        config = uvicorn.Config(self.app, log_level="warning", timeout_graceful_shutdown=2, access_log=False)
+        server = uvicorn.Server(config)
+        if ready is not None:
+            ready(self.url)
+        try:
+            server.run(sockets=[self._socket])
+        finally:
+            self._over.set()
+            self.controller.called.set()
+            for thread in threads:
+                thread.join()
+            self.controller.close()
+            (self.options.state / ENDPOINT).unlink(missing_ok=True)
+
+    def _measure(self) -> None:
+        meter = Meter(self.controller, self.options.state / ATTEMPTS)
+        while not self._over.wait(_METER_S):
+            meter.read()
+
+
+def make_backend(name: str, state: Path, cluster: Cluster | None, called: Callable[[], None]) -> Backend:
+    """The back end by its name; a cluster that is described nowhere is asked of the engine."""
+    if name == "local":
+        return LocalBackend(state / ATTEMPTS, cluster or load_cluster(DEFAULT_CLUSTER), called)
+    if name not in BACKENDS:
+        raise UnknownNameError("back end", name, BACKENDS)
+    raise InputError(f"back end {name!r} is not built yet")
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        sock.bind((host, port))
+        sock.listen(512)
+    except OSError as error:
+        sock.close()
+        raise InputError(
+            f"{host}:{port} can't be used: {error.strerror}", hint="choose another --port"
+        ) from None
+    return sock
