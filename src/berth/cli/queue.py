@@ -41,11 +41,8 @@ def queue(
         rows = [_running(row, now) for row in running]
         console.print(terminal.table("", ["job", "name", "state", "where", "gpus", "for"], rows, left=4))
     if waiting:
-        console.print(
-            terminal.table(
-                "", ["#", "job", "name", "gpus", "waits", "starts", "why"], map(_wait(now), waiting), left=3
-            )
-        )
+        columns = ["#", "job", "name", "why", "gpus", "waits", "starts"]
+        console.print(terminal.table("", columns, [_waiting(row, now) for row in waiting], left=4))
     more = told["total"] - len(told["jobs"])
     if more > 0:
         console.print(f"and {format_count(more, 'more job')}: --limit {told['total']} shows them")
