@@ -1,4 +1,4 @@
-"""The live controller under faults: hundreds of seeds, each one a story that repeats itself."""
+"""The live controller under faults: every seed is a story that repeats itself."""
 
 import shutil
 import tempfile
@@ -8,7 +8,8 @@ import pytest
 
 from berth.testing.drama import Drama
 
-SHARDS = 20
+SEEDS, SHARD = 200, 20
+SOAK_SEEDS, SOAK_SHARD = 5000, 250
 
 
 def play(seed: int) -> Drama:
@@ -18,10 +19,29 @@ def play(seed: int) -> Drama:
         drama = Drama(seed, folder)
         drama.play()
         return drama
+    except BaseException as error:
+        error.add_note(f"again: python -m berth.testing.drama {seed}")
+        raise
     finally:
         shutil.rmtree(folder)
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_a_story_with_crashes_ends_well(seed):
-    play(seed)
+def test_a_story_is_its_seed():
+    one, other = play(3), play(3)
+    assert one.crashes == other.crashes > 0
+    assert sorted(one.accepted) == sorted(other.accepted)
+    assert one.last_seq == other.last_seq
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(0, SEEDS, SHARD))
+def test_no_job_is_lost_or_run_twice_whatever_is_killed_when(first):
+    crashes = sum(play(seed).crashes for seed in range(first, first + SHARD))
+    assert crashes > SHARD  # else the stories are too tame to show anything
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("first", range(10_000, 10_000 + SOAK_SEEDS, SOAK_SHARD))
+def test_thousands_of_stories_end_well(first):
+    for seed in range(first, first + SOAK_SHARD):
+        play(seed)

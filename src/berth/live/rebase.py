@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from berth.live import _kernels
-from berth.live.books import Books
+from berth.live.books import Books, nearest_of
 from berth.live.job import DELAYED, QUEUED, STOPPING, Attempt, Job, Seat
 from berth.live.passing import take_seats
 from berth.live.rows import with_demand
 from berth.live.setup import Setup
 from berth.schedule import reasons
+from berth.schedule.view import FUTURE
 
 _KEPT = ("attained", "ran", "done", "evictions", "moves", "waited", "lost", "exposed", "first_start")
 _WORK = ("work", "left", "remaining", "saved", "booked")
@@ -27,14 +30,14 @@ def rebase(books: Books, setup: Setup) -> Books:
         new.step_s = books.step_s
     names = {machine.name: index for index, machine in enumerate(setup.cluster.machines)}
     old_names = [machine.name for machine in books.cluster.machines]
+    _rejoin(books, new)
+    for attempt in books.attempts.values():
+        _seat_again(books, new, attempt, names)
     for machine, shut in enumerate(books.shut):
         at = names.get(old_names[machine])
         if at is not None and shut:
             new.shut[at] = shut
             _kernels.take_down(new.world, at)
-    _rejoin(books, new)
-    for attempt in books.attempts.values():
-        _seat_again(books, new, attempt, names)
     _keep_windows(books, new)
     new.wake = new.now
     return new
@@ -54,6 +57,7 @@ def _rejoin(old: Books, new: Books) -> None:
         job.row = len(new.rows)
         new.rows.append(job)
         new.jobs[job.id] = job
+        _set_aside_or_back(new, job)
         new.write(job)
         fresh = new.world.jobs[job.row]
         for name in (*_KEPT, *_WORK, "arrival"):
@@ -65,41 +69,49 @@ def _rejoin(old: Books, new: Books) -> None:
             fresh["since"] = job.since
 
 
+def _set_aside_or_back(new: Books, job: Job) -> None:
+    """A job that this cluster can never hold blocks nobody; it waits for one that can."""
+    fits = nearest_of(new.setup, job.spec) is not None
+    if not fits and job.state == QUEUED:
+        job.state, job.not_before = DELAYED, math.inf
+    elif fits and job.state == DELAYED and job.not_before == math.inf:
+        job.state, job.not_before = QUEUED, 0.0
+
+
 def _seat_again(old: Books, new: Books, attempt: Attempt, names: dict[str, int]) -> None:
     """An attempt goes on where it runs; one whose machines are gone stops, and its job waits."""
     job = new.jobs[attempt.job]
     seats = _translated(old, new, attempt, names)
-    holds_place = job.token == attempt.token
-    if seats is not None:
-        attempt.seats = seats
-        new.attempts[attempt.token] = attempt
-        new.devices.restore(attempt.token, seats, given=holds_place)
-        if holds_place:
-            tier = tier_of(new, seats)
-            attempt.tier = tier
-            take_seats(new, job, seats, tier, reasons.NONE)
-        return
-    attempt.seats = ()
+    holds_place, whole = job.token == attempt.token, len(seats) == len(attempt.seats)
+    attempt.seats = seats
     new.attempts[attempt.token] = attempt
-    if holds_place:
+    new.devices.restore(attempt.token, seats, given=holds_place and whole)
+    if holds_place and whole:
+        attempt.tier = tier_of(new, seats)
+        take_seats(new, job, seats, attempt.tier, reasons.NONE)
+    elif holds_place:
         _unseat(new, job, attempt)
 
 
 def _unseat(new: Books, job: Job, attempt: Attempt) -> None:
     job.token, job.state, job.since = None, QUEUED, new.now
     attempt.state, attempt.why = STOPPING, "lost"
+    if nearest_of(new.setup, job.spec) is None:
+        _kernels.withdraw(new.world, job.row)
+        new.world.jobs[job.row]["state"] = FUTURE
+        _set_aside_or_back(new, job)
+        new.delayed.add(job.id)
 
 
-def _translated(old: Books, new: Books, attempt: Attempt, names: dict[str, int]) -> tuple[Seat, ...] | None:
-    """Its seats as the new cluster numbers machines and device types."""
+def _translated(old: Books, new: Books, attempt: Attempt, names: dict[str, int]) -> tuple[Seat, ...]:
+    """Those of its seats that still exist, as the new cluster numbers machines and device types."""
     kinds = {kind.name: index for index, kind in enumerate(new.cluster.device_types)}
     found = []
     for seat in attempt.seats:
         machine = names.get(old.cluster.machines[seat.machine].name)
         kind = kinds.get(old.cluster.device_types[seat.kind].name)
-        if machine is None or kind is None or not new.devices.has(machine, kind, seat.devices):
-            return None
-        found.append(Seat(machine, kind, seat.devices))
+        if machine is not None and kind is not None and new.devices.has(machine, kind, seat.devices):
+            found.append(Seat(machine, kind, seat.devices))
     return tuple(found)
 
 

@@ -8,6 +8,8 @@ without a difference. A seed that fails fails again.
 
 from __future__ import annotations
 
+import sys
+import tempfile
 from collections.abc import Sequence
 from concurrent.futures import Future
 from pathlib import Path
@@ -79,7 +81,7 @@ class Drama:
         self.pending: list[tuple[str, JobSpec, Future[dict[str, Any]]]] = []
         self.accepted: dict[str, JobSpec] = {}
         self.cancelled: set[str] = set()
-        self.crashes = self.named = 0
+        self.crashes = self.named = self.last_seq = 0
         self.controller = self._open()
 
     def _open(self) -> Controller:
@@ -102,6 +104,7 @@ class Drama:
         self._heal()
         self._check_end()
         self._check_replay()
+        self.last_seq = self.store.seq
         self.controller.close()
 
     def _something_happens(self) -> None:
@@ -129,6 +132,8 @@ class Drama:
         """A new process: nothing of the old one is left but its store and what the engine runs."""
         self.crashes += 1
         self.store.close()
+        if self.random.random() < 0.2:
+            self.policy = self.random.choice(POLICIES)
         self.controller = self._open()
         self.pending = [
             (name, spec, answer if answer.done() else self._ask(name, spec))  # nobody was told: asked again
@@ -258,3 +263,16 @@ class Drama:
         books = fold_all(None, self.store.records(), trust=True)
         assert books is not None
         assert snapshot.same(books, self.controller.books), "a replay comes to other books"
+
+
+def _main(seed: str) -> None:
+    """Plays one story and tells of it: `python -m berth.testing.drama 17`."""
+    with tempfile.TemporaryDirectory(prefix="berth-drama-") as folder:
+        drama = Drama(int(seed), Path(folder))
+        print(f"{drama.policy} on {drama.cluster.name}")
+        drama.play()
+    print(f"{len(drama.accepted)} jobs, {drama.crashes} crashes, {drama.last_seq} records: all is well")
+
+
+if __name__ == "__main__":
+    _main(sys.argv[1])

@@ -7,6 +7,8 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from fastapi import HTTPException
+
 Scope = dict[str, Any]
 Receive = Callable[[], Awaitable[dict[str, Any]]]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
@@ -33,19 +35,21 @@ class Limits:
         if not length.isdigit() or int(length) > self._body_bytes:
             await _refuse(send, 413, f"a request has at most {self._body_bytes} bytes")
             return
-        await self._app(scope, self._counted(receive), send)
+        await self._watched(scope, receive, send)
 
-    def _counted(self, receive: Receive) -> Receive:
-        """A body without a length is cut off where it becomes too long."""
+    async def _watched(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """A body without a length is refused where it becomes too long."""
         seen = 0
 
         async def counted() -> dict[str, Any]:
             nonlocal seen
             message = await receive()
             seen += len(message.get("body", b""))
-            return message if seen <= self._body_bytes else {"type": "http.disconnect"}
+            if seen > self._body_bytes:
+                raise HTTPException(413, f"a request has at most {self._body_bytes} bytes")
+            return message
 
-        return counted
+        await self._app(scope, counted, send)
 
     def _allowed(self, caller: str) -> bool:
         now = time.monotonic()

@@ -1,0 +1,82 @@
+"""A controller on an engine in memory, cranked by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from berth.clock import HandClock
+from berth.cluster.load import load_cluster
+from berth.live import commands
+from berth.live.audit import audit
+from berth.live.controller import Controller
+from berth.live.setup import Setup
+from berth.live.spec import JobSpec
+from berth.live.store import Store
+from berth.testing.memory import MemoryBackend
+
+
+class Crank:
+    """A live cluster whose time stands still."""
+
+    def __init__(
+        self, folder: Path, cluster: str = "2x2x4:V100-16", policy: str = "fifo", **spec: Any
+    ) -> None:
+        self.folder, self.policy = folder, policy
+        self.cluster = load_cluster(cluster)
+        self.clock = HandClock()
+        self.backend = MemoryBackend(self.cluster, self.clock)
+        self.controller = self.open()
+
+    def open(self) -> Controller:
+        store = Store(self.folder)
+        setup = Setup(self.cluster, policy=self.policy, store=store.name)
+        return Controller(store, self.backend, setup, self.clock)
+
+    def restart(self, *, cluster: str | None = None, policy: str | None = None) -> None:
+        """As after kill -9: nothing is closed in order, only the lock is gone."""
+        self.controller.store.close()
+        self.cluster = load_cluster(cluster) if cluster else self.cluster
+        self.policy = policy or self.policy
+        self.controller = self.open()
+
+    def submit(self, gpus: int = 1, seconds: float = 60, job: str | None = None, **spec: Any) -> str:
+        env = {"SECONDS": str(seconds)} | spec.pop("env", {})
+        facts = {"run": "work", "gpus": gpus, "duration": f"{seconds}s", "env": env} | spec
+        answer = self.controller.ask(commands.submit(JobSpec(**facts), "me", job))
+        self.step()
+        return str(answer.result(0)["job"])
+
+    def ask(self, command: commands.Command) -> dict[str, Any]:
+        answer = self.controller.ask(command)
+        self.step()
+        return answer.result(0)
+
+    def step(self, seconds: float = 0.0, times: int = 1) -> None:
+        for _ in range(times):
+            self.clock.turn(seconds)
+            self.controller.step()
+            assert not audit(self.controller.books)
+
+    def state(self, job: str) -> str:
+        found = self.books.jobs.get(job)
+        return found.state if found is not None else self.controller.store.over(job)["state"]
+
+    @property
+    def books(self):
+        return self.controller.books
+
+
+@pytest.fixture
+def crank(tmp_path):
+    made: list[Crank] = []
+
+    def make(**options: Any) -> Crank:
+        made.append(Crank(tmp_path / f"state-{len(made)}", **options))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.controller.close()

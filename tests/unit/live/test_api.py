@@ -1,0 +1,232 @@
+"""The HTTP API: who may do what, what is answered, and what is refused."""
+
+import json
+import threading
+
+import pytest
+import schemathesis
+from fastapi.testclient import TestClient
+from hypothesis import HealthCheck, given, settings
+from schemathesis.specs.openapi.checks import positive_data_acceptance
+
+from berth.clock import MachineClock
+from berth.cluster.load import load_cluster
+from berth.live.api.app import make_app
+from berth.live.api.desk import Desk
+from berth.live.api.tokens import Tokens, admin_token
+from berth.live.controller import Controller
+from berth.live.setup import Setup
+from berth.live.store import Store
+from berth.testing.memory import MemoryBackend
+
+
+class SlowClock(MachineClock):
+    """What MemoryBackend asks for, by the machine's clock."""
+
+
+@pytest.fixture
+def service(tmp_path):
+    """An API over a controller that runs by itself, and what is needed to use it."""
+    cluster = load_cluster("2x2x4:V100-16")
+    store = Store(tmp_path)
+    controller = Controller(
+        store, MemoryBackend(cluster, SlowClock()), Setup(cluster, "fifo", store=store.name)
+    )
+    tokens = Tokens(tmp_path)
+    admin_token(tmp_path, tokens)
+    desk = Desk(controller, tokens, tmp_path / "attempts")
+    over = threading.Event()
+    thread = threading.Thread(target=controller.run, args=(over,))
+    thread.start()
+    yield Service(desk, tokens)
+    over.set()
+    controller.called.set()
+    thread.join()
+    controller.close()
+
+
+class Service:
+    def __init__(self, desk, tokens):
+        self.desk, self.app = desk, make_app(desk)
+        self.admin = self.client(tokens.add("root", "admin"))
+        self.alice = self.client(tokens.add("alice", "user"))
+        self.bob = self.client(tokens.add("bob", "user"))
+        self.nobody = TestClient(self.app)
+
+    def client(self, token):
+        return TestClient(self.app, headers={"Authorization": f"Bearer {token}"})
+
+
+JOB = {"spec": {"run": "secret command", "gpus": 4, "env": {"SECONDS": "1000"}}}
+
+
+def test_without_a_token_nothing_is_told(service):
+    for method, path in [("GET", "status"), ("GET", "jobs"), ("POST", "jobs"), ("GET", "events")]:
+        assert service.nobody.request(method, f"/api/v1/{path}", json=JOB).status_code == 401
+    wrong = service.client("wrong")
+    assert wrong.get("/api/v1/status").status_code == 401
+
+
+def test_a_job_is_taken_and_shown(service):
+    answer = service.alice.post("/api/v1/jobs", json=JOB)
+    assert answer.status_code == 201
+    job = answer.json()["job"]
+    shown = service.alice.get(f"/api/v1/jobs/{job}").json()
+    assert (shown["user"], shown["gpus"], shown["spec"]["run"]) == ("alice", 4, "secret command")
+    assert service.alice.get("/api/v1/jobs").json()["total"] == 1
+    assert service.alice.get(f"/api/v1/jobs/{job}/why").json()["reason"]["sentence"]
+    assert service.alice.get(f"/api/v1/jobs/{job}/history").json()["events"][0]["kind"] == "submitted"
+
+
+def test_a_user_acts_on_jobs_of_their_own_only(service):
+    job = service.alice.post("/api/v1/jobs", json=JOB).json()["job"]
+    for path in (f"jobs/{job}/cancel",):
+        refused = service.bob.post(f"/api/v1/{path}")
+        assert refused.status_code == 403
+        assert "not yours" in refused.json()["detail"]
+    assert service.bob.get(f"/api/v1/jobs/{job}/logs").status_code == 403
+    assert service.bob.post("/api/v1/machines/r0-m0/drain").status_code == 403
+    assert service.bob.post(f"/api/v1/jobs/{job}/priority", json={"priority": 1}).status_code == 403
+    assert service.alice.post(f"/api/v1/jobs/{job}/cancel").json()["state"] == "cancelled"
+
+
+def test_what_a_job_runs_is_its_owners_business(service):
+    job = service.alice.post("/api/v1/jobs", json=JOB).json()["job"]
+    for path in (f"jobs/{job}", "jobs", f"jobs/{job}/history", f"jobs/{job}/why", "cluster", "status"):
+        assert "secret command" not in service.bob.get(f"/api/v1/{path}").text
+    service.alice.post(f"/api/v1/jobs/{job}/cancel")
+    assert "secret command" not in service.bob.get("/api/v1/jobs?over=true").text
+
+
+def test_an_admin_drains_and_prioritises(service):
+    job = service.alice.post("/api/v1/jobs", json=JOB).json()["job"]
+    assert service.admin.post("/api/v1/machines/r0-m0/drain").json() == {"machine": "r0-m0", "drained": True}
+    assert service.admin.post("/api/v1/machines/r0-m0/undrain").json()["drained"] is False
+    assert service.admin.post(f"/api/v1/jobs/{job}/priority", json={"priority": 3}).json()["priority"] == 3
+    unknown = service.admin.post("/api/v1/machines/r9/drain")
+    assert unknown.status_code == 400
+    assert "r9" in unknown.json()["detail"]
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ({"spec": {"gpus": 4}}, "run"),
+        ({"spec": {"run": "x", "gpus": 0}}, "gpus"),
+        ({"spec": {"run": "x", "duration": "soon"}}, "duration"),
+        ({"spec": {"run": "x"}, "id": "../../etc"}, "id"),
+        ({"spec": {"run": "x", "colour": "red"}}, "colour"),
+    ],
+)
+def test_what_makes_no_sense_is_named(service, body, said):
+    refused = service.alice.post("/api/v1/jobs", json=body)
+    assert refused.status_code == 422
+    assert said in refused.text
+
+
+def test_what_can_never_run_is_refused_with_the_reason(service):
+    refused = service.alice.post("/api/v1/jobs", json={"spec": {"run": "x", "gpus": 99}})
+    assert refused.status_code == 400
+    assert "99 devices" in refused.json()["detail"]
+
+
+def test_many_at_once_each_with_its_answer(service):
+    jobs = [{"spec": {"run": "x"}, "id": f"b{n}"} for n in range(50)] + [{"spec": {"run": "x", "gpus": 99}}]
+    answers = service.alice.post("/api/v1/jobs/batch", json={"jobs": jobs}).json()["jobs"]
+    assert [one["job"] for one in answers[:50]] == [f"b{n}" for n in range(50)]
+    assert "99 devices" in answers[50]["error"]
+
+
+def test_the_beginning_of_an_id_will_do_if_it_names_one(service):
+    for name in ("alpha-1", "alpha-2", "beta"):
+        service.alice.post("/api/v1/jobs", json=JOB | {"id": name})
+    assert service.alice.get("/api/v1/jobs/be").json()["id"] == "beta"
+    several = service.alice.get("/api/v1/jobs/alpha")
+    assert several.status_code == 404
+    assert "alpha-1, alpha-2" in several.json()["detail"]
+
+
+def test_paths_of_logs_can_not_escape(service, tmp_path):
+    (tmp_path / "secret").write_text("treasure")
+    for job in ("..%2f..%2fsecret", "....//secret", "%2e%2e/secret", "a/../../secret"):
+        answer = service.admin.get(f"/api/v1/jobs/{job}/logs")
+        assert answer.status_code in (404, 405)
+        assert "treasure" not in answer.text
+    refused = service.admin.get("/api/v1/jobs/x/logs?rank=../../secret")
+    assert refused.status_code == 422
+
+
+def test_a_request_that_is_too_large_is_refused(service):
+    huge = service.alice.post("/api/v1/jobs", content=b" " * (17 << 20))
+    assert huge.status_code == 413
+
+    def drip():
+        for _ in range(18):
+            yield b" " * (1 << 20)
+
+    assert service.alice.post("/api/v1/jobs", content=drip()).status_code == 413  # without a length, too
+
+
+def test_a_token_is_never_at_rest_nor_in_a_log(service, tmp_path, caplog):
+    token = service.alice.headers["authorization"].split()[1]
+    service.alice.get("/api/v1/status")
+    assert token not in (tmp_path / "tokens.json").read_text()
+    assert token not in caplog.text
+    assert (tmp_path / "tokens.json").stat().st_mode & 0o077 == 0
+    assert (tmp_path / "admin.token").stat().st_mode & 0o077 == 0
+
+
+def test_a_token_that_was_taken_away_no_longer_works(service, tmp_path):
+    assert Tokens(tmp_path).remove("alice") == 1
+    assert service.alice.get("/api/v1/status").status_code == 401
+    assert service.bob.get("/api/v1/status").status_code == 200
+
+
+def test_metrics_are_what_prometheus_reads(service):
+    from prometheus_client.parser import text_string_to_metric_families
+
+    service.alice.post("/api/v1/jobs", json=JOB)
+    found = {
+        family.name: family for family in text_string_to_metric_families(service.nobody.get("/metrics").text)
+    }
+    devices = {sample.labels["use"]: sample.value for sample in found["berth_devices"].samples}
+    assert sum(devices.values()) == 16
+    assert found["berth_submitted"].samples[0].value == 1
+
+
+def test_dry_run_and_what_if_are_labelled_modelled(service):
+    dry = service.alice.post("/api/v1/dry-run", json=JOB).json()
+    assert dry["modelled"] is True
+    assert sum(dry["machines"].values()) == 4
+    what = service.alice.post("/api/v1/what-if", json={"add_racks": 1}).json()
+    assert what["modelled"] is True
+    refused = service.alice.post("/api/v1/what-if", json={"policy": "/tmp/mine.py:Mine"})
+    assert refused.status_code == 422  # no code comes in by this door
+
+
+def test_events_tell_what_was_committed(service):
+    records = []
+    service.desk.controller.listeners.append(lambda first, made: records.extend(made))
+    service.alice.post("/api/v1/jobs", json=JOB)
+    assert records[0].kind == "submitted"
+    from berth.live.api.events import public
+
+    assert "secret command" not in json.dumps(public(records[0]))
+
+
+@pytest.mark.slow
+def test_no_request_whatever_surprises_the_server(service):
+    """Generated requests, valid and not, against every route: the answer is as the schema says, and never 500."""
+    schema = schemathesis.openapi.from_asgi("/openapi.json", service.app).exclude(path="/api/v1/events")
+    headers = {"Authorization": service.admin.headers["authorization"]}
+    operations = [found.ok() for found in schema.get_all_operations()]
+    assert len(operations) > 15
+    for operation in operations:
+
+        @given(case=operation.as_strategy())
+        @settings(max_examples=15, suppress_health_check=list(HealthCheck), database=None)
+        def check(case):
+            # a request may be well formed and still ask for what this cluster has not
+            case.call_and_validate(headers=headers, excluded_checks=[positive_data_acceptance])
+
+        check()

@@ -1,0 +1,278 @@
+"""The controller, cranked by hand over an engine in memory: what becomes of jobs."""
+
+import pytest
+
+from berth.errors import InputError
+from berth.live import commands
+from berth.live.recover import fold_all
+from berth.live.snapshot import same
+from berth.live.spec import JobSpec
+from berth.live.store import Store, StoreError
+
+
+def test_a_job_waits_runs_and_is_over(crank):
+    live = crank()
+    job = live.submit(gpus=4, seconds=60)
+    live.step(1)
+    assert live.state(job) == "placed"
+    live.step(100)
+    over = live.controller.store.over(job)
+    assert (over["state"], over["code"], over["attempts"]) == ("finished", 0, 1)
+    assert live.backend.work[job].finished == 1
+
+
+def test_what_does_not_fit_waits_until_it_does(crank):
+    live = crank()
+    first, second = live.submit(gpus=16, seconds=50), live.submit(gpus=16, seconds=50)
+    live.step(1)
+    assert (live.state(first), live.state(second)) == ("placed", "queued")
+    live.step(60)
+    assert (live.state(first), live.state(second)) == ("finished", "placed")
+
+
+def test_a_cancelled_job_is_over_once_its_processes_are_gone(crank):
+    live = crank()
+    job = live.submit(gpus=4, seconds=1000, grace="30s")
+    live.step(1)
+    live.ask(commands.cancel(job))
+    assert job in live.books.jobs  # its processes may still be there
+    live.step(31, times=2)
+    assert live.state(job) == "cancelled"
+    assert not live.backend.alive()
+
+
+def test_a_job_that_waits_is_cancelled_at_once(crank):
+    live = crank()
+    live.submit(gpus=16, seconds=1000)
+    job = live.submit(gpus=16)
+    live.ask(commands.cancel(job))
+    assert live.state(job) == "cancelled"
+
+
+def test_the_devices_of_an_evicted_gang_are_used_only_when_it_has_left(crank):
+    live = crank(policy="srtf")
+    long = live.submit(gpus=16, seconds=5000, grace="60s")
+    live.step(10)
+    short = live.submit(gpus=16, seconds=10)
+    live.step()
+    assert (live.state(long), live.state(short)) == ("queued", "placed")
+    attempt = live.books.attempts[live.books.jobs[short].token]
+    assert attempt.state == "waits"
+    assert live.books.ahead_of(attempt) == [live.books.jobs[long].alive[0]]
+    live.step(61, times=3)  # the engine checks by itself that no device is held twice
+    live.step(20, times=2)
+    assert live.state(short) == "finished"
+    live.step(6000, times=3)
+    assert live.state(long) == "finished"
+    assert live.backend.work[long].attempts == [f"{live.controller.store.name}-{long}.{n}" for n in (1, 2)]
+
+
+def test_a_job_that_fails_is_tried_again_a_little_later_and_then_given_up(crank):
+    live = crank()
+    job = live.submit(seconds=5, restarts=2, env={"FAILS": "9"})
+    for _ in range(40):
+        live.step(5)
+    over = live.controller.store.over(job)
+    assert (over["state"], over["failures"], over["attempts"]) == ("failed", 3, 3)
+
+
+def test_a_lost_machine_costs_no_restart(crank):
+    live = crank()
+    job = live.submit(gpus=4, seconds=100, restarts=0)
+    live.step(1)
+    machine = live.books.cluster.machines[live.books.attempts[live.books.jobs[job].token].machines[0]].name
+    live.backend.lose(machine)
+    live.step(1, times=3)
+    live.step(200, times=3)
+    over = live.controller.store.over(job)
+    assert (over["state"], over["failures"], over["evictions"]) == ("finished", 0, 1)
+
+
+def test_a_drained_machine_keeps_what_runs_and_takes_nothing_new(crank):
+    live = crank(cluster="1x2x4:V100-16")
+    first = live.submit(gpus=4, seconds=500)
+    live.step(1)
+    where = live.books.attempts[live.books.jobs[first].token].machines[0]
+    for machine in live.books.cluster.machines:
+        live.ask(commands.drain(machine.name))
+    second = live.submit(gpus=1)
+    live.step(10)
+    assert (live.state(first), live.state(second)) == ("placed", "queued")
+    live.ask(commands.drain(live.books.cluster.machines[1 - where].name, back=True))
+    assert live.state(second) == "placed"
+
+
+def test_devices_that_others_hold_are_left_alone(crank):
+    from berth.live.backend import MachineSeen
+
+    live = crank(cluster="1x2x4:V100-16")
+    first, second = (machine.name for machine in live.cluster.machines)
+    live.backend.machines |= {first: MachineSeen(foreign=3), second: MachineSeen(foreign=4)}
+    job = live.submit(gpus=2, seconds=10)
+    live.step(1)
+    assert live.state(job) == "queued"
+    live.backend.machines[second] = MachineSeen(foreign=1)
+    live.step(1)
+    assert live.state(job) == "placed"
+
+
+def test_an_id_makes_a_submission_happen_once(crank):
+    live = crank()
+    spec = JobSpec(run="work", gpus=2)
+    assert live.ask(commands.submit(spec, "me", "mine"))["new"]
+    assert not live.ask(commands.submit(spec, "me", "mine"))["new"]
+    with pytest.raises(commands.ConflictError, match="another one"):
+        live.ask(commands.submit(JobSpec(run="other", gpus=2), "me", "mine"))
+    live.step(100, times=2)
+    assert live.ask(commands.submit(spec, "me", "mine"))["state"] == "finished"
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ({"gpus": 17}, "17 devices are asked for, and .* has at most 16"),
+        ({"kind": "H100"}, "no device type in .* is called 'H100'"),
+        ({"required": "rak"}, "did you mean 'rack'"),
+        ({"model": "resnet51"}, "resnet51"),
+        ({"gpus": 8, "required": "machine"}, "no machine of .* ever holds 8"),
+    ],
+)
+def test_what_can_never_run_is_refused(crank, spec, said):
+    live = crank()
+    with pytest.raises(InputError, match=said):
+        live.ask(commands.submit(JobSpec(run="work", **spec), "me"))
+    assert not live.books.jobs
+
+
+@pytest.mark.parametrize("command", [commands.cancel("j9"), commands.prioritise("j9", 1)])
+def test_a_job_that_is_not_there_is_named(crank, command):
+    with pytest.raises(commands.MissingError, match="no job 'j9'"):
+        crank().ask(command)
+
+
+def test_a_job_that_is_over_can_not_be_changed(crank):
+    live = crank()
+    job = live.submit(seconds=1)
+    live.step(5, times=2)
+    with pytest.raises(commands.ConflictError, match="is over: finished"):
+        live.ask(commands.cancel(job))
+
+
+def test_a_full_disk_loses_nothing_and_says_so(crank, monkeypatch):
+    live = crank()
+    job = live.submit(gpus=4, seconds=500)
+    live.step(1)
+    before = live.controller.store.seq
+
+    def full(records, over=()):
+        raise StoreError("database or disk is full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(live.controller.store, "commit", full)
+        with pytest.raises(StoreError, match="full"):
+            live.ask(commands.submit(JobSpec(run="work"), "me", "lost"))
+    assert live.controller.store.seq == before
+    assert "lost" not in live.books.jobs
+    assert live.state(job) == "placed"
+    live.submit(job="kept")
+    live.step(1)
+    assert live.state("kept") == "placed"
+
+
+def test_a_restart_finds_everything_as_it_was(crank):
+    live = crank(policy="dally:mode=tuned")
+    for gpus in (4, 8, 2, 16, 12, 1):
+        live.submit(gpus=gpus, seconds=300)
+    live.step(50, times=2)
+    before = live.controller.books
+    live.restart()
+    before.now = live.books.now  # the restart is on record, and took no time
+    assert same(before, live.books)
+    live.step(2000, times=8)
+    assert not live.books.jobs
+    assert {work.finished for work in live.backend.work.values()} == {1}
+
+
+def test_timers_and_windows_survive_a_restart(crank):
+    live = crank(policy="dally:mode=tuned")
+    for _ in range(6):
+        live.submit(gpus=8, seconds=100)
+        live.step(40)
+    live.step(3000, times=3)
+    offers = live.books.world.offers["count"].sum()
+    assert offers > 0
+    live.controller.keep_snapshot()
+    live.restart()
+    assert live.books.world.offers["count"].sum() == offers
+
+
+def test_measured_steps_replace_the_profile_and_survive_a_restart(crank):
+    live = crank(policy="berth")
+    job = live.submit(gpus=8, seconds=5000, model="vgg19", name="mine")
+    live.step(1)
+    live.ask(commands.learn(job, 1, 0.2))
+    live.ask(commands.learn(job, 2, 0.5))
+    row = live.books.jobs[job].row
+    assert live.books.world.jobs[row]["slow"][2] == pytest.approx(2.5)
+    live.restart()
+    later = live.submit(gpus=8, seconds=50, model="vgg19", name="mine")
+    assert live.books.world.jobs[live.books.jobs[later].row]["slow"][2] == pytest.approx(2.5)
+
+
+def test_a_second_controller_is_refused(crank):
+    live = crank()
+    with pytest.raises(InputError, match="another controller"):
+        Store(live.folder)
+
+
+def test_another_policy_after_a_restart_leaves_what_runs_where_it_is(crank):
+    live = crank(policy="fifo")
+    running, waiting = live.submit(gpus=16, seconds=300), live.submit(gpus=4, seconds=300)
+    live.step(10)
+    seats = live.books.attempts[live.books.jobs[running].token].seats
+    live.restart(policy="berth")
+    live.step(1)
+    assert live.books.attempts[live.books.jobs[running].token].seats == seats
+    assert live.state(waiting) == "queued"
+    live.step(400, times=4)
+    assert {work.finished for work in live.backend.work.values()} == {1}
+    assert same(fold_all(None, live.controller.store.records(), trust=True), live.books)
+
+
+def test_on_a_smaller_cluster_jobs_of_lost_machines_wait_again(crank):
+    live = crank(cluster="2x2x4:V100-16")
+    job = live.submit(gpus=16, seconds=300, job="whole")
+    small = live.submit(gpus=2, seconds=50)
+    live.step(10)
+    live.restart(cluster="1x2x4:V100-16")
+    live.step(1)
+    assert live.state(job) == "delayed"  # nothing here can ever hold it, and it blocks nobody
+    live.step(200, times=3)
+    assert live.state(small) == "finished"
+    live.restart(cluster="2x2x4:V100-16")
+    live.step(400, times=6)
+    assert live.backend.work[job].finished == 1
+
+
+def test_a_drained_machine_stays_drained_under_another_policy(crank):
+    live = crank(cluster="1x2x4:V100-16", policy="fifo")
+    job = live.submit(gpus=8, seconds=100)
+    live.step(1)
+    live.ask(commands.drain(live.cluster.machines[0].name))
+    live.restart(policy="berth")
+    live.step(200, times=3)
+    assert live.state(job) == "finished"
+    assert [live.books.free_on(machine) for machine in range(2)] == [0, 4]
+
+
+def test_rows_of_jobs_that_are_over_are_used_again(crank):
+    live = crank(cluster="1x8x8:V100-16")
+    for number in range(600):
+        live.controller.ask(commands.submit(JobSpec(run="work", env={"SECONDS": "1"}), "me", f"n{number}"))
+        if number % 60 == 0:
+            live.step(2)
+    for _ in range(40):
+        live.step(2)
+    assert not live.books.jobs
+    assert len(live.books.world.jobs) <= 1024
+    assert sum(work.finished for work in live.backend.work.values()) == 600

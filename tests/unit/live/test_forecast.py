@@ -1,0 +1,75 @@
+"""What would happen from here: estimates, dry runs, what-ifs."""
+
+import pytest
+
+from berth.errors import InputError
+from berth.live import forecast, views
+from berth.live.snapshot import facts_of
+from berth.live.spec import JobSpec
+
+
+def test_a_forecast_is_what_then_happens_if_all_take_as_long_as_expected(crank):
+    live = crank(policy="fifo")
+    jobs = [live.submit(gpus=16, seconds=seconds) for seconds in (100, 200, 50)]
+    live.step(1)
+    told = forecast.forecast(forecast.copy_of(live.books))
+    assert told.whole
+    starts = [told.starts[job] - live.books.now for job in jobs[1:]]
+    assert starts == pytest.approx([99, 299], abs=2)
+    assert told.tiers[jobs[1]] == "network"
+
+
+def test_a_forecast_changes_nothing(crank):
+    live = crank()
+    live.submit(gpus=16, seconds=100)
+    live.submit(gpus=4, seconds=100)
+    before = facts_of(live.books)
+    forecast.dry_run(live.books, JobSpec(run="x", gpus=4), "me")
+    forecast.what_if(live.books, racks=1)
+    assert facts_of(live.books) == before
+
+
+def test_a_dry_run_says_where_and_when(crank):
+    live = crank()
+    name, told = forecast.dry_run(live.books, JobSpec(run="x", gpus=8), "me")
+    assert told.starts[name] == live.books.now
+    assert sum(told.places[name].values()) == 8
+    assert told.tiers[name] == "rack"
+
+
+def test_more_racks_let_jobs_start_sooner(crank):
+    live = crank()
+    for _ in range(4):
+        live.submit(gpus=16, seconds=100)
+    as_it_is = forecast.forecast(forecast.copy_of(live.books))
+    more = forecast.what_if(live.books, racks=2)
+    assert more.mean_left_s() < as_it_is.mean_left_s()
+    with pytest.raises(InputError, match="policy"):
+        forecast.what_if(live.books, policy="nonsense")
+
+
+def test_why_says_what_is_free_where(crank):
+    live = crank(cluster="3x1x4:V100-16", policy="required")
+    for _ in range(3):
+        live.submit(gpus=2, seconds=1000, required="machine")
+    live.step(1)
+    # best fit would fill a machine, so two of the three share one
+    job = live.books.jobs[live.submit(gpus=4, seconds=10, required="machine", job="wide")]
+    live.submit(gpus=4, seconds=10, required="machine", job="wider")
+    told = views.why(live.books, live.books.jobs["wider"], live.books.now)
+    assert told["position"] >= 1
+    assert sum(group["free"] for group in told["free"]) == int(live.books.world.state[0]["free"])
+    assert told["reason"]["sentence"]
+    assert job.id == "wide"
+
+
+@pytest.mark.parametrize(
+    ("free", "gpus", "said"),
+    [
+        ([4, 8, 4], 16, "16 devices are free, but in 3 groups with at most 8 in one"),
+        ([4, 0, 0], 16, "4 of the 16 devices it needs are free"),
+        ([16, 2, 0], 16, "18 devices are free, 16 of them in one group"),
+    ],
+)
+def test_what_is_free_in_one_sentence(free, gpus, said):
+    assert views.summary([{"free": count} for count in free], gpus) == said
