@@ -24,8 +24,11 @@ class Client:
             raise InputError(f"{endpoint.url!r} is no address", hint="write it like http://127.0.0.1:7070")
         self._secure, self._host = parts.scheme == "https", parts.hostname
         self._port, self._prefix = parts.port, parts.path.rstrip("/")
-        self._headers = {"Authorization": f"Bearer {endpoint.token}", "Content-Type": "application/json"}
-        self._open: http.client.HTTPConnection | None = None
+        self._headers = {
+            "Authorization": f"Bearer {endpoint.token}",
+            "Content-Type": "application/json",
+            "Connection": "close",
+        }
 
     def get(self, *path: str, **query: Any) -> Any:
         """Reads something."""
@@ -37,17 +40,18 @@ class Client:
 
     def text(self, *path: str, **query: Any) -> tuple[str, dict[str, str]]:
         """Reads text, with the headers of the answer."""
-        response = self._request("GET", path, query, None)
-        return response.read().decode(errors="replace"), {k.lower(): v for k, v in response.getheaders()}
+        with self._request("GET", path, query, None) as response:
+            return response.read().decode(errors="replace"), {k.lower(): v for k, v in response.getheaders()}
 
     def lines(self, *path: str) -> Iterator[str]:
         """Reads a stream, line by line, for as long as it comes."""
-        response = self._request("GET", path, {}, None)
-        while line := response.readline():
-            yield line.decode(errors="replace").rstrip("\n")
+        with self._request("GET", path, {}, None) as response:
+            while line := response.readline():
+                yield line.decode(errors="replace").rstrip("\n")
 
     def _json(self, method: str, path: tuple[str, ...], query: dict[str, Any], body: Any) -> Any:
-        return json.loads(self._request(method, path, query, body).read())
+        with self._request(method, path, query, body) as response:
+            return json.loads(response.read())
 
     def _request(
         self, method: str, path: tuple[str, ...], query: dict[str, Any], body: Any
@@ -57,26 +61,18 @@ class Client:
         if told:
             where += "?" + urlencode(told)
         data = None if body is None else json.dumps(body).encode()
-        for again in (True, False):
-            try:
-                response = self._send(method, where, data)
-                break
-            except (http.client.RemoteDisconnected, ConnectionResetError, BrokenPipeError) as error:
-                self._open = None
-                if not again or method != "GET":
-                    raise self._silent(error) from None
-            except OSError as error:
-                raise self._silent(error) from None
+        kind = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection
+        connection = kind(self._host, self._port, timeout=_PATIENCE_S)
+        try:
+            connection.request(method, where, data, self._headers)
+            response = connection.getresponse()  # it closes the connection when it has been read
+        except (OSError, http.client.HTTPException) as error:
+            connection.close()
+            raise self._silent(error) from None
         if response.status >= 400:
-            raise _refused(response.status, response.read())
+            with response:
+                raise _refused(response.status, response.read())
         return response
-
-    def _send(self, method: str, where: str, data: bytes | None) -> http.client.HTTPResponse:
-        if self._open is None:
-            kind = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection
-            self._open = kind(self._host, self._port, timeout=_PATIENCE_S)
-        self._open.request(method, where, data, self._headers)
-        return self._open.getresponse()
 
     def _silent(self, error: Exception) -> InputError:
         return InputError(

@@ -1,0 +1,195 @@
+"""This machine as a cluster: real jobs, a controller that is killed, and the commands people type."""
+
+import json
+import os
+import random
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from berth.testing.up import SOURCE, Up, until
+
+pytestmark = pytest.mark.slow
+
+# Works in steps, remembers how far it came, and leaves a record of having finished that can be written once only.
+STEPS = """
+import os, signal, sys, time
+place, total = sys.argv[1], int(sys.argv[2])
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+if os.environ["RANK"] == "0":
+    mine = open(place + ".lock", "w")
+    import fcntl
+    fcntl.flock(mine, fcntl.LOCK_EX | fcntl.LOCK_NB)   # two of us at once would fail here
+    done = int(open(place).read()) if os.path.exists(place) else 0
+    while done < total:
+        time.sleep(0.02)
+        done += 1
+        with open(place + ".new", "w") as file:
+            file.write(str(done))
+        os.replace(place + ".new", place)
+    os.close(os.open(place + ".finished", os.O_CREAT | os.O_EXCL))
+    open(os.environ["BERTH_FOLDER"] + "/done", "w").close()
+else:
+    time.sleep(0.02 * total)
+"""
+
+
+def work(folder: Path, name: str, steps: int) -> list[str]:
+    return [sys.executable, "-c", STEPS, str(folder / name), str(steps)]
+
+
+def test_killed_controllers_and_supervisors_lose_no_job_and_run_none_twice(up, tmp_path):
+    live, chance = up("--cluster", "2x2x2", "--policy", "srtf"), random.Random(4)
+    names = []
+    for number in range(24):
+        names.append(
+            live.submit(
+                work(tmp_path, f"job{number}", chance.choice((10, 30, 60))),
+                job=f"job{number}",
+                gpus=chance.choice((1, 2, 3, 4)),
+                duration=f"{chance.randrange(1, 60)}s",
+                grace="5s",
+                restarts=20,
+            )
+        )
+        if number in (6, 13, 20):
+            live.kill()
+            _kill_a_supervisor(live, chance)
+            live.start()
+    until(lambda: all(live.state_of(name) == "finished" for name in names))
+    assert sorted(path.stem for path in tmp_path.glob("job*.finished")) == sorted(names)
+    assert live.berth("replay", str(live.state)).stdout.endswith("0 differences\n")
+
+
+def _kill_a_supervisor(live, chance: random.Random) -> None:
+    ready = sorted((live.state / "attempts" / "live").glob("*/part-0.running"))
+    if ready:
+        pid = json.loads((chance.choice(ready).parent / "part-0.ready").read_text())["pid"]
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            return  # it has ended since
+
+
+def test_a_job_goes_on_while_nobody_controls_it(up, tmp_path):
+    live = up("--cluster", "1x1x2", "--policy", "fifo")
+    job = live.submit(work(tmp_path, "long", 100), gpus=2)
+    until(lambda: live.state_of(job) == "running")
+    live.kill()
+    until((tmp_path / "long.finished").exists)
+    live.start()
+    until(lambda: live.state_of(job) == "finished")
+    assert live.client.get("jobs", job)["attempts"] == 1
+
+
+def test_a_training_is_evicted_and_resumed_without_losing_a_step(up, tmp_path):
+    """What it ends with equals what a run ends with that nobody disturbed, to the bit."""
+
+    def train(folder: str) -> list[str]:
+        home = tmp_path / folder
+        return [
+            *(sys.executable, "-m", "berth", "train", "ctrdnn", "--examples", "100k", "--batch", "500"),
+            *("--checkpoint", str(home), "--every", "10", "--csv", f"{home}.csv", "--json"),
+        ]
+
+    live = up("--cluster", "1x1x2", "--policy", "srtf")
+    facts = {"gpus": 2, "per": "machine", "env": {"PYTHONPATH": SOURCE}}
+    calm = live.submit(train("calm"), duration="60s", **facts)
+    until(lambda: live.state_of(calm) == "finished")
+    moved = live.submit(train("moved"), duration="1h", grace="30s", **facts)
+    until(lambda: list((tmp_path / "moved").glob("step-*/manifest.json")))
+    quick = live.submit("sleep 0.5", gpus=2, duration="1s")
+    until(lambda: live.state_of(quick) == "finished")
+    until(lambda: live.state_of(moved) == "finished")
+    row = live.client.get("jobs", moved)
+    assert row["attempts"] >= 2
+    assert row["evictions"] >= 1
+    assert "preempted" in live.client.text("jobs", moved, "logs", attempt=1)[0]
+    ends = [json.loads(_document(live.client.text("jobs", job, "logs")[0])) for job in (calm, moved)]
+    for name in ("step", "loss", "auc"):
+        assert ends[0][name] == ends[1][name]
+
+
+def _document(text: str) -> str:
+    """The JSON at the end of a log."""
+    return text[text.index("\n{") + 1 :] if not text.startswith("{") else text
+
+
+def test_a_job_teaches_its_step_time(up, tmp_path):
+    live = up("--cluster", "1x2x2", "--policy", "fifo")
+    script = (
+        "import time\nfrom berth.job import steps\nfor _ in steps(range(400), every_s=0.3): time.sleep(0.02)"
+    )
+    job = live.submit([sys.executable, "-c", script], gpus=2, env={"PYTHONPATH": SOURCE}, name="mine")
+    logged = "for i in $(seq 60); do echo step $i took 0.25 s; sleep 0.1; done"
+    other = live.submit(logged, gpus=2, name="logged", step_pattern="took (?P<seconds>[0-9.]+) s")
+    for name, low, high in ((job, 0.02, 0.06), (other, 0.249, 0.251)):
+        until(lambda name=name: live.client.get("jobs", name, "history")["steps"])
+        assert low <= live.client.get("jobs", name, "history")["steps"][-1]["seconds"] <= high
+
+
+def test_every_verb_from_the_command_line(up, tmp_path):
+    live = up("--cluster", "2x2x2", "--policy", "berth")
+    spec = tmp_path / "job.yaml"
+    spec.write_text("run: echo from a file\nname: filed\ngpus: 2\n")
+    first = live.berth("submit", str(spec)).stdout.split()[0]
+    assert live.berth("wait", first).returncode == 0
+    assert live.berth("logs", first).stdout == "from a file\n"
+    failing = live.json("submit", "--gpus", "1", "--restarts", "0", "--", "sh", "-c", "exit 5")["job"]
+    assert live.berth("wait", failing, check=False).returncode == 5
+    blocker = live.json(
+        "submit", "--gpus", "8", "--name", "blocker", "--duration", "1h", "--", "sleep", "600"
+    )["job"]
+    until(lambda: live.state_of(blocker) == "running")
+    waiting = live.json("submit", "--gpus", "4", "--id", "mine", "--", "true")["job"]
+    assert "fewer than 4 devices are free" in live.berth("why", waiting).stdout
+    told = live.json("why", waiting)
+    assert (told["position"], told["summary"]) == (1, "0 of the 4 devices it needs are free")
+    assert "mine" in live.berth("queue").stdout
+    assert "(modelled)" in live.berth("submit", "--dry-run", "--gpus", "2", "--", "true").stdout
+    assert "modelled" in live.berth("what-if", "--add-racks", "1").stdout
+    assert live.berth("priority", "mine", "7").stdout == "mine has priority 7\n"
+    live.berth("drain", "r0-m0")
+    assert "drained" in live.berth("nodes").stdout
+    live.berth("undrain", "r0-m0")
+    assert live.berth("cancel", blocker).stdout == f"{blocker} cancelled\n"
+    assert live.berth("wait", blocker, check=False).returncode == 143  # as the signal ended it
+    assert live.berth("wait", "mine").returncode == 0
+    history = live.json("history", "mine")
+    assert [event["kind"] for event in history["events"]][:2] == ["submitted", "prioritised"]
+    assert "finished" in live.berth("queue", "--over").stdout
+    assert live.stop() == 0
+    assert "0 differences" in live.berth("replay", str(live.state)).stdout
+    gone = live.berth("queue", check=False)
+    assert (gone.returncode, "berth up" in gone.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("submit",), "nothing to run"),
+        (("submit", "--gpus", "99", "--", "true"), "99 devices are asked for"),
+        (("submit", "--kind", "H100", "--", "true"), "H100"),
+        (("submit", "--env", "LR", "--", "true"), "--env 'LR' is no pair"),
+        (("submit", "no-such.yaml"), "no-such.yaml"),
+        (("why", "j99"), "there is no job 'j99'"),
+        (("drain", "r9"), "r9"),
+        (("what-if",), "nothing would change"),
+        (("what-if", "--policy", "fifoo"), "fifo"),
+        (("replay", "/nowhere"), "there is no journal"),
+    ],
+)
+def test_mistakes_are_one_clear_message(served, arguments, said):
+    done = served.berth(*arguments, check=False)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory):
+    live = Up(tmp_path_factory.mktemp("served"), "--cluster", "2x2x2", "--policy", "fifo").start()
+    yield live
+    live.stop()

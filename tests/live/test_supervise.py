@@ -1,0 +1,217 @@
+"""Real processes under a supervisor: started whole, ended whole, told of truly."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from berth.live.backend import Launch, Member
+from berth.live.folder import SUPERVISE, Folder
+
+pytestmark = pytest.mark.slow
+
+
+def until(condition, timeout_s: float = 30.0):
+    """Waits for something real; the bound is only there so that a broken test ends."""
+    end = time.monotonic() + timeout_s
+    while not (found := condition()):
+        assert time.monotonic() < end, "it never happened"
+        time.sleep(0.02)
+    return found
+
+
+def launch(*argv: str, members: int = 1, machines: int = 1, grace_s: float = 5.0, **facts) -> Launch:
+    people = tuple(Member(rank, rank, f"m{rank % machines}", (rank,)) for rank in range(members))
+    return Launch("s-j1.1", "j1", 1, "job", "me", argv, people, grace_s=grace_s, **facts)
+
+
+class Stage:
+    """One attempt's folder and the supervisors that were started for it."""
+
+    def __init__(self, root: Path) -> None:
+        self.folder = Folder(root, "s-j1.1")
+        self.processes: list[subprocess.Popen[bytes]] = []
+
+    def start(self, order: Launch, *machines: str) -> "Stage":
+        self.folder.prepare(order)
+        for machine in machines or ("",):
+            command = [sys.executable, "-I", "-S", str(SUPERVISE), str(self.folder.path)]
+            self.processes.append(subprocess.Popen([*command, machine] if machine else command))
+        return self
+
+    def running(self, parts: int = 1) -> "Stage":
+        until(lambda: all(self.folder.told(part, "running") for part in range(parts)))
+        return self
+
+    def end(self) -> None:
+        for process in self.processes:
+            process.wait(30)
+
+    def log(self, rank: int = 0) -> str:
+        return self.folder.log(rank).read_text()
+
+
+@pytest.fixture
+def stage(tmp_path):
+    made = Stage(tmp_path)
+    yield made
+    for process in made.processes:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_a_gang_has_torchruns_environment(stage):
+    show = "print(*(os.environ[n] for n in 'RANK LOCAL_RANK WORLD_SIZE CUDA_VISIBLE_DEVICES MASTER_ADDR'.split()))"
+    stage.start(launch(sys.executable, "-c", f"import os; {show}", members=3)).end()
+    assert [stage.log(rank) for rank in range(3)] == [f"{r} {r} 3 {r} 127.0.0.1\n" for r in range(3)]
+    seen = stage.folder.seen()
+    assert (seen.state, seen.codes, seen.code, seen.stopped) == ("ended", (0, 0, 0), 0, False)
+
+
+def test_nothing_of_the_controllers_environment_is_handed_on(stage, monkeypatch):
+    monkeypatch.setenv("BERTH_TOKEN_OF_ADMIN", "treasure")
+    monkeypatch.setenv("AWS_SECRET", "treasure")
+    stage.start(launch("/usr/bin/env")).end()
+    assert "treasure" not in stage.log()
+    assert "BERTH_JOB=j1" in stage.log()
+
+
+def test_when_one_fails_all_end_and_its_code_is_told(stage):
+    script = "import os, sys, time; sys.exit(7) if os.environ['RANK'] == '1' else time.sleep(600)"
+    stage.start(launch(sys.executable, "-c", script, members=3)).end()
+    seen = stage.folder.seen()
+    assert seen.code == 7
+    assert seen.codes[1] == 7
+    assert not seen.stopped
+
+
+def test_told_to_stop_it_has_its_grace(stage):
+    script = "trap 'echo saved; exit 0' TERM; while :; do sleep 0.05; done"
+    stage.start(launch("/bin/sh", "-c", script)).running()
+    stage.folder.stop()
+    stage.processes[0].send_signal(signal.SIGTERM)
+    stage.end()
+    seen = stage.folder.seen()
+    assert (seen.codes, seen.stopped) == ((0,), True)
+    assert "saved" in stage.log()
+
+
+def test_who_does_not_listen_is_killed_after_the_grace(stage):
+    script = "trap '' TERM; echo here; while :; do sleep 0.05; done"
+    stage.start(launch("/bin/sh", "-c", script, grace_s=0.3)).running()
+    until(lambda: "here" in stage.log())
+    stage.folder.stop()  # seen without any signal
+    stage.end()
+    assert stage.folder.seen().codes == (137,)
+
+
+def test_what_left_its_process_group_is_ended_too(stage, tmp_path):
+    note = tmp_path / "pid"
+    script = (
+        f"setsid sh -c 'trap \"\" TERM; echo $$ > {note}; while :; do sleep 0.05; done' & sleep 0.2; exit 0"
+    )
+    stage.start(launch("/bin/sh", "-c", script)).end()
+    assert not alive(int(note.read_text()))
+    assert stage.folder.seen().codes == (0,)
+
+
+def test_a_killed_supervisor_leaves_nothing_behind_and_never_runs_again(stage, tmp_path):
+    record = tmp_path / "ran"
+    script = f"echo once >> {record}; setsid sleep 600 & sleep 600"
+    stage.start(launch("/bin/sh", "-c", script)).running()
+    pid = stage.folder.told(0, "running")["pids"]["0"]
+    until(record.exists)
+    stage.processes[0].kill()
+    stage.processes[0].wait()
+    until(lambda: not stage.folder.held())
+    stage.start(launch("/bin/sh", "-c", script)).processes[1].wait(30)
+    seen = stage.folder.seen()
+    assert (seen.state, seen.lost, seen.codes) == ("ended", True, ())
+    assert not alive(pid)
+    assert record.read_text() == "once\n"
+    marked = [p for p in Path("/proc").glob("[0-9]*/environ") if b"BERTH_TOKEN=s-j1.1" in _read(p)]
+    assert not marked
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
+
+
+def test_a_second_supervisor_does_nothing(stage, tmp_path):
+    record = tmp_path / "ran"
+    order = launch("/bin/sh", "-c", f"echo once >> {record}; sleep 0.5")
+    stage.start(order)
+    stage.start(order)
+    stage.end()
+    stage.start(order).end()
+    assert record.read_text() == "once\n"
+
+
+def test_stopped_before_it_began_it_never_begins(stage, tmp_path):
+    stage.folder.prepare(launch("/bin/sh", "-c", f"touch {tmp_path / 'ran'}"))
+    stage.folder.stop()
+    stage.start(launch("/bin/sh", "-c", f"touch {tmp_path / 'ran'}")).end()
+    assert stage.folder.seen().stopped
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_stop_for_an_unknown_token_keeps_it_from_starting(tmp_path):
+    folder = Folder(tmp_path, "s-j9.1")
+    folder.stop()
+    assert folder.prepare(launch("true")) is False
+
+
+def test_a_gang_on_several_machines_begins_when_all_are_there(stage, tmp_path):
+    script = "echo $RANK $MASTER_PORT >> " + str(tmp_path / "began")
+    order = launch("/bin/sh", "-c", script, members=4, machines=2, env={})
+    stage.start(order, "m0")
+    until(lambda: stage.folder.told(0, "ready"))
+    assert not (tmp_path / "began").exists()
+    stage.start(order, "m1").end()
+    lines = [line.split() for line in (tmp_path / "began").read_text().splitlines()]
+    assert sorted(rank for rank, _ in lines) == ["0", "1", "2", "3"]
+    assert len({port for _, port in lines}) == 1
+    assert stage.folder.seen(together=False).codes == (0, 0, 0, 0)
+
+
+def test_too_much_memory_ends_it_with_a_word_in_the_log(stage):
+    script = "import time; x = bytearray(200 << 20); x[:] = b'1' * len(x); time.sleep(60)"
+    stage.start(launch(sys.executable, "-c", script, memory_bytes=50 << 20, grace_s=0.1)).end()
+    assert stage.folder.seen().code == 137
+    assert "bytes of memory are in use" in stage.log()
+
+
+def test_what_can_not_be_started_is_told(stage):
+    stage.start(launch("/no/such/program")).end()
+    seen = stage.folder.seen()
+    assert seen.code == 127
+    assert "No such file" in json.loads((stage.folder.path / "part-0.ended").read_text())["error"]
+
+
+def test_a_job_says_itself_that_it_has_finished(stage):
+    script = (
+        "from berth.job import finished; import time; finished(); print('said', flush=True); time.sleep(600)"
+    )
+    source = str(Path(__file__).parents[2] / "src")
+    stage.start(launch(sys.executable, "-c", script, env={"PYTHONPATH": source}, grace_s=1.0)).running()
+    until(lambda: "said" in stage.log())
+    os.kill(stage.processes[0].pid, signal.SIGTERM)
+    stage.end()
+    seen = stage.folder.seen()
+    assert (seen.done, seen.stopped) == (True, True)
