@@ -1,9 +1,10 @@
 """Runs the processes of a gang on one machine and tells in files what became of them. Needs nothing but Python.
 
-    python -I -S supervise.py FOLDER [MACHINE]
+    python -I -S supervise.py FOLDER [MACHINE [DEVICES]]
 
 FOLDER holds `launch.json` and is seen by the controller and by every machine of the gang. Without MACHINE all
-members are run here. What happens is told by files that appear whole or not at all:
+members are run here. DEVICES: what the engine calls the devices it gives the gang on this machine, where it
+has names of its own. What happens is told by files that appear whole or not at all:
 
     PART.ready    this part is here (a gang of several parts begins only when all are)
     PART.running  its processes run
@@ -50,13 +51,15 @@ _KEPT = (
 class Part:
     """The members of a gang on one machine."""
 
-    def __init__(self, folder: Path, machine: str) -> None:
+    def __init__(self, folder: Path, machine: str, devices: str = "") -> None:
         self.folder = folder
         self.launch: dict[str, Any] = json.loads((folder / "launch.json").read_text())
         members = self.launch["members"]
         self.members = [member for member in members if machine in ("", member["machine"])]
         self.parts = [""] if machine == "" else list(dict.fromkeys(member["machine"] for member in members))
         self.machine = machine
+        numbers = sorted(number for member in self.members for number in member["devices"])
+        self.given = dict(zip(numbers, devices.split(","), strict=True)) if devices else {}
         self.name = f"part-{self.parts.index(machine)}"
         self.told = False
         self.processes: dict[int, subprocess.Popen[bytes]] = {}
@@ -153,7 +156,7 @@ class Part:
             "GROUP_RANK": str(machines.index(member["machine"])),
             "MASTER_ADDR": str(first["address"]),
             "MASTER_PORT": str(first["port"]),
-            "CUDA_VISIBLE_DEVICES": devices,
+            "CUDA_VISIBLE_DEVICES": ",".join(self.given.get(number, str(number)) for number in member["devices"]),
             "BERTH_DEVICES": devices,
             "BERTH_MACHINE": member["machine"],
             "BERTH_JOB": self.launch["job"],
@@ -308,11 +311,11 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def main(folder: str, machine: str = "") -> None:
+def main(folder: str, machine: str = "", devices: str = "") -> None:
     """Runs one part, unless somebody does already or has."""
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
-    part = Part(Path(folder), machine)
+    part = Part(Path(folder), machine, devices)
     lock = os.open(part.folder / f"{part.name}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -327,4 +330,4 @@ def main(folder: str, machine: str = "") -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:3])
+    main(*sys.argv[1:4])
