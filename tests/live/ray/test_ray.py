@@ -22,22 +22,17 @@ from berth.live.store import Store
 
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.xdist_group("ray"),
-    pytest.mark.filterwarnings("ignore::ResourceWarning:ray"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-    pytest.mark.filterwarnings("ignore::FutureWarning:ray"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning:ray"),
-]
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray")]
 
 # Works off its units, each written down once it is done, and goes on after the last one that is.
 WORKER = """
 touch $RECORD
+if grep -q finished $RECORD; then exit; fi
 if [ $RANK != 0 ]; then until grep -q finished $RECORD; do sleep 0.1; done; exit; fi
 done=$(grep -c unit $RECORD)
 while [ $done -lt $UNITS ]; do sleep 0.1; echo "unit $done of $BERTH_ATTEMPT" >> $RECORD; done=$((done + 1)); done
 echo finished >> $RECORD
+touch $BERTH_FOLDER/done
 """
 QUICK_HEALTH = {
     "health_check_initial_delay_ms": 500,
@@ -98,6 +93,12 @@ class Desk:
         store = Store(folder)
         setup = Setup(self.backend.cluster(), policy=policy, store=store.name)
         self.controller = Controller(store, self.backend, setup)
+        self.open = True
+
+    def close(self):
+        if self.open:
+            self.open = False
+            self.controller.close()
 
     def ask(self, command):
         answer = self.controller.ask(command)
@@ -116,9 +117,9 @@ class Desk:
     def until(self, condition, timeout=60.0):
         return until(lambda: self.controller.step() is not None and condition(), timeout)
 
-    def until_over(self, *jobs, state="finished"):
-        self.until(lambda: all(self.controller.store.over(job) for job in jobs))
-        assert [self.controller.store.over(job)["state"] for job in jobs] == [state] * len(jobs)
+    def until_over(self, *jobs, timeout=60.0):
+        self.until(lambda: all(self.controller.store.over(job) for job in jobs), timeout)
+        assert [self.controller.store.over(job)["state"] for job in jobs] == ["finished"] * len(jobs)
 
     def machines_of(self, job):
         """Where a job has its place, with how many devices on each machine."""
@@ -160,7 +161,7 @@ def open_desk(racks, tmp_path):
 
     yield opened
     for desk in desks:
-        desk.controller.close()
+        desk.close()
 
 
 @pytest.fixture
@@ -373,24 +374,50 @@ def test_jobs_survive_the_loss_of_a_node_and_each_is_done_once(racks, desk):
     desk.until(lambda: not any(desk.controller.books.shut))
 
 
-def test_a_controller_that_is_killed_finds_everything_again(racks, open_desk, tmp_path):
+def killed_when(desk, racks, condition):
+    """Lets a controller of its own process work until then, and kills it."""
+    script = Path(__file__).with_name("crank.py")
+    crank = subprocess.Popen([sys.executable, str(script), str(desk.folder), racks.address])
+    try:
+        until(condition)
+    finally:
+        crank.kill()
+        crank.wait()
+
+
+def test_a_controller_that_is_killed_finds_everything_again(racks, open_desk):
     desk = open_desk()
     jobs = {name: desk.work(name, gpus) for name, gpus in {"wide": 7, "near": 4, "late": 8}.items()}
-    desk.controller.close()
-    desk.backend.close()
+    desk.close()
     for progress in (1, 5):
-        crank = subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name("crank.py")), tmp_path, racks.address]
-        )
-        until(lambda progress=progress: len(desk.lines("wide")) > progress)
-        crank.send_signal(signal.SIGKILL)
-        crank.wait()
+        killed_when(desk, racks, lambda progress=progress: len(desk.lines("wide")) > progress)
     again = open_desk()
     again.until_over(*jobs.values())
     for name, job in jobs.items():
         assert_worked_once(again.lines(name))
         assert {line.split()[-1] for line in again.lines(name)[:-1]} == {"1"}
         assert again.controller.store.over(job)["attempts"] == 1
+
+
+def test_under_load_with_controllers_and_nodes_lost_every_job_is_done_once(racks, open_desk):
+    desk = open_desk()
+    gangs = [1, 6, 2, 4, 1, 8, 3, 2, 5, 1, 4, 2]
+    jobs = {f"job{at}": desk.work(f"job{at}", gpus, units=10) for at, gpus in enumerate(gangs)}
+    desk.close()
+
+    def begun(count):
+        return lambda: sum(bool(desk.lines(name)) for name in jobs) >= count
+
+    killed_when(desk, racks, begun(2))
+    racks.lose("m1")
+    killed_when(desk, racks, begun(6))
+    racks.mend()
+    racks.lose("m2")
+    again = open_desk()
+    again.until_over(*jobs.values(), timeout=120.0)
+    for name in jobs:
+        assert_worked_once(again.lines(name), units=10)
+    assert again.backend.observe().attempts == {}
 
 
 def test_a_ray_that_does_not_answer_is_an_error_and_no_hang(racks, tmp_path):

@@ -20,6 +20,7 @@ from berth.errors import InputError
 from berth.live.backend import BackendError
 
 AGENT = Path(__file__).with_name("ray_agent.py")
+_GLANCE_S = 1.0  # so long a connection that is being made may keep the controller from its work
 
 
 class Link:
@@ -52,7 +53,7 @@ class Link:
         assert process is not None
         if not self._connected:
             left = max(0.0, self._opened + self._connect_s - time.monotonic())
-            if not patient and left and not self._readable(process, min(1.0, left)):
+            if not patient and left > _GLANCE_S and not self._readable(process, _GLANCE_S):
                 raise BackendError(f"connecting to Ray at {self._address}")
             self._answer(process, left, f"Ray at {self._address} can't be reached")
             self._connected = True
