@@ -11,6 +11,7 @@ has names of its own. What happens is told by files that appear whole or not at 
     PART.ended    they are gone: exit codes, whether they were told to stop, whether the job said it had finished
     stop          written by the controller: end now, or never begin
     failed        written by the part that failed: the others end too
+    PART.fenced   written by the controller: this machine is given up; what is still here is killed at once
 
 Whoever holds the lock of a part runs it; a second start does nothing. All processes of a member are ended together,
 also those that left its process group: this process adopts what they leave behind.
@@ -83,6 +84,8 @@ class Part:
             self._end_all()
         elif not self.stopping():
             outcome["lost"], outcome["error"] = True, "not all of the gang came"
+        if self._fenced():
+            outcome["lost"] = True
         outcome |= {
             "codes": {str(rank): code for rank, code in sorted(self.codes.items())},
             "code": self.code if self.codes else None,
@@ -106,7 +109,7 @@ class Part:
 
     def stopping(self) -> bool:
         """Whether it was told to end, by a signal or by the file."""
-        self.told = self.told or (self.folder / "stop").exists()
+        self.told = self.told or (self.folder / "stop").exists() or self._fenced()
         return self.told
 
     def _gather(self) -> bool:
@@ -156,7 +159,9 @@ class Part:
             "GROUP_RANK": str(machines.index(member["machine"])),
             "MASTER_ADDR": str(first["address"]),
             "MASTER_PORT": str(first["port"]),
-            "CUDA_VISIBLE_DEVICES": ",".join(self.given.get(number, str(number)) for number in member["devices"]),
+            "CUDA_VISIBLE_DEVICES": ",".join(
+                self.given.get(number, str(number)) for number in member["devices"]
+            ),
             "BERTH_DEVICES": devices,
             "BERTH_MACHINE": member["machine"],
             "BERTH_JOB": self.launch["job"],
@@ -212,7 +217,7 @@ class Part:
         until = time.monotonic() + float(self.launch["grace_s"])
         for process in self.processes.values():
             _signal(process.pid, signal.SIGTERM)
-        while self.processes and time.monotonic() < until:
+        while self.processes and time.monotonic() < until and not self._fenced():
             self._reap()
             self._nap()
         while self.processes or _children(os.getpid()):
@@ -237,6 +242,9 @@ class Part:
 
     def _failed(self) -> bool:
         return (self.folder / "failed").exists()
+
+    def _fenced(self) -> bool:
+        return (self.folder / f"{self.name}.fenced").exists()
 
     def _fail(self) -> None:
         (self.folder / "failed").touch()

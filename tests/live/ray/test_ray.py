@@ -183,7 +183,7 @@ def launch(token, script, *members, **more):
     """A gang: (machine, devices) of each process."""
     gang = tuple(Member(rank, 0, machine, devices) for rank, (machine, devices) in enumerate(members))
     argv = ("/bin/sh", "-c", script)
-    return Launch(token, "j1", 1, "job", "ada", argv, gang, grace_s=5.0, **more)
+    return Launch(token, "j1", 1, "job", "ada", argv, gang, **{"grace_s": 5.0, **more})
 
 
 def ended(backend, token, timeout=60.0):
@@ -294,11 +294,59 @@ def parent_of(pid):
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
-def test_devices_of_others_are_left_to_them(racks, desk):
+@contextlib.contextmanager
+def another_driver(racks, namespace):
+    """Somebody who uses the same Ray."""
     import ray
 
-    ray.init(address=racks.address, namespace="others", log_to_driver=False)
+    ray.init(address=racks.address, namespace=namespace, log_to_driver=False)
     try:
+        yield ray
+    finally:
+        ray.shutdown()
+
+
+def test_a_placement_group_that_comes_after_its_end_is_removed_and_never_foreign(racks, backend):
+    backend.apply([launch("gone", "true", ("m0", (0,)))])
+    ended(backend, "gone")
+    backend.apply([Forget("gone")])
+    with another_driver(racks, "berth") as ray:
+        pinned = [{"machine": "m0"}]
+        late = ray.util.placement_group(
+            [{"GPU": 3}], name="gone", lifetime="detached", bundle_label_selector=pinned
+        )
+        assert late.wait(30)
+        theirs = ray.util.placement_group(
+            [{"GPU": 1}], name="unknown", lifetime="detached", bundle_label_selector=pinned
+        )
+        assert theirs.wait(30)
+        until(lambda: backend.observe().machines["m0"].foreign == 1)
+        until(lambda: ray.util.placement_group_table(late)["state"] == "REMOVED")
+        assert ray.util.placement_group_table(theirs)["state"] == "CREATED"
+        ray.util.remove_placement_group(theirs)
+    until(lambda: backend.observe().machines["m0"].foreign == 0)
+
+
+def test_a_node_that_ray_drains_takes_no_jobs(racks, backend):
+    from ray._raylet import GcsClient
+
+    node = backend._nodes["m3"].id
+    backend.apply([launch("stays", "sleep 600", ("m3", (0,)))])
+    until(lambda: backend.observe().attempts["stays"].state == "running")
+    in_an_hour = int((time.time() + 3600) * 1000)
+    preempted = 2  # of Ray's two reasons the one that a node can't refuse
+    accepted, why = GcsClient(address=racks.address).drain_node(node, preempted, "maintenance", in_an_hour)
+    assert accepted, why
+    until(lambda: backend.observe().machines["m3"].drained)
+    assert [name for name, seen in backend.observe().machines.items() if seen.drained] == ["m3"]
+    assert backend.observe().attempts["stays"].state == "running"
+    backend.apply([Stop("stays", 1.0)])
+    ended(backend, "stays")
+    racks.lose("m3")
+
+
+def test_devices_of_others_are_left_to_them(racks, desk):
+    with another_driver(racks, "others") as ray:
         keeper = ray.remote(num_gpus=1, num_cpus=0)(Keeper)
         theirs = [keeper.options(label_selector={"machine": name}).remote() for name in ("m0", "m0", "m1")]
         taken = [ray.get(one.devices.remote()) for one in theirs]
@@ -313,8 +361,6 @@ def test_devices_of_others_are_left_to_them(racks, desk):
         ours = [tuple(text.split()) for text in desk.logs(job).values()]
         assert len(set(ours)) == 11
         assert not {("m0", taken[0]), ("m0", taken[1]), ("m1", taken[2])} & set(ours)
-    finally:
-        ray.shutdown()
     desk.until(lambda: desk.controller.books.foreign == [0, 0, 0, 0])
 
 
@@ -350,6 +396,22 @@ def test_an_evicted_job_saves_its_state_and_goes_on_elsewhere(open_desk, tmp_pat
     assert lines[3:] != [f"began on {first}"]
     assert last == "finished"
     assert desk.controller.store.over(long)["evictions"] == 1
+
+
+def test_processes_that_outlive_their_node_are_gone_before_the_attempt_is(racks, backend):
+    stubborn = "[ $BERTH_MACHINE = m0 ] || trap '' TERM; while true; do sleep 0.1; done"
+    backend.apply([launch("torn", stubborn, ("m0", (0,)), ("m1", (0,)), grace_s=60.0)])
+    backend.apply([launch("sole", stubborn, ("m1", (1,)), grace_s=60.0)])
+    attempts = ("torn", "sole")
+    until(lambda: all(backend.observe().attempts[token].state == "running" for token in attempts))
+    # As long as nobody asks how it died, its workers take it for alive.
+    raylet = racks.nodes["m1"].all_processes["raylet"][0].process.pid
+    os.kill(raylet, signal.SIGKILL)
+    until(lambda: "m1" not in backend.observe().machines)
+    for token in attempts:
+        assert ended(backend, token).lost
+        assert processes_of(token) == []
+    racks.lose("m1")
 
 
 def test_jobs_survive_the_loss_of_a_node_and_each_is_done_once(racks, desk):
@@ -414,6 +476,7 @@ def test_under_load_with_controllers_and_nodes_lost_every_job_is_done_once(racks
     racks.mend()
     racks.lose("m2")
     again = open_desk()
+    assert [machine.name for machine in again.controller.books.cluster.machines] == list(RACKS)
     again.until_over(*jobs.values(), timeout=120.0)
     for name in jobs:
         assert_worked_once(again.lines(name), units=10)

@@ -11,6 +11,7 @@ started again: it runs a part that never began, and buries one that did. A node 
 from __future__ import annotations
 
 import json
+import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from berth.live.backends.ray_link import Link
 from berth.live.backends.ray_nodes import Node, NodeFacts, cluster_of, facts_of, node_of
 from berth.live.folder import ENDED, SUPERVISE, Folder, tokens_in, write_whole
 
+_log = logging.getLogger("berth.live")
 # What became of a part: it told its end, was fenced before it began, was lost with its node, has a runner, or has none.
 Fate = Literal["told", "void", "gone", "here", "missing"]
 _OVER = ("told", "void", "gone")
@@ -171,12 +173,22 @@ class RayBackend:
         if fenced and not begun:
             return "void"
         if part.machine not in view.nodes:
-            return "gone" if not begun or self._waited(folder.token, part.machine, self._fence_s) else "here"
+            return self._fence(folder, at, part) if begun else "gone"
         return "here" if part.runner in view.runners else "missing"
+
+    def _fence(self, folder: Folder, at: int, part: _Part) -> Fate:
+        """A node is gone for Ray, its processes may not be: those that still see the folder end, and tell so."""
+        (folder.path / f"part-{at}.fenced").touch()
+        (folder.path / "failed").touch()
+        return "gone" if self._waited(folder.token, part.machine, self._fence_s) else "here"
 
     def _late(self, folder: Folder, parts: tuple[_Part, ...]) -> bool:
         begun = all(folder.told(at, "ready") is not None for at in range(len(parts)))
-        return not begun and self._waited(folder.token, "", self._start_s)
+        if begun or not self._waited(folder.token, "", self._start_s):
+            return False
+        told = "%s did not come together in %.0f s: its devices are taken, or not all nodes see %s"
+        _log.warning(told, folder.token, self._start_s, self._root)
+        return True
 
     def _waited(self, token: str, what: str, seconds: float) -> bool:
         now = time.monotonic()
