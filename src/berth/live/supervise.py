@@ -82,7 +82,7 @@ class Part:
                 self.code = 127
                 self._fail()
             self._end_all()
-        elif not self.stopping():
+        elif not self.stopping() and not self._failed():
             outcome["lost"], outcome["error"] = True, "not all of the gang came"
         if self._fenced():
             outcome["lost"] = True

@@ -227,6 +227,13 @@ def test_a_gang_over_two_nodes_meets_at_one_address_with_its_own_devices(desk):
     assert len({line[6] for line in said}) == 1
 
 
+def test_a_gang_that_can_not_start_has_failed_by_its_own_fault(desk):
+    job = desk.submit("true", 6, cwd="/no/such/folder", restarts=0)
+    desk.until(lambda: desk.controller.store.over(job))
+    over = desk.controller.store.over(job)
+    assert (over["state"], over["code"], over["failures"]) == ("failed", 127, 1)
+
+
 def test_a_token_is_launched_once_however_often_it_is_told(backend, tmp_path):
     record = tmp_path / "record"
     order = launch("once", f"echo $RANK >> {record}; sleep 1", ("m0", (0,)), ("m1", (0,)))
