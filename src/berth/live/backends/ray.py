@@ -63,7 +63,7 @@ class RayBackend:
         *,
         fence_s: float = 5.0,
         start_s: float = 120.0,
-        answer_s: float = 15.0,
+        answer_s: float = 10.0,
     ) -> None:
         self._root = root.absolute()
         self._fence_s, self._start_s = fence_s, start_s

@@ -26,7 +26,7 @@ _GLANCE_S = 1.0  # so long a connection that is being made may keep the controll
 class Link:
     """One process that speaks to Ray at a time."""
 
-    def __init__(self, address: str, log: Path, *, connect_s: float = 60.0, answer_s: float = 15.0) -> None:
+    def __init__(self, address: str, log: Path, *, connect_s: float = 60.0, answer_s: float = 10.0) -> None:
         if find_spec("ray") is None:
             raise InputError("Ray is not installed here", hint="pip install 'berth[ray]'")
         self._address, self._log = address, log
