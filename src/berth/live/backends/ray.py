@@ -20,6 +20,7 @@ from typing import Any, Literal
 
 from berth.cluster.model import Cluster
 from berth.live.backend import BackendError, Forget, Launch, MachineSeen, Observation, Order, Seen, Stop
+from berth.live.backends.ray_gang import Part, end_of, fenced, give_up, parts_of
 from berth.live.backends.ray_link import Link
 from berth.live.backends.ray_nodes import Node, NodeFacts, cluster_of, facts_of, node_of
 from berth.live.folder import ENDED, SUPERVISE, Folder, tokens_in, write_whole
@@ -28,15 +29,6 @@ _log = logging.getLogger("berth.live")
 # What became of a part: it told its end, was fenced before it began, was lost with its node, has a runner, or has none.
 Fate = Literal["told", "void", "gone", "here", "missing"]
 _OVER = ("told", "void", "gone")
-
-
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """The members of a gang on one machine."""
-
-    machine: str
-    gpus: int
-    runner: str  # the actor's name
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +62,13 @@ class RayBackend:
         self._link = Link(address, self._root / "ray.log", answer_s=answer_s)
         self._supervise = self._root / "supervise.py"
         self._nodes: dict[str, Node] = {}  # as last seen
-        self._gangs: dict[str, tuple[_Part, ...]] = {}
+        self._gangs: dict[str, tuple[Part, ...]] = {}
         self._waits: dict[tuple[str, str], float] = {}  # since when
         self._cleared: set[str] = set()  # tokens of which Ray has nothing any more
 
     def cluster(self) -> Cluster:
         """All nodes with GPUs that live, and those that were seen here before: they may come back."""
-        nodes = self._all_nodes(self._ask("look", patient=True))
+        nodes = self._all_nodes(self._link.ask("look", patient=True))
         here = [node.facts for node in nodes]
         path = self._root / "machines.json"
         known = [facts_of(plain) for plain in json.loads(path.read_text())] if path.exists() else []
@@ -98,7 +90,7 @@ class RayBackend:
         except OSError as error:
             raise BackendError(f"{self._root}: {error}") from None
         for token in strays:
-            self._ask("end", token=token, runners=[])
+            self._link.ask("end", token=token, runners=[])
         machines = {
             name: MachineSeen(drained=node.draining, foreign=node.foreign((*live, *strays)))
             for name, node in view.nodes.items()
@@ -106,7 +98,7 @@ class RayBackend:
         return Observation({token: seen for token, seen in attempts.items() if seen is not None}, machines)
 
     def _look(self) -> _View:
-        said = self._ask("look")
+        said = self._link.ask("look")
         nodes: dict[str, Node] = {}
         for node in sorted(self._all_nodes(said), key=lambda node: node.id):
             known = self._nodes.get(node.facts.name)
@@ -120,9 +112,6 @@ class RayBackend:
         nodes = map(node_of, said["nodes"])
         return [node for node in nodes if node.facts.devices > 0]
 
-    def _ask(self, do: str, *, patient: bool = False, **facts: Any) -> Any:
-        return self._link.ask(do, patient=patient, **facts)
-
     def _strays(self, view: _View, live: set[str]) -> list[str]:
         """Placement groups of attempts whose end is on record: they were made by an order that came late."""
         held = {token for node in view.nodes.values() for token in node.held if token not in live}
@@ -135,54 +124,47 @@ class RayBackend:
         if parts is None:
             return None
         fates = self._fates(folder, parts, view)
-        if not _fenced(folder) and ("gone" in fates or self._late(folder, parts)):
-            (folder.path / "failed").touch()
+        if not fenced(folder) and ("gone" in fates or self._late(folder, parts)):
+            give_up(folder)
             fates = self._fates(folder, parts, view)
         if all(fate in _OVER for fate in fates):
             self._clear(folder.token, [part.runner for part in parts if part.runner in view.runners])
-            return _end(folder, fates)
+            return end_of(folder, whole=all(fate == "told" for fate in fates))
         missing = [at for at, fate in enumerate(fates) if fate == "missing"]
         if missing:
             self._start(folder, parts, missing)
         seen = folder.seen(together=False)
         return seen if seen is not None and seen.state == "running" else Seen("starting")
 
-    def _parts(self, folder: Folder) -> tuple[_Part, ...] | None:
-        """What was launched; None: nothing was."""
+    def _parts(self, folder: Folder) -> tuple[Part, ...] | None:
         if folder.token not in self._gangs:
-            try:
-                launch = json.loads((folder.path / "launch.json").read_text())
-            except FileNotFoundError:
+            parts = parts_of(folder)
+            if parts is None:
                 return None
-            gpus: dict[str, int] = {}
-            for member in launch["members"]:
-                gpus[member["machine"]] = gpus.get(member["machine"], 0) + len(member["devices"])
-            parts = (_Part(name, count, f"{folder.token}@{name}") for name, count in gpus.items())
-            self._gangs[folder.token] = tuple(parts)
+            self._gangs[folder.token] = parts
         return self._gangs[folder.token]
 
-    def _fates(self, folder: Folder, parts: tuple[_Part, ...], view: _View) -> list[Fate]:
+    def _fates(self, folder: Folder, parts: tuple[Part, ...], view: _View) -> list[Fate]:
         # In this order: whoever says that it is ready looks for the fence after that.
-        fenced = _fenced(folder)
-        return [self._fate(folder, at, part, view, fenced=fenced) for at, part in enumerate(parts)]
+        shut = fenced(folder)
+        return [self._fate(folder, at, part, view, shut=shut) for at, part in enumerate(parts)]
 
-    def _fate(self, folder: Folder, at: int, part: _Part, view: _View, *, fenced: bool) -> Fate:
+    def _fate(self, folder: Folder, at: int, part: Part, view: _View, *, shut: bool) -> Fate:
         if folder.told(at, "ended") is not None:
             return "told"
         begun = folder.told(at, "ready") is not None
-        if fenced and not begun:
+        if shut and not begun:
             return "void"
         if part.machine not in view.nodes:
             return self._fence(folder, at, part) if begun else "gone"
         return "here" if part.runner in view.runners else "missing"
 
-    def _fence(self, folder: Folder, at: int, part: _Part) -> Fate:
+    def _fence(self, folder: Folder, at: int, part: Part) -> Fate:
         """A node is gone for Ray, its processes may not be: those that still see the folder end, and tell so."""
-        (folder.path / f"part-{at}.fenced").touch()
-        (folder.path / "failed").touch()
+        give_up(folder, at)
         return "gone" if self._waited(folder.token, part.machine, self._fence_s) else "here"
 
-    def _late(self, folder: Folder, parts: tuple[_Part, ...]) -> bool:
+    def _late(self, folder: Folder, parts: tuple[Part, ...]) -> bool:
         begun = all(folder.told(at, "ready") is not None for at in range(len(parts)))
         if begun or not self._waited(folder.token, "", self._start_s):
             return False
@@ -194,7 +176,7 @@ class RayBackend:
         now = time.monotonic()
         return now - self._waits.setdefault((token, what), now) >= seconds
 
-    def _start(self, folder: Folder, parts: tuple[_Part, ...], missing: Sequence[int]) -> None:
+    def _start(self, folder: Folder, parts: tuple[Part, ...], missing: Sequence[int]) -> None:
         """Runners for the parts that have none; nothing where a node is gone, the next look tells."""
         if any(parts[at].machine not in self._nodes for at in missing):
             return
@@ -210,7 +192,7 @@ class RayBackend:
             }
             for at, part in enumerate(parts)
         ]
-        self._ask(
+        self._link.ask(
             "start",
             token=folder.token,
             supervise=str(self._supervise),
@@ -222,7 +204,7 @@ class RayBackend:
     def _clear(self, token: str, runners: list[str]) -> None:
         """Its devices are free before anybody is told that it has ended."""
         if token not in self._cleared:
-            self._ask("end", token=token, runners=runners)
+            self._link.ask("end", token=token, runners=runners)
             self._cleared.add(token)
 
     def apply(self, orders: Sequence[Order]) -> Sequence[Order]:
@@ -259,17 +241,3 @@ class RayBackend:
     def close(self) -> None:
         """Lets go of Ray; what runs goes on running."""
         self._link.close()
-
-
-def _fenced(folder: Folder) -> bool:
-    """Whether no part of it may begin any more."""
-    return folder.stopped or (folder.path / "failed").exists()
-
-
-def _end(folder: Folder, fates: list[Fate]) -> Seen:
-    """The end of a gang; what a lost part would have told, nobody knows."""
-    if all(fate == "told" for fate in fates):
-        seen = folder.seen(together=False)
-        assert seen is not None
-        return seen
-    return Seen("ended", stopped=folder.stopped, done=(folder.path / "done").exists(), lost=True)
