@@ -117,15 +117,17 @@ class Folder:
 
 
 def together_seen(ends: list[dict[str, Any]]) -> Seen:
-    """The end of a gang, from the ends of its parts."""
+    """The end of a gang, from the ends of its parts. Where one part knows nothing, it has not gone well for all."""
     codes = {int(rank): int(code) for end in ends for rank, code in end["codes"].items()}
+    if not any(codes.values()) and not all(end["codes"] for end in ends):
+        codes = {}
     return Seen(
         "ended",
         codes=tuple(codes[rank] for rank in sorted(codes)),
         code=_first_code(ends),
         stopped=any(end.get("stopped") for end in ends),
         done=any(end.get("done") for end in ends),
-        lost=any(end.get("lost") for end in ends),
+        lost=not codes or any(end.get("lost") for end in ends),
     )
 
 

@@ -17,7 +17,7 @@ from berth.errors import InputError, UnknownNameError
 from berth.live.api.app import make_app
 from berth.live.api.desk import Desk
 from berth.live.api.tokens import Tokens, admin_token
-from berth.live.backend import Backend
+from berth.live.backend import Backend, BackendError
 from berth.live.backends.local import LocalBackend
 from berth.live.controller import Controller
 from berth.live.folder import write_whole
@@ -75,7 +75,11 @@ class Server:
         backend = make_backend(
             options.backend, options.state, given or (known.cluster if known else None), self._called
         )
-        cluster = given or backend.cluster()
+        try:
+            cluster = given or backend.cluster()
+        except BackendError as error:
+            backend.close()
+            raise InputError(str(error)) from None
         policy = options.policy or (known.policy if known else "berth")
         return Setup(cluster, policy=policy, store=self.store.name), backend
 
@@ -119,6 +123,10 @@ def make_backend(name: str, state: Path, cluster: Cluster | None, called: Callab
     """The back end by its name; a cluster that is described nowhere is asked of the engine."""
     if name == "local":
         return LocalBackend(state / ATTEMPTS, cluster or load_cluster(DEFAULT_CLUSTER), called)
+    if name == "ray":
+        from berth.live.backends.ray import RayBackend
+
+        return RayBackend(state / ATTEMPTS)
     if name not in BACKENDS:
         raise UnknownNameError("back end", name, BACKENDS)
     raise InputError(f"back end {name!r} is not built yet")

@@ -1,15 +1,17 @@
 """Runs the processes of a gang on one machine and tells in files what became of them. Needs nothing but Python.
 
-    python -I -S supervise.py FOLDER [MACHINE]
+    python -I -S supervise.py FOLDER [MACHINE [DEVICES]]
 
 FOLDER holds `launch.json` and is seen by the controller and by every machine of the gang. Without MACHINE all
-members are run here. What happens is told by files that appear whole or not at all:
+members are run here. DEVICES: what the engine calls the devices it gives the gang on this machine, where it
+has names of its own. What happens is told by files that appear whole or not at all:
 
     PART.ready    this part is here (a gang of several parts begins only when all are)
     PART.running  its processes run
     PART.ended    they are gone: exit codes, whether they were told to stop, whether the job said it had finished
     stop          written by the controller: end now, or never begin
     failed        written by the part that failed: the others end too
+    PART.fenced   written by the controller: this machine is given up; what is still here is killed at once
 
 Whoever holds the lock of a part runs it; a second start does nothing. All processes of a member are ended together,
 also those that left its process group: this process adopts what they leave behind.
@@ -50,13 +52,15 @@ _KEPT = (
 class Part:
     """The members of a gang on one machine."""
 
-    def __init__(self, folder: Path, machine: str) -> None:
+    def __init__(self, folder: Path, machine: str, devices: str = "") -> None:
         self.folder = folder
         self.launch: dict[str, Any] = json.loads((folder / "launch.json").read_text())
         members = self.launch["members"]
         self.members = [member for member in members if machine in ("", member["machine"])]
         self.parts = [""] if machine == "" else list(dict.fromkeys(member["machine"] for member in members))
         self.machine = machine
+        numbers = sorted(number for member in self.members for number in member["devices"])
+        self.given = dict(zip(numbers, devices.split(","), strict=True)) if devices else {}
         self.name = f"part-{self.parts.index(machine)}"
         self.told = False
         self.processes: dict[int, subprocess.Popen[bytes]] = {}
@@ -78,8 +82,10 @@ class Part:
                 self.code = 127
                 self._fail()
             self._end_all()
-        elif not self.stopping():
+        elif not self.stopping() and not self._failed():
             outcome["lost"], outcome["error"] = True, "not all of the gang came"
+        if self._fenced():
+            outcome["lost"] = True
         outcome |= {
             "codes": {str(rank): code for rank, code in sorted(self.codes.items())},
             "code": self.code if self.codes else None,
@@ -103,7 +109,7 @@ class Part:
 
     def stopping(self) -> bool:
         """Whether it was told to end, by a signal or by the file."""
-        self.told = self.told or (self.folder / "stop").exists()
+        self.told = self.told or (self.folder / "stop").exists() or self._fenced()
         return self.told
 
     def _gather(self) -> bool:
@@ -153,7 +159,9 @@ class Part:
             "GROUP_RANK": str(machines.index(member["machine"])),
             "MASTER_ADDR": str(first["address"]),
             "MASTER_PORT": str(first["port"]),
-            "CUDA_VISIBLE_DEVICES": devices,
+            "CUDA_VISIBLE_DEVICES": ",".join(
+                self.given.get(number, str(number)) for number in member["devices"]
+            ),
             "BERTH_DEVICES": devices,
             "BERTH_MACHINE": member["machine"],
             "BERTH_JOB": self.launch["job"],
@@ -209,7 +217,7 @@ class Part:
         until = time.monotonic() + float(self.launch["grace_s"])
         for process in self.processes.values():
             _signal(process.pid, signal.SIGTERM)
-        while self.processes and time.monotonic() < until:
+        while self.processes and time.monotonic() < until and not self._fenced():
             self._reap()
             self._nap()
         while self.processes or _children(os.getpid()):
@@ -234,6 +242,9 @@ class Part:
 
     def _failed(self) -> bool:
         return (self.folder / "failed").exists()
+
+    def _fenced(self) -> bool:
+        return (self.folder / f"{self.name}.fenced").exists()
 
     def _fail(self) -> None:
         (self.folder / "failed").touch()
@@ -308,11 +319,11 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def main(folder: str, machine: str = "") -> None:
+def main(folder: str, machine: str = "", devices: str = "") -> None:
     """Runs one part, unless somebody does already or has."""
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
-    part = Part(Path(folder), machine)
+    part = Part(Path(folder), machine, devices)
     lock = os.open(part.folder / f"{part.name}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -327,4 +338,4 @@ def main(folder: str, machine: str = "") -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:3])
+    main(*sys.argv[1:4])

@@ -1,0 +1,186 @@
+"""The process that speaks to Ray, so that the controller need not: requests come in as lines, answers leave as lines.
+
+    python -P ray_agent.py ADDRESS
+
+Ray ends a driver whose cluster does not answer, and some of its calls wait for ever; here that harms nobody: whoever
+waits for an answer ends this process and starts another. It ends by itself when its requests do. Everything it makes in
+Ray is detached, bears a name and is found again by that name.
+
+The file stands alone (ray and the standard library), so that machines need no berth to run what it sends them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import queue
+import re
+import subprocess
+import sys
+import threading
+from typing import Any
+
+import ray
+from ray._private import state as ray_state
+from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
+
+NAMESPACE = "berth"
+_BUNDLE = re.compile(r"bundle_group_(\d+)_([0-9a-f]+)")
+# Becomes the supervisor, as a process that is killed at once if its parent is.
+_LEASH = """
+import ctypes, os, sys
+ctypes.CDLL(None).prctl(1, 9)
+if os.getppid() == int(sys.argv[1]):
+    os.execv(sys.executable, [sys.executable, "-I", "-S", *sys.argv[2:]])
+"""
+
+
+class Runner:
+    """Keeps the supervisor of one part of a gang, on one machine; ends with it."""
+
+    def __init__(self, supervise: str, folder: str, machine: str) -> None:
+        given = ray.get_runtime_context().get_accelerator_ids().get("GPU", [])
+        command = [sys.executable, "-I", "-S", "-c", _LEASH, str(os.getpid()), supervise, folder, machine]
+        with open(os.path.join(folder, "supervisor.log"), "ab") as log:
+            child = subprocess.Popen(
+                [*command, ",".join(given)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=log,
+                start_new_session=True,
+                cwd="/",
+            )
+        threading.Thread(target=_end_with, args=(child,), daemon=True).start()
+
+
+def _end_with(child: subprocess.Popen[bytes]) -> None:
+    child.wait()
+    os._exit(0)
+
+
+class Agent:
+    """What can be asked."""
+
+    def __init__(self) -> None:
+        self._groups: dict[str, tuple[str, dict[int, float]]] = {}  # by id: name, GPUs of each bundle
+
+    def look(self) -> dict[str, Any]:
+        """All nodes that live, and the names of all runners that do."""
+        free, draining = ray_state.available_resources_per_node(), ray_state.state.get_draining_nodes()
+        nodes = [
+            {
+                "id": node["NodeID"],
+                "address": node["NodeManagerAddress"],
+                "host": node["NodeManagerHostname"],
+                "labels": node["Labels"],
+                "resources": node["Resources"],
+                "draining": node["NodeID"] in draining,
+                "free": free[node["NodeID"]].get("GPU", 0.0),
+                "held": self._held(free[node["NodeID"]]),
+            }
+            for node in ray.nodes()
+            if node["Alive"] and node["NodeID"] in free
+        ]
+        return {"nodes": nodes, "runners": ray.util.list_named_actors()}
+
+    def _held(self, free: dict[str, float]) -> dict[str, float]:
+        """GPUs of a node by the name of the placement group that has them, as of the report that says what is free."""
+        held: dict[str, float] = {}
+        for name in free:
+            if found := _BUNDLE.fullmatch(name):
+                group, bundles = self._group(found[2])
+                held[group] = held.get(group, 0.0) + bundles.get(int(found[1]), 0.0)
+        return held
+
+    def _group(self, number: str) -> tuple[str, dict[int, float]]:
+        if number not in self._groups:
+            table = ray_state.state.placement_group_table(ray.PlacementGroupID(bytes.fromhex(number)))
+            bundles = {int(at): float(of.get("GPU", 0.0)) for at, of in table.get("bundles", {}).items()}
+            self._groups[number] = (table.get("name", ""), bundles)
+        return self._groups[number]
+
+    def start(
+        self, token: str, supervise: str, folder: str, parts: list[dict[str, Any]], missing: list[int]
+    ) -> None:
+        """A placement group with a bundle for each part, and runners in it for those that are missing.
+
+        A part that somebody has `begun` before is only to be buried: that needs its node, and no devices.
+        """
+        runner = ray.remote(max_restarts=0, num_cpus=0)(Runner)
+        group = _find(token)
+        if group is None and not all(parts[at]["begun"] for at in missing):
+            group = _place(token, parts)
+        for at in missing:
+            part = parts[at]
+            options: dict[str, Any] = {"name": part["runner"], "lifetime": "detached", "get_if_exists": True}
+            if part["begun"]:
+                options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(part["node"], soft=False)
+            elif group is not None:
+                options["scheduling_strategy"] = PlacementGroupSchedulingStrategy(group, at)
+                options["num_gpus"] = part["gpus"]
+            runner.options(**options).remote(supervise, folder, part["machine"])
+
+    def end(self, token: str, runners: list[str]) -> None:
+        """Nothing of a gang is left: neither its runners nor its placement group."""
+        for name in runners:
+            with contextlib.suppress(ValueError):  # it has gone by itself
+                ray.kill(ray.get_actor(name))
+        if (group := _find(token)) is not None:
+            remove_placement_group(group)
+
+
+def _find(token: str) -> PlacementGroup | None:
+    try:
+        return ray.util.get_placement_group(token)
+    except ValueError:
+        return None
+
+
+def _place(token: str, parts: list[dict[str, Any]]) -> PlacementGroup:
+    return placement_group(
+        [{"GPU": part["gpus"]} for part in parts],
+        name=token,
+        lifetime="detached",
+        bundle_label_selector=[{"ray.io/node-id": part["node"]} for part in parts],
+    )
+
+
+def main(address: str) -> None:
+    """Answers until nobody asks any more."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what Ray prints is no answer
+    requests: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+    threading.Thread(target=_read, args=(requests,), daemon=True).start()
+    request: dict[str, Any] = {"do": "connect"}
+    agent = Agent()
+    while True:
+        try:
+            if request["do"] == "connect":
+                _connect(address)
+                answer = None
+            else:
+                answer = getattr(agent, request.pop("do"))(**request)
+        except Exception as error:  # noqa: BLE001 - whatever it was, the asker is told, and starts anew
+            lines = str(error).strip().splitlines()
+            print(json.dumps({"error": f"{type(error).__name__}: {lines[0] if lines else ''}"}), file=answers)
+            answers.flush()
+            return
+        print(json.dumps({"answer": answer}), file=answers, flush=True)
+        request = requests.get()
+
+
+def _connect(address: str) -> None:
+    ray.init(address=address, namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
+
+
+def _read(requests: queue.SimpleQueue[dict[str, Any]]) -> None:
+    for line in sys.stdin:
+        requests.put(json.loads(line))
+    os._exit(0)  # whatever Ray is doing: nobody waits for it
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

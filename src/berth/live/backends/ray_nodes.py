@@ -1,0 +1,146 @@
+"""Ray's nodes as machines: names, devices and tiers from what the nodes say of themselves.
+
+A node with GPUs is a machine. Its label `machine` is its name (else its host's name is), and the labels `rack`, `pod`,
+`zone` and `region` are its tiers. What a node does not say is never near: without a rack it stands in one of its own.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from berth.cluster.catalogue import UNNAMED, known_devices, resolve
+from berth.cluster.model import Cluster, DeviceType, Machine
+from berth.cluster.tiers import default_tier
+from berth.errors import InputError
+
+# nearest first; a label of Ray's own is used where ours is not given
+TIERS = {
+    "rack": ("rack",),
+    "pod": ("pod",),
+    "zone": ("zone", "ray.io/availability-zone"),
+    "region": ("region", "ray.io/availability-region"),
+}
+_TYPE_LABEL, _TYPE_RESOURCE = "ray.io/accelerator-type", "accelerator_type:"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFacts:
+    """What does not change about a machine, as far as its node tells."""
+
+    name: str
+    devices: int
+    kind: str = UNNAMED
+    cores: int | None = None
+    tiers: tuple[str | None, ...] = (None,) * len(TIERS)
+
+    def plain(self) -> dict[str, Any]:
+        """As JSON can hold it."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A node that lives."""
+
+    id: str
+    address: str
+    facts: NodeFacts
+    draining: bool
+    free: float  # GPUs
+    held: Mapping[str, float]  # GPUs, by the name of the placement group
+
+    def foreign(self, ours: Iterable[str]) -> int:
+        """GPUs that others than these placement groups hold."""
+        own = sum(self.held.get(token, 0.0) for token in ours)
+        return max(0, min(self.facts.devices, math.ceil(self.facts.devices - self.free - own - 1e-6)))
+
+
+def facts_of(plain: Mapping[str, Any]) -> NodeFacts:
+    """The facts that were written down."""
+    return NodeFacts(**{**plain, "tiers": tuple(plain["tiers"])})
+
+
+def node_of(said: Mapping[str, Any]) -> Node:
+    """A node as Ray shows it."""
+    labels, resources = said["labels"], said["resources"]
+    cores = int(resources.get("CPU", 0))
+    facts = NodeFacts(
+        name=labels.get("machine") or said["host"],
+        devices=int(resources.get("GPU", 0)),
+        kind=_kind(labels, resources),
+        cores=cores or None,
+        tiers=tuple(next(filter(None, map(labels.get, keys)), None) for keys in TIERS.values()),
+    )
+    return Node(said["id"], said["address"], facts, said["draining"], said["free"], said["held"])
+
+
+def _kind(labels: Mapping[str, str], resources: Mapping[str, float]) -> str:
+    named = [key.removeprefix(_TYPE_RESOURCE) for key in resources if key.startswith(_TYPE_RESOURCE)]
+    name = labels.get(_TYPE_LABEL) or (named[0] if named else UNNAMED)
+    return resolve(name) or name
+
+
+def cluster_of(machines: Iterable[NodeFacts], name: str = "ray") -> Cluster:
+    """The cluster that these machines make."""
+    facts = sorted(machines, key=lambda one: (tuple(map(_natural, reversed(one.tiers))), _natural(one.name)))
+    if not facts:
+        raise InputError(
+            "no node of the Ray cluster has GPUs", hint="ray start --num-gpus N, on each machine"
+        )
+    twice = {one.name for one in facts if sum(one.name == other.name for other in facts) > 1}
+    if twice:
+        what = f"two nodes of the Ray cluster are called {min(twice)!r}"
+        raise InputError(what, hint="name them apart: ray start --labels machine=NAME")
+    kinds = list(dict.fromkeys(one.kind for one in facts))
+    levels = [level for level in range(len(TIERS)) if any(one.tiers[level] for one in facts)]
+    names = ("machine", *(list(TIERS)[level] for level in levels), "network")
+    rows = _groups(facts, levels)
+    top = [0] * len(facts)
+    return Cluster(
+        name=name,
+        device_types=tuple(_device_type(kind) for kind in kinds),
+        tiers=tuple(default_tier(tier, at, len(names)) for at, tier in enumerate(names)),
+        machines=tuple(
+            Machine(one.name, ((kinds.index(one.kind), one.devices),), one.cores) for one in facts
+        ),
+        groups=np.array([range(len(facts)), *(numbers for numbers, _ in rows), top], dtype=np.int32),
+        group_names=(tuple(one.name for one in facts), *(named for _, named in rows), (name,)),
+    )
+
+
+def _groups(facts: list[NodeFacts], levels: list[int]) -> list[tuple[list[int], tuple[str, ...]]]:
+    """At each level the group of each machine, and the groups' names.
+
+    Equal racks in unlike zones are two racks. What has no label at a level is a group of its own there.
+    """
+    rows = []
+    paths: list[tuple[str | None, ...]] = [(one.name,) for one in facts]
+    for level in levels:
+        paths = [
+            one.tiers[level:] if one.tiers[level] else (f"{path[0]} alone", *one.tiers[level + 1 :])
+            for one, path in zip(facts, paths, strict=True)
+        ]
+        known = list(dict.fromkeys(paths))
+        short = [path[0] for path in known]
+        names = (
+            str(path[0]) if short.count(path[0]) == 1 else "/".join(filter(None, reversed(path)))
+            for path in known
+        )
+        rows.append(([known.index(path) for path in paths], tuple(names)))
+    return rows
+
+
+def _device_type(kind: str) -> DeviceType:
+    known = known_devices().get(kind)
+    return known.device if known is not None else DeviceType(kind)
+
+
+def _natural(text: str | None) -> list[tuple[int, str]]:
+    """m2 before m10."""
+    return [(int(part) if part.isdecimal() else -1, part) for part in re.split(r"(\d+)", text or "")]
