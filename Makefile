@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable
 
-.PHONY: help demo test check soak lint format bench bench-network bench-simulate bench-policies bench-plan bench-train profiles docs docs-waiting clean
+.PHONY: help demo test check soak lint format bench bench-network bench-simulate bench-policies bench-plan bench-train bench-live profiles docs docs-waiting clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -17,7 +17,7 @@ $(VENV)/bin/python:
 
 $(VENV)/.core: pyproject.toml | $(VENV)/bin/python
 	@echo "installing berth into $(VENV) (once)"
-	@$(PIP_INSTALL) .
+	@$(PIP_INSTALL) '.[live,train]'
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml | $(VENV)/bin/python
@@ -48,7 +48,7 @@ format: $(VENV)/.dev ## let ruff mend what it can
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
-bench: bench-network bench-simulate bench-policies bench-plan bench-train ## every benchmark
+bench: bench-network bench-simulate bench-policies bench-plan bench-train bench-live ## every benchmark
 
 bench-network: $(VENV)/.dev ## the network model against measured step times and contention
 	@$(BIN)/python benchmarks/network.py
@@ -64,6 +64,9 @@ bench-plan: $(VENV)/.dev ## plans evaluated, proven and learned, against their b
 
 bench-train: $(VENV)/.dev ## training beside the dense part alone and plain torch, against its bars
 	@$(BIN)/python benchmarks/train.py
+
+bench-live: $(VENV)/.dev ## the live controller: passes, durable submissions, restarts, real short jobs
+	@$(BIN)/python benchmarks/live.py
 
 profiles: $(VENV)/.dev ## measure every model of the zoo on this machine anew and store the layer profiles
 	@$(BIN)/python benchmarks/profiles.py

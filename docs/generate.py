@@ -16,6 +16,7 @@ REFERENCE = Path(__file__).parent / "reference"
 def main() -> None:
     """Makes the three pages."""
     from berth.cluster.spec import ClusterSpec
+    from berth.live.spec import JobSpec
     from berth.plan.files import PlanSpec
     from berth.plan.profile.spec import LayerProfileSpec
     from berth.workload.profiles import ProfileSpec
@@ -27,6 +28,7 @@ def main() -> None:
         ("A profile", ProfileSpec),
         ("A profile of layers", LayerProfileSpec),
         ("A plan", PlanSpec),
+        ("A job", JobSpec),
     ]
     yaml = "# YAML\n\nUnknown keys are refused; quantities carry their unit.\n\n"
     (REFERENCE / "yaml.md").write_text(yaml + "\n".join(section(title, model) for title, model in pages))

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
-from berth.clock import HandClock
+from berth.clock import Clock
 from berth.cluster.model import Cluster
 from berth.live.backend import (
     BackendError,
@@ -69,7 +69,7 @@ class MemoryBackend:
     def __init__(
         self,
         cluster: Cluster,
-        clock: HandClock,
+        clock: Clock,
         *,
         seed: int = 0,
         faults: Faults | None = None,

@@ -1,0 +1,303 @@
+"""How fast the live controller is: passes over a long queue, durable submissions, restarts, real short jobs.
+
+    python benchmarks/live.py [--jobs 10000] [--journal 100000] [--real 500] [--json]
+
+The engine is in memory for all but the last part, so that only berth is measured; HTTP, SQLite, the sync of every
+commit and the processes of the last part are real. Exits with 1 when a bar is missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import json
+import multiprocessing
+import os
+import resource
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from berth.clock import HandClock, MachineClock
+from berth.cluster.load import load_cluster
+from berth.live import commands
+from berth.live.controller import Controller
+from berth.live.setup import Setup
+from berth.live.spec import JobSpec
+from berth.live.store import Store
+from berth.report.terminal import console, print_json, table
+from berth.testing.memory import MemoryBackend
+from berth.testing.up import Up, until
+
+CLUSTER = "40x25x8:V100-16"
+SIZES = (1, 1, 2, 2, 4, 8, 8, 16, 32)
+CLIENTS = 8
+
+
+@dataclass(frozen=True)
+class Result:
+    """One figure and the bar it is held against."""
+
+    what: str
+    value: float
+    unit: str
+    bar: float | None = None
+    at_least: bool = False
+    spread: str = ""
+
+    @property
+    def met(self) -> bool:
+        """Whether the bar is met; no bar is always met."""
+        if self.bar is None:
+            return True
+        return self.value >= self.bar if self.at_least else self.value <= self.bar
+
+
+def spec(random: Random) -> JobSpec:
+    """A job whose size and length are drawn."""
+    seconds = random.randrange(60, 36_000)
+    facts: dict[str, Any] = {
+        "run": "work",
+        "name": f"n{random.randrange(20)}",
+        "gpus": random.choice(SIZES),
+        "duration": f"{seconds}s",
+        "env": {"SECONDS": str(seconds)},
+    }
+    return JobSpec(**facts)
+
+
+def percentile(values: list[float], share: float) -> float:
+    """The value below which this share lies."""
+    return sorted(values)[min(len(values) - 1, int(share * len(values)))]
+
+
+def passes(folder: Path, jobs: int, rounds: int = 300) -> list[Result]:
+    """A long queue on a large cluster: every round some jobs end, some come, and a pass is made."""
+    random, clock = Random(1), HandClock()
+    cluster = load_cluster(CLUSTER)
+    store = Store(folder)
+    setup = Setup(cluster, store=store.name)
+    controller = Controller(store, MemoryBackend(cluster, clock), setup, clock)
+    running = 3 * cluster.devices // 10
+    for _ in range(jobs + running):
+        controller.ask(commands.submit(spec(random), "me"))
+    controller.step()
+    took, whole = [], []
+    for _ in range(rounds):
+        clock.turn(20.0)
+        while len(controller.books.jobs) < jobs + running:
+            controller.ask(commands.submit(spec(random), "me"))
+            if len(controller._asked) > 50:
+                break
+        began = time.perf_counter()
+        controller.step()
+        whole.append(1000 * (time.perf_counter() - began))
+        took.append(1000 * controller.pass_s)
+    state = controller.books.world.state[0]
+    waiting = int(state["last"] - state["first"])
+    controller.close()
+    what = f"pass, {waiting:,} waiting on {cluster.devices:,} devices, p99"
+    return [
+        Result(what, percentile(took, 0.99), "ms", 100.0, spread=_spread(took)),
+        Result("whole step with its commit, p99", percentile(whole, 0.99), "ms", spread=_spread(whole)),
+    ]
+
+
+def _spread(values: list[float]) -> str:
+    return f"median {statistics.median(values):.1f}, worst {max(values):.1f}"
+
+
+def client(address: tuple[str, int], token: str, count: int, done: Any) -> None:
+    """Submits one job after another over one connection; each waits for its answer."""
+    random = Random(os.getpid())
+    connection = http.client.HTTPConnection(*address, timeout=120)
+    headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+    took = []
+    for _ in range(count):
+        body = json.dumps({"spec": spec(random).plain()})
+        began = time.perf_counter()
+        connection.request("POST", "/api/v1/jobs", body, headers)
+        response = connection.getresponse()
+        response.read()
+        assert response.status == 201, response.status
+        took.append(time.perf_counter() - began)
+    done.put(took)
+
+
+def submissions(folder: Path, count: int) -> list[Result]:
+    """Durable submissions over HTTP, from clients in processes of their own."""
+    import uvicorn
+
+    from berth.live.api.app import make_app
+    from berth.live.api.desk import Desk
+    from berth.live.api.tokens import Tokens
+
+    cluster = load_cluster(CLUSTER)
+    store = Store(folder)
+    controller = Controller(store, MemoryBackend(cluster, MachineClock()), Setup(cluster, store=store.name))
+    tokens = Tokens(folder)
+    token = tokens.add("bench", "admin")
+    app = make_app(Desk(controller, tokens, folder))
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error", access_log=False))
+    over = threading.Event()
+    threads = [
+        threading.Thread(target=controller.run, args=(over,), daemon=True),
+        threading.Thread(target=server.run, daemon=True),
+    ]
+    for thread in threads:
+        thread.start()
+    until(lambda: server.started)
+    host, port = server.servers[0].sockets[0].getsockname()[:2]
+    address = (str(host), int(port))
+    single = _hammer(address, token, count)
+    began = time.perf_counter()
+    body = json.dumps({"jobs": [{"spec": spec(Random(n)).plain()} for n in range(2_000)]})
+    connection = http.client.HTTPConnection(*address, timeout=120)
+    headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+    connection.request("POST", "/api/v1/jobs/batch", body, headers)
+    answers = json.loads(connection.getresponse().read())["jobs"]
+    batch_s = time.perf_counter() - began
+    assert all("job" in answer for answer in answers)
+    server.should_exit = True
+    over.set()
+    controller.called.set()
+    for thread in threads:
+        thread.join()
+    taken = controller.books.submitted
+    controller.close()
+    assert taken == count // CLIENTS * CLIENTS + 2_000
+    rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000
+    return [
+        *single,
+        Result("submissions in one batch call", 2_000 / batch_s, "/s"),
+        Result(f"memory with {taken:,} jobs", rss, "MB", 500.0),
+    ]
+
+
+def _hammer(address: tuple[str, int], token: str, count: int) -> list[Result]:
+    context = multiprocessing.get_context("fork")
+    done = context.Queue()
+    people = [
+        context.Process(target=client, args=(address, token, count // CLIENTS, done)) for _ in range(CLIENTS)
+    ]
+    began = time.perf_counter()
+    for one in people:
+        one.start()
+    took = [value for _ in people for value in done.get()]
+    wall_s = time.perf_counter() - began
+    for one in people:
+        one.join()
+    spread = f"each {1000 * statistics.median(took):.0f} ms, p99 {1000 * percentile(took, 0.99):.0f} ms"
+    return [
+        Result(
+            f"durable submissions over HTTP, {CLIENTS} clients", len(took) / wall_s, "/s", 500.0, True, spread
+        )
+    ]
+
+
+def restart(folder: Path, jobs: int) -> list[Result]:
+    """A journal with so many jobs, most of them over; then a controller that was killed starts again."""
+    random, clock = Random(2), HandClock()
+    cluster = load_cluster(CLUSTER)
+    store = Store(folder)
+    setup = Setup(cluster, store=store.name)
+    controller = Controller(store, MemoryBackend(cluster, clock), setup, clock)
+    sent = 0
+    while sent < jobs or len(controller.books.jobs) > 10_000:
+        for _ in range(min(1_000, jobs - sent)):
+            short = JobSpec(run="work", gpus=random.choice((1, 2, 4)), env={"SECONDS": "50"})
+            controller.ask(commands.submit(short, "me"))
+            sent += 1
+        clock.turn(30.0)
+        controller.step()
+    records = store.seq
+    active = len(controller.books.jobs)
+    store.close()  # and not the controller: as if it had been killed
+    took = []
+    for _ in range(3):
+        began = time.perf_counter()
+        store = Store(folder)
+        Controller(store, MemoryBackend(cluster, clock), setup, clock)
+        took.append(time.perf_counter() - began)
+        store.close()
+    spread = f"{min(took):.2f}-{max(took):.2f}; {records:,} records, {active:,} jobs not over"
+    return [
+        Result(f"restart from a journal of {jobs:,} jobs", statistics.median(took), "s", 3.0, spread=spread)
+    ]
+
+
+def real_jobs(folder: Path, count: int) -> list[Result]:
+    """Short jobs as real processes of this machine, beside the same processes started without berth."""
+    began = time.perf_counter()
+    for _ in range(0, count, 8):
+        people = [subprocess.Popen(["/bin/true"]) for _ in range(8)]
+        for one in people:
+            one.wait()
+    bare_s = time.perf_counter() - began
+    live = Up(folder, "--cluster", "1x1x8", "--policy", "fifo").start()
+    began = time.perf_counter()
+    body = {"jobs": [{"spec": {"run": ["/bin/true"]}} for _ in range(count)]}
+    live.client.post("jobs", "batch", body=body)
+    until(lambda: not live.client.get("status")["queued"] and not live.client.get("status")["placed"], 600)
+    wall_s = time.perf_counter() - began
+    over = live.client.get("jobs", over="true", limit=count)["jobs"]
+    assert len(over) == count
+    assert all(row["state"] == "finished" for row in over)
+    live.stop()
+    per_job = f"{1000 * bare_s / count:.1f} ms each without berth, 8 at a time"
+    return [
+        Result(f"{count} real short jobs on this machine", 1000 * wall_s / count, "ms each", spread=per_job)
+    ]
+
+
+def main() -> None:
+    """Runs all parts and says which bars are met."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--jobs", type=int, default=10_000)
+    parser.add_argument("--submissions", type=int, default=4_000)
+    parser.add_argument("--journal", type=int, default=100_000)
+    parser.add_argument("--real", type=int, default=500)
+    parser.add_argument("--json", action="store_true")
+    given = parser.parse_args()
+    results: list[Result] = []
+    root = Path(tempfile.mkdtemp(prefix="berth-bench-live-"))
+    parts: list[tuple[Callable[[Path, int], list[Result]], int]] = [
+        (submissions, given.submissions),
+        (passes, given.jobs),
+        (restart, given.journal),
+        (real_jobs, given.real),
+    ]
+    try:
+        for part, count in parts:
+            results += part(root / part.__name__, count)
+            print(f"  {part.__name__} done", file=sys.stderr)
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+    if given.json:
+        print_json([asdict(one) | {"met": one.met} for one in results])
+    else:
+        rows = [_row(one) for one in results]
+        console().print(table("the live controller", ["what", "measured", "bar", ""], rows))
+    sys.exit(0 if all(one.met for one in results) else 1)
+
+
+def _row(one: Result) -> list[str]:
+    bar = "" if one.bar is None else f"{'>=' if one.at_least else '<='} {one.bar:g}"
+    mark = "" if one.bar is None else ("met" if one.met else "MISSED")
+    spread = f"\n  {one.spread}" if one.spread else ""
+    return [f"{one.what}{spread}", f"{one.value:,.1f} {one.unit}", bar, mark]
+
+
+if __name__ == "__main__":
+    main()
