@@ -40,7 +40,7 @@ from berth.testing.up import Up, until
 
 CLUSTER = "40x25x8:V100-16"
 SIZES = (1, 1, 2, 2, 4, 8, 8, 16, 32)
-CLIENTS = 8
+CLIENTS = 16
 
 
 @dataclass(frozen=True)

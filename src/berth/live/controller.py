@@ -31,6 +31,7 @@ from berth.live.store import Store, StoreError
 _log = logging.getLogger("berth.live")
 SNAPSHOT_EVERY = 5_000  # records
 _POLL_S = 1.0  # at least so often the back end is looked at
+_LONGEST_PAUSE_S = 0.25  # between two steps while there is something to do
 
 
 class Controller:
@@ -53,6 +54,7 @@ class Controller:
         self.books.fold(opened)
         store.commit([opened], self._over())
         self._kept = store.seq
+        self._news = True  # something has changed since the last pass
         self.passes, self.pass_s = 0, 0.0
 
     def now(self) -> float:
@@ -71,24 +73,37 @@ class Controller:
         """One round; returns for how many seconds nothing is to be done, unless somebody calls."""
         self.called.clear()
         seen = self._observe()
-        with self._asked_lock:
-            asked, self._asked = self._asked, []
+        self._take(seen, decides=True)
         with self.lock:
-            now = self.now()
-            answers = self._turn(asked, seen, now)
             orders = wanted(self.books, self.seen.attempts) if self.seen is not None else []
-        for future, value in answers:
-            if isinstance(value, BaseException):
-                future.set_exception(value)
-            else:
-                future.set_result(value)
         self._act(orders)
         if self.store.seq - self._kept >= SNAPSHOT_EVERY:
             self.keep_snapshot()
         return self._rest(bool(orders))
 
+    def answer(self) -> None:
+        """What was asked is written down and answered; nothing is decided yet."""
+        self.called.clear()
+        self._take(None, decides=False)
+
+    def _take(self, seen: Observation | None, *, decides: bool) -> None:
+        with self._asked_lock:
+            asked, self._asked = self._asked, []
+        with self.lock:
+            answers = self._turn(asked, seen, self.now(), decides=decides)
+        for future, value in answers:
+            if isinstance(value, BaseException):
+                future.set_exception(value)
+            else:
+                future.set_result(value)
+
     def _turn(
-        self, asked: list[tuple[Command, Future[dict[str, Any]]]], seen: Observation | None, now: float
+        self,
+        asked: list[tuple[Command, Future[dict[str, Any]]]],
+        seen: Observation | None,
+        now: float,
+        *,
+        decides: bool,
     ) -> list[tuple[Future[dict[str, Any]], Any]]:
         """Everything that changes the books, and the one commit that makes it so."""
         records: list[Record] = []
@@ -99,25 +114,34 @@ class Controller:
             if seen is not None:
                 for record in happened(self.books, seen, self._fenced, now):
                     self._fold(record, records)
-            while (ready := self.books.next_ready()) is not None and ready[0] <= now:
-                self._fold(Record(now, "ready", ready[1]), records)
-            if now >= self.books.wake or any(record.kind not in QUIET for record in records):
-                began = time.perf_counter()
-                records += decide(self.books, now)
-                self.pass_s = time.perf_counter() - began
-                self.passes += 1
-            for record in launches(self.books, now):
-                self._fold(record, records)
+            if decides:
+                self._decide(records, now)
+            self._news = self._news or any(record.kind not in QUIET for record in records)
             if records:
                 first = self.store.seq + 1
                 self.store.commit(records, self._over())
                 for listener in self.listeners:
                     listener(first, records)
+            if decides:
+                self._news = False
         except StoreError as error:
             _log.error("%s; nothing of this step was done", error)
             self._read_back()
+            self._news = True
             return [(future, error) for _, future in asked]
         return answers
+
+    def _decide(self, records: list[Record], now: float) -> None:
+        """A pass, if anything has changed since the last one, and the launches that have become possible."""
+        while (ready := self.books.next_ready()) is not None and ready[0] <= now:
+            self._fold(Record(now, "ready", ready[1]), records)
+        if self._news or now >= self.books.wake or any(record.kind not in QUIET for record in records):
+            began = time.perf_counter()
+            records += decide(self.books, now)
+            self.pass_s = time.perf_counter() - began
+            self.passes += 1
+        for record in launches(self.books, now):
+            self._fold(record, records)
 
     def _answer(self, command: Command, records: list[Record], now: float) -> Any:
         try:
@@ -180,9 +204,20 @@ class Controller:
             _log.warning("%s", error)
 
     def run(self, until: threading.Event) -> None:
-        """Steps until told otherwise; a step that finds much to do is soon followed by the next."""
+        """Steps until told otherwise; between two steps, questions are answered as they come.
+
+        A step over a large cluster takes a while, so steps take up at most a third of the time.
+        """
         while not until.is_set():
-            self.called.wait(self.step())
+            began = time.monotonic()
+            rest = self.step()
+            pause = min(_LONGEST_PAUSE_S, 2.0 * (time.monotonic() - began))
+            after = time.monotonic() + pause
+            while (left := after - time.monotonic()) > 0 and not until.is_set():
+                if self.called.wait(left):
+                    self.answer()
+                    rest = 0.0
+            self.called.wait(rest)
 
     def close(self) -> None:
         """Keeps the state and lets go of the store; what runs goes on running."""
