@@ -49,7 +49,8 @@ SelectTypeParameters=CR_Core_Memory
 SchedulerParameters=batch_sched_delay=0
 TopologyPlugin=topology/tree
 ReturnToService=2
-SlurmdTimeout=6
+SlurmdTimeout=5
+MessageTimeout=5
 KillWait=2
 GresTypes=gpu
 SlurmdParameters=config_overrides
@@ -125,13 +126,21 @@ class SmallSlurm:
         daemon.kill()
         daemon.wait()
 
+    def close(self, node: str) -> None:
+        """What whoever runs the cluster does about a node that is gone, before Slurm notices by itself."""
+        self.run("scontrol", "update", f"nodename={node}", "state=down", "reason=test")
+
     def lose(self, node: str) -> None:
         """The node with all that runs on it."""
         self.kill(node)
+        self._kill_all_on(node)
+
+    def _kill_all_on(self, node: str) -> None:
         for pid in _processes_with(f"SLURMD_NODENAME={node}", f"SLURM_CONF={self.conf}"):
-            for doomed in (_parent(pid), pid):  # the step's own daemon first, so that nobody tells of the end
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(doomed, signal.SIGKILL)
+            with contextlib.suppress(OSError):
+                if (daemon := _step_above(pid)) is not None:
+                    os.kill(daemon, signal.SIGKILL)  # first, so that nobody tells of the end
+                os.kill(pid, signal.SIGKILL)
 
     def run(self, *argv: str) -> str:
         done = subprocess.run(argv, capture_output=True, text=True, timeout=30, check=False)
@@ -158,11 +167,15 @@ class SmallSlurm:
         for node in NODES:
             if node not in self._daemons:
                 self.start_node(node)
-        for node, state in self.states().items():
-            if "DRAIN" in state:
-                self.run("scontrol", "update", f"nodename={node}", "state=resume")
-        until(lambda: not self.jobs(), "no jobs are left", lambda: str(self.jobs()))
-        self.until_idle()
+        until(self._is_tidy, "all nodes are idle", lambda: f"{self.states()} {self.jobs()}")
+
+    def _is_tidy(self) -> bool:
+        states = self.states()
+        for node, state in states.items():
+            if "DRAIN" in state or "down" in state:  # it may come back by itself just now
+                argv = ["scontrol", "update", f"nodename={node}", "state=resume"]
+                subprocess.run(argv, capture_output=True, timeout=30, check=False)
+        return set(states.values()) == {"idle"} and not self.jobs()
 
     def stop(self) -> None:
         for daemon in reversed(self._daemons.values()):
@@ -173,6 +186,8 @@ class SmallSlurm:
             except subprocess.TimeoutExpired:
                 daemon.kill()
                 daemon.wait()
+        for node in NODES:
+            self._kill_all_on(node)  # a step whose slurmd was killed has nobody else to end it
         shutil.rmtree(self.home, ignore_errors=True)
 
 
@@ -186,7 +201,7 @@ def until(condition, what: str, shown=lambda: "", timeout_s: float = 60.0) -> No
 
 def _free_ports(count: int) -> int:
     """The first of so many ports in a row that nobody has."""
-    for first in range(20000 + secrets.randbelow(100) * 100, 60000, 20):
+    for first in range(20000 + os.getpid() % 100 * 100, 32000, 20):
         try:
             for port in range(first, first + count):
                 with socket.socket() as probe:
@@ -208,8 +223,10 @@ def _processes_with(*marks: str) -> list[int]:
     return found
 
 
-def _parent(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+def _step_above(pid: int) -> int | None:
+    """The daemon of the step that a process belongs to, if it is that daemon's child."""
+    parent = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    return parent if Path(f"/proc/{parent}/cmdline").read_bytes().startswith(b"slurmstepd") else None
 
 
 def _die_with_parent() -> None:

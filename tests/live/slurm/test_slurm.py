@@ -271,6 +271,7 @@ def test_processes_that_outlive_their_slurmd_end_before_the_job_runs_again(desk,
     one.until((folder / "count").exists, "it counts")
     [lost] = one.machines(job)
     slurm.kill(lost)
+    slurm.close(lost)
     until_lost(one, slurm, lost)
     told = int((folder / "count").read_text())
     one.until(lambda: len(record(folder, "start")) == 2, "it runs again")

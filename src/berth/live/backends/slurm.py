@@ -7,8 +7,9 @@ all is seen to twice: its jobs are submitted held and released only when all of 
 begin only when every part has come (`supervise.py`).
 
 Every attempt is a new set of jobs, also when a gang moves. Requeueing the old job under a new node list
-(`scontrol requeuehold`) is not quicker and has two attempts share one job number, one name and one log: nothing
-would tell a late answer about the first from one about the second. So Slurm never requeues these jobs by itself either.
+(`scontrol requeuehold`) takes as long (0.46 s against 0.48 s, from the order to leave to the next attempt's first line)
+and has two attempts share one job number, one name and one log: nothing would tell a late answer about the first from
+one about the second. So these jobs are not to be requeued by Slurm either.
 
 A job's name carries the token and the part, so it is found again whatever happened to the controller or to the answer
 of `sbatch`; a job that was submitted twice is still held when that is noticed, and is cancelled.

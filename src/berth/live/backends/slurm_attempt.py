@@ -90,7 +90,7 @@ class Attempt:
         if self._told_at is not None:
             return self._ending(ends, open_, chores)
         chores.release += [job.id for job in open_.values() if job is not None and job.held]
-        begun = all(self._end(part) or self._folder.told(part, "running") for part in range(len(ids)))
+        begun = all(end is not None or f"part-{part}.running" in self._marks for part, end in enumerate(ends))
         return Seen("running" if begun else "starting")
 
     def _unsubmitted(self, chores: Chores) -> Seen | None:
