@@ -104,7 +104,7 @@ def test_a_gang_over_two_nodes_runs_with_its_environment(desk):
     one = desk()
     job = one.submit("env", gpus=12, per="gpu")
     one.until_over(job)
-    assert (one.over(job)["state"], one.over(job)["attempts"]) == ("finished", 1)
+    assert (one.over(job)["state"], one.over(job)["attempts"], one.over(job)["code"]) == ("finished", 1, 0)
     folder = Folder(one.folder / "attempts", f"{one.store.name}-{job}.1")
     envs = [env_of(folder, rank) for rank in range(12)]
     assert [env["RANK"] for env in envs] == [str(rank) for rank in range(12)]
@@ -160,7 +160,7 @@ def test_what_was_submitted_but_not_released_is_found_and_not_submitted_again(
     assert backend.apply([order]) == []
     monkeypatch.undo()
     assert {job["state_reason"] for job in slurm.jobs()} == {"JobHeldUser"}
-    assert until_seen(small, backend, "t-3", "ended") == Seen("ended", (0, 0))
+    assert until_seen(small, backend, "t-3", "ended") == Seen("ended", (0, 0), 0)
     assert len([job for job in SlurmCommands().jobs() if job.ours and job.ours[0] == "t-3"]) == 2
 
 
@@ -176,7 +176,7 @@ def test_a_gang_that_slurm_will_not_take_has_failed_and_says_why(backend, slurm,
     order = launch_of("t-5", "true", {"n00": [0], "n99": [0]})
     assert backend.apply([order]) == [order]
     backend.observe()
-    assert backend.observe().attempts["t-5"] == Seen("ended", (1,))
+    assert backend.observe().attempts["t-5"] == Seen("ended", (1,), 1)
     assert "n99" in Folder(tmp_path, "t-5").log(0).read_text()
     assert slurm.jobs() == []
 

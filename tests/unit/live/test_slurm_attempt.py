@@ -15,7 +15,8 @@ from berth.live.folder import Folder
 PATIENCE = Patience(margin_s=10.0, start_s=60.0, settle_s=2.0)
 GRACE_S = 30.0
 AT = 1_000_000.0  # when the gang was released
-ENDED = {"codes": {"0": 0}, "stopped": False, "done": False}
+ENDED = {"codes": {"0": 0}, "code": 0, "time": AT, "stopped": False, "done": False}
+TOLD = {"code": 143, "time": AT, "stopped": True}
 
 
 class Gang:
@@ -70,7 +71,7 @@ def test_a_gang_runs_when_all_its_parts_do(gang):
     gang.write("part-0.ended", ENDED)
     assert gang.at(AT) == Seen("running")
     gang.write("part-1.ended", ENDED | {"codes": {"1": 0}})
-    assert gang.at(AT) == Seen("ended", (0, 0))
+    assert gang.at(AT) == Seen("ended", (0, 0), 0)
 
 
 def test_a_job_that_is_still_held_is_released(gang):
@@ -98,7 +99,7 @@ def test_a_part_that_is_over_without_a_word_ends_the_others_and_tells_its_code(g
     gang.states[12] = "COMPLETED"
     gang.write("part-1.ended", {"codes": {"1": 143}})
     assert gang.at(AT + 6) == Seen("starting")  # a word may yet be seen
-    assert gang.at(AT + 8) == Seen("ended", (127, 143))
+    assert gang.at(AT + 8) == Seen("ended", (127, 143), 127)
 
 
 @pytest.mark.parametrize("state", ["NODE_FAIL", None])
@@ -133,10 +134,10 @@ def test_what_does_not_end_when_it_is_told_is_cancelled(gang):
 
 def test_who_was_told_to_end_by_somebody_else_is_not_to_blame(gang):
     for part in (0, 1):
-        gang.write(f"part-{part}.ended", {"codes": {str(part): 143}, "stopped": True})
-    assert gang.at(AT) == Seen("ended", (143, 143), stopped=True, lost=True)
+        gang.write(f"part-{part}.ended", TOLD | {"codes": {str(part): 143}})
+    assert gang.at(AT) == Seen("ended", (143, 143), 143, stopped=True, lost=True)
     gang.write("stop")
-    assert gang.at(AT) == Seen("ended", (143, 143), stopped=True)
+    assert gang.at(AT) == Seen("ended", (143, 143), 143, stopped=True)
 
 
 def test_a_job_that_was_submitted_twice_is_cancelled(gang):

@@ -37,7 +37,7 @@ from berth.live.backends.slurm_attempt import (
     parts_of,
     submitted,
 )
-from berth.live.backends.slurm_discover import discover
+from berth.live.backends.slurm_discover import FOUND, discover
 from berth.live.backends.slurm_read import SlurmCommands, SlurmJob, SlurmNode
 from berth.live.backends.slurm_room import Room, rooms_of
 from berth.live.backends.slurm_submit import RefusedError, Site, parts_to_submit, submit
@@ -73,7 +73,8 @@ class SlurmBackend:
         patience: Patience | None = None,
         commands: SlurmCommands | None = None,
     ) -> None:
-        self._root, self._cluster = root, cluster
+        # one that was found is found anew: nodes come and go
+        self._root, self._cluster = root, None if cluster is not None and cluster.name == FOUND else cluster
         self._site = Site(root / "supervise.py", python, partition, tuple(options))
         self._patience, self._slurm = patience or Patience(), commands or SlurmCommands()
         self._nodes: dict[str, SlurmNode] = {}

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -100,7 +100,9 @@ class Attempt:
         chores.cancel += [job.id for job in self._alive]  # they are held, and never were anything else
         if self._alive:
             return Seen("starting")
-        return Seen("ended", codes=(1,) if refused else (), stopped=self._stopped, lost=not refused)
+        if refused:
+            return Seen("ended", codes=(1,), code=1, stopped=self._stopped)
+        return Seen("ended", stopped=True, lost=True)
 
     def _hopeless(self, jobs: Iterable[SlurmJob | None]) -> bool:
         """Whether a part is gone without a word, or does not begin."""
@@ -128,14 +130,15 @@ class Attempt:
         """The end of a part that left no word."""
         end: dict[str, Any] = {"codes": {}, "done": "done" in self._marks}
         if job is not None and job.states & {"FAILED", "OUT_OF_MEMORY"}:
-            return end | {"codes": {self._parts.ranks[part]: job.code or 1}}
+            code = job.code or 1
+            return end | {"codes": {self._parts.ranks[part]: code}, "code": code, "time": job.ended}
         return end | {"lost": True}
 
     def _ended(self, ends: list[dict[str, Any]]) -> Seen:
         seen = together_seen(ends)
         # told to end by somebody else (a limit in time, preemption, scancel): it is not to blame
         lost = seen.lost or (seen.stopped and not self._stopped)
-        return Seen("ended", seen.codes, seen.stopped or self._stopped, seen.done, lost)
+        return replace(seen, stopped=seen.stopped or self._stopped, lost=lost)
 
     def _end(self, part: int) -> dict[str, Any] | None:
         return self._folder.told(part, "ended")

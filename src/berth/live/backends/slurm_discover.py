@@ -17,11 +17,12 @@ from berth.cluster.tiers import default_tiers
 from berth.errors import InputError
 from berth.live.backends.slurm_read import SlurmNode, Switch
 
+FOUND = "slurm"  # the name of a cluster that nobody described
 WHOLE_NODE = "node"  # the type of the one device of a node, where Slurm counts no GPUs
 _VENDORS = ("nvidia", "tesla", "geforce", "quadro", "amd", "instinct")
 
 
-def discover(nodes: Sequence[SlurmNode], switches: Iterable[Switch], name: str = "slurm") -> Cluster:
+def discover(nodes: Sequence[SlurmNode], switches: Iterable[Switch], name: str = FOUND) -> Cluster:
     """The cluster that these nodes are."""
     notes: list[str] = []
     nodes = _usable(nodes, notes)
