@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -118,6 +120,43 @@ def desk(slurm, tmp_path):
     yield opened
     for one in desks:
         one.controller.close()
+
+
+CONTROLLER = """
+import sys
+from pathlib import Path
+from threading import Event
+from berth.live import commands
+from berth.live.backends.slurm import SlurmBackend
+from berth.live.backends.slurm_attempt import Patience
+from berth.live.controller import Controller
+from berth.live.setup import Setup
+from berth.live.spec import JobSpec
+from berth.live.store import Store
+
+store = Store(Path(sys.argv[1]))
+patience = Patience(margin_s=2.0, start_s=20.0, settle_s=1.0)
+backend = SlurmBackend(store.folder / "attempts", patience=patience)
+controller = Controller(store, backend, Setup(backend.cluster(), policy="fifo", store=store.name))
+for text in sys.argv[2:]:
+    controller.ask(commands.submit(JobSpec.model_validate_json(text), "ada"))
+controller.run(Event())
+"""
+
+
+@pytest.fixture
+def apart(slurm):
+    """Starts controllers in processes of their own, with these jobs; all are killed in the end."""
+    started: list[subprocess.Popen] = []
+
+    def start(store: Path, *specs: str) -> subprocess.Popen:
+        started.append(subprocess.Popen([sys.executable, "-c", CONTROLLER, str(store), *specs]))
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.kill()
+        one.wait()
 
 
 @pytest.fixture(scope="session")

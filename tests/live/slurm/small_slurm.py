@@ -64,6 +64,42 @@ SwitchName=top Switches=r[0-1]
 """
 
 
+# A small training: its first member counts to a number, and goes on from where it was when it is started again. It
+# ends when it has counted and is let go; the others end after it. It notices if another of its attempts is alive.
+COUNTS = """
+at=$(cat count 2>/dev/null || echo 0)
+[ $RANK -gt 0 ] || { exec 9> lock; flock -n 9 || echo "overlap $BERTH_ATTEMPT" >> record; }
+echo "start $BERTH_ATTEMPT $BERTH_MACHINE $at" >> record
+if [ $RANK -gt 0 ]; then
+  while [ ! -e finished ]; do sleep 0.1; done
+  exit 0
+fi
+while [ $at -lt $STEPS ] || [ ! -e go ]; do
+  sleep 0.1
+  at=$((at + 1)); echo $at > count.new && mv count.new count
+done
+echo "finish $BERTH_ATTEMPT" >> record
+touch finished
+"""
+
+
+def counting(folder: Path, steps: int, *, go: bool = True, **facts) -> dict:
+    """A job that counts in this folder."""
+    folder.mkdir(exist_ok=True)
+    if go:
+        (folder / "go").touch()
+    return {"run": COUNTS, "cwd": str(folder), "env": {"STEPS": str(steps)}, **facts}
+
+
+def record(folder: Path, what: str) -> list[list[str]]:
+    """What its attempts have written down themselves."""
+    try:
+        lines = (folder / "record").read_text().splitlines()
+    except FileNotFoundError:
+        return []
+    return [line.split()[1:] for line in lines if line.startswith(what)]
+
+
 class SmallSlurm:
     """Two racks of four nodes, eight GPUs each, that are files."""
 

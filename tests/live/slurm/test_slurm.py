@@ -3,11 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
@@ -19,38 +14,6 @@ from berth.live.backends.slurm_read import SlurmCommands
 from berth.live.folder import Folder
 
 pytestmark = pytest.mark.slow
-
-# A small training: its first member counts to a number, and goes on from where it was when it is started again. It
-# ends when it has counted and is let go; the others end after it.
-COUNTS = """
-at=$(cat count 2>/dev/null || echo 0)
-echo "start $BERTH_ATTEMPT $BERTH_MACHINE $at" >> record
-if [ $RANK -gt 0 ]; then
-  while [ ! -e finished ]; do sleep 0.1; done
-  exit 0
-fi
-while [ $at -lt $STEPS ] || [ ! -e go ]; do
-  sleep 0.1
-  at=$((at + 1)); echo $at > count.new && mv count.new count
-done
-echo "finish $BERTH_ATTEMPT" >> record
-touch finished
-"""
-
-
-def counting(folder: Path, steps: int, *, go: bool = True, **facts) -> dict:
-    folder.mkdir(exist_ok=True)
-    if go:
-        (folder / "go").touch()
-    return {"run": COUNTS, "cwd": str(folder), "env": {"STEPS": str(steps)}, **facts}
-
-
-def record(folder: Path, what: str) -> list[list[str]]:
-    try:
-        lines = (folder / "record").read_text().splitlines()
-    except FileNotFoundError:
-        return []
-    return [line.split()[1:] for line in lines if line.startswith(what)]
 
 
 def env_of(folder: Folder, rank: int) -> dict[str, str]:
@@ -224,10 +187,10 @@ def test_gpus_of_a_foreign_job_are_not_used(desk, slurm, small):
     assert {j["gres_detail"][0].split("(")[0] for j in held} == {"gpu:a100:3"}
 
 
-def test_an_evicted_gang_gets_sigterm_and_resumes_elsewhere(desk, slurm, tmp_path, two_machines):
+def test_an_evicted_gang_gets_sigterm_and_resumes_elsewhere(desk, slurm, small, tmp_path, two_machines):
     one = desk(cluster=two_machines, policy="srtf")
     folder = tmp_path / "long"
-    long = one.submit(**counting(folder, 40, gpus=8, duration="2h"))
+    long = one.submit(**small.counting(folder, 40, gpus=8, duration="2h"))
     one.until((folder / "count").exists, "it counts")
     [home] = one.machines(long)
     short = one.submit("sleep 1", gpus=16, duration="1s")
@@ -236,10 +199,10 @@ def test_an_evicted_gang_gets_sigterm_and_resumes_elsewhere(desk, slurm, tmp_pat
     slurm.run("scontrol", "update", f"nodename={home}", "state=drain", "reason=test")
     one.until_over(short, long)
     assert {one.over(job)["state"] for job in (short, long)} == {"finished"}
-    first, second = record(folder, "start")
+    first, second = small.record(folder, "start")
     assert (first[1], second[1]) == (home, "n01" if home == "n00" else "n00")
     assert int(second[2]) > 0
-    assert record(folder, "finish") == [[second[0]]]
+    assert small.record(folder, "finish") == [[second[0]]]
 
 
 def until_lost(one, slurm, machine: str) -> None:
@@ -247,10 +210,10 @@ def until_lost(one, slurm, machine: str) -> None:
     one.until(lambda: "lost" in one.controller.books.shut[index], f"{machine} is gone")
 
 
-def test_a_gang_that_lost_a_node_runs_again_and_finishes_once(desk, slurm, tmp_path):
+def test_a_gang_that_lost_a_node_runs_again_and_finishes_once(desk, slurm, small, tmp_path):
     one = desk()
     folder = tmp_path / "gang"
-    job = one.submit(**counting(folder, 10, go=False, gpus=16))
+    job = one.submit(**small.counting(folder, 10, go=False, gpus=16))
     one.until((folder / "count").exists, "it counts")
     lost = one.machines(job)[1]
     slurm.lose(lost)
@@ -258,79 +221,59 @@ def test_a_gang_that_lost_a_node_runs_again_and_finishes_once(desk, slurm, tmp_p
     (folder / "go").touch()
     one.until_over(job)
     assert (one.over(job)["state"], one.over(job)["failures"]) == ("finished", 0)
-    starts = record(folder, "start")
+    starts = small.record(folder, "start")
     assert [start[0] for start in starts] == ["1", "1", "2", "2"]
     assert lost not in {start[1] for start in starts if start[0] == "2"}
-    assert record(folder, "finish") == [["2"]]
+    assert small.record(folder, "finish") == [["2"]]
 
 
-def test_processes_that_outlive_their_slurmd_end_before_the_job_runs_again(desk, slurm, tmp_path):
+def test_processes_that_outlive_their_slurmd_end_before_the_job_runs_again(desk, slurm, small, tmp_path):
     one = desk()
     folder = tmp_path / "alone"
-    job = one.submit(**counting(folder, 10, go=False, gpus=8))
+    job = one.submit(**small.counting(folder, 10, go=False, gpus=8))
     one.until((folder / "count").exists, "it counts")
     [lost] = one.machines(job)
     slurm.kill(lost)
     slurm.close(lost)
     until_lost(one, slurm, lost)
     told = int((folder / "count").read_text())
-    one.until(lambda: len(record(folder, "start")) == 2, "it runs again")
+    one.until(lambda: len(small.record(folder, "start")) == 2, "it runs again")
     (folder / "go").touch()
     one.until_over(job)
-    first, second = record(folder, "start")
+    first, second = small.record(folder, "start")
     assert (first[0], second[0]) == ("1", "2")
     assert int(second[2]) >= told > 0  # it ran on until it was told
-    assert record(folder, "finish") == [["2"]]
+    assert small.record(folder, "finish") == [["2"]]
 
 
-def test_a_job_that_somebody_cancelled_in_slurm_runs_again(desk, slurm, tmp_path):
+def test_a_job_that_somebody_cancelled_in_slurm_runs_again(desk, slurm, small, tmp_path):
     one = desk()
     folder = tmp_path / "cancelled"
-    job = one.submit(**counting(folder, 15, gpus=8))
+    job = one.submit(**small.counting(folder, 15, gpus=8))
     one.until((folder / "count").exists, "it counts")
     slurm.run("scancel", *(str(found["job_id"]) for found in slurm.jobs()))
     one.until_over(job)
     assert (one.over(job)["state"], one.over(job)["failures"]) == ("finished", 0)
-    assert [start[0] for start in record(folder, "start")] == ["1", "2"]
+    assert [start[0] for start in small.record(folder, "start")] == ["1", "2"]
 
 
-CONTROLLER = """
-import sys
-from pathlib import Path
-from threading import Event
-from berth.live import commands
-from berth.live.backends.slurm import SlurmBackend
-from berth.live.controller import Controller
-from berth.live.setup import Setup
-from berth.live.spec import JobSpec
-from berth.live.store import Store
-
-store = Store(Path(sys.argv[1]))
-backend = SlurmBackend(store.folder / "attempts")
-controller = Controller(store, backend, Setup(backend.cluster(), policy="fifo", store=store.name))
-for text in sys.argv[2:]:
-    controller.ask(commands.submit(JobSpec.model_validate_json(text), "ada"))
-controller.run(Event())
-"""
-
-
-def test_jobs_go_on_when_the_controller_is_killed_and_none_is_lost_or_doubled(desk, slurm, small, tmp_path):
+def test_jobs_go_on_when_the_controller_is_killed_and_none_is_lost_or_doubled(
+    desk, apart, slurm, small, tmp_path
+):
     folders = [tmp_path / f"job{number}" for number in range(10)]
     specs = [
-        json.dumps(counting(folder, 20 + 5 * number, gpus=8, grace="1s", per="machine"))
+        json.dumps(small.counting(folder, 20 + 5 * number, gpus=8, grace="1s", per="machine"))
         for number, folder in enumerate(folders)
     ]
     store = tmp_path / "store0"
-    controller = subprocess.Popen([sys.executable, "-c", CONTROLLER, str(store), *specs], env=os.environ)
-    try:
-        small.until(lambda: any((folder / "count").exists() for folder in folders), "the first one counts")
-    finally:
-        os.kill(controller.pid, signal.SIGKILL)
-        controller.wait()
+    controller = apart(store, *specs)
+    small.until(lambda: any((folder / "count").exists() for folder in folders), "the first one counts")
+    controller.kill()
+    controller.wait()
     one = desk()
     assert one.store.name == next(iter((store / "attempts" / "live").iterdir())).name.split("-")[0]
     one.until(lambda: not one.controller.books.jobs, "all are over")
     assert {one.over(f"j{number + 1}")["state"] for number in range(10)} == {"finished"}
     for folder in folders:
-        assert [start[0] for start in record(folder, "start")] == ["1"]
-        assert record(folder, "finish") == [["1"]]
+        assert [start[0] for start in small.record(folder, "start")] == ["1"]
+        assert small.record(folder, "finish") == [["1"]]

@@ -100,6 +100,7 @@ def test_a_part_that_is_over_without_a_word_ends_the_others_and_tells_its_code(g
     gang.write("part-1.ended", {"codes": {"1": 143}})
     assert gang.at(AT + 6) == Seen("starting")  # a word may yet be seen
     assert gang.at(AT + 8) == Seen("ended", (127, 143), 127)
+    assert "job 11 ended with code 127" in gang.folder.log(0).read_text()
 
 
 @pytest.mark.parametrize("state", ["NODE_FAIL", None])

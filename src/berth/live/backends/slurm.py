@@ -75,6 +75,7 @@ class SlurmBackend:
     ) -> None:
         # one that was found is found anew: nodes come and go
         self._root, self._cluster = root, None if cluster is not None and cluster.name == FOUND else cluster
+        partition = partition or os.environ.get("SBATCH_PARTITION")
         self._site = Site(root / "supervise.py", python, partition, tuple(options))
         self._patience, self._slurm = patience or Patience(), commands or SlurmCommands()
         self._nodes: dict[str, SlurmNode] = {}

@@ -131,8 +131,15 @@ class Attempt:
         end: dict[str, Any] = {"codes": {}, "done": "done" in self._marks}
         if job is not None and job.states & {"FAILED", "OUT_OF_MEMORY"}:
             code = job.code or 1
+            if f"part-{part}.ready" not in self._marks:
+                self._explain(part, f"Slurm's job {job.id} ended with code {code} before it came to anything")
             return end | {"codes": {self._parts.ranks[part]: code}, "code": code, "time": job.ended}
         return end | {"lost": True}
+
+    def _explain(self, part: int, what: str) -> None:
+        """Where somebody would look for the output of what never ran."""
+        hint = f"does its node see {self._folder.path}, and the Python that berth runs with?"
+        self._folder.log(self._parts.ranks[part]).write_text(f"berth: {what}\n{hint}\n")
 
     def _ended(self, ends: list[dict[str, Any]]) -> Seen:
         seen = together_seen(ends)
