@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import stat
 
@@ -9,6 +10,7 @@ import pytest
 
 from berth.errors import InputError
 from berth.live.backend import BackendError
+from berth.live.backends.slurm import SlurmBackend
 from berth.live.backends.slurm_discover import device_of, discover
 from berth.live.backends.slurm_read import (
     SlurmCommands,
@@ -22,6 +24,7 @@ from berth.live.backends.slurm_read import (
 )
 from berth.live.backends.slurm_room import rooms_of
 from berth.live.backends.slurm_submit import gres_of
+from berth.live.server import make_backend
 
 
 def node(
@@ -226,3 +229,51 @@ def test_gpus_are_asked_for_by_their_type():
     assert gres_of(node(gpus="gpu:a100:2,gpu:v100:2"), (1, 2, 3)) == "gpu:a100:1,gpu:v100:2"
     assert gres_of(node(gpus="gpu:4"), (0, 3)) == "gpu:2"
     assert gres_of(node(gpus=""), (0,)) == ""
+
+
+class PretendedCommands(SlurmCommands):
+    """Answers as they were written down."""
+
+    def __init__(self, *nodes: SlurmNode) -> None:
+        super().__init__()
+        self.listed = list(nodes)
+
+    def nodes(self):
+        return self.listed
+
+    def switches(self):
+        return []
+
+    def default_partition(self):
+        return "main"
+
+
+def in_partition(name: str, partition: str) -> SlurmNode:
+    return node_of({"name": name, "gres": "gpu:8", "cpus": 16, "partitions": [partition]})
+
+
+def test_only_nodes_of_the_partition_are_found(tmp_path, monkeypatch):
+    commands = PretendedCommands(in_partition("a", "main"), in_partition("b", "other"))
+    assert names_of(SlurmBackend(tmp_path, commands=commands)) == ["a"]
+    assert names_of(SlurmBackend(tmp_path, partition="other", commands=commands)) == ["b"]
+    monkeypatch.setenv("SBATCH_PARTITION", "other")
+    assert names_of(SlurmBackend(tmp_path, commands=commands)) == ["b"]
+
+
+def test_a_cluster_that_was_found_is_found_anew_and_one_that_was_described_is_not(tmp_path):
+    commands = PretendedCommands(in_partition("a", "main"))
+    found = SlurmBackend(tmp_path, commands=commands).cluster()
+    commands.listed.append(in_partition("b", "main"))
+    assert names_of(SlurmBackend(tmp_path, found, commands=commands)) == ["a", "b"]
+    described = dataclasses.replace(found, name="mine")
+    assert names_of(SlurmBackend(tmp_path, described, commands=commands)) == ["a"]
+
+
+def test_a_machine_without_slurm_is_told_so(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(InputError, match="Slurm can't be asked for its nodes: scontrol: "):
+        make_backend("slurm", tmp_path, None, lambda: None).cluster()
+
+
+def names_of(backend: SlurmBackend) -> list[str]:
+    return [machine.name for machine in backend.cluster().machines]
