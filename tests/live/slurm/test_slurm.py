@@ -120,11 +120,31 @@ def test_what_was_submitted_but_not_released_is_found_and_not_submitted_again(
         raise BackendError("no answer")
 
     monkeypatch.setattr(SlurmCommands, "release", cut_short)
-    assert backend.apply([order]) == []
+    backend.apply([order])
     monkeypatch.undo()
     assert {job["state_reason"] for job in slurm.jobs()} == {"JobHeldUser"}
     assert until_seen(small, backend, "t-3", "ended") == Seen("ended", (0, 0), 0)
     assert len([job for job in SlurmCommands().jobs() if job.ours and job.ours[0] == "t-3"]) == 2
+
+
+def test_what_was_cut_short_between_two_submissions_is_gone_on_with(backend, slurm, small, monkeypatch):
+    order = launch_of("t-6", "true", {"n00": [0], "n05": [0]})
+    run, submitted = SlurmCommands.run, []
+
+    def cut_short(self, *argv, text=""):
+        if argv[0] == "sbatch" and submitted:
+            raise BackendError("no answer")
+        submitted.extend(argv[:1] if argv[0] == "sbatch" else ())
+        return run(self, *argv, text=text)
+
+    monkeypatch.setattr(SlurmCommands, "run", cut_short)
+    assert backend.apply([order]) == []
+    monkeypatch.undo()
+    assert [job["name"] for job in slurm.jobs()] == ["berth:t-6:0"]
+    assert "t-6" not in backend.observe().attempts  # so it is asked for again
+    assert backend.apply([order]) == [order]
+    assert until_seen(small, backend, "t-6", "ended") == Seen("ended", (0, 0), 0)
+    assert len([job for job in SlurmCommands().jobs() if job.ours and job.ours[0] == "t-6"]) == 2
 
 
 def test_a_stop_before_the_launch_keeps_it_from_ever_starting(backend, slurm):

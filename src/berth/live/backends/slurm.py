@@ -176,22 +176,24 @@ class SlurmBackend:
     def apply(self, orders: Sequence[Order]) -> Sequence[Order]:
         """Submits what is new, lets it go once it is whole, and tells the rest to stop."""
         done = self._stop([order for order in orders if isinstance(order, Stop)])
-        for order in orders:
-            with contextlib.suppress(OSError):
-                if isinstance(order, Forget):
-                    Folder(self._root, order.token).put_away()
-                    self._parts.pop(order.token, None)
-                    done.append(order)
-                elif isinstance(order, Launch):
-                    try:
-                        self._launch(order)
-                    except BackendError as error:
-                        _log.warning("%s; the rest is launched later", error)
-                        return done
-                    done.append(order)
+        ids: list[int] = []
+        try:
+            for order in orders:
+                with contextlib.suppress(OSError):
+                    if isinstance(order, Forget):
+                        Folder(self._root, order.token).put_away()
+                        self._parts.pop(order.token, None)
+                        done.append(order)
+                    elif isinstance(order, Launch):
+                        ids += self._launch(order)
+                        done.append(order)
+        except BackendError as error:
+            _log.warning("%s; the rest is launched later", error)
+        self._see_to(Chores(release=ids))
         return done
 
-    def _launch(self, order: Launch) -> None:
+    def _launch(self, order: Launch) -> list[int]:
+        """Submits a gang, unless it is submitted or stopped already; the jobs that are to be released."""
         if not self._nodes:
             self.observe()
         folder = Folder(self._root, order.token)
@@ -199,9 +201,9 @@ class SlurmBackend:
         address = self._nodes[first].address if first in self._nodes else None
         new = folder.prepare(order, address=address)
         if not (folder.path / "launch.json").exists() or folder.stopped:
-            return  # it has ended, or never begins
+            return []  # it has ended, or never begins
         if any((folder.path / mark).exists() for mark in (SUBMITTED, REFUSED)):
-            return
+            return []
         ids = {} if new else self._submitted_before(order.token)
         try:
             for part in parts_to_submit(order):
@@ -211,9 +213,9 @@ class SlurmBackend:
         except RefusedError as error:
             folder.log(0).write_text(f"berth: {error}\n")
             write_whole(folder.path / REFUSED, str(error))
-            return
+            return []
         write_whole(folder.path / SUBMITTED, _as_json(ids))
-        self._slurm.release(ids.values())
+        return list(ids.values())
 
     def _submitted_before(self, token: str) -> dict[int, int]:
         """Jobs of a token whose submission was cut short; the first of each part counts."""
