@@ -60,7 +60,8 @@ class Part:
         self.parts = [""] if machine == "" else list(dict.fromkeys(member["machine"] for member in members))
         self.machine = machine
         numbers = sorted(number for member in self.members for number in member["devices"])
-        self.given = dict(zip(numbers, devices.split(","), strict=True)) if devices else {}
+        names = devices.split(",")  # as this machine calls them; where that makes no sense, as berth does
+        self.given = dict(zip(numbers, names, strict=True)) if devices and len(names) == len(numbers) else {}
         self.name = f"part-{self.parts.index(machine)}"
         self.told = False
         self.processes: dict[int, subprocess.Popen[bytes]] = {}

@@ -64,22 +64,33 @@ SwitchName=top Switches=r[0-1]
 """
 
 
-# A small training: its first member counts to a number, and goes on from where it was when it is started again. It
-# ends when it has counted and is let go; the others end after it. It notices if another of its attempts is alive.
+# A small training: its first member counts to a number, in step with the others, and goes on from where it was when it
+# is started again. It ends when it has counted and is let go. It notices if another of its attempts is alive.
 COUNTS = """
+[ ! -e finished ] || exit 0
 at=$(cat count 2>/dev/null || echo 0)
-[ $RANK -gt 0 ] || { exec 9> lock; flock -n 9 || echo "overlap $BERTH_ATTEMPT" >> record; }
 echo "start $BERTH_ATTEMPT $BERTH_MACHINE $at" >> record
 if [ $RANK -gt 0 ]; then
-  while [ ! -e finished ]; do sleep 0.1; done
+  while [ ! -e finished ]; do
+    cp ask answer.$RANK.new 2>/dev/null && mv answer.$RANK.new answer.$RANK
+    sleep 0.05
+  done
   exit 0
 fi
+exec 9> lock; flock -n 9 || echo "overlap $BERTH_ATTEMPT" >> record
 while [ $at -lt $STEPS ] || [ ! -e go ]; do
   sleep 0.1
-  at=$((at + 1)); echo $at > count.new && mv count.new count
+  at=$((at + 1))
+  echo "$BERTH_ATTEMPT $at" > ask.new && mv ask.new ask
+  other=1
+  while [ $other -lt $WORLD_SIZE ]; do
+    until cmp -s ask answer.$other; do sleep 0.05; done
+    other=$((other + 1))
+  done
+  echo $at > count.new && mv count.new count
 done
 echo "finish $BERTH_ATTEMPT" >> record
-touch finished
+touch finished "$BERTH_FOLDER/done"
 """
 
 

@@ -12,13 +12,13 @@ from berth.live.supervise import Part
 @pytest.mark.parametrize(
     ("given", "visible"),
     [
-        ("", [["1"], ["4"], ["6"]]),
-        ("0,2,3", [["0"], ["2"], ["3"]]),
-        ("GPU-aa,GPU-bb,GPU-cc", [["GPU-aa"], ["GPU-bb"], ["GPU-cc"]]),
-        ("0,1", [["1"], ["4"], ["6"]]),  # not what was asked for: berth's own numbers
+        ("", ["1", "4", "6"]),
+        ("0,2,3", ["0", "2", "3"]),
+        ("GPU-aa,GPU-bb,GPU-cc", ["GPU-aa", "GPU-bb", "GPU-cc"]),
+        ("0,1", ["1", "4", "6"]),  # not what was asked for: berth's own numbers
     ],
 )
-def test_an_engine_that_counts_devices_names_those_of_its_own_choice(given, visible, tmp_path, monkeypatch):
+def test_an_engine_that_counts_devices_names_those_of_its_own_choice(given, visible, tmp_path):
     members = [
         {"rank": 0, "local_rank": 0, "machine": "other", "devices": [0]},
         *(
@@ -26,7 +26,12 @@ def test_an_engine_that_counts_devices_names_those_of_its_own_choice(given, visi
             for k, n in enumerate((1, 4, 6))
         ),
     ]
-    (tmp_path / "launch.json").write_text(json.dumps({"members": members}))
-    monkeypatch.setenv("BERTH_GIVEN_DEVICES", given)
-    part = Part(tmp_path, "here")
-    assert [part._visible(member) for member in part.members] == visible
+    (tmp_path / "launch.json").write_text(
+        json.dumps({"members": members, "env": {}, "job": "j", "attempt": 1, "token": "t"})
+    )
+    part = Part(tmp_path, "here", given)
+    assert [environment_of(part, member)["CUDA_VISIBLE_DEVICES"] for member in part.members] == visible
+
+
+def environment_of(part: Part, member: dict) -> dict[str, str]:
+    return part._environment(member, {"address": "here", "port": 1})

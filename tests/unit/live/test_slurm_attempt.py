@@ -44,8 +44,8 @@ class Gang:
         marks = frozenset(os.listdir(self.folder.path))
         self.chores = Chores()
         seen = Attempt(self.folder, marks, parts_of(self.folder), jobs, now, PATIENCE).look(self.chores)
-        if "failed" in set(os.listdir(self.folder.path)) - marks:
-            os.utime(self.folder.path / "failed", (now, now))
+        for mark in set(os.listdir(self.folder.path)) - marks:
+            os.utime(self.folder.path / mark, (now, now))
         return seen
 
 
@@ -104,15 +104,26 @@ def test_a_part_that_is_over_without_a_word_ends_the_others_and_tells_its_code(g
 
 
 @pytest.mark.parametrize("state", ["NODE_FAIL", None])
-def test_a_part_whose_node_is_gone_has_as_long_as_one_that_is_stopped(gang, state):
+def test_a_part_whose_node_is_gone_is_fenced_and_given_a_while_to_end(gang, state):
     gang.states.pop(11)
     if state:
         gang.states[11] = state
     gang.at(AT + 5)
+    assert {"failed", "part-0.fenced"} <= set(os.listdir(gang.folder.path))
+    assert not (gang.folder.path / "part-1.fenced").exists()
     gang.write("part-1.ended", {"codes": {"1": 143}})
     gang.states[12] = "COMPLETED"
+    assert gang.at(AT + 14) == Seen("starting")
+    assert gang.at(AT + 16) == Seen("ended", (143,), lost=True)
+
+
+def test_the_rest_of_a_gang_that_lost_a_node_has_its_grace(gang):
+    gang.states[11] = "NODE_FAIL"
+    gang.at(AT + 5)
     assert gang.at(AT + 44) == Seen("starting")
-    assert gang.at(AT + 46) == Seen("ended", (143,), lost=True)
+    assert gang.chores == Chores()
+    gang.at(AT + 46)
+    assert gang.chores == Chores(cancel=[12])
 
 
 def test_a_word_that_comes_from_a_lost_node_counts(gang):

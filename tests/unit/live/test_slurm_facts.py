@@ -271,7 +271,7 @@ def test_a_cluster_that_was_found_is_found_anew_and_one_that_was_described_is_no
 
 def test_a_machine_without_slurm_is_told_so(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(InputError, match="Slurm can't be asked for its nodes: scontrol: "):
+    with pytest.raises(BackendError, match="scontrol: "):
         make_backend("slurm", tmp_path, None, lambda: None).cluster()
 
 

@@ -26,7 +26,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from berth.cluster.model import Cluster
-from berth.errors import InputError
 from berth.live.backend import BackendError, Forget, Launch, MachineSeen, Observation, Order, Seen, Stop
 from berth.live.backends.slurm_attempt import (
     REFUSED,
@@ -88,17 +87,10 @@ class SlurmBackend:
     def cluster(self) -> Cluster:
         """What was described, or what Slurm tells of itself."""
         if self._cluster is None:
-            try:
-                self._cluster = self._find()
-            except BackendError as error:
-                hint = "Slurm's commands must work here; SLURM_CONF says where its configuration is"
-                raise InputError(f"Slurm can't be asked for its nodes: {error}", hint=hint) from None
+            wanted = self._site.partition or self._slurm.default_partition()
+            nodes = [node for node in self._slurm.nodes() if wanted is None or wanted in node.partitions]
+            self._cluster = discover(nodes, self._slurm.switches())
         return self._cluster
-
-    def _find(self) -> Cluster:
-        wanted = self._site.partition or self._slurm.default_partition()
-        nodes = [node for node in self._slurm.nodes() if wanted is None or wanted in node.partitions]
-        return discover(nodes, self._slurm.switches())
 
     def close(self) -> None:
         """Nothing is held; what runs goes on."""

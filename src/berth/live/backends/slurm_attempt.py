@@ -2,8 +2,7 @@
 
 The files are the record: a part tells its own end. Slurm is asked where they stay silent. A job that is over without
 a word of its part was killed, and everything of it with it; one whose node is gone may have processes that live on
-there. Those read the same folder and end when they are told, so they are told, and have as long as a gang that is
-stopped.
+there. Those read the same folder, find that they are fenced, and end at once; they are given a while for that.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ REFUSED = "refused"  # Slurm does not take it, and says why
 class Patience:
     """How long to wait for what, in seconds."""
 
-    margin_s: float = 10.0  # beyond the grace
+    margin_s: float = 10.0  # for what must have ended by now: beyond the grace, or behind a fence
     start_s: float = 60.0  # for all jobs of a gang to begin, once they are released
     settle_s: float = 2.0  # for a file to be seen that was written elsewhere
 
@@ -86,7 +85,7 @@ class Attempt:
             return self._ended([end for end in ends if end is not None])
         open_ = {part: self._jobs.get(ids[part]) for part, end in enumerate(ends) if end is None}
         if self._hopeless(open_.values()):
-            self._fail()
+            self._mark("failed")
         if self._told_at is not None:
             return self._ending(ends, open_, chores)
         chores.release += [job.id for job in open_.values() if job is not None and job.held]
@@ -108,23 +107,30 @@ class Attempt:
         """Whether a part is gone without a word, or does not begin."""
         released = _written(self._folder.path / SUBMITTED)
         late = released is not None and self._now - released > self._patience.start_s
-        return any(job is None or job.over or job.node_failed or (job.waits and late) for job in jobs)
+        return any(job is None or _gone(job) or job.over or (job.waits and late) for job in jobs)
 
     def _ending(
         self, ends: list[dict[str, Any] | None], open_: Mapping[int, SlurmJob | None], chores: Chores
     ) -> Seen:
         """It was told to end: what has not begun never will, and what does not end is ended."""
         assert self._told_at is not None
-        told_s = self._now - self._told_at
-        overdue = told_s > self._parts.grace_s + self._patience.margin_s
-        alive = [job for job in open_.values() if job is not None and not job.over and not job.node_failed]
-        chores.cancel += [job.id for job in alive if job.waits or overdue]
-        known = [job is not None and not job.node_failed for job in open_.values()]
-        settled = overdue or (all(known) and told_s > self._patience.settle_s)
-        if alive or not settled:
+        overdue = self._now - self._told_at > self._parts.grace_s + self._patience.margin_s
+        for part, job in open_.items():
+            if _gone(job):
+                self._mark(f"part-{part}.fenced")
+            elif job is not None and not job.over and (job.waits or overdue):
+                chores.cancel.append(job.id)
+        if not all(self._settled(part, job) for part, job in open_.items()):
             return Seen("running" if any("running" in mark for mark in self._marks) else "starting")
         gone = [self._guess(part, job) for part, job in open_.items()]
         return self._ended([*(end for end in ends if end is not None), *gone])
+
+    def _settled(self, part: int, job: SlurmJob | None) -> bool:
+        """Whether a part that said nothing will say nothing any more."""
+        if job is None or _gone(job):
+            fenced = _written(self._folder.path / f"part-{part}.fenced")
+            return fenced is not None and self._now - fenced > self._patience.margin_s
+        return job.over and self._told_at is not None and self._now - self._told_at > self._patience.settle_s
 
     def _guess(self, part: int, job: SlurmJob | None) -> dict[str, Any]:
         """The end of a part that left no word."""
@@ -150,15 +156,20 @@ class Attempt:
     def _end(self, part: int) -> dict[str, Any] | None:
         return self._folder.told(part, "ended")
 
-    def _fail(self) -> None:
+    def _mark(self, name: str) -> None:
         with contextlib.suppress(FileExistsError):
-            (self._folder.path / "failed").touch(exist_ok=False)
+            (self._folder.path / name).touch(exist_ok=False)
 
     @property
     def _told_at(self) -> float | None:
         """When it was told to end: by the controller, or because a part of it failed."""
         times = [_written(self._folder.path / mark) for mark in ("stop", "failed")]
         return min((time for time in times if time is not None), default=None)
+
+
+def _gone(job: SlurmJob | None) -> bool:
+    """Whether nobody can tell what became of the processes."""
+    return job is None or job.node_failed
 
 
 def submitted(folder: Folder) -> dict[int, int]:

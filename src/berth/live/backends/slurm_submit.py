@@ -93,7 +93,11 @@ def _request(site: Site, folder: Folder, part: Part, node: SlurmNode, room: Room
 
 def _script(site: Site, folder: Folder, machine: str) -> str:
     argv: Sequence[str] = (site.python, "-I", "-S", str(site.supervise), str(folder.path), machine)
-    return f'#!/bin/sh\nexport BERTH_GIVEN_DEVICES="$CUDA_VISIBLE_DEVICES"\nexec {shlex.join(argv)}\n'
+    return (
+        "#!/bin/sh\n"
+        '[ "$CUDA_VISIBLE_DEVICES" != NoDevFiles ] || CUDA_VISIBLE_DEVICES=\n'  # Slurm's word for: by count alone
+        f'exec {shlex.join(argv)} "$CUDA_VISIBLE_DEVICES"\n'
+    )
 
 
 def gres_of(node: SlurmNode, devices: Iterable[int]) -> str:
