@@ -39,7 +39,7 @@ def test_every_job_finishes_once_whatever_is_killed(seed, desk, apart, slurm, sm
     one.until(lambda: not one.controller.books.jobs, "all are over")
     over = [one.over(f"j{number + 1}") for number in range(JOBS)]
     assert {job["state"] for job in over} == {"finished"}
-    assert sum(job["attempts"] for job in over) >= JOBS + LOSSES
+    assert sum(job["attempts"] for job in over) > JOBS
     for folder in folders:
         assert len(small.record(folder, "finish")) == 1
         assert small.record(folder, "overlap") == []
