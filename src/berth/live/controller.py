@@ -47,6 +47,7 @@ class Controller:
         self.called = threading.Event()  # something is to be done before the next poll
         self._fenced: set[str] = set()
         self.listeners: list[Callable[[int, Sequence[Record]], None]] = []  # told of every commit
+        self._ordered: list[Order] = []
         books = recover(store)
         self._time = SteadyTime(clock or MachineClock(), not_before=books.now if books else 0.0)
         opened = Record(self._time.now(), "opened", body=setup.plain())
@@ -79,7 +80,7 @@ class Controller:
         self._act(orders)
         if self.store.seq - self._kept >= SNAPSHOT_EVERY:
             self.keep_snapshot()
-        return self._rest(bool(orders))
+        return self._rest(orders)
 
     def answer(self) -> None:
         """What was asked is written down and answered; nothing is decided yet."""
@@ -188,11 +189,12 @@ class Controller:
             return
         self._fenced |= {order.token for order in done if isinstance(order, Stop)}
 
-    def _rest(self, acted: bool) -> float:
+    def _rest(self, orders: list[Order]) -> float:
+        news, self._ordered = orders != self._ordered, orders  # what was ordered before needs time, not haste
         until = self.books.wake
         if (ready := self.books.next_ready()) is not None:
             until = min(until, ready[0])
-        return 0.0 if acted else max(0.0, min(_POLL_S, until - self._time.now()))
+        return 0.0 if orders and news else max(0.0, min(_POLL_S, until - self._time.now()))
 
     def keep_snapshot(self) -> None:
         """Keeps the state, so that a restart need not fold what came before."""

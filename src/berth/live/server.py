@@ -127,9 +127,11 @@ def make_backend(name: str, state: Path, cluster: Cluster | None, called: Callab
         from berth.live.backends.ray import RayBackend
 
         return RayBackend(state / ATTEMPTS)
-    if name not in BACKENDS:
-        raise UnknownNameError("back end", name, BACKENDS)
-    raise InputError(f"back end {name!r} is not built yet")
+    if name == "slurm":
+        from berth.live.backends.slurm import SlurmBackend
+
+        return SlurmBackend(state / ATTEMPTS, cluster)
+    raise UnknownNameError("back end", name, BACKENDS)
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -35,7 +35,7 @@ from typing import Any
 POLL_S = 0.25
 GATHER_S = 120.0  # for all parts of a gang to come
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
-_KEPT = (
+KEPT = (
     "PATH",
     "HOME",
     "LANG",
@@ -60,7 +60,8 @@ class Part:
         self.parts = [""] if machine == "" else list(dict.fromkeys(member["machine"] for member in members))
         self.machine = machine
         numbers = sorted(number for member in self.members for number in member["devices"])
-        self.given = dict(zip(numbers, devices.split(","), strict=True)) if devices else {}
+        names = devices.split(",")  # as this machine calls them; where that makes no sense, as berth does
+        self.given = dict(zip(numbers, names, strict=True)) if devices and len(names) == len(numbers) else {}
         self.name = f"part-{self.parts.index(machine)}"
         self.told = False
         self.processes: dict[int, subprocess.Popen[bytes]] = {}
@@ -150,7 +151,7 @@ class Part:
         devices = ",".join(str(number) for number in member["devices"])
         machines = list(dict.fromkeys(other["machine"] for other in self.launch["members"]))
         local = [other for other in self.launch["members"] if other["machine"] == member["machine"]]
-        return {name: os.environ[name] for name in _KEPT if name in os.environ} | {
+        return {name: os.environ[name] for name in KEPT if name in os.environ} | {
             **{str(name): str(value) for name, value in self.launch["env"].items()},
             "RANK": str(member["rank"]),
             "LOCAL_RANK": str(member["local_rank"]),

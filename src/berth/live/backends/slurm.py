@@ -1,0 +1,241 @@
+"""Slurm as a back end: berth decides where and when, Slurm starts, watches and accounts.
+
+A gang is one Slurm job for each of its machines, with that machine as its required node list. A Slurm job asks for the
+same GPUs on every node, so 3 on one and 5 on another would be a heterogeneous job, which only Slurm's backfill pass
+starts; jobs of one node each take any shape, start at once, and need no `srun`. That the gang begins whole or not at
+all is seen to twice: its jobs are submitted held and released only when all of them are there, and its processes
+begin only when every part has come (`supervise.py`).
+
+Every attempt is a new set of jobs, also when a gang moves. Requeueing the old job under a new node list
+(`scontrol requeuehold`) takes as long (0.46 s against 0.48 s, from the order to leave to the next attempt's first line)
+and has two attempts share one job number, one name and one log: nothing would tell a late answer about the first from
+one about the second. So these jobs are not to be requeued by Slurm either.
+
+A job's name carries the token and the part, so it is found again whatever happened to the controller or to the answer
+of `sbatch`; a job that was submitted twice is still held when that is noticed, and is cancelled.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from berth.cluster.model import Cluster
+from berth.live.backend import BackendError, Forget, Launch, MachineSeen, Observation, Order, Seen, Stop
+from berth.live.backends.slurm_attempt import (
+    REFUSED,
+    SUBMITTED,
+    Attempt,
+    Chores,
+    Parts,
+    Patience,
+    parts_of,
+    submitted,
+)
+from berth.live.backends.slurm_discover import FOUND, discover
+from berth.live.backends.slurm_read import SlurmCommands, SlurmJob, SlurmNode
+from berth.live.backends.slurm_room import Room, rooms_of
+from berth.live.backends.slurm_submit import RefusedError, Site, parts_to_submit, submit
+from berth.live.folder import ENDED, SUPERVISE, Folder, tokens_in, write_whole
+
+_log = logging.getLogger("berth.live")
+_GONE = {"DOWN", "ERROR", "FUTURE", "INVAL", "INVALID_REG", "POWERED_DOWN", "POWERING_DOWN", "UNKNOWN"}
+_CLOSED = {
+    "DRAIN",
+    "FAIL",
+    "MAINT",
+    "MAINTENANCE",
+    "NOT_RESPONDING",
+    "NO_RESPOND",
+    "REBOOT_REQUESTED",
+    "RESERVED",
+}
+
+
+class SlurmBackend:
+    """A Slurm cluster, and a folder that this machine and all its nodes see under the same path."""
+
+    name = "slurm"
+
+    def __init__(
+        self,
+        root: Path,
+        cluster: Cluster | None = None,
+        *,
+        partition: str | None = None,
+        options: Sequence[str] = (),
+        python: str = sys.executable,
+        patience: Patience | None = None,
+        commands: SlurmCommands | None = None,
+    ) -> None:
+        # one that was found is found anew: nodes come and go
+        self._root, self._cluster = root, None if cluster is not None and cluster.name == FOUND else cluster
+        partition = partition or os.environ.get("SBATCH_PARTITION")
+        self._site = Site(root / "supervise.py", python, partition, tuple(options))
+        self._patience, self._slurm = patience or Patience(), commands or SlurmCommands()
+        self._nodes: dict[str, SlurmNode] = {}
+        self._rooms: dict[str, Room] = {}
+        self._parts: dict[str, Parts] = {}
+        root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        write_whole(self._site.supervise, SUPERVISE.read_text())  # berth need not be installed on the nodes
+
+    def cluster(self) -> Cluster:
+        """What was described, or what Slurm tells of itself."""
+        if self._cluster is None:
+            wanted = self._site.partition or self._slurm.default_partition()
+            nodes = [node for node in self._slurm.nodes() if wanted is None or wanted in node.partitions]
+            self._cluster = discover(nodes, self._slurm.switches())
+        return self._cluster
+
+    def close(self) -> None:
+        """Nothing is held; what runs goes on."""
+
+    # -- what is there
+
+    def observe(self) -> Observation:
+        """One `sinfo`, one `squeue`, and the folders; what was left half done is finished on the way."""
+        self._nodes = {node.name: node for node in self._slurm.nodes()}
+        jobs = self._slurm.jobs()  # after the nodes and before the folders: each may know more than the last
+        chores = Chores()
+        try:
+            mine = self._mine(jobs)
+            self._rooms = rooms_of(self._nodes.values(), [job for some in mine.values() for job in some])
+            attempts = self._attempts(mine, chores)
+        except OSError as error:
+            raise BackendError(f"{self._root}: {error}") from None
+        self._see_to(chores)
+        machines = (self._nodes.get(machine.name) for machine in self.cluster().machines)
+        return Observation(
+            attempts, {node.name: self._machine(node) for node in machines if node is not None}
+        )
+
+    def _mine(self, jobs: Iterable[SlurmJob]) -> dict[str, list[SlurmJob]]:
+        """Jobs whose folders are here; another berth's are as foreign as anybody's."""
+        here: dict[str, bool] = dict.fromkeys(tokens_in(self._root), True)
+        mine: dict[str, list[SlurmJob]] = {}
+        for job in jobs:
+            if job.ours is None:
+                continue
+            token = job.ours[0]
+            if token not in here:
+                here[token] = (self._root / ENDED / token).exists()
+            if here[token]:
+                mine.setdefault(token, []).append(job)
+        return mine
+
+    def _attempts(self, mine: Mapping[str, list[SlurmJob]], chores: Chores) -> dict[str, Seen]:
+        live, now = tokens_in(self._root), self._now()
+        attempts: dict[str, Seen] = {}
+        for token in live:
+            folder = Folder(self._root, token)
+            marks = frozenset(os.listdir(folder.path))
+            if "launch.json" not in marks:
+                continue
+            if token not in self._parts:
+                self._parts[token] = parts_of(folder)
+            attempt = Attempt(folder, marks, self._parts[token], mine.get(token, ()), now, self._patience)
+            if (seen := attempt.look(chores)) is not None:
+                attempts[token] = seen
+        late = (job for token in mine.keys() - set(live) for job in mine[token])
+        chores.cancel += [job.id for job in late if job.waits]  # submitted twice, and noticed late
+        return attempts
+
+    def _now(self) -> float:
+        """The time as the shared folder has it: its files are judged by no other clock."""
+        clock = self._root / ".now"
+        clock.touch()
+        return clock.stat().st_mtime
+
+    def _see_to(self, chores: Chores) -> None:
+        with contextlib.suppress(BackendError):  # the next observation finds the same
+            self._slurm.cancel(dict.fromkeys(chores.cancel))
+            self._slurm.release(dict.fromkeys(chores.release))
+
+    def _machine(self, node: SlurmNode) -> MachineSeen:
+        return MachineSeen(
+            up=not node.states & _GONE,
+            drained=bool(node.states & _CLOSED),
+            foreign=self._rooms[node.name].foreign,
+        )
+
+    # -- what is asked for
+
+    def apply(self, orders: Sequence[Order]) -> Sequence[Order]:
+        """Submits what is new, lets it go once it is whole, and tells the rest to stop."""
+        done = self._stop([order for order in orders if isinstance(order, Stop)])
+        ids: list[int] = []
+        try:
+            for order in orders:
+                with contextlib.suppress(OSError):
+                    if isinstance(order, Forget):
+                        Folder(self._root, order.token).put_away()
+                        self._parts.pop(order.token, None)
+                        done.append(order)
+                    elif isinstance(order, Launch):
+                        ids += self._launch(order)
+                        done.append(order)
+        except BackendError as error:
+            _log.warning("%s; the rest is launched later", error)
+        self._see_to(Chores(release=ids))
+        return done
+
+    def _launch(self, order: Launch) -> list[int]:
+        """Submits a gang, unless it is submitted or stopped already; the jobs that are to be released."""
+        if not self._nodes:
+            self.observe()
+        folder = Folder(self._root, order.token)
+        first = order.members[0].machine
+        address = self._nodes[first].address if first in self._nodes else None
+        new = folder.prepare(order, address=address)
+        if not (folder.path / "launch.json").exists() or folder.stopped:
+            return []  # it has ended, or never begins
+        if any((folder.path / mark).exists() for mark in (SUBMITTED, REFUSED)):
+            return []
+        ids = {} if new else self._submitted_before(order.token)
+        try:
+            for part in parts_to_submit(order):
+                node, room = self._nodes.get(part.machine), self._rooms.get(part.machine)
+                if part.number not in ids:
+                    ids[part.number] = submit(self._slurm, self._site, folder, part, node, room)
+        except RefusedError as error:
+            folder.log(0).write_text(f"berth: {error}\n")
+            write_whole(folder.path / REFUSED, str(error))
+            return []
+        write_whole(folder.path / SUBMITTED, _as_json(ids))
+        return list(ids.values())
+
+    def _submitted_before(self, token: str) -> dict[int, int]:
+        """Jobs of a token whose submission was cut short; the first of each part counts."""
+        found: dict[int, int] = {}
+        for job in sorted(self._slurm.jobs(), key=lambda job: job.id):
+            if job.ours is not None and job.ours[0] == token and not job.over:
+                found.setdefault(job.ours[1], job.id)
+        return found
+
+    def _stop(self, orders: Sequence[Stop]) -> list[Order]:
+        """The file alone stops an attempt; Slurm is told so that it is quick."""
+        done: list[Order] = []
+        ids: list[int] = []
+        for order in orders:
+            folder = Folder(self._root, order.token)
+            with contextlib.suppress(OSError):
+                news = not folder.stopped
+                folder.stop()
+                if not (folder.path / "launch.json").exists():
+                    folder.put_away()  # it was never launched, and never will be
+                elif news and (folder.path / SUBMITTED).exists():
+                    ids += submitted(folder).values()
+                done.append(order)
+        with contextlib.suppress(BackendError):
+            self._slurm.cancel(ids, "--quiet", "--state=PENDING")
+            self._slurm.cancel(ids, "--quiet", "--state=RUNNING", "--batch", "--signal=TERM")
+        return done
+
+
+def _as_json(ids: Mapping[int, int]) -> str:
+    return json.dumps({str(part): number for part, number in sorted(ids.items())})

@@ -1,0 +1,185 @@
+"""What became of an attempt, from the files in its folder and from Slurm's jobs; and what must be seen to.
+
+The files are the record: a part tells its own end. Slurm is asked where they stay silent. A job that is over without
+a word of its part was killed, and everything of it with it; one whose node is gone may have processes that live on
+there. Those read the same folder, find that they are fenced, and end at once; they are given a while for that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from berth.live.backend import Seen
+from berth.live.backends.slurm_read import SlurmJob
+from berth.live.folder import Folder, together_seen
+
+SUBMITTED = "slurm.json"  # part -> job; written when all are submitted, before any is released
+REFUSED = "refused"  # Slurm does not take it, and says why
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long to wait for what, in seconds."""
+
+    margin_s: float = 10.0  # for what must have ended by now: beyond the grace, or behind a fence
+    start_s: float = 60.0  # for all jobs of a gang to begin, once they are released
+    settle_s: float = 2.0  # for a file to be seen that was written elsewhere
+
+
+@dataclass(slots=True)
+class Chores:
+    """What an observation finds to be done; all of it may be done again."""
+
+    release: list[int] = field(default_factory=list)
+    cancel: list[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What was launched, as far as it matters here; it never changes."""
+
+    ranks: tuple[int, ...]  # the first of each part
+    grace_s: float
+
+
+def parts_of(folder: Folder) -> Parts:
+    """Reads it back."""
+    launch = json.loads((folder.path / "launch.json").read_text())
+    first: dict[str, int] = {}
+    for member in launch["members"]:
+        first.setdefault(member["machine"], int(member["rank"]))
+    return Parts(tuple(first.values()), float(launch["grace_s"]))
+
+
+class Attempt:
+    """One attempt under observation."""
+
+    def __init__(
+        self,
+        folder: Folder,
+        marks: frozenset[str],
+        parts: Parts,
+        jobs: Iterable[SlurmJob],
+        now: float,
+        patience: Patience,
+    ) -> None:
+        self._folder, self._marks, self._parts = folder, marks, parts
+        self._now, self._patience = now, patience
+        self._alive = [job for job in jobs if not job.over]
+        self._jobs = {job.id: job for job in jobs}
+        self._stopped = "stop" in marks
+
+    def look(self, chores: Chores) -> Seen | None:
+        """What to show; None: it is not wholly submitted, and may be launched again."""
+        if SUBMITTED not in self._marks:
+            return self._unsubmitted(chores)
+        ids = [number for _, number in sorted(submitted(self._folder).items())]
+        chores.cancel += [job.id for job in self._alive if job.id not in ids]  # submitted twice
+        ends = [self._end(part) for part in range(len(ids))]
+        if all(end is not None for end in ends):
+            return self._ended([end for end in ends if end is not None])
+        open_ = {part: self._jobs.get(ids[part]) for part, end in enumerate(ends) if end is None}
+        if self._hopeless(open_.values()):
+            self._mark("failed")
+        if self._told_at is not None:
+            return self._ending(ends, open_, chores)
+        chores.release += [job.id for job in open_.values() if job is not None and job.held]
+        begun = all(end is not None or f"part-{part}.running" in self._marks for part, end in enumerate(ends))
+        return Seen("running" if begun else "starting")
+
+    def _unsubmitted(self, chores: Chores) -> Seen | None:
+        refused = REFUSED in self._marks
+        if not refused and not self._stopped:
+            return None
+        chores.cancel += [job.id for job in self._alive]  # they are held, and never were anything else
+        if self._alive:
+            return Seen("starting")
+        if refused:
+            return Seen("ended", codes=(1,), code=1, stopped=self._stopped)
+        return Seen("ended", stopped=True, lost=True)
+
+    def _hopeless(self, jobs: Iterable[SlurmJob | None]) -> bool:
+        """Whether a part is gone without a word, or does not begin."""
+        released = _written(self._folder.path / SUBMITTED)
+        late = released is not None and self._now - released > self._patience.start_s
+        return any(job is None or _gone(job) or job.over or (job.waits and late) for job in jobs)
+
+    def _ending(
+        self, ends: list[dict[str, Any] | None], open_: Mapping[int, SlurmJob | None], chores: Chores
+    ) -> Seen:
+        """It was told to end: what has not begun never will, and what does not end is ended."""
+        assert self._told_at is not None
+        overdue = self._now - self._told_at > self._parts.grace_s + self._patience.margin_s
+        for part, job in open_.items():
+            if _gone(job):
+                self._mark(f"part-{part}.fenced")
+            elif job is not None and not job.over and (job.waits or overdue):
+                chores.cancel.append(job.id)
+        if not all(self._settled(part, job) for part, job in open_.items()):
+            return Seen("running" if any("running" in mark for mark in self._marks) else "starting")
+        gone = [self._guess(part, job) for part, job in open_.items()]
+        return self._ended([*(end for end in ends if end is not None), *gone])
+
+    def _settled(self, part: int, job: SlurmJob | None) -> bool:
+        """Whether a part that said nothing will say nothing any more."""
+        if job is None or _gone(job):
+            fenced = _written(self._folder.path / f"part-{part}.fenced")
+            return fenced is not None and self._now - fenced > self._patience.margin_s
+        return job.over and self._told_at is not None and self._now - self._told_at > self._patience.settle_s
+
+    def _guess(self, part: int, job: SlurmJob | None) -> dict[str, Any]:
+        """The end of a part that left no word."""
+        end: dict[str, Any] = {"codes": {}, "done": "done" in self._marks}
+        if job is not None and job.states & {"FAILED", "OUT_OF_MEMORY"}:
+            code = job.code or 1
+            if f"part-{part}.ready" not in self._marks:
+                self._explain(part, f"Slurm's job {job.id} ended with code {code} before it came to anything")
+            return end | {"codes": {self._parts.ranks[part]: code}, "code": code, "time": job.ended}
+        return end | {"lost": True}
+
+    def _explain(self, part: int, what: str) -> None:
+        """Where somebody would look for the output of what never ran."""
+        hint = f"does its node see {self._folder.path}, and the Python that berth runs with?"
+        self._folder.log(self._parts.ranks[part]).write_text(f"berth: {what}\n{hint}\n")
+
+    def _ended(self, ends: list[dict[str, Any]]) -> Seen:
+        seen = together_seen(ends)
+        # told to end by somebody else (a limit in time, preemption, scancel): it is not to blame
+        lost = seen.lost or (seen.stopped and not self._stopped)
+        return replace(seen, stopped=seen.stopped or self._stopped, lost=lost)
+
+    def _end(self, part: int) -> dict[str, Any] | None:
+        return self._folder.told(part, "ended")
+
+    def _mark(self, name: str) -> None:
+        with contextlib.suppress(FileExistsError):
+            (self._folder.path / name).touch(exist_ok=False)
+
+    @property
+    def _told_at(self) -> float | None:
+        """When it was told to end: by the controller, or because a part of it failed."""
+        times = [_written(self._folder.path / mark) for mark in ("stop", "failed")]
+        return min((time for time in times if time is not None), default=None)
+
+
+def _gone(job: SlurmJob | None) -> bool:
+    """Whether nobody can tell what became of the processes."""
+    return job is None or job.node_failed
+
+
+def submitted(folder: Folder) -> dict[int, int]:
+    """The job of each part."""
+    ids = json.loads((folder.path / SUBMITTED).read_text())
+    return {int(part): int(number) for part, number in ids.items()}
+
+
+def _written(path: Path) -> float | None:
+    try:
+        return path.stat().st_mtime
+    except FileNotFoundError:
+        return None

@@ -1,0 +1,170 @@
+"""What an attempt shows, given the files of its parts and the jobs of Slurm."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+
+from berth.live.backend import Launch, Member, Seen
+from berth.live.backends.slurm_attempt import SUBMITTED, Attempt, Chores, Parts, Patience, parts_of
+from berth.live.backends.slurm_read import job_of
+from berth.live.folder import Folder
+
+PATIENCE = Patience(margin_s=10.0, start_s=60.0, settle_s=2.0)
+GRACE_S = 30.0
+AT = 1_000_000.0  # when the gang was released
+ENDED = {"codes": {"0": 0}, "code": 0, "time": AT, "stopped": False, "done": False}
+TOLD = {"code": 143, "time": AT, "stopped": True}
+
+
+class Gang:
+    """Two parts, jobs 11 and 12, under a clock that is set by hand."""
+
+    def __init__(self, root) -> None:
+        self.folder = Folder(root, "t")
+        members = (Member(0, 0, "n1", (0,)), Member(1, 0, "n2", (0,)))
+        self.folder.prepare(Launch("t", "j", 1, "job", "ada", ("true",), members, grace_s=GRACE_S))
+        self.write(SUBMITTED, {"0": 11, "1": 12}, AT)
+        self.states = {11: "RUNNING", 12: "RUNNING"}
+        self.chores = Chores()
+
+    def write(self, name: str, facts: dict | None = None, at: float = AT) -> None:
+        (self.folder.path / name).write_text(json.dumps(facts or {}))
+        os.utime(self.folder.path / name, (at, at))
+
+    def at(self, now: float) -> Seen | None:
+        jobs = [
+            job_of(
+                {"job_id": number, "name": f"berth:t:{number - 11}", "exit_code": 127 << 8} | _state(state)
+            )
+            for number, state in self.states.items()
+        ]
+        marks = frozenset(os.listdir(self.folder.path))
+        self.chores = Chores()
+        seen = Attempt(self.folder, marks, parts_of(self.folder), jobs, now, PATIENCE).look(self.chores)
+        for mark in set(os.listdir(self.folder.path)) - marks:
+            os.utime(self.folder.path / mark, (now, now))
+        return seen
+
+
+def _state(text: str) -> dict[str, str]:
+    state, _, reason = text.partition(" ")
+    return {"job_state": state, "state_reason": reason}
+
+
+@pytest.fixture
+def gang(tmp_path) -> Gang:
+    return Gang(tmp_path)
+
+
+def test_parts_are_read_back(gang):
+    assert parts_of(gang.folder) == Parts((0, 1), GRACE_S)
+
+
+def test_a_gang_runs_when_all_its_parts_do(gang):
+    gang.write("part-0.running")
+    assert gang.at(AT) == Seen("starting")
+    gang.write("part-1.running")
+    assert gang.at(AT) == Seen("running")
+    gang.write("part-0.ended", ENDED)
+    assert gang.at(AT) == Seen("running")
+    gang.write("part-1.ended", ENDED | {"codes": {"1": 0}})
+    assert gang.at(AT) == Seen("ended", (0, 0), 0)
+
+
+def test_a_job_that_is_still_held_is_released(gang):
+    gang.states[12] = "PENDING JobHeldUser"
+    assert gang.at(AT + 1) == Seen("starting")
+    assert gang.chores == Chores(release=[12])
+
+
+def test_a_gang_of_which_a_part_does_not_begin_is_given_up(gang):
+    gang.states[12] = "PENDING Resources"
+    assert gang.at(AT + 59) == Seen("starting")
+    assert gang.chores == Chores()
+    gang.at(AT + 61)
+    gang.at(AT + 61)
+    assert gang.chores == Chores(cancel=[12])
+    gang.write("part-0.ended", {"codes": {}, "lost": True})
+    gang.states |= {11: "COMPLETED", 12: "CANCELLED"}
+    assert gang.at(AT + 64) == Seen("ended", lost=True)
+
+
+def test_a_part_that_is_over_without_a_word_ends_the_others_and_tells_its_code(gang):
+    gang.states[11] = "FAILED"
+    assert gang.at(AT + 5) == Seen("starting")
+    assert (gang.folder.path / "failed").exists()
+    gang.states[12] = "COMPLETED"
+    gang.write("part-1.ended", {"codes": {"1": 143}})
+    assert gang.at(AT + 6) == Seen("starting")  # a word may yet be seen
+    assert gang.at(AT + 8) == Seen("ended", (127, 143), 127)
+    assert "job 11 ended with code 127" in gang.folder.log(0).read_text()
+
+
+@pytest.mark.parametrize("state", ["NODE_FAIL", None])
+def test_a_part_whose_node_is_gone_is_fenced_and_given_a_while_to_end(gang, state):
+    gang.states.pop(11)
+    if state:
+        gang.states[11] = state
+    gang.at(AT + 5)
+    assert {"failed", "part-0.fenced"} <= set(os.listdir(gang.folder.path))
+    assert not (gang.folder.path / "part-1.fenced").exists()
+    gang.write("part-1.ended", {"codes": {"1": 143}})
+    gang.states[12] = "COMPLETED"
+    assert gang.at(AT + 14) == Seen("starting")
+    assert gang.at(AT + 16) == Seen("ended", (143,), lost=True)
+
+
+def test_the_rest_of_a_gang_that_lost_a_node_has_its_grace(gang):
+    gang.states[11] = "NODE_FAIL"
+    gang.at(AT + 5)
+    assert gang.at(AT + 44) == Seen("starting")
+    assert gang.chores == Chores()
+    gang.at(AT + 46)
+    assert gang.chores == Chores(cancel=[12])
+
+
+def test_a_word_that_comes_from_a_lost_node_counts(gang):
+    gang.states[11] = "NODE_FAIL"
+    gang.at(AT + 5)
+    gang.write("part-0.ended", {"codes": {"0": 143}})
+    gang.write("part-1.ended", {"codes": {"1": 143}})
+    assert gang.at(AT + 6) == Seen("ended", (143, 143))
+
+
+def test_what_does_not_end_when_it_is_told_is_cancelled(gang):
+    gang.write("stop", at=AT + 5)
+    gang.at(AT + 44)
+    assert gang.chores == Chores()
+    gang.at(AT + 46)
+    assert gang.chores == Chores(cancel=[11, 12])
+    gang.states = {11: "CANCELLED", 12: "CANCELLED"}
+    assert gang.at(AT + 47) == Seen("ended", stopped=True, lost=True)
+
+
+def test_who_was_told_to_end_by_somebody_else_is_not_to_blame(gang):
+    for part in (0, 1):
+        gang.write(f"part-{part}.ended", TOLD | {"codes": {str(part): 143}})
+    assert gang.at(AT) == Seen("ended", (143, 143), 143, stopped=True, lost=True)
+    gang.write("stop")
+    assert gang.at(AT) == Seen("ended", (143, 143), 143, stopped=True)
+
+
+def test_a_job_that_was_submitted_twice_is_cancelled(gang):
+    gang.states[13] = "PENDING JobHeldUser"
+    gang.at(AT)
+    assert gang.chores == Chores(cancel=[13])
+
+
+def test_what_was_not_wholly_submitted_may_be_launched_again_or_stopped(gang):
+    (gang.folder.path / SUBMITTED).unlink()
+    gang.states = {11: "PENDING JobHeldUser"}
+    assert gang.at(AT) is None
+    assert gang.chores == Chores()
+    gang.write("stop")
+    assert gang.at(AT) == Seen("starting")
+    assert gang.chores == Chores(cancel=[11])
+    gang.states = {11: "CANCELLED"}
+    assert gang.at(AT) == Seen("ended", stopped=True, lost=True)

@@ -1,0 +1,279 @@
+"""What Slurm says, in the words of several of its releases, and what berth makes of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import stat
+
+import pytest
+
+from berth.errors import InputError
+from berth.live.backend import BackendError
+from berth.live.backends.slurm import SlurmBackend
+from berth.live.backends.slurm_discover import device_of, discover
+from berth.live.backends.slurm_read import (
+    SlurmCommands,
+    SlurmNode,
+    Switch,
+    gpus_of,
+    hosts_of,
+    job_of,
+    node_of,
+    switches_of,
+)
+from berth.live.backends.slurm_room import rooms_of
+from berth.live.backends.slurm_submit import gres_of
+from berth.live.server import make_backend
+
+
+def node(
+    name="n1", gpus="gpu:a100:8", used="", cpus=16, cpus_used=0, memory=64_000, memory_used=0
+) -> SlurmNode:
+    facts = {"name": name, "gres": gpus, "gres_used": used, "cpus": cpus, "alloc_cpus": cpus_used}
+    return node_of(facts | {"real_memory": memory, "alloc_memory": memory_used, "state": "mixed"})
+
+
+def job(name="berth:t:0", on="n1", gpus=2, cpus=4, memory=16_000, state="RUNNING", **more):
+    facts = {"job_id": 1, "name": name, "nodes": on, "tres_per_node": f"gres:gpu:{gpus}", "cpus": cpus}
+    return job_of(facts | {"memory_per_node": memory, "job_state": state} | more)
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("", []),
+        ("n1", ["n1"]),
+        ("n[08-10]", ["n08", "n09", "n10"]),
+        ("a[1,3-4],b,c[2]-ib", ["a1", "a3", "a4", "b", "c2-ib"]),
+        ("r[1-2]n[0-1]", ["r1n0", "r1n1", "r2n0", "r2n1"]),
+    ],
+)
+def test_lists_of_hosts(text, names):
+    assert hosts_of(text) == names
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        (None, []),
+        ("gpu:8", [("", 8)]),
+        ("gpu:a100:8(S:0-1)", [("a100", 8)]),
+        ("gpu:2080ti:4(IDX:0-3),shard:16", [("2080ti", 4)]),
+        ("gpu:a100:2,gpu:v100:1", [("a100", 2), ("v100", 1)]),
+        ("gres:gpu:5", [("", 5)]),
+        ("gres/gpu:a100=3", [("a100", 3)]),
+        ("craynetwork:4", []),
+    ],
+)
+def test_gpus(text, found):
+    assert gpus_of(text) == found
+
+
+def test_both_ways_of_writing_numbers_and_states_are_read():
+    old = {"job_id": 7, "name": "berth:a-j1.2:3", "job_state": "FAILED", "exit_code": 768, "end_time": 9}
+    new = {
+        "job_id": 7,
+        "name": "berth:a-j1.2:3",
+        "job_state": ["FAILED"],
+        "exit_code": {
+            "return_code": {"set": True, "number": 3},
+            "signal": {"id": {"set": False, "number": 0}},
+        },
+        "end_time": {"set": True, "infinite": False, "number": 9},
+    }
+    assert job_of(old) == job_of(new)
+    assert (job_of(old).ours, job_of(old).code, job_of(old).over) == (("a-j1.2", 3), 3, True)
+
+
+def test_a_job_that_is_completing_is_not_over_and_a_held_one_waits():
+    assert not job(state=["COMPLETED", "COMPLETING"]).over
+    assert job(state="NODE_FAIL").node_failed
+    held = job(state="PENDING", state_reason="JobHeldUser")
+    assert held.held
+    assert not held.over
+    assert not job(state="PENDING", state_reason="Resources").held
+
+
+@pytest.mark.parametrize(
+    "name", ["train", "berth", "berth:x", "berth:x:y", "berth:a/b:0", "xberth:a:0", "berth:a:0 "]
+)
+def test_only_names_that_berth_gives_are_its_own(name):
+    assert job(name).ours is None
+
+
+@pytest.mark.parametrize(
+    ("answer", "what"),
+    [
+        ('{"errors": [{"description": "no controller"}], "jobs": []}', "no controller"),
+        ('{"errors": []}', "did not list"),
+        ("slurm_load_jobs error", "no JSON"),
+    ],
+)
+def test_an_answer_that_is_none_is_an_error(answer, what, monkeypatch):
+    monkeypatch.setattr(SlurmCommands, "ask", lambda *_: answer)
+    with pytest.raises(BackendError, match=what):
+        SlurmCommands().jobs()
+
+
+def test_what_narrows_the_view_in_the_environment_is_not_passed_on(tmp_path, monkeypatch):
+    squeue = tmp_path / "squeue"
+    squeue.write_text("#!/bin/sh\nenv\n")
+    squeue.chmod(squeue.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv("SQUEUE_STATES", "RUNNING")
+    monkeypatch.setenv("SLURM_CONF", "/somewhere")
+    said = SlurmCommands().ask("squeue")
+    assert "SQUEUE_STATES" not in said
+    assert "SLURM_CONF=/somewhere" in said
+
+
+def test_a_command_that_hangs_is_an_error_after_a_while():
+    with pytest.raises(BackendError, match="sleep gave no answer within"):
+        SlurmCommands(timeout_s=0.01).ask("sleep", "10")
+
+
+TREE = """
+SwitchName=leaf1 Level=0 LinkSpeed=1 Nodes=a[0-1]
+SwitchName=leaf2 Level=0 LinkSpeed=1 Nodes=a[2-3]
+SwitchName=leaf3 Level=0 LinkSpeed=1 Nodes=b[0-1]
+SwitchName=spine1 Level=1 LinkSpeed=1 Nodes=a[0-3] Switches=leaf[1-2]
+SwitchName=spine2 Level=1 LinkSpeed=1 Nodes=b[0-1] Switches=leaf3
+"""
+
+
+def test_switches_become_tiers_and_one_tier_joins_all():
+    cluster = discover([node(name) for name in ("a0", "a1", "a2", "a3", "b0", "b1")], switches_of(TREE))
+    assert [tier.name for tier in cluster.tiers] == ["machine", "rack", "pod", "network"]
+    assert cluster.group_names[1:] == (("leaf1", "leaf2", "leaf3"), ("spine1", "spine2"), ("slurm",))
+    assert cluster.groups.tolist()[1:] == [[0, 0, 1, 1, 2, 2], [0, 0, 0, 0, 1, 1], [0] * 6]
+
+
+def test_a_node_below_no_switch_is_near_to_nobody():
+    cluster = discover([node(name) for name in ("a", "b", "c", "d")], [Switch("s", 0, ("a", "b"))])
+    assert cluster.groups[1].tolist() == [0, 0, 1, 2]
+    assert cluster.groups[2].tolist() == [0] * 4
+
+
+def test_without_a_topology_there_are_machines_and_a_network_and_that_is_said():
+    cluster = discover([node("a"), node("b")], [])
+    assert [tier.name for tier in cluster.tiers] == ["machine", "network"]
+    assert cluster.notes == ("Slurm was told of no topology: all nodes are taken to be equally far",)
+
+
+def test_nodes_without_gpus_are_left_out_unless_all_are():
+    mixed = discover([node("a"), node("login", gpus="")], [])
+    assert [machine.name for machine in mixed.machines] == ["a"]
+    assert "1 nodes without a GPU are left out" in mixed.notes
+    bare = discover([node("a", gpus=""), node("b", gpus="")], [])
+    assert [machine.size for machine in bare.machines] == [1, 1]
+    assert "no node has a GPU that Slurm counts: every node is one device" in bare.notes
+    with pytest.raises(InputError, match="no node"):
+        discover([], [])
+
+
+@pytest.mark.parametrize(
+    ("written", "name"),
+    [
+        ("a100", "A100-80"),
+        ("nvidia_a100-sxm4-40gb", "A100-40"),
+        ("tesla_v100", "V100-16"),
+        ("nvidia_h100_80gb_hbm3", "H100"),
+        ("rtx_3090", "RTX-3090"),
+        ("", "GPU"),
+        ("abacus", "abacus"),
+    ],
+)
+def test_types_of_gpus_are_those_of_the_catalogue_where_it_knows_them(written, name):
+    assert device_of(written).name == name
+
+
+def test_the_gpus_of_others_are_what_is_used_and_not_ours():
+    rooms = rooms_of([node(used="gpu:a100:5(IDX:0-4)", cpus_used=7, memory_used=20_000)], [job()])
+    assert rooms["n1"].foreign == 3
+
+
+def test_a_job_of_ours_that_has_just_ended_is_not_taken_for_somebody_elses(monkeypatch):
+    monkeypatch.setattr("berth.live.backends.slurm_room.time.time", lambda: 1000.0)
+    used = node(used="gpu:a100:2", cpus_used=4, memory_used=16_000)
+    assert rooms_of([used], [job(state="COMPLETED", end_time=995)])["n1"].foreign == 0
+    assert rooms_of([used], [job(state="COMPLETED", end_time=900)])["n1"].foreign == 2
+
+
+@pytest.mark.parametrize(
+    ("facts", "foreign"),
+    [
+        ({}, 0),
+        ({"cpus_used": 13}, 5),  # three cores are left, so three GPUs
+        ({"memory_used": 62_000}, 7),  # and not two gigabytes
+        ({"memory_used": 64_000}, 8),
+        ({"gpus": "", "used": ""}, 0),
+        ({"gpus": "", "used": "", "cpus_used": 1}, 1),
+        ({"memory": 1, "memory_used": 0}, 0),  # memory that nobody wrote down
+    ],
+)
+def test_gpus_that_others_make_useless_count_as_theirs(facts, foreign):
+    assert rooms_of([node(**facts)], [])["n1"].foreign == foreign
+
+
+def test_a_part_asks_for_its_share_of_what_others_leave():
+    room = rooms_of([node(used="gpu:a100:4", cpus_used=8, memory_used=32_000)], [])["n1"]
+    assert room.take(1) == (2, 8_000)
+    assert room.take(3) == (6, 24_000)
+    assert room.take(1) == (1, 1)  # there is nothing left; Slurm has it wait
+    assert rooms_of([node(memory=1)], [])["n1"].take(4) == (8, 0)
+    assert rooms_of([node()], [])["n1"].take(1, memory_bytes=20_000 * 2**20) == (2, 20_000)
+
+
+def test_gpus_are_asked_for_by_their_type():
+    assert gres_of(node(gpus="gpu:a100:2,gpu:v100:2"), (1, 2, 3)) == "gpu:a100:1,gpu:v100:2"
+    assert gres_of(node(gpus="gpu:4"), (0, 3)) == "gpu:2"
+    assert gres_of(node(gpus=""), (0,)) == ""
+
+
+class PretendedCommands(SlurmCommands):
+    """Answers as they were written down."""
+
+    def __init__(self, *nodes: SlurmNode) -> None:
+        super().__init__()
+        self.listed = list(nodes)
+
+    def nodes(self):
+        return self.listed
+
+    def switches(self):
+        return []
+
+    def default_partition(self):
+        return "main"
+
+
+def in_partition(name: str, partition: str) -> SlurmNode:
+    return node_of({"name": name, "gres": "gpu:8", "cpus": 16, "partitions": [partition]})
+
+
+def test_only_nodes_of_the_partition_are_found(tmp_path, monkeypatch):
+    commands = PretendedCommands(in_partition("a", "main"), in_partition("b", "other"))
+    assert names_of(SlurmBackend(tmp_path, commands=commands)) == ["a"]
+    assert names_of(SlurmBackend(tmp_path, partition="other", commands=commands)) == ["b"]
+    monkeypatch.setenv("SBATCH_PARTITION", "other")
+    assert names_of(SlurmBackend(tmp_path, commands=commands)) == ["b"]
+
+
+def test_a_cluster_that_was_found_is_found_anew_and_one_that_was_described_is_not(tmp_path):
+    commands = PretendedCommands(in_partition("a", "main"))
+    found = SlurmBackend(tmp_path, commands=commands).cluster()
+    commands.listed.append(in_partition("b", "main"))
+    assert names_of(SlurmBackend(tmp_path, found, commands=commands)) == ["a", "b"]
+    described = dataclasses.replace(found, name="mine")
+    assert names_of(SlurmBackend(tmp_path, described, commands=commands)) == ["a"]
+
+
+def test_a_machine_without_slurm_is_told_so(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(BackendError, match="scontrol: "):
+        make_backend("slurm", tmp_path, None, lambda: None).cluster()
+
+
+def names_of(backend: SlurmBackend) -> list[str]:
+    return [machine.name for machine in backend.cluster().machines]
