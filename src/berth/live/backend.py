@@ -8,7 +8,7 @@ did not come may or may not have been done; the next observation tells.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Literal, Protocol
 
 from berth.cluster.model import Cluster
@@ -69,6 +69,7 @@ class Seen:
     """An attempt as the back end shows it."""
 
     state: Literal["starting", "running", "ended"]
+    _: KW_ONLY
     codes: tuple[int, ...] = ()  # of its processes, once it has ended; empty: nobody knows
     code: int | None = None  # of the one that failed first, or 0
     stopped: bool = False  # it was told to stop before it ended

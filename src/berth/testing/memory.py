@@ -159,10 +159,12 @@ class MemoryBackend:
         if life.ends <= now and life.ends <= stops:
             told = life.kill_at is not None
             self._end(
-                life, Seen("ended", (1 if life.fails else 0,), stopped=told, done=not life.fails), life.ends
+                life,
+                Seen("ended", codes=(1 if life.fails else 0,), stopped=told, done=not life.fails),
+                life.ends,
             )
         elif stops <= now:
-            self._end(life, Seen("ended", (143,), stopped=True), stops)
+            self._end(life, Seen("ended", codes=(143,), stopped=True), stops)
 
     def _end(self, life: _Life, seen: Seen, at: float) -> None:
         work = self.work[life.launch.job]

@@ -123,7 +123,7 @@ def test_what_was_submitted_but_not_released_is_found_and_not_submitted_again(
     backend.apply([order])
     monkeypatch.undo()
     assert {job["state_reason"] for job in slurm.jobs()} == {"JobHeldUser"}
-    assert until_seen(small, backend, "t-3", "ended") == Seen("ended", (0, 0), 0)
+    assert until_seen(small, backend, "t-3", "ended") == Seen("ended", codes=(0, 0), code=0)
     assert len([job for job in SlurmCommands().jobs() if job.ours and job.ours[0] == "t-3"]) == 2
 
 
@@ -143,7 +143,7 @@ def test_what_was_cut_short_between_two_submissions_is_gone_on_with(backend, slu
     assert [job["name"] for job in slurm.jobs()] == ["berth:t-6:0"]
     assert "t-6" not in backend.observe().attempts  # so it is asked for again
     assert backend.apply([order]) == [order]
-    assert until_seen(small, backend, "t-6", "ended") == Seen("ended", (0, 0), 0)
+    assert until_seen(small, backend, "t-6", "ended") == Seen("ended", codes=(0, 0), code=0)
     assert len([job for job in SlurmCommands().jobs() if job.ours and job.ours[0] == "t-6"]) == 2
 
 
@@ -159,7 +159,7 @@ def test_a_gang_that_slurm_will_not_take_has_failed_and_says_why(backend, slurm,
     order = launch_of("t-5", "true", {"n00": [0], "n99": [0]})
     assert backend.apply([order]) == [order]
     backend.observe()
-    assert backend.observe().attempts["t-5"] == Seen("ended", (1,), 1)
+    assert backend.observe().attempts["t-5"] == Seen("ended", codes=(1,), code=1)
     assert "n99" in Folder(tmp_path, "t-5").log(0).read_text()
     assert slurm.jobs() == []
 

@@ -71,7 +71,7 @@ def test_a_gang_runs_when_all_its_parts_do(gang):
     gang.write("part-0.ended", ENDED)
     assert gang.at(AT) == Seen("running")
     gang.write("part-1.ended", ENDED | {"codes": {"1": 0}})
-    assert gang.at(AT) == Seen("ended", (0, 0), 0)
+    assert gang.at(AT) == Seen("ended", codes=(0, 0), code=0)
 
 
 def test_a_job_that_is_still_held_is_released(gang):
@@ -99,7 +99,7 @@ def test_a_part_that_is_over_without_a_word_ends_the_others_and_tells_its_code(g
     gang.states[12] = "COMPLETED"
     gang.write("part-1.ended", {"codes": {"1": 143}})
     assert gang.at(AT + 6) == Seen("starting")  # a word may yet be seen
-    assert gang.at(AT + 8) == Seen("ended", (127, 143), 127)
+    assert gang.at(AT + 8) == Seen("ended", codes=(127, 143), code=127)
     assert "job 11 ended with code 127" in gang.folder.log(0).read_text()
 
 
@@ -114,7 +114,7 @@ def test_a_part_whose_node_is_gone_is_fenced_and_given_a_while_to_end(gang, stat
     gang.write("part-1.ended", {"codes": {"1": 143}})
     gang.states[12] = "COMPLETED"
     assert gang.at(AT + 14) == Seen("starting")
-    assert gang.at(AT + 16) == Seen("ended", (143,), lost=True)
+    assert gang.at(AT + 16) == Seen("ended", codes=(143,), lost=True)
 
 
 def test_the_rest_of_a_gang_that_lost_a_node_has_its_grace(gang):
@@ -131,7 +131,7 @@ def test_a_word_that_comes_from_a_lost_node_counts(gang):
     gang.at(AT + 5)
     gang.write("part-0.ended", {"codes": {"0": 143}})
     gang.write("part-1.ended", {"codes": {"1": 143}})
-    assert gang.at(AT + 6) == Seen("ended", (143, 143))
+    assert gang.at(AT + 6) == Seen("ended", codes=(143, 143))
 
 
 def test_what_does_not_end_when_it_is_told_is_cancelled(gang):
@@ -147,9 +147,9 @@ def test_what_does_not_end_when_it_is_told_is_cancelled(gang):
 def test_who_was_told_to_end_by_somebody_else_is_not_to_blame(gang):
     for part in (0, 1):
         gang.write(f"part-{part}.ended", TOLD | {"codes": {str(part): 143}})
-    assert gang.at(AT) == Seen("ended", (143, 143), 143, stopped=True, lost=True)
+    assert gang.at(AT) == Seen("ended", codes=(143, 143), code=143, stopped=True, lost=True)
     gang.write("stop")
-    assert gang.at(AT) == Seen("ended", (143, 143), 143, stopped=True)
+    assert gang.at(AT) == Seen("ended", codes=(143, 143), code=143, stopped=True)
 
 
 def test_a_job_that_was_submitted_twice_is_cancelled(gang):
