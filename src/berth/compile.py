@@ -79,7 +79,7 @@ class Step:
         """The function for arguments of these types, compiled or read from disk when it is first asked for."""
         if signature not in self._ready:
             _use_cache(room_of(self._function.__module__))
-            dispatcher: Any = numba.njit(signature, cache=True)(self._function)
+            dispatcher: Any = numba.njit(signature, cache=True, no_cpython_wrapper=True)(self._function)
             _use_cache("")
             result = dispatcher.overloads[signature.args]
             address = result.library.get_pointer_to_function(result.fndesc.llvm_cfunc_wrapper_name)

@@ -106,7 +106,7 @@ def _unbox(kind: Handed, table: Any, to: Any) -> Any:
 
 
 @_extending.infer_getattr
-class _Names(_AttributeTemplate):
+class _Names(_AttributeTemplate):  # type: ignore[misc]
     key = Handed
 
     def generic_resolve(self, kind: Handed, name: str) -> Any:
