@@ -10,7 +10,7 @@ compiled code writes to the table, so what was read of it once need not be read 
 from __future__ import annotations
 
 import hashlib
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, TypeVar, cast
 
 import numba
@@ -73,7 +73,10 @@ def handed(values: T) -> T:
 def _kind(values: Any) -> Handed:
     fields = zip(values._fields, values, strict=True)
     parts = tuple((name, _kind(part) if isinstance(part, tuple) else _typeof(part)) for name, part in fields)
-    return Handed(type(values).__name__, parts)
+    return _known(type(values).__name__, parts)
+
+
+_known: Any = cache(Handed)  # its name takes long to make
 
 
 def _written(values: tuple[Any, ...]) -> Any:
