@@ -73,7 +73,8 @@ def handed(values: T) -> T:
 def _kind(values: Any) -> Handed:
     fields = zip(values._fields, values, strict=True)
     parts = tuple((name, _kind(part) if isinstance(part, tuple) else _typeof(part)) for name, part in fields)
-    return _known(type(values).__name__, parts)
+    kind: Handed = _known(type(values).__name__, parts)
+    return kind
 
 
 _known: Any = cache(Handed)  # its name takes long to make
