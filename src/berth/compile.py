@@ -19,6 +19,7 @@ from typing import Any, TypeVar, cast
 import numba
 from numba import types
 
+_njit: Any = numba.njit  # its types do not list all of its options
 F = TypeVar("F", bound=Callable[..., Any])
 
 _KEPT = 8  # caches of earlier sources that are kept
@@ -41,7 +42,7 @@ def kernel(function: F) -> F:
 
 
 def inlined(function: F) -> F:
-    """A short one that is called often: inlined, since a call copies all of `World`."""
+    """A short one that is called often."""
     return _jit(function, forceinline=True, **_INNER)
 
 
@@ -79,7 +80,7 @@ class Step:
         """The function for arguments of these types, compiled or read from disk when it is first asked for."""
         if signature not in self._ready:
             _use_cache(room_of(self._function.__module__))
-            dispatcher: Any = numba.njit(signature, cache=True)(self._function)
+            dispatcher = _njit(signature, cache=True, no_cpython_wrapper=True)(self._function)
             _use_cache("")
             result = dispatcher.overloads[signature.args]
             address = result.library.get_pointer_to_function(result.fndesc.llvm_cfunc_wrapper_name)
@@ -108,7 +109,7 @@ def step(function: Callable[..., Any]) -> Step:
 def _jit(function: F, **options: bool) -> F:
     _use_cache(room_of(function.__module__))
     try:
-        return cast(F, numba.njit(**options)(function))  # type: ignore[call-overload]
+        return cast(F, _njit(**options)(function))
     finally:
         _use_cache("")
 

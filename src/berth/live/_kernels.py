@@ -20,16 +20,14 @@ from berth.schedule.policy import Hooks
 from berth.schedule.queue import add_running, enqueue
 from berth.schedule.steps import Steps
 from berth.schedule.view import DONE, EVICT, FUTURE, MOVE, START, Array, World
-from berth.simulate.borrow import borrow_world
 from berth.simulate.engine import held_on, running_wake
 
 _OVERRUN = 0.25  # a job that outlives its estimate is expected to need such a share more
 
 
 @entry
-def run_pass(world_: World, hooks: Hooks, steps: Steps, now: float) -> float:
+def run_pass(world: World, hooks: Hooks, steps: Steps, now: float) -> float:
     """One pass at `now`; the decisions stand in the world. Returns when the answer could change by itself."""
-    world = borrow_world(world_)
     age(world, now)
     wake = decide(world, hooks, steps, now)
     state = world.state[0]
@@ -70,9 +68,8 @@ def set_off(world: World, row: int, now: float) -> None:
 
 
 @entry
-def join(world_: World, hooks: Hooks, row: int, now: float) -> None:
+def join(world: World, hooks: Hooks, row: int, now: float) -> None:
     """A job begins to wait."""
-    world = borrow_world(world_)
     world.state[0].now = now
     world.jobs[row].since = now
     set_keys(world, hooks, row, now)
@@ -80,9 +77,8 @@ def join(world_: World, hooks: Hooks, row: int, now: float) -> None:
 
 
 @entry
-def stand_anew(world_: World, hooks: Hooks, row: int, now: float) -> None:
+def stand_anew(world: World, hooks: Hooks, row: int, now: float) -> None:
     """A waiting job whose facts have changed finds its place in the queue again."""
-    world = borrow_world(world_)
     leave_queue(world, row)
     set_keys(world, hooks, row, now)
     enqueue(world, row)
@@ -102,33 +98,29 @@ def leave_queue(world: World, row: int) -> None:
 
 
 @entry
-def withdraw(world_: World, row: int) -> None:
+def withdraw(world: World, row: int) -> None:
     """A waiting job will not run."""
-    world = borrow_world(world_)
     leave_queue(world, row)
     world.jobs[row].state = DONE
 
 
 @entry
-def finish(world_: World, row: int, now: float) -> None:
+def finish(world: World, row: int, now: float) -> None:
     """A running job is over."""
-    world = borrow_world(world_)
     stop(world, row, now)
     world.jobs[row].state, world.jobs[row].end = DONE, now
 
 
 @entry
-def put_off(world_: World, row: int, now: float) -> None:
+def put_off(world: World, row: int, now: float) -> None:
     """A running job failed and will be tried again later."""
-    world = borrow_world(world_)
     stop(world, row, now)
     world.jobs[row].state = FUTURE
 
 
 @entry
-def give_back(world_: World, hooks: Hooks, row: int, now: float, reason: int) -> None:
+def give_back(world: World, hooks: Hooks, row: int, now: float, reason: int) -> None:
     """A running job lost its place and waits again."""
-    world = borrow_world(world_)
     stop(world, row, now)
     requeue(world, hooks, row, now, reason)
 
@@ -142,9 +134,8 @@ def stop(world: World, row: int, now: float) -> None:
 
 
 @entry
-def take_down(world_: World, machine: int) -> None:
+def take_down(world: World, machine: int) -> None:
     """A machine takes no new job."""
-    world = borrow_world(world_)
     group = world.groups[0, machine]
     for at in range(group.start, group.stop):
         host = world.hosts[at]
@@ -154,9 +145,8 @@ def take_down(world_: World, machine: int) -> None:
 
 
 @entry
-def bring_up(world_: World, machine: int, foreign: int) -> int:
+def bring_up(world: World, machine: int, foreign: int) -> int:
     """A machine takes jobs again, but on devices that others hold; returns how many of those could be booked."""
-    world = borrow_world(world_)
     group = world.groups[0, machine]
     booked = 0
     for at in range(group.start, group.stop):
@@ -172,9 +162,8 @@ def bring_up(world_: World, machine: int, foreign: int) -> int:
 
 
 @entry
-def lend(world_: World, machine: int, devices: int) -> int:
+def lend(world: World, machine: int, devices: int) -> int:
     """Others took devices of a machine (or gave back, if below zero); returns how many could be booked."""
-    world = borrow_world(world_)
     group = world.groups[0, machine]
     booked = 0
     for at in range(group.start, group.stop):
@@ -191,10 +180,9 @@ def lend(world_: World, machine: int, devices: int) -> int:
 
 @entry
 def seat_as_told(
-    world_: World, row: int, hosts: Array, counts: Array, tier: int, now: float, reason: int
+    world: World, row: int, hosts: Array, counts: Array, tier: int, now: float, reason: int
 ) -> None:
     """A waiting gang takes just these places: what a journal says, without asking the policy."""
-    world = borrow_world(world_)
     job = world.jobs[row]
     world.state[0].now = now
     job.waited += now - job.since
@@ -210,9 +198,8 @@ def seat_as_told(
 
 
 @entry
-def place_of(world_: World, row: int, hosts: Array, counts: Array) -> int:
+def place_of(world: World, row: int, hosts: Array, counts: Array) -> int:
     """The hosts of a running job and its devices on each, into these arrays; returns how many."""
-    world = borrow_world(world_)
     size, at = 0, world.jobs[row].head
     while at >= 0:
         hosts[size], counts[size] = world.places[at].host, world.places[at].count
@@ -222,9 +209,8 @@ def place_of(world_: World, row: int, hosts: Array, counts: Array) -> int:
 
 
 @entry
-def run_at_speed(world_: World, row: int, now: float) -> None:
+def run_at_speed(world: World, row: int, now: float) -> None:
     """A running job whose slow-downs have become known goes on at that speed."""
-    world = borrow_world(world_)
     job = world.jobs[row]
     touch(job, now)
     book(job)

@@ -12,6 +12,7 @@ from collections.abc import Callable
 import numpy as np
 
 from berth.compile import bound
+from berth.handed import handed
 from berth.live import _kernels
 from berth.live.devices import Devices
 from berth.live.job import (
@@ -38,6 +39,7 @@ from berth.live.spec import JobSpec
 from berth.schedule import reasons
 from berth.schedule.hooks import hooks
 from berth.schedule.steps import steps_for
+from berth.schedule.view import World
 from berth.schedule.world import new_jobs, new_world
 
 _LONGEST_DELAY_S = 300.0
@@ -58,10 +60,10 @@ class Books:
             eviction_s=setup.eviction_s,
             eviction_large_s=setup.eviction_large_s,
         )
-        self.hooks = hooks(policy)
-        self.steps = steps_for(policy.rules(), self.world, self.hooks)
-        self.run_pass = bound(_kernels.run_pass, self.world, self.hooks, self.steps, 0.0)
-        self.join = bound(_kernels.join, self.world, self.hooks, 0, 0.0)
+        self.hooks = handed(hooks(policy))
+        self.steps = handed(steps_for(policy.rules(), self.scene, self.hooks))
+        self.run_pass = bound(_kernels.run_pass, self.scene, self.hooks, self.steps, 0.0)
+        self.join = bound(_kernels.join, self.scene, self.hooks, 0, 0.0)
         self.jobs: dict[str, Job] = {}  # those that are not over
         self.delayed: set[str] = set()
         self.rows: list[Job | None] = []
@@ -95,6 +97,16 @@ class Books:
             "learned": self._learned,
         }
 
+    @property
+    def world(self) -> World:
+        """The scheduler's arrays; `scene` is the same world, for compiled code."""
+        return self._world
+
+    @world.setter
+    def world(self, world: World) -> None:
+        if world is not getattr(self, "_world", None):
+            self._world, self.scene = world, handed(world)
+
     def fold(self, record: Record) -> None:
         """Takes in one record of something that happened."""
         self.now = max(self.now, record.time)
@@ -121,7 +133,7 @@ class Books:
         job.row = len(self.rows)
         self.rows.append(job)
         self.write(job)
-        self.join(self.world, self.hooks, job.row, self.now)
+        self.join(self.scene, self.hooks, job.row, self.now)
 
     def make_room(self) -> None:
         """One more row can be written."""
@@ -154,9 +166,9 @@ class Books:
         job.ends_as = CANCELLED
         self.delayed.discard(job.id)
         if job.state == QUEUED:
-            _kernels.withdraw(self.world, job.row)
+            _kernels.withdraw(self.scene, job.row)
         elif job.state == PLACED:
-            _kernels.finish(self.world, job.row, self.now)
+            _kernels.finish(self.scene, job.row, self.now)
             self.vacate(job, "cancelled")
         self._settle(job)
 
@@ -166,7 +178,7 @@ class Books:
         self.world.jobs[job.row]["priority"] = job.spec.priority
         self.world.state[0]["bounded"] = 0
         if job.state == QUEUED:
-            _kernels.stand_anew(self.world, self.hooks, job.row, self.now)
+            _kernels.stand_anew(self.scene, self.hooks, job.row, self.now)
 
     # -- machines
 
@@ -176,13 +188,13 @@ class Books:
         if record.body["is"]:
             shut.append(why)
             if len(shut) == 1:
-                _kernels.take_down(self.world, machine)
+                _kernels.take_down(self.scene, machine)
             if why == LOST:
                 self._lose(machine)
             return
         shut.remove(why)
         if not shut:
-            self.foreign[machine] = _kernels.bring_up(self.world, machine, self.foreign[machine])
+            self.foreign[machine] = _kernels.bring_up(self.scene, machine, self.foreign[machine])
 
     def _lose(self, machine: int) -> None:
         """Everything on a machine is gone; gangs that had a part there wait again."""
@@ -190,7 +202,7 @@ class Books:
             attempt = self.attempts[token]
             job = self.jobs[attempt.job]
             if job.token == token:
-                _kernels.give_back(self.world, self.hooks, job.row, self.now, reasons.HOST_LOST)
+                _kernels.give_back(self.scene, self.hooks, job.row, self.now, reasons.HOST_LOST)
                 self.wait_again(job, "lost")
 
     def free_on(self, machine: int) -> int:
@@ -200,7 +212,7 @@ class Books:
     def _foreign(self, record: Record) -> None:
         machine, devices = int(record.body["machine"]), int(record.body["devices"])
         if not self.shut[machine]:
-            self.foreign[machine] += _kernels.lend(self.world, machine, devices - self.foreign[machine])
+            self.foreign[machine] += _kernels.lend(self.scene, machine, devices - self.foreign[machine])
         else:
             self.foreign[machine] = devices
 
@@ -277,7 +289,7 @@ class Books:
         self._ended(attempt)
         if job.ends_as is not None:
             if holds_place:
-                _kernels.finish(self.world, job.row, self.now)
+                _kernels.finish(self.scene, job.row, self.now)
                 self._drop_place(job)
         elif fine:
             self._finished(job)
@@ -299,10 +311,10 @@ class Books:
 
     def _finished(self, job: Job) -> None:
         if job.state == PLACED:
-            _kernels.finish(self.world, job.row, self.now)
+            _kernels.finish(self.scene, job.row, self.now)
             self._drop_place(job)
         elif job.state == QUEUED:
-            _kernels.withdraw(self.world, job.row)
+            _kernels.withdraw(self.scene, job.row)
         job.ends_as = FINISHED
         ran_s = self.now - (job.first_start if job.first_start is not None else self.now)
         self.durations[job.spec.name] = max(1.0, float(self.world.jobs[job.row]["ran"]) or ran_s)
@@ -312,10 +324,10 @@ class Books:
         job.token = None
         job.failures += counts
         if job.failures > job.spec.restarts:
-            _kernels.finish(self.world, job.row, self.now)
+            _kernels.finish(self.scene, job.row, self.now)
             job.ends_as = FAILED
             return
-        _kernels.put_off(self.world, job.row, self.now)
+        _kernels.put_off(self.scene, job.row, self.now)
         job.state = DELAYED
         self.delayed.add(job.id)
         job.not_before = self.now + min(_LONGEST_DELAY_S, 2.0 ** min(job.failures, 20))
@@ -324,7 +336,7 @@ class Books:
         job = self._job(record)
         self.delayed.remove(job.id)
         job.state, job.since = QUEUED, self.now
-        self.join(self.world, self.hooks, job.row, self.now)
+        self.join(self.scene, self.hooks, job.row, self.now)
 
     def _settle(self, job: Job) -> None:
         """A job that will not run again is over once the last of its attempts has ended."""
@@ -352,7 +364,7 @@ class Books:
         self._sensitivities.write(record, job.spec.model or DEFAULT_MODEL, job.spec.gpus)
         record["slow"] = learned_slowdowns(record["slow"].copy(), known, int(record["floor"]))
         if job.state == PLACED:
-            _kernels.run_at_speed(self.world, job.row, self.now)
+            _kernels.run_at_speed(self.scene, job.row, self.now)
 
     def _job(self, record: Record) -> Job:
         assert record.job is not None

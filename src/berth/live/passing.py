@@ -27,7 +27,7 @@ class ReplayError(BerthError):
 def decide(books: Books, now: float) -> list[Record]:
     """One pass at `now`: the record of it, and one for each decision, all of them done in the books."""
     books.now = now = max(books.now, now)
-    books.wake = books.run_pass(books.world, books.hooks, books.steps, now)
+    books.wake = books.run_pass(books.scene, books.hooks, books.steps, now)
     raise_pending()
     count = int(books.world.state[0]["decisions"])
     decisions = [(int(what), int(row), int(reason)) for what, row, reason in books.world.decisions[:count]]
@@ -86,7 +86,7 @@ def _seats(books: Books, row: int) -> tuple[Seat, ...]:
     """The devices of a gang that has just taken its places, machine by machine."""
     gpus = int(books.world.jobs[row]["gpus"])
     hosts, counts = np.empty(gpus, np.int32), np.empty(gpus, np.int32)
-    size = _kernels.place_of(books.world, row, hosts, counts)
+    size = _kernels.place_of(books.scene, row, hosts, counts)
     at = books.world.hosts[hosts[:size]]
     places = sorted(zip(at["machine"].tolist(), at["kind"].tolist(), counts[:size].tolist(), strict=True))
     return tuple(books.devices.pick(machine, kind, count) for machine, kind, count in places)
@@ -117,13 +117,13 @@ def _obey(books: Books, told: Sequence[Record]) -> None:
         if record.kind == "move":
             assert record.job is not None
             job = books.jobs[record.job]
-            _kernels.give_back(books.world, books.hooks, job.row, books.now, int(record.body["reason"]))
+            _kernels.give_back(books.scene, books.hooks, job.row, books.now, int(record.body["reason"]))
             books.vacate(job, "moved")
     for record in told[1:]:
         assert record.job is not None
         job, reason = books.jobs[record.job], int(record.body["reason"])
         if record.kind == "evict":
-            _kernels.give_back(books.world, books.hooks, job.row, books.now, reason)
+            _kernels.give_back(books.scene, books.hooks, job.row, books.now, reason)
             books.wait_again(job, "evicted")
             continue
         seats = tuple(seat_of(seat) for seat in record.body["seats"])
@@ -137,4 +137,4 @@ def take_seats(books: Books, job: Job, seats: Sequence[Seat], tier: int, reason:
     hosts = books.world.hosts
     where = [np.flatnonzero((hosts["machine"] == s.machine) & (hosts["kind"] == s.kind))[0] for s in seats]
     counts = np.array([len(seat.devices) for seat in seats], np.int32)
-    _kernels.seat_as_told(books.world, job.row, np.array(where, np.int32), counts, tier, books.now, reason)
+    _kernels.seat_as_told(books.scene, job.row, np.array(where, np.int32), counts, tier, books.now, reason)

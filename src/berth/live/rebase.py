@@ -37,7 +37,7 @@ def rebase(books: Books, setup: Setup) -> Books:
         at = names.get(old_names[machine])
         if at is not None and shut:
             new.shut[at] = shut
-            _kernels.take_down(new.world, at)
+            _kernels.take_down(new.scene, at)
     _keep_windows(books, new)
     new.wake = new.now
     return new
@@ -65,7 +65,7 @@ def _rejoin(old: Books, new: Books) -> None:
         if job.state == DELAYED and job.ends_as is None:
             new.delayed.add(job.id)
         elif job.state != DELAYED and (job.ends_as is None or job.token is not None):
-            new.join(new.world, new.hooks, job.row, new.now)
+            new.join(new.scene, new.hooks, job.row, new.now)
             fresh["since"] = job.since
 
 
@@ -97,7 +97,7 @@ def _unseat(new: Books, job: Job, attempt: Attempt) -> None:
     job.token, job.state, job.since = None, QUEUED, new.now
     attempt.state, attempt.why = STOPPING, "lost"
     if nearest_of(new.setup, job.spec) is None:
-        _kernels.withdraw(new.world, job.row)
+        _kernels.withdraw(new.scene, job.row)
         new.world.jobs[job.row]["state"] = FUTURE
         _set_aside_or_back(new, job)
         new.delayed.add(job.id)

@@ -52,7 +52,8 @@ def find_at(world: World, kind: int, devices: int, tier: int, even: bool) -> int
             parent_free = parent.free[kind]
             if free < best_free or parent_free < best_above:
                 best, best_free, best_above = number, free, parent_free
-        at = group.stop
+        # nothing inside the same parent is better than an exact fit
+        at = parent.stop if free == devices else group.stop
     return best
 
 
@@ -87,6 +88,8 @@ def fill(world: World, kind: int, tier: int, group: int, need: int, even: bool) 
     give the best shape. Levels are walked with a stack of what is still needed at each.
     """
     head = -1
+    if tier == 0:
+        return claim(world, head, host_of(world, kind, group), need)
     needs = np.zeros(MAX_TIERS, np.int64)
     groups = np.zeros(MAX_TIERS, np.int64)
     needs[tier], groups[tier] = need, group

@@ -15,7 +15,6 @@ from berth.schedule.reasons import HOST_LOST, NONE
 from berth.schedule.steps import Steps
 from berth.schedule.view import DONE, EVICT, MOVE, REFUSED, START, World
 from berth.schedule.walk import smallest_demand, wake_of
-from berth.simulate.borrow import borrow_course, borrow_net, borrow_world
 from berth.simulate.heap import insert, remove
 from berth.simulate.log import has_room, write
 from berth.simulate.motion import Motion
@@ -43,10 +42,9 @@ _MOMENTS = 10_000  # after so many moments the caller is asked whether to go on,
 
 @entry
 def advance(
-    world_: World, hooks: Hooks, steps: Steps, course_: Course, net_: Net, motion: Motion, events: int
+    world: World, hooks: Hooks, steps: Steps, course: Course, net: Net, motion: Motion, events: int
 ) -> int:
     """Runs until so many more events have happened, the log is full, or nothing is left to happen."""
-    world, course, net = borrow_world(world_), borrow_course(course_), borrow_net(net_)
     clock = course.clock[0]
     until = clock.events + events
     for _ in range(_MOMENTS):

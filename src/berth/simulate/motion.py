@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from numba import types
 
 from berth.compile import step, types_of
-from berth.schedule.view import World
+from berth.schedule.view import Array, World
 from berth.simulate.speed import depart, enter
 from berth.simulate.view import OFF, Course, Net
 
@@ -19,11 +19,10 @@ class Motion(NamedTuple):
     depart: Any
 
 
-def motion_for(world: World, course: Course, net: Net) -> Motion:
+def motion_for(world: World, course: Course, net: Net, clock: Array) -> Motion:
     """Both functions, or none where all devices are alike and nothing is sent."""
-    clock = course.clock[0]
     signature = types.void(*types_of(world, course, net), types.int64, types.float64)
-    if clock["network"] == OFF and clock["kinds"] == 1:
+    if clock["network"][0] == OFF and clock["kinds"][0] == 1:
         return Motion(_nothing.at(signature), _nothing.at(signature))
     return Motion(enter.at(signature), depart.at(signature))
 

@@ -10,6 +10,7 @@ from typing import Literal
 import numpy as np
 
 from berth.cluster.model import Cluster
+from berth.handed import handed
 from berth.network.fabric import Fabric
 from berth.network.sharing import LinkShares
 from berth.schedule.hooks import hooks
@@ -130,19 +131,21 @@ def _play(
     course = _course(cluster, jobs, setting)
     edges = cluster.devices * max(1, len(cluster.tiers))
     net = Net(fabric.arrays, LinkShares(fabric.arrays.capacity, len(jobs.records), edges).state)
-    functions = hooks(policy)
-    steps = steps_for(policy.rules(), world, functions)
-    motion = motion_for(world, course, net)
+    functions, scene, links = handed(hooks(policy)), handed(world), handed(net)
+    books = handed(course)
+    steps = handed(steps_for(policy.rules(), scene, functions))
+    motion = handed(motion_for(scene, books, links, course.clock))
     logged: list[Array] = []
     places: list[Array] = []
     started = time.process_time()
     events = _CHUNK if watch is None else watch(world, course.clock)
     standstill, stands = Standstill(), False
-    while not stands and (outcome := advance(world, functions, steps, course, net, motion, events)) != OVER:
+    while not stands and (outcome := advance(scene, functions, steps, books, links, motion, events)) != OVER:
         raise_errors()
         stands = standstill.reached(world, course.clock, len(setting.faults))
         if outcome == LOG_FULL:
             course = _empty_log(course, logged, places)
+            books = handed(course)
         if progress is not None:
             progress(int(course.clock[0]["finished"]), len(jobs.records))
         if watch is not None:
@@ -173,7 +176,7 @@ def _course(cluster: Cluster, jobs: Jobs, setting: Setting) -> Course:
     return Course(
         clock=clock,
         heap=np.zeros(2 * cluster.devices + 2, np.int32),
-        faults=setting.faults,
+        faults=np.ascontiguousarray(setting.faults),
         traffic=jobs.traffic,
         flows=np.zeros(len(jobs.records), FLOW),
         log=np.zeros(size, LOG),
