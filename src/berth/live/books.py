@@ -153,7 +153,9 @@ class Books:
         record["demand"] = np.searchsorted(self.world.demands["gpus"], spec.gpus)
         record["timer"][: len(self.timers)] = self.timers
         record["user"] = self.users.setdefault(job.user, len(self.users))
-        record["kind"] = kind_of(self.setup, spec)
+        kinds = kinds_of(self.setup, spec)
+        record["kind"] = kinds[0] if len(kinds) == 1 else -1
+        record["kinds"] = sum(1 << kind for kind in kinds) if len(kinds) < len(self.setup.kinds) else -1
         expected_s = spec.duration or self.durations.get(spec.name) or DEFAULT_DURATION_S
         for name in ("work", "left", "remaining", "saved", "booked"):
             record[name] = expected_s
@@ -371,13 +373,10 @@ class Books:
         return self.jobs[record.job]
 
 
-def kind_of(setup: Setup, spec: JobSpec) -> int:
-    """The device type a job asks for, as the world numbers it; -1: any."""
-    names = [kind.name for kind in setup.cluster.device_types]
+def kinds_of(setup: Setup, spec: JobSpec) -> tuple[int, ...]:
+    """The device types a job takes, as the cluster numbers them."""
     wanted = [spec.kind] if spec.kind is not None else spec.any_of
-    if wanted is None or set(wanted) >= set(names):
-        return -1
-    return next(names.index(name) for name in wanted if name in names)
+    return tuple(index for index, name in enumerate(setup.kinds) if wanted is None or name in wanted)
 
 
 def reach_of(setup: Setup, spec: JobSpec) -> tuple[int, int]:
@@ -392,13 +391,13 @@ def reach_of(setup: Setup, spec: JobSpec) -> tuple[int, int]:
 
 def nearest_of(setup: Setup, spec: JobSpec) -> int | None:
     """The nearest tier with a group that can ever hold the job on devices it accepts; None: there is none."""
-    wanted = kind_of(setup, spec)
+    kinds = kinds_of(setup, spec)
     for level, largest in enumerate(setup.largest):
-        if spec.gpus <= (max(largest) if wanted < 0 else largest[wanted]):
+        if any(spec.gpus <= largest[kind] for kind in kinds):
             return level
     return None
 
 
 def sensitivity_key(setup: Setup, spec: JobSpec) -> str:
     """Jobs that have this in common are taken to have equal step times at equal tiers."""
-    return f"{spec.name}/{spec.gpus}/{kind_of(setup, spec)}"
+    return f"{spec.name}/{spec.gpus}/{'+'.join(setup.kinds[kind] for kind in kinds_of(setup, spec))}"

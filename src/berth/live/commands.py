@@ -66,7 +66,7 @@ def _next_id(books: Books, store: Store) -> str:
 def check_fits(books: Books, spec: JobSpec) -> None:
     """Refuses what can never run, with the reason."""
     cluster = books.cluster
-    kinds = [kind.name for kind in cluster.device_types]
+    kinds = books.setup.kinds
     for name in [spec.kind] if spec.kind else spec.any_of or []:
         if name not in kinds:
             raise UnknownNameError(f"device type in {cluster.name}", name, kinds)

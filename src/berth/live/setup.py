@@ -35,6 +35,11 @@ class Setup:
         return tuple(tier.name for tier in self.cluster.tiers)
 
     @cached_property
+    def kinds(self) -> tuple[str, ...]:
+        """Names of the device types."""
+        return tuple(kind.name for kind in self.cluster.device_types)
+
+    @cached_property
     def largest(self) -> tuple[tuple[int, ...], ...]:
         """By tier and device type: the devices of the largest group."""
         cluster = self.cluster

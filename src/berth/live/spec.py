@@ -40,7 +40,7 @@ class JobSpec(Spec):
     duration: Annotated[Seconds, Field(gt=0)] | None = None
     grace: Annotated[Seconds, Field(le=86_400)] = 30.0  # between SIGTERM and SIGKILL
     restarts: Annotated[int, Field(ge=0, le=1_000_000)] = 3  # how often it may fail and be tried again
-    priority: Annotated[int, Field(ge=-1_000_000, le=1_000_000)] = 0
+    priority: Annotated[int, Field(ge=-1000, le=1000)] = 0
     required: Name | None = None  # a tier that it is never spread beyond
     preferred: Name | None = None  # a tier that is near enough: it does not wait for nearer
     per: Literal["gpu", "machine"] = "gpu"  # one process for each device, or for each machine

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from berth.live.books import Books
+from berth.live.books import Books, kinds_of
 from berth.live.job import LAUNCHING, PLACED, QUEUED, RUNNING, STOPPING, WAITS, Attempt, Job
 from berth.schedule.reasons import CODES, Reason, bring_up_to_date, explain
 
@@ -150,11 +150,11 @@ def free_by_group(books: Books, job: Job | None = None) -> list[dict[str, Any]]:
     """Devices in each rack (machine, where there are no racks): all, free, and free in its emptiest machine."""
     cluster = books.cluster
     level = 1 if len(cluster.tiers) > 2 else 0
-    wanted = int(books.world.jobs[job.row]["kind"]) if job is not None else -1
+    wanted = range(len(books.setup.kinds)) if job is None else kinds_of(books.setup, job.spec)
     total, free, largest = (np.zeros(len(cluster.group_names[level]), int) for _ in range(3))
     on_machine = np.zeros(len(cluster.machines), int)
     for host in books.world.hosts:
-        if wanted in (-1, int(host["kind"])):
+        if int(host["kind"]) in wanted:
             group = int(host["group"][level])
             total[group] += host["size"]
             free[group] += host["free"]

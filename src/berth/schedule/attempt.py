@@ -14,6 +14,8 @@ from berth.schedule.shape import minds_shape
 from berth.schedule.view import RUNNING, START, World
 
 _USUAL = 200  # starts that make up what is usual
+PRIORITY = 1e12  # beyond any order: seconds since 1970, or GPU-seconds of work
+ANY_KIND = -1  # every bit of `kinds`
 
 
 @inlined
@@ -24,6 +26,12 @@ def note(world: World, what: int, row: int, reason: int) -> None:
     world.decisions[state.decisions, 1] = row
     world.decisions[state.decisions, 2] = reason
     state.decisions += 1
+
+
+@inlined
+def takes(job: Any, kind: int) -> bool:
+    """Whether a job can run on devices of a type."""
+    return job.kind == kind or (job.kind < 0 and (job.kinds >> kind) & 1 == 1)
 
 
 @kernel
@@ -40,8 +48,9 @@ def find_for(world: World, row: int, reach: int, open_: bool) -> tuple[int, int,
         return -1, -1, -1
     kind, tier, group = nearest_place(world, row, reach)
     if kind < 0:
-        for narrower in range(reach + 1):
-            failed[job.kind + 1, narrower] = number
+        if job.kind >= 0 or job.kinds == ANY_KIND:  # what fits on none of some types may fit on another
+            for narrower in range(reach + 1):
+                failed[job.kind + 1, narrower] = number
     elif tier > 0 and state.link_ratio < math.inf and not may_send(world, row, kind, tier, group):
         return -1, -1, -1
     return kind, tier, group
@@ -57,6 +66,8 @@ def nearest_place(world: World, row: int, reach: int) -> tuple[int, int, int]:
     if job.kind < 0:
         first, last = 0, world.state[0].kinds
     for kind in range(first, last):
+        if not takes(job, kind):
+            continue
         tier, group = find(world, kind, job.gpus, job.floor, best_tier - 1, even)
         if tier >= 0:
             best_kind, best_tier, best_group = kind, tier, group
@@ -188,10 +199,16 @@ def requeue(world: World, hooks: Hooks, row: int, now: float, reason: int) -> No
 
 
 @inlined
+def standing(hooks: Hooks, job: Any, now: float, my: Any) -> float:
+    """The policy's order among jobs of equal priority; a higher priority goes before all of it."""
+    return hooks.order(job, now, my) - PRIORITY * job.priority
+
+
+@inlined
 def set_keys(world: World, hooks: Hooks, row: int, now: float) -> None:
     """Asks the policy where a job stands."""
     job, my, state = world.jobs[row], world.my[0], world.state[0]
-    job.key = hooks.order(job, now, my)
+    job.key = standing(hooks, job, now, my)
     if state.second_key:
         job.then = hooks.then(job, now, my)
 

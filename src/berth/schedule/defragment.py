@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from berth.compile import inlined, kernel, step
-from berth.schedule.attempt import begin, book, note, over_quota, restore_s, seat_at, tell_usual, touch
+from berth.schedule.attempt import begin, book, note, over_quota, restore_s, seat_at, takes, tell_usual, touch
 from berth.schedule.hold import by_end, kept_from, soonest
 from berth.schedule.place import fill, find, forget, offer_back, take
 from berth.schedule.policy import Hooks
@@ -69,6 +69,8 @@ def room_by_moving(world: World, hooks: Hooks, row: int, rows: Array, now: float
     if job.kind < 0:
         first, last = 0, world.state[0].kinds
     for kind in range(first, last):
+        if not takes(job, kind):
+            continue
         passed = np.zeros(world.groups.shape[1], np.bool_)
         for _ in range(_TRIED_GROUPS):
             group = nearly_free(world, row, kind, passed)

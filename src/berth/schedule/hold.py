@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from berth.compile import inlined, kernel
-from berth.schedule.attempt import touch
+from berth.schedule.attempt import takes, touch
 from berth.schedule.place import take
 from berth.schedule.view import RUNNING, Array, World
 
@@ -48,7 +48,7 @@ def soonest(world: World, row: int, tier: int, rows: Array, now: float) -> tuple
     best, best_free = -1, 1 << 30
     for at in range(len(world.hosts)):
         host = world.hosts[at]
-        if job.kind < 0 or host.kind == job.kind:
+        if takes(job, host.kind):
             free[host.group[tier], host.kind] += host.free + host.hidden
     for number in range(len(free)):
         for kind in range(kinds):
@@ -61,7 +61,7 @@ def soonest(world: World, row: int, tier: int, rows: Array, now: float) -> tuple
         while entry >= 0:
             place = world.places[entry]
             host = world.hosts[place.host]
-            if not host.down and (job.kind < 0 or host.kind == job.kind):
+            if not host.down and takes(job, host.kind):
                 number = host.group[tier]
                 free[number, host.kind] += place.count
                 if free[number, host.kind] >= job.gpus:

@@ -11,7 +11,7 @@ import math
 import numpy as np
 
 from berth.compile import kernel, step
-from berth.schedule.attempt import begin, find_for, over_quota, tell_usual
+from berth.schedule.attempt import begin, find_for, over_quota, takes, tell_usual
 from berth.schedule.hold import by_end, hold, soonest
 from berth.schedule.place import find
 from berth.schedule.policy import Hooks
@@ -78,7 +78,7 @@ def rounder_from(world: World, row: int, rows: Array, now: float) -> float:
         while entry >= 0:
             place = world.places[entry]
             host = world.hosts[place.host]
-            if not host.down and (job.kind < 0 or host.kind == job.kind):
+            if not host.down and takes(job, host.kind):
                 free[place.host] += place.count
                 group = world.groups[1, host.group[1]]
                 x, _, _ = best_shape(free[group.start : group.stop], job.gpus)

@@ -18,6 +18,8 @@ from berth.schedule.attempt import (
     requeue,
     restore_s,
     seat,
+    standing,
+    takes,
     touch,
 )
 from berth.schedule.hold import hide, kept_from, unhide
@@ -181,7 +183,7 @@ def take_room(world: World, hooks: Hooks, at: int, gain: float, now: float) -> b
         first, last = 0, world.state[0].kinds
     found, kind = False, first
     while not found and kind < last:
-        found = room_for(world, hooks, at, kind, gain, now)
+        found = takes(job, kind) and room_for(world, hooks, at, kind, gain, now)
         kind += 1
     return found
 
@@ -233,14 +235,16 @@ def candidates(world: World, hooks: Hooks, row: int, kind: int, now: float) -> t
         victim = world.jobs[world.running[i]]
         if now < rests_until(world, victim):
             continue
-        if victim.started == now or world.hosts[world.places[victim.head].host].kind != kind:
+        if victim.priority > job.priority or victim.started == now:
+            continue
+        if world.hosts[world.places[victim.head].host].kind != kind:
             continue
         touch(victim, now)
         cost = hooks.cost(victim, job, now, world.my[0]) + restore_s(world, victim.gpus)
         if cost < math.inf:
             rows[count], costs[count], ranks[count] = world.running[i], cost, cost
             if state.by_rank:
-                ranks[count] = -hooks.order(victim, now, world.my[0])
+                ranks[count] = -standing(hooks, victim, now, world.my[0])
             count += 1
     order = np.argsort(ranks[:count], kind="mergesort")
     return rows[:count][order], costs[:count][order]

@@ -57,12 +57,19 @@ def bring_up_to_date(world: Any, row: int) -> None:
     free = world.groups["free"][-1, 0]
     if (quota := quota_of(world, row)) is not None and quota.used + int(job["gpus"]) > quota.allowed:
         job["reason"] = OVER_QUOTA
-    elif (free[job["kind"]] if job["kind"] >= 0 else free.max()) < job["gpus"]:
+    elif max(free[kind] for kind in _kinds_of(job, len(free))) < job["gpus"]:
         job["reason"] = NO_ROOM
     else:
         job["reason"] = BEHIND if state["blocked"] == _STOP else NONE
     job["holds_out"] = job["floor"]
     job["until"], job["saves"], job["noted"] = math.inf, 0.0, state["now"]
+
+
+def _kinds_of(job: Any, count: int) -> list[int]:
+    """The device types that a job takes."""
+    if job["kind"] >= 0:
+        return [int(job["kind"])]
+    return [kind for kind in range(count) if int(job["kinds"]) >> kind & 1]
 
 
 @dataclass(frozen=True, slots=True)

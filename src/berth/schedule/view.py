@@ -44,11 +44,12 @@ JOB = np.dtype(
         ("head", "i4"),  # first of its places
         ("state", "i4"),
         ("since", "f8"),  # arrival, or the last eviction; a refused offer never resets it
-        ("kind", "i4"),  # device type it needs; -1: any
+        ("kind", "i4"),  # device type it needs; -1: any of `kinds`
         ("floor", "i4"),  # nearest tier that can ever hold it
         ("widest", "i4"),  # farthest tier its user allows
         ("tier", "i4"),  # where it runs
         # what was asked
+        ("kinds", "i4"),  # device types it takes, one bit for each
         ("id", "i8"),
         ("work", "f8"),  # seconds it needs at the nearest placement, alone
         ("priority", "i4"),

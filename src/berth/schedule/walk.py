@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
 from berth.compile import inlined, kernel, step
-from berth.schedule.attempt import begin, find_for, nearest_place, over_quota, restore_s, set_keys
+from berth.schedule.attempt import begin, find_for, nearest_place, over_quota, restore_s, set_keys, takes
 from berth.schedule.hold import by_end, hide, hold, soonest, unhide
 from berth.schedule.policy import Hooks
 from berth.schedule.queue import close_gap, sort_rows
@@ -103,16 +104,19 @@ def with_held(world: World, row: int, tier: int) -> int:
                 free = world.groups[tier, last].free[kind]
             if host.kind == kind:
                 free += host.hidden
-            if job.kind < 0 or job.kind == kind:
+            if takes(job, kind):
                 best = max(best, free)
     return best
 
 
 @inlined
-def most_free(world: World, kind: int) -> int:
-    """Free devices of a type, or of the type that has most."""
-    free = world.groups[world.groups.shape[0] - 1, 0].free
-    return free[kind] if kind >= 0 else free.max()
+def most_free(world: World, job: Any) -> int:
+    """Free devices of the type that a job takes; of several, of that which has most."""
+    free, most = world.groups[world.groups.shape[0] - 1, 0].free, 0
+    for kind in range(world.state[0].kinds):
+        if takes(job, kind):
+            most = max(most, free[kind])
+    return most
 
 
 @kernel
@@ -131,7 +135,7 @@ def note_wait(world: World, row: int, reach: int, wake: float) -> None:
         job.reason = HELD_FOR_OTHER
     elif state.link_ratio < math.inf and nearest_place(world, row, reach)[0] >= 0:
         job.reason = LINKS_BUSY
-    elif most_free(world, job.kind) >= job.gpus or (held and with_held(world, row, top) >= job.gpus):
+    elif most_free(world, job) >= job.gpus or (held and with_held(world, row, top) >= job.gpus):
         job.reason = TOO_SPREAD
     else:
         job.reason = NO_ROOM

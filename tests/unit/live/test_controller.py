@@ -116,6 +116,31 @@ def test_devices_that_others_hold_are_left_alone(crank):
     assert live.state(job) == "placed"
 
 
+def test_priority_decides_who_goes_first(crank):
+    live = crank(policy="berth")
+    live.submit(gpus=16, seconds=100)
+    early, late = live.submit(gpus=16, seconds=100), live.submit(gpus=16, seconds=100)
+    live.ask(commands.prioritise(late, 5))
+    live.step(120)
+    assert (live.state(late), live.state(early)) == ("placed", "queued")
+
+
+def test_any_of_several_types_will_do_and_no_other(crank, tmp_path):
+    spec = "machines: [{devices: {V100-16: 4}}, {devices: {A100-40: 4}}, {devices: {T4: 4}}]"
+    (tmp_path / "c.yaml").write_text(spec)
+    live = crank(cluster=str(tmp_path / "c.yaml"))
+    jobs = [live.submit(gpus=4, seconds=500, any_of=["A100-40", "T4"]) for _ in range(3)]
+    live.step(1)
+    assert [live.state(job) for job in jobs] == ["placed", "placed", "queued"]
+    used = {live.books.attempts[live.books.jobs[job].token].seats[0].kind for job in jobs[:2]}
+    assert {live.books.setup.kinds[kind] for kind in used} == {"A100-40", "T4"}
+    other = live.submit(gpus=4, seconds=10, kind="V100-16")
+    live.step(1)
+    assert live.state(other) == "queued"  # strictly in order
+    live.step(600, times=3)
+    assert live.state(other) == "finished"
+
+
 def test_an_id_makes_a_submission_happen_once(crank):
     live = crank()
     spec = JobSpec(run="work", gpus=2)

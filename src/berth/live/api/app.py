@@ -55,7 +55,7 @@ class Priority(BaseModel):
     """Higher goes first."""
 
     model_config = ConfigDict(extra="forbid")
-    priority: Annotated[int, Field(ge=-1_000_000, le=1_000_000, strict=True)]
+    priority: Annotated[int, Field(ge=-1000, le=1000, strict=True)]
 
 
 class WhatIf(BaseModel):
