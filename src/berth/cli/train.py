@@ -281,7 +281,8 @@ def _progress(goal: int | None, logs: list[Log], name: str) -> Iterator[Callable
         def report(session: Session) -> None:
             nonlocal last
             now, finished = time.monotonic(), session.progress.step == goal
-            if now - last < _BETWEEN_S and not finished:
+            nobody_looks = bar.disable and not logs
+            if nobody_looks or (now - last < _BETWEEN_S and not finished):
                 return
             last = now
             told = figures(session.progress, session.store.statistics())

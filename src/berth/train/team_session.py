@@ -65,6 +65,7 @@ class TeamSession(Session):
                     following = next(ahead, None) if ahead else None
                     if following is not None:
                         self.learner.announce(following)
+                    self.team.flags = (float(interruption.heard), float(reads and following is None))
                     loss, scores = self._step(batch)
                     batch = following
                     heard, ended, loss = self._agree(interruption.heard, reads and batch is None, loss)
@@ -88,9 +89,11 @@ class TeamSession(Session):
         return 0.0, (None, None)
 
     def _agree(self, heard: bool, ended: bool, loss: float) -> tuple[bool, bool, float]:
-        lanes = self.team.layout.lanes
-        said = self.team.agree([float(heard), float(ended), loss / lanes])
-        return said[0] > 0, said[1] > 0, said[2]
+        """Whether anybody was asked to stop, whether anybody's data have ended, the mean of the losses."""
+        said, self.team.said = self.team.said, None
+        if said is None:  # it did not go along with gradients
+            said = self.team.agree([float(heard), float(ended), loss])
+        return said[0] > 0, said[1] > 0, said[2] / self.team.layout.lanes
 
     def _seed_step(self) -> None:
         """What a layer draws depends on the run's seed, the step and who draws: the same after a restart."""

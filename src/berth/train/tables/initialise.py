@@ -59,6 +59,15 @@ def _fill_state(data: Floats, width: int, dim: int, places: Places, state: Float
             data[base + column] = state[column]
 
 
+def first_weights(keys: Keys, dim: int, how: Initialiser) -> Floats:
+    """What the rows of keys begin with, [n, dim]."""
+    out = np.empty((len(keys), dim), np.float32)
+    kind = _UNIFORM if how.kind == "uniform" else _NORMAL
+    everyone = np.arange(len(keys), dtype=np.int32)
+    _fill(out.reshape(-1), dim, dim, keys, everyone, (kind, float(how.scale), how.seed))
+    return out
+
+
 def fill(
     data: Floats, width: int, dim: int, keys: Keys, places: Places, how: Initialiser, state: Floats
 ) -> None:
