@@ -158,7 +158,11 @@ class SparseLookup(nn.Module):
 
 
 def with_sparse_tables(
-    model: nn.Module, *, optimiser: Optimiser | None = None, initialiser: Initialiser | None = None
+    model: nn.Module,
+    *,
+    optimiser: Optimiser | None = None,
+    initialiser: Initialiser | None = None,
+    life: Life | None = None,
 ) -> nn.Module:
     """The same model, its look-up layers replaced by ones over sparse tables; named after where they stand."""
     for path, module in list(model.named_modules()):
@@ -166,7 +170,11 @@ def with_sparse_tables(
             if isinstance(child, Lookup):
                 name = _table_name(path, child_name)
                 rows = Embedding(
-                    child.table.embedding_dim, name=name, optimiser=optimiser, initialiser=initialiser
+                    child.table.embedding_dim,
+                    name=name,
+                    optimiser=optimiser,
+                    initialiser=initialiser,
+                    life=life,
                 )
                 module.register_module(child_name, SparseLookup(child.key, rows))
     return model

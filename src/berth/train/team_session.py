@@ -18,8 +18,9 @@ from berth.train.checkpoint.dense import dense_state, load_weights, unpacked
 from berth.train.data import Source
 from berth.train.data.prefetch import Ahead
 from berth.train.faults import moment
+from berth.train.interruption import Interruption
 from berth.train.learner import Learner
-from berth.train.session import Checkpoints, Interruption, Report, Result, Session
+from berth.train.session import Checkpoints, Report, Result, Session
 from berth.train.sparse import SparseStore
 from berth.train.stages.dense import joined, optimiser_of_stage, take_part, weights_of_stage
 from berth.train.stages.learner import StageLearner
@@ -72,6 +73,7 @@ class TeamSession(Session):
                     losses.append(loss)
                     self.progress.add(loss, self.batch, *scores)
                     moment("step")
+                    self._end_day_if_due()
                     self._save_if_due()
                     if report is not None:
                         report(self)
@@ -79,7 +81,9 @@ class TeamSession(Session):
         finally:
             if ahead is not None:
                 ahead.close()
-        return self._result(heard, losses)
+        result = self._result(heard, losses)
+        self._raise_if_stopped(interruption)
+        return result
 
     def _step(self, batch: Any) -> tuple[float, Any]:
         if self.team.stage == 0:
