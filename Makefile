@@ -64,6 +64,7 @@ bench-plan: $(VENV)/.dev ## plans evaluated, proven and learned, against their b
 
 bench-train: $(VENV)/.dev ## training beside the dense part alone and plain torch, against its bars
 	@held=0; $(BIN)/python benchmarks/train.py || held=1; \
+	$(BIN)/python benchmarks/train_reading.py || held=1; \
 	$(BIN)/python benchmarks/train_budget.py || held=1; exit $$held
 
 bench-train-peers: $(VENV)/.dev ## the same work by torchrec and TensorFlow, each in a venv of its own (downloads them)
