@@ -59,13 +59,11 @@ def _fill_state(data: Floats, width: int, dim: int, places: Places, state: Float
             data[base + column] = state[column]
 
 
-def first_weights(keys: Keys, dim: int, how: Initialiser) -> Floats:
-    """What the rows of keys begin with, [n, dim]."""
-    out = np.empty((len(keys), dim), np.float32)
+def fill_weights(out: Floats, which: Places, keys: Keys, how: Initialiser) -> None:
+    """Write what the rows of keys begin with to some rows of `out`, [n, dim]."""
     kind = _UNIFORM if how.kind == "uniform" else _NORMAL
-    everyone = np.arange(len(keys), dtype=np.int32)
-    _fill(out.reshape(-1), dim, dim, keys, everyone, (kind, float(how.scale), how.seed))
-    return out
+    dim = out.shape[1]
+    _fill(out.reshape(-1), dim, dim, keys, which, (kind, float(how.scale), how.seed))
 
 
 def fill(

@@ -17,7 +17,7 @@ from berth.train.tables import life as lives
 from berth.train.tables.admit import Admission, Gate
 from berth.train.tables.hashing import Keys
 from berth.train.tables.index import EMPTY, Places
-from berth.train.tables.initialise import Floats, Initialiser, fill, first_weights
+from berth.train.tables.initialise import Floats, Initialiser, fill, fill_weights
 from berth.train.tables.life import Life
 from berth.train.tables.merge import distinct, summed
 from berth.train.tables.optimise import Optimiser, apply
@@ -237,7 +237,7 @@ class Table:
         """The first values of rows that are not there, for those that would get one."""
         if self.gate:
             absent = absent[self.gate.would_admit(keys[absent])]
-        out[absent] = first_weights(keys[absent], self.dim, self.initialiser)
+        fill_weights(out, absent.astype(np.int32), keys[absent], self.initialiser)
 
     def _create(self, keys: Keys, beside: Places) -> Places:
         places, rows = self.store.create(keys, beside), self.store.rows
