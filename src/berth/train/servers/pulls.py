@@ -101,11 +101,11 @@ class Pulls:
                 return
 
     def _announced(self) -> list[Joined]:
-        """Tables with a batch that may be asked for now; where pulls are counted in sync mode, none is."""
+        """Tables with a batch that may be asked for now; where a pull decides who gets a row, none is in sync mode."""
         return [
             joined
             for joined in self._tables.values()
-            if joined.ahead and not (self._is_sync and (joined.flights or counts_pulls(joined.spec)))
+            if joined.ahead and not (self._is_sync and (joined.flights or joined.spec.admission))
         ]
 
     def pull(self, joined: Joined, asked: Array, out: Floats) -> None:
