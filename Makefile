@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable
 
-.PHONY: help demo test check soak lint format bench bench-network bench-simulate bench-policies bench-plan bench-train bench-live profiles docs docs-waiting clean
+.PHONY: help demo test check soak lint format bench bench-network bench-simulate bench-policies bench-plan bench-train bench-live profiles docs docs-waiting clean bench-train-peers
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -63,7 +63,12 @@ bench-plan: $(VENV)/.dev ## plans evaluated, proven and learned, against their b
 	@$(BIN)/python benchmarks/plan.py
 
 bench-train: $(VENV)/.dev ## training beside the dense part alone and plain torch, against its bars
-	@$(BIN)/python benchmarks/train.py
+	@held=0; $(BIN)/python benchmarks/train.py || held=1; \
+	$(BIN)/python benchmarks/train_reading.py || held=1; \
+	$(BIN)/python benchmarks/train_budget.py || held=1; exit $$held
+
+bench-train-peers: $(VENV)/.dev ## the same work by torchrec and TensorFlow, each in a venv of its own (downloads them)
+	@$(BIN)/python benchmarks/train_peers.py
 
 bench-live: $(VENV)/.dev ## the live controller: passes, durable submissions, restarts, real short jobs
 	@$(BIN)/python benchmarks/live.py

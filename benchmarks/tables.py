@@ -56,11 +56,11 @@ def even(random: np.random.Generator, rows: int) -> list[Keys]:
     return [random.choice(rows, BATCH, replace=False).astype(np.int64) for _ in range(TURNS)]
 
 
-def zipf(random: np.random.Generator, rows: int) -> list[Keys]:
+def zipf(random: np.random.Generator, rows: int, batches: int = TURNS, size: int = BATCH) -> list[Keys]:
     """Ranks by Zipf(1.1), cut at the number of rows; the popular ones are scattered over the table."""
     weights = np.cumsum(np.arange(1, rows + 1, dtype=np.float64) ** -1.1)
     where = random.permutation(rows)
-    drawn = [np.searchsorted(weights, random.random(BATCH) * weights[-1]) for _ in range(TURNS)]
+    drawn = [np.searchsorted(weights, random.random(size) * weights[-1]) for _ in range(batches)]
     return [where[ranks].astype(np.int64) for ranks in drawn]
 
 

@@ -36,7 +36,9 @@ SPECS = [
 
 deeds = st.lists(
     st.tuples(
-        st.sampled_from(["pull", "pull", "push", "push", "step", "prefetch", "day", "save", "load"]),
+        st.sampled_from(
+            ["pull", "pull", "push", "push", "step", "prefetch", "next", "peek", "day", "save", "load"]
+        ),
         st.integers(0, len(SPECS) - 1),
         st.integers(0, 2**32 - 1),
         st.integers(0, 300),
@@ -79,6 +81,12 @@ class Both:
         keys, gradients, clicks = drawn(seed, count, spec.dim)
         if deed == "pull":
             assert (self.store.pull(spec.name, keys) == table.pull(keys)).all()
+        elif deed == "peek":
+            assert (self.store.peek(spec.name, keys) == table.peek(keys)).all()
+        elif deed == "next":  # announced, and asked for after the step
+            self.store.prefetch(spec.name, keys)
+            self.do("step", spec, seed, count)
+            self.do("pull", spec, seed, count)
         elif deed == "push":
             seen = {"clicks": clicks} if spec.life else {}
             self.store.push(spec.name, keys, gradients, **seen)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from berth.cli.train_division import Wish, seat_or_launch
+from berth.cli.train_ends import ended_by_key, in_company
 
 if TYPE_CHECKING:
     from berth.train.logs import Log
@@ -55,6 +56,12 @@ def train(
     ] = False,
     memory: Annotated[
         str | None, typer.Option(metavar="SIZE", help="Memory for tables, e.g. 1GiB; cold rows go to files.")
+    ] = None,
+    day_every: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N", help="Examples of a day: then rows fade, and those that nobody needs leave; 1M."
+        ),
     ] = None,
     optimiser: Annotated[
         str, typer.Option(metavar="NAME", help="Of rows: adagrad, rowwise_adagrad, adam or sgd.")
@@ -110,7 +117,8 @@ def train(
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     os.environ.setdefault("OMP_NUM_THREADS", str(threads))
     wanted = _wanted(steps, examples, data)
-    recipe = _recipe(model, data, seed, batch, optimiser, wanted is not None, strict)
+    day = _examples("--day-every", day_every) if day_every is not None else None
+    recipe = _recipe(model, data, seed, batch, optimiser, wanted is not None, strict, day is not None)
     goal = None if wanted is None else _in_steps(*wanted, recipe.batch)
     wish = Wish(
         servers, workers, stages, plan, micro, emulate or [], mode, staleness, geo_every, compress, memory,
@@ -118,37 +126,44 @@ def train(
     )  # fmt: skip
     how = _checkpoints(checkpoint, every, keep, fresh, resume)
     seat, division = seat_or_launch(wish, recipe)
-    company = _in_company() if seat is not None and not seat.alone else nullcontext()
+    company = in_company() if seat is not None and not seat.alone else nullcontext()
     with company:
-        session = _session(recipe, seat, division, seed, memory, how, threads)
+        session = _session(recipe, seat, division, seed, memory, how, threads, day)
     _greet(session, recipe, checkpoint, resume)
     with ExitStack() as stack:
         stack.callback(session.close)
         if seat is not None and not seat.alone:
-            stack.enter_context(_in_company())
+            stack.enter_context(in_company())
         if seat is not None and seat.rank > 0:
-            session.run(goal)
+            with ended_by_key(session, quiet=True):
+                session.run(goal)
             return
         logs = _logs(csv, tensorboard, stack)
-        with _progress(goal, logs, recipe.name) as report:
+        with ended_by_key(session), _progress(goal, logs, recipe.name) as report:
             result = session.run(goal, report=report)
         _told(recipe, session, result, as_json)
 
 
 def _wanted(steps: int | None, examples: str | None, data: str | None) -> tuple[str, int] | None:
     from berth.errors import InputError
-    from berth.units import amount
 
     if steps is not None and examples is not None:
         raise InputError("--steps and --examples both say how far", hint="give one of them")
     if steps is not None:
         return "steps", steps
     if examples is not None:
-        count = round(amount(examples))
-        if count < 1:
-            raise InputError(f"--examples {examples}: at least one is needed")
-        return "examples", count
+        return "examples", _examples("--examples", examples)
     return None if data is not None else ("examples", _EXAMPLES)
+
+
+def _examples(option: str, text: str) -> int:
+    from berth.errors import InputError
+    from berth.units import amount
+
+    count = round(amount(text))
+    if count < 1:
+        raise InputError(f"{option} {text}: at least one is needed")
+    return count
 
 
 def _in_steps(unit: str, count: int, batch: int) -> int:
@@ -163,6 +178,7 @@ def _recipe(
     optimiser: str,
     again: bool,
     strict: bool,
+    has_days: bool,
 ) -> Recipe:
     from berth.errors import UnknownNameError
     from berth.train import tables
@@ -173,10 +189,10 @@ def _recipe(
     rules = {name: getattr(tables, name) for name in ("adagrad", "rowwise_adagrad", "adam", "sgd")}
     if optimiser not in rules:
         raise UnknownNameError("optimiser of rows", optimiser, rules)
-    epochs = None if again else 1
     return recipe(
-        model, data=data, seed=seed, batch=batch, optimiser=rules[optimiser](), epochs=epochs, strict=strict
-    )
+        model, data=data, seed=seed, batch=batch, optimiser=rules[optimiser](), epochs=None if again else 1,
+        strict=strict, life=tables.Life() if has_days else None,
+    )  # fmt: skip
 
 
 def _checkpoints(folder: str | None, every: int, keep: int, fresh: bool, resume: bool) -> Checkpoints | None:
@@ -200,6 +216,7 @@ def _session(
     memory: str | None,
     how: Checkpoints | None,
     threads: int,
+    day_every: int | None,
 ) -> Session:
     def say(text: str) -> None:
         typer.echo(text, err=True)
@@ -207,12 +224,12 @@ def _session(
     if seat is not None and division is not None:
         from berth.train.member import member
 
-        return member(recipe, division, seat, seed=seed, checkpoints=how, say=say)
+        return member(recipe, division, seat, seed=seed, checkpoints=how, day_every=day_every, say=say)
     from berth.train.session import Session
 
     return Session(
         recipe.model, recipe.data, batch=recipe.batch, seed=seed, memory=memory, checkpoints=how,
-        threads=threads, say=say,
+        threads=threads, day_every=day_every, say=say,
     )  # fmt: skip
 
 
@@ -230,24 +247,6 @@ def _greet(session: Session, recipe: Recipe, folder: str | None, resume: bool) -
         typer.echo(f"going on from step {session.resumed_from:,}", err=True)
     if isinstance(recipe.model, LayeredModel) and type(session.learner) is Learner:
         session.learner.clock = LayerClock(recipe.model)
-
-
-@contextmanager
-def _in_company() -> Iterator[None]:
-    """Who loses another process ends at once: the launcher knows whom, and starts all of them again."""
-    from berth.errors import ServerError
-    from berth.train.launch import LOST_ANOTHER
-
-    try:
-        yield
-    except (RuntimeError, ServerError) as error:
-        if isinstance(error, RuntimeError) and "gloo" not in str(error):
-            raise
-        if "BERTH_TRAIN_ATTEMPT" not in os.environ:
-            typer.echo(
-                f"error: another process of the training is gone: {str(error).splitlines()[0]}", err=True
-            )
-        os._exit(LOST_ANOTHER)  # nothing that waits for the others may hold it up
 
 
 def _logs(csv: str | None, tensorboard: str | None, stack: ExitStack) -> list[Log]:
@@ -281,7 +280,8 @@ def _progress(goal: int | None, logs: list[Log], name: str) -> Iterator[Callable
         def report(session: Session) -> None:
             nonlocal last
             now, finished = time.monotonic(), session.progress.step == goal
-            if now - last < _BETWEEN_S and not finished:
+            nobody_looks = bar.disable and not logs
+            if nobody_looks or (now - last < _BETWEEN_S and not finished):
                 return
             last = now
             told = figures(session.progress, session.store.statistics())

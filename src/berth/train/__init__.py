@@ -12,21 +12,25 @@ from berth.lazy import exports
 if TYPE_CHECKING:
     from berth.train.data import ClickStream, Source
     from berth.train.embedding import Embedding, slot_keys, with_sparse_tables
+    from berth.train.interruption import Stopped
     from berth.train.local import LocalStore
     from berth.train.session import Checkpoints, Result, Session, fit
     from berth.train.sparse import SparseStore, TableSpec
-    from berth.train.tables import Initialiser, adagrad, adam, rowwise_adagrad, sgd
+    from berth.train.tables import Admission, Initialiser, Life, adagrad, adam, rowwise_adagrad, sgd
 
 _HOMES = {
+    "Admission": "tables",
     "Checkpoints": "session",
     "ClickStream": "data",
     "Embedding": "embedding",
     "Initialiser": "tables",
+    "Life": "tables",
     "LocalStore": "local",
     "Result": "session",
     "Session": "session",
     "Source": "data",
     "SparseStore": "sparse",
+    "Stopped": "interruption",
     "TableSpec": "sparse",
     "adagrad": "tables",
     "adam": "tables",
@@ -38,15 +42,18 @@ _HOMES = {
 }
 
 __all__ = [
+    "Admission",
     "Checkpoints",
     "ClickStream",
     "Embedding",
     "Initialiser",
+    "Life",
     "LocalStore",
     "Result",
     "Session",
     "Source",
     "SparseStore",
+    "Stopped",
     "TableSpec",
     "adagrad",
     "adam",

@@ -64,16 +64,19 @@ class Embedding(nn.Module):
         self._pulled.clear()
 
     def forward(self, keys: Tensor) -> Tensor:
-        """(...) whole numbers -> (..., dim)."""
+        """(...) whole numbers -> (..., dim); rows are made only where they are to learn."""
         if keys.dtype != torch.int64:
             raise InputError(f"keys of an Embedding are int64, not {keys.dtype}", hint="use keys.long()")
         flat = keys.detach().reshape(-1).cpu()
         rows = torch.empty((*keys.shape, self.dim), dtype=torch.float32)
         out = rows.view(-1, self.dim).numpy()
-        self._home().pull(self.spec_name, flat.numpy().view(np.uint64), out)
-        if self.training and torch.is_grad_enabled():
-            rows.requires_grad_()
-            self._pulled.append((flat, rows))
+        asked = flat.numpy().view(np.uint64)
+        if not (self.training and torch.is_grad_enabled()):
+            self._home().peek(self.spec_name, asked, out)
+            return rows
+        self._home().pull(self.spec_name, asked, out)
+        rows.requires_grad_()
+        self._pulled.append((flat, rows))
         return rows
 
     @property
@@ -155,7 +158,11 @@ class SparseLookup(nn.Module):
 
 
 def with_sparse_tables(
-    model: nn.Module, *, optimiser: Optimiser | None = None, initialiser: Initialiser | None = None
+    model: nn.Module,
+    *,
+    optimiser: Optimiser | None = None,
+    initialiser: Initialiser | None = None,
+    life: Life | None = None,
 ) -> nn.Module:
     """The same model, its look-up layers replaced by ones over sparse tables; named after where they stand."""
     for path, module in list(model.named_modules()):
@@ -163,7 +170,11 @@ def with_sparse_tables(
             if isinstance(child, Lookup):
                 name = _table_name(path, child_name)
                 rows = Embedding(
-                    child.table.embedding_dim, name=name, optimiser=optimiser, initialiser=initialiser
+                    child.table.embedding_dim,
+                    name=name,
+                    optimiser=optimiser,
+                    initialiser=initialiser,
+                    life=life,
                 )
                 module.register_module(child_name, SparseLookup(child.key, rows))
     return model

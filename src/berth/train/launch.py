@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import shlex
 import signal
 import socket
 import subprocess
@@ -33,6 +34,7 @@ _PDEATHSIG = 1
 _LOOK_S = 0.05
 _AFTERMATH_S = 0.3
 _BAD_INPUT = 2
+INTERRUPTED = 130  # exit code after Ctrl-C, as shells have it
 LOST_ANOTHER = 75  # exit code of a process that can't go on without one that is gone
 
 
@@ -56,6 +58,7 @@ class Launcher:
         self.servers: list[ServerProcess] = []
         self.workers: list[subprocess.Popen[bytes]] = []
         self.attempt = 0
+        self.interrupted = False  # by Ctrl-C
         self._asked_to_stop = False
         self._logs = tempfile.TemporaryDirectory(prefix="berth-train-")
 
@@ -66,6 +69,9 @@ class Launcher:
             while True:
                 self._start()
                 code, who = self._watch()
+                if code == 0 and self.interrupted:
+                    self._say(f"stopped{how_to_go_on(self.lineup.resumes)}")
+                    return INTERRUPTED
                 if code == 0 or not self._try_again(code, who):
                     return code
         finally:
@@ -100,6 +106,7 @@ class Launcher:
                 stdout=None if rank == 0 else self._log(rank),
                 stderr=None if rank == 0 else subprocess.STDOUT,
                 preexec_fn=_die_with_parent,  # noqa: PLW1509 - this process has no other threads
+                process_group=0,  # a terminal's Ctrl-C is for the launcher, who asks the workers to save
             )
             for rank in range(self.lineup.workers)
         ]
@@ -175,6 +182,10 @@ class Launcher:
         return ""
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGINT:
+            if self.interrupted:
+                raise KeyboardInterrupt
+            self.interrupted = True
         self._asked_to_stop = True
 
 
@@ -211,6 +222,14 @@ def _how(code: int) -> str:
     if code < 0:
         return f"was killed ({signal.Signals(-code).name})"
     return f"ended with exit code {code}"
+
+
+def how_to_go_on(saved: bool) -> str:
+    """After Ctrl-C: the same command goes on from what it saved."""
+    if not saved:
+        return "; without --checkpoint nothing is saved"
+    words = [word for word in sys.argv[1:] if word != "--fresh"]
+    return f"; to go on: {shlex.join(['berth', *words])}"
 
 
 def _because(told: str) -> str:

@@ -33,7 +33,7 @@ class Learner:
         optimiser: torch.optim.Optimizer | None = None,
         loss: Loss | None = None,
         workers: int = 1,
-        exchange: Callable[[nn.Module], None] | None = None,
+        exchange: Callable[[nn.Module, float], None] | None = None,
     ) -> None:
         self.model = model.train()
         self.store = store
@@ -46,7 +46,7 @@ class Learner:
         self._part = torch.tensor(1.0 / workers)  # of the global batch's mean is this worker's
         self.clock: LayerClock | None = None
         self._keys_in: list[tuple[Embedding, str]] | None = None  # not known before the first step
-        self._exchange = exchange  # sums dense gradients over the workers
+        self._exchange = exchange  # sums dense gradients over the workers; is told the loss
 
     def step(self, number: int, batch: Batch) -> tuple[float, Scores]:
         """Learns from a batch; its loss and scores are those from before."""
@@ -58,8 +58,9 @@ class Learner:
         loss.backward(self._part)
         if clock:
             clock.backward_done()
-        self._update(number, batch.labels, clock)
-        return float(loss.detach()), scores_of(output.detach(), batch.labels)
+        value = float(loss.detach())
+        self._update(number, batch.labels, clock, value)
+        return value, scores_of(output.detach(), batch.labels)
 
     def announce(self, batch: Batch) -> None:
         """Tells the store the keys of the batch after this one, where the inputs show which they are."""
@@ -76,7 +77,7 @@ class Learner:
             if isinstance(value, Tensor) and layer.asked_for(value)
         ]
 
-    def _update(self, number: int, labels: Any, clock: LayerClock | None) -> None:
+    def _update(self, number: int, labels: Any, clock: LayerClock | None, loss: float = 0.0) -> None:
         """Gradients become pushes and a step of the dense optimiser."""
         for layer in self.embeddings:
             layer.push(labels if layer.counts_clicks else None)
@@ -84,7 +85,7 @@ class Learner:
         if clock:
             clock.done(PUSH)
         if self._exchange is not None:
-            self._exchange(self.model)
+            self._exchange(self.model, loss)
         if self.optimiser is not None:
             self.optimiser.step()
             self.optimiser.zero_grad(set_to_none=True)

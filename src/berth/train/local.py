@@ -39,6 +39,10 @@ class LocalStore:
         """A row for each key, duplicates too; rows not seen before are made."""
         return self._table(table).pull(keys, out=out)
 
+    def peek(self, table: str, keys: Keys, out: Floats | None = None) -> Floats:
+        """What a pull would return; rows not seen before are not made."""
+        return self._table(table).peek(keys, out=out)
+
     def push(
         self,
         table: str,

@@ -58,6 +58,7 @@ def member(
     *,
     seed: int = 0,
     checkpoints: Checkpoints | None = None,
+    day_every: int | None = None,
     say: Callable[[str], None] = print,
 ) -> TeamSession:
     """This process's session; it has met the others and goes on where all of them do."""
@@ -83,6 +84,7 @@ def member(
         store=store,
         learner=learner,
         checkpoints=checkpoints,
+        day_every=day_every,
         batch=recipe.batch,
         seed=seed,
         say=say,
@@ -168,6 +170,9 @@ class NoRows:
 
     def end_step(self, step: int) -> None:
         """Nobody waits for it."""
+
+    def end_day(self) -> None:
+        """Nothing fades."""
 
     def statistics(self) -> dict[str, Any]:
         """Nothing."""

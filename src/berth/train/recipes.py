@@ -14,7 +14,7 @@ from berth.train.data import ClickStream, Source
 from berth.train.data.examples import ExampleStream
 from berth.train.data.files import FileStream
 from berth.train.embedding import embeddings_of, with_sparse_tables
-from berth.train.tables import Initialiser, Optimiser, adagrad
+from berth.train.tables import Initialiser, Life, Optimiser, adagrad
 from berth.zoo import LayeredModel, make_model, zoo
 from berth.zoo.load import load_module
 
@@ -41,12 +41,21 @@ def recipe(
     optimiser: Optimiser | None = None,
     epochs: int | None = 1,
     strict: bool = False,
+    life: Life | None = None,
 ) -> Recipe:
-    """A model of the zoo, or one's own as path.py:make_model, and what it learns from."""
+    """A model of the zoo, or one's own as path.py:make_model, and what it learns from.
+
+    With a `life`, the rows of a model of the zoo are shown, clicked and forgotten by it.
+    """
     model = _model(reference, seed)
+    if life is not None and isinstance(model, LayeredModel) and not _on_clicks(model):
+        raise InputError(f"rows of {reference} are not clicked, so they have no days to live by")
     name = str(getattr(model, "name", "") or Path(reference.partition(":")[0]).stem)
     with_sparse_tables(
-        model, optimiser=optimiser or adagrad(0.05), initialiser=Initialiser("uniform", _scale(name), seed)
+        model,
+        optimiser=optimiser or adagrad(0.05),
+        initialiser=Initialiser("uniform", _scale(name), seed),
+        life=life,
     )
     size = batch or int(getattr(model, "batch", 4096))
     if data is not None:

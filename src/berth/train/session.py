@@ -9,14 +9,11 @@ there, checkpoints are taken and a wish to stop is heard.
 from __future__ import annotations
 
 import math
-import signal
 import tempfile
-import threading
 from collections.abc import Callable, Generator, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import torch
@@ -30,6 +27,7 @@ from berth.train.data import ClickStream, Share, Source
 from berth.train.data.prefetch import Ahead
 from berth.train.embedding import embeddings_of
 from berth.train.faults import moment
+from berth.train.interruption import Interruption, Stopped
 from berth.train.learner import Learner, Loss
 from berth.train.local import LocalStore
 from berth.train.metrics import Progress
@@ -86,6 +84,7 @@ class Session:
         checkpoints: Checkpoints | str | None = None,
         share: Share = Share(),  # noqa: B008 - frozen
         learner: Callable[[SparseStore], Learner] | None = None,
+        day_every: int | None = None,  # examples of a day: then rows fade, and dead ones leave
         ahead: int = 2,  # batches that a thread reads before they are asked for
         threads: int = 1,
         say: Callable[[str], None] = print,
@@ -95,6 +94,9 @@ class Session:
         self.data = data if data is not None else ClickStream(seed)
         self.batch = batch
         self.seed = seed
+        if day_every is not None and day_every < 1:
+            raise InputError(f"a day has at least one example, not {day_every}")
+        self.day_every = day_every
         self.share = share
         self.progress = Progress()
         self.resumed_from: int | None = None
@@ -104,6 +106,7 @@ class Session:
         self._checkpoints = Checkpoints(checkpoints) if isinstance(checkpoints, str) else checkpoints
         self._writer: Writer | None = None
         self._shelf: Shelf | None = None
+        self._cold: tempfile.TemporaryDirectory[str] | None = None
         with ExitStack() as opened:
             self.store = store or self._local(memory, opened)
             opened.callback(self.store.close)
@@ -115,7 +118,10 @@ class Session:
             self._opened = opened.pop_all()  # a session that could not be made leaves nothing open
 
     def run(self, steps: int | None = None, *, report: Report | None = None) -> Result:
-        """Trains until step `steps` of the whole run, the end of the data, or a SIGTERM."""
+        """Trains until step `steps` of the whole run, the end of the data, or a SIGTERM.
+
+        Ctrl-C ends it too: the step at hand is saved, and `Stopped`, a `KeyboardInterrupt`, is raised.
+        """
         losses: list[float] = []
         with Interruption() as interruption, closing(self.steps(steps)) as trained:
             for loss in trained:
@@ -125,6 +131,7 @@ class Session:
                 if interruption.heard:
                     break
             self._finish(interruption.heard)
+            self._raise_if_stopped(interruption)
         return self._result(interruption.heard, losses)
 
     def steps(self, until: int | None = None) -> Generator[float, None, None]:
@@ -141,6 +148,7 @@ class Session:
                 loss, scores = self.learner.step(self.progress.step, batch)
                 self.progress.add(loss, batch.examples, *scores)
                 moment("step")
+                self._end_day_if_due()
                 self._save_if_due()
                 yield loss
                 batch = following
@@ -171,6 +179,7 @@ class Session:
             "dense optimiser": rule,
             "batch": self.batch,
             "seed": self.seed,
+            "examples of a day": self.day_every,
             "data": _plain(dict(self.data.describe())),
         }
 
@@ -178,12 +187,17 @@ class Session:
         """Waits for what is being written, and lets go of tables and folders."""
         self._opened.close()
 
+    def abandon(self) -> None:
+        """Removes files of cold rows, and waits for nothing: the process is about to end."""
+        if self._cold is not None:
+            self._cold.cleanup()
+
     def _local(self, memory: str | int | None, opened: ExitStack) -> LocalStore:
         if memory is None:
             return LocalStore()
         budget = units.size_bytes(memory) if isinstance(memory, str) else memory
-        folder = tempfile.TemporaryDirectory(prefix="berth-cold-", ignore_cleanup_errors=True)
-        return LocalStore(memory_bytes=budget, folder=opened.enter_context(folder))
+        self._cold = tempfile.TemporaryDirectory(prefix="berth-cold-", ignore_cleanup_errors=True)
+        return LocalStore(memory_bytes=budget, folder=opened.enter_context(self._cold))
 
     def _open_shelf(self, how: Checkpoints, opened: ExitStack, *, streamed: bool) -> None:
         self._shelf = Shelf(how.folder)
@@ -231,6 +245,18 @@ class Session:
         """Puts saved ones in their place."""
         load_dense(self.model, self.learner.optimiser, arrays, meta)
 
+    def _end_day_if_due(self) -> None:
+        """Days are counted from the beginning of the run, so that they end after the same steps when it goes on."""
+        if self.day_every is None:
+            return
+        step = self.progress.step
+        for _ in range(step * self.batch // self.day_every - (step - 1) * self.batch // self.day_every):
+            self.store.end_day()
+
+    def _raise_if_stopped(self, interruption: Interruption) -> None:
+        if interruption.by_key:
+            raise Stopped(self.progress.step, saved=self._checkpoints is not None)
+
     def _save_if_due(self) -> None:
         if self._checkpoints is not None and self.progress.step % self._checkpoints.every == 0:
             self.save()
@@ -274,26 +300,6 @@ def fit(model: nn.Module, data: Source | None = None, *, steps: int | None = Non
         return session.run(steps)
     finally:
         session.close()
-
-
-class Interruption:
-    """Whether SIGTERM came; only the main thread can hear it."""
-
-    def __init__(self) -> None:
-        self.heard = False
-        self._before: Any = None
-
-    def __enter__(self) -> Interruption:
-        if threading.current_thread() is threading.main_thread():
-            self._before = signal.signal(signal.SIGTERM, self._hear)
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        if self._before is not None:
-            signal.signal(signal.SIGTERM, self._before)
-
-    def _hear(self, number: int, frame: FrameType | None) -> None:
-        self.heard = True
 
 
 def _plain(value: Any) -> Any:

@@ -43,6 +43,10 @@ class SparseStore(Protocol):
         """A row for each key, duplicates too; rows not seen before are made."""
         ...
 
+    def peek(self, table: str, keys: Keys, out: Floats | None = None) -> Floats:
+        """What a pull would return, and no row is made: for models that are only looked at."""
+        ...
+
     def push(
         self,
         table: str,

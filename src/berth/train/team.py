@@ -27,6 +27,8 @@ class Team:
     group: Any = None  # those that run the same layers
     post: Post = field(default_factory=Post)
     keep: ExitStack = field(default_factory=ExitStack)  # what lives as long as this process
+    flags: tuple[float, ...] = ()  # to be summed along with the next gradients
+    said: list[float] | None = None  # their sums and that of the losses, once they are known
 
     @property
     def lane(self) -> int:
@@ -61,16 +63,21 @@ class Team:
         if not self.seat.alone:
             dist.barrier()
 
-    def exchange(self, model: nn.Module) -> None:
-        """Sums dense gradients over those that run the same layers, in one message."""
+    def exchange(self, model: nn.Module, loss: float) -> None:
+        """Sums dense gradients over those that run the same layers, in one message.
+
+        Where those are all there are, the flags and the losses go along: waking the others once is enough.
+        """
         if self.group is None:
             return
         gradients = [weight.grad for weight in model.parameters() if weight.grad is not None]
-        if not gradients:
+        told = [*self.flags, loss] if self.layout.stages == 1 else []
+        if not gradients and not told:
             return
-        together = torch.cat([gradient.reshape(-1) for gradient in gradients])
+        together = torch.cat([torch.tensor(told), *(gradient.reshape(-1) for gradient in gradients)])
         dist.all_reduce(together, group=self.group)
-        _put_back(together, gradients)
+        self.said = together[: len(told)].tolist() if told else None
+        _put_back(together[len(told) :], gradients)
 
     def leave(self) -> None:
         """Waits for what is under way, and parts."""

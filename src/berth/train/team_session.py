@@ -18,8 +18,9 @@ from berth.train.checkpoint.dense import dense_state, load_weights, unpacked
 from berth.train.data import Source
 from berth.train.data.prefetch import Ahead
 from berth.train.faults import moment
+from berth.train.interruption import Interruption
 from berth.train.learner import Learner
-from berth.train.session import Checkpoints, Interruption, Report, Result, Session
+from berth.train.session import Checkpoints, Report, Result, Session
 from berth.train.sparse import SparseStore
 from berth.train.stages.dense import joined, optimiser_of_stage, take_part, weights_of_stage
 from berth.train.stages.learner import StageLearner
@@ -65,12 +66,14 @@ class TeamSession(Session):
                     following = next(ahead, None) if ahead else None
                     if following is not None:
                         self.learner.announce(following)
+                    self.team.flags = (float(interruption.heard), float(reads and following is None))
                     loss, scores = self._step(batch)
                     batch = following
                     heard, ended, loss = self._agree(interruption.heard, reads and batch is None, loss)
                     losses.append(loss)
                     self.progress.add(loss, self.batch, *scores)
                     moment("step")
+                    self._end_day_if_due()
                     self._save_if_due()
                     if report is not None:
                         report(self)
@@ -78,7 +81,9 @@ class TeamSession(Session):
         finally:
             if ahead is not None:
                 ahead.close()
-        return self._result(heard, losses)
+        result = self._result(heard, losses)
+        self._raise_if_stopped(interruption)
+        return result
 
     def _step(self, batch: Any) -> tuple[float, Any]:
         if self.team.stage == 0:
@@ -88,9 +93,11 @@ class TeamSession(Session):
         return 0.0, (None, None)
 
     def _agree(self, heard: bool, ended: bool, loss: float) -> tuple[bool, bool, float]:
-        lanes = self.team.layout.lanes
-        said = self.team.agree([float(heard), float(ended), loss / lanes])
-        return said[0] > 0, said[1] > 0, said[2]
+        """Whether anybody was asked to stop, whether anybody's data have ended, the mean of the losses."""
+        said, self.team.said = self.team.said, None
+        if said is None:  # it did not go along with gradients
+            said = self.team.agree([float(heard), float(ended), loss])
+        return said[0] > 0, said[1] > 0, said[2] / self.team.layout.lanes
 
     def _seed_step(self) -> None:
         """What a layer draws depends on the run's seed, the step and who draws: the same after a restart."""

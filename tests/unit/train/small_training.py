@@ -34,11 +34,18 @@ class Small(torch.nn.Module):
 
 
 def train(
-    folder: Path, log: Path | None = None, *, steps: int = STEPS, every: int = 3, batch: int = 64, **options
+    folder: Path,
+    log: Path | None = None,
+    *,
+    model: torch.nn.Module | None = None,
+    steps: int = STEPS,
+    every: int = 3,
+    batch: int = 64,
+    **options,
 ) -> Session:
     """Trains to `steps` and closes nothing; `log` gets a line for every step."""
     how = Checkpoints(folder, every=every, full_every=3, keep=2)
-    session = Session(Small(), batch=batch, checkpoints=how, **options)
+    session = Session(model or Small(), batch=batch, checkpoints=how, **options)
     lines = log.open("a") if log else None
 
     def report(of: Session) -> None:

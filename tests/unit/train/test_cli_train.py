@@ -165,6 +165,39 @@ def test_sigterm_is_a_preemption_saved_and_exit_code_zero(tmp_path):
     assert [path.name for path in (tmp_path / "run").glob("step-*")][-1:] == [f"step-{step:012d}"]
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("division", [[], ["--servers", "1"]], ids=["alone", "launched"])
+def test_ctrl_c_saves_and_says_how_to_go_on(division, tmp_path):
+    arguments = [*SMALL, "--steps", "1000000", "--checkpoint", str(tmp_path / "run"), *division]
+    log = tmp_path / "log.csv"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "berth", *arguments, "--fresh", "--csv", str(log)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        process_group=0,
+    )
+    while not log.exists() or log.read_text().count("\n") < 2:  # it trains
+        assert process.poll() is None
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130, said
+    assert f"; to go on: berth {' '.join(arguments)} --csv {log}" in said
+    assert told(*SMALL, "--steps", 1, "--resume", "--checkpoint", tmp_path / "run")["resumed_from"] > 0
+
+
+def test_days_end_rows_fade_and_the_dead_leave():
+    document = told(*SMALL, "--steps", 20, "--day-every", "320")
+    counts = document["tables"]["embedding"]["counts"]
+    assert counts["removed"] > 0
+    assert document["tables"]["embedding"]["rows"] == counts["created"] - counts["removed"]
+    with pytest.raises(InputError, match="rows of nce are not clicked"):
+        berth("train", "nce", "--day-every", "1M")
+    with pytest.raises(InputError, match="--day-every 0: at least one"):
+        berth(*SMALL, "--day-every", "0")
+
+
 def test_figures_over_time_go_to_a_csv_file(tmp_path):
     berth(*SMALL, "--steps", 5, "--csv", tmp_path / "log.csv")
     with (tmp_path / "log.csv").open() as file:

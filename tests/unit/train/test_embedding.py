@@ -62,6 +62,19 @@ def test_a_layer_used_twice_in_a_step_sums_its_gradients():
         assert torch.equal(layer(torch.tensor([1, 2])), once(torch.tensor([1, 2])))
 
 
+@pytest.mark.parametrize("looks", ["eval", "no_grad"])
+def test_a_model_that_is_only_evaluated_makes_no_rows(looks):
+    layer, store = Embedding(4), LocalStore()
+    store.open([layer.spec])
+    layer.connect(store)
+    layer(torch.arange(5))
+    layer.train(looks != "eval")
+    with torch.set_grad_enabled(looks != "no_grad"):
+        seen = layer(torch.arange(10))
+    assert len(store.table("embedding")) == 5
+    assert torch.equal(seen, layer.train()(torch.arange(10)).detach())
+
+
 def test_rows_without_a_gradient_are_not_pushed():
     layer = Embedding(2)
     before = layer(torch.tensor([1])).detach().clone()

@@ -102,7 +102,7 @@ def test_gradients_of_workers_add_up_to_those_of_one(small):
         for worker in range(workers):
             model, found = Plain(small), []
 
-            def keep(model, into=found):
+            def keep(model, loss, into=found):
                 into.append(torch.cat([weights.grad.flatten() for weights in model.parameters()]))
 
             learner = Learner(

@@ -60,3 +60,14 @@ def test_ranks_that_another_launcher_started_train_together():
     assert told["step"] == 4
     assert len(told["servers"]) == len(told["workers"]) == 2
     assert said[1][0] == ""
+
+
+@pytest.mark.slow
+def test_torchrun_starts_workers_that_train_together():
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "berth", "train"]
+    command += ["ctrdnn-8", "--servers", "1", "--steps", "4", "--batch", "64", "--json"]
+    alone = {**os.environ, "OMP_NUM_THREADS": "1", "MASTER_PORT": str(free_port())}
+    done = subprocess.run(command, capture_output=True, text=True, env=alone, timeout=200, check=False)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert (told["step"], len(told["workers"]), len(told["servers"])) == (4, 2, 1)

@@ -14,8 +14,9 @@ import pytest
 from berth.errors import InputError
 from berth.train.checkpoint import Shelf
 from berth.train.faults import MOMENTS
+from berth.train.interruption import Interruption, Stopped
 from berth.train.local import LocalStore
-from berth.train.tables import shard_of, split
+from berth.train.tables import Life, shard_of, split
 
 
 def folders(tmp_path):
@@ -84,6 +85,54 @@ def test_sigterm_saves_the_step_and_says_preempted(small, tmp_path, uninterrupte
     assert Shelf(saved).steps() == [7]
     assert small.in_child(lambda: small.train(saved, log)) == 0
     assert small.losses(log) == {step: loss for step, loss in uninterrupted.items() if step > 7}
+
+
+def test_ctrl_c_saves_the_step_too_and_is_raised_when_all_is_safe(small, tmp_path, uninterrupted):
+    saved, log = folders(tmp_path)
+
+    def stopped():
+        def report(of):
+            if of.progress.step == 7:
+                os.kill(os.getpid(), signal.SIGINT)
+
+        session = small.Session(small.Small(), batch=64, checkpoints=small.Checkpoints(saved, every=100))
+        with pytest.raises(Stopped, match="stopped after step 7, which is saved"):
+            session.run(12, report=report)
+
+    assert small.in_child(stopped) == 0
+    assert Shelf(saved).steps() == [7]
+    assert small.in_child(lambda: small.train(saved, log)) == 0
+    assert small.losses(log) == {step: loss for step, loss in uninterrupted.items() if step > 7}
+
+
+def test_a_second_ctrl_c_waits_for_nothing():
+    with Interruption() as interruption:
+        signal.raise_signal(signal.SIGINT)
+        assert interruption.heard
+        signal.raise_signal(signal.SIGTERM)  # asks for nothing new
+        with pytest.raises(KeyboardInterrupt) as raised:
+            signal.raise_signal(signal.SIGINT)
+    assert not isinstance(raised.value, Stopped)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_days_end_after_the_same_steps_whatever_interrupts_them(small, tmp_path):
+    """A day of 150 examples, batches of 64: some steps end a day, and the dead leave."""
+    saved, (log, other) = tmp_path / "saved", (tmp_path / "log", tmp_path / "other")
+
+    def work(folder, into, steps=12):
+        model = small.Small()
+        model.rows.life = Life(least_score=0.3)
+        session = small.train(folder, into, model=model, steps=steps, day_every=150)
+        table = session.store.table("rows")
+        assert table.day == steps * 64 // 150
+        assert table.counts.removed > 0
+
+    assert small.in_child(lambda: work(saved, log, 7)) == 0
+    assert small.in_child(lambda: work(saved, log)) == 0
+    assert small.in_child(lambda: work(tmp_path / "whole", other)) == 0
+    assert small.losses(log) == small.losses(other)
+    assert small.in_child(lambda: small.train(saved)) == 1  # days of another length are another training
 
 
 def damage(path: Path) -> None:

@@ -7,7 +7,17 @@ import os
 import numpy as np
 import pytest
 
-from berth.train.tables import Initialiser, Optimiser, Table, adagrad, adam, rowwise_adagrad, sgd, shard_of
+from berth.train.tables import (
+    Admission,
+    Initialiser,
+    Optimiser,
+    Table,
+    adagrad,
+    adam,
+    rowwise_adagrad,
+    sgd,
+    shard_of,
+)
 
 
 def gradients(count, dim, seed=0):
@@ -130,6 +140,27 @@ def test_rows_can_be_written_to_memory_that_is_there():
     assert (out == Table(3).pull([1, 2])).all()
     with pytest.raises(ValueError, match=r"contiguous float32 of shape \(1, 3\)"):
         table.pull([1], out=out)
+
+
+@pytest.mark.parametrize(
+    "admission",
+    [
+        None,
+        Admission("count", 2),
+        Admission("probability", 0.5),
+        Admission("score", 0.0),
+        Admission("score", 1),
+    ],
+    ids=str,
+)
+def test_what_is_only_looked_at_reads_as_if_it_were_pulled_and_makes_no_row(admission):
+    table, keys = Table(4, admission=admission), np.arange(40)
+    table.push(keys[:10], np.ones((10, 4), np.float32))
+    table.pull(keys[5:20])
+    before = len(table), table.gate and table.gate.waiting.count
+    seen = table.peek(keys)
+    assert (len(table), table.gate and table.gate.waiting.count) == before
+    assert (seen == table.pull(keys)).all()
 
 
 def test_nothing_asked_is_nothing_done():

@@ -81,6 +81,13 @@ def test_divided_it_learns_what_one_process_learns(division, whole, alone):
     assert together["tables"]["embedding"]["rows"] == alone["tables"]["embedding"]["rows"]
 
 
+def test_workers_come_to_the_end_of_a_day_together(tmp_path):
+    days = ("--day-every", "320")
+    alone, together = (train(tmp_path / name, *days, *how)[0] for name, how in (("a", ()), ("b", TOGETHER)))
+    assert together["tables"]["embedding"]["rows"] == alone["tables"]["embedding"]["rows"]
+    assert together["tables"]["embedding"]["counts"]["removed"] > 0
+
+
 @pytest.mark.parametrize(
     ("division", "fault", "who"),
     [

@@ -10,8 +10,9 @@ import gzip
 import lzma
 import zlib
 from collections.abc import Iterator
+from io import BufferedIOBase
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -171,7 +172,7 @@ def _opened(path: Path) -> Any:
     return path.open("rb")
 
 
-def _skip(file: IO[bytes], offset: int) -> None:
+def _skip(file: BufferedIOBase, offset: int) -> None:
     """A packed file has to be unpacked up to there, which is quicker than reading its rows."""
     if isinstance(file, gzip.GzipFile | lzma.LZMAFile) or not file.seekable():
         while offset > 0:
@@ -181,10 +182,10 @@ def _skip(file: IO[bytes], offset: int) -> None:
         file.seek(offset)
 
 
-def _whole_lines(file: IO[bytes]) -> Iterator[Bytes]:
+def _whole_lines(file: BufferedIOBase) -> Iterator[Bytes]:
     """Blocks that end with a line, each good until the next is asked for; a last line may lack its end."""
     buffer, held = bytearray(_BLOCK), 0
-    while read := file.readinto(memoryview(buffer)[held:]):  # type: ignore[attr-defined]
+    while read := file.readinto(memoryview(buffer)[held:]):
         held += read
         cut = buffer.rfind(b"\n", held - read, held) + 1
         if cut:

@@ -119,7 +119,8 @@ class FileStream:
                     number, count = number + 1, 0
                     self._marks[number] = mark_of(at)
         if held is not None and count:
-            yield number, _taken(held, slice(0, count))
+            keys, dense, labels = held
+            yield number, (keys[:count], dense[:count], labels[:count])
 
     def _rows(self, mark: Mark) -> Iterator[tuple[Rows, Any]]:
         """Rows from a mark on, and for each block a function that says where a row of it begins."""
@@ -202,8 +203,9 @@ def _room(count: int, like: Rows) -> Columns:
     return keys, np.empty((count, like.dense.shape[1]), np.float32), np.empty(count, np.int64)
 
 
-def _taken(rows: Columns, which: Any) -> Columns:
-    return rows[0][which], rows[1][which], rows[2][which]
+def _taken(rows: Columns, which: Ints) -> Columns:
+    """Rows by number; `numpy.take` moves whole rows, and is twice as quick as indexing with an array."""
+    return np.take(rows[0], which, axis=0), np.take(rows[1], which, axis=0), np.take(rows[2], which)
 
 
 def _joined(parts: list[Columns]) -> Columns:
@@ -215,7 +217,8 @@ def _joined(parts: list[Columns]) -> Columns:
 
 def _batch(rows: Columns, share: Share) -> Batch:
     if share.workers > 1:
-        rows = _taken(rows, slice(share.worker, None, share.workers))
+        part = slice(share.worker, None, share.workers)
+        rows = (rows[0][part], rows[1][part], rows[2][part])
     keys, dense, labels = (np.ascontiguousarray(column) for column in rows)
     inputs = {"slots": torch.from_numpy(keys)[:, :, None], "dense": torch.from_numpy(dense)}
     return Batch(inputs, torch.from_numpy(labels), len(labels))

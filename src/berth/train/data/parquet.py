@@ -77,6 +77,8 @@ def _signed_log(values: Floats) -> Floats:
 
 def _keys(frame: pl.DataFrame, slots: list[str]) -> Ints:
     """The slot's own for missing ids; whole numbers and hexadecimal text below 2**32 as they are, the rest hashed."""
+    if all(frame.schema[name].is_integer() and not frame[name].null_count() for name in slots):
+        return _plain_keys(frame, slots)
     ids = frame.select(_id(name, frame.schema[name]) for name in slots)
     for name in slots:
         if ids[name].null_count() != frame[name].null_count():
@@ -86,6 +88,15 @@ def _keys(frame: pl.DataFrame, slots: list[str]) -> Ints:
         order="c"
     )
     return keys
+
+
+def _plain_keys(frame: pl.DataFrame, slots: list[str]) -> Ints:
+    """As `_keys` where all ids are whole numbers: one pass, and no look for missing ones."""
+    numbers = frame.select(pl.col(slots).cast(pl.Int64, wrap_numerical=True))
+    ids: Ints = numbers.to_numpy(order="c", writable=True)
+    ids &= _MASK
+    ids += slot_bases(len(slots)) + 1
+    return ids
 
 
 def _id(name: str, kind: pl.DataType) -> pl.Expr:

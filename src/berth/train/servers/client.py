@@ -75,13 +75,17 @@ class RemoteStore:
     def pull(self, table: str, keys: Keys, out: Floats | None = None) -> Floats:
         """A row for each key, duplicates too."""
         joined, asked = self._joined(table), as_keys(keys)
-        shape = (len(asked), joined.spec.dim)
-        if out is None:
-            out = np.empty(shape, np.float32)
-        elif out.shape != shape or out.dtype != np.float32 or not out.flags.c_contiguous:
-            raise InputError(f"rows are written to contiguous float32 of shape {shape}")
+        out = _fitting(out, (len(asked), joined.spec.dim))
         self._pushes.flush()
         self._pulls.pull(joined, asked, out)
+        return out
+
+    def peek(self, table: str, keys: Keys, out: Floats | None = None) -> Floats:
+        """What a pull would return; rows not seen before are not made."""
+        joined, asked = self._joined(table), as_keys(keys)
+        out = _fitting(out, (len(asked), joined.spec.dim))
+        self._pushes.flush()
+        self._pulls.peek(joined, asked, out)
         return out
 
     def push(
@@ -100,8 +104,9 @@ class RemoteStore:
             raise InputError(f"{len(asked)} keys need gradients of shape {shape}, not {gradients.shape}")
         slopes = np.ascontiguousarray(gradients, np.float32)
         seen = shows_and_clicks(joined.spec, len(asked), shows, clicks)
-        self._pushes.push(joined, joined.route_of(asked, len(self.links)), slopes, seen)
-        self._pulls.epoch += 1
+        way = joined.route_of(asked, len(self.links))
+        self._pushes.push(joined, way, slopes, seen)
+        self._pulls.pushed(joined, way)
 
     def merge(self, table: str, keys: Keys, deltas: Floats) -> None:
         """Sends what was learned on own copies of rows, each key once (mode geo)."""
@@ -111,20 +116,23 @@ class RemoteStore:
 
     def end_step(self, step: int) -> None:
         """Tells all servers that this worker's step is over."""
+        self._pulls.settle()
         self.links.step = step
-        self._pushes.end_step()
+        self._pushes.end_step(more=self._pulls.has_ahead)
         self.links.step = step + 1
         self._pulls.epoch += 1
         self._pulls.fetch_ahead()
 
     def end_day(self) -> None:
         """Waits until all workers have come to the end of the day, and rows have faded."""
+        self._pulls.settle()
         self._pushes.flush()
         self.links.call_all(Kind.END_DAY)
         self._pulls.epoch += 1
 
     def save(self, *, changed_only: bool = False) -> Iterator[tuple[str, State]]:
         """Parts of all tables, in the order in which they are to be loaded; other workers wait meanwhile."""
+        self._pulls.settle()
         self._pushes.flush()
         self.links.call_all(Kind.HOLD)
         try:
@@ -137,6 +145,7 @@ class RemoteStore:
     def load(self, table: str, state: State) -> None:
         """Sends each server its rows."""
         joined = self._joined(table)
+        self._pulls.settle()
         for piece in cut(state, PART_BYTES):
             numbers = []
             for shard, part in enumerate(split(piece, len(self.links))):
@@ -229,3 +238,11 @@ def _totals(shards: list[dict[str, Any]]) -> dict[str, Any]:
         "skew": counts["pushed"] / counts["pushed_distinct"] if counts["pushed_distinct"] else 1.0,
         "bytes_per_row": taken / totals["rows"] if totals["rows"] else 0.0,
     }
+
+
+def _fitting(out: Floats | None, shape: tuple[int, int]) -> Floats:
+    if out is None:
+        return np.empty(shape, np.float32)
+    if out.shape != shape or out.dtype != np.float32 or not out.flags.c_contiguous:
+        raise InputError(f"rows are written to contiguous float32 of shape {shape}")
+    return out

@@ -95,7 +95,9 @@ class Deeds:
         room = request.port.reserve(layout.length)
         for view, (number, codec, keys, times, dim) in zip(layout.views(room.payload), sections, strict=True):
             rows = view if codec == "fp32" else np.empty((len(keys), dim), np.float32)
-            if times is None:
+            if request.frame.flags & Flag.PEEK:
+                self._shard.peek(number, keys, rows)
+            elif times is None:
                 self._shard.pull(number, keys, rows)
             else:
                 self._pull_counted(worker, request, number, keys, times, rows)

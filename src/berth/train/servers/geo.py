@@ -66,6 +66,15 @@ class GeoStore:
         self._fetch(table, distinct(asked)[0], anew=False)
         return self._copy(table).mine.pull(asked, out=out)
 
+    def peek(self, table: str, keys: Keys, out: Floats | None = None) -> Floats:
+        """Own copies of rows, and those of the servers where there is none; none is made."""
+        asked, mine = as_keys(keys), self._copy(table).mine
+        rows = mine.peek(asked, out=out)
+        absent = np.flatnonzero(mine.store.index.find(asked)[0] == EMPTY)
+        if len(absent):
+            rows[absent] = self.remote.peek(table, asked[absent].view(np.uint64))
+        return rows
+
     def push(
         self,
         table: str,

@@ -109,12 +109,13 @@ class Link:
         self._send(held, self._last if self._held is None else None)
         return self._last
 
-    def end_step(self, step: int) -> None:
-        """Say that this worker's step is over: with the last push, if it is still here."""
+    def end_step(self, step: int, *, more: bool = False) -> None:
+        """Say that this worker's step is over: with the last push, if it is still here, and what follows it."""
         if self._held is None:
             self.ask(Kind.PUSH, flags=Flag.END_STEP, step=step)
-        else:
-            self.unanswered[self._held].flags |= Flag.END_STEP
+            return
+        self.unanswered[self._held].flags |= Flag.END_STEP
+        if not more:
             self.send_held()
 
     def send_held(self) -> None:

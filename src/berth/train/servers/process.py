@@ -64,6 +64,7 @@ class ServerProcess:
             stdout=subprocess.PIPE,
             env={**os.environ, **_ONE_THREAD, **(environment or {}), **secret.environment()},
             text=True,
+            process_group=0,  # a terminal's Ctrl-C is for who started it: rows are needed until they are saved
         )
         self._address: Address | None = None
 

@@ -12,7 +12,7 @@ from berth.train.servers.codec import CODECS, Codec, decode
 from berth.train.servers.links import Links, must_fit
 from berth.train.servers.route import Route, route
 from berth.train.servers.specs import counts_pulls
-from berth.train.servers.wire import Array, Frame, Kind
+from berth.train.servers.wire import Array, Flag, Frame, Kind
 from berth.train.sparse import Floats, TableSpec
 
 _RECENT = 4  # routes of pulls that a push may use again
@@ -54,6 +54,7 @@ class Flight:
     numbers: list[int]  # of the request to each server
     epoch: int
     left: int  # sections that nobody has read yet
+    peeks: bool = False  # no rows were made for it
     landed: dict[int, Frame] = field(default_factory=dict)
 
 
@@ -67,6 +68,7 @@ class Pulls:
         self._code = CODECS.index(codec)
         self._tables = tables
         self._is_sync = links.mode == "sync"
+        self._owed: list[tuple[Joined, Route]] = []  # rows that were read ahead, and not made by a push yet
 
     def prepare(self, joined: Joined, asked: Array) -> None:
         """Keys that will be pulled: find their way, and let servers fetch cold rows."""
@@ -80,14 +82,31 @@ class Pulls:
                 self._links.keep_bound(shard)
                 self._links.ask(shard, Kind.WARM, [head, way.keys_of(shard)])
 
+    @property
+    def has_ahead(self) -> bool:
+        """Whether `fetch_ahead` has something to ask for."""
+        return bool(self._announced())
+
     def fetch_ahead(self) -> None:
-        """Where older values are allowed, ask for the rows of all batches that were announced."""
-        if self._is_sync:
-            return
-        while any(joined.ahead for joined in self._tables.values()):
-            sections = [(joined, joined.ahead.popleft()) for joined in self._tables.values() if joined.ahead]
-            flight = self._launch(sections)
+        """Ask for the rows of the batch that was announced: a step has ended, so they are those of the next one.
+
+        New rows are not made: that is done by the push, if the batch is really learned from. Where older values
+        are allowed, the rows of all batches that were announced are asked for.
+        """
+        while tables := self._announced():
+            sections = [(joined, joined.ahead.popleft()) for joined in tables]
+            flight = self._launch(sections, peeks=self._is_sync)
             sections[0][0].flights.append((flight, 0))
+            if self._is_sync:
+                return
+
+    def _announced(self) -> list[Joined]:
+        """Tables with a batch that may be asked for now; where a pull decides who gets a row, none is in sync mode."""
+        return [
+            joined
+            for joined in self._tables.values()
+            if joined.ahead and not (self._is_sync and (joined.flights or joined.spec.admission))
+        ]
 
     def pull(self, joined: Joined, asked: Array, out: Floats) -> None:
         """Rows of keys, from those under way if they are there."""
@@ -95,6 +114,26 @@ class Pulls:
         way = flight.sections[section][1]
         if way not in joined.recent:
             joined.recent.append(way)
+        if flight.peeks:
+            self._owed.append((joined, way))
+        self._read(flight, section, out)
+
+    def peek(self, joined: Joined, asked: Array, out: Floats) -> None:
+        """Rows of keys as they are now; those under way stay under way."""
+        self._read(self._launch([(joined, joined.route_of(asked, len(self._links)))], peeks=True), 0, out)
+
+    def pushed(self, joined: Joined, way: Route) -> None:
+        """A push makes the rows of its keys; from now on, others are told."""
+        self._owed = [owed for owed in self._owed if owed[1] is not way]
+        self.epoch += 1
+
+    def settle(self) -> None:
+        """Rows that were pulled and not pushed are made, as if they had not been read ahead."""
+        owed, self._owed = self._owed, []
+        for joined, way in owed:
+            self._forget(self._launch([(joined, way)]))
+
+    def _read(self, flight: Flight, section: int, out: Floats) -> None:
         flight.left -= 1
         for shard, frame in list(flight.landed.items()):
             self._spread(flight, shard, frame, section, out)
@@ -119,7 +158,7 @@ class Pulls:
         ]
         return self._launch([(joined, way), *along]), 0
 
-    def _launch(self, sections: list[tuple[Joined, Route]]) -> Flight:
+    def _launch(self, sections: list[tuple[Joined, Route]], *, peeks: bool = False) -> Flight:
         """Ask all servers for the rows of some tables."""
         numbers = []
         for shard in range(len(self._links)):
@@ -130,8 +169,9 @@ class Pulls:
                 arrays.append(way.keys_of(shard))
                 if counts_pulls(joined.spec):
                     arrays.append(way.times_of(shard))
-            numbers.append(self._links.ask(shard, Kind.PULL, arrays))
-        flight = Flight(sections, numbers, self.epoch, len(sections))
+            flags = Flag.PEEK if peeks else Flag.NONE
+            numbers.append(self._links.ask(shard, Kind.PULL, arrays, flags=flags))
+        flight = Flight(sections, numbers, self.epoch, len(sections), peeks)
         for section, (joined, _) in enumerate(sections[1:], 1):
             joined.flights.append((flight, section))
         return flight

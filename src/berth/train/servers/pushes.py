@@ -48,10 +48,13 @@ class Pushes:
                 self._send_kept(shard)
             self._small_bytes = 0
 
-    def end_step(self) -> None:
-        """Send all that was kept, with the word that the step is over."""
+    def end_step(self, *, more: bool = False) -> None:
+        """Send all that was kept, with the word that the step is over; if more follows at once, along with it."""
         for shard in range(len(self._links)):
-            self._send_kept(shard, Flag.END_STEP)
+            if self._small[shard] or not more:
+                self._send_kept(shard, Flag.END_STEP)
+            else:
+                self._links[shard].end_step(self._links.step, more=True)
         self._small_bytes = 0
 
     def _keep(self, shard: int, joined: Joined, way: Route, values: Floats, seen: Floats | None) -> None:

@@ -60,6 +60,11 @@ class Shard:
         self.keys_pulled += len(keys)
         self.table(number).pull(keys, out=out, create=create)
 
+    def peek(self, number: int, keys: Keys, out: Floats) -> None:
+        """Rows of distinct keys, or what they would begin with."""
+        self.keys_pulled += len(keys)
+        self.table(number).peek(keys, out=out)
+
     def ask(self, number: int, keys: Keys, times: Places) -> None:
         """Keys were asked for so often: those that have waited long enough get a row."""
         table = self.table(number)

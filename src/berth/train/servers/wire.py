@@ -73,6 +73,7 @@ class Flag:
     LAST = 8  # no more parts come
     CHANGED_ONLY = 16
     AGAIN = 32  # sent before over a connection that broke
+    PEEK = 128  # a pull that makes no rows
     CONFIRM = 64  # a push that wants an answer of its own: any later answer confirms it, too
 
 

@@ -55,6 +55,14 @@ class Gate:
         self.waiting.remove(keys[admitted])
         return admitted
 
+    def would_admit(self, keys: Keys) -> NDArray[np.bool_]:
+        """Whether keys without a row would get one if they were asked for now; nothing is counted."""
+        if self.rule.kind == "probability":
+            return chances(keys, ADMISSION_SALT) < self.rule.threshold
+        once = 1 if self.rule.kind == "count" else 0
+        unit = 1.0 if self.rule.kind == "count" else _THOUSANDTHS
+        return self._known(keys) + once >= self.rule.threshold * unit
+
     def see(self, keys: Keys, scores: NDArray[np.float32]) -> None:
         """Distinct keys without a row were shown, perhaps clicked."""
         if self.rule.kind == "score":

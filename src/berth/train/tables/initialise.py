@@ -59,6 +59,13 @@ def _fill_state(data: Floats, width: int, dim: int, places: Places, state: Float
             data[base + column] = state[column]
 
 
+def fill_weights(out: Floats, which: Places, keys: Keys, how: Initialiser) -> None:
+    """Write what the rows of keys begin with to some rows of `out`, [n, dim]."""
+    kind = _UNIFORM if how.kind == "uniform" else _NORMAL
+    dim = out.shape[1]
+    _fill(out.reshape(-1), dim, dim, keys, which, (kind, float(how.scale), how.seed))
+
+
 def fill(
     data: Floats, width: int, dim: int, keys: Keys, places: Places, how: Initialiser, state: Floats
 ) -> None:

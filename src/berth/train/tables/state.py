@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,23 +34,23 @@ _TOGETHER = (("keys", "records"), ("removed",), ("waiting_keys", "waiting"))
 
 def split(state: State, shards: int) -> list[State]:
     """The parts of a state that belong to each of so many shards."""
-    parts: list[dict[str, NDArray[np.generic]]] = [{} for _ in range(shards)]
+    parts: list[dict[str, Any]] = [{} for _ in range(shards)]
     for names in _TOGETHER:
         owner = shard_of(getattr(state, names[0]), shards)
         for shard, part in enumerate(parts):
             part.update({name: getattr(state, name)[owner == shard] for name in names})
-    return [replace(state, **part) for part in parts]  # type: ignore[arg-type]
+    return [replace(state, **part) for part in parts]
 
 
 def join(states: Sequence[State]) -> State:
     """One state from those of all shards."""
     first = states[0]
-    columns: dict[str, NDArray[np.generic]] = {}
+    columns: dict[str, Any] = {}
     for names in _TOGETHER:
         order = np.argsort(np.concatenate([getattr(state, names[0]) for state in states]), kind="stable")
         for name in names:
             columns[name] = np.concatenate([getattr(state, name) for state in states])[order]
-    return replace(first, day=max(state.day for state in states), **columns)  # type: ignore[arg-type]
+    return replace(first, day=max(state.day for state in states), **columns)
 
 
 def arrays_of(state: State) -> dict[str, NDArray[np.generic]]:
@@ -59,5 +60,5 @@ def arrays_of(state: State) -> dict[str, NDArray[np.generic]]:
 
 def from_arrays(arrays: dict[str, NDArray[np.generic]]) -> State:
     """The state that `arrays_of` was made from."""
-    values = {field.name: arrays[field.name] for field in fields(State)}
-    return State(**{**values, "whole": bool(values["whole"]), "day": int(values["day"])})  # type: ignore[arg-type]
+    values: dict[str, Any] = {field.name: arrays[field.name] for field in fields(State)}
+    return State(**{**values, "whole": bool(values["whole"]), "day": int(values["day"])})

@@ -10,13 +10,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from berth.errors import InputError
 from berth.train.tables import life as lives
 from berth.train.tables.admit import Admission, Gate
 from berth.train.tables.hashing import Keys
 from berth.train.tables.index import EMPTY, Places
-from berth.train.tables.initialise import Floats, Initialiser, fill
+from berth.train.tables.initialise import Floats, Initialiser, fill, fill_weights
 from berth.train.tables.life import Life
 from berth.train.tables.merge import distinct, summed
 from berth.train.tables.optimise import Optimiser, apply
@@ -68,6 +69,21 @@ class Table:
         for part in self.store.pieces(len(asked)):
             self.store.rows.read_weights(self._places(asked[part], create), weights[part])
         self.counts.missed += self._misses() - before
+        return weights
+
+    def peek(self, keys: object, *, out: Floats | None = None) -> Floats:
+        """As `pull`, and no row is made: a key without one reads as it would if it were pulled."""
+        asked = as_keys(keys)
+        self.counts.pulled += len(asked)
+        weights = np.empty((len(asked), self.dim), np.float32) if out is None else self._fitting(asked, out)
+        before = self.store.fetched
+        for part in self.store.pieces(len(asked)):
+            places, missing = self.store.locate(asked[part])
+            self.store.rows.read_weights(places, weights[part])
+            if missing:
+                self._foretell(asked[part], np.flatnonzero(places == EMPTY), weights[part])
+                self.counts.missed += missing
+        self.counts.missed += self.store.fetched - before
         return weights
 
     def touch(self, keys: object) -> None:
@@ -216,6 +232,12 @@ class Table:
             given = self._create(fresh, places)
         places[absent] = given[inverse]
         return places
+
+    def _foretell(self, keys: Keys, absent: NDArray[np.int64], out: Floats) -> None:
+        """The first values of rows that are not there, for those that would get one."""
+        if self.gate:
+            absent = absent[self.gate.would_admit(keys[absent])]
+        fill_weights(out, absent.astype(np.int32), keys[absent], self.initialiser)
 
     def _create(self, keys: Keys, beside: Places) -> Places:
         places, rows = self.store.create(keys, beside), self.store.rows

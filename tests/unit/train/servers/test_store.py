@@ -245,6 +245,45 @@ def test_in_sync_mode_announced_tables_come_in_one_message_and_stale_rows_are_as
         store.close()
 
 
+def test_in_sync_mode_the_rows_of_the_next_step_come_with_the_end_of_this_one():
+    """They are those after the step; what is announced and never pulled makes no row."""
+    keys, gradients = batch(1)
+    later, _ = batch(2)
+    with serving(1, SECRET) as running:
+        store, plain = opened(running), Table(DIM, optimiser=adagrad())
+        for asked in (keys, keys, later):
+            store.pull("rows", keys)
+            store.push("rows", keys, gradients)
+            plain.push(keys, gradients)
+            store.prefetch("rows", asked)
+            store.end_step(0)
+        sent = store.links[0]._last
+        assert (store.pull("rows", later) == plain.peek(later)).all()
+        assert store.links[0]._last == sent  # nothing was asked for
+        store.prefetch("rows", np.arange(5000, 5100, dtype=np.uint64))
+        store.end_step(3)
+        plain.touch(later)
+        assert store.statistics()["tables"]["rows"]["rows"] == len(plain)
+        store.close()
+
+
+@pytest.mark.parametrize("mode", ["sync", "geo"])
+def test_rows_that_are_only_looked_at_are_not_made(mode):
+    keys, gradients = batch(1)
+    with serving(2, SECRET, Settings(mode=mode)) as running:
+        store = connect([one.address for one in running], SECRET, every=1)
+        store.open([SPEC])
+        store.pull("rows", keys)
+        store.push("rows", keys, gradients)
+        store.end_step(0)
+        rows = store.statistics()["tables"]["rows"]["rows"]
+        more = np.concatenate([keys, np.arange(5000, 5100, dtype=np.uint64)])
+        seen = store.peek("rows", more)
+        assert store.statistics()["tables"]["rows"]["rows"] == rows
+        assert (seen == store.pull("rows", more)).all()
+        store.close()
+
+
 @pytest.mark.parametrize("in_flight", [1, 2, 8])
 @pytest.mark.parametrize("shared", [True, False])
 def test_pushes_without_pulls_are_bounded_and_all_arrive(in_flight, shared):
