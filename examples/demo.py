@@ -1,4 +1,4 @@
-"""A tour of berth in two minutes: what `make demo` runs. Every line printed is real output."""
+"""A tour of berth in three minutes: what `make demo` runs. Every line printed is real output."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+
+from live_demo import main as live_demo
 
 OUT = Path("demo-out")
 BERTH = Path(sys.executable).with_name("berth")
@@ -17,6 +19,7 @@ SCENE = f"--cluster {CLUSTER} --network congestion=5"
 SCHEDULERS = ("fifo", "tiresias", "srtf", "dally", "berth")
 PLAYED = " ".join(f"--policy {name}" for name in SCHEDULERS)
 REPORT = f"{OUT}/report.html"
+PLAN = f"{OUT}/plan.yaml"
 
 TOUR = [
     ("A cluster: four racks of twenty machines with eight A100 each", f"cluster show {CLUSTER}"),
@@ -24,7 +27,11 @@ TOUR = [
     ("Who suffers most from distance", f"network --all --gpus 16 --cluster {CLUSTER} --congestion 5"),
     (
         "Which devices should train a model at three million examples a second? Is nothing cheaper?",
-        "plan ctrdnn --cluster cloud-mix --throughput 3M/s",
+        f"plan ctrdnn --cluster cloud-mix --throughput 3M/s --out {PLAN} --force",
+    ),
+    (
+        "Train it a little on that plan: its stages as processes here, devices that are absent emulated",
+        f"train ctrdnn --plan {PLAN} --steps 25",
     ),
     (
         "Two days of jobs at full load, from a seed",
@@ -39,23 +46,25 @@ TOUR = [
 ]
 
 NEXT = [
-    "berth plan ctrdnn --cluster cloud-mix --throughput 3M/s --out plan.yaml",
-    "berth cluster show my-cluster.yaml       # describe your own: docs/guides/cluster.md",
-    "berth trace info your-trace.csv          # Philly, Helios, Alibaba, Tiresias or plain CSV",
+    "berth up                                 # a live cluster of this machine; then: berth submit --gpus 2 -- ...",
     "berth compare your-trace.csv --cluster X --policy dally --policy berth",
-    "berth simulate your-trace.csv --cluster X --policy examples/mine.py   # your own policy",
+    "berth train ctrdnn --checkpoint run1     # Ctrl-C it, and run it again",
 ]
 
 
 def main() -> int:
     """Runs the tour, stops at the first failure."""
     OUT.mkdir(exist_ok=True)
+    steps = len(TOUR) + 1
     for number, (title, command) in enumerate(TOUR, 1):
-        print(f"\n── {number}/{len(TOUR)}  {title}\n$ berth {command}\n", flush=True)
+        print(f"\n── {number}/{steps}  {title}\n$ berth {command}\n", flush=True)
         code = subprocess.run([BERTH, *shlex.split(command)], check=False).returncode
         if code:
             print(f"berth {command}: exit code {code}", file=sys.stderr)
             return code
+    title = "A live cluster on this machine: a training is evicted, resumed, and asked why"
+    print(f"\n── {steps}/{steps}  {title}\n", flush=True)
+    live_demo(OUT / "live")
     print(f"\nOpen {REPORT} in a browser: curves, racks over time, every job as a bar.")
     print("Try next (after `source .venv/bin/activate`):")
     for line in NEXT:
