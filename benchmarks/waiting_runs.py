@@ -189,7 +189,7 @@ def _key(play: Play) -> str:
 
 
 _ROOMS = ("schedule", "network", "workload", "cluster")
-_SIMULATE = ("borrow", "engine", "heap", "jobs", "log", "metrics", "run", "speed", "view")
+_SIMULATE = ("engine", "heap", "jobs", "log", "metrics", "run", "speed", "view")
 
 
 @cache

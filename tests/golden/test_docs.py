@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import lzma
 import re
+import shlex
 import shutil
 from pathlib import Path
 
 import pytest
 import transcripts
+
+from berth.testing.up import Up
 
 pytestmark = pytest.mark.slow
 
@@ -41,14 +44,22 @@ def test_the_documentation_shows_commands():
 
 
 @pytest.mark.parametrize("page", WITH_COMMANDS, ids=lambda page: page.stem)
-def test_commands_of_a_page_work_one_after_the_other(page, tmp_path):
+def test_commands_of_a_page_work_one_after_the_other(page, tmp_path, monkeypatch):
     folder = tmp_path / "examples"
+    monkeypatch.setenv("BERTH_STATE", str(tmp_path / "state"))
+    live: list[Up] = []
     shutil.copytree(EXAMPLES, folder)
     # Pages that speak of a reader's own Philly download get a small made-up file of that shape.
     (folder / "philly.csv.xz").write_bytes(lzma.compress(PHILLY.encode()))
     for command in shown_commands(page):
+        if command.startswith("berth up"):  # it stays up for the rest of the page
+            options = shlex.split(command.partition("#")[0].rstrip(" &"))[2:]
+            live.append(Up(tmp_path / "state", *options).start())
+            continue
         output = transcripts.run(command, folder)
         assert "[exit" not in output, f"{page.name}: {command}\n{output}"
+    for one in live:
+        one.clear()
 
 
 PYTHON = re.findall(

@@ -10,20 +10,22 @@ import typer
 from berth.cli.live_options import AsJson
 from berth.errors import InputError
 
-EPILOG = "Example: berth replay ~/.local/state/berth"
+EPILOG = "Example: berth replay   |   berth replay /shared/berth --json"
 
 
 def replay(
     journal: Annotated[
-        str, typer.Argument(metavar="JOURNAL", help="A controller's state folder, or its journal.")
-    ],
+        str | None,
+        typer.Argument(metavar="JOURNAL", help="A state folder or a journal. [default: BERTH_STATE]"),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Take every decision of a journal again, in virtual time, and count the differences."""
+    from berth.live.home import state_folder
     from berth.live.replay import replay_journal
     from berth.report.terminal import print_json
 
-    path = Path(journal)
+    path = Path(journal) if journal else state_folder(None)
     path = path / "journal.sqlite" if path.is_dir() else path
     if not path.is_file():
         raise InputError(f"{path}: there is no journal")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import signal
 import socket
 import threading
 from collections.abc import Callable
@@ -101,6 +102,8 @@ class Server:
             thread.start()
         config = uvicorn.Config(self.app, log_level="warning", timeout_graceful_shutdown=2, access_log=False)
         server = uvicorn.Server(config)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, _told)  # uvicorn raises a signal again once it has ended in order
         if ready is not None:
             ready(self.url)
         try:
@@ -117,6 +120,10 @@ class Server:
         meter = Meter(self.controller, self.options.state / ATTEMPTS)
         while not self._over.wait(_METER_S):
             meter.read()
+
+
+def _told(*_: object) -> None:
+    """Being asked to end, and having done so, is no failure."""
 
 
 def make_backend(name: str, state: Path, cluster: Cluster | None, called: Callable[[], None]) -> Backend:
