@@ -1,0 +1,145 @@
+"""Numbers over time for the dashboard: a ring of samples, taken when the books change.
+
+Between two commits nothing changes, so samples are taken at commits and curves are steps. Each bucket of time keeps the
+last sample in it: two seconds for the last hour, a minute for the last three days. It lives and dies with the process.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+
+from berth.live.books import Books
+from berth.live.controller import Controller
+from berth.live.records import Record
+
+_FINE_S, _FINE = 2.0, 1_800
+_COARSE_S, _COARSE = 60.0, 4_320
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """The books at one moment."""
+
+    time: float
+    busy: int
+    free: int
+    shut: int
+    foreign: int
+    queued: int
+    running: int
+    mean_wait_s: float  # of those who wait now, since they last began to
+    longest_wait_s: float
+    holding: int  # jobs that hold out for a nearer place
+    saves_s: float  # what that should save them in all (modelled)
+    usd_per_hour: float | None  # of the devices in use
+    timers: dict[tuple[int, str], float]  # by demand and tier
+
+
+class Series:
+    """Samples of one controller's books."""
+
+    def __init__(self, controller: Controller) -> None:
+        self._controller = controller
+        self._fine: deque[Sample] = deque(maxlen=_FINE)
+        self._coarse: deque[Sample] = deque(maxlen=_COARSE)
+        controller.listeners.append(self._committed)
+
+    def _committed(self, first: int, records: Sequence[Record]) -> None:
+        self.take()
+
+    def take(self) -> None:
+        """One look at the books, by whoever may read them now."""
+        sample = sample_of(self._controller.books, self._controller.now())
+        _keep(self._fine, sample, _FINE_S)
+        _keep(self._coarse, sample, _COARSE_S)
+
+    def told(self, after: float) -> dict[str, Any]:
+        """Samples after a moment, in columns."""
+        with self._controller.lock:
+            self.take()
+            fine = list(self._fine)
+            samples = [one for one in self._coarse if one.time < fine[0].time] + fine
+        return columns([one for one in samples if one.time > after])
+
+
+def _keep(ring: deque[Sample], sample: Sample, bucket_s: float) -> None:
+    if ring and ring[-1].time // bucket_s == sample.time // bucket_s:
+        ring[-1] = sample
+    else:
+        ring.append(sample)
+
+
+def columns(samples: Sequence[Sample]) -> dict[str, Any]:
+    """One list for each number; a timer that was always zero is left out."""
+    told: dict[str, Any] = {
+        field.name: [getattr(one, field.name) for one in samples]
+        for field in fields(Sample)
+        if field.name != "timers"
+    }
+    keys = sorted({key for one in samples for key, value in one.timers.items() if value > 0.0})
+    told["timers"] = [
+        {"gpus": gpus, "tier": tier, "seconds": [one.timers.get((gpus, tier)) for one in samples]}
+        for gpus, tier in keys
+    ]
+    return told
+
+
+def sample_of(books: Books, now: float) -> Sample:
+    """The numbers of one moment."""
+    world, state = books.world, books.world.state[0]
+    rows = world.waiting[state["first"] : state["last"]]
+    waits = np.maximum(now - world.jobs["since"][rows], 0.0)
+    saves = world.jobs["saves"][rows]
+    holding = np.isfinite(saves) & (saves > 0.0)
+    free, shut = int(state["free"]), _shut_devices(books)
+    foreign = sum(books.foreign)
+    return Sample(
+        time=now,
+        busy=max(0, books.cluster.devices - free - int(shut.sum()) - foreign),
+        free=free,
+        shut=int(shut.sum()),
+        foreign=foreign,
+        queued=len(rows),
+        running=int(state["running"]),
+        mean_wait_s=float(waits.mean()) if len(rows) else 0.0,
+        longest_wait_s=float(waits.max(initial=0.0)),
+        holding=int(holding.sum()),
+        saves_s=float(saves[holding].sum()),
+        usd_per_hour=_usd_per_hour(books, shut),
+        timers=_timers(books),
+    )
+
+
+def _shut_devices(books: Books) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Devices on machines that take no jobs, by type."""
+    hosts = books.world.hosts
+    is_shut = np.array([bool(why) for why in books.shut])
+    kinds = len(books.cluster.device_types)
+    weights = hosts["size"] * is_shut[hosts["machine"]]
+    return np.bincount(hosts["kind"], weights=weights, minlength=kinds).astype(np.int64)
+
+
+def _usd_per_hour(books: Books, shut: np.ndarray[Any, np.dtype[np.int64]]) -> float | None:
+    """Price of the devices in use; None: some price is not known."""
+    total = 0.0
+    for kind, device in enumerate(books.cluster.device_types):
+        if device.usd_per_hour is None:
+            return None
+        free = int(books.world.groups["free"][-1, 0, kind])
+        total += device.usd_per_hour * max(0, books.cluster.count_of(kind) - free - int(shut[kind]))
+    return total
+
+
+def _timers(books: Books) -> dict[tuple[int, str], float]:
+    offers, demands = books.world.offers["timer"], books.world.demands["gpus"].tolist()
+    return {
+        (gpus, tier): float(offers[at, level])
+        for at, gpus in enumerate(demands)
+        for level, tier in enumerate(books.setup.tiers)
+        if gpus > 0 and np.isfinite(offers[at, level])
+    }
