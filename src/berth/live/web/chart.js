@@ -1,0 +1,75 @@
+// Curves over time with uPlot, in the house's colours.
+
+import UPlot from "./vendor/uplot/uPlot.esm.js";
+import {colours} from "./colours.js";
+import {el} from "./dom.js";
+import {duration, moment} from "./format.js";
+
+const HEIGHT = 210;
+
+export class Chart {
+  // `curves`: {label, colour (0-7), values, fill}; `value` writes a number.
+  constructor(app, {value, sync}) {
+    Object.assign(this, {app, value, sync});
+    this.node = el("div", {class: "chart"});
+    this.watch = new ResizeObserver(() => {
+      if (this.plot && Math.abs(this.plot.width - this.node.clientWidth) > 1) this.plot.setSize({width: this.node.clientWidth, height: HEIGHT});
+    });
+    this.watch.observe(this.node);
+  }
+
+  destroy() { this.watch.disconnect(); this.plot?.destroy(); }
+
+  set(times, curves) {
+    const shape = curves.map((curve) => curve.label).join("|"), data = [times, ...curves.map((curve) => curve.values)];
+    if (this.plot && shape === this.shape) { this.plot.setData(data); return; }
+    this.plot?.destroy();
+    this.shape = shape;
+    this.last = curves;
+    this.plot = new UPlot(this.options(curves), data, this.node);
+  }
+
+  // In other colours.
+  restyle() {
+    if (!this.plot) return;
+    const {data} = this.plot, [times] = data, curves = this.last.map((curve, i) => ({...curve, values: data[i + 1]}));
+    this.shape = null;
+    this.set(times, curves);
+  }
+
+  options(curves) {
+    const look = colours(), {app, value} = this, stepped = UPlot.paths.stepped({align: 1});
+    const axis = {stroke: look.quiet, grid: {stroke: look.grid, width: 1}, ticks: {stroke: look.line, width: 1}, font: "12px system-ui, sans-serif"};
+    return {
+      width: this.node.clientWidth || 320, height: HEIGHT,
+      scales: {x: {time: app.live}, y: {range: (_, low, high) => [0, Math.max(1, high * 1.06)]}},
+      axes: [app.live ? axis : {...axis, values: (_, ticks) => ticks.map((tick) => duration(tick))},
+        {...axis, size: 56, values: (_, ticks) => ticks.map((tick) => value(tick))}],
+      series: [{label: "", value: (_, time) => (time === null ? "" : moment(time, app.live))},
+        ...curves.map((curve) => ({label: curve.label, stroke: look.series[curve.colour % 8], width: 1.6, paths: stepped,
+          fill: curve.fill ? withAlpha(look.series[curve.colour % 8]) : undefined, points: {show: false},
+          value: (_, number) => (number === null || number === undefined ? "-" : value(number))}))],
+      cursor: {sync: {key: this.sync}, points: {size: 6}, drag: {x: true, y: false}},
+      hooks: {draw: [(plot) => this.mark(plot)]},
+    };
+  }
+
+  // The moment that is looked at.
+  mark(plot) {
+    if (this.app.at === null) return;
+    const x = Math.round(plot.valToPos(this.app.at, "x", true)), {left, top, width, height} = plot.bbox;
+    if (x < left || x > left + width) return;
+    plot.ctx.save();
+    plot.ctx.strokeStyle = colours().ink;
+    plot.ctx.setLineDash([4, 4]);
+    plot.ctx.beginPath();
+    plot.ctx.moveTo(x, top);
+    plot.ctx.lineTo(x, top + height);
+    plot.ctx.stroke();
+    plot.ctx.restore();
+  }
+
+  redraw() { this.plot?.redraw(false); }
+}
+
+const withAlpha = (colour) => colour.replace(/^rgb\((.*)\)$/, "rgba($1, 0.16)");
