@@ -42,6 +42,7 @@ class Finished:
     reasons: list[str | None] = field(default_factory=list)  # of each record
     of_job: dict[str, list[int]] = field(default_factory=dict)  # records, by their place in the list
     samples: list[Sample] = field(default_factory=list)
+    busiest: int = 0  # records until most devices were held
     end_s: float = 0.0
 
 
@@ -85,6 +86,7 @@ class _Walk:
         self._waiting: dict[str, float] = {}  # since when, the longest first
         self._waiting_sum = 0.0
         self._held = [0] * len(cluster.device_types)
+        self._most = 0
         self._shut: dict[int, set[str]] = {}
 
     def walk(self, frame: pl.DataFrame) -> None:
@@ -161,6 +163,8 @@ class _Walk:
         self._held[kind] += row["gpus"]
         self._seats[job] = seats
         self._tries[job] += 1
+        if sum(self._held) > self._most:
+            self._most, self._found.busiest = sum(self._held), len(self._found.records) + 1
         return {"token": f"{job}.{self._tries[job]}", "seats": seats, "tier": self._tiers.get(row["tier"], 0)}
 
     def _leave(self, job: str) -> None:
@@ -199,3 +203,56 @@ class _Walk:
             usd_per_hour=float(np.dot(known, self._held)) if len(known) == len(self._prices) else None,
             timers={},
         )
+
+
+def standing(found: Finished) -> dict[str, Any]:
+    """Who is where and who waits at the busiest moment, in the shape of a live cluster's state."""
+    records = found.records[: found.busiest]
+    jobs: dict[str, dict[str, Any]] = {}
+    placed: dict[str, dict[str, Any]] = {}
+    shut: dict[str, list[str]] = {}
+    for record in records:
+        kind, name, time = record["kind"], record["job"], record["time"]
+        if kind == "machine":
+            why = shut.setdefault(str(record["machine"]), [])
+            (why.append if record["is"] else why.remove)(record["why"])
+        elif kind == "submitted":
+            jobs[name] = _waiting(name, record)
+        elif kind in ("start", "move"):
+            jobs[name]["state"] = "running"
+            placed[name] = {key: record[key] for key in ("job", "token", "tier", "time", "seats")} | {
+                "began": time
+            }
+        elif kind == "evict":
+            jobs[name] |= {"state": "queued", "since": time, "evictions": jobs[name]["evictions"] + 1}
+            placed.pop(name, None)
+        else:
+            jobs.pop(name, None)
+            placed.pop(name, None)
+    return {
+        "seq": found.busiest,
+        "time": records[-1]["time"] if records else 0.0,
+        "jobs": {key: [job[key] for job in jobs.values()] for key in _waiting("", _NOBODY)},
+        "attempts": list(placed.values()),
+        "shut": {machine: why for machine, why in shut.items() if why},
+        "foreign": {},
+    }
+
+
+_NOBODY: dict[str, Any] = {"time": 0.0, "user": "", "spec": {"name": "", "gpus": 0}}
+
+
+def _waiting(name: str, record: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "id": name,
+        "name": record["spec"]["name"],
+        "user": record["user"],
+        "gpus": record["spec"]["gpus"],
+        "priority": 0,
+        "restarts": 0,
+        "state": "queued",
+        "submitted": record["time"],
+        "since": record["time"],
+        "evictions": 0,
+        "failures": 0,
+    }

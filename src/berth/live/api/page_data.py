@@ -42,10 +42,10 @@ def router(source: Source, tokens: Known) -> APIRouter:
     routes = APIRouter(tags=["dashboard"])
     Anyone = Annotated[Caller, Depends(known_caller(tokens))]  # noqa: N806 - a type
 
-    @routes.get("/me")
-    def me(caller: Anyone) -> dict[str, Any]:
-        """Who asks, and what can be done here."""
-        return source.me(caller)
+    @routes.get("/me", response_class=JSONResponse)
+    def me(caller: Anyone) -> JSONResponse:
+        """Who asks, what can be done here, and the cluster."""
+        return JSONResponse(source.me(caller))
 
     @routes.get("/now", response_class=JSONResponse)
     def now(caller: Anyone) -> JSONResponse:

@@ -32,25 +32,39 @@ HEADERS = {
 def router(folder: Path = WEB) -> APIRouter:
     """Serves the page at / and its parts below /web/."""
     routes = APIRouter(include_in_schema=False)
-    files = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.suffix in _TYPES}
+    files = {
+        path.relative_to(folder).as_posix(): _File(path)
+        for path in folder.rglob("*")
+        if path.suffix in _TYPES
+    }
 
     @routes.get("/")
-    def index(if_none_match: Annotated[str | None, Header()] = None) -> Response:
-        return _answer(files["index.html"], if_none_match)
+    async def index(if_none_match: Annotated[str | None, Header()] = None) -> Response:
+        return files["index.html"].answer(if_none_match)
 
     @routes.get("/web/{name:path}")
-    def part(name: str, if_none_match: Annotated[str | None, Header()] = None) -> Response:
+    async def part(name: str, if_none_match: Annotated[str | None, Header()] = None) -> Response:
         if name not in files:
             raise HTTPException(404, "there is no such file")
-        return _answer(files[name], if_none_match)
+        return files[name].answer(if_none_match)
 
     return routes
 
 
-def _answer(path: Path, known: str | None) -> Response:
-    content = path.read_bytes()
-    tag = f'"{hashlib.sha256(content).hexdigest()[:20]}"'
-    headers = HEADERS | {"ETag": tag}
-    if known is not None and tag in (one.strip() for one in known.split(",")):
-        return Response(status_code=304, headers=headers)
-    return Response(content, media_type=_TYPES[path.suffix], headers=headers)
+class _File:
+    """One file, read again when it has changed."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._stamp = path, 0
+        self._content, self._tag = b"", ""
+
+    def answer(self, known: str | None) -> Response:
+        """The file; or that nothing has changed since it was last given."""
+        stamp = self._path.stat().st_mtime_ns
+        if stamp != self._stamp:
+            self._content, self._stamp = self._path.read_bytes(), stamp
+            self._tag = f'"{hashlib.sha256(self._content).hexdigest()[:20]}"'
+        headers = HEADERS | {"ETag": self._tag}
+        if known is not None and self._tag in (one.strip() for one in known.split(",")):
+            return Response(status_code=304, headers=headers)
+        return Response(self._content, media_type=_TYPES[self._path.suffix], headers=headers)

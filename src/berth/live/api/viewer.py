@@ -12,7 +12,7 @@ from berth.live.api.callers import known_caller
 from berth.live.api.limits import Limits
 from berth.live.api.series import columns
 from berth.live.api.tokens import Caller
-from berth.live.finished import Finished
+from berth.live.finished import Finished, standing
 
 
 class OneToken:
@@ -30,7 +30,8 @@ class Viewer:
     """A finished run as the page reads it."""
 
     def __init__(self, finished: Finished) -> None:
-        self._finished = finished
+        self._finished, self._standing = finished, standing(finished)
+        self._cluster = to_plain(finished.cluster)
 
     def me(self, caller: Caller) -> dict[str, Any]:
         """Who asks, and what is shown."""
@@ -41,22 +42,14 @@ class Viewer:
             "live": False,
             "policy": finished.policy,
             "policies": [],
-            "cluster": to_plain(finished.cluster),
+            "cluster": self._cluster,
             "trace": finished.trace,
             "end": finished.end_s,
         }
 
     def now(self) -> dict[str, Any]:
-        """Nothing stands any more."""
-        last = len(self._finished.records)
-        return {
-            "seq": last,
-            "time": self._finished.end_s,
-            "jobs": {},
-            "attempts": [],
-            "shut": {},
-            "foreign": {},
-        }
+        """The busiest moment: there the page begins."""
+        return self._standing
 
     def journal(self, after: int, limit: int) -> dict[str, Any]:
         """Records in order."""

@@ -5,7 +5,7 @@ import {listen} from "./stream.js";
 import {World} from "./world.js";
 
 const MOST_RECORDS = 400_000; // of a live journal, read into the page
-const PAGE = 20_000;
+const PAGE = 5_000;
 
 export class App extends EventTarget {
   constructor() {
@@ -21,7 +21,7 @@ export class App extends EventTarget {
 
   get live() { return this.me.live; }
   get admin() { return this.me.role === "admin"; }
-  get world() { return this.at === null ? this.present : this.past; }
+  get world() { return this.at === null || !this.past ? this.present : this.past; }
   get time() { return this.at === null ? Date.now() / 1000 + this.skew : this.at; }
   tell(name, detail) { this.dispatchEvent(new CustomEvent(name, {detail})); }
 
@@ -32,15 +32,18 @@ export class App extends EventTarget {
 
   // Who we are and what there is; the token is tried here.
   async begin() {
-    this.me = await get("me");
-    if (this.live) await this.readPresent();
-    else await this.readPast();
-    if (!this.live) { this.past.seek(this.past.peak.time); this.at = this.past.peak.time; }
+    const [me, now] = await Promise.all([get("me"), get("now")]);
+    this.me = me;
+    this.stand(now);
+    if (!this.live) this.at = now.time;
     this.readSeries().catch(() => {}); // the next look will tell
   }
 
   async readPresent() {
-    const now = await get("now");
+    this.stand(await get("now"));
+  }
+
+  stand(now) {
     this.skew = now.time - Date.now() / 1000;
     this.present = new World(this.me.cluster).load(now);
     this.seq = now.seq;
@@ -100,24 +103,24 @@ export class App extends EventTarget {
       this.pastSeq = this.live ? Math.max(0, this.seq - MOST_RECORDS) : 0;
       this.cut = this.pastSeq > 0;
       this.from = null;
-      this.past = past;
-      this.pastStale = false;
-      await this.readOn(progress);
+      await this.readOn(progress, past);
     }
   }
 
-  async readOn(progress) {
+  async readOn(progress, past = this.past) {
     for (let whole = false; !whole;) {
       const page = await get(`journal?after=${this.pastSeq}&limit=${PAGE}`);
-      this.past.toEnd();
-      for (const record of page.records) this.past.take(record);
+      past.toEnd();
+      for (const record of page.records) past.take(record);
       if (this.from === null && page.records.length) this.from = page.records[0].time;
       if (page.records.length) this.until = page.records[page.records.length - 1].time;
       this.pastSeq = page.last;
       whole = page.whole;
-      progress(this.past.changes.length);
+      progress(past.changes.length);
     }
-    if (this.at !== null) this.past.seek(this.at);
+    this.past = past;
+    this.pastStale = false;
+    if (this.at !== null) { past.seek(this.at); this.tell("change"); }
   }
 
   // Looks at a moment; null: at now.

@@ -5,7 +5,8 @@ import {colours} from "./colours.js";
 import {el} from "./dom.js";
 import {duration, moment} from "./format.js";
 
-const HEIGHT = 210;
+const HEIGHT = 210, HOUR = 3600, DAY = 86400;
+const TIMES = [0.1, 0.5, 1, 5, 10, 30, 60, 300, 600, 1800, HOUR, 2 * HOUR, 6 * HOUR, 12 * HOUR, DAY, 2 * DAY, 5 * DAY, 10 * DAY, 50 * DAY, 100 * DAY, 500 * DAY];
 
 export class Chart {
   // `curves`: {label, colour (0-7), values, fill}; `value` writes a number.
@@ -42,10 +43,10 @@ export class Chart {
     const axis = {stroke: look.quiet, grid: {stroke: look.grid, width: 1}, ticks: {stroke: look.line, width: 1}, font: "12px system-ui, sans-serif"};
     return {
       width: this.node.clientWidth || 320, height: HEIGHT,
-      scales: {x: {time: app.live}, y: {range: (_, low, high) => [0, Math.max(1, high * 1.06)]}},
-      axes: [app.live ? axis : {...axis, values: (_, ticks) => ticks.map((tick) => duration(tick))},
-        {...axis, size: 56, values: (_, ticks) => ticks.map((tick) => value(tick))}],
-      series: [{label: "", value: (_, time) => (time === null ? "" : moment(time, app.live))},
+      scales: {x: {time: app.live, range: (_, low, high) => (app.live ? [low, high] : app.span())}, y: {range: (_, low, high) => [0, Math.max(1, high * 1.06)]}},
+      axes: [app.live ? axis : {...axis, incrs: TIMES, values: (_, ticks) => ticks.map((tick) => duration(tick))},
+        {...axis, size: 64, ...(value === duration ? {incrs: TIMES} : {}), values: (_, ticks) => ticks.map((tick) => value(tick))}],
+      series: [{label: "at", value: (_, time) => (time === null ? "" : moment(time, app.live))},
         ...curves.map((curve) => ({label: curve.label, stroke: look.series[curve.colour % 8], width: 1.6, paths: stepped,
           fill: curve.fill ? withAlpha(look.series[curve.colour % 8]) : undefined, points: {show: false},
           value: (_, number) => (number === null || number === undefined ? "-" : value(number))}))],

@@ -8,7 +8,7 @@ import {List} from "./list.js";
 import {DRAINED, LOST} from "./world.js";
 
 const CLASSES = ["name", "rack", "state", "kinds", "free", "who"];
-const HEADS = ["machine", "rack", "state", "devices", "free", "jobs", ""];
+const HEADS = {name: "machine", rack: "rack", state: "state", kinds: "devices", free: "free", who: "jobs"};
 
 export function machines(app, root) {
   const {cluster} = app.me, rackOf = [];
@@ -31,7 +31,7 @@ export function machines(app, root) {
     oninput: () => show()});
   root.append(el("section", {class: "tall"},
     el("div", {class: "title"}, el("h2", {text: "Machines"}), search),
-    el("div", {class: "jobs"}, el("div", {class: "machine heads", "aria-hidden": "true"}, ...HEADS.map((text) => el("span", {text}))), list.node)));
+    el("div", {class: "jobs"}, el("div", {class: "machine heads", "aria-hidden": "true"}, ...CLASSES.map((name) => el("span", {class: name, text: HEADS[name]}))), list.node)));
   const show = oncePerFrame(() => {
     const wanted = search.value.trim().toLowerCase(), all = cluster.machines.map((_, i) => i);
     list.set(wanted ? all.filter((machine) => words(app.world, rackOf, machine).join(" ").toLowerCase().includes(wanted)) : all);

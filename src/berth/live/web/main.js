@@ -12,7 +12,6 @@ import {overview} from "./overview.js";
 import {scrubber} from "./scrubber.js";
 import {applyKept, themeButton} from "./theme.js";
 import {forget, keep, takeFromAddress, token} from "./token.js";
-import {trends} from "./trends.js";
 import {whatIf} from "./whatif.js";
 
 const SERIES_MS = 5000;
@@ -20,8 +19,17 @@ const top = document.getElementById("top"), main = document.getElementById("main
 const app = new App();
 let view = {destroy() {}};
 
+// A view whose module is read when it is first shown.
+function later(file, name) {
+  return (app_, root) => {
+    const made = {destroy() { made.gone = true; }};
+    import(file).then((module) => { if (!made.gone) Object.assign(made, module[name](app_, root)); });
+    return made;
+  };
+}
+
 function routes() {
-  const found = {"#/": ["Cluster", overview], "#/jobs": ["Jobs", jobs], "#/machines": ["Machines", machines], "#/trends": ["Trends", trends]};
+  const found = {"#/": ["Cluster", overview], "#/jobs": ["Jobs", jobs], "#/machines": ["Machines", machines], "#/trends": ["Trends", later("./trends.js", "trends")]};
   if (app.live) found["#/what-if"] = ["What if", whatIf];
   return found;
 }

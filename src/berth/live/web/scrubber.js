@@ -120,12 +120,14 @@ export function scrubber(app, root) {
   whole.addEventListener("click", () => {
     whole.setAttribute("aria-pressed", whole.getAttribute("aria-pressed") === "false");
     crop(); show(); draw();
+    app.tell("series");
   });
   app.on("visit", (event) => { stop(); visit(event.detail); });
   app.on("series theme", draw);
   new ResizeObserver(draw).observe(track);
-  if (!app.live) crop();
+  if (!app.live) ready().then(() => { crop(); show(); draw(); app.tell("series"); }).catch((error) => toast(error.message, true));
   show();
   draw();
-  return {live, toggle: () => play.click(), refresh: draw};
+  app.span = () => [from(), until()];
+  return {live, toggle: () => play.click()};
 }

@@ -16,10 +16,10 @@ export function trends(app, root) {
     return quiet;
   };
   card("use", "Devices", "In use, free, and on machines that take no jobs.", count);
-  card("queue", "Jobs that wait", "And those that hold out for a nearer place.", count);
+  card("queue", "Jobs", app.live ? "Waiting, holding out for a nearer place, and running." : "Waiting and running.", count);
   card("wait", "Waits", "Of those who wait at a moment: mean and longest.", duration);
   const tier = el("select", {"aria-label": "Tier", id: "tier", onchange: () => show()});
-  const timerNote = card("timers", "Timers", " ", duration, tier);
+  const timerNote = app.live ? card("timers", "Timers", " ", duration, tier) : null; // a log of events has none
   const costNote = card("cost", "Cost per hour", "Of the devices in use, at list prices.", usd);
   const carried = links(app);
   root.append(carried.node);
@@ -36,7 +36,7 @@ export function trends(app, root) {
     const priced = series.usd_per_hour.some((value) => value !== null);
     charts.cost.set(series.time, [{label: "in use", colour: 6, values: series.usd_per_hour, fill: true}]);
     if (!priced) put(costNote, "The price of a device is unknown, so there is no cost.");
-    timers(series);
+    if (timerNote) timers(series);
   }
 
   function timers(series) {
@@ -44,7 +44,7 @@ export function trends(app, root) {
     if (tiers.length !== tier.childElementCount) tier.replaceChildren(...tiers.map((name) => el("option", {text: name, value: name})));
     tier.hidden = !tiers.length;
     const chosen = series.timers.filter((one) => one.tier === tier.value).sort((a, b) => a.gpus - b.gpus);
-    put(timerNote, !app.live ? "A log of events has no timers: see the report of the simulation." : tiers.length
+    put(timerNote, tiers.length
       ? `How long jobs of a size hold out for one ${tier.value}.` + (chosen.length > MOST_TIMERS ? " The largest sizes are shown." : "")
       : "This policy has no timers above zero yet.");
     charts.timers.set(series.time, chosen.slice(-MOST_TIMERS).map((one, i) => ({label: plural(one.gpus, "GPU"), colour: i, values: one.seconds})));
