@@ -44,7 +44,7 @@ export class Chart {
     return {
       width: this.node.clientWidth || 320, height: HEIGHT,
       scales: {x: {time: app.live, range: (_, low, high) => (app.live ? [low, high] : app.span())}, y: {range: (_, low, high) => [0, Math.max(1, high * 1.06)]}},
-      axes: [app.live ? axis : {...axis, incrs: TIMES, values: (_, ticks) => ticks.map((tick) => duration(tick))},
+      axes: [app.live ? {...axis, values: (_, ticks, __, ___, step) => ticks.map((tick) => clock(tick, step))} : {...axis, incrs: TIMES, values: (_, ticks) => ticks.map((tick) => duration(tick))},
         {...axis, size: 64, ...(value === duration ? {incrs: TIMES} : {}), values: (_, ticks) => ticks.map((tick) => value(tick))}],
       series: [{label: "at", value: (_, time) => (time === null ? "" : moment(time, app.live))},
         ...curves.map((curve) => ({label: curve.label, stroke: look.series[curve.colour % 8], width: 1.6, paths: stepped,
@@ -71,6 +71,13 @@ export class Chart {
   }
 
   redraw() { this.plot?.redraw(false); }
+}
+
+// A tick by the clock; days where a step is days.
+function clock(time, step) {
+  const at = new Date(time * 1000);
+  if (step >= DAY) return at.toLocaleDateString("en-GB", {day: "numeric", month: "short"});
+  return at.toLocaleTimeString("en-GB", {hour: "2-digit", minute: "2-digit", ...(step < 60 ? {second: "2-digit"} : {})});
 }
 
 const withAlpha = (colour) => colour.replace(/^rgb\((.*)\)$/, "rgba($1, 0.16)");

@@ -13,7 +13,7 @@ export function jobPage(app, root, id) {
   const title = el("h1", {text: id}), sub = el("p", {class: "quiet", text: " "}), facts = el("dl", {class: "facts"});
   const reason = el("p", {class: "reason", text: " "}), buttons = el("div", {class: "buttons"});
   const attempts = el("div"), steps = el("div"), events = el("div");
-  const map = new ClusterMap(app, {tall: 300, focus: () => seatsOf(app, id), onJob: (job) => { location.hash = `#/job/${encodeURIComponent(job.id)}`; }});
+  const map = new ClusterMap(app, {tall: 300, focus: () => { const seats = seatsOf(app, id); return seats.length ? seats : null; }, onJob: (job) => { location.hash = `#/job/${encodeURIComponent(job.id)}`; }});
   const mapNote = el("span", {class: "quiet"});
   const log = el("section", {class: "wide", hidden: true});
   root.append(
@@ -63,7 +63,7 @@ export function jobPage(app, root, id) {
 
   const draw = oncePerFrame(() => {
     const seats = seatsOf(app, id);
-    mapNote.textContent = seats && seats.length ? "its devices stand out" : app.at === null ? "it holds no devices now" : "it held no devices at this moment";
+    mapNote.textContent = seats.length ? "its devices stand out" : app.at === null ? "it holds no devices now" : "it held no devices at this moment";
     map.draw();
   });
   const again = atMostEvery(400, read);

@@ -18,6 +18,7 @@ const SERIES_MS = 5000;
 const top = document.getElementById("top"), main = document.getElementById("main"), foot = document.getElementById("time");
 const app = new App();
 let view = {destroy() {}};
+globalThis.berth = app; // for whoever looks with the console
 
 // A view whose module is read when it is first shown.
 function later(file, name) {

@@ -34,7 +34,7 @@ export class Stats {
 
   // Live: what waiting should save. Looking back: how long those wait who wait.
   worth(waiting, now) {
-    const {app} = this, series = app.series, last = series && series.time.length - 1;
+    const {app} = this, series = app.series, last = series ? series.time.length - 1 : -1;
     const label = this.node.querySelector(".worth span");
     if (app.live && app.at === null) {
       put(label, "holding out for near places");
