@@ -29,7 +29,7 @@ HOSTILE = [
     '"><script>window.pwned=1</script>',
     "{{7*7}}' onload=pwned()",
 ]
-SHELL = "i=0; while [ $i -lt 600 ]; do echo line $i of rank $BERTH_RANK; i=$((i+1)); sleep 0.2; done"
+SHELL = "i=0; while [ $i -lt 600 ]; do echo line $i of rank $RANK; i=$((i+1)); sleep 0.2; done"
 _START_S, _WAIT_S = 240.0, 30.0  # the first start compiles the scheduler
 
 
@@ -152,3 +152,30 @@ class Looker:
     def close(self) -> None:
         for context in self._contexts:
             context.close()
+
+
+def make_log(path: Path) -> Path:
+    """A day under a policy that evicts, on machines of which some fail."""
+    from berth.cluster.load import load_cluster
+    from berth.schedule.policies.registry import load_policy
+    from berth.simulate.events import write_events
+    from berth.simulate.run import Setting, simulate
+    from berth.testing import faults
+    from berth.workload.distributions import load_durations, load_sizes
+    from berth.workload.generate import GenerateSpec, generate
+
+    cluster = load_cluster("2x4x4:H100")
+    spec = GenerateSpec(
+        jobs=150,
+        load=1.3,
+        gpus=cluster.devices,
+        sizes=load_sizes("powers-of-two"),
+        durations=load_durations("exponential:2h"),
+        seed=4,
+        users=5,
+    )
+    trace = generate(spec)
+    lost = faults([(20_000, 1, "fail"), (30_000, 1, "repair"), (25_000, 5, "drain"), (60_000, 5, "undrain")])
+    run = simulate(trace, cluster, load_policy("srtf"), Setting(log=True, faults=lost), name="srtf")
+    write_events(run, path)
+    return path

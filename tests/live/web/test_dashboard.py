@@ -18,7 +18,9 @@ WHERE_IS = """id => {
   const [machine, , numbers] = world.attempts[job.attempt].seats[0];
   return {machine, number: numbers[0], left: map.left, top: map.top};
 }"""
-PICTURE = """() => [...berth.present.owners()].map(at => at < 0 ? null : berth.present.jobs[at].id)"""
+PICTURE = (
+    """() => [...(berth.present?.owners() ?? [])].map(at => at < 0 ? null : berth.present.jobs[at].id)"""
+)
 VIEWS = ("#/", "#/jobs", "#/machines", "#/trends", "#/what-if")
 
 
@@ -129,7 +131,7 @@ def test_jobs_are_searched_and_walked_by_keyboard(berth: Berth, look: Looker) ->
     sees(page, ".queue .row", ids[2])
     page.keyboard.press("/")
     page.wait_for_url("**/#/jobs")
-    page.wait_for_function("document.activeElement.id === 'search'")
+    wait_for("the search is ready", lambda: page.evaluate("document.activeElement.id") == "search")
     page.keyboard.type("apple")
     wait_for("two found", lambda: page.locator(".row:visible").count() == 2)
     page.keyboard.press("Escape")
@@ -137,7 +139,7 @@ def test_jobs_are_searched_and_walked_by_keyboard(berth: Berth, look: Looker) ->
     page.keyboard.press("j")
     page.keyboard.press("k")
     page.keyboard.press("j")
-    assert ids[2] in page.locator(".row.selected").inner_text()
+    sees(page, ".row.selected", ids[2])
     page.keyboard.press("Enter")
     sees(page, "h1", "apple tart")
     page.keyboard.press("Escape")

@@ -12,17 +12,19 @@ export function jobPage(app, root, id) {
   const part = encodeURIComponent(id);
   const title = el("h1", {text: id}), sub = el("p", {class: "quiet", text: " "}), facts = el("dl", {class: "facts"});
   const reason = el("p", {class: "reason", text: " "}), buttons = el("div", {class: "buttons"});
-  const attempts = el("div"), steps = el("div"), events = el("div");
+  const attempts = el("div", {class: "attempts"}), steps = el("div"), events = el("div");
   const map = new ClusterMap(app, {tall: 300, focus: () => { const seats = seatsOf(app, id); return seats.length ? seats : null; }, onJob: (job) => { location.hash = `#/job/${encodeURIComponent(job.id)}`; }});
   const mapNote = el("span", {class: "quiet"});
   const log = el("section", {class: "wide", hidden: true});
-  root.append(
+  const sections = [
     el("section", {class: "wide jobhead"}, el("a", {class: "back", href: "#/jobs", text: "‹ jobs"}), title, sub, reason, facts, buttons),
     el("section", {class: "wide"}, el("div", {class: "title"}, el("h2", {text: "Where it is"}), mapNote), map.node),
     el("section", {class: "wide"}, el("h2", {text: "Attempts"}), attempts),
     el("section", {}, el("h2", {text: "Step time by tier"}), steps),
     el("section", {class: "events"}, el("h2", {text: "Events"}), events),
-    log);
+    log];
+  const reading = el("p", {class: "quiet", text: "reading …"});
+  root.append(reading);
   let panel = null, job = null;
 
   async function read() {
@@ -31,7 +33,8 @@ export function jobPage(app, root, id) {
       const why = app.live ? await get(`jobs/${part}/why`) : null;
       job = row;
       show(row, why, history);
-    } catch (error) { sub.textContent = error.message; }
+      if (reading.isConnected) { reading.replaceWith(...sections); map.resize(); } // all at once: nothing moves later
+    } catch (error) { (reading.isConnected ? reading : sub).textContent = error.message; }
   }
 
   function show(row, why, history) {
@@ -70,7 +73,6 @@ export function jobPage(app, root, id) {
   const offs = [app.on("job", (event) => { if (event.detail === id) again(); }), app.on("change", draw), app.on("theme", () => map.repaint()), app.on("link", again)];
   const clock = setInterval(() => { if (app.live && app.connected) again(); }, 5000);
   read();
-  map.resize();
   return {destroy() { offs.forEach((off) => off()); clearInterval(clock); map.destroy(); if (panel) panel.destroy(); document.title = "berth"; }};
 }
 

@@ -15,7 +15,7 @@ export function keys({view, routes, time}) {
     const acts = {
       "/": () => toSearch(search), j: () => list?.step(1), k: () => list?.step(-1), "?": help, l: () => time.live(),
       Enter: () => { if (!event.target.closest("a, button")) list?.openSelected(); },
-      " ": () => { if (!event.target.closest("a, button, input, pre")) time.toggle(); },
+      " ": () => { if (!event.target.closest("a, button, input:not([type=range]), pre")) time.toggle(); },
     };
     const number = Number(event.key);
     const act = acts[event.key] || (number >= 1 && number <= routes.length ? () => { location.hash = routes[number - 1]; } : null);
