@@ -46,10 +46,10 @@ export class Chart {
       scales: {x: {time: app.live, range: (_, low, high) => (app.live ? [low, high] : app.span())}, y: {range: (_, low, high) => [0, Math.max(1, high * 1.06)]}},
       axes: [app.live ? {...axis, values: (_, ticks, __, ___, step) => ticks.map((tick) => clock(tick, step))} : {...axis, incrs: TIMES, values: (_, ticks) => ticks.map((tick) => duration(tick))},
         {...axis, size: 64, ...(value === duration ? {incrs: TIMES} : {}), values: (_, ticks) => ticks.map((tick) => value(tick))}],
-      series: [{label: "at", value: (_, time) => (time === null ? "" : moment(time, app.live))},
+      series: [{label: "at", value: (_, time) => (time === null || time === undefined ? "the end" : moment(time, app.live))},
         ...curves.map((curve) => ({label: curve.label, stroke: look.series[curve.colour % 8], width: 1.6, paths: stepped,
           fill: curve.fill ? withAlpha(look.series[curve.colour % 8]) : undefined, points: {show: false},
-          value: (_, number) => (number === null || number === undefined ? "-" : value(number))}))],
+          value: (plot, number, at, index) => written(index === null || index === undefined ? plot.data[at].at(-1) : number, value)}))],
       cursor: {sync: {key: this.sync}, points: {size: 6}, drag: {x: true, y: false}},
       hooks: {draw: [(plot) => this.mark(plot)]},
     };
@@ -80,4 +80,5 @@ function clock(time, step) {
   return at.toLocaleTimeString("en-GB", {hour: "2-digit", minute: "2-digit", ...(step < 60 ? {second: "2-digit"} : {})});
 }
 
+const written = (number, value) => (number === null || number === undefined ? "-" : value(number));
 const withAlpha = (colour) => colour.replace(/^rgb\((.*)\)$/, "rgba($1, 0.16)");

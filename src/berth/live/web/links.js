@@ -34,5 +34,5 @@ function row({name, jobs, devices, share}) {
   const bar = el("i");
   bar.style.width = percent(Math.min(1, share));
   const words = jobs ? `${plural(jobs, "job")}, ${plural(devices, "device")}` : "idle";
-  return el("div", {class: "link"}, el("span", {text: name}), el("div", {class: "bar"}, bar), el("span", {class: "quiet", text: words}));
+  return el("div", {class: "uplink"}, el("span", {text: name}), el("div", {class: "bar"}, bar), el("span", {class: "quiet", text: words}));
 }
