@@ -1,19 +1,17 @@
-"""What the tests of the page need: `berth up` in a process, and pages that remember their complaints."""
+"""What the tests of the page need: a controller at an address that stays, and pages that remember complaints."""
 
 from __future__ import annotations
 
 import json
 import os
 import shutil
-import signal
 import socket
-import subprocess
-import sys
-import time
 import urllib.error
 import urllib.request
 from pathlib import Path
 from typing import Any
+
+from berth.testing.up import Up, until
 
 CHROMIUM = os.environ.get("BERTH_CHROMIUM") or shutil.which("chromium") or "/usr/bin/chromium"
 ARGS = [
@@ -30,7 +28,7 @@ HOSTILE = [
     "{{7*7}}' onload=pwned()",
 ]
 SHELL = "i=0; while [ $i -lt 600 ]; do echo line $i of rank $RANK; i=$((i+1)); sleep 0.2; done"
-_START_S, _WAIT_S = 240.0, 30.0  # the first start compiles the scheduler
+WAIT_S = 60.0
 
 
 def free_port() -> int:
@@ -39,44 +37,13 @@ def free_port() -> int:
         return int(sock.getsockname()[1])
 
 
-def wait_for(what: str, true: Any, seconds: float = _WAIT_S) -> Any:
-    """Looks until something is so."""
-    until = time.monotonic() + seconds
-    while not (found := true()):
-        assert time.monotonic() < until, f"not within {seconds:.0f} s: {what}"
-        time.sleep(0.05)
-    return found
+class Berth(Up):
+    """`berth up` on a port that it has again after a restart."""
 
-
-class Berth:
-    """`berth up` in a process of its own."""
-
-    def __init__(self, folder: Path, cluster: str) -> None:
-        self.state, self.cluster, self.port = folder / "state", cluster, free_port()
+    def __init__(self, state: Path, cluster: str) -> None:
+        self.port = free_port()
+        super().__init__(state, "--cluster", cluster, "--port", str(self.port))
         self.url = f"http://127.0.0.1:{self.port}"
-        self.log = folder / "up.log"
-        self.process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        command = ["up", "--cluster", self.cluster, "--port", str(self.port), "--state", str(self.state)]
-        with self.log.open("wb") as log:
-            self.process = subprocess.Popen([sys.executable, "-m", "berth", *command], stderr=log)
-        try:
-            wait_for("berth is up", self._is_up, _START_S)
-        except AssertionError:
-            self.process.kill()
-            self.process.wait()
-            raise
-
-    def _is_up(self) -> bool:
-        assert self.process is not None
-        assert self.process.poll() is None, self.log.read_text()
-        return "dashboard: " in self.log.read_text()
-
-    def stop(self) -> None:
-        assert self.process is not None
-        self.process.send_signal(signal.SIGINT)
-        self.process.wait(30)
 
     @property
     def token(self) -> str:
@@ -85,7 +52,7 @@ class Berth:
     @property
     def address(self) -> str:
         """As `berth up` prints it."""
-        return next(word for word in self.log.read_text().split() if "#token=" in word)
+        return next(word for word in (self.state / "up.log").read_text().split() if "#token=" in word)
 
     def ask(self, method: str, path: str, body: Any = None, token: str | None = None) -> Any:
         request = urllib.request.Request(f"{self.url}/api/v1/{path}", method=method)
@@ -95,21 +62,11 @@ class Berth:
         with urllib.request.urlopen(request, data) as response:
             return json.load(response)
 
-    def submit(self, name: str, gpus: int, run: str = SHELL, **more: Any) -> str:
-        spec = {
-            "name": name,
-            "gpus": gpus,
-            "run": run,
-            "per": "machine",
-            "grace": "0s",
-            "duration": "10m",
-        } | more
-        return str(self.ask("POST", "jobs", {"spec": spec})["job"])
+    def put(self, name: str, gpus: int, run: str = SHELL) -> str:
+        """A job that goes on for a while."""
+        return self.submit(run, name=name, gpus=gpus, per="machine", grace="0s", duration="10m")
 
-    def state_of(self, job: str) -> str:
-        return str(self.ask("GET", f"jobs/{job}")["state"])
-
-    def clear(self) -> None:
+    def empty(self) -> None:
         """Cancels everything, and waits until it has left."""
         for job in self.ask("GET", "jobs")["jobs"]:
             try:
@@ -118,7 +75,7 @@ class Berth:
                 if error.code != 409:  # it ended by itself meanwhile
                     raise
                 error.close()
-        wait_for("nothing runs", lambda: not self.ask("GET", "jobs")["jobs"])
+        until(lambda: not self.ask("GET", "jobs")["jobs"])
 
 
 class Looker:
@@ -134,7 +91,7 @@ class Looker:
             viewport={"width": width, "height": height}, color_scheme=scheme, reduced_motion="reduce"
         )
         self._contexts.append(context)
-        context.set_default_timeout(_WAIT_S * 1000)
+        context.set_default_timeout(WAIT_S * 1000)
         page = context.new_page()
         page.on("console", self._heard)
         page.on("pageerror", lambda error: self.complaints.append(f"error: {error}"))

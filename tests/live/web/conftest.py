@@ -18,8 +18,8 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Berth]:
     try:
         yield berth
     finally:
-        if berth.process is not None and berth.process.poll() is None:
-            berth.clear()
+        if berth.process.poll() is None:
+            berth.empty()
             berth.stop()
 
 
@@ -27,7 +27,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Berth]:
 def berth(running: Berth) -> Iterator[Berth]:
     """The same controller, with nothing left of earlier tests."""
     yield running
-    running.clear()
+    running.empty()
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,9 @@ import urllib.request
 from typing import Any
 
 import pytest
-from browsing import HOSTILE, Berth, Looker, wait_for
+from browsing import HOSTILE, Berth, Looker
+
+from berth.testing.up import until
 
 pytestmark = pytest.mark.slow
 
@@ -67,7 +69,7 @@ def test_without_a_token_the_page_asks_for_one(berth: Berth, look: Looker) -> No
 def test_the_map_shows_who_is_where_as_the_controller_has_it(berth: Berth, look: Looker) -> None:
     page = look.open(berth.address)
     sees(page, ".stats .use", "0 of 16")
-    first, second = berth.submit("near", 4), berth.submit("wide", 8)
+    first, second = berth.put("near", 4), berth.put("wide", 8)
     sees(page, ".stats .use", "12 of 16")
     assert page.evaluate(PICTURE) == devices(berth)
     assert page.evaluate(PICTURE).count(second) == 8
@@ -82,9 +84,9 @@ def test_the_map_shows_who_is_where_as_the_controller_has_it(berth: Berth, look:
 
 
 def test_pointing_names_a_job_and_clicking_opens_it(berth: Berth, look: Looker) -> None:
-    job = berth.submit(HOSTILE[0], 4)
+    job = berth.put(HOSTILE[0], 4)
     page = look.open(berth.address)
-    wait_for("it is on the map", lambda: job in page.evaluate(PICTURE))
+    until(lambda: job in page.evaluate(PICTURE))
     place = page.evaluate(WHERE_IS, job)
     found = page.evaluate(
         """async ({machine, number}) => {
@@ -107,33 +109,32 @@ def test_pointing_names_a_job_and_clicking_opens_it(berth: Berth, look: Looker) 
 
 
 def test_the_queue_tells_place_reason_and_expected_start(berth: Berth, look: Looker) -> None:
-    berth.submit("all", 16)
-    waiting = [berth.submit("small", 2), berth.submit("big", 16)]
+    berth.put("all", 16)
+    waiting = [berth.put("small", 2), berth.put("big", 16)]
     page = look.open(berth.address)
     rows = page.locator(".queue .row:visible")
-    wait_for("two rows", lambda: rows.count() == 2)
+    until(lambda: rows.count() == 2)
     sees(page, ".queue .row .why", "devices are free")
-    wait_for("a forecast", lambda: "in " in text(page, ".queue .row .starts"))
+    until(lambda: "in " in text(page, ".queue .row .starts"))
     order = berth.ask("GET", "queue")["order"]
     assert sorted(order) == sorted(waiting)
-    wait_for(
-        "its order",
+    until(
         lambda: [one.split()[0] for one in page.locator(".row:visible .name").all_inner_texts()] == order,
     )
     assert page.locator(".row:visible .place").all_inner_texts() == ["1", "2"]
 
 
 def test_jobs_are_searched_and_walked_by_keyboard(berth: Berth, look: Looker) -> None:
-    berth.submit("all", 16)
+    berth.put("all", 16)
     names = ["apple", "pear", "apple tart"]
-    ids = [berth.submit(name, 1) for name in names]
+    ids = [berth.put(name, 1) for name in names]
     page = look.open(berth.address)
     sees(page, ".queue .row", ids[2])
     page.keyboard.press("/")
     page.wait_for_url("**/#/jobs")
-    wait_for("the search is ready", lambda: page.evaluate("document.activeElement.id") == "search")
+    until(lambda: page.evaluate("document.activeElement.id") == "search")
     page.keyboard.type("apple")
-    wait_for("two found", lambda: page.locator(".row:visible").count() == 2)
+    until(lambda: page.locator(".row:visible").count() == 2)
     page.keyboard.press("Escape")
     page.keyboard.press("j")
     page.keyboard.press("j")
@@ -153,7 +154,7 @@ def test_jobs_are_searched_and_walked_by_keyboard(berth: Berth, look: Looker) ->
 
 
 def test_a_job_page_has_facts_attempts_events_and_the_log_as_it_grows(berth: Berth, look: Looker) -> None:
-    job = berth.submit("talker", 8)
+    job = berth.put("talker", 8)
     page = look.open(berth.address)
     go(page, f"#/job/{job}")
     sees(page, "h1", "talker")
@@ -172,8 +173,8 @@ def test_a_job_page_has_facts_attempts_events_and_the_log_as_it_grows(berth: Ber
 
 
 def test_what_a_job_runs_is_shown_to_its_owner_only(berth: Berth, look: Looker) -> None:
-    job = berth.submit("secret", 1, run="sleep 100; echo hush")
-    token = _token_for(berth, "ana")
+    job = berth.put("secret", 1, run="sleep 100; echo hush")
+    token = berth.berth("token", "add", "ana").stdout.split()[-1]
     page = look.open(f"{berth.url}/#token={token}")
     go(page, f"#/job/{job}")
     sees(page, ".jobhead", "secret")
@@ -186,18 +187,9 @@ def test_what_a_job_runs_is_shown_to_its_owner_only(berth: Berth, look: Looker) 
     assert "hush" not in json.dumps(told)
 
 
-def _token_for(berth: Berth, user: str) -> str:
-    import subprocess
-    import sys
-
-    command = [sys.executable, "-m", "berth", "token", "add", user, "--state", str(berth.state)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    return done.stdout.split()[-1]
-
-
 def test_a_job_is_cancelled_after_a_question(berth: Berth, look: Looker) -> None:
-    job = berth.submit("victim", 2)
-    wait_for("it runs", lambda: berth.state_of(job) == "running")
+    job = berth.put("victim", 2)
+    until(lambda: berth.state_of(job) == "running")
     page = look.open(berth.address)
     go(page, f"#/job/{job}")
     page.click("#cancel")
@@ -209,16 +201,16 @@ def test_a_job_is_cancelled_after_a_question(berth: Berth, look: Looker) -> None
     page.click("dialog button.danger")
     sees(page, ".toast", f"{job} cancelled")
     sees(page, ".jobhead", "cancelled")
-    wait_for("it is over", lambda: berth.state_of(job) == "cancelled")
+    until(lambda: berth.state_of(job) == "cancelled")
 
 
 def test_an_action_that_fails_says_why(berth: Berth, look: Looker) -> None:
-    job = berth.submit("gone", 1)
+    job = berth.put("gone", 1)
     page = look.open(berth.address)
     go(page, f"#/job/{job}")
     page.click("#priority")
     berth.ask("POST", f"jobs/{job}/cancel")
-    wait_for("it is over", lambda: berth.state_of(job) == "cancelled")
+    until(lambda: berth.state_of(job) == "cancelled")
     page.fill("dialog input", "5")
     page.click("dialog button.primary")
     sees(page, ".toast.bad", f"job {job} is over: cancelled")
@@ -226,8 +218,8 @@ def test_an_action_that_fails_says_why(berth: Berth, look: Looker) -> None:
 
 
 def test_priority_moves_a_job_up_the_queue(berth: Berth, look: Looker) -> None:
-    berth.submit("all", 16)
-    ids = [berth.submit("first", 4), berth.submit("second", 4)]
+    berth.put("all", 16)
+    ids = [berth.put("first", 4), berth.put("second", 4)]
     page = look.open(berth.address)
     go(page, f"#/job/{ids[1]}")
     page.click("#priority")
@@ -252,18 +244,18 @@ def test_a_machine_is_drained_and_undrained(berth: Berth, look: Looker) -> None:
     go(page, "#/machines")
     row.locator("button").click()
     page.click("dialog button.primary")
-    wait_for("it is open", lambda: berth.ask("GET", "cluster")["machines"][2]["shut"] == [])
-    wait_for("it is shown", lambda: "drained" not in text(page, ".machine.row"))
+    until(lambda: berth.ask("GET", "cluster")["machines"][2]["shut"] == [])
+    until(lambda: "drained" not in text(page, ".machine.row"))
 
 
 def test_trends_have_curves_and_links_their_load(berth: Berth, look: Looker) -> None:
-    spread = berth.submit("spread", 12)
-    wait_for("it runs", lambda: berth.state_of(spread) == "running")
+    spread = berth.put("spread", 12)
+    until(lambda: berth.state_of(spread) == "running")
     page = look.open(berth.address)
     go(page, "#/trends")
     for title in ("Devices", "Jobs", "Waits", "Timers", "Cost per hour", "Links"):
         sees(page, "h2", title)
-    wait_for("five charts", lambda: page.locator(".chart canvas").count() == 5)
+    until(lambda: page.locator(".chart canvas").count() == 5)
     sees(page, ".links", "1 job, 8 devices")
     sees(page, ".links", "1 job, 4 devices")
     usd = page.evaluate("berth.series.usd_per_hour.at(-1)")
@@ -275,7 +267,7 @@ def test_trends_have_curves_and_links_their_load(berth: Berth, look: Looker) -> 
 
 def test_what_if_answers_with_a_small_table(berth: Berth, look: Looker) -> None:
     for _ in range(3):
-        berth.submit("long", 16)
+        berth.put("long", 16)
     page = look.open(berth.address)
     go(page, "#/what-if")
     page.click("button.primary")
@@ -289,8 +281,8 @@ def test_what_if_answers_with_a_small_table(berth: Berth, look: Looker) -> None:
 
 
 def test_time_can_be_walked_back_and_forth(berth: Berth, look: Looker) -> None:
-    first = berth.submit("early", 4)
-    wait_for("it runs", lambda: berth.state_of(first) == "running")
+    first = berth.put("early", 4)
+    until(lambda: berth.state_of(first) == "running")
     page = look.open(berth.address)
     sees(page, ".stats .use", "4 of 16")
     berth.ask("POST", f"jobs/{first}/cancel")
@@ -302,7 +294,7 @@ def test_time_can_be_walked_back_and_forth(berth: Berth, look: Looker) -> None:
     sees(page, ".stats .use", "4 of 16")
     page.fill("#moment", "0")
     sees(page, ".stats .use", "0 of 16")
-    later = berth.submit("late", 8)
+    later = berth.put("late", 8)
     page.click("#live")
     sees(page, ".stats .use", "8 of 16")
     assert page.locator(".banner").is_hidden()
@@ -314,7 +306,7 @@ def test_time_can_be_walked_back_and_forth(berth: Berth, look: Looker) -> None:
 
 def test_a_page_finds_its_controller_again_after_a_restart(berth: Berth, look: Looker) -> None:
     page = look.open(berth.address)
-    before = berth.submit("survivor", 4)
+    before = berth.put("survivor", 4)
     sees(page, ".stats .use", "4 of 16")
     berth.stop()
     sees(page, ".banner", "does not answer")
@@ -322,7 +314,7 @@ def test_a_page_finds_its_controller_again_after_a_restart(berth: Berth, look: L
     berth.start()
     page.locator(".banner").wait_for(state="hidden")
     assert before in page.evaluate(PICTURE)
-    after = berth.submit("newcomer", 8)
+    after = berth.put("newcomer", 8)
     sees(page, ".stats .use", "12 of 16")
     assert page.evaluate(PICTURE) == devices(berth)
     assert after in page.evaluate(PICTURE)
@@ -330,10 +322,10 @@ def test_a_page_finds_its_controller_again_after_a_restart(berth: Berth, look: L
 
 
 def test_hostile_names_are_only_ever_text(berth: Berth, look: Looker) -> None:
-    ids = [berth.submit(name, 4) for name in HOSTILE] + [
-        berth.submit(HOSTILE[1], 16, run=f"echo '{HOSTILE[0]}'; sleep 60")
+    ids = [berth.put(name, 4) for name in HOSTILE] + [
+        berth.put(HOSTILE[1], 16, run=f"echo '{HOSTILE[0]}'; sleep 60")
     ]
-    wait_for("it runs", lambda: berth.state_of(ids[0]) == "running")
+    until(lambda: berth.state_of(ids[0]) == "running")
     page = look.open(berth.address)
     sees(page, ".queue .row", HOSTILE[1])
     for hash_ in (*VIEWS, *(f"#/job/{job}" for job in ids)):
@@ -355,7 +347,7 @@ def test_every_view_fits_its_window_and_holds_still(
     berth: Berth, look: Looker, width: int, scheme: str
 ) -> None:
     jobs = [
-        berth.submit(name, gpus)
+        berth.put(name, gpus)
         for name, gpus in (("resnet", 8), ("bert", 2), ("dlrm-with-a-long-name" * 6, 16))
     ]
     page = look.open(berth.address, width=width, height=844, scheme=scheme)
@@ -386,7 +378,7 @@ def test_the_theme_is_switched_and_kept(berth: Berth, look: Looker) -> None:
 
 
 def test_the_journal_of_a_page_is_paged_without_holes(berth: Berth) -> None:
-    berth.submit("one", 1)
+    berth.put("one", 1)
     whole = berth.ask("GET", "journal?limit=20000")
     assert whole["whole"]
     pages, after = [], 0

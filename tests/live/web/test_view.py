@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browsing import Looker, make_log, wait_for
+from browsing import Looker, make_log
 
 from berth.simulate.events import read_events
+from berth.testing.up import until
 
 pytestmark = pytest.mark.slow
 
@@ -28,7 +29,7 @@ def address(log: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str
         command = [sys.executable, "-m", "berth", "view", str(log), "--no-open"]
         process = subprocess.Popen(command, stderr=file)
     try:
-        wait_for("the address", lambda: "Ctrl-C" in told.read_text() or process.poll() is not None)
+        until(lambda: "Ctrl-C" in told.read_text() or process.poll() is not None)
         assert process.poll() is None, told.read_text()
         yield next(word for word in told.read_text().split() if "#token=" in word)
     finally:
@@ -37,7 +38,7 @@ def address(log: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str
 
 
 def ready(page: Any) -> None:
-    wait_for("the log is read", lambda: page.evaluate("Boolean(globalThis.berth?.past)"))
+    until(lambda: page.evaluate("Boolean(globalThis.berth?.past)"))
 
 
 def sees(page: Any, selector: str, words: str) -> None:
@@ -66,11 +67,11 @@ def test_the_slider_moves_the_whole_page(address: str, look: Looker) -> None:
     page.fill("#moment", "10000")
     sees(page, ".stats .use", "0 of 32")
     page.fill("#moment", "5000")
-    wait_for("it is used", lambda: "0 of 32" not in page.locator(".stats .use b").inner_text())
+    until(lambda: "0 of 32" not in page.locator(".stats .use b").inner_text())
     look.keep(page, "simulated")
     page.keyboard.press("Space")
     before = page.evaluate("berth.at")
-    wait_for("it plays", lambda: page.evaluate("berth.at") > before)
+    until(lambda: page.evaluate("berth.at") > before)
     page.keyboard.press("Space")
 
 
@@ -95,10 +96,10 @@ def test_lists_and_trends_follow_the_log(log: Path, address: str, look: Looker) 
     page.evaluate("() => { location.hash = '#/jobs' }")
     page.check("input[value=over]")
     jobs = read_events(log)["job"].drop_nulls().n_unique()
-    wait_for("all are over", lambda: page.evaluate("berth.world.over().length") == jobs)
+    until(lambda: page.evaluate("berth.world.over().length") == jobs)
     sees(page, ".row", "finished")
     page.evaluate("() => { location.hash = '#/trends' }")
-    wait_for("four charts", lambda: page.locator(".chart canvas").count() == 4)
+    until(lambda: page.locator(".chart canvas").count() == 4)
     look.keep(page, "simulated-trends")
 
 

@@ -26,8 +26,8 @@ export function keys({view, routes, time}) {
 
   function toSearch(search) {
     if (search) { search.focus(); return; }
+    window.addEventListener("hashchange", () => view().search?.focus(), {once: true}); // after the view has changed
     location.hash = "#/jobs";
-    requestAnimationFrame(() => requestAnimationFrame(() => document.getElementById("search")?.focus()));
   }
 
   function escape(target, typing) {
