@@ -1,7 +1,7 @@
 // Where every device is drawn: racks side by side, in each of them a row of cells for each machine.
 
 const CELLS = [26, 22, 18, 15, 13, 11, 9, 8, 7, 6, 5, 4, 3];
-const LABEL = 15, BETWEEN = 12, MOST_ROWS = 40, MOST_NAME = 120;
+const LABEL = 15, BETWEEN = 12, MOST_ROWS = 40, MOST_NAME = 120, EASY = 7;
 
 // Racks with their machines; where there are no racks, all machines stand together.
 export function racksOf(cluster) {
@@ -11,13 +11,14 @@ export function racksOf(cluster) {
   return racks;
 }
 
-// The largest cells with which everything is at most `tall`; the smallest there are where nothing is.
+// The largest cells with which everything is at most `tall`, or two thirds of it while cells are easy to hit; the
+// smallest there are where nothing is.
 export function layOut(cluster, sizes, width, tall, measure) {
   const racks = racksOf(cluster);
   const longest = Math.min(MOST_NAME, Math.max(...cluster.machines.map((machine) => measure(machine.name))) + 8);
   for (const cell of CELLS) {
     const made = flow(racks, sizes, width, cell, longest);
-    if (made && (made.height <= tall || cell === CELLS[CELLS.length - 1])) return made;
+    if (made && (made.height <= (cell > EASY ? tall * 2 / 3 : tall) || cell === CELLS[CELLS.length - 1])) return made;
   }
   return flow(racks, sizes, Math.max(width, 200), CELLS[CELLS.length - 1], longest, true);
 }

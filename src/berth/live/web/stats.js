@@ -43,7 +43,7 @@ export class Stats {
     } else {
       put(label, "mean wait");
       const mean = waiting.reduce((sum, job) => sum + now - job.since, 0) / (waiting.length || 1);
-      this.set("worth", waiting.length ? duration(mean) : "-", "of those who wait at this moment");
+      this.set("worth", waiting.length ? duration(mean) : "-", "of those who wait");
     }
   }
 
