@@ -96,42 +96,47 @@ def sample_of(books: Books, now: float) -> Sample:
     waits = np.maximum(now - world.jobs["since"][rows], 0.0)
     saves = world.jobs["saves"][rows]
     holding = np.isfinite(saves) & (saves > 0.0)
-    free, shut = int(state["free"]), _shut_devices(books)
-    foreign = sum(books.foreign)
+    on_machine, of_kind = _held(books)
+    shut = sum(
+        machine.size - held
+        for machine, held, why in zip(books.cluster.machines, on_machine, books.shut, strict=True)
+        if why
+    )
     return Sample(
         time=now,
-        busy=max(0, books.cluster.devices - free - int(shut.sum()) - foreign),
-        free=free,
-        shut=int(shut.sum()),
-        foreign=foreign,
+        busy=sum(of_kind),
+        free=int(state["free"]),
+        shut=shut,
+        foreign=sum(books.foreign),
         queued=len(rows),
         running=int(state["running"]),
         mean_wait_s=float(waits.mean()) if len(rows) else 0.0,
         longest_wait_s=float(waits.max(initial=0.0)),
         holding=int(holding.sum()),
         saves_s=float(saves[holding].sum()),
-        usd_per_hour=_usd_per_hour(books, shut),
+        usd_per_hour=_usd_per_hour(books, of_kind),
         timers=_timers(books),
     )
 
 
-def _shut_devices(books: Books) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Devices on machines that take no jobs, by type."""
-    hosts = books.world.hosts
-    is_shut = np.array([bool(why) for why in books.shut])
-    kinds = len(books.cluster.device_types)
-    weights = hosts["size"] * is_shut[hosts["machine"]]
-    return np.bincount(hosts["kind"], weights=weights, minlength=kinds).astype(np.int64)
+def _held(books: Books) -> tuple[list[int], list[int]]:
+    """Devices that attempts hold, by machine and by type."""
+    on_machine, of_kind = [0] * len(books.cluster.machines), [0] * len(books.cluster.device_types)
+    for attempt in books.attempts.values():
+        if attempt.why is None:  # else it is on its way out
+            for seat in attempt.seats:
+                on_machine[seat.machine] += len(seat.devices)
+                of_kind[seat.kind] += len(seat.devices)
+    return on_machine, of_kind
 
 
-def _usd_per_hour(books: Books, shut: np.ndarray[Any, np.dtype[np.int64]]) -> float | None:
+def _usd_per_hour(books: Books, of_kind: list[int]) -> float | None:
     """Price of the devices in use; None: some price is not known."""
     total = 0.0
-    for kind, device in enumerate(books.cluster.device_types):
+    for device, held in zip(books.cluster.device_types, of_kind, strict=True):
         if device.usd_per_hour is None:
             return None
-        free = int(books.world.groups["free"][-1, 0, kind])
-        total += device.usd_per_hour * max(0, books.cluster.count_of(kind) - free - int(shut[kind]))
+        total += device.usd_per_hour * held
     return total
 
 
