@@ -16,8 +16,11 @@ from berth.live.api.tokens import Caller, Tokens
 @pytest.fixture
 def glance(crank, tmp_path):
     one = crank(policy="berth")
-    desk = Desk(one.controller, Tokens(tmp_path), tmp_path / "attempts")
-    return one, Glance(desk)
+    return one, _glance(one, tmp_path)
+
+
+def _glance(one, folder):
+    return Glance(Desk(one.controller, Tokens(folder), folder / "attempts"))
 
 
 def test_now_is_the_books_in_columns(glance):
@@ -49,6 +52,19 @@ def test_the_journal_leaves_out_what_jobs_run_and_what_moves_nobody(glance):
     assert "hush" not in json.dumps(told)
     assert "work" not in json.dumps(told["records"])  # the command
     assert "pass" not in {one["kind"] for one in told["records"]}
+
+
+def test_the_journal_begins_where_the_cluster_became_what_it_is(crank, tmp_path):
+    one = crank()
+    one.submit(4)
+    one.restart()
+    before = _glance(one, tmp_path).journal(0, 1000)
+    assert before["first"] == before["records"][0]["seq"] == 1
+    one.restart(cluster="3x2x4:V100-16")
+    seq = one.controller.store.seq
+    one.submit(2)
+    after = _glance(one, tmp_path).journal(0, 1000)
+    assert after["first"] == after["records"][0]["seq"] == seq
 
 
 @pytest.mark.parametrize("limit", [1, 2, 1000])

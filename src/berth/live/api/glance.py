@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from typing import Any
 
@@ -12,6 +13,7 @@ from berth.live.api.events import public
 from berth.live.api.series import Series
 from berth.live.api.tokens import Caller
 from berth.live.books import Books
+from berth.live.controller import Controller
 from berth.live.records import read
 from berth.live.store import connect
 from berth.schedule.policies.registry import load_policy, policy_names
@@ -34,6 +36,7 @@ class Glance:
     def __init__(self, desk: Desk) -> None:
         self._desk, self._controller = desk, desk.controller
         self._series = Series(desk.controller)
+        self._first = _first_of(desk.controller)
 
     def me(self, caller: Caller) -> dict[str, Any]:
         """Who asks, and what can be done here."""
@@ -62,8 +65,8 @@ class Glance:
             }
 
     def journal(self, after: int, limit: int) -> dict[str, Any]:
-        """Records that changed who is where, in order."""
-        store = self._controller.store
+        """Records that changed who is where, in order, since the cluster is what it is."""
+        store, after = self._controller.store, max(after, self._first - 1)
         with self._controller.lock:
             seq = store.seq
         db: sqlite3.Connection = connect(store.folder / "journal.sqlite", read_only=True)
@@ -73,7 +76,8 @@ class Glance:
             db.close()
         records = [{"seq": row[0]} | public(read(*row[1:])) for row in rows]
         whole = len(rows) < limit
-        return {"records": records, "last": max(after, seq) if whole else rows[-1][0], "whole": whole}
+        last = max(after, seq) if whole else rows[-1][0]
+        return {"records": records, "first": self._first, "last": last, "whole": whole}
 
     def series(self, after: float) -> dict[str, Any]:
         """Numbers over time, in columns."""
@@ -95,6 +99,20 @@ class Glance:
                 | {"expected_start": starts.get(job.id)}
                 for job in jobs
             }
+
+
+def _first_of(controller: Controller) -> int:
+    """The record at which a controller first opened this very cluster: seats before it name other machines."""
+    now, first = json.loads(json.dumps(to_plain(controller.books.cluster))), controller.store.seq
+    db = connect(controller.store.folder / "journal.sqlite", read_only=True)
+    try:
+        for seq, body in db.execute("SELECT seq, body FROM journal WHERE kind = 'opened' ORDER BY seq DESC"):
+            if json.loads(body)["cluster"] != now:
+                break
+            first = seq
+    finally:
+        db.close()
+    return int(first)
 
 
 def _policies() -> list[str]:

@@ -55,7 +55,7 @@ class Viewer:
         """Records in order."""
         records = self._finished.records[after : after + limit]
         last = after + len(records)
-        return {"records": records, "last": last, "whole": last >= len(self._finished.records)}
+        return {"records": records, "first": 1, "last": last, "whole": last >= len(self._finished.records)}
 
     def series(self, after: float) -> dict[str, Any]:
         """Numbers over time, in columns."""

@@ -6,6 +6,7 @@ import {World} from "./world.js";
 
 const MOST_RECORDS = 400_000; // of a live journal, read into the page
 const PAGE = 5_000;
+const MOST_OVER = 20_000; // jobs that ended while the page was open
 
 export class App extends EventTarget {
   constructor() {
@@ -47,6 +48,7 @@ export class App extends EventTarget {
     this.skew = now.time - Date.now() / 1000;
     this.present = new World(this.me.cluster).load(now);
     this.seq = now.seq;
+    this.room = 2 * this.present.jobs.length + MOST_OVER;
     this.tell("change");
   }
 
@@ -87,6 +89,7 @@ export class App extends EventTarget {
     this.seq = seq;
     if (kind === "opened") { this.again = true; return false; }
     this.present.take(data, false);
+    if (this.present.jobs.length > this.room) { this.again = true; return false; } // those that are over are let go
     if (kind !== "pass" && kind !== "learned") {
       if (data.job) this.tell("job", data.job);
       this.tell("change");
@@ -115,6 +118,7 @@ export class App extends EventTarget {
       if (this.from === null && page.records.length) this.from = page.records[0].time;
       if (page.records.length) this.until = page.records[page.records.length - 1].time;
       this.pastSeq = page.last;
+      this.cut ||= page.first > 1;
       whole = page.whole;
       progress(past.changes.length);
     }

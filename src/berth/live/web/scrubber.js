@@ -32,7 +32,7 @@ export function scrubber(app, root) {
     if (app.past && !app.pastStale) return;
     reading ??= app.readPast((n) => put(label, `reading ${n.toLocaleString("en")} …`));
     try { await reading; } finally { reading = null; }
-    if (app.cut) toast("The journal is longer than a page can hold: what was placed before its last part is not drawn.");
+    if (app.cut) toast("The journal is not shown from its beginning: what was placed before its last part, or on another cluster, is not drawn.");
   }
 
   const go = oncePerFrame(() => { if (wanted !== null && app.past) { app.look(wanted); show(); } });
