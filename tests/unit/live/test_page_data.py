@@ -132,6 +132,20 @@ def test_a_bucket_of_time_keeps_its_last_sample_and_later_ones_are_told_alone(cr
     assert series.told(told["time"][0])["time"] == told["time"][1:]
 
 
+def test_those_hold_out_who_could_start_and_wait_for_a_nearer_place(crank):
+    one = crank(policy="dally:mode=manual,machine=1h,rack=2h")
+    series = Series(one.controller)
+    for machine in range(4):
+        one.submit(3, job=f"m{machine}", seconds=600)
+    one.submit(4, model="vgg16", seconds=3600)  # one device is free on each machine
+    told = series.told(-1.0)
+    assert (told["queued"][-1], told["holding"][-1]) == (1, 1)
+    assert told["saves_s"][-1] > 0.0
+    one.submit(8)  # never enough for it, so nothing is its choice
+    told = series.told(-1.0)
+    assert (told["queued"][-1], told["holding"][-1]) == (2, 1)
+
+
 def test_timers_are_told_by_demand_and_tier(crank):
     one = crank(policy="dally:mode=manual,machine=1h,rack=2h")
     series = Series(one.controller)

@@ -16,9 +16,11 @@ import numpy as np
 from berth.live.books import Books
 from berth.live.controller import Controller
 from berth.live.records import Record
+from berth.schedule.reasons import LINKS_BUSY, LOOKS_AHEAD, TOO_SPREAD
 
 _FINE_S, _FINE = 2.0, 1_800
 _COARSE_S, _COARSE = 60.0, 4_320
+_BY_CHOICE = (TOO_SPREAD, LOOKS_AHEAD, LINKS_BUSY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +36,7 @@ class Sample:
     running: int
     mean_wait_s: float  # of those who wait now, since they last began to
     longest_wait_s: float
-    holding: int  # jobs that hold out for a nearer place
+    holding: int  # jobs that could start, and hold out for a nearer place
     saves_s: float  # what that should save them in all (modelled)
     usd_per_hour: float | None  # of the devices in use
     timers: dict[tuple[int, str], float]  # by demand and tier
@@ -94,8 +96,9 @@ def sample_of(books: Books, now: float) -> Sample:
     world, state = books.world, books.world.state[0]
     rows = world.waiting[state["first"] : state["last"]]
     waits = np.maximum(now - world.jobs["since"][rows], 0.0)
-    saves = world.jobs["saves"][rows]
-    holding = np.isfinite(saves) & (saves > 0.0)
+    reasons, saves = world.jobs["reason"][rows], world.jobs["saves"][rows]
+    said_now = world.jobs["noted"][rows] == state["now"]  # else the last pass did not come to it
+    holding = said_now & np.isin(reasons, _BY_CHOICE) & np.isfinite(saves)
     on_machine, of_kind = _held(books)
     shut = sum(
         machine.size - held

@@ -44,9 +44,9 @@ export class Chart {
     return {
       width: this.node.clientWidth || 320, height: HEIGHT,
       scales: {x: {time: app.live, range: (_, low, high) => (app.live ? [low, high] : app.span())}, y: {range: (_, low, high) => [0, Math.max(1, high * 1.06)]}},
-      axes: [app.live ? {...axis, values: (_, ticks, __, ___, step) => ticks.map((tick) => clock(tick, step))} : {...axis, incrs: TIMES, values: (_, ticks) => ticks.map((tick) => duration(tick))},
+      axes: [app.live ? {...axis, space: 84, values: (_, ticks, __, ___, step) => ticks.map((tick) => clock(tick, step))} : {...axis, incrs: TIMES, values: (_, ticks) => ticks.map((tick) => duration(tick))},
         {...axis, size: 64, ...(value === duration ? {incrs: TIMES} : {}), values: (_, ticks) => ticks.map((tick) => value(tick))}],
-      series: [{label: "at", value: (_, time) => (time === null || time === undefined ? "the end" : moment(time, app.live))},
+      series: [{label: "at", value: (_, time) => (time === null || time === undefined ? (app.live ? "now" : "the end") : moment(time, app.live))},
         ...curves.map((curve) => ({label: curve.label, stroke: look.series[curve.colour % 8], width: 1.6, paths: stepped,
           fill: curve.fill ? withAlpha(look.series[curve.colour % 8]) : undefined, points: {show: false},
           value: (plot, number, at, index) => written(index === null || index === undefined ? plot.data[at].at(-1) : number, value)}))],

@@ -39,7 +39,7 @@ export class Stats {
     if (app.live && app.at === null) {
       put(label, "holding out for near places");
       const holding = last >= 0 ? series.holding[last] : 0;
-      this.set("worth", plural(holding, "job"), holding ? `saves them ${duration(series.saves_s[last])} (modelled)` : "no wait has to pay now");
+      this.set("worth", plural(holding, "job"), holding ? `saves them ${duration(series.saves_s[last])} (modelled)` : "nobody waits by choice");
     } else {
       put(label, "mean wait");
       const mean = waiting.reduce((sum, job) => sum + now - job.since, 0) / (waiting.length || 1);
