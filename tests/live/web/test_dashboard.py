@@ -298,6 +298,13 @@ def test_time_can_be_walked_back_and_forth(berth: Berth, look: Looker) -> None:
     page.click("#live")
     sees(page, ".stats .use", "8 of 16")
     assert page.locator(".banner").is_hidden()
+    go(page, f"#/job/{later}")
+    page.locator("button.link").click()  # after what was read of the journal before
+    sees(page, ".banner", "You look at")
+    go(page, "#/")
+    sees(page, ".stats .use", "8 of 16")
+    page.keyboard.press("l")
+    page.locator(".banner").wait_for(state="hidden")
     page.evaluate("async () => { await berth.readPast(); berth.past.toEnd(); }")
     ends = "world => [...world.owners()].map(at => at < 0 ? null : world.jobs[at].id)"
     assert page.evaluate(f"({ends})(berth.past)") == page.evaluate(f"({ends})(berth.present)")

@@ -111,6 +111,7 @@ export class App extends EventTarget {
   }
 
   async readOn(progress, past = this.past) {
+    const began = Date.now() / 1000 + this.skew;
     for (let whole = false; !whole;) {
       const page = await get(`journal?after=${this.pastSeq}&limit=${PAGE}`);
       past.toEnd();
@@ -124,6 +125,7 @@ export class App extends EventTarget {
     }
     this.past = past;
     this.pastStale = false;
+    this.readAt = began;
     if (this.at !== null) { past.seek(this.at); this.tell("change"); }
   }
 

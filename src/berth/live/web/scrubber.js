@@ -40,9 +40,8 @@ export function scrubber(app, root) {
   async function visit(time) {
     wanted = time;
     try {
-      const had = app.past && !app.pastStale;
       await ready();
-      if (!had && app.live) await app.readPast();
+      if (app.live && time > app.readAt) await app.readPast(); // what has come since
       go();
     } catch (error) { toast(error.message, true); }
   }
