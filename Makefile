@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable
 
-.PHONY: help demo test check soak lint format bench bench-network bench-simulate bench-policies bench-plan bench-train bench-live profiles docs docs-waiting clean bench-train-peers
+.PHONY: help demo test check soak lint format bench bench-network bench-simulate bench-policies bench-plan bench-train bench-live bench-dashboard profiles docs docs-waiting clean bench-train-peers
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -48,7 +48,7 @@ format: $(VENV)/.dev ## let ruff mend what it can
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
-bench: bench-network bench-simulate bench-policies bench-plan bench-train bench-live ## every benchmark
+bench: bench-network bench-simulate bench-policies bench-plan bench-train bench-live bench-dashboard ## every benchmark
 
 bench-network: $(VENV)/.dev ## the network model against measured step times and contention
 	@$(BIN)/python benchmarks/network.py
@@ -72,6 +72,9 @@ bench-train-peers: $(VENV)/.dev ## the same work by torchrec and TensorFlow, eac
 
 bench-live: $(VENV)/.dev ## the live controller: passes, durable submissions, restarts, real short jobs
 	@$(BIN)/python benchmarks/live.py
+
+bench-dashboard: $(VENV)/.dev ## the dashboard in Chromium with 1,024 machines and 10,000 jobs, against its bars
+	@$(BIN)/python benchmarks/dashboard.py
 
 profiles: $(VENV)/.dev ## measure every model of the zoo on this machine anew and store the layer profiles
 	@$(BIN)/python benchmarks/profiles.py

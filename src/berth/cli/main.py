@@ -30,6 +30,7 @@ from berth.cli import (
     trace,
     train,
     up,
+    view,
     why,
 )
 from berth.errors import InputError
@@ -56,6 +57,7 @@ app.command(epilog=sweep.EPILOG)(sweep.sweep)
 app.command(epilog=explain.EPILOG)(explain.explain)
 app.command(epilog=policies.EPILOG)(policies.policies)
 app.command(epilog=up.EPILOG)(up.up)
+app.command(epilog=view.EPILOG)(view.view)
 app.command(epilog=submit.EPILOG)(submit.submit)
 app.command(epilog=queue.EPILOG)(queue.queue)
 app.command(epilog=why.EPILOG)(why.why)

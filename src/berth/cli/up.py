@@ -34,6 +34,7 @@ def up(
     """Start the controller: it takes jobs, decides, and runs them; what runs survives it."""
     import logging
 
+    from berth.live.api.tokens import read_admin_token
     from berth.live.home import state_folder
 
     try:
@@ -48,10 +49,12 @@ def up(
     server = Server(Options(folder, cluster, backend, policy, host, port))
     setup = server.controller.books.setup
     found = server.controller.books
+    token = read_admin_token(folder)
 
     def ready(url: str) -> None:
         typer.echo(
             f"berth is up: {url}\n"
+            f"  dashboard: {url}/#token={token}\n"
             f"  {setup.cluster.name}: {setup.cluster.devices} devices on {len(setup.cluster.machines)} machines, "
             f"tiers {', '.join(setup.tiers)}\n"
             f"  back end {backend}, policy {setup.policy}, {len(found.jobs)} jobs found again\n"

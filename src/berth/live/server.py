@@ -51,7 +51,7 @@ class Server:
 
     def __init__(self, options: Options) -> None:
         self.options = options
-        self._socket = _listen(options.host, options.port)
+        self._socket = listen(options.host, options.port)
         self.store = Store(options.state)
         try:
             setup, self.backend = self._prepare()
@@ -141,9 +141,11 @@ def make_backend(name: str, state: Path, cluster: Cluster | None, called: Callab
     raise UnknownNameError("back end", name, BACKENDS)
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that answers there; 0: any port."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    sock = socket.socket(family, socket.SOCK_STREAM)
+    # named, or asyncio would not switch off the delay of small packets: 40 ms for each answer
+    sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         sock.bind((host, port))

@@ -7,12 +7,17 @@ The same trace, cluster, policy and setting give the same table to the bit; `dig
 
 from __future__ import annotations
 
+import base64
 import hashlib
+import json
+import zlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
 
+from berth.cluster.plain import to_plain
 from berth.errors import InputError
 from berth.schedule.reasons import CODES
 from berth.schedule.view import Array
@@ -40,6 +45,7 @@ EVENTS = {
     DRAINED: "drained",
     UNDRAINED: "undrained",
 }
+_FACTS = "berth"  # key in the metadata of the file
 SCHEMA: dict[str, pl.DataType] = {
     "time_s": pl.Float64(),
     "event": pl.String(),
@@ -81,8 +87,31 @@ def event_frame(run: Run) -> pl.DataFrame:
 
 
 def write_events(run: Run, path: str | Path) -> None:
-    """Writes the log of a run as Parquet."""
-    event_frame(run).write_parquet(path, compression="zstd")
+    """Writes the log of a run as Parquet, with the cluster and the jobs' owners in the file's metadata."""
+    event_frame(run).write_parquet(path, compression="zstd", metadata={_FACTS: _packed(run)})
+
+
+def _packed(run: Run) -> str:
+    jobs = run.trace.frame.select("job_id", "user", "model").to_dict(as_series=False)
+    facts = {
+        "cluster": to_plain(run.cluster),
+        "policy": run.policy,
+        "trace": run.trace.source,
+        "jobs": jobs,
+    }
+    return base64.b64encode(zlib.compress(json.dumps(facts).encode())).decode()
+
+
+def read_facts(path: str | Path) -> dict[str, Any] | None:
+    """What a log says of its run: cluster, policy, trace and jobs; None: it was written without."""
+    packed = pl.read_parquet_metadata(path).get(_FACTS)
+    if packed is None:
+        return None
+    try:
+        facts: dict[str, Any] = json.loads(zlib.decompress(base64.b64decode(packed)))
+    except (ValueError, zlib.error) as error:
+        raise InputError("what it says of its run can't be read", where=str(path), hint=str(error)) from error
+    return facts
 
 
 def read_events(path: str | Path) -> pl.DataFrame:

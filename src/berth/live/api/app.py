@@ -5,13 +5,15 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Depends, FastAPI, Header, HTTPException, Query, Request
 from fastapi.responses import JSONResponse, PlainTextResponse, StreamingResponse
-from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from pydantic import BaseModel, ConfigDict, Field
 
 from berth import __version__
 from berth.errors import BerthError, InputError
 from berth.live import commands
+from berth.live.api import page_data, pages
+from berth.live.api.callers import known_caller
 from berth.live.api.desk import DeniedError, Desk
+from berth.live.api.glance import Glance
 from berth.live.api.limits import Limits
 from berth.live.api.tokens import Caller
 from berth.live.commands import ConflictError, MissingError
@@ -28,7 +30,6 @@ _ERRORS: dict[int | str, dict[str, Any]] = {
     429: {"description": "Too often"},
     503: {"description": "It could not be written down"},
 }
-_bearer = HTTPBearer(auto_error=False)
 # a policy that berth has, with constants; never a file of the server's
 PolicyName = Annotated[
     str, Field(min_length=1, max_length=200, pattern=r"^[a-z][a-z0-9-]*(:[a-z0-9_=.,-]*)?$")
@@ -72,6 +73,8 @@ def make_app(desk: Desk) -> FastAPI:
     app.add_middleware(Limits)
     app.state.desk = desk
     app.include_router(_router(desk), prefix="/api/v1", responses=_ERRORS)
+    app.include_router(page_data.router(Glance(desk), desk.tokens), prefix="/api/v1", responses=_ERRORS)
+    app.include_router(pages.router())
     app.get("/metrics", response_class=PlainTextResponse, tags=["metrics"])(_metrics(desk))
     app.add_exception_handler(BerthError, _told_error)
     return app
@@ -105,13 +108,7 @@ def _metrics(desk: Desk) -> Any:
 def _router(desk: Desk) -> APIRouter:
     router = APIRouter()
 
-    async def who(
-        credentials: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)],
-    ) -> Caller:
-        caller = desk.tokens.caller(credentials.credentials) if credentials is not None else None
-        if caller is None:
-            raise HTTPException(401, "a known bearer token is needed", {"WWW-Authenticate": "Bearer"})
-        return caller
+    who = known_caller(desk.tokens)
 
     async def admin(caller: Annotated[Caller, Depends(who)]) -> Caller:
         if caller.role != "admin":

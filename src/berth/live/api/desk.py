@@ -92,6 +92,11 @@ class Desk:
                 rows.append(row)
             return {"jobs": rows, "waiting": len(waiting), "total": len(books.jobs)}
 
+    def expected_starts(self) -> dict[str, float]:
+        """By job, as far as a forecast that is not too old knows."""
+        estimate = self._estimated()
+        return estimate.starts if estimate else {}
+
     def _estimated(self) -> Forecast | None:
         """When jobs should start, from a forecast that is not too old; it is made by one caller at a time."""
         known = self._estimate

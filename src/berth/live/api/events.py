@@ -89,7 +89,7 @@ def public(record: Record) -> dict[str, Any]:
     """A record as everybody may see it: what a job runs is its owner's business."""
     body = record.body
     if record.kind == "submitted":
-        spec = {name: body["spec"].get(name) for name in ("name", "gpus", "priority", "model")}
+        spec = {name: body["spec"].get(name) for name in ("name", "gpus", "priority", "model", "restarts")}
         body = {
             "user": body["user"],
             "spec": {name: value for name, value in spec.items() if value is not None},

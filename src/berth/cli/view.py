@@ -1,0 +1,45 @@
+"""`berth view`: the dashboard over a finished simulation, until Ctrl-C."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from berth.errors import InputError
+
+EPILOG = "Example: berth simulate day.csv --cluster 4x8x8 --log events.parquet && berth view events.parquet"
+
+
+def view(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="What `berth simulate --log` wrote.")],
+    cluster: Annotated[
+        str | None,
+        typer.Option(metavar="C", help="The cluster, if the file does not say. [default: it does]"),
+    ] = None,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0: any.")] = 0,
+    open_: Annotated[bool, typer.Option("--open/--no-open", help="Open it in the browser.")] = True,
+) -> None:
+    """Look at a finished simulation: the map, the queue and every job, at any moment of it."""
+    import webbrowser
+
+    try:
+        import uvicorn
+
+        from berth.live.api.viewer import OneToken, make_viewer
+    except ModuleNotFoundError as error:
+        raise InputError(f"{error.name} is not installed", hint="pip install 'berth[live]'") from None
+    from berth.live.finished import read_finished
+    from berth.live.server import listen
+
+    finished = read_finished(file, cluster)
+    tokens = OneToken()
+    socket = listen("127.0.0.1", port)
+    url = f"http://127.0.0.1:{socket.getsockname()[1]}/#token={tokens.token}"
+    shown = f"{len(finished.records):,} events on {finished.cluster.name} under {finished.policy}"
+    typer.echo(f"{shown}\n  dashboard: {url}\n  Ctrl-C ends it", err=True)
+    if open_:
+        webbrowser.open(url)
+    config = uvicorn.Config(make_viewer(finished, tokens), log_level="warning", access_log=False)
+    uvicorn.Server(config).run(sockets=[socket])

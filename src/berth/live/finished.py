@@ -1,0 +1,258 @@
+"""A finished simulation in the words of the journal, so that one page shows both.
+
+A log says how many devices a gang held on a machine, not which: they are numbered here, lowest first, as a live
+controller would. Numbers over time are taken at equal steps while the log is walked.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from berth.cluster.load import load_cluster
+from berth.cluster.model import Cluster
+from berth.cluster.plain import from_plain
+from berth.errors import InputError
+from berth.live.api.series import Sample
+from berth.simulate.events import read_events, read_facts
+
+_SAMPLES = 1_200
+_MACHINE = {  # event: (why, is it so now)
+    "failed": ("lost", True),
+    "repaired": ("lost", False),
+    "drained": ("drained", True),
+    "undrained": ("drained", False),
+}
+Seats = list[list[Any]]
+
+
+@dataclass(slots=True)
+class Finished:
+    """A run that is over."""
+
+    cluster: Cluster
+    policy: str
+    trace: str
+    records: list[dict[str, Any]] = field(default_factory=list)
+    reasons: list[str | None] = field(default_factory=list)  # of each record
+    of_job: dict[str, list[int]] = field(default_factory=dict)  # records, by their place in the list
+    samples: list[Sample] = field(default_factory=list)
+    busiest: int = 0  # records until most devices were held
+    end_s: float = 0.0
+
+
+def read_finished(path: Path, cluster: str | None = None) -> Finished:
+    """Reads a log; a cluster that is named takes the place of the one in the file."""
+    frame = read_events(path)
+    facts = read_facts(path) or {}
+    if cluster is None and "cluster" not in facts:
+        raise InputError(
+            "does not say which cluster it was made on", where=str(path), hint="name it with --cluster"
+        )
+    known = load_cluster(cluster) if cluster is not None else from_plain(facts["cluster"])
+    found = Finished(known, facts.get("policy", "unknown policy"), facts.get("trace", path.name))
+    jobs = facts.get("jobs") or {"job_id": [], "user": [], "model": []}
+    about = {
+        name: (user or "", model or "")
+        for name, user, model in zip(jobs["job_id"], jobs["user"], jobs["model"], strict=True)
+    }
+    _Walk(found, about, str(path)).walk(frame)
+    return found
+
+
+class _Walk:
+    """One pass over the log, keeping the books of who holds what."""
+
+    def __init__(self, found: Finished, about: dict[str, tuple[str, str]], where: str) -> None:
+        cluster = found.cluster
+        self._found, self._about, self._where = found, about, where
+        self._machines = {machine.name: index for index, machine in enumerate(cluster.machines)}
+        self._tiers = {tier.name: level for level, tier in enumerate(cluster.tiers)}
+        self._kinds = {kind.name: index for index, kind in enumerate(cluster.device_types)}
+        self._prices = [kind.usd_per_hour for kind in cluster.device_types]
+        self._free: dict[tuple[int, int], list[int]] = {}
+        for index, machine in enumerate(cluster.machines):
+            first = 0
+            for kind, count in machine.devices:
+                self._free[index, kind] = list(range(first, first + count))
+                first += count
+        self._seats: dict[str, Seats] = {}
+        self._tries: Counter[str] = Counter()
+        self._waiting: dict[str, float] = {}  # since when, the longest first
+        self._waiting_sum = 0.0
+        self._held = [0] * len(cluster.device_types)
+        self._most = 0
+        self._shut: dict[int, set[str]] = {}
+
+    def walk(self, frame: pl.DataFrame) -> None:
+        """Every event, in order."""
+        found = self._found
+        times = frame["time_s"].to_list()
+        found.end_s = times[-1] if times else 0.0
+        due = list(np.linspace(times[0], found.end_s, _SAMPLES)) if times else []
+        next_ = 0
+        for row in frame.iter_rows(named=True):
+            while next_ < len(due) and due[next_] < row["time_s"]:
+                found.samples.append(self._sample(float(due[next_])))
+                next_ += 1
+            self._event(row)
+        if times:
+            found.samples.append(self._sample(found.end_s))
+
+    def _event(self, row: dict[str, Any]) -> None:
+        event, time = row["event"], row["time_s"]
+        if event in _MACHINE:
+            why, is_ = _MACHINE[event]
+            machine = self._machine(row["machine"])
+            (set.add if is_ else set.discard)(self._shut.setdefault(machine, set()), why)
+            self._write(time, "machine", None, row, {"machine": machine, "why": why, "is": is_})
+            return
+        job = row["job"]
+        if event == "arrived":
+            user, model = self._about.get(job, ("", ""))
+            self._waits(job, time)
+            spec = {"name": model or job, "gpus": row["gpus"]}
+            self._write(time, "submitted", job, row, {"user": user, "spec": spec})
+        elif event in ("started", "moved"):
+            self._leave(job)
+            self._waits_no_more(job)
+            body = self._take(job, row)
+            self._write(time, "start" if event == "started" else "move", job, row, body)
+        elif event == "evicted":
+            self._leave(job)
+            self._waits(job, time)
+            self._write(time, "evict", job, row, {})
+        else:
+            self._leave(job)
+            body = {"token": f"{job}.{self._tries[job]}", "codes": [0]}
+            self._write(time, "exited", job, row, body)
+
+    def _write(
+        self, time: float, kind: str, job: str | None, row: dict[str, Any], body: dict[str, Any]
+    ) -> None:
+        found = self._found
+        if job is not None:
+            found.of_job.setdefault(job, []).append(len(found.records))
+        found.reasons.append(row["reason"])
+        seq = len(found.records) + 1
+        found.records.append({"seq": seq, "time": time, "kind": kind, "job": job} | body)
+
+    def _waits(self, job: str, time: float) -> None:
+        self._waiting[job] = time
+        self._waiting_sum += time
+
+    def _waits_no_more(self, job: str) -> None:
+        self._waiting_sum -= self._waiting.pop(job, 0.0)
+
+    def _take(self, job: str, row: dict[str, Any]) -> dict[str, Any]:
+        kind = self._kinds.get(row["device"], 0)
+        seats: Seats = []
+        for place in row["places"] or []:
+            name, _, count = place.rpartition(":")
+            machine = self._machine(name)
+            free = self._free.get((machine, kind), [])
+            if len(free) < int(count):
+                raise InputError(f"{place} is more than is free there", where=self._where)
+            seats.append([machine, kind, free[: int(count)]])
+            del free[: int(count)]
+        self._held[kind] += row["gpus"]
+        self._seats[job] = seats
+        self._tries[job] += 1
+        if sum(self._held) > self._most:
+            self._most, self._found.busiest = sum(self._held), len(self._found.records) + 1
+        return {"token": f"{job}.{self._tries[job]}", "seats": seats, "tier": self._tiers.get(row["tier"], 0)}
+
+    def _leave(self, job: str) -> None:
+        for machine, kind, numbers in self._seats.pop(job, []):
+            free = self._free[machine, kind]
+            free.extend(numbers)
+            free.sort()
+            self._held[kind] -= len(numbers)
+
+    def _machine(self, name: str) -> int:
+        if name not in self._machines:
+            raise InputError(
+                f"machine {name!r} is not in {self._found.cluster.name}",
+                where=self._where,
+                hint="name the cluster of the simulation with --cluster",
+            )
+        return self._machines[name]
+
+    def _sample(self, time: float) -> Sample:
+        waiting, busy = len(self._waiting), sum(self._held)
+        sizes = self._found.cluster.machines
+        shut = sum(sizes[machine].size for machine, why in self._shut.items() if why)
+        known = [price for price in self._prices if price is not None]
+        return Sample(
+            time=time,
+            busy=busy,
+            free=max(0, self._found.cluster.devices - busy - shut),
+            shut=shut,
+            foreign=0,
+            queued=waiting,
+            running=len(self._seats),
+            mean_wait_s=max(0.0, time - self._waiting_sum / waiting) if waiting else 0.0,
+            longest_wait_s=time - next(iter(self._waiting.values()), time),
+            holding=0,
+            saves_s=0.0,
+            usd_per_hour=float(np.dot(known, self._held)) if len(known) == len(self._prices) else None,
+            timers={},
+        )
+
+
+def standing(found: Finished) -> dict[str, Any]:
+    """Who is where and who waits at the busiest moment, in the shape of a live cluster's state."""
+    records = found.records[: found.busiest]
+    jobs: dict[str, dict[str, Any]] = {}
+    placed: dict[str, dict[str, Any]] = {}
+    shut: dict[str, list[str]] = {}
+    for record in records:
+        kind, name, time = record["kind"], record["job"], record["time"]
+        if kind == "machine":
+            why = shut.setdefault(str(record["machine"]), [])
+            (why.append if record["is"] else why.remove)(record["why"])
+        elif kind == "submitted":
+            jobs[name] = _waiting(name, record)
+        elif kind in ("start", "move"):
+            jobs[name]["state"] = "running"
+            placed[name] = {key: record[key] for key in ("job", "token", "tier", "time", "seats")} | {
+                "began": time
+            }
+        elif kind == "evict":
+            jobs[name] |= {"state": "queued", "since": time, "evictions": jobs[name]["evictions"] + 1}
+            placed.pop(name, None)
+        else:
+            jobs.pop(name, None)
+            placed.pop(name, None)
+    return {
+        "seq": found.busiest,
+        "time": records[-1]["time"] if records else 0.0,
+        "jobs": {key: [job[key] for job in jobs.values()] for key in _waiting("", _NOBODY)},
+        "attempts": list(placed.values()),
+        "shut": {machine: why for machine, why in shut.items() if why},
+        "foreign": {},
+    }
+
+
+_NOBODY: dict[str, Any] = {"time": 0.0, "user": "", "spec": {"name": "", "gpus": 0}}
+
+
+def _waiting(name: str, record: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "id": name,
+        "name": record["spec"]["name"],
+        "user": record["user"],
+        "gpus": record["spec"]["gpus"],
+        "priority": 0,
+        "restarts": 0,
+        "state": "queued",
+        "submitted": record["time"],
+        "since": record["time"],
+        "evictions": 0,
+        "failures": 0,
+    }

@@ -1,0 +1,36 @@
+// Makes elements. Text only ever becomes text: nothing here, or anywhere on the page, reads markup from a string.
+
+export function el(tag, props = {}, ...children) {
+  const node = document.createElement(tag);
+  for (const [name, value] of Object.entries(props)) {
+    if (value === undefined || value === null || value === false) continue;
+    if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
+    else if (name === "class") node.className = value;
+    else if (name === "text") node.textContent = value;
+    else node.setAttribute(name, value === true ? "" : String(value));
+  }
+  node.append(...children.filter((child) => child !== null && child !== undefined));
+  return node;
+}
+
+export function put(node, text) {
+  if (node.textContent !== text) node.textContent = text;
+}
+
+// A function that runs once per frame, however often it is asked to.
+export function oncePerFrame(run) {
+  let asked = 0;
+  return () => { if (!asked) asked = requestAnimationFrame(() => { asked = 0; run(); }); };
+}
+
+// A function that runs at most every so often, and once more after the last call.
+export function atMostEvery(ms, run) {
+  let last = -Infinity, waiting = 0;
+  return () => {
+    if (waiting) return;
+    const left = Math.max(0, last + ms - performance.now());
+    waiting = setTimeout(() => { waiting = 0; last = performance.now(); run(); }, left);
+  };
+}
+
+export const narrow = matchMedia("(max-width: 720px)");

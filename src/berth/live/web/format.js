@@ -1,0 +1,44 @@
+// Numbers as people read them; the same words as in the terminal and in reports.
+
+const MINUTE = 60, HOUR = 3600, DAY = 86400;
+
+export function duration(seconds) {
+  if (seconds === null || seconds === undefined || !isFinite(seconds)) return "-";
+  const s = Math.round(seconds);
+  if (s < 60) return seconds < 10 && seconds > 0 ? `${+seconds.toPrecision(2)}s` : `${s}s`;
+  for (const [big, unit, small, smaller] of [[DAY, "d", HOUR, "h"], [HOUR, "h", MINUTE, "m"], [MINUTE, "m", 1, "s"]]) {
+    if (s >= big) {
+      const whole = Math.round(s / small) * small, rest = Math.round((whole % big) / small);
+      return `${Math.floor(whole / big)}${unit}${rest ? rest + smaller : ""}`;
+    }
+  }
+  return "0s";
+}
+
+const two = (value) => String(Math.floor(value)).padStart(2, "0");
+
+// A moment: by the clock where the cluster is live, from the beginning where it was simulated.
+export function moment(time, live) {
+  if (time === null || time === undefined) return "-";
+  if (!live) {
+    const s = Math.max(0, Math.round(time));
+    return `${s >= DAY ? `${Math.floor(s / DAY)}d ` : ""}${two((s % DAY) / HOUR)}:${two((s % HOUR) / MINUTE)}:${two(s % MINUTE)}`;
+  }
+  const at = new Date(time * 1000), clock = `${two(at.getHours())}:${two(at.getMinutes())}:${two(at.getSeconds())}`;
+  if (at.toDateString() === new Date().toDateString()) return clock;
+  return `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())} ${clock}`;
+}
+
+export const count = (value) => Math.round(value).toLocaleString("en");
+export const percent = (share) => `${Math.round(share * 100)}%`;
+export const plural = (value, word) => `${count(value)} ${word}${value === 1 ? "" : "s"}`;
+
+export function usd(value) {
+  if (value === null || value === undefined) return "-";
+  return `$${value >= 100 ? count(value) : value.toFixed(2)}`;
+}
+
+export function ahead(time, now) {
+  if (time === null || time === undefined) return "-";
+  return time <= now + 0.5 ? "now" : `in ${duration(time - now)}`;
+}

@@ -1,0 +1,149 @@
+// One job: facts, why, its places on the map, attempts and what leaving them cost, step times, events, its log.
+
+import {cancel, mayTouch, prioritise} from "./actions.js";
+import {get} from "./api.js";
+import {atMostEvery, el, oncePerFrame} from "./dom.js";
+import {ahead, duration, moment, plural} from "./format.js";
+import {logPanel} from "./log.js";
+import {ClusterMap} from "./map.js";
+import {table} from "./table.js";
+
+export function jobPage(app, root, id) {
+  const part = encodeURIComponent(id);
+  const title = el("h1", {text: id}), sub = el("p", {class: "quiet", text: " "}), facts = el("dl", {class: "facts"});
+  const reason = el("p", {class: "reason", text: " "}), buttons = el("div", {class: "buttons"});
+  const attempts = el("div", {class: "attempts"}), steps = el("div"), events = el("div");
+  const map = new ClusterMap(app, {tall: 300, focus: () => { const seats = seatsOf(app, id); return seats.length ? seats : null; }, onJob: (job) => { location.hash = `#/job/${encodeURIComponent(job.id)}`; }});
+  const mapNote = el("span", {class: "quiet"});
+  const log = el("section", {class: "wide", hidden: true});
+  const sections = [
+    el("section", {class: "wide jobhead"}, el("a", {class: "back", href: "#/jobs", text: "‹ jobs"}), title, sub, reason, facts, buttons),
+    el("section", {class: "wide"}, el("div", {class: "title"}, el("h2", {text: "Where it is"}), mapNote), map.node),
+    el("section", {class: "wide"}, el("h2", {text: "Attempts"}), attempts),
+    el("section", {}, el("h2", {text: "Step time by tier"}), steps),
+    el("section", {class: "events"}, el("h2", {text: "Events"}), events),
+    log];
+  const reading = el("p", {class: "quiet", text: "reading …"});
+  root.append(reading);
+  let panel = null, job = null;
+
+  async function read() {
+    try {
+      const [row, history] = await Promise.all([get(`jobs/${part}`), get(`jobs/${part}/history`)]);
+      const why = app.live ? await get(`jobs/${part}/why`) : null;
+      job = row;
+      show(row, why, history);
+      if (reading.isConnected) { reading.replaceWith(...sections); map.resize(); } // all at once: nothing moves later
+    } catch (error) { (reading.isConnected ? reading : sub).textContent = error.message; }
+  }
+
+  function show(row, why, history) {
+    title.textContent = row.name && row.name !== row.id ? `${row.id}  ${row.name}` : row.id;
+    document.title = `${row.id} – berth`;
+    sub.textContent = `${row.user ? `${row.user}, ` : ""}${plural(row.gpus, "GPU")}, ${row.state}`;
+    reason.textContent = why ? sentence(why, app.time) : "";
+    facts.replaceChildren(...factsOf(app, row, why).flatMap(([name, value]) => [el("div", {}, el("dt", {text: name}), el("dd", {text: value}))]));
+    actions(row);
+    attempts.replaceChildren(history.attempts.length ? attemptsTable(app, row, history.attempts) : el("p", {class: "quiet", text: "It has not been started yet."}));
+    steps.replaceChildren(...stepsOf(app, why, history.steps));
+    events.replaceChildren(table(["when", "what", ""], history.events.map((event) => [moment(event.time, app.live), event.kind, told(event)]), {words: [1, 2]}));
+    if (app.live && mayTouch(app, row.user) && !panel) {
+      log.hidden = false;
+      panel = logPanel(row.id);
+      log.append(panel.node);
+    }
+    if (panel) panel.about(row);
+    draw();
+  }
+
+  function actions(row) {
+    const over = ["finished", "failed", "cancelled"].includes(row.state);
+    if (over || !mayTouch(app, row.user)) { buttons.replaceChildren(); return; }
+    if (buttons.childElementCount) return;
+    buttons.append(el("button", {type: "button", class: "danger", id: "cancel", text: "Cancel …", onclick: () => cancel(job)}));
+    if (app.admin) buttons.append(el("button", {type: "button", id: "priority", text: "Priority …", onclick: () => prioritise(job)}));
+  }
+
+  const draw = oncePerFrame(() => {
+    const seats = seatsOf(app, id);
+    mapNote.textContent = seats.length ? "its devices stand out" : app.at === null ? "it holds no devices now" : "it held no devices at this moment";
+    map.draw();
+  });
+  const again = atMostEvery(400, read);
+  const offs = [app.on("job", (event) => { if (event.detail === id) again(); }), app.on("change", draw), app.on("theme", () => map.repaint()), app.on("link", again)];
+  const clock = setInterval(() => { if (app.live && app.connected) again(); }, 5000);
+  read();
+  return {destroy() { offs.forEach((off) => off()); clearInterval(clock); map.destroy(); if (panel) panel.destroy(); document.title = "berth"; }};
+}
+
+function seatsOf(app, id) {
+  const world = app.world, job = world.jobs[world.byId.get(id)];
+  return job && job.attempt >= 0 ? world.attempts[job.attempt].seats : [];
+}
+
+function sentence(why, now) {
+  const text = why.reason.sentence, parts = [text[0].toUpperCase() + text.slice(1) + "."];
+  if (why.summary) parts.push(why.summary[0].toUpperCase() + why.summary.slice(1) + ".");
+  if (why.expected_start && why.position) parts.push(`It should start ${ahead(why.expected_start, now)} (modelled).`);
+  return parts.join(" ");
+}
+
+function factsOf(app, row, why) {
+  const {live} = app, spec = row.spec || {};
+  const found = [["submitted", moment(row.submitted, live)], ["attempts", String(row.attempts)], ["evictions", String(row.evictions)]];
+  if (why?.position) found.push(["place in the queue", String(why.position)]);
+  if (row.priority !== undefined) found.push(["priority", String(row.priority)]);
+  if (row.ended !== undefined && row.ended !== null) found.push(["ended", moment(row.ended, live)], ["in all", duration(row.ended - row.submitted)]);
+  else if (row.remaining_s) found.push(["expected to take", `${duration(row.remaining_s)} more`]);
+  if (row.code !== undefined && row.code !== null) found.push(["exit code", String(row.code)]);
+  if (spec.model) found.push(["model", spec.model]);
+  if (spec.run) found.push(["runs", Array.isArray(spec.run) ? spec.run.join(" ") : spec.run]);
+  return found;
+}
+
+function attemptsTable(app, row, attempts) {
+  const rows = attempts.map((one, i) => {
+    const places = Object.entries(one.places).map(([name, n]) => `${name}:${n}`);
+    const where = places.slice(0, 5).join(", ") + (places.length > 5 ? ` and ${places.length - 5} more` : "");
+    const until = one.ended ?? one.left ?? (row.ended || app.time), began = one.began ?? one.placed, next = attempts[i + 1];
+    const ended = one.left_for || (one.ended === undefined ? (row.ended ? "-" : "still there") : one.code !== undefined && one.code !== null ? `exit ${one.code}` : "lost");
+    const button = el("button", {type: "button", class: "link", text: moment(one.placed, app.live), title: "Show the cluster at this moment",
+      onclick: () => app.tell("visit", one.placed)});
+    return [String(one.number), button, where, one.tier, duration(Math.max(0, until - began)), ended, cost(row, one, next)];
+  });
+  return table(["#", "placed", "where", "within one", "ran", "ended by", "leaving cost it"], rows, {words: [1, 2, 3, 5, 6]});
+}
+
+// From leaving a place until it ran again, for all of its devices.
+function cost(row, one, next) {
+  if (one.left === undefined) return "-";
+  if (!next || (next.began === undefined && next.placed === undefined)) return "not running again yet";
+  const lost = Math.max(0, (next.began ?? next.placed) - one.left);
+  return `${duration(lost)}, ${duration(lost * row.gpus)} of GPU time`;
+}
+
+function stepsOf(app, why, steps) {
+  const measured = new Map();
+  for (const {tier, count, seconds} of steps) {
+    const known = measured.get(tier) || {count: 0, sum: 0};
+    measured.set(tier, {count: known.count + count, sum: known.sum + count * seconds});
+  }
+  const modelled = why?.slowdown_by_tier || {};
+  const tiers = app.me.cluster.tiers.map((tier) => tier.name).filter((name) => name in modelled || measured.has(name));
+  if (!tiers.length) return [el("p", {class: "quiet", text: app.live ? "No steps were measured." : "A log of events has no step times."})];
+  return [table(["within one", "step (modelled)", "step (measured)"], tiers.map((name) => {
+    const found = measured.get(name);
+    return [name, name in modelled ? `${modelled[name].toFixed(2)}×` : "-", found ? `${(found.sum / found.count).toPrecision(3)} s, mean of ${found.count}` : "-"];
+  }), {words: [0]})];
+}
+
+function told(event) {
+  const parts = [];
+  if (event.places) parts.push(Object.entries(event.places).slice(0, 4).map(([name, n]) => `${name}:${n}`).join(", "));
+  if (event.tier) parts.push(`within one ${event.tier}`);
+  if (event.reason) parts.push(event.reason);
+  if (event.code !== undefined && event.code !== null) parts.push(`exit ${event.code}`);
+  for (const word of ["stopped", "done", "lost"]) if (event[word]) parts.push(word);
+  if (event.priority !== undefined) parts.push(String(event.priority));
+  return parts.join("; ");
+}

@@ -1,0 +1,76 @@
+// A long list of which only the rows in sight exist. Every row is equally high, so nothing ever moves.
+
+import {el, narrow, oncePerFrame} from "./dom.js";
+
+const EXTRA = 4;
+
+export class List {
+  // `make()` a row once, `fill(row, item, index)` it often; `key(item)` tells items apart.
+  constructor({make, fill, key, open = () => {}, height = 36, narrowHeight = 64, label, inSight = () => {}}) {
+    Object.assign(this, {make, fill, key, open, height, narrowHeight, inSight});
+    this.items = [];
+    this.rows = [];
+    this.selected = null;
+    this.sizer = el("div", {class: "sizer"});
+    this.node = el("div", {class: "list", tabindex: "0", role: "list", "aria-label": label}, this.sizer);
+    this.draw = oncePerFrame(() => this.show());
+    this.node.addEventListener("scroll", this.draw, {passive: true});
+    this.watch = new ResizeObserver(() => this.draw());
+    this.watch.observe(this.node);
+  }
+
+  destroy() { this.watch.disconnect(); }
+  get rowHeight() { return narrow.matches ? this.narrowHeight : this.height; }
+
+  set(items) {
+    this.items = items;
+    this.draw();
+  }
+
+  show() {
+    const high = this.rowHeight, top = this.node.scrollTop;
+    this.sizer.style.height = `${this.items.length * high}px`;
+    const first = Math.max(0, Math.floor(top / high) - EXTRA);
+    const last = Math.min(this.items.length, Math.ceil((top + this.node.clientHeight) / high) + EXTRA);
+    while (this.rows.length < last - first) this.addRow();
+    this.rows.forEach((row, i) => {
+      const index = first + i, item = this.items[index];
+      row.hidden = index >= last;
+      if (row.hidden) return;
+      row.style.transform = `translateY(${index * high}px)`;
+      row.style.height = `${high}px`;
+      row.item = item;
+      row.classList.toggle("selected", this.key(item) === this.selected);
+      row.setAttribute("aria-setsize", this.items.length);
+      row.setAttribute("aria-posinset", index + 1);
+      this.fill(row, item, index);
+    });
+    this.inSight(this.items.slice(first, last));
+  }
+
+  addRow() {
+    const row = this.make();
+    row.classList.add("row");
+    row.setAttribute("role", "listitem");
+    row.addEventListener("click", (event) => { if (!event.target.closest("button, a")) this.open(row.item); });
+    this.rows.push(row);
+    this.sizer.append(row);
+  }
+
+  // Selects the next row (or the one before) and brings it into sight.
+  step(by) {
+    if (!this.items.length) return;
+    const known = this.items.findIndex((item) => this.key(item) === this.selected);
+    const index = known < 0 ? 0 : Math.max(0, Math.min(this.items.length - 1, known + by));
+    this.selected = this.key(this.items[index]);
+    const top = index * this.rowHeight, {scrollTop, clientHeight} = this.node;
+    if (top < scrollTop) this.node.scrollTop = top;
+    else if (top + this.rowHeight > scrollTop + clientHeight) this.node.scrollTop = top + this.rowHeight - clientHeight;
+    this.draw();
+  }
+
+  openSelected() {
+    const item = this.items.find((one) => this.key(one) === this.selected);
+    if (item) this.open(item);
+  }
+}

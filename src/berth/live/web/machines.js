@@ -1,0 +1,53 @@
+// Every machine in words: what it is, who is there, and the switch that drains it.
+
+import {drain} from "./actions.js";
+import {el, oncePerFrame, put} from "./dom.js";
+import {plural} from "./format.js";
+import {racksOf} from "./layout.js";
+import {List} from "./list.js";
+import {DRAINED, LOST} from "./world.js";
+
+const CLASSES = ["name", "rack", "state", "kinds", "free", "who"];
+const HEADS = {name: "machine", rack: "rack", state: "state", kinds: "devices", free: "free", who: "jobs"};
+
+export function machines(app, root) {
+  const {cluster} = app.me, rackOf = [];
+  for (const rack of racksOf(cluster)) for (const machine of rack.machines) rackOf[machine] = rack.name;
+  const acts = () => app.live && app.admin && app.at === null;
+  const list = new List({label: "machines", key: (machine) => machine, narrowHeight: 56, make: () => {
+    const row = el("div", {class: "machine"}, ...CLASSES.map((name) => el("span", {class: name})));
+    row.append(el("button", {type: "button", onclick: () => {
+      drain(cluster.machines[row.item].name, Boolean(app.world.shut[row.item] & DRAINED));
+    }}));
+    return row;
+  }, fill: (row, machine) => {
+    const texts = words(app.world, rackOf, machine), button = row.lastChild;
+    CLASSES.forEach((name, i) => put(row.children[i], texts[i]));
+    row.dataset.state = texts[2];
+    put(button, app.world.shut[machine] & DRAINED ? "undrain" : "drain");
+    button.hidden = !acts();
+  }});
+  const search = el("input", {type: "search", id: "search", placeholder: "machine, rack or state", "aria-label": "Search machines", autocomplete: "off",
+    oninput: () => show()});
+  root.append(el("section", {class: "tall"},
+    el("div", {class: "title"}, el("h2", {text: "Machines"}), search),
+    el("div", {class: "jobs"}, el("div", {class: "machine heads", "aria-hidden": "true"}, ...CLASSES.map((name) => el("span", {class: name, text: HEADS[name]}))), list.node)));
+  const show = oncePerFrame(() => {
+    const wanted = search.value.trim().toLowerCase(), all = cluster.machines.map((_, i) => i);
+    list.set(wanted ? all.filter((machine) => words(app.world, rackOf, machine).join(" ").toLowerCase().includes(wanted)) : all);
+  });
+  const off = app.on("change", show);
+  show();
+  return {list, search, destroy() { off(); list.destroy(); }};
+}
+
+function words(world, rackOf, machine) {
+  const {name, devices} = world.cluster.machines[machine], shut = world.shut[machine], owners = world.owners();
+  const held = owners.subarray(world.first[machine], world.first[machine] + world.sizes[machine]).filter((owner) => owner >= 0);
+  const jobs = [...new Set(held)].map((owner) => world.jobs[owner].id);
+  const state = shut & LOST ? "lost" : shut & DRAINED ? "drained" : shut ? "closed" : world.foreign[machine] ? "shared with others" : "up";
+  const kinds = devices.map(([kind, n]) => `${n} × ${world.cluster.device_types[kind].name}`).join(", ");
+  const free = shut ? 0 : world.sizes[machine] - held.length - world.foreign[machine];
+  const who = jobs.slice(0, 4).join(", ") + (jobs.length > 4 ? ` and ${plural(jobs.length - 4, "more")}`.replace(/s$/, "") : "");
+  return [name, rackOf[machine], state, kinds, String(Math.max(0, free)), who];
+}

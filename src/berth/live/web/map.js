@@ -1,0 +1,210 @@
+// The cluster map: every device a cell on a canvas. Only cells that changed are painted again.
+
+import {colours, hash} from "./colours.js";
+import {el} from "./dom.js";
+import {plural} from "./format.js";
+import {hit, layOut} from "./layout.js";
+import {LOST} from "./world.js";
+
+const FREE = -1, OTHERS = -2; // colour keys beside those of jobs
+const FONT = "12px system-ui, sans-serif";
+const HATCH = 1 << 20, CROSS = 1 << 21, DIM = 1 << 22;
+
+export class ClusterMap {
+  // `focus`: returns the seats that stand out, or null; everything else is dimmed.
+  constructor(app, {focus = () => null, tall = 560, onJob = () => {}, onMachine = () => {}} = {}) {
+    Object.assign(this, {app, focus, tall, mode: "job"});
+    this.base = el("canvas", {role: "img"});
+    this.over = el("canvas", {class: "over", "aria-hidden": "true"});
+    this.tip = el("div", {class: "tip", hidden: true});
+    this.node = el("figure", {class: "map"}, this.base, this.over, this.tip);
+    this.users = new Map();
+    this.over.addEventListener("pointermove", (event) => this.point(event));
+    this.over.addEventListener("pointerleave", (event) => { if (event.pointerType === "mouse") this.leave(); });
+    this.over.addEventListener("click", (event) => {
+      const place = this.at(event), touched = event.pointerType === "touch" && !this.samePlace(place);
+      this.point(event);
+      if (!place || touched) return; // the first touch only shows
+      const job = this.jobAt(place);
+      if (job) onJob(job); else onMachine(place.machine);
+    });
+    this.sizeWatch = new ResizeObserver(() => { if (Math.abs(this.node.clientWidth - (this.width || 0)) > 1) this.resize(); });
+    this.sizeWatch.observe(this.node);
+  }
+
+  destroy() { this.sizeWatch.disconnect(); }
+
+  resize() {
+    const world = this.app.world;
+    this.width = this.node.clientWidth;
+    if (!this.width || !world) return;
+    const measured = this.base.getContext("2d");
+    measured.font = FONT;
+    this.made = layOut(world.cluster, world.sizes, this.width, this.tall, (text) => measured.measureText(text).width);
+    const ratio = window.devicePixelRatio || 1;
+    for (const canvas of [this.base, this.over]) {
+      canvas.width = Math.round(this.width * ratio);
+      canvas.height = Math.round(this.made.height * ratio);
+      canvas.style.height = `${this.made.height}px`;
+      canvas.getContext("2d").setTransform(ratio, 0, 0, ratio, 0, 0);
+    }
+    this.repaint();
+  }
+
+  // Everything again: another size, theme or way to colour.
+  repaint() {
+    const world = this.app.world;
+    if (!this.made || !world) return;
+    const pen = this.base.getContext("2d"), look = colours();
+    pen.clearRect(0, 0, this.made.width, this.made.height);
+    this.painted = new Int32Array(world.devices).fill(-1 << 24);
+    pen.fillStyle = look.quiet;
+    pen.font = FONT;
+    for (const block of this.made.blocks) pen.fillText(clip(pen, block.name, block.width), block.x, block.y + 10);
+    if (this.made.named) {
+      pen.textAlign = "right";
+      world.cluster.machines.forEach((machine, i) => {
+        const box = this.made.boxes[i];
+        pen.fillText(clip(pen, machine.name, box.names - 6), box.x - 6, box.y + this.made.cell / 2 + 4);
+      });
+      pen.textAlign = "left";
+    }
+    this.draw();
+  }
+
+  draw() {
+    const world = this.app.world;
+    if (!this.made || !world) return;
+    const owners = world.owners(), {cell, pitch, boxes} = this.made, pen = this.base.getContext("2d");
+    const look = colours(), lit = this.lit(world);
+    for (let machine = 0; machine < world.sizes.length; machine++) {
+      const from = world.first[machine], to = from + world.sizes[machine], box = boxes[machine], shut = world.shut[machine];
+      const mark = shut & LOST ? CROSS : shut ? HATCH : 0;
+      let others = mark ? 0 : world.foreign[machine];
+      for (let device = to - 1; device >= from; device--) {
+        const owner = owners[device];
+        let key = owner >= 0 ? this.colourOf(world, world.jobs[owner]) : others-- > 0 ? OTHERS : FREE;
+        key = (key + 2) | mark | (lit && !lit.has(device) ? DIM : 0);
+        if (key === this.painted[device]) continue;
+        this.painted[device] = key;
+        this.paint(pen, look, key, box.x + (device - from) * pitch, box.y, cell);
+      }
+    }
+    const {busy, free, shut} = world.counts();
+    this.base.setAttribute("aria-label",
+      `${plural(world.devices, "device")}: ${busy} in use, ${free} free, ${shut} shut. The list of machines says the same in words.`);
+    if (this.pointed) this.outline();
+  }
+
+  paint(pen, look, key, x, y, cell) {
+    const colour = (key & (HATCH - 1)) - 2;
+    pen.clearRect(x, y, cell, cell);
+    pen.globalAlpha = key & DIM ? 0.22 : 1;
+    pen.fillStyle = colour === FREE ? (key & CROSS ? look.lost : key & HATCH ? look.drained : look.empty)
+      : colour === OTHERS ? look.others : this.palette(look)[colour];
+    pen.fillRect(x, y, cell, cell);
+    if (key & (HATCH | CROSS) && cell > 4) {
+      pen.strokeStyle = look.card;
+      pen.lineWidth = Math.max(1, cell / 9);
+      pen.beginPath();
+      pen.moveTo(x + 1, y + cell - 1); pen.lineTo(x + cell - 1, y + 1);
+      if (key & CROSS) { pen.moveTo(x + 1, y + 1); pen.lineTo(x + cell - 1, y + cell - 1); }
+      pen.stroke();
+    }
+    pen.globalAlpha = 1;
+  }
+
+  palette(look) { return this.mode === "job" ? look.jobs : this.mode === "user" ? look.series : look.tiers; }
+
+  colourOf(world, job) {
+    if (this.mode === "tier") return Math.min(world.attempts[job.attempt].tier, 4);
+    if (this.mode === "user") return this.userColour(job.user);
+    return job.colour ?? (job.colour = hash(job.id) % 36);
+  }
+
+  userColour(user) {
+    if (!this.users.has(user)) this.users.set(user, this.users.size % 8);
+    return this.users.get(user);
+  }
+
+  lit(world) {
+    const seats = this.focus();
+    if (!seats) return null;
+    const found = new Set();
+    for (const [machine, , numbers] of seats) for (const number of numbers) found.add(world.first[machine] + number);
+    return found;
+  }
+
+  at(event) {
+    const box = this.over.getBoundingClientRect();
+    return this.made ? hit(this.made, this.app.world.sizes, event.clientX - box.left, event.clientY - box.top) : null;
+  }
+
+  jobAt(place) {
+    const world = this.app.world;
+    if (!place || place.device === null) return null;
+    const owner = world.owners()[world.first[place.machine] + place.device];
+    return owner >= 0 ? world.jobs[owner] : null;
+  }
+
+  samePlace(place) {
+    const job = this.jobAt(place), before = this.jobAt(this.pointed);
+    return place && this.pointed && (job ? job === before : place.machine === this.pointed.machine && !before);
+  }
+
+  point(event) {
+    this.pointed = this.at(event);
+    if (!this.pointed) { this.leave(); return; }
+    this.outline();
+    const box = this.node.getBoundingClientRect(), tip = this.tip, job = this.jobAt(this.pointed);
+    this.over.classList.add("pointed");
+    tip.replaceChildren(...this.words(job, this.pointed.machine));
+    tip.hidden = false;
+    const x = event.clientX - box.left, y = event.clientY - box.top;
+    const left = Math.min(Math.max(0, x > box.width / 2 ? x - tip.offsetWidth - 14 : x + 14), Math.max(0, box.width - tip.offsetWidth));
+    tip.style.left = `${left}px`;
+    tip.style.top = `${y > box.height / 2 ? y - tip.offsetHeight - 10 : y + 14}px`;
+  }
+
+  words(job, machine) {
+    const world = this.app.world, {name} = world.cluster.machines[machine], shut = world.shut[machine];
+    const lines = [];
+    if (job) {
+      const attempt = world.attempts[job.attempt], tier = world.cluster.tiers[attempt.tier].name;
+      lines.push(el("b", {text: `${job.id}  ${job.name}`}), el("div", {text: `${job.user ? `${job.user}, ` : ""}${plural(job.gpus, "GPU")} within one ${tier}`}));
+      if (job.evictions) lines.push(el("div", {text: `evicted ${plural(job.evictions, "time")}`}));
+    } else lines.push(el("b", {text: shut & LOST ? "lost" : shut ? "takes no jobs" : "free"}));
+    const rest = job && shut ? ` (${shut & LOST ? "lost" : "drained"})` : "";
+    const held = world.foreign[machine] ? `, ${world.foreign[machine]} held by others` : "";
+    lines.push(el("div", {class: "quiet", text: name + rest + held}));
+    return lines;
+  }
+
+  // A frame round every device of the gang that is pointed at.
+  outline() {
+    const pen = this.over.getContext("2d"), world = this.app.world, {cell, pitch, boxes} = this.made;
+    pen.clearRect(0, 0, this.made.width, this.made.height);
+    const job = this.jobAt(this.pointed);
+    pen.strokeStyle = colours().ink;
+    pen.lineWidth = cell > 6 ? 1.6 : 1;
+    const seats = job ? world.attempts[job.attempt].seats
+      : [[this.pointed.machine, 0, [...Array(world.sizes[this.pointed.machine]).keys()]]];
+    for (const [machine, , numbers] of seats) {
+      for (const number of numbers) pen.strokeRect(boxes[machine].x + number * pitch - 0.5, boxes[machine].y - 0.5, cell + 1, cell + 1);
+    }
+  }
+
+  leave() {
+    this.pointed = null;
+    this.tip.hidden = true;
+    this.over.classList.remove("pointed");
+    if (this.made) this.over.getContext("2d").clearRect(0, 0, this.made.width, this.made.height);
+  }
+}
+
+function clip(pen, text, width) {
+  if (pen.measureText(text).width <= width) return text;
+  let kept = text;
+  while (kept.length > 1 && pen.measureText(kept + "…").width > width) kept = kept.slice(0, -1);
+  return kept + "…";
+}

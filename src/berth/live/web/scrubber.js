@@ -1,0 +1,132 @@
+// Walks through time: the bar at the foot of the page, for a simulation and for the live journal alike.
+
+import {colours} from "./colours.js";
+import {toast} from "./dialog.js";
+import {el, oncePerFrame, put} from "./dom.js";
+import {moment, percent} from "./format.js";
+
+const STEPS = 10_000, PLAY_S = 45; // how long the whole takes when it is played
+const MOST_EVENTS = 0.98, TAIL = 1 / 3; // a long tail in which little happens is left out at first
+
+export function scrubber(app, root) {
+  const range = el("input", {type: "range", min: 0, max: STEPS, step: 1, value: STEPS, "aria-label": "Moment", id: "moment"});
+  const track = el("canvas", {"aria-hidden": "true"}), label = el("output", {id: "shown"});
+  const play = el("button", {type: "button", class: "icon", id: "play", "aria-label": "Play", text: "▶"});
+  const back = el("button", {type: "button", id: "live", text: "live", hidden: !app.live});
+  const whole = el("button", {type: "button", id: "whole", text: "whole run", hidden: true, "aria-pressed": "false"});
+  root.append(play, el("div", {class: "track"}, track, range), label, whole, back);
+  let playing = 0, wanted = null, reading = null, cut = null;
+
+  const from = () => app.from ?? app.series?.time[0] ?? app.time - 1;
+  const until = () => (app.live ? Date.now() / 1000 + app.skew : cut ?? app.until ?? app.me.end);
+  const share = (time) => (time - from()) / Math.max(1e-9, until() - from());
+
+  function crop() {
+    const changes = app.past.changes, late = changes.length ? changes[Math.floor(changes.length * MOST_EVENTS)].time : 0;
+    const short = late - app.from < TAIL * (app.until - app.from);
+    whole.hidden = !short;
+    cut = short && whole.getAttribute("aria-pressed") === "false" ? late : null;
+  }
+
+  async function ready() {
+    if (app.past && !app.pastStale) return;
+    reading ??= app.readPast((n) => put(label, `reading ${n.toLocaleString("en")} …`));
+    try { await reading; } finally { reading = null; }
+    if (app.cut) toast("The journal is not shown from its beginning: what was placed before its last part, or on another cluster, is not drawn.");
+  }
+
+  const go = oncePerFrame(() => { if (wanted !== null && app.past) { app.look(wanted); show(); } });
+
+  async function visit(time) {
+    wanted = time;
+    try {
+      await ready();
+      if (app.live && time > app.readAt) await app.readPast(); // what has come since
+      go();
+    } catch (error) { toast(error.message, true); }
+  }
+
+  function live() {
+    stop();
+    wanted = null;
+    app.look(null);
+    show();
+  }
+
+  function stop() {
+    cancelAnimationFrame(playing);
+    playing = 0;
+    put(play, "▶");
+    play.setAttribute("aria-label", "Play");
+  }
+
+  async function start() {
+    try { await ready(); } catch (error) { toast(error.message, true); return; }
+    put(play, "❚❚");
+    play.setAttribute("aria-label", "Pause");
+    let last = performance.now(), time = app.at ?? from();
+    if (time >= until() - 1e-6) time = from();
+    const tick = (now) => {
+      time += (now - last) / 1000 * (until() - from()) / PLAY_S;
+      last = now;
+      if (time >= until()) { if (app.live) { live(); return; } time = until(); }
+      app.look(time);
+      show();
+      if (time >= until()) stop(); else playing = requestAnimationFrame(tick);
+    };
+    playing = requestAnimationFrame(tick);
+  }
+
+  function show() {
+    const at = app.at;
+    range.value = at === null ? STEPS : Math.round(STEPS * share(at));
+    const words = at === null ? "now" : moment(at, app.live);
+    put(label, words);
+    range.setAttribute("aria-valuetext", words);
+    back.classList.toggle("on", at === null);
+    document.body.classList.toggle("looking-back", app.live && at !== null);
+  }
+
+  // How many devices were in use, behind the slider.
+  function drawTrack() {
+    const width = track.clientWidth, height = track.clientHeight, series = app.series, ratio = window.devicePixelRatio || 1;
+    track.width = width * ratio;
+    track.height = height * ratio;
+    if (!series || !series.time.length || !width) return;
+    const pen = track.getContext("2d"), devices = app.world.devices;
+    pen.scale(ratio, ratio);
+    pen.fillStyle = colours().series[0];
+    pen.globalAlpha = 0.28;
+    pen.beginPath();
+    pen.moveTo(0, height);
+    let y = height;
+    series.time.forEach((time, i) => {
+      const x = Math.max(0, Math.min(1, share(time))) * width;
+      pen.lineTo(x, y);
+      y = height - series.busy[i] / Math.max(1, devices) * height;
+      pen.lineTo(x, y);
+    });
+    if (app.live) pen.lineTo(width, y);
+    pen.lineTo(app.live ? width : Math.min(1, share(series.time[series.time.length - 1])) * width, height);
+    pen.fill();
+    range.title = `in use: ${percent(series.busy[series.busy.length - 1] / Math.max(1, devices))} at the end`;
+  }
+  const draw = oncePerFrame(drawTrack);
+
+  range.addEventListener("input", () => { stop(); const part = range.value / STEPS; visit(from() + part * (until() - from())); });
+  play.addEventListener("click", () => (playing ? stop() : start()));
+  back.addEventListener("click", live);
+  whole.addEventListener("click", () => {
+    whole.setAttribute("aria-pressed", whole.getAttribute("aria-pressed") === "false");
+    crop(); show(); draw();
+    app.tell("series");
+  });
+  app.on("visit", (event) => { stop(); visit(event.detail); });
+  app.on("series theme", draw);
+  new ResizeObserver(draw).observe(track);
+  if (!app.live) ready().then(() => { crop(); show(); draw(); app.tell("series"); }).catch((error) => toast(error.message, true));
+  show();
+  draw();
+  app.span = () => [from(), until()];
+  return {live, toggle: () => play.click()};
+}

@@ -1,0 +1,138 @@
+"""What the tests of the page need: a controller at an address that stays, and pages that remember complaints."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+from berth.testing.up import Up, until
+
+CHROMIUM = os.environ.get("BERTH_CHROMIUM") or shutil.which("chromium") or "/usr/bin/chromium"
+ARGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--no-first-run",
+]
+HOSTILE = [
+    '<img src=x onerror="window.pwned=1">',
+    '"><script>window.pwned=1</script>',
+    "{{7*7}}' onload=pwned()",
+]
+SHELL = "i=0; while [ $i -lt 600 ]; do echo line $i of rank $RANK; i=$((i+1)); sleep 0.2; done"
+WAIT_S = 60.0
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
+class Berth(Up):
+    """`berth up` on a port that it has again after a restart."""
+
+    def __init__(self, state: Path, cluster: str) -> None:
+        self.port = free_port()
+        super().__init__(state, "--cluster", cluster, "--port", str(self.port))
+        self.url = f"http://127.0.0.1:{self.port}"
+
+    @property
+    def token(self) -> str:
+        return (self.state / "admin.token").read_text().strip()
+
+    @property
+    def address(self) -> str:
+        """As `berth up` prints it."""
+        return next(word for word in (self.state / "up.log").read_text().split() if "#token=" in word)
+
+    def ask(self, method: str, path: str, body: Any = None, token: str | None = None) -> Any:
+        request = urllib.request.Request(f"{self.url}/api/v1/{path}", method=method)
+        request.add_header("Authorization", f"Bearer {token or self.token}")
+        request.add_header("Content-Type", "application/json")
+        data = None if body is None else json.dumps(body).encode()
+        with urllib.request.urlopen(request, data) as response:
+            return json.load(response)
+
+    def put(self, name: str, gpus: int, run: str = SHELL) -> str:
+        """A job that goes on for a while."""
+        return self.submit(run, name=name, gpus=gpus, per="machine", grace="0s", duration="10m")
+
+    def empty(self) -> None:
+        """Cancels everything, and waits until it has left."""
+        for job in self.ask("GET", "jobs")["jobs"]:
+            try:
+                self.ask("POST", f"jobs/{job['id']}/cancel")
+            except urllib.error.HTTPError as error:
+                if error.code != 409:  # it ended by itself meanwhile
+                    raise
+                error.close()
+        until(lambda: not self.ask("GET", "jobs")["jobs"])
+
+
+class Looker:
+    """Opens pages, and remembers everything they complain about."""
+
+    def __init__(self, browser: Any, shots: Path) -> None:
+        self._browser, self._shots = browser, shots
+        self._contexts: list[Any] = []
+        self.complaints: list[str] = []
+
+    def open(self, address: str, *, width: int = 1280, height: int = 900, scheme: str = "light") -> Any:
+        context = self._browser.new_context(
+            viewport={"width": width, "height": height}, color_scheme=scheme, reduced_motion="reduce"
+        )
+        self._contexts.append(context)
+        context.set_default_timeout(WAIT_S * 1000)
+        page = context.new_page()
+        page.on("console", self._heard)
+        page.on("pageerror", lambda error: self.complaints.append(f"error: {error}"))
+        page.goto(address)
+        return page
+
+    def _heard(self, message: Any) -> None:
+        if message.type in ("error", "warning"):
+            self.complaints.append(f"{message.type}: {message.text}")
+
+    def keep(self, page: Any, name: str) -> None:
+        """A picture for people to look at."""
+        page.screenshot(path=self._shots / f"{name}.png")
+
+    def close(self) -> None:
+        for context in self._contexts:
+            context.close()
+
+
+def make_log(path: Path) -> Path:
+    """A day under a policy that evicts, on machines of which some fail."""
+    from berth.cluster.load import load_cluster
+    from berth.schedule.policies.registry import load_policy
+    from berth.simulate.events import write_events
+    from berth.simulate.run import Setting, simulate
+    from berth.testing import faults
+    from berth.workload.distributions import load_durations, load_sizes
+    from berth.workload.generate import GenerateSpec, generate
+
+    cluster = load_cluster("2x4x4:H100")
+    spec = GenerateSpec(
+        jobs=150,
+        load=1.3,
+        gpus=cluster.devices,
+        sizes=load_sizes("powers-of-two"),
+        durations=load_durations("exponential:2h"),
+        seed=4,
+        users=5,
+    )
+    trace = generate(spec)
+    lost = faults([(20_000, 1, "fail"), (30_000, 1, "repair"), (25_000, 5, "drain"), (60_000, 5, "undrain")])
+    run = simulate(trace, cluster, load_policy("srtf"), Setting(log=True, faults=lost), name="srtf")
+    write_events(run, path)
+    return path

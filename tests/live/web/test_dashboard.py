@@ -1,0 +1,410 @@
+"""The dashboard of a live cluster, in a real browser against a real controller."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from typing import Any
+
+import pytest
+from browsing import HOSTILE, Berth, Looker
+
+from berth.testing.up import until
+
+pytestmark = pytest.mark.slow
+
+WHERE_IS = """id => {
+  const map = document.querySelector('.map .over').getBoundingClientRect();
+  const world = berth.world, job = world.jobs[world.byId.get(id)];
+  const [machine, , numbers] = world.attempts[job.attempt].seats[0];
+  return {machine, number: numbers[0], left: map.left, top: map.top};
+}"""
+PICTURE = (
+    """() => [...(berth.present?.owners() ?? [])].map(at => at < 0 ? null : berth.present.jobs[at].id)"""
+)
+VIEWS = ("#/", "#/jobs", "#/machines", "#/trends", "#/what-if")
+
+
+def text(page: Any, selector: str) -> str:
+    return " ".join(page.locator(selector).all_inner_texts())
+
+
+def go(page: Any, hash_: str) -> None:
+    page.evaluate("hash => { location.hash = hash }", hash_)
+
+
+def sees(page: Any, selector: str, words: str) -> None:
+    page.locator(selector).filter(has_text=words).first.wait_for()
+
+
+def fill(berth: Berth) -> None:
+    """A job on every device, so that all others wait."""
+    job = berth.put("all", 16)
+    until(lambda: berth.state_of(job) == "running")
+
+
+def devices(berth: Berth) -> list[str | None]:
+    """Who is on which device, as the controller says."""
+    machines = berth.ask("GET", "cluster")["machines"]
+    return [one["jobs"].get(str(number)) for one in machines for number in range(one["size"])]
+
+
+def test_the_token_is_taken_from_the_address_and_wiped_from_it(berth: Berth, look: Looker) -> None:
+    page = look.open(berth.address)
+    sees(page, "nav", "Cluster")
+    assert page.url == f"{berth.url}/#/"
+    assert page.evaluate("sessionStorage.getItem('berth.token')") == berth.token
+    assert page.evaluate("Object.keys(localStorage)") in ([], ["berth.theme"])
+
+
+def test_without_a_token_the_page_asks_for_one(berth: Berth, look: Looker) -> None:
+    page = look.open(berth.url)
+    page.fill("input[name=token]", "wrong")
+    page.click("button[type=submit]")
+    sees(page, "form", "does not know this token")
+    page.fill("input[name=token]", berth.token)
+    page.click("button[type=submit]")
+    sees(page, ".stats", "devices in use")
+    look.complaints.remove(
+        "error: Failed to load resource: the server responded with a status of 401 (Unauthorized)"
+    )
+    look.complaints[:] = [one for one in look.complaints if "401" not in one]
+
+
+def test_the_map_shows_who_is_where_as_the_controller_has_it(berth: Berth, look: Looker) -> None:
+    page = look.open(berth.address)
+    sees(page, ".stats .use", "0 of 16")
+    first, second = berth.put("near", 4), berth.put("wide", 8)
+    sees(page, ".stats .use", "12 of 16")
+    assert page.evaluate(PICTURE) == devices(berth)
+    assert page.evaluate(PICTURE).count(second) == 8
+    empty = "() => document.querySelector('.map canvas').toDataURL()"
+    by_job = page.evaluate(empty)
+    page.check("input[value=tier]")
+    sees(page, ".legend", "within one rack")
+    assert page.evaluate(empty) != by_job
+    berth.ask("POST", f"jobs/{first}/cancel")
+    sees(page, ".stats .use", "8 of 16")
+    assert page.evaluate(PICTURE) == devices(berth)
+
+
+def test_pointing_names_a_job_and_clicking_opens_it(berth: Berth, look: Looker) -> None:
+    job = berth.put(HOSTILE[0], 4)
+    page = look.open(berth.address)
+    until(lambda: job in page.evaluate(PICTURE))
+    place = page.evaluate(WHERE_IS, job)
+    found = page.evaluate(
+        """async ({machine, number}) => {
+          const {layOut} = await import('/web/layout.js');
+          const pen = document.createElement('canvas').getContext('2d');
+          pen.font = '12px system-ui, sans-serif';
+          const width = document.querySelector('.map').clientWidth;
+          const made = layOut(berth.world.cluster, berth.world.sizes, width, 560, t => pen.measureText(t).width);
+          return [made.boxes[machine].x + number * made.pitch + made.cell / 2, made.boxes[machine].y + made.cell / 2];
+        }""",
+        place,
+    )
+    x, y = place["left"] + found[0], place["top"] + found[1]
+    page.mouse.move(x, y)
+    sees(page, ".tip", HOSTILE[0])
+    look.keep(page, "tip")
+    page.mouse.click(x, y)
+    sees(page, "h1", HOSTILE[0])
+    assert page.url.endswith(f"#/job/{job}")
+
+
+def test_the_queue_tells_place_reason_and_expected_start(berth: Berth, look: Looker) -> None:
+    fill(berth)
+    waiting = [berth.put("small", 2), berth.put("big", 16)]
+    page = look.open(berth.address)
+    rows = page.locator(".queue .row:visible")
+    until(lambda: rows.count() == 2)
+    sees(page, ".queue .row .why", "devices are free")
+    until(lambda: "in " in text(page, ".queue .row .starts"))
+    order = berth.ask("GET", "queue")["order"]
+    assert sorted(order) == sorted(waiting)
+    until(
+        lambda: [one.split()[0] for one in page.locator(".row:visible .name").all_inner_texts()] == order,
+    )
+    until(lambda: page.locator(".row:visible .place").all_inner_texts() == ["1", "2"])
+
+
+def test_jobs_are_searched_and_walked_by_keyboard(berth: Berth, look: Looker) -> None:
+    fill(berth)
+    names = ["apple", "pear", "apple tart"]
+    ids = [berth.put(name, 1) for name in names]
+    page = look.open(berth.address)
+    sees(page, ".queue .row", ids[2])
+    page.keyboard.press("/")
+    page.wait_for_url("**/#/jobs")
+    until(lambda: page.evaluate("document.activeElement.id") == "search")
+    page.keyboard.type("apple")
+    until(lambda: page.locator(".row:visible").count() == 2)
+    page.keyboard.press("Escape")
+    page.keyboard.press("j")
+    page.keyboard.press("j")
+    page.keyboard.press("k")
+    page.keyboard.press("j")
+    sees(page, ".row.selected", ids[2])
+    page.keyboard.press("Enter")
+    sees(page, "h1", "apple tart")
+    page.keyboard.press("Escape")
+    page.wait_for_url("**/#/jobs")
+    page.keyboard.press("?")
+    sees(page, "dialog", "next and previous row")
+    page.keyboard.press("Escape")
+    page.locator("dialog").wait_for(state="detached")
+    page.keyboard.press("3")
+    page.wait_for_url("**/#/machines")
+
+
+def test_a_job_page_has_facts_attempts_events_and_the_log_as_it_grows(berth: Berth, look: Looker) -> None:
+    job = berth.put("talker", 8)
+    page = look.open(berth.address)
+    go(page, f"#/job/{job}")
+    sees(page, "h1", "talker")
+    sees(page, ".log", "line 3 of rank 0")
+    sees(page, ".events", "started")
+    assert "within one rack" in text(page, ".events")
+    sees(page, "table", "r0-m0:4, r0-m1:4")
+    assert "still there" in text(page, "table")
+    sees(page, "section", "step (modelled)")
+    page.fill("#rank", "1")
+    page.locator("#rank").press("Tab")
+    sees(page, ".log", "line 1 of rank 1")
+    assert "of rank 0" not in text(page, ".log")
+    assert "sleep 0.2" in text(page, ".facts")
+    look.keep(page, "job")
+
+
+def test_what_a_job_runs_is_shown_to_its_owner_only(berth: Berth, look: Looker) -> None:
+    job = berth.put("secret", 1, run="sleep 100; echo hush")
+    token = berth.berth("token", "add", "ana").stdout.split()[-1]
+    page = look.open(f"{berth.url}/#token={token}")
+    go(page, f"#/job/{job}")
+    sees(page, ".jobhead", "secret")
+    sees(page, ".events", "submitted")
+    assert "hush" not in page.content()
+    assert page.locator("#cancel").count() == 0
+    assert page.locator(".log").count() == 0
+    told = berth.ask("GET", "journal?limit=20000", token=token)
+    assert any(record["job"] == job for record in told["records"])
+    assert "hush" not in json.dumps(told)
+
+
+def test_a_job_is_cancelled_after_a_question(berth: Berth, look: Looker) -> None:
+    job = berth.put("victim", 2)
+    until(lambda: berth.state_of(job) == "running")
+    page = look.open(berth.address)
+    go(page, f"#/job/{job}")
+    page.click("#cancel")
+    sees(page, "dialog", f"Cancel {job}?")
+    page.click("dialog button[type=button]")
+    page.locator("dialog").wait_for(state="detached")
+    assert berth.state_of(job) == "running"
+    page.click("#cancel")
+    page.click("dialog button.danger")
+    sees(page, ".toast", f"{job} cancelled")
+    sees(page, ".jobhead", "cancelled")
+    until(lambda: berth.state_of(job) == "cancelled")
+
+
+def test_an_action_that_fails_says_why(berth: Berth, look: Looker) -> None:
+    job = berth.put("gone", 1)
+    page = look.open(berth.address)
+    go(page, f"#/job/{job}")
+    page.click("#priority")
+    berth.ask("POST", f"jobs/{job}/cancel")
+    until(lambda: berth.state_of(job) == "cancelled")
+    page.fill("dialog input", "5")
+    page.click("dialog button.primary")
+    sees(page, ".toast.bad", f"job {job} is over: cancelled")
+    look.complaints[:] = [one for one in look.complaints if "409" not in one]
+
+
+def test_priority_moves_a_job_up_the_queue(berth: Berth, look: Looker) -> None:
+    fill(berth)
+    ids = [berth.put("first", 4), berth.put("second", 4)]
+    page = look.open(berth.address)
+    go(page, f"#/job/{ids[1]}")
+    page.click("#priority")
+    page.fill("dialog input", "50")
+    page.click("dialog button.primary")
+    sees(page, ".toast", f"{ids[1]} has priority 50")
+    sees(page, ".facts", "50")
+
+
+def test_a_machine_is_drained_and_undrained(berth: Berth, look: Looker) -> None:
+    page = look.open(berth.address)
+    go(page, "#/machines")
+    row = page.locator(".machine.row").filter(has_text="r1-m0")
+    row.locator("button").click()
+    sees(page, "dialog", "Drain r1-m0?")
+    page.click("dialog button.primary")
+    sees(page, ".machine.row", "drained")
+    assert berth.ask("GET", "cluster")["machines"][2]["shut"] == ["drained"]
+    go(page, "#/")
+    sees(page, ".stats .use", "4 shut")
+    look.keep(page, "drained")
+    go(page, "#/machines")
+    row.locator("button").click()
+    page.click("dialog button.primary")
+    until(lambda: berth.ask("GET", "cluster")["machines"][2]["shut"] == [])
+    until(lambda: "drained" not in text(page, ".machine.row"))
+
+
+def test_trends_have_curves_and_links_their_load(berth: Berth, look: Looker) -> None:
+    spread = berth.put("spread", 12)
+    until(lambda: berth.state_of(spread) == "running")
+    page = look.open(berth.address)
+    go(page, "#/trends")
+    for title in ("Devices", "Jobs", "Waits", "Timers", "Cost per hour", "Links"):
+        sees(page, "h2", title)
+    until(lambda: page.locator(".chart canvas").count() == 5)
+    sees(page, ".links", "1 job, 8 devices")
+    sees(page, ".links", "1 job, 4 devices")
+    usd = page.evaluate("berth.series.usd_per_hour.at(-1)")
+    price = berth.ask("GET", "me")["cluster"]["device_types"][0]["usd_per_hour"]
+    assert usd == pytest.approx(12 * price)
+    assert page.evaluate("berth.series.busy.at(-1)") == 12
+    look.keep(page, "trends")
+
+
+def test_what_if_answers_with_a_small_table(berth: Berth, look: Looker) -> None:
+    for _ in range(3):
+        berth.put("long", 16)
+    page = look.open(berth.address)
+    go(page, "#/what-if")
+    page.click("button.primary")
+    sees(page, ".wide", "Nothing would change")
+    page.fill("input[name=racks]", "2")
+    page.click("button.primary")
+    sees(page, "table", "2 more racks")
+    sees(page, "table", "(modelled)")
+    sees(page, "table", "-")
+    look.keep(page, "what-if")
+
+
+def test_time_can_be_walked_back_and_forth(berth: Berth, look: Looker) -> None:
+    first = berth.put("early", 4)
+    until(lambda: berth.state_of(first) == "running")
+    page = look.open(berth.address)
+    sees(page, ".stats .use", "4 of 16")
+    berth.ask("POST", f"jobs/{first}/cancel")
+    sees(page, ".stats .use", "0 of 16")
+    go(page, f"#/job/{first}")
+    page.locator("button.link").click()  # the moment at which it was placed
+    sees(page, ".banner", "You look at")
+    go(page, "#/")
+    sees(page, ".stats .use", "4 of 16")
+    page.fill("#moment", "0")
+    sees(page, ".stats .use", "0 of 16")
+    later = berth.put("late", 8)
+    page.click("#live")
+    sees(page, ".stats .use", "8 of 16")
+    assert page.locator(".banner").is_hidden()
+    go(page, f"#/job/{later}")
+    page.locator("button.link").click()  # after what was read of the journal before
+    sees(page, ".banner", "You look at")
+    go(page, "#/")
+    sees(page, ".stats .use", "8 of 16")
+    page.keyboard.press("l")
+    page.locator(".banner").wait_for(state="hidden")
+    page.evaluate("async () => { await berth.readPast(); berth.past.toEnd(); }")
+    ends = "world => [...world.owners()].map(at => at < 0 ? null : world.jobs[at].id)"
+    assert page.evaluate(f"({ends})(berth.past)") == page.evaluate(f"({ends})(berth.present)")
+    assert later in page.evaluate(PICTURE)
+
+
+def test_a_page_finds_its_controller_again_after_a_restart(berth: Berth, look: Looker) -> None:
+    page = look.open(berth.address)
+    before = berth.put("survivor", 4)
+    sees(page, ".stats .use", "4 of 16")
+    berth.stop()
+    sees(page, ".banner", "does not answer")
+    look.keep(page, "lost")
+    berth.start()
+    page.locator(".banner").wait_for(state="hidden")
+    assert before in page.evaluate(PICTURE)
+    after = berth.put("newcomer", 8)
+    sees(page, ".stats .use", "12 of 16")
+    assert page.evaluate(PICTURE) == devices(berth)
+    assert after in page.evaluate(PICTURE)
+    look.complaints[:] = [one for one in look.complaints if "ERR_" not in one]
+
+
+def test_hostile_names_are_only_ever_text(berth: Berth, look: Looker) -> None:
+    ids = [berth.put(name, 4) for name in HOSTILE]
+    until(lambda: all(berth.state_of(job) == "running" for job in ids))
+    ids.append(berth.put(HOSTILE[1], 16, run=f"echo '{HOSTILE[0]}'; sleep 60"))
+    page = look.open(berth.address)
+    sees(page, ".queue .row", HOSTILE[1])
+    for hash_ in (*VIEWS, *(f"#/job/{job}" for job in ids)):
+        go(page, hash_)
+        page.wait_for_timeout(250)
+        assert page.evaluate("window.pwned") is None, hash_
+        assert page.locator("main img, main script, footer img, header img").count() == 0, hash_
+    sees(page, "h1", HOSTILE[1])
+    page.click("#cancel")
+    sees(page, "dialog", HOSTILE[1])
+    page.click("dialog button[type=button]")
+    assert page.evaluate("window.pwned") is None
+
+
+@pytest.mark.parametrize(
+    ("width", "scheme"), [(1280, "light"), (1280, "dark"), (390, "light"), (390, "dark")]
+)
+def test_every_view_fits_its_window_and_holds_still(
+    berth: Berth, look: Looker, width: int, scheme: str
+) -> None:
+    jobs = [berth.put("resnet", 8), berth.put("bert", 2)]
+    until(lambda: all(berth.state_of(job) == "running" for job in jobs))
+    berth.put("dlrm-with-a-long-name" * 6, 16)
+    page = look.open(berth.address, width=width, height=844, scheme=scheme)
+    sees(page, ".stats .use", "10 of 16")
+    page.evaluate(
+        "() => { window.shift = 0; new PerformanceObserver(list => list.getEntries().forEach(one => {"
+        "if (!one.hadRecentInput) window.shift += one.value; })).observe({type: 'layout-shift', buffered: true}); }"
+    )
+    for number, hash_ in enumerate((*VIEWS, f"#/job/{jobs[0]}")):
+        go(page, hash_)
+        page.wait_for_timeout(400)
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, hash_
+        look.keep(page, f"view-{number}-{width}-{scheme}")
+    assert page.evaluate("window.shift") < 0.1  # the bound of "good" in Core Web Vitals, 2024
+
+
+def test_the_theme_is_switched_and_kept(berth: Berth, look: Looker) -> None:
+    page = look.open(berth.address)
+    sees(page, ".stats", "devices")
+    page.wait_for_timeout(100)
+    before = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    page.click("#theme")
+    after = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert before != after
+    page.reload()
+    sees(page, ".stats", "devices")
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == after
+
+
+def test_the_journal_of_a_page_is_paged_without_holes(berth: Berth) -> None:
+    berth.put("one", 1)
+    whole = berth.ask("GET", "journal?limit=20000")
+    assert whole["whole"]
+    pages, after = [], 0
+    while True:
+        page = berth.ask("GET", f"journal?after={after}&limit=3")
+        pages += page["records"]
+        after = page["last"]
+        if page["whole"]:
+            break
+    assert pages[: len(whole["records"])] == whole["records"]
+
+
+def test_nothing_is_told_without_a_token(berth: Berth) -> None:
+    for path in ("me", "now", "journal", "series", "queue", "reasons"):
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(f"{berth.url}/api/v1/{path}")
+        assert refused.value.code == 401, path
+        refused.value.close()

@@ -1,0 +1,98 @@
+"""The page folds records as the controller does: the same journal, full of faults, must lead to the same picture."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from browsing import Berth, Looker
+
+from berth.cluster.plain import to_plain
+from berth.live import views
+from berth.live.api.events import public
+from berth.live.books import Books
+from berth.live.recover import fold_all, passes_whole
+from berth.live.store import Store
+from berth.testing.drama import Drama
+
+pytestmark = pytest.mark.slow
+CHECKS = 60  # moments of a story at which the pictures are compared
+FOLD = """async ({cluster, groups}) => {
+  const {World, STATES} = await import('/web/world.js');
+  const world = new World(cluster), told = [];
+  const look = () => ({
+    devices: [...world.owners()].map(at => at < 0 ? null : world.jobs[at].id),
+    states: Object.fromEntries(world.jobs.map(job => [job.id, STATES[job.state]])),
+    shut: [...world.shut], foreign: [...world.foreign],
+  });
+  for (const {records, time} of groups) { records.forEach(record => world.take(record)); told.push(look()); }
+  const back = [...groups].reverse().map(({time}) => { world.seek(time); return look(); }).reverse();
+  return {forth: told, back};
+}"""
+MASK = {"lost": 1, "drained": 2, "closed": 4}
+
+
+def picture(books: Books) -> dict[str, Any]:
+    """What the page should show."""
+    machines = views.machines(books)
+    return {
+        "devices": [one["jobs"].get(str(number)) for one in machines for number in range(one["size"])],
+        "states": {job.id: shown(books, job) for job in books.jobs.values() if job.ends_as is None},
+        "shut": [sum(MASK[why] for why in shut) for shut in books.shut],
+        "foreign": books.foreign,
+    }
+
+
+def shown(books: Books, job: Any) -> str:
+    state = views.state_of(books, job)
+    return "queued" if state == "evicting" else state
+
+
+@pytest.mark.parametrize("seed", [3, 8, 14, 21])
+def test_page_and_controller_come_to_the_same_picture(
+    berth: Berth, look: Looker, tmp_path: Path, seed: int
+) -> None:
+    drama = Drama(seed, tmp_path / "drama")
+    drama.play()
+    store = Store(tmp_path / "drama")
+    records = list(store.records())
+    store.close()
+    groups, pictures = cut(records)
+    page = look.open(berth.url)
+    plain = [{"records": [public(one) for one in group], "time": group[-1].time} for group in groups]
+    told = page.evaluate(FOLD, {"cluster": to_plain(drama.cluster), "groups": plain})
+    for at, wanted in enumerate(pictures):
+        compare(told["forth"][at], wanted, f"seed {seed}, forwards, group {at}")
+    lasts = [first[-1].time < second[0].time for first, second in pairwise(groups)]
+    for at in (at for at, last in enumerate(lasts) if last):  # else more happened at that very moment
+        compare(told["back"][at], pictures[at], f"seed {seed}, backwards, group {at}")
+    assert sum(lasts) > CHECKS // 10
+    assert any(None not in wanted["devices"] for wanted in pictures) or any(
+        any(wanted["shut"]) for wanted in pictures
+    ), "the story is too tame"
+
+
+def cut(records: list[Any]) -> tuple[list[list[Any]], list[dict[str, Any]]]:
+    """The journal in pieces that no pass straddles, with the controller's picture after each."""
+    whole = list(passes_whole(records))
+    size = max(1, len(whole) // CHECKS)
+    groups, pictures, books = [], [], None
+    for at in range(0, len(whole), size):
+        piece = [record for group in whole[at : at + size] for record in group]
+        books = fold_all(books, piece, trust=False)
+        assert books is not None
+        groups.append(piece)
+        pictures.append(picture(books))
+    return groups, pictures
+
+
+def compare(told: dict[str, Any], wanted: dict[str, Any], where: str) -> None:
+    assert told["devices"] == wanted["devices"], where
+    states = {job: state for job, state in told["states"].items() if job in wanted["states"]}
+    assert states == wanted["states"], where
+    assert told["shut"] == wanted["shut"], where
+    assert told["foreign"] == wanted["foreign"], where
+    over = set(told["states"]) - set(wanted["states"])
+    assert all(told["states"][job] in ("finished", "failed", "cancelled", "unknown") for job in over), where
