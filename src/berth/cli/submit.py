@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -85,11 +86,12 @@ def submit(
 def _spec(command: list[str], options: dict[str, Any], env: list[str]) -> dict[str, Any]:
     """The job as the file says, with what the command line says instead."""
     from berth import spec as yaml_spec
+    from berth.live.planned import with_plan
     from berth.live.spec import JobSpec
 
     given: dict[str, Any] = {}
     if len(command) == 1 and command[0].endswith((".yaml", ".yml")):
-        given = yaml_spec.load(command[0], JobSpec).plain()
+        given = with_plan(yaml_spec.load(command[0], JobSpec), Path(command[0]).parent).plain()
     elif command:
         given = {"run": command, "name": os.path.basename(command[-1 if len(command) == 1 else 0])[:200]}
         options.setdefault("cwd", os.getcwd())

@@ -65,6 +65,8 @@ def _next_id(books: Books, store: Store) -> str:
 
 def check_fits(books: Books, spec: JobSpec) -> None:
     """Refuses what can never run, with the reason."""
+    if spec.run is None:
+        raise InputError("there is nothing to run", hint="a plan is read by `berth submit`, not by the API")
     cluster = books.cluster
     kinds = books.setup.kinds
     for name in [spec.kind] if spec.kind else spec.any_of or []:

@@ -23,19 +23,19 @@ Argument = Annotated[str, Field(max_length=131_072, pattern=r"^[^\x00]*$")]
 EnvName = Annotated[str, Field(min_length=1, max_length=256, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 
 
+Line = Annotated[str, Field(min_length=1, max_length=131_072, pattern=r"^[^\x00]*$")]
+Words = Annotated[list[Argument], Field(min_length=1, max_length=4096)]
+
+
 class JobSpec(Spec):
     """What is asked for one job."""
 
-    run: (
-        Annotated[Argument, Field(min_length=1)]
-        | Annotated[list[Argument], Field(min_length=1, max_length=4096)]
-    )
+    run: Line | Words | None = None
+    plan: Annotated[str, Field(min_length=1, max_length=4096)] | None = None  # a file of `berth plan`
     name: Name = "job"
     gpus: Count = 1
     kind: Name | None = None  # device type; none given: any
-    any_of: Annotated[list[Name], Field(min_length=1, max_length=8)] | None = (
-        None  # device types, any of them
-    )
+    any_of: Annotated[list[Name], Field(min_length=1, max_length=8)] | None = None  # several will do
     model: Name | None = None
     duration: Annotated[Seconds, Field(gt=0)] | None = None
     grace: Annotated[Seconds, Field(le=86_400)] = 30.0  # between SIGTERM and SIGKILL
@@ -51,6 +51,8 @@ class JobSpec(Spec):
 
     @model_validator(mode="after")
     def _together(self) -> Self:
+        if self.run is None and self.plan is None:
+            raise ValueError("give `run`, or a `plan`")
         if self.kind is not None and self.any_of is not None:
             raise ValueError("give `kind` or `any_of`, not both")
         if self.step_pattern is not None:
@@ -60,6 +62,7 @@ class JobSpec(Spec):
     @property
     def argv(self) -> list[str]:
         """The command; a line of text is read by the shell, a list is started as it stands."""
+        assert self.run is not None, "a plan is read before a job is taken"
         return ["/bin/sh", "-c", self.run] if isinstance(self.run, str) else list(self.run)
 
     def plain(self) -> dict[str, Any]:

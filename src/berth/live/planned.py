@@ -1,0 +1,40 @@
+"""A job that runs a plan: what the plan rents becomes what the job asks for."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+from berth import spec as yaml_spec
+from berth.cluster.catalogue import device_type
+from berth.errors import InputError, SpecError
+from berth.live.spec import JobSpec
+from berth.plan.files import PlanSpec
+
+
+def with_plan(spec: JobSpec, beside: Path) -> JobSpec:
+    """The job with devices, and a command unless it has one, from its plan; paths are read from `beside`.
+
+    CPU cores of a plan come with the machines of its GPUs; they are not asked for by themselves.
+    """
+    if spec.plan is None:
+        return spec
+    path = (beside / spec.plan).resolve()
+    plan = yaml_spec.load(path, PlanSpec)
+    units: Counter[str] = Counter()
+    for stage in plan.stages:
+        units[stage.type] += stage.units
+    gpus = {name: count for name, count in units.items() if device_type(name).kind == "gpu"} or units
+    if len(gpus) > 1:
+        raise SpecError(
+            f"rents {' and '.join(f'{count} {name}' for name, count in gpus.items())}",
+            where=str(path),
+            hint="a gang's devices are all of one type: plan it with --device of one GPU type",
+        )
+    kind, count = next(iter(gpus.items()))
+    changed: dict[str, object] = {"gpus": count, "kind": kind, "plan": str(path)}
+    if spec.run is None:
+        if plan.model is None:
+            raise InputError(f"{path} names no model, so the job needs a `run:`")
+        changed |= {"run": ["berth", "train", plan.model, "--plan", str(path)], "per": "machine"}
+    return spec.model_copy(update=changed)
