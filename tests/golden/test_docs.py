@@ -6,6 +6,9 @@ import lzma
 import re
 import shlex
 import shutil
+import subprocess
+import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -47,19 +50,31 @@ def test_the_documentation_shows_commands():
 def test_commands_of_a_page_work_one_after_the_other(page, tmp_path, monkeypatch):
     folder = tmp_path / "examples"
     monkeypatch.setenv("BERTH_STATE", str(tmp_path / "state"))
-    live: list[Up] = []
     shutil.copytree(EXAMPLES, folder)
     # Pages that speak of a reader's own Philly download get a small made-up file of that shape.
     (folder / "philly.csv.xz").write_bytes(lzma.compress(PHILLY.encode()))
-    for command in shown_commands(page):
-        if command.startswith("berth up"):  # it stays up for the rest of the page
-            options = shlex.split(command.partition("#")[0].rstrip(" &"))[2:]
-            live.append(Up(tmp_path / "state", *options).start())
-            continue
-        output = transcripts.run(command, folder)
-        assert "[exit" not in output, f"{page.name}: {command}\n{output}"
-    for one in live:
-        one.clear()
+    with ExitStack() as served:
+        for command in shown_commands(page):
+            if command.startswith("berth up"):  # it stays up for the rest of the page
+                options = shlex.split(command.partition("#")[0].rstrip(" &"))[2:]
+                served.callback(Up(tmp_path / "state", *options).start().clear)
+            elif command.startswith("berth view"):
+                assert "http://127.0.0.1:" in first_line(f"{command} --no-open --port 0", folder)
+            else:
+                output = transcripts.run(command, folder)
+                assert "[exit" not in output, f"{page.name}: {command}\n{output}"
+
+
+def first_line(command: str, folder: Path) -> str:
+    """What a command says first that goes on until it is ended."""
+    words = [sys.executable, "-m", *shlex.split(command)]
+    with subprocess.Popen(
+        words, cwd=folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    ) as process:
+        line = next(line for line in process.stdout if "http" in line)
+        process.terminate()
+        process.communicate()
+    return line
 
 
 PYTHON = re.findall(
