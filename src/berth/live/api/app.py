@@ -1,4 +1,4 @@
-"""The HTTP API over one controller. OpenAPI at /openapi.json, a page to try it at /docs."""
+"""The HTTP API over one controller. It describes itself at /openapi.json."""
 
 import asyncio
 from typing import Annotated, Any
@@ -69,7 +69,7 @@ class WhatIf(BaseModel):
 
 def make_app(desk: Desk) -> FastAPI:
     """The application; everything it knows is at the desk."""
-    app = FastAPI(title="berth", version=__version__, docs_url="/docs", redoc_url=None)
+    app = FastAPI(title="berth", version=__version__, docs_url=None, redoc_url=None)
     app.add_middleware(Limits)
     app.state.desk = desk
     app.include_router(_router(desk), prefix="/api/v1", responses=_ERRORS)
