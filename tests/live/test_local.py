@@ -137,6 +137,8 @@ def test_every_verb_from_the_command_line(up, tmp_path):
     first = live.berth("submit", str(spec)).stdout.split()[0]
     assert live.berth("wait", first).returncode == 0
     assert live.berth("logs", first).stdout == "from a file\n"
+    slow = live.json("submit", "--", "sh", "-c", "echo one; sleep 1; echo two")["job"]
+    assert live.berth("logs", "-f", slow).stdout == "one\ntwo\n"
     failing = live.json("submit", "--gpus", "1", "--restarts", "0", "--", "sh", "-c", "exit 5")["job"]
     assert live.berth("wait", failing, check=False).returncode == 5
     blocker = live.json(

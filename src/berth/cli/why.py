@@ -72,17 +72,31 @@ def history(job: JobName, state: State = None, url: Url = None, as_json: AsJson 
             str(one["number"]),
             ", ".join(f"{name}:{count}" for name, count in one["places"].items()),
             one["tier"],
+            _ended_by(one),
             ago(one.get("began", one["placed"]), one.get("ended", time.time())),
-            one.get("left_for") or _code(one),
+            format_seconds(one["cost_device_s"]) if "cost_device_s" in one else "-",
         ]
         for one in told["attempts"]
     ]
     if attempts:
-        console.print(terminal.table("", ["attempt", "where", "tier", "ran", "ended by"], attempts, left=3))
+        console.print(
+            terminal.table(
+                "", ["attempt", "where", "tier", "ended by", "ran", "cost, GPU time"], attempts, left=4
+            )
+        )
     for row in told["steps"][-3:]:
         console.print(
             f"{row['count']} steps within one {row['tier']}: {row['seconds']:.4g} s each (measured)"
         )
+
+
+def _ended_by(one: dict[str, Any]) -> str:
+    """Who or what ended an attempt."""
+    if "left_for" not in one:
+        return _code(one)
+    by = one.get("by") or []
+    whom = f" by {', '.join(by[:3])}" + (" ..." if len(by) > 3 else "") if by else ""
+    return f"{one['left_for']}{whom}"
 
 
 def _code(one: dict[str, Any]) -> str:
@@ -98,6 +112,8 @@ def _event(event: dict[str, Any]) -> str:
         parts.append(", ".join(f"{name}:{count}" for name, count in event["places"].items()))
     if "reason" in event:
         parts.append(event["reason"])
+    if event.get("by"):
+        parts.append(f"by {', '.join(event['by'][:3])}")
     if "codes" in event:
         parts.append(_code(event))
     parts += [word for word in ("stopped", "done", "lost") if event.get(word)]

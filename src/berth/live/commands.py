@@ -52,8 +52,9 @@ def submit(spec: JobSpec, user: str, job: str | None = None) -> Command:
 
 
 def _known(books: Books, store: Store, job: str) -> dict[str, Any] | None:
-    active = books.jobs.get(job)
-    return active.plain() if active is not None else store.over(job)
+    ended = (one for one in books.over if one.id == job)  # in this very step
+    found = books.jobs.get(job) or next(ended, None)
+    return found.plain() if found is not None else store.over(job)
 
 
 def _next_id(books: Books, store: Store) -> str:
@@ -140,7 +141,7 @@ def active(books: Books, store: Store, job: str) -> Job:
     """A job that is not over, by its id."""
     found = books.jobs.get(job)
     if found is None:
-        over = store.over(job)
+        over = _known(books, store, job)
         if over is not None:
             raise ConflictError(f"job {job} is over: {over['state']}")
         raise MissingError(f"there is no job {job!r}")

@@ -31,6 +31,7 @@ from berth.live.store import Store, StoreError
 _log = logging.getLogger("berth.live")
 SNAPSHOT_EVERY = 5_000  # records
 _POLL_S = 1.0  # at least so often the back end is looked at
+_CLOSED = "the controller has ended; ask again when it is up"
 _LONGEST_PAUSE_S = 0.25  # between two steps while there is something to do
 
 
@@ -44,6 +45,7 @@ class Controller:
         self.trouble: str | None = None  # of the back end, as long as it lasts
         self._asked: list[tuple[Command, Future[dict[str, Any]]]] = []
         self._asked_lock = threading.Lock()
+        self._closed = False  # nobody answers any more
         self.called = threading.Event()  # something is to be done before the next poll
         self._fenced: set[str] = set()
         self.listeners: list[Callable[[int, Sequence[Record]], None]] = []  # told of every commit
@@ -66,6 +68,9 @@ class Controller:
         """Puts a question; the answer comes once it is on the disk."""
         answer: Future[dict[str, Any]] = Future()
         with self._asked_lock:
+            if self._closed:
+                answer.set_exception(StoreError(_CLOSED))
+                return answer
             self._asked.append((command, answer))
         self.called.set()
         return answer
@@ -90,6 +95,8 @@ class Controller:
     def _take(self, seen: Observation | None, *, decides: bool) -> None:
         with self._asked_lock:
             asked, self._asked = self._asked, []
+        # who has gone away meanwhile is not heard; who is heard can't go away any more
+        asked = [one for one in asked if one[1].set_running_or_notify_cancel()]
         with self.lock:
             answers = self._turn(asked, seen, self.now(), decides=decides)
         for future, value in answers:
@@ -208,8 +215,23 @@ class Controller:
     def run(self, until: threading.Event) -> None:
         """Steps until told otherwise; between two steps, questions are answered as they come.
 
-        A step over a large cluster takes a while, so steps take up at most a third of the time.
+        A step over a large cluster takes a while, so steps take up at most a third of the time. Should a step fail in
+        a way that nobody foresaw, this raises: the journal is right, and the books may not be.
         """
+        try:
+            self._run(until)
+        finally:
+            self._refuse()
+
+    def _refuse(self) -> None:
+        """Nobody will answer any more."""
+        with self._asked_lock:
+            self._closed, asked, self._asked = True, self._asked, []
+        for _, answer in asked:
+            if answer.set_running_or_notify_cancel():
+                answer.set_exception(StoreError(_CLOSED))
+
+    def _run(self, until: threading.Event) -> None:
         while not until.is_set():
             began = time.monotonic()
             rest = self.step()
@@ -221,9 +243,9 @@ class Controller:
                     rest = 0.0
             self.called.wait(rest)
 
-    def close(self) -> None:
+    def close(self, *, keep: bool = True) -> None:
         """Keeps the state and lets go of the store; what runs goes on running."""
-        if self.store.seq > self._kept:
+        if keep and self.store.seq > self._kept:
             self.keep_snapshot()
         self.backend.close()
         self.store.close()

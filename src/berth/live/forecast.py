@@ -108,19 +108,18 @@ def _end(books: Books, told: Forecast, name: str, attempt: int, now: float) -> N
 
 
 def dry_run(books: Books, spec: JobSpec, user: str) -> tuple[str, Forecast]:
-    """Where and when a job would start that was submitted now."""
-    copy, name = copy_of(books), "dry-run"
-    copy.fold(Record(copy.now, "submitted", name, {"spec": spec.plain(), "user": user}))
-    return name, forecast(copy, until=name)
+    """Where and when a job would start that was submitted now; for books that nobody needs any more."""
+    name = "dry-run"
+    books.fold(Record(books.now, "submitted", name, {"spec": spec.plain(), "user": user}))
+    return name, forecast(books, until=name)
 
 
 def what_if(books: Books, *, policy: str | None = None, racks: int = 0) -> Forecast:
-    """The same jobs from here, under another policy or on more racks."""
-    copy = copy_of(books)
-    setup: Setup = copy.setup
+    """The same jobs from here, under another policy or on more racks; for books that nobody needs any more."""
+    setup: Setup = books.setup
     if policy is not None:
         setup = replace(setup, policy=policy)
     if racks:
         setup = replace(setup, cluster=add_racks(setup.cluster, racks))
     setup.load_policy()
-    return forecast(rebase(copy, setup))
+    return forecast(rebase(books, setup))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 from berth.live.job import seat_of
@@ -19,10 +20,12 @@ def history(
 ) -> dict[str, Any]:
     """Events in order, attempts with their places and ends, step times by tier."""
     events = [_event(seq, record, setup) for seq, record in records]
+    attempts = _attempts(records, setup)
+    _reckon(attempts)
     return {
         "job": job,
         "events": events,
-        "attempts": _attempts(records, setup),
+        "attempts": attempts,
         "steps": [
             {"time": time, "tier": setup.tiers[tier], "count": count, "seconds": seconds}
             for time, tier, count, seconds in steps
@@ -34,7 +37,7 @@ def history(
 def _event(seq: int, record: Record, setup: Setup) -> dict[str, Any]:
     told: dict[str, Any] = {"seq": seq, "time": record.time, "kind": record.kind}
     body = record.body
-    for name in ("token", "code", "codes", "stopped", "done", "lost", "priority", "waited", "saves"):
+    for name in ("token", "code", "codes", "stopped", "done", "lost", "priority", "waited", "saves", "by"):
         if body.get(name) is not None:
             told[name] = body[name]
     if "reason" in body:
@@ -73,9 +76,21 @@ def _attempts(records: Sequence[tuple[int, Record]], setup: Setup) -> list[dict[
                 "reason": CODES[int(body["reason"])],
             }
         elif record.kind == "evict" and last is not None:
-            found[last] |= {"left": record.time, "left_for": CODES[int(body["reason"])]}
+            found[last] |= {
+                "left": record.time,
+                "left_for": CODES[int(body["reason"])],
+                "by": body.get("by", []),
+            }
         elif record.kind in ("started", "exited") and body["token"] in found:
             row = found[body["token"]]
             row["began" if record.kind == "started" else "ended"] = record.time
             row |= {name: body[name] for name in ("code", "codes", "stopped", "lost", "done") if name in body}
     return list(found.values())
+
+
+def _reckon(attempts: list[dict[str, Any]]) -> None:
+    """What leaving a place cost: device-seconds until the job ran again. Work done twice is not in it."""
+    for one, following in pairwise(attempts):
+        if "left" in one and "began" in following:
+            away_s = following["began"] - one["left"]
+            one["cost_device_s"] = away_s * sum(one["places"].values())

@@ -31,24 +31,37 @@ def decide(books: Books, now: float) -> list[Record]:
     raise_pending()
     count = int(books.world.state[0]["decisions"])
     decisions = [(int(what), int(row), int(reason)) for what, row, reason in books.world.decisions[:count]]
-    made = _leave(books, decisions) + _take(books, decisions)
+    left = _leave(books, decisions)
+    taken = _take(books, decisions)
+    made = [_evicted(books, one, taken) for one in left] + taken
     return [Record(now, "pass", body={"decisions": len(made)} if made else {}), *made]
 
 
 Decisions = Sequence[tuple[int, int, int]]  # what, row, reason
 
 
-def _leave(books: Books, decisions: Decisions) -> list[Record]:
-    """Who leaves a place does so before anybody takes one."""
-    made = []
+Left = tuple[str, int, set[int]]  # job, reason, machines
+
+
+def _leave(books: Books, decisions: Decisions) -> list[Left]:
+    """Who leaves a place does so before anybody takes one; returns who was evicted, why, and from where."""
+    left: list[Left] = []
     for what, row, reason in decisions:
         job = _job_at(books, row)
         if what == EVICT:
+            assert job.token is not None
+            left.append((job.id, reason, set(books.attempts[job.token].machines)))
             books.wait_again(job, "evicted")
-            made.append(Record(books.now, "evict", job.id, {"reason": reason}))
         elif what == MOVE and job.token is not None:
             books.vacate(job, "moved")
-    return made
+    return left
+
+
+def _evicted(books: Books, left: Left, taken: Sequence[Record]) -> Record:
+    """The record of an eviction, with those who took a place on the machines it leaves."""
+    job, reason, machines = left
+    by = [one.job for one in taken if one.job != job and machines & {seat[0] for seat in one.body["seats"]}]
+    return Record(books.now, "evict", job, {"reason": reason, "by": by} if by else {"reason": reason})
 
 
 def _take(books: Books, decisions: Decisions) -> list[Record]:

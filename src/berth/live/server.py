@@ -66,6 +66,7 @@ class Server:
         host, port = self._socket.getsockname()[:2]
         self.url = f"http://{host}:{port}"
         self._over = threading.Event()
+        self._failed = False
 
     def _prepare(self) -> tuple[Setup, Backend]:
         """The cluster and the policy: as given, else as they were, else as usual."""
@@ -95,13 +96,13 @@ class Server:
 
         write_whole(self.options.state / ENDPOINT, json.dumps({"url": self.url, "pid": os.getpid()}))
         threads = [
-            threading.Thread(target=self.controller.run, args=(self._over,), name="controller"),
+            threading.Thread(target=self._control, name="controller"),
             threading.Thread(target=self._measure, name="meter"),
         ]
+        config = uvicorn.Config(self.app, log_level="warning", timeout_graceful_shutdown=2, access_log=False)
+        self._web = server = uvicorn.Server(config)
         for thread in threads:
             thread.start()
-        config = uvicorn.Config(self.app, log_level="warning", timeout_graceful_shutdown=2, access_log=False)
-        server = uvicorn.Server(config)
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, _told)  # uvicorn raises a signal again once it has ended in order
         if ready is not None:
@@ -113,8 +114,20 @@ class Server:
             self.controller.called.set()
             for thread in threads:
                 thread.join()
-            self.controller.close()
+            self.controller.close(keep=not self._failed)
             (self.options.state / ENDPOINT).unlink(missing_ok=True)
+        if self._failed:
+            raise SystemExit(1)
+
+    def _control(self) -> None:
+        """A controller that fails in a way nobody foresaw ends everything: what is on the disk is right."""
+        try:
+            self.controller.run(self._over)
+        except BaseException:  # noqa: BLE001 - whatever it is, nobody may go on with these books
+            _log.exception(
+                "the controller failed; what runs goes on, and `berth up` takes it from the journal"
+            )
+            self._failed = self._web.should_exit = True
 
     def _measure(self) -> None:
         meter = Meter(self.controller, self.options.state / ATTEMPTS)

@@ -11,6 +11,7 @@ import json
 import os
 import secrets
 import sqlite3
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,7 @@ class Store:
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
         self._lock = _locked(folder / "controller.lock")
+        self._writing = threading.Lock()  # a connection has one transaction, whoever began it
         try:
             self._db = connect(folder / "journal.sqlite")
             with self._db:
@@ -56,6 +58,7 @@ class Store:
             version = self._fact("version", _VERSION)
         except sqlite3.Error as error:
             raise StoreError(f"{folder / 'journal.sqlite'}: {error}") from None
+        self._reader = connect(folder / "journal.sqlite", read_only=True)  # sees only what was committed
         if version != _VERSION:
             raise InputError(f"{folder}: the journal has version {version}, this berth writes {_VERSION}")
         self.seq = self._db.execute("SELECT coalesce(max(seq), 0) FROM journal").fetchone()[0]
@@ -73,7 +76,7 @@ class Store:
             for at, record in enumerate(records)
         ]
         try:
-            with self._db:
+            with self._writing, self._db:
                 self._db.executemany("INSERT INTO journal VALUES (?, ?, ?, ?, ?)", rows)
                 self._db.executemany("INSERT INTO over VALUES (?, ?, ?, ?, ?, ?, ?)", map(_over_row, over))
         except sqlite3.Error as error:
@@ -83,7 +86,7 @@ class Store:
     def snapshot(self, code: str, state: bytes) -> None:
         """Keeps the state as of the last record, so that a restart need not fold all of the journal."""
         try:
-            with self._db:
+            with self._writing, self._db:
                 self._db.execute("INSERT OR REPLACE INTO snapshots VALUES (?, ?, ?)", (self.seq, code, state))
                 self._db.execute(
                     "DELETE FROM snapshots WHERE seq NOT IN (SELECT seq FROM snapshots ORDER BY seq DESC LIMIT ?)",
@@ -95,45 +98,49 @@ class Store:
     def snapshots(self, code: str) -> Iterator[tuple[int, bytes]]:
         """States that this code can read, the newest first."""
         query = "SELECT seq, state FROM snapshots WHERE code = ? ORDER BY seq DESC"
-        yield from self._db.execute(query, (code,))
+        yield from self._reader.execute(query, (code,))
 
     def records(self, after: int = 0) -> Iterator[Record]:
         """The journal behind a number."""
-        return records_of(self._db, after)
+        return records_of(self._reader, after)
 
     def job_records(self, job: str) -> list[tuple[int, Record]]:
         """What happened to one job."""
         query = "SELECT seq, time, kind, job, body FROM journal WHERE job = ? ORDER BY seq"
-        return [(row[0], read(*row[1:])) for row in self._db.execute(query, (job,))]
+        return [(row[0], read(*row[1:])) for row in self._reader.execute(query, (job,))]
 
     def over(self, job: str) -> dict[str, Any] | None:
         """A job that is over."""
-        row = self._db.execute("SELECT facts FROM over WHERE job = ?", (job,)).fetchone()
+        row = self._reader.execute("SELECT facts FROM over WHERE job = ?", (job,)).fetchone()
         return None if row is None else json.loads(row[0])
 
     def recent(self, count: int, state: str | None = None) -> list[dict[str, Any]]:
         """Jobs that are over, the last first."""
         where, values = ("WHERE state = ?", [state]) if state else ("", [])
         query = f"SELECT facts FROM over {where} ORDER BY ended DESC LIMIT ?"
-        return [json.loads(row[0]) for row in self._db.execute(query, [*values, count])]
+        return [json.loads(row[0]) for row in self._reader.execute(query, [*values, count])]
 
     def ids_with(self, prefix: str, limit: int = 5) -> list[str]:
         """Ids of jobs that are over and begin like this."""
         query = "SELECT job FROM over WHERE job >= ? AND job < ? LIMIT ?"
-        return [row[0] for row in self._db.execute(query, (prefix, prefix + "\U0010ffff", limit))]
+        return [row[0] for row in self._reader.execute(query, (prefix, prefix + "\U0010ffff", limit))]
 
     def note_steps(self, rows: Sequence[tuple[float, str, str, int, int, float]]) -> None:
         """Step times as jobs reported them: (time, key, job, tier, steps, seconds per step)."""
-        with self._db:
-            self._db.executemany("INSERT INTO steps VALUES (?, ?, ?, ?, ?, ?)", rows)
+        try:
+            with self._writing, self._db:
+                self._db.executemany("INSERT INTO steps VALUES (?, ?, ?, ?, ?, ?)", rows)
+        except sqlite3.Error as error:
+            raise StoreError(f"step times can't be written: {error}") from None
 
     def steps_of(self, job: str) -> list[tuple[float, int, int, float]]:
         """(time, tier, steps, seconds per step) of one job."""
         query = "SELECT time, tier, count, seconds FROM steps WHERE job = ? ORDER BY rowid"
-        return list(self._db.execute(query, (job,)))
+        return list(self._reader.execute(query, (job,)))
 
     def close(self) -> None:
         """Lets another controller have it."""
+        self._reader.close()
         self._db.close()
         os.close(self._lock)
 

@@ -189,7 +189,6 @@ class Part:
         if not self.processes:
             return
         with contextlib.suppress(ChildProcessError, InterruptedError):
-            signal.set_wakeup_fd(-1)
             signal.sigtimedwait([signal.SIGCHLD], POLL_S)
 
     def _note(self, rank: int) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 from berth.live.books import Books, kinds_of
 from berth.live.job import LAUNCHING, PLACED, QUEUED, RUNNING, STOPPING, WAITS, Attempt, Job
 from berth.schedule.reasons import CODES, Reason, bring_up_to_date, explain
+from berth.units import format_count
 
 _DETAILS = ("run", "env", "cwd", "step_pattern")  # of a job: for its owner only
 
@@ -122,7 +123,7 @@ def why(books: Books, job: Job, now: float) -> dict[str, Any]:
     if job.state == QUEUED:
         told["position"] = [other.id for other in queue(books)].index(job.id) + 1
         told["free"] = free_by_group(books, job)
-        told["summary"] = summary(told["free"], job.spec.gpus)
+        told["summary"] = summary(told["free"], job.spec.gpus, books.setup.tiers[group_level(books)])
         told["waits_for_release"] = [token for token in job.alive if books.attempts[token].state == STOPPING]
     elif job.token is not None:
         attempt = books.attempts[job.token]
@@ -146,10 +147,15 @@ def _finite(value: float) -> float | None:
     return float(value) if np.isfinite(value) else None
 
 
+def group_level(books: Books) -> int:
+    """The level of racks; of machines, where there are none."""
+    return 1 if len(books.cluster.tiers) > 2 else 0
+
+
 def free_by_group(books: Books, job: Job | None = None) -> list[dict[str, Any]]:
     """Devices in each rack (machine, where there are no racks): all, free, and free in its emptiest machine."""
     cluster = books.cluster
-    level = 1 if len(cluster.tiers) > 2 else 0
+    level = group_level(books)
     wanted = range(len(books.setup.kinds)) if job is None else kinds_of(books.setup, job.spec)
     total, free, largest = (np.zeros(len(cluster.group_names[level]), int) for _ in range(3))
     on_machine = np.zeros(len(cluster.machines), int)
@@ -171,7 +177,7 @@ def free_by_group(books: Books, job: Job | None = None) -> list[dict[str, Any]]:
     ]
 
 
-def summary(groups: list[dict[str, Any]], gpus: int) -> str:
+def summary(groups: list[dict[str, Any]], gpus: int, word: str) -> str:
     """`16 devices are free, but in three racks`, in a sentence."""
     free = sum(group["free"] for group in groups)
     spread = sum(1 for group in groups if group["free"])
@@ -179,8 +185,8 @@ def summary(groups: list[dict[str, Any]], gpus: int) -> str:
         return f"{free} of the {gpus} devices it needs are free"
     largest = max(group["free"] for group in groups)
     if largest < gpus:
-        return f"{free} devices are free, but in {spread} groups with at most {largest} in one"
-    return f"{free} devices are free, {largest} of them in one group"
+        return f"{free} devices are free, but in {format_count(spread, word)} with at most {largest} in one"
+    return f"{free} devices are free, {largest} of them in one {word}"
 
 
 def machines(books: Books) -> list[dict[str, Any]]:

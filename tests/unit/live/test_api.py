@@ -13,15 +13,12 @@ from berth.clock import MachineClock
 from berth.cluster.load import load_cluster
 from berth.live.api.app import make_app
 from berth.live.api.desk import Desk
+from berth.live.api.limits import Limits
 from berth.live.api.tokens import Tokens, admin_token
 from berth.live.controller import Controller
 from berth.live.setup import Setup
 from berth.live.store import Store
 from berth.testing.memory import MemoryBackend
-
-
-class SlowClock(MachineClock):
-    """What MemoryBackend asks for, by the machine's clock."""
 
 
 @pytest.fixture
@@ -30,7 +27,7 @@ def service(tmp_path):
     cluster = load_cluster("2x2x4:V100-16")
     store = Store(tmp_path)
     controller = Controller(
-        store, MemoryBackend(cluster, SlowClock()), Setup(cluster, "fifo", store=store.name)
+        store, MemoryBackend(cluster, MachineClock()), Setup(cluster, "fifo", store=store.name)
     )
     tokens = Tokens(tmp_path)
     admin_token(tmp_path, tokens)
@@ -165,6 +162,27 @@ def test_a_request_that_is_too_large_is_refused(service):
             yield b" " * (1 << 20)
 
     assert service.alice.post("/api/v1/jobs", content=drip()).status_code == 413  # without a length, too
+
+
+def test_too_many_requests_are_refused_for_whoever_sends_them():
+    async def app(scope, receive, send):
+        await send({"type": "http.response.start", "status": 204, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    limited = Limits(app, per_s=5.0)
+    one = TestClient(limited, headers={"Authorization": "Bearer one"})
+    codes = [one.get("/").status_code for _ in range(30)]
+    assert codes[:5] == [204] * 5
+    assert codes.count(429) > 5
+    assert TestClient(limited, headers={"Authorization": "Bearer other"}).get("/").status_code == 204
+
+
+def test_forecasts_are_made_a_few_at_a_time(service, monkeypatch):
+    monkeypatch.setattr("berth.live.api.desk._THINKING_S", 0.01)
+    with service.desk._thinking(), service.desk._thinking():
+        busy = service.alice.post("/api/v1/dry-run", json=JOB)
+    assert busy.status_code == 429
+    assert service.alice.post("/api/v1/dry-run", json=JOB).status_code == 200
 
 
 def test_a_token_is_never_at_rest_nor_in_a_log(service, tmp_path, caplog):

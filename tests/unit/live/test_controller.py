@@ -1,9 +1,15 @@
 """The controller, cranked by hand over an engine in memory: what becomes of jobs."""
 
+import sqlite3
+import threading
+import time
+
 import pytest
 
 from berth.errors import InputError
 from berth.live import commands
+from berth.live.history import history
+from berth.live.records import Record
 from berth.live.recover import fold_all
 from berth.live.snapshot import same
 from berth.live.spec import JobSpec
@@ -65,6 +71,79 @@ def test_the_devices_of_an_evicted_gang_are_used_only_when_it_has_left(crank):
     live.step(6000, times=3)
     assert live.state(long) == "finished"
     assert live.backend.work[long].attempts == [f"{live.controller.store.name}-{long}.{n}" for n in (1, 2)]
+
+
+def test_history_says_who_took_the_place_and_what_that_cost(crank):
+    live = crank(policy="srtf")
+    long = live.submit(gpus=16, seconds=5000, grace="0s")
+    live.step(10, times=2)
+    short = live.submit(gpus=16, seconds=10)
+    live.step(20, times=8)
+    told = history(long, live.controller.store.job_records(long), live.books.setup)
+    first, second = told["attempts"]
+    assert (first["left_for"], first["by"]) == ("outranked", [short])
+    assert first["cost_device_s"] == 16 * (second["began"] - first["left"]) > 0
+
+
+def test_who_went_away_before_being_heard_ends_nothing(crank):
+    live = crank()
+    gone = live.controller.ask(commands.submit(JobSpec(run="work"), "me", "gone"))
+    assert gone.cancel()
+    kept = live.controller.ask(commands.submit(JobSpec(run="work"), "me", "kept"))
+    live.step()
+    assert kept.result(0)["job"] == "kept"
+    assert "gone" not in live.books.jobs
+
+
+def test_an_id_that_has_just_ended_is_not_taken_again(crank):
+    live = crank()
+    live.submit(gpus=16, seconds=1000)
+    spec = JobSpec(run="work", gpus=16)
+    for command in (commands.submit(spec, "me", "x"), commands.cancel("x")):
+        live.controller.ask(command)
+    again = live.controller.ask(commands.submit(spec, "me", "x"))
+    live.step()
+    assert again.result(0) == {"job": "x", "state": "cancelled", "new": False}
+
+
+def test_measurements_never_commit_half_of_a_step(crank):
+    """Two threads write; whoever is in the middle of a step has it committed whole or not at all."""
+    live = crank()
+    store = live.controller.store
+    over = threading.Event()
+
+    def measure():
+        while not over.is_set():
+            store.note_steps([(0.0, "key", "job", 0, 1, 0.1)] * 20)
+
+    thread = threading.Thread(target=measure)
+    thread.start()
+    try:
+        before = store.seq
+        for _ in range(20):
+            with pytest.raises(StoreError):
+                store.commit([Record(1.0, "launch", "j", {"token": "t"})] * 200, _Failing())
+        assert len(list(store.records(before))) == 0
+    finally:
+        over.set()
+        thread.join()
+
+
+class _Failing:
+    """Jobs that are over, which can't be written: the disk fills up after the records."""
+
+    def __iter__(self):
+        time.sleep(0.005)
+        raise sqlite3.OperationalError("database or disk is full")
+
+
+def test_after_its_end_a_controller_says_so(crank):
+    live = crank()
+    over = threading.Event()
+    over.set()
+    live.controller.run(over)
+    with pytest.raises(StoreError, match="has ended"):
+        live.controller.ask(commands.cancel("x")).result(0)
 
 
 def test_a_job_that_fails_is_tried_again_a_little_later_and_then_given_up(crank):

@@ -12,7 +12,7 @@ from berth.errors import BerthError, InputError
 from berth.live import commands
 from berth.live.api import page_data, pages
 from berth.live.api.callers import known_caller
-from berth.live.api.desk import DeniedError, Desk
+from berth.live.api.desk import BusyError, DeniedError, Desk
 from berth.live.api.glance import Glance
 from berth.live.api.limits import Limits
 from berth.live.api.tokens import Caller
@@ -85,6 +85,8 @@ async def _told_error(request: Request, error: Exception) -> JSONResponse:
     status = 400
     if isinstance(error, StoreError):
         status = 503
+    elif isinstance(error, BusyError):
+        status = 429
     elif isinstance(error, ConflictError):
         status = 409
     elif isinstance(error, DeniedError):

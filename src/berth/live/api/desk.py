@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from berth.cluster.plain import to_plain
+from berth.errors import InputError
 from berth.live import forecast, views
 from berth.live.api.events import Events
 from berth.live.api.metrics import metrics_text
@@ -20,9 +23,14 @@ from berth.live.forecast import Forecast
 from berth.live.history import history
 from berth.live.spec import JobSpec
 
+_THINKERS, _THINKING_S = 2, 5.0  # forecasts at a time, and how long the next one waits
 _FRESH_S = 5.0  # an estimate is good for so long
 _ESTIMATED = 300  # ends that the estimates of a queue look at
 _BUSY = 4_000  # jobs beyond which no estimates are made unasked
+
+
+class BusyError(InputError):
+    """Not now."""
 
 
 class DeniedError(MissingError):
@@ -38,6 +46,7 @@ class Desk:
         self._attempts = attempts
         self._estimate: tuple[float, Forecast] | None = None
         self._estimating = threading.Lock()
+        self._thinkers = threading.Semaphore(_THINKERS)
 
     @property
     def _books(self) -> Books:
@@ -108,7 +117,7 @@ class Desk:
             with self.controller.lock:
                 if len(self._books.jobs) > _BUSY:
                     return None
-                copy = forecast.copy_of(self._books)
+            copy = self._copy()
             self._estimate = (time.monotonic(), forecast.forecast(copy, events=_ESTIMATED))
             return self._estimate[1]
         finally:
@@ -201,7 +210,8 @@ class Desk:
         """Where and when a job would start."""
         with self.controller.lock:
             check_fits(self._books, spec)
-            name, told = forecast.dry_run(self._books, spec, caller.user)
+        with self._thinking():
+            name, told = forecast.dry_run(self._copy(), spec, caller.user)
         return {
             "modelled": True,
             "now": told.now,
@@ -210,18 +220,32 @@ class Desk:
             "machines": told.places.get(name),
         }
 
+    def _copy(self) -> Books:
+        with self.controller.lock:
+            return forecast.copy_of(self._books)
+
+    @contextmanager
+    def _thinking(self) -> Iterator[None]:
+        """Forecasts take a while: a few at a time, so that everything else is answered meanwhile."""
+        if not self._thinkers.acquire(timeout=_THINKING_S):
+            raise BusyError("too many forecasts are being made", hint="ask again in a moment")
+        try:
+            yield
+        finally:
+            self._thinkers.release()
+
     def what_if(self, *, policy: str | None, racks: int) -> dict[str, Any]:
         """From here as it is, and from here with the change."""
-        with self.controller.lock:
-            state = forecast.copy_of(self._books)
-            again = forecast.copy_of(self._books)
-        plain = forecast.forecast(state)
-        changed = forecast.what_if(again, policy=policy, racks=racks)
+        with self._thinking():
+            state = self._copy()
+            was = state.setup.policy
+            changed = forecast.what_if(forecast.copy_of(state), policy=policy, racks=racks)
+            plain = forecast.forecast(state)
         return {
             "modelled": True,
             "as_it_is": _result(plain),
             "changed": _result(changed),
-            "policy": policy or again.setup.policy,
+            "policy": policy or was,
             "add_racks": racks,
         }
 

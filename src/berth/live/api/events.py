@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
@@ -14,18 +15,6 @@ from berth.live.records import Record
 _KEPT = 2_000  # records for listeners who come back
 _BEHIND = 5_000  # records that a listener may be behind
 _ALIVE_S = 15.0  # a comment goes out at least so often
-PUBLIC = (
-    "pass",
-    "start",
-    "evict",
-    "move",
-    "submitted",
-    "cancelled",
-    "prioritised",
-    "machine",
-    "launch",
-    "started",
-)
 
 
 class Events:
@@ -40,7 +29,7 @@ class Events:
         numbered = [(first + at, record) for at, record in enumerate(records)]
         self._kept.extend(numbered)
         for queue, loop in list(self._listeners.items()):
-            if not loop.is_closed():
+            with contextlib.suppress(RuntimeError):  # its loop has just been closed
                 loop.call_soon_threadsafe(self._put, queue, numbered)
 
     def _put(
