@@ -1,7 +1,17 @@
-"""A real `berth up` in a process of its own, which tests may kill."""
+"""A real `berth up` in a process of its own, which tests may kill, and a real training to be moved about."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
+import berth
 from berth.testing.up import Up
 
 
@@ -17,3 +27,56 @@ def up(tmp_path):
     for one in made:
         if one.process.poll() is None:
             one.clear()
+
+
+class Training:
+    """`berth train` with checkpoints, as a job's command, and the same without any disturbance."""
+
+    STEPS = 600
+    BERTH = (sys.executable, "-m", "berth")
+    ENV = {"PYTHONPATH": str(Path(berth.__file__).parents[1]), "OMP_WAIT_POLICY": "passive"}  # noqa: RUF012
+
+    def __init__(self, folder: Path) -> None:
+        self.calm, self.moved = folder / "calm", folder / "moved"
+        for each in (self.calm, self.moved):
+            each.mkdir()
+        options = f"train ctrdnn-8 --batch 64 --steps {self.STEPS} --checkpoint saved --csv csv"
+        self.command = [*self.BERTH, *options.split()]
+        self.surroundings = {"cwd": str(self.moved), "env": self.ENV}
+
+    def has_begun(self) -> bool:
+        file = self.moved / "csv"
+        return file.exists() and len(file.read_text().splitlines()) > 1
+
+    def assert_preempted(self, log: str) -> None:
+        stopped = re.search(r"preempted at step (\d+)", log)
+        assert stopped, log
+        assert 0 < int(stopped[1]) < self.STEPS
+
+    def assert_as_if_nothing_had_happened(self) -> None:
+        self._run(self.command, cwd=self.calm)
+        told = json.loads(
+            self._run(
+                [*self.BERTH, "table", "diff", str(self.calm / "saved"), str(self.moved / "saved"), "--json"]
+            )
+        )
+        assert told["steps"] == [self.STEPS, self.STEPS]
+        assert (told["only_first"], told["only_second"], told["changed"]) == (0, 0, 0)
+        assert told["same"] > 0
+
+    def _run(self, command: list[str], cwd: Path | None = None) -> str:
+        done = subprocess.run(
+            command,
+            cwd=cwd,
+            env=os.environ | self.ENV,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=True,
+        )
+        return done.stdout
+
+
+@pytest.fixture
+def training(tmp_path):
+    return Training(tmp_path)

@@ -15,6 +15,7 @@ from berth.train.data import Share
 from berth.train.rendezvous import Seat, join
 from berth.train.stages.cut import Layout
 from berth.train.stages.parcels import Post
+from berth.train.sums import SharedSums, shared_sums
 
 
 @dataclass(slots=True)
@@ -29,6 +30,8 @@ class Team:
     keep: ExitStack = field(default_factory=ExitStack)  # what lives as long as this process
     flags: tuple[float, ...] = ()  # to be summed along with the next gradients
     said: list[float] | None = None  # their sums and that of the losses, once they are known
+    _sums: SharedSums | None = None  # of those of the group, if they are all on this machine
+    _asked_for_sums: bool = False
 
     @property
     def lane(self) -> int:
@@ -74,10 +77,29 @@ class Team:
         told = [*self.flags, loss] if self.layout.stages == 1 else []
         if not gradients and not told:
             return
-        together = torch.cat([torch.tensor(told), *(gradient.reshape(-1) for gradient in gradients)])
-        dist.all_reduce(together, group=self.group)
-        self.said = together[: len(told)].tolist() if told else None
-        _put_back(together[len(told) :], gradients)
+        sums = self._shared_sums(model)
+        if sums is not None and all(gradient.device.type == "cpu" for gradient in gradients):
+            summed = sums.add(gradients, told)
+        else:
+            together = torch.cat([torch.tensor(told), *(gradient.reshape(-1) for gradient in gradients)])
+            dist.all_reduce(together, group=self.group)
+            summed = together[: len(told)].tolist()
+            _put_back(together[len(told) :], gradients)
+        self.said = summed if told else None
+
+    def _shared_sums(self, model: nn.Module) -> SharedSums | None:
+        """Asked for once, by all of the group at their first exchange; used if all of them got it."""
+        if not self._asked_for_sums:
+            self._asked_for_sums = True
+            numbers = sum(weight.numel() for weight in model.parameters())
+            place, count = dist.get_rank(self.group), dist.get_world_size(self.group)
+            sums = shared_sums(self.store, f"sums of stage {self.stage}", place, count, numbers)
+            got = torch.tensor(float(sums is not None))
+            dist.all_reduce(got, dist.ReduceOp.MIN, self.group)
+            if sums is not None:
+                self.keep.callback(sums.close)
+                self._sums = sums if got else None
+        return self._sums
 
     def leave(self) -> None:
         """Waits for what is under way, and parts."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import shutil
 import subprocess
@@ -10,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import small_slurm
 
 from berth.cluster.load import load_cluster
 from berth.live import commands
@@ -19,10 +19,6 @@ from berth.live.controller import Controller
 from berth.live.setup import Setup
 from berth.live.spec import JobSpec
 from berth.live.store import Store
-
-_spec = importlib.util.spec_from_file_location("small_slurm", Path(__file__).with_name("small_slurm.py"))
-small_slurm = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(small_slurm)
 
 QUICK = Patience(margin_s=2.0, start_s=20.0, settle_s=1.0)
 

@@ -23,6 +23,7 @@ from berth.train.servers.address import Address
 from berth.train.servers.order import MODES
 from berth.train.servers.secret import VARIABLE, Secret, server_tls
 from berth.train.servers.server import Server, Settings, to_stderr
+from berth.train.servers.shard import load_kernels
 
 _ONE_THREAD = dict.fromkeys(
     ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"), "1"
@@ -47,6 +48,7 @@ def main() -> None:
     if not options.forever:
         server.watch(sys.stdin)
     _say_ready(server.address, options.ready)
+    load_kernels()  # workers are still on their way
     server.run()
 
 

@@ -14,7 +14,7 @@ from berth.errors import InputError
 from berth.train.servers.messages import PART_BYTES, cut
 from berth.train.servers.specs import must_agree, sees_shows
 from berth.train.sparse import Floats, TableSpec
-from berth.train.tables import State, Table
+from berth.train.tables import Initialiser, Optimiser, State, Table
 from berth.train.tables.hashing import Keys
 from berth.train.tables.index import Places
 from berth.train.tables.rows import Rows
@@ -151,6 +151,15 @@ class Shard:
             )
         )
         self.specs.append(spec)
+
+
+def load_kernels() -> None:
+    """Kernels are loaded when they are first used, which takes most of a second: do it before anybody waits."""
+    shard, keys = Shard(), np.array([1, 2, 2], np.int64)
+    number = shard.open([TableSpec("first", 1, Optimiser(), Initialiser())])[0]
+    for ask in (shard.peek, shard.pull):
+        ask(number, keys, np.empty((3, 1), np.float32))
+    shard.push(number, keys, np.zeros((3, 1), np.float32), None)
 
 
 def _mark(rows: Rows, places: Places) -> None:

@@ -1,0 +1,47 @@
+"""A real Ray for these tests, started once, and controllers that they crank by hand."""
+
+from __future__ import annotations
+
+import pytest
+from small_ray import Desk, Racks
+
+from berth.live.backends.ray import RayBackend
+
+
+@pytest.fixture(scope="session")
+def racks():
+    found = Racks()
+    yield found
+    import ray
+
+    ray.shutdown()
+    found.ray.shutdown()
+
+
+@pytest.fixture
+def open_desk(racks, tmp_path):
+    racks.mend()
+    desks = []
+
+    def opened(**more):
+        desks.append(Desk(tmp_path, racks.address, **more))
+        return desks[-1]
+
+    yield opened
+    for desk in desks:
+        desk.close()
+
+
+@pytest.fixture
+def desk(open_desk):
+    return open_desk()
+
+
+@pytest.fixture
+def backend(racks, tmp_path):
+    racks.mend()
+    found = RayBackend(tmp_path, racks.address, start_s=5.0)
+    found.cluster()
+    found.observe()
+    yield found
+    found.close()
