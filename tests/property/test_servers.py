@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -121,12 +122,25 @@ class Both:
 @given(servers=st.integers(1, 3), script=deeds)
 def test_one_worker_in_sync_mode_gets_the_bits_of_a_plain_table(shared, servers, script):
     with serving(servers, SECRET) as running:
-        store = RemoteStore([one.address for one in running], SECRET, manners=Manners(shared=shared))
+        addresses = [one.address for one in running]
+        with closing(RemoteStore(addresses, SECRET, manners=Manners(shared=shared))) as store:
+            both = Both(store)
+            for deed, which, seed, count in script:
+                both.do(deed, SPECS[which], seed, count)
+            both.same()
+
+
+@pytest.mark.parametrize("asked", SPECS, ids=lambda spec: spec.name)
+@pytest.mark.parametrize("announced", SPECS, ids=lambda spec: spec.name)
+def test_keys_that_are_announced_and_never_asked_for_leave_nothing_behind(asked, announced):
+    with (
+        serving(2, SECRET) as running,
+        closing(RemoteStore([one.address for one in running], SECRET)) as store,
+    ):
         both = Both(store)
-        for deed, which, seed, count in script:
-            both.do(deed, SPECS[which], seed, count)
+        for deed, spec in (("prefetch", announced), ("next", asked), ("push", asked), ("step", asked)):
+            both.do(deed, spec, 7, 40)
         both.same()
-        store.close()
 
 
 @given(

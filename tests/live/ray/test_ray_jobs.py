@@ -11,7 +11,7 @@ from small_ray import RACKS, another_driver, assert_worked_once, until
 
 from berth.live import commands
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray")]
+pytestmark = pytest.mark.slow
 
 
 def test_racks_and_machines_are_found_by_their_labels(desk):
@@ -49,6 +49,12 @@ def test_a_gang_that_can_not_start_has_failed_by_its_own_fault(desk):
 
 
 def test_devices_of_others_are_left_to_them(racks, desk):
+    class Keeper:  # in here Ray takes it along whole, and need not import this file
+        def devices(self):
+            import ray
+
+            return ",".join(ray.get_runtime_context().get_accelerator_ids()["GPU"])
+
     with another_driver(racks, "others") as ray:
         keeper = ray.remote(num_gpus=1, num_cpus=0)(Keeper)
         theirs = [keeper.options(label_selector={"machine": name}).remote() for name in ("m0", "m0", "m1")]
@@ -69,15 +75,6 @@ def test_devices_of_others_are_left_to_them(racks, desk):
 
 def first_attempt(desk):
     return next(iter(desk.controller.books.attempts.values()))
-
-
-class Keeper:
-    """Somebody else's actor."""
-
-    def devices(self):
-        import ray
-
-        return ",".join(ray.get_runtime_context().get_accelerator_ids()["GPU"])
 
 
 def test_an_evicted_job_saves_its_state_and_goes_on_elsewhere(open_desk, tmp_path):

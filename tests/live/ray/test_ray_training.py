@@ -6,7 +6,7 @@ import pytest
 
 from berth.live import commands
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray")]
+pytestmark = pytest.mark.slow
 
 
 def test_a_training_is_evicted_and_moved_and_ends_as_if_nothing_had_happened(open_desk, training):

@@ -151,12 +151,16 @@ class Pulls:
         way = joined.announced(asked)
         if way is None:
             return self._launch([(joined, joined.route_of(asked, len(self._links)))]), 0
-        along = [  # other tables' keys of the same batch
+        peeks = self._is_sync and not joined.spec.admission
+        along = [  # other tables' keys of the same batch, unless being asked for would change something for them
             (other, other.ahead.popleft())
             for other in self._tables.values()
-            if other is not joined and other.ahead and not other.flights
+            if other is not joined
+            and other.ahead
+            and not other.flights
+            and (not self._is_sync or (peeks and not other.spec.admission))
         ]
-        return self._launch([(joined, way), *along]), 0
+        return self._launch([(joined, way), *along], peeks=peeks), 0
 
     def _launch(self, sections: list[tuple[Joined, Route]], *, peeks: bool = False) -> Flight:
         """Ask all servers for the rows of some tables."""
