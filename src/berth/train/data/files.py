@@ -70,20 +70,21 @@ class FileStream:
         self.bad_rows = self._marks[known].bad  # read again, they are not counted again
         at = step * batch - first * self.window
         begun: list[Columns] = []  # of a batch that goes on in the next window
+        have = 0  # rows of it, of all workers
         for number, rows in self._windows(known):
             if number < first:
                 continue
             order = np.random.default_rng([seed, number]).permutation(len(rows[2]))
             while at < len(order):
-                wanted = batch - sum(len(part[2]) for part in begun)
-                begun.append(_taken(rows, order[at : at + wanted]))
-                at += wanted
-                if at <= len(order):
-                    yield _batch(_joined(begun), share)
-                    begun = []
+                ours = slice((share.worker - have) % share.workers, batch - have, share.workers)
+                begun.append(_taken(rows, order[at : at + batch - have][ours]))
+                at, have = at + batch - have, have + min(batch - have, len(order) - at)
+                if have == batch:
+                    yield _batch(_joined(begun))
+                    begun, have = [], 0
             at = 0
         if begun:
-            yield _batch(_joined(begun), share)
+            yield _batch(_joined(begun))
 
     def position(self, step: int) -> Mapping[str, Any]:
         """Where the window of this step begins."""
@@ -215,10 +216,7 @@ def _joined(parts: list[Columns]) -> Columns:
     return np.concatenate(keys), np.concatenate(dense), np.concatenate(labels)
 
 
-def _batch(rows: Columns, share: Share) -> Batch:
-    if share.workers > 1:
-        part = slice(share.worker, None, share.workers)
-        rows = (rows[0][part], rows[1][part], rows[2][part])
-    keys, dense, labels = (np.ascontiguousarray(column) for column in rows)
+def _batch(rows: Columns) -> Batch:
+    keys, dense, labels = rows
     inputs = {"slots": torch.from_numpy(keys)[:, :, None], "dense": torch.from_numpy(dense)}
     return Batch(inputs, torch.from_numpy(labels), len(labels))
