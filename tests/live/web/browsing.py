@@ -40,9 +40,9 @@ def free_port() -> int:
 class Berth(Up):
     """`berth up` on a port that it has again after a restart."""
 
-    def __init__(self, state: Path, cluster: str) -> None:
+    def __init__(self, state: Path, cluster: str, *options: str) -> None:
         self.port = free_port()
-        super().__init__(state, "--cluster", cluster, "--port", str(self.port))
+        super().__init__(state, "--cluster", cluster, "--port", str(self.port), *options)
         self.url = f"http://127.0.0.1:{self.port}"
 
     @property

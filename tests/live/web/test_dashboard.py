@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import urllib.error
 import urllib.request
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -176,6 +177,25 @@ def test_a_job_page_has_facts_attempts_events_and_the_log_as_it_grows(berth: Ber
     assert "of rank 0" not in text(page, ".log")
     assert "sleep 0.2" in text(page, ".facts")
     look.keep(page, "job")
+
+
+def test_a_job_that_was_evicted_tells_by_whom_and_what_it_cost(tmp_path: Path, look: Looker) -> None:
+    berth = Berth(tmp_path / "state", "1x1x2:H100", "--policy", "srtf")
+    berth.start()
+    try:
+        long = berth.put("long", 2)
+        until(lambda: berth.state_of(long) == "running")
+        quick = berth.submit("sleep 1", name="quick", gpus=2, duration="1s")
+        until(lambda: berth.state_of(quick) == "finished" and berth.state_of(long) == "running")
+        page = look.open(berth.address)
+        go(page, f"#/job/{long}")
+        sees(page, "table", f"outranked by {quick}")
+        sees(page, "table", "of GPU time")
+        look.keep(page, "evicted")
+        page.close()
+    finally:
+        berth.empty()
+        berth.stop()
 
 
 def test_what_a_job_runs_is_shown_to_its_owner_only(berth: Berth, look: Looker) -> None:

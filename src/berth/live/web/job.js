@@ -106,12 +106,18 @@ function attemptsTable(app, row, attempts) {
     const places = Object.entries(one.places).map(([name, n]) => `${name}:${n}`);
     const where = places.slice(0, 5).join(", ") + (places.length > 5 ? ` and ${places.length - 5} more` : "");
     const until = one.ended ?? one.left ?? (row.ended || app.time), began = one.began ?? one.placed, next = attempts[i + 1];
-    const ended = one.left_for || (one.ended === undefined ? (row.ended ? "-" : "still there") : one.code !== undefined && one.code !== null ? `exit ${one.code}` : "lost");
+    const ended = left(one) || (one.ended === undefined ? (row.ended ? "-" : "still there") : one.code !== undefined && one.code !== null ? `exit ${one.code}` : "lost");
     const button = el("button", {type: "button", class: "link", text: moment(one.placed, app.live), title: "Show the cluster at this moment",
       onclick: () => app.tell("visit", one.placed)});
     return [String(one.number), button, where, one.tier, duration(Math.max(0, until - began)), ended, cost(row, one, next)];
   });
   return table(["#", "placed", "where", "within one", "ran", "ended by", "leaving cost it"], rows, {words: [1, 2, 3, 5, 6]});
+}
+
+// Why it left a place, and for whom.
+function left(one) {
+  const by = one.by || [];
+  return one.left_for && by.length ? `${one.left_for} by ${by.slice(0, 3).join(", ")}${by.length > 3 ? " …" : ""}` : one.left_for;
 }
 
 // From leaving a place until it ran again, for all of its devices.
