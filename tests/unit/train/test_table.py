@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -178,6 +180,38 @@ def test_gradients_of_another_shape_are_refused():
 def test_an_unknown_optimiser_is_named():
     with pytest.raises(ValueError, match="did you mean 'adagrad'"):
         Optimiser("adagrat")  # type: ignore[arg-type]
+
+
+UNDER_A_LIMIT = """
+import resource
+import numpy as np
+from berth.train.tables import Table
+first = Table(16)
+first.pull([1])  # kernels are loaded
+taken = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+reserved = first.store.rows.data.nbytes + first.store.rows.changed.nbytes
+del first
+resource.setrlimit(resource.RLIMIT_AS, (taken - reserved + {more}, resource.RLIM_INFINITY))
+tables = [Table(16), Table(16)]
+for table in tables:
+    table.push(np.arange(20_000), np.ones((20_000, 16), np.float32))
+print([len(table) for table in tables])
+"""
+
+
+def under_a_limit(more):
+    script = [sys.executable, "-c", UNDER_A_LIMIT.format(more=more)]
+    return subprocess.run(script, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_where_the_system_promises_less_tables_are_smaller_and_not_refused():
+    assert under_a_limit(1 << 30).stdout == "[20000, 20000]\n"
+
+
+def test_where_it_promises_next_to_nothing_one_is_told_what_to_look_at():
+    told = under_a_limit(1 << 20).stderr
+    assert "gives this process no memory for a table" in told
+    assert "ulimit -v" in told
 
 
 def test_a_process_with_large_tables_can_still_start_others():

@@ -16,6 +16,7 @@ from berth.train.tables.memory import give_back, physical_bytes, prefetch, reser
 
 _AHEAD = 16
 _LINE = 16  # floats of a cache line
+_FEW_ROWS = 1 << 16
 
 
 @entry
@@ -46,12 +47,28 @@ def _scatter(data: Floats, width: int, places: Places, values: Floats) -> None:
             data[target + column] = values[source + column]
 
 
+def _most_rows(width: int) -> int:
+    """What the machine's memory could hold; where the system does not promise that much, a part of what it does."""
+    wanted = most = min(physical_bytes() // (4 * width), MOST_ENTRIES)
+    while most >= _FEW_ROWS:
+        try:
+            reserve(most * width, np.float32)
+        except OSError:
+            most //= 2
+        else:
+            return most if most == wanted else most // 4  # others need memory too
+    raise InputError(
+        "the system gives this process no memory for a table",
+        hint="see `ulimit -v` and the sysctl vm.overcommit_memory, or give the table a memory budget",
+    )
+
+
 class Rows:
     """Places for records of `width` floats: at most so many, or what the machine's memory could hold."""
 
     def __init__(self, width: int, most: int | None = None) -> None:
         self.width = width
-        self.most = min(most or physical_bytes() // (4 * width), MOST_ENTRIES)
+        self.most = min(most, MOST_ENTRIES) if most else _most_rows(width)
         self.data: Floats = reserve(self.most * width, np.float32)
         self.changed = reserve(self.most, np.uint8)  # since the last save
         self.top = 0  # places from here on were never given out
