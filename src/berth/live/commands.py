@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from berth.errors import InputError, UnknownNameError
-from berth.live.books import Books, nearest_of, sensitivity_key
+from berth.live.books import Books
 from berth.live.job import Job
 from berth.live.records import DRAINED, Record
 from berth.live.setup import DEFAULT_MODEL
 from berth.live.spec import JobSpec
 from berth.live.store import Store
+from berth.live.wants import nearest_of, sensitivity_key
 from berth.workload.profiles import load_profile
 
 

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from berth.live import commands
-from berth.live.books import sensitivity_key
 from berth.live.controller import Controller
 from berth.live.folder import Folder
 from berth.live.job import RUNNING
 from berth.live.store import StoreError
+from berth.live.wants import sensitivity_key
 
 _ENOUGH = 10  # steps before anything is learned
 _NEWS = 0.05  # share by which a mean must differ from what is known

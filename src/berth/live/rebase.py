@@ -7,11 +7,12 @@ import math
 import numpy as np
 
 from berth.live import _kernels
-from berth.live.books import Books, nearest_of
+from berth.live.books import Books
 from berth.live.job import DELAYED, QUEUED, STOPPING, Attempt, Job, Seat
 from berth.live.passing import take_seats
 from berth.live.rows import with_demand
 from berth.live.setup import Setup
+from berth.live.wants import nearest_of
 from berth.schedule import reasons
 from berth.schedule.view import FUTURE
 

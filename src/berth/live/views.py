@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from berth.live.books import Books, kinds_of
+from berth.live.books import Books
 from berth.live.job import LAUNCHING, PLACED, QUEUED, RUNNING, STOPPING, WAITS, Attempt, Job
+from berth.live.wants import kinds_of
 from berth.schedule.reasons import CODES, Reason, bring_up_to_date, explain
 from berth.units import format_count
 
