@@ -7,9 +7,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from berth.errors import InputError, UnknownNameError
 from berth.train.sparse import Floats, Keys, TableSpec
 from berth.train.tables import State, Table
+from berth.train.tables.merge import Merged
+from berth.train.tables.store import as_keys
 
 
 class LocalStore:
@@ -22,6 +26,9 @@ class LocalStore:
         self._folder = Path(folder) if folder is not None else None
         self._specs: dict[str, TableSpec] = {}
         self._tables: dict[str, Table] = {}
+        self._recent: dict[
+            str, Merged
+        ] = {}  # the keys of each table's last pull: mostly those of the next push
 
     def open(self, tables: Sequence[TableSpec]) -> None:
         """Makes the tables; a budget is divided among them by the size of a record."""
@@ -37,7 +44,14 @@ class LocalStore:
 
     def pull(self, table: str, keys: Keys, out: Floats | None = None) -> Floats:
         """A row for each key, duplicates too; rows not seen before are made."""
-        return self._table(table).pull(keys, out=out)
+        found, asked = self._table(table), as_keys(keys)
+        if found.gate is not None:  # it counts how often a key is asked for
+            return found.pull(asked, out=out)
+        batch = Merged.of(asked.copy())
+        out = np.empty((len(asked), found.dim), np.float32) if out is None else out
+        found.pull_merged(batch, out)
+        self._recent[table] = batch
+        return out
 
     def peek(self, table: str, keys: Keys, out: Floats | None = None) -> Floats:
         """What a pull would return; rows not seen before are not made."""
@@ -53,7 +67,10 @@ class LocalStore:
         clicks: Floats | None = None,
     ) -> None:
         """Rows learn at once."""
-        self._table(table).push(keys, gradients, shows, clicks)
+        asked, batch = as_keys(keys), self._recent.pop(table, None)
+        if batch is None or not batch.is_of(asked):
+            batch = Merged.of(asked)
+        self._table(table).push_merged(batch, gradients, shows, clicks)
 
     def end_step(self, step: int) -> None:
         """Nothing to do: pushes took effect when they were made."""
@@ -80,6 +97,7 @@ class LocalStore:
     def close(self) -> None:
         """Files of cold rows go with their tables."""
         self._tables.clear()
+        self._recent.clear()
 
     def table(self, name: str) -> Table:
         """One table, to look at."""

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from berth.compile import entry
 from berth.train.tables.hashing import SHARD_SALT, Keys, salted
 from berth.train.tables.initialise import Floats
-from berth.train.tables.merge import distinct
+from berth.train.tables.merge import add_rows, distinct, same_keys, spread_rows
 
 Numbers = npt.NDArray[np.int32]
 
@@ -48,36 +48,12 @@ def _by_shard(
 
 
 @entry
-def _spread(rows: Floats, width: int, which: Numbers, out: Floats) -> None:
-    wide = np.uint64(width)  # unsigned: inner loops need no look at signs, and run in vectors
-    for number in range(len(which)):
-        source, target = np.uint64(which[number]) * wide, np.uint64(number) * wide
-        for column in range(wide):
-            out[target + column] = rows[source + column]
-
-
-@entry
 def _spread_to(rows: Floats, width: int, where: Numbers, which: Numbers, out: Floats) -> None:
-    wide = np.uint64(width)
+    wide = np.uint64(width)  # unsigned: inner loops need no look at signs, and run in vectors
     for number in range(len(which)):
         source, target = np.uint64(which[number]) * wide, np.uint64(where[number]) * wide
         for column in range(wide):
             out[target + column] = rows[source + column]
-
-
-@entry
-def _add(values: Floats, width: int, which: Numbers, out: Floats) -> None:
-    """A key's first occurrence is known by its number: the distinct stand in the order they are seen."""
-    seen, wide = 0, np.uint64(width)
-    for number in range(len(which)):
-        target, source = np.uint64(which[number]) * wide, np.uint64(number) * wide
-        if which[number] == seen:
-            seen += 1
-            for column in range(wide):
-                out[target + column] = np.float32(0) + values[source + column]
-        else:
-            for column in range(wide):
-                out[target + column] += values[source + column]
 
 
 @entry
@@ -92,17 +68,6 @@ def _add_from(values: Floats, width: int, where: Numbers, which: Numbers, out: F
         else:
             for column in range(wide):
                 out[target + column] += values[source + column]
-
-
-@entry
-def _same(keys: Keys, others: Keys) -> bool:
-    for start in range(0, len(keys), 256):
-        unlike = np.int64(0)
-        for number in range(start, min(start + 256, len(keys))):
-            unlike |= keys[number] ^ others[number]
-        if unlike:
-            return False
-    return True
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -123,7 +88,7 @@ class Route:
 
     def is_of(self, keys: Keys) -> bool:
         """Whether it is the way of these keys."""
-        return len(keys) == len(self.keys) and _same(self.keys, keys)
+        return len(keys) == len(self.keys) and bool(same_keys(self.keys, keys))
 
     def keys_of(self, shard: int) -> Keys:
         """The distinct keys that a server is asked for."""
@@ -138,7 +103,7 @@ class Route:
         """Write a server's rows wherever the batch has their keys."""
         width, span = out.shape[1], slice(self.spans[shard], self.spans[shard + 1])
         if self.where is None:
-            _spread(rows.reshape(-1), width, self.which, out.reshape(-1))
+            spread_rows(rows.reshape(-1), width, self.which, out.reshape(-1))
         else:
             _spread_to(rows.reshape(-1), width, self.where[span], self.which[span], out.reshape(-1))
 
@@ -148,7 +113,7 @@ class Route:
         if len(self.sent) == len(self.keys):
             out[...] = values if self.where is None else values[self.where[span]]
         elif self.where is None:
-            _add(values.reshape(-1), width, self.which, out.reshape(-1))
+            add_rows(values.reshape(-1), width, self.which, out.reshape(-1))
         else:
             _add_from(values.reshape(-1), width, self.where[span], self.which[span], out.reshape(-1))
 

@@ -16,7 +16,7 @@ from berth.train.tables.memory import give_back, physical_bytes, prefetch, reser
 
 _AHEAD = 16
 _LINE = 16  # floats of a cache line
-_FEW_ROWS = 1 << 16
+_LEAST_BYTES = 4 << 20
 
 
 @entry
@@ -50,7 +50,7 @@ def _scatter(data: Floats, width: int, places: Places, values: Floats) -> None:
 def _most_rows(width: int) -> int:
     """What the machine's memory could hold; where the system does not promise that much, a part of what it does."""
     wanted = most = min(physical_bytes() // (4 * width), MOST_ENTRIES)
-    while most >= _FEW_ROWS:
+    while most * width * 4 >= _LEAST_BYTES:
         try:
             reserve(most * width, np.float32)
         except OSError:

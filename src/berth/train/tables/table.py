@@ -19,7 +19,7 @@ from berth.train.tables.hashing import Keys
 from berth.train.tables.index import EMPTY, Places
 from berth.train.tables.initialise import Floats, Initialiser, fill, fill_weights
 from berth.train.tables.life import Life
-from berth.train.tables.merge import distinct, summed
+from berth.train.tables.merge import Merged, distinct
 from berth.train.tables.optimise import Optimiser, apply
 from berth.train.tables.state import State, join
 from berth.train.tables.statistics import Counts, Statistics
@@ -71,6 +71,17 @@ class Table:
         self.counts.missed += self._misses() - before
         return weights
 
+    def pull_merged(self, batch: Merged, out: Floats) -> None:
+        """The weights of each key into `out`; each distinct one is looked up once. Not where keys are counted."""
+        self.counts.pulled += len(batch)
+        out = self._fitting(batch.keys, out)
+        weights = np.empty((len(batch.unique), self.dim), np.float32)
+        before = self._misses()
+        for part in self.store.pieces(len(batch.unique)):
+            self.store.rows.read_weights(self._places(batch.unique[part], create=True), weights[part])
+        self.counts.missed += self._misses() - before
+        batch.spread(weights, out)
+
     def peek(self, keys: object, *, out: Floats | None = None) -> Floats:
         """As `pull`, and no row is made: a key without one reads as it would if it were pulled."""
         asked = as_keys(keys)
@@ -102,18 +113,26 @@ class Table:
         create: bool = True,
     ) -> None:
         """Let the row of each key learn from its gradient, [n, dim]; each key was shown once if not said."""
-        asked = as_keys(keys)
-        slopes = self._checked(asked, gradients)
-        unique, inverse = distinct(asked)
-        self.counts.pushed += len(asked)
-        self.counts.pushed_distinct += len(unique)
-        if len(unique) < len(asked):
-            slopes = summed(inverse, len(unique), slopes)
-        seen = self._seen(len(asked), shows, clicks)
+        self.push_merged(Merged.of(as_keys(keys)), gradients, shows, clicks, create=create)
+
+    def push_merged(
+        self,
+        batch: Merged,
+        gradients: Floats,
+        shows: Floats | None = None,
+        clicks: Floats | None = None,
+        *,
+        create: bool = True,
+    ) -> None:
+        """The same for keys of which the distinct ones are known."""
+        slopes = batch.summed(self._checked(batch.keys, gradients))
+        self.counts.pushed += len(batch)
+        self.counts.pushed_distinct += len(batch.unique)
+        seen = self._seen(len(batch), shows, clicks)
         if seen is not None:
-            seen = summed(inverse, len(unique), seen)
-        for part in self.store.pieces(len(unique)):
-            self._learn(unique[part], slopes[part], None if seen is None else seen[part], create)
+            seen = batch.summed(seen)
+        for part in self.store.pieces(len(batch.unique)):
+            self._learn(batch.unique[part], slopes[part], None if seen is None else seen[part], create)
 
     def delete(self, keys: object) -> int:
         """Forget the rows of keys; how many there were."""
