@@ -30,11 +30,11 @@ from berth.plan.search.exact import exact
 from berth.plan.search.method import Budget
 from berth.plan.warm import load_kernels, load_list_kernels
 from berth.testing.problems import random_problem
-from plan_learner import MEDIAN, SECONDS, WORST, learned_rows
+from plan_learner import learned_rows
 from results import Bar, Figure, figure, finish, options, progress
 
 ZOO = ("ctrdnn", "matchnet", "2emb", "nce", "transformer", "cnn")
-PROVEN, LEARNED = "Optima proven", "Learned searches, the zoo on 2, 4 and 8 types"
+PROVEN = "Optima proven"
 
 
 def cpu(work: Callable[[], Any]) -> tuple[float, Any]:
@@ -100,16 +100,11 @@ def frontiers(bar_s: float) -> Figure:
 
 def learning(seeds: int, processes: int) -> list[Figure]:
     """rl-lstm against its bars, rl-rnn (one seed) reported beside it."""
-    found = []
+    found: list[Figure] = []
     for name, count in (("rl-lstm", seeds), ("rl-rnn", 1)):
         progress(f"{name}, {count} seeds")
         row = learned_rows((name,), count, processes)[0]
-        near = {"median": 100 * MEDIAN, "most": 100 * WORST} if name == "rl-lstm" else None
-        quick = {"most": SECONDS} if name == "rl-lstm" else None
-        gaps, cpu_s = (100 * row.gaps).tolist(), row.cpu_s.tolist()
-        what, note = f"{name}, gap to the optimum", f"{len(gaps)} runs"
-        found.append(figure(LEARNED, what, "%", gaps, at_most=near, note=note))
-        found.append(figure(LEARNED, f"{name}, a run", "CPU-s", cpu_s, at_most=quick))
+        found += row.figures(held=name == "rl-lstm")
     return found
 
 

@@ -6,12 +6,14 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 ROOT = Path(__file__).parents[3]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
 import network  # noqa: E402
+import plan_learner  # noqa: E402
 import policies  # noqa: E402
 import policy_sweep  # noqa: E402
 import tables  # noqa: E402
@@ -102,3 +104,18 @@ def test_the_policys_promise_is_held_clause_by_clause(mean_jct, p99, noise, expe
         policies.Judged(cell, "tuned", ratio(mean_jct), ratio(p99, noise), ratio(0.99)) for cell in cells
     ]
     assert missed(policies.clauses("t", judged)) == expected
+
+
+@pytest.mark.parametrize(
+    ("gaps", "cpu_s", "expected"),
+    [
+        ([0.0, 0.01, 0.05], 9.0, set()),
+        ([0.0, 0.03, 0.04], 9.0, {("rl-lstm, gap to the optimum", "median")}),
+        ([0.0, 0.01, 0.06], 9.0, {("rl-lstm, gap to the optimum", "most")}),
+        ([0.0, 0.01, 0.05], 11.0, {("rl-lstm, a run", "most")}),
+    ],
+)
+def test_the_learned_planner_is_held_against_median_worst_and_time(gaps, cpu_s, expected):
+    row = plan_learner.Row("rl-lstm", np.array(gaps), np.array([1.0, 1.0, cpu_s]), 6400)
+    assert missed(row.figures(held=True)) == expected
+    assert missed(row.figures(held=False)) == set()
