@@ -66,8 +66,12 @@ def main() -> int:
     slowed = sum(shares.rates[job] < 0.999 * flows[job].cap for job in present)
     title = f"{len(present):,} jobs on {edges:,} links, {slowed:,} of them held below their cap"
     found = [
-        figure(title, "one change", "us", micros, note=f"p99 {np.percentile(micros, 99):.0f} us"),
-        figure(title, "rates changed by it", "", changed, note=f"mean {np.mean(changed):.1f}"),
+        figure(
+            title, "one change", "us", micros, quartiles=True, note=f"p99 {np.percentile(micros, 99):.0f} us"
+        ),
+        figure(
+            title, "rates changed by it", "", changed, quartiles=True, note=f"mean {np.mean(changed):.1f}"
+        ),
     ]
     return finish("sharing", found, arguments.results)
 

@@ -9,6 +9,7 @@ compiling cost. Exits with 1 when a bar is missed.
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import resource
 import statistics
@@ -133,14 +134,32 @@ def main() -> int:
         print(f"error: no traces below {given.shared}\n  name the folder with --shared", file=sys.stderr)
         return 2
     trace = philly(given.shared)
-    progress("loading, or compiling what is not compiled yet")
+    few = Selection(limit=200).apply(trace)
+    progress("compiling what is not compiled yet")
+    loading = compiled_before(few)
     started = time.process_time()
+    run_all(few)
+    loading.append(figure(ELSE, "loading the kernels", "CPU-s", [time.process_time() - started]))
+    return finish("simulate", [*speeds(trace, given.repeats), *others(trace), *loading], given.results)
+
+
+def run_all(trace: Trace) -> None:
     for policy, cluster, setting, _ in RUNS:
-        simulate(Selection(limit=200).apply(trace), load_cluster(cluster), load_policy(policy), setting)
-    loading_s = time.process_time() - started
-    found = [*speeds(trace, given.repeats), *others(trace)]
-    found.append(figure(ELSE, "loading the kernels", "CPU-s", [loading_s]))
-    return finish("simulate", found, given.results)
+        simulate(trace, load_cluster(cluster), load_policy(policy), setting)
+
+
+def compiled_before(trace: Trace) -> list[Figure]:
+    """In a process of its own: what compiling takes must not count as memory of the simulator."""
+    child = multiprocessing.get_context("spawn").Process(target=run_all, args=(trace,))
+    child.start()
+    child.join()
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    spent_s = used.ru_utime + used.ru_stime
+    note = "less if that was done before"
+    return [
+        figure(ELSE, "the first run, which compiles", "CPU-s", [spent_s], note=note),
+        figure(ELSE, "memory of the first run", "MB", [used.ru_maxrss / 1024], note=note),
+    ]
 
 
 def speeds(trace: Trace, repeats: int) -> list[Figure]:
@@ -171,7 +190,11 @@ def others(trace: Trace) -> list[Figure]:
     what = "a pass, up to 10,000 waiting on 1,000 machines, on average"
     found.append(figure(ELSE, what, "CPU-ms", [long_queue_ms("fit-first")], at_most={"median": PASS_BAR_MS}))
     memory_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    found.append(figure(ELSE, "memory at most", "MB", [memory_mb], at_most={"median": MEMORY_BAR_MB}))
+    found.append(
+        figure(
+            ELSE, "memory at most, once it is compiled", "MB", [memory_mb], at_most={"median": MEMORY_BAR_MB}
+        )
+    )
     return found
 
 
