@@ -14,7 +14,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -56,7 +56,7 @@ class Bar:
         return self.found >= self.limit if self.at_least else self.found <= self.limit
 
     def __str__(self) -> str:
-        limit = f"{'≥' if self.at_least else '≤'} {with_unit(f'{self.limit:,g}', self.unit)}"
+        limit = f"{'≥' if self.at_least else '≤'} {self.limit:,g}"
         found = number(self.found, self.unit)
         return limit if self.statistic == "median" else f"{self.statistic} {limit}: {found}"
 
@@ -170,8 +170,14 @@ def finish(name: str, figures: Sequence[Figure], folder: Path | None, *, shown: 
 def show(figures: Sequence[Figure]) -> None:
     """A table for each that the figures name, in their order."""
     for title in dict.fromkeys(one.table for one in figures):
-        heads, rows = as_table([one for one in figures if one.table == title])
+        mine = [replace(one, what=_beside(one), beside="") for one in figures if one.table == title]
+        heads, rows = as_table(mine)
         console().print(table(title, heads, rows))
+
+
+def _beside(figure: Figure) -> str:
+    """A terminal has no room for a column of its own."""
+    return f"{figure.what} / {figure.beside}" if figure.beside else figure.what
 
 
 @dataclass(frozen=True, slots=True)
