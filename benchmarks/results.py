@@ -56,7 +56,7 @@ class Bar:
         return self.found >= self.limit if self.at_least else self.found <= self.limit
 
     def __str__(self) -> str:
-        limit = f"{'≥' if self.at_least else '≤'} {self.limit:,g}"
+        limit = f"{'≥' if self.at_least else '≤'} {number(self.limit, self.unit)}"
         found = number(self.found, self.unit)
         return limit if self.statistic == "median" else f"{self.statistic} {limit}: {found}"
 
@@ -161,7 +161,9 @@ def finish(name: str, figures: Sequence[Figure], folder: Path | None, *, shown: 
         show(figures)
     bars = [bar for one in figures for bar in one.bars]
     missed = sum(not bar.met for bar in bars)
-    console().print(f"{missed} of {len(bars)} bars MISSED" if missed else f"all {len(bars)} bars met")
+    if bars:
+        said = f", {missed} MISSED" if missed else ""
+        console().print(f"{len(bars) - missed} of {len(bars)} bars met{said}")
     if folder is not None:
         store(name, figures, folder)
     return 1 if missed else 0

@@ -227,7 +227,7 @@ def figures(size: int, costs: dict[str, list[float]], found: dict[str, float]) -
         f"Batch {size:,}: {what}" for what in ("CPU ms per 1,000 examples", "times the floor", "AUC")
     )
     made = [figure(spent, name, "ms", cost[1:], quartiles=True) for name, cost in costs.items()]
-    for name in costs:
+    for name in (one for one in costs if one != FLOOR):
         bar = {"median": BARS[name, size]} if (name, size) in BARS else None
         beside = beside_floor(costs, name)
         made.append(figure(ratios, name, "x", beside, at_most=bar, quartiles=True, beside=FLOOR))

@@ -171,8 +171,8 @@ def figures(title: str, name: str, way: Way, facts: dict[str, Any]) -> list[Figu
         "hit rate": ("%", 100 * facts["hit_rate"]),
     }
     return [
-        figure(title, f"{name}, examples", "/s", speeds),
-        figure(title, f"{name}, CPU per 1,000 examples", "ms", cpu_ms),
+        figure(title, f"{name}, examples", "/s", speeds, quartiles=True),
+        figure(title, f"{name}, CPU per 1,000 examples", "ms", cpu_ms, quartiles=True),
         *(figure(title, f"{name}, {what}", unit, [value]) for what, (unit, value) in counted.items()),
     ]
 

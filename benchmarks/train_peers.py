@@ -210,8 +210,8 @@ def figures(size: int, costs: dict[str, list[float]], facts: dict[str, dict[str,
         for what in ("CPU ms per 1,000 examples", "times the floor", "AUC", "memory of the process")
     )
     made = [figure(spent, name, "ms", cost, quartiles=True) for name, cost in costs.items()]
-    for name, cost in costs.items():
-        beside = [mine / other for mine, other in zip(cost, costs[FLOOR], strict=True)]
+    for name in (one for one in costs if one != FLOOR):
+        beside = [mine / other for mine, other in zip(costs[name], costs[FLOOR], strict=True)]
         made.append(figure(ratios, name, "x", beside, quartiles=True, beside=FLOOR))
     made += [figure(learned, name, "", [told["auc"]]) for name, told in facts.items() if name != FLOOR]
     return made + [figure(memory, name, "MiB", [told["resident_mib"]]) for name, told in facts.items()]
