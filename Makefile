@@ -49,7 +49,7 @@ format: $(VENV)/.dev ## let ruff mend what it can
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
-bench: $(VENV)/.dev ## every benchmark, MINUTES on two free cores; writes docs/performance.md, fails if a bar is missed
+bench: $(VENV)/.dev ## every benchmark, some 25 minutes on two free cores; writes docs/performance.md, fails if a bar is missed
 	@$(BIN)/python benchmarks/bench.py
 
 bench-page: $(VENV)/.dev ## docs/performance.md anew from the stored results of the last benchmarks
