@@ -53,8 +53,9 @@ BENCHMARKS = (
         "plan",
         "Planning",
         "bench-plan",
-        "CPU time, kernels loaded, for L layers on T types; a bar on the most is one on the slowest instance. Problems\n"
-        "are generated; those of the learned searches are the zoo's models, and the gap is to the proven optimum. More:\n"
+        "CPU time, kernels loaded, for L layers on T types; a bar on the most is one on the slowest instance.\n"
+        "Problems are generated; those of the learned searches are the zoo's models, and the gap is to the proven\n"
+        "optimum. More: "
         "[methods of planning compared](planning-methods.md).",
     ),
     Benchmark(
@@ -165,9 +166,9 @@ def _head(found: dict[str, Results]) -> str:
 `make bench` measures all of this and writes this page; the last time it took {minutes:.0f} minutes.
 
 A figure is a median with its spread; one without a spread was taken once. A bar is what it is held against; where
-another statistic than the median is held against it, the bar names that and says what was found. Ratios are to something
-measured in the same run. What a busy machine adds is not taken out: the load of the minute before a benchmark began
-stands with it.
+another statistic than the median is held against it, the bar names that and says what was found. Ratios are to
+something measured in the same run. What a busy machine adds is not taken out: the load of the minute before a
+benchmark began stands with it.
 
 {_overview(found)}"""
 
