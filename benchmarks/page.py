@@ -180,10 +180,8 @@ def _overview(found: dict[str, Results]) -> str:
         if one.name in found:
             bars = [bar for figure in found[one.name].figures for bar in figure.bars]
             met = f"{sum(bar.met for bar in bars)} of {len(bars)}" if bars else "no bar"
-            missed = "; ".join(f"{figure.what}, {figure.table}" for figure in found[one.name].missed)
-            lines.append(
-                _line([f"[{one.title}](#{_anchor(one.title)})", met, missed and f"MISSED: {missed}"])
-            )
+            missed = "; ".join(f"{figure.table}: {figure.what}" for figure in found[one.name].missed)
+            lines.append(_line([f"[{one.title}](#{_anchor(one.title)})", met, missed and f"MISSED {missed}"]))
     return "\n".join([*lines, ""])
 
 

@@ -98,7 +98,7 @@ def test_a_missed_bar_is_shown_as_missed_with_what_was_found(tmp_path):
     stored = results.load(tmp_path / "plan.json")
     assert stored.figures == (slow, fine)
     made = page.make_page({"plan": stored})
-    assert "| [Planning](#planning) | 1 of 2 | **MISSED**: what, a table |" in made
+    assert "| [Planning](#planning) | 1 of 2 | **MISSED** a table: what |" in made
     assert "| what (a note) | 3 s | 1–100 | p99 ≤ 50: 100 | **MISSED** | a floor |" in made
     assert "| other | 3 s | 1–100 | ≥ 2.5 | met |  |" in made
     assert "Not measured yet: `make bench-live`." in made
