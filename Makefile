@@ -6,10 +6,11 @@ BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable
 
-.PHONY: help demo test check soak lint format bench bench-network bench-simulate bench-policies bench-plan bench-train bench-live bench-dashboard profiles docs docs-waiting clean bench-train-peers
+.PHONY: help demo test check soak lint format docs docs-waiting profiles clean bench bench-page bench-network \
+	bench-simulate bench-policies bench-plan bench-plan-methods bench-train bench-tables bench-train-peers bench-live bench-dashboard
 
 help: ## list the targets
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit("berth needs Python 3.11 or newer, this is " + sys.version.split()[0]) if sys.version_info < (3, 11) else None'
@@ -48,10 +49,15 @@ format: $(VENV)/.dev ## let ruff mend what it can
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
-bench: bench-network bench-simulate bench-policies bench-plan bench-train bench-live bench-dashboard ## every benchmark
+bench: $(VENV)/.dev ## every benchmark, some 25 minutes on two free cores; writes docs/performance.md, fails if a bar is missed
+	@$(BIN)/python benchmarks/bench.py
 
-bench-network: $(VENV)/.dev ## the network model against measured step times and contention
-	@$(BIN)/python benchmarks/network.py
+bench-page: $(VENV)/.dev ## docs/performance.md anew from the stored results of the last benchmarks
+	@$(BIN)/python benchmarks/page.py
+
+bench-network: $(VENV)/.dev ## the network model against measured step times and contention; shares of links
+	@held=0; $(BIN)/python benchmarks/network.py || held=1; \
+	$(BIN)/python benchmarks/sharing.py || held=1; exit $$held
 
 bench-simulate: $(VENV)/.dev ## jobs per CPU-second of the simulator, against its bars
 	@$(BIN)/python benchmarks/simulate.py
@@ -62,13 +68,20 @@ bench-policies: $(VENV)/.dev ## berth's own policy against delay scheduling, ove
 bench-plan: $(VENV)/.dev ## plans evaluated, proven and learned, against their bars
 	@$(BIN)/python benchmarks/plan.py
 
+bench-plan-methods: $(VENV)/.dev ## all methods of planning compared, as docs/assets/plan-bench.html
+	@$(BIN)/berth plan bench --seeds 1 --seconds 5 --force --html docs/assets/plan-bench.html
+
 bench-train: $(VENV)/.dev ## training beside the dense part alone and plain torch, against its bars
 	@held=0; $(BIN)/python benchmarks/train.py || held=1; \
 	$(BIN)/python benchmarks/train_reading.py || held=1; \
 	$(BIN)/python benchmarks/train_budget.py || held=1; exit $$held
 
-bench-train-peers: $(VENV)/.dev ## the same work by torchrec and TensorFlow, each in a venv of its own (downloads them)
-	@$(BIN)/python benchmarks/train_peers.py
+bench-tables: $(VENV)/.dev ## sparse tables beside torch and plain Python, and in servers
+	@$(BIN)/python benchmarks/tables.py
+	@$(BIN)/python benchmarks/servers.py
+
+bench-train-peers: $(VENV)/.dev ## the same work by torchrec and TensorFlow (downloads them); onto the page as well
+	@$(BIN)/python benchmarks/bench.py train-peers
 
 bench-live: $(VENV)/.dev ## the live controller: passes, durable submissions, restarts, real short jobs
 	@$(BIN)/python benchmarks/live.py

@@ -1,6 +1,6 @@
 """How quick the dashboard is with 1,024 machines and 10,000 jobs, in a real Chromium.
 
-    python benchmarks/dashboard.py [--jobs 10000] [--cluster 32x32x8] [--json]
+    python benchmarks/dashboard.py [--jobs 10000] [--cluster 32x32x8]
 
 A simulation is scrubbed from end to end; a live controller with every job in its queue is opened and its list scrolled.
 Prints the first paint and the frames in a second, against their bars. Exits with 1 when a bar is missed.
@@ -8,22 +8,23 @@ Prints the first paint and the frames in a second, against their bars. Exits wit
 
 from __future__ import annotations
 
-import argparse
-import json
+import os
 import shutil
+import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from berth.report.terminal import console, table
 from berth.testing.up import SOURCE, Up, until
+from results import Figure, figure, finish, options, progress
 
 FIRST_PAINT_MS = 1_000.0
 FRAMES_PER_S = 30.0
+LAYOUT_SHIFT = 0.1
+Moving = tuple[str, str]  # what is done, and the script that does it
 ARGS = [
     "--no-sandbox",
     "--disable-gpu",
@@ -64,49 +65,46 @@ SHIFT = """() => { window.shift = 0; new PerformanceObserver(list => list.getEnt
   if (!one.hadRecentInput) window.shift += one.value; })).observe({type: 'layout-shift', buffered: true}); }"""
 
 
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """One measurement against its bar."""
-
-    what: str
-    value: float
-    unit: str
-    bar: str
-    met: bool
-
-
 def frames_per_s(frames: list[float]) -> float:
     """Of the slower half: what it feels like."""
     slow = sorted(frames)[len(frames) // 2 :]
     return 1000.0 * len(slow) / sum(slow)
 
 
-def paint(what: str, value: float) -> Figure:
-    """A first paint, in milliseconds from the start of the navigation."""
-    return Figure(what, value, "ms", f"under {FIRST_PAINT_MS:g}", value < FIRST_PAINT_MS)
-
-
-def smooth(what: str, frames: list[float]) -> Figure:
-    """Frames in a second."""
-    value = frames_per_s(frames)
-    return Figure(what, value, "/s", f"at least {FRAMES_PER_S:g}", value >= FRAMES_PER_S)
-
-
-def still(what: str, value: float) -> Figure:
-    """How much the page moved by itself (Cumulative Layout Shift)."""
-    return Figure(what, value, "shift", "under 0.1", value < 0.1)
-
-
-def first_paint(browser: Any, address: str) -> float:
-    """Milliseconds until the map is drawn, in a browser that has never seen the page; the median of five."""
+def first_paints(browser: Any, address: str) -> list[float]:
+    """Milliseconds until the map is drawn, in a browser that has never seen the page; five times."""
     paints = []
     for _ in range(5):
-        page = browser.new_context(viewport={"width": 1280, "height": 900}).new_page()
-        page.goto(address)
-        page.locator("nav a").first.wait_for()
-        paints.append(float(page.evaluate(PAINTED)))
-        page.context.close()
-    return sorted(paints)[2]
+        with _new_page(browser, address) as page:
+            page.locator("nav a").first.wait_for()
+            paints.append(float(page.evaluate(PAINTED)))
+    return paints
+
+
+def measure_page(
+    browser: Any, address: str, title: str, ready: Callable[[Any], bool], moving: Moving
+) -> list[Figure]:
+    """First paint, frames while it moves, and how much the page moved by itself (Cumulative Layout Shift)."""
+    with _new_page(browser, address) as page:
+        until(lambda: ready(page))
+        page.evaluate(SHIFT)
+        paints = first_paints(browser, address)
+        what, script = moving
+        smooth = frames_per_s(page.evaluate(script, SECONDS))
+        shift = float(page.evaluate("window.shift"))
+    return [
+        figure(title, "first paint", "ms", paints, at_most={"median": FIRST_PAINT_MS}),
+        figure(title, what, "frames/s", [smooth], at_least={"median": FRAMES_PER_S}),
+        figure(title, "layout shift", "", [shift], at_most={"median": LAYOUT_SHIFT}),
+    ]
+
+
+@contextmanager
+def _new_page(browser: Any, address: str) -> Iterator[Any]:
+    page = browser.new_context(viewport={"width": 1280, "height": 900}).new_page()
+    page.goto(address)
+    yield page
+    page.context.close()
 
 
 def measure_finished(browser: Any, folder: Path, cluster: str, jobs: int) -> list[Figure]:
@@ -126,17 +124,14 @@ def measure_finished(browser: Any, folder: Path, cluster: str, jobs: int) -> lis
         str(log),
     )
     with _serving(folder, log) as address:
-        page = browser.new_context(viewport={"width": 1280, "height": 900}).new_page()
-        page.goto(address)
-        until(lambda: page.evaluate("Boolean(globalThis.berth?.past)"))
-        page.evaluate(SHIFT)
-        figures = [
-            paint("simulation: first paint (median of 5)", first_paint(browser, address)),
-            smooth("simulation: scrubbing the map", page.evaluate(SCRUB, SECONDS)),
-            still("simulation: layout shift", page.evaluate("window.shift")),
-        ]
-        page.context.close()
-    return figures
+        moving = ("scrubbing the map", SCRUB)
+        return measure_page(
+            browser, address, f"A finished simulation, {jobs:,} jobs on {cluster}", _replayed, moving
+        )
+
+
+def _replayed(page: Any) -> bool:
+    return bool(page.evaluate("Boolean(globalThis.berth?.past)"))
 
 
 def measure_live(browser: Any, folder: Path, cluster: str, jobs: int) -> list[Figure]:
@@ -151,19 +146,14 @@ def measure_live(browser: Any, folder: Path, cluster: str, jobs: int) -> list[Fi
             client.post("jobs", "batch", body={"jobs": batch[at : at + 5_000]})
         until(lambda: client.get("status")["queued"] == jobs)
         address = f"{client.url}/#token={(folder / 'state' / 'admin.token').read_text().strip()}"
-        page = browser.new_context(viewport={"width": 1280, "height": 900}).new_page()
-        page.goto(address)
-        until(lambda: page.locator(".row:visible").count())
-        page.evaluate(SHIFT)
-        figures = [
-            paint("live: first paint (median of 5)", first_paint(browser, address)),
-            smooth("live: scrolling the queue", page.evaluate(SCROLL, SECONDS)),
-            still("live: layout shift", page.evaluate("window.shift")),
-        ]
-        page.context.close()
-        return figures
+        title = f"A live controller, {jobs:,} jobs in the queue of {cluster}"
+        return measure_page(browser, address, title, _listed, ("scrolling the queue", SCROLL))
     finally:
         up.kill()
+
+
+def _listed(page: Any) -> bool:
+    return bool(page.locator(".row:visible").count())
 
 
 def _berth(folder: Path, *arguments: str) -> None:
@@ -172,9 +162,6 @@ def _berth(folder: Path, *arguments: str) -> None:
 
 @contextmanager
 def _serving(folder: Path, log: Path) -> Iterator[str]:
-    import os
-    import subprocess
-
     told = folder / "view.log"
     with told.open("wb") as file:
         process = subprocess.Popen(
@@ -192,27 +179,20 @@ def _serving(folder: Path, log: Path) -> Iterator[str]:
 
 def main() -> int:
     """Measures, prints, and says whether every bar was met."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
+    parser = options(__doc__)
     parser.add_argument("--jobs", type=int, default=10_000)
     parser.add_argument("--cluster", default="32x32x8:H100")
-    parser.add_argument("--json", action="store_true")
-    asked = parser.parse_args()
+    given = parser.parse_args()
     from playwright.sync_api import sync_playwright
 
     with tempfile.TemporaryDirectory() as name, sync_playwright() as playwright:
+        progress("a finished simulation")
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=ARGS)
-        figures = measure_finished(browser, Path(name), asked.cluster, asked.jobs)
-        figures += measure_live(browser, Path(name), asked.cluster, asked.jobs)
+        found = measure_finished(browser, Path(name), given.cluster, given.jobs)
+        progress("a live controller")
+        found += measure_live(browser, Path(name), given.cluster, given.jobs)
         browser.close()
-    if asked.json:
-        print(json.dumps([asdict(figure) for figure in figures], indent=1))
-    else:
-        rows = [
-            [one.what, f"{one.value:.3g} {one.unit}", one.bar, "met" if one.met else "MISSED"]
-            for one in figures
-        ]
-        console().print(table(f"{asked.jobs:,} jobs on {asked.cluster}", ["", "measured", "bar", ""], rows))
-    return 0 if all(one.met for one in figures) else 1
+    return finish("dashboard", found, given.results)
 
 
 if __name__ == "__main__":

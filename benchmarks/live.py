@@ -1,6 +1,6 @@
 """How fast the live controller is: passes over a long queue, durable submissions, restarts, real short jobs.
 
-    python benchmarks/live.py [--jobs 10000] [--journal 100000] [--real 500] [--json]
+    python benchmarks/live.py [--jobs 10000] [--journal 100000] [--real 500]
 
 The engine is in memory for all but the last part, so that only berth is measured; HTTP, SQLite, the sync of every
 commit and the processes of the last part are real. Exits with 1 when a bar is missed.
@@ -8,21 +8,18 @@ commit and the processes of the last part are real. Exits with 1 when a bar is m
 
 from __future__ import annotations
 
-import argparse
 import http.client
 import json
 import multiprocessing
 import os
 import resource
 import shutil
-import statistics
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -34,32 +31,14 @@ from berth.live.controller import Controller
 from berth.live.setup import Setup
 from berth.live.spec import JobSpec
 from berth.live.store import Store
-from berth.report.terminal import console, print_json, table
 from berth.testing.memory import MemoryBackend
 from berth.testing.up import Up, until
+from results import Figure, figure, finish, options, progress
 
 CLUSTER = "40x25x8:V100-16"
 SIZES = (1, 1, 2, 2, 4, 8, 8, 16, 32)
 CLIENTS = 16
-
-
-@dataclass(frozen=True)
-class Result:
-    """One figure and the bar it is held against."""
-
-    what: str
-    value: float
-    unit: str
-    bar: float | None = None
-    at_least: bool = False
-    spread: str = ""
-
-    @property
-    def met(self) -> bool:
-        """Whether the bar is met; no bar is always met."""
-        if self.bar is None:
-            return True
-        return self.value >= self.bar if self.at_least else self.value <= self.bar
+TITLE, BARE = "The controller", "the same processes without berth, 8 at a time"
 
 
 def spec(random: Random) -> JobSpec:
@@ -75,12 +54,7 @@ def spec(random: Random) -> JobSpec:
     return JobSpec(**facts)
 
 
-def percentile(values: list[float], share: float) -> float:
-    """The value below which this share lies."""
-    return sorted(values)[min(len(values) - 1, int(share * len(values)))]
-
-
-def passes(folder: Path, jobs: int, rounds: int = 300) -> list[Result]:
+def passes(folder: Path, jobs: int, rounds: int = 300) -> list[Figure]:
     """A long queue on a large cluster: every round some jobs end, some come, and a pass is made."""
     random, clock = Random(1), HandClock()
     cluster = load_cluster(CLUSTER)
@@ -106,15 +80,11 @@ def passes(folder: Path, jobs: int, rounds: int = 300) -> list[Result]:
     state = controller.books.world.state[0]
     waiting = int(state["last"] - state["first"])
     controller.close()
-    what = f"pass, {waiting:,} waiting on {cluster.devices:,} devices, p99"
+    what = f"pass, {waiting:,} waiting on {cluster.devices:,} devices"
     return [
-        Result(what, percentile(took, 0.99), "ms", 100.0, spread=_spread(took)),
-        Result("whole step with its commit, p99", percentile(whole, 0.99), "ms", spread=_spread(whole)),
+        figure(TITLE, what, "ms", took, at_most={"p99": 100.0}),
+        figure(TITLE, "whole step with its commit", "ms", whole),
     ]
-
-
-def _spread(values: list[float]) -> str:
-    return f"median {statistics.median(values):.1f}, worst {max(values):.1f}"
 
 
 def client(address: tuple[str, int], token: str, count: int, done: Any) -> None:
@@ -134,7 +104,7 @@ def client(address: tuple[str, int], token: str, count: int, done: Any) -> None:
     done.put(took)
 
 
-def submissions(folder: Path, count: int) -> list[Result]:
+def submissions(folder: Path, count: int) -> list[Figure]:
     """Durable submissions over HTTP, from clients in processes of their own."""
     import uvicorn
 
@@ -176,13 +146,10 @@ def submissions(folder: Path, count: int) -> list[Result]:
     taken = controller.books.submitted
     controller.close()
     assert taken == count // CLIENTS * CLIENTS + 2_000
-    return [
-        *single,
-        Result("submissions in one batch call", 2_000 / batch_s, "/s"),
-    ]
+    return [*single, figure(TITLE, "submissions in one batch call", "/s", [2_000 / batch_s])]
 
 
-def _hammer(address: tuple[str, int], token: str, count: int) -> list[Result]:
+def _hammer(address: tuple[str, int], token: str, count: int) -> list[Figure]:
     context = multiprocessing.get_context("fork")
     done = context.Queue()
     people = [
@@ -195,15 +162,15 @@ def _hammer(address: tuple[str, int], token: str, count: int) -> list[Result]:
     wall_s = time.perf_counter() - began
     for one in people:
         one.join()
-    spread = f"each {1000 * statistics.median(took):.0f} ms, p99 {1000 * percentile(took, 0.99):.0f} ms"
+    what = f"durable submissions over HTTP, {CLIENTS} clients"
+    each_ms = [1000 * value for value in took]
     return [
-        Result(
-            f"durable submissions over HTTP, {CLIENTS} clients", len(took) / wall_s, "/s", 500.0, True, spread
-        )
+        figure(TITLE, what, "/s", [len(took) / wall_s], at_least={"median": 500.0}),
+        figure(TITLE, "answer to one of them", "ms", each_ms),
     ]
 
 
-def restart(folder: Path, jobs: int) -> list[Result]:
+def restart(folder: Path, jobs: int) -> list[Figure]:
     """A journal with so many jobs, most of them over; then a controller that was killed starts again."""
     random, clock = Random(2), HandClock()
     cluster = load_cluster(CLUSTER)
@@ -228,13 +195,11 @@ def restart(folder: Path, jobs: int) -> list[Result]:
         Controller(store, MemoryBackend(cluster, clock), setup, clock)
         took.append(time.perf_counter() - began)
         store.close()
-    spread = f"{min(took):.2f}-{max(took):.2f}; {records:,} records, {active:,} jobs not over"
-    return [
-        Result(f"restart from a journal of {jobs:,} jobs", statistics.median(took), "s", 3.0, spread=spread)
-    ]
+    what, note = f"restart from a journal of {jobs:,} jobs", f"{records:,} records, {active:,} jobs not over"
+    return [figure(TITLE, what, "s", took, at_most={"median": 3.0}, note=note)]
 
 
-def real_jobs(folder: Path, count: int) -> list[Result]:
+def real_jobs(folder: Path, count: int) -> list[Figure]:
     """Short jobs as real processes of this machine, beside the same processes started without berth."""
     began = time.perf_counter()
     for _ in range(0, count, 8):
@@ -252,26 +217,24 @@ def real_jobs(folder: Path, count: int) -> list[Result]:
     assert len(over) == count
     assert all(row["state"] == "finished" for row in over)
     live.stop()
-    per_job = f"{1000 * bare_s / count:.1f} ms each without berth, 8 at a time"
     return [
-        Result(f"{count} real short jobs on this machine", 1000 * wall_s / count, "ms each", spread=per_job)
+        figure(TITLE, f"{count} real short jobs on this machine", "ms each", [1000 * wall_s / count]),
+        figure(TITLE, BARE, "ms each", [1000 * bare_s / count]),
+        figure(TITLE, "real short jobs", "x", [wall_s / bare_s], beside=BARE),
     ]
 
 
-def main() -> None:
+def main() -> int:
     """Runs all parts and says which bars are met."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = options(__doc__)
     parser.add_argument("--jobs", type=int, default=10_000)
     parser.add_argument("--submissions", type=int, default=4_000)
     parser.add_argument("--journal", type=int, default=100_000)
     parser.add_argument("--real", type=int, default=500)
-    parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
-    results: list[Result] = []
+    found: list[Figure] = []
     root = Path(tempfile.mkdtemp(prefix="berth-bench-live-"))
-    parts: list[tuple[Callable[[Path, int], list[Result]], int]] = [
+    parts: list[tuple[Callable[[Path, int], list[Figure]], int]] = [
         (submissions, given.submissions),
         (passes, given.jobs),
         (restart, given.journal),
@@ -279,26 +242,14 @@ def main() -> None:
     ]
     try:
         for part, count in parts:
-            results += part(root / part.__name__, count)
-            print(f"  {part.__name__} done", file=sys.stderr)
+            progress(part.__name__.replace("_", " "))
+            found += part(root / part.__name__, count)
     finally:
         shutil.rmtree(root, ignore_errors=True)
     rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000
-    results.append(Result("memory of this process, at most", rss, "MB", 500.0))
-    if given.json:
-        print_json([asdict(one) | {"met": one.met} for one in results])
-    else:
-        rows = [_row(one) for one in results]
-        console().print(table("the live controller", ["what", "measured", "bar", ""], rows))
-    sys.exit(0 if all(one.met for one in results) else 1)
-
-
-def _row(one: Result) -> list[str]:
-    bar = "" if one.bar is None else f"{'>=' if one.at_least else '<='} {one.bar:g}"
-    mark = "" if one.bar is None else ("met" if one.met else "MISSED")
-    spread = f"\n  {one.spread}" if one.spread else ""
-    return [f"{one.what}{spread}", f"{one.value:,.1f} {one.unit}", bar, mark]
+    found.append(figure(TITLE, "memory of this process, at most", "MB", [rss], at_most={"median": 500.0}))
+    return finish("live", found, given.results)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

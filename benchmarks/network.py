@@ -12,9 +12,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # small matrices: threads only co
 import argparse
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +21,8 @@ from numpy.typing import NDArray
 import network_study as study
 from berth.network.contention import RULES, fit_rule
 from berth.network.fit import quantiles
-from berth.report.terminal import console, print_json, table
+from berth.report.terminal import console, table
+from results import Bar, Figure, finish, options
 
 FloatArray = NDArray[np.float64]
 OWN = "berth: seven numbers"
@@ -46,12 +46,6 @@ class Score:
     def __str__(self) -> str:
         return "-" if np.isnan(self.median) else f"{100 * self.median:.1f} / {100 * self.p90:.1f}"
 
-    @property
-    def json(self) -> dict[str, float | None]:
-        """Null where nothing could be predicted."""
-        unknown = bool(np.isnan(self.median))
-        return {"median": None, "p90": None} if unknown else {"median": self.median, "p90": self.p90}
-
 
 @dataclass(frozen=True, slots=True)
 class Line:
@@ -74,11 +68,6 @@ class Line:
     def met(self) -> bool:
         """Whether what was left out is predicted as well as it must be; unknown errors are a miss."""
         return self.left_out.median <= MEDIAN_BAR and self.left_out.p90 <= P90_BAR
-
-    def json(self, beyond: str) -> dict[str, Any]:
-        """With the name that `beyond` has here."""
-        scores = {"fitted": self.fitted.json, "left_out": self.left_out.json, beyond: self.beyond.json}
-        return {"name": self.name, "numbers": self.numbers, **scores}
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,23 +147,19 @@ class Sharing:
 
 def main() -> int:
     """Runs both studies, prints them, and says by the exit code whether the bar is met."""
-    options = _options()
-    folder = options.shared / "traces"
+    given = _options()
+    folder = given.shared / "traces"
     if not ((folder / "pollux").is_dir() and (folder / "deepshare").is_dir()):
         print(f"error: no measurements (pollux, deepshare) in {folder}", file=sys.stderr)
         print("  name the folder above `traces` with --shared DIR or BERTH_SHARED", file=sys.stderr)
         return 2
-    seeds = range(FIRST_SEED, FIRST_SEED + options.seeds)
+    seeds = range(FIRST_SEED, FIRST_SEED + given.seeds)
     steps, sharing = run_steps(folder, seeds), run_sharing(folder, seeds)
     _progress("")
-    met = all(line.met for line in steps.models)
-    if options.json:
-        print_json(_json(steps, sharing, seeds, met))
-    else:
-        _print_steps(steps, seeds)
-        _print_sharing(sharing)
-        console().print(f"{time.process_time():.0f} CPU seconds")
-    return 0 if met else 1
+    _print_steps(steps, seeds)
+    _print_sharing(sharing)
+    console().print(f"{time.process_time():.0f} CPU seconds")
+    return finish("network", [*step_figures(steps), *sharing_figures(sharing)], given.results, shown=True)
 
 
 def run_steps(folder: Path, seeds: range) -> Steps:
@@ -203,6 +188,32 @@ def run_sharing(folder: Path, seeds: range) -> Sharing:
     penalty = fit_rule(RULES["AdaDUAL penalty"], data.pairs, len(data.models)).shared[0]
     floor = Score.of(study.contention_floor(data))
     return Sharing(data, floor, lines[:-1], lines[-1], float(penalty))
+
+
+def step_figures(steps: Steps) -> list[Figure]:
+    """Errors on arrangements that were left out: each model against its bars, every form pooled."""
+    models, pooled = "Step time, error on arrangements left out", "The same, all models, by form"
+    made = []
+    for line, floor in zip(steps.models, steps.floors, strict=True):
+        error = _error(models, line.name, line.left_out)
+        bars = (
+            Bar(100 * MEDIAN_BAR, 100 * line.left_out.median, unit="%"),
+            Bar(100 * P90_BAR, 100 * line.left_out.p90, "p90", "%"),
+        )
+        made += [replace(error, bars=bars), _error(models, f"{line.name}, noise floor", floor)]
+    return made + [_error(pooled, form.name, form.left_out) for form in steps.forms]
+
+
+def sharing_figures(sharing: Sharing) -> list[Figure]:
+    """Errors of every rule of contention."""
+    left_out, unseen = "Contention, error on pairs left out", "Contention, error on unseen pairs of models"
+    made = [_error(left_out, rule.name, rule.left_out) for rule in (*sharing.rules, sharing.reference)]
+    made.append(_error(left_out, "noise floor (estimate)", sharing.floor))
+    return made + [_error(unseen, rule.name, rule.beyond) for rule in sharing.rules]
+
+
+def _error(title: str, what: str, score: Score) -> Figure:
+    return Figure(title, what, "%", 100 * score.median, high=100 * score.p90, spread="p90")
 
 
 def _print_steps(steps: Steps, seeds: range) -> None:
@@ -251,37 +262,16 @@ def _print_sentences(sentences: list[str]) -> None:
     out.print()
 
 
-def _json(steps: Steps, sharing: Sharing, seeds: range, met: bool) -> dict[str, Any]:
-    models = [
-        line.json("extrapolation") | {"noise_floor": floor.json, "bar_met": line.met}
-        for line, floor in zip(steps.models, steps.floors, strict=True)
-    ]
-    forms = [line.json("extrapolation") for line in steps.forms]
-    rules = [line.json("unseen_model_pairs") for line in (*sharing.rules, sharing.reference)]
-    return {
-        "seeds": list(seeds),
-        "bar": {"median": MEDIAN_BAR, "p90": P90_BAR, "met": met},
-        "step_time": {"models": models, "forms": forms, "conclusions": steps.conclusions},
-        "contention": {
-            "rules": rules,
-            "noise_floor": sharing.floor.json,
-            "conclusions": sharing.conclusions,
-        },
-        "cpu_s": time.process_time(),
-    }
-
-
 def _options() -> argparse.Namespace:
     root = Path(__file__).resolve().parents[1]
     shared = Path(os.environ.get("BERTH_SHARED", root.parent / "shared"))
-    parser = argparse.ArgumentParser(description="The network models against public measurements.")
+    parser = options("The network models against public measurements.")
     parser.add_argument("--shared", type=Path, default=shared, help="the folder above `traces`")
     parser.add_argument("--seeds", type=int, default=5, help="how many random splits (default: 5)")
-    parser.add_argument("--json", action="store_true", help="print one JSON document")
-    options = parser.parse_args()
-    if options.seeds < 1:
+    given = parser.parse_args()
+    if given.seeds < 1:
         parser.error("--seeds must be 1 or more")
-    return options
+    return given
 
 
 def _progress(what: str) -> None:

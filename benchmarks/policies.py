@@ -15,18 +15,15 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import argparse
 import sys
-import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from berth.report.terminal import console, print_json, table
-from berth.schedule.policies.berth import Rank
+from berth.report.terminal import console, table
 from policy_sweep import (
     CLUSTER,
     FIGURES,
@@ -41,8 +38,10 @@ from policy_sweep import (
     cells,
     sweep,
 )
+from results import Bar, Figure, figure, finish, options, show
 
 WITHIN, BETTER_BY, WORSE_BY = 0.02, 0.05, 0.10
+BEST = "the best mode of each cell"
 HARD_MIXES = ("odd sizes", "large jobs")
 MORE_SEEDS = 5  # times as many, where so few leave more doubt than the clause allows difference
 
@@ -80,15 +79,6 @@ class Judged:
     makespan: Ratio
 
 
-@dataclass(frozen=True, slots=True)
-class Clause:
-    """One clause of the promise."""
-
-    text: str
-    met: bool
-    found: str
-
-
 def judge(results: Results, wanted: list[Cell], own: str) -> list[Judged]:
     """Every cell of the sweep, with all seeds that it was played on."""
     judged = []
@@ -122,30 +112,27 @@ def average(ratios: list[Ratio]) -> float:
     return float(np.exp(np.mean([np.log(ratio.mean) for ratio in ratios])))
 
 
-def clauses(judged: list[Judged]) -> list[Clause]:
-    """The promise at one job order."""
-    worst = max(judged, key=lambda one: one.mean_jct.mean)
-    inside = sum(one.mean_jct.mean <= 1 + WITHIN for one in judged)
-    hard = average([one.mean_jct for one in judged if one.cell.mix in HARD_MIXES])
+def clauses(title: str, judged: list[Judged]) -> list[Figure]:
+    """The promise at one job order: ratios over all cells, and what each clause holds against its bar."""
+    mean_jct = [one.mean_jct.mean for one in judged]
+    inside = sum(ratio <= 1 + WITHIN for ratio in mean_jct)
+    note = f"{inside} of {len(judged)} cells within {WITHIN:.0%}"
+    hard = [one.mean_jct for one in judged if one.cell.mix in HARD_MIXES]
+    better = Bar(1 - BETTER_BY, average(hard), "mean", "x")
     found = [
-        Clause(
-            f"mean JCT within {WITHIN:.0%} of the best, every cell",
-            inside == len(judged),
-            f"{inside} of {len(judged)}; worst {worst.mean_jct.mean:.3f}",
-        ),
-        Clause(f"mean JCT {BETTER_BY:.0%} better, odd and large cells", hard <= 1 - BETTER_BY, f"{hard:.3f}"),
+        figure(title, "mean JCT", "x", mean_jct, at_most={"most": 1 + WITHIN}, beside=BEST, note=note),
+        figure(title, "mean JCT, odd and large", "x", [one.mean for one in hard], also=[better], beside=BEST),
     ]
     for name, ratios in (
-        ("p99", [one.p99 for one in judged]),
+        ("p99 of JCT", [one.p99 for one in judged]),
         ("makespan", [one.makespan for one in judged]),
     ):
-        mean = average(ratios)
         over = sum(ratio.low > 1 + WORSE_BY for ratio in ratios)
-        tail = f"{len(ratios) - over} of {len(ratios)}; worst {max(r.mean for r in ratios):.3f}"
-        found.append(Clause(f"{name} on average no worse", mean <= 1, f"{mean:.3f}"))
-        found.append(
-            Clause(f"{name} nowhere {WORSE_BY:.0%} worse beyond the noise", over == 0, tail),
-        )
+        bars = [
+            Bar(1.0, average(ratios), "mean", "x"),
+            Bar(0, over, f"cells {WORSE_BY:.0%} worse beyond the noise"),
+        ]
+        found.append(figure(title, name, "x", [one.mean for one in ratios], also=bars, beside=BEST))
     return found
 
 
@@ -171,12 +158,6 @@ def show_cells(judged: list[Judged], title: str) -> None:
     )
 
 
-def show_clauses(found: list[Clause]) -> None:
-    """One line per clause."""
-    rows = [[clause.text, "met" if clause.met else "NOT MET", clause.found] for clause in found]
-    console().print(table("", ["promise", "", "found"], rows, left=3))
-
-
 def show_every_cell(judged: list[Judged]) -> None:
     """All cells."""
     rows = [
@@ -196,47 +177,25 @@ def show_every_cell(judged: list[Judged]) -> None:
 
 def main() -> int:
     """Runs the sweep, prints it, and says by the exit code whether the promise is kept."""
-    options = _options()
-    started = time.monotonic()
-    wanted = cells(options.quick)
-    results = sweep(wanted, options.seeds, options.cache, options.workers, _progress)
+    given = _options()
+    wanted = cells(given.quick)
+    results = sweep(wanted, given.seeds, given.cache, given.workers, _progress)
     wide = doubtful(results, wanted)
-    results |= sweep(wide, MORE_SEEDS * options.seeds, options.cache, options.workers, _progress)
-    out: list[dict[str, Any]] = []
-    kept = True
+    results |= sweep(wide, MORE_SEEDS * given.seeds, given.cache, given.workers, _progress)
+    found: list[Figure] = []
     for rank in RANKS:
         for own, words in ((OWN, "remaining times known"), (UNSURE, "known to +-50 % only")):
             judged = judge(results, [cell for cell in wanted if cell.rank == rank], own)
-            found = clauses(judged)
-            kept = kept and all(clause.met for clause in found)
-            out.append(_json(rank, own, judged, found))
-            if not options.json:
-                show_cells(judged, f"{rank.name} order, {words}: berth / best mode of each cell")
-                if options.cells:
-                    show_every_cell(judged)
-                show_clauses(found)
-    if options.json:
-        print_json(
-            {"cluster": CLUSTER, "seeds": options.seeds, "doubtful": len(wide), "kept": kept, "orders": out}
-        )
-    else:
-        spent = time.monotonic() - started
-        verdict = "the promise is kept" if kept else "the promise is NOT kept in full"
-        seeds = (
-            f"{options.seeds} seeds, {MORE_SEEDS * options.seeds} in {len(wide)} cells with wide intervals"
-        )
-        console().print(f"{CLUSTER}, {seeds}; modelled network; {spent:.0f} s: {verdict}")
-    return 0 if kept else 1
-
-
-def _json(rank: Rank, own: str, judged: list[Judged], found: list[Clause]) -> dict[str, Any]:
-    rows = [asdict(one) | {"cell": asdict(one.cell) | {"rank": rank.name}} for one in judged]
-    return {
-        "order": rank.name,
-        "policy": own,
-        "cells": rows,
-        "clauses": [asdict(clause) for clause in found],
-    }
+            title = f"{rank.name} order, {words}"
+            promise = clauses(title, judged)
+            found += promise
+            show_cells(judged, f"{title}: berth / best mode of each cell")
+            if given.cells:
+                show_every_cell(judged)
+            show(promise)
+    seeds = f"{given.seeds} seeds, {MORE_SEEDS * given.seeds} in {len(wide)} cells with wide intervals"
+    console().print(f"{CLUSTER}, {seeds}; modelled network")
+    return finish("policies", found, given.results, shown=True)
 
 
 def _progress(done: int, total: int) -> None:
@@ -245,7 +204,7 @@ def _progress(done: int, total: int) -> None:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="does berth's own policy keep its promise?")
+    parser = options("does berth's own policy keep its promise?")
     parser.add_argument("--quick", action="store_true", help="two mixes, corners only")
     parser.add_argument("--seeds", type=int, default=5, help="traces per cell")
     parser.add_argument("--workers", type=int, default=2)
@@ -253,7 +212,6 @@ def _options() -> argparse.Namespace:
         "--cache", type=Path, default=Path("demo-out/policies"), help="folder of finished runs"
     )
     parser.add_argument("--cells", action="store_true", help="print every cell")
-    parser.add_argument("--json", action="store_true")
     return parser.parse_args()
 
 

@@ -7,8 +7,8 @@ the worker's; medians of the turns, the spread is the distance between the quart
 
 from __future__ import annotations
 
-import argparse
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -21,6 +21,7 @@ from berth.train.servers import Manners, RemoteStore, Secret, ServerProcess, Set
 from berth.train.servers.codec import CODECS, Codec
 from berth.train.sparse import TableSpec
 from berth.train.tables import Initialiser, Table, adagrad
+from results import Figure, figure, finish, options
 
 DIM, SLOTS, ROWS = 16, 26, 1_000_000
 
@@ -39,21 +40,22 @@ class Way:
     bytes: list[float] = field(default_factory=list)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+def main() -> int:
+    parser = options(__doc__)
     parser.add_argument("--turns", type=int, default=9)
     parser.add_argument("--batches", type=int, nargs="+", default=[4096, 512])
     parser.add_argument("--codecs", action="store_true", help="also rows in half the bytes")
-    options = parser.parse_args()
+    given = parser.parse_args()
+    found: list[Figure] = []
     secret = Secret.random()
     spec = TableSpec("rows", DIM, adagrad(), Initialiser())
-    for batch in options.batches:
+    for batch in given.batches:
         keys = zipf(np.random.default_rng(0), batch * SLOTS)
         servers: list[ServerProcess] = []
         stores: list[RemoteStore] = []
         try:
             ways = [in_process()]
-            for name, count, shared, codec in cases(options.codecs):
+            for name, count, shared, codec in cases(given.codecs):
                 settings = [Settings(index=index, servers=count) for index in range(count)]
                 started = [ServerProcess(setting, secret) for setting in settings]
                 servers += started
@@ -66,13 +68,14 @@ def main() -> None:
                 stores.append(store)
                 store.open([spec])
                 ways.append(remote(name, store, [server.pid for server in started]))
-            measure(ways, keys, options.turns, batch)
-            show(ways, batch, keys)
+            measure(ways, keys, given.turns, batch)
+            found += figures(ways, batch, keys)
         finally:
             for store in stores:
                 store.close()
             for server in servers:
                 server.stop()
+    return finish("servers", found, given.results)
 
 
 def cases(codecs: bool) -> list[tuple[str, int, bool, Codec]]:
@@ -145,18 +148,20 @@ def _schedstat(pid: int) -> float:
     return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks.iterdir()) / 1e9
 
 
-def show(ways: list[Way], batch: int, keys: list[Keys]) -> None:
+def figures(ways: list[Way], batch: int, keys: list[Keys]) -> list[Figure]:
     share = statistics.mean(len(np.unique(batch_keys)) / len(batch_keys) for batch_keys in keys)
-    print(f"\nbatch {batch}: {batch * SLOTS:,} keys, {share:.0%} distinct; ms per 1,000 examples")
+    title = f"Batch {batch:,}: {batch * SLOTS:,} keys, {share:.0%} distinct; per 1,000 examples"
+    made = []
     for way in ways:
-        low, cpu, high = statistics.quantiles(way.cpu_ms, n=4)
-        wall = statistics.median(way.wall_ms)
-        moved = statistics.median(way.bytes) / 1e6
-        print(
-            f"  {way.name:28} CPU {cpu:6.2f} ± {(high - low) / cpu:4.0%}   wall {wall:6.2f}   {moved:5.2f} MB a step",
-            flush=True,
-        )
+        made.append(figure(title, f"{way.name}, CPU", "ms", way.cpu_ms, quartiles=True))
+        made.append(figure(title, f"{way.name}, wall", "ms", way.wall_ms, quartiles=True))
+        if way.pids:
+            ratios = [mine / alone for mine, alone in zip(way.cpu_ms, ways[0].cpu_ms, strict=True)]
+            made.append(figure(title, f"{way.name}, CPU", "x", ratios, quartiles=True, beside=ways[0].name))
+            moved = statistics.median(way.bytes) / 1e6
+            made.append(figure(title, f"{way.name}, moved in a step", "MB", [moved]))
+    return made
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

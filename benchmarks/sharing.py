@@ -8,7 +8,7 @@ third of them each lies in one rack, in two, and anywhere.
 
 from __future__ import annotations
 
-import argparse
+import sys
 import time
 
 import numpy as np
@@ -20,6 +20,7 @@ from berth.network.flow import Flow, flow_of
 from berth.network.placement import Placement
 from berth.network.sharing import LinkShares
 from berth.network.traffic import Traffic
+from results import figure, finish, options
 
 MACHINES, RACKS, SEED = 1024, 64, 7
 
@@ -39,8 +40,8 @@ def add(shares: LinkShares, job: int, flow: Flow) -> IntArray:
     return shares.add(job, flow.links, flow.weights, flow.cap)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+def main() -> int:
+    parser = options(__doc__)
     parser.add_argument("--jobs", type=int, default=1000)
     parser.add_argument("--changes", type=int, default=5000)
     parser.add_argument("--congestion", type=float, default=1.0)
@@ -63,10 +64,17 @@ def main() -> None:
         changed.append(len(touched))
     edges = sum(len(flows[job].links) for job in present)
     slowed = sum(shares.rates[job] < 0.999 * flows[job].cap for job in present)
-    print(f"{len(present)} jobs on {edges} links, {slowed} of them held below their cap")
-    print(f"one change: median {np.median(micros):.0f} us, p99 {np.percentile(micros, 99):.0f} us")
-    print(f"rates changed per change: median {np.median(changed):.0f}, mean {np.mean(changed):.1f}")
+    title = f"{len(present):,} jobs on {edges:,} links, {slowed:,} of them held below their cap"
+    found = [
+        figure(
+            title, "one change", "us", micros, quartiles=True, note=f"p99 {np.percentile(micros, 99):.0f} us"
+        ),
+        figure(
+            title, "rates changed by it", "", changed, quartiles=True, note=f"mean {np.mean(changed):.1f}"
+        ),
+    ]
+    return finish("sharing", found, arguments.results)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

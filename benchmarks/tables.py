@@ -7,9 +7,9 @@ duplicates included. `distinct` keys are drawn evenly and without repetition, `z
 
 from __future__ import annotations
 
-import argparse
 import resource
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -19,37 +19,43 @@ import torch
 from numpy.typing import NDArray
 
 from berth.train.tables import Optimiser, Table, adagrad, adam, rowwise_adagrad
+from results import Figure, figure, finish, options
 
 DIM = 16
 BATCH = 4096 * 26
 TURNS = 9
+PEERS = {
+    "pull  berth": "pull  torch EmbeddingBag",
+    "push  berth adagrad": "push  torch Adagrad",
+    "push  berth adam": "push  torch SparseAdam",
+}
 
 Keys = NDArray[np.int64]
 Floats = NDArray[np.float32]
 Work = Callable[[Keys], object]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+def main() -> int:
+    parser = options(__doc__)
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument(
         "--budget-rows", type=int, default=0, help="also a table of so many rows under --budget"
     )
     parser.add_argument("--budget-mib", type=int, default=1024)
-    options = parser.parse_args()
+    given = parser.parse_args()
     torch.set_num_threads(1)
     random = np.random.default_rng(0)
     gradients = random.standard_normal((BATCH, DIM)).astype(np.float32) * np.float32(1e-3)
-    for name, batches in (("distinct", even(random, options.rows)), ("zipf", zipf(random, options.rows))):
+    found: list[Figure] = []
+    for name, batches in (("distinct", even(random, given.rows)), ("zipf", zipf(random, given.rows))):
         known = np.mean([len(np.unique(batch)) for batch in batches]) / BATCH
-        print(
-            f"\n{options.rows:,} rows of {DIM}, batches of {BATCH:,} keys, {name} ({known:.0%} of a batch distinct)"
-        )
-        works = berth_works(options.rows, gradients) | torch_works(options.rows, gradients)
-        works |= plain_works(options.rows, gradients)
-        show(measure(works, batches))
-    if options.budget_rows:
-        under_budget(options.budget_rows, options.budget_mib << 20, gradients)
+        title = f"{given.rows:,} rows, batches of {BATCH:,} {name} keys ({known:.0%} of a batch distinct)"
+        works = berth_works(given.rows, gradients) | torch_works(given.rows, gradients)
+        works |= plain_works(given.rows, gradients)
+        found += figures(title, measure(works, batches))
+    if given.budget_rows:
+        found += under_budget(given.budget_rows, given.budget_mib << 20, gradients)
+    return finish("tables", found, given.results)
 
 
 def even(random: np.random.Generator, rows: int) -> list[Keys]:
@@ -161,16 +167,21 @@ def measure(works: dict[str, Work], batches: list[Keys]) -> dict[str, list[float
     return rates
 
 
-def show(rates: dict[str, list[float]]) -> None:
-    for name in sorted(rates, key=lambda name: (name[:4], -statistics.median(rates[name]))):
-        low, middle, high = statistics.quantiles(rates[name], n=4)
-        print(f"  {name:28} {middle:8.2f} M rows/CPU-s  ± {(high - low) / middle:4.0%}", flush=True)
+def figures(title: str, rates: dict[str, list[float]]) -> list[Figure]:
+    """The fastest first, and berth beside its peers within a turn."""
+    order = sorted(rates, key=lambda name: (name[:4], -statistics.median(rates[name])))
+    made = [figure(title, name, "M rows/CPU-s", rates[name], quartiles=True) for name in order]
+    for own, peer in PEERS.items():
+        if own in rates:
+            ratios = [mine / other for mine, other in zip(rates[own], rates[peer], strict=True)]
+            made.append(figure(title, own, "x", ratios, quartiles=True, beside=peer))
+    return made
 
 
-def under_budget(rows: int, budget_bytes: int, gradients: Floats) -> None:
+def under_budget(rows: int, budget_bytes: int, gradients: Floats) -> list[Figure]:
     """Pull and push together, in memory and under a budget, on the same Zipf keys after the same warm-up."""
     batches = zipf(np.random.default_rng(2), rows)
-    print(f"\n{rows:,} rows of {DIM} under {budget_bytes >> 20} MiB, zipf")
+    title = f"{rows:,} rows of {DIM} under {budget_bytes >> 20} MiB, zipf"
     with tempfile.TemporaryDirectory() as folder:
         tables = {
             "cold rows in a file": Table(DIM, memory_bytes=budget_bytes, folder=folder),
@@ -191,12 +202,13 @@ def under_budget(rows: int, budget_bytes: int, gradients: Floats) -> None:
                 flush=True,
             )
             works[f"both  {name}"] = both(table, gradients)
-        show(measure(works, zipf(np.random.default_rng(3), rows)))
+        found = figures(title, measure(works, zipf(np.random.default_rng(3), rows)))
         for name, table in tables.items():
             told = table.statistics()
             print(
                 f"  {name:28} fetched {told.fetched:,}, evicted {told.evicted:,}, hit rate {told.hit_rate:.1%}"
             )
+    return found
 
 
 def both(table: Table, gradients: Floats) -> Work:
@@ -209,4 +221,4 @@ def both(table: Table, gradients: Floats) -> Work:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -18,12 +18,9 @@ on the wall's clock after the first quarter of the run, which say something only
 
 from __future__ import annotations
 
-import argparse
 import csv
-import itertools
 import json
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -38,18 +35,19 @@ import torch
 from torch import Tensor, nn
 
 from berth.train.data import Batch, ClickStream, Share
-from berth.train.embedding import Embedding
 from berth.train.learner import click_loss
 from berth.train.metrics import Window, auc
 from berth.train.servers import RemoteStore, Secret, ServerProcess, Settings
 from berth.train.session import Session
-from berth.train.tables import Initialiser, adagrad
+from click_model import DENSE, DIM, SLOTS, WithRows, tower
+from results import Figure, figure, finish, options, progress, show
 
-SLOTS, DENSE, DIM, HIDDEN, ROWS = 26, 13, 16, 400, 1_000_000
+ROWS = 1_000_000  # of the table that plain torch folds ids onto
 EXAMPLES = 262_144
 TURNS = 16
 
 FLOOR = "MLP floor with input gradient"
+TORCH = "torch EmbeddingBag + Adagrad"
 BERTH = "berth, one process, all of it"
 SERVED = "berth, 1 server + 1 worker"
 BARS = {(BERTH, 4096): 1.10, (BERTH, 512): 1.25, (SERVED, 4096): 1.15, (SERVED, 512): 1.25}  # over the floor
@@ -59,15 +57,6 @@ AUC_BAR = 0.003  # below plain torch
 
 SECRET = Secret.random()
 Step = Callable[[Batch], Tensor]
-
-
-def tower() -> nn.Sequential:
-    torch.manual_seed(0)
-    sizes = [SLOTS * DIM + DENSE, HIDDEN, HIDDEN, HIDDEN]
-    layers: list[nn.Module] = []
-    for inputs, outputs in itertools.pairwise(sizes):
-        layers += [nn.Linear(inputs, outputs), nn.ReLU()]
-    return nn.Sequential(*layers, nn.Linear(HIDDEN, 1))
 
 
 def dense_step(model: nn.Module) -> torch.optim.Optimizer:
@@ -106,20 +95,6 @@ class WithBag(nn.Module):
         keys = inputs["slots"].flatten()
         rows = self.bag((keys * 0x9E3779B1 >> 8) % ROWS, torch.arange(len(keys)))
         joined = torch.cat([rows.view(-1, SLOTS * DIM), inputs["dense"]], 1)
-        output: Tensor = self.tower(joined)
-        return output
-
-
-class WithRows(nn.Module):
-    """The same over a sparse table of berth's."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.rows = Embedding(DIM, optimiser=adagrad(0.05), initialiser=Initialiser("uniform", 0.01))
-        self.tower = tower()
-
-    def forward(self, inputs: dict[str, Tensor]) -> Tensor:
-        joined = torch.cat([self.rows(inputs["slots"]).flatten(1), inputs["dense"]], 1)
         output: Tensor = self.tower(joined)
         return output
 
@@ -184,23 +159,29 @@ class Trained:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = options(__doc__)
     parser.add_argument("--examples", type=int, default=EXAMPLES)
     parser.add_argument("--batches", type=int, nargs="+", default=list(SIZES))
     parser.add_argument("--turns", type=int, default=3, help="whole runs of one and of two workers")
-    options = parser.parse_args()
+    given = parser.parse_args()
     torch.set_num_threads(1)
     torch.sparse.check_sparse_tensor_invariants.disable()
-    print(f"best possible AUC {ClickStream().best_auc():.4f}, {options.examples:,} examples")
-    missed = [note for size in options.batches for note in compare(size, options.examples)]
-    if options.turns:
-        missed += together(options.turns, options.examples)
-    print("\n" + ("\n".join(missed) if missed else "all bars hold"))
-    return 1 if missed else 0
+    found: list[Figure] = []
+    for size in given.batches:
+        progress(f"batch {size:,}")
+        made = compare(size, given.examples)
+        show(made)
+        found += made
+    if given.turns:
+        progress("whole runs")
+        made = together(given.turns, given.examples)
+        show(made)
+        found += made
+    return finish("train", found, given.results, shown=True)
 
 
-def compare(size: int, examples: int) -> list[str]:
-    """One table; what it should have reached and did not."""
+def compare(size: int, examples: int) -> list[Figure]:
+    """All ways at one size of batches."""
     server = ServerProcess(Settings(), SECRET)
     try:
         return compare_with(server, size, examples)
@@ -208,12 +189,12 @@ def compare(size: int, examples: int) -> list[str]:
         server.stop()
 
 
-def compare_with(server: ServerProcess, size: int, examples: int) -> list[str]:
+def compare_with(server: ServerProcess, size: int, examples: int) -> list[Figure]:
     """The same beside a server."""
     systems: dict[str, Stepped | Trained] = {
         "MLP floor": Stepped(floor(False)),
         FLOOR: Stepped(floor(True)),
-        "torch EmbeddingBag + Adagrad": Stepped(plain_torch()),
+        TORCH: Stepped(plain_torch()),
         BERTH: Trained(size, examples),
         SERVED: Trained(size, examples, server),
     }
@@ -230,7 +211,7 @@ def compare_with(server: ServerProcess, size: int, examples: int) -> list[str]:
             spent = cost(system.turn, batches, steps * size)
             after = system.elsewhere_s() if isinstance(system, Trained) else 0.0
             costs[name].append(spent + (after - before) * 1e6 / (steps * size))
-    return show(size, costs, {name: system.auc() for name, system in systems.items()})
+    return figures(size, costs, {name: system.auc() for name, system in systems.items()})
 
 
 def cost(turn: Callable[[list[Batch]], None], batches: list[Batch], examples: int) -> float:
@@ -240,57 +221,55 @@ def cost(turn: Callable[[list[Batch]], None], batches: list[Batch], examples: in
     return (time.process_time() - began) * 1e6 / examples
 
 
-def show(size: int, costs: dict[str, list[float]], found: dict[str, float]) -> list[str]:
-    middle = {name: statistics.median(cost[1:]) for name, cost in costs.items()}
-    print(f"\nbatch {size:,}                      CPU ms per 1,000   ± quartiles   x floor     AUC")
-    for name, cost in costs.items():
-        low, _, high = statistics.quantiles(cost[1:], n=4)
-        learned = f"{found[name]:.4f}" if name in found and "MLP" not in name else ""
-        ratio = beside_floor(costs, name)
-        print(f"  {name:32} {middle[name]:12.2f} {high - low:13.2f} {ratio:9.3f} {learned:>7}", flush=True)
-    notes = [
-        f"batch {size}: {name}: {beside_floor(costs, name):.3f} x floor, the bar is {bar}"
-        for (name, at), bar in BARS.items()
-        if at == size and beside_floor(costs, name) > bar
-    ]
-    if found[BERTH] < found["torch EmbeddingBag + Adagrad"] - AUC_BAR:
-        notes.append(f"batch {size}: AUC is more than {AUC_BAR} below plain torch")
-    return notes
+def figures(size: int, costs: dict[str, list[float]], found: dict[str, float]) -> list[Figure]:
+    """Without the first turn."""
+    spent, ratios, learned = (
+        f"Batch {size:,}: {what}" for what in ("CPU ms per 1,000 examples", "times the floor", "AUC")
+    )
+    made = [figure(spent, name, "ms", cost[1:], quartiles=True) for name, cost in costs.items()]
+    for name in (one for one in costs if one != FLOOR):
+        bar = {"median": BARS[name, size]} if (name, size) in BARS else None
+        beside = beside_floor(costs, name)
+        made.append(figure(ratios, name, "x", beside, at_most=bar, quartiles=True, beside=FLOOR))
+    made.append(figure(learned, "the best possible", "", [ClickStream().best_auc()]))
+    for name in (TORCH, BERTH, SERVED):
+        bar = {"median": found[TORCH] - AUC_BAR} if name == BERTH else None
+        made.append(figure(learned, name, "", [found[name]], at_least=bar))
+    return made
 
 
-def beside_floor(costs: dict[str, list[float]], name: str) -> float:
-    """Median of the ratios within a turn, without the first."""
+def beside_floor(costs: dict[str, list[float]], name: str) -> list[float]:
+    """The ratios within a turn, without the first."""
     pairs = list(zip(costs[name], costs[FLOOR], strict=True))[1:]
-    return statistics.median(cost / floor for cost, floor in pairs)
+    return [cost / floor for cost, floor in pairs]
 
 
-def together(turns: int, examples: int) -> list[str]:
+def together(turns: int, examples: int) -> list[Figure]:
     """Whole runs by turns, all processes of each counted."""
     runs: dict[int, list[dict[str, float]]] = {1: [], 2: []}
     for _ in range(turns):
         for workers, told in runs.items():
             told.append(whole_run(workers, examples))
-    print(f"\n{'whole runs, batch 4,096':32} {'examples/s':>12} {'CPU ms per 1,000':>18}")
-    for workers, told in runs.items():
-        speeds = [one["examples_per_s"] for one in told]
-        spent = statistics.median(one["cpu_ms_per_1000"] for one in told)
-        span = f"({min(speeds):,.0f}-{max(speeds):,.0f})"
-        print(
-            f"  {workers} workers + {workers} servers {span:>22} {statistics.median(speeds):9,.0f} {spent:18.2f}"
+    title = "Whole runs, batch 4,096"
+    names = {1: "1 worker + 1 server", 2: "2 workers + 2 servers"}
+    made = [
+        figure(title, f"{names[workers]}, {what}", unit, [one[key] for one in told])
+        for what, unit, key in (
+            ("examples", "/s", "examples_per_s"),
+            ("CPU per 1,000 examples", "ms", "cpu_ms_per_1000"),
         )
-    faster = statistics.median(
-        b["examples_per_s"] / a["examples_per_s"] for a, b in zip(*runs.values(), strict=True)
-    )
-    print(f"two workers are {faster:.2f} times as fast as one")
-    if faster >= FASTER_BAR:
-        return []
-    return [f"two workers are {faster:.2f} times as fast as one, the bar is {FASTER_BAR}"]
+        for workers, told in runs.items()
+    ]
+    faster = [b["examples_per_s"] / a["examples_per_s"] for a, b in zip(*runs.values(), strict=True)]
+    bar = {"median": FASTER_BAR}
+    made.append(figure(title, f"{names[2]}, speed", "x", faster, at_least=bar, beside=names[1]))
+    return made
 
 
 def whole_run(workers: int, examples: int) -> dict[str, float]:
     """`berth train` of this very model."""
     division = ["--workers", str(workers), "--servers", str(workers)]
-    model = f"{Path(__file__).resolve()}:make_model"
+    model = f"{Path(__file__).with_name('click_model.py').resolve()}:make_model"
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder, "figures.csv")
         how = ["--batch", "4096", "--examples", str(examples), "--json", "--csv", str(log)]
@@ -308,11 +287,6 @@ def settled_speed(log: Path) -> float:
     last, end_s = moments[-1]
     first, begin_s = next(moment for moment in moments if moment[0] >= last // 4)
     return (last - first) / (end_s - begin_s)
-
-
-def make_model() -> WithRows:
-    """For `berth train benchmarks/train.py:make_model`."""
-    return WithRows()
 
 
 if __name__ == "__main__":

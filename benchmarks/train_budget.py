@@ -8,10 +8,8 @@ median is held against the bar. Every row stands in the table before the first t
 
 from __future__ import annotations
 
-import argparse
 import multiprocessing
 import os
-import statistics
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -26,8 +24,9 @@ import torch
 from berth.train.data import Batch, Share
 from berth.train.local import LocalStore
 from berth.train.session import Session
+from click_model import DENSE, DIM, SLOTS, WithRows
+from results import Figure, figure, finish, options, progress
 from tables import Keys, zipf
-from train import DENSE, DIM, SLOTS, WithRows
 
 BATCH, STEPS, WARM = 4096, 4, 24  # examples of a step, steps of a turn and before the first
 BAR = 0.5  # of the examples per second that the table in memory allows
@@ -125,53 +124,57 @@ class Way:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = options(__doc__)
     parser.add_argument("--rows", type=int, default=20_000_000)
     parser.add_argument("--mib", type=int, default=1024, help="budget of the table, index included")
     parser.add_argument("--turns", type=int, default=9)
-    options = parser.parse_args()
+    given = parser.parse_args()
     random = np.random.default_rng(4)
-    keys = zipf(random, options.rows, WARM + STEPS * (options.turns + 1), BATCH * SLOTS)
+    keys = zipf(random, given.rows, WARM + STEPS * (given.turns + 1), BATCH * SLOTS)
+    progress("filling both tables")
     ways = {
-        name: Way(options.rows, memory, keys)
-        for name, memory in ((IN_MEMORY, None), (BUDGET, options.mib << 20))
+        name: Way(given.rows, memory, keys) for name, memory in ((IN_MEMORY, None), (BUDGET, given.mib << 20))
     }
-    for _ in range(options.turns):
+    progress(f"{given.turns} turns")
+    for _ in range(given.turns):
         for way in ways.values():
             way.turn()
-    print(
-        f"\n{options.rows:,} rows of {DIM} and AdaGrad under {options.mib:,} MiB, batch {BATCH:,}, Zipf(1.1)"
-    )
+    title = f"{given.rows:,} rows of {DIM} and AdaGrad under {given.mib:,} MiB, batch {BATCH:,}, Zipf(1.1)"
+    found = kept(title, ways[IN_MEMORY], ways[BUDGET])
     for name, way in ways.items():
-        show(name, way, way.end())
-    return judge(ways[IN_MEMORY], ways[BUDGET])
+        found += figures(title, name, way, way.end())
+    return finish("train-budget", found, given.results)
 
 
-def show(name: str, way: Way, facts: dict[str, Any]) -> None:
-    speeds = sorted(BATCH * STEPS / wall for wall in way.wall_s)
-    cpu = statistics.median(way.cpu_s) * 1e6 / (BATCH * STEPS)
-    print(
-        f"  {name:17} {statistics.median(speeds):8,.0f} examples/s ({speeds[0]:,.0f}-{speeds[-1]:,.0f}), "
-        f"{cpu:.1f} CPU ms per 1,000\n"
-        f"  {'':17} table {facts['memory_bytes'] >> 20:,} MiB, "
-        f"{facts['memory_bytes'] / facts['rows']:.1f} bytes a row, process grew by "
-        f"{facts['resident_bytes'] >> 20:,} MiB\n"
-        f"  {'':17} file {facts['cold_bytes'] >> 20:,} MiB, {facts['hot']:.0%} of rows in memory, "
-        f"hit rate {facts['hit_rate']:.1%}",
-        flush=True,
-    )
+def kept(title: str, memory: Way, budget: Way) -> list[Figure]:
+    """What is left of the speed, between neighbouring turns."""
+    wall = [100 * a / b for a, b in zip(memory.wall_s, budget.wall_s, strict=True)]
+    cpu = [100 * a / b for a, b in zip(memory.cpu_s, budget.cpu_s, strict=True)]
+    bar = {"median": 100 * BAR}
+    return [
+        figure(title, "examples per second kept", "%", wall, at_least=bar, quartiles=True, beside=IN_MEMORY),
+        figure(title, "the same by CPU time", "%", cpu, quartiles=True, beside=IN_MEMORY),
+    ]
 
 
-def judge(memory: Way, budget: Way) -> int:
-    """0 if the bar holds."""
-    low, kept, high = statistics.quantiles(
-        [a / b for a, b in zip(memory.wall_s, budget.wall_s, strict=True)], n=4
-    )
-    cpu = statistics.median(a / b for a, b in zip(memory.cpu_s, budget.cpu_s, strict=True))
-    print(f"kept: {kept:.0%} of the examples per second ({low:.0%}-{high:.0%}), {cpu:.0%} by CPU time")
-    if kept < BAR:
-        print(f"the bar is {BAR:.0%}")
-    return 0 if kept >= BAR else 1
+def figures(title: str, name: str, way: Way, facts: dict[str, Any]) -> list[Figure]:
+    """Of one way."""
+    examples = BATCH * STEPS
+    speeds = [examples / wall for wall in way.wall_s]
+    cpu_ms = [cpu * 1e6 / examples for cpu in way.cpu_s]
+    counted = {
+        "the table's memory": ("MiB", facts["memory_bytes"] / 2**20),
+        "memory of a row": ("bytes", facts["memory_bytes"] / facts["rows"]),
+        "what the process grew by": ("MiB", facts["resident_bytes"] / 2**20),
+        "file": ("MiB", facts["cold_bytes"] / 2**20),
+        "rows in memory": ("%", 100 * facts["hot"]),
+        "hit rate": ("%", 100 * facts["hit_rate"]),
+    }
+    return [
+        figure(title, f"{name}, examples", "/s", speeds, quartiles=True),
+        figure(title, f"{name}, CPU per 1,000 examples", "ms", cpu_ms, quartiles=True),
+        *(figure(title, f"{name}, {what}", unit, [value]) for what, (unit, value) in counted.items()),
+    ]
 
 
 if __name__ == "__main__":

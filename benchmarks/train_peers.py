@@ -9,10 +9,8 @@ last quarter. All but berth fold ids onto a table of a million rows.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -24,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from berth.train.data.clicks import ClickStream
+from results import Figure, figure, finish, options
 
 HERE = Path(__file__).resolve().parent / "peers"
 TORCH = "torch==2.13.0"
@@ -91,18 +90,19 @@ class Peer:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = options(__doc__)
     parser.add_argument("--examples", type=int, default=262_144)
     parser.add_argument("--batches", type=int, nargs="+", default=[4096, 512])
     parser.add_argument("--turns", type=int, default=16)
     parser.add_argument("--cache", type=Path, default=default_cache(), help="where environments are kept")
-    options = parser.parse_args()
-    pythons = interpreters(options.cache)
+    given = parser.parse_args()
+    pythons = interpreters(given.cache)
+    found: list[Figure] = []
     with tempfile.TemporaryDirectory() as folder:
-        write_examples(Path(folder), options.examples)
-        for size in options.batches:
-            compare(pythons, Path(folder), size, options.examples, options.turns)
-    return 0
+        write_examples(Path(folder), given.examples)
+        for size in given.batches:
+            found += compare(pythons, Path(folder), size, given.examples, given.turns)
+    return finish("train-peers", found, given.results)
 
 
 def default_cache() -> Path:
@@ -159,8 +159,8 @@ def write_examples(folder: Path, examples: int) -> None:
         np.save(folder / f"{name}.npy", array)
 
 
-def compare(pythons: dict[str, str], folder: Path, size: int, examples: int, turns: int) -> None:
-    """One table."""
+def compare(pythons: dict[str, str], folder: Path, size: int, examples: int, turns: int) -> list[Figure]:
+    """All peers by turns at one size of batches."""
     peers = started(pythons, folder, size)
     bounds = np.linspace(0, examples // size, turns + 1).astype(int).tolist()
     for turn in range(turns):
@@ -170,9 +170,8 @@ def compare(pythons: dict[str, str], folder: Path, size: int, examples: int, tur
             except (MissingError, OSError) as error:
                 print(f"{name} can't go on: {error}", flush=True)
                 del peers[name]
-    print(f"\nbatch {size:,}                      CPU ms per 1,000   ± quartiles   x floor    AUC  RSS MiB")
-    for name, peer in peers.items():
-        show(name, peer, peers[FLOOR], peer.end())
+    facts = {name: peer.end() for name, peer in peers.items()}
+    return figures(size, {name: peer.cpu_ms[1:] for name, peer in peers.items()}, facts)
 
 
 def started(pythons: dict[str, str], folder: Path, size: int) -> dict[str, Peer]:
@@ -181,13 +180,14 @@ def started(pythons: dict[str, str], folder: Path, size: int) -> dict[str, Peer]
     peers = {}
     for name, python in pythons.items():
         command = [python, str(HERE / PEERS[name][0]), str(folder), str(size)]
+        own = {"PYTHONPATH": _with_this_folder()} if PEERS[name][1] is None else {}
         process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
-            env={**os.environ, **alone},
+            env={**os.environ, **alone, **own},
         )
         peers[name] = Peer(process)
         try:
@@ -198,17 +198,23 @@ def started(pythons: dict[str, str], folder: Path, size: int) -> dict[str, Peer]
     return peers
 
 
-def show(name: str, peer: Peer, floor: Peer, facts: dict[str, Any]) -> None:
-    """One line; the first turn is not counted."""
-    low, middle, high = statistics.quantiles(peer.cpu_ms[1:], n=4)
-    ratio = statistics.median(
-        mine / other for mine, other in zip(peer.cpu_ms[1:], floor.cpu_ms[1:], strict=True)
+def _with_this_folder() -> str:
+    """For berth, whose model stands here; modules of this folder must not get in the way of others' packages."""
+    return os.pathsep.join([str(HERE.parent), *filter(None, [os.environ.get("PYTHONPATH")])])
+
+
+def figures(size: int, costs: dict[str, list[float]], facts: dict[str, dict[str, Any]]) -> list[Figure]:
+    """From CPU milliseconds of each turn but the first, and what each peer told at its end."""
+    spent, ratios, learned, memory = (
+        f"Batch {size:,}: {what}"
+        for what in ("CPU ms per 1,000 examples", "times the floor", "AUC", "memory of the process")
     )
-    learned = "" if name == FLOOR else f"{facts['auc']:.3f}"
-    print(
-        f"  {name:32} {middle:12.2f} {high - low:13.2f} {ratio:9.2f} {learned:>6} {facts['resident_mib']:8,}",
-        flush=True,
-    )
+    made = [figure(spent, name, "ms", cost, quartiles=True) for name, cost in costs.items()]
+    for name in (one for one in costs if one != FLOOR):
+        beside = [mine / other for mine, other in zip(costs[name], costs[FLOOR], strict=True)]
+        made.append(figure(ratios, name, "x", beside, quartiles=True, beside=FLOOR))
+    made += [figure(learned, name, "", [told["auc"]]) for name, told in facts.items() if name != FLOOR]
+    return made + [figure(memory, name, "MiB", [told["resident_mib"]]) for name, told in facts.items()]
 
 
 if __name__ == "__main__":

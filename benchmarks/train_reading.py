@@ -8,7 +8,6 @@ in CPU time; what it saves on the wall's clock needs a second core that is free.
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import sys
 import tempfile
@@ -24,7 +23,8 @@ import torch
 from berth.train.data import Batch, ClickStream, Share, Source
 from berth.train.data.files import FileStream
 from berth.train.session import Session
-from train import DENSE, SLOTS, WithRows
+from click_model import DENSE, SLOTS, WithRows
+from results import Figure, figure, finish, options, progress
 
 BATCH, STEPS = 4096, 16  # of a turn: a whole window of the shuffle, which is read at once
 BAR = 0.03  # of a step
@@ -32,17 +32,16 @@ READ, AHEAD = "read between steps", "read ahead by a thread"
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = options(__doc__)
     parser.add_argument("--examples", type=int, default=131_072)
     parser.add_argument("--turns", type=int, default=5)
-    options = parser.parse_args()
-    missed = []
+    given = parser.parse_args()
+    found: list[Figure] = []
     with tempfile.TemporaryDirectory() as folder:
-        print(f"\nreading, batch {BATCH:,}      CPU ms per 1,000   of a step      examples/s")
-        for name, source in sources(Path(folder), options.examples).items():
-            missed += compare(name, source, options.turns)
-    print("\n".join(missed) if missed else "reading costs less than its bar")
-    return 1 if missed else 0
+        for name, source in sources(Path(folder), given.examples).items():
+            progress(name)
+            found += compare(name, source, given.turns)
+    return finish("train-reading", found, given.results)
 
 
 def sources(folder: Path, examples: int) -> dict[str, Callable[[], Source]]:
@@ -63,8 +62,8 @@ def sources(folder: Path, examples: int) -> dict[str, Callable[[], Source]]:
     }
 
 
-def compare(name: str, source: Callable[[], Source], turns: int) -> list[str]:
-    """Three lines; a note if reading costs too much."""
+def compare(name: str, source: Callable[[], Source], turns: int) -> list[Figure]:
+    """Reading alone, and whole sessions in two ways."""
     alone = source().batches(BATCH, 0, Share(), 0)
     sessions = {
         way: Session(WithRows(), source(), batch=BATCH, ahead=ahead) for way, ahead in ((READ, 0), (AHEAD, 2))
@@ -75,17 +74,24 @@ def compare(name: str, source: Callable[[], Source], turns: int) -> list[str]:
     for _ in range(turns + 1):
         for run, steps in runs.items():
             spent[run].append(timed(steps))
-    cpu = {run: statistics.median(cost for cost, _ in taken[1:]) for run, taken in spent.items()}
-    share = cpu[name] / cpu[READ]
-    print(f"  {name:27} {cpu[name]:15.2f} {share:11.1%}")
-    for way in sessions:
-        speeds = sorted(1e6 / wall for _, wall in spent[way][1:])
-        told = f"{statistics.median(speeds):,.0f} ({speeds[0]:,.0f}-{speeds[-1]:,.0f})"
-        print(f"    {way:25} {cpu[way]:15.2f} {told:>27}", flush=True)
     close([steps for steps in runs.values() if isinstance(steps, Generator)])
-    if name == "drawn clicks" or share <= BAR:
-        return []
-    return [f"{name}: reading is {share:.1%} of a step, the bar is {BAR:.0%}"]
+    return figures(name, {run: taken[1:] for run, taken in spent.items()})
+
+
+def figures(name: str, spent: dict[str, list[tuple[float, float]]]) -> list[Figure]:
+    """From (CPU, wall) milliseconds per 1,000 examples of each turn."""
+    title = f"{name}, batch {BATCH:,}"
+    cpu = {run: [cost for cost, _ in taken] for run, taken in spent.items()}
+    share = 100 * statistics.median(cpu[name]) / statistics.median(cpu[READ])
+    bar = None if name == "drawn clicks" else {"median": 100 * BAR}
+    made = [
+        figure(title, "reading alone, CPU per 1,000 examples", "ms", cpu[name]),
+        figure(title, "reading alone", "%", [share], at_most=bar, beside="CPU time of a whole step"),
+    ]
+    for way in (READ, AHEAD):
+        made.append(figure(title, f"{way}, CPU per 1,000 examples", "ms", cpu[way]))
+        made.append(figure(title, f"{way}, examples", "/s", [1e6 / wall for _, wall in spent[way]]))
+    return made
 
 
 def close(runs: list[Generator[Any, None, None]]) -> None:

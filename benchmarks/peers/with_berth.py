@@ -3,35 +3,18 @@
 from __future__ import annotations
 
 import torch
-from dense import tower
-from torch import Tensor, nn
-from turns import DIM, Array, Step, take_turns
+from turns import Array, Step, take_turns
 
 from berth.train.data import Batch
-from berth.train.embedding import Embedding
 from berth.train.learner import Learner
 from berth.train.local import LocalStore
-from berth.train.tables import Initialiser, adagrad
-
-
-class Model(nn.Module):
-    """The same MLP over rows of a sparse table."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.rows = Embedding(DIM, optimiser=adagrad(0.05), initialiser=Initialiser("uniform", 0.01))
-        self.tower = tower()
-
-    def forward(self, inputs: dict[str, Tensor]) -> Tensor:
-        """A logit for each example."""
-        joined = torch.cat([self.rows(inputs["slots"]).flatten(1), inputs["dense"]], 1)
-        output: Tensor = self.tower(joined)
-        return output
+from click_model import WithRows
 
 
 def make() -> Step:
     """Tables in the process."""
-    learner = Learner(Model(), LocalStore())
+    torch.set_num_threads(1)
+    learner = Learner(WithRows(), LocalStore())
 
     def step(keys: Array, dense: Array, labels: Array) -> Array:
         inputs = {"slots": torch.from_numpy(keys), "dense": torch.from_numpy(dense)}
