@@ -65,6 +65,14 @@ def test_a_table_under_a_budget_keeps_half_the_speed_or_misses(slower, met):
     assert (missed(train_budget.kept("t", memory, budget)) == set()) is met
 
 
+@pytest.mark.parametrize(("rate", "met"), [(20.0, True), (19.9, False)])
+def test_tables_are_held_against_so_many_rows_a_second(rate, met):
+    peers = {name: [1.0] for name in (*tables.PEERS, *tables.PEERS.values())}
+    rates = peers | {"pull  berth, out=": [rate], "push  berth adagrad": [9.0]}
+    held = {one.what: one.met for one in tables.figures("t", rates) if one.bars}
+    assert held == {"pull  berth, out=": met, "push  berth adagrad": True}
+
+
 def test_tables_are_shown_beside_their_peers():
     rates = {own: [30.0, 20.0, 40.0] for own in tables.PEERS} | {
         peer: [10.0] * 3 for peer in tables.PEERS.values()
