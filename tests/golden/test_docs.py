@@ -77,7 +77,9 @@ def test_every_reason_is_explained_and_no_other():
 
 
 @pytest.mark.parametrize(
-    ("page", "example"), [("own-model.md", "own_model.py"), ("traces.md", "own_trace.py")], ids=lambda name: name
+    ("page", "example"),
+    [("own-model.md", "own_model.py"), ("traces.md", "own_trace.py")],
+    ids=lambda name: name,
 )
 def test_a_guide_shows_its_example_as_it_is(page, example):
     code = (EXAMPLES / example).read_text().partition('"""\n\n')[2]  # without the docstring
