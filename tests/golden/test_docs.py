@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import transcripts
 
+from berth.schedule import reasons
 from berth.testing.up import Up
 
 pytestmark = pytest.mark.slow
@@ -33,10 +34,14 @@ PHILLY = """timestamp,duration,num_gpus,gpu_time,cluster
 """
 
 
+# Pages show what berth prints; these are the programs that a reader starts, `python` for the examples beside them.
+PLAYED = ("berth ", "python ")
+
+
 def shown_commands(page: Path) -> list[str]:
     blocks = re.findall(r"^```console\n(.*?)^```", page.read_text(), flags=re.MULTILINE | re.DOTALL)
     commands = [command for block in blocks for command, _ in transcripts.commands(block)]
-    return [command for command in commands if command.startswith("berth ")]
+    return [command for command in commands if command.startswith(PLAYED)]
 
 
 WITH_COMMANDS = [page for page in PAGES if shown_commands(page)]
@@ -63,6 +68,22 @@ def test_commands_of_a_page_work_one_after_the_other(page, tmp_path, monkeypatch
             else:
                 output = transcripts.run(command, folder)
                 assert "[exit" not in output, f"{page.name}: {command}\n{output}"
+
+
+def test_every_reason_is_explained_and_no_other():
+    page = (ROOT / "docs" / "guides" / "why.md").read_text()
+    told = re.findall(r"^\| `([a-z-]+)` \|", page, flags=re.MULTILINE)
+    assert sorted(told) == sorted(reasons.CODES.values())
+
+
+@pytest.mark.parametrize(
+    ("page", "example"),
+    [("own-model.md", "own_model.py"), ("traces.md", "own_trace.py")],
+    ids=lambda name: name,
+)
+def test_a_guide_shows_its_example_as_it_is(page, example):
+    code = (EXAMPLES / example).read_text().partition('"""\n\n')[2]  # without the docstring
+    assert f"```python\n{code}```" in (ROOT / "docs" / "guides" / page).read_text()
 
 
 def first_line(command: str, folder: Path) -> str:

@@ -102,7 +102,9 @@ def _cuts(wish: Wish, recipe: Recipe) -> list[Any]:
     model = recipe.model
     if not isinstance(model, LayeredModel):
         raise InputError(
-            f"{recipe.name} is no chain of layers, so it can't be cut", hint="leave out --stages"
+            f"{recipe.name} is no chain of layers, so it can't be cut",
+            hint="return an nn.Sequential (with an example_batch in its file) or a LayeredModel;"
+            " or leave out --plan and --stages",
         )
     if wish.plan is not None:
         cuts = cuts_of_plan(wish.plan, recipe.name, model.names, _slow_downs(wish.emulate))

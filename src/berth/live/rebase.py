@@ -16,7 +16,7 @@ from berth.live.wants import nearest_of
 from berth.schedule import reasons
 from berth.schedule.view import FUTURE
 
-_KEPT = ("attained", "ran", "done", "evictions", "moves", "waited", "lost", "exposed", "first_start")
+_KEPT = ("attained", "ran", "done", "evictions", "moves", "waited", "lost", "exposed", "first_start", "stall")
 _WORK = ("work", "left", "remaining", "saved", "booked")
 
 
@@ -89,7 +89,10 @@ def _seat_again(old: Books, new: Books, attempt: Attempt, names: dict[str, int])
     new.devices.restore(attempt.token, seats, given=holds_place and whole)
     if holds_place and whole:
         attempt.tier = tier_of(new, seats)
+        record = new.world.jobs[job.row]
+        stall, lost = float(record["stall"]), float(record["lost"])
         take_seats(new, job, seats, attempt.tier, reasons.NONE)
+        record["stall"], record["lost"] = stall, lost  # it went on all the time: nothing is restored
     elif holds_place:
         _unseat(new, job, attempt)
 

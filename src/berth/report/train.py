@@ -94,7 +94,7 @@ def _workers(workers: Sequence[Mapping[str, Any]], predicted: Mapping[str, float
         expected = sum(predicted.get(name, 0.0) for name in layers) * mine[0].get("slow_down", 1.0)
         rows.append(
             [
-                f"{layers[0]} .. {layers[-1]}" if layers else "all",
+                " .. ".join(dict.fromkeys((layers[0], layers[-1]))) if layers else "all",
                 str(len(mine)),
                 format_seconds(expected) if expected else "-",
                 format_seconds(max(spent)) if spent else "-",

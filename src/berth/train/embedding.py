@@ -111,6 +111,14 @@ class Embedding(nn.Module):
         place = keys.data_ptr()
         return any(part.data_ptr() == place and part.numel() == keys.numel() for part, _ in self._pulled)
 
+    def asked(self) -> Tensor:
+        """Keys of the forward passes since the last push."""
+        return torch.cat([keys for keys, _ in self._pulled] or [torch.empty(0, dtype=torch.int64)])
+
+    def forget(self) -> None:
+        """Learns nothing from the forward passes since the last push."""
+        self._pulled.clear()
+
     @property
     def spec_name(self) -> str:
         """The name of its table."""
@@ -185,7 +193,7 @@ def embeddings_of(model: nn.Module) -> list[Embedding]:
     found: dict[int, Embedding] = {}
     for path, module in model.named_modules():
         if isinstance(module, Embedding):
-            module.name = module.name or path or "embedding"
+            module.name = module.name or path.removeprefix("chain.") or "embedding"
             found.setdefault(id(module), module)
     return list(found.values())
 

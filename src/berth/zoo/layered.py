@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -74,6 +74,28 @@ class LayeredModel(nn.Module):
     def loss(self, output: Any, labels: Any) -> Tensor:
         """Mean loss of a batch."""
         return self._loss(output, labels)
+
+
+@runtime_checkable
+class GrowingTable(Protocol):
+    """A layer whose rows are made as keys are met (`berth.train.Embedding`); no weight of torch's holds them."""
+
+    dim: int
+
+    def asked(self) -> Tensor:
+        """Keys of the forward passes since it last learned or forgot."""
+        ...
+
+    def forget(self) -> None:
+        """Learns nothing from those passes."""
+        ...
+
+
+def growing_tables(module: nn.Module) -> Iterator[GrowingTable]:
+    """Every such layer of a module."""
+    for part in module.modules():
+        if isinstance(part, GrowingTable):
+            yield part
 
 
 def tensors(state: Any) -> Iterator[Tensor]:

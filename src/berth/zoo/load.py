@@ -42,16 +42,23 @@ def load_model(reference: str, seed: int = 0, *, input_shape: tuple[int, ...] | 
 
 
 def load_module(reference: str, seed: int = 0) -> nn.Module:
-    """As `load_model`, but a module of one's own stays as it is: its `forward` says how its parts work together."""
+    """As `load_model`, but a module of one's own stays as it is: its `forward` says how its parts work together.
+
+    An nn.Sequential has none of its own: beside an `example_batch` it is a chain that can be cut into stages.
+    """
     path, _, function = reference.partition(":")
     if not path.endswith(".py"):
         return load_model(reference, seed)
     require_torch()
-    made, _, where = _made(path, function or _MAKER, seed)
+    made, module, where = _made(path, function or _MAKER, seed)
     from torch import nn
+
+    from berth.zoo.own import layered
 
     if not isinstance(made, nn.Module):
         raise InputError(f"returns a {type(made).__name__}, not a torch nn.Module", where=where)
+    if type(made).forward is nn.Sequential.forward and hasattr(module, "example_batch"):
+        return layered(made, Path(path).stem, module, where, None)
     return made
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from berth.errors import InputError
-from berth.zoo.layered import Example, Layer, LayeredModel, Loss
+from berth.zoo.layered import Example, Layer, LayeredModel, Loss, growing_tables
 
 _KINDS: tuple[tuple[str, tuple[type[nn.Module], ...]], ...] = (
     ("attention", (nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)),
@@ -51,6 +51,8 @@ def layered(
 
 def kind_of(module: nn.Module) -> str:
     """What the layer's own type says, else that of its part with the most parameters."""
+    if any(growing_tables(module)):
+        return "embedding"
     largest = max(module.modules(), key=_own_parameters)
     for part in (module, largest):
         for kind, types in _KINDS:
@@ -105,10 +107,17 @@ def _loss(source: ModuleType) -> Loss:
 
 
 def default_loss(output: Any, labels: Any) -> Tensor:
-    """Cross-entropy for whole-number labels, mean squared error for others, the output's own without any."""
+    """Cross-entropy for whole-number labels, mean squared error for others, the output's own without any.
+
+    One number for each whole-number label is a logit.
+    """
     first: Tensor = output if isinstance(output, Tensor) else next(iter(output.values()))
     if labels is None:
         return first.float().square().mean()
+    if not labels.is_floating_point() and first.numel() == labels.numel():
+        return nn.functional.binary_cross_entropy_with_logits(
+            first.flatten(), labels.flatten().to(first.dtype)
+        )
     if not labels.is_floating_point():
         return nn.functional.cross_entropy(first.flatten(0, -2), labels.flatten())
     return nn.functional.mse_loss(first, labels)

@@ -48,6 +48,15 @@ def test_more_racks_let_jobs_start_sooner(crank):
         forecast.what_if(forecast.copy_of(live.books), policy="nonsense")
 
 
+def test_what_runs_goes_on_in_a_what_if_and_restores_nothing(crank):
+    live = crank()
+    live.submit(gpus=4, seconds=100)
+    live.step(10)
+    as_it_is = forecast.forecast(forecast.copy_of(live.books))
+    more = forecast.what_if(forecast.copy_of(live.books), racks=1)
+    assert more.mean_left_s() == pytest.approx(as_it_is.mean_left_s())
+
+
 def test_why_says_what_is_free_where(crank):
     live = crank(cluster="3x1x4:V100-16", policy="required")
     for name in "abc":

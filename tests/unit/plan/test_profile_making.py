@@ -87,6 +87,40 @@ def test_rows_that_repeat_make_touched_bytes_grow_slower_than_the_batch():
     assert embedding.touched_bytes < 512 * 26 * 3 * 64
 
 
+GROWING = """
+import torch
+from torch import nn
+import berth.train as bt
+
+def make_model():
+    return nn.Sequential(bt.Embedding(8), nn.Flatten(), nn.Linear(3 * 8, 1))
+
+def example_batch(batch):
+    keys = torch.arange(batch * 3).reshape(batch, 3) % 5 + 2**40
+    return keys, torch.arange(batch) % 2
+"""
+
+
+def test_rows_that_are_made_as_keys_are_met_count_as_sparse(tmp_path):
+    path = tmp_path / "growing.py"
+    path.write_text(GROWING)
+    model = load_model(str(path))
+    with single_thread():
+        table, _, linear = layer_facts(model, 10)
+        taken = time_layer(model, 0, *chain_states_of_first(model), repeats=2)
+    row = 8 * 4
+    assert (table.kind, table.dense_bytes, table.row_bytes) == ("embedding", 0, row)
+    assert (table.touched_bytes, table.sparse_bytes, table.touched_growth) == (5 * row, 5 * row, 0.0)
+    assert linear.dense_bytes == 4 * (3 * 8 + 1)
+    assert taken.seconds > 0
+    assert len(model.layer(0).asked()) == 4 * 3, "what earlier runs asked for is forgotten"
+
+
+def chain_states_of_first(model):
+    states, labels = chain_states(model, 4, 0)
+    return states[0], labels
+
+
 def test_raw_inputs_have_no_gradient_to_send_back():
     embedding = layer_facts(make_model("ctrdnn-8", rows=64), 4)[0]
     assert embedding.output_bytes - embedding.gradient_bytes == 4 * 13 * 4

@@ -7,6 +7,8 @@ import torch
 
 from berth.errors import InputError
 from berth.plan.objective.order import one_forward_one_backward
+from berth.plan.profile import load_layer_profile
+from berth.plan.profile.files import write_profile
 from berth.train.checkpoint.dense import dense_state
 from berth.train.stages.cut import Layout, StageCut, cuts_of_plan, even_cuts
 from berth.train.stages.dense import joined, optimiser_of_stage, take_part, weights_of_stage
@@ -76,6 +78,17 @@ def test_a_plans_stages_are_those_of_its_file(tmp_path):
         cuts_of_plan(path, "ctrdnn", make_model("ctrdnn", rows=1).names, {})
     with pytest.raises(InputError, match="the plan uses no H100"):
         cuts_of_plan(path, "nce", names, {"H100": 2.0})
+
+
+def test_a_plan_for_a_profile_of_ones_own_is_held_against_its_layers(tmp_path):
+    names = make_model("nce").names
+    write_profile(load_layer_profile("nce"), tmp_path / "mine.yaml")
+    text = PLAN.format(first=names[0], second=f"{names[1]} .. {names[-1]}")
+    path = tmp_path / "plan.yaml"
+    path.write_text(text.replace("model: nce", "model: mine.yaml"))
+    assert [cut.last for cut in cuts_of_plan(path, "my_model", names, {})] == [0, len(names) - 1]
+    with pytest.raises(InputError, match=r"for mine\.yaml with 5 layers, not for my_model with 4"):
+        cuts_of_plan(path, "my_model", names[1:], {})
 
 
 def test_the_parts_of_stages_join_to_what_one_process_saves():

@@ -10,6 +10,7 @@ from torch import nn
 
 from berth.errors import InputError
 from berth.zoo import LayeredModel, load_model
+from berth.zoo.load import load_module
 from berth.zoo.own import kind_of
 
 HEAD = "import torch\nfrom torch import nn\n"
@@ -69,6 +70,28 @@ def test_a_layered_model_of_ones_own_is_taken_as_it_is(tmp_path):
     model = load_model(path, 3)
     assert isinstance(model, LayeredModel)
     assert len(model) == 5
+
+
+CHAIN = "def make_model(): return nn.Sequential(nn.Linear(6, 1))"
+EXAMPLE = "\ndef example_batch(batch): return torch.ones(batch, 6), torch.arange(batch) % 2"
+OTHER_WAY = """
+class Twice(nn.Sequential):
+    def forward(self, x): return super().forward(x) + super().forward(x)
+def make_model(): return Twice(nn.Linear(6, 1))"""
+
+
+@pytest.mark.parametrize(
+    ("text", "is_chain"), [(CHAIN + EXAMPLE, True), (CHAIN, False), (OTHER_WAY + EXAMPLE, False)]
+)
+def test_a_training_can_cut_a_plain_sequential_with_an_example_batch(tmp_path, text, is_chain):
+    assert isinstance(load_module(own(tmp_path, text)), LayeredModel) is is_chain
+
+
+def test_one_number_for_each_whole_number_label_is_a_logit(tmp_path):
+    model = load_model(own(tmp_path, CHAIN + EXAMPLE))
+    logits, labels = torch.tensor([[0.0], [3.0]]), torch.tensor([0, 1])
+    expected = (torch.log(torch.tensor(2.0)) + torch.log1p(torch.exp(torch.tensor(-3.0)))) / 2
+    assert model.loss(logits, labels).item() == pytest.approx(expected.item())
 
 
 def test_a_loss_of_ones_own_is_used(tmp_path):

@@ -19,10 +19,11 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from berth.errors import InputError
 from berth.plan.profile.document import LayerFacts
-from berth.zoo.layered import LayeredModel, cut_off, tensors
+from berth.zoo.layered import LayeredModel, cut_off, growing_tables, tensors
 from berth.zoo.load import own_line
 
 NOTE = "bytes of the tensors of one batch; operations by torch's FlopCounterMode"
+_FLOAT_BYTES = 4
 _INPUT_PASSES, _OUTPUT_PASSES, _WEIGHT_PASSES = 3, 2, 3
 Report = Callable[[str], None]
 
@@ -74,7 +75,7 @@ def count_layer(model: LayeredModel, index: int, state: Any, labels: Any) -> _Co
     counted.flops, counted.kernels = flops.get_total_flops(), launches.count
     counted.activation_bytes = sum(kept.values())
     counted.touched, counted.gathered_bytes = _looked_up(module)
-    module.zero_grad(set_to_none=True)
+    clear(module)
     return counted
 
 
@@ -112,6 +113,13 @@ def sparse_tables(module: nn.Module) -> Iterator[nn.Embedding | nn.EmbeddingBag]
             yield part
 
 
+def clear(module: nn.Module) -> None:
+    """Forgets gradients, and rows that wait for theirs."""
+    module.zero_grad(set_to_none=True)
+    for table in growing_tables(module):
+        table.forget()
+
+
 class _Launches(TorchDispatchMode):
     """Counts operations that do work; views do none."""
 
@@ -135,16 +143,24 @@ def _same(tensor: Tensor) -> Tensor:
 def _looked_up(module: nn.Module) -> tuple[dict[int, int], int]:
     """Distinct rows of one batch and of its first half (how fast they grow with the batch), and all look-ups."""
     whole = half = gathered = 0
-    for table in sparse_tables(module):
-        gradient = table.weight.grad
-        if gradient is None:
-            continue
-        rows = gradient._indices()[0]
-        row_bytes = table.weight.shape[1] * table.weight.element_size()
+    for rows, row_bytes in _rows_met(module):
         gathered += len(rows) * row_bytes
         whole += len(rows.unique()) * row_bytes
         half += len(rows[: len(rows) // 2].unique()) * row_bytes
     return ({1: whole, 2: half} if whole else {}), gathered
+
+
+def _rows_met(module: nn.Module) -> Iterator[tuple[Tensor, int]]:
+    """For each table the rows that were looked up, repeated ones too, and the bytes of one."""
+    for table in sparse_tables(module):
+        if table.weight.grad is not None:
+            yield table.weight.grad._indices()[0], _row_bytes(table)
+    for growing in growing_tables(module):
+        yield growing.asked(), growing.dim * _FLOAT_BYTES
+
+
+def _row_bytes(table: nn.Embedding | nn.EmbeddingBag) -> int:
+    return table.weight.shape[1] * table.weight.element_size()
 
 
 def _facts(name: str, kind: str, module: nn.Module, counted: _Counted, is_first: bool) -> LayerFacts:
@@ -152,6 +168,8 @@ def _facts(name: str, kind: str, module: nn.Module, counted: _Counted, is_first:
     table_ids = {id(table.weight) for table in tables}
     dense = [nbytes(weight) for weight in module.parameters() if id(weight) not in table_ids]
     touched = counted.touched.get(1, 0)
+    rows = [_row_bytes(table) for table in tables]
+    rows += [growing.dim * _FLOAT_BYTES for growing in growing_tables(module)]
     return LayerFacts(
         name=name,
         kind=kind,
@@ -160,10 +178,11 @@ def _facts(name: str, kind: str, module: nn.Module, counted: _Counted, is_first:
         gradient_bytes=sum(nbytes(tensor) for tensor in tensors(counted.after) if tensor.requires_grad),
         dense_bytes=sum(dense),
         largest_tensor_bytes=max(dense, default=0),
-        sparse_bytes=sum(nbytes(table.weight) for table in tables),
+        # A table that grows has no size of its own: it holds at least the rows of this batch.
+        sparse_bytes=sum(nbytes(table.weight) for table in tables) or touched,
         touched_bytes=touched,
         touched_growth=_growth(counted.touched),
-        row_bytes=max((table.weight.shape[1] * table.weight.element_size() for table in tables), default=4),
+        row_bytes=max(rows, default=_FLOAT_BYTES),
         flops=int(counted.flops),
         moved_bytes=_moved(counted, sum(dense), is_first),
         activation_bytes=counted.activation_bytes,

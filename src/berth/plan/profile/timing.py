@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from berth.plan.profile.facts import backward, loss_or_outputs, run_layer
+from berth.plan.profile.facts import backward, clear, loss_or_outputs, run_layer
 from berth.zoo.layered import LayeredModel, cut_off, mapped, tensors
 
 
@@ -54,7 +54,7 @@ def time_layer(model: LayeredModel, index: int, state: Any, labels: Any, repeats
 def run_once(model: LayeredModel, index: int, state: Any, labels: Any) -> float:
     """Seconds of one forward and backward pass of a layer on the device where it stands."""
     fresh, layer = cut_off(state), model.layer(index)
-    layer.zero_grad(set_to_none=True)
+    clear(layer)
     clock = _gpu_seconds if any(tensor.is_cuda for tensor in tensors(state)) else _cpu_seconds
     with clock() as taken:
         backward(loss_or_outputs(model, index, layer(fresh), labels))

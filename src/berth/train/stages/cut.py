@@ -64,12 +64,15 @@ def cuts_of_plan(
         where, what = checked.broken[0]
         raise InputError(what, where=where, hint="`berth plan check` lists all that is wrong")
     names = list(checked.plan.problem.layers)
-    if checked.wanted.model not in (None, model) or list(layers) != names:
+    planned = checked.wanted.model
+    by_profile = planned is not None and planned.endswith((".yaml", ".yml"))  # a file, which names no model
+    if (not by_profile and planned not in (None, model)) or list(layers) != names:
+        again = f"berth profile ... --out {planned}, then " if by_profile else ""
         raise InputError(
-            f"this plan is for {checked.wanted.model or 'another model'} with {len(names)} layers,"
+            f"this plan is for {planned or 'another model'} with {len(names)} layers,"
             f" not for {model} with {len(layers)}",
             where=str(path),
-            hint=f"make one: berth plan {model} --out plan.yaml ...",
+            hint=f"make one: {again}berth plan {planned if by_profile else model} --out plan.yaml ...",
         )
     kinds = {stage.type_name for stage in checked.plan.stages}
     unknown = [kind for kind in slow_downs if kind not in kinds]
