@@ -67,7 +67,7 @@ class Speed:
 
 def philly(shared: Path) -> Trace:
     trace = read_trace(shared / "traces" / "philly" / "philly.csv.xz")
-    return Selection(since="2017-10-01", sizes="power-of-two", max_gpus=64).apply(trace)
+    return Selection(since="2017-10-01", sizes="powers-of-two", max_gpus=64).apply(trace)
 
 
 def measure(trace: Trace, policy: str, cluster: str, setting: Setting, repeats: int) -> list[float]:
