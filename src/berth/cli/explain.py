@@ -6,12 +6,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from berth.cli import complete
 from berth.cli import scenario as scene
+from berth.cli.options import AsJson
 
 if TYPE_CHECKING:
     from berth.schedule.policy import Policy
 
-EPILOG = "Example: berth explain jobs.csv 17 --cluster 4x4x8:H100 --policy required"
+EXAMPLES = (
+    "berth explain jobs.csv 17 --cluster 4x4x8:H100 --policy required",
+    "berth explain jobs.csv longest-wait --cluster 4x4x8:H100",
+)
 
 LONGEST = "longest-wait"
 Job = Annotated[
@@ -20,7 +25,12 @@ Job = Annotated[
         metavar="JOB", help=f"Its job_id; #n for the n-th, from 0; or {LONGEST}: the one that waited most."
     ),
 ]
-OnePolicy = Annotated[str | None, typer.Option(metavar="POLICY", help="Under which policy (berth).")]
+OnePolicy = Annotated[
+    str | None,
+    typer.Option(
+        metavar="POLICY", autocompletion=complete.policies, help="Under which policy.", show_default="berth"
+    ),
+]
 
 
 def explain(
@@ -29,30 +39,32 @@ def explain(
     cluster: scene.ClusterName,
     policy: OnePolicy = None,
     network: scene.Network = "on",
+    congestion: scene.Congestion = 1.0,
     eviction_cost: scene.EvictionCost = None,
-    checkpoint: scene.Checkpoint = "30m",
+    checkpoint_every: scene.CheckpointEvery = "30m",
     mix: scene.MixName = "balanced",
     seed: scene.Seed = 0,
     doubt: scene.Doubt = "0",
     faults: scene.Faults = None,
     quota: scene.Quota = None,
     quotas: scene.Quotas = None,
-    as_json: scene.AsJson = False,
+    as_json: AsJson = False,
 ) -> None:
     """Tell what happened to one job: what it waited for and why, where it ran, who moved, what it cost."""
     from dataclasses import asdict
 
     from berth.report import terminal
     from berth.report.simulation_story import print_story
-    from berth.simulate.stories import tell
+    from berth.simulate.stories import row_of, tell
 
     name, chosen = next(iter(scene.load_policies([policy] if policy else None).items()))
     set_ = scene.set_scene(
         trace,
         cluster,
         network=network,
+        congestion=congestion,
         eviction_cost=eviction_cost,
-        checkpoint=checkpoint,
+        checkpoint_every=checkpoint_every,
         mix=mix,
         seed=seed,
         doubt=doubt,
@@ -61,6 +73,8 @@ def explain(
         quotas=quotas,
         log=True,
     )
+    if job != LONGEST:
+        row_of(set_.trace, job)  # a slip is told before kernels are compiled
     notes = set_.notes + set_.drawn + scene.warm_up({name: chosen})
     wanted = _longest_wait(set_, chosen) if job == LONGEST else job
     story = tell(set_.trace, set_.cluster, chosen, set_.setting, wanted, name)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from berth.cli import complete
 from berth.units import format_seconds
 
 if TYPE_CHECKING:
@@ -14,13 +15,17 @@ if TYPE_CHECKING:
 
 State = Annotated[
     str | None,
-    typer.Option("--state", metavar="DIR", help="Folder of the controller's state. [default: BERTH_STATE]"),
+    typer.Option(
+        "--state", metavar="DIR", help="Folder of the controller's state.", show_default="$BERTH_STATE"
+    ),
 ]
 Url = Annotated[
-    str | None, typer.Option("--url", metavar="URL", help="A controller elsewhere. [default: BERTH_URL]")
+    str | None,
+    typer.Option("--url", metavar="URL", help="A controller elsewhere.", show_default="$BERTH_URL"),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-JobName = Annotated[str, typer.Argument(metavar="JOB", help="Id of a job, or its beginning.")]
+JobName = Annotated[
+    str, typer.Argument(metavar="JOB", autocompletion=complete.jobs, help="Id of a job, or its beginning.")
+]
 
 
 def client(state: str | None, url: str | None) -> Client:

@@ -6,52 +6,70 @@ from typing import Annotated
 
 import typer
 
-from berth.cli.live_options import AsJson, State
-from berth.errors import UnknownNameError
+from berth.cli.live_options import State
+from berth.cli.options import AsJson
+from berth.cli.verbs import Verbs
+from berth.errors import InputError, UnknownNameError
 
-app = typer.Typer(help="Who may use the controller.", no_args_is_help=True)
+app = Verbs(help="Say who may use the controller: make, list and remove tokens.")
 
 
-@app.command(epilog="Example: berth token add alice")
+@app.verb("berth token add alice", "berth token add bob --role admin")
 def add(
-    user: Annotated[str, typer.Argument(help="Whose it is.")],
-    role: Annotated[str, typer.Option(help="user: own jobs only; admin: everything.")] = "user",
+    user: Annotated[str, typer.Argument(metavar="USER", help="Whose it is.")],
+    role: Annotated[
+        str, typer.Option(metavar="user|admin", help="user: own jobs only; admin: everything.")
+    ] = "user",
     state: State = None,
     as_json: AsJson = False,
 ) -> None:
     """Make a token; it is shown once."""
     from berth.live.api.tokens import Tokens
-    from berth.live.home import state_folder
+    from berth.live.home import existing_state
     from berth.report.terminal import print_json
 
+    if not user.strip():
+        raise InputError("the user has no name", hint="write it like: berth token add alice")
     if role not in ("user", "admin"):
         raise UnknownNameError("role", role, ("user", "admin"))
-    token = Tokens(state_folder(state)).add(user, "admin" if role == "admin" else "user")
+    token = Tokens(existing_state(state)).add(user, "admin" if role == "admin" else "user")
     if as_json:
         print_json({"user": user, "role": role, "token": token})
     else:
         typer.echo(token)
 
 
-@app.command("list", epilog="Example: berth token list")
+@app.verb("berth token list", name="list")
 def list_(state: State = None, as_json: AsJson = False) -> None:
-    """Everybody who has one."""
+    """List everybody who has a token."""
     from berth.live.api.tokens import Tokens
-    from berth.live.home import state_folder
+    from berth.live.home import existing_state
     from berth.report import terminal
 
-    users = Tokens(state_folder(state)).users()
+    users = Tokens(existing_state(state)).users()
     if as_json:
-        terminal.print_json([{"user": caller.user, "role": caller.role} for caller in users])
+        terminal.print_json({"users": [{"user": caller.user, "role": caller.role} for caller in users]})
     else:
         rows = [[caller.user, caller.role] for caller in users]
         terminal.console().print(terminal.table("", ["user", "role"], rows, left=2))
 
 
-@app.command(epilog="Example: berth token remove alice")
-def remove(user: Annotated[str, typer.Argument(help="Whose tokens end.")], state: State = None) -> None:
+@app.verb("berth token remove alice")
+def remove(
+    user: Annotated[str, typer.Argument(metavar="USER", help="Whose tokens end.")],
+    state: State = None,
+    as_json: AsJson = False,
+) -> None:
     """End all tokens of a user."""
     from berth.live.api.tokens import Tokens
-    from berth.live.home import state_folder
+    from berth.live.home import existing_state
+    from berth.report.terminal import print_json
 
-    typer.echo(f"{Tokens(state_folder(state)).remove(user)} removed")
+    tokens = Tokens(existing_state(state))
+    removed = tokens.remove(user)
+    if not removed:
+        raise UnknownNameError("user with a token", user, {caller.user for caller in tokens.users()})
+    if as_json:
+        print_json({"user": user, "removed": removed})
+    else:
+        typer.echo(f"{removed} removed")

@@ -10,11 +10,13 @@ import hashlib
 import inspect
 import itertools
 import json
-from collections.abc import Callable, Iterable, Sequence
+import signal
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import cache
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context
 from pathlib import Path
 from typing import Any
 
@@ -183,12 +185,26 @@ def _results(cells: Sequence[Cell], workers: int) -> Iterable[Row]:
     # The first cell runs alone: if kernels have to be compiled, it is once and not in every process.
     yield run_cell(cells[0])
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        futures = [pool.submit(run_cell, cell) for cell in cells[1:]]
+        with _not_by_key():
+            futures = [pool.submit(run_cell, cell) for cell in cells[1:]]
         try:
             for future in as_completed(futures):
                 yield future.result()
-        finally:
+        except BaseException:  # Ctrl-C must not wait for the cells that are being played
             pool.shutdown(wait=False, cancel_futures=True)
+            for process in active_children():
+                process.terminate()
+            raise
+
+
+@contextmanager
+def _not_by_key() -> Iterator[None]:
+    """A terminal's Ctrl-C reaches every process: those that are started here leave it to this one to end them."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
 
 @dataclass(frozen=True, slots=True)

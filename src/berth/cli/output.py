@@ -1,0 +1,55 @@
+"""Files that verbs write: refused before anything runs if they could not be written at the end."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from berth.errors import InputError
+
+
+def check_output(path: str | None, force: bool, *, option: str) -> None:
+    """Refuses a file that could not be written, or that would be lost."""
+    if path is None:
+        return
+    target = Path(path)
+    if target.is_dir():
+        raise InputError("is a folder, not a file", where=path, hint=f"{option} names a file to write")
+    if target.exists() and not force:
+        raise InputError("exists already", where=path, hint="choose another name, or give --force")
+    if not target.parent.is_dir():
+        raise InputError("can't be written: there is no such folder", where=path)
+    if not os.access(target if target.exists() else target.parent, os.W_OK):
+        raise InputError("can't be written: not allowed", where=path)
+
+
+def check_folder(path: str | None, *, option: str) -> None:
+    """Refuses a folder to write into that is a file, or below one."""
+    if path is None:
+        return
+    for place in (Path(path), *Path(path).parents):
+        if place.exists():
+            if not place.is_dir():
+                raise InputError("is a file, not a folder", where=str(place), hint=f"{option} names a folder")
+            return
+
+
+def write_text(path: str, text: str) -> None:
+    """Writes a whole file of text, or none."""
+    with whole_file(path) as part:
+        part.write_text(text, encoding="utf-8")
+
+
+@contextmanager
+def whole_file(path: str) -> Iterator[Path]:
+    """A file to write to; it takes its name when it is complete, and until then what stood there stands."""
+    part = Path(f"{path}.part")
+    try:
+        yield part
+        part.replace(path)
+    except OSError as error:
+        raise InputError(f"can't be written: {error.strerror or error}", where=path) from None
+    finally:
+        part.unlink(missing_ok=True)
