@@ -47,7 +47,7 @@ PLAIN, ELSE = "a plain Python loop, strict FIFO by counting", "Growth, passes, m
 
 def philly(shared: Path) -> Trace:
     trace = read_trace(shared / "traces" / "philly" / "philly.csv.xz")
-    return Selection(since="2017-10-01", sizes="power-of-two", max_gpus=64).apply(trace)
+    return Selection(since="2017-10-01", sizes="powers-of-two", max_gpus=64).apply(trace)
 
 
 def measure(trace: Trace, policy: str, cluster: str, setting: Setting, repeats: int) -> list[float]:

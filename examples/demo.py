@@ -15,7 +15,7 @@ BERTH = Path(sys.executable).with_name("berth")
 CLUSTER = "4x20x8:A100-80"
 JOBS = f"{OUT}/jobs.csv"
 SHAPE = "--jobs 2000 --cluster 4x20x8 --sizes odd --durations lognormal:1h:1.5"
-SCENE = f"--cluster {CLUSTER} --network congestion=5"
+SCENE = f"--cluster {CLUSTER} --congestion 5"
 SCHEDULERS = ("fifo", "tiresias", "srtf", "dally", "berth")
 PLAYED = " ".join(f"--policy {name}" for name in SCHEDULERS)
 REPORT = f"{OUT}/report.html"
@@ -40,7 +40,7 @@ TOUR = [
     ("What is in that trace", f"trace info {JOBS} --cluster 4x20x8"),
     (
         "The same jobs under five schedulers; links between machines five times slower",
-        f"simulate {JOBS} {SCENE} {PLAYED} --report {REPORT} --force",
+        f"simulate {JOBS} {SCENE} {PLAYED} --html {REPORT} --force",
     ),
     ("Why did it wait? The story of the job that waited longest", f"explain {JOBS} longest-wait {SCENE}"),
 ]

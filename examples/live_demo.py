@@ -80,7 +80,7 @@ def main(folder: Path) -> None:
 def play(live: Live) -> None:
     """A long training runs; a short job comes that needs every device."""
     home = live.folder.resolve() / "run"
-    train = f"{BERTH} train ctrdnn --examples 60k --batch 500 --checkpoint {home} --every 20"
+    train = f"{BERTH} train ctrdnn --examples 60k --batch 500 --checkpoint {home} --checkpoint-every 20"
     live.run(f"submit --id train --name ctr --gpus 2 --per machine --duration 2h -- {train}")
     live.until("step-", lambda: " ".join(path.name for path in home.glob("*/")))
     short = "sh -c 'echo rank $RANK of $WORLD_SIZE; sleep 3'"

@@ -91,7 +91,7 @@ def test_a_training_is_evicted_and_resumed_without_losing_a_step(up, tmp_path):
         home = tmp_path / folder
         return [
             *(sys.executable, "-m", "berth", "train", "ctrdnn", "--examples", "100k", "--batch", "500"),
-            *("--checkpoint", str(home), "--every", "10", "--csv", f"{home}.csv", "--json"),
+            *("--checkpoint", str(home), "--checkpoint-every", "10", "--csv", f"{home}.csv", "--json"),
         ]
 
     live = up("--cluster", "1x1x2", "--policy", "srtf")
@@ -154,7 +154,7 @@ def test_every_verb_from_the_command_line(up, tmp_path):
     assert "modelled" in live.berth("what-if", "--add-racks", "1").stdout
     assert live.berth("priority", "mine", "7").stdout == "mine has priority 7\n"
     live.berth("drain", "r0-m0")
-    assert "drained" in live.berth("nodes").stdout
+    assert "drained" in live.berth("machines").stdout
     live.berth("undrain", "r0-m0")
     assert live.berth("cancel", blocker).stdout == f"{blocker} cancelled\n"
     assert live.berth("wait", blocker, check=False).returncode == 143  # as the signal ended it

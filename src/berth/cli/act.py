@@ -6,15 +6,17 @@ from typing import Annotated, Any
 
 import typer
 
-from berth.cli.live_options import AsJson, JobName, State, Url, client
+from berth.cli.live_options import JobName, State, Url, client
+from berth.cli.options import AsJson
 from berth.errors import InputError
 from berth.units import format_seconds
 
-CANCEL_EPILOG = "Example: berth cancel j17"
-PRIORITY_EPILOG = "Example: berth priority j17 10"
-DRAIN_EPILOG = "Example: berth drain r0-m1"
-WHAT_IF_EPILOG = "Example: berth what-if --add-racks 2   |   berth what-if --policy fifo"
-Machine = Annotated[str, typer.Argument(metavar="MACHINE", help="Name of a machine (berth nodes).")]
+CANCEL_EXAMPLE = "berth cancel j17"
+PRIORITY_EXAMPLE = "berth priority j17 10"
+DRAIN_EXAMPLE = "berth drain r0-m1"
+UNDRAIN_EXAMPLE = "berth undrain r0-m1"
+WHAT_IF_EXAMPLES = ("berth what-if --add-racks 2", "berth what-if --policy fifo")
+Machine = Annotated[str, typer.Argument(metavar="MACHINE", help="Name of a machine (berth machines).")]
 
 
 def _told(answer: dict[str, Any], line: str, as_json: bool) -> None:
@@ -27,14 +29,14 @@ def _told(answer: dict[str, Any], line: str, as_json: bool) -> None:
 
 
 def cancel(job: JobName, state: State = None, url: Url = None, as_json: AsJson = False) -> None:
-    """A job is not to run, or not any longer."""
+    """Cancel a job, whether it waits or runs."""
     answer = client(state, url).post("jobs", job, "cancel")
     _told(answer, f"{answer['job']} {answer['state']}", as_json)
 
 
 def priority(
     job: JobName,
-    value: Annotated[int, typer.Argument(help="Higher goes first.")],
+    value: Annotated[int, typer.Argument(metavar="PRIORITY", help="Higher goes first.")],
     state: State = None,
     url: Url = None,
     as_json: AsJson = False,
@@ -45,27 +47,27 @@ def priority(
 
 
 def drain(machine: Machine, state: State = None, url: Url = None, as_json: AsJson = False) -> None:
-    """A machine takes no new jobs; what runs there goes on."""
+    """Close a machine to new jobs; what runs there goes on."""
     answer = client(state, url).post("machines", machine, "drain")
     _told(answer, f"{machine} takes no new jobs", as_json)
 
 
 def undrain(machine: Machine, state: State = None, url: Url = None, as_json: AsJson = False) -> None:
-    """A machine takes jobs again."""
+    """Open a machine to jobs again."""
     answer = client(state, url).post("machines", machine, "undrain")
     _told(answer, f"{machine} takes jobs again", as_json)
 
 
 def what_if(
-    policy: Annotated[str | None, typer.Option(metavar="P", help="Another policy.")] = None,
-    add_racks: Annotated[int, typer.Option(min=0, max=64, help="More racks like the last.")] = 0,
+    policy: Annotated[str | None, typer.Option(metavar="POLICY", help="Another policy.")] = None,
+    add_racks: Annotated[int, typer.Option(metavar="N", min=0, max=64, help="More racks like the last.")] = 0,
     state: State = None,
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
     """Simulate from the live state: the same jobs under another policy, or on more racks."""
     if policy is None and not add_racks:
-        raise InputError("nothing would change", hint=WHAT_IF_EPILOG)
+        raise InputError("nothing would change", hint=f"write it like: {WHAT_IF_EXAMPLES[0]}")
     told = client(state, url).post("what-if", body={"policy": policy, "add_racks": add_racks})
     if as_json:
         _told(told, "", True)

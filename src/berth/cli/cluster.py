@@ -6,6 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from berth.cli.options import AsJson
+from berth.cli.verbs import Verbs
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.tree import Tree
@@ -13,22 +16,24 @@ if TYPE_CHECKING:
     from berth.cluster.model import Cluster, Machine
     from berth.cluster.summary import Kind
 
-app = typer.Typer(no_args_is_help=True, help="What there is: show a cluster, list presets and known devices.")
+app = Verbs(help="Look at a cluster; list presets and known devices.")
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")]
 _MOST_BRANCHES = 12
 _GROUP_WORDS = ("rack", "unit", "pod", "zone", "row", "room", "hall", "group")
 
 
-@app.command(
-    epilog="Examples: berth cluster show 4x20x8:H100  |  berth cluster show lab  |  "
-    "berth cluster show cluster.yaml --json  |  berth cluster show topo.csv:8xA100"
+@app.verb(
+    "berth cluster show 4x20x8:H100",
+    "berth cluster show lab --json",
+    "berth cluster show cluster.yaml",
+    "berth cluster show topology.csv:8xA100",
 )
 def show(
     cluster: Annotated[
         str,
         typer.Argument(
-            help="A shape (160, 20x8, 4x20x8:H100), a preset, a YAML file, or a CSV of hosts and switches."
+            metavar="CLUSTER",
+            help="A shape (160, 20x8, 4x20x8:H100), a preset, a YAML file, or a CSV of hosts and switches.",
         ),
     ],
     as_json: AsJson = False,
@@ -44,7 +49,7 @@ def show(
     _print_cluster(loaded, terminal.console())
 
 
-@app.command(epilog="Example: berth cluster presets")
+@app.verb("berth cluster presets")
 def presets(as_json: AsJson = False) -> None:
     """List the clusters that come with berth."""
     from berth.cluster.load import load_cluster
@@ -54,13 +59,13 @@ def presets(as_json: AsJson = False) -> None:
     rows = [(name, text, load_cluster(name).devices) for name, text in load_presets().items()]
     if as_json:
         keys = ("name", "description", "devices")
-        terminal.print_json([dict(zip(keys, row, strict=True)) for row in rows])
+        terminal.print_json({"presets": [dict(zip(keys, row, strict=True)) for row in rows]})
         return
     cells = [(name, text, f"{devices:,}") for name, text, devices in rows]
     terminal.console().print(terminal.table("", ("preset", "what it is", "devices"), cells, left=2))
 
 
-@app.command(epilog="Example: berth cluster devices --json")
+@app.verb("berth cluster devices", "berth cluster devices --json")
 def devices(as_json: AsJson = False) -> None:
     """List the device types that berth knows, with the source of every figure."""
     from berth.cluster.catalogue import known_devices
@@ -68,7 +73,7 @@ def devices(as_json: AsJson = False) -> None:
 
     entries = known_devices()
     if as_json:
-        terminal.print_json([_entry_json(name) for name in entries])
+        terminal.print_json({"devices": [_entry_json(name) for name in entries]})
         return
     console = terminal.console()
     columns = ("device", "precision", "peak", "memory", "bandwidth", "price")

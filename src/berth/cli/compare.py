@@ -7,10 +7,14 @@ from typing import Annotated
 import typer
 
 from berth.cli import scenario as scene
+from berth.cli.options import AsJson
+from berth.cli.progress import progress_bar
 
-EPILOG = "Example: berth compare generate:load=1.0 --cluster 8x8x8:H100 --policy fifo --policy srtf"
+EXAMPLES = ("berth compare jobs.csv --cluster 4x4x8:H100 --policy fifo --policy srtf",)
 
-Seeds = Annotated[int, typer.Option(metavar="N", help="How many seeds of what is random in the trace.")]
+Seeds = Annotated[
+    int, typer.Option(metavar="N", min=1, help="How many seeds of what is random in the trace.")
+]
 
 
 def compare(
@@ -19,15 +23,16 @@ def compare(
     policy: scene.PolicyNames = None,
     seeds: Seeds = 5,
     network: scene.Network = "on",
+    congestion: scene.Congestion = 1.0,
     eviction_cost: scene.EvictionCost = None,
-    checkpoint: scene.Checkpoint = "30m",
+    checkpoint_every: scene.CheckpointEvery = "30m",
     mix: scene.MixName = "balanced",
     seed: scene.Seed = 0,
     doubt: scene.Doubt = "0",
     faults: scene.Faults = None,
     quota: scene.Quota = None,
     quotas: scene.Quotas = None,
-    as_json: scene.AsJson = False,
+    as_json: AsJson = False,
 ) -> None:
     """Hold policies against the first: differences with 95 % intervals, or that there are none."""
     from berth.report import terminal
@@ -40,8 +45,9 @@ def compare(
         trace,
         cluster,
         network=network,
+        congestion=congestion,
         eviction_cost=eviction_cost,
-        checkpoint=checkpoint,
+        checkpoint_every=checkpoint_every,
         mix=mix,
         seed=seed,
         doubt=doubt,
@@ -50,7 +56,7 @@ def compare(
         quotas=quotas,
     )
     notes = set_.notes + scene.warm_up(policies)
-    with scene.progress_bar("simulations") as tell:
+    with progress_bar("simulations") as tell:
         found = compare_policies(
             set_.source, set_.cluster, policies, set_.setting, seeds=seeds, progress=tell
         )

@@ -7,11 +7,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from berth.cli import scenario as scene
+from berth.cli.options import AsJson
 
 if TYPE_CHECKING:
     from berth.schedule.policy import Policy
 
-EPILOG = "Example: berth explain jobs.csv 17 --cluster 4x4x8:H100 --policy required"
+EXAMPLES = (
+    "berth explain jobs.csv 17 --cluster 4x4x8:H100 --policy required",
+    "berth explain jobs.csv longest-wait --cluster 4x4x8:H100",
+)
 
 LONGEST = "longest-wait"
 Job = Annotated[
@@ -20,7 +24,9 @@ Job = Annotated[
         metavar="JOB", help=f"Its job_id; #n for the n-th, from 0; or {LONGEST}: the one that waited most."
     ),
 ]
-OnePolicy = Annotated[str | None, typer.Option(metavar="POLICY", help="Under which policy (berth).")]
+OnePolicy = Annotated[
+    str | None, typer.Option(metavar="POLICY", help="Under which policy.", show_default="berth")
+]
 
 
 def explain(
@@ -29,15 +35,16 @@ def explain(
     cluster: scene.ClusterName,
     policy: OnePolicy = None,
     network: scene.Network = "on",
+    congestion: scene.Congestion = 1.0,
     eviction_cost: scene.EvictionCost = None,
-    checkpoint: scene.Checkpoint = "30m",
+    checkpoint_every: scene.CheckpointEvery = "30m",
     mix: scene.MixName = "balanced",
     seed: scene.Seed = 0,
     doubt: scene.Doubt = "0",
     faults: scene.Faults = None,
     quota: scene.Quota = None,
     quotas: scene.Quotas = None,
-    as_json: scene.AsJson = False,
+    as_json: AsJson = False,
 ) -> None:
     """Tell what happened to one job: what it waited for and why, where it ran, who moved, what it cost."""
     from dataclasses import asdict
@@ -51,8 +58,9 @@ def explain(
         trace,
         cluster,
         network=network,
+        congestion=congestion,
         eviction_cost=eviction_cost,
-        checkpoint=checkpoint,
+        checkpoint_every=checkpoint_every,
         mix=mix,
         seed=seed,
         doubt=doubt,

@@ -14,12 +14,14 @@ if TYPE_CHECKING:
 
 State = Annotated[
     str | None,
-    typer.Option("--state", metavar="DIR", help="Folder of the controller's state. [default: BERTH_STATE]"),
+    typer.Option(
+        "--state", metavar="DIR", help="Folder of the controller's state.", show_default="$BERTH_STATE"
+    ),
 ]
 Url = Annotated[
-    str | None, typer.Option("--url", metavar="URL", help="A controller elsewhere. [default: BERTH_URL]")
+    str | None,
+    typer.Option("--url", metavar="URL", help="A controller elsewhere.", show_default="$BERTH_URL"),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 JobName = Annotated[str, typer.Argument(metavar="JOB", help="Id of a job, or its beginning.")]
 
 

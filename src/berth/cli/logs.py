@@ -7,10 +7,11 @@ from typing import Annotated
 
 import typer
 
-from berth.cli.live_options import AsJson, JobName, State, Url, client
+from berth.cli.live_options import JobName, State, Url, client
+from berth.cli.options import AsJson
 
-EPILOG = "Example: berth logs -f j17"
-WAIT_EPILOG = "Example: berth wait j17 && echo fine"
+EXAMPLE = "berth logs --follow j17"
+WAIT_EXAMPLE = "berth wait j17 && echo fine"
 _OVER = ("finished", "failed", "cancelled")
 _POLL_S = 0.5
 FAILED_CODE = 1
@@ -19,12 +20,14 @@ FAILED_CODE = 1
 def logs(
     job: JobName,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job is over.")] = False,
-    attempt: Annotated[int | None, typer.Option(min=1, help="Which try. [default: the last]")] = None,
-    rank: Annotated[int, typer.Option(min=0, help="Which process of the gang.")] = 0,
+    attempt: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Which try.", show_default="the last")
+    ] = None,
+    rank: Annotated[int, typer.Option(metavar="N", min=0, help="Which process of the gang.")] = 0,
     state: State = None,
     url: Url = None,
 ) -> None:
-    """What a job has written."""
+    """Print what a job has written."""
     asked, offset, shown = client(state, url), 0, attempt
     while True:
         row = asked.get("jobs", job) if follow else None

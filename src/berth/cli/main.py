@@ -33,45 +33,57 @@ from berth.cli import (
     view,
     why,
 )
+from berth.cli.verbs import Verbs
 from berth.errors import InputError
 
-app = typer.Typer(
+UsageError: type[Exception] = typer.BadParameter.__mro__[1]  # typer has a copy of click of its own, or none
+BAD_INPUT, CLOSED_PIPE = 2, 141
+
+LOOK = "What there is"
+PLAN = "Plan and train"
+TRY = "Schedule in virtual time"
+LIVE = "Run a cluster"
+
+app = Verbs(
     name="berth",
     help="A place for every layer and for every job, and the time to take it.",
-    epilog="Try: berth cluster show 4x20x8   |   berth network bert-large --gpus 16 --cluster 4x20x8",
-    no_args_is_help=True,
+    examples=(
+        "berth cluster show 4x20x8",
+        "berth network bert-large --gpus 16 --cluster 4x20x8",
+        "berth plan ctrdnn --cluster cloud-mix --throughput 100k/s",
+    ),
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.add_typer(cluster.app, name="cluster")
-app.add_typer(network.app, name="network")
-app.add_typer(trace.app, name="trace")
-app.add_typer(plan.app, name="plan")
-app.add_typer(table.app, name="table")
-app.command(epilog=models.EPILOG)(models.models)
-app.command(epilog=profile.EPILOG)(profile.profile)
-app.command(epilog=train.EPILOG)(train.train)
-app.command(epilog=simulate.EPILOG)(simulate.simulate)
-app.command(epilog=compare.EPILOG)(compare.compare)
-app.command(epilog=sweep.EPILOG)(sweep.sweep)
-app.command(epilog=explain.EPILOG)(explain.explain)
-app.command(epilog=policies.EPILOG)(policies.policies)
-app.command(epilog=up.EPILOG)(up.up)
-app.command(epilog=view.EPILOG)(view.view)
-app.command(epilog=submit.EPILOG)(submit.submit)
-app.command(epilog=queue.EPILOG)(queue.queue)
-app.command(epilog=why.EPILOG)(why.why)
-app.command(epilog=logs.EPILOG)(logs.logs)
-app.command(epilog=logs.WAIT_EPILOG)(logs.wait)
-app.command(epilog=why.HISTORY_EPILOG)(why.history)
-app.command(epilog=queue.NODES_EPILOG)(queue.nodes)
-app.command(epilog=act.CANCEL_EPILOG)(act.cancel)
-app.command(epilog=act.PRIORITY_EPILOG)(act.priority)
-app.command(epilog=act.DRAIN_EPILOG)(act.drain)
-app.command(epilog=act.DRAIN_EPILOG)(act.undrain)
-app.command("what-if", epilog=act.WHAT_IF_EPILOG)(act.what_if)
-app.command(epilog=replay.EPILOG)(replay.replay)
-app.add_typer(token.app, name="token")
+app.add_typer(cluster.app, name="cluster", rich_help_panel=LOOK)
+app.add_typer(network.app, name="network", rich_help_panel=LOOK)
+app.add_typer(trace.app, name="trace", rich_help_panel=LOOK)
+app.verb(*models.EXAMPLES, panel=LOOK)(models.models)
+app.verb(*policies.EXAMPLES, panel=LOOK)(policies.policies)
+app.verb(*profile.EXAMPLES, panel=PLAN)(profile.profile)
+app.add_typer(plan.app, name="plan", rich_help_panel=PLAN)
+app.verb(*train.EXAMPLES, panel=PLAN)(train.train)
+app.add_typer(table.app, name="table", rich_help_panel=PLAN)
+app.verb(*simulate.EXAMPLES, panel=TRY)(simulate.simulate)
+app.verb(*compare.EXAMPLES, panel=TRY)(compare.compare)
+app.verb(*sweep.EXAMPLES, panel=TRY)(sweep.sweep)
+app.verb(*explain.EXAMPLES, panel=TRY)(explain.explain)
+app.verb(view.EXAMPLE, panel=TRY)(view.view)
+app.verb(*up.EXAMPLES, panel=LIVE)(up.up)
+app.verb(*submit.EXAMPLES, panel=LIVE)(submit.submit)
+app.verb(*queue.EXAMPLES, panel=LIVE)(queue.queue)
+app.verb(why.EXAMPLE, panel=LIVE)(why.why)
+app.verb(why.HISTORY_EXAMPLE, panel=LIVE)(why.history)
+app.verb(logs.EXAMPLE, panel=LIVE)(logs.logs)
+app.verb(logs.WAIT_EXAMPLE, panel=LIVE)(logs.wait)
+app.verb(act.CANCEL_EXAMPLE, panel=LIVE)(act.cancel)
+app.verb(act.PRIORITY_EXAMPLE, panel=LIVE)(act.priority)
+app.verb(queue.MACHINES_EXAMPLE, panel=LIVE)(queue.machines)
+app.verb(act.DRAIN_EXAMPLE, panel=LIVE)(act.drain)
+app.verb(act.UNDRAIN_EXAMPLE, panel=LIVE)(act.undrain)
+app.verb(*act.WHAT_IF_EXAMPLES, name="what-if", panel=LIVE)(act.what_if)
+app.verb(*replay.EXAMPLES, panel=LIVE)(replay.replay)
+app.add_typer(token.app, name="token", rich_help_panel=LIVE)
 
 
 def _version(shown: bool) -> None:
@@ -92,28 +104,49 @@ def _options(
     """Options that stand before the verb."""
 
 
-def main() -> Any:
+def main() -> None:
     """Runs the command line: a mistake in the input is one message and exit code 2, never a traceback."""
     try:
-        return app()
-    except InputError as error:
-        if "--debug" in sys.argv:
-            raise
-        typer.echo(f"error: {error}", err=True)
-        sys.exit(2)
+        code = app(prog_name="berth", standalone_mode=False)
+        sys.stdout.flush()  # here, where a reader who has gone is expected
     except BrokenPipeError:
         # The reader (head, less) has gone; what is still buffered has nowhere to go.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(141)
-    except KeyboardInterrupt:
-        typer.echo("interrupted", err=True)
-        sys.exit(130)
+        code = CLOSED_PIPE
     except Exception as error:
-        place = _in_own_policy(error)
-        if place is None or "--debug" in sys.argv:
+        told = _mistake(error)
+        if told is None or "--debug" in sys.argv:
             raise
-        typer.echo(f"error: {type(error).__name__}: {error}\n  {place}", err=True)
-        sys.exit(2)
+        if told:
+            typer.echo(f"error: {told}", err=True)
+        code = BAD_INPUT
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _mistake(error: Exception) -> str | None:
+    """What the user can mend; nothing, if it was said already; None: it is a bug of berth's own."""
+    if isinstance(error, InputError):
+        return str(error)
+    if isinstance(error, UsageError):
+        return _usage(error)
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.filename}: {error.strerror}"
+    place = _in_own_policy(error)
+    return None if place is None else f"{type(error).__name__}: {error}\n  {place}"
+
+
+def _usage(error: Any) -> str:
+    """What typer has against the command line, in berth's words."""
+    context = error.ctx
+    near = getattr(error, "possibilities", None)
+    text = error.message if near else error.format_message()
+    if not text:
+        return ""  # a group without a command has shown its help
+    text, _, meant = f"{text[:1].lower()}{text[1:]}".removesuffix(".").partition(". Did you mean ")
+    meant = meant or (f"{' or '.join(near)}?" if near else "")
+    hints = [f"did you mean {meant}"] if meant else []
+    hints += [f"see {context.command_path} --help"] if context is not None else []
+    return "\n  ".join([text.replace(": Input should", ": should"), *hints])
 
 
 def _in_own_policy(error: Exception) -> str | None:

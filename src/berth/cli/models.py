@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from berth.cli.options import AsJson
+
 if TYPE_CHECKING:
     from berth.workload.profile import JobProfile, Number
 
-EPILOG = "Example: berth models   |   berth models bert-large --device H100   |   berth models mine.yaml"
+EXAMPLES = ("berth models", "berth models bert-large --device H100", "berth models mine.yaml")
 
 
 def models(
@@ -18,9 +20,11 @@ def models(
     ] = None,
     device: Annotated[
         str | None,
-        typer.Option(metavar="DEVICE", help="Compute time on this device (V100, or the one measured)."),
+        typer.Option(
+            metavar="DEVICE", help="Compute time on this device.", show_default="V100, or the one measured"
+        ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document instead of tables.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """List the known models: gradients, skew, compute time, and the source of every number."""
     from berth.report import terminal
@@ -29,7 +33,7 @@ def models(
     chosen = [load_profile(name)] if name else all_profiles()
     if as_json:
         documents = [_document(profile, device) for profile in chosen]
-        terminal.print_json(documents[0] if name else documents)
+        terminal.print_json(documents[0] if name else {"models": documents})
     elif name:
         _print_one(chosen[0], device)
     else:

@@ -8,9 +8,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
 from berth.cli import network_fit
+from berth.cli.options import AsJson
+from berth.cli.verbs import Group, Verbs
 from berth.errors import InputError, UnknownNameError
 
 if TYPE_CHECKING:
@@ -22,9 +23,14 @@ if TYPE_CHECKING:
 
 _DEFAULT = "show"
 _HELP = ("-h", "--help")
+_EXAMPLES = (
+    "berth network bert-large --gpus 16 --cluster 4x20x8:A100",
+    "berth network vgg16 resnet50 --gpus 8 --cluster lab --congestion 5",
+    "berth network --all --gpus 16",
+)
 
 
-class _ModelOrCommand(TyperGroup):
+class _ModelOrCommand(Group):
     """A group in which whatever is not a command is meant for `show`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -33,44 +39,43 @@ class _ModelOrCommand(TyperGroup):
         return super().parse_args(ctx, args)
 
 
-app = typer.Typer(
+app = Verbs(
     cls=_ModelOrCommand,
-    no_args_is_help=True,
     subcommand_metavar="MODEL ... | COMMAND",
-    help="What distance costs: iteration times of a model near and far. "
+    help="Show what distance costs: iteration times of a model near and far. "
     "`berth network MODEL` is short for `berth network show MODEL`.",
-    epilog="Examples: berth network bert-large --gpus 16 --cluster 4x20x8:A100  |  "
-    "berth network --all --gpus 16 --congestion 5",
+    examples=_EXAMPLES,
 )
-app.command("fit", epilog=network_fit.EPILOG)(network_fit.fit)
+app.verb(*network_fit.EXAMPLES)(network_fit.fit)
 
 
-@app.command(
-    epilog="Examples: berth network bert-large --gpus 16 --cluster 4x20x8:A100  |  "
-    "berth network vgg16 resnet50 --gpus 8 --cluster lab --congestion 5"
-)
+@app.verb(*_EXAMPLES)
 def show(
     models: Annotated[
         list[str] | None, typer.Argument(metavar="MODEL ...", help="Names, or YAML files with profiles.")
     ] = None,
-    gpus: Annotated[int, typer.Option(help="How many GPUs the job takes.")] = 8,
-    cluster: Annotated[str, typer.Option(help="A shape (4x20x8:A100), a preset or a file.")] = "4x20x8",
+    gpus: Annotated[int, typer.Option(metavar="N", help="How many GPUs the job takes.")] = 8,
+    cluster: Annotated[
+        str, typer.Option(metavar="CLUSTER", help="A shape (4x20x8:A100), a preset or a file.")
+    ] = "4x20x8",
     congestion: Annotated[
-        float, typer.Option(help="Load of others: divides every bandwidth above the machine.")
+        float, typer.Option(metavar="X", help="Load of others: divides every bandwidth above the machine.")
     ] = 1.0,
     device: Annotated[
-        str | None, typer.Option(help="The type of GPU, where there are several or none is named.")
+        str | None,
+        typer.Option(metavar="DEVICE", help="The type of GPU, where there are several or none is named."),
     ] = None,
     measured: Annotated[
         str | None,
-        typer.Option(help="CSV of measured iterations: model,gpus,machines,seconds[,racks,tier,placement]."),
+        typer.Option(
+            metavar="FILE",
+            help="CSV of measured iterations: model,gpus,machines,seconds[,racks,tier,placement].",
+        ),
     ] = None,
     every: Annotated[
         bool, typer.Option("--all", help="Every model that berth knows, most sensitive first.")
     ] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON document instead of tables.")
-    ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show a model's iteration at every distance; of several models, how sensitive each is."""
     from berth.cluster.load import load_cluster

@@ -7,11 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from berth.cli.options import AsJson, Force
+from berth.cli.output import check_output
+
 if TYPE_CHECKING:
     from berth.network.fit import StepTimeFit
     from berth.network.measurements import FloatArray, Measurements
 
-EPILOG = "Example: berth network fit measurements.csv --out fitted.yaml"
+EXAMPLES = ("berth network fit measurements.csv --out fitted.yaml",)
 _WORST = 5
 _GPUS = (1, 2, 4, 8, 16, 32)
 _MACHINES = (1, 2, 4, 8)
@@ -20,14 +23,20 @@ _MODELLED = "Modelled. -: that distance was not measured; *: beyond what was mea
 
 def fit(
     file: Annotated[
-        str, typer.Argument(help="CSV: placement (or gpus,machines), step_time[, local_bsz, model].")
+        str,
+        typer.Argument(
+            metavar="FILE", help="CSV: placement (or gpus,machines), step_time[, local_bsz, model]."
+        ),
     ],
-    leave_out: Annotated[int, typer.Option(help="Parts: each is left out once and predicted.")] = 5,
-    seed: Annotated[int, typer.Option(help="Which shapes fall into which part.")] = 0,
-    out: Annotated[str | None, typer.Option(help="Write the fitted numbers to this YAML file.")] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON document instead of tables.")
-    ] = False,
+    leave_out: Annotated[
+        int, typer.Option(metavar="N", min=2, help="Parts: each is left out once and predicted.")
+    ] = 5,
+    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Which shapes fall into which part.")] = 0,
+    out: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Write the fitted numbers to this YAML file.")
+    ] = None,
+    force: Force = False,
+    as_json: AsJson = False,
 ) -> None:
     """Fit a step-time model to measured placements and predict others.
 
@@ -39,8 +48,7 @@ def fit(
     from berth.network.step_time import save_models
     from berth.report.terminal import print_json
 
-    if leave_out < 2 or seed < 0:
-        raise InputError("--leave-out must be 2 or more, and --seed 0 or more")
+    check_output(out, force, option="--out")
     answers = []
     for model, rows in read_measurements(file).items():
         try:
@@ -56,7 +64,7 @@ def fit(
     for answer in answers:
         _print(*answer)
     if out is not None:
-        typer.echo(f"written: {out}")
+        typer.echo(f"wrote {out}")
 
 
 def _print(rows: Measurements, found: StepTimeFit, left_out: FloatArray) -> None:

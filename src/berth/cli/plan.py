@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
 from berth.cli import plan_bench, plan_check, plan_frontier
 from berth.cli import plan_options as option
-from berth.cli.scenario import check_output
+from berth.cli.options import AsJson, Force, Html, JobProfileFile
+from berth.cli.output import check_output
+from berth.cli.verbs import Group, Verbs
 
 if TYPE_CHECKING:
     from berth.plan.choose import Asked
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from berth.report.plan_story import Story
 
 
-class ModelOrCommand(TyperGroup):
+class ModelOrCommand(Group):
     """`berth plan MODEL --option` and `berth plan check FILE` alike: a word that is no command is the model."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -31,24 +32,20 @@ class ModelOrCommand(TyperGroup):
         return rest
 
 
-EPILOG = (
-    "Examples: berth plan ctrdnn --cluster cloud-mix --throughput 100k/s   |   "
-    "berth plan ctrdnn --cluster cloud-mix --deadline 2h --pin emb=cpu --out plan.yaml   |   "
-    "berth plan --problem problem.json --method exact --json"
+EXAMPLES = (
+    "berth plan ctrdnn --cluster cloud-mix --throughput 100k/s",
+    "berth plan ctrdnn --cluster cloud-mix --deadline 2h --out plan.yaml",
+    "berth plan nce --devices cpu-core,T4 --max-usd 500 --examples 4e9",
+    "berth plan --problem problem.json --json",
 )
 
-app = typer.Typer(cls=ModelOrCommand, invoke_without_command=True, no_args_is_help=True, epilog=EPILOG)
-app.command(epilog=plan_check.EPILOG)(plan_check.check)
-app.command(epilog=plan_frontier.EPILOG)(plan_frontier.frontier)
-app.command(epilog=plan_bench.EPILOG)(plan_bench.bench)
+app = Verbs(cls=ModelOrCommand, invoke_without_command=True, examples=EXAMPLES)
+app.verb(*plan_check.EXAMPLES)(plan_check.check)
+app.verb(*plan_frontier.EXAMPLES)(plan_frontier.frontier)
+app.verb(*plan_bench.EXAMPLES)(plan_bench.bench)
 
 Out = Annotated[str | None, typer.Option(metavar="FILE", help="Write the plan (YAML).")]
-Html = Annotated[str | None, typer.Option(metavar="FILE", help="Write a report as one HTML file.")]
 Proof = Annotated[str | None, typer.Option(metavar="FILE", help="Write problem, plan and proof (JSON).")]
-Job = Annotated[
-    str | None, typer.Option(metavar="FILE", help="Write a job profile for `berth simulate` (YAML).")
-]
-Force = Annotated[bool, typer.Option("--force", help="Overwrite files.")]
 
 
 @app.callback()
@@ -61,26 +58,26 @@ def plan(
     throughput: option.Throughput = None,
     deadline: option.Deadline = None,
     max_usd: option.MaxUsd = None,
-    samples: option.Samples = None,
+    examples: option.Examples = None,
     epochs: option.Epochs = None,
     fixed: option.FixedPrice = None,
     tables: option.Tables = "servers",
-    link: option.Link = None,
+    bandwidth: option.Bandwidth = None,
     pin: option.Pins = None,
     forbid: option.Forbids = None,
     prefer: option.Prefers = None,
     within: option.Within = "5%",
     method: option.MethodName = "exact",
     budget: option.Evaluations = 6400,
-    seconds: option.Seconds = 60.0,
+    cpu_time: option.CpuTime = "60s",
     seed: option.Seed = 0,
     objective: option.ObjectiveName = "formula",
     out: Out = None,
     html: Html = None,
     certificate: Proof = None,
-    job_profile: Job = None,
+    job_profile: JobProfileFile = None,
     force: Force = False,
-    as_json: option.AsJson = False,
+    as_json: AsJson = False,
 ) -> None:
     """Find the cheapest mix of devices for a model at a wanted throughput, prove it, and say why.
 
@@ -106,15 +103,15 @@ def plan(
         throughput,
         deadline,
         max_usd,
-        samples,
+        examples,
         epochs,
         fixed,
         tables,
         pin,
         forbid,
-        link,
+        bandwidth,
     )
-    asked = option.asked(method, budget, seconds, seed, prefer, within, max_usd)
+    asked = option.asked(method, budget, cpu_time, seed, prefer, within, max_usd)
     _answer(wanted, asked, objective, {name: file for name, file in files.items() if file}, as_json)
 
 

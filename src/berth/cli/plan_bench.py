@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from berth.cli import plan_options as option
-from berth.cli.scenario import check_output
-from berth.cli.scenario import share as fraction
+from berth.cli import quantities
+from berth.cli.options import AsJson, Force, Html
+from berth.cli.output import check_output, write_text
+from berth.cli.progress import spinner
 from berth.errors import InputError, UnknownNameError
 
 if TYPE_CHECKING:
-    from berth.plan.bench import Report
     from berth.plan.search.method import Budget
     from berth.report.plan_bench import Comparison
 
-EPILOG = "Example: berth plan bench --quick   |   berth plan bench --methods exact,rl-lstm,genetic --html bench.html"
+EXAMPLES = ("berth plan bench --quick", "berth plan bench --methods exact,rl-lstm,genetic --html bench.html")
 _QUICK = (600, 1.0, 1)  # evaluations, CPU seconds, seeds
 _FULL = (6400, 10.0, 3)
 _GROUPS = ("models", "layers", "types")
@@ -28,7 +27,9 @@ def bench(
     quick: Annotated[
         bool, typer.Option("--quick", help="Fewer problems and small budgets: a minute or two.")
     ] = False,
-    methods: Annotated[str | None, typer.Option(metavar="A,B", help="Only these [default: all].")] = None,
+    methods: Annotated[
+        str | None, typer.Option(metavar="A,B", help="Only these.", show_default="all")
+    ] = None,
     only: Annotated[
         str | None, typer.Option(metavar="GROUP", help="Only one group of problems: models, layers or types.")
     ] = None,
@@ -37,33 +38,35 @@ def bench(
     ] = "80%",
     budget: Annotated[
         int | None,
-        typer.Option(metavar="N", help="Plans each search may evaluate [default: 6400; quick: 600]."),
+        typer.Option(metavar="N", min=1, help="Plans each may evaluate.", show_default="6400; quick: 600"),
     ] = None,
-    seconds: Annotated[
-        float | None, typer.Option(metavar="S", help="CPU seconds each may take [default: 10; quick: 1].")
+    cpu_time: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="CPU time each may take.", show_default="10s; quick: 1s"),
     ] = None,
     seeds: Annotated[
-        int | None, typer.Option(metavar="N", help="Of what draws [default: 3; quick: 1].")
+        int | None,
+        typer.Option(metavar="N", min=1, help="How many seeds of what draws.", show_default="3; quick: 1"),
     ] = None,
-    html: Annotated[str | None, typer.Option(metavar="FILE", help="Write it as one HTML file.")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite files.")] = False,
-    as_json: option.AsJson = False,
+    html: Html = None,
+    force: Force = False,
+    as_json: AsJson = False,
 ) -> None:
     """Compare all methods by model, number of layers and number of types: cost and planning time."""
     from berth.plan.bench import cases, compare
     from berth.plan.search.method import Budget
     from berth.report.plan_bench import Comparison
+    from berth.units import seconds
 
     check_output(html, force, option="--html")
     names = _methods(methods)
     standard = _QUICK if quick else _FULL
+    limit = None if cpu_time is None else quantities.read_positive("--cpu-time", seconds, cpu_time)
     count, limit, repeats = (
         value if given is None else given
-        for value, given in zip(standard, (budget, seconds, seeds), strict=True)
+        for value, given in zip(standard, (budget, limit, seeds), strict=True)
     )
-    if count < 1 or not 0 < limit < 1e6 or repeats < 1:
-        raise InputError("--budget, --seconds and --seeds must be above 0")
-    asked = fraction("--share", share)
+    asked = quantities.share("--share", share)
     if asked <= 0:
         raise InputError("--share is 0", hint="write it like 80%")
     if only not in (None, *_GROUPS):
@@ -71,7 +74,7 @@ def bench(
     option.warm_up()
     chosen = list(cases(quick=quick, share=asked, only=only))
     allowance = Budget(int(count), float(limit))
-    with _telling() as tell:
+    with spinner("planning") as tell:
         results = compare(chosen, names, allowance, int(repeats), tell)
     _show(Comparison(results, _conditions(allowance, int(repeats), asked)), html, as_json)
 
@@ -81,12 +84,10 @@ def _methods(text: str | None) -> list[str]:
 
     if text is None:
         return all_names()
-    names = [name.strip() for name in text.split(",") if name.strip()]
+    names = quantities.names("--methods", text, "exact,greedy") or ()
     for name in names:
         if name not in all_names():
             raise UnknownNameError("method", name, all_names())
-    if not names:
-        raise InputError("--methods names no method", hint="write it like --methods exact,greedy")
     return list(dict.fromkeys(["exact", *names]))
 
 
@@ -108,9 +109,7 @@ def _show(shown: Comparison, html: str | None, as_json: bool) -> None:
     from berth.report.plan_bench import comparison_page, print_comparison
 
     if html:
-        from berth.cli.plan_files import store
-
-        store(html, comparison_page(shown))
+        write_text(html, comparison_page(shown))
     if as_json:
         terminal.print_json({"results": shown.as_json(), "conditions": shown.conditions})
         return
@@ -118,17 +117,3 @@ def _show(shown: Comparison, html: str | None, as_json: bool) -> None:
     print_comparison(out, shown)
     if html:
         out.print(f"wrote {html}", markup=False, soft_wrap=True)
-
-
-@contextmanager
-def _telling() -> Iterator[Report | None]:
-    """What is under way, on a terminal's standard error."""
-    import sys
-
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-
-    with Console(stderr=True).status("planning") as status:
-        yield status.update

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from berth.cli import plan_options as option
+from berth.cli.options import AsJson
 from berth.errors import SpecError
 
 if TYPE_CHECKING:
     from berth.plan.files import Checked
 
-EPILOG = "Example: berth plan check plan.yaml"
+EXAMPLES = ("berth plan check plan.yaml", "berth plan check proof.json --json")
 
 
 def check(
@@ -20,7 +21,7 @@ def check(
         str,
         typer.Argument(metavar="FILE", help="A plan (YAML) of --out, or a proof (JSON) of --certificate."),
     ],
-    as_json: option.AsJson = False,
+    as_json: AsJson = False,
 ) -> None:
     """Compute a plan's throughput and cost anew, and say what it breaks and where (exit code 2)."""
     from berth.plan.files import check_plan

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from berth.cli.output import write_text
 from berth.errors import InputError
 
 if TYPE_CHECKING:
     from berth.plan.search.method import Outcome
     from berth.plan.wanted import Posed
     from berth.report.plan_story import Story
+
+_MOST_STEPS = 500
 
 
 def write_files(story: Story, files: dict[str, str]) -> None:
@@ -31,7 +33,7 @@ def write_files(story: Story, files: dict[str, str]) -> None:
 def _write_certificate(path: str, outcome: Outcome) -> None:
     from berth.plan.proof import proof_document
 
-    store(path, json.dumps(proof_document(outcome), indent=1, allow_nan=False) + "\n")
+    write_text(path, json.dumps(proof_document(outcome), indent=1, allow_nan=False) + "\n")
 
 
 def _write_job(path: str, posed: Posed, outcome: Outcome) -> None:
@@ -49,15 +51,4 @@ def _write_page(path: str, story: Story) -> None:
     from berth.report.plan_html import plan_page
 
     plans = frontier(story.posed.problem, most=_MOST_STEPS)
-    store(path, plan_page(story, picture(story.posed.problem, plans) if plans else None))
-
-
-_MOST_STEPS = 500
-
-
-def store(path: str, text: str) -> None:
-    """Writes a file; that it can't be written is the user's to mend."""
-    try:
-        Path(path).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"can't be written: {error.strerror}", where=path) from None
+    write_text(path, plan_page(story, picture(story.posed.problem, plans) if plans else None))

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from berth.cli import plan_options as option
-from berth.cli.scenario import check_output
+from berth.cli.options import AsJson, Force, Html
+from berth.cli.output import check_output, write_text
 from berth.errors import InputError
 
 if TYPE_CHECKING:
     from berth.report.plan_frontier import Picture
 
-EPILOG = "Example: berth plan frontier ctrdnn --cluster cloud-mix --html frontier.html"
+EXAMPLES = ("berth plan frontier ctrdnn --cluster cloud-mix --html frontier.html",)
 
 
 def frontier(
@@ -21,17 +22,17 @@ def frontier(
     problem: option.ProblemFile = None,
     cluster: option.ClusterName = None,
     devices: option.Devices = None,
-    samples: option.Samples = None,
+    examples: option.Examples = None,
     epochs: option.Epochs = None,
     fixed: option.FixedPrice = None,
     tables: option.Tables = "servers",
-    link: option.Link = None,
+    bandwidth: option.Bandwidth = None,
     pin: option.Pins = None,
     forbid: option.Forbids = None,
-    most: Annotated[int, typer.Option(metavar="N", help="Stop after so many plans.")] = 2000,
-    html: Annotated[str | None, typer.Option(metavar="FILE", help="Write it as one HTML file.")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite files.")] = False,
-    as_json: option.AsJson = False,
+    limit: Annotated[int, typer.Option(metavar="N", min=1, help="Stop after so many plans.")] = 2000,
+    html: Html = None,
+    force: Force = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show the cheapest plan for every throughput there can be, with the fixed plans beside it."""
     from berth.plan.frontier import frontier as solve
@@ -47,17 +48,17 @@ def frontier(
         option.ANY_RATE,
         None,
         None,
-        samples,
+        examples,
         epochs,
         fixed,
         tables,
         pin,
         forbid,
-        link,
+        bandwidth,
     )
     posed = pose(wanted)
     option.warm_up(posed.problem)
-    plans = solve(posed.problem, most=most)
+    plans = solve(posed.problem, most=limit)
     if not plans:
         raise InputError(
             "no plan is feasible at any throughput", hint="pins, limits and memory leave nothing"
@@ -65,11 +66,10 @@ def frontier(
     shown = picture(posed.problem, plans)
     heading = f"{wanted.model or wanted.problem} on {wanted.place}: cost of {wanted.examples:,.0f} examples"
     if html:
-        from berth.cli.plan_files import store
         from berth.report.plan_html import frontier_page
 
         facts = {"model": str(wanted.model or wanted.problem), "on": wanted.place}
-        store(html, frontier_page(facts | {"examples": f"{wanted.examples:,.0f}"}, shown, posed))
+        write_text(html, frontier_page(facts | {"examples": f"{wanted.examples:,.0f}"}, shown, posed))
     _show(heading, shown, html, as_json)
 
 

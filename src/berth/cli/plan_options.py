@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import math
-import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from berth.errors import InputError, QuantityError, UnknownNameError
+from berth.cli.progress import COMPILING, progress_bar, spinner
+from berth.cli.quantities import dollars, names, read, read_positive, share
+from berth.errors import InputError, UnknownNameError
+from berth.units import format_usd
 
 if TYPE_CHECKING:
     from berth.plan.choose import Asked
@@ -40,23 +41,30 @@ Deadline = Annotated[str | None, typer.Option(metavar="TIME", help="Instead: the
 MaxUsd = Annotated[
     str | None, typer.Option(metavar="USD", help="Instead: the fastest plan for at most so much.")
 ]
-Samples = Annotated[str | None, typer.Option(metavar="N", help="Examples of one epoch (default 1e9).")]
-Epochs = Annotated[str | None, typer.Option(metavar="N", help="How often they are all seen (default 1).")]
+Examples = Annotated[str | None, typer.Option(metavar="N", help="Examples of one epoch.", show_default="1e9")]
+Epochs = Annotated[
+    str | None, typer.Option(metavar="N", help="How often they are all seen.", show_default="1")
+]
 FixedPrice = Annotated[
     str | None,
     typer.Option(
         "--fixed",
         metavar="$/H",
-        help="Price of what does not scale, $1.5/h (default: coordinator and cores for tables).",
+        help="Price of what does not scale, $1.5/h.",
+        show_default="coordinator and cores for tables",
     ),
 ]
 Tables = Annotated[
     str,
-    typer.Option(metavar="WHERE", help="Embedding tables live on servers, or on the units of their stage."),
+    typer.Option(
+        metavar="servers|units", help="Where embedding tables live: there, or on their stage's units."
+    ),
 ]
-Link = Annotated[
+Bandwidth = Annotated[
     str | None,
-    typer.Option(metavar="RATE", help="What one unit sends to another type (default: the slowest port)."),
+    typer.Option(
+        metavar="RATE", help="What one unit sends to another type, 390MB/s.", show_default="the slowest port"
+    ),
 ]
 Pins = Annotated[
     list[str] | None,
@@ -78,13 +86,15 @@ MethodName = Annotated[
     str,
     typer.Option(
         "--method",
-        metavar="M",
+        metavar="METHOD",
         help="exact, rl-lstm, rl-rnn, brute, bayes, genetic, greedy, cpu-only, gpu-only, heuristic, random.",
     ),
 ]
-Evaluations = Annotated[int, typer.Option("--budget", metavar="N", help="Plans a search may evaluate.")]
-Seconds = Annotated[float, typer.Option("--seconds", metavar="S", help="CPU seconds it may take.")]
-Seed = Annotated[int, typer.Option(metavar="N", help="Of a search that draws.")]
+Evaluations = Annotated[
+    int, typer.Option("--budget", metavar="N", min=1, help="Plans a search may evaluate.")
+]
+CpuTime = Annotated[str, typer.Option("--cpu-time", metavar="TIME", help="CPU time it may take.")]
+Seed = Annotated[int, typer.Option(metavar="N", min=0, help="Of a search that draws.")]
 ObjectiveName = Annotated[
     str,
     typer.Option(
@@ -93,9 +103,8 @@ ObjectiveName = Annotated[
         help="formula, simulate (the pipeline, event by event) or measure (short real runs, emulated).",
     ),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="One JSON document instead of tables.")]
 
-_SAMPLES = 1e9
+_EXAMPLES = 1e9
 ANY_RATE = "0.000001"  # examples per second: as good as none
 
 
@@ -107,13 +116,13 @@ def wanted(
     throughput: str | None,
     deadline: str | None = None,
     max_usd: str | None = None,
-    samples: str | None = None,
+    examples: str | None = None,
     epochs: str | None = None,
     fixed: str | None = None,
     tables: str = "servers",
     pin: list[str] | None = None,
     forbid: list[str] | None = None,
-    link: str | None = None,
+    bandwidth: str | None = None,
 ) -> Wanted:
     """The options of the problem; a bare problem's own figures hold unless an option changes them."""
     from berth.plan.document import read_problem
@@ -121,30 +130,27 @@ def wanted(
     from berth.units import amount, bytes_per_second, usd_per_hour
 
     _check_source(model, problem, cluster, devices)
-    if problem is not None and (link is not None or tables != "servers"):
-        raise InputError("--problem says everything itself", hint="leave out --link and --tables")
+    if problem is not None and (bandwidth is not None or tables != "servers"):
+        raise InputError("--problem says everything itself", hint="leave out --bandwidth and --tables")
     bare = None if problem is None else read_problem(problem)
-    seen = (bare.samples, bare.epochs) if bare else (_SAMPLES, 1.0)
-    count = seen[0] if samples is None else positive("--samples", amount(samples))
-    times = seen[1] if epochs is None else positive("--epochs", amount(epochs))
+    seen = (bare.samples, bare.epochs) if bare else (_EXAMPLES, 1.0)
+    count = seen[0] if examples is None else read_positive("--examples", amount, examples)
+    times = seen[1] if epochs is None else read_positive("--epochs", amount, epochs)
     rate = _rate(throughput, deadline, max_usd, count * times, bare.throughput if bare else None)
-    names = (
-        tuple(name.strip() for name in devices.split(",") if name.strip()) if devices is not None else None
-    )
     return Wanted(
         throughput=rate,
         samples=count,
         epochs=times,
         model=model,
         cluster=cluster,
-        devices=names,
+        devices=names("--devices", devices, "cpu-core,T4"),
         problem=problem,
-        fixed=None if fixed is None else not_negative("--fixed", usd_per_hour(fixed)),
+        fixed=None if fixed is None else read("--fixed", usd_per_hour, fixed),
         tables=tables,
-        link=None if link is None else positive("--link", bytes_per_second(link)),
+        link=None if bandwidth is None else read_positive("--bandwidth", bytes_per_second, bandwidth),
         pins=tuple(pin or ()),
         forbid=tuple(forbid or ()),
-        max_usd=dollars(max_usd),
+        max_usd=None if max_usd is None else dollars("--max-usd", max_usd),
     )
 
 
@@ -159,7 +165,7 @@ def _check_source(model: str | None, problem: str | None, cluster: str | None, d
         raise InputError("no model is named", hint="write it like: berth plan ctrdnn --cluster cloud-mix")
     if cluster and devices:
         raise InputError("--cluster and --devices contradict each other", hint="keep one of them")
-    if not cluster and not (devices or "").replace(",", "").strip():
+    if not cluster and not devices:
         raise InputError(
             "no device is named", hint="give --cluster cloud-mix, or --devices cpu-core,T4 for no limits"
         )
@@ -173,9 +179,9 @@ def _rate(
     if throughput is not None and deadline is not None:
         raise InputError("--throughput and --deadline contradict each other", hint="keep one of them")
     if throughput is not None:
-        return positive("--throughput", per_second(throughput))
+        return read_positive("--throughput", per_second, throughput)
     if deadline is not None:
-        return examples / positive("--deadline", seconds(deadline))
+        return examples / read_positive("--deadline", seconds, deadline)
     if max_usd is not None:
         return per_second(ANY_RATE)
     if stated is not None:
@@ -188,25 +194,22 @@ def _rate(
 def asked(
     method: str,
     budget: int,
-    seconds: float,
+    cpu_time: str,
     seed: int,
     prefer: list[str] | None,
     within: str,
     max_usd: str | None,
 ) -> Asked:
     """The options of the choice."""
-    from berth.cli.scenario import share
     from berth.plan.choose import Asked
     from berth.plan.search.method import METHODS, Budget
+    from berth.units import seconds
 
     if method not in METHODS:
         raise UnknownNameError("method", method, METHODS)
-    if seed < 0:
-        raise InputError(f"--seed: a whole number from 0 up (given: {seed})")
-    if budget < 1:
-        raise InputError(f"--budget: at least one evaluation (given: {budget})")
-    limit = Budget(budget, positive("--seconds", seconds), seed)
-    return Asked(method, limit, tuple(prefer or ()), share("--within", within), dollars(max_usd))
+    limit = Budget(budget, read_positive("--cpu-time", seconds, cpu_time), seed)
+    most = None if max_usd is None else dollars("--max-usd", max_usd)
+    return Asked(method, limit, tuple(prefer or ()), share("--within", within), most)
 
 
 def check_objective(text: str, max_usd: str | None) -> None:
@@ -219,31 +222,6 @@ def check_objective(text: str, max_usd: str | None) -> None:
         raise InputError("--max-usd asks the formula", hint="leave out --objective")
 
 
-def dollars(text: str | None) -> float | None:
-    """`500` or `$500`."""
-    if text is None:
-        return None
-    try:
-        value = float(text.removeprefix("$").replace(",", ""))
-    except ValueError:
-        raise QuantityError(f"--max-usd {text!r} is not a price", hint="write it like 500 or $500") from None
-    return positive("--max-usd", value)
-
-
-def positive(name: str, value: float) -> float:
-    """The value, if it is a number above zero."""
-    if not math.isfinite(value) or value <= 0:
-        raise QuantityError(f"{name} is {value:g}", hint="a number above 0 is expected")
-    return value
-
-
-def not_negative(name: str, value: float) -> float:
-    """The value, if it is a number not below zero."""
-    if not math.isfinite(value) or value < 0:
-        raise QuantityError(f"{name} is {value:g}", hint="a number not below 0 is expected")
-    return value
-
-
 def warm_up(problem: Problem | None = None) -> None:
     """Loads the kernels; whoever comes first on a machine is told that they are compiled."""
     from berth import compile as compiling
@@ -251,24 +229,18 @@ def warm_up(problem: Problem | None = None) -> None:
     from berth.plan.warm import load_kernels, load_list_kernels
 
     folder = compiling.cache_folder() / f"plan-{compiling.fingerprint('plan')}"
-    if not any(folder.rglob("*.nbi")):
-        typer.echo("compiling kernels (once, about a minute)", err=True)
-    load_kernels()
-    if problem is not None and is_large(problem):
-        load_list_kernels()
+    cold = not any(folder.rglob("*.nbi"))
+    with spinner(COMPILING, elsewhere=True) if cold else nullcontext():
+        load_kernels()
+        if problem is not None and is_large(problem):
+            load_list_kernels()
 
 
 @contextmanager
 def searching(what: str) -> Iterator[Progress | None]:
-    """A bar on a terminal's standard error; nothing elsewhere."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import Progress as Bar
-
-    with Bar(console=Console(stderr=True), transient=True) as bars:
-        task = bars.add_task(what, total=None)
-        yield lambda done, total, best: bars.update(
-            task, completed=done, total=total or None, description=f"{what}, best ${best:,.4g}"
-        )
+    """A bar with the best plan so far."""
+    with progress_bar(what) as tell:
+        if tell is None:
+            yield None
+        else:
+            yield lambda done, total, best: tell(done, total, f"{what}, best {format_usd(best)}")

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from berth.cli import scenario as scene
+from berth.cli.options import AsJson
 
 if TYPE_CHECKING:
     from berth.schedule.policy import Policy
 
-EPILOG = "Example: berth policies fifo"
+EXAMPLES = ("berth policies", "berth policies fifo")
 
 Name = Annotated[str | None, typer.Argument(metavar="NAME", help="One policy with its constants.")]
 
 
-def policies(name: Name = None, as_json: scene.AsJson = False) -> None:
+def policies(name: Name = None, as_json: AsJson = False) -> None:
     """List the policies, or one with all its constants."""
     from berth.report import terminal
     from berth.schedule.policies.registry import load_policy, policy_names
@@ -25,7 +25,7 @@ def policies(name: Name = None, as_json: scene.AsJson = False) -> None:
     names = policy_names() if name is None else (name,)
     facts = [_facts(one, load_policy(one)) for one in names]
     if as_json:
-        terminal.print_json({"policies": facts})
+        terminal.print_json({"policies": facts} if name is None else facts[0])
     elif name is None:
         _print_all(facts)
     else:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from berth.cli.options import AsJson, Force, JobProfileFile
+from berth.cli.output import check_output
+from berth.cli.progress import progress_bar
+from berth.cli.quantities import names
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -14,11 +17,11 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from berth.plan.profile.document import DeviceTimes, LayerProfile
-    from berth.plan.profile.make import Progress
 
-EPILOG = (
-    "Example: berth profile ctrdnn --out ctrdnn.yaml   |   berth profile mine.py:make_model --batch 256   |   "
-    "berth profile ctrdnn --stored"
+EXAMPLES = (
+    "berth profile ctrdnn --stored",
+    "berth profile ctrdnn --out ctrdnn.yaml",
+    "berth profile mine.py:make_model --batch 256",
 )
 _WIDTH = 80
 _COLUMN = 11  # characters of a device's column
@@ -35,13 +38,13 @@ def profile(
     ] = None,
     batch: Annotated[
         int | None,
-        typer.Option(metavar="EXAMPLES", help="Examples per batch; left out: what suits the model."),
+        typer.Option(metavar="N", min=1, help="Examples per batch.", show_default="what suits the model"),
     ] = None,
     devices: Annotated[
         str | None,
         typer.Option(metavar="A,B", help="Devices: those of this machine are measured, others modelled."),
     ] = None,
-    repeats: Annotated[int, typer.Option(metavar="N", help="Measurements of each layer.")] = 7,
+    repeats: Annotated[int, typer.Option(metavar="N", min=1, help="Measurements of each layer.")] = 7,
     input_shape: Annotated[
         str | None,
         typer.Option(metavar="3,32,32", help="Shape of one input, if your file has no example_batch."),
@@ -50,13 +53,9 @@ def profile(
         bool, typer.Option("--stored", help="Show the profile that comes with berth; needs no torch.")
     ] = False,
     out: Annotated[str | None, typer.Option(metavar="FILE", help="Write the profile (YAML).")] = None,
-    job: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE", help="Write a job profile for `berth simulate` and `berth models` (YAML)."
-        ),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document instead of tables.")] = False,
+    job_profile: JobProfileFile = None,
+    force: Force = False,
+    as_json: AsJson = False,
 ) -> None:
     """Profile a model layer by layer: measure this machine, model devices that are not here."""
     from berth.report import terminal
@@ -64,13 +63,15 @@ def profile(
     if model is None:
         _print_zoo(as_json)
         return
+    check_output(out, force, option="--out")
+    check_output(job_profile, force, option="--job-profile")
     result = _profile(model, batch, devices, repeats, input_shape, stored)
-    _write(result, out, job)
+    _write(result, out, job_profile)
     if as_json:
         terminal.print_json(_document(result))
     else:
         _print(result)
-        _print_written(out, job)
+        _print_written(out, job_profile)
 
 
 def _profile(
@@ -82,18 +83,16 @@ def _profile(
     from berth.plan.profile import load_layer_profile, profile_model
     from berth.plan.profile.make import DEFAULT_DEVICES
 
-    names = [name.strip() for name in devices.split(",") if name.strip()] if devices is not None else None
-    if names == []:
-        raise InputError("--devices names no device", hint="write it like --devices cpu-core,T4")
+    wanted = names("--devices", devices, "cpu-core,T4")
     if not stored and not model.endswith((".yaml", ".yml")):
-        with _progress() as progress:
+        with progress_bar("starting") as progress:
             shape = _shape(input_shape)
-            wanted = names or DEFAULT_DEVICES
-            return profile_model(model, batch, wanted, repeats, input_shape=shape, progress=progress)
+            kinds = wanted or DEFAULT_DEVICES
+            return profile_model(model, batch, kinds, repeats, input_shape=shape, progress=progress)
     if batch is not None or input_shape is not None:
         raise InputError("a stored profile has its own batch", hint="leave out --batch and --input-shape")
     found = load_layer_profile(model)
-    return replace(found, devices=tuple(map(found.on, names))) if names else found
+    return replace(found, devices=tuple(map(found.on, wanted))) if wanted else found
 
 
 def _shape(text: str | None) -> tuple[int, ...] | None:
@@ -105,20 +104,6 @@ def _shape(text: str | None) -> tuple[int, ...] | None:
     if not all(size.strip().isdecimal() and int(size) > 0 for size in sizes):
         raise InputError(f"--input-shape {text!r} is not a shape", hint="write it like 3,32,32")
     return tuple(int(size) for size in sizes)
-
-
-@contextmanager
-def _progress() -> Iterator[Progress]:
-    """A bar on standard error, gone when the work is done."""
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (BarColumn(24), TextColumn("{task.completed}/{task.total}"), TimeElapsedColumn())
-    with Progress(
-        *columns, TextColumn("{task.description}"), console=Console(stderr=True), transient=True
-    ) as bar:
-        task = bar.add_task("starting", total=None)
-        yield lambda done, total, what: bar.update(task, completed=done, total=total, description=what)
 
 
 def _write(result: LayerProfile, out: str | None, job: str | None) -> None:
@@ -145,7 +130,8 @@ def _print_zoo(as_json: bool) -> None:
 
     if as_json:
         keys = ("name", "about", "layers", "batch")
-        terminal.print_json([{key: getattr(entry, key) for key in keys} for entry in zoo().values()])
+        entries = [{key: getattr(entry, key) for key in keys} for entry in zoo().values()]
+        terminal.print_json({"models": entries})
         return
     rows = [[entry.name, entry.about, str(entry.layers), f"{entry.batch:,}"] for entry in zoo().values()]
     out = terminal.console()

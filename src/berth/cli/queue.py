@@ -1,4 +1,4 @@
-"""`berth queue`, `berth nodes`: who waits for what, and what stands where."""
+"""`berth queue`, `berth machines`: who waits for what, and what stands where."""
 
 from __future__ import annotations
 
@@ -7,21 +7,22 @@ from typing import Annotated, Any
 
 import typer
 
-from berth.cli.live_options import AsJson, State, Url, ago, ahead, client, places
+from berth.cli.live_options import State, Url, ago, ahead, client, places
+from berth.cli.options import AsJson
 from berth.units import format_count
 
-EPILOG = "Example: berth queue --over"
-NODES_EPILOG = "Example: berth nodes --json"
+EXAMPLES = ("berth queue", "berth queue --over --limit 20")
+MACHINES_EXAMPLE = "berth machines --json"
 
 
 def queue(
     over: Annotated[bool, typer.Option("--over", help="Jobs that have ended, the last first.")] = False,
-    limit: Annotated[int, typer.Option(min=1, max=100_000, help="Rows at most.")] = 100,
+    limit: Annotated[int, typer.Option(metavar="N", min=1, max=100_000, help="Rows at most.")] = 100,
     state: State = None,
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """Who waits, in what order and why, and who runs where."""
+    """Show who waits, in what order and why, and who runs where."""
     from berth.report import terminal
 
     told = client(state, url).get("jobs", over=str(over).lower(), limit=limit)
@@ -74,8 +75,8 @@ def _waiting(row: dict[str, Any], now: float) -> list[str]:
     return [str(row["position"]), row["id"], row["name"], why, str(row["gpus"]), ago(row["since"], now), when]
 
 
-def nodes(state: State = None, url: Url = None, as_json: AsJson = False) -> None:
-    """The machines: what is free, what is shut, who is there."""
+def machines(state: State = None, url: Url = None, as_json: AsJson = False) -> None:
+    """List the machines: what is free, what is shut, who is there."""
     from berth.report import terminal
 
     told = client(state, url).get("cluster")

@@ -7,16 +7,16 @@ from typing import Annotated
 
 import typer
 
-from berth.cli.live_options import AsJson
+from berth.cli.options import AsJson
 from berth.errors import InputError
 
-EPILOG = "Example: berth replay   |   berth replay /shared/berth --json"
+EXAMPLES = ("berth replay", "berth replay /shared/berth --json")
 
 
 def replay(
     journal: Annotated[
         str | None,
-        typer.Argument(metavar="JOURNAL", help="A state folder or a journal. [default: BERTH_STATE]"),
+        typer.Argument(metavar="JOURNAL", help="A state folder or a journal.", show_default="$BERTH_STATE"),
     ] = None,
     as_json: AsJson = False,
 ) -> None:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import re
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from berth.errors import InputError, QuantityError
+from berth.cli.progress import COMPILING, spinner
+from berth.cli.quantities import positive, read, share
+from berth.errors import InputError, UnknownNameError
 
 if TYPE_CHECKING:
     from berth.cluster.model import Cluster
@@ -41,21 +40,30 @@ PolicyNames = Annotated[
 Network = Annotated[
     str,
     typer.Option(
-        metavar="HOW", help="off, static (each job alone), on (links are shared), or congestion=10 (on)."
+        metavar="on|static|off", help="Links are shared by jobs; each job is alone; distance is free."
     ),
+]
+Congestion = Annotated[
+    float, typer.Option(metavar="X", help="Load of others: divides every bandwidth above the machine.")
 ]
 EvictionCost = Annotated[
     str | None,
-    typer.Option(metavar="TIME", help="Lost whenever a job is evicted or moved (40s; above 8 GPUs 60s)."),
+    typer.Option(
+        metavar="TIME",
+        help="Lost whenever a job is evicted or moved.",
+        show_default="40s; above 8 GPUs 60s",
+    ),
 ]
-Checkpoint = Annotated[
+CheckpointEvery = Annotated[
     str, typer.Option(metavar="TIME", help="So often jobs save themselves, for when a machine fails.")
 ]
 MixName = Annotated[
     str,
     typer.Option("--mix", metavar="MIX", help="Models of jobs that name none, e.g. vgg16=2,resnet50=1."),
 ]
-Seed = Annotated[int, typer.Option(metavar="N", help="Of the models drawn, and of all else that is random.")]
+Seed = Annotated[
+    int, typer.Option(metavar="N", min=0, help="Of the models drawn, and of all else that is random.")
+]
 Doubt = Annotated[
     str, typer.Option(metavar="SHARE", help="Schedulers know remaining times only to +- so much (50%).")
 ]
@@ -67,16 +75,18 @@ Quota = Annotated[
     typer.Option("--quota", metavar="VC=GPUS", help="What a virtual cluster may hold at most. Repeatable."),
 ]
 Quotas = Annotated[str | None, typer.Option("--quotas", metavar="FILE", help="The same, as a YAML file.")]
-AddRacks = Annotated[int | None, typer.Option(metavar="N", help="What if: so many more racks like the last.")]
+AddRacks = Annotated[
+    int | None, typer.Option(metavar="N", min=0, help="What if: so many more racks like the last.")
+]
 Links = Annotated[
     list[str] | None,
     typer.Option("--link", metavar="TIER=2x", help="What if: a tier so much faster. Repeatable."),
 ]
-Device = Annotated[str | None, typer.Option(metavar="NAME", help="What if: all GPUs were of this type.")]
-AsJson = Annotated[bool, typer.Option("--json", help="One JSON document instead of tables.")]
+Device = Annotated[str | None, typer.Option(metavar="DEVICE", help="What if: all GPUs were of this type.")]
 
 _FAVOURITES = ("berth", "dally", "tiresias", "preferred", "required", "fifo", "srtf")
 _SHOWN = 5
+NETWORKS = ("on", "static", "off")
 _LONGEST_NOTE = 240
 
 
@@ -130,8 +140,9 @@ def set_scene(
     cluster: str,
     *,
     network: str = "on",
+    congestion: float = 1.0,
     eviction_cost: str | None = None,
-    checkpoint: str = "30m",
+    checkpoint_every: str = "30m",
     mix: str = "balanced",
     seed: int = 0,
     doubt: str = "0",
@@ -155,7 +166,7 @@ def set_scene(
     written = load_cluster(cluster)
     gpus_of(written)
     _check_size(written)
-    setting = make_setting(network, eviction_cost, checkpoint, mix, seed, doubt, log=log)
+    setting = make_setting(network, congestion, eviction_cost, checkpoint_every, mix, seed, doubt, log=log)
     setting = replace(setting, quotas=load_quotas(quota or [], quotas))
     changed = _what_if(written, add_racks, links or [], device)
     source = Source(trace)
@@ -196,8 +207,9 @@ def _what_if(cluster: Cluster, add_racks: int | None, links: list[str], device: 
 
 def make_setting(
     network: str,
+    congestion: float,
     eviction_cost: str | None,
-    checkpoint: str,
+    checkpoint_every: str,
     mix: str,
     seed: int,
     doubt: str,
@@ -209,66 +221,21 @@ def make_setting(
     from berth.units import seconds
     from berth.workload.mix import load_mix
 
-    if seed < 0:
-        raise InputError(f"--seed: a whole number from 0 up (given: {seed})")
-    how, congestion = _network(network)
+    if network not in NETWORKS:
+        raise UnknownNameError("network", network, NETWORKS)
     standard = Setting()
-    cost = None if eviction_cost is None else _not_negative("--eviction-cost", seconds(eviction_cost))
+    cost = None if eviction_cost is None else read("--eviction-cost", seconds, eviction_cost)
     return Setting(
-        network=how,  # type: ignore[arg-type]
-        congestion=congestion,
+        network=network,  # type: ignore[arg-type]
+        congestion=positive("--congestion", congestion),
         eviction_s=standard.eviction_s if cost is None else cost,
         eviction_large_s=standard.eviction_large_s if cost is None else cost,
-        checkpoint_s=_not_negative("--checkpoint", seconds(checkpoint)),
+        checkpoint_s=read("--checkpoint-every", seconds, checkpoint_every),
         doubt=share("--doubt", doubt),
         mix=load_mix(mix),
         seed=seed,
         log=log,
     )
-
-
-def _network(text: str) -> tuple[str, float]:
-    """`on`, `congestion=10`, or both: `static,congestion=5`."""
-    how, congestion = "on", 1.0
-    hint = "write off, static, on, congestion=10, or static,congestion=10"
-    for part in text.split(","):
-        if part in ("off", "static", "on"):
-            how = part
-        elif part.startswith("congestion="):
-            congestion = numbers("congestion", part.removeprefix("congestion="))[0]
-        else:
-            raise InputError(f"--network {text}: {part!r} is not a network", hint=hint)
-    return how, congestion
-
-
-def share(option: str, text: str) -> float:
-    """`50%` or `0.5`; below one."""
-    try:
-        value = float(text.removesuffix("%")) / (100.0 if text.endswith("%") else 1.0)
-    except ValueError:
-        raise QuantityError(f"{option} {text!r} is not a share", hint="write it like 50% or 0.5") from None
-    if not 0.0 <= value < 1.0:
-        raise QuantityError(f"{option} {text}: from 0 to below 100%")
-    return value
-
-
-def numbers(option: str, text: str) -> tuple[float, ...]:
-    """`0.6,0.8`: finite numbers above zero."""
-    try:
-        values = tuple(float(part) for part in text.split(",") if part.strip())
-    except ValueError:
-        values = ()
-    if not values or not all(0 < value < 1e9 for value in values):
-        raise QuantityError(
-            f"{option} {text!r}: no numbers above zero", hint=f"write it like {option} 1,5,20"
-        )
-    return values
-
-
-def _not_negative(option: str, value: float) -> float:
-    if value < 0:
-        raise QuantityError(f"{option}: a time can't be negative")
-    return value
 
 
 def load_policies(texts: list[str] | None) -> dict[str, Policy]:
@@ -281,43 +248,6 @@ def load_policies(texts: list[str] | None) -> dict[str, Policy]:
     return {text: load_policy(text) for text in texts}
 
 
-def check_output(path: str | None, force: bool, *, option: str) -> None:
-    """Refuses, before anything runs, a file that could not be written at the end."""
-    import os
-
-    if path is None:
-        return
-    target = Path(path)
-    if target.is_dir():
-        raise InputError("is a folder", where=path, hint=f"{option} writes a file")
-    if target.exists() and not force:
-        raise InputError("exists already", where=path, hint="choose another name, or give --force")
-    if not target.parent.is_dir():
-        raise InputError("can't be written: there is no such folder", where=path)
-    if not os.access(target if target.exists() else target.parent, os.W_OK):
-        raise InputError("can't be written: not allowed", where=path)
-
-
-Tell = Callable[[int, int], None]
-
-
-@contextmanager
-def progress_bar(text: str) -> Iterator[Tell | None]:
-    """A bar on a terminal's standard error; nothing elsewhere."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(text, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
-
-
-COMPILING = "compiling kernels (once, about a minute)"
-
-
 def warm_up(policies: dict[str, Policy]) -> list[str]:
     """Loads or compiles the engine and the policies; what stays interpreted is told, and returned."""
     from berth import compile as compiling
@@ -325,7 +255,7 @@ def warm_up(policies: dict[str, Policy]) -> list[str]:
 
     folder = compiling.cache_folder() / compiling.fingerprint()
     cold = not any(folder.rglob("engine.advance-*.nbi"))
-    with _telling(COMPILING) if cold else nullcontext():
+    with spinner(COMPILING, elsewhere=True) if cold else nullcontext():
         for policy in policies.values():
             _play_one_job(policy)
     notes = [
@@ -349,19 +279,6 @@ def _play_one_job(policy: Policy) -> None:
         "model": ["resnet50"],
     }
     simulate(Trace.from_columns(one_job, source="warm-up"), load_cluster("1x1x1"), policy)
-
-
-@contextmanager
-def _telling(text: str) -> Iterator[None]:
-    """Something that takes long: a spinner on a terminal, a line elsewhere."""
-    if not sys.stderr.isatty():
-        typer.echo(text, err=True)
-        yield
-        return
-    from rich.console import Console
-
-    with Console(stderr=True).status(text):
-        yield
 
 
 def _short(note: str) -> str:

@@ -8,20 +8,25 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from berth.cli import scenario as scene
+from berth.cli.options import AsJson, Force, Html
+from berth.cli.output import check_output
+from berth.cli.progress import progress_bar
 from berth.errors import InputError
 
 if TYPE_CHECKING:
     from berth.report.html import Played
     from berth.schedule.policy import Policy
 
-EPILOG = "Example: berth simulate philly.csv.xz --cluster 8x8x8:V100-16 --policy fifo --policy srtf"
+EXAMPLES = (
+    "berth simulate jobs.csv --cluster 4x4x8:H100 --policy fifo --policy srtf",
+    "berth simulate philly.csv.xz --cluster 8x8x8:V100-16 --html report.html",
+    "berth simulate generate:load=0.9 --cluster 4x4x8:H100 --add-racks 2",
+)
 
 Log = Annotated[
     str | None, typer.Option(metavar="FILE", help="Write every event as Parquet (one file per policy).")
 ]
-Report = Annotated[str | None, typer.Option(metavar="FILE", help="Write a report as one HTML file.")]
 Audit = Annotated[bool, typer.Option("--audit", help="Count every run again from its log.")]
-Force = Annotated[bool, typer.Option("--force", help="Overwrite files.")]
 
 
 def simulate(
@@ -29,8 +34,9 @@ def simulate(
     cluster: scene.ClusterName,
     policy: scene.PolicyNames = None,
     network: scene.Network = "on",
+    congestion: scene.Congestion = 1.0,
     eviction_cost: scene.EvictionCost = None,
-    checkpoint: scene.Checkpoint = "30m",
+    checkpoint_every: scene.CheckpointEvery = "30m",
     mix: scene.MixName = "balanced",
     seed: scene.Seed = 0,
     doubt: scene.Doubt = "0",
@@ -42,20 +48,21 @@ def simulate(
     device: scene.Device = None,
     log: Log = None,
     audit: Audit = False,
-    report: Report = None,
+    html: Html = None,
     force: Force = False,
-    as_json: scene.AsJson = False,
+    as_json: AsJson = False,
 ) -> None:
     """Play a trace on a cluster under each policy, and lay the results side by side."""
-    scene.check_output(report, force, option="--report")
+    check_output(html, force, option="--html")
     policies = scene.load_policies(policy)
     logs = _log_files(log, list(policies), force)
     played_scene = scene.set_scene(
         trace,
         cluster,
         network=network,
+        congestion=congestion,
         eviction_cost=eviction_cost,
-        checkpoint=checkpoint,
+        checkpoint_every=checkpoint_every,
         mix=mix,
         seed=seed,
         doubt=doubt,
@@ -65,14 +72,14 @@ def simulate(
         add_racks=add_racks,
         links=link,
         device=device,
-        log=bool(log or audit or report),
+        log=bool(log or audit or html),
     )
     interpreted = scene.warm_up(policies)
-    played = _play(played_scene, policies, timers=report is not None)
+    played = _play(played_scene, policies, timers=html is not None)
     _check_audits(played, audit)
     notes = _notes(played_scene, played) + interpreted
     notes += [f"{one.run.policy}: {_audited(one)}" for one in played if audit]
-    written = _write(played, logs, report, notes)
+    written = _write(played, logs, html, notes)
     _show(played, notes, written, as_json)
     if any(one.run.unfinished for one in played):
         raise typer.Exit(1)
@@ -88,7 +95,7 @@ def _play(played_scene: scene.Scene, policies: dict[str, Policy], *, timers: boo
     jobs = played_scene.trace
     for name, policy in policies.items():
         watch = TimerWatch(max(1, len(jobs) // 100)) if timers and policy.rules().learns else None
-        with scene.progress_bar(f"{name}: jobs finished") as tell:
+        with progress_bar(f"{name}: jobs finished") as tell:
             run = run_simulation(
                 jobs,
                 played_scene.cluster,
@@ -116,7 +123,7 @@ def _log_files(log: str | None, policies: list[str], force: bool) -> dict[str, s
         for policy, name in names.items()
     }
     for file in files.values():
-        scene.check_output(file, force, option="--log")
+        check_output(file, force, option="--log")
     return files
 
 
@@ -159,7 +166,7 @@ def _notes(played_scene: scene.Scene, played: list[Played]) -> list[str]:
     return notes
 
 
-def _write(played: list[Played], logs: dict[str, str], report: str | None, notes: list[str]) -> list[str]:
+def _write(played: list[Played], logs: dict[str, str], html: str | None, notes: list[str]) -> list[str]:
     from berth.report.html import write_report
     from berth.simulate.events import write_events
 
@@ -169,9 +176,9 @@ def _write(played: list[Played], logs: dict[str, str], report: str | None, notes
             if one.run.policy in logs:
                 write_events(one.run, logs[one.run.policy])
                 written.append(logs[one.run.policy])
-        if report is not None:
-            write_report(Path(report), played, notes)
-            written.append(report)
+        if html is not None:
+            write_report(Path(html), played, notes)
+            written.append(html)
     except OSError as error:
         raise InputError(
             f"can't be written: {error.strerror or error}", where=str(error.filename or "")

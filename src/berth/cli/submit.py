@@ -8,10 +8,11 @@ from typing import Annotated, Any
 
 import typer
 
-from berth.cli.live_options import AsJson, State, Url, ahead, client
+from berth.cli.live_options import State, Url, ahead, client
+from berth.cli.options import AsJson
 from berth.errors import InputError
 
-EPILOG = "Example: berth submit --gpus 8 --name resnet -- python train.py --epochs 90"
+EXAMPLES = ("berth submit --gpus 8 --name resnet -- python train.py --epochs 90", "berth submit job.yaml")
 
 
 def submit(
@@ -19,27 +20,37 @@ def submit(
         list[str] | None,
         typer.Argument(metavar="[FILE | -- COMMAND...]", help="A job in YAML, or what to run."),
     ] = None,
-    gpus: Annotated[int | None, typer.Option(min=1, help="Devices, all of one type.")] = None,
-    name: Annotated[str | None, typer.Option(help="What to call it.")] = None,
-    kind: Annotated[str | None, typer.Option(help="Device type it needs.")] = None,
+    gpus: Annotated[int | None, typer.Option(metavar="N", min=1, help="Devices, all of one type.")] = None,
+    name: Annotated[str | None, typer.Option(metavar="NAME", help="What to call it.")] = None,
+    kind: Annotated[str | None, typer.Option(metavar="DEVICE", help="Device type it needs.")] = None,
     model: Annotated[
-        str | None, typer.Option(help="Its network: how much distance costs it (berth models).")
+        str | None,
+        typer.Option(metavar="MODEL", help="Its network: how much distance costs it (berth models)."),
     ] = None,
-    duration: Annotated[str | None, typer.Option(help="About how long it takes: 90m, 6h.")] = None,
-    priority: Annotated[int | None, typer.Option(help="Higher goes first.")] = None,
-    required: Annotated[str | None, typer.Option(help="Tier it is never spread beyond.")] = None,
-    preferred: Annotated[str | None, typer.Option(help="Tier that is near enough for it.")] = None,
-    per: Annotated[str | None, typer.Option(help="One process for each gpu, or for each machine.")] = None,
-    grace: Annotated[str | None, typer.Option(help="Time to save its state when it must move.")] = None,
+    duration: Annotated[
+        str | None, typer.Option(metavar="TIME", help="About how long it takes: 90m, 6h.")
+    ] = None,
+    priority: Annotated[int | None, typer.Option(metavar="N", help="Higher goes first.")] = None,
+    required: Annotated[
+        str | None, typer.Option(metavar="TIER", help="Tier it is never spread beyond.")
+    ] = None,
+    preferred: Annotated[
+        str | None, typer.Option(metavar="TIER", help="Tier that is near enough for it.")
+    ] = None,
+    per: Annotated[str | None, typer.Option(metavar="gpu|machine", help="One process for each.")] = None,
+    grace: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Time to save its state when it must move.")
+    ] = None,
     restarts: Annotated[
-        int | None, typer.Option(min=0, help="How often it may fail and be tried again.")
+        int | None, typer.Option(metavar="N", min=0, help="How often it may fail and be tried again.")
     ] = None,
-    env: Annotated[
-        list[str] | None, typer.Option(metavar="K=V", help="Environment; may be given again.")
+    env: Annotated[list[str] | None, typer.Option(metavar="K=V", help="Environment. Repeatable.")] = None,
+    cwd: Annotated[
+        str | None, typer.Option(metavar="DIR", help="Folder to run in.", show_default="this one")
     ] = None,
-    cwd: Annotated[str | None, typer.Option(help="Folder to run in. [default: this one]")] = None,
     id_: Annotated[
-        str | None, typer.Option("--id", help="An id of your own: sent twice, it is taken once.")
+        str | None,
+        typer.Option("--id", metavar="ID", help="An id of your own: sent twice, it is taken once."),
     ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only say where and when it would start.")
@@ -96,7 +107,7 @@ def _spec(command: list[str], options: dict[str, Any], env: list[str]) -> dict[s
         given = {"run": command, "name": os.path.basename(command[-1 if len(command) == 1 else 0])[:200]}
         options.setdefault("cwd", os.getcwd())
     else:
-        raise InputError("there is nothing to run", hint=EPILOG)
+        raise InputError("there is nothing to run", hint=f"write it like: {EXAMPLES[0]}")
     if env:
         given["env"] = given.get("env", {}) | dict(_pair(text) for text in env)
     return given | options

@@ -8,9 +8,12 @@ from typing import Annotated
 import typer
 
 from berth.cli import scenario as scene
+from berth.cli.options import AsJson
+from berth.cli.progress import progress_bar
+from berth.cli.quantities import numbers
 from berth.errors import InputError, UnknownNameError
 
-EPILOG = "Example: berth sweep --cluster 4x4x8:H100 --policy preferred --policy required --load 0.7,1.0"
+EXAMPLES = ("berth sweep --cluster 4x4x8:H100 --policy preferred --policy required --load 0.7,1.0",)
 
 _METRICS = {
     "mean-jct": ("mean JCT", "mean_jct_s"),
@@ -30,11 +33,13 @@ def sweep(
         str, typer.Option(metavar="LIST", help="How many times slower links between machines are.")
     ] = "1,5,20",
     mix: Annotated[str, typer.Option(metavar="LIST", help="Mixes of models, by name.")] = "balanced",
-    jobs: Annotated[int, typer.Option(metavar="N", help="Jobs of each trace.")] = 1000,
-    seeds: Annotated[int, typer.Option(metavar="N", help="Traces per cell.")] = 3,
-    sizes: Annotated[str, typer.Option(metavar="WHAT", help="As in berth trace generate.")] = "powers-of-two",
+    jobs: Annotated[int, typer.Option(metavar="N", min=1, help="Jobs of each trace.")] = 1000,
+    seeds: Annotated[int, typer.Option(metavar="N", min=1, help="How many seeds: traces per cell.")] = 3,
+    sizes: Annotated[
+        str, typer.Option(metavar="SIZES", help="As in berth trace generate.")
+    ] = "powers-of-two",
     durations: Annotated[
-        str, typer.Option(metavar="WHAT", help="As in berth trace generate.")
+        str, typer.Option(metavar="DURATIONS", help="As in berth trace generate.")
     ] = "lognormal:1h:1.5",
     eviction_cost: scene.EvictionCost = None,
     doubt: scene.Doubt = "0",
@@ -46,7 +51,7 @@ def sweep(
         typer.Option(metavar="DIR", help="Keeps finished cells (a rerun skips them) and maps."),
     ] = None,
     workers: Annotated[int, typer.Option(metavar="N", min=1, help="Processes.")] = 2,
-    as_json: scene.AsJson = False,
+    as_json: AsJson = False,
 ) -> None:
     """Play generated traces over a grid of load, congestion and mix; show each policy over the first."""
     from tempfile import TemporaryDirectory
@@ -59,12 +64,12 @@ def sweep(
     if metric not in _METRICS:
         raise UnknownNameError("metric", metric, _METRICS)
     policies = scene.load_policies(policy)
-    setting = scene.make_setting("on", eviction_cost, "30m", "balanced", 0, doubt)
+    setting = scene.make_setting("on", 1.0, eviction_cost, "30m", "balanced", 0, doubt)
     grid = Grid(
         cluster=cluster,
         policies=tuple(policies),
-        loads=scene.numbers("--load", load),
-        congestions=scene.numbers("--congestion", congestion),
+        loads=numbers("--load", load),
+        congestions=numbers("--congestion", congestion),
         mixes=_mixes(mix),
         seeds=seeds,
         jobs=jobs,
@@ -75,7 +80,7 @@ def sweep(
         doubt=setting.doubt,
     )
     notes = _check(grid.cluster, sizes, durations) + scene.warm_up(policies)
-    with TemporaryDirectory() as scratch, scene.progress_bar("cells") as tell:
+    with TemporaryDirectory() as scratch, progress_bar("cells") as tell:
         folder = Path(scratch) if out is None else _folder(out)
         rows = run_sweep(grid.cells(), folder / "cells.jsonl", workers=workers, progress=tell)
     shown = Shown(grid, rows, *_METRICS[metric])

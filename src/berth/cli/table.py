@@ -6,11 +6,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from berth.cli.options import AsJson, Force
+from berth.cli.output import check_output
+from berth.cli.verbs import Verbs
+
 if TYPE_CHECKING:
     from berth.train.checkpoint.saved import SavedTable
 
-app = typer.Typer(
-    no_args_is_help=True,
+app = Verbs(
     help="Look at the tables of a training's checkpoints, export, shrink and compare them.",
 )
 
@@ -18,15 +21,14 @@ Folder = Annotated[
     str, typer.Argument(metavar="DIR", help="Folder of checkpoints (`berth train --checkpoint`).")
 ]
 Name = Annotated[
-    str | None, typer.Option("--table", metavar="NAME", help="Which table; left out: the only one.")
+    str | None, typer.Option("--table", metavar="NAME", help="Which table.", show_default="the only one")
 ]
-Step = Annotated[int | None, typer.Option(metavar="N", help="Of which step; left out: the newest.")]
-AsJson = Annotated[bool, typer.Option("--json", help="One JSON document instead of tables.")]
+Step = Annotated[int | None, typer.Option(metavar="N", help="Of which step.", show_default="the newest")]
 
 
-@app.command(epilog="Example: berth table info run1")
+@app.verb("berth table info run1", "berth table info run1 --step 500 --json")
 def info(folder: Folder, table: Name = None, step: Step = None, as_json: AsJson = False) -> None:
-    """Rows, sizes and lengths of the tables of a checkpoint."""
+    """Show rows, sizes and lengths of the tables of a checkpoint."""
     from berth.report import terminal
     from berth.train.checkpoint.saved import chain_at, saved_table, table_names
 
@@ -55,36 +57,44 @@ def info(folder: Folder, table: Name = None, step: Step = None, as_json: AsJson 
     out.print("length: of a row's weights as a vector", style="dim")
 
 
-@app.command(
-    epilog="Example: berth table export run1 rows.parquet   |   berth table export run1 --dense weights.pt"
-)
+@app.verb("berth table export run1 rows.parquet", "berth table export run1 --dense weights.pt")
 def export(
     folder: Folder,
     out: Annotated[str | None, typer.Argument(metavar="FILE", help="Parquet file for the table.")] = None,
     table: Name = None,
     step: Step = None,
-    state: Annotated[
-        bool, typer.Option("--state", help="Also what the optimiser keeps of each row.")
+    with_optimiser: Annotated[
+        bool, typer.Option("--with-optimiser", help="Also what the optimiser keeps of each row.")
     ] = False,
     dense: Annotated[
         str | None, typer.Option(metavar="FILE", help="Dense weights as a torch state dict.")
     ] = None,
+    force: Force = False,
+    as_json: AsJson = False,
 ) -> None:
     """Write a table as Parquet, or the dense weights for `torch.load(weights_only=True)`."""
     from berth.errors import InputError
+    from berth.report.terminal import print_json
     from berth.train.checkpoint.export import export_dense, export_table
     from berth.train.checkpoint.saved import saved_table
 
     if out is None and dense is None:
         raise InputError("nothing to write", hint="name a Parquet file, or --dense FILE")
+    check_output(out, force, option="FILE")
+    check_output(dense, force, option="--dense")
+    written: dict[str, dict[str, int]] = {}
     if out is not None:
-        rows = export_table(saved_table(folder, table, step), out, state=state)
-        typer.echo(f"wrote {out}: {rows:,} rows")
+        written[out] = {"rows": export_table(saved_table(folder, table, step), out, state=with_optimiser)}
     if dense is not None:
-        typer.echo(f"wrote {dense}: {export_dense(folder, dense, step):,} weights")
+        written[dense] = {"weights": export_dense(folder, dense, step)}
+    if as_json:
+        print_json({"written": written})
+        return
+    for file, count in written.items():
+        typer.echo(f"wrote {file}: " + ", ".join(f"{number:,} {what}" for what, number in count.items()))
 
 
-@app.command(epilog="Example: berth table shrink run1 run1-small --shorter-than 0.01")
+@app.verb("berth table shrink run1 run1-small --shorter-than 0.01")
 def shrink(
     folder: Folder,
     out: Annotated[str, typer.Argument(metavar="NEW_DIR", help="Folder for the smaller checkpoint.")],
@@ -94,8 +104,10 @@ def shrink(
         float | None, typer.Option(metavar="X", help="Drop rows whose weights, as a vector, are shorter.")
     ] = None,
     days: Annotated[int, typer.Option(metavar="N", min=1, help="Days of the life cycle that pass.")] = 1,
+    as_json: AsJson = False,
 ) -> None:
     """Drop rows that nobody needs; the original stays, and a training can go on from the copy."""
+    from berth.report.terminal import print_json
     from berth.train.checkpoint.export import write_changed
     from berth.train.checkpoint.saved import saved_table, shrunk
 
@@ -103,13 +115,15 @@ def shrink(
     after = shrunk(before, days=days, shorter_than=shorter_than)
     write_changed(folder, out, after)
     kept = len(after.state.keys)
-    share = kept / len(before.state.keys) if len(before.state.keys) else 1.0
-    typer.echo(
-        f"wrote {out}: {kept:,} of {len(before.state.keys):,} rows of {before.spec.name} ({share:.1%})"
-    )
+    rows = len(before.state.keys)
+    if as_json:
+        print_json({"written": out, "table": before.spec.name, "rows": rows, "kept": kept})
+        return
+    share = kept / rows if rows else 1.0
+    typer.echo(f"wrote {out}: {kept:,} of {rows:,} rows of {before.spec.name} ({share:.1%})")
 
 
-@app.command(epilog="Example: berth table diff run1 run2   |   berth table diff run1 run1 --step 500")
+@app.verb("berth table diff run1 run2", "berth table diff run1 run1 --step 500")
 def diff(
     first: Folder,
     second: Annotated[str, typer.Argument(metavar="OTHER", help="Folder to compare with.")],
@@ -118,7 +132,7 @@ def diff(
     other_step: Annotated[int | None, typer.Option(metavar="N", help="Step in the other.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """How a table differs between two checkpoints, row by row."""
+    """Show how a table differs between two checkpoints, row by row."""
     from dataclasses import asdict
 
     from berth.report import terminal

@@ -6,16 +6,20 @@ from typing import Annotated
 
 import typer
 
-from berth.cli.live_options import AsJson, State
+from berth.cli.live_options import State
+from berth.cli.options import AsJson
+from berth.cli.verbs import Verbs
 from berth.errors import UnknownNameError
 
-app = typer.Typer(help="Who may use the controller.", no_args_is_help=True)
+app = Verbs(help="Say who may use the controller: make, list and remove tokens.")
 
 
-@app.command(epilog="Example: berth token add alice")
+@app.verb("berth token add alice", "berth token add bob --role admin")
 def add(
-    user: Annotated[str, typer.Argument(help="Whose it is.")],
-    role: Annotated[str, typer.Option(help="user: own jobs only; admin: everything.")] = "user",
+    user: Annotated[str, typer.Argument(metavar="USER", help="Whose it is.")],
+    role: Annotated[
+        str, typer.Option(metavar="user|admin", help="user: own jobs only; admin: everything.")
+    ] = "user",
     state: State = None,
     as_json: AsJson = False,
 ) -> None:
@@ -33,25 +37,34 @@ def add(
         typer.echo(token)
 
 
-@app.command("list", epilog="Example: berth token list")
+@app.verb("berth token list", name="list")
 def list_(state: State = None, as_json: AsJson = False) -> None:
-    """Everybody who has one."""
+    """List everybody who has a token."""
     from berth.live.api.tokens import Tokens
     from berth.live.home import state_folder
     from berth.report import terminal
 
     users = Tokens(state_folder(state)).users()
     if as_json:
-        terminal.print_json([{"user": caller.user, "role": caller.role} for caller in users])
+        terminal.print_json({"users": [{"user": caller.user, "role": caller.role} for caller in users]})
     else:
         rows = [[caller.user, caller.role] for caller in users]
         terminal.console().print(terminal.table("", ["user", "role"], rows, left=2))
 
 
-@app.command(epilog="Example: berth token remove alice")
-def remove(user: Annotated[str, typer.Argument(help="Whose tokens end.")], state: State = None) -> None:
+@app.verb("berth token remove alice")
+def remove(
+    user: Annotated[str, typer.Argument(metavar="USER", help="Whose tokens end.")],
+    state: State = None,
+    as_json: AsJson = False,
+) -> None:
     """End all tokens of a user."""
     from berth.live.api.tokens import Tokens
     from berth.live.home import state_folder
+    from berth.report.terminal import print_json
 
-    typer.echo(f"{Tokens(state_folder(state)).remove(user)} removed")
+    removed = Tokens(state_folder(state)).remove(user)
+    if as_json:
+        print_json({"user": user, "removed": removed})
+    else:
+        typer.echo(f"{removed} removed")

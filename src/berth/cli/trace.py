@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from berth.cli import trace_generate
+from berth.cli.options import AsJson, Force
+from berth.cli.output import check_output
+from berth.cli.progress import progress_bar
+from berth.cli.verbs import Verbs
 
 if TYPE_CHECKING:
     from berth.workload.summary import Spread, Summary
     from berth.workload.trace import Trace
 
-app = typer.Typer(
-    no_args_is_help=True,
+app = Verbs(
     help="Look at traces of jobs (Philly, Helios, Alibaba, Tiresias, plain CSV), convert and generate them.",
 )
 
@@ -29,10 +31,9 @@ FormatName = Annotated[
     str | None,
     typer.Option("--format", metavar="NAME", help="Take the file as this format instead of looking."),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="One JSON document instead of tables.")]
 
 
-@app.command(epilog="Example: berth trace info philly.csv.xz --cluster 4x20x8")
+@app.verb("berth trace info philly.csv.xz --cluster 4x20x8")
 def info(
     file: File,
     strict: Strict = False,
@@ -42,7 +43,7 @@ def info(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """What a trace holds: sizes, durations, load over time, and the rows that could not be used."""
+    """Show what a trace holds: sizes, durations, load over time, and the rows that could not be used."""
     from berth.report import terminal
     from berth.report.trace import print_trace
     from berth.workload.summary import summarise
@@ -57,9 +58,7 @@ def info(
         print_trace(terminal.console(), trace, summary, offered)
 
 
-@app.command(
-    epilog="Example: berth trace convert philly.csv.xz slice.csv.zst --since 2017-10-01 --sizes power-of-two"
-)
+@app.verb("berth trace convert philly.csv.xz slice.csv.zst --since 2017-10-01 --max-gpus 64")
 def convert(
     file: File,
     out: Annotated[
@@ -74,11 +73,11 @@ def convert(
     until: Annotated[str | None, typer.Option(metavar="WHEN", help="Submitted before then.")] = None,
     sizes: Annotated[
         str | None,
-        typer.Option(metavar="SIZES", help="GPUs per job: power-of-two, or a list such as 1,2,4-8."),
+        typer.Option(metavar="SIZES", help="GPUs per job: powers-of-two, or a list such as 1,2,4-8."),
     ] = None,
     max_gpus: Annotated[int | None, typer.Option(metavar="N", min=1, help="No job of more GPUs.")] = None,
     vc: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="Only this virtual cluster (repeatable).")
+        list[str] | None, typer.Option(metavar="NAME", help="Only this virtual cluster. Repeatable.")
     ] = None,
     limit: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="The first N of the selected jobs.")
@@ -86,20 +85,16 @@ def convert(
     renumber: Annotated[
         bool, typer.Option("--renumber", help="Name the jobs 0, 1, 2 ... in order of time.")
     ] = False,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite OUT.")] = False,
+    force: Force = False,
     as_json: AsJson = False,
 ) -> None:
     """Write a trace, or a slice of it, as berth's plain CSV. Times count from the first selected job."""
-    from pathlib import Path
-
-    from berth.errors import InputError
     from berth.report import terminal
     from berth.report.trace import print_bad, print_notes
     from berth.units import format_count
     from berth.workload.selection import Selection, renumbered
 
-    if Path(out).exists() and not force:
-        raise InputError("exists already", where=out, hint="choose another name, or give --force")
+    check_output(out, force, option="OUT")
     selection = Selection(since, until, sizes, max_gpus, tuple(vc or ()), limit)
     trace = selection.apply(_read(file, strict, format))
     (renumbered(trace) if renumber else trace).write_csv(out)
@@ -107,38 +102,22 @@ def convert(
         terminal.print_json({**_facts(trace), "written": out})
         return
     console = terminal.console()
-    console.print(f"wrote {format_count(len(trace), 'job')} to {out}", soft_wrap=True)
+    console.print(f"wrote {out}: {format_count(len(trace), 'job')}", soft_wrap=True, markup=False)
     print_bad(console, trace.source, trace.rows, trace.bad)
     print_notes(console, trace.notes)
 
 
-app.command("generate", epilog=trace_generate.EPILOG)(trace_generate.generate)
+app.verb(*trace_generate.EXAMPLES)(trace_generate.generate)
 
 
 def _read(file: str, strict: bool, format: str | None) -> Trace:  # noqa: A002
+    import os
+
     from berth.workload.reading import read_trace
 
-    with _progress(file) as progress:
+    small = os.path.isfile(file) and os.path.getsize(file) < _BIG_BYTES
+    with nullcontext() if small else progress_bar(f"reading {os.path.basename(file)}") as progress:
         return read_trace(file, strict=strict, format=format, progress=progress)
-
-
-@contextmanager
-def _progress(file: str) -> Iterator[Any]:
-    """A bar on a terminal's standard error while a big file is read; nothing elsewhere."""
-    import os
-    import sys
-
-    if not sys.stderr.isatty() or (
-        file != "-" and os.path.isfile(file) and os.path.getsize(file) < _BIG_BYTES
-    ):
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(f"reading {os.path.basename(file)}", total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
 def _capacity(cluster: str) -> tuple[str, int]:

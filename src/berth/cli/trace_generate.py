@@ -6,6 +6,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from berth.cli import quantities
+from berth.cli.options import AsJson, Force
+from berth.cli.output import check_output
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -14,8 +18,9 @@ if TYPE_CHECKING:
     from berth.workload.summary import Summary
     from berth.workload.trace import Trace
 
-EPILOG = (
-    "Example: berth trace generate jobs.csv --jobs 1000 --cluster 4x20x8 --load 0.8 --mix balanced --seed 1"
+EXAMPLES = (
+    "berth trace generate jobs.csv --cluster 4x20x8 --load 0.8 --seed 1",
+    "berth trace generate jobs.csv --jobs 200 --like philly.csv.xz",
 )
 _LOAD = 0.8
 _JOBS = 1000
@@ -25,13 +30,15 @@ def generate(
     out: Annotated[
         str, typer.Argument(metavar="OUT", help="The CSV to write (.gz, .xz, .zst too); - prints it.")
     ],
-    jobs: Annotated[int | None, typer.Option(metavar="N", help="How many jobs (1000).")] = None,
+    jobs: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="How many jobs.", show_default="1000")
+    ] = None,
     cluster: Annotated[
         str, typer.Option(metavar="CLUSTER", help="Sizes are cut to it, and the load is on it.")
     ] = "4x20x8",
     load: Annotated[
-        float | None,
-        typer.Option(metavar="SHARE", help="GPU-time asked for over GPU-time there is (0.8)."),
+        str | None,
+        typer.Option(metavar="SHARE", help="GPU time asked for over GPU time there is.", show_default="0.8"),
     ] = None,
     span: Annotated[
         str | None,
@@ -41,17 +48,20 @@ def generate(
         str, typer.Option(metavar="HOW", help="poisson, bursty, bursty:16 or at-once.")
     ] = "poisson",
     daily: Annotated[
-        float, typer.Option(metavar="SHARE", help="How much busier days are than nights, 0 to 1.")
-    ] = 0.0,
+        str, typer.Option(metavar="SHARE", help="How much busier days are than nights, 0 to 100%.")
+    ] = "0",
     sizes: Annotated[
         str | None,
-        typer.Option(metavar="WHAT", help="philly, powers-of-two, odd, large, or 1=0.7,8=0.3 (philly)."),
+        typer.Option(
+            metavar="SIZES", help="philly, powers-of-two, odd, large, or 1=0.7,8=0.3.", show_default="philly"
+        ),
     ] = None,
     durations: Annotated[
         str | None,
         typer.Option(
-            metavar="WHAT",
-            help="philly, lognormal:1h:1.5, exponential:2h, pareto:1.1:1m:7d or fixed:1h (philly).",
+            metavar="DURATIONS",
+            help="philly, lognormal:1h:1.5, exponential:2h, pareto:1.1:1m:7d or fixed:1h.",
+            show_default="philly",
         ),
     ] = None,
     like: Annotated[
@@ -60,16 +70,16 @@ def generate(
     mix: Annotated[
         str,
         typer.Option(
-            metavar="WHAT",
+            metavar="MIX",
             help="Models: balanced, sensitive, insensitive, vision, language, vgg16=2,resnet50=1, or none.",
         ),
     ] = "balanced",
     users: Annotated[
-        int, typer.Option(metavar="N", help="Users; the n-th submits 1/n of what the first does.")
+        int, typer.Option(metavar="N", min=0, help="Users; the n-th submits 1/n of what the first does.")
     ] = 20,
-    seed: Annotated[int, typer.Option(metavar="N", help="The same seed gives the same bytes.")] = 0,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite OUT.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="The summary as one JSON document.")] = False,
+    seed: Annotated[int, typer.Option(metavar="N", min=0, help="The same seed gives the same bytes.")] = 0,
+    force: Force = False,
+    as_json: AsJson = False,
 ) -> None:
     """Make up a trace: arrivals, sizes, durations, models and users, each drawn from its own stream."""
     from berth.workload.generate import generate as generate_trace
@@ -84,7 +94,7 @@ def generate(
         "load": spec.load,
         "span": span,
         "arrivals": arrivals,
-        "daily": daily or None,
+        "daily": None if daily == "0" else daily,
         "sizes": None if like else spec.sizes.text,
         "durations": None if like else spec.durations.text,
         "like": like,
@@ -96,24 +106,22 @@ def generate(
 
 
 def _check_out(out: str, force: bool, as_json: bool) -> None:
-    from pathlib import Path
-
     from berth.errors import InputError
 
     if out == "-":
         if as_json:
             raise InputError("the trace and its summary can't both go to standard output", hint="name a file")
-    elif Path(out).exists() and not force:
-        raise InputError("exists already", where=out, hint="choose another name, or give --force")
+    else:
+        check_output(out, force, option="OUT")
 
 
 def _spec(
     jobs: int | None,
     cluster: str,
-    load: float | None,
+    load: str | None,
     span: str | None,
     arrivals: str,
-    daily: float,
+    daily: str,
     sizes: str | None,
     durations: str | None,
     like: str | None,
@@ -126,16 +134,17 @@ def _spec(
     from berth.workload.generate import GenerateSpec
     from berth.workload.mix import load_mix
 
-    process = load_arrivals(arrivals, daily)
-    if process.kind != "at-once" and load is None and (jobs is None or span is None):
-        load = _LOAD
+    process = load_arrivals(arrivals, quantities.portion("--daily", daily))
+    share = None if load is None else quantities.load("--load", load)
+    if process.kind != "at-once" and share is None and (jobs is None or span is None):
+        share = _LOAD
     if jobs is None and span is None:
         jobs = _JOBS
     chosen_sizes, chosen_durations = _asked(sizes, durations, like)
     return GenerateSpec(
         jobs=jobs,
-        span_s=None if span is None else seconds(span),
-        load=load,
+        span_s=None if span is None else quantities.read("--span", seconds, span),
+        load=share,
         gpus=_gpus(cluster),
         arrivals=process,
         sizes=chosen_sizes,
@@ -236,7 +245,8 @@ def _print_summary(console: Console, trace: Trace, summary: Summary, load: str, 
     from berth.report.trace import print_notes
     from berth.units import format_seconds
 
-    console.print(f"[bold]{len(trace):,} jobs[/bold] written to {'standard output' if out == '-' else out}")
+    to = "standard output" if out == "-" else out
+    console.print(f"wrote {to}: {len(trace):,} jobs", markup=False, soft_wrap=True, style="bold")
     console.print(
         f"  over {format_seconds(summary.span_s)}, {summary.gpu_s / 3600:,.0f} GPU-hours; load: {load}"
     )

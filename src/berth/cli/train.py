@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from berth.cli.options import AsJson
 from berth.cli.train_division import Wish, seat_or_launch
 from berth.cli.train_ends import ended_by_key, in_company
 
@@ -21,9 +22,10 @@ if TYPE_CHECKING:
     from berth.train.rendezvous import Seat
     from berth.train.session import Checkpoints, Result, Session
 
-EPILOG = (
-    "Example: berth train ctrdnn   |   berth train ctrdnn --data day_0.gz --checkpoint run1   |   "
-    "berth train mine.py:make_model --steps 500"
+EXAMPLES = (
+    "berth train ctrdnn",
+    "berth train ctrdnn --data day_0.gz --checkpoint run1",
+    "berth train mine.py:make_model --steps 500",
 )
 _EXAMPLES = 400_000  # of a first try
 _BETWEEN_S = 0.5  # updates of the bar
@@ -36,19 +38,21 @@ def train(
     ],
     steps: Annotated[
         int | None,
-        typer.Option(metavar="N", min=1, help="Batches; left out: some 400,000 examples, or all data."),
+        typer.Option(metavar="N", min=1, help="Batches.", show_default="some 400,000 examples, or all data"),
     ] = None,
     examples: Annotated[
         str | None, typer.Option(metavar="N", help="Instead of --steps: 100000 or 100k.")
     ] = None,
     batch: Annotated[
         int | None,
-        typer.Option(metavar="N", min=1, help="Examples per batch; left out: what suits the model."),
+        typer.Option(metavar="N", min=1, help="Examples per batch.", show_default="what suits the model"),
     ] = None,
     data: Annotated[
         str | None,
         typer.Option(
-            metavar="PATH", help="Criteo TSV (.gz, .xz, .zst), Parquet, or a folder; else built-in clicks."
+            metavar="PATH",
+            help="Criteo TSV (.gz, .xz, .zst), Parquet, or a folder of them.",
+            show_default="built-in clicks",
         ),
     ] = None,
     strict: Annotated[
@@ -60,7 +64,7 @@ def train(
     day_every: Annotated[
         str | None,
         typer.Option(
-            metavar="N", help="Examples of a day: then rows fade, and those that nobody needs leave; 1M."
+            metavar="N", help="Examples of a day (1M): then rows fade, and those that nobody needs leave."
         ),
     ] = None,
     optimiser: Annotated[
@@ -69,7 +73,9 @@ def train(
     checkpoint: Annotated[
         str | None, typer.Option(metavar="DIR", help="Save here, and go on from what is saved here.")
     ] = None,
-    every: Annotated[int, typer.Option(metavar="N", min=1, help="Steps between checkpoints.")] = 500,
+    checkpoint_every: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Steps between checkpoints.")
+    ] = 500,
     keep: Annotated[int, typer.Option(metavar="N", min=1, help="Checkpoints that are kept.")] = 3,
     resume: Annotated[
         bool, typer.Option("--resume", help="Insist on going on: refuse to start from nothing.")
@@ -78,7 +84,7 @@ def train(
     servers: Annotated[
         int | None,
         typer.Option(
-            metavar="N", min=0, help="Processes that hold the tables; left out: 1 if there are several."
+            metavar="N", min=0, help="Processes that hold the tables.", show_default="1 if there are several"
         ),
     ] = None,
     workers: Annotated[int, typer.Option(metavar="N", min=1, help="Processes that share every batch.")] = 1,
@@ -91,11 +97,11 @@ def train(
     ] = 4,
     emulate: Annotated[
         list[str] | None,
-        typer.Option(metavar="KIND=X", help="Devices of a plan that take X times as long as a core here."),
+        typer.Option(metavar="DEVICE=X", help="It takes X times as long as a core here. Repeatable."),
     ] = None,
     mode: Annotated[
         str,
-        typer.Option(metavar="MODE", help="sync, async, half-async or geo: when workers hear of each other."),
+        typer.Option(metavar="MODE", help="When workers hear of each other: sync, async, half-async or geo."),
     ] = "sync",
     staleness: Annotated[
         int, typer.Option(metavar="N", min=0, help="half-async: steps that one may be ahead.")
@@ -106,11 +112,11 @@ def train(
     ] = "fp32",
     restarts: Annotated[int, typer.Option(metavar="N", min=0, help="After processes that died.")] = 20,
     grace: Annotated[str, typer.Option(metavar="TIME", help="To save when asked to stop.")] = "60s",
-    seed: Annotated[int, typer.Option(metavar="N", help="Of weights, rows and data.")] = 0,
+    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Of weights, rows and data.")] = 0,
     threads: Annotated[int, typer.Option(metavar="N", min=1, help="Of the dense part.")] = 1,
-    csv: Annotated[str | None, typer.Option("--csv", metavar="FILE", help="Figures over time.")] = None,
+    csv: Annotated[str | None, typer.Option("--csv", metavar="FILE", help="Write figures over time.")] = None,
     tensorboard: Annotated[str | None, typer.Option(metavar="DIR", help="The same for TensorBoard.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document instead of tables.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Train a model: predicted and measured time per layer, and never a step lost."""
     # Threads that spin while they wait take the cores from those that work; torch reads this when it is loaded.
@@ -124,7 +130,7 @@ def train(
         servers, workers, stages, plan, micro, emulate or [], mode, staleness, geo_every, compress, memory,
         restarts, grace, checkpoint,
     )  # fmt: skip
-    how = _checkpoints(checkpoint, every, keep, fresh, resume)
+    how = _checkpoints(checkpoint, checkpoint_every, keep, fresh, resume)
     seat, division = seat_or_launch(wish, recipe)
     company = in_company() if seat is not None and not seat.alone else nullcontext()
     with company:

@@ -7,29 +7,30 @@ from typing import Annotated
 import typer
 
 from berth.cli.live_options import State
+from berth.cli.options import Port
 from berth.errors import InputError
 
-EPILOG = "Example: berth up --cluster 2x2x4   then, elsewhere: berth submit --gpus 4 -- python train.py"
+EXAMPLES = ("berth up --cluster 2x2x4", "berth up --backend slurm --policy srtf")
 
 
 def up(
     cluster: Annotated[
         str | None,
         typer.Option(
-            metavar="C", help="The cluster: a shape, a preset or a file. [default: as before, or found]"
+            metavar="CLUSTER", help="A shape, a preset or a file.", show_default="as before, or found"
         ),
     ] = None,
-    backend: Annotated[
-        str, typer.Option(metavar="B", help="What runs the jobs: local, slurm or ray.")
-    ] = "local",
+    backend: Annotated[str, typer.Option(metavar="local|slurm|ray", help="What runs the jobs.")] = "local",
     policy: Annotated[
-        str | None, typer.Option(metavar="P", help="Who goes first and where. [default: as before, or berth]")
+        str | None,
+        typer.Option(metavar="POLICY", help="Who goes first and where.", show_default="as before, or berth"),
     ] = None,
     state: State = None,
-    host: Annotated[str, typer.Option(help="Address to listen on; others than this machine's need care.")] = (
-        "127.0.0.1"
-    ),
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0: any.")] = 7070,
+    host: Annotated[
+        str,
+        typer.Option(metavar="ADDRESS", help="Address to listen on; others than this machine's need care."),
+    ] = ("127.0.0.1"),
+    port: Port = 7070,
 ) -> None:
     """Start the controller: it takes jobs, decides, and runs them; what runs survives it."""
     import logging

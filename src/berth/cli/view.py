@@ -7,18 +7,19 @@ from typing import Annotated
 
 import typer
 
+from berth.cli.options import Port
 from berth.errors import InputError
 
-EPILOG = "Example: berth simulate day.csv --cluster 4x8x8 --log events.parquet && berth view events.parquet"
+EXAMPLE = "berth view events.parquet"
 
 
 def view(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="What `berth simulate --log` wrote.")],
     cluster: Annotated[
         str | None,
-        typer.Option(metavar="C", help="The cluster, if the file does not say. [default: it does]"),
+        typer.Option(metavar="CLUSTER", help="A shape, a preset or a file, where the log names none."),
     ] = None,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0: any.")] = 0,
+    port: Port = 0,
     open_: Annotated[bool, typer.Option("--open/--no-open", help="Open it in the browser.")] = True,
 ) -> None:
     """Look at a finished simulation: the map, the queue and every job, at any moment of it."""

@@ -7,15 +7,16 @@ from typing import Any
 
 import typer
 
-from berth.cli.live_options import AsJson, JobName, State, Url, ago, ahead, client, clock, places
+from berth.cli.live_options import JobName, State, Url, ago, ahead, client, clock, places
+from berth.cli.options import AsJson
 from berth.units import format_seconds
 
-EPILOG = "Example: berth why j17"
-HISTORY_EPILOG = "Example: berth history j17"
+EXAMPLE = "berth why j17"
+HISTORY_EXAMPLE = "berth history j17"
 
 
 def why(job: JobName, state: State = None, url: Url = None, as_json: AsJson = False) -> None:
-    """Why a job waits, or runs where it does: the reason, what is free where, what waiting saves."""
+    """Say why a job waits or runs where it does: the reason, what is free, what waiting saves."""
     from berth.report import terminal
 
     told = client(state, url).get("jobs", job, "why")
@@ -57,7 +58,7 @@ def _print_waiting(told: dict[str, Any]) -> None:
 
 
 def history(job: JobName, state: State = None, url: Url = None, as_json: AsJson = False) -> None:
-    """Everything that happened to a job: attempts, evictions and their reasons, step times by tier."""
+    """Tell all that happened to a job: attempts, evictions and their reasons, step times by tier."""
     from berth.report import terminal
 
     told = client(state, url).get("jobs", job, "history")

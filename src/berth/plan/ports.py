@@ -38,7 +38,7 @@ def _port_note(plan: Plan, stage: Stage, layer: int, flow: float, ports: list[Po
     own = min(rate / devices for rate, devices in ports)
     return (
         f"{crossing}, but all {machines} machines of {stage.type_name} carry {format_bytes(total)}/s, which "
-        f"feeds {format_rate(plan.throughput * total / flow)}: plan with --link {format_bandwidth(own)}, a unit's "
+        f"feeds {format_rate(plan.throughput * total / flow)}: plan with --bandwidth {format_bandwidth(own)}, a unit's "
         "part of its machine's port"
     )
 

@@ -18,7 +18,7 @@ from berth import units
 from berth.errors import InputError, QuantityError, UnknownNameError
 from berth.workload.trace import Trace
 
-POWER_OF_TWO = "power-of-two"
+POWERS_OF_TWO = "powers-of-two"
 _SIZES = re.compile(r"\d+(-\d+)?(,\d+(-\d+)?)*")
 Mask = NDArray[np.bool_]
 
@@ -29,7 +29,7 @@ class Selection:
 
     since: str | None = None  # a date (2017-10-01, 2017-10-01T08:00:00) or a time from the start (3d)
     until: str | None = None  # likewise; jobs submitted at this very time are out
-    sizes: str | None = None  # power-of-two, or sizes and ranges: 1,2,4-8
+    sizes: str | None = None  # powers-of-two, or sizes and ranges: 1,2,4-8
     max_gpus: int | None = None
     vc: Sequence[str] = ()
     limit: int | None = None
@@ -91,11 +91,11 @@ def _offset(text: str) -> float:
 
 
 def _of_sizes(num_gpu: NDArray[np.int32], text: str) -> Mask:
-    if text == POWER_OF_TWO:
+    if text == POWERS_OF_TWO:
         powers: Mask = (num_gpu & (num_gpu - 1)) == 0
         return powers
     if not _SIZES.fullmatch(text.replace(" ", "")):
-        raise InputError(f"{text!r} are no sizes", hint=f"write {POWER_OF_TWO}, or sizes and ranges: 1,2,4-8")
+        raise InputError(f"{text!r} are no sizes", hint=f"write {POWERS_OF_TWO}, or sizes and ranges: 1,2,4-8")
     mask = np.zeros(len(num_gpu), dtype=bool)
     for part in text.replace(" ", "").split(","):
         low, _, high = part.partition("-")

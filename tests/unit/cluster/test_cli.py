@@ -96,7 +96,7 @@ def test_show_reads_a_topology_table_and_prints_its_note(berth, tmp_path):
 
 
 def test_presets_are_listed_with_their_size(berth):
-    rows = json.loads(berth("cluster", "presets", "--json")[1])
+    rows = json.loads(berth("cluster", "presets", "--json")[1])["presets"]
     assert {row["name"]: row["devices"] for row in rows}["lingjun"] == 6776
     assert "gb200-nvl72" in berth("cluster", "presets")[1]
 
@@ -105,7 +105,7 @@ def test_devices_are_listed_with_their_sources(berth):
     out = berth("cluster", "devices")[1]
     assert "NVIDIA L40S datasheet 2023" in out
     assert max(len(line) for line in out.splitlines()) <= 80
-    rows = {row["name"]: row for row in json.loads(berth("cluster", "devices", "--json")[1])}
+    rows = {row["name"]: row for row in json.loads(berth("cluster", "devices", "--json")[1])["devices"]}
     assert rows["V100-16"]["usd_per_hour"] == 2.42
     assert rows["A10"]["usd_per_hour"] is None
 

@@ -125,7 +125,7 @@ def test_absent_devices_alone_need_no_measuring(own):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"batch": 0}, "at least one example"),
+        ({"batch": 0}, "'--batch': should be greater than or equal to 1"),
         ({"repeats": 0}, "at least once"),
         ({"devices": ["H10"]}, "no device type is called 'H10'"),
         ({"devices": ["A10G"]}, "peak rate of A10G"),
@@ -236,7 +236,17 @@ def test_json_holds_all_numbers_and_their_sources(capsys, monkeypatch):
 def test_a_profile_and_a_job_profile_are_written(capsys, monkeypatch, tmp_path, own):
     out, job = tmp_path / "out.yaml", tmp_path / "job.yaml"
     code, said, _ = run(
-        capsys, monkeypatch, own, "--batch", "8", "--devices", "T4", "--out", str(out), "--job", str(job)
+        capsys,
+        monkeypatch,
+        own,
+        "--batch",
+        "8",
+        "--devices",
+        "T4",
+        "--out",
+        str(out),
+        "--job-profile",
+        str(job),
     )
     assert code == 0
     assert read_profile(out).batch == 8
@@ -250,8 +260,8 @@ def test_a_profile_and_a_job_profile_are_written(capsys, monkeypatch, tmp_path, 
     [
         (["ctrdn"], "did you mean 'ctrdnn'"),
         (["ctrdn", "--stored"], "did you mean 'ctrdnn'"),
-        (["nce", "--batch", "0"], "at least one example"),
-        (["nce", "--devices", ","], "names no device"),
+        (["nce", "--batch", "0"], "'--batch': should be greater than or equal to 1"),
+        (["nce", "--devices", ","], "--devices names nothing"),
         (["nce", "--stored", "--batch", "8"], "has its own batch"),
         (["none.py"], "no such file"),
         (["nce", "--input-shape", "3,a"], "is not a shape"),

@@ -145,15 +145,15 @@ MISTAKES = [
     (("simulate", "TRACE", "--cluster", "64", "--add-racks", "1"), "has no racks"),
     (("simulate", "TRACE", "--eviction-cost", "60"), "has no unit"),
     (("simulate", "TRACE", "--eviction-cost", "-60s"), "negative"),
-    (("simulate", "TRACE", "--checkpoint", "-1m"), "negative"),
-    (("simulate", "TRACE", "--network", "slow"), "not a network"),
-    (("simulate", "TRACE", "--network", "congestion=0"), "above zero"),
+    (("simulate", "TRACE", "--checkpoint-every", "-1m"), "negative"),
+    (("simulate", "TRACE", "--network", "statc"), "did you mean 'static'?"),
+    (("simulate", "TRACE", "--congestion", "0"), "--congestion is 0"),
     (("simulate", "TRACE", "--doubt", "150%"), "below 100%"),
     (("simulate", "TRACE", "--seed", "-1"), "from 0 up"),
     (("simulate", "TRACE", "--mix", "vgg99"), "mixes:"),
     (("simulate", "TRACE", "--faults", "mtbf=0s"), "above zero"),
     (("simulate", "TRACE", "--log", "/no/such/folder/x.parquet"), "no such folder"),
-    (("simulate", "TRACE", "--report", "/no/such/folder/x.html"), "no such folder"),
+    (("simulate", "TRACE", "--html", "/no/such/folder/x.html"), "no such folder"),
     (("simulate", "generate:jobs=many"), "not a number"),
     (("simulate", "generate:jobs=nan"), "not a whole number"),
     (("simulate", "generate:jobs=2.5"), "not a whole number"),
@@ -271,7 +271,7 @@ def test_jobs_that_never_finish_are_named_and_the_exit_code_says_so(berth, tmp_p
     assert (stuck["finished"], fine["finished"]) == (0, 4)
     assert (stuck["unfinished"], fine["unfinished"]) == ([f"j{n}" for n in range(4)], [])
     assert any("4 jobs never finish" in note for note in json.loads(out)["notes"])
-    code, out, _ = berth("simulate", *arguments, turns, "--policy", "fifo", "--report", tmp_path / "r.html")
+    code, out, _ = berth("simulate", *arguments, turns, "--policy", "fifo", "--html", tmp_path / "r.html")
     assert code == 1
     assert (tmp_path / "r.html").stat().st_size > 0
     assert "nothing gets" in out

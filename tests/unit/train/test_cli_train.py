@@ -40,7 +40,7 @@ def told(*arguments: object) -> dict:
 def run(tmp_path_factory):
     """Checkpoints of a short training: step 4 full, 8 and 10 over it."""
     folder = tmp_path_factory.mktemp("saved") / "run"
-    berth(*SMALL, "--steps", 10, "--checkpoint", folder, "--every", 4)
+    berth(*SMALL, "--steps", 10, "--checkpoint", folder, "--checkpoint-every", 4)
     return folder
 
 
@@ -289,7 +289,7 @@ def exported(run, folder):
 @pytest.mark.slow
 def test_a_killed_process_started_again_comes_to_the_same_figures(tmp_path):
     arguments = [*SMALL, "--steps", "400", "--json"]
-    saving = [*arguments, "--checkpoint", str(tmp_path / "run"), "--every", "5"]
+    saving = [*arguments, "--checkpoint", str(tmp_path / "run"), "--checkpoint-every", "5"]
     process = subprocess.Popen([sys.executable, "-m", "berth.cli.main", *saving], stdout=subprocess.DEVNULL)
     while len(list((tmp_path / "run").glob("step-*/manifest.json"))) < 3:
         assert process.poll() is None

@@ -34,7 +34,7 @@ def command(folder: Path, *division: str) -> list[str]:
             "64",
             "--json",
         ),
-        *("--checkpoint", str(folder), "--every", "5", *division),
+        *("--checkpoint", str(folder), "--checkpoint-every", "5", *division),
     ]
 
 
@@ -113,7 +113,7 @@ def test_after_a_kill_the_run_is_the_one_that_was_never_killed(division, fault, 
 
 def test_without_checkpoints_a_kill_is_the_end_and_says_so():
     arguments = [*command(Path("unused"), *TOGETHER)]
-    del arguments[arguments.index("--checkpoint") : arguments.index("--every")]
+    del arguments[arguments.index("--checkpoint") : arguments.index("--checkpoint-every")]
     done = subprocess.run(
         arguments,
         capture_output=True,

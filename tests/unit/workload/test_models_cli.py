@@ -51,8 +51,8 @@ def test_a_device_nobody_measured_is_marked_modelled():
     assert document["compute_s"]["H100"]["value"] == pytest.approx(0.426 * 125 / 989)
 
 
-def test_the_json_of_all_models_is_a_list():
-    assert [entry["name"] for entry in json.loads(run("models", "--json"))] == profile_names()
+def test_the_json_of_all_models_names_each():
+    assert [entry["name"] for entry in json.loads(run("models", "--json"))["models"]] == profile_names()
 
 
 def test_an_unknown_model_is_one_message(monkeypatch, capsys):
@@ -111,7 +111,7 @@ def test_a_dash_prints_the_trace_alone(capfdbinary, monkeypatch):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--load", "0"], "load: above 0"),
+        (["--load", "0"], "--load is 0"),
         (["--cluster", "4y5"], "4y5"),
         (["--sizes", "phily"], "did you mean 'philly'"),
         (["--mix", "vgg=x"], "'x' is not a weight"),

@@ -105,12 +105,12 @@ def test_an_unknown_suffix_and_a_missing_folder_are_refused_and_leave_nothing_be
         (Selection(since="2017-10-01T00:00:20"), [2, 3, 4]),
         (Selection(until="20s"), [0, 1]),
         (Selection(until="2017-10-02"), [0, 1, 2, 3]),
-        (Selection(sizes="power-of-two"), [0, 1, 3, 4]),
+        (Selection(sizes="powers-of-two"), [0, 1, 3, 4]),
         (Selection(sizes="1,3-8"), [0, 2, 3]),
         (Selection(max_gpus=8), [0, 1, 2, 3]),
         (Selection(vc=("a",)), [0, 2]),
         (Selection(vc=("a", "b")), [0, 1, 2, 4]),
-        (Selection(sizes="power-of-two", limit=2), [0, 1]),
+        (Selection(sizes="powers-of-two", limit=2), [0, 1]),
     ],
 )
 def test_a_selection_keeps_the_jobs_that_meet_all_its_conditions(trace, selection, kept):

@@ -78,7 +78,7 @@ def test_convert_writes_the_slice_and_says_what_it_did(berth, tmp_path):
         "trace", "convert", SAMPLES / "philly.csv", out_file, "--since", "2017-10-03T08:00:05", "--renumber"
     )
     assert code == 0
-    assert "wrote 2 jobs" in out
+    assert f"wrote {out_file}: 2 jobs" in out.replace("\n", "")
     assert "selected 2 of 3 jobs: submitted since" in out
     assert [row[:4] for row in read_trace(out_file).frame.rows()] == [
         ("0", 0.0, 2, 500.0),
@@ -123,7 +123,7 @@ def test_the_public_traces_have_as_many_rows_as_their_authors_say(shared_traces,
 
 @pytest.mark.shared
 def test_known_slices_of_philly_come_out_of_the_whole(shared_traces, berth, tmp_path):
-    whole, large = shared_traces / "philly/philly.csv.xz", ["--sizes", "power-of-two", "--max-gpus", "64"]
+    whole, large = shared_traces / "philly/philly.csv.xz", ["--sizes", "powers-of-two", "--max-gpus", "64"]
     berth("trace", "convert", whole, tmp_path / "all.csv", "--since", "2017-10-01", *large)
     assert len(read_trace(tmp_path / "all.csv")) == 76_573
     week = ["--since", "2017-10-09", "--until", "2017-10-16", "--renumber"]

@@ -1,0 +1,22 @@
+"""Options that many verbs have, so that the same thing has the same name and the same words everywhere."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")]
+Force = Annotated[bool, typer.Option("--force", help="Overwrite what is there.")]
+Html = Annotated[str | None, typer.Option("--html", metavar="FILE", help="Write a report as one HTML file.")]
+JobProfileFile = Annotated[
+    str | None,
+    typer.Option(
+        "--job-profile",
+        metavar="FILE",
+        help="Write a job profile for `berth simulate` and `berth models` (YAML).",
+    ),
+]
+Port = Annotated[
+    int, typer.Option("--port", metavar="PORT", min=0, max=65535, help="Port to listen on; 0: any.")
+]

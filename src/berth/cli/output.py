@@ -1,0 +1,35 @@
+"""Files that verbs write: refused before anything runs if they could not be written at the end."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from berth.errors import InputError
+
+
+def check_output(path: str | None, force: bool, *, option: str) -> None:
+    """Refuses a file that could not be written, or that would be lost."""
+    if path is None:
+        return
+    target = Path(path)
+    if target.is_dir():
+        raise InputError("is a folder", where=path, hint=f"{option} writes a file")
+    if target.exists() and not force:
+        raise InputError("exists already", where=path, hint="choose another name, or give --force")
+    if not target.parent.is_dir():
+        raise InputError("can't be written: there is no such folder", where=path)
+    if not os.access(target if target.exists() else target.parent, os.W_OK):
+        raise InputError("can't be written: not allowed", where=path)
+
+
+def write_text(path: str, text: str) -> None:
+    """Writes a whole file or none: what stood there before stands until the new one is complete."""
+    part = Path(f"{path}.part")
+    try:
+        part.write_text(text, encoding="utf-8")
+        part.replace(path)
+    except OSError as error:
+        raise InputError(f"can't be written: {error.strerror}", where=path) from None
+    finally:
+        part.unlink(missing_ok=True)

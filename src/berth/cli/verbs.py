@@ -1,0 +1,54 @@
+"""What makes the verbs one product: each has examples in its help, and flags that show no type."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+
+class Verb(TyperCommand):
+    """One command."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Its options; a flag takes no value, so its help names none."""
+        return _without_types(super().get_params(ctx))
+
+
+class Group(TyperGroup):
+    """Commands below a word."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """As of a single command."""
+        return _without_types(super().get_params(ctx))
+
+
+class Verbs(typer.Typer):
+    """A typer app whose commands are added with their examples."""
+
+    def __init__(self, *, cls: type[TyperGroup] = Group, examples: Sequence[str] = (), **rest: Any) -> None:
+        super().__init__(cls=cls, no_args_is_help=True, epilog=as_epilog(examples), **rest)
+
+    def verb(
+        self, *examples: str, name: str | None = None, panel: str | None = None
+    ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        """Adds a function as a command; the examples are what its help ends with."""
+        assert examples, "a command without an example"
+        return self.command(name, cls=Verb, epilog=as_epilog(examples), rich_help_panel=panel)
+
+
+def as_epilog(examples: Sequence[str]) -> str | None:
+    """A line for each, to be copied as it stands."""
+    return (
+        "\n".join(["Examples:" if len(examples) > 1 else "Example:", *(f"  {one}" for one in examples)])
+        or None
+    )
+
+
+def _without_types(params: list[Any]) -> list[Any]:
+    for param in params:
+        if getattr(param, "is_flag", False):
+            param.metavar = ""
+    return params
