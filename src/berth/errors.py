@@ -57,7 +57,9 @@ class UnknownNameError(InputError):
     def __init__(self, what: str, name: str, known: Iterable[str], *, where: str | None = None) -> None:
         names = sorted(known)
         near = nearest(name, names)
-        hint = f"did you mean {near!r}?" if near else f"known: {', '.join(names)}"
+        hint = (
+            f"did you mean {near!r}?" if near else f"known: {', '.join(names)}" if names else "there is none"
+        )
         super().__init__(f"no {what} is called {name!r}", where=where, hint=hint)
 
 

@@ -40,6 +40,7 @@ class Spec(BaseModel):
 SpecT = TypeVar("SpecT", bound=Spec)
 _SHOWN = 5
 _DEEPEST = 64
+_EXPECTED, _GIVEN = "input should be ", " (given: "
 
 
 def load(path: str | Path, model: type[SpecT]) -> SpecT:
@@ -77,7 +78,7 @@ def read_text(path: str | Path) -> str:
     except FileNotFoundError:
         raise SpecError("no such file", where=str(path), hint="check the path") from None
     except IsADirectoryError:
-        raise SpecError("is a directory, not a file", where=str(path), hint="name a file in it") from None
+        raise SpecError("is a folder, not a file", where=str(path), hint="name a file in it") from None
     except OSError as error:
         raise SpecError(f"can't be read: {error.strerror}", where=str(path)) from None
     try:
@@ -119,6 +120,8 @@ def _plain(text: str, where: str) -> Any:
         mark = error.problem_mark or error.context_mark
         spot = f"{where}:{mark.line + 1}:{mark.column + 1}" if mark else where
         raise SpecError(error.problem or "is not YAML", where=spot, hint="mend the YAML there") from None
+    except SpecError:
+        raise
     except (yaml.YAMLError, ValueError) as error:
         raise SpecError(f"is not YAML: {str(error).splitlines()[0]}", where=where) from None
 
@@ -141,10 +144,17 @@ def _refuse_deep_nesting(text: str, where: str) -> None:
 def _located(error: ValidationError, text: str, model: type[Spec], where: str) -> SpecError:
     """One SpecError for all that pydantic found: the first at its place, the others listed below."""
     tree = yaml.compose(text, Loader=yaml.CSafeLoader)
-    messages = []
+    messages: list[tuple[str, str]] = []
     for detail in error.errors(include_url=False):
         line, column = _position(tree, detail["loc"], at_key=detail["type"] == "extra_forbidden")
-        messages.append((f"{where}:{line}:{column}", f"{_dotted(detail['loc'])}{_message(detail, model)}"))
+        text = _message(detail, model)
+        key = _dotted(detail["loc"] if detail["type"] == "missing" else _written(tree, detail["loc"]))
+        spot = f"{where}:{line}:{column}"
+        if messages and messages[-1][0] == spot and messages[-1][1].startswith(f"{key}{_EXPECTED}"):
+            text = text.replace(_EXPECTED, "or ", 1)  # another branch of the same union
+            messages[-1] = (spot, f"{messages[-1][1].rsplit(_GIVEN, 1)[0]} {text}")
+        else:
+            messages.append((spot, f"{key}{text}"))
     spot, what = messages[0]
     rest = [f"{other_spot}: {other}" for other_spot, other in messages[1:_SHOWN]]
     if len(messages) > _SHOWN:
@@ -161,6 +171,17 @@ def _position(tree: yaml.Node | None, loc: Sequence[int | str], *, at_key: bool 
             continue  # a step that only pydantic has (a union's branch, a missing field)
         mark = (key if at_key and key is not None else value).start_mark
         node, found = value, (mark.line + 1, mark.column + 1)
+    return found
+
+
+def _written(tree: yaml.Node | None, loc: Sequence[int | str]) -> list[int | str]:
+    """The steps that stand in the file; the others are branches of a union, in pydantic's words."""
+    node = tree
+    found: list[int | str] = []
+    for step in loc:
+        _, value = _child(node, step)
+        if value is not None:
+            node, found = value, [*found, step]
     return found
 
 
@@ -187,7 +208,7 @@ def _message(detail: Any, model: type[Spec]) -> str:
         return "is missing"
     if isinstance(context.get("error"), InputError):
         return str(context["error"]).replace("\n ", ";")
-    return f"{detail['msg'][:1].lower()}{detail['msg'][1:]} (given: {detail['input']!r:.60})"
+    return f"{detail['msg'][:1].lower()}{detail['msg'][1:]}{_GIVEN}{detail['input']!r:.60})"
 
 
 def _all_fields(model: type[BaseModel]) -> set[str]:

@@ -77,7 +77,7 @@ def test_files_that_are_no_specification_are_refused(tmp_path):
     (tmp_path / "nul.yaml").write_bytes(b"rooms: 1\0")
     for name, what in {
         "absent.yaml": "no such file",
-        ".": "is a directory",
+        ".": "is a folder",
         "garbage.yaml": "is not text",
         "nul.yaml": "is binary",
     }.items():

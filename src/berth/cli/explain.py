@@ -51,7 +51,7 @@ def explain(
 
     from berth.report import terminal
     from berth.report.simulation_story import print_story
-    from berth.simulate.stories import tell
+    from berth.simulate.stories import row_of, tell
 
     name, chosen = next(iter(scene.load_policies([policy] if policy else None).items()))
     set_ = scene.set_scene(
@@ -69,6 +69,8 @@ def explain(
         quotas=quotas,
         log=True,
     )
+    if job != LONGEST:
+        row_of(set_.trace, job)  # a slip is told before kernels are compiled
     notes = set_.notes + set_.drawn + scene.warm_up({name: chosen})
     wanted = _longest_wait(set_, chosen) if job == LONGEST else job
     story = tell(set_.trace, set_.cluster, chosen, set_.setting, wanted, name)

@@ -34,7 +34,7 @@ from berth.cli import (
     why,
 )
 from berth.cli.verbs import Verbs
-from berth.errors import InputError
+from berth.errors import BerthError, LedgerError
 
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]  # typer has a copy of click of its own, or none
 BAD_INPUT, CLOSED_PIPE = 2, 141
@@ -125,7 +125,7 @@ def main() -> None:
 
 def _mistake(error: Exception) -> str | None:
     """What the user can mend; nothing, if it was said already; None: it is a bug of berth's own."""
-    if isinstance(error, InputError):
+    if isinstance(error, BerthError) and not isinstance(error, LedgerError):
         return str(error)
     if isinstance(error, UsageError):
         return _usage(error)
@@ -145,8 +145,14 @@ def _usage(error: Any) -> str:
     text, _, meant = f"{text[:1].lower()}{text[1:]}".removesuffix(".").partition(". Did you mean ")
     meant = meant or (f"{' or '.join(near)}?" if near else "")
     hints = [f"did you mean {meant}"] if meant else []
-    hints += [f"see {context.command_path} --help"] if context is not None else []
+    hints += [f"see {_path(context)} --help"] if context is not None else []
     return "\n  ".join([text.replace(": Input should", ": should"), *hints])
+
+
+def _path(context: Any) -> str:
+    """`berth plan check`, without the arguments that a group may take before its command."""
+    words = [word for word in context.command_path.split() if not word.startswith("[")]
+    return " ".join(words)
 
 
 def _in_own_policy(error: Exception) -> str | None:

@@ -14,13 +14,24 @@ def check_output(path: str | None, force: bool, *, option: str) -> None:
         return
     target = Path(path)
     if target.is_dir():
-        raise InputError("is a folder", where=path, hint=f"{option} writes a file")
+        raise InputError("is a folder, not a file", where=path, hint=f"{option} names a file to write")
     if target.exists() and not force:
         raise InputError("exists already", where=path, hint="choose another name, or give --force")
     if not target.parent.is_dir():
         raise InputError("can't be written: there is no such folder", where=path)
     if not os.access(target if target.exists() else target.parent, os.W_OK):
         raise InputError("can't be written: not allowed", where=path)
+
+
+def check_folder(path: str | None, *, option: str) -> None:
+    """Refuses a folder to write into that is a file, or below one."""
+    if path is None:
+        return
+    for place in (Path(path), *Path(path).parents):
+        if place.exists():
+            if not place.is_dir():
+                raise InputError("is a file, not a folder", where=str(place), hint=f"{option} names a folder")
+            return
 
 
 def write_text(path: str, text: str) -> None:

@@ -11,6 +11,7 @@ from berth.cli import plan_options as option
 from berth.cli.options import AsJson, Force, Html, JobProfileFile
 from berth.cli.output import check_output
 from berth.cli.verbs import Group, Verbs
+from berth.errors import InputError, nearest
 
 if TYPE_CHECKING:
     from berth.plan.choose import Asked
@@ -25,10 +26,15 @@ class ModelOrCommand(Group):
         """Gives a command an empty model; else lets options stand on both sides of the model."""
         if args and args[0] in self.commands:
             return super().parse_args(ctx, ["", *args])
+        first = args[0] if args else ""
         ctx.allow_interspersed_args = True
         rest = super().parse_args(ctx, args)
         if ctx._protected_args:
-            ctx.fail(f"Got unexpected extra argument ({' '.join([*ctx._protected_args, *rest])})")
+            words, meant = " ".join([*ctx._protected_args, *rest]), nearest(first, self.commands)
+            raise InputError(
+                f"nothing is expected after the model: {words}",
+                hint=f"did you mean {meant!r}?" if meant else "see berth plan --help",
+            )
         return rest
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from berth.cli.options import AsJson, Force, JobProfileFile
+from berth.cli.options import MOST_EXAMPLES, AsJson, Force, JobProfileFile
 from berth.cli.output import check_output
 from berth.cli.progress import progress_bar
 from berth.cli.quantities import names
@@ -38,7 +38,13 @@ def profile(
     ] = None,
     batch: Annotated[
         int | None,
-        typer.Option(metavar="N", min=1, help="Examples per batch.", show_default="what suits the model"),
+        typer.Option(
+            metavar="N",
+            min=1,
+            max=MOST_EXAMPLES,
+            help="Examples per batch.",
+            show_default="what suits the model",
+        ),
     ] = None,
     devices: Annotated[
         str | None,

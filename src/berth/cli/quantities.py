@@ -56,7 +56,10 @@ def portion(option: str, text: str) -> float:
 
 def load(option: str, text: str) -> float:
     """`90%` or `0.9`; it may be above one."""
-    return positive(option, _ratio(option, text))
+    value = _ratio(option, text)
+    if not 1e-6 <= value <= 1e3:
+        raise QuantityError(f"{option} {text}: from 0.0001% to 100,000%", hint="write it like 80% or 0.8")
+    return value
 
 
 def _ratio(option: str, text: str) -> float:

@@ -21,14 +21,14 @@ def replay(
     as_json: AsJson = False,
 ) -> None:
     """Take every decision of a journal again, in virtual time, and count the differences."""
-    from berth.live.home import state_folder
+    from berth.live.home import JOURNAL, state_folder
     from berth.live.replay import replay_journal
     from berth.report.terminal import print_json
 
     path = Path(journal) if journal else state_folder(None)
-    path = path / "journal.sqlite" if path.is_dir() else path
+    path = path / JOURNAL if path.is_dir() else path
     if not path.is_file():
-        raise InputError(f"{path}: there is no journal")
+        raise InputError("there is no journal", where=str(path), hint="name the state folder of a controller")
     told = replay_journal(path)
     if as_json:
         print_json(told)

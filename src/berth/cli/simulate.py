@@ -205,6 +205,9 @@ def _show(played: list[Played], notes: list[str], written: list[str], as_json: b
 
 def heading(one: Played) -> str:
     """What was played, in one line."""
+    from berth.units import format_count
+
     setting, run = one.run.setting, one.run
     network = setting.network + (f", congestion x{setting.congestion:g}" if setting.congestion != 1 else "")
-    return f"{len(run.trace):,} jobs on {run.cluster.name} ({run.cluster.devices:,} GPUs); network {network}"
+    jobs, gpus = format_count(len(run.trace), "job"), format_count(run.cluster.devices, "GPU")
+    return f"{jobs} on {run.cluster.name} ({gpus}); network {network}"

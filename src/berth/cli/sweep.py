@@ -9,6 +9,7 @@ import typer
 
 from berth.cli import scenario as scene
 from berth.cli.options import AsJson
+from berth.cli.output import check_folder
 from berth.cli.progress import progress_bar
 from berth.cli.quantities import numbers
 from berth.errors import InputError, UnknownNameError
@@ -63,6 +64,7 @@ def sweep(
 
     if metric not in _METRICS:
         raise UnknownNameError("metric", metric, _METRICS)
+    check_folder(out, option="--out")
     policies = scene.load_policies(policy)
     setting = scene.make_setting("on", 1.0, eviction_cost, "30m", "balanced", 0, doubt)
     grid = Grid(

@@ -9,7 +9,7 @@ import typer
 from berth.cli.live_options import State
 from berth.cli.options import AsJson
 from berth.cli.verbs import Verbs
-from berth.errors import UnknownNameError
+from berth.errors import InputError, UnknownNameError
 
 app = Verbs(help="Say who may use the controller: make, list and remove tokens.")
 
@@ -25,12 +25,14 @@ def add(
 ) -> None:
     """Make a token; it is shown once."""
     from berth.live.api.tokens import Tokens
-    from berth.live.home import state_folder
+    from berth.live.home import existing_state
     from berth.report.terminal import print_json
 
+    if not user.strip():
+        raise InputError("the user has no name", hint="write it like: berth token add alice")
     if role not in ("user", "admin"):
         raise UnknownNameError("role", role, ("user", "admin"))
-    token = Tokens(state_folder(state)).add(user, "admin" if role == "admin" else "user")
+    token = Tokens(existing_state(state)).add(user, "admin" if role == "admin" else "user")
     if as_json:
         print_json({"user": user, "role": role, "token": token})
     else:
@@ -41,10 +43,10 @@ def add(
 def list_(state: State = None, as_json: AsJson = False) -> None:
     """List everybody who has a token."""
     from berth.live.api.tokens import Tokens
-    from berth.live.home import state_folder
+    from berth.live.home import existing_state
     from berth.report import terminal
 
-    users = Tokens(state_folder(state)).users()
+    users = Tokens(existing_state(state)).users()
     if as_json:
         terminal.print_json({"users": [{"user": caller.user, "role": caller.role} for caller in users]})
     else:
@@ -60,10 +62,13 @@ def remove(
 ) -> None:
     """End all tokens of a user."""
     from berth.live.api.tokens import Tokens
-    from berth.live.home import state_folder
+    from berth.live.home import existing_state
     from berth.report.terminal import print_json
 
-    removed = Tokens(state_folder(state)).remove(user)
+    tokens = Tokens(existing_state(state))
+    removed = tokens.remove(user)
+    if not removed:
+        raise UnknownNameError("user with a token", user, {caller.user for caller in tokens.users()})
     if as_json:
         print_json({"user": user, "removed": removed})
     else:

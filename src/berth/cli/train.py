@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from berth.cli.options import AsJson
+from berth.cli.options import MOST_EXAMPLES, AsJson
+from berth.cli.output import check_folder
+from berth.cli.quantities import read_positive
 from berth.cli.train_division import Wish, seat_or_launch
 from berth.cli.train_ends import ended_by_key, in_company
 
@@ -45,7 +47,13 @@ def train(
     ] = None,
     batch: Annotated[
         int | None,
-        typer.Option(metavar="N", min=1, help="Examples per batch.", show_default="what suits the model"),
+        typer.Option(
+            metavar="N",
+            min=1,
+            max=MOST_EXAMPLES,
+            help="Examples per batch.",
+            show_default="what suits the model",
+        ),
     ] = None,
     data: Annotated[
         str | None,
@@ -122,6 +130,8 @@ def train(
     # Threads that spin while they wait take the cores from those that work; torch reads this when it is loaded.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     os.environ.setdefault("OMP_NUM_THREADS", str(threads))
+    check_folder(checkpoint, option="--checkpoint")
+    check_folder(tensorboard, option="--tensorboard")
     wanted = _wanted(steps, examples, data)
     day = _examples("--day-every", day_every) if day_every is not None else None
     recipe = _recipe(model, data, seed, batch, optimiser, wanted is not None, strict, day is not None)
@@ -163,13 +173,9 @@ def _wanted(steps: int | None, examples: str | None, data: str | None) -> tuple[
 
 
 def _examples(option: str, text: str) -> int:
-    from berth.errors import InputError
     from berth.units import amount
 
-    count = round(amount(text))
-    if count < 1:
-        raise InputError(f"{option} {text}: at least one is needed")
-    return count
+    return max(1, round(read_positive(option, amount, text)))
 
 
 def _in_steps(unit: str, count: int, batch: int) -> int:

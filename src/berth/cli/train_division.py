@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import typer
 
+from berth.cli.quantities import read, read_positive
+
 if TYPE_CHECKING:
     from berth.train.member import Division
     from berth.train.recipes import Recipe
@@ -45,7 +47,7 @@ def seat_or_launch(wish: Wish, recipe: Recipe) -> tuple[Seat | None, Division | 
     """This process's seat; where nobody has given it one and several are needed, starts them and ends with them."""
     from berth.train.rendezvous import Seat, seat_of
 
-    _check_mode(wish)
+    _check(wish)
     seat = seat_of()
     if seat is None and not wish.is_divided:
         return None, None
@@ -129,17 +131,24 @@ def _slow_downs(texts: list[str]) -> dict[str, float]:
     return found
 
 
-def _check_mode(wish: Wish) -> None:
+def _check(wish: Wish) -> None:
+    """What is wrong is said at once, even where nobody would ever have looked at it."""
     from berth.errors import InputError, UnknownNameError
     from berth.train.servers.codec import CODECS
     from berth.train.servers.order import MODES
+    from berth.units import seconds, size_bytes
 
     if wish.mode not in MODES:
         raise UnknownNameError("mode", wish.mode, MODES)
     if wish.compress not in CODECS:
         raise UnknownNameError("compression", wish.compress, CODECS)
     if wish.staleness and wish.mode != "half-async":
-        raise InputError("--staleness is of mode half-async", hint="--mode half-async")
+        raise InputError("--staleness is of mode half-async", hint="give --mode half-async too")
+    if _slow_downs(wish.emulate) and wish.plan is None:
+        raise InputError("--emulate is of the devices of a plan", hint="give --plan FILE too")
+    read("--grace", seconds, wish.grace)
+    if wish.memory is not None:
+        read_positive("--memory", size_bytes, wish.memory)
 
 
 def _folder() -> str:

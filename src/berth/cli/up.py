@@ -8,6 +8,7 @@ import typer
 
 from berth.cli.live_options import State
 from berth.cli.options import Port
+from berth.cli.output import check_folder
 from berth.errors import InputError
 
 EXAMPLES = ("berth up --cluster 2x2x4", "berth up --backend slurm --policy srtf")
@@ -44,6 +45,7 @@ def up(
         raise InputError(f"{error.name} is not installed", hint="pip install 'berth[live]'") from None
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     folder = state_folder(state)
+    check_folder(str(folder), option="--state")
     typer.echo(
         f"state: {folder}\npreparing (the first start compiles the scheduler: about a minute)", err=True
     )

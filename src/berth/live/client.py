@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import http.client
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import SplitResult, quote, urlencode, urlsplit
 
 from berth.errors import InputError
 from berth.live.home import Endpoint
@@ -19,10 +20,8 @@ class Client:
 
     def __init__(self, endpoint: Endpoint) -> None:
         self.url = endpoint.url
-        parts = urlsplit(endpoint.url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise InputError(f"{endpoint.url!r} is no address", hint="write it like http://127.0.0.1:7070")
-        self._secure, self._host = parts.scheme == "https", parts.hostname
+        parts = _address(endpoint.url)
+        self._secure, self._host = parts.scheme == "https", str(parts.hostname)
         self._port, self._prefix = parts.port, parts.path.rstrip("/")
         self._headers = {
             "Authorization": f"Bearer {endpoint.token}",
@@ -75,10 +74,22 @@ class Client:
         return response
 
     def _silent(self, error: Exception) -> InputError:
+        why = error.strerror if isinstance(error, OSError) and error.strerror else error
         return InputError(
-            f"the controller at {self.url} does not answer: {error}",
+            f"the controller at {self.url} does not answer: {why}",
             hint="is it up? start it with `berth up`",
         )
+
+
+def _address(url: str) -> SplitResult:
+    try:
+        parts = urlsplit(url)
+        known = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:
+        known = False
+    if not known or re.search(r"[\s\x00-\x1f]", url):
+        raise InputError(f"{url!r} is no address", hint="write it like http://127.0.0.1:7070")
+    return parts
 
 
 def _refused(status: int, body: bytes) -> InputError:

@@ -11,6 +11,7 @@ from berth.errors import InputError
 
 ENDPOINT = "endpoint.json"
 ATTEMPTS = "attempts"
+JOURNAL = "journal.sqlite"
 
 
 def state_folder(given: str | None) -> Path:
@@ -33,17 +34,38 @@ class Endpoint:
 
 def find_endpoint(state: str | None, url: str | None) -> Endpoint:
     """The controller that was named, or the one whose state is on this machine."""
-    from berth.live.api.tokens import read_admin_token
-
     folder = state_folder(state)
     token = os.environ.get("BERTH_TOKEN", "")
     url = url or os.environ.get("BERTH_URL")
     if url is None:
         try:
             url = str(json.loads((folder / ENDPOINT).read_text())["url"])
-        except (OSError, ValueError, KeyError):
+        except (OSError, ValueError, KeyError, TypeError):
             raise InputError(
                 f"no controller has its state in {folder}",
                 hint="start one with `berth up`, or name one with --url or BERTH_URL",
             ) from None
-    return Endpoint(url.rstrip("/"), token or read_admin_token(folder))
+    return Endpoint(url.rstrip("/"), token or _own_token(folder, url))
+
+
+def existing_state(given: str | None) -> Path:
+    """The state folder, if a controller was ever up there."""
+    folder = state_folder(given)
+    if not (folder / JOURNAL).is_file():
+        raise InputError(
+            f"no controller has its state in {folder}",
+            hint="start one with `berth up`, or name its folder with --state or BERTH_STATE",
+        )
+    return folder
+
+
+def _own_token(folder: Path, url: str) -> str:
+    from berth.live.api.tokens import read_admin_token
+
+    try:
+        return read_admin_token(folder)
+    except OSError:
+        raise InputError(
+            f"there is no token for {url}",
+            hint="set BERTH_TOKEN; `berth token add USER` makes one where the controller is",
+        ) from None

@@ -166,6 +166,6 @@ def listen(host: str, port: int) -> socket.socket:
     except OSError as error:
         sock.close()
         raise InputError(
-            f"{host}:{port} can't be used: {error.strerror}", hint="choose another --port"
+            f"{host}:{port} can't be used: {error.strerror}", hint="choose another --port, or --host"
         ) from None
     return sock

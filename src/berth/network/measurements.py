@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from berth.errors import InputError, nearest
+from berth.spec import read_text
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -80,7 +81,7 @@ class _Cell:
 def read_measurements(path: str | Path) -> dict[str, Measurements]:
     """The measurements of each model in a CSV file; without a column `model`, of one named like the file."""
     path = Path(path)
-    lines = [(n, line) for n, line in enumerate(_text(path).splitlines(), 1) if line.strip()]
+    lines = [(n, line) for n, line in enumerate(read_text(path).splitlines(), 1) if line.strip()]
     if not lines:
         raise InputError("is empty", where=str(path), hint=_EXAMPLE)
     header = _cells(path, *lines[0])
@@ -112,18 +113,6 @@ def parse_placement(text: str) -> tuple[int, ...]:
             hint="write the GPUs on each machine: 4+4+12, or 1124 (one digit per machine, none of them 0)",
         )
     return tuple(sorted(counts, reverse=True))
-
-
-def _text(path: Path) -> str:
-    try:
-        text = path.read_bytes().decode("utf-8-sig")
-    except OSError as error:
-        raise InputError(f"can't be read: {error.strerror}", where=str(path), hint="check the path") from None
-    except UnicodeDecodeError:
-        raise InputError("is not text (UTF-8)", where=str(path), hint="a CSV file is expected") from None
-    if "\0" in text:
-        raise InputError("is binary, not text", where=str(path), hint="a CSV file is expected")
-    return text
 
 
 def _cells(path: Path, number: int, line: str) -> list[_Cell]:

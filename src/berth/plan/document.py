@@ -57,7 +57,7 @@ def read_problem(path: str | Path) -> Problem:
 
 def parse_problem(text: str, where: str) -> Problem:
     """A problem from JSON text; `where` names its source in messages."""
-    document = _json(text, where)
+    document = parse_json(text, where)
     try:
         return _problem(document)
     except _Mistake as mistake:
@@ -127,7 +127,8 @@ def known_bound(outcome: Outcome) -> float | None:
     return bound if math.isfinite(bound) and bound > 0 else None
 
 
-def _json(text: str, where: str) -> Any:
+def parse_json(text: str, where: str) -> Any:
+    """JSON in which no key stands twice; a mistake is told with its line and column."""
     try:
         return json.loads(text, object_pairs_hook=_without_doubles)
     except json.JSONDecodeError as error:

@@ -11,7 +11,7 @@ from typing import Any
 
 from berth.errors import InputError, SpecError
 from berth.plan.certificate import check
-from berth.plan.document import answer, parse_problem, problem_document
+from berth.plan.document import answer, parse_json, parse_problem, problem_document
 from berth.plan.plan import Plan, with_units
 from berth.plan.search.exact import Certificate, Step
 from berth.plan.search.method import Outcome
@@ -55,7 +55,7 @@ def check_proof(path: str | Path) -> Proof:
     """Reads such a file and checks plan and proof with the checker, which shares no code with the search."""
     where = str(path)
     try:
-        document = json.loads(read_text(path))
+        document = parse_json(read_text(path), where)
         problem = parse_problem(json.dumps(document["problem"]), where)
         stages = document["answer"]["stages"]
         kinds = [problem.type_index(stage["type"]) for stage in stages for _ in stage["layers"]]
@@ -63,7 +63,7 @@ def check_proof(path: str | Path) -> Proof:
             raise SpecError("its stages do not cover the layers", where=where)
         plan = with_units(problem, kinds, [int(stage["units"]) for stage in stages])
         certificate = _certificate(document["certificate"])
-    except (json.JSONDecodeError, KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         if isinstance(error, InputError):
             raise
         raise SpecError("is not a proof that `berth plan --certificate` wrote", where=where) from None

@@ -116,6 +116,8 @@ def read_facts(path: str | Path) -> dict[str, Any] | None:
 
 def read_events(path: str | Path) -> pl.DataFrame:
     """Reads a log that `write_events` wrote."""
+    if not Path(path).is_file():
+        raise InputError("no such file", where=str(path), hint="`berth simulate --log FILE` writes one")
     try:
         frame = pl.read_parquet(path)
     except (OSError, pl.exceptions.PolarsError) as error:

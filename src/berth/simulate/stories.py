@@ -87,7 +87,7 @@ class Story:
 
 def tell(trace: Trace, cluster: Cluster, policy: Policy, setting: Setting, job: str, name: str) -> Story:
     """The story of the job called `job`, or of the n-th as `#n`, counted from 0 by submission."""
-    row = _row(trace, job)
+    row = row_of(trace, job)
     run = simulate(trace, cluster, policy, setting, name=name)
     _check_told(run, row)
     watch = _Watch(row, _waits(run, row), _event_times(run))
@@ -129,7 +129,8 @@ def _check_told(run: Run, row: int) -> None:
         raise InputError(unfinished_note(run) or "")
 
 
-def _row(trace: Trace, job: str) -> int:
+def row_of(trace: Trace, job: str) -> int:
+    """Which row of the trace is the job called so, or the n-th as `#n`."""
     ids = trace.job_ids
     if job in ids:
         return ids.index(job)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from berth.errors import UnknownNameError
+from berth.errors import UnknownNameError, nearest
 from berth.workload.weights import Floats, Ints, Weighted, parse_weights
 
 # How much a model suffers from distance is its bytes over its compute time. `sensitive` and `insensitive`
@@ -59,7 +59,8 @@ def load_mix(text: str) -> Mix:
     try:
         weights = {_spelled(name, load_profile(name).name): weight for name, weight in written.items()}
     except UnknownNameError as error:
-        error.hint = f"{error.hint}; mixes: {', '.join(MIXES)}"
+        near = nearest(text.strip(), MIXES) if "=" not in text else None
+        error.hint = f"did you mean {near!r}?" if near else f"{error.hint}; mixes: {', '.join(MIXES)}"
         raise
     return Mix(text, Weighted.of(weights))
 

@@ -95,7 +95,9 @@ def _of_sizes(num_gpu: NDArray[np.int32], text: str) -> Mask:
         powers: Mask = (num_gpu & (num_gpu - 1)) == 0
         return powers
     if not _SIZES.fullmatch(text.replace(" ", "")):
-        raise InputError(f"{text!r} are no sizes", hint=f"write {POWERS_OF_TWO}, or sizes and ranges: 1,2,4-8")
+        raise InputError(
+            f"{text!r} are no sizes", hint=f"write {POWERS_OF_TWO}, or sizes and ranges: 1,2,4-8"
+        )
     mask = np.zeros(len(num_gpu), dtype=bool)
     for part in text.replace(" ", "").split(","):
         low, _, high = part.partition("-")

@@ -87,7 +87,7 @@ def _imported(path: str) -> ModuleType:
     try:
         spec.loader.exec_module(module)
     except SyntaxError as error:
-        raise InputError(f"is not Python: {error.msg}", where=f"{path}:{error.lineno}") from None
+        raise InputError(f"is not Python: {error.msg}", where=f"{path}:{error.lineno or 1}") from None
     except Exception as error:
         raise _failure("can't be imported", error, path, path) from error
     finally:

@@ -158,7 +158,7 @@ def test_a_mistake_in_the_file_is_one_message_and_exit_code_2(berth, tmp_path, c
     ("text", "message"),
     [
         ("missing.yaml", "missing.yaml: no such file"),
-        ("{folder}", "is a directory, not a file"),
+        ("{folder}", "is a folder, not a file"),
         ("0x8", "has a zero in it"),
         ("4x", "an x with no number beside it"),
         ("dgx-a100", "did you mean 'dgx-a100-pod'?"),

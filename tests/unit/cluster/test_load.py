@@ -61,7 +61,7 @@ MISTAKES = [
     ("no/such/place", "no/such/place: no such file"),
     ("nowhere.csv:8xA100", "nowhere.csv: no such file"),
     ("nowhere.yaml:H100", "a YAML file names its devices itself"),
-    (".", "is a directory, not a file"),
+    (".", "is a folder, not a file"),
 ]
 
 

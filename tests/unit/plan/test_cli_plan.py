@@ -314,7 +314,7 @@ FOLDER = object()
         (b"", ":", ""),
         (b"model: \xff", ":1: ", "is not text"),
         (b"\x00\x00", ":", "is binary"),
-        (FOLDER, ": ", "is a directory"),
+        (FOLDER, ": ", "is a folder"),
     ],
     ids=["half a JSON", "half a YAML", "empty", "not UTF-8", "binary", "folder"],
 )

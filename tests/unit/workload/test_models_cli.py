@@ -111,7 +111,7 @@ def test_a_dash_prints_the_trace_alone(capfdbinary, monkeypatch):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--load", "0"], "--load is 0"),
+        (["--load", "0"], "--load 0: from"),
         (["--cluster", "4y5"], "4y5"),
         (["--sizes", "phily"], "did you mean 'philly'"),
         (["--mix", "vgg=x"], "'x' is not a weight"),

@@ -154,7 +154,7 @@ def test_a_file_that_is_no_trace_gives_one_clear_error(data, says, tmp_path):
 
 
 def test_a_directory_and_a_missing_file_are_said_to_be(tmp_path):
-    with pytest.raises(TraceError, match="is a directory"):
+    with pytest.raises(TraceError, match="is a folder"):
         read_trace(tmp_path)
     with pytest.raises(TraceError, match="no such file"):
         read_trace(tmp_path / "nowhere.csv")

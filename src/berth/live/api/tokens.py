@@ -50,8 +50,13 @@ class Tokens:
         except FileNotFoundError:
             return
         if stamp != self._stamp:
-            told = json.loads(self._path.read_text())
-            self._known = {name: Caller(**caller) for name, caller in told.items()}
+            try:
+                told = json.loads(self._path.read_text())
+                self._known = {name: Caller(**caller) for name, caller in told.items()}
+            except (ValueError, TypeError, AttributeError):
+                raise InputError(
+                    "is damaged", where=str(self._path), hint="delete it, and make the tokens anew"
+                ) from None
             self._stamp = stamp
 
     def add(self, user: str, role: Role) -> str:
@@ -112,9 +117,4 @@ def admin_token(folder: Path, tokens: Tokens) -> str:
 
 def read_admin_token(folder: Path) -> str:
     """The same, for a command on this machine."""
-    try:
-        return (folder / ADMIN_FILE).read_text().strip()
-    except OSError as error:
-        raise InputError(
-            f"{folder / ADMIN_FILE}: {error.strerror}", hint="give a token in BERTH_TOKEN"
-        ) from None
+    return (folder / ADMIN_FILE).read_text().strip()

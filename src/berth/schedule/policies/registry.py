@@ -162,7 +162,7 @@ def _imported(path: Path) -> ModuleType:
 def _where(error: Exception, path: Path) -> str:
     """file:line of the user's own code."""
     if isinstance(error, SyntaxError):
-        return f"{path}:{error.lineno}"
+        return f"{path}:{error.lineno or 1}"
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if Path(frame.filename).resolve() == path.resolve()]
     return f"{path}:{own[-1].lineno}" if own else str(path)

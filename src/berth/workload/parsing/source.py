@@ -147,7 +147,7 @@ def open_source(path: str | Path, progress: Progress | None = None) -> Iterator[
     path = Path(path)
     try:
         if path.is_dir():
-            raise TraceError("is a directory, not a file", where=str(path), hint="name a file in it")
+            raise TraceError("is a folder, not a file", where=str(path), hint="name a file in it")
         stream = path.open("rb")
     except FileNotFoundError:
         raise TraceError("no such file", where=str(path), hint="check the path") from None
