@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import os
 import sys
 from typing import Annotated, Any
@@ -38,6 +40,7 @@ from berth.errors import BerthError, LedgerError
 
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]  # typer has a copy of click of its own, or none
 BAD_INPUT, CLOSED_PIPE = 2, 141
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 LOOK = "What there is"
 PLAN = "Plan and train"
@@ -106,12 +109,12 @@ def _options(
 
 def main() -> None:
     """Runs the command line: a mistake in the input is one message and exit code 2, never a traceback."""
+    _ready_streams()
     try:
         code = app(prog_name="berth", standalone_mode=False)
         sys.stdout.flush()  # here, where a reader who has gone is expected
     except BrokenPipeError:
-        # The reader (head, less) has gone; what is still buffered has nowhere to go.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()  # the reader (head, less) has gone
         code = CLOSED_PIPE
     except Exception as error:
         told = _mistake(error)
@@ -123,6 +126,20 @@ def main() -> None:
     sys.exit(code if isinstance(code, int) else 0)
 
 
+def _ready_streams() -> None:
+    """Letters that the terminal's character set lacks become `?`; a closed output is none."""
+    sys.stdout = sys.stdout or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+    sys.stderr = sys.stderr or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+
+
+def _drop_output() -> None:
+    """What is still buffered has nowhere to go."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def _mistake(error: Exception) -> str | None:
     """What the user can mend; nothing, if it was said already; None: it is a bug of berth's own."""
     if isinstance(error, BerthError) and not isinstance(error, LedgerError):
@@ -131,6 +148,9 @@ def _mistake(error: Exception) -> str | None:
         return _usage(error)
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {error.strerror}"
+    if isinstance(error, OSError) and error.errno in _FULL:
+        _drop_output()
+        return f"the output can't be written: {error.strerror}"
     place = _in_own_policy(error)
     return None if place is None else f"{type(error).__name__}: {error}\n  {place}"
 

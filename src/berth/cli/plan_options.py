@@ -11,7 +11,6 @@ import typer
 from berth.cli.progress import COMPILING, progress_bar, spinner
 from berth.cli.quantities import dollars, names, read, read_positive, share
 from berth.errors import InputError, UnknownNameError
-from berth.units import format_usd
 
 if TYPE_CHECKING:
     from berth.plan.choose import Asked
@@ -243,4 +242,4 @@ def searching(what: str) -> Iterator[Progress | None]:
         if tell is None:
             yield None
         else:
-            yield lambda done, total, best: tell(done, total, f"{what}, best {format_usd(best)}")
+            yield lambda done, total, best: tell(done, total, f"{what}, best ${best:,.4g}")

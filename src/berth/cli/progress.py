@@ -19,9 +19,9 @@ def progress_bar(text: str) -> Iterator[Any]:
         yield None
         return
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    columns = (BarColumn(24), TextColumn("{task.completed}/{task.total}"), TimeElapsedColumn())
+    columns = (BarColumn(24), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(
         TextColumn("{task.description}"), *columns, console=Console(stderr=True), transient=True
     ) as bar:

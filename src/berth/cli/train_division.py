@@ -180,8 +180,11 @@ def _launched(wish: Wish, division: Division, recipe: Recipe) -> int:
 
 def tell(division: Division, recipe: Recipe) -> None:
     """Who does what; devices that are not here are said to be emulated."""
+    from berth.units import format_count
+
     layout, names = division.layout, getattr(recipe.model, "names", ())
-    text = f"{division.servers} servers ({division.settings.mode}), {layout.lanes} x {layout.stages} workers"
+    servers = format_count(division.servers, "server")
+    text = f"{servers} ({division.settings.mode}), {layout.lanes} x {layout.stages} workers"
     typer.echo(text, err=True)
     for number, cut in enumerate(division.cuts):
         layers = names[cut.first] if cut.first == cut.last else f"{names[cut.first]} .. {names[cut.last]}"

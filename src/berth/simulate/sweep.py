@@ -10,11 +10,12 @@ import hashlib
 import inspect
 import itertools
 import json
+import signal
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from functools import cache
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context
 from pathlib import Path
 from typing import Any
 
@@ -182,13 +183,21 @@ def _results(cells: Sequence[Cell], workers: int) -> Iterable[Row]:
         return
     # The first cell runs alone: if kernels have to be compiled, it is once and not in every process.
     yield run_cell(cells[0])
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_not_by_key) as pool:
         futures = [pool.submit(run_cell, cell) for cell in cells[1:]]
         try:
             for future in as_completed(futures):
                 yield future.result()
-        finally:
+        except BaseException:  # Ctrl-C must not wait for the cells that are being played
             pool.shutdown(wait=False, cancel_futures=True)
+            for process in active_children():
+                process.terminate()
+            raise
+
+
+def _not_by_key() -> None:
+    """A terminal's Ctrl-C reaches every process; the one that started the others ends them."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 @dataclass(frozen=True, slots=True)

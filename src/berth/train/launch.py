@@ -69,7 +69,7 @@ class Launcher:
             while True:
                 self._start()
                 code, who = self._watch()
-                if code == 0 and self.interrupted:
+                if self.interrupted and (code == 0 or self._ended_as_asked()):
                     self._say(f"stopped{how_to_go_on(self.lineup.resumes)}")
                     return INTERRUPTED
                 if code == 0 or not self._try_again(code, who):
@@ -133,6 +133,10 @@ class Launcher:
         ended = [(f"worker {rank}", worker.poll()) for rank, worker in enumerate(self.workers)]
         ended += [(f"server {i}", _died(server.process.poll())) for i, server in enumerate(self.servers)]
         return [(who, code) for who, code in ended if code not in (None, 0)]
+
+    def _ended_as_asked(self) -> bool:
+        """Whether nothing was wrong but that they were asked to stop before they could listen."""
+        return all(code in (-signal.SIGTERM, LOST_ANOTHER) for _, code in self._ended_badly())
 
     @staticmethod
     def _blame(ended: list[tuple[str, int]]) -> tuple[int, str]:
