@@ -6,17 +6,23 @@ from typing import Annotated, Any
 
 import typer
 
+from berth.cli import complete
 from berth.cli.live_options import JobName, State, Url, client
 from berth.cli.options import AsJson
 from berth.errors import InputError
-from berth.units import format_seconds
+from berth.units import format_count, format_seconds
 
 CANCEL_EXAMPLE = "berth cancel j17"
 PRIORITY_EXAMPLE = "berth priority j17 10"
 DRAIN_EXAMPLE = "berth drain r0-m1"
 UNDRAIN_EXAMPLE = "berth undrain r0-m1"
 WHAT_IF_EXAMPLES = ("berth what-if --add-racks 2", "berth what-if --policy fifo")
-Machine = Annotated[str, typer.Argument(metavar="MACHINE", help="Name of a machine (berth machines).")]
+Machine = Annotated[
+    str,
+    typer.Argument(
+        metavar="MACHINE", autocompletion=complete.machines, help="Name of a machine (berth machines)."
+    ),
+]
 
 
 def _told(answer: dict[str, Any], line: str, as_json: bool) -> None:
@@ -59,7 +65,9 @@ def undrain(machine: Machine, state: State = None, url: Url = None, as_json: AsJ
 
 
 def what_if(
-    policy: Annotated[str | None, typer.Option(metavar="POLICY", help="Another policy.")] = None,
+    policy: Annotated[
+        str | None, typer.Option(metavar="POLICY", autocompletion=complete.policies, help="Another policy.")
+    ] = None,
     add_racks: Annotated[int, typer.Option(metavar="N", min=0, max=64, help="More racks like the last.")] = 0,
     state: State = None,
     url: Url = None,
@@ -74,7 +82,7 @@ def what_if(
         return
     from berth.report import terminal
 
-    changed = ", ".join(filter(None, (policy, f"{add_racks} more racks" if add_racks else None)))
+    changed = ", ".join(filter(None, (policy, format_count(add_racks, "more rack") if add_racks else None)))
     rows = [_result("as it is", told["as_it_is"]), _result(changed, told["changed"])]
     terminal.console().print(
         terminal.table("from here on (modelled)", ["", "jobs", "mean time left", "last end"], rows)

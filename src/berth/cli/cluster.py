@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from berth.cli import complete
 from berth.cli.options import AsJson
 from berth.cli.verbs import Verbs
 
@@ -33,6 +34,7 @@ def show(
         str,
         typer.Argument(
             metavar="CLUSTER",
+            autocompletion=complete.clusters,
             help="A shape (160, 20x8, 4x20x8:H100), a preset, a YAML file, or a CSV of hosts and switches.",
         ),
     ],

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from berth.cli import complete
 from berth.cli import scenario as scene
 from berth.cli.options import AsJson
 
@@ -25,7 +26,10 @@ Job = Annotated[
     ),
 ]
 OnePolicy = Annotated[
-    str | None, typer.Option(metavar="POLICY", help="Under which policy.", show_default="berth")
+    str | None,
+    typer.Option(
+        metavar="POLICY", autocompletion=complete.policies, help="Under which policy.", show_default="berth"
+    ),
 ]
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from berth.cli import complete
 from berth.units import format_seconds
 
 if TYPE_CHECKING:
@@ -22,7 +23,9 @@ Url = Annotated[
     str | None,
     typer.Option("--url", metavar="URL", help="A controller elsewhere.", show_default="$BERTH_URL"),
 ]
-JobName = Annotated[str, typer.Argument(metavar="JOB", help="Id of a job, or its beginning.")]
+JobName = Annotated[
+    str, typer.Argument(metavar="JOB", autocompletion=complete.jobs, help="Id of a job, or its beginning.")
+]
 
 
 def client(state: str | None, url: str | None) -> Client:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from berth.cli import complete
 from berth.cli.options import AsJson
 
 if TYPE_CHECKING:
@@ -16,7 +17,10 @@ EXAMPLES = ("berth models", "berth models bert-large --device H100", "berth mode
 
 def models(
     name: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="One model, or a profile of your own (YAML).")
+        str | None,
+        typer.Argument(
+            metavar="NAME", autocompletion=complete.models, help="One model, or a profile of your own (YAML)."
+        ),
     ] = None,
     device: Annotated[
         str | None,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from berth.cli import network_fit
+from berth.cli import complete, network_fit
 from berth.cli.options import AsJson
 from berth.cli.verbs import Group, Verbs
 from berth.errors import InputError, UnknownNameError
@@ -52,18 +52,30 @@ app.verb(*network_fit.EXAMPLES)(network_fit.fit)
 @app.verb(*_EXAMPLES)
 def show(
     models: Annotated[
-        list[str] | None, typer.Argument(metavar="MODEL ...", help="Names, or YAML files with profiles.")
+        list[str] | None,
+        typer.Argument(
+            metavar="MODEL ...", autocompletion=complete.models, help="Names, or YAML files with profiles."
+        ),
     ] = None,
     gpus: Annotated[int, typer.Option(metavar="N", help="How many GPUs the job takes.")] = 8,
     cluster: Annotated[
-        str, typer.Option(metavar="CLUSTER", help="A shape (4x20x8:A100), a preset or a file.")
+        str,
+        typer.Option(
+            metavar="CLUSTER",
+            autocompletion=complete.clusters,
+            help="A shape (4x20x8:A100), a preset or a file.",
+        ),
     ] = "4x20x8",
     congestion: Annotated[
         float, typer.Option(metavar="X", help="Load of others: divides every bandwidth above the machine.")
     ] = 1.0,
     device: Annotated[
         str | None,
-        typer.Option(metavar="DEVICE", help="The type of GPU, where there are several or none is named."),
+        typer.Option(
+            metavar="DEVICE",
+            autocompletion=complete.devices,
+            help="The type of GPU, where there are several or none is named.",
+        ),
     ] = None,
     measured: Annotated[
         str | None,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from berth.cli import complete
 from berth.cli.progress import COMPILING, progress_bar, spinner
 from berth.cli.quantities import dollars, names, read, read_positive, share
 from berth.errors import InputError, UnknownNameError
@@ -19,7 +20,10 @@ if TYPE_CHECKING:
     from berth.plan.wanted import Wanted
 
 Model = Annotated[
-    str | None, typer.Argument(metavar="MODEL", help="A model of the zoo, or a layer profile (YAML).")
+    str | None,
+    typer.Argument(
+        metavar="MODEL", autocompletion=complete.zoo, help="A model of the zoo, or a layer profile (YAML)."
+    ),
 ]
 ProblemFile = Annotated[
     str | None, typer.Option(metavar="FILE", help="A bare problem (JSON) instead of MODEL.")
@@ -27,7 +31,10 @@ ProblemFile = Annotated[
 ClusterName = Annotated[
     str | None,
     typer.Option(
-        "--cluster", metavar="CLUSTER", help="A preset, a file or a shape: its devices are the limits."
+        "--cluster",
+        metavar="CLUSTER",
+        autocompletion=complete.clusters,
+        help="A shape, a preset or a file: its devices are the limits.",
     ),
 ]
 Devices = Annotated[

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from berth.cli import complete
 from berth.cli.options import AsJson
 
 if TYPE_CHECKING:
@@ -14,7 +15,10 @@ if TYPE_CHECKING:
 
 EXAMPLES = ("berth policies", "berth policies fifo")
 
-Name = Annotated[str | None, typer.Argument(metavar="NAME", help="One policy with its constants.")]
+Name = Annotated[
+    str | None,
+    typer.Argument(metavar="NAME", autocompletion=complete.policies, help="One policy with its constants."),
+]
 
 
 def policies(name: Name = None, as_json: AsJson = False) -> None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from berth.cli import complete
 from berth.cli.options import MOST_EXAMPLES, AsJson, Force, JobProfileFile
 from berth.cli.output import check_output
 from berth.cli.progress import progress_bar
@@ -32,6 +33,7 @@ def profile(
         str | None,
         typer.Argument(
             metavar="MODEL",
+            autocompletion=complete.zoo,
             help="A model of the zoo, your own as path.py:make_model, or a profile to show (YAML). "
             "Left out: lists the zoo.",
         ),

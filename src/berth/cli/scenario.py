@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from berth.cli import complete
 from berth.cli.progress import COMPILING, spinner
 from berth.cli.quantities import positive, read, share
 from berth.errors import InputError, UnknownNameError
@@ -27,13 +28,20 @@ TraceName = Annotated[
     ),
 ]
 ClusterName = Annotated[
-    str, typer.Option("--cluster", metavar="CLUSTER", help="A shape (4x20x8:H100), a preset or a file.")
+    str,
+    typer.Option(
+        "--cluster",
+        metavar="CLUSTER",
+        help="A shape (4x20x8:H100), a preset or a file.",
+        autocompletion=complete.clusters,
+    ),
 ]
 PolicyNames = Annotated[
     list[str] | None,
     typer.Option(
         "--policy",
         metavar="POLICY",
+        autocompletion=complete.policies,
         help="Repeatable. Constants inline (name:key=value,...); or mine.py:Mine.",
     ),
 ]
@@ -82,7 +90,12 @@ Links = Annotated[
     list[str] | None,
     typer.Option("--link", metavar="TIER=2x", help="What if: a tier so much faster. Repeatable."),
 ]
-Device = Annotated[str | None, typer.Option(metavar="DEVICE", help="What if: all GPUs were of this type.")]
+Device = Annotated[
+    str | None,
+    typer.Option(
+        metavar="DEVICE", autocompletion=complete.devices, help="What if: all GPUs were of this type."
+    ),
+]
 
 _FAVOURITES = ("berth", "dally", "tiresias", "preferred", "required", "fifo", "srtf")
 _SHOWN = 5

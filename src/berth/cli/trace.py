@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from berth.cli import trace_generate
+from berth.cli import complete, trace_generate
 from berth.cli.options import AsJson, Force
 from berth.cli.output import check_output
 from berth.cli.progress import progress_bar
@@ -39,7 +39,12 @@ def info(
     strict: Strict = False,
     format: FormatName = None,  # noqa: A002
     cluster: Annotated[
-        str | None, typer.Option(metavar="CLUSTER", help="Also the load the trace puts on this cluster.")
+        str | None,
+        typer.Option(
+            metavar="CLUSTER",
+            autocompletion=complete.clusters,
+            help="Also the load the trace puts on this cluster.",
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from berth.cli import quantities
+from berth.cli import complete, quantities
 from berth.cli.options import AsJson, Force
 from berth.cli.output import check_output
 
@@ -34,7 +34,12 @@ def generate(
         int | None, typer.Option(metavar="N", min=1, help="How many jobs.", show_default="1000")
     ] = None,
     cluster: Annotated[
-        str, typer.Option(metavar="CLUSTER", help="Sizes are cut to it, and the load is on it.")
+        str,
+        typer.Option(
+            metavar="CLUSTER",
+            autocompletion=complete.clusters,
+            help="Sizes are cut to it, and the load is on it.",
+        ),
     ] = "4x20x8",
     load: Annotated[
         str | None,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from berth.cli import complete
 from berth.cli.options import MOST_EXAMPLES, AsJson
 from berth.cli.output import check_folder
 from berth.cli.quantities import read_positive
@@ -36,7 +37,12 @@ _CORE = "cpu-core"
 
 def train(
     model: Annotated[
-        str, typer.Argument(metavar="MODEL", help="A model of the zoo, or your own as path.py:make_model.")
+        str,
+        typer.Argument(
+            metavar="MODEL",
+            autocompletion=complete.zoo,
+            help="A model of the zoo, or your own as path.py:make_model.",
+        ),
     ],
     steps: Annotated[
         int | None,

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from berth.cli import complete
 from berth.cli.live_options import State
 from berth.cli.options import Port
 from berth.cli.output import check_folder
@@ -18,13 +19,21 @@ def up(
     cluster: Annotated[
         str | None,
         typer.Option(
-            metavar="CLUSTER", help="A shape, a preset or a file.", show_default="as before, or found"
+            metavar="CLUSTER",
+            autocompletion=complete.clusters,
+            help="A shape, a preset or a file.",
+            show_default="as before, or found",
         ),
     ] = None,
     backend: Annotated[str, typer.Option(metavar="local|slurm|ray", help="What runs the jobs.")] = "local",
     policy: Annotated[
         str | None,
-        typer.Option(metavar="POLICY", help="Who goes first and where.", show_default="as before, or berth"),
+        typer.Option(
+            metavar="POLICY",
+            autocompletion=complete.policies,
+            help="Who goes first and where.",
+            show_default="as before, or berth",
+        ),
     ] = None,
     state: State = None,
     host: Annotated[

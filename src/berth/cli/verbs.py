@@ -1,4 +1,4 @@
-"""What makes the verbs one product: each has examples in its help, and flags that show no type."""
+"""What makes the verbs one product: each has examples in its help, and no types of Python."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Verb(TyperCommand):
     """One command."""
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """Its options; a flag takes no value, so its help names none."""
+        """Its arguments and options, in words of the user's."""
         return _without_types(super().get_params(ctx))
 
 
@@ -49,6 +49,12 @@ def as_epilog(examples: Sequence[str]) -> str | None:
 
 def _without_types(params: list[Any]) -> list[Any]:
     for param in params:
-        if getattr(param, "is_flag", False):
+        if param.param_type_name == "argument":
+            param.display_type_rich = _nothing
+        elif param.is_flag:
             param.metavar = ""
     return params
+
+
+def _nothing(ctx: Any) -> None:
+    """The type of an argument: its name says what it is."""

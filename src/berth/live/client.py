@@ -13,6 +13,7 @@ from berth.errors import InputError
 from berth.live.home import Endpoint
 
 _PATIENCE_S = 60.0
+_UNKNOWN_CALLER = 401
 
 
 class Client:
@@ -99,5 +100,13 @@ def _refused(status: int, body: bytes) -> InputError:
     except ValueError:
         detail, hint = body.decode(errors="replace")[:200] or f"status {status}", None
     if isinstance(detail, list):
-        detail = "; ".join(f"{'.'.join(map(str, one['loc'][1:]))}: {one['msg']}" for one in detail[:5])
+        detail = "; ".join(map(_complaint, detail[:5]))
+    if status == _UNKNOWN_CALLER:
+        hint = hint or "set BERTH_TOKEN; `berth token add USER` makes one where the controller is"
     return InputError(str(detail), hint=hint)
+
+
+def _complaint(one: dict[str, Any]) -> str:
+    """What is wrong with one field of a job, in the words of the command line."""
+    field = ".".join(str(part) for part in one["loc"] if part not in ("body", "spec"))
+    return f"{field}: {one['msg'].removeprefix('Value error, ').replace('Input should', 'should')}"

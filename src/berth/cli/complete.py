@@ -1,0 +1,64 @@
+"""What a shell offers after <TAB>: names that berth knows, or that a controller knows. Never an error."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+
+def offered(names: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]:
+    """Those that begin with what is typed; none where they can't be had."""
+
+    def complete(incomplete: str) -> list[str]:
+        try:
+            return [name for name in names() if name.startswith(incomplete)]
+        except Exception:  # noqa: BLE001 - a shell that completes has nowhere to show a mistake
+            return []
+
+    return complete
+
+
+def _clusters() -> Iterable[str]:
+    from berth.cluster.load import presets
+
+    return presets()
+
+
+def _devices() -> Iterable[str]:
+    from berth.cluster.catalogue import known_devices
+
+    return known_devices()
+
+
+def _policies() -> Iterable[str]:
+    from berth.schedule.policies.registry import policy_names
+
+    return policy_names()
+
+
+def _models() -> Iterable[str]:
+    from berth.workload.profiles import profile_names
+
+    return profile_names()
+
+
+def _zoo() -> Iterable[str]:
+    from berth.zoo import zoo
+
+    return zoo()
+
+
+def _jobs() -> Iterable[str]:
+    from berth.cli.live_options import client
+
+    return [row["id"] for row in client(None, None).get("jobs", limit=200)["jobs"]]
+
+
+def _machines() -> Iterable[str]:
+    from berth.cli.live_options import client
+
+    return [machine["name"] for machine in client(None, None).get("cluster")["machines"]]
+
+
+clusters, devices, policies = offered(_clusters), offered(_devices), offered(_policies)
+models, zoo = offered(_models), offered(_zoo)
+jobs, machines = offered(_jobs), offered(_machines)
