@@ -9,6 +9,7 @@ import signal
 import socket
 import threading
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,15 +53,15 @@ class Server:
     def __init__(self, options: Options) -> None:
         self.options = options
         self._socket = listen(options.host, options.port)
-        self.store = Store(options.state)
-        try:
+        with ExitStack() as undo:
+            undo.callback(self._socket.close)
+            self.store = Store(options.state)
+            undo.callback(self.store.close)
             setup, self.backend = self._prepare()
             self.controller = Controller(self.store, self.backend, setup)
-        except BaseException:
-            self.store.close()
-            raise
-        tokens = Tokens(options.state)
-        admin_token(options.state, tokens)
+            tokens = Tokens(options.state)
+            admin_token(options.state, tokens)
+            undo.pop_all()
         self.desk = Desk(self.controller, tokens, options.state / ATTEMPTS)
         self.app = make_app(self.desk)
         host, port = self._socket.getsockname()[:2]

@@ -240,7 +240,7 @@ def test_a_mix_gives_each_job_its_model_whatever_the_others_are():
         (lambda: load_durations("fixed:1h:2h"), "too many numbers"),
         (lambda: load_mix("vgg16=2,resnt50=1"), "did you mean 'resnet50'"),
         (lambda: load_mix("vgg16,"), "a name is missing"),
-        (lambda: load_mix("balancd"), "mixes: balanced"),
+        (lambda: load_mix("balancd"), "did you mean 'balanced'"),
         (lambda: load_arrivals("poison"), "did you mean 'poisson'"),
         (lambda: load_arrivals("bursty:0.5"), "from 1 to 1000"),
         (lambda: load_arrivals("poisson:3"), "poisson has no number"),

@@ -1,0 +1,113 @@
+"""What the command line does where it stands: character sets, full disks, closed outputs, Ctrl-C."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from berth.cli.output import write_text
+from berth.errors import InputError
+
+JOBS = "job_id,submit_s,num_gpu,duration_s\na,0,1,10\nb,5,2,20\n"
+BERTH = f"{sys.executable} -m berth"
+
+
+@pytest.fixture
+def shell(tmp_path):
+    """Runs a line of shell in a folder with a trace."""
+    (tmp_path / "jobs.csv").write_text(JOBS)
+
+    def run(line: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            line,
+            shell=True,
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=tmp_path,
+            env=os.environ | environment,
+        )
+
+    return run
+
+
+def test_letters_that_a_character_set_lacks_become_question_marks(shell):
+    told = shell(f"{BERTH} trace info jobs.csv", PYTHONIOENCODING="ascii")
+    assert (told.returncode, told.stderr) == (0, "")
+    assert "2 jobs from jobs.csv" in told.stdout
+    assert "?" in told.stdout
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "message"),
+    [
+        (f"{BERTH} cluster show lab >/dev/full", 2, "error: the output can't be written: No space left"),
+        (
+            f"{BERTH} cluster show lab --json >/dev/full",
+            2,
+            "error: the output can't be written: No space left",
+        ),
+        (f"{BERTH} cluster show lab >&-", 0, ""),
+    ],
+    ids=["full", "full, JSON", "closed"],
+)
+def test_an_output_that_takes_nothing_is_no_bug_of_berths(line, code, message, shell):
+    told = shell(line)
+    assert told.returncode == code
+    assert told.stderr.startswith(message)
+    assert "Traceback" not in told.stderr
+
+
+def test_what_stood_in_a_file_stands_until_the_new_text_is_whole(tmp_path):
+    page = tmp_path / "page.html"
+    page.write_text("before")
+    with pytest.raises(UnicodeEncodeError):
+        write_text(str(page), "half of it \ud800")
+    assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
+    assert page.read_text() == "before"
+    with pytest.raises(InputError, match="can't be written"):
+        write_text(str(tmp_path / "none" / "page.html"), "text")
+
+
+def interrupted(line: str, folder: Path, is_under_way) -> tuple[int, str]:
+    """Exit code and messages of a command that gets a terminal's Ctrl-C once it is at work."""
+    messages = folder / "messages"
+    with (
+        messages.open("w") as err,
+        subprocess.Popen(
+            [sys.executable, "-m", *line.split()],
+            cwd=folder,
+            stdout=subprocess.DEVNULL,
+            stderr=err,
+            start_new_session=True,
+        ) as process,
+    ):
+        while not is_under_way(messages) and process.poll() is None:
+            time.sleep(0.05)
+        os.killpg(process.pid, signal.SIGINT)
+        code = process.wait(timeout=120)
+    return code, messages.read_text()
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_a_sweep_and_keeps_its_finished_cells(tmp_path):
+    cells = tmp_path / "maps" / "cells.jsonl"
+    sweep = "berth sweep --cluster 4x4x8 --policy fifo --policy srtf --jobs 100000 --out maps"
+    code, told = interrupted(sweep, tmp_path, lambda _: cells.is_file() and cells.stat().st_size > 0)
+    assert code == 130
+    assert "Traceback" not in told
+    assert not (tmp_path / "maps" / "sweep.html").exists()
+    assert all(line.endswith("}") for line in cells.read_text().splitlines())
+
+
+@pytest.mark.slow
+def test_ctrl_c_before_the_workers_of_a_training_can_listen(tmp_path):
+    train = "berth train ctrdnn-8 --batch 64 --steps 1000000 --workers 2"
+    code, told = interrupted(train, tmp_path, lambda messages: "2 x 1 workers" in messages.read_text())
+    assert (code, told.splitlines()[-1]) == (130, "stopped; without --checkpoint nothing is saved")
