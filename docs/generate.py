@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -41,7 +42,14 @@ def commands() -> str:
         [sys.executable, "-m", "typer", "berth.cli.main", "utils", "docs", "--name", "berth"],
         capture_output=True, text=True, check=True,
     )  # fmt: skip
-    return result.stdout.replace("# `berth`", "# Commands", 1)
+    text = result.stdout.replace("# `berth`", "# Commands", 1)
+    return re.sub(r"^Examples?:\n((?:  .*\n)+)", _console, text, flags=re.MULTILINE)
+
+
+def _console(found: re.Match[str]) -> str:
+    """The examples of one command, to be copied."""
+    lines = [f"$ {line.strip()}" for line in found.group(1).splitlines()]
+    return "\n".join(["**Examples**:\n", "```console", *lines, "```", ""])
 
 
 def section(title: str, model: type[BaseModel]) -> str:
