@@ -6,10 +6,21 @@ from typing import Annotated
 
 import typer
 
-MOST_EXAMPLES = 10_000_000  # of a batch: more would not fit into any memory
+_MOST_EXAMPLES = 10_000_000  # of a batch: more would not fit into any memory
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")]
 Force = Annotated[bool, typer.Option("--force", help="Overwrite what is there.")]
+Batch = Annotated[
+    int | None,
+    typer.Option(
+        "--batch",
+        metavar="N",
+        min=1,
+        max=_MOST_EXAMPLES,
+        help="Examples per batch.",
+        show_default="what suits the model",
+    ),
+]
 Html = Annotated[str | None, typer.Option("--html", metavar="FILE", help="Write a report as one HTML file.")]
 JobProfileFile = Annotated[
     str | None,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from berth.cli import complete
-from berth.cli.options import MOST_EXAMPLES, AsJson, Force, JobProfileFile
+from berth.cli.options import AsJson, Batch, Force, JobProfileFile
 from berth.cli.output import check_output
 from berth.cli.progress import progress_bar
 from berth.cli.quantities import names
@@ -38,16 +38,7 @@ def profile(
             "Left out: lists the zoo.",
         ),
     ] = None,
-    batch: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            min=1,
-            max=MOST_EXAMPLES,
-            help="Examples per batch.",
-            show_default="what suits the model",
-        ),
-    ] = None,
+    batch: Batch = None,
     devices: Annotated[
         str | None,
         typer.Option(metavar="A,B", help="Devices: those of this machine are measured, others modelled."),

@@ -128,13 +128,10 @@ def _read(file: str, strict: bool, format: str | None) -> Trace:  # noqa: A002
 def _capacity(cluster: str) -> tuple[str, int]:
     """Name of a cluster and its GPUs."""
     from berth.cluster import load_cluster
-    from berth.errors import InputError
+    from berth.simulate.source import gpus_of
 
     loaded = load_cluster(cluster)
-    gpus = sum(loaded.count_of(index) for index, kind in enumerate(loaded.device_types) if kind.kind == "gpu")
-    if not gpus:
-        raise InputError(f"{loaded.name} has no GPUs", where=cluster)
-    return loaded.name, gpus
+    return loaded.name, gpus_of(loaded)
 
 
 def _offered(trace: Trace, summary: Summary, name: str, gpus: int) -> dict[str, Any]:

@@ -134,6 +134,8 @@ def _spec(
     users: int,
     seed: int,
 ) -> GenerateSpec:
+    from berth.cluster.load import load_cluster
+    from berth.simulate.source import gpus_of
     from berth.units import seconds
     from berth.workload.arrivals import load_arrivals
     from berth.workload.generate import GenerateSpec
@@ -150,7 +152,7 @@ def _spec(
         jobs=jobs,
         span_s=None if span is None else quantities.read("--span", seconds, span),
         load=share,
-        gpus=_gpus(cluster),
+        gpus=gpus_of(load_cluster(cluster)),
         arrivals=process,
         sizes=chosen_sizes,
         durations=chosen_durations,
@@ -174,17 +176,6 @@ def _asked(sizes: str | None, durations: str | None, like: str | None) -> tuple[
             "--like takes sizes and durations from the trace", hint="leave out --sizes and --durations"
         )
     return distributions.like(read_trace(like))
-
-
-def _gpus(cluster: str) -> int:
-    from berth.cluster.load import load_cluster
-    from berth.errors import InputError
-
-    loaded = load_cluster(cluster)
-    gpus = sum(loaded.count_of(index) for index, kind in enumerate(loaded.device_types) if kind.kind == "gpu")
-    if not gpus:
-        raise InputError(f"{loaded.name} has no GPUs", where=cluster)
-    return gpus
 
 
 def _write(trace: Trace, out: str) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from berth.cli import complete
-from berth.cli.options import MOST_EXAMPLES, AsJson
+from berth.cli.options import AsJson, Batch
 from berth.cli.output import check_folder
 from berth.cli.quantities import read_positive
 from berth.cli.train_division import Wish, seat_or_launch
@@ -51,16 +51,7 @@ def train(
     examples: Annotated[
         str | None, typer.Option(metavar="N", help="Instead of --steps: 100000 or 100k.")
     ] = None,
-    batch: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            min=1,
-            max=MOST_EXAMPLES,
-            help="Examples per batch.",
-            show_default="what suits the model",
-        ),
-    ] = None,
+    batch: Batch = None,
     data: Annotated[
         str | None,
         typer.Option(

@@ -39,7 +39,7 @@ def print_answers(answers: list[Answer], fabric: Fabric, *, as_json: bool) -> No
     """One model in full, or several compared."""
     if as_json:
         documents = [_document(answer, fabric) for answer in answers]
-        terminal.print_json(documents[0] if len(documents) == 1 else documents)
+        terminal.print_json(documents[0] if len(documents) == 1 else {"models": documents})
     elif len(answers) == 1:
         _print_one(answers[0], fabric)
     else:

@@ -146,7 +146,7 @@ def training_document(
         "resumed_from": resumed_from,
         "examples_per_s": result.examples_per_s,
         "cpu_ms_per_1000": result.cpu_ms_per_1000,
-        "usd": usd,
+        "cost_usd": usd,
         "bad_rows": bad_rows,
         "layers": [
             {"name": layer, "measured_s": seconds, "predicted_s": predicted.get(layer)}
