@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from berth.errors import InputError
@@ -35,12 +37,19 @@ def check_folder(path: str | None, *, option: str) -> None:
 
 
 def write_text(path: str, text: str) -> None:
-    """Writes a whole file or none: what stood there before stands until the new one is complete."""
+    """Writes a whole file of text, or none."""
+    with whole_file(path) as part:
+        part.write_text(text, encoding="utf-8")
+
+
+@contextmanager
+def whole_file(path: str) -> Iterator[Path]:
+    """A file to write to; it takes its name when it is complete, and until then what stood there stands."""
     part = Path(f"{path}.part")
     try:
-        part.write_text(text, encoding="utf-8")
+        yield part
         part.replace(path)
     except OSError as error:
-        raise InputError(f"can't be written: {error.strerror}", where=path) from None
+        raise InputError(f"can't be written: {error.strerror or error}", where=path) from None
     finally:
         part.unlink(missing_ok=True)

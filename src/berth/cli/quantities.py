@@ -31,13 +31,6 @@ def positive(option: str, value: float) -> float:
     return value
 
 
-def seed_number(seed: int) -> int:
-    """The seed, if it is one."""
-    if seed < 0:
-        raise InputError(f"--seed: a whole number from 0 up (given: {seed})")
-    return seed
-
-
 def share(option: str, text: str) -> float:
     """`50%` or `0.5`; below one."""
     value = _ratio(option, text)

@@ -9,9 +9,8 @@ import typer
 
 from berth.cli import scenario as scene
 from berth.cli.options import AsJson, Force, Html
-from berth.cli.output import check_output
+from berth.cli.output import check_output, whole_file, write_text
 from berth.cli.progress import progress_bar
-from berth.errors import InputError
 
 if TYPE_CHECKING:
     from berth.report.html import Played
@@ -167,22 +166,18 @@ def _notes(played_scene: scene.Scene, played: list[Played]) -> list[str]:
 
 
 def _write(played: list[Played], logs: dict[str, str], html: str | None, notes: list[str]) -> list[str]:
-    from berth.report.html import write_report
+    from berth.report.html import report_page
     from berth.simulate.events import write_events
 
     written = []
-    try:
-        for one in played:
-            if one.run.policy in logs:
-                write_events(one.run, logs[one.run.policy])
-                written.append(logs[one.run.policy])
-        if html is not None:
-            write_report(Path(html), played, notes)
-            written.append(html)
-    except OSError as error:
-        raise InputError(
-            f"can't be written: {error.strerror or error}", where=str(error.filename or "")
-        ) from error
+    for one in played:
+        if one.run.policy in logs:
+            with whole_file(logs[one.run.policy]) as part:
+                write_events(one.run, part)
+            written.append(logs[one.run.policy])
+    if html is not None:
+        write_text(html, report_page(played, notes))
+        written.append(html)
     return written
 
 

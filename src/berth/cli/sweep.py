@@ -9,7 +9,7 @@ import typer
 
 from berth.cli import scenario as scene
 from berth.cli.options import AsJson
-from berth.cli.output import check_folder
+from berth.cli.output import check_folder, write_text
 from berth.cli.progress import progress_bar
 from berth.cli.quantities import numbers
 from berth.errors import InputError, UnknownNameError
@@ -58,7 +58,7 @@ def sweep(
     from tempfile import TemporaryDirectory
 
     from berth.report import terminal
-    from berth.report.simulation_sweep import Shown, print_maps, write_maps
+    from berth.report.simulation_sweep import Shown, maps_page, print_maps
     from berth.simulate.sweep import Grid
     from berth.simulate.sweep import sweep as run_sweep
 
@@ -87,7 +87,7 @@ def sweep(
         rows = run_sweep(grid.cells(), folder / "cells.jsonl", workers=workers, progress=tell)
     shown = Shown(grid, rows, *_METRICS[metric])
     if out is not None:
-        write_maps(Path(out) / "sweep.html", shown)
+        write_text(str(Path(out) / "sweep.html"), maps_page(shown))
     if as_json:
         terminal.print_json({"cells": rows, "maps": shown.as_json(), "notes": notes})
     else:

@@ -13,7 +13,6 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -37,8 +36,8 @@ class Played:
     timers: TimerWatch | None = None
 
 
-def write_report(path: Path, played: Sequence[Played], notes: Sequence[str]) -> None:
-    """Writes the report of runs that kept their logs."""
+def report_page(played: Sequence[Played], notes: Sequence[str]) -> str:
+    """The report of runs that kept their logs."""
     run = played[0].run
     names, legend = labels([one.summary.policy for one in played])
     edges = shared_edges([one.run for one in played])
@@ -55,7 +54,7 @@ def write_report(path: Path, played: Sequence[Played], notes: Sequence[str]) -> 
     }
     notes = [*notes, *([f"curves: the first {_MOST_DRAWN} policies"] if len(played) > _MOST_DRAWN else [])]
     body = _body(played, names, legend, notes)
-    path.write_text(page(f"berth: {run.trace.source} on {run.cluster.name}", body, data, "report"), "utf-8")
+    return page(f"berth: {run.trace.source} on {run.cluster.name}", body, data, "report")
 
 
 def page(title: str, body: str, data: dict[str, Any], script: str) -> str:

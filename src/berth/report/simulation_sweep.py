@@ -5,7 +5,6 @@ from __future__ import annotations
 import html
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from rich import box
@@ -100,7 +99,7 @@ def written(one: Ratio) -> str:
     return f"{'' if one.clear or one.high == float('inf') else '~'}{one.ratio:.2f}"
 
 
-def write_maps(path: Path, shown: Shown) -> None:
+def maps_page(shown: Shown) -> str:
     """The maps as one HTML file."""
     grid = shown.grid
     facts = {
@@ -118,7 +117,7 @@ def write_maps(path: Path, shown: Shown) -> None:
         "ratio its 95 % interval over seeds; ~ marks what is within the noise. Simulated, not measured.</p>"
         "</section></main>"
     )
-    path.write_text(page("berth sweep", body, {"maps": shown.as_json()}, "sweep"), "utf-8")
+    return page("berth sweep", body, {"maps": shown.as_json()}, "sweep")
 
 
 def _section(shown: Shown, policy: str, mix: str, cells: dict[tuple[float, float], Ratio]) -> str:

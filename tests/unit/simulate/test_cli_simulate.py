@@ -149,7 +149,7 @@ MISTAKES = [
     (("simulate", "TRACE", "--network", "statc"), "did you mean 'static'?"),
     (("simulate", "TRACE", "--congestion", "0"), "--congestion is 0"),
     (("simulate", "TRACE", "--doubt", "150%"), "below 100%"),
-    (("simulate", "TRACE", "--seed", "-1"), "from 0 up"),
+    (("simulate", "TRACE", "--seed", "-1"), "greater than or equal to 0"),
     (("simulate", "TRACE", "--mix", "vgg99"), "mixes:"),
     (("simulate", "TRACE", "--faults", "mtbf=0s"), "above zero"),
     (("simulate", "TRACE", "--log", "/no/such/folder/x.parquet"), "no such folder"),
@@ -163,14 +163,14 @@ MISTAKES = [
     (("simulate", "TRACE", "--cluster", "1x1x2"), "asks for 4 GPUs: none can ever start"),
     (("compare", "TRACE", "--cluster", "1x1x2"), "asks for 4 GPUs: none can ever start"),
     (("compare", "TRACE", "--policy", "fifo"), "needs two policies"),
-    (("compare", "TRACE", "--policy", "fifo", "--policy", "srtf", "--seeds", "0"), "1 or more"),
+    (("compare", "TRACE", "--policy", "fifo", "--policy", "srtf", "--seeds", "0"), "greater than or equal to 1"),
     (("explain", "TRACE", "z"), "no job is called 'z'"),
     (("explain", "TRACE", "d"), "it can never start"),
     (("policies", "fifoo"), "did you mean 'fifo'?"),
     (("sweep", "--policy", "fifo"), "compares policies"),
     (("sweep", "--policy", "fifo", "--policy", "srtf", "--load", "high"), "above zero"),
     (("sweep", "--policy", "fifo", "--policy", "srtf", "--metric", "jct"), "metric"),
-    (("sweep", "--policy", "fifo", "--policy", "srtf", "--out", "/dev/null/x"), "can't be written"),
+    (("sweep", "--policy", "fifo", "--policy", "srtf", "--out", "/dev/null/x"), "is a file, not a folder"),
 ]
 
 

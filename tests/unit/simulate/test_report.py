@@ -12,7 +12,7 @@ from html.parser import HTMLParser
 import polars as pl
 import pytest
 
-from berth.report.html import Played, embedded, write_report
+from berth.report.html import Played, embedded, report_page
 from berth.simulate.metrics import summarise
 from berth.simulate.timeline import TimerWatch
 
@@ -41,10 +41,8 @@ class Reader(HTMLParser):
 
 
 @pytest.fixture
-def report(busy_run, tmp_path):
-    path = tmp_path / "report.html"
-    write_report(path, [Played(busy_run, summarise(busy_run))], ["a note <b>with</b> markup"])
-    return path.read_text()
+def report(busy_run):
+    return report_page([Played(busy_run, summarise(busy_run))], ["a note <b>with</b> markup"])
 
 
 def data_of(page):
@@ -82,15 +80,13 @@ def test_the_security_policy_names_the_script_and_the_style_it_allows(report):
         assert base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() in report
 
 
-def test_a_job_called_like_a_script_stays_a_name(busy_run, tmp_path):
+def test_a_job_called_like_a_script_stays_a_name(busy_run):
     evil = '</script><script>alert("x")</script>'
     ids = [evil, *busy_run.trace.job_ids[1:]]
     trace = dataclasses.replace(
         busy_run.trace, frame=busy_run.trace.frame.with_columns(pl.Series("job_id", ids)), source=evil
     )
-    path = tmp_path / "report.html"
-    write_report(path, [Played(dataclasses.replace(busy_run, trace=trace), summarise(busy_run))], [evil])
-    page = path.read_text()
+    page = report_page([Played(dataclasses.replace(busy_run, trace=trace), summarise(busy_run))], [evil])
     assert evil not in page
     assert data_of(page)["runs"][0]["gantt"]["jobs"][0][0] == evil
 
@@ -100,15 +96,13 @@ def test_embedded_data_holds_no_angle_bracket():
     assert "<" not in embedded({"a": "<!--<script>"})
 
 
-def test_timers_are_drawn_where_they_were_learned(busy_run, report, tmp_path):
+def test_timers_are_drawn_where_they_were_learned(busy_run, report):
     assert 'id="timers"' not in report
     offers, demands = busy_run.world.offers, busy_run.world.demands["gpus"]
     samples = offers["count"].copy()
     samples[0, 0] = 7
     watch = TimerWatch(1, [0.0, 10.0], [offers["timer"].copy(), offers["timer"] + 5.0], demands, samples)
-    path = tmp_path / "timers.html"
-    write_report(path, [Played(busy_run, summarise(busy_run), watch)], [])
-    page = path.read_text()
+    page = report_page([Played(busy_run, summarise(busy_run), watch)], [])
     assert 'id="timers"' in page
     (line,) = data_of(page)["runs"][0]["timers"]
     assert (line["label"], line["y"]) == (f"{demands[0]} GPUs, machine", [0.0, 5.0])
