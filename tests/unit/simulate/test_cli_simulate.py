@@ -163,7 +163,10 @@ MISTAKES = [
     (("simulate", "TRACE", "--cluster", "1x1x2"), "asks for 4 GPUs: none can ever start"),
     (("compare", "TRACE", "--cluster", "1x1x2"), "asks for 4 GPUs: none can ever start"),
     (("compare", "TRACE", "--policy", "fifo"), "needs two policies"),
-    (("compare", "TRACE", "--policy", "fifo", "--policy", "srtf", "--seeds", "0"), "greater than or equal to 1"),
+    (
+        ("compare", "TRACE", "--policy", "fifo", "--policy", "srtf", "--seeds", "0"),
+        "greater than or equal to 1",
+    ),
     (("explain", "TRACE", "z"), "no job is called 'z'"),
     (("explain", "TRACE", "d"), "it can never start"),
     (("policies", "fifoo"), "did you mean 'fifo'?"),
