@@ -11,8 +11,9 @@ import inspect
 import itertools
 import json
 import signal
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import cache
 from multiprocessing import active_children, get_context
@@ -183,8 +184,9 @@ def _results(cells: Sequence[Cell], workers: int) -> Iterable[Row]:
         return
     # The first cell runs alone: if kernels have to be compiled, it is once and not in every process.
     yield run_cell(cells[0])
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_not_by_key) as pool:
-        futures = [pool.submit(run_cell, cell) for cell in cells[1:]]
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        with _not_by_key():
+            futures = [pool.submit(run_cell, cell) for cell in cells[1:]]
         try:
             for future in as_completed(futures):
                 yield future.result()
@@ -195,9 +197,14 @@ def _results(cells: Sequence[Cell], workers: int) -> Iterable[Row]:
             raise
 
 
-def _not_by_key() -> None:
-    """A terminal's Ctrl-C reaches every process; the one that started the others ends them."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+@contextmanager
+def _not_by_key() -> Iterator[None]:
+    """A terminal's Ctrl-C reaches every process: those that are started here leave it to this one to end them."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
 
 @dataclass(frozen=True, slots=True)
