@@ -69,7 +69,7 @@ bench-plan: $(VENV)/.dev ## plans evaluated, proven and learned, against their b
 	@$(BIN)/python benchmarks/plan.py
 
 bench-plan-methods: $(VENV)/.dev ## all methods of planning compared, as docs/assets/plan-bench.html
-	@$(BIN)/berth plan bench --seeds 1 --seconds 5 --force --html docs/assets/plan-bench.html
+	@$(BIN)/berth plan bench --seeds 1 --cpu-time 5s --force --html docs/assets/plan-bench.html
 
 bench-train: $(VENV)/.dev ## training beside the dense part alone and plain torch, against its bars
 	@held=0; $(BIN)/python benchmarks/train.py || held=1; \

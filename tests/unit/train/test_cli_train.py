@@ -78,7 +78,7 @@ def test_a_training_goes_on_from_its_folder_and_comes_to_the_same(run, tmp_path)
         (["--checkpoint", "RUN", "--resume", "--fresh"], "exclude each other"),
         (["--steps", "3", "--examples", "3"], "both say how far"),
         (["--examples", "many"], "is not a number"),
-        (["--examples", "0"], "at least one is needed"),
+        (["--examples", "0"], "a number above 0 is expected"),
         (["--data", "NEW/none.tsv"], "no such file or folder"),
         (["--memory", "1 furlong"], "is not a size"),
         (["--memory", "1kB", "--steps", "1"], "too small"),
@@ -194,7 +194,7 @@ def test_days_end_rows_fade_and_the_dead_leave():
     assert document["tables"]["embedding"]["rows"] == counts["created"] - counts["removed"]
     with pytest.raises(InputError, match="rows of nce are not clicked"):
         berth("train", "nce", "--day-every", "1M")
-    with pytest.raises(InputError, match="--day-every 0: at least one"):
+    with pytest.raises(InputError, match="--day-every is 0"):
         berth(*SMALL, "--day-every", "0")
 
 
@@ -239,7 +239,15 @@ class TestTables:
         assert document["tables"][0]["optimiser"] == "adagrad"
 
     def test_export_gives_parquet_and_a_state_dict(self, run, tmp_path):
-        berth("table", "export", run, tmp_path / "rows.parquet", "--dense", tmp_path / "w.pt", "--state")
+        berth(
+            "table",
+            "export",
+            run,
+            tmp_path / "rows.parquet",
+            "--dense",
+            tmp_path / "w.pt",
+            "--with-optimiser",
+        )
         frame = pl.read_parquet(tmp_path / "rows.parquet")
         assert frame.columns == ["key", "weights", "optimiser"]
         assert frame["key"].is_sorted()
