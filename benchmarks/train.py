@@ -13,7 +13,8 @@ progressive figures and looks after signals; the others are handed batches that 
 time is counted too.
 
 Last, whole runs of `berth train` with one worker and one server and with two of each, by turns: examples per second
-on the wall's clock after the first quarter of the run, which say something only while both cores are free.
+on the wall's clock after the first quarter of the run, which say something only while both cores are free. Two workers
+either take a batch each, as one alone does, or share one.
 """
 
 from __future__ import annotations
@@ -246,33 +247,42 @@ def beside_floor(costs: dict[str, list[float]], name: str) -> list[float]:
 
 def together(turns: int, examples: int) -> list[Figure]:
     """Whole runs by turns, all processes of each counted."""
-    runs: dict[int, list[dict[str, float]]] = {1: [], 2: []}
+    runs: dict[tuple[int, int], list[dict[str, float]]] = {(1, 4096): [], (2, 8192): [], (2, 4096): []}
     for _ in range(turns):
-        for workers, told in runs.items():
-            told.append(whole_run(workers, examples))
-    title = "Whole runs, batch 4,096"
-    names = {1: "1 worker + 1 server", 2: "2 workers + 2 servers"}
+        for division, told in runs.items():
+            told.append(whole_run(*division, examples))
+    title = "Whole runs"
+    alone, *divided = runs
     made = [
-        figure(title, f"{names[workers]}, {what}", unit, [one[key] for one in told])
+        figure(title, f"{named(*division)}: {what}", unit, [one[key] for one in told])
         for what, unit, key in (
             ("examples", "/s", "examples_per_s"),
             ("CPU per 1,000 examples", "ms", "cpu_ms_per_1000"),
         )
-        for workers, told in runs.items()
+        for division, told in runs.items()
     ]
-    faster = [b["examples_per_s"] / a["examples_per_s"] for a, b in zip(*runs.values(), strict=True)]
-    bar = {"median": FASTER_BAR}
-    made.append(figure(title, f"{names[2]}, speed", "x", faster, at_least=bar, beside=names[1]))
+    for division in divided:
+        pairs = zip(runs[division], runs[alone], strict=True)
+        faster = [one["examples_per_s"] / other["examples_per_s"] for one, other in pairs]
+        what = f"{named(*division)}: speed"
+        made.append(figure(title, what, "x", faster, at_least={"median": FASTER_BAR}, beside=named(*alone)))
     return made
 
 
-def whole_run(workers: int, examples: int) -> dict[str, float]:
+def named(workers: int, batch: int) -> str:
+    """Who divides a batch among themselves."""
+    if workers == 1:
+        return f"1 worker + 1 server, batch {batch:,}"
+    return f"{workers} workers + {workers} servers, {batch // workers:,} examples each"
+
+
+def whole_run(workers: int, batch: int, examples: int) -> dict[str, float]:
     """`berth train` of this very model."""
     division = ["--workers", str(workers), "--servers", str(workers)]
     model = f"{Path(__file__).with_name('click_model.py').resolve()}:make_model"
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder, "figures.csv")
-        how = ["--batch", "4096", "--examples", str(examples), "--json", "--csv", str(log)]
+        how = ["--batch", str(batch), "--examples", str(examples), "--json", "--csv", str(log)]
         command = [sys.executable, "-m", "berth", "train", model, *how, *division]
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True)
         told: dict[str, float] = json.loads(done.stdout)
