@@ -154,7 +154,7 @@ def test_every_verb_from_the_command_line(up, tmp_path):
     assert "modelled" in live.berth("what-if", "--add-racks", "1").stdout
     assert live.berth("priority", "mine", "7").stdout == "mine has priority 7\n"
     live.berth("drain", "r0-m0")
-    assert "drained" in live.berth("machines").stdout
+    assert "drained" in live.berth("nodes").stdout
     live.berth("undrain", "r0-m0")
     assert live.berth("cancel", blocker).stdout == f"{blocker} cancelled\n"
     assert live.berth("wait", blocker, check=False).returncode == 143  # as the signal ended it

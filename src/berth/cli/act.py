@@ -20,7 +20,7 @@ WHAT_IF_EXAMPLES = ("berth what-if --add-racks 2", "berth what-if --policy fifo"
 Machine = Annotated[
     str,
     typer.Argument(
-        metavar="MACHINE", autocompletion=complete.machines, help="Name of a machine (berth machines)."
+        metavar="MACHINE", autocompletion=complete.machines, help="Name of a machine (berth nodes)."
     ),
 ]
 

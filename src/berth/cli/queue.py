@@ -1,4 +1,4 @@
-"""`berth queue`, `berth machines`: who waits for what, and what stands where."""
+"""`berth queue`, `berth nodes`: who waits for what, and what stands where."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from berth.cli.options import AsJson
 from berth.units import format_count
 
 EXAMPLES = ("berth queue", "berth queue --over --limit 20")
-MACHINES_EXAMPLE = "berth machines --json"
+NODES_EXAMPLE = "berth nodes --json"
 
 
 def queue(
@@ -75,7 +75,7 @@ def _waiting(row: dict[str, Any], now: float) -> list[str]:
     return [str(row["position"]), row["id"], row["name"], why, str(row["gpus"]), ago(row["since"], now), when]
 
 
-def machines(state: State = None, url: Url = None, as_json: AsJson = False) -> None:
+def nodes(state: State = None, url: Url = None, as_json: AsJson = False) -> None:
     """List the machines: what is free, what is shut, who is there."""
     from berth.report import terminal
 

@@ -11,7 +11,7 @@ import typer
 
 from berth.cli import complete
 from berth.cli.progress import COMPILING, spinner
-from berth.cli.quantities import positive, read, share
+from berth.cli.quantities import numbers, positive, read, share
 from berth.errors import InputError, UnknownNameError
 
 if TYPE_CHECKING:
@@ -48,7 +48,8 @@ PolicyNames = Annotated[
 Network = Annotated[
     str,
     typer.Option(
-        metavar="on|static|off", help="Links are shared by jobs; each job is alone; distance is free."
+        metavar="on|static|off",
+        help="Links are shared by jobs; each job is alone; distance is free. Or congestion=X: on, and --congestion X.",
     ),
 ]
 Congestion = Annotated[
@@ -234,6 +235,8 @@ def make_setting(
     from berth.units import seconds
     from berth.workload.mix import load_mix
 
+    if network.startswith("congestion="):
+        network, congestion = "on", numbers("--network congestion", network.removeprefix("congestion="))[0]
     if network not in NETWORKS:
         raise UnknownNameError("network", network, NETWORKS)
     standard = Setting()

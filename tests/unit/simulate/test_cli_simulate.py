@@ -69,6 +69,14 @@ def test_the_table_fits_eighty_columns_marks_the_best_and_says_what_was_assumed(
     assert "never schedulable, larger than the cluster: 1 job (d)" in " ".join(out.split())
 
 
+@pytest.mark.parametrize("said", [["--network", "congestion=5"], ["--congestion", "5"]], ids=" ".join)
+def test_the_load_of_others_is_told_either_way(berth, trace, said):
+    asked = ["simulate", trace, "--cluster", "2x2x4:V100-16", "--policy", "fifo", "--mix", "vgg16"]
+    code, out, _ = berth(*asked, *said)
+    assert code == 0
+    assert "congestion x5" in " ".join(out.split())
+
+
 def test_many_policies_become_two_stacked_tables_of_eighty_columns(berth, trace):
     names = [f"--policy={name}" for name in ("fifo", "srtf", "srsf", "preferred", "required", "fit-first")]
     code, out, _ = berth("simulate", trace, "--cluster", CLUSTER, *names)
