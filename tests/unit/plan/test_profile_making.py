@@ -159,7 +159,7 @@ def test_absent_devices_alone_need_no_measuring(own):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"batch": 0}, "'--batch': should be greater than or equal to 1"),
+        ({"batch": 0}, "at least one example"),
         ({"repeats": 0}, "at least once"),
         ({"devices": ["H10"]}, "no device type is called 'H10'"),
         ({"devices": ["A10G"]}, "peak rate of A10G"),
