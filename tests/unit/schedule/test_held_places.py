@@ -1,0 +1,37 @@
+"""Places that are held for the first who does not fit: others use them exactly as far as that delays nobody."""
+
+from __future__ import annotations
+
+import pytest
+
+from berth.simulate.events import event_frame
+from berth.simulate.run import Setting
+from berth.testing import check_policy, cluster, jobs
+from berth.testing.policies import EXERCISES
+
+# m0 has two free devices until its other two come free at 100 s; m1 and m2 have one free device each.
+HALF_FREE = [(0, 2, 100), (0, 3, 1000), (0, 3, 1000)]
+WHOLE_MACHINE = (1, 4, 10)
+
+
+def started(rows: list, policy: str = "near-backfill", machines: object = (4, 4, 4)) -> dict[str, float]:
+    setting = Setting(network="off", eviction_s=0.0, eviction_large_s=0.0)
+    log = event_frame(check_policy(EXERCISES[policy], jobs(rows), cluster(list(machines)), setting))
+    return dict(log.filter(log["event"] == "started").select("job", "time_s").rows())
+
+
+@pytest.mark.parametrize(
+    ("duration", "start"),
+    [(50, 2.0), (98, 2.0), (99, 110.0)],  # j3 gets its machine at 100 s, and has it for 10 s
+    ids=["ends long before", "ends just then", "would end a second late"],
+)
+def test_who_fits_nowhere_else_passes_through_a_held_machine_if_it_ends_in_time(duration, start):
+    times = started([*HALF_FREE, WHOLE_MACHINE, (2, 2, duration)])
+    assert times["j3"] == 100.0
+    assert times["j4"] == start
+
+
+def test_devices_that_the_first_will_not_need_are_lent_once():
+    # j0 keeps three of eight devices until 100 s; j1 wants six then, so two of the eight are to spare.
+    rows = [(0, 3, 100), (1, 6, 10), (2, 2, 1000), (3, 2, 1000)]
+    assert started(rows, machines=(8,)) == {"j0": 0.0, "j1": 100.0, "j2": 2.0, "j3": 110.0}
