@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-TIMEOUT_S = 150
+TIMEOUT_S = 90
 ARGUMENTS = ("-x", "-p", "interpreted", "-p", "no:cacheprovider", "-W", "ignore::RuntimeWarning", "--tb=no", "--assert=plain")
 
 COMPARED = {ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq}

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from berth.simulate.events import event_frame
 from berth.simulate.run import Setting
-from berth.testing import check_policy, cluster, jobs
+from berth.testing import check_policy, cluster, faults, jobs
 from berth.testing.policies import EXERCISES
 
 # m0 has two free devices until its other two come free at 100 s; m1 and m2 have one free device each.
@@ -14,8 +16,11 @@ HALF_FREE = [(0, 2, 100), (0, 3, 1000), (0, 3, 1000)]
 WHOLE_MACHINE = (1, 4, 10)
 
 
-def started(rows: list, policy: str = "near-backfill", machines: object = (4, 4, 4)) -> dict[str, float]:
-    setting = Setting(network="off", eviction_s=0.0, eviction_large_s=0.0)
+def started(
+    rows: list, policy: str = "near-backfill", machines: object = (4, 4, 4), **more: Any
+) -> dict[str, float]:
+    """When each job started last."""
+    setting = Setting(network="off", eviction_s=0.0, eviction_large_s=0.0, **more)
     log = event_frame(check_policy(EXERCISES[policy], jobs(rows), cluster(list(machines)), setting))
     return dict(log.filter(log["event"] == "started").select("job", "time_s").rows())
 
@@ -35,3 +40,10 @@ def test_devices_that_the_first_will_not_need_are_lent_once():
     # j0 keeps three of eight devices until 100 s; j1 wants six then, so two of the eight are to spare.
     rows = [(0, 3, 100), (1, 6, 10), (2, 2, 1000), (3, 2, 1000)]
     assert started(rows, machines=(8,)) == {"j0": 0.0, "j1": 100.0, "j2": 2.0, "j3": 110.0}
+
+
+def test_what_was_held_for_the_first_job_of_all_is_given_back_when_it_starts_elsewhere():
+    # m0 fails under j0, for which m1 is held; when m0 is back j0 goes there and j2 takes what was held.
+    rows = [(0, 4, 100), (0, 2, 200), (20, 2, 500)]
+    times = started(rows, machines=(4, 4), faults=faults([(10, 0, "fail"), (60, 0, "repair")]))
+    assert times == {"j0": 60.0, "j1": 0.0, "j2": 60.0}

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
+from berth.schedule.policy import Policy, Preempt, Rules
 from berth.simulate.run import Setting, simulate
 from berth.testing import cluster, jobs
 from berth.testing.policies import EXERCISES
@@ -15,7 +18,7 @@ ANY = -1
 MACHINES = [{"P100": 4}, {"V100": 4}, {"T4": 4}]
 
 
-def played(rows: list, policy: str, machines: list = MACHINES) -> Any:
+def played(rows: list, policy: str | Policy, machines: list = MACHINES) -> Any:
     """Records of a run; a row is (arrival, devices, duration, type or set of types)."""
 
     def ask(world: Any, clock: Any) -> int:
@@ -26,8 +29,9 @@ def played(rows: list, policy: str, machines: list = MACHINES) -> Any:
         return 1_000_000
 
     setting = Setting(network="off", eviction_s=0.0, eviction_large_s=0.0)
+    chosen = EXERCISES[policy] if isinstance(policy, str) else policy
     trace = jobs([row[:3] for row in rows])
-    return simulate(trace, cluster(machines), EXERCISES[policy], setting, watch=ask).records
+    return simulate(trace, cluster(machines), chosen, setting, watch=ask).records
 
 
 @pytest.mark.parametrize("policy", ["fit-first", "nearest-only", "near-backfill", "least-left"])
@@ -61,3 +65,29 @@ def test_a_gang_is_never_put_together_from_several_types():
         [(0, 2, 100, OLD), (0, 2, 100, NEW), (1, 4, 10, ANY)], "fit-first", [{"P100": 4, "V100": 4}]
     )
     assert records["first_start"][2] == records["end"][:2].min()
+
+
+@dataclass(frozen=True)
+class FirstStays(Policy):
+    """The job that comes at ten has any moved but the first."""
+
+    def rules(self) -> Rules:
+        return Rules(steady=True, preempt=Preempt.BY_GAIN)
+
+    @staticmethod
+    def gain(job: Any, here: float, there: float, now: float, my: Any) -> float:
+        return 1e9 if job.arrival == 10 else 0.0
+
+    @staticmethod
+    def cost(victim: Any, job: Any, now: float, my: Any) -> float:
+        return math.inf if victim.arrival == 0 else 10.0 - victim.arrival
+
+
+@pytest.mark.parametrize(
+    ("asked", "victim"), [(ANY, 1), (NEW, 1), (OTHER, 2), (OLD, None), ({OLD, OTHER}, 2)]
+)
+def test_room_is_made_on_the_first_type_that_it_takes_and_that_has_it(asked, victim):
+    rows = [(0, 4, 5000, OLD), (1, 4, 5000, NEW), (2, 4, 5000, OTHER), (10, 4, 10, asked)]
+    records = played(rows, FirstStays())
+    assert records["evictions"].tolist() == [int(number == victim) for number in range(4)]
+    assert (records["first_start"][3] == 10.0) == (victim is not None)
