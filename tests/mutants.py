@@ -54,7 +54,7 @@ def of(folder: str, names: str) -> tuple[str, ...]:
 ROOMS = {
     "schedule": Room(
         tuple(f"schedule/{name}.py" for name in PASS.split()),
-        (*of("schedule", "victims held_places regressions lwf"), *of("simulate", "quotas faults")),
+        (*of("schedule", "places held_places kinds waiting victims regressions lwf"), *of("simulate", "quotas faults")),
         of("schedule", "dally policies"),
         "rounds gittins gandiva static too_soon holds_out_anew without_preemption",
     ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import permutations
 from typing import Any
 
 import pytest
@@ -47,3 +48,14 @@ def test_what_was_held_for_the_first_job_of_all_is_given_back_when_it_starts_els
     rows = [(0, 4, 100), (0, 2, 200), (20, 2, 500)]
     times = started(rows, machines=(4, 4), faults=faults([(10, 0, "fail"), (60, 0, "repair")]))
     assert times == {"j0": 60.0, "j1": 0.0, "j2": 60.0}
+
+
+@pytest.mark.parametrize("durations", list(permutations([400, 100, 300, 200]))[::3])
+def test_a_place_is_held_until_enough_of_what_runs_has_ended_in_whatever_order_it_began(durations):
+    # Of nine devices one is free; with those of the two jobs that end first the gang of five has its place.
+    running = [(0, 2, duration) for duration in durations]
+    rows = [*running, (1, 5, 10), (2, 1, 199), (3, 1, 100)]
+    times = started(rows, machines=(9,))
+    assert times["j4"] == 200.0
+    assert times["j5"] > 200.0
+    assert times["j6"] == 3.0

@@ -83,8 +83,15 @@ def at_the_end_of(rows: list, machines: object, policy: Policy, until: float, **
         ("nearest-only", [[3], [3]], [(0, 2, 100), (0, 2, 100), (5, 2, 10)], "too-spread"),
         ("nearest-only", [[3], [3]], [(0, 3, 100), (0, 2, 100), (5, 2, 10)], "no-room"),
         ("near-backfill", [[3], [3]], [(0, 2, 100), (0, 3, 100), (5, 3, 10), (6, 1, 500)], "held-for-other"),
+        ("near-backfill", [[3], [3]], [(0, 2, 100), (0, 2, 100), (5, 3, 10), (6, 2, 500)], "too-spread"),
     ],
-    ids=["it runs", "devices are too far apart", "too few are free", "they are held"],
+    ids=[
+        "it runs",
+        "devices are too far apart",
+        "too few are free",
+        "they are held",
+        "held ones too far apart",
+    ],
 )
 def test_the_reason_is_the_true_one_of_several_that_are_alike(policy, machines, rows, code):
     records = at_the_end_of(rows, machines, EXERCISES[policy], 50.0)
@@ -120,3 +127,41 @@ def test_the_usual_size_of_jobs_counts_each_job_once_however_often_it_starts():
     assert run.records["evictions"].tolist() == [1, 0, 0]
     assert run.world.state["starts"][0] == 3
     assert run.world.state["usual"][0] == pytest.approx(np.log([400.0, 200.0, 400.0]).mean())
+
+
+@dataclass(frozen=True)
+class HoldsOut(Policy):
+    """Holds out for the nearest tier for ten seconds, and remembers how it went."""
+
+    def rules(self) -> Rules:
+        return Rules(steady=True, learns=True)
+
+    def timers(self, tiers: Any) -> list[float]:
+        return [10.0] * len(tiers)
+
+    @staticmethod
+    def reach(job: Any, now: float, my: Any) -> int:
+        return job.floor if now - job.since < job.timer[0] else job.widest
+
+    @staticmethod
+    def wake(job: Any, now: float, my: Any) -> float:
+        return job.since + job.timer[0]
+
+    @staticmethod
+    def observe(offer: Any, wait: float, gave_up: int, now: float, my: Any) -> float:
+        return offer.fixed
+
+
+def test_every_start_of_a_gang_tells_what_came_after_its_wait_and_what_had_not_come():
+    # j2 gives up one machine after 10 s and is spread; j3 and j4 have one at once. j5 is no gang.
+    rows = [(0, 3, 100), (0, 3, 105), (1, 2, 50), (100, 2, 1000), (100, 2, 50), (100, 1, 50)]
+    run = simulate(jobs(rows), cluster([4, 4]), HoldsOut(), QUIET)
+    assert run.records["first_start"].tolist() == [0.0, 0.0, 11.0, 100.0, 100.0, 100.0]
+    single, pair, three = run.world.offers[:, :2]
+    assert single["count"].tolist() == [0, 0]
+    assert three["count"].tolist() == [2, 0]
+    assert pair["count"].tolist() == [3, 1]
+    assert pair[0]["wait"][:3].tolist() == [10.0, 0.0, 0.0]
+    assert pair[0]["gave_up"][:3].tolist() == [1, 0, 0]
+    assert pair[1]["wait"][0] == 10.0
+    assert pair[1]["gave_up"][0] == 0
