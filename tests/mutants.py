@@ -60,7 +60,7 @@ ROOMS = {
     ),
     "plan": Room(
         tuple(f"plan/{name}.py" for name in ("evaluate", "provision", "tables", "problem", "limits")),
-        of("plan", "build exact"),
+        of("plan", "provision limits build exact"),
         of("plan", "search_methods explain"),
         "lstm bayes",
     ),

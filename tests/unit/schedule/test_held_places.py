@@ -59,3 +59,10 @@ def test_a_place_is_held_until_enough_of_what_runs_has_ended_in_whatever_order_i
     assert times["j4"] == 200.0
     assert times["j5"] > 200.0
     assert times["j6"] == 3.0
+
+
+def test_a_machine_that_is_drained_is_not_the_one_that_is_held():
+    # m0 would be free at 50 s but is drained; j2 gets m1 at 100 s, and j3 may not take it before.
+    rows = [(0, 4, 50), (0, 2, 100), (20, 4, 10), (30, 2, 1000)]
+    times = started(rows, machines=(4, 4), faults=faults([(10, 0, "drain"), (500, 0, "undrain")]))
+    assert (times["j2"], times["j3"]) == (100.0, 110.0)

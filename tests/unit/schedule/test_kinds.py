@@ -46,9 +46,9 @@ def test_a_job_starts_on_the_first_machine_of_a_type_it_takes(policy, asked, aft
 
 
 def test_a_machine_of_another_type_is_not_held_for_it():
-    # j2 waits for all P100s. Of the V100s two come free before, which is nothing to it.
-    rows = [(0, 4, 100, OLD), (0, 2, 50, NEW), (1, 4, 10, OLD), (2, 2, 1000, NEW)]
-    records = played(rows, "near-backfill")
+    # j2 waits for all P100s. Of the V100s four come free before, which is nothing to it.
+    rows = [(0, 4, 100, OLD), (0, 4, 50, NEW), (1, 4, 10, OLD), (2, 2, 1000, NEW)]
+    records = played(rows, "near-backfill", [{"P100": 4}, {"V100": 8}])
     assert records["end"][1] < records["end"][0]
     assert records["first_start"].tolist() == [0.0, 0.0, records["end"][0], 2.0]
 
