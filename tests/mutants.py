@@ -66,9 +66,9 @@ ROOMS = {
     ),
     "tables": Room(
         ("train/tables/*.py",),
-        of("train", "index state life table"),
+        of("train", "admission cold hashing state life table index"),
         of("train", "tiers"),
-        "for_ever corrupt torn probability full_disk adagrad larger cold_rows",
+        "for_ever corrupt torn probability full_disk larger cold_rows stated_spread uniform shards_are_even",
         ("torch",),
     ),
 }
