@@ -37,3 +37,11 @@ def test_thousandths_of_a_score_add_up_to_the_threshold():
         gate.see(KEY, np.array([0.1], np.float32))
     assert gate.ask(KEY, np.array([1])).tolist() == [True]
     assert gate.would_admit(KEY).tolist() == [False]  # who got a row no longer waits
+
+
+def test_what_is_known_of_a_key_stops_growing_where_its_number_ends():
+    gate = Gate(Admission("score", 2e6))
+    gate.load(KEY, np.array([2**31 - 2], np.int32))
+    for _ in range(2):
+        gate.see(KEY, np.array([10.0], np.float32))
+        assert gate.would_admit(KEY).tolist() == [True]

@@ -1,4 +1,4 @@
-"""Cold records and the memory behind rows: what was given is what comes back, and space is used again."""
+"""The edges of a table: cold records, memory given back, who leaves, the smallest steps and the largest numbers."""
 
 from __future__ import annotations
 
@@ -7,8 +7,15 @@ import mmap
 import numpy as np
 import pytest
 
+from berth.errors import InputError
 from berth.train.tables.cold import BLOCK_BYTES, Cold
+from berth.train.tables.evict import MOST_CHANCES, choose, pin
+from berth.train.tables.index import Index
+from berth.train.tables.initialise import Initialiser
 from berth.train.tables.memory import give_back, reserve
+from berth.train.tables.optimise import Optimiser, adam
+from berth.train.tables.statistics import Counts, Statistics, shard_skew
+from berth.train.tables.table import Table
 
 WIDE = BLOCK_BYTES // 4  # a record that fills a block by itself
 TOGETHER = 256  # blocks that are written at a time
@@ -85,3 +92,40 @@ def test_only_whole_pages_behind_what_is_kept_are_given_back():
     give_back(column, page)
     assert (column[:page] == 1.0).all()
     assert (column[page:] == 0.0).all()
+
+
+def test_the_hand_finds_victims_even_if_all_have_every_chance():
+    keys, places = np.arange(10, 18), np.arange(8, dtype=np.int32)
+    left = np.full(8, MOST_CHANCES, np.uint8)
+    pin(left, places[:3], True)
+    out, chosen = np.zeros(4, np.int64), np.zeros(4, np.int32)
+    count, _ = choose(keys, places, left, 0, out, chosen)
+    assert count == 4
+    assert out.tolist() == [13, 14, 15, 16]
+    assert chosen.tolist() == [3, 4, 5, 6]
+
+
+def test_an_index_says_when_it_can_hold_no_more():
+    index = Index()
+    assert index.entries_for(2**31 - 2) * 0.75 >= 2**31 - 2
+    with pytest.raises(InputError, match="at most"):
+        index.entries_for(2**31 - 1)
+
+
+def test_statistics_are_the_ratios_they_are_called():
+    counts = Counts(pulled=10, missed=4, pushed=12, pushed_distinct=3)
+    told = Statistics(5, 2, 700, 300, counts, 0, 0)
+    assert (told.hit_rate, told.skew, told.bytes_per_row) == (0.6, 4.0, 200.0)
+    idle = Statistics(0, 0, 0, 0, Counts(), 0, 0)
+    assert (idle.hit_rate, idle.skew, idle.bytes_per_row) == (1.0, 1.0, 0.0)
+    assert shard_skew([told, idle]) == 2.0
+    assert shard_skew([idle]) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("how", "share"), [(adam(0.1), 0.5), (Optimiser("adagrad", 0.1, 0.0, epsilon=1e-8), 0.5)]
+)
+def test_a_gradient_as_small_as_epsilon_makes_half_a_step(how, share):
+    table = Table(2, optimiser=how, initialiser=Initialiser(scale=0.0))
+    table.push([1], np.array([[1e-8, -1e-8]], np.float32))
+    assert table.pull([1])[0].tolist() == pytest.approx([-0.1 * share, 0.1 * share], rel=1e-3)
