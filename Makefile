@@ -6,7 +6,15 @@ BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable
 
-.PHONY: help demo test check soak lint format docs docs-waiting profiles clean bench bench-page bench-network \
+# Small tests that walk through the kernels, as quick interpreted as compiled.
+INTERPRETED := -m "not slow and not soak" -k "not rounds and not for_ever and not gittins and not lstm" \
+  tests/unit/schedule/test_held_places.py tests/unit/schedule/test_kinds.py tests/unit/schedule/test_waiting.py \
+  tests/unit/schedule/test_victims.py tests/unit/schedule/test_regressions.py tests/unit/schedule/test_lwf.py \
+  tests/unit/simulate/test_quotas.py tests/unit/simulate/test_faults.py \
+  tests/unit/train/test_index.py tests/unit/train/test_state.py tests/unit/train/test_life.py \
+  tests/unit/train/test_table.py tests/unit/train/test_tiers.py tests/unit/plan/test_exact.py
+
+.PHONY: help demo test check soak coverage mutants lint format docs docs-waiting profiles clean bench bench-page bench-network \
 	bench-simulate bench-policies bench-plan bench-plan-methods bench-train bench-tables bench-train-peers bench-live bench-dashboard
 
 help: ## list the targets
@@ -38,6 +46,16 @@ check: $(VENV)/.dev lint ## lint, types, layers and the fast tests: under a minu
 
 soak: $(VENV)/.dev ## the property tests with many more cases
 	@$(PYTEST) -n 2 -m soak
+
+coverage: $(VENV)/.dev ## lines of src that the fast tests run, kernels interpreted where that is quick
+	@$(BIN)/coverage erase
+	@$(BIN)/coverage run -p -m pytest -m "not slow and not soak"
+	@PYTHONPATH=tests $(BIN)/coverage run -p -m pytest -p interpreted -W ignore::RuntimeWarning $(INTERPRETED)
+	@$(BIN)/coverage combine --quiet
+	@$(BIN)/coverage report
+
+mutants: $(VENV)/.dev ## change the sources of three rooms a little, many times, and list what no test notices
+	@for room in schedule plan tables; do nice -n 19 $(BIN)/python tests/mutants.py $$room; done
 
 lint: $(VENV)/.dev ## ruff, mypy --strict, the contract of the layers
 	@$(BIN)/ruff check .
@@ -101,4 +119,4 @@ docs-waiting: $(VENV)/.dev ## make docs/waiting.md anew from the Philly trace: s
 	@$(BIN)/python benchmarks/waiting_study.py
 
 clean: ## remove what the other targets made
-	rm -rf $(VENV) site demo-out .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks
+	rm -rf $(VENV) site demo-out .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks .coverage*

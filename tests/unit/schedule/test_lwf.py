@@ -64,6 +64,13 @@ def test_the_wait_is_explained():
     assert "others send too much already" in because.reason.sentence
 
 
+def test_who_finds_no_room_is_not_told_that_links_are_busy():
+    rows = jobs([(0, 9, 1000, "vgg16"), (10, 5, 10, "vgg16")])
+    story = tell(rows, cluster(RACK), load_policy("lwf"), Setting(log=True), "j1", "lwf")
+    (because,) = story.chapters[0].because
+    assert because.reason.code == "no-room"
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_nobody_ever_shares_a_link_with_two_others_or_with_one_as_large(seed):
     # Counted from the log: at every start, who else crosses the same up-links.

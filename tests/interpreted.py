@@ -1,0 +1,91 @@
+"""A pytest plugin under which berth's compiled code runs as plain Python: `python -m pytest -p interpreted`.
+
+Coverage sees the lines of kernels then, and a mutant needs no compiler. It is some hundred times slower, so it is
+for the small tests. What differs from compiled code is kept to what numba itself does to the sources: records
+are read by attribute, functions stand for their addresses, hints to the processor do nothing.
+"""
+
+from __future__ import annotations
+
+import os
+
+os.environ["NUMBA_DISABLE_JIT"] = "1"  # before numba is first imported
+
+from collections import namedtuple
+
+import numpy as np
+
+from berth import compile as compiling
+from berth import handed as handing
+
+
+class Record(np.void):
+    """A record whose fields are attributes, whatever numpy's own attributes are called."""
+
+    def __getattribute__(self, name):
+        try:
+            value = np.void.__getitem__(self, name)
+        except ValueError:
+            return super().__getattribute__(name)
+        return value if isinstance(value, np.ndarray) else value.item()
+
+    def __setattr__(self, name, value):
+        self[name] = value
+
+
+def as_records(values):
+    """The same memory, seen as records."""
+    if isinstance(values, np.ndarray) and values.dtype.names:
+        return values.view(np.dtype((Record, values.dtype)))
+    if isinstance(values, tuple) and hasattr(values, "_fields"):
+        return type(values)(*map(as_records, values))
+    return values
+
+
+def plain(function):
+    """A kernel is the function that it is made of."""
+    return function
+
+
+def _step(function):
+    function.at = lambda signature: function
+    return function
+
+
+compiling.kernel = compiling.inlined = compiling.entry = plain
+compiling.step = _step
+compiling.types_of = lambda *values: ()
+compiling.bound = lambda function, *arguments: function
+handing.handed = as_records
+
+from berth.train.tables import memory  # noqa: E402 - each import here finds what was replaced above
+
+memory.prefetch = lambda array, at: None
+
+from berth.schedule import hooks as hooking  # noqa: E402
+from berth.train.servers import codec  # noqa: E402
+from berth.train.tables import evict  # noqa: E402
+
+_ANSWERS = {"reach": int, "spread": int}
+
+
+def _hook(kind, name):
+    """A policy's function, called as compiled code would call it: the constants come as a record."""
+    owner = next(base for base in kind.__mro__ if name in vars(base))
+    function = vars(owner)[name].__func__
+    names = [field.name for field in hooking.constant_fields(kind)]
+    if kind.table is not hooking.Policy.table:
+        names.append("table")
+    constants = namedtuple("My", names or ["nothing"])
+    answer = _ANSWERS.get(name, float)
+
+    def call(*arguments):
+        return answer(function(*arguments[:-1], constants(*hooking._values(names, arguments[-1]))))
+
+    return call
+
+
+hooking._hook = _hook
+evict._PIN = np.uint8(evict._PIN)
+codec.to_half = lambda value: np.float32(value).astype(np.float16).view(np.uint16)
+codec.from_half = lambda half: half.view(np.float16).astype(np.float32)

@@ -1,0 +1,172 @@
+"""Mutation tests: change one thing in a copy of the sources and see whether a test notices.
+
+    python tests/mutants.py schedule --count 80 --seed 1
+
+A mutant that no test notices is either the same program in other words, or a hole in the tests. The tests run
+interpreted (`interpreted.py`), each mutant in a process that is forked after the libraries are loaded.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import os
+import random
+import shutil
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+
+from mutate import mutant, sites
+
+ROOT = Path(__file__).resolve().parents[1]
+TIMEOUT_S = 90
+LIBRARIES = ("numpy", "numba", "polars", "scipy.optimize", "hypothesis", "pytest", "pydantic")
+ARGUMENTS = (
+    "-x",
+    "-p",
+    "interpreted",
+    "-p",
+    "no:cacheprovider",
+    "-W",
+    "ignore::RuntimeWarning",
+    "--tb=no",
+    "--assert=plain",
+)
+
+
+@dataclass(frozen=True)
+class Room:
+    """Sources to change, the tests that are quick interpreted, and those that only survivors have to pass."""
+
+    sources: tuple[str, ...]
+    tests: tuple[str, ...]
+    more: tuple[str, ...]
+    left_out: str  # tests that are too slow interpreted, by parts of their names
+    preload: tuple[str, ...] = ()
+
+
+PASS = "walk attempt queue place hold replan preempt lookahead decide tune links policies/waits"  # what a pass runs
+
+
+def of(folder: str, names: str) -> tuple[str, ...]:
+    """Test files of one folder."""
+    return tuple(f"tests/unit/{folder}/test_{name}.py" for name in names.split())
+
+
+ROOMS = {
+    "schedule": Room(
+        tuple(f"schedule/{name}.py" for name in PASS.split()),
+        (
+            *of("schedule", "places held_places kinds waiting victims regressions lwf"),
+            *of("simulate", "quotas faults"),
+        ),
+        of("schedule", "dally policies"),
+        "rounds gittins gandiva static too_soon holds_out_anew without_preemption",
+    ),
+    "plan": Room(
+        tuple(f"plan/{name}.py" for name in ("evaluate", "provision", "tables", "problem", "limits")),
+        of("plan", "provision limits build"),
+        of("plan", "exact search_methods explain"),
+        "lstm bayes",
+    ),
+    "tables": Room(
+        ("train/tables/*.py",),
+        of("train", "admission table_edges hashing state life table index"),
+        of("train", "tiers"),
+        "for_ever corrupt torn probability full_disk larger cold_rows stated_spread uniform shards_are_even",
+        ("torch",),
+    ),
+}
+
+
+def tested(tests: tuple[str, ...], left_out: str, sources: Path, log: Path) -> int:
+    """Pytest's exit code on changed sources."""
+    to = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(to, 1)
+    os.dup2(to, 2)
+    os.chdir(ROOT)
+    sys.dont_write_bytecode = True
+    sys.path[:0] = [str(sources), str(ROOT / "tests")]
+    import pytest
+
+    which = " and ".join(f"not {name}" for name in left_out.split())
+    return int(pytest.main([*ARGUMENTS, "-m", "not slow and not soak", "-k", which, *tests]))
+
+
+def outcome(tests: tuple[str, ...], left_out: str, sources: Path, log: Path) -> str:
+    """Runs the tests on changed sources in a forked process."""
+    child = os.fork()
+    if child == 0:
+        os.setsid()
+        code = 99
+        try:
+            code = tested(tests, left_out, sources, log)
+        except Exception:  # noqa: BLE001 - the child must not go on as its parent
+            traceback.print_exc()
+        finally:
+            sys.stderr.flush()
+            os._exit(code)
+    began = time.monotonic()
+    while time.monotonic() - began < TIMEOUT_S:
+        done, status = os.waitpid(child, os.WNOHANG)
+        if done:
+            return "survived" if os.waitstatus_to_exitcode(status) == 0 else "killed"
+        time.sleep(0.05)
+    os.killpg(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    return "timeout"
+
+
+def noticed(room: Room, sources: Path, quick: bool) -> str:
+    """What the quick tests say, and for a survivor the others."""
+    log = sources.parent / "log"
+    found = outcome(room.tests, room.left_out, sources, log)
+    return outcome(room.more, room.left_out, sources, log) if found == "survived" and not quick else found
+
+
+def main() -> None:
+    """Draws mutants of a room, runs them one by one, lists those that nobody noticed."""
+    options = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    options.add_argument("room", choices=ROOMS)
+    options.add_argument("--count", type=int, default=80)
+    options.add_argument("--seed", type=int, default=1)
+    options.add_argument("--quick", action="store_true", help="the quick tests alone")
+    options.add_argument("--only", nargs="*", help="mutants by name, FILE:NUMBER")
+    given = options.parse_args()
+    room = ROOMS[given.room]
+    os.environ["NUMBA_DISABLE_JIT"] = "1"
+    for library in (*LIBRARIES, *room.preload):
+        __import__(library)
+    with tempfile.TemporaryDirectory() as folder:
+        sources = Path(folder) / "src"
+        shutil.copytree(ROOT / "src", sources, ignore=shutil.ignore_patterns("__pycache__"))
+        files = [path for glob in room.sources for path in sorted((sources / "berth").glob(glob))]
+        every = [
+            f"{path.relative_to(sources)}:{k}"
+            for path in files
+            for k in range(len(list(sites(ast.parse(path.read_text())))))
+        ]
+        chosen = given.only or random.Random(given.seed).sample(every, min(given.count, len(every)))
+        if noticed(room, sources, True) != "survived":
+            sys.exit(f"the tests fail without any mutant:\n{(Path(folder) / 'log').read_text()}")
+        counted = {"killed": 0, "timeout": 0, "survived": 0}
+        for name in chosen:
+            file, number = name.rsplit(":", 1)
+            path = sources / file
+            text = path.read_text()
+            changed, line, before, after = mutant(text, int(number))
+            path.write_text(changed)
+            found = noticed(room, sources, given.quick)
+            path.write_text(text)
+            counted[found] += 1
+            print(f"{found:8} {name} line {line}: {before}  ->  {after}", flush=True)
+    print(f"{given.room}: {len(chosen)} of {len(every)} mutants, {counted}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,150 @@
+"""The units of a plan: never fewer than the throughput and the memory need, never cheaper ones left aside."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from berth.plan.evaluate import EXACT, NEWTON, Evaluator, provisioned
+from berth.plan.problem import Problem, UnitType, make_problem
+
+CPU, GPU = 0, 1
+
+
+def problem(seed: int = 0, **given: object) -> Problem:
+    """Six layers of random times, on processors that are slow and cheap and accelerators that are not."""
+    random = np.random.default_rng(seed)
+    values = {
+        "batch": 4096,
+        "throughput": 20_000.0,
+        "types": (UnitType("cpu", 0.04, 500), UnitType("gpu", 2.4, 64)),
+        "layers": tuple("abcdef"),
+        "oct_s": random.uniform(0.05, 1.0, (6, 2)) * [1.0, 0.1],
+        "odt_s": random.uniform(0.01, 0.2, (6, 2)),
+        "alpha": random.uniform(0.8, 0.999, (6, 2)),
+        "beta": random.uniform(0.8, 0.999, (6, 2)),
+        "cross_s": 0.01,
+        "fixed_usd_per_hour": 2.0,
+    }
+    return make_problem(**(values | given))
+
+
+def one_layer(**given: object) -> Problem:
+    """A layer that takes a second for a batch of a thousand on one unit, and is wanted at 4,000 examples a second."""
+    values = {
+        "batch": 1000,
+        "throughput": 4000.0,
+        "types": (UnitType("gpu", 3.6, 100),),
+        "layers": ("a",),
+        "oct_s": 1.0,
+        "odt_s": 0.0,
+        "alpha": 1.0,
+        "beta": 1.0,
+        "samples": 1e6,
+    }
+    return make_problem(**(values | given))
+
+
+def units(of: Problem) -> list[int]:
+    return provisioned(np.zeros(len(of.layers), np.int64), of.tables)[3].astype(int).tolist()
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        ({}, 4),
+        ({"throughput": 4001.0}, 5),
+        ({"throughput": 1.0}, 1),
+        ({"alpha": 0.9}, 6),  # 0.1 + 0.9 / k <= 0.25 s
+        ({"odt_s": 2.0}, 8),
+        ({"odt_s": 2.0, "beta": 0.9}, 36),  # 0.2 + 1.8 / k <= 0.25 s
+        ({"sharded_bytes": 45.0}, 5),
+        ({"sharded_bytes": 40.0}, 4),
+        ({"sharded_bytes": 40.0, "replicated_bytes": 2.0}, 5),
+    ],
+)
+def test_a_stage_gets_the_fewest_units_that_hold_it_and_keep_up(given, wanted):
+    limited = (UnitType("gpu", 3.6, 100, 10.0),)
+    of = one_layer(types=limited, **given)
+    assert units(of) == [wanted]
+    batch_s = max(
+        of.oct_s[0, 0] * (1 - of.alpha[0, 0] + of.alpha[0, 0] / wanted),
+        of.odt_s[0, 0] * (1 - of.beta[0, 0] + of.beta[0, 0] / wanted),
+    )
+    dollars = of.samples * batch_s / of.batch / 3600 * 3.6 * wanted
+    assert Evaluator(of)(np.zeros((1, 1))).cost_usd[0] == pytest.approx(dollars)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"throughput": 500_000.0},
+        {"alpha": 0.7},  # the serial part alone takes 0.3 s
+        {"types": (UnitType("gpu", 3.6, 3),)},
+        {"types": (UnitType("gpu", 3.6, 100, 10.0),), "replicated_bytes": 10.0, "sharded_bytes": 1.0},
+        {"allowed": False},
+    ],
+    ids=["too many units", "never quick enough", "too few units", "never fits", "forbidden"],
+)
+def test_what_can_not_be_held_costs_infinitely_much_and_says_so(given):
+    found = Evaluator(one_layer(**given))(np.zeros((1, 1)))
+    assert found.cost_usd[0] == np.inf
+    assert found.shortfall[0] > 0
+    assert units(one_layer(**given)) == [0]
+
+
+def cheapest(of: Problem, assignment: tuple[int, ...], most: int) -> float:
+    """By trying all numbers of units of every stage."""
+    stages = [list(group) for _, group in itertools.groupby(range(len(assignment)), assignment.__getitem__)]
+    best = np.inf
+    for counts in itertools.product(range(1, most + 1), repeat=len(stages)):
+        times, rate, used = [], 0.0, [0, 0]
+        for layers, count in zip(stages, counts, strict=True):
+            kind = assignment[layers[0]]
+            crossed = [of.cross_s[at] for at in (layers[0] - 1, layers[-1]) if 0 <= at < len(assignment) - 1]
+            shares = [1 - of.alpha[at, kind] + of.alpha[at, kind] / count for at in layers]
+            computing = sum(of.oct_s[at, kind] * share for at, share in zip(layers, shares, strict=True))
+            shares = [1 - of.beta[at, kind] + of.beta[at, kind] / count for at in layers]
+            moving = sum(of.odt_s[at, kind] * share for at, share in zip(layers, shares, strict=True))
+            times.append(max(computing, moving + sum(crossed) / count) / of.batch)
+            rate += of.types[kind].usd_per_hour * count
+            used[kind] += count
+        within = all(count <= kind.limit for count, kind in zip(used, of.types, strict=True))
+        if within and max(times) * of.throughput <= 1 + 1e-9:
+            best = min(best, of.usd(max(times), rate))
+    return best
+
+
+@pytest.mark.parametrize("assignment", [(CPU, GPU), (GPU, GPU), (CPU, CPU), (GPU, CPU)])
+@pytest.mark.parametrize("fixed", [0.0, 5.0, 100.0])
+def test_no_other_numbers_of_units_are_cheaper(assignment, fixed):
+    for seed in range(3):
+        random = np.random.default_rng(seed)
+        of = problem(
+            layers=("a", "b"),
+            types=(UnitType("cpu", 0.5, 30), UnitType("gpu", 2.4, 12)),
+            throughput=10_000.0,
+            oct_s=random.uniform(0.5, 2.0, (2, 2)),
+            odt_s=random.uniform(0.1, 2.0, (2, 2)),
+            alpha=random.uniform(0.9, 0.999, (2, 2)),
+            beta=random.uniform(0.9, 0.999, (2, 2)),
+            cross_s=0.3,
+            fixed_usd_per_hour=fixed,
+        )
+        found = Evaluator(of, provisioning=EXACT)(np.array([assignment])).cost_usd[0]
+        assert found == pytest.approx(cheapest(of, assignment, 30))
+
+
+def test_the_quick_way_is_never_cheaper_and_little_dearer():
+    ratios = []
+    for seed in range(20):
+        of, rows = problem(seed), np.random.default_rng(seed).integers(0, 2, (10, 6))
+        exact, quick = (Evaluator(of, provisioning=way)(rows) for way in (EXACT, NEWTON))
+        assert (exact.shortfall == quick.shortfall).all()
+        held = exact.shortfall == 0
+        ratios.extend(quick.cost_usd[held] / exact.cost_usd[held])
+    assert len(ratios) > 100
+    assert min(ratios) > 1 - 1e-9
+    assert np.mean(ratios) < 1.03

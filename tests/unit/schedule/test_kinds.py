@@ -1,0 +1,93 @@
+"""Jobs that ask for a type of device: they wait for it, have only it held for them, and move nobody else."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from berth.schedule.policy import Policy, Preempt, Rules
+from berth.simulate.run import Setting, simulate
+from berth.testing import cluster, jobs
+from berth.testing.policies import EXERCISES
+
+OLD, NEW, OTHER = 0, 1, 2
+ANY = -1
+MACHINES = [{"P100": 4}, {"V100": 4}, {"T4": 4}]
+
+
+def played(rows: list, policy: str | Policy, machines: list = MACHINES) -> Any:
+    """Records of a run; a row is (arrival, devices, duration, type or set of types)."""
+
+    def ask(world: Any, clock: Any) -> int:
+        for record, (*_, asked) in zip(world.jobs, rows, strict=True):
+            several = isinstance(asked, set)
+            record["kind"] = -1 if several else asked
+            record["kinds"] = sum(1 << kind for kind in asked) if several else -1
+        return 1_000_000
+
+    setting = Setting(network="off", eviction_s=0.0, eviction_large_s=0.0)
+    chosen = EXERCISES[policy] if isinstance(policy, str) else policy
+    trace = jobs([row[:3] for row in rows])
+    return simulate(trace, cluster(machines), chosen, setting, watch=ask).records
+
+
+@pytest.mark.parametrize("policy", ["fit-first", "nearest-only", "near-backfill", "least-left"])
+@pytest.mark.parametrize(
+    ("asked", "after"),
+    [(OLD, 0), (NEW, None), ({OLD, NEW}, None), ({OLD, OTHER}, 1), (ANY, None)],
+)
+def test_a_job_starts_on_the_first_machine_of_a_type_it_takes(policy, asked, after):
+    records = played([(0, 4, 100, OLD), (0, 4, 50, OTHER), (2, 4, 2000, asked)], policy)
+    assert records["evictions"].sum() == 0
+    assert records["first_start"][2] == (2.0 if after is None else records["end"][after])
+
+
+def test_a_machine_of_another_type_is_not_held_for_it():
+    # j2 waits for all P100s. Of the V100s four come free before, which is nothing to it.
+    rows = [(0, 4, 100, OLD), (0, 4, 50, NEW), (1, 4, 10, OLD), (2, 2, 1000, NEW)]
+    records = played(rows, "near-backfill", [{"P100": 4}, {"V100": 8}])
+    assert records["end"][1] < records["end"][0]
+    assert records["first_start"].tolist() == [0.0, 0.0, records["end"][0], 2.0]
+
+
+def test_what_is_held_is_of_its_type():
+    # j1 waits for all P100s; j2 may not keep the free half of them, and starts on those of another type.
+    rows = [(0, 2, 100, OLD), (1, 4, 10, OLD), (2, 2, 1000, {OLD, NEW}), (3, 2, 1000, OLD)]
+    records = played(rows, "near-backfill")
+    assert records["first_start"].tolist() == [0.0, records["end"][0], 2.0, records["end"][1]]
+
+
+def test_a_gang_is_never_put_together_from_several_types():
+    records = played(
+        [(0, 2, 100, OLD), (0, 2, 100, NEW), (1, 4, 10, ANY)], "fit-first", [{"P100": 4, "V100": 4}]
+    )
+    assert records["first_start"][2] == records["end"][:2].min()
+
+
+@dataclass(frozen=True)
+class FirstStays(Policy):
+    """The job that comes at ten has any moved but the first."""
+
+    def rules(self) -> Rules:
+        return Rules(steady=True, preempt=Preempt.BY_GAIN)
+
+    @staticmethod
+    def gain(job: Any, here: float, there: float, now: float, my: Any) -> float:
+        return 1e9 if job.arrival == 10 else 0.0
+
+    @staticmethod
+    def cost(victim: Any, job: Any, now: float, my: Any) -> float:
+        return math.inf if victim.arrival == 0 else 10.0 - victim.arrival
+
+
+@pytest.mark.parametrize(
+    ("asked", "victim"), [(ANY, 1), (NEW, 1), (OTHER, 2), (OLD, None), ({OLD, OTHER}, 2)]
+)
+def test_room_is_made_on_the_first_type_that_it_takes_and_that_has_it(asked, victim):
+    rows = [(0, 4, 5000, OLD), (1, 4, 5000, NEW), (2, 4, 5000, OTHER), (10, 4, 10, asked)]
+    records = played(rows, FirstStays())
+    assert records["evictions"].tolist() == [int(number == victim) for number in range(4)]
+    assert (records["first_start"][3] == 10.0) == (victim is not None)

@@ -1,0 +1,167 @@
+"""Those who wait: in which order, why, and until when somebody looks again."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+
+from berth.schedule.policy import Blocked, Policy, Preempt, Rules
+from berth.schedule.reasons import CODES, bring_up_to_date
+from berth.schedule.view import WAITING
+from berth.simulate.run import Setting, simulate
+from berth.testing import cluster, jobs
+from berth.testing.policies import EXERCISES
+
+QUIET = Setting(network="off", eviction_s=0.0, eviction_large_s=0.0)
+
+
+@dataclass(frozen=True)
+class Turning(Policy):
+    """First come, first served; who has waited for half a minute goes before all who came earlier."""
+
+    rekeyed: float = 0.0
+
+    def rules(self) -> Rules:
+        again = 30.0 if self.rekeyed else math.inf
+        return Rules(steady=bool(self.rekeyed), rekey_after_s=again, blocked=Blocked.STOP)
+
+    @staticmethod
+    def order(job: Any, now: float, my: Any) -> float:
+        return job.arrival if now - job.since < 30.0 else -job.arrival
+
+
+@pytest.mark.parametrize("rekeyed", [0.0, 1.0], ids=["asked at every pass", "asked after a wait"])
+def test_an_order_that_turns_while_they_wait_is_followed(rekeyed):
+    rows = [(0, 1, 100), *((number, 1, 10) for number in range(1, 7)), (145, 1, 10)]
+    run = simulate(jobs(rows), cluster([1]), Turning(rekeyed), QUIET)
+    assert np.argsort(run.records["first_start"]).tolist() == [0, 6, 5, 4, 3, 2, 1, 7]
+    assert run.records["end"].max() == 170.0
+
+
+@dataclass(frozen=True)
+class JustAfter(Policy):
+    """Holds out for one machine until just after ten seconds, and says ten."""
+
+    @staticmethod
+    def reach(job: Any, now: float, my: Any) -> int:
+        return job.widest if now > 10.0 else job.floor
+
+    @staticmethod
+    def wake(job: Any, now: float, my: Any) -> float:
+        return 10.0 if now <= 10.0 else math.inf
+
+
+def test_a_timer_that_runs_out_but_for_rounding_is_looked_at_again_within_a_moment():
+    rows = [(0, 3, 1000), (0, 3, 1000), (1, 2, 10)]
+    start = simulate(jobs(rows), cluster([4, 4]), JustAfter(), QUIET).records["first_start"][2]
+    assert 10.0 < start < 10.001
+
+
+def at_the_end_of(rows: list, machines: object, policy: Policy, until: float, **setting: Any) -> Any:
+    """The records as they stood at the last event before a time."""
+    seen: dict[str, Any] = {}
+
+    def look(world: Any, clock: Any) -> int:
+        if world.state["now"][0] < until:
+            if world.jobs["state"][-1] == WAITING:
+                bring_up_to_date(world, len(rows) - 1)
+            seen["jobs"] = world.jobs.copy()
+        return 1
+
+    simulate(jobs(rows), cluster(machines), policy, Setting(**{"network": "off", **setting}), watch=look)
+    return seen["jobs"]
+
+
+@pytest.mark.parametrize(
+    ("policy", "machines", "rows", "code"),
+    [
+        ("nearest-only", [[2], [2]], [(0, 1, 100), (0, 1, 100), (5, 2, 10)], "nearest"),
+        ("nearest-only", [[3], [3]], [(0, 2, 100), (0, 2, 100), (5, 2, 10)], "too-spread"),
+        ("nearest-only", [[3], [3]], [(0, 3, 100), (0, 2, 100), (5, 2, 10)], "no-room"),
+        ("near-backfill", [[3], [3]], [(0, 2, 100), (0, 3, 100), (5, 3, 10), (6, 1, 500)], "held-for-other"),
+        ("near-backfill", [[3], [3]], [(0, 2, 100), (0, 2, 100), (5, 3, 10), (6, 2, 500)], "too-spread"),
+    ],
+    ids=[
+        "it runs",
+        "devices are too far apart",
+        "too few are free",
+        "they are held",
+        "held ones too far apart",
+    ],
+)
+def test_the_reason_is_the_true_one_of_several_that_are_alike(policy, machines, rows, code):
+    records = at_the_end_of(rows, machines, EXERCISES[policy], 50.0)
+    assert CODES[records[-1]["reason"]] == code
+
+
+def test_what_waiting_saves_is_the_work_left_times_the_slow_down_of_the_next_tier():
+    rows = [(0, 2, 1000, "vgg16"), (0, 2, 1000, "vgg16"), (5, 2, 100, "vgg16")]
+    records = at_the_end_of(rows, [[3], [3]], EXERCISES["nearest-only"], 50.0, network="static")
+    waits = records[2]
+    assert waits["slow"][1] < waits["slow"][2]
+    assert waits["saves"] == pytest.approx(100.0 * (waits["slow"][1] - waits["slow"][0]))
+
+
+@dataclass(frozen=True)
+class OneMakesWay(Policy):
+    """The second to come has the first moved."""
+
+    def rules(self) -> Rules:
+        return Rules(steady=True, preempt=Preempt.BY_GAIN, look_ahead=True)
+
+    @staticmethod
+    def gain(job: Any, here: float, there: float, now: float, my: Any) -> float:
+        return 1e9 if job.arrival == 10 else 0.0
+
+    @staticmethod
+    def cost(victim: Any, job: Any, now: float, my: Any) -> float:
+        return 1.0
+
+
+def test_the_usual_size_of_jobs_counts_each_job_once_however_often_it_starts():
+    run = simulate(jobs([(0, 4, 100), (10, 4, 50), (500, 2, 200)]), cluster([4]), OneMakesWay(), QUIET)
+    assert run.records["evictions"].tolist() == [1, 0, 0]
+    assert run.world.state["starts"][0] == 3
+    assert run.world.state["usual"][0] == pytest.approx(np.log([400.0, 200.0, 400.0]).mean())
+
+
+@dataclass(frozen=True)
+class HoldsOut(Policy):
+    """Holds out for the nearest tier for ten seconds, and remembers how it went."""
+
+    def rules(self) -> Rules:
+        return Rules(steady=True, learns=True)
+
+    def timers(self, tiers: Any) -> list[float]:
+        return [10.0] * len(tiers)
+
+    @staticmethod
+    def reach(job: Any, now: float, my: Any) -> int:
+        return job.floor if now - job.since < job.timer[0] else job.widest
+
+    @staticmethod
+    def wake(job: Any, now: float, my: Any) -> float:
+        return job.since + job.timer[0]
+
+    @staticmethod
+    def observe(offer: Any, wait: float, gave_up: int, now: float, my: Any) -> float:
+        return offer.fixed
+
+
+def test_every_start_of_a_gang_tells_what_came_after_its_wait_and_what_had_not_come():
+    # j2 gives up one machine after 10 s and is spread; j3 and j4 have one at once. j5 is no gang.
+    rows = [(0, 3, 100), (0, 3, 105), (1, 2, 50), (100, 2, 1000), (100, 2, 50), (100, 1, 50)]
+    run = simulate(jobs(rows), cluster([4, 4]), HoldsOut(), QUIET)
+    assert run.records["first_start"].tolist() == [0.0, 0.0, 11.0, 100.0, 100.0, 100.0]
+    single, pair, three = run.world.offers[:, :2]
+    assert single["count"].tolist() == [0, 0]
+    assert three["count"].tolist() == [2, 0]
+    assert pair["count"].tolist() == [3, 1]
+    assert pair[0]["wait"][:3].tolist() == [10.0, 0.0, 0.0]
+    assert pair[0]["gave_up"][:3].tolist() == [1, 0, 0]
+    assert pair[1]["wait"][0] == 10.0
+    assert pair[1]["gave_up"][0] == 0

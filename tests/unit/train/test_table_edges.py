@@ -1,0 +1,131 @@
+"""The edges of a table: cold records, memory given back, who leaves, the smallest steps and the largest numbers."""
+
+from __future__ import annotations
+
+import mmap
+
+import numpy as np
+import pytest
+
+from berth.errors import InputError
+from berth.train.tables.cold import BLOCK_BYTES, Cold
+from berth.train.tables.evict import MOST_CHANCES, choose, pin
+from berth.train.tables.index import Index
+from berth.train.tables.initialise import Initialiser
+from berth.train.tables.memory import give_back, reserve
+from berth.train.tables.optimise import Optimiser, adam
+from berth.train.tables.statistics import Counts, Statistics, shard_skew
+from berth.train.tables.table import Table
+
+WIDE = BLOCK_BYTES // 4  # a record that fills a block by itself
+TOGETHER = 256  # blocks that are written at a time
+
+
+@pytest.fixture
+def cold(tmp_path):
+    made = Cold(tmp_path, WIDE)
+    yield made
+    made.close()
+
+
+def records(first: int, count: int) -> tuple:
+    keys = np.arange(first, first + count)
+    rows = (
+        np.repeat(keys.astype(np.float32)[:, None], WIDE, axis=1) + np.arange(WIDE, dtype=np.float32) / WIDE
+    )
+    return keys, rows, (keys % 3 == 0).astype(np.uint8)
+
+
+@pytest.mark.parametrize(("width", "per_block"), [(1, 341), (8, 102), (1022, 1), (5000, 1)])
+def test_a_block_holds_as_many_records_as_fit(tmp_path, width, per_block):
+    made = Cold(tmp_path, width)
+    assert made.per_block == per_block
+    made.close()
+
+
+def test_records_come_back_in_any_order_written_or_pending(cold):
+    keys, rows, changed = records(0, TOGETHER + 44)
+    positions = cold.append(keys, rows, changed)
+    mixed = np.random.default_rng(0).permutation(len(keys))
+    found, marks = cold.read(positions[mixed])
+    assert (found == rows[mixed]).all()
+    assert (marks == changed[mixed]).all()
+    assert cold.count == len(keys)
+
+
+def test_blocks_of_dead_records_are_written_again_and_the_file_stays(cold):
+    for turn in range(6):
+        keys, rows, changed = records(1000 * turn, TOGETHER)
+        positions = cold.append(keys, rows, changed)
+        assert (cold.read(positions)[0] == rows).all()
+        cold.drop(positions)
+    assert cold.count == 0
+    assert cold.file_bytes == 2 * TOGETHER * cold.block.itemsize
+
+
+def test_of_half_empty_blocks_the_emptiest_are_named_first(tmp_path):
+    made = Cold(tmp_path, 254)  # four records in a block
+    assert made.per_block == 4
+    keys = np.arange(3 * TOGETHER * 4)
+    positions = made.append(keys, np.zeros((len(keys), 254), np.float32), np.zeros(len(keys), np.uint8))
+    assert made.sparse().tolist() == []
+    living = np.full(3 * TOGETHER, 1)
+    living[:3], living[7] = (4, 3, 2), 2
+    kept = np.arange(len(keys)) % 4 < np.repeat(living, 4)
+    made.drop(positions[~kept])
+    named = made.sparse().tolist()
+    assert len(named) == TOGETHER
+    assert named[:4] == [3, 4, 5, 6]
+    assert not {0, 1, 2, 7} & set(named)
+    made.drop(positions[kept & (np.arange(len(keys)) >= 20)])
+    assert made.sparse().tolist() == []  # the rest of the file is free
+    made.close()
+
+
+def test_only_whole_pages_behind_what_is_kept_are_given_back():
+    page = mmap.PAGESIZE // 4
+    column = reserve(4 * page, np.float32)
+    column[:] = 1.0
+    give_back(column, page + 1)
+    assert (column[: 2 * page] == 1.0).all()
+    assert (column[2 * page :] == 0.0).all()
+    give_back(column, page)
+    assert (column[:page] == 1.0).all()
+    assert (column[page:] == 0.0).all()
+
+
+def test_the_hand_finds_victims_even_if_all_have_every_chance():
+    keys, places = np.arange(10, 18), np.arange(8, dtype=np.int32)
+    left = np.full(8, MOST_CHANCES, np.uint8)
+    pin(left, places[:3], True)
+    out, chosen = np.zeros(4, np.int64), np.zeros(4, np.int32)
+    count, _ = choose(keys, places, left, 0, out, chosen)
+    assert count == 4
+    assert out.tolist() == [13, 14, 15, 16]
+    assert chosen.tolist() == [3, 4, 5, 6]
+
+
+def test_an_index_says_when_it_can_hold_no_more():
+    index = Index()
+    assert index.entries_for(2**31 - 2) * 0.75 >= 2**31 - 2
+    with pytest.raises(InputError, match="at most"):
+        index.entries_for(2**31 - 1)
+
+
+def test_statistics_are_the_ratios_they_are_called():
+    counts = Counts(pulled=10, missed=4, pushed=12, pushed_distinct=3)
+    told = Statistics(5, 2, 700, 300, counts, 0, 0)
+    assert (told.hit_rate, told.skew, told.bytes_per_row) == (0.6, 4.0, 200.0)
+    idle = Statistics(0, 0, 0, 0, Counts(), 0, 0)
+    assert (idle.hit_rate, idle.skew, idle.bytes_per_row) == (1.0, 1.0, 0.0)
+    assert shard_skew([told, idle]) == 2.0
+    assert shard_skew([idle]) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("how", "share"), [(adam(0.1), 0.5), (Optimiser("adagrad", 0.1, 0.0, epsilon=1e-8), 0.5)]
+)
+def test_a_gradient_as_small_as_epsilon_makes_half_a_step(how, share):
+    table = Table(2, optimiser=how, initialiser=Initialiser(scale=0.0))
+    table.push([1], np.array([[1e-8, -1e-8]], np.float32))
+    assert table.pull([1])[0].tolist() == pytest.approx([-0.1 * share, 0.1 * share], rel=1e-3)
