@@ -154,7 +154,7 @@ def _imported(path: Path) -> ModuleType:
         exec(compile(source, str(path), "exec"), vars(module))
     except Exception as error:
         del sys.modules[name]
-        if isinstance(error, ValueError) and "\0" in source:  # what Python before 3.11.4 says to that
+        if isinstance(error, ValueError) and b"\0" in source:  # what Python before 3.11.4 says to that
             error = SyntaxError(str(error))
         said = error.msg if isinstance(error, SyntaxError) else error
         raise InputError(f"{type(error).__name__}: {said}", where=_where(error, path)) from error
