@@ -110,6 +110,11 @@ class FileStream:
             at = 0
             while at < len(rows):
                 taken = min(self.window - count, len(rows) - at)
+                if taken == self.window:  # no need to copy
+                    yield number, _part(rows, at, taken)
+                    at, number = at + taken, number + 1
+                    self._marks[number] = mark_of(at)
+                    continue
                 keys, dense, labels = held
                 keys[count : count + taken] = rows.keys[at : at + taken]
                 dense[count : count + taken] = rows.dense[at : at + taken]
@@ -197,6 +202,10 @@ def _read(path: Path, offset: int, line: int) -> Iterator[Rows]:
 
         return parquet_rows(path, offset)
     return criteo_rows(path, offset, line)
+
+
+def _part(rows: Rows, at: int, count: int) -> Columns:
+    return rows.keys[at : at + count], rows.dense[at : at + count], rows.labels[at : at + count]
 
 
 def _room(count: int, like: Rows) -> Columns:

@@ -77,9 +77,10 @@ def _signed_log(values: Floats) -> Floats:
 
 def _keys(frame: pl.DataFrame, slots: list[str]) -> Ints:
     """The slot's own for missing ids; whole numbers and hexadecimal text below 2**32 as they are, the rest hashed."""
-    if all(frame.schema[name].is_integer() and not frame[name].null_count() for name in slots):
+    schema = frame.schema  # made anew whenever it is asked for
+    if all(schema[name].is_integer() and not frame[name].null_count() for name in slots):
         return _plain_keys(frame, slots)
-    ids = frame.select(_id(name, frame.schema[name]) for name in slots)
+    ids = frame.select(_id(name, schema[name]) for name in slots)
     for name in slots:
         if ids[name].null_count() != frame[name].null_count():
             ids = ids.with_columns(_with_hashes(frame[name].cast(pl.String), ids[name]))
