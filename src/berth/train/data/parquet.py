@@ -10,9 +10,11 @@ import hashlib
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from berth.errors import InputError
 from berth.train.data.rows import SLOT_SHIFT, Bad, Floats, Ints, Rows, slot_bases
@@ -59,16 +61,30 @@ def _roles(schema: dict[str, pl.DataType], where: str) -> tuple[str, list[str], 
 
 
 def _rows(frame: pl.DataFrame, label: str, dense: list[str], slots: list[str], offset: int) -> Rows:
-    labels = frame[label].cast(pl.Float64).fill_null(-1).fill_nan(-1).to_numpy()
+    labels = _labels(frame[label])
     good = (labels == 0) | (labels == 1)
     bad = [Bad(offset + int(row) + 1, "the label is neither 0 nor 1") for row in np.flatnonzero(~good)]
     numbers = np.flatnonzero(good) + offset + 1
-    logs = [pl.col(name).cast(pl.Float32).fill_null(0).fill_nan(0) for name in dense]
-    features: Floats = frame.select(logs).to_numpy(order="c")
+    features: Floats = frame.select(_feature(frame[name]) for name in dense).to_numpy(order="c")
     keys: Ints = _keys(frame, slots)
     if bad:
         keys, features, labels = keys[good], features[good], labels[good]
     return Rows(keys, _signed_log(features), labels.astype(np.int64), numbers, numbers, bad)
+
+
+def _labels(column: pl.Series) -> NDArray[Any]:
+    """-1 where there is none."""
+    if column.dtype.is_integer() and not column.null_count():
+        return column.to_numpy()
+    return column.cast(pl.Float64).fill_null(-1).fill_nan(-1).to_numpy()
+
+
+def _feature(column: pl.Series) -> pl.Expr:
+    """As a small float, 0 where there is none."""
+    number = pl.col(column.name).cast(pl.Float32)
+    if column.null_count():
+        number = number.fill_null(0)
+    return number.fill_nan(0) if column.dtype.is_float() else number
 
 
 def _signed_log(values: Floats) -> Floats:
