@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable
 
-# Small tests that walk through the kernels, as quick interpreted as compiled.
+# Small tests that walk through the kernels and end within minutes interpreted.
 INTERPRETED := -m "not slow and not soak" -k "not rounds and not for_ever and not gittins and not lstm" \
   tests/unit/schedule/test_held_places.py tests/unit/schedule/test_kinds.py tests/unit/schedule/test_waiting.py \
   tests/unit/schedule/test_victims.py tests/unit/schedule/test_regressions.py tests/unit/schedule/test_lwf.py \
