@@ -7,7 +7,7 @@ the slowest tau allowed downwards, until no faster one can be cheaper: for tau b
     cost >= fixed * fastest + sum of price * b * max(shared / (b - serial))
 
 since `tau / (tau - serial)` only grows as tau falls. `newton` goes straight to the best continuous tau and
-looks a few whole steps to both sides: fewer steps, and nearly always the same answer.
+looks a few whole steps to both sides: fewer steps, and mostly the same answer or one that is little dearer.
 """
 
 from __future__ import annotations
