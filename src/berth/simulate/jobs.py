@@ -160,9 +160,10 @@ def _by_shape(
 ) -> tuple[list[float], list[float]]:
     """Three shapes over several machines, by thinness: the best, and with a smallest part of two and of one."""
     found: dict[float, float] = {}
-    for counts in _shapes(int(cluster.sizes.max()), gpus):
+    sizes = _sizes_of_one_type(cluster)
+    for counts in _shapes(int(sizes.max()), gpus):
         machines = _together(cluster, len(counts))
-        if machines is not None and (cluster.sizes[machines] >= counts).all():
+        if machines is not None and (sizes[machines] >= counts).all():
             placement = Placement.of_counts(dict(zip(machines.tolist(), counts, strict=True)))
             thinness = (len(counts) - 1) / (len(counts) * min(counts))
             found.setdefault(thinness, iteration_s(traffic, placement, fabric, network))
@@ -173,6 +174,12 @@ def _by_shape(
     best = points[0][1]
     slow = np.maximum.accumulate([seconds / best for _, seconds in points])
     return [thinness for thinness, _ in points], slow.tolist()
+
+
+@lru_cache(maxsize=64)
+def _sizes_of_one_type(cluster: Cluster) -> NDArray[np.int64]:
+    """Devices of each machine that a gang may hold: they are of one type."""
+    return np.array([max((count for _, count in machine.devices), default=0) for machine in cluster.machines])
 
 
 def _shapes(size: int, gpus: int) -> list[list[int]]:
@@ -192,7 +199,7 @@ def _split(total: int, parts: int) -> list[int]:
 @lru_cache(maxsize=4096)
 def _together(cluster: Cluster, count: int) -> NDArray[np.int64] | None:
     """So many machines of one rack, the largest first; of the whole cluster where no rack has as many."""
-    order = np.argsort(-cluster.sizes, kind="stable")
+    order = np.argsort(-_sizes_of_one_type(cluster), kind="stable")
     if len(cluster.tiers) > 1:
         racks = cluster.groups[1][order]
         for rack in dict.fromkeys(racks.tolist()):

@@ -356,8 +356,8 @@ class Recount:
             self._wrong(event["job"], "reason", f"{reason} is no reason to start")
 
     def _thinner(self, attempt: Attempt) -> bool:
-        """Whether a gang stands more thinly than it would on as few empty machines as can be."""
-        largest = max(size for (_, device), size in self._size.items() if device == attempt.device)
+        """Whether a gang stands more thinly than it would on as few empty machines as can be, of any type."""
+        largest = max(self._size.values())
         gpus = sum(attempt.places.values())
         machines = -(-gpus // largest)
         return _thinness(attempt) > (machines - 1) / (machines * (gpus // machines))

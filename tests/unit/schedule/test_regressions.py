@@ -10,6 +10,7 @@ import polars as pl
 import pytest
 
 from berth.errors import InputError
+from berth.schedule.policies.registry import load_policy
 from berth.schedule.policy import Policy, Preempt, Rules
 from berth.simulate.audit import audit
 from berth.simulate.events import event_frame
@@ -282,3 +283,13 @@ def test_nobody_moves_to_a_shape_that_is_no_better():
     setting = Setting(network="static", eviction_s=0.0, eviction_large_s=0.0, log=True)
     run = check_policy(EXERCISES["even-shapes"], jobs(rows), cluster([3, 4, 4]), setting)
     assert run.records["moves"].sum() == 0
+
+
+def test_the_best_shape_of_a_gang_is_one_of_devices_of_one_type():
+    """A machine with two A100 and three P100 is none of five: no gang stands rounder than on three of a type."""
+    machines = [{"A100-40": 2, "P100": 3}, {"P100": 3}, {"V100": 1, "P100": 3}]
+    setting = Setting(network="static", congestion=10.0)
+    rows = [(0, 1, 10), (0, 1, 10), (0, 1, 10), (0, 7, 1)]
+    log = event_frame(check_policy(load_policy("berth"), jobs(rows), cluster(machines), setting))
+    gang = log.filter((pl.col("event") == "started") & (pl.col("gpus") == 7))
+    assert gang["reason"].to_list() == ["nearest"]
