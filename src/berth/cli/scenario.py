@@ -100,7 +100,6 @@ Device = Annotated[
 
 _FAVOURITES = ("berth", "dally", "tiresias", "preferred", "required", "fifo", "srtf")
 _SHOWN = 5
-NETWORKS = ("on", "static", "off")
 _LONGEST_NOTE = 240
 
 
@@ -231,7 +230,7 @@ def make_setting(
     log: bool = False,
 ) -> Setting:
     """The options as a setting."""
-    from berth.simulate.run import Setting
+    from berth.simulate.run import NETWORKS, Setting
     from berth.units import seconds
     from berth.workload.mix import load_mix
 
@@ -242,7 +241,7 @@ def make_setting(
     standard = Setting()
     cost = None if eviction_cost is None else read("--eviction-cost", seconds, eviction_cost)
     return Setting(
-        network=network,  # type: ignore[arg-type]
+        network=network,
         congestion=positive("--congestion", congestion),
         eviction_s=standard.eviction_s if cost is None else cost,
         eviction_large_s=standard.eviction_large_s if cost is None else cost,

@@ -28,7 +28,8 @@ from berth.simulate.view import CLOCK, FAULT, FLOW, LOG, LOG_PLACE, OFF, SHARED,
 from berth.workload.mix import Mix, load_mix
 from berth.workload.trace import Trace
 
-NETWORKS = {"off": OFF, "static": STATIC, "on": SHARED}
+Network = Literal["off", "static", "on"]
+NETWORKS: dict[Network, int] = {"off": OFF, "static": STATIC, "on": SHARED}
 _CHUNK = 20_000  # events between two looks at the progress bar
 
 
@@ -36,7 +37,7 @@ _CHUNK = 20_000  # events between two looks at the progress bar
 class Setting:
     """Everything of a simulation but the trace, the cluster and the policy."""
 
-    network: Literal["off", "static", "on"] = "on"
+    network: Network = "on"
     congestion: float = 1.0
     eviction_s: float = 40.0
     eviction_large_s: float = 60.0

@@ -80,6 +80,11 @@ class SharedSums:
             raise ServerError(f"another worker does not answer: {error}") from error
 
 
+def fits(gradient: Tensor) -> bool:
+    """Whether a sum in small floats, in the memory of the machine, is the same as anywhere else."""
+    return gradient.device.type == "cpu" and gradient.dtype == torch.float32
+
+
 def shared_sums(store: Any, name: str, place: int, count: int, numbers: int) -> SharedSums | None:
     """Meets the others of `count` by a store in which small facts are left; None where that is not possible.
 
@@ -120,9 +125,8 @@ def _hand_out(store: Any, name: str, count: int, numbers: int) -> SharedSums | N
         for one in range(count):
             for other in range(one):
                 ends[one][other], ends[other][one] = socket.socketpair()
-        for each in ends[1:]:
-            for end in each.values():
-                opened.enter_context(end)
+        for end in (end for each in ends for end in each.values()):
+            opened.enter_context(end)
         listener.settimeout(_HANDSHAKE_S)
         waited = set(range(1, count))
         while waited:
@@ -134,14 +138,17 @@ def _hand_out(store: Any, name: str, count: int, numbers: int) -> SharedSums | N
                     handed = [handle, *(ends[place][other].fileno() for other in sorted(ends[place]))]
                     socket.send_fds(guest, [b"\0"], handed)
                     waited.remove(place)
-        return SharedSums(0, ends[0], handle)
+        mine = {other: socket.socket(fileno=end.detach()) for other, end in ends[0].items()}
+        return SharedSums(0, mine, handle)
 
 
 def _place_of(guest: socket.socket, word: bytes) -> int:
-    """Of somebody who knows the word and is of the same user; others have none."""
+    """Of somebody of the same user who knows the word; others have none."""
+    if peer_user(guest) != os.getuid():  # names of such sockets are no secret on a machine
+        return -1
     said = guest.recv(len(word) + 1)
     known = len(said) == len(word) + 1 and secrets.compare_digest(said[:-1], word)
-    return said[-1] if known and peer_user(guest) == os.getuid() else -1
+    return said[-1] if known else -1
 
 
 def _take(store: Any, name: str, place: int, count: int) -> SharedSums | None:

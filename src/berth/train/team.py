@@ -15,7 +15,7 @@ from berth.train.data import Share
 from berth.train.rendezvous import Seat, join
 from berth.train.stages.cut import Layout
 from berth.train.stages.parcels import Post
-from berth.train.sums import SharedSums, shared_sums
+from berth.train.sums import SharedSums, fits, shared_sums
 
 
 @dataclass(slots=True)
@@ -78,7 +78,7 @@ class Team:
         if not gradients and not told:
             return
         sums = self._shared_sums(model)
-        if sums is not None and all(gradient.device.type == "cpu" for gradient in gradients):
+        if sums is not None and all(map(fits, gradients)):
             summed = sums.add(gradients, told)
         else:
             together = torch.cat([torch.tensor(told), *(gradient.reshape(-1) for gradient in gradients)])

@@ -12,7 +12,7 @@ from torch.distributed import HashStore
 
 from berth.errors import ServerError
 from berth.train import sums
-from berth.train.sums import MOST, shared_sums
+from berth.train.sums import MOST, fits, shared_sums
 
 SHAPES = [(3, 5), (7,), (1,), (4, 2)]
 NUMBERS = sum(torch.Size(shape).numel() for shape in SHAPES)
@@ -90,6 +90,20 @@ def test_who_is_gone_is_named_and_not_waited_for(team):
     third.close()
     with pytest.raises(ServerError, match=r"gone|does not answer"):
         one.add(drawn(0, 0), [0.0])
+
+
+@pytest.mark.parametrize(
+    ("kind", "goes"), [(torch.float32, True), (torch.float64, False), (torch.bfloat16, False)]
+)
+def test_only_floats_of_the_memorys_own_size_are_summed_there(kind, goes):
+    assert fits(torch.zeros(3, dtype=kind)) == goes
+
+
+def test_a_stranger_of_another_user_is_not_even_heard(monkeypatch):
+    monkeypatch.setattr(sums, "peer_user", lambda guest: os.getuid() + 1)
+    here, there = socket.socketpair()
+    with here, there:  # who would listen to the silent one would wait for ever
+        assert sums._place_of(here, b"word") == -1
 
 
 def test_processes_of_different_machines_do_without(monkeypatch):
