@@ -1,4 +1,4 @@
-"""Writes docs/reference/ from the code: the commands, the keys of the YAML files, the catalogues."""
+"""Writes docs/reference/ from the code: commands, keys of the YAML files, catalogues, HTTP API, Python."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ REFERENCE = Path(__file__).parent / "reference"
 
 
 def main() -> None:
-    """Makes the three pages."""
+    """Makes the five pages."""
+    import http_page
+    import python_page
+
     from berth.cluster.spec import ClusterSpec
     from berth.live.spec import JobSpec
     from berth.plan.files import PlanSpec
@@ -34,6 +37,8 @@ def main() -> None:
     yaml = "# YAML\n\nUnknown keys are refused; quantities carry their unit.\n\n"
     (REFERENCE / "yaml.md").write_text(yaml + "\n".join(section(title, model) for title, model in pages))
     (REFERENCE / "catalogue.md").write_text(catalogue())
+    (REFERENCE / "api.md").write_text(http_page.page())
+    (REFERENCE / "python.md").write_text(python_page.page())
 
 
 def commands() -> str:

@@ -38,13 +38,17 @@ PHILLY = """timestamp,duration,num_gpus,gpu_time,cluster
 PLAYED = ("berth ", "python ")
 
 
+def blocks(page: Path, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+
+
 def shown_commands(page: Path) -> list[str]:
-    blocks = re.findall(r"^```console\n(.*?)^```", page.read_text(), flags=re.MULTILINE | re.DOTALL)
-    commands = [command for block in blocks for command, _ in transcripts.commands(block)]
+    shown = blocks(page, "console")
+    commands = [command for block in shown for command, _ in transcripts.commands(block)]
     return [command for command in commands if command.startswith(PLAYED)]
 
 
-WITH_COMMANDS = [page for page in PAGES if shown_commands(page)]
+WITH_COMMANDS = [page for page in PAGES if shown_commands(page) or blocks(page, "python")]
 
 
 def test_the_documentation_shows_commands():
@@ -52,7 +56,7 @@ def test_the_documentation_shows_commands():
 
 
 @pytest.mark.parametrize("page", WITH_COMMANDS, ids=lambda page: page.stem)
-def test_commands_of_a_page_work_one_after_the_other(page, tmp_path, monkeypatch):
+def test_commands_of_a_page_work_one_after_the_other_and_its_python_too(page, tmp_path, monkeypatch):
     folder = tmp_path / "examples"
     monkeypatch.setenv("BERTH_STATE", str(tmp_path / "state"))
     shutil.copytree(EXAMPLES, folder)
@@ -68,6 +72,10 @@ def test_commands_of_a_page_work_one_after_the_other(page, tmp_path, monkeypatch
             else:
                 output = transcripts.run(command, folder)
                 assert "[exit" not in output, f"{page.name}: {command}\n{output}"
+        if program := "\n\n".join(blocks(page, "python")):
+            (folder / "page.py").write_text(program)
+            output = transcripts.run("python page.py", folder)
+            assert "[exit" not in output, f"{page.name}: {program}\n{output}"
 
 
 def test_every_reason_is_explained_and_no_other():
@@ -98,13 +106,12 @@ def first_line(command: str, folder: Path) -> str:
     return line
 
 
-PYTHON = re.findall(
-    r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), flags=re.MULTILINE | re.DOTALL
-)
-
-
-def test_the_python_of_the_readme_runs(capsys):
-    assert PYTHON
-    for block in PYTHON:
-        exec(compile(block, "README.md", "exec"), {})
-    assert "times as long" in capsys.readouterr().out
+def test_the_documentation_is_built_without_a_warning(tmp_path):
+    subprocess.run([sys.executable, ROOT / "docs" / "generate.py"], check=True)
+    build = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", tmp_path / "site"]
+    built = subprocess.run(build, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert built.returncode == 0, built.stdout + built.stderr
+    public = (tmp_path / "site" / "reference" / "python.html").read_text()
+    assert "find_plan" in public
+    assert "def find_plan(" in re.sub(r"<[^>]+>", "", public)
+    assert "/jobs/{job}/cancel" in (tmp_path / "site" / "reference" / "api.html").read_text()

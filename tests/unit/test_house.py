@@ -32,11 +32,17 @@ def test_importing_a_room_or_the_command_line_loads_nothing_heavy(module):
     "package",
     [
         "berth.cluster",
+        "berth.live",
         "berth.network",
+        "berth.plan",
+        "berth.schedule",
+        "berth.simulate",
+        "berth.testing",
         "berth.train",
         "berth.train.checkpoint",
         "berth.train.data",
         "berth.workload",
+        "berth.zoo",
     ],
 )
 def test_every_public_name_of_a_room_can_be_fetched(package):

@@ -37,7 +37,7 @@ def compare(
     """Hold policies against the first: differences with 95 % intervals, or that there are none."""
     from berth.report import terminal
     from berth.report.simulation_compare import print_comparison
-    from berth.simulate.compare import compare as compare_policies
+    from berth.simulate.comparison import compare as compare_policies
     from berth.units import format_count
 
     policies = scene.load_policies(policy)

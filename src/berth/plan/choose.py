@@ -14,7 +14,7 @@ from berth.plan.objective.refine import MEASUREMENTS, Refined, objective, refine
 from berth.plan.problem import Problem
 from berth.plan.search.exact import exact
 from berth.plan.search.method import Budget, Outcome, Progress, method
-from berth.plan.wanted import Posed
+from berth.plan.wanted import Posed, Wanted, pose
 from berth.units import format_rate, format_usd
 
 WITHIN = 0.05  # how much dearer a plan on preferred devices may be
@@ -29,6 +29,15 @@ class Asked:
     prefer: tuple[str, ...] = ()
     within: float = WITHIN
     max_usd: float | None = None
+
+
+def find_plan(wanted: Wanted, asked: Asked | None = None, progress: Progress | None = None) -> Outcome:
+    """The plan for what is wanted, by names and figures; an `InputError` says why there is none."""
+    problem = pose(wanted).problem
+    outcome = choose(problem, replace(asked or Asked(), max_usd=wanted.max_usd), progress)
+    if outcome.plan is None:
+        raise refusal(problem, outcome)
+    return outcome
 
 
 def choose(problem: Problem, asked: Asked, progress: Progress | None = None) -> Outcome:

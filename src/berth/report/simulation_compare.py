@@ -9,7 +9,7 @@ from rich.text import Text
 
 from berth.report.simulation import labels, print_notes
 from berth.report.terminal import table
-from berth.simulate.compare import Comparison, Difference
+from berth.simulate.comparison import Comparison, Difference
 from berth.units import format_seconds
 
 WORDS = {"mean_jct_s": "mean JCT", "p99_jct_s": "p99 JCT", "makespan_s": "makespan"}

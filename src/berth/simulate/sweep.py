@@ -26,7 +26,7 @@ from berth import compile as compiling
 from berth.cluster.load import load_cluster
 from berth.errors import InputError
 from berth.schedule.policies.registry import load_policy
-from berth.simulate.compare import ratio_interval
+from berth.simulate.comparison import ratio_interval
 from berth.simulate.metrics import summarise
 from berth.simulate.outcome import require_finished
 from berth.simulate.run import Setting, simulate

@@ -25,6 +25,7 @@ FOLD = """async ({cluster, groups}) => {
   const look = () => ({
     devices: [...world.owners()].map(at => at < 0 ? null : world.jobs[at].id),
     states: Object.fromEntries(world.jobs.map(job => [job.id, STATES[job.state]])),
+    priorities: Object.fromEntries(world.jobs.map(job => [job.id, job.priority])),
     shut: [...world.shut], foreign: [...world.foreign],
   });
   for (const {records, time} of groups) { records.forEach(record => world.take(record)); told.push(look()); }
@@ -40,6 +41,7 @@ def picture(books: Books) -> dict[str, Any]:
     return {
         "devices": [one["jobs"].get(str(number)) for one in machines for number in range(one["size"])],
         "states": {job.id: shown(books, job) for job in books.jobs.values() if job.ends_as is None},
+        "priorities": {job.id: job.spec.priority for job in books.jobs.values() if job.ends_as is None},
         "shut": [sum(MASK[why] for why in shut) for shut in books.shut],
         "foreign": books.foreign,
     }
@@ -92,6 +94,7 @@ def compare(told: dict[str, Any], wanted: dict[str, Any], where: str) -> None:
     assert told["devices"] == wanted["devices"], where
     states = {job: state for job, state in told["states"].items() if job in wanted["states"]}
     assert states == wanted["states"], where
+    assert {job: told["priorities"][job] for job in wanted["priorities"]} == wanted["priorities"], where
     assert told["shut"] == wanted["shut"], where
     assert told["foreign"] == wanted["foreign"], where
     over = set(told["states"]) - set(wanted["states"])

@@ -7,7 +7,7 @@ import pytest
 
 from berth.cluster.load import load_cluster
 from berth.schedule.policies.registry import load_policy
-from berth.simulate.compare import Difference, bootstrap_interval, compare, ratio_interval
+from berth.simulate.comparison import Difference, bootstrap_interval, compare, ratio_interval
 from berth.simulate.run import Setting
 from berth.simulate.source import Source
 

@@ -7,7 +7,7 @@ export const QUEUED = 0, DELAYED = 1, STARTING = 2, RUNNING = 3, FINISHED = 4, F
 export const STATES = ["queued", "delayed", "starting", "running", "finished", "failed", "cancelled", "unknown"];
 const SHUT = {lost: 1, drained: 2, closed: 4};
 export const LOST = 1, DRAINED = 2;
-const FACTS = ["state", "since", "attempt", "evictions", "failures", "ended"];
+const FACTS = ["state", "since", "attempt", "evictions", "failures", "ended", "priority"];
 const MOST_RESTARTS = 3; // of a job that says nothing else
 
 export class World {
@@ -174,7 +174,7 @@ const FOLDS = {
   },
   ready(world, record, job) { if (job) wait(world, job, record.time); },
   cancelled(world, record, job) { if (job) over(world, job, record.time, CANCELLED); },
-  prioritised(world, record, job) { if (job) job.priority = record.priority; },
+  prioritised(world, record, job) { if (job) world.change(job, record.time, {priority: record.priority}); },
   machine(world, record) {
     const {machine} = record, bit = SHUT[record.why];
     world.machine(machine, record.time, record.is ? world.shut[machine] | bit : world.shut[machine] & ~bit, world.foreign[machine]);
