@@ -22,6 +22,7 @@ from numba import types
 _njit: Any = numba.njit  # its types do not list all of its options
 F = TypeVar("F", bound=Callable[..., Any])
 
+_ROOT = Path(__file__).parent
 _KEPT = 8  # caches of earlier sources that are kept
 _MARKS = (
     b"berth.compile",
@@ -124,17 +125,25 @@ def room_of(module: str) -> str:
 def fingerprint(room: str = "") -> str:
     """A name for the contents of all sources of a room that end up in compiled code."""
     digest = hashlib.sha256(numba.__version__.encode())
-    root = Path(__file__).parent
-    for path in sorted(root.rglob("*.py")):
+    for path in compiled_sources(room):
+        digest.update(str(path.relative_to(_ROOT)).encode() + path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def compiled_sources(room: str = "") -> list[Path]:
+    """The files of a room whose functions, or whose arrays' types, compiled code contains."""
+    found = []
+    for path in sorted(_ROOT.rglob("*.py")):
         if path.parent.name == "policies" or path.name == "hooks.py":
             continue  # kept apart, see schedule/hooks.py
-        first = path.relative_to(root).parts[0]
+        first = path.relative_to(_ROOT).parts[0]
         if first in _ABOVE or (first if first in APART else "") != room:
             continue
-        text = path.read_bytes()
-        if path.parent.name == "schedule" or any(mark in text for mark in _MARKS):
-            digest.update(str(path.relative_to(root)).encode() + text)
-    return digest.hexdigest()[:16]
+        # kernels that also run as they stand name no compiler: those of the network, see network/compiled.py
+        named = path.parent.name == "schedule" or path.name.endswith("_kernels.py")
+        if named or any(mark in path.read_bytes() for mark in _MARKS):
+            found.append(path)
+    return found
 
 
 def cache_folder() -> Path:

@@ -170,6 +170,7 @@ def set_scene(
     """The trace, the cluster after all what-ifs, and the setting."""
     from dataclasses import replace
 
+    from berth.cluster.gpus import gpu_part
     from berth.cluster.load import load_cluster
     from berth.simulate.faults import draw_faults, horizon_of, parse_faults
     from berth.simulate.quotas import load_quotas
@@ -178,6 +179,7 @@ def set_scene(
 
     written = load_cluster(cluster)
     gpus_of(written)
+    written = gpu_part(written)
     _check_size(written)
     setting = make_setting(network, congestion, eviction_cost, checkpoint_every, mix, seed, doubt, log=log)
     setting = replace(setting, quotas=load_quotas(quota or [], quotas))

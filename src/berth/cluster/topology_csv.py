@@ -23,6 +23,7 @@ import numpy as np
 
 from berth import spec as yaml_spec
 from berth.cluster.catalogue import UNNAMED, device_type
+from berth.cluster.expand import MOST_DEVICES
 from berth.cluster.model import Cluster, Machine, Tier
 from berth.cluster.tiers import default_names, default_tier
 from berth.errors import InputError
@@ -45,7 +46,13 @@ def read_topology(
     if devices_per_host < 1:
         raise InputError(f"{devices_per_host} devices per host", hint="give at least 1")
     where = str(path)
-    columns, hosts = _read(yaml_spec.read_text(path), where)
+    try:
+        columns, hosts = _read(yaml_spec.read_text(path), where)
+    except csv.Error as error:
+        raise InputError(f"is not CSV: {error}", where=where) from None
+    if len(hosts) * devices_per_host > MOST_DEVICES:
+        what = f"{len(hosts):,} hosts of {devices_per_host:,} devices; berth takes {MOST_DEVICES:,} devices"
+        raise InputError(what, where=where)
     order = _coarse_to_fine(hosts, len(columns))
     columns = [columns[column] for column in order]
     hosts = [_Host(host.name, tuple(host.switches[c] for c in order), host.line) for host in hosts]

@@ -40,12 +40,6 @@ def flow_of(traffic: Traffic, placement: Placement, fabric: Fabric) -> Flow:
     return _flow(traffic, placement, fabric, kernels.TREE if traffic.collective == "tree" else kernels.RING)
 
 
-def links_of(placement: Placement, fabric: Fabric) -> tuple[IntArray, FloatArray]:
-    """Links and weights of a hierarchical ring, whatever its volume."""
-    flow = _flow(Traffic(compute_s=0.0, all_reduce_bytes=1.0), placement, fabric, kernels.HIERARCHICAL)
-    return flow.links, flow.weights
-
-
 def shared_iteration_s(traffic: Traffic, flow: Flow, rate: float) -> float:
     """Seconds of one iteration while the links give the job this rate."""
     return float(

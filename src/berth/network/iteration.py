@@ -1,8 +1,9 @@
 """How long one iteration of a job takes where it stands: computation, communication, and their overlap.
 
-    it(p) = (c^y + comm(p)^y)^(1/y)
+    it(p) = f c + (((1 - f) c)^y + comm(p)^y)^(1/y)
 
-y = 1 adds them up, a large y hides the shorter behind the longer; the form is that of Pollux (OSDI 2021).
+The forward share f of the computation hides nothing. y = 1 adds up, a large y hides the shorter behind the
+longer; with f = 0 the form is that of Pollux (OSDI 2021).
 """
 
 from __future__ import annotations

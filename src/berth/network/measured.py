@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -97,20 +97,28 @@ class Measured:
 
 def read_measured(path: str | Path, cluster: Cluster | None = None) -> dict[str, Measured]:
     """The measurements of every model in a CSV file; the tiers they name must be those of the cluster."""
-    lines = csv.reader(read_text(path).splitlines())
-    header = _header(next(lines, []), str(path))
     rows: dict[str, list[Row]] = {}
-    for cells in lines:
-        if any(cell.strip() for cell in cells):
-            row = _row(header, cells, f"{path}:{lines.line_num}")
-            if cluster is not None and row.tier is not None:
-                _check_tier(row.tier, cluster, f"{path}:{lines.line_num}")
+    try:
+        for row in _rows(read_text(path), str(path), cluster):
             rows.setdefault(row.model, []).append(row)
+    except csv.Error as error:
+        raise InputError(f"is not CSV: {error}", where=str(path)) from None
     if not rows:
         raise InputError(
             "holds no measurements", where=str(path), hint="it has a header, but no row below it"
         )
     return {model: Measured(tuple(measured)) for model, measured in rows.items()}
+
+
+def _rows(text: str, where: str, cluster: Cluster | None) -> Iterator[Row]:
+    lines = csv.reader(text.splitlines())
+    header = _header(next(lines, []), where)
+    for cells in lines:
+        if any(cell.strip() for cell in cells):
+            row = _row(header, cells, f"{where}:{lines.line_num}")
+            if cluster is not None and row.tier is not None:
+                _check_tier(row.tier, cluster, f"{where}:{lines.line_num}")
+            yield row
 
 
 def _header(cells: list[str], where: str) -> list[str]:

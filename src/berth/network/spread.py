@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from berth.cluster.gpus import usable_types
 from berth.cluster.model import Cluster, IntArray
 from berth.errors import InputError
 from berth.network.placement import Placement
@@ -78,14 +79,10 @@ def realise(cluster: Cluster, spread: Spread, usable: IntArray | None = None) ->
 
 def usable_devices(cluster: Cluster, device: str | None) -> IntArray:
     """Devices per machine: of one type, else all GPUs, or everything if there are no GPUs."""
-    kinds = cluster.device_types
+    wanted = usable_types(cluster)
     if device is not None:
-        wanted = [kind.name == device for kind in kinds]
-    else:
-        wanted = [kind.kind == "gpu" for kind in kinds]
-        if not any(wanted):
-            wanted = [True] * len(kinds)
-    counts = [sum(count for kind, count in machine.devices if wanted[kind]) for machine in cluster.machines]
+        wanted = tuple(index for index, kind in enumerate(cluster.device_types) if kind.name == device)
+    counts = [sum(count for kind, count in machine.devices if kind in wanted) for machine in cluster.machines]
     return np.array(counts, dtype=np.int32)
 
 

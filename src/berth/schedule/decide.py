@@ -28,13 +28,13 @@ def decide(world: World, hooks: Hooks, steps: Steps, now: float) -> float:
     wake = math.inf
     if state.first < state.last:
         if not state.steady:
-            refresh_keys(world, hooks, now)
+            wake = refresh_keys(world, hooks, now)
         elif now >= state.next_rekey:
             rekey(world, hooks, now)
         # where order preempts, a place that is held could be lost again
         if state.hold_after_s < math.inf and state.preempt != BY_ORDER:
             steps.hold_for_longest(world, hooks, now)
-        wake = fill_places(world, hooks, steps, now)
+        wake = min(wake, fill_places(world, hooks, steps, now))
         if state.steady and state.running > 0:  # else nobody could make way for who has waited long
             wake = min(wake, state.next_rekey)
         if state.defragment > 0 and state.first < state.last:

@@ -174,14 +174,17 @@ def slow_on(world: World, job: Any, head: int, tier: int) -> float:
 
 @kernel
 def movable(world: World, row: int, kind: int, group: int, now: float) -> tuple[Array, Array]:
-    """Running jobs that have been still for a while, and what each holds inside a group that `row` may use."""
+    """Running jobs that may be moved for `row`, and what each holds inside a group that it may use.
+
+    Nobody moves who has not been still for a while, nor for somebody of lower priority.
+    """
     state, tier = world.state[0], world.jobs[row].floor
     rows = np.empty(state.running, np.int64)
     inside = np.empty(state.running, np.int64)
     count = 0
     for i in range(state.running):
         job = world.jobs[world.running[i]]
-        if now - job.started < _REST_S:
+        if now - job.started < _REST_S or job.priority > world.jobs[row].priority:
             continue
         entry, held = job.head, 0
         while entry >= 0:

@@ -42,13 +42,16 @@ def by_end(world: World, now: float) -> Array:
 
 @kernel
 def soonest(world: World, row: int, tier: int, rows: Array, now: float) -> tuple[float, int, int]:
-    """(time, group, devices to spare): when and where a tier first holds the gang; (inf, -1, 0): never."""
+    """(time, group, devices to spare): when and where a tier first holds the gang; (inf, -1, 0): never.
+
+    What is held for another is not counted: nobody knows how long that one will stay.
+    """
     job, kinds = world.jobs[row], world.state[0].kinds
     free = np.zeros((world.groups.shape[1], kinds), np.int64)  # a gang's devices are all of one type
     best, best_free = -1, 1 << 30
     for at in range(len(world.hosts)):
         host = world.hosts[at]
-        if takes(job, host.kind):
+        if takes(job, host.kind) and not kept_from(world, row, host):
             free[host.group[tier], host.kind] += host.free + host.hidden
     for number in range(len(free)):
         for kind in range(kinds):
@@ -61,7 +64,7 @@ def soonest(world: World, row: int, tier: int, rows: Array, now: float) -> tuple
         while entry >= 0:
             place = world.places[entry]
             host = world.hosts[place.host]
-            if not host.down and takes(job, host.kind):
+            if not host.down and takes(job, host.kind) and not kept_from(world, row, host):
                 number = host.group[tier]
                 free[number, host.kind] += place.count
                 if free[number, host.kind] >= job.gpus:

@@ -12,10 +12,10 @@ import numpy as np
 
 from berth.compile import kernel, step
 from berth.schedule.attempt import begin, find_for, over_quota, takes, tell_usual
-from berth.schedule.hold import by_end, hold, soonest
+from berth.schedule.hold import by_end, hold, kept_from, soonest
 from berth.schedule.place import find
 from berth.schedule.policy import Hooks
-from berth.schedule.queue import close_gap
+from berth.schedule.queue import close_gap, step_out
 from berth.schedule.reasons import CHEAPER_THAN_WAITING, HELD_FOR_IT, LOOKS_AHEAD, NEAREST
 from berth.schedule.shape import best_shape, minds_shape, slow_by_shape
 from berth.schedule.view import Array, World
@@ -72,20 +72,32 @@ def rounder_from(world: World, row: int, rows: Array, now: float) -> float:
     limit = 1.0 + (job.bent - 1.0) / 2.0
     free = np.zeros(len(world.hosts), np.int64)
     for at in range(len(world.hosts)):
-        free[at] = world.hosts[at].free + world.hosts[at].hidden
+        if not kept_from(world, row, world.hosts[at]):
+            free[at] = world.hosts[at].free + world.hosts[at].hidden
     for i in range(len(rows)):
         entry = world.jobs[rows[i]].head
         while entry >= 0:
             place = world.places[entry]
             host = world.hosts[place.host]
-            if not host.down and takes(job, host.kind):
+            if not host.down and takes(job, host.kind) and not kept_from(world, row, host):
                 free[place.host] += place.count
-                group = world.groups[1, host.group[1]]
-                x, _, _ = best_shape(free[group.start : group.stop], job.gpus)
+                x, _, _ = best_shape(alike(world, free, place.host), job.gpus)
                 if x < 2.0 and slow_by_shape(job, x) <= limit:
                     return world.jobs[rows[i]].ends
             entry = place.next
     return math.inf
+
+
+@kernel
+def alike(world: World, free: Array, at: int) -> Array:
+    """What of `free` stands in the rack of one host on devices of its type: a gang's are all of one."""
+    host = world.hosts[at]
+    rack = world.groups[1, host.group[1]]
+    found = np.zeros(rack.stop - rack.start, np.int64)
+    for k in range(rack.start, rack.stop):
+        if world.hosts[k].kind == host.kind:
+            found[k - rack.start] = free[k]
+    return found
 
 
 @step
@@ -105,14 +117,11 @@ def hold_for_longest(world: World, hooks: Hooks, now: float) -> None:
     kind, tier, group = find_for(world, row, job.floor, False)
     if kind >= 0:
         begin(world, row, kind, tier, group, now, HELD_FOR_IT)
-        for k in range(at, state.first, -1):
-            waiting[k] = waiting[k - 1]
-        state.first += 1
+        step_out(world, at)
         return
     when, group, extra = soonest(world, row, job.floor, by_end(world, now), now)
     if group >= 0 and when - now <= state.hold_share * (now - job.since):
         hold(world, row, job.floor, group, when, extra)
-        job.reserved = group
 
 
 @kernel

@@ -26,6 +26,7 @@ from berth.schedule.hold import hide, kept_from, unhide
 from berth.schedule.lookahead import nearer
 from berth.schedule.place import claim_again, find, forget, offer_back
 from berth.schedule.policy import Hooks
+from berth.schedule.queue import step_out
 from berth.schedule.reasons import MADE_ROOM, MADE_WAY, MOVED_UP, NEAREST
 from berth.schedule.shape import best_shape, free_of, minds_shape, roundest_at, slow_by_shape, thinness_of
 from berth.schedule.view import EVICT, MOVE, Array, World
@@ -139,7 +140,7 @@ def next_movable(world: World, hooks: Hooks, row: int, gain: float, now: float) 
             continue
         touch(victim, now)
         cost = hooks.cost(victim, job, now, world.my[0]) + restore_s(world, victim.gpus)
-        if gain > state.margin * cost and usable(world, job, victim):
+        if gain > state.margin * cost and takes(job, world.hosts[world.places[victim.head].host].kind):
             wake = rests
     return wake
 
@@ -153,12 +154,6 @@ def rests_until(world: World, victim: Any) -> float:
     state = world.state[0]
     rests = max(victim.started, victim.stall) + state.min_run_s
     return max(rests, victim.evicted + state.budget_s) if victim.evictions > 0 else rests
-
-
-@inlined
-def usable(world: World, job: Any, victim: Any) -> bool:
-    """Whether a running job stands on devices of a type that another may use."""
-    return job.kind < 0 or world.hosts[world.places[victim.head].host].kind == job.kind
 
 
 @kernel
@@ -186,15 +181,6 @@ def take_room(world: World, hooks: Hooks, at: int, gain: float, now: float) -> b
         found = takes(job, kind) and room_for(world, hooks, at, kind, gain, now)
         kind += 1
     return found
-
-
-@kernel
-def step_out(world: World, at: int) -> None:
-    """Takes one job out of the queue."""
-    state = world.state[0]
-    for k in range(at, state.first, -1):
-        world.waiting[k] = world.waiting[k - 1]
-    state.first += 1
 
 
 @kernel

@@ -74,6 +74,15 @@ def close_gap(world: World, kept: int, walked: int) -> None:
 
 
 @kernel
+def step_out(world: World, at: int) -> None:
+    """Takes one job out of the queue."""
+    state = world.state[0]
+    for k in range(at, state.first, -1):
+        world.waiting[k] = world.waiting[k - 1]
+    state.first += 1
+
+
+@kernel
 def sort_rows(jobs: Array, rows: Array) -> None:
     """Insertion sort: the rows were in order a moment ago, and nearly are still.
 

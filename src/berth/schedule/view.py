@@ -53,13 +53,11 @@ JOB = np.dtype(
         ("id", "i8"),
         ("work", "f8"),  # seconds it needs at the nearest placement, alone
         ("priority", "i4"),
-        ("user", "i4"),
         ("quota", "i4"),  # virtual cluster it is charged to; -1: none
         ("traffic", "i4"),  # row of its model and demand among the traffic records
         # what distance does to it
         ("compute", "f8"),  # share of an iteration at the nearest placement that is computation
         ("skew", "f8"),  # largest tensor / all parameters
-        ("done", "f8"),  # seconds of work behind it
         # iteration time at each tier / at the nearest: on as few machines as hold it there, nobody else sending;
         # on more machines, or beside others on its links, a job is slower than this says
         ("slow", "f8", (MAX_TIERS,)),
@@ -72,7 +70,6 @@ JOB = np.dtype(
         ("usual", "f8"),  # device-seconds that jobs needed of late; told when `spread` is asked
         # its story so far
         ("queue", "i4"),  # the policy's own, like `notes`
-        ("reserved", "i4"),  # group kept for it, or -1
         ("notes", "f8", (NOTES,)),
         ("started", "f8"),  # of the attempt that runs
         ("evicted", "f8"),  # when last; -inf: never

@@ -32,12 +32,17 @@ _A_MOMENT_S = 1e-6
 
 
 @kernel
-def refresh_keys(world: World, hooks: Hooks, now: float) -> None:
-    """Brings the order of the waiting up to date, for policies whose keys move while a job waits."""
-    waiting = world.waiting[world.state[0].first : world.state[0].last]
+def refresh_keys(world: World, hooks: Hooks, now: float) -> float:
+    """Brings the order of the waiting up to date, for policies whose keys move while a job waits.
+
+    Returns when the policy wants to be asked again: of those whom the pass does not reach nobody else asks.
+    """
+    waiting, wake = world.waiting[world.state[0].first : world.state[0].last], math.inf
     for row in waiting:
         set_keys(world, hooks, row, now)
+        wake = min(wake, wake_of(world, hooks, row, now))
     sort_rows(world.jobs, waiting)
+    return wake
 
 
 @kernel

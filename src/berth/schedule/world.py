@@ -28,7 +28,7 @@ def new_jobs(count: int) -> Array:
     """Records of jobs about which nothing is known yet."""
     jobs = np.zeros(count, JOB)
     jobs["id"] = np.arange(count)
-    for name in ("kind", "kinds", "quota", "run_at", "heap_at", "head", "tier", "reserved", "first_start"):
+    for name in ("kind", "kinds", "quota", "run_at", "heap_at", "head", "tier", "first_start"):
         jobs[name] = -1
     for name in ("doubt", "speed", "slow", "compute", "shape_s", "bent"):
         jobs[name] = 1.0

@@ -15,7 +15,7 @@ from berth.network.fabric import Fabric
 from berth.network.flow import flow_of, shared_iteration_s
 from berth.network.iteration import iteration_time
 from berth.network.placement import Placement
-from berth.network.spread import realise, spreads
+from berth.network.spread import realise, spreads, usable_devices
 from berth.network.traffic import Traffic
 from berth.schedule.view import MAX_TIERS, REFUSED, Array
 from berth.schedule.world import new_jobs
@@ -123,19 +123,14 @@ def describe_models(
             if kind == 0:
                 reference_s = near_s
                 compute[number], slow[number] = traffic.compute_s / near_s, slow_by_tier
-                message[number] = _message_bytes(traffic, gpus) if network != OFF else 0.0
                 if network != OFF:
+                    message[number] = traffic.bytes if gpus > 1 else 0.0
                     shape_x[number], shape_s[number] = _by_shape(traffic, gpus, cluster, fabric, network)
             _write(table[number * kinds + kind], traffic, reference_s)
     records["compute"], records["skew"], records["slow"] = compute[rows], skew[rows], slow[rows]
     records["shape_x"], records["shape_s"] = shape_x[rows], shape_s[rows]
     records["message"] = message[rows]
     return table
-
-
-def _message_bytes(traffic: Traffic, gpus: int) -> float:
-    """All that a gang exchanges in one iteration."""
-    return traffic.all_reduce_bytes + traffic.all_to_all_bytes + traffic.server_bytes if gpus > 1 else 0.0
 
 
 def _by_tier(
@@ -210,11 +205,18 @@ def _together(cluster: Cluster, count: int) -> NDArray[np.int64] | None:
 
 @lru_cache(maxsize=4096)
 def _placements(cluster: Cluster, gpus: int) -> dict[int, Placement]:
-    """The best placement at each tier that can be one: the same for every model, so looked for once."""
+    """The best placement at each tier that can be one, of devices of one type.
+
+    It is the same for every model, so looked for once.
+    """
     found: dict[int, Placement] = {}
-    for spread in spreads(cluster, gpus):
-        if spread.tier not in found and (placement := realise(cluster, spread)) is not None:
-            found[spread.tier] = placement
+    for kind in cluster.device_types:
+        usable = usable_devices(cluster, kind.name)
+        if usable.sum() < gpus:
+            continue
+        for spread in spreads(cluster, gpus, usable):
+            if spread.tier not in found and (placement := realise(cluster, spread, usable)) is not None:
+                found[spread.tier] = placement
     return found
 
 

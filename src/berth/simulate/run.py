@@ -9,6 +9,7 @@ from typing import Literal
 
 import numpy as np
 
+from berth.cluster.gpus import gpu_part
 from berth.cluster.model import Cluster
 from berth.handed import handed
 from berth.network.fabric import Fabric
@@ -108,7 +109,7 @@ def _play(
     watch: Callable[[World, Array], int] | None,
     raise_errors: Callable[[], None],
 ) -> Run:
-    policy = policy.prepare(trace)
+    policy, cluster = policy.prepare(trace), gpu_part(cluster)
     check_faults(setting.faults, cluster)
     fabric = Fabric(cluster, setting.congestion)
     jobs = read_jobs(

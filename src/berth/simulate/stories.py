@@ -18,9 +18,8 @@ from berth.cluster.model import Cluster
 from berth.errors import InputError, UnknownNameError
 from berth.network.fabric import Fabric
 from berth.network.placement import Placement
-from berth.schedule import reasons
 from berth.schedule.policy import Policy
-from berth.schedule.reasons import QuotaUse, Reason, explain
+from berth.schedule.reasons import QuotaUse, Reason, bring_up_to_date, explain, quota_of
 from berth.schedule.view import DONE, WAITING, Array, World
 from berth.simulate.jobs import iteration_s
 from berth.simulate.outcome import unfinished_note
@@ -176,8 +175,8 @@ class _Watch:
                 return max(1, before - done) if before > done else 1
             if now < end:
                 if job["state"] == WAITING:
-                    quota = reasons.quota_of(world, self.row)
-                    self.looks.append((now, true_reason(world, self.row), quota))
+                    bring_up_to_date(world, self.row)
+                    self.looks.append((now, job.copy(), quota_of(world, self.row)))
                 inside = np.searchsorted(self.events, end) - np.searchsorted(self.events, begin)
                 return max(1, int(inside) // _LOOKS)
         return 1 << 40
@@ -199,24 +198,6 @@ class _Watch:
             total[code] = total.get(code, 0.0) + stop - time
         found = [Because(first[code], seconds) for code, seconds in total.items() if seconds > 0 or last]
         return tuple(sorted(found, key=lambda one: -one.seconds))
-
-
-def true_reason(world: World, row: int) -> Array:
-    """A copy of a waiting job's record whose reason holds now.
-
-    A pass that finds fewer devices free than anybody asks for looks at nobody, and one that stops at the
-    first who does not fit looks at nobody behind it: a record may then speak of an earlier pass.
-    """
-    job = world.jobs[row : row + 1].copy()
-    free, code = int(world.state[0]["free"]), int(job[0]["reason"])
-    quota = reasons.quota_of(world, row)
-    if quota is not None and quota.used + int(job[0]["gpus"]) > quota.allowed:
-        job["reason"] = reasons.OVER_QUOTA
-    elif free < int(job[0]["gpus"]):
-        job["reason"] = reasons.NO_ROOM
-    elif code in (reasons.NONE, reasons.NO_ROOM, reasons.OUTRANKED, reasons.MADE_WAY, reasons.HOST_LOST):
-        job["reason"] = reasons.BEHIND
-    return job[0]
 
 
 def _chapters(run: Run, tried: Attempts, trace: Trace, row: int, watch: _Watch) -> list[Chapter]:
@@ -257,21 +238,22 @@ def _start(run: Run, tried: Attempts, trace: Trace, entry: Any, at: int, tiers: 
         _reason_of(entry, tiers).sentence,
         places=tuple(zip(names, (int(count) for count in gpus), strict=True)),
         tier=tiers[int(entry["tier"])],
-        slowdown=_slowdown(run, int(entry["job"]), dict(zip(machines.tolist(), gpus.tolist(), strict=True))),
+        slowdown=_slowdown(run, tried, at),
         others=_ids(trace, _neighbours(run, tried, at, float(entry["time"]), stopped=True)),
         cost_s=restore_s * int(record["gpus"]),
     )
 
 
-def _slowdown(run: Run, row: int, counts: dict[int, int]) -> float:
+def _slowdown(run: Run, tried: Attempts, at: int) -> float:
     """How many times longer an iteration takes on these machines, alone, than at the nearest place."""
-    record, network = run.records[row], NETWORKS[run.setting.network]
+    row, network = int(tried.job[at]), NETWORKS[run.setting.network]
+    record, (machines, gpus) = run.records[row], machines_of(run, tried, at)
     if network == OFF or record["gpus"] == 1:
         return 1.0
-    kind = int(run.cluster.device_type[run.cluster.device_machine == next(iter(counts))][0])
+    kind = int(run.log_places[tried.places[at]]["kind"])
     traffic = load_profile(str(run.jobs.models[row])).traffic(run.cluster.device_types[kind])
-    fabric = Fabric(run.cluster, run.setting.congestion)
-    there = iteration_s(traffic, Placement.of_counts(counts), fabric, network)
+    placement = Placement.of_counts(dict(zip(machines.tolist(), gpus.tolist(), strict=True)))
+    there = iteration_s(traffic, placement, Fabric(run.cluster, run.setting.congestion), network)
     return there / float(run.jobs.traffic[int(record["traffic"]) + kind]["near_s"])
 
 
@@ -298,7 +280,8 @@ def _reason_of(entry: Any, tiers: Sequence[str]) -> Reason:
 
 
 def _restore_s(run: Run, gpus: int) -> float:
-    return run.setting.eviction_s if gpus <= 8 else run.setting.eviction_large_s
+    state = run.world.state[0]  # a policy may have a price of its own for moving
+    return float(state["eviction_s"] if gpus <= 8 else state["eviction_large_s"])
 
 
 def _neighbours(run: Run, tried: Attempts, at: int, time: float, *, stopped: bool) -> list[int]:

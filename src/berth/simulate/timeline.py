@@ -115,7 +115,7 @@ def occupancy(run: Run, tried: Attempts, edges: Floats) -> Occupancy:
     together = -(-len(names) // _MOST_ROWS)
     row_of_machine = run.cluster.groups[level] // together
     rows = -(-len(names) // together)
-    size = np.bincount(row_of_machine, weights=run.cluster.sizes, minlength=rows)
+    size = np.maximum(1, np.bincount(row_of_machine, weights=run.cluster.sizes, minlength=rows))
     entries = _entries(tried)
     attempt = np.repeat(np.arange(len(tried)), tried.count)
     row = row_of_machine[run.log_places["machine"][entries]]

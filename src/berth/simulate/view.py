@@ -70,7 +70,6 @@ CLOCK = np.dtype(
         ("kinds", "i4"),  # device types
         ("evictions", "i8"),
         ("moves", "i8"),
-        ("busy_s", "f8"),  # device-seconds held
         ("idle_wanted_s", "f8"),  # device-seconds free while a job waited that asks for no more than was free
         ("checkpoint_s", "f8"),  # a running job saves its state so often; 0: only when it is evicted
     ],

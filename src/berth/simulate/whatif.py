@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from berth.cluster.catalogue import device_type
 from berth.cluster.expand import MOST_DEVICES
+from berth.cluster.gpus import gpu_part
 from berth.cluster.model import Cluster, Machine
 from berth.errors import InputError, UnknownNameError
 from berth.network.fabric import Fabric
@@ -160,6 +161,7 @@ def durations_on(trace: Trace, old: Cluster, new: Cluster, setting: Setting) -> 
 
 def _iteration_s(trace: Trace, cluster: Cluster, setting: Setting, column: str) -> NDArray[np.float64]:
     """Seconds of an iteration of each job at its nearest placement; 1 for a job that fits nowhere."""
+    cluster = gpu_part(cluster)
     fabric = Fabric(cluster, setting.congestion)
     jobs = read_jobs(trace, cluster, fabric, STATIC, setting.mix, seed=setting.seed)
     seconds = jobs.traffic[column][jobs.records["traffic"]]

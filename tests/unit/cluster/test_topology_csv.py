@@ -95,6 +95,7 @@ MISTAKES = [
     ("host,tor\nh1\n", ":2: needs 2 values"),
     ("host,tor\nh1,\n", ":2: needs 2 values"),
     ("host,tor\nh1,a\n\nh1,b\n", ":4: host 'h1' stands on line 2 already"),
+    (f"host,tor\n{'h' * 200_000},a\n", "is not CSV: field larger"),
 ]
 
 
@@ -107,7 +108,12 @@ def test_a_broken_table_is_refused_at_its_line(table, text, message):
 
 @pytest.mark.parametrize(
     ("suffix", "message"),
-    [(":0", "0 devices per host"), (":0xH100", "0 devices per host"), (":9xZ", "no device type")],
+    [
+        (":0", "0 devices per host"),
+        (":0xH100", "0 devices per host"),
+        (":9xZ", "no device type"),
+        (":100000000", "hosts of 100,000,000 devices; berth takes 10,000,000"),
+    ],
 )
 def test_a_wrong_suffix_is_refused(table, suffix, message):
     with pytest.raises(InputError, match=message):

@@ -8,7 +8,7 @@ import pytest
 
 from berth.cluster.model import Tier
 from berth.network.fabric import Fabric
-from berth.network.flow import flow_of, links_of, shared_iteration_s
+from berth.network.flow import flow_of, shared_iteration_s
 from berth.network.iteration import communication_s, iteration_time
 from berth.network.placement import Placement
 from berth.network.traffic import Traffic
@@ -32,16 +32,16 @@ def test_a_job_inside_one_machine_crosses_no_link(fabric):
 
 
 def test_a_ring_in_one_rack_crosses_each_machine_once(fabric):
-    links, weights = links_of(Placement.of_counts({1: 2, 2: 2, 3: 2}), fabric)
-    assert links.tolist() == [1, 2, 3]
-    assert weights.tolist() == [1, 1, 1]
+    flow = flow_of(Traffic(0.0, 1 * GB), Placement.of_counts({1: 2, 2: 2, 3: 2}), fabric)
+    assert flow.links.tolist() == [1, 2, 3]
+    assert flow.weights.tolist() == [1, 1, 1]
 
 
 def test_a_ring_over_racks_sends_shards_between_them(fabric):
     # Per byte of the vector: each machine sends 1 in its rack and 1/2 beyond, each rack 1 beyond.
-    links, weights = links_of(Placement.of_counts({0: 2, 1: 2, 4: 2, 5: 2}), fabric)
-    assert links.tolist() == [0, 1, 4, 5, 8, 9]
-    assert weights == pytest.approx([1, 1, 1, 1, 1 / 1.5, 1 / 1.5])
+    flow = flow_of(Traffic(0.0, 1 * GB), Placement.of_counts({0: 2, 1: 2, 4: 2, 5: 2}), fabric)
+    assert flow.links.tolist() == [0, 1, 4, 5, 8, 9]
+    assert flow.weights == pytest.approx([1, 1, 1, 1, 1 / 1.5, 1 / 1.5])
 
 
 def test_a_flat_ring_crosses_every_link_with_the_same_bytes(build):

@@ -130,6 +130,7 @@ HEAD = "model,gpus,machines,seconds"
         (f"{HEAD},colour\n", "table.csv:1", "unknown column or one twice: 'colour'"),
         (f"{HEAD},gpus\n", "table.csv:1", "one twice"),
         (f"{HEAD}\n", "table.csv", "holds no measurements"),
+        (f"{HEAD}\n{'b' * 200_000},8,2,1\n", "table.csv", "is not CSV: field larger"),
         (f"{HEAD}\nbert,8,2\n", "table.csv:2", "has 3 cells, the header 4"),
         (f"{HEAD}\n\nbert,8,2,fast\n", "table.csv:3", "seconds can't be 'fast'"),
         (f"{HEAD}\nbert,8,2,0\n", "table.csv:2", "seconds can't be '0'"),

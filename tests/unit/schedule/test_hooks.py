@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields, make_dataclass
+from enum import IntEnum
 from typing import ClassVar
 
 import numpy as np
@@ -143,6 +144,35 @@ def test_compiled_functions_are_kept_and_a_changed_one_is_not_mistaken(tmp_path,
     monkeypatch.setitem(globals(), "half", lambda value: value / 3)
     compiling._compiled(WithHelper.order, names, signature)
     assert len(list((tmp_path / "policies").iterdir())) == 2
+
+
+TABLE = np.array([0.1234567891])
+
+
+class Level(IntEnum):
+    TOP = 0
+
+
+@dataclass(frozen=True)
+class WithConstants(Policy):
+    @staticmethod
+    def order(job, now, my):
+        return TABLE[0] + Level.TOP
+
+
+@pytest.mark.parametrize(
+    ("name", "other"),
+    [("TABLE", np.array([0.1234567892])), ("TABLE", TABLE[None]), ("Level", IntEnum("Level", {"TOP": 7}))],
+    ids=["a digit that is not printed", "another shape", "a member's value"],
+)
+def test_a_constant_of_the_module_that_differs_in_anything_makes_another_function(name, other, monkeypatch):
+    def fingerprint():
+        return compiling._fingerprint(WithConstants.order, [], SIGNATURES["order"])
+
+    before = fingerprint()
+    assert fingerprint() == before
+    monkeypatch.setitem(globals(), name, other)
+    assert fingerprint() != before
 
 
 def test_a_kept_function_that_is_damaged_is_compiled_anew(tmp_path, monkeypatch):

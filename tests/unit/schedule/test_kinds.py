@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from berth.schedule.policy import Policy, Preempt, Rules
+from berth.simulate.events import event_frame
+from berth.simulate.metrics import summarise
 from berth.simulate.run import Setting, simulate
-from berth.testing import cluster, jobs
+from berth.testing import check_policy, cluster, jobs
 from berth.testing.policies import EXERCISES
 
 OLD, NEW, OTHER = 0, 1, 2
@@ -91,3 +93,30 @@ def test_room_is_made_on_the_first_type_that_it_takes_and_that_has_it(asked, vic
     records = played(rows, FirstStays())
     assert records["evictions"].tolist() == [int(number == victim) for number in range(4)]
     assert (records["first_start"][3] == 10.0) == (victim is not None)
+
+
+@pytest.mark.parametrize("network", ["off", "static", "on"])
+def test_who_asks_for_gpus_never_gets_cores(network):
+    # The cores come first, are more, and nearer together: they are nothing to a job that asks for eight GPUs.
+    machines = cluster([{"cpu-core": 32, "V100": 4}, {"cpu-core": 64}, {"V100": 4}])
+    trace = jobs([(0, 8, 100, "vgg16"), (0, 4, 100, "vgg16"), (0, 16, 10, "vgg16")])
+    run = check_policy(EXERCISES["fit-first"], trace, machines, Setting(network=network))
+    log = event_frame(run)
+    assert log.filter(log["event"] == "started").select("time_s", "job", "device").rows() == [
+        (0.0, "j0", "V100-16"),
+        (100.0, "j1", "V100-16"),
+    ]
+    assert run.jobs.too_large == ("j2",)
+    assert summarise(run).gpu_utilisation == pytest.approx((8 * 100 + 4 * 100) / (8 * 200))
+
+
+@pytest.mark.parametrize(
+    "machines",
+    [[{"V100": 4, "P100": 4}] * 2, [[{"V100": 4}, {"P100": 4}]] * 2],
+    ids=["two types in each machine", "two types in each rack"],
+)
+def test_at_the_nearest_place_that_one_type_has_a_gang_takes_its_duration(machines):
+    # Eight devices of both types stand nearer together than eight of one: no gang can ever stand there.
+    setting = Setting(network="static", congestion=10.0)
+    run = simulate(jobs([(0, 8, 1000, "vgg16")]), cluster(machines), EXERCISES["fit-first"], setting)
+    assert run.records["end"].tolist() == [1000.0]

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from berth.cluster.load import load_cluster
+from berth.errors import InputError
 from berth.schedule.policies.registry import load_policy, policy_names
 from berth.schedule.policies.tiresias import index_table
 from berth.schedule.view import DONE
@@ -104,6 +105,12 @@ def test_the_gittins_index_is_chance_over_time():
     assert ranks[0] == pytest.approx(-0.75 / 10.0)  # three of four end within 10, and all take 10 until then
     assert ranks[1] == 0.0  # at 10 only the long one is left, and it does not end within 10 more
     assert ranks[-1] == 0.0
+
+
+@pytest.mark.parametrize("delta", ["0", "inf"])
+def test_gittins_must_have_something_to_look_ahead_by(delta):
+    with pytest.raises(InputError, match="delta"):
+        ends(f"gittins:delta={delta}", "8", [(0, 8, 100)])
 
 
 def test_gandiva_takes_turns():

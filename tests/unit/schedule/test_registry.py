@@ -78,6 +78,15 @@ def test_a_policy_of_ones_own_is_loaded_from_its_file(tmp_path):
     assert describe(f"{file}:Largest").summary == "The largest job goes first."
 
 
+def test_a_folder_whose_name_looks_like_a_file_is_passed(tmp_path):
+    folder = tmp_path / ".pyenv" / "own.py"
+    folder.mkdir(parents=True)
+    file = folder / "mine.py"
+    file.write_text(MINE)
+    assert load_policy(f"{file}:Largest:weight=2").weight == 2.0
+    assert load_policy(f"{file}").weight == 1.0
+
+
 def test_a_file_that_was_edited_is_loaded_anew(tmp_path):
     file = tmp_path / "mine.py"
     file.write_text(MINE)

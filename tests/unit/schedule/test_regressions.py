@@ -293,3 +293,43 @@ def test_the_best_shape_of_a_gang_is_one_of_devices_of_one_type():
     log = event_frame(check_policy(load_policy("berth"), jobs(rows), cluster(machines), setting))
     gang = log.filter((pl.col("event") == "started") & (pl.col("gpus") == 7))
     assert gang["reason"].to_list() == ["nearest"]
+
+
+def test_a_starved_job_comes_back_by_itself_when_nothing_else_happens():
+    # Both sink at 3,250 s of service. j1 waits from 6,500 on, has waited 3,250 s before and ran as long: at twice
+    # that it is first again, at 9,750. Nobody arrives or ends then, and j0 would sink only at 10,450.
+    log = play(load_policy("tiresias:starvation=2"), [1], [(0, 1, 20_000), (0, 1, 20_000)])
+    assert events(log, "evicted")[:3] == [(3250.0, "j0"), (6500.0, "j1"), (9750.0, "j0")]
+
+
+def test_what_is_held_for_another_is_no_place_that_comes_free_soon():
+    # m0 is held for j3, which needs all of it. j4 can't have it either: it takes the two single devices at once.
+    rows = [(0, 1, 50), (0, 1, 50), (0, 1, 5000), (1, 4, 1000), (60, 2, 20_000)]
+    policy = load_policy("berth:order=fifo,hold_after=10s,hold_share=1000,defragment=0,move_up=0,others=0")
+    log = play(policy, [4, 1, 1], [(*row, "resnet50") for row in rows], network="static")
+    assert starts(log)[-2:] == [(60.0, "j4", ["m1:1", "m2:1"]), (5000.0, "j3", ["m0:4"])]
+
+
+def test_nobody_waits_for_a_shape_made_of_several_types():
+    # Five V100s are free as 4 + 1. When j0 leaves its P100s at 100 s, 3 + 2 would be free, of two types: no shape.
+    machines = [[{"P100": 4}, {"V100": 4}, {"V100": 4}, {"V100": 1}]]
+    rows = [(0, 4, 100), (0, 4, 90_000), (2, 5, 1000)]
+    log = play("even-shapes", machines, [(*row, "vgg16") for row in rows], network="static", congestion=20.0)
+    assert starts(log)[2] == (2.0, "j2", ["m2:4", "m3:1"])
+
+
+@pytest.mark.parametrize(
+    ("priorities", "moves"),
+    [((0, 0, 0), [1, 0, 0]), ((5, 0, 0), [0, 1, 0]), ((5, 5, 0), [0, 0, 0]), ((5, 5, 9), [1, 0, 0])],
+)
+def test_nobody_steps_aside_for_a_lower_priority(priorities, moves):
+    # Both machines have two free devices; j2 fits when one of the two gangs moves to the other machine.
+    def give(world: Any, clock: Any) -> int:
+        world.jobs["priority"] = priorities
+        return 1_000_000
+
+    setting = Setting(network="off", eviction_s=0.0)
+    trace = jobs([(0, 2, 9000), (0, 2, 9000), (400, 4, 100)])
+    run = simulate(trace, cluster([4, 4]), EXERCISES["step-aside"], setting, watch=give)
+    assert run.records["moves"].tolist() == moves
+    assert run.records["first_start"][2] == (400.0 if sum(moves) else 9000.0)

@@ -105,3 +105,27 @@ def test_a_job_that_never_starts_has_a_story_too():
     out = Console(width=80, record=True, file=StringIO())
     print_story(out, story, "fit-first", cluster([4, 2]))
     assert "never finishes" in out.export_text()
+
+
+def test_a_policy_s_own_price_of_moving_is_the_one_that_is_told():
+    trace = trace_of(("a", 0.0, 8, 120.0), ("b", 0.0, 8, 120.0))
+    story = tell(trace, load_cluster("1x1x8"), load_policy("gandiva"), SETTING, "a", "gandiva")
+    assert [one.cost_s for one in story.chapters if one.what == "started"] == pytest.approx([0.0, 0.8, 0.8])
+    assert story.lost_gpu_s == pytest.approx(1.6)
+
+
+def test_the_cost_of_distance_is_that_of_the_devices_the_job_has():
+    # Both machines have both types; the P100s stand first, and the gang has the V100s, whose type is larger.
+    machines, setting = cluster([{"P100": 2, "V100-16": 4}] * 2), Setting(network="static", log=True)
+    trace = jobs([(0, 8, 100, "vgg16")])
+    story = tell(trace, machines, load_policy("fifo"), setting, "j0", "fifo")
+    ran_s = story.chapters[-1].seconds
+    assert story.chapters[0].slowdown == pytest.approx(ran_s / 100)
+
+
+def test_nobody_is_said_to_be_behind_another_where_all_may_pass():
+    # Evicted at 10, it waits for a whole machine while half of one is free, and others could go first.
+    trace = trace_of(("whole", 0.0, 8, 100.0), ("half", 10.0, 4, 20.0))
+    story = tell(trace, load_cluster("1x1x8"), load_policy("srtf"), SETTING, "whole", "srtf")
+    told = [because.reason.code for one in story.chapters for because in one.because]
+    assert told == ["outranked"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import re
 import sys
 import traceback
 from dataclasses import dataclass, is_dataclass
@@ -24,6 +25,7 @@ from berth.schedule.policies.themis import Themis
 from berth.schedule.policies.tiresias import Gittins, Tiresias
 from berth.schedule.policy import SIGNATURES, Policy
 
+_IN_FILE = re.compile(r"(.+?\.py)(?::(.*))?", re.DOTALL)
 _KNOWN: dict[str, type[Policy]] = {
     "berth": Berth,
     "fifo": Fifo,
@@ -74,12 +76,12 @@ def load_policy(text: str) -> Policy:
 
 def _find(text: str) -> tuple[type[Policy], str]:
     """The class, and what stands behind its name."""
-    file, is_file, rest = text.partition(".py")
-    if is_file and (not rest or rest.startswith(":")):
-        name, _, constants = rest[1:].partition(":")
+    if match := _IN_FILE.fullmatch(text):
+        file, rest = match[1], match[2] or ""
+        name, _, constants = rest.partition(":")
         if "=" in name:  # mine.py:weight=2, where the file holds one policy
-            name, constants = "", rest[1:]
-        return _from_file(Path(f"{file}.py"), name), constants
+            name, constants = "", rest
+        return _from_file(Path(file), name), constants
     name, _, constants = text.partition(":")
     if name not in _KNOWN:
         raise UnknownNameError("policy", name, _KNOWN)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from berth.errors import InputError
 from berth.schedule.policies.constant import data, number
 from berth.schedule.policies.las import place_in_line, rank, sinks_at, starved_at
 from berth.schedule.policy import Policy, Preempt, Rules
@@ -84,6 +85,10 @@ class Gittins(Policy):
 
     def prepare(self, trace: Trace) -> Self:
         """Reads the distribution of service from the trace."""
+        if not 0.0 < self.delta < math.inf:
+            raise InputError(
+                f"policy gittins, delta: {self.delta:g} GPU-seconds are nothing to look ahead by"
+            )
         return replace(self, steps=tuple(index_table(trace.num_gpu * trace.duration_s, self.delta)))
 
     def table(self) -> Sequence[float]:
