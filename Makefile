@@ -7,10 +7,15 @@ PYTEST := $(BIN)/python -m pytest
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable
 
 # Small tests that walk through the kernels and end within minutes interpreted.
-INTERPRETED := -m "not slow and not soak" -k "not rounds and not for_ever and not gittins and not lstm" \
+INTERPRETED := -m "not slow and not soak" -k "not rounds_no_longer and not rounds_that and not endless and not same_stream \
+  and not wrong_remaining and not has_sunk and not too_soon and not holds_out_anew and not without_preemption and not every_policy \
+  and not for_ever and not lstm" \
   tests/unit/schedule/test_held_places.py tests/unit/schedule/test_kinds.py tests/unit/schedule/test_waiting.py \
   tests/unit/schedule/test_victims.py tests/unit/schedule/test_regressions.py tests/unit/schedule/test_lwf.py \
-  tests/unit/simulate/test_quotas.py tests/unit/simulate/test_faults.py \
+  tests/unit/schedule/test_places.py tests/unit/schedule/test_policies.py tests/unit/schedule/test_dally.py \
+  tests/unit/schedule/test_berth_policy.py tests/unit/simulate/test_quotas.py tests/unit/simulate/test_faults.py \
+  tests/unit/network/test_flow.py tests/unit/network/test_collectives.py tests/unit/network/test_sharing.py \
+  tests/unit/network/test_iteration.py \
   tests/unit/train/test_index.py tests/unit/train/test_state.py tests/unit/train/test_life.py \
   tests/unit/train/test_table.py tests/unit/train/test_tiers.py tests/unit/plan/test_exact.py
 

@@ -53,6 +53,7 @@ JOB = np.dtype(
         ("id", "i8"),
         ("work", "f8"),  # seconds it needs at the nearest placement, alone
         ("priority", "i4"),
+        ("user", "i4"),  # a number for each, in the order in which they came
         ("quota", "i4"),  # virtual cluster it is charged to; -1: none
         ("traffic", "i4"),  # row of its model and demand among the traffic records
         # what distance does to it

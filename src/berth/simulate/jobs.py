@@ -59,6 +59,8 @@ def read_jobs(
     records["remaining"] *= records["doubt"]
     if trace.frame["priority"].null_count() < len(records):
         records["priority"] = trace.frame["priority"].fill_null(0).to_numpy()
+    users: dict[str | None, int] = {}
+    records["user"] = [users.setdefault(name, len(users)) for name in trace.frame["user"].to_list()]
     too_large = _floors(records, cluster, trace)
     over_quota = charge_jobs(records, trace, quotas or {})
     models, drawn = _models(trace, mix, seed)

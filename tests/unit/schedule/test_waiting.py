@@ -15,6 +15,7 @@ from berth.schedule.view import WAITING
 from berth.simulate.run import Setting, simulate
 from berth.testing import cluster, jobs
 from berth.testing.policies import EXERCISES
+from berth.workload.trace import Trace
 
 QUIET = Setting(network="off", eviction_s=0.0, eviction_large_s=0.0)
 
@@ -165,3 +166,25 @@ def test_every_start_of_a_gang_tells_what_came_after_its_wait_and_what_had_not_c
     assert pair[0]["gave_up"][:3].tolist() == [1, 0, 0]
     assert pair[1]["wait"][0] == 10.0
     assert pair[1]["gave_up"][0] == 0
+
+
+@dataclass(frozen=True)
+class ByUser(Policy):
+    """Whoever came first as a user goes first, with all jobs."""
+
+    @staticmethod
+    def order(job: Any, now: float, my: Any) -> float:
+        return float(job.user)
+
+
+def test_a_policy_knows_whose_job_it_is():
+    columns = {
+        "job_id": list("abcde"),
+        "submit_s": [0.0, 1.0, 2.0, 3.0, 4.0],
+        "num_gpu": [1] * 5,
+        "duration_s": [10.0] * 5,
+        "user": ["ann", "bob", None, "ann", "bob"],
+    }
+    run = simulate(Trace.from_columns(columns, source="test"), cluster(1), ByUser(), Setting(network="off"))
+    assert run.records["user"].tolist() == [0, 1, 2, 0, 1]
+    assert np.argsort(run.records["end"]).tolist() == [0, 3, 1, 4, 2]
