@@ -6,7 +6,7 @@
 What must always hold: no device is held twice; a gang starts whole, of one type; at most one attempt of a job
 lives; every job that can run finishes once, or is named among those that never can; machines that are down get
 nothing, and a virtual cluster no more than its quota; the tiers and the reasons stated are true;
-device-seconds, waits and work add up.
+device-seconds, waits and work add up, and at the end every device that nobody holds is free.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import polars as pl
 
 from berth.cluster.model import Cluster
 from berth.schedule.policy import Blocked
-from berth.schedule.view import REFUSED, Array
+from berth.schedule.view import REFUSED, RUNNING, Array
 from berth.simulate.events import event_frame
 from berth.simulate.jobs import Jobs
 from berth.simulate.recount import Attempt, Ending, Recount, Story, Violation
@@ -56,7 +57,24 @@ def audit(run: Run) -> AuditReport:
     ending = Ending(frozenset(run.unfinished), run.standstill, strict=bool(state["blocked"] == Blocked.STOP))
     farther = bool(state["farther"])
     violations = check(log, run.cluster, run.trace, setting, run.jobs, ending, farther=farther)
+    violations += _missing_devices(run)
     return AuditReport(tuple(violations), len(log), len(run.trace))
+
+
+def _missing_devices(run: Run) -> list[Violation]:
+    """Devices that nobody holds when all is over, and that are not free either, or the reverse."""
+    world, now, found = run.world, float(run.clock[0]["now"]), []
+    held = np.zeros(len(world.hosts), np.int64)
+    for entry in world.jobs["head"][world.jobs["state"] == RUNNING]:
+        while entry >= 0:
+            held[world.places[entry]["host"]] += world.places[entry]["count"]
+            entry = world.places[entry]["next"]
+    left = np.where(world.hosts["down"] > 0, 0, world.hosts["size"] - held)
+    for at in np.flatnonzero(left != world.hosts["free"]):
+        machine = run.cluster.machines[world.hosts[at]["machine"]].name
+        what = f"{world.hosts[at]['free']} of its devices are free in the books, and {left[at]} by who holds them"
+        found.append(Violation(now, machine, "free", what))
+    return found
 
 
 def check(

@@ -163,6 +163,11 @@ def test_a_gang_on_several_machines_is_spread_evenly_if_that_matters_to_it(model
     assert parts(simulated([(0, 6, 1_000)], policy, model=model), 0) == [expected]
 
 
+def test_an_even_spread_is_over_as_few_machines_as_hold_it():
+    wide = load_cluster("1x3x4:V100-16")
+    assert parts(simulated([(0, 8, 1_000)], cluster=wide, model="vgg16"), 0) == [[4, 4]]
+
+
 def test_a_gang_waits_for_an_even_place_or_takes_an_uneven_one_and_evens_out_later():
     one_rack = load_cluster("1x2x4:V100-16")
     for neighbour_s, story in ((500, [[3, 3]]), (50_000, [[2, 4], [3, 3]])):

@@ -333,3 +333,13 @@ def test_nobody_steps_aside_for_a_lower_priority(priorities, moves):
     run = simulate(trace, cluster([4, 4]), EXERCISES["step-aside"], setting, watch=give)
     assert run.records["moves"].tolist() == moves
     assert run.records["first_start"][2] == (400.0 if sum(moves) else 9000.0)
+
+
+def test_who_would_step_aside_in_vain_leaves_nothing_behind():
+    # Every machine has one free device. On m3 the single job could move, the pair could not: so nobody does.
+    rows = [(0, 3, 9000), (0, 3, 9000), (0, 3, 9000), (0, 2, 9000), (0, 1, 9000), (400, 4, 100)]
+    setting = Setting(network="off", eviction_s=0.0)
+    run = check_policy(EXERCISES["step-aside"], jobs(rows), cluster([4, 4, 4, 4]), setting)
+    assert run.records["moves"].sum() == 0
+    assert run.records["first_start"][5] == 9000.0
+    assert run.world.hosts["free"].tolist() == [4, 4, 4, 4]

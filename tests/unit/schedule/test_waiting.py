@@ -13,7 +13,7 @@ from berth.schedule.policy import Blocked, Policy, Preempt, Rules
 from berth.schedule.reasons import CODES, bring_up_to_date
 from berth.schedule.view import WAITING
 from berth.simulate.run import Setting, simulate
-from berth.testing import cluster, jobs
+from berth.testing import cluster, faults, jobs
 from berth.testing.policies import EXERCISES
 from berth.workload.trace import Trace
 
@@ -75,6 +75,13 @@ def at_the_end_of(rows: list, machines: object, policy: Policy, until: float, **
 
     simulate(jobs(rows), cluster(machines), policy, Setting(**{"network": "off", **setting}), watch=look)
     return seen["jobs"]
+
+
+def test_what_is_held_for_the_first_job_of_all_is_held_for_another():
+    # m0 fails under j0, for which m1 is held then; j2 would keep half of it for too long.
+    rows, down = [(0, 4, 100), (0, 2, 200), (20, 2, 500)], faults([(10, 0, "fail"), (60, 0, "repair")])
+    records = at_the_end_of(rows, [4, 4], EXERCISES["near-backfill"], 50.0, faults=down)
+    assert CODES[records[2]["reason"]] == "held-for-other"
 
 
 @pytest.mark.parametrize(

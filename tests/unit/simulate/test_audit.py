@@ -128,6 +128,13 @@ def test_a_book_that_says_something_else_is_found_out(field):
     assert BOOKS[field] in {violation.rule for violation in audit(own).violations}
 
 
+def test_a_device_that_nobody_holds_and_that_is_not_free_is_found_out():
+    own = simulate(TRACE, MACHINES, EXERCISES["least-left"], SETTING)
+    own.world.hosts["free"][0] -= 1
+    (violation,) = audit(own).violations
+    assert (violation.rule, violation.who) == ("free", "m0")
+
+
 def test_a_run_without_a_log_cannot_be_audited():
     silent = simulate(TRACE, MACHINES, EXERCISES["fit-first"], Setting(network="off"))
     with pytest.raises(InputError, match="kept no log"):
