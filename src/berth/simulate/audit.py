@@ -133,6 +133,7 @@ class _Reader:
         counts = [attempt.ended_by for attempt in attempts]
         self._same("attempts", "evictions", float(record["evictions"]), float(counts.count("evicted")))
         self._same("attempts", "moves", float(record["moves"]), float(counts.count("moved")))
+        self._same("device-seconds", "ran", record["ran"], sum(map(_span, attempts)))
         self._same("device-seconds", "attained", record["attained"], sum(map(_span, attempts)) * story.gpus)
         self._same("waits", "waited", record["waited"], story.waited_s)
         self._same("waits", "first start", record["first_start"], attempts[0].start_s if attempts else -1.0)

@@ -13,6 +13,7 @@ from berth.schedule.reasons import STEPPED_ASIDE
 from berth.schedule.view import DONE
 from berth.simulate.run import Setting, simulate
 from berth.simulate.view import MOVED, STARTED
+from berth.testing import cluster
 from berth.workload.trace import Trace
 
 CLUSTER = load_cluster("2x2x4:V100-16")
@@ -166,6 +167,13 @@ def test_a_gang_on_several_machines_is_spread_evenly_if_that_matters_to_it(model
 def test_an_even_spread_is_over_as_few_machines_as_hold_it():
     wide = load_cluster("1x3x4:V100-16")
     assert parts(simulated([(0, 8, 1_000)], cluster=wide, model="vgg16"), 0) == [[4, 4]]
+
+
+def test_of_two_racks_a_gang_takes_the_one_that_gives_it_the_even_shape():
+    # The first rack would fit it exactly, as 4 + 2; the second leaves two devices and holds it as 3 + 3.
+    four, two = {"V100-16": 4}, {"V100-16": 2}
+    racks = cluster([[four, two], [four, four]])
+    assert parts(simulated([(0, 6, 1_000)], cluster=racks, model="vgg16"), 0) == [[3, 3]]
 
 
 def test_a_gang_waits_for_an_even_place_or_takes_an_uneven_one_and_evens_out_later():

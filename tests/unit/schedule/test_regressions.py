@@ -343,3 +343,9 @@ def test_who_would_step_aside_in_vain_leaves_nothing_behind():
     assert run.records["moves"].sum() == 0
     assert run.records["first_start"][5] == 9000.0
     assert run.world.hosts["free"].tolist() == [4, 4, 4, 4]
+
+
+def test_who_has_had_room_made_for_it_has_left_the_queue():
+    # j2 has room made for it at 400; j3 waits behind it, and has the same place when j2 is done with it.
+    log = play("step-aside", [4, 4], [(0, 2, 9000), (0, 2, 9000), (400, 4, 100), (400, 4, 100)])
+    assert [(time, job) for time, job, _ in starts(log)[2:]] == [(400.0, "j2"), (500.0, "j3")]

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from berth.schedule.policies.registry import load_policy
 from berth.schedule.policy import Blocked, Policy, Preempt, Rules
 from berth.schedule.reasons import CODES, bring_up_to_date
 from berth.schedule.view import WAITING
@@ -82,6 +83,13 @@ def test_what_is_held_for_the_first_job_of_all_is_held_for_another():
     rows, down = [(0, 4, 100), (0, 2, 200), (20, 2, 500)], faults([(10, 0, "fail"), (60, 0, "repair")])
     records = at_the_end_of(rows, [4, 4], EXERCISES["near-backfill"], 50.0, faults=down)
     assert CODES[records[2]["reason"]] == "held-for-other"
+
+
+def test_where_order_preempts_those_behind_the_first_have_a_true_reason_too():
+    # Two devices are free, on two machines; j2 and j3 both hold out for one, and deserve no place of another.
+    rows = [(0, 3, 1000, "vgg16"), (0, 3, 1000, "vgg16"), (5, 2, 10, "vgg16"), (5, 2, 10, "vgg16")]
+    records = at_the_end_of(rows, [4, 4], load_policy("tiresias"), 50.0, network="static")
+    assert [CODES[reason] for reason in records["reason"][2:]] == ["too-spread"] * 2
 
 
 @pytest.mark.parametrize(

@@ -110,6 +110,7 @@ def test_room_that_was_made_elsewhere_is_found_out():
 
 BOOKS = {
     "attained": "device-seconds",
+    "ran": "device-seconds",
     "lost": "device-seconds",
     "exposed": "device-seconds",
     "at_tier": "device-seconds",
