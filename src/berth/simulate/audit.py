@@ -65,7 +65,8 @@ def _missing_devices(run: Run) -> list[Violation]:
     """Devices that nobody holds when all is over, and that are not free either, or the reverse."""
     world, now, found = run.world, float(run.clock[0]["now"]), []
     held = np.zeros(len(world.hosts), np.int64)
-    for entry in world.jobs["head"][world.jobs["state"] == RUNNING]:
+    for head in world.jobs["head"][world.jobs["state"] == RUNNING]:
+        entry = head
         while entry >= 0:
             held[world.places[entry]["host"]] += world.places[entry]["count"]
             entry = world.places[entry]["next"]

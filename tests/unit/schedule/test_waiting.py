@@ -203,3 +203,27 @@ def test_a_policy_knows_whose_job_it_is():
     run = simulate(Trace.from_columns(columns, source="test"), cluster(1), ByUser(), Setting(network="off"))
     assert run.records["user"].tolist() == [0, 1, 2, 0, 1]
     assert np.argsort(run.records["end"]).tolist() == [0, 3, 1, 4, 2]
+
+
+@dataclass(frozen=True)
+class TwoKeys(Policy):
+    """All are equal but for the work that is left."""
+
+    turns: float = 0.0
+
+    def rules(self) -> Rules:
+        return Rules(steady=True, preempt=Preempt.BY_ORDER if self.turns else Preempt.NEVER)
+
+    @staticmethod
+    def order(job: Any, now: float, my: Any) -> float:
+        return 0.0
+
+    @staticmethod
+    def then(job: Any, now: float, my: Any) -> float:
+        return job.remaining
+
+
+@pytest.mark.parametrize(("turns", "ends"), [(0.0, [100.0, 160.0, 110.0]), (1.0, [160.0, 61.0, 12.0])])
+def test_among_equals_the_second_key_decides_before_who_came_first(turns, ends):
+    rows = [(0, 1, 100), (1, 1, 50), (2, 1, 10)]
+    assert simulate(jobs(rows), cluster(1), TwoKeys(turns), QUIET).records["end"].tolist() == ends
