@@ -17,7 +17,6 @@ Floats = NDArray[np.float64]
 Types = NDArray[np.int64]
 
 
-
 @dataclass(frozen=True, slots=True)
 class Evaluated:
     """What a batch of assignments costs; infeasible ones have infinite cost and a shortfall above 0."""

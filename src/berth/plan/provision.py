@@ -50,7 +50,7 @@ def units_for(serial: float, shared: float, tau: float) -> float:
     rest = tau - serial
     if rest <= 0.0:
         return _NEVER
-    return math.ceil(shared / rest * (1 - SLACK))
+    return np.ceil(shared / rest * (1 - SLACK))  # math.ceil would be an integer, which compiled code wraps
 
 
 @inlined
@@ -60,7 +60,7 @@ def least_units(replicated: float, sharded: float, memory: float) -> float:
         return 1.0
     if replicated >= memory:
         return _NEVER
-    return math.ceil(sharded / (memory - replicated) * (1 - SLACK))
+    return np.ceil(sharded / (memory - replicated) * (1 - SLACK))
 
 
 @kernel

@@ -100,14 +100,14 @@ def _jobs(spec: GenerateSpec) -> int:
         return spec.jobs
     target_ms = (spec.gpus or 0) * (spec.load or 0.0) * (spec.span_s or 0.0) * _MS
     tried = 1 << 16
-    while tried <= MOST_JOBS:
+    while True:
         filled = _asked(spec, tried).gpu_ms
         if filled[-1] >= target_ms:
             return max(2, int(np.searchsorted(filled, target_ms)) + 1)
         needed = tried * target_ms / float(filled[-1])
-        if needed > 10 * MOST_JOBS:
+        if tried >= MOST_JOBS or needed > 10 * MOST_JOBS:
             break
-        tried = max(2 * tried, int(1.1 * needed))
+        tried = min(MOST_JOBS, max(2 * tried, int(1.1 * needed)))
     raise InputError(
         f"it takes more than {MOST_JOBS:,} jobs to fill that span", hint="shorten it, or take longer jobs"
     )

@@ -135,3 +135,17 @@ def test_no_other_numbers_of_units_are_cheaper(assignment, fixed):
         )
         found = Evaluator(of)(np.array([assignment])).cost_usd[0]
         assert found == pytest.approx(cheapest(of, assignment, 30))
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"oct_s": 1e13, "throughput": 1e12},  # 1e22 units for the throughput, which no integer counts
+        {"types": (UnitType("gpu", 3.6, 100, 2.0),), "replicated_bytes": 2 - 1e-9, "sharded_bytes": 1e18},
+    ],
+    ids=["throughput", "memory"],
+)
+def test_more_units_than_a_machine_word_counts_are_too_many(given):
+    found = Evaluator(one_layer(**given))(np.zeros((1, 1), np.int64))
+    assert found.cost_usd[0] == np.inf
+    assert found.shortfall[0] > 10

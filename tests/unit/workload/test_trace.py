@@ -95,6 +95,9 @@ def test_an_unknown_suffix_and_a_missing_folder_are_refused_and_leave_nothing_be
     with pytest.raises(TraceError, match="can't be written: No such file"):
         trace.write_csv(tmp_path / "nowhere" / "out.csv")
     assert list(tmp_path.iterdir()) == []
+    (tmp_path / "file").touch()
+    with pytest.raises(TraceError, match="can't be written: Not a directory"):
+        trace.write_csv(tmp_path / "file" / "out.csv")
 
 
 @pytest.mark.parametrize(

@@ -143,6 +143,7 @@ def test_strict_reads_a_clean_trace(tmp_path):
         (b'[{"attempts": [], "submitted_time": "2017-10-03 08:00:00"', "is not JSON"),
         (b'[{"attempts": [], "submitted_time": "2017-10-03 08:00:00"}', "the list is not closed"),
         (b'["attempts" "submitted_time"' + b"[" * 100_000, "nested too deeply"),
+        (b'[{"attempts": [], "submitted_time": ' + b"1" * 5000 + b"}]", "Exceeds the limit (4300 digits)"),
     ],
 )
 def test_a_file_that_is_no_trace_gives_one_clear_error(data, says, tmp_path):
