@@ -156,7 +156,7 @@ def _check_ranges(spec: GenerateSpec) -> None:
             f"load: above 0, at most 1000 (given: {spec.load:g})", hint="0.8 fills a cluster to 80 %"
         )
     if spec.span_s is not None and not 0.001 <= spec.span_s <= _LONGEST_MS / _MS:
-        raise InputError(f"span: a millisecond at least (given: {spec.span_s:g} s)")
+        raise InputError(f"span: from a millisecond to 35,000 years (given: {spec.span_s:g} s)")
     if not 0 <= spec.users <= 1_000_000:
         raise InputError(f"users: from 0 to 1,000,000 (given: {spec.users})")
     if spec.seed < 0:
