@@ -226,3 +226,24 @@ def test_the_serial_part_may_take_exactly_as_long_as_there_is():
     assert units(one_layer(alpha=0.0, throughput=1000.0 * (1 + 5e-10))) == [1]  # nine digits are equal
     assert units(one_layer(alpha=0.0, throughput=1000.0 * (1 + 2e-9))) == [0]
     assert units(one_layer(alpha=0.5, throughput=2000.0)) == [0]  # no number of units makes the rest vanish
+
+
+def test_a_layer_that_fills_the_memory_to_the_last_byte_fits():
+    assert units(one_layer(types=(UnitType("gpu", 3.6, 100, 10.0),), replicated_bytes=10.0)) == [4]
+    assert units(one_layer(types=(UnitType("gpu", 3.6, 100, 10.0),), replicated_bytes=10.1)) == [0]
+
+
+@pytest.mark.parametrize("dollar", [1e-5, 1e5])
+def test_another_currency_changes_no_units(dollar):
+    more = 0
+    for seed in range(4):
+        of = problem(seed, throughput=3000.0)
+        types = tuple(UnitType(one.name, one.usd_per_hour * dollar, one.limit) for one in of.types)
+        other = problem(seed, throughput=3000.0, types=types, fixed_usd_per_hour=2.0 * dollar)
+        for row in np.random.default_rng(seed).integers(0, 2, (8, 6)):
+            cost, stage_s, _, counts = provisioned(row, of.tables)
+            again = provisioned(row, other.tables)
+            assert again[3].tolist() == counts.tolist()
+            assert again[0] == pytest.approx(cost * dollar)
+            more += bool(stage_s < 0.9 * of.tables.slowest)
+    assert more > 10  # plans that are faster than wanted, because that is cheaper
