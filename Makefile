@@ -17,7 +17,9 @@ INTERPRETED := -m "not slow and not soak" -k "not rounds_no_longer and not round
   tests/unit/network/test_flow.py tests/unit/network/test_collectives.py tests/unit/network/test_sharing.py \
   tests/unit/network/test_iteration.py \
   tests/unit/train/test_index.py tests/unit/train/test_state.py tests/unit/train/test_life.py \
-  tests/unit/train/test_table.py tests/unit/train/test_tiers.py tests/unit/plan/test_exact.py
+  tests/unit/train/test_table.py tests/unit/train/test_tiers.py \
+  tests/unit/plan/test_provision.py tests/unit/plan/test_limits.py tests/unit/plan/test_arcs.py \
+  tests/unit/plan/test_exact.py tests/unit/plan/test_objective_simulate.py
 
 .PHONY: help demo test check soak coverage mutants lint format docs docs-waiting profiles clean bench bench-page bench-network \
 	bench-simulate bench-policies bench-plan bench-plan-methods bench-train bench-tables bench-train-peers bench-live bench-dashboard

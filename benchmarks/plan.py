@@ -22,7 +22,7 @@ import numpy as np
 from berth.cluster.load import load_cluster
 from berth.plan.build import problem_for
 from berth.plan.certificate import check
-from berth.plan.evaluate import EXACT, NEWTON, Evaluator
+from berth.plan.evaluate import Evaluator
 from berth.plan.frontier import frontier
 from berth.plan.problem import Problem
 from berth.plan.profile import load_layer_profile
@@ -44,20 +44,16 @@ def cpu(work: Callable[[], Any]) -> tuple[float, Any]:
     return time.process_time() - started, result
 
 
-def evaluations(repeats: int) -> list[Figure]:
-    found = []
+def evaluations(repeats: int) -> Figure:
     draw = np.random.default_rng(0)
     plans = draw.integers(0, 4, (50_000, 16))
     problem = random_problem(16, 4, 0)
-    for name, provisioning in (("exact units", EXACT), ("Newton", NEWTON)):
-        rates = []
-        for _ in range(repeats):
-            evaluator = Evaluator(problem, provisioning=provisioning)
-            seconds, _ = cpu(partial(evaluator, plans))
-            rates.append(len(plans) / seconds)
-        what = f"evaluations, L=16 T=4, {name}"
-        found.append(figure("Plans evaluated", what, "/CPU-s", rates, at_least={"median": 200_000}))
-    return found
+    rates = []
+    for _ in range(repeats):
+        seconds, _ = cpu(partial(Evaluator(problem), plans))
+        rates.append(len(plans) / seconds)
+    what = "evaluations, L=16 T=4, exact units"
+    return figure("Plans evaluated", what, "/CPU-s", rates, at_least={"median": 200_000})
 
 
 def proofs(name: str, bar_s: float, problems: list[Problem], most_gap: float = 1e-8) -> Figure:
@@ -116,7 +112,7 @@ def main() -> int:
     load_kernels()
     load_list_kernels()
     seeds = range(given.seeds)
-    found = evaluations(given.seeds)
+    found = [evaluations(given.seeds)]
     found.append(proofs("L=64 T=8", 0.1, [random_problem(64, 8, s, throughput=600) for s in seeds]))
     found.append(proofs("L=16 T=64", 0.1, [random_problem(16, 64, s) for s in seeds]))
     wide = [random_problem(1000, 8, s, throughput=40, limit=10**6) for s in seeds]

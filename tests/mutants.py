@@ -77,7 +77,7 @@ ROOMS = {
     ),
     "plan": Room(
         tuple(f"plan/{name}.py" for name in ("evaluate", "provision", "tables", "problem", "limits")),
-        of("plan", "provision limits build"),
+        of("plan", "provision limits problem build"),
         of("plan", "exact search_methods explain"),
         "lstm bayes",
     ),

@@ -6,7 +6,7 @@ the same parser but into nodes, which know the line and column of every key.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -100,7 +100,7 @@ class _UniqueKeys(yaml.CSafeLoader):
         seen: set[Any] = set()
         for key_node, _ in node.value:
             key = self.construct_object(key_node, deep=True)
-            if isinstance(key, dict | list):
+            if not isinstance(key, Hashable):
                 raise yaml.constructor.ConstructorError(
                     None, None, "a key must be a plain name", key_node.start_mark
                 )

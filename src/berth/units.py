@@ -118,11 +118,12 @@ def _parse(text: str | float, dimension: _Dimension) -> float:
         raise QuantityError(
             _unit_complaint(str(text), unit, dimension), hint=f"write it like {dimension.example}"
         )
+    value *= dimension.units[unit]
     if not math.isfinite(value):
         raise QuantityError(
             f"{text!r} is not a {dimension.name}: too large", hint=f"write it like {dimension.example}"
         )
-    return value * dimension.units[unit]
+    return value
 
 
 def _unit_complaint(text: str, unit: str, dimension: _Dimension) -> str:

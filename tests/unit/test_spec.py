@@ -50,6 +50,7 @@ BAD = {
     "nothing": ("", "h.yaml", "is empty"),
     "only a comment": ("# soon\n", "h.yaml", "is empty"),
     "a list as a key": ("? [1, 2]\n: 3\n", "h.yaml:1:3", "plain name"),
+    "a set as a key": ("? !!set {a: null}\n: 3\n", "h.yaml:1:3", "plain name"),
     "not a number": ("rooms: .nan\n", "h.yaml:1:8", "finite"),
     "an object of Python's": ("rooms: !!python/object:os.system {}\n", "h.yaml:1:8", "could not determine"),
 }

@@ -53,6 +53,8 @@ REFUSED = [
     (units.seconds, None, "is not a duration"),
     (units.seconds, "nan", "is not a duration"),
     (units.seconds, "1e400s", "is not a duration"),
+    (units.seconds, "1e308w", "is not a duration: too large"),
+    (units.size_bytes, "1e300EB", "is not a size: too large"),
     (units.usd_per_hour, "2.42/h", "is not a price"),
     (units.usd_per_hour, "€2.42/h", "is not a price"),
     (units.size_bytes, "$80GiB", "is not a size"),

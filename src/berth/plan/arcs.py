@@ -20,6 +20,9 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 
+_USED_UP = 1e-6  # a list that is good for no more than this part of tau
+
+
 class Arcs(NamedTuple):
     """Stages by their last layer: those of layer b are `first[begin[b]:begin[b + 1]]`."""
 
@@ -202,15 +205,18 @@ class Narrowing:
     def least_rate(self, tau: float, best: float) -> tuple[float, Ints | None, Floats]:
         """A lower bound on the rate at tau, and the path that attains it, if one costs less than `best` can."""
         nothing = np.zeros(len(self.problem.price))
-        while self.lists and self.lists[-1][0] >= tau:
+        while self.lists and self.lists[-1][0] >= tau * (1 - _USED_UP):
             self.lists.pop()
         while len(self.lists) < len(self.WAYS):
             end = tau * (1 - self.WAYS[len(self.lists)])
-            cutoff = best / end - self.problem.fixed
             if self.lists:
-                rate, arcs = worthwhile(self.problem, self.lists[-1][2], tau, cutoff)
-                rate = min(rate, self.lists[-1][1])  # stages that are not listed cost at least this
+                wider_end, wider_cutoff, wider = self.lists[-1]
+                end = max(end, wider_end)  # faster than that, stages matter that the wider list leaves out
+                cutoff = best / end - self.problem.fixed
+                rate, arcs = worthwhile(self.problem, wider, tau, cutoff)
+                rate = min(rate, wider_cutoff)  # stages that are not listed cost at least this
             else:
+                cutoff = best / end - self.problem.fixed
                 rate, arcs = first_list(self.problem, tau, cutoff)
             if rate >= cutoff:
                 return rate, None, nothing

@@ -5,6 +5,7 @@ hour. If the steps leave no gap from the slowest stage time allowed down to wher
 `next * (fixed + bound)` is at least the lower bound claimed, then no plan costs less. The checker rebuilds
 every bound from the problem's own numbers with plain Python: how many units a stage needs, the cheapest
 chain of stages by memoised recursion, prices on limits, enumeration of unit counts where prices do not do.
+It trusts nothing that a proof says: figures may be missing, negative or no numbers at all.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 _CLOSE = 1e-7  # figures of the two implementations agree to this
 _EQUAL = 1e-9  # stage times that agree to nine digits are equal
+_KINDS = ("relaxed", "priced", "labelled", "work")
 
 
 def check(problem: Problem, plan: Plan | None, certificate: Certificate) -> list[str]:
@@ -41,7 +43,7 @@ class _Checker:
         self.memory = [math.inf if one.memory_bytes is None else one.memory_bytes for one in problem.types]
         self.fixed = problem.fixed_usd_per_hour
         self.slowest = 1.0 / problem.throughput
-        self.sums = {name: self._cumulated(values) for name, values in self._columns().items()}
+        self.columns = self._columns()
 
     def _columns(self) -> dict[str, np.ndarray]:
         problem = self.problem
@@ -57,12 +59,10 @@ class _Checker:
             "forbidden": ~problem.allowed * 1.0,
         }
 
-    def _cumulated(self, values: np.ndarray) -> np.ndarray:
-        return np.vstack([np.zeros((1, self.kinds)), np.cumsum(values, axis=0)])
-
-    def span(self, name: str, first: np.ndarray | int, last: int, kind: int) -> np.ndarray:
-        """The sum of a column over layers first..last."""
-        return np.asarray(self.sums[name][last + 1, kind] - self.sums[name][first, kind])
+    def span(self, name: str, firsts: np.ndarray, last: int, kind: int) -> np.ndarray:
+        """The sums of a column over layers firsts..last: added up from the end, so that no digit is lost."""
+        sums: np.ndarray = np.cumsum(self.columns[name][last::-1, kind])[::-1][firsts]
+        return sums
 
     def crossing(self, firsts: np.ndarray, last: int) -> np.ndarray:
         """Crossing time per example at both edges of stages firsts..last."""
@@ -77,15 +77,18 @@ class _Checker:
             _fewest(self.span("cs", firsts, last, kind), self.span("cp", firsts, last, kind), tau),
             _fewest(self.span("ds", firsts, last, kind), moving, tau),
         )
-        replicated, sharded = (self.span(name, firsts, last, kind) for name in ("replicated", "sharded"))
-        spare = self.memory[kind] - replicated
-        with np.errstate(divide="ignore", invalid="ignore"):
-            held = np.where(spare > 0, np.ceil(sharded / spare * (1 - _EQUAL)), np.inf)
-        held = np.where(replicated + sharded <= self.memory[kind], 1.0, held)
-        count = np.maximum(np.maximum(count, held), 1.0)
+        count = np.maximum(np.maximum(count, self.held(firsts, last, kind)), 1.0)
         count[self.span("forbidden", firsts, last, kind) > 0] = np.inf
         count[count > self.limit[kind]] = np.inf
         return count
+
+    def held(self, firsts: np.ndarray, last: int, kind: int) -> np.ndarray:
+        """The fewest units whose memory holds stages firsts..last."""
+        replicated, sharded = (self.span(name, firsts, last, kind) for name in ("replicated", "sharded"))
+        spare = self.memory[kind] - replicated
+        with np.errstate(divide="ignore", invalid="ignore"):
+            count = np.where(spare > 0, np.ceil(sharded / spare * (1 - _EQUAL)), np.inf)
+        return np.where(replicated + sharded <= self.memory[kind], 1.0, count)
 
     def work(self, firsts: np.ndarray, last: int, kind: int, tau: float) -> np.ndarray:
         """Units x time that stages firsts..last cost at least, at tau or faster."""
@@ -130,6 +133,8 @@ class _Checker:
             )
             data = self.span("ds", firsts, stage.last, kind) + moving / stage.units
             slowest = max(slowest, float(compute[0]), float(data[0]))
+            if stage.units < self.held(firsts, stage.last, kind)[0]:
+                found.append(f"the memory of {stage.units} {stage.type_name} does not hold their stage")
         rate = self.fixed + sum(
             self.price[self.problem.type_index(s.type_name)] * s.units for s in plan.stages
         )
@@ -145,6 +150,8 @@ class _Checker:
         """Every step holds, and the steps leave no gap."""
         if not certificate.steps:
             return ["the proof has no steps"]
+        if math.isnan(certificate.lower):
+            return ["the lower bound claimed is not a number"]
         found = []
         at = self.slowest * (1 + _EQUAL)
         for number, step in enumerate(certificate.steps, 1):
@@ -161,15 +168,29 @@ class _Checker:
 
     def check_step(self, step: Step, lower: float) -> str:
         """Empty if the step's bound holds and reaches the lower bound claimed."""
+        if odd := self.oddity(step):
+            return odd
         if step.kind == "work":
             least = self.fixed * self.floor() + self.cheapest(step.tau, self.price, work=True)
             return "" if least >= lower * (1 - _CLOSE) else f"faster plans may cost {least:.9g}"
-        reached = step.next * (self.fixed + step.bound) if step.next > 0 else math.inf
-        if step.bound < math.inf and reached < lower * (1 - _CLOSE):
+        reached = step.next * (self.fixed + step.bound) if step.bound < math.inf else math.inf
+        if reached < lower * (1 - _CLOSE):
             return f"it reaches {reached:.9g}, below the lower bound {lower:.9g}"
         bound = self.bound(step)
         if bound < step.bound * (1 - _CLOSE):
             return f"it claims {step.bound:.9g} per hour, and {bound:.9g} can be shown"
+        return ""
+
+    def oddity(self, step: Step) -> str:
+        """What makes a step no step at all: only prices not below 0 bound anything from below."""
+        if step.kind not in _KINDS:
+            return "there is no such kind of step"
+        if not 0 < step.tau < math.inf or not 0 <= step.next < math.inf or math.isnan(step.bound):
+            return "a figure of it is not a number that it could be"
+        if step.kind in ("priced", "labelled") and not (
+            len(step.prices) == self.kinds and all(0 <= price < math.inf for price in step.prices)
+        ):
+            return "it needs a price not below 0 for each type"
         return ""
 
     def bound(self, step: Step) -> float:
@@ -234,7 +255,7 @@ class _Checker:
     def floor(self) -> float:
         """A stage time that no plan beats."""
         limit = np.maximum(np.array(self.limit, float), 1.0)
-        columns = self._columns()
+        columns = self.columns
         alone = np.maximum(columns["cs"] + columns["cp"] / limit, columns["ds"] + columns["dp"] / limit)
         return float(np.where(self.problem.allowed, alone, np.inf).min(axis=1).max())
 

@@ -123,7 +123,8 @@ def reason(problem: Problem, outcome: Outcome) -> Infeasible:
         best = exact(problem, Budget()).plan
         if best is not None:
             said = f"{outcome.method} found no plan in {outcome.evaluations:,} evaluations; exact finds one"
-            return Infeasible(said, None, best.throughput, {})
+            held = max(best.throughput, problem.throughput)  # which it may miss in the last digit
+            return Infeasible(said, None, held, {})
     return diagnose(problem)
 
 

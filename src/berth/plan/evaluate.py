@@ -10,14 +10,11 @@ from numpy.typing import NDArray
 
 from berth.compile import entry
 from berth.plan.problem import Problem
-from berth.plan.provision import STAGE_COLUMNS, cut, newton, shortfall, sweep
+from berth.plan.provision import FORBIDDEN_SHORT, STAGE_COLUMNS, cut, shortfall, sweep
 from berth.plan.tables import Tables
 
 Floats = NDArray[np.float64]
 Types = NDArray[np.int64]
-
-EXACT, NEWTON = 0, 1
-_FORBIDDEN = 2.0  # shortfall for each layer where it may not run
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +33,8 @@ Objective = Callable[[Types], Evaluated]
 class Evaluator:
     """Counts what it evaluates, and remembers the best it has seen: budgets and anytime curves."""
 
-    def __init__(
-        self, problem: Problem, *, provisioning: int = EXACT, objective: Objective | None = None
-    ) -> None:
+    def __init__(self, problem: Problem, *, objective: Objective | None = None) -> None:
         self.problem = problem
-        self.provisioning = provisioning
         self.objective = objective or self.formula
         self.evaluations = 0
         self.best_usd = float("inf")
@@ -62,12 +56,12 @@ class Evaluator:
     def formula(self, rows: Types) -> Evaluated:
         """What the closed formula says; counts nothing."""
         problem = self.problem
-        cost, stage_s, short = evaluate(rows, problem.tables, self.provisioning)
+        cost, stage_s, short = evaluate(rows, problem.tables)
         return Evaluated(cost * (problem.epochs * problem.samples / 3600), stage_s, short)
 
 
 @entry
-def evaluate(assignments: Types, problem: Tables, provisioning: int) -> tuple[Floats, Floats, Floats]:
+def evaluate(assignments: Types, problem: Tables) -> tuple[Floats, Floats, Floats]:
     """(dollars per hour x seconds) per example, stage time and shortfall of each assignment."""
     count, layers = assignments.shape
     cost = np.full(count, np.inf)
@@ -78,13 +72,10 @@ def evaluate(assignments: Types, problem: Tables, provisioning: int) -> tuple[Fl
     used = np.zeros(len(problem.price))
     for row in range(count):
         found, forbidden = cut(assignments[row], problem, stages)
-        short[row] = shortfall(stages, found, problem, used) + forbidden * _FORBIDDEN
+        short[row] = shortfall(stages, found, problem, used) + forbidden * FORBIDDEN_SHORT
         if short[row] > 0:
             continue
-        if provisioning == NEWTON:
-            cost[row], stage_s[row] = newton(stages, found, problem, used, units)
-        else:
-            cost[row], stage_s[row] = sweep(stages, found, problem, used, units)
+        cost[row], stage_s[row] = sweep(stages, found, problem, used, units)
     return cost, stage_s, short
 
 

@@ -116,16 +116,22 @@ def why(outcome: Outcome, found: Sequence[Candidate], *, max_usd: float | None =
     plan = outcome.plan
     if plan is None:
         return []
+    optimum = outcome if _is_proven(outcome) else exact(plan.problem, Budget(seconds=_SOON))
+    least_usd = optimum.plan.cost_usd if optimum.plan else plan.cost_usd
     return [
         _pace(plan),
         _one_more(plan),
-        _throughput(plan) if max_usd is None else _price(plan, max_usd),
-        *_limits(plan),
+        _throughput(plan, least_usd) if max_usd is None else _price(plan, max_usd),
+        *_limits(plan, least_usd),
         *_memory(plan),
-        *_pins(plan),
+        *_pins(plan, least_usd),
         *_next_best(plan, found),
-        _proof(outcome),
+        _proof(outcome, optimum),
     ]
+
+
+def _is_proven(outcome: Outcome) -> bool:
+    return outcome.plan is not None and outcome.lower_bound_usd >= outcome.plan.cost_usd * (1 - _SAME)
 
 
 def _pace(plan: Plan) -> str:
@@ -157,12 +163,12 @@ def _one_more(plan: Plan) -> str:
     )
 
 
-def _throughput(plan: Plan) -> str:
-    """Whether the throughput wanted costs anything."""
+def _throughput(plan: Plan, least_usd: float) -> str:
+    """Whether the throughput wanted costs anything: not this plan, which may be dear for other reasons."""
     problem = plan.problem
     free = exact(problem.at(problem.throughput * 1e-6), Budget(seconds=_SOON)).plan
     wanted = format_rate(problem.throughput)
-    if free is None or free.cost_usd >= plan.cost_usd * (1 - _SAME):
+    if free is None or free.cost_usd >= least_usd * (1 - _SAME):
         return f"The throughput does not bind: nothing slower than {wanted} would cost less."
     return (
         f"The throughput binds: at {format_rate(free.throughput)} the training would cost "
@@ -181,12 +187,12 @@ def _price(plan: Plan, max_usd: float) -> str:
     )
 
 
-def _limits(plan: Plan) -> Iterator[str]:
+def _limits(plan: Plan, least_usd: float) -> Iterator[str]:
     for one in plan.problem.types:
         if one.limit >= UNLIMITED or plan.units.get(one.name, 0) < one.limit:
             continue
         free = exact(plan.problem.with_limits({one.name: UNLIMITED}), Budget(seconds=_SOON)).plan
-        if free and free.cost_usd < plan.cost_usd * (1 - _SAME):
+        if free and free.cost_usd < least_usd * (1 - _SAME):
             yield (
                 f"The limit of {one.limit} {one.name} binds: with {free.units.get(one.name, 0)} of them the "
                 f"training would cost {format_usd(free.cost_usd)}."
@@ -199,13 +205,13 @@ def _memory(plan: Plan) -> Iterator[str]:
             yield f"Memory binds: stage {number} fits into no fewer than {stage.units} {stage.type_name}."
 
 
-def _pins(plan: Plan) -> Iterator[str]:
+def _pins(plan: Plan, least_usd: float) -> Iterator[str]:
     problem = plan.problem
     if problem.allowed.all():
         return
     free = exact(replace(problem, allowed=problem.allowed | True), Budget(seconds=_SOON)).plan
-    if free and free.cost_usd < plan.cost_usd * (1 - _SAME):
-        yield f"The pins cost {format_usd(plan.cost_usd - free.cost_usd)}: without them {mix(free)} would do."
+    if free and free.cost_usd < least_usd * (1 - _SAME):
+        yield f"The pins cost {format_usd(least_usd - free.cost_usd)}: without them {mix(free)} would do."
     else:
         yield "The pins cost nothing: the best plan keeps them anyway."
 
@@ -225,16 +231,16 @@ def times_as_much(ratio: float) -> str:
     return f"{ratio:.3g} times as much" if ratio >= 2 else f"{ratio - 1:+.1%}"
 
 
-def _proof(outcome: Outcome) -> str:
+def _proof(outcome: Outcome, optimum: Outcome) -> str:
     plan, bound = outcome.plan, outcome.lower_bound_usd
     assert plan is not None
-    if bound >= plan.cost_usd * (1 - _SAME):
+    if _is_proven(outcome):
         how = f"{outcome.evaluations:,} {'shortest paths' if outcome.method == 'exact' else 'plans'}"
         return f"No plan costs less: the lower bound is {format_usd(bound)} too ({how}{_checked(outcome)})."
     if bound > 0:
         gap = 1 - bound / plan.cost_usd
         return f"No plan costs less than {format_usd(bound)}: this one is within {gap:.2%} of the best."
-    best = exact(plan.problem, Budget(seconds=_SOON)).plan
+    best = optimum.plan if _is_proven(optimum) else None
     tried = f"{outcome.method} tried {format_count(outcome.evaluations, 'plan')}"
     if best is None:
         return f"Nothing is proven: {tried}."

@@ -254,7 +254,7 @@ def _broken(plan: Plan, places: _Places) -> Iterator[tuple[str, str]]:
             yield places.at("stages", row, "units"), f"stage {row + 1} needs {least} for its memory"
         for layer in range(stage.first, stage.last + 1):
             if not problem.allowed[layer, problem.type_index(stage.type_name)]:
-                what = f"layer {problem.layers[layer]!r} is pinned, and not to {stage.type_name}"
+                what = f"layer {problem.layers[layer]!r} may not run on {stage.type_name}"
                 yield places.at("stages", row, "type"), what
 
 

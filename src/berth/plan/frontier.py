@@ -36,7 +36,7 @@ def frontier(
 def steps(problem: Problem) -> Iterator[Plan]:
     """The frontier's plans one by one, from the cheapest of all."""
     throughput, known = _SLOW / fastest(problem), Known()
-    while True:
+    while throughput > 0:  # 0: some layer may run nowhere
         plan = exact(problem.at(throughput), Budget(), known=known).plan
         if plan is None:
             return

@@ -35,15 +35,11 @@ def diagnose(problem: Problem) -> Infeasible:
     free = problem.with_limits(dict.fromkeys(problem.type_names, UNLIMITED))
     layer = _slowest_layer(free)
     serial = 1.0 / fastest(free)
-    if serial < problem.throughput:
-        reason = (
-            f"layer {layer!r} alone takes longer than that on every type, however many units it gets"
-            if not limits
-            else f"layer {layer!r} needs more units than there are"
-        )
-    elif limits:
+    if limits:
         listed = ", ".join(f"{name} (limit {_limit(problem, name)})" for name in limits)
         reason = f"there are too few units: more of {listed} would do"
+    elif serial < problem.throughput:
+        reason = f"layer {layer!r} alone takes longer than that on every type, however many units it gets"
     elif _feasible(free):
         reason = "there are too few units of several types together"
     else:
@@ -100,10 +96,15 @@ def _homeless(problem: Problem) -> tuple[str, str] | None:
         kinds = [kind for kind in range(len(problem.types)) if problem.allowed[row, kind]]
         if not kinds:
             return f"layer {layer!r} may run on no type", layer
-        alone = problem.replicated_bytes[row]
-        if all((problem.types[kind].memory_bytes or np.inf) < alone for kind in kinds):
+        if not any(_holds(problem, row, kind) for kind in kinds):
             return f"layer {layer!r} does not fit into the memory of any type it may run on", layer
     return None
+
+
+def _holds(problem: Problem, row: int, kind: int) -> bool:
+    """Whether some number of units holds the layer: each has all of one part and its share of the other."""
+    memory, replicated = problem.types[kind].memory_bytes, problem.replicated_bytes[row]
+    return memory is None or replicated < memory or replicated + problem.sharded_bytes[row] <= memory
 
 
 def _slowest_layer(problem: Problem) -> str:

@@ -36,8 +36,9 @@ def _port_note(plan: Plan, stage: Stage, layer: int, flow: float, ports: list[Po
             spread = f"spread the {stage.units} {stage.type_name} over {machines} machines"
             return f"{crossing}, more than the ports of full machines carry: {spread}"
     own = min(rate / devices for rate, devices in ports)
+    which = f"all {machines} machines of" if machines == len(ports) else f"{machines} machines for the"
     return (
-        f"{crossing}, but all {machines} machines of {stage.type_name} carry {format_bytes(total)}/s, which "
+        f"{crossing}, but {which} {stage.type_name} carry {format_bytes(total)}/s, which "
         f"feeds {format_rate(plan.throughput * total / flow)}: plan with --bandwidth {format_bandwidth(own)}, a unit's "
         "part of its machine's port"
     )

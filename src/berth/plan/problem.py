@@ -154,6 +154,11 @@ def make_problem(
         epochs=float(epochs),
         fixed_usd_per_hour=float(fixed_usd_per_hour),
     )
+    return checked(problem)
+
+
+def checked(problem: Problem) -> Problem:
+    """The problem itself, or an InputError for what nobody can plan with."""
     _check(problem)
     return problem
 
@@ -203,18 +208,11 @@ def _check_number(name: str, value: float, *, least: float, strictly: bool = Fal
 
 
 def _check_matrix(
-    problem: Problem, name: str, values: Floats, *, strictly: bool = False, most: float = np.inf
+    problem: Problem, name: str, values: Floats, *, strictly: bool = False, most: float = LARGEST
 ) -> None:
-    low = values <= 0 if strictly else values < 0
-    wrong = np.argwhere(~np.isfinite(values) | low | (values > most))
-    if len(wrong):
-        row, column = wrong[0]
+    low = values < (SMALLEST if strictly else 0.0)
+    for row, column in np.argwhere(~np.isfinite(values) | low | (values > most))[:1]:
         where = f"{name} of layer {problem.layers[row]!r} on {problem.type_names[column]}"
-        wanted = (
-            "a number from 0 to 1"
-            if most == 1
-            else "a number above 0"
-            if strictly
-            else "a number not below 0"
-        )
-        raise InputError(f"{where} is {values[row, column]:g}", hint=f"{wanted} is expected")
+        if most == 1:
+            raise InputError(f"{where} is {values[row, column]:g}", hint="a number from 0 to 1 is expected")
+        _check_number(where, values[row, column], least=0.0, strictly=strictly)

@@ -59,8 +59,8 @@ def check_proof(path: str | Path) -> Proof:
         problem = parse_problem(json.dumps(document["problem"]), where)
         stages = document["answer"]["stages"]
         kinds = [problem.type_index(stage["type"]) for stage in stages for _ in stage["layers"]]
-        if len(kinds) != len(problem.layers):
-            raise SpecError("its stages do not cover the layers", where=where)
+        if [layer for stage in stages for layer in stage["layers"]] != list(problem.layers):
+            raise SpecError("its stages do not cover the layers in their order", where=where)
         plan = with_units(problem, kinds, [int(stage["units"]) for stage in stages])
         certificate = _certificate(document["certificate"])
     except (KeyError, TypeError, ValueError) as error:

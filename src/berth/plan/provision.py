@@ -1,4 +1,4 @@
-"""How many units each stage of a given assignment gets: exactly, or by balance and Newton.
+"""How many units each stage of a given assignment gets, so that it is cheapest.
 
 All stages are balanced around one stage time tau: stage i needs the fewest whole units with which it takes
 at most tau. As tau falls, one stage after the other needs a unit more. `sweep` visits every such step from
@@ -6,8 +6,7 @@ the slowest tau allowed downwards, until no faster one can be cheaper: for tau b
 
     cost >= fixed * fastest + sum of price * b * max(shared / (b - serial))
 
-since `tau / (tau - serial)` only grows as tau falls. `newton` goes straight to the best continuous tau and
-looks a few whole steps to both sides: fewer steps, and mostly the same answer or one that is little dearer.
+since `tau / (tau - serial)` only grows as tau falls.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ STAGE_COLUMNS = 9
 SLACK = 1e-9  # stage times that agree to nine digits are equal: throughput limits are often met exactly
 _NEVER = np.inf
 _BOUND_EVERY = 4  # steps of `sweep` between two looks at its bound
-_POLISH = 6  # whole steps that `newton` looks to either side
+FORBIDDEN_SHORT = 2.0  # shortfall for each layer where it may not run
 
 
 @inlined
@@ -51,7 +50,7 @@ def units_for(serial: float, shared: float, tau: float) -> float:
     rest = tau - serial
     if rest <= 0.0:
         return _NEVER
-    return math.ceil(shared / rest * (1 - SLACK))
+    return np.ceil(shared / rest * (1 - SLACK))  # math.ceil would be an integer, which compiled code wraps
 
 
 @inlined
@@ -61,7 +60,7 @@ def least_units(replicated: float, sharded: float, memory: float) -> float:
         return 1.0
     if replicated >= memory:
         return _NEVER
-    return math.ceil(sharded / (memory - replicated) * (1 - SLACK))
+    return np.ceil(sharded / (memory - replicated) * (1 - SLACK))
 
 
 @kernel
@@ -180,85 +179,3 @@ def sweep(stages: Floats, count: int, problem: Tables, used: Floats, units: Floa
                 stages[row, UNITS] = wanted
                 stages[row, TIME] = stage_s(stages, row)
             slowest = max(slowest, stages[row, TIME])
-
-
-@kernel
-def newton(stages: Floats, count: int, problem: Tables, used: Floats, units: Floats) -> tuple[float, float]:
-    """Like `sweep`, but from the best continuous tau: nearly always as cheap, never cheaper."""
-    price = problem.price
-    low, floor = 0.0, 0.0
-    for row in range(count):
-        floor = max(floor, stages[row, CS], stages[row, DS])
-        most = problem.limit[int(stages[row, TYPE])]
-        low = max(low, stages[row, CS] + stages[row, CP] / most, stages[row, DS] + stages[row, DP] / most)
-    high = problem.slowest
-    tau = high
-    if problem.fixed > 0 and low < high:
-        tau = _continuous(stages, count, problem, max(low, floor * (1 + 1e-6)), high)
-    best, best_s = _NEVER, 0.0
-    for step in range(2 * _POLISH + 1):
-        # First the slowest allowed, then down from a little above the continuous optimum.
-        if step == 0:
-            at = high
-        elif step == 1:
-            at = min(high, tau * (1 + 1.0 / _POLISH))
-        rate = problem.fixed
-        slowest = 0.0
-        used[:] = 0.0
-        possible = True
-        for row in range(count):
-            kind = int(stages[row, TYPE])
-            stages[row, UNITS] = need(stages, row, at)
-            used[kind] += stages[row, UNITS]
-            if used[kind] > problem.limit[kind]:
-                possible = False
-                break
-            rate += price[kind] * stages[row, UNITS]
-            slowest = max(slowest, stage_s(stages, row))
-        if not possible:
-            if step == 0:
-                return best, best_s
-            at = min(high, at * (1 + 0.5 / _POLISH))  # too fast for the limits: a little slower
-            continue
-        if slowest * rate < best:
-            best, best_s = slowest * rate, slowest
-            for row in range(count):
-                units[row] = stages[row, UNITS]
-        at = slowest * (1 - 2 * SLACK)
-        if at <= floor:
-            break
-    return best, best_s
-
-
-@kernel
-def _continuous(stages: Floats, count: int, problem: Tables, low: float, high: float) -> float:
-    """Where the slope of tau * (fixed + sum of price * units(tau)) is zero; Newton, with bisection as the net."""
-    tau = high
-    for _ in range(40):
-        slope, bend = problem.fixed, 0.0
-        for row in range(count):
-            weight = problem.price[int(stages[row, TYPE])]
-            computing = stages[row, CP] / (tau - stages[row, CS])
-            moving = stages[row, DP] / (tau - stages[row, DS])
-            serial, shared = (
-                (stages[row, CS], stages[row, CP])
-                if computing >= moving
-                else (stages[row, DS], stages[row, DP])
-            )
-            rest = tau - serial
-            if max(computing, moving) <= stages[row, LEAST]:
-                slope += weight * stages[row, LEAST]
-            else:
-                slope -= weight * shared * serial / (rest * rest)
-                bend += 2 * weight * shared * serial / (rest * rest * rest)
-        if slope > 0:
-            high = tau
-        else:
-            low = tau
-        after = tau - slope / bend if bend > 0 else low
-        if not low < after < high:
-            after = 0.5 * (low + high)
-        if abs(after - tau) <= 1e-7 * tau:
-            return after
-        tau = after
-    return tau

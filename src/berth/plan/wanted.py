@@ -9,7 +9,7 @@ from berth.cluster.load import load_cluster
 from berth.errors import InputError
 from berth.plan.build import Setup, set_up, type_called, with_pins
 from berth.plan.document import read_problem
-from berth.plan.problem import Problem
+from berth.plan.problem import Problem, checked
 from berth.plan.profile.files import load_layer_profile
 
 
@@ -55,8 +55,8 @@ def pose(wanted: Wanted, folder: Path | None = None) -> Posed:
     if wanted.problem is not None:
         problem = read_problem(_found(wanted.problem, folder))
         fixed = problem.fixed_usd_per_hour if wanted.fixed is None else wanted.fixed
-        problem = replace(problem.at(wanted.throughput), samples=wanted.samples, epochs=wanted.epochs)
-        problem = replace(problem, fixed_usd_per_hour=fixed)
+        asked = replace(problem.at(wanted.throughput), samples=wanted.samples, epochs=wanted.epochs)
+        problem = checked(replace(asked, fixed_usd_per_hour=fixed))
         return Posed(with_pins(_without(problem, wanted.forbid), wanted.pins), None)
     if wanted.model is None or (wanted.cluster is None) == (wanted.devices is None):
         raise InputError(

@@ -10,7 +10,7 @@ import numpy as np
 @cache
 def load_kernels() -> None:
     """Evaluates and solves two toys: one whose limits do not bind, and one whose limits do."""
-    from berth.plan.evaluate import NEWTON, Evaluator, cut_stages, provisioned
+    from berth.plan.evaluate import Evaluator, cut_stages, provisioned
     from berth.plan.limits import labelled, priced
     from berth.plan.problem import UnitType, make_problem
     from berth.plan.shortest import least_rate, least_work
@@ -22,7 +22,6 @@ def load_kernels() -> None:
     )
     tables, both = problem.tables, np.array([0, 1])
     Evaluator(problem)(both)
-    Evaluator(problem, provisioning=NEWTON)(both)
     provisioned(both, tables)
     cut_stages(both, tables)
     least_rate(tables, 1.0)

@@ -100,14 +100,14 @@ def _jobs(spec: GenerateSpec) -> int:
         return spec.jobs
     target_ms = (spec.gpus or 0) * (spec.load or 0.0) * (spec.span_s or 0.0) * _MS
     tried = 1 << 16
-    while tried <= MOST_JOBS:
+    while True:
         filled = _asked(spec, tried).gpu_ms
         if filled[-1] >= target_ms:
             return max(2, int(np.searchsorted(filled, target_ms)) + 1)
         needed = tried * target_ms / float(filled[-1])
-        if needed > 10 * MOST_JOBS:
+        if tried >= MOST_JOBS or needed > 10 * MOST_JOBS:
             break
-        tried = max(2 * tried, int(1.1 * needed))
+        tried = min(MOST_JOBS, max(2 * tried, int(1.1 * needed)))
     raise InputError(
         f"it takes more than {MOST_JOBS:,} jobs to fill that span", hint="shorten it, or take longer jobs"
     )
@@ -156,7 +156,7 @@ def _check_ranges(spec: GenerateSpec) -> None:
             f"load: above 0, at most 1000 (given: {spec.load:g})", hint="0.8 fills a cluster to 80 %"
         )
     if spec.span_s is not None and not 0.001 <= spec.span_s <= _LONGEST_MS / _MS:
-        raise InputError(f"span: a millisecond at least (given: {spec.span_s:g} s)")
+        raise InputError(f"span: from a millisecond to 35,000 years (given: {spec.span_s:g} s)")
     if not 0 <= spec.users <= 1_000_000:
         raise InputError(f"users: from 0 to 1,000,000 (given: {spec.users})")
     if spec.seed < 0:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from berth.errors import UnknownNameError, nearest
+from berth.errors import InputError, UnknownNameError, nearest
 from berth.workload.weights import Floats, Ints, Weighted, parse_weights
 
 # How much a model suffers from distance is its bytes over its compute time. `sensitive` and `insensitive`
@@ -57,12 +57,14 @@ def load_mix(text: str) -> Mix:
         return Mix(text.strip().lower(), Weighted.of(MIXES[text.strip().lower()]))
     written = parse_weights(text, "mix")
     try:
-        weights = {_spelled(name, load_profile(name).name): weight for name, weight in written.items()}
+        named = [_spelled(name, load_profile(name).name) for name in written]
     except UnknownNameError as error:
         near = nearest(text.strip(), MIXES) if "=" not in text else None
         error.hint = f"did you mean {near!r}?" if near else f"{error.hint}; mixes: {', '.join(MIXES)}"
         raise
-    return Mix(text, Weighted.of(weights))
+    if twice := [name for name in named if named.count(name) > 1]:
+        raise InputError(f"mix {text!r}: {twice[0]!r} stands twice", hint="add up its weights")
+    return Mix(text, Weighted.of(dict(zip(named, written.values(), strict=True))))
 
 
 def uniform_of_index(count: int, seed: int, first: int = 0) -> Floats:

@@ -10,7 +10,7 @@ import gzip
 import lzma
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, cast
 
@@ -46,7 +46,8 @@ def write_csv(frame: pl.DataFrame, path: str | Path) -> None:
     except OSError as error:
         raise TraceError(f"can't be written: {error.strerror or error}", where=str(path)) from None
     finally:
-        fresh.unlink(missing_ok=True)
+        with suppress(OSError):  # where nothing could be written there is nothing to remove
+            fresh.unlink()
 
 
 def _as_text(name: str) -> pl.Expr:

@@ -117,7 +117,8 @@ def mapped(state: Any, change: Callable[[Tensor], Tensor]) -> Any:
     if isinstance(state, dict):
         return {key: mapped(value, change) for key, value in state.items()}
     if isinstance(state, tuple | list):
-        return type(state)(mapped(value, change) for value in state)
+        values = [mapped(value, change) for value in state]
+        return type(state)(*values) if hasattr(state, "_fields") else type(state)(values)
     return state
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from berth.errors import InputError
-from berth.zoo.layered import Example, Layer, LayeredModel, Loss, growing_tables
+from berth.zoo.layered import Example, Layer, LayeredModel, Loss, growing_tables, tensors
 
 _KINDS: tuple[tuple[str, tuple[type[nn.Module], ...]], ...] = (
     ("attention", (nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)),
@@ -111,7 +111,7 @@ def default_loss(output: Any, labels: Any) -> Tensor:
 
     One number for each whole-number label is a logit.
     """
-    first: Tensor = output if isinstance(output, Tensor) else next(iter(output.values()))
+    first = next(tensors(output))
     if labels is None:
         return first.float().square().mean()
     if not labels.is_floating_point() and first.numel() == labels.numel():

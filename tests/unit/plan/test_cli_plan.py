@@ -302,6 +302,29 @@ def test_bad_input_is_one_message_and_exit_code_2(berth, tmp_path, monkeypatch, 
     assert "Traceback" not in err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--throughput", "1e30"], "throughput is 1e+30"),
+        (["--fixed", "$-5/h"], "fixed"),
+        (["--examples", "1e30"], "samples is 1e+30"),
+    ],
+)
+def test_figures_that_change_a_bare_problem_are_checked_as_its_own(berth, problem, arguments, said):
+    code, out, err = berth("plan", "--problem", problem, *arguments)
+    assert (code, out) == (2, "")
+    assert said in err
+
+
+def test_a_frontier_of_nothing_is_one_message(berth, tmp_path):
+    path = tmp_path / "p.json"
+    layers = [PROBLEM["layers"][0] | {"allowed": ["cpu"]}, PROBLEM["layers"][1]]
+    path.write_text(json.dumps(PROBLEM | {"layers": layers}))
+    code, out, err = berth("plan", "frontier", "--problem", path, "--forbid", "cpu")
+    assert (code, out) == (2, "")
+    assert "no plan is feasible" in err
+
+
 FOLDER = object()
 
 

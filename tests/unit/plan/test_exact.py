@@ -13,7 +13,7 @@ from berth.plan.frontier import fastest_under, frontier
 from berth.plan.infeasible import diagnose
 from berth.plan.plan import cheapest, with_units
 from berth.plan.problem import UnitType, make_problem
-from berth.plan.search.exact import Known, exact, neighbours
+from berth.plan.search.exact import Known, Step, exact, neighbours
 from berth.plan.search.method import Budget
 from berth.testing.problems import random_problem
 
@@ -100,6 +100,33 @@ class TestProof:
         claimed = replace(outcome.certificate, lower=outcome.certificate.lower * 1.01)
         assert check(problem, outcome.plan, claimed)
 
+    @pytest.mark.parametrize(
+        ("step", "wrong"),
+        [
+            (Step(1.0, 0.0, 0.0, "relaxed"), "it reaches 0"),
+            (Step(1.0, 0.0, 1e-9, "priced", (0.0, 0.0, 0.0)), "it reaches 0"),
+            (Step(1.0, 0.0, np.inf, "priced", (-1e3, -1e3, -1e3)), "not below 0"),
+            (Step(1.0, 0.0, np.inf, "priced", (np.nan, 0.0, 0.0)), "not below 0"),
+            (Step(1.0, 0.0, np.inf, "labelled", ()), "for each type"),
+            (Step(1.0, 0.0, np.inf, "believe me", (0.0, 0.0, 0.0)), "no such kind"),
+            (Step(np.nan, 0.0, np.inf, "relaxed"), "not a number"),
+            (Step(np.nan, 0.0, np.inf, "work"), "not a number"),
+            (Step(np.inf, 0.0, np.inf, "relaxed"), "not a number"),
+            (Step(1.0, np.nan, 1.0, "relaxed"), "not a number"),
+            (Step(1.0, 0.0, np.nan, "relaxed"), "not a number"),
+        ],
+    )
+    def test_one_step_that_shows_nothing_proves_nothing(self, problem, step, wrong):
+        outcome = solved(problem)
+        found = check(problem, outcome.plan, replace(outcome.certificate, steps=(step,)))
+        assert len(found) == 1
+        assert wrong in found[0]
+
+    def test_a_lower_bound_that_is_no_number_is_noticed(self, problem):
+        outcome = solved(problem)
+        claimed = replace(outcome.certificate, lower=np.nan)
+        assert check(problem, outcome.plan, claimed) == ["the lower bound claimed is not a number"]
+
     def test_another_plan_than_the_one_proven_is_noticed(self, problem):
         outcome = solved(problem)
         others = neighbours(np.array(outcome.plan.assignment), len(problem.types))
@@ -178,6 +205,13 @@ class TestInfeasible:
         assert exact(problem, Budget()).plan is None
         assert "memory" in diagnose(problem).reason
 
+    @pytest.mark.parametrize(("sharded", "fits"), [(0.0, True), (1.0, False)])
+    def test_a_layer_that_leaves_no_room_for_its_share(self, sharded, fits):
+        types = (UnitType("cpu", 1.0, 4, 10.0), UnitType("gpu", 5.0, 2, 10.0))
+        problem = two_types(types=types, replicated_bytes=[0.0, 10.0], sharded_bytes=[0.0, sharded])
+        assert (exact(problem, Budget()).plan is not None) == fits
+        assert ("does not fit into the memory" in diagnose(problem).reason) == (not fits)
+
     def test_nothing_is_proven_infeasible_that_is_not(self):
         outcome = exact(two_types(throughput=10.0), Budget())
         assert outcome.plan is None
@@ -195,3 +229,18 @@ def test_units_given_by_hand_are_judged():
     plan = with_units(two_types(), [0, 1], [1, 3])
     assert any("3 units of gpu" in line for line in plan.violations())
     assert any("below" in line for line in with_units(two_types(), [0, 0], [1]).violations())
+
+
+def test_a_layer_that_may_run_nowhere_has_no_frontier():
+    assert frontier(two_types(allowed=[[False, False], [True, True]])) == []
+
+
+def test_a_plan_that_its_memory_does_not_hold_is_noticed():
+    types = (UnitType("cpu", 1.0, 40, 10.0), UnitType("gpu", 5.0, 2, 10.0))
+    problem = two_types(types=types, sharded_bytes=[35.0, 0.0], throughput=0.1)
+    outcome = solved(problem)
+    held = replace(outcome.plan.stages[0], units=1, least_units=1)
+    wrong = check(
+        problem, replace(outcome.plan, stages=(held, *outcome.plan.stages[1:])), outcome.certificate
+    )
+    assert "the memory of 1 cpu does not hold their stage" in wrong

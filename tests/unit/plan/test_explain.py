@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -248,3 +249,35 @@ def test_the_job_profile_reads_back(tmp_path):
     assert again.parameter_bytes.value == job.parameter_bytes.value
     assert again.all_to_all_bytes.value == job.all_to_all_bytes.value > 0
     assert again.compute_s == job.compute_s
+
+
+def test_what_binds_is_said_of_the_optimum_not_of_a_dear_plan():
+    dear = method("cpu-only")(SLOW, Budget())
+    said = why(dear, [])
+    assert dear.plan.cost_usd > exact(SLOW, Budget()).plan.cost_usd * 1.01
+    assert any(text.startswith("The throughput does not bind") for text in said)
+
+
+def test_what_pins_cost_is_not_what_a_search_missed():
+    kept = with_pins(SLOW, ["emb=T4"])
+    best = exact(SLOW, Budget()).plan
+    dear = method("random")(kept, Budget(evaluations=1))
+    assert dear.plan.cost_usd > best.cost_usd * 1.01
+    assert "The pins cost nothing: the best plan keeps them anyway." in why(dear, [])
+
+
+def test_a_search_that_missed_what_just_holds_is_told_to_go_on():
+    just = FAST.at(exact(FAST, Budget()).plan.throughput * (1 + 5e-10))
+    missed = method("cpu-only")(just, Budget())
+    assert missed.plan is None
+    assert "exact finds one" in str(refusal(just, missed))
+    assert "larger --budget" in str(refusal(just, missed))
+
+
+def test_ports_of_fewer_machines_than_there_are_are_counted(fast):
+    setup = set_up(CTRDNN, CLOUD, 4e6)
+    plan = fast[0].plan
+    few = with_units(FAST, plan.assignment, [1] * len(plan.stages))
+    crowded = replace(few, stages=tuple(replace(stage, compute_s=1e-9, data_s=1e-9) for stage in few.stages))
+    notes = port_notes(setup, crowded)
+    assert any(re.search(r"but 1 machines? for the V100-16 carry", note) for note in notes)

@@ -84,7 +84,7 @@ def test_more_units_than_there_are_break_a_limit(file, solved):
 
 def test_a_layer_off_its_pin_is_named(file):
     file.write_text(file.read_text().replace("type: T4", "type: A100-40"))
-    assert any("'embedding' is pinned" in what for _, what in check_plan(file).broken)
+    assert any("'embedding' may not run on A100-40" in what for _, what in check_plan(file).broken)
 
 
 def test_figures_that_no_longer_hold_are_noted(file):
@@ -198,3 +198,22 @@ def test_what_is_no_proof_is_said_so(tmp_path, text):
     path.write_text(text)
     with pytest.raises(SpecError):
         check_proof(path)
+
+
+def test_a_proof_of_other_layers_is_refused(solved, tmp_path):
+    document = proof_document(solved[1])
+    document["answer"]["stages"][0]["layers"][0] = "another"
+    path = tmp_path / "proof.json"
+    path.write_text(json.dumps(document))
+    with pytest.raises(SpecError, match="do not cover the layers in their order"):
+        check_proof(path)
+
+
+def test_a_proof_whose_figures_are_no_numbers_proves_nothing(solved, tmp_path):
+    document = proof_document(solved[1])
+    document["certificate"]["steps"] = [
+        {"tau": float("nan"), "next": 0.0, "bound": None, "kind": "work", "prices": []}
+    ]
+    path = tmp_path / "proof.json"
+    path.write_text(json.dumps(document))
+    assert any("step 1" in what for what in check_proof(path).wrong)

@@ -120,6 +120,24 @@ def test_an_unknown_model_is_said_by_the_process_that_looks_for_it() -> None:
     assert crew.pids == []
 
 
+class _Gone:
+    """The end of a pipe whose process died before it was told anything."""
+
+    def send(self, piece: object) -> None:
+        raise BrokenPipeError
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+def test_a_process_that_died_unasked_is_said_and_the_others_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    crew = Crew("nce", 1)
+    monkeypatch.setattr(crew, "_hire", lambda count: crew.commands.append(_Gone()))
+    with pytest.raises(InputError, match="a stage's process died"):
+        crew.run([(0, 1)], Piece(0, 0, 0, 1, 1, 4, 1, 0))
+    assert crew.commands == []
+
+
 @pytest.mark.parametrize(
     ("kinds", "cuts"),
     [([0, 0, 0], ((0, 2),)), ([0, 1, 1], ((0, 0), (1, 2))), ([2, 1, 2], ((0, 0), (1, 1), (2, 2)))],

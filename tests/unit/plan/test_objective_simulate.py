@@ -18,6 +18,7 @@ from berth.plan.objective.pipeline import (
     Order,
     seconds_per_batch,
 )
+from berth.plan.objective.provide import replay
 from berth.plan.objective.refine import objective, refine
 from berth.plan.objective.simulate import Pipeline, Simulated
 from berth.plan.plan import cheapest, with_units
@@ -156,6 +157,33 @@ def test_refining_keeps_the_budget_and_is_never_worse_than_its_start(method: str
     assert found.best.cost_usd <= found.start.cost_usd
     assert [stage.units for stage in found.outcome.plan.stages] == list(found.best.units)
     assert found.gain == pytest.approx(1 - found.best.cost_usd / found.start.cost_usd)
+
+
+def test_passes_and_noise_of_a_run_are_replayed_as_the_simulation_would_take_them() -> None:
+    given = problem(2, throughput=20.0)
+    truth = Simulated(given, Pipeline(micro_batches=4, jitter=0.0))
+    kinds = np.array([0, 0, 0, 1, 1, 1])
+    noise = np.ones((len(truth.setting.normals), 2))
+    cost, time_s, units = replay(kinds, given.tables, truth.setting, truth.passes[:2], noise)
+    judged = truth.judge(kinds)
+    assert cost * given.samples / 3600 == pytest.approx(judged.cost_usd)
+    assert 1 / time_s == pytest.approx(judged.throughput)
+    assert units[:2].tolist() == list(judged.units)
+    slower, _, _ = replay(kinds, given.tables, truth.setting, 1.2 * truth.passes[:2], noise)
+    uneven, _, _ = replay(kinds, given.tables, truth.setting, truth.passes[:2], 1.2 * noise)
+    assert slower > cost * 1.05
+    assert uneven == pytest.approx(slower, rel=0.05)
+
+
+def test_what_the_formula_holds_and_the_simulation_does_not_says_by_how_much() -> None:
+    highest = next(
+        rate for rate in range(400, 0, -1) if cheapest(problem(2, throughput=rate), [0, 0, 0, 1, 1, 1])
+    )
+    given = problem(2, throughput=float(highest))
+    found = Simulated(given, Pipeline(micro_batches=1))(np.array([[0, 0, 0, 1, 1, 1]]))
+    assert found.cost_usd[0] == np.inf
+    assert found.stage_s[0] > 1 / highest
+    assert found.shortfall[0] == pytest.approx(np.log(found.stage_s[0] * highest))
 
 
 def test_what_the_formula_refuses_is_refused_with_its_shortfall() -> None:

@@ -238,8 +238,14 @@ def test_a_mix_gives_each_job_its_model_whatever_the_others_are():
         (lambda: load_durations("exponential:0"), "no time at all"),
         (lambda: load_durations("pareto:1:1h:1m"), "is shorter than the shortest"),
         (lambda: load_durations("fixed:1h:2h"), "too many numbers"),
+        (lambda: load_durations("pareto:steep"), "alpha 'steep' is not a number from 0.01 to 100"),
+        (lambda: load_arrivals("bursty:very"), "from 1 to 1000"),
+        (lambda: spec(load=None, span_s=1e14), "to 35,000 years (given: 1e+14 s)"),
+        (lambda: generate(spec(sizes=load_sizes("2000000000"), gpus=2**31, durations=load_durations("fixed:1000000d"))),
+         "more GPU-time than can be counted"),
         (lambda: load_mix("vgg16=2,resnt50=1"), "did you mean 'resnet50'"),
         (lambda: load_mix("vgg16,"), "a name is missing"),
+        (lambda: load_mix("vgg16=2,resnet50,VGG=1"), "'vgg16' stands twice"),
         (lambda: load_mix("balancd"), "did you mean 'balanced'"),
         (lambda: load_arrivals("poison"), "did you mean 'poisson'"),
         (lambda: load_arrivals("bursty:0.5"), "from 1 to 1000"),
@@ -268,3 +274,15 @@ def test_what_cant_be_is_refused_with_a_hint(make, message):
 def test_an_unknown_name_is_an_unknown_name():
     with pytest.raises(UnknownNameError):
         load_sizes("huge")
+
+
+def test_as_many_jobs_as_there_may_be_are_tried_before_a_span_is_refused(monkeypatch):
+    wanted = spec(jobs=None, load=1.0, gpus=20_000, span_s=7 * 3600.0, durations=load_durations("fixed:1h"))
+    monkeypatch.setattr("berth.workload.generate.MOST_JOBS", 10**6)
+    jobs = len(generate(wanted))
+    assert jobs > 2**16  # more than are tried first
+    monkeypatch.setattr("berth.workload.generate.MOST_JOBS", jobs)
+    assert len(generate(wanted)) == jobs
+    monkeypatch.setattr("berth.workload.generate.MOST_JOBS", jobs - 1)
+    with pytest.raises(InputError, match="to fill that span"):
+        generate(wanted)

@@ -95,6 +95,9 @@ def test_an_unknown_suffix_and_a_missing_folder_are_refused_and_leave_nothing_be
     with pytest.raises(TraceError, match="can't be written: No such file"):
         trace.write_csv(tmp_path / "nowhere" / "out.csv")
     assert list(tmp_path.iterdir()) == []
+    (tmp_path / "file").touch()
+    with pytest.raises(TraceError, match="can't be written: Not a directory"):
+        trace.write_csv(tmp_path / "file" / "out.csv")
 
 
 @pytest.mark.parametrize(
@@ -179,3 +182,13 @@ def test_many_sizes_are_shown_by_powers_of_two():
     assert [(share.label, share.jobs) for share in summary.sizes] == [
         ("1", 1), ("2", 1), ("3-4", 2), ("5-8", 4), ("9-16", 8), ("17-32", 3),
     ]  # fmt: skip
+
+
+def test_models_beyond_the_twelve_most_frequent_are_added_up():
+    models = [f"m{number:02}" for number in range(15) for _ in range(20 - number)]
+    count = len(models)
+    trace = trace_of(range(count), [2] * count, [10.0] * count, model=models)
+    shares = summarise(trace).models
+    assert [share.label for share in shares[:2]] == ["m00", "m01"]
+    assert len(shares) == 13
+    assert (shares[-1].label, shares[-1].jobs, shares[-1].gpu_s) == ("(3 others)", 8 + 7 + 6, 21 * 20.0)

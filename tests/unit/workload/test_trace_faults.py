@@ -6,6 +6,7 @@ import gzip
 import json
 import lzma
 import os
+import re
 
 import pytest
 import zstandard
@@ -143,6 +144,7 @@ def test_strict_reads_a_clean_trace(tmp_path):
         (b'[{"attempts": [], "submitted_time": "2017-10-03 08:00:00"', "is not JSON"),
         (b'[{"attempts": [], "submitted_time": "2017-10-03 08:00:00"}', "the list is not closed"),
         (b'["attempts" "submitted_time"' + b"[" * 100_000, "nested too deeply"),
+        (b'[{"attempts": [], "submitted_time": ' + b"1" * 5000 + b"}]", "Exceeds the limit (4300 digits)"),
     ],
 )
 def test_a_file_that_is_no_trace_gives_one_clear_error(data, says, tmp_path):
@@ -151,6 +153,39 @@ def test_a_file_that_is_no_trace_gives_one_clear_error(data, says, tmp_path):
         read_trace(file)
     assert says in str(caught.value)
     assert caught.value.where.startswith(str(file))
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        (b" []", "is an empty list"),
+        (b'{"attempts": 1}', "is not a JSON list"),
+        (b'[{"attempts": [], "user": "\xff"}]', "is not text (UTF-8)"),
+    ],
+)
+def test_a_file_that_is_said_to_be_json_and_is_none(data, says, tmp_path):
+    with pytest.raises(TraceError, match=re.escape(says)):
+        read_trace(write(tmp_path, data), format="philly-json")
+
+
+def test_blank_lines_among_quoted_rows_are_passed_over(tmp_path):
+    file = write(tmp_path, (HEADER + '"a",0,1,60,"ann, bob"\n\n\n' + GOOD).encode())
+    trace = read_trace(file, strict=True)
+    assert trace.job_ids == ["a", "ok"]
+    assert trace.frame["user"].to_list() == ["ann, bob", "ann"]
+    assert "2 blank lines passed over" in trace.notes
+
+
+def test_lines_are_whole_wherever_a_block_ends(tmp_path, monkeypatch):
+    rows = "".join(f"job{row},{row},1,60,user{row}\n" for row in range(200))
+    whole = read_trace(write(tmp_path, (HEADER + rows).encode())).frame
+    monkeypatch.setattr("berth.workload.parsing.csv_rows._BLOCK_BYTES", 100)
+    monkeypatch.setattr("berth.workload.parsing.source._PIECE", 37)
+    monkeypatch.setattr("berth.workload.parsing.source._HEAD", 64)
+    assert read_trace(write(tmp_path, (HEADER + rows).encode())).frame.equals(whole)
+    monkeypatch.setattr("berth.workload.parsing.csv_rows._LONGEST_LINE", 1000)
+    with pytest.raises(TraceError, match="a line of more than"):
+        read_trace(write(tmp_path, (HEADER + "x" * 5000).encode()))
 
 
 def test_a_directory_and_a_missing_file_are_said_to_be(tmp_path):

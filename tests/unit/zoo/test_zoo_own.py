@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -10,8 +11,9 @@ from torch import nn
 
 from berth.errors import InputError
 from berth.zoo import LayeredModel, load_model
+from berth.zoo.layered import cut_off, mapped, tensors
 from berth.zoo.load import load_module
-from berth.zoo.own import kind_of
+from berth.zoo.own import default_loss, kind_of
 
 HEAD = "import torch\nfrom torch import nn\n"
 
@@ -163,3 +165,24 @@ def test_a_failing_example_batch_is_the_users_slip(tmp_path):
     )
     with pytest.raises(InputError, match="example_batch fails: OSError: no data"):
         load_model(path).example_batch(1, 0)
+
+
+class _Two(NamedTuple):
+    left: torch.Tensor
+    rest: list[torch.Tensor]
+
+
+def test_what_passes_between_layers_keeps_its_shape():
+    state = _Two(torch.ones(2, requires_grad=True), [torch.zeros(3)])
+    twice = mapped(state, lambda tensor: tensor * 2)
+    assert isinstance(twice, _Two)
+    assert twice.left.tolist() == [2.0, 2.0]
+    assert isinstance(twice.rest, list)
+    assert [tensor.requires_grad for tensor in tensors(cut_off(state))] == [True, False]
+    assert mapped("a label", torch.neg) == "a label"
+
+
+def test_the_first_tensor_of_an_output_is_what_a_default_loss_is_of():
+    output = (torch.tensor([3.0, 4.0]), torch.zeros(2))
+    assert default_loss(output, None) == 12.5
+    assert default_loss({"first": output[0]}, torch.tensor([1.0, 2.0])) == 4.0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import replace
 from multiprocessing.connection import wait
@@ -10,7 +9,7 @@ from typing import Any
 
 from berth.errors import InputError
 from berth.plan.objective.stagework import Neighbours, Piece, PieceTimes, serve
-from berth.plan.profile.workers import KEEP_MEMORY
+from berth.plan.profile.workers import KEEP_MEMORY, environment
 
 SILENCE_S = 120.0  # a run that takes longer is given up
 
@@ -32,11 +31,11 @@ class Crew:
 
     def run(self, cuts: Sequence[tuple[int, int]], piece: Piece) -> list[PieceTimes]:
         """One stage per process: (first, last) layer of each. A failure ends all processes."""
-        self._hire(len(cuts))
-        for place, (first, last) in enumerate(cuts):
-            mine = replace(piece, first=first, last=last, place=place, stages=len(cuts))
-            self.commands[place].send(mine)
         try:
+            self._hire(len(cuts))
+            for place, (first, last) in enumerate(cuts):
+                mine = replace(piece, first=first, last=last, place=place, stages=len(cuts))
+                _order(self.commands[place], mine)
             return self._answers(len(cuts))
         except BaseException:
             self.close()  # the others wait for tensors that never come
@@ -67,9 +66,7 @@ class Crew:
         if not self._ahead:
             self._ahead = [context.SimpleQueue() for _ in range(self.most - 1)]
             self._back = [context.SimpleQueue() for _ in range(self.most - 1)]
-        before = dict(os.environ)
-        os.environ.update(KEEP_MEMORY)
-        try:
+        with environment(KEEP_MEMORY):
             for place in range(len(self.workers), count):
                 ours, theirs = context.Pipe()
                 near = self._near(place)
@@ -79,12 +76,6 @@ class Crew:
                 theirs.close()
                 self.workers.append(worker)
                 self.commands.append(ours)
-        finally:
-            for name in KEEP_MEMORY:
-                if name in before:
-                    os.environ[name] = before[name]
-                else:
-                    del os.environ[name]
 
     def _near(self, place: int) -> Neighbours:
         left, right = place - 1, place
@@ -110,15 +101,18 @@ class Crew:
         return [answers[place] for place in range(count)]
 
 
+def _order(command: Any, piece: Piece) -> None:
+    try:
+        command.send(piece)
+    except OSError:
+        raise _died() from None
+
+
 def _answer(command: Any) -> PieceTimes:
     try:
         kind, content = command.recv()
     except (EOFError, OSError):
-        raise InputError(
-            "a stage's process died",
-            hint="too little memory (try a smaller batch)? or a script of yours that calls this"
-            " without `if __name__ == '__main__':`",
-        ) from None
+        raise _died() from None
     if kind == "mistake":
         what, where, hint = content
         raise InputError(what, where=where, hint=hint)
@@ -126,3 +120,11 @@ def _answer(command: Any) -> PieceTimes:
         raise RuntimeError(f"a stage's process failed\n{content}")
     times: PieceTimes = content
     return times
+
+
+def _died() -> InputError:
+    return InputError(
+        "a stage's process died",
+        hint="too little memory (try a smaller batch)? or a script of yours that calls this"
+        " without `if __name__ == '__main__':`",
+    )

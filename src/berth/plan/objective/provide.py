@@ -14,13 +14,12 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from berth.compile import entry, inlined, kernel
+from berth.compile import entry, kernel
 from berth.plan.objective.pace import Setting, estimate, simulated_s
 from berth.plan.provision import (
     CP,
     CS,
-    DP,
-    DS,
+    FORBIDDEN_SHORT,
     LAST,
     LEAST,
     SLACK,
@@ -28,16 +27,16 @@ from berth.plan.provision import (
     TYPE,
     UNITS,
     cut,
+    need,
     shortfall,
+    stage_s,
     sweep,
-    units_for,
 )  # fmt: skip
 from berth.plan.tables import Tables
 
 Floats = NDArray[np.float64]
 Types = NDArray[np.int64]
 
-_FORBIDDEN = 2.0  # shortfall for each layer where it may not run
 _ROUNDS = 5  # simulations of one assignment at most, before faster targets are tried
 _BALANCE = 24  # stage times tried to meet a target
 _NEAR = 0.98  # a stage time this near to one that the limits allow is not sought further
@@ -62,7 +61,7 @@ def judge(
     used = np.zeros(len(problem.price))
     for row in range(count):
         found, forbidden = cut(assignments[row], problem, stages)
-        short[row] = shortfall(stages, found, problem, used) + forbidden * _FORBIDDEN
+        short[row] = shortfall(stages, found, problem, used) + forbidden * FORBIDDEN_SHORT
         if short[row] > 0:
             continue
         noise = _noise(assignments[row], stages[:found], problem, setting)
@@ -296,8 +295,7 @@ def balance(
             return estimate(stages, problem, setting, passes, micro)
         slowest = 0.0
         for row in range(len(stages)):
-            stage = stages[row]
-            slowest = max(slowest, stage[CS] + stage[CP] / stage[UNITS], stage[DS] + stage[DP] / stage[UNITS])
+            slowest = max(slowest, stage_s(stages, row))
         tau = min(tau * target / taken, slowest * (1 - 2 * SLACK))
     return taken
 
@@ -308,18 +306,12 @@ def _units_at(stages: Floats, problem: Tables, used: Floats, tau: float) -> bool
     used[:] = 0.0
     for row in range(len(stages)):
         kind = int(stages[row, TYPE])
-        used[kind] += _need(stages[row], tau)
+        used[kind] += need(stages, row, tau)
         if used[kind] > problem.limit[kind]:
             return False
     for row in range(len(stages)):
-        stages[row, UNITS] = _need(stages[row], tau)
+        stages[row, UNITS] = need(stages, row, tau)
     return True
-
-
-@inlined
-def _need(stage: Floats, tau: float) -> float:
-    """Units with which a stage takes at most tau by the formula."""
-    return max(stage[LEAST], units_for(stage[CS], stage[CP], tau), units_for(stage[DS], stage[DP], tau))
 
 
 @kernel

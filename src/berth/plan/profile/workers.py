@@ -89,7 +89,7 @@ def measure(order: Order, report: Report) -> Measured:
             context.Process(target=_work, args=(rank, order, store, messages), daemon=True)
             for rank in range(order.processes)
         ]
-        with _environment(KEEP_MEMORY):
+        with environment(KEEP_MEMORY):
             for worker in workers:
                 worker.start()
         try:
@@ -101,7 +101,7 @@ def measure(order: Order, report: Report) -> Measured:
 
 
 @contextmanager
-def _environment(changes: dict[str, str]) -> Iterator[None]:
+def environment(changes: dict[str, str]) -> Iterator[None]:
     """What processes started inside inherit."""
     before = {name: os.environ.get(name) for name in changes}
     os.environ.update(changes)

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from berth.plan.arcs import Narrowing
-from berth.plan.evaluate import EXACT, evaluate, provisioned
+from berth.plan.evaluate import evaluate, provisioned
 from berth.plan.limits import FOUND, NONE, TOO_MANY, labelled, priced
 from berth.plan.plan import cheapest
 from berth.plan.problem import Problem
@@ -157,7 +157,7 @@ class _Chain:
     def remember(self) -> None:
         """Begins with the assignments that were good for another throughput."""
         plans = np.array(list(self.known.assignments.values())[-_REMEMBERED:])
-        cost = evaluate(plans, self.tables, EXACT)[0]
+        cost = evaluate(plans, self.tables)[0]
         row = int(np.argmin(cost))
         self.considered.update(plan.tobytes() for plan in plans)
         if cost[row] < np.inf:
@@ -190,7 +190,7 @@ class _Chain:
         """Single layers and single edges changed while that helps."""
         while self.assignment is not None:
             plans = neighbours(self.assignment, len(self.problem.types))
-            cost = evaluate(plans, self.tables, EXACT)[0]
+            cost = evaluate(plans, self.tables)[0]
             row = int(np.argmin(cost))
             if not cost[row] < self.best * (1 - 1e-12):
                 return

@@ -87,7 +87,8 @@ def _seconds(record: dict[str, Any], name: str) -> float:
     if value in (None, "", "None"):
         raise _NotAJobError(name, None, "is missing")
     try:
-        stamp = datetime.fromisoformat(value).replace(tzinfo=UTC)
+        stamp = datetime.fromisoformat(value)
+        stamp = stamp.replace(tzinfo=UTC) if stamp.tzinfo is None else stamp
     except (ValueError, TypeError):
         raise _NotAJobError(name, value, "is not a date") from None
     if not 1970 <= stamp.year < 2100:

@@ -154,8 +154,7 @@ class CsvRows:
     def _split(self, text: bytes, count: int) -> pl.DataFrame:
         schema = dict.fromkeys(self._names, pl.String())
         cells = pl.read_csv(text, has_header=False, schema=schema, quote_char=None)
-        if len(cells) != count:
-            raise RuntimeError(f"{self._source}: {count} lines gave {len(cells)} rows")
+        assert len(cells) == count, f"{self._source}: {count} lines gave {len(cells)} rows"
         return cells
 
     def _misshapen(self, line: int, raw: str, width: int) -> BadRow:

@@ -108,3 +108,7 @@ def _decode_one(decoder: json.JSONDecoder, text: _Text) -> tuple[Any, int]:
                 raise text.error(f"is not JSON: {error.msg[:1].lower()}{error.msg[1:]}", error.pos) from None
         except RecursionError:
             raise text.error("is nested too deeply", text.start) from None
+        except ValueError as error:  # a number of thousands of digits
+            raise text.error(
+                f"is not JSON that berth can read: {str(error).split(';')[0]}", text.start
+            ) from None

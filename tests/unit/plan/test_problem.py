@@ -1,0 +1,135 @@
+"""Problems: what is refused, what is assumed, and how one becomes another."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+from berth.errors import InputError, UnknownNameError
+from berth.plan.problem import LARGEST, SMALLEST, UNLIMITED, Problem, UnitType, make_problem
+
+TYPES = (UnitType("cpu", 0.5, 30), UnitType("gpu", 2.5))
+
+
+def problem(**given: object) -> Problem:
+    values = {
+        "batch": 10,
+        "throughput": 100.0,
+        "types": TYPES,
+        "layers": ("a", "b", "c"),
+        "oct_s": 1.0,
+        "odt_s": 0.5,
+        "alpha": 0.9,
+        "beta": 0.8,
+    }
+    return make_problem(**(values | given))
+
+
+def test_what_is_left_out_does_not_matter():
+    of = problem()
+    assert (of.samples, of.epochs, of.fixed_usd_per_hour) == (1e9, 1.0, 0.0)
+    assert of.kinds == ("layer",) * 3
+    assert of.allowed.all()
+    assert not of.cross_s.any()
+    assert not of.replicated_bytes.any()
+    assert not of.sharded_bytes.any()
+    assert (TYPES[1].limit, TYPES[1].memory_bytes, UNLIMITED) == (UNLIMITED, None, 1_000_000_000)
+    assert Problem.__dataclass_fields__["fixed_usd_per_hour"].default == 0.0
+
+
+def test_what_is_missing_is_zero_and_what_is_given_stays():
+    of = problem(cross_s=[1.0, 2.0, 3.0], replicated_bytes=4.0, sharded_bytes=[5.0, 6.0, 7.0])
+    assert of.cross_s.tolist() == [1.0, 2.0, 3.0]
+    assert of.replicated_bytes.tolist() == [4.0] * 3
+    assert of.sharded_bytes.tolist() == [5.0, 6.0, 7.0]
+
+
+def second(value: float) -> np.ndarray:
+    """A number for each layer and type, one of them odd."""
+    return np.array([[0.5, 0.5], [0.5, value], [0.5, 0.5]])
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"layers": ()}, "has no layers"),
+        ({"types": ()}, "there is no device type"),
+        ({"layers": ("a", "b", "a")}, "two layers are called 'a'"),
+        ({"types": (UnitType("x", 1.0), UnitType("x", 2.0))}, "two device types are called 'x'"),
+        ({"batch": 0}, "batch is 0\n  a number above 0 is expected"),
+        ({"batch": float("inf")}, "batch is inf"),
+        ({"throughput": 0}, "throughput is 0\n  a number above 0"),
+        ({"throughput": -1.0}, "throughput is -1"),
+        ({"throughput": 2e18}, "throughput is 2e+18\n  berth plans with 1e-18 to 1e+18"),
+        ({"throughput": 5e-19}, "throughput is 5e-19\n  berth plans with"),
+        ({"samples": 0}, "samples is 0\n  a number above 0"),
+        ({"samples": float("nan")}, "samples is nan"),
+        ({"epochs": 0}, "epochs is 0\n  a number above 0"),
+        ({"fixed_usd_per_hour": -0.5}, "fixed price is -0.5\n  a number not below 0"),
+        ({"types": (UnitType("x", 0.0),)}, "price of x is 0\n  a number above 0"),
+        ({"types": (UnitType("x", 1.0, -1),)}, "limit of x is -1\n  a number not below 0"),
+        ({"types": (UnitType("x", 1.0, 1, 0.0),)}, "memory of x is 0\n  a number above 0"),
+        ({"types": (UnitType("x", 1.0, 1, float("nan")),)}, "memory of x is nan"),
+        ({"oct_s": second(0.0)}, "computation time (oct) of layer 'b' on gpu is 0\n  a number above 0"),
+        ({"oct_s": second(1e-19)}, "layer 'b' on gpu is 1e-19\n  berth plans with"),
+        ({"oct_s": second(float("inf"))}, "layer 'b' on gpu is inf"),
+        ({"odt_s": second(-0.1)}, "communication time (odt) of layer 'b' on gpu is -0.1\n  a number not below 0"),
+        ({"odt_s": second(1e19)}, "layer 'b' on gpu is 1e+19\n  berth plans with"),
+        ({"alpha": second(1.5)}, "alpha of layer 'b' on gpu is 1.5\n  a number from 0 to 1 is expected"),
+        ({"beta": second(1.5)}, "beta of layer 'b' on gpu is 1.5\n  a number from 0 to 1 is expected"),
+        ({"beta": second(-0.5)}, "beta of layer 'b' on gpu is -0.5"),
+        ({"cross_s": [0.0, -1.0, 0.0]}, "crossing time of b is -1"),
+        ({"replicated_bytes": [0.0, -1.0, 0.0]}, "replicated bytes of b is -1"),
+        ({"sharded_bytes": [0.0, 0.0, 2e18]}, "sharded bytes of c is 2e+18"),
+    ],
+)  # fmt: skip
+def test_what_nobody_can_plan_with_is_named(given, said):
+    with pytest.raises(InputError, match=re.escape(said)):
+        problem(**given)
+
+
+def test_the_ends_of_what_is_allowed_are_allowed():
+    problem(batch=SMALLEST, throughput=LARGEST, samples=LARGEST, epochs=SMALLEST)
+    problem(oct_s=second(SMALLEST), odt_s=second(0.0), alpha=second(1.0), beta=second(0.0))
+    problem(oct_s=second(LARGEST), odt_s=second(LARGEST), cross_s=LARGEST, replicated_bytes=LARGEST)
+    problem(types=(UnitType("x", SMALLEST, 0, SMALLEST), UnitType("y", LARGEST, 1, 0.5)))
+
+
+def test_a_pin_leaves_what_was_allowed_there_and_nothing_else():
+    of = problem(allowed=[[True, True], [True, False], [True, True]])
+    assert of.pinned("a", "gpu").allowed.tolist() == [[False, True], [True, False], [True, True]]
+    assert of.pinned("b", "gpu").allowed.tolist() == [[True, True], [False, False], [True, True]]
+    assert of.without("cpu").allowed.tolist() == [[False, True], [False, False], [False, True]]
+    assert of.allowed.sum() == 5  # itself unchanged
+
+
+def test_other_limits_and_throughputs_change_nothing_else():
+    of = problem().with_limits({"gpu": 3}).at(7.0)
+    assert [one.limit for one in of.types] == [30, 3]
+    assert of.throughput == 7.0
+    assert of.tables.slowest == pytest.approx(1 / 7)
+    assert of.tables.limit.tolist() == [30.0, 3.0]
+
+
+def test_names_that_nothing_answers_to_are_refused():
+    with pytest.raises(UnknownNameError, match="layer"):
+        problem().layer_index("d")
+    with pytest.raises(UnknownNameError, match="device type"):
+        problem().type_index("tpu")
+
+
+def test_dollars_are_those_of_all_examples_of_all_epochs():
+    of = problem(samples=3600.0, epochs=2.0, fixed_usd_per_hour=1.0)
+    assert of.usd(0.5, 4.0) == pytest.approx(2 * 0.5 * (1.0 + 4.0))
+
+
+def test_tables_are_per_example_with_the_serial_part_apart():
+    of = problem(oct_s=2.0, odt_s=4.0, cross_s=[5.0, 6.0, 0.0], sharded_bytes=[7.0, 8.0, 9.0])
+    tables = of.tables
+    assert tables.layer[0, 1, :4] == pytest.approx([0.02, 0.18, 0.08, 0.32])
+    assert tables.running[1, 2, :4] == pytest.approx([0.04, 0.36, 0.16, 0.64])
+    assert tables.running[1, :, 5].tolist() == [0.0, 7.0, 15.0, 24.0]
+    assert tables.cross.tolist() == [0.5, 0.6, 0.0]
+    assert tables.memory.tolist() == [np.inf, np.inf]
