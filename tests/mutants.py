@@ -78,7 +78,7 @@ ROOMS = {
         ("train/tables/*.py",),
         of("train", "admission table_edges hashing state life table index"),
         of("train", "tiers"),
-        "for_ever corrupt torn probability full_disk larger cold_rows stated_spread uniform shards_are_even",
+        "for_ever corrupt torn probability full_disk larger cold_rows stated_spread uniform shards_are_even promises",
         ("torch",),
     ),
 }
