@@ -60,7 +60,7 @@ class Learner:
             clock.backward_done()
         value = float(loss.detach())
         self._update(number, batch.labels, clock, value)
-        return value, scores_of(output.detach(), batch.labels)
+        return value, scores_of(output, batch.labels)
 
     def announce(self, batch: Batch) -> None:
         """Tells the store the keys of the batch after this one, where the inputs show which they are."""
@@ -112,6 +112,7 @@ def scores_of(output: Any, labels: Any) -> Scores:
     """What ranks examples by their chance of a click, where the output says so."""
     if not isinstance(output, Tensor) or not isinstance(labels, Tensor):
         return None, None
+    output = output.detach()
     if output.numel() == labels.numel():
         return output.reshape(-1).numpy(), labels.reshape(-1).numpy()
     if output.ndim == 2 and output.shape[1] == 2 and labels.ndim == 1:

@@ -46,6 +46,11 @@ class Checkpoints:
     full_every: int = 8  # of so many checkpoints one is full, the others say what changed
     fresh: bool = False  # what is there is thrown away
 
+    def __post_init__(self) -> None:
+        for name in ("every", "keep", "full_every"):
+            if getattr(self, name) < 1:
+                raise InputError(f"{name} of checkpoints is at least 1, not {getattr(self, name)}")
+
 
 @dataclass(frozen=True, slots=True)
 class Result:
@@ -89,6 +94,8 @@ class Session:
         threads: int = 1,
         say: Callable[[str], None] = print,
     ) -> None:
+        if batch < 1:
+            raise InputError(f"a batch has at least one example, not {batch}")
         torch.set_num_threads(threads)
         torch.manual_seed(seed)
         self.data = data if data is not None else ClickStream(seed)

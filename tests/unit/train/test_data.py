@@ -19,7 +19,6 @@ from berth.train.data.files import FileStream, click_files
 from berth.train.data.prefetch import Ahead
 from berth.train.metrics import auc
 
-
 PACKERS = {
     "gz": gzip.compress,
     "xz": lzma.compress,

@@ -185,6 +185,19 @@ class TestMetrics:
         assert (progress.loss, progress.step, progress.examples) == (74.5, 100, 1000)
 
 
+def test_a_model_may_answer_with_more_than_one_tensor(small):
+    class Both(small.Small):
+        def forward(self, inputs):
+            return {"click": super().forward(inputs), "else": inputs["dense"]}
+
+        def loss(self, output, labels):
+            return click_loss(output["click"], labels)
+
+    result = Session(Both(), batch=16).run(2)
+    assert result.losses == pytest.approx(Session(small.Small(), batch=16).run(2).losses)
+    assert np.isnan(result.auc)
+
+
 @pytest.mark.parametrize(
     ("output", "labels"),
     [(torch.randn(6), torch.tensor([0, 1, 0, 1, 1, 0])), (torch.randn(6, 1), torch.ones(6))],
