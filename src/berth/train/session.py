@@ -91,6 +91,7 @@ class Session:
         learner: Callable[[SparseStore], Learner] | None = None,
         day_every: int | None = None,  # examples of a day: then rows fade, and dead ones leave
         ahead: int = 2,  # batches that a thread reads before they are asked for
+        streamed: bool = False,  # tables of the store do not fit in this process's memory
         threads: int = 1,
         say: Callable[[str], None] = print,
     ) -> None:
@@ -121,7 +122,7 @@ class Session:
                 learner(self.store) if learner else Learner(model, self.store, optimiser=optimiser, loss=loss)
             )
             if self._checkpoints is not None:
-                self._open_shelf(self._checkpoints, opened, streamed=memory is not None)
+                self._open_shelf(self._checkpoints, opened, streamed=streamed or memory is not None)
             self._opened = opened.pop_all()  # a session that could not be made leaves nothing open
 
     def run(self, steps: int | None = None, *, report: Report | None = None) -> Result:

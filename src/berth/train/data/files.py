@@ -64,7 +64,7 @@ class FileStream:
         return {"kind": "files", "files": files, "window": self.window}
 
     def batches(self, batch: int, step: int, share: Share, seed: int) -> Iterator[Batch]:
-        """From this step on; the last one may be smaller."""
+        """From this step on; the last one may be smaller, and have no rows for some workers."""
         self._batch = batch
         first = step * batch // self.window
         known = max(number for number in self._marks if number <= first)
@@ -81,11 +81,11 @@ class FileStream:
                 begun.append(_taken(rows, order[at : at + batch - have][ours]))
                 at, have = at + batch - have, have + min(batch - have, len(order) - at)
                 if have == batch:
-                    yield _batch(_joined(begun))
+                    yield _batch(_joined(begun), have)
                     begun, have = [], 0
             at = 0
         if begun:
-            yield _batch(_joined(begun))
+            yield _batch(_joined(begun), have)
 
     def position(self, step: int) -> Mapping[str, Any]:
         """Where the window of this step begins."""
@@ -233,7 +233,7 @@ def _joined(parts: list[Columns]) -> Columns:
     return np.concatenate(keys), np.concatenate(dense), np.concatenate(labels)
 
 
-def _batch(rows: Columns) -> Batch:
+def _batch(rows: Columns, whole: int) -> Batch:
     keys, dense, labels = rows
     inputs = {"slots": torch.from_numpy(keys)[:, :, None], "dense": torch.from_numpy(dense)}
-    return Batch(inputs, torch.from_numpy(labels), len(labels))
+    return Batch(inputs, torch.from_numpy(labels), len(labels), whole)
