@@ -32,6 +32,16 @@ def test_gradients_of_keys_without_a_row_are_dropped_and_counted():
     assert (len(table), table.counts.dropped) == (0, 2)
 
 
+def test_a_key_that_is_pulled_and_pushed_was_asked_for_once():
+    table = Table(2, admission=Admission("count", 3))
+    for step in range(3):
+        assert len(table) == 0, step
+        table.pull([7])
+        table.push([7], ones(1))
+    assert (len(table), table.counts.refused, table.counts.dropped) == (1, 2, 2)
+    assert not (table.pull([7]) == Table(2).pull([7])).any()  # the third gradient was learned from
+
+
 def test_by_probability_the_same_keys_are_admitted_everywhere():
     keys = np.arange(20_000)
     table, other = (
@@ -72,7 +82,9 @@ def test_those_who_wait_are_saved_and_loaded():
     assert len(other) == 1
 
 
-@pytest.mark.parametrize(("kind", "threshold"), [("probability", 1.5), ("count", -1)])
+@pytest.mark.parametrize(
+    ("kind", "threshold"), [("probability", 1.5), ("count", -1), ("score", float("nan"))]
+)
 def test_a_rule_that_makes_no_sense_is_refused(kind, threshold):
     with pytest.raises(ValueError, match=f"no key can be admitted by {kind}"):
         Admission(kind, threshold)

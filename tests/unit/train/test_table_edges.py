@@ -14,7 +14,7 @@ from berth.train.tables.index import Index
 from berth.train.tables.initialise import Initialiser
 from berth.train.tables.memory import give_back, reserve
 from berth.train.tables.optimise import Optimiser, adam
-from berth.train.tables.statistics import Counts, Statistics, shard_skew
+from berth.train.tables.statistics import Counts, Statistics
 from berth.train.tables.table import Table
 
 WIDE = BLOCK_BYTES // 4  # a record that fills a block by itself
@@ -118,8 +118,6 @@ def test_statistics_are_the_ratios_they_are_called():
     assert (told.hit_rate, told.skew, told.bytes_per_row) == (0.6, 4.0, 200.0)
     idle = Statistics(0, 0, 0, 0, Counts(), 0, 0)
     assert (idle.hit_rate, idle.skew, idle.bytes_per_row) == (1.0, 1.0, 0.0)
-    assert shard_skew([told, idle]) == 2.0
-    assert shard_skew([idle]) == 1.0
 
 
 @pytest.mark.parametrize(

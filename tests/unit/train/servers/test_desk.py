@@ -27,6 +27,7 @@ class Ear:
 
     def __init__(self):
         self.heard = {}
+        self.released = []
 
     def reserve(self, length):
         return Room(np.zeros(length, np.uint8))
@@ -35,7 +36,7 @@ class Ear:
         self.heard[request] = (kind, flags, unpack(room.payload) if room else [])
 
     def release(self, frame):
-        pass
+        self.released.append(frame.request)
 
 
 class Play:
@@ -186,6 +187,32 @@ def test_a_pull_that_comes_twice_is_answered_twice_and_counted_once():
     assert len(play.rows().keys) == 1
 
 
+@pytest.mark.parametrize("kind", [Kind.OPEN, Kind.STATISTICS])
+def test_a_question_whose_answer_was_lost_is_answered_again(kind):
+    play, arrays = Play(workers=1), [pack_json([to_json(SPEC)])]
+    number = play.say(0, kind, arrays if kind == Kind.OPEN else None)
+    first = play.answer(0, number).tolist()
+    play.ears[0].heard.clear()
+    play.say(0, kind, arrays if kind == Kind.OPEN else None, number=number)
+    again = play.answer(0, number)
+    assert kind == Kind.STATISTICS or again.tolist() == first == [0]
+    assert kind == Kind.OPEN or read_json(again)["tables"].keys() == {"rows"}
+
+
+@pytest.mark.parametrize("kind", [Kind.HOLD, Kind.PART, Kind.LET_GO])
+def test_a_save_whose_connection_broke_is_not_gone_on_with(kind):
+    play = Play(workers=1)
+    play.say(0, Kind.HOLD)
+    number = play.say(0, kind, [np.array([0], np.int32)] if kind == Kind.PART else None)
+    play.say(0, kind, [np.array([0], np.int32)] if kind == Kind.PART else None, number=number)
+    assert "the connection broke while the tables were saved" in str(play.error(0, number))
+
+
+def test_an_error_of_a_kind_that_is_not_known_is_still_an_error():
+    assert str(error_of({"kind": "Odd", "what": "no"})) == "no"
+    assert str(error_of({})) == "something went wrong there"
+
+
 def test_a_pull_that_waits_is_answered_on_the_connection_that_asked_last():
     play = Play()
     play.end(0)
@@ -207,6 +234,7 @@ def test_who_waits_too_long_is_told_for_whom():
     assert play.waits(0, number)
     play.desk.give_up(10.0, {1: "its connection is lost"})
     assert "rank 1 (its connection is lost)" in str(play.error(0, number))
+    assert number in play.ears[0].released  # its place in the ring is free again
 
 
 def test_a_day_ends_once_when_all_have_come_to_its_end():
