@@ -177,3 +177,12 @@ def test_both_parts_of_a_wide_table_are_saved_and_loaded():
 def test_a_wide_table_has_both_parts(narrow):
     with pytest.raises(ValueError, match="can be narrow"):
         CtrTable(4, narrow=narrow)
+
+
+def test_a_wide_row_is_made_at_the_very_score_and_one_weight_is_narrow_if_not_said():
+    table = CtrTable(4, optimiser=sgd(1.0), life=Life(wide_score=2.0))
+    table.push([1, 2], ones(2, 4), clicks=np.array([1, 1]))
+    assert len(table.wide) == 0
+    table.push([1], ones(1, 4), clicks=np.array([1]))  # a score of exactly 2
+    assert table.wide.save().keys.tolist() == [1]
+    assert table.narrow.save().records.shape[1] == table.narrow.width == 1 + 3
