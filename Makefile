@@ -7,12 +7,15 @@ PYTEST := $(BIN)/python -m pytest
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable
 
 # Small tests that walk through the kernels and end within minutes interpreted.
-INTERPRETED := -m "not slow and not soak" -k "not rounds and not for_ever and not gittins and not lstm" \
+INTERPRETED := -m "not slow and not soak" -k "not rounds and not for_ever and not gittins and not lstm and not cold_rows_age \
+    and not by_probability and not true_probabilities and not law_of_zipf and not promises" \
   tests/unit/schedule/test_held_places.py tests/unit/schedule/test_kinds.py tests/unit/schedule/test_waiting.py \
   tests/unit/schedule/test_victims.py tests/unit/schedule/test_regressions.py tests/unit/schedule/test_lwf.py \
   tests/unit/simulate/test_quotas.py tests/unit/simulate/test_faults.py \
   tests/unit/train/test_index.py tests/unit/train/test_state.py tests/unit/train/test_life.py \
-  tests/unit/train/test_table.py tests/unit/train/test_tiers.py tests/unit/plan/test_exact.py
+  tests/unit/train/test_table.py tests/unit/train/test_table_edges.py tests/unit/train/test_small_tiers.py \
+  tests/unit/train/test_admission.py tests/unit/train/test_data.py tests/unit/train/servers/test_codec.py \
+  tests/unit/train/servers/test_route.py tests/unit/train/servers/test_desk.py tests/unit/plan/test_exact.py
 
 .PHONY: help demo test check soak coverage mutants lint format docs docs-waiting profiles clean bench bench-page bench-network \
 	bench-simulate bench-policies bench-plan bench-plan-methods bench-train bench-tables bench-train-peers bench-live bench-dashboard
