@@ -186,3 +186,13 @@ def test_a_wide_row_is_made_at_the_very_score_and_one_weight_is_narrow_if_not_sa
     table.push([1], ones(1, 4), clicks=np.array([1]))  # a score of exactly 2
     assert table.wide.save().keys.tolist() == [1]
     assert table.narrow.save().records.shape[1] == table.narrow.width == 1 + 3
+
+
+def test_what_is_shown_twice_on_a_day_adds_up_and_fades_with_the_days_between():
+    table = Table(1, life=Life(decay_per_day=0.5))
+    for clicks in ([1.0, 0.0], [1.0, 1.0]):
+        table.push([1, 2], zeros(2, 1), shows=np.array([2.0, 2.0]), clicks=np.array(clicks))
+    assert table.scores([1, 2]).tolist() == pytest.approx([0.1 * 2 + 2, 0.1 * 3 + 1])
+    table.day += 2
+    table.push([1], zeros(1, 1), clicks=np.array([1.0]))
+    assert table.save().records[:, -3:].tolist() == [[2.0, 1.5, 2.0], [4.0, 1.0, 0.0]]

@@ -176,6 +176,10 @@ def test_a_pull_counts_what_was_not_in_memory_once():
     table.peek([2, 3, 3])
     table.pull([3], create=False)
     assert (table.counts.pulled, table.counts.missed, table.counts.created) == (7, 4, 2)
+    for missed in (5, 5):
+        table.pull_merged(Merged.of(np.array([1, 9, 9])), np.empty((3, 2), np.float32))
+        assert (table.counts.missed, table.counts.created) == (missed, 3)
+    assert table.counts.pulled == 13
 
 
 def test_a_delta_after_a_load_holds_only_what_came_later():
