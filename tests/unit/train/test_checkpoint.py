@@ -125,7 +125,7 @@ def test_rows_that_only_one_has_are_counted(tmp_path):
 
 
 def test_rows_that_are_nearly_nothing_leave_on_request(tmp_path):
-    trained(tmp_path / "saved", 2).close()
+    trained(tmp_path / "saved").close()
     saved = saved_table(tmp_path / "saved", "waiting")
     with pytest.raises(InputError, match="no life cycle"):
         shrunk(saved)
