@@ -209,3 +209,111 @@ def test_random_numbers_and_nests_come_back_as_they_were():
     assert np.array_equal(np.random.rand(3), drawn[1])  # noqa: NPY002
     with pytest.raises(InputError, match="the checkpoint is of another model"):
         load_dense(torch.nn.Linear(3, 1), None, arrays, meta)
+
+
+def test_a_training_without_a_folder_has_nowhere_to_save(small):
+    session = Session(small.Small(), batch=8)
+    with pytest.raises(InputError, match="no folder for checkpoints"):
+        session.save()
+    session.close()
+
+
+def test_a_folder_that_can_not_be_made_is_named(small, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="can't be written: Not a directory"):
+        Session(small.Small(), batch=8, checkpoints=str(tmp_path / "file" / "run"))
+
+
+def test_fresh_throws_away_what_is_there_and_nothing_else(small, tmp_path):
+    small.train(tmp_path / "run", steps=3).close()
+    (tmp_path / "run" / "notes.txt").write_text("mine")
+    session = Session(small.Small(), batch=16, checkpoints=Checkpoints(tmp_path / "run", fresh=True))
+    assert (session.resumed_from, Shelf(tmp_path / "run").steps()) == (None, [])
+    assert (tmp_path / "run" / "notes.txt").read_text() == "mine"
+    session.close()
+
+
+def test_where_no_checkpoint_can_be_used_nothing_begins_over_it(small, tmp_path):
+    small.train(tmp_path / "run", steps=3).close()
+    (part,) = tmp_path.glob("run/step-*/dense.bin")
+    part.write_bytes(part.read_bytes()[:-1])
+    said = []
+    with pytest.raises(InputError, match="none of the checkpoints here can be used") as error:
+        small.train(tmp_path / "run", steps=3, say=said.append)
+    assert "--fresh" in error.value.hint
+    assert said[0].startswith("checkpoint of step 3 is refused: dense.bin has ")
+    for ask in (lambda: chain_at(tmp_path / "run"), lambda: chain_at(tmp_path / "run", 3)):
+        with pytest.raises(InputError, match=r"checkpoint of step 3 is refused: dense\.bin has"):
+            ask()
+    part.unlink()
+    with pytest.raises(InputError, match=r"dense\.bin is missing"):
+        chain_at(tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("ask", "why"),
+    [
+        (lambda folder: chain_at(folder / "nothing"), "holds no checkpoint"),
+        (lambda folder: chain_at(folder, 4), "holds no checkpoint of step 4"),
+        (saved_table, "holds 2 tables"),
+        (lambda folder: saved_table(folder, "living!"), "did you mean 'living'"),
+    ],
+)
+def test_what_is_not_in_a_folder_is_said(tmp_path, ask, why):
+    trained(tmp_path, 2).close()
+    with pytest.raises(InputError, match=why):
+        ask(tmp_path)
+
+
+def test_tables_of_different_widths_are_not_compared(small, tmp_path):
+    trained(tmp_path / "two", 1).close()
+    small.train(tmp_path / "four", steps=1).close()
+    with pytest.raises(InputError, match="rows of 2 and of 4 weights can't be compared"):
+        difference(saved_table(tmp_path / "two", "living"), saved_table(tmp_path / "four"))
+
+
+def test_a_last_checkpoint_that_could_not_be_written_is_an_error(small, tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    said = []
+    session = Session(
+        small.Small(), batch=8, checkpoints=Checkpoints(tmp_path / "run", every=100), say=said.append
+    )
+    monkeypatch.setattr("berth.train.checkpoint.writer.sync_folder", full)
+    with pytest.raises(InputError, match="the last checkpoint could not be written: No space left"):
+        session.run(2)
+    assert said == ["checkpoint of step 2 could not be written: No space left on device; there is none yet"]
+    assert Shelf(tmp_path / "run").steps() == []
+    monkeypatch.undo()
+    session.close()
+
+
+def test_a_disk_that_fills_while_tables_stream_costs_one_checkpoint(small, tmp_path, monkeypatch):
+    """With a budget, rows are written as they are read: in the training's own thread."""
+    said, write, full = [], ArrayFile.write, [False]
+
+    def sometimes(file, arrays, meta=None):
+        if full[0]:
+            raise OSError(28, "No space left on device")
+        write(file, arrays, meta)
+
+    monkeypatch.setattr(ArrayFile, "write", sometimes)
+    session = Session(
+        small.Small(),
+        batch=8,
+        memory="64MiB",
+        checkpoints=Checkpoints(tmp_path / "run", every=2),
+        say=said.append,
+    )
+    for step, _ in enumerate(session.steps(6), 1):
+        session._writer.wait()
+        full[0] = step == 3
+    assert said == [
+        "checkpoint of step 4 could not be written: No space left on device; that of step 2 stands"
+    ]
+    chain = Shelf(tmp_path / "run").chain(6)
+    assert [(one.step, one.kind) for one in chain] == [
+        (6, "full")
+    ]  # what changed was told to the one that failed
+    session.close()

@@ -318,3 +318,82 @@ def test_orders_that_make_no_sense_are_refused():
         Order("later", 1)
     with pytest.raises(InputError):
         Order("sync", 0)
+
+
+def section(*arrays, table=0, codec=0):
+    return [np.array([[table, codec]], np.int32), *arrays]
+
+
+KEYS, ROWS = np.array([1, 2]), np.ones((2, DIM), np.float32)
+LIVING = TableSpec("rows", DIM, sgd(), Initialiser(), life=Life())
+COUNTED = TableSpec("rows", DIM, sgd(), Initialiser(), Admission("count", 3))
+
+
+@pytest.mark.parametrize(
+    ("kind", "spec", "arrays", "complaint"),
+    [
+        (Kind.PULL, SPEC, [np.array([[0, 9]], np.int32), KEYS], "rows travel in no codec 9"),
+        (Kind.PULL, SPEC, [np.array([0, 0], np.int32), KEYS], "told as table and codec"),
+        (Kind.PULL, SPEC, section(KEYS, table=5), "there is no table number 5"),
+        (Kind.PULL, SPEC, section(), "a request lacks an array of int64"),
+        (Kind.PULL, COUNTED, section(KEYS, np.array([1], np.int32)), "each key was asked for some number"),
+        (Kind.PUSH, SPEC, section(KEYS), "2 keys of table 'rows' come with other values"),
+        (Kind.PUSH, SPEC, section(KEYS, ROWS[:1]), "2 keys of table 'rows' come with other values"),
+        (Kind.PUSH, SPEC, section(KEYS, ROWS, codec=1), "2 keys of table 'rows' come with other values"),
+        (Kind.PUSH, LIVING, section(KEYS, ROWS), "a request lacks an array of float32"),
+        (Kind.PUSH, LIVING, section(KEYS, ROWS, ROWS), "shows and clicks are two numbers for each key"),
+        (Kind.OPEN, SPEC, [pack_json({"name": "x"})], "tables are described in a list"),
+        (Kind.OPEN, SPEC, [pack_json([{"name": "x"}])], "described in a way this version does not know"),
+        (Kind.OPEN, SPEC, [KEYS, KEYS], "1 arrays were expected, 2 came"),
+        (Kind.PART, SPEC, [np.array([0], np.int32)], "tables are held before they are saved"),
+        (Kind.LOAD, SPEC, [np.array([0], np.int32), *[KEYS] * 6], "these arrays are not a part of a table"),
+        (Kind.LOAD, SPEC, [np.array([0], np.int32), *[KEYS] * 5], "6 arrays were expected, 5 came"),
+        (Kind.LOAD, SPEC, None, "the server stumbled|holds no arrays"),
+    ],
+)
+def test_a_request_that_makes_no_sense_is_answered_with_a_reason_and_changes_nothing(
+    kind, spec, arrays, complaint, capsys
+):
+    play = Play(workers=1, spec=spec)
+    number = play.say(0, kind, arrays, Flag.CONFIRM)
+    with pytest.raises(Exception, match=complaint):
+        raise play.error(0, number)
+    assert len(play.rows().keys) == 0
+    known = [np.array([3])] if spec is not COUNTED else [np.array([3]), np.array([3], np.int32)]
+    assert play.answer(0, play.say(0, Kind.PULL, section(*known))).shape == (1, DIM)  # and it serves on
+
+
+def test_a_bug_is_told_to_who_met_it_and_the_others_go_on(monkeypatch, capsys):
+    play = Play("async")
+    monkeypatch.setattr(play.desk.shard, "pull", lambda *_, **__: 1 // 0)
+    assert "the server stumbled: ZeroDivisionError" in str(play.error(0, play.pull(0, [1])))
+    assert "ZeroDivisionError" in capsys.readouterr().err
+    monkeypatch.undo()
+    assert not play.waits(1, play.pull(1, [1]))
+
+
+def test_who_saves_does_nothing_else_meanwhile():
+    play = Play(workers=1)
+    play.say(0, Kind.HOLD)
+    assert "does nothing else meanwhile" in str(play.error(0, play.pull(0, [1])))
+    play.say(0, Kind.LET_GO)
+    assert not play.waits(0, play.pull(0, [1]))
+
+
+def test_who_pushes_far_ahead_of_the_others_is_stopped(monkeypatch):
+    monkeypatch.setattr("berth.train.servers.deeds.MOST_DEFERRED_BYTES", 90)
+    play = Play()
+    play.push(0, [1, 2], 1)
+    number = play.push(0, [3, 4], 1, flags=Flag.CONFIRM)
+    assert "in steps that others have not ended" in str(play.error(0, number))
+    play.end(0)
+    play.end(1)
+    assert play.rows().keys.tolist() == [1, 2]
+    play.push(0, [5], 1, flags=Flag.CONFIRM)
+    assert play.desk.workers[0].deferred_bytes == 8 + 4 * DIM
+
+
+def test_a_merge_counts_each_workers_share():
+    play = Play("geo")
+    play.say(0, Kind.MERGE, section(KEYS, ROWS))
+    assert np.allclose(play.rows().records[:, :DIM], Table(DIM).pull(KEYS) + 0.5)
