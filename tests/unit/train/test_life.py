@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from berth.train.tables import Admission, CtrTable, Life, Table, sgd
+from berth.train.tables import Admission, CtrTable, Initialiser, Life, Table, sgd
 
 
 def zeros(count, dim):
@@ -189,7 +189,9 @@ def test_a_wide_row_is_made_at_the_very_score_and_one_weight_is_narrow_if_not_sa
 
 
 def test_what_is_shown_twice_on_a_day_adds_up_and_fades_with_the_days_between():
-    table = Table(1, life=Life(decay_per_day=0.5))
+    table = Table(1, optimiser=sgd(1.0), initialiser=Initialiser(scale=0.0), life=Life(decay_per_day=0.5))
+    table.pull([1])
+    table.push([2], -2 * ones(1, 1), shows=np.array([0.0]))  # a weight that is also the number of a day
     for clicks in ([1.0, 0.0], [1.0, 1.0]):
         table.push([1, 2], zeros(2, 1), shows=np.array([2.0, 2.0]), clicks=np.array(clicks))
     assert table.scores([1, 2]).tolist() == pytest.approx([0.1 * 2 + 2, 0.1 * 3 + 1])

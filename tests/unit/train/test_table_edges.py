@@ -9,13 +9,14 @@ import pytest
 
 from berth.errors import InputError
 from berth.train.tables.cold import BLOCK_BYTES, Cold
+from berth.train.tables.ctr import CtrTable
 from berth.train.tables.evict import MOST_CHANCES, choose, pin
 from berth.train.tables.index import Index
 from berth.train.tables.initialise import Initialiser
 from berth.train.tables.life import Life
 from berth.train.tables.memory import give_back, reserve
 from berth.train.tables.merge import Merged
-from berth.train.tables.optimise import Optimiser, adam, sgd
+from berth.train.tables.optimise import Optimiser, adagrad, adam, rowwise_adagrad, sgd
 from berth.train.tables.rows import Rows
 from berth.train.tables.statistics import Counts, Statistics
 from berth.train.tables.table import Table
@@ -205,3 +206,34 @@ def test_a_table_saves_the_day_and_goes_on_from_it():
     assert (other.day, other.scores([1, 2]).tolist()) == (2, [1.0, 0.0])
     assert other.end_day().tolist() == []
     assert other.scores([1]).tolist() == [0.5]
+
+
+def test_a_place_takes_the_memory_of_its_record_and_a_mark():
+    assert (Rows(3, 8).place_bytes, Table(4, optimiser=adam()).store.rows.place_bytes) == (13, 4 * 13 + 1)
+
+
+def test_a_file_that_somebody_has_removed_is_no_reason_to_stumble(tmp_path):
+    held = Cold(tmp_path, 4)
+    held.path.unlink()
+    held.close()
+
+
+def test_narrow_and_wide_rows_share_a_budget(tmp_path):
+    table = CtrTable(4, memory_bytes=40 << 20, folder=tmp_path)
+    narrow, wide = table.narrow.store.memory_bytes, table.wide.store.memory_bytes
+    assert (narrow, narrow + wide) == (10 << 20, 40 << 20)
+    assert CtrTable(4).narrow.store.cold_bytes == 0
+
+
+@pytest.mark.parametrize(
+    ("how", "rate", "initial", "epsilon"),
+    [
+        (sgd(), 0.01, 3.0, 1e-10),
+        (rowwise_adagrad(), 0.05, 3.0, 1e-10),
+        (adagrad(), 0.05, 0.0, 1e-10),
+        (adam(), 0.001, 3.0, 1e-8),
+    ],
+)
+def test_optimisers_have_the_rates_that_are_written_down(how, rate, initial, epsilon):
+    assert (how.learning_rate, how.initial_accumulator, how.epsilon) == (rate, initial, epsilon)
+    assert (how.beta1, how.beta2, how.bounds) == (0.9, 0.999, (-np.inf, np.inf))
