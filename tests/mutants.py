@@ -83,9 +83,9 @@ ROOMS = {
     ),
     "tables": Room(
         ("train/tables/*.py",),
-        of("train", "admission table_edges hashing state life table index"),
+        of("train", "admission table_edges hashing state life table index small_tiers"),
         of("train", "tiers"),
-        "for_ever corrupt torn probability full_disk larger cold_rows stated_spread uniform shards_are_even",
+        "for_ever corrupt torn probability full_disk larger cold_rows stated_spread uniform shards_are_even promises",
         ("torch",),
     ),
 }

@@ -82,7 +82,7 @@ class Embedding(nn.Module):
     @property
     def counts_clicks(self) -> bool:
         """Whether its rows live or are admitted by what is shown and clicked."""
-        return self.life is not None or (self.admission is not None and self.admission.kind == "score")
+        return self.spec.counts_clicks
 
     def push(self, labels: Tensor | None = None) -> None:
         """Lets the rows of the last forward passes learn from the gradients they got.

@@ -17,10 +17,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType
-from typing import IO, Any
+from typing import Any
 
 from berth.errors import BerthError, InputError
 from berth.train.faults import NAME
@@ -95,21 +96,25 @@ class Launcher:
         seat = Seat(0, self.lineup.workers, "127.0.0.1", free_port())
         shared = {**os.environ, **_ONE_THREAD, **secret.environment()}
         shared |= {SERVERS: addresses, _ATTEMPT: str(self.attempt)}
-        self.workers = [
-            subprocess.Popen(
+        self.workers = []
+        for rank in range(self.lineup.workers):
+            name = {NAME: f"worker{rank}/{self.attempt}"}
+            self.workers.append(
+                self._worker(rank, {**shared, **replace(seat, rank=rank).environment(), **name})
+            )
+
+    def _worker(self, rank: int, environment: dict[str, str]) -> subprocess.Popen[bytes]:
+        """The first speaks for all; what others say is kept until it is needed."""
+        with ExitStack() as opened:
+            log = opened.enter_context(self._log(rank).open("wb")) if rank else None
+            return subprocess.Popen(
                 self.command,
-                env={
-                    **shared,
-                    **replace(seat, rank=rank).environment(),
-                    NAME: f"worker{rank}/{self.attempt}",
-                },
-                stdout=None if rank == 0 else self._log(rank),
-                stderr=None if rank == 0 else subprocess.STDOUT,
+                env=environment,
+                stdout=log,
+                stderr=log and subprocess.STDOUT,
                 preexec_fn=_die_with_parent,  # noqa: PLW1509 - this process has no other threads
                 process_group=0,  # a terminal's Ctrl-C is for the launcher, who asks the workers to save
             )
-            for rank in range(self.lineup.workers)
-        ]
 
     def _watch(self) -> tuple[int, str]:
         """(exit code, who ended first if not well); 0 when every worker has ended well."""
@@ -172,15 +177,14 @@ class Launcher:
             server.stop()
         self.workers, self.servers = [], []
 
-    def _log(self, rank: int) -> IO[bytes]:
-        return Path(self._logs.name, f"worker-{rank}.log").open("wb")
+    def _log(self, rank: int) -> Path:
+        return Path(self._logs.name, f"worker-{rank}.log")
 
     def _last_words(self) -> str:
         """The last line that a worker other than the first left before it ended badly."""
         for rank, worker in enumerate(self.workers):
-            path = Path(self._logs.name, f"worker-{rank}.log")
-            if rank > 0 and worker.poll() not in (None, 0) and path.exists():
-                lines = path.read_text(errors="replace").strip().splitlines()
+            if rank > 0 and worker.poll() not in (None, 0):
+                lines = self._log(rank).read_text(errors="replace").strip().splitlines()
                 if lines:
                     return lines[-1]
         return ""

@@ -43,24 +43,27 @@ class Learner:
             layer.connect(store)
         self.optimiser = optimiser if optimiser is not None else adam(model)
         self._loss: Loss = loss or getattr(model, "loss", None) or click_loss
-        self._part = torch.tensor(1.0 / workers)  # of the global batch's mean is this worker's
+        self._workers = workers
         self.clock: LayerClock | None = None
         self._keys_in: list[tuple[Embedding, str]] | None = None  # not known before the first step
-        self._exchange = exchange  # sums dense gradients over the workers; is told the loss
+        self._exchange = (
+            exchange  # sums dense gradients over the workers; is told this one's part of the loss
+        )
 
     def step(self, number: int, batch: Batch) -> tuple[float, Scores]:
-        """Learns from a batch; its loss and scores are those from before."""
+        """Learns from a batch; its part of the whole batch's mean loss, and its scores, are those from before."""
         clock = self.clock if self.clock is not None and self.clock.wants() else None
         output = clock.forward(batch.inputs) if clock else self.model(batch.inputs)
         loss = self._loss(output, batch.labels)
         if self._keys_in is None:
             self._keys_in = self._found(batch.inputs)
-        loss.backward(self._part)
+        part = batch.part(self._workers)
+        loss.backward(torch.tensor(part))
         if clock:
             clock.backward_done()
-        value = float(loss.detach())
+        value = part * float(loss.detach()) if batch.examples else 0.0
         self._update(number, batch.labels, clock, value)
-        return value, scores_of(output.detach(), batch.labels)
+        return value, scores_of(output, batch.labels)
 
     def announce(self, batch: Batch) -> None:
         """Tells the store the keys of the batch after this one, where the inputs show which they are."""
@@ -112,6 +115,7 @@ def scores_of(output: Any, labels: Any) -> Scores:
     """What ranks examples by their chance of a click, where the output says so."""
     if not isinstance(output, Tensor) or not isinstance(labels, Tensor):
         return None, None
+    output = output.detach()
     if output.numel() == labels.numel():
         return output.reshape(-1).numpy(), labels.reshape(-1).numpy()
     if output.ndim == 2 and output.shape[1] == 2 and labels.ndim == 1:

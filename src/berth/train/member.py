@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ from berth.errors import InputError
 from berth.train.embedding import embeddings_of
 from berth.train.launch import addresses_from
 from berth.train.learner import Learner
+from berth.train.local import LocalStore
 from berth.train.recipes import Recipe
 from berth.train.rendezvous import Seat
 from berth.train.servers import Address, Codec, Secret, ServerProcess, Settings, connect
@@ -67,6 +69,9 @@ def member(
         raise InputError(
             f"{seat.world} processes were started, and {layout.lanes} x {layout.stages} stages need {layout.world}"
         )
+    least = recipe.batch // layout.lanes
+    if division.cuts and least < division.micro:
+        raise InputError(f"{least} examples can't make {division.micro} micro-batches")
     team = assemble(seat, layout)
     users = table_users(recipe.model, division)
     store = _store(team, users, division)
@@ -87,6 +92,7 @@ def member(
         day_every=day_every,
         batch=recipe.batch,
         seed=seed,
+        streamed=division.settings.memory_bytes is not None,
         say=say,
     )
 
@@ -108,14 +114,18 @@ def _store(team: Team, users: Sequence[int], division: Division) -> SparseStore:
     if team.seat.rank not in users:
         return cast("SparseStore", NoRows())
     if not addresses:
-        from berth.train.local import LocalStore
-
         if len(users) > 1:
             raise InputError("rows that several processes use need a server", hint="--servers 1, or more")
-        return LocalStore()
+        return _local(team, division.settings)
     rank = users.index(team.seat.rank)
     more: dict[str, Any] = {"every": division.geo_every} if division.settings.mode == "geo" else {}
     return connect(addresses, secret, rank=rank, workers=len(users), codec=division.codec, **more)
+
+
+def _local(team: Team, settings: Settings) -> LocalStore:
+    if settings.folder is not None:
+        team.keep.callback(shutil.rmtree, settings.folder, ignore_errors=True)
+    return LocalStore(memory_bytes=settings.memory_bytes, folder=settings.folder)
 
 
 def _servers(team: Team, workers: int, division: Division) -> tuple[list[Address], Secret]:

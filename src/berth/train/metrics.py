@@ -42,12 +42,6 @@ def best_auc(chances: NDArray[np.float64]) -> float:
     return float((ordered * below).sum() / pairs)
 
 
-def log_loss_of_a_constant(labels: NDArray[Any]) -> float:
-    """The loss of always saying the mean."""
-    share = min(max(float(np.mean(labels)), 1e-12), 1 - 1e-12)
-    return float(-(share * np.log(share) + (1 - share) * np.log(1 - share)))
-
-
 class Window:
     """The last `size` scores with their labels."""
 

@@ -46,6 +46,11 @@ class Checkpoints:
     full_every: int = 8  # of so many checkpoints one is full, the others say what changed
     fresh: bool = False  # what is there is thrown away
 
+    def __post_init__(self) -> None:
+        for name in ("every", "keep", "full_every"):
+            if getattr(self, name) < 1:
+                raise InputError(f"{name} of checkpoints is at least 1, not {getattr(self, name)}")
+
 
 @dataclass(frozen=True, slots=True)
 class Result:
@@ -86,9 +91,12 @@ class Session:
         learner: Callable[[SparseStore], Learner] | None = None,
         day_every: int | None = None,  # examples of a day: then rows fade, and dead ones leave
         ahead: int = 2,  # batches that a thread reads before they are asked for
+        streamed: bool = False,  # tables of the store do not fit in this process's memory
         threads: int = 1,
         say: Callable[[str], None] = print,
     ) -> None:
+        if batch < 1:
+            raise InputError(f"a batch has at least one example, not {batch}")
         torch.set_num_threads(threads)
         torch.manual_seed(seed)
         self.data = data if data is not None else ClickStream(seed)
@@ -114,7 +122,7 @@ class Session:
                 learner(self.store) if learner else Learner(model, self.store, optimiser=optimiser, loss=loss)
             )
             if self._checkpoints is not None:
-                self._open_shelf(self._checkpoints, opened, streamed=memory is not None)
+                self._open_shelf(self._checkpoints, opened, streamed=streamed or memory is not None)
             self._opened = opened.pop_all()  # a session that could not be made leaves nothing open
 
     def run(self, steps: int | None = None, *, report: Report | None = None) -> Result:

@@ -27,6 +27,16 @@ class TableSpec:
     admission: Admission | None = None
     life: Life | None = None
 
+    @property
+    def counts_pulls(self) -> bool:
+        """Whether it matters how often a key is pulled."""
+        return self.admission is not None and self.admission.kind == "count"
+
+    @property
+    def counts_clicks(self) -> bool:
+        """Whether its rows live, or are admitted, by what is shown and clicked."""
+        return self.life is not None or (self.admission is not None and self.admission.kind == "score")
+
 
 class SparseStore(Protocol):
     """Rows by key, that learn. Calls of one worker take effect in the order they were made."""

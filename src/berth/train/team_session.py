@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from berth.train.checkpoint import Manifest, Shelf
 from berth.train.checkpoint.dense import dense_state, load_weights, unpacked
 from berth.train.data import Source
 from berth.train.data.prefetch import Ahead
@@ -43,6 +44,7 @@ class TeamSession(Session):
     ) -> None:
         self.team = team
         self._resumed_dense: tuple[dict[str, Any], dict[str, Any]] | None = None
+        self._resumed_position: dict[str, Any] | None = None
         self._saves_every = checkpoints.every if checkpoints is not None else None
         mine = checkpoints if team.is_lead else None
         super().__init__(
@@ -68,10 +70,11 @@ class TeamSession(Session):
                         self.learner.announce(following)
                     self.team.flags = (float(interruption.heard), float(reads and following is None))
                     loss, scores = self._step(batch)
+                    examples = batch.whole if batch is not None and batch.whole is not None else self.batch
                     batch = following
                     heard, ended, loss = self._agree(interruption.heard, reads and batch is None, loss)
                     losses.append(loss)
-                    self.progress.add(loss, self.batch, *scores)
+                    self.progress.add(loss, examples, *scores)
                     moment("step")
                     self._end_day_if_due()
                     self._save_if_due()
@@ -93,11 +96,11 @@ class TeamSession(Session):
         return 0.0, (None, None)
 
     def _agree(self, heard: bool, ended: bool, loss: float) -> tuple[bool, bool, float]:
-        """Whether anybody was asked to stop, whether anybody's data have ended, the mean of the losses."""
+        """Whether anybody was asked to stop, whether anybody's data have ended, the sum of their parts of the loss."""
         said, self.team.said = self.team.said, None
         if said is None:  # it did not go along with gradients
             said = self.team.agree([float(heard), float(ended), loss])
-        return said[0] > 0, said[1] > 0, said[2] / self.team.layout.lanes
+        return said[0] > 0, said[1] > 0, said[2]
 
     def _seed_step(self) -> None:
         """What a layer draws depends on the run's seed, the step and who draws: the same after a restart."""
@@ -138,11 +141,15 @@ class TeamSession(Session):
         super().close()
         self.team.leave()
 
+    def _resume(self, shelf: Shelf, chain: list[Manifest]) -> None:
+        super()._resume(shelf, chain)
+        self._resumed_position = chain[-1].position
+
     def _begin_together(self) -> None:
         """If the lead has gone on from a checkpoint, all others do."""
         post = self.team.post
         if self.team.is_lead:
-            told: dict[str, Any] = {"step": self.progress.step}
+            told: dict[str, Any] = {"step": self.progress.step, "position": self._resumed_position}
             if self._resumed_dense is not None:
                 arrays, meta = self._resumed_dense
                 told |= {"meta": json.dumps(meta)}
@@ -154,6 +161,8 @@ class TeamSession(Session):
         else:
             told = post.receive(0)
             self.progress.step = told["step"]
+            if told["position"] is not None:
+                self.data.seek(told["position"])
             if "meta" in told:
                 arrays = {name: part.numpy() for name, part in told["arrays"].items()}
                 self._take_dense(arrays, json.loads(told["meta"]))

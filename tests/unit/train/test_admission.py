@@ -45,3 +45,25 @@ def test_what_is_known_of_a_key_stops_growing_where_its_number_ends():
     for _ in range(2):
         gate.see(KEY, np.array([10.0], np.float32))
         assert gate.would_admit(KEY).tolist() == [True]
+
+
+def test_a_key_that_was_shown_for_nothing_waits_with_nothing():
+    gate = Gate(Admission("score", 0.001))
+    gate.see(KEY, np.array([0.0004], np.float32))
+    assert gate.waiting.entries()[1].tolist() == [0]
+    assert gate.ask(KEY, np.array([1])).tolist() == [False]
+
+
+def test_of_those_who_wait_each_keeps_half_of_its_own_and_who_has_none_left_goes():
+    gate, keys = Gate(Admission("count", 1000)), np.arange(40)
+    gate.load(keys, (keys % 4).astype(np.int32))
+    gate.fade()
+    left = dict(zip(*(column.tolist() for column in gate.waiting.entries()), strict=True))
+    assert left == {key: 1 for key in range(40) if key % 4 > 1}
+
+
+def test_what_is_asked_for_in_one_batch_is_counted_together_and_who_is_admitted_no_longer_waits():
+    gate = Gate(Admission("count", 3))
+    assert gate.ask(np.array([1, 2, 3]), np.array([2, 3, 1])).tolist() == [False, True, False]
+    assert sorted(gate.waiting.entries()[0].tolist()) == [1, 3]
+    assert gate.ask(np.array([1, 3]), np.array([1, 1])).tolist() == [True, False]

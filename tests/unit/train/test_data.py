@@ -10,6 +10,7 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
+import zstandard
 
 from berth.errors import InputError
 from berth.train.data.batch import Share
@@ -17,6 +18,12 @@ from berth.train.data.clicks import VOCABULARIES, ClickStream
 from berth.train.data.files import FileStream, click_files
 from berth.train.data.prefetch import Ahead
 from berth.train.metrics import auc
+
+PACKERS = {
+    "gz": gzip.compress,
+    "xz": lzma.compress,
+    "zst": zstandard.ZstdCompressor(write_checksum=True).compress,
+}
 
 
 def line(number: int) -> str:
@@ -87,10 +94,11 @@ class TestFiles:
         text = (tmp_path / "a.tsv").read_bytes()
         (tmp_path / "a.tsv.gz").write_bytes(gzip.compress(text))
         (tmp_path / "a.tsv.xz").write_bytes(lzma.compress(text))
+        (tmp_path / "a.tsv.zst").write_bytes(zstandard.compress(text[:999]) + zstandard.compress(text[999:]))
         (tmp_path / "b.tsv").write_bytes(text.replace(b"\n", b"\r\n"))
         plain = taken(FileStream(tmp_path / "a.tsv"))
         assert sum(batch.examples for batch in plain) == 100
-        for name in ("a.tsv.gz", "a.tsv.xz", "b.tsv"):
+        for name in ("a.tsv.gz", "a.tsv.xz", "a.tsv.zst", "b.tsv"):
             assert same(plain, taken(FileStream(tmp_path / name)))
 
     def test_values_are_what_the_line_says(self, tmp_path):
@@ -114,12 +122,14 @@ class TestFiles:
         assert rows_of(one[:4]) == rows_of(other[:4])  # windows keep the order of the files
 
     @pytest.mark.parametrize("step", [1, 4, 7, 13, 30])
-    @pytest.mark.parametrize("name", ["a.tsv", "a.tsv.gz", "a.parquet"])
+    @pytest.mark.parametrize("name", ["a.tsv", "a.tsv.gz", "a.tsv.zst", "a.parquet"])
     def test_a_run_goes_on_from_any_step_without_reading_all_again(self, tmp_path, name, step):
         write(tmp_path / "a.tsv", range(97), insert={3: "torn", 50: "torn"})
         text = (tmp_path / "a.tsv").read_bytes()
         if name == "a.tsv.gz":
             (tmp_path / name).write_bytes(gzip.compress(text))
+        if name == "a.tsv.zst":
+            (tmp_path / name).write_bytes(zstandard.compress(text))
         if name == "a.parquet":
             write_parquet(tmp_path / name, 97)
         whole = FileStream(tmp_path / name, window=32, epochs=None)
@@ -141,6 +151,17 @@ class TestFiles:
         (whole, *_) = taken(FileStream(tmp_path))
         (part, *_) = taken(FileStream(tmp_path), share=Share(1, 3))
         assert torch.equal(part.inputs["slots"], whole.inputs["slots"][1::3])
+
+    def test_of_a_last_batch_smaller_than_the_workers_some_get_nothing(self, tmp_path):
+        write(tmp_path / "a.tsv", range(32))
+        told = [taken(FileStream(tmp_path), share=Share(worker, 3)) for worker in range(3)]
+        assert [[batch.examples for batch in batches] for batches in told] == [
+            [4, 4, 4, 1],
+            [3, 3, 3, 1],
+            [3, 3, 3, 0],
+        ]
+        assert {tuple(batch.whole for batch in batches) for batches in told} == {(10, 10, 10, 2)}
+        assert sum(batch.part(3) for batch in (batches[-1] for batches in told)) == 1.0
 
     @pytest.mark.parametrize(
         ("text", "why"),
@@ -190,12 +211,24 @@ class TestFiles:
         with pytest.raises(InputError, match="holds no row that can be read"):
             taken(FileStream(tmp_path, epochs=None))
 
-    def test_a_torn_packed_file_is_refused_by_name(self, tmp_path):
-        path = tmp_path / "a.tsv.gz"
-        path.write_bytes(gzip.compress(("\n".join(line(n) for n in range(99)) + "\n").encode())[:-50])
+    @pytest.mark.parametrize("packer", PACKERS)
+    @pytest.mark.parametrize("spoil", ["torn", "altered", "another"])
+    def test_a_packed_file_that_is_damaged_is_refused_by_name(self, tmp_path, packer, spoil):
+        packed = bytearray(PACKERS[packer](("\n".join(line(n) for n in range(99)) + "\n").encode()))
+        packed[200] ^= 0xFF if spoil == "altered" else 0
+        damaged = {"torn": packed[:-50], "altered": packed, "another": b"not packed at all\n" * 9}[spoil]
+        path = tmp_path / f"a.tsv.{packer}"
+        path.write_bytes(damaged)
         with pytest.raises(InputError, match="can't be read beyond line") as error:
             taken(FileStream(path))
         assert error.value.where == str(path)
+
+    def test_a_line_longer_than_a_block_is_one_bad_line(self, tmp_path):
+        path = tmp_path / "a.tsv"
+        path.write_text("x" * 3_000_000 + "\n" + line(1))  # nor does the last line end
+        stream = FileStream(path)
+        assert [batch.examples for batch in taken(stream)] == [1]
+        assert stream.bad_rows == 1
 
     @pytest.mark.parametrize("name", ["missing.tsv", "empty"])
     def test_what_is_not_there_is_said(self, tmp_path, name):
@@ -238,6 +271,46 @@ class TestParquet:
         assert sum(batch.examples for batch in taken(stream)) == 2
         assert [text.rsplit(":", 2)[1] for text in stream.first_bad] == ["2", "4"]
 
+    @pytest.mark.parametrize(("name", "shapes"), [("C1", ((4, 1, 1), (4, 0))), ("I1", ((4, 0, 1), (4, 1)))])
+    def test_a_log_may_have_no_features_or_no_slots(self, tmp_path, name, shapes):
+        pl.DataFrame({"label": [0, 1, 1, 0], name: [5, 6, 7, 8]}).write_parquet(tmp_path / "a.parquet")
+        (batch,) = taken(FileStream(tmp_path))
+        assert (batch.inputs["slots"].shape, batch.inputs["dense"].shape) == shapes
+        assert sorted(batch.labels.tolist()) == [0, 0, 1, 1]
+
+    def test_a_row_with_an_infinite_feature_is_counted_and_named(self, tmp_path):
+        values = [1.0, np.inf, np.nan, -1e300, 5.0]
+        frame = pl.DataFrame({"label": [0, 1, 1, 0, 1], "C1": range(5), "x": values})
+        frame.write_parquet(tmp_path / "a.parquet")
+        stream = FileStream(tmp_path)
+        (batch,) = taken(stream)
+        assert sorted(batch.inputs["dense"].flatten().tolist()) == pytest.approx([0, np.log(2), np.log(6)])
+        assert stream.bad_rows == 2
+        assert stream.first_bad[0].endswith(":2: one of the features is infinite, or too large for a float")
+
+    @pytest.mark.parametrize("names", [["C2", "C1", "x"], ["C1", "x"], ["C1", "C2"], ["C1", "C2", "y"]])
+    def test_files_of_one_folder_have_the_same_columns(self, tmp_path, names):
+        columns = {"C1": [1, 2], "C2": [3, 4], "x": [0.5, 1.5], "y": [2.5, 3.5]}
+        for number, wanted in enumerate((["C1", "C2", "x"], names)):
+            frame = pl.DataFrame({"label": [0, 1], **{name: columns[name] for name in wanted}})
+            frame.write_parquet(tmp_path / f"{number}.parquet")
+        with pytest.raises(InputError, match="has other columns than the files before it") as error:
+            taken(FileStream(tmp_path))
+        assert error.value.where == str(tmp_path / "1.parquet")
+        assert "C1, C2, x" in error.value.hint
+
+    @pytest.mark.parametrize(
+        ("columns", "why"),
+        [
+            ({"label": [0, 1], "when": [[1], [2]]}, "column 'when' is List"),
+            ({"words": ["a", "b"], "x": [1.0, 2.0]}, "has no column of labels"),
+        ],
+    )
+    def test_a_column_of_no_use_is_refused_by_name(self, tmp_path, columns, why):
+        pl.DataFrame(columns).write_parquet(tmp_path / "a.parquet")
+        with pytest.raises(InputError, match=why):
+            taken(FileStream(tmp_path))
+
     def test_something_else_is_refused_by_name(self, tmp_path):
         (tmp_path / "a.parquet").write_text("not parquet")
         with pytest.raises(InputError, match="can't be read as Parquet"):
@@ -252,8 +325,13 @@ class TestAhead:
 
         ahead = Ahead(items())
         assert [next(ahead) for _ in range(5)] == list(range(5))
-        with pytest.raises(ValueError, match="here"):
-            next(ahead)
+        for _ in range(2):
+            with pytest.raises(ValueError, match="here"):
+                next(ahead)
+
+    def test_who_asks_again_after_the_end_does_not_wait(self):
+        ahead = Ahead(iter("ab"))
+        assert [next(ahead, "end") for _ in range(4)] == ["a", "b", "end", "end"]
 
     def test_it_can_be_left_early(self):
         ahead = Ahead(itertools.count())

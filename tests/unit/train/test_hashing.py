@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
@@ -46,3 +48,16 @@ def test_first_values_follow_from_key_seed_and_column(seed):
     for row, key in zip(out.tolist(), KEYS.tolist(), strict=True):
         words = [mix((salted(key, seed) + column * int(GOLDEN)) & MASK) for column in range(dim)]
         assert row == [np.float32(scale * (2.0 * (word >> 40) / 2**24 - 1.0)) for word in words]
+
+
+def test_normal_first_values_are_made_of_two_uniform_ones():
+    out = np.zeros((len(KEYS), 2), np.float32)
+    fill_weights(out, np.arange(len(KEYS), dtype=np.int32), KEYS, Initialiser("normal", 0.5, 3))
+    for row, key in zip(out.tolist(), KEYS.tolist(), strict=True):
+        words = [mix((salted(key, 3) + column * int(GOLDEN)) & MASK) for column in range(2)]
+        radii = [math.sqrt(-2.0 * math.log(1.0 - (word >> 40) / 2**24)) for word in words]
+        turns = [(mix(word ^ MASK) >> 40) / 2**24 for word in words]
+        wanted = [
+            0.5 * radius * math.cos(2.0 * math.pi * turn) for radius, turn in zip(radii, turns, strict=True)
+        ]
+        assert row == pytest.approx(wanted, rel=1e-6, abs=1e-7)

@@ -12,9 +12,15 @@ from berth.train.data import Batch, ClickStream, Share
 from berth.train.data.examples import ExampleStream
 from berth.train.learner import Learner, click_loss, scores_of
 from berth.train.local import LocalStore
-from berth.train.metrics import Progress, Window, auc, best_auc, log_loss_of_a_constant
+from berth.train.metrics import Progress, Window, auc, best_auc
 from berth.train.recipes import recipe
 from berth.train.timing import PUSH, UPDATE, LayerClock
+
+
+def log_loss_of_a_constant(labels) -> float:
+    """The loss of always saying the mean."""
+    share = float(np.mean(labels))
+    return float(-(share * np.log(share) + (1 - share) * np.log(1 - share)))
 
 
 @pytest.mark.parametrize(
@@ -94,25 +100,61 @@ class Plain(torch.nn.Module):
         return self.top(torch.cat([rows, inputs["dense"]], dim=1)).squeeze(1)
 
 
-def test_gradients_of_workers_add_up_to_those_of_one(small):
-    """Each worker's part of the mean is 1/W: their sum is the gradient of the global batch."""
-    gradients = []
-    for workers in (1, 2):
-        total = None
-        for worker in range(workers):
-            model, found = Plain(small), []
+class Summing(LocalStore):
+    """Rows stay as they are; their gradients are summed by key, over all workers."""
 
-            def keep(model, loss, into=found):
-                into.append(torch.cat([weights.grad.flatten() for weights in model.parameters()]))
+    def __init__(self, sums) -> None:
+        super().__init__()
+        self.sums = sums
+
+    def push(self, table, keys, gradients, *, shows=None, clicks=None):
+        for key, gradient in zip(keys.tolist(), gradients, strict=True):
+            self.sums[key] = self.sums.get(key, 0.0) + gradient.astype(np.float64)
+
+
+class Clicks:
+    """So many clicks, and then no more; the last batch may be smaller."""
+
+    def __init__(self, rows: int) -> None:
+        self.rows = rows
+
+    def batches(self, batch, step, share, seed):
+        keys, dense, _, labels = (torch.from_numpy(part) for part in ClickStream().draw(0, self.rows))
+        for start in range(step * batch, self.rows, batch):
+            mine = slice(start + share.worker, min(start + batch, self.rows), share.workers)
+            inputs = {"slots": keys[mine][:, :, None].contiguous(), "dense": dense[mine]}
+            yield Batch(inputs, labels[mine], len(labels[mine]), min(batch, self.rows - start))
+
+
+@pytest.mark.parametrize(("workers", "rows"), [(2, 64), (3, 64), (3, 67), (3, 65)])
+def test_gradients_of_workers_add_up_to_those_of_one(small, workers, rows):
+    """Each worker's part of the mean is its share of the examples, of which it may have none."""
+    found = []
+    for count in (1, workers):
+        total, sums = 0.0, {}
+        for worker in range(count):
+            model, told = Plain(small), []
+
+            def keep(model, loss, into=told):
+                dense = [weights.grad.flatten() for weights in model.parameters()]
+                into.append(torch.cat([torch.tensor([loss]), *dense]))
 
             learner = Learner(
-                model, LocalStore(), optimiser=torch.optim.SGD(model.parameters(), 0.0), workers=workers,
+                model, Summing(sums), optimiser=torch.optim.SGD(model.parameters(), 0.0), workers=count,
                 exchange=keep,
             )  # fmt: skip
-            learner.step(0, next(ClickStream().batches(64, 0, Share(worker, workers), 0)))
-            total = found[0] if total is None else total + found[0]
-        gradients.append(total)
-    torch.testing.assert_close(*gradients)
+            for step, batch in enumerate(Clicks(rows).batches(32, 0, Share(worker, count), 0)):
+                value, _ = learner.step(step, batch)
+                assert value == pytest.approx(float(told[-1][0]))
+            total = total + torch.stack(told)
+        assert len(total) == -(-rows // 32)
+        assert bool(torch.isfinite(total).all())
+        found.append((total, sums))
+    (alone, rows_alone), (together, rows_together) = found
+    torch.testing.assert_close(together, alone)
+    assert rows_alone.keys() == rows_together.keys()
+    for key, gradient in rows_alone.items():
+        assert rows_together[key] == pytest.approx(gradient, rel=1e-4, abs=1e-8)
 
 
 def test_example_streams_are_functions_of_the_step_and_shared_row_by_row():
@@ -183,6 +225,19 @@ class TestMetrics:
         for step in range(100):
             progress.add(float(step), 10, None, None)
         assert (progress.loss, progress.step, progress.examples) == (74.5, 100, 1000)
+
+
+def test_a_model_may_answer_with_more_than_one_tensor(small):
+    class Both(small.Small):
+        def forward(self, inputs):
+            return {"click": super().forward(inputs), "else": inputs["dense"]}
+
+        def loss(self, output, labels):
+            return click_loss(output["click"], labels)
+
+    result = Session(Both(), batch=16).run(2)
+    assert result.losses == pytest.approx(Session(small.Small(), batch=16).run(2).losses)
+    assert np.isnan(result.auc)
 
 
 @pytest.mark.parametrize(

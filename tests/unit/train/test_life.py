@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from berth.train.tables import Admission, CtrTable, Life, Table, sgd
+from berth.train.tables import Admission, CtrTable, Initialiser, Life, Table, sgd
 
 
 def zeros(count, dim):
@@ -30,6 +30,16 @@ def test_gradients_of_keys_without_a_row_are_dropped_and_counted():
     table = Table(2, admission=Admission("count", 3))
     table.push([7, 8], ones(2))
     assert (len(table), table.counts.dropped) == (0, 2)
+
+
+def test_a_key_that_is_pulled_and_pushed_was_asked_for_once():
+    table = Table(2, admission=Admission("count", 3))
+    for step in range(3):
+        assert len(table) == 0, step
+        table.pull([7])
+        table.push([7], ones(1))
+    assert (len(table), table.counts.refused, table.counts.dropped) == (1, 2, 2)
+    assert not (table.pull([7]) == Table(2).pull([7])).any()  # the third gradient was learned from
 
 
 def test_by_probability_the_same_keys_are_admitted_everywhere():
@@ -72,7 +82,9 @@ def test_those_who_wait_are_saved_and_loaded():
     assert len(other) == 1
 
 
-@pytest.mark.parametrize(("kind", "threshold"), [("probability", 1.5), ("count", -1)])
+@pytest.mark.parametrize(
+    ("kind", "threshold"), [("probability", 1.5), ("count", -1), ("score", float("nan"))]
+)
 def test_a_rule_that_makes_no_sense_is_refused(kind, threshold):
     with pytest.raises(ValueError, match=f"no key can be admitted by {kind}"):
         Admission(kind, threshold)
@@ -165,3 +177,24 @@ def test_both_parts_of_a_wide_table_are_saved_and_loaded():
 def test_a_wide_table_has_both_parts(narrow):
     with pytest.raises(ValueError, match="can be narrow"):
         CtrTable(4, narrow=narrow)
+
+
+def test_a_wide_row_is_made_at_the_very_score_and_one_weight_is_narrow_if_not_said():
+    table = CtrTable(4, optimiser=sgd(1.0), life=Life(wide_score=2.0))
+    table.push([1, 2], ones(2, 4), clicks=np.array([1, 1]))
+    assert len(table.wide) == 0
+    table.push([1], ones(1, 4), clicks=np.array([1]))  # a score of exactly 2
+    assert table.wide.save().keys.tolist() == [1]
+    assert table.narrow.save().records.shape[1] == table.narrow.width == 1 + 3
+
+
+def test_what_is_shown_twice_on_a_day_adds_up_and_fades_with_the_days_between():
+    table = Table(1, optimiser=sgd(1.0), initialiser=Initialiser(scale=0.0), life=Life(decay_per_day=0.5))
+    table.pull([1])
+    table.push([2], -2 * ones(1, 1), shows=np.array([0.0]))  # a weight that is also the number of a day
+    for clicks in ([1.0, 0.0], [1.0, 1.0]):
+        table.push([1, 2], zeros(2, 1), shows=np.array([2.0, 2.0]), clicks=np.array(clicks))
+    assert table.scores([1, 2]).tolist() == pytest.approx([0.1 * 2 + 2, 0.1 * 3 + 1])
+    table.day += 2
+    table.push([1], zeros(1, 1), clicks=np.array([1.0]))
+    assert table.save().records[:, -3:].tolist() == [[2.0, 1.5, 2.0], [4.0, 1.0, 0.0]]

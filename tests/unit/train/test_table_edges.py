@@ -9,12 +9,16 @@ import pytest
 
 from berth.errors import InputError
 from berth.train.tables.cold import BLOCK_BYTES, Cold
+from berth.train.tables.ctr import CtrTable
 from berth.train.tables.evict import MOST_CHANCES, choose, pin
 from berth.train.tables.index import Index
 from berth.train.tables.initialise import Initialiser
+from berth.train.tables.life import Life
 from berth.train.tables.memory import give_back, reserve
-from berth.train.tables.optimise import Optimiser, adam
-from berth.train.tables.statistics import Counts, Statistics, shard_skew
+from berth.train.tables.merge import Merged
+from berth.train.tables.optimise import Optimiser, adagrad, adam, rowwise_adagrad, sgd
+from berth.train.tables.rows import Rows
+from berth.train.tables.statistics import Counts, Statistics
 from berth.train.tables.table import Table
 
 WIDE = BLOCK_BYTES // 4  # a record that fills a block by itself
@@ -118,8 +122,6 @@ def test_statistics_are_the_ratios_they_are_called():
     assert (told.hit_rate, told.skew, told.bytes_per_row) == (0.6, 4.0, 200.0)
     idle = Statistics(0, 0, 0, 0, Counts(), 0, 0)
     assert (idle.hit_rate, idle.skew, idle.bytes_per_row) == (1.0, 1.0, 0.0)
-    assert shard_skew([told, idle]) == 2.0
-    assert shard_skew([idle]) == 1.0
 
 
 @pytest.mark.parametrize(
@@ -129,3 +131,109 @@ def test_a_gradient_as_small_as_epsilon_makes_half_a_step(how, share):
     table = Table(2, optimiser=how, initialiser=Initialiser(scale=0.0))
     table.push([1], np.array([[1e-8, -1e-8]], np.float32))
     assert table.pull([1])[0].tolist() == pytest.approx([-0.1 * share, 0.1 * share], rel=1e-3)
+
+
+def test_a_push_of_merged_keys_makes_their_rows():
+    table, batch = Table(2, optimiser=sgd(1.0)), Merged.of(np.array([5, 6, 5]))
+    table.push_merged(batch, np.ones((3, 2), np.float32))
+    first = Table(2).pull([5, 6])
+    assert (table.pull([5, 6]) == first - np.array([[2], [1]], np.float32)).all()
+    assert (table.counts.pushed, table.counts.pushed_distinct, table.counts.dropped) == (3, 2, 0)
+    table.push_merged(Merged.of(np.array([9])), np.ones((1, 2), np.float32), create=False)
+    assert (len(table), table.counts.dropped) == (2, 1)
+
+
+def test_rows_that_were_cut_off_are_given_back_and_begin_as_zeros():
+    rows = Rows(1024, 8)  # a page each
+    places = rows.take(8)
+    rows.write(places, np.ones((8, 1024), np.float32))
+    rows.changed[:8] = 1
+    rows.free(places[1:7])
+    rows.free(places[7:])
+    rows.cut(3)
+    assert (rows.top, rows.count, rows.bytes) == (3, 1, 3 * rows.place_bytes)
+    assert (rows.data[: 3 * 1024] == 1).all()
+    assert not rows.data[3 * 1024 :].any()
+    assert sorted(rows.take(4).tolist()) == [1, 2, 3, 4]  # none of those that are gone
+    rows.cut(9)
+    assert rows.top == 5
+
+
+def test_places_that_fall_free_are_given_out_again_the_last_first():
+    rows = Rows(1, 10)
+    rows.take(6)
+    rows.free(np.array([1, 2], np.int32))
+    rows.free(np.array([4], np.int32))
+    assert rows.count == 3
+    assert rows.take(2).tolist() == [4, 1]
+    assert rows.take(3).tolist() == [2, 6, 7]
+    with pytest.raises(InputError, match="do not fit the machine's memory"):
+        rows.take(3)
+
+
+def test_a_pull_counts_what_was_not_in_memory_once():
+    table = Table(2)
+    table.pull([1, 1, 2])
+    table.peek([2, 3, 3])
+    table.pull([3], create=False)
+    assert (table.counts.pulled, table.counts.missed, table.counts.created) == (7, 4, 2)
+    for missed in (5, 5):
+        table.pull_merged(Merged.of(np.array([1, 9, 9])), np.empty((3, 2), np.float32))
+        assert (table.counts.missed, table.counts.created) == (missed, 3)
+    assert table.counts.pulled == 13
+
+
+def test_a_delta_after_a_load_holds_only_what_came_later():
+    table, other = Table(2, optimiser=sgd(1.0)), Table(2, optimiser=sgd(1.0))
+    table.push([1, 2], np.ones((2, 2), np.float32))
+    other.push([7], np.ones((1, 2), np.float32))
+    other.delete([7])
+    other.load(table.save())
+    assert len(other.save(changed_only=True).keys) == 0
+    other.push([2], np.ones((1, 2), np.float32))
+    delta = other.save(changed_only=True)
+    assert (delta.keys.tolist(), delta.removed.tolist()) == ([2], [])
+    with pytest.raises(InputError, match="the saved rows have 2 numbers each, this table's have 3"):
+        Table(3, optimiser=sgd()).load(table.save())
+
+
+def test_a_table_saves_the_day_and_goes_on_from_it():
+    table, other = (Table(1, life=Life(decay_per_day=0.5, least_score=0.01)) for _ in range(2))
+    table.push([1], np.zeros((1, 1), np.float32), shows=np.array([4.0]), clicks=np.array([4.0]))
+    table.end_day()
+    table.end_day()
+    other.load(table.save())
+    assert (other.day, other.scores([1, 2]).tolist()) == (2, [1.0, 0.0])
+    assert other.end_day().tolist() == []
+    assert other.scores([1]).tolist() == [0.5]
+
+
+def test_a_place_takes_the_memory_of_its_record_and_a_mark():
+    assert (Rows(3, 8).place_bytes, Table(4, optimiser=adam()).store.rows.place_bytes) == (13, 4 * 13 + 1)
+
+
+def test_a_file_that_somebody_has_removed_is_no_reason_to_stumble(tmp_path):
+    held = Cold(tmp_path, 4)
+    held.path.unlink()
+    held.close()
+
+
+def test_narrow_and_wide_rows_share_a_budget(tmp_path):
+    table = CtrTable(4, memory_bytes=40 << 20, folder=tmp_path)
+    narrow, wide = table.narrow.store.memory_bytes, table.wide.store.memory_bytes
+    assert (narrow, narrow + wide) == (10 << 20, 40 << 20)
+    assert CtrTable(4).narrow.store.cold_bytes == 0
+
+
+@pytest.mark.parametrize(
+    ("how", "rate", "initial", "epsilon"),
+    [
+        (sgd(), 0.01, 3.0, 1e-10),
+        (rowwise_adagrad(), 0.05, 3.0, 1e-10),
+        (adagrad(), 0.05, 0.0, 1e-10),
+        (adam(), 0.001, 3.0, 1e-8),
+    ],
+)
+def test_optimisers_have_the_rates_that_are_written_down(how, rate, initial, epsilon):
+    assert (how.learning_rate, how.initial_accumulator, how.epsilon) == (rate, initial, epsilon)
+    assert (how.beta1, how.beta2, how.bounds) == (0.9, 0.999, (-np.inf, np.inf))

@@ -38,11 +38,14 @@ def command(folder: Path, *division: str) -> list[str]:
     ]
 
 
-def train(folder: Path, *division: str, fault: str | None = None) -> tuple[dict, str]:
+def train(
+    folder: Path, *division: str, fault: str | None = None, steps: int | None = STEPS
+) -> tuple[dict, str]:
     environment = {**os.environ, **({VARIABLE: fault} if fault else {})}
-    done = subprocess.run(
-        command(folder, *division), capture_output=True, text=True, env=environment, timeout=300, check=False
-    )
+    wanted = command(folder, *division)
+    if steps is None:
+        del wanted[wanted.index("--steps") : wanted.index("--batch")]
+    done = subprocess.run(wanted, capture_output=True, text=True, env=environment, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout), done.stderr
 
@@ -86,6 +89,23 @@ def test_workers_come_to_the_end_of_a_day_together(tmp_path):
     alone, together = (train(tmp_path / name, *days, *how)[0] for name, how in (("a", ()), ("b", TOGETHER)))
     assert together["tables"]["embedding"]["rows"] == alone["tables"]["embedding"]["rows"]
     assert together["tables"]["embedding"]["counts"]["removed"] > 0
+
+
+def line(number: int) -> str:
+    return "\t".join([str(number % 3 // 2), *[str(number % 50)] * 13, *[f"{number * 31 % 97:x}"] * 26])
+
+
+@pytest.mark.parametrize(
+    "division", [TOGETHER, ("--workers", "2", "--stages", "2", "--micro", "2")], ids=["workers", "stages"]
+)
+def test_all_learn_from_a_last_batch_that_is_too_small_to_be_shared(division, tmp_path):
+    (tmp_path / "clicks.tsv").write_text("".join(f"{line(number)}\n" for number in range(129)))
+    whole, shared = (
+        train(tmp_path / name, "--data", str(tmp_path / "clicks.tsv"), *how, steps=None)[0]
+        for name, how in (("alone", ()), ("together", division))
+    )
+    assert (shared["step"], shared["examples"]) == (whole["step"], whole["examples"]) == (3, 129)
+    assert shared["loss"] == pytest.approx(whole["loss"], rel=2e-3)
 
 
 @pytest.mark.parametrize(

@@ -93,8 +93,10 @@ def unpacked(value: Any, arrays: Arrays) -> Any:
     if not isinstance(value, dict):
         return value
     if "tensor" in value:
-        raw = torch.from_numpy(arrays[value["tensor"]])
-        tensor = raw.view(getattr(torch, value["dtype"])).reshape(value["shape"])
+        raw, dtype = torch.from_numpy(arrays[value["tensor"]]), getattr(torch, value["dtype"])
+        tensor = (raw.view(dtype) if len(raw) else raw.to(dtype)).reshape(
+            value["shape"]
+        )  # nothing has no bytes
         return tensor.numpy().view(np.uint32) if value["tensor"] == "random/numpy/1" else tensor
     if "items" in value:
         return {key: unpacked(part, arrays) for key, part in value["items"]}

@@ -12,10 +12,10 @@ import numpy as np
 from berth.errors import InputError
 from berth.train.checkpoint.arrays import ArrayFile
 from berth.train.checkpoint.dense import weights_of
-from berth.train.checkpoint.manifest import folder_of, publish, sync_folder
-from berth.train.checkpoint.saved import SavedTable, chain_at
+from berth.train.checkpoint.manifest import Manifest, folder_of, publish, sync_folder
+from berth.train.checkpoint.saved import SavedTable, chain_at, loaded, spec_of
 from berth.train.checkpoint.shelf import Shelf
-from berth.train.tables import arrays_of
+from berth.train.tables import State, arrays_of
 
 
 def export_dense(folder: str | Path, path: str | Path, step: int | None = None) -> int:
@@ -48,6 +48,13 @@ def export_table(saved: SavedTable, path: str | Path, *, state: bool = False) ->
     return len(keys)
 
 
+def _state(shelf: Shelf, chain: list[Manifest], name: str, changed: SavedTable) -> State:
+    """As one whole, not as one change after another: who waits for a row is told by the last of them alone."""
+    if name == changed.spec.name:
+        return changed.state
+    return loaded(shelf, chain, spec_of(chain[-1].run["tables"][name])).save()
+
+
 def write_changed(folder: str | Path, out: str | Path, changed: SavedTable) -> None:
     """A copy of a checkpoint with one table replaced, in a folder of its own: a training can go on from it."""
     shelf, chain = chain_at(folder, changed.step)
@@ -63,9 +70,7 @@ def write_changed(folder: str | Path, out: str | Path, changed: SavedTable) -> N
     for number, name in enumerate(newest.run["tables"]):
         tables[name] = f"table-{number}.bin"
         with ArrayFile(place / tables[name]) as file:
-            states = [changed.state] if name == changed.spec.name else shelf.states(chain, name)
-            for state in states:
-                file.write(arrays_of(state), {"table": name})
+            file.write(arrays_of(_state(shelf, chain, name, changed)), {"table": name})
             parts[tables[name]] = file.finish()
     with (place / "dense.bin").open("rb") as copied:
         os.fsync(copied.fileno())

@@ -87,10 +87,15 @@ def saved_table(folder: str | Path, name: str | None = None, step: int | None = 
     if name not in names:
         raise UnknownNameError("table", name, names)
     spec = spec_of(chain[-1].run["tables"][name])
+    return SavedTable(chain[-1].step, spec, loaded(shelf, chain, spec).save())
+
+
+def loaded(shelf: Shelf, chain: list[Manifest], spec: TableSpec) -> Table:
+    """A table as it was: that of the full checkpoint, and what changed since laid over it."""
     table = table_of(spec)
-    for state in shelf.states(chain, name):
+    for state in shelf.states(chain, spec.name):
         table.load(state)
-    return SavedTable(chain[-1].step, spec, table.save())
+    return table
 
 
 def table_of(spec: TableSpec) -> Table:
@@ -138,7 +143,7 @@ def difference(first: SavedTable, second: SavedTable, most: int = 5) -> Differen
     _, here, there = np.intersect1d(
         first.state.keys, second.state.keys, assume_unique=True, return_indices=True
     )
-    moved = np.abs(first.weights[here] - second.weights[there])
+    moved = _moved(first.weights[here], second.weights[there])
     distance = np.sqrt((moved.astype(np.float64) ** 2).sum(axis=1))
     changed = distance > 0
     top = np.argsort(-distance, kind="stable")[:most]
@@ -151,6 +156,14 @@ def difference(first: SavedTable, second: SavedTable, most: int = 5) -> Differen
         float(distance[changed].mean()) if changed.any() else 0.0,
         [(int(first.state.keys[here][row]), float(distance[row])) for row in top if distance[row] > 0],
     )
+
+
+def _moved(before: Floats, after: Floats) -> Floats:
+    """How far each weight went: what became infinite or not a number went as far as can be."""
+    with np.errstate(invalid="ignore"):
+        way = np.abs(before - after)
+    same = (before == after) | (np.isnan(before) & np.isnan(after))
+    return np.where(same, np.float32(0), np.where(np.isnan(way), np.float32(np.inf), way))
 
 
 def shrunk(saved: SavedTable, *, days: int = 1, shorter_than: float | None = None) -> SavedTable:

@@ -82,8 +82,10 @@ class Writer:
         return self._last
 
     def save(self, what: Moment, store: SparseStore) -> None:
-        """Takes everything as of this step; returns when the training may go on."""
+        """Takes everything as of this step; returns when the training may go on. A step that is safe stays as it is."""
         self.wait()
+        if what.step == self._last:
+            return
         full = self._last is None or self.failure is not None or self._deltas >= self._full_every - 1
         job = Job(what, None if full else self._last)
         parts = store.save(changed_only=not full)

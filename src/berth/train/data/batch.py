@@ -14,6 +14,11 @@ class Batch:
     inputs: Any
     labels: Any
     examples: int
+    whole: int | None = None  # examples of the batch that workers share; not said: as many as here in each
+
+    def part(self, workers: int) -> float:
+        """How much of the whole batch's mean is that of these examples."""
+        return 1.0 / workers if self.whole is None else self.examples / self.whole
 
 
 @dataclass(frozen=True, slots=True)

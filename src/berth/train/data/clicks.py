@@ -125,7 +125,7 @@ class ClickStream:
         while True:
             keys, dense, _, labels = self.draw(step * batch + share.worker, rows, share.workers)
             inputs = {"slots": torch.from_numpy(keys)[:, :, None], "dense": torch.from_numpy(dense)}
-            yield Batch(inputs, torch.from_numpy(labels), rows)
+            yield Batch(inputs, torch.from_numpy(labels), rows, batch)
             step += 1
 
     def draw(

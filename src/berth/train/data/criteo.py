@@ -1,28 +1,24 @@
 """Criteo's click logs: a label, 13 whole numbers and 26 ids in hexadecimal, with tabs between.
 
-Plain, or packed with gzip, xz or zstandard. Numbers become sign(x) log(1 + |x|), missing ones 0. Lines that can't be
-read are told with their number and reason.
+Numbers become sign(x) log(1 + |x|), missing ones 0. Lines that can't be read are told with their number and reason.
 """
 
 from __future__ import annotations
 
-import gzip
 import lzma
 import zlib
 from collections.abc import Iterator
-from io import BufferedIOBase
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from berth.compile import entry, inlined, kernel
 from berth.errors import InputError
+from berth.train.data.lines import Bytes, whole_lines
 from berth.train.data.rows import Bad, Floats, Ints, Rows, slot_bases
 
 DENSE, SLOTS = 13, 26
-_BLOCK = 1 << 20
+_NAMES = (tuple(f"C{slot + 1}" for slot in range(SLOTS)), tuple(f"I{number + 1}" for number in range(DENSE)))
 _SHORTEST = 41  # bytes of a line
 _BAD_AT_ONCE = 256
 _COLUMNS, _LABEL, _NUMBER, _ID = 1, 2, 3, 4
@@ -39,7 +35,6 @@ _DIGITS = np.array(
 _LOGS = np.log1p(np.arange(4096)).astype(np.float32)
 _TABLES = (_DIGITS.astype(np.uint8), _LOGS, slot_bases(SLOTS))
 
-Bytes = NDArray[np.uint8]
 Tables = tuple[Bytes, Floats, Ints]  # of digits, of logarithms, of what makes an id a key of its slot
 Out = tuple[Ints, Floats, Ints, Ints, Ints]
 
@@ -135,12 +130,10 @@ def _parse(
 def criteo_rows(path: Path, offset: int = 0, line: int = 0) -> Iterator[Rows]:
     """Rows of a file from a byte (of the unpacked text) on, before which `line` lines stand."""
     try:
-        with _opened(path) as file:
-            _skip(file, offset)
-            for block in _whole_lines(file):
-                rows = _rows(block, offset, line)
-                yield rows
-                offset, line = offset + len(block), line + rows.read
+        for block in whole_lines(path, offset):
+            rows = _rows(block, offset, line)
+            yield rows
+            offset, line = offset + len(block), line + rows.read
     except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
         raise InputError(f"can't be read beyond line {line:,}: {error}", where=str(path)) from None
 
@@ -157,43 +150,4 @@ def _rows(block: Bytes, offset: int, line: int) -> Rows:
         at, rows, bads, lines = _parse(block, (at, rows, lines), _TABLES, out, bad)
         named += [Bad(line + int(number), _WHY[int(reason)]) for number, reason in bad[:bads]]
     ends, numbers = ends[:rows] + offset, numbers[:rows] + line
-    return Rows(keys[:rows], dense[:rows], labels[:rows], ends, numbers, named, lines)
-
-
-def _opened(path: Path) -> Any:
-    if path.suffix == ".gz":
-        return gzip.open(path, "rb")
-    if path.suffix == ".xz":
-        return lzma.open(path, "rb")
-    if path.suffix == ".zst":
-        import zstandard
-
-        return zstandard.open(path, "rb")
-    return path.open("rb")
-
-
-def _skip(file: BufferedIOBase, offset: int) -> None:
-    """A packed file has to be unpacked up to there, which is quicker than reading its rows."""
-    if isinstance(file, gzip.GzipFile | lzma.LZMAFile) or not file.seekable():
-        while offset > 0:
-            read = len(file.read(min(offset, _BLOCK)))
-            offset = offset - read if read else 0  # the file has become shorter: there are no rows
-    else:
-        file.seek(offset)
-
-
-def _whole_lines(file: BufferedIOBase) -> Iterator[Bytes]:
-    """Blocks that end with a line, each good until the next is asked for; a last line may lack its end."""
-    buffer, held = bytearray(_BLOCK), 0
-    while read := file.readinto(memoryview(buffer)[held:]):
-        held += read
-        cut = buffer.rfind(b"\n", held - read, held) + 1
-        if cut:
-            yield np.frombuffer(buffer, np.uint8, cut)
-            rest = buffer[cut:held]
-            buffer[: len(rest)] = rest
-            held = len(rest)
-        elif held == len(buffer):
-            buffer = buffer + bytearray(len(buffer))
-    if held:
-        yield np.frombuffer(buffer[:held] + b"\n", np.uint8)
+    return Rows(keys[:rows], dense[:rows], labels[:rows], ends, numbers, named, _NAMES, lines)

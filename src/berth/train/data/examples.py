@@ -34,7 +34,7 @@ class ExampleStream:
                     mapped(part, lambda tensor: tensor[share.worker :: share.workers].contiguous())
                     for part in (inputs, labels)
                 )
-            yield Batch(inputs, labels, share.of(batch))
+            yield Batch(inputs, labels, share.of(batch), batch)
             step += 1
 
     def position(self, step: int) -> Mapping[str, Any]:

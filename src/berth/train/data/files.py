@@ -56,6 +56,7 @@ class FileStream:
         self.first_bad: list[str] = []
         self._marks: dict[int, Mark] = {0: Mark()}
         self._batch = 0
+        self._columns: tuple[tuple[str, ...], tuple[str, ...]] | None = None
 
     def describe(self) -> Mapping[str, Any]:
         """Names and sizes of the files, and how they are shuffled."""
@@ -63,7 +64,7 @@ class FileStream:
         return {"kind": "files", "files": files, "window": self.window}
 
     def batches(self, batch: int, step: int, share: Share, seed: int) -> Iterator[Batch]:
-        """From this step on; the last one may be smaller."""
+        """From this step on; the last one may be smaller, and have no rows for some workers."""
         self._batch = batch
         first = step * batch // self.window
         known = max(number for number in self._marks if number <= first)
@@ -80,11 +81,11 @@ class FileStream:
                 begun.append(_taken(rows, order[at : at + batch - have][ours]))
                 at, have = at + batch - have, have + min(batch - have, len(order) - at)
                 if have == batch:
-                    yield _batch(_joined(begun))
+                    yield _batch(_joined(begun), have)
                     begun, have = [], 0
             at = 0
         if begun:
-            yield _batch(_joined(begun))
+            yield _batch(_joined(begun), have)
 
     def position(self, step: int) -> Mapping[str, Any]:
         """Where the window of this step begins."""
@@ -136,13 +137,24 @@ class FileStream:
             for number in range(first, len(self.files)):
                 for rows in _read(self.files[number], offset, line):
                     before = self.bad_rows
+                    self._check_columns(self.files[number], rows)
                     self._note(self.files[number], rows.bad)
                     found += len(rows)
-                    yield rows, _Ends(rows, epoch, number, offset, line, before)
+                    yield rows, _Ends(rows, epoch, number, before)
                 offset = line = 0
             if not found and not mark.offset and not mark.file:
                 raise InputError("holds no row that can be read", where=str(self.files[0]))
             epoch, first = epoch + 1, 0
+
+    def _check_columns(self, path: Path, rows: Rows) -> None:
+        """Slots are known by their place: files in which they stand otherwise would be learned wrongly."""
+        self._columns = self._columns or rows.columns
+        if rows.columns != self._columns:
+            raise InputError(
+                "has other columns than the files before it, or in another order",
+                where=str(path),
+                hint=f"expected are {', '.join(name for names in self._columns for name in names)}",
+            )
 
     def _note(self, path: Path, bad: list[Bad]) -> None:
         for row in bad:
@@ -162,14 +174,10 @@ class _Ends:
     rows: Rows
     epoch: int
     file: int
-    offset: int
-    line: int
-    bad: int
+    bad: int  # before this block
 
     def __call__(self, row: int) -> Mark:
-        """Where row `row` of the block begins."""
-        if row == 0:
-            return Mark(self.epoch, self.file, self.offset, self.line, self.bad)
+        """Where row `row` of the block begins, of which it is not the first."""
         offset, line = int(self.rows.ends[row - 1]), int(self.rows.lines[row - 1])
         before = sum(bad.row <= line for bad in self.rows.bad)
         return Mark(self.epoch, self.file, offset, line, self.bad + before)
@@ -225,7 +233,7 @@ def _joined(parts: list[Columns]) -> Columns:
     return np.concatenate(keys), np.concatenate(dense), np.concatenate(labels)
 
 
-def _batch(rows: Columns) -> Batch:
+def _batch(rows: Columns, whole: int) -> Batch:
     keys, dense, labels = rows
     inputs = {"slots": torch.from_numpy(keys)[:, :, None], "dense": torch.from_numpy(dense)}
-    return Batch(inputs, torch.from_numpy(labels), len(labels))
+    return Batch(inputs, torch.from_numpy(labels), len(labels), whole)

@@ -22,6 +22,8 @@ from berth.train.data.rows import SLOT_SHIFT, Bad, Floats, Ints, Rows, slot_base
 _BLOCK = 1 << 16
 _LABELS = ("label", "click", "clicked", "target", "y")
 _SLOT_NAME = re.compile(r"^c\d+$|slot|cat|(^|_)id($|_|\d)", re.IGNORECASE)
+_NO_LABEL = "the label is neither 0 nor 1"
+_UNBOUND = "one of the features is infinite, or too large for a float"
 _MASK = (1 << (SLOT_SHIFT - 1)) - 1
 
 
@@ -61,15 +63,17 @@ def _roles(schema: dict[str, pl.DataType], where: str) -> tuple[str, list[str], 
 
 
 def _rows(frame: pl.DataFrame, label: str, dense: list[str], slots: list[str], offset: int) -> Rows:
-    labels = _labels(frame[label])
-    good = (labels == 0) | (labels == 1)
-    bad = [Bad(offset + int(row) + 1, "the label is neither 0 nor 1") for row in np.flatnonzero(~good)]
+    labels, features, keys = _labels(frame[label]), _features(frame, dense), _keys(frame, slots)
+    labelled, finite = (labels == 0) | (labels == 1), np.isfinite(features).all(axis=1)
+    good = labelled & finite
+    bad = [
+        Bad(offset + int(row) + 1, _UNBOUND if labelled[row] else _NO_LABEL) for row in np.flatnonzero(~good)
+    ]
     numbers = np.flatnonzero(good) + offset + 1
-    features: Floats = frame.select(_feature(frame[name]) for name in dense).to_numpy(order="c")
-    keys: Ints = _keys(frame, slots)
     if bad:
         keys, features, labels = keys[good], features[good], labels[good]
-    return Rows(keys, _signed_log(features), labels.astype(np.int64), numbers, numbers, bad)
+    names = (tuple(slots), tuple(dense))
+    return Rows(keys, _signed_log(features), labels.astype(np.int64), numbers, numbers, bad, names)
 
 
 def _labels(column: pl.Series) -> NDArray[Any]:
@@ -77,6 +81,13 @@ def _labels(column: pl.Series) -> NDArray[Any]:
     if column.dtype.is_integer() and not column.null_count():
         return column.to_numpy()
     return column.cast(pl.Float64).fill_null(-1).fill_nan(-1).to_numpy()
+
+
+def _features(frame: pl.DataFrame, names: list[str]) -> Floats:
+    if not names:
+        return np.empty((len(frame), 0), np.float32)
+    features: Floats = frame.select(_feature(frame[name]) for name in names).to_numpy(order="c")
+    return features
 
 
 def _feature(column: pl.Series) -> pl.Expr:
@@ -93,6 +104,8 @@ def _signed_log(values: Floats) -> Floats:
 
 def _keys(frame: pl.DataFrame, slots: list[str]) -> Ints:
     """The slot's own for missing ids; whole numbers and hexadecimal text below 2**32 as they are, the rest hashed."""
+    if not slots:
+        return np.empty((len(frame), 0), np.int64)
     schema = frame.schema  # made anew whenever it is asked for
     if all(schema[name].is_integer() and not frame[name].null_count() for name in slots):
         return _plain_keys(frame, slots)

@@ -16,6 +16,7 @@ class Ahead(Generic[T]):
     def __init__(self, items: Iterator[T], depth: int = 2) -> None:
         self._queue: queue.Queue[tuple[T | None, BaseException | None]] = queue.Queue(depth)
         self._stopping = threading.Event()
+        self._ended: BaseException | None = None
         self._thread = threading.Thread(target=self._fill, args=(items,), daemon=True, name="berth-reader")
         self._thread.start()
 
@@ -23,12 +24,13 @@ class Ahead(Generic[T]):
         return self
 
     def __next__(self) -> T:
+        if self._ended is not None:
+            raise self._ended
         item, error = self._queue.get()
-        if error is not None:
-            raise error
-        if item is None:
-            raise StopIteration
-        return item
+        if error is None and item is not None:
+            return item
+        self._ended = error or StopIteration()
+        raise self._ended
 
     def close(self) -> None:
         """Lets the thread end."""

@@ -31,6 +31,7 @@ class Rows:
     ends: Ints  # where the next row begins: bytes of a text file, rows of a Parquet file
     lines: Ints  # how many lines (rows) of the file end there
     bad: list[Bad]
+    columns: tuple[tuple[str, ...], tuple[str, ...]]  # names of slots and of features
     read: int = 0  # lines of the file, good and bad
 
     def __len__(self) -> int:

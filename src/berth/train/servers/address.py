@@ -33,14 +33,6 @@ class Address:
         except (ValueError, KeyError, TypeError) as error:
             raise InputError("this is not the address of a server", where=text[:80]) from error
 
-    @classmethod
-    def parse(cls, text: str) -> Address:
-        """From `host:port`."""
-        host, colon, port = text.rpartition(":")
-        if not colon or not port.isdigit():
-            raise InputError("an address is written host:port", where=text[:80])
-        return cls(host.strip("[]"), int(port))
-
     def __str__(self) -> str:
         return f"{self.host}:{self.port}"
 

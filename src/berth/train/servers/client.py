@@ -20,13 +20,14 @@ from berth.train.servers.link import Manners
 from berth.train.servers.links import Links
 from berth.train.servers.messages import PART_BYTES, cut, state_arrays, state_of
 from berth.train.servers.pulls import Joined, Pulls
-from berth.train.servers.pushes import Pushes, shows_and_clicks
+from berth.train.servers.pushes import Pushes
 from berth.train.servers.route import route
 from berth.train.servers.secret import Secret
 from berth.train.servers.specs import to_json
 from berth.train.servers.wire import Flag, Kind, pack_json, read_json
 from berth.train.sparse import Floats, Keys, TableSpec
-from berth.train.tables import State, join, split
+from berth.train.tables import State, join, shard_skew, split
+from berth.train.tables.life import shows_and_clicks
 from berth.train.tables.statistics import Counts
 from berth.train.tables.store import as_keys
 
@@ -103,7 +104,7 @@ class RemoteStore:
         if gradients.shape != shape:
             raise InputError(f"{len(asked)} keys need gradients of shape {shape}, not {gradients.shape}")
         slopes = np.ascontiguousarray(gradients, np.float32)
-        seen = shows_and_clicks(joined.spec, len(asked), shows, clicks)
+        seen = shows_and_clicks(joined.spec.counts_clicks, len(asked), shows, clicks)
         way = joined.route_of(asked, len(self.links))
         self._pushes.push(joined, way, slopes, seen)
         self._pulls.pushed(joined, way)
@@ -166,7 +167,7 @@ class RemoteStore:
         return {
             "tables": self._by_table(shards, sum(received) + sum(sent)),
             "servers": shards,
-            "skew": max(asked) * len(asked) / sum(asked) if sum(asked) else 1.0,
+            "skew": shard_skew(asked),
             "bytes_received": sum(received),
             "bytes_sent": sum(sent),
             "retries": sum(link.retries for link in self.links),

@@ -17,7 +17,7 @@ from berth.train.servers.codec import CODECS, decode, dtype_of, encode
 from berth.train.servers.messages import Port, exactly, filled, head_of, next_of, state_arrays, state_of
 from berth.train.servers.order import Order
 from berth.train.servers.shard import Shard
-from berth.train.servers.specs import counts_pulls, from_json, sees_shows
+from berth.train.servers.specs import from_json
 from berth.train.servers.wire import Array, Flag, Frame, Kind, Layout, pack_json, read_json
 from berth.train.sparse import TableSpec
 from berth.train.tables import State
@@ -87,7 +87,7 @@ class Deeds:
         for number, code in head_of(arrays):
             spec = self._spec(number)
             keys = next_of(arrays, np.int64)
-            times = next_of(arrays, np.int32) if counts_pulls(spec) else None
+            times = next_of(arrays, np.int32) if spec.counts_pulls else None
             if times is not None and len(times) != len(keys):
                 raise WireError("each key was asked for some number of times")
             sections.append((number, CODECS[code], keys, times, spec.dim))
@@ -150,7 +150,7 @@ class Deeds:
             ):
                 raise WireError(f"{len(keys)} keys of table {spec.name!r} come with other values")
             seen = None
-            if request.frame.kind == Kind.PUSH and sees_shows(spec):
+            if request.frame.kind == Kind.PUSH and spec.counts_clicks:
                 seen = next_of(arrays, np.float32)
                 if seen.shape != (len(keys), 2):
                     raise WireError("shows and clicks are two numbers for each key")
@@ -220,10 +220,8 @@ class Deeds:
         part = next(self._parts, None) if self._parts else None
         return (None, Flag.LAST) if part is None else (filled(request.port, state_arrays(part)), Flag.NONE)
 
-    def _let_go(
-        self, worker: Worker | None = None, request: Request | None = None
-    ) -> tuple[Room | None, int]:
-        self.held_by, self._parts = None, None
+    def _let_go(self, worker: Worker, request: Request) -> tuple[Room | None, int]:
+        self.let_go()
         return None, Flag.NONE
 
     def _load(self, worker: Worker, request: Request) -> tuple[Room | None, int]:

@@ -22,6 +22,7 @@ from berth.train.servers.shard import Shard
 from berth.train.servers.wire import Flag, Frame, Kind, pack_json
 
 MOST_QUEUED = 256  # requests of one worker
+_HARMLESS = (Kind.PULL, Kind.OPEN, Kind.STATISTICS)  # if they are done twice
 
 
 class Desk:
@@ -71,6 +72,7 @@ class Desk:
                 names = ", ".join(f"rank {rank} ({known.get(rank, 'never seen')})" for rank in missing)
                 what = f"step {request.frame.step} of rank {worker.rank} waits in vain for {names}"
                 _answer_error(request, WaitError(what))
+                request.port.release(request.frame)
 
     def lost(self, rank: int, port: Port) -> None:
         """A connection is gone: pulls that wait are asked anew, pushes stay, tables are let go."""
@@ -104,7 +106,7 @@ class Desk:
             if request.frame.request == frame.request:
                 request.port = port
                 return
-        if frame.kind == Kind.PULL:
+        if frame.kind in _HARMLESS:
             frame.flags |= Flag.AGAIN
             self._do(worker, Request(frame, port, 0.0))
         elif frame.kind in (Kind.PUSH, Kind.MERGE, Kind.END_DAY, Kind.LOAD, Kind.WARM):

@@ -78,11 +78,9 @@ def error_facts(error: BerthError) -> dict[str, str]:
 
 def error_of(facts: dict[str, str]) -> BerthError:
     """The error that a server has told."""
-    kinds = {kind.__name__: kind for kind in (RefusedError, WaitError, WireError, ServerError)}
-    what = facts.get("what", "something went wrong there")
-    return (
-        InputError(what) if facts.get("kind") == "InputError" else kinds.get(facts["kind"], ServerError)(what)
-    )
+    known = (InputError, RefusedError, WaitError, WireError)
+    kind = {kind.__name__: kind for kind in known}.get(facts.get("kind", ""), ServerError)
+    return kind(facts.get("what", "something went wrong there"))
 
 
 def filled(port: Port, arrays: list[Array]) -> Room:

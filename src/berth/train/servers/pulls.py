@@ -11,7 +11,6 @@ from berth.errors import ServerError
 from berth.train.servers.codec import CODECS, Codec, decode
 from berth.train.servers.links import Links, must_fit
 from berth.train.servers.route import Route, route
-from berth.train.servers.specs import counts_pulls
 from berth.train.servers.wire import Array, Flag, Frame, Kind
 from berth.train.sparse import Floats, TableSpec
 
@@ -171,7 +170,7 @@ class Pulls:
             must_fit(sum(4 * joined.spec.dim * len(way.keys_of(shard)) + 64 for joined, way in sections))
             for joined, way in sections:
                 arrays.append(way.keys_of(shard))
-                if counts_pulls(joined.spec):
+                if joined.spec.counts_pulls:
                     arrays.append(way.times_of(shard))
             flags = Flag.PEEK if peeks else Flag.NONE
             numbers.append(self._links.ask(shard, Kind.PULL, arrays, flags=flags))

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from berth.errors import InputError
 from berth.train.servers.codec import CODECS, Codec, dtype_of, encode
 from berth.train.servers.links import Links
 from berth.train.servers.pulls import Joined
 from berth.train.servers.route import Route
-from berth.train.servers.specs import sees_shows
 from berth.train.servers.wire import Array, Flag, Kind, Layout
-from berth.train.sparse import Floats, TableSpec
+from berth.train.sparse import Floats
 
 _SMALL_BYTES = 64 << 10  # pushes below it share a message
 
@@ -107,17 +105,3 @@ class Pushes:
         whole = np.empty(out.shape, np.float32)
         way.add(shard, values, whole)
         encode(self._codec, whole, out)
-
-
-def shows_and_clicks(
-    spec: TableSpec, count: int, shows: Floats | None, clicks: Floats | None
-) -> Floats | None:
-    """[n, 2], if the table has any use for them; each key was shown once if not said."""
-    if not sees_shows(spec):
-        if shows is not None or clicks is not None:
-            raise InputError("shows and clicks are of use only to a life cycle or admission by score")
-        return None
-    seen = np.zeros((count, 2), np.float32)
-    seen[:, 0] = 1 if shows is None else shows
-    seen[:, 1] = 0 if clicks is None else clicks
-    return seen

@@ -76,11 +76,14 @@ def same(proof: bytes, other: bytes) -> bool:
     return hmac.compare_digest(proof, other)
 
 
-def server_tls(certificate: str | Path, key: str | Path) -> ssl.SSLContext:
+def server_tls(certificate: str | Path, key: str | Path | None) -> ssl.SSLContext:
     """TLS for a server, from its certificate and key."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
-    context.load_cert_chain(certificate, key)
+    try:
+        context.load_cert_chain(certificate, key)
+    except OSError as error:
+        raise InputError(f"no certificate with its key: {error}", where=f"{certificate}, {key}") from None
     return context
 
 
@@ -89,5 +92,8 @@ def client_tls(authority: str | Path) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.check_hostname = False  # servers of a cluster come and go under any name
-    context.load_verify_locations(authority)
+    try:
+        context.load_verify_locations(authority)
+    except OSError as error:
+        raise InputError(f"no certificate of an authority: {error}", where=str(authority)) from None
     return context

@@ -183,19 +183,27 @@ class Server:
         except OSError:
             return  # it has changed its mind
         local = listener is self._local
-        guests = sum(caller.rank is None for caller in self._callers)
-        if guests >= _MOST_GUESTS or (local and peer_user(peer) != os.getuid()):
-            peer.close()
-            return
-        if not local:
-            tune(peer)
         tls = self._tls if not local else None
-        if tls:
-            peer = tls.wrap_socket(peer, server_side=True, do_handshake_on_connect=False)
+        try:
+            if not self._may_come(peer, local):
+                peer.close()
+                return
+            if not local:
+                tune(peer)
+            if tls:
+                peer = tls.wrap_socket(peer, server_side=True, do_handshake_on_connect=False)
+        except OSError:
+            peer.close()  # it is gone before it was greeted
+            return
         channel = Channel(peer, checked=not local and not tls)
         caller = Caller(channel, Door(self._secret), time.monotonic(), local, shaking=bool(tls))
         self._callers.add(caller)
         self._select.register(peer, selectors.EVENT_READ, caller)
+
+    def _may_come(self, peer: socket.socket, local: bool) -> bool:
+        """Not too many at once, and of this machine only the same user."""
+        guests = sum(caller.rank is None for caller in self._callers)
+        return guests < _MOST_GUESTS and (not local or peer_user(peer) == os.getuid())
 
     def _attend(self, caller: Caller, mask: int) -> None:
         """Read and write what a connection is ready for; whatever goes wrong ends it and nothing else."""

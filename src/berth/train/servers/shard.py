@@ -12,7 +12,7 @@ import numpy as np
 from berth.compile import entry
 from berth.errors import InputError
 from berth.train.servers.messages import PART_BYTES, cut
-from berth.train.servers.specs import must_agree, sees_shows
+from berth.train.servers.specs import must_agree
 from berth.train.sparse import Floats, TableSpec
 from berth.train.tables import Initialiser, Optimiser, State, Table
 from berth.train.tables.hashing import Keys
@@ -76,7 +76,7 @@ class Shard:
         """Rows learn from gradients; `seen` are shows and clicks, where they matter."""
         table, spec = self.table(number), self.specs[number]
         self.keys_pushed += len(keys)
-        if (seen is not None) != sees_shows(spec):
+        if (seen is not None) != spec.counts_clicks:
             raise InputError(f"table {spec.name!r} is pushed shows and clicks exactly if it has use for them")
         if seen is None:
             table.push(keys, gradients)

@@ -38,13 +38,3 @@ def must_agree(mine: TableSpec, theirs: TableSpec) -> None:
         mine_facts, their_facts = to_json(mine), to_json(theirs)
         unlike = ", ".join(name for name in mine_facts if mine_facts[name] != their_facts[name])
         raise RefusedError(f"table {mine.name!r} is there already with another {unlike}")
-
-
-def counts_pulls(spec: TableSpec) -> bool:
-    """Whether it matters how often a key is pulled."""
-    return spec.admission is not None and spec.admission.kind == "count"
-
-
-def sees_shows(spec: TableSpec) -> bool:
-    """Whether shows and clicks are of use to the table."""
-    return spec.life is not None or (spec.admission is not None and spec.admission.kind == "score")

@@ -1,7 +1,7 @@
 """One stage's part of a step: micro-batches through its layers in the order of 1F1B, then one update.
 
-Gradients are those of the whole batch's mean loss, as if it had gone through in one piece: each micro-batch weighs
-as much as it has examples.
+Gradients are those of the mean loss of the batch that all lanes share, as if it had gone through in one piece: each
+micro-batch weighs as much as it has examples of it.
 """
 
 from __future__ import annotations
@@ -85,26 +85,24 @@ class StageLearner(Learner):
             self.team.post.send(self.team.layout.rank(self.team.lane, 0), told)
 
     def _pass(self, number: int, parts: list[tuple[Any, Any, float]] | None) -> None:
-        micro = self.micro
         waiting = deque(parts) if parts is not None else None
-        for ahead in one_forward_one_backward(micro, self.team.stage, self.team.layout.stages):
+        for ahead in one_forward_one_backward(self.micro, self.team.stage, self.team.layout.stages):
             if ahead:
                 self._forward(waiting.popleft() if waiting is not None else None)
             else:
                 self._backward()
         self.team.post.flush()
-        self._update(number, self._clicked.pop() if self._clicked else None, None)
+        self._update(number, self._clicked.pop() if self._clicked else None, None, self._loss_sum)
 
     def _parts(self, batch: Batch) -> Iterator[tuple[Any, Any, float]]:
-        """(inputs, labels, weight) of the micro-batches."""
-        if batch.examples < self.micro:
-            raise InputError(f"{batch.examples} examples can't make {self.micro} micro-batches")
+        """(inputs, labels, weight) of the micro-batches; at the end of the data some may be empty."""
+        part = batch.part(self._workers)
         bounds = [batch.examples * part // self.micro for part in range(self.micro + 1)]
         for begin, end in pairwise(bounds):
             yield (
                 _examples(batch.inputs, begin, end),
                 _examples(batch.labels, begin, end),
-                (end - begin) / batch.examples,
+                part * (end - begin) / max(batch.examples, 1),
             )
 
     def _forward(self, part: tuple[Any, Any, float] | None) -> None:
@@ -120,10 +118,10 @@ class StageLearner(Learner):
         roots = [tensor for tensor in tensors(after) if tensor.requires_grad]
         if self.is_last:
             loss = self._loss(after, labels)
-            self._loss_sum += float(loss.detach()) * weight
+            self._loss_sum += float(loss.detach()) * weight if weight else 0.0
             self._outputs.append(after.detach() if isinstance(after, Tensor) else after)
             self._labels.append(labels)
-            roots = [loss * (weight * self._part)]
+            roots = [loss * weight]
         self._work_slowly(begun)
         self._kept.append((state, roots))
         if not self.is_last:

@@ -24,7 +24,7 @@ _THOUSANDTHS = 1000.0  # scores wait as whole numbers
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """A key is admitted once it was asked for `threshold` times, has that score, or with that probability."""
+    """A key is admitted once it was pulled `threshold` times, has that score, or with that probability."""
 
     kind: Kind
     threshold: float
@@ -32,7 +32,7 @@ class Admission:
     def __post_init__(self) -> None:
         if self.kind not in get_args(Kind):
             raise UnknownNameError("rule of admission", self.kind, get_args(Kind))
-        if self.threshold < 0 or (self.kind == "probability" and self.threshold > 1):
+        if not self.threshold >= 0 or (self.kind == "probability" and self.threshold > 1):
             raise InputError(f"no key can be admitted by {self.kind} {self.threshold}")
 
 

@@ -25,6 +25,7 @@ Positions = NDArray[np.int64]
 Marks = NDArray[np.uint8]
 
 BLOCK_BYTES = 4096
+MOST_POSITIONS = 2**31 - 2  # an index tells where a cold record is by a negative number of 32 bits
 _PENDING = 256  # blocks that are written together
 _READ_TOGETHER = 512  # records; their blocks fit the processor's caches
 _NOT_PENDING = -1
@@ -139,6 +140,12 @@ class Cold:
 
     def flush(self) -> None:
         """Write what is pending."""
+        if len(self._free) < _PENDING and (self._blocks + _PENDING) * self.per_block > MOST_POSITIONS:
+            raise InputError(
+                f"the file of cold rows holds at most {MOST_POSITIONS} records",
+                where=str(self.path),
+                hint="use more servers, or more memory",
+            )
         self._pending["keys"] = self._keys.reshape(_PENDING, -1)
         self._pending["rows"] = self._rows.reshape(_PENDING, self.per_block, -1)
         raw = self._pending.view(np.uint8).reshape(_PENDING, -1)

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from berth.compile import entry
+from berth.errors import InputError
 from berth.train.tables.index import Places
 from berth.train.tables.initialise import Floats
 
@@ -45,6 +46,18 @@ class Life:
         unseen = np.float32(day) - columns[:, 2]
         dead: NDArray[np.bool_] = self.score_on(day, columns) < np.float32(self.least_score)
         return dead | (unseen > self.most_unseen_days)
+
+
+def shows_and_clicks(of_use: bool, count: int, shows: Floats | None, clicks: Floats | None) -> Floats | None:
+    """[n, 2] for the keys of a push, if the table has any use for them; each was shown once if not said."""
+    if not of_use:
+        if shows is not None or clicks is not None:
+            raise InputError("shows and clicks are of use only to a life cycle or admission by score")
+        return None
+    seen = np.zeros((count, 2), np.float32)
+    seen[:, 0] = 1 if shows is None else shows
+    seen[:, 1] = 0 if clicks is None else clicks
+    return seen
 
 
 @entry

@@ -47,7 +47,6 @@ class Statistics:
         return (self.memory_bytes + self.cold_bytes) / self.rows if self.rows else 0.0
 
 
-def shard_skew(shards: list[Statistics]) -> float:
-    """How much more the busiest shard was asked than the mean one."""
-    asked = [shard.counts.pulled + shard.counts.pushed for shard in shards]
+def shard_skew(asked: list[int]) -> float:
+    """How much more keys the busiest shard was asked for than the mean one."""
     return max(asked) * len(asked) / sum(asked) if sum(asked) else 1.0

@@ -128,7 +128,8 @@ class Table:
         slopes = batch.summed(self._checked(batch.keys, gradients))
         self.counts.pushed += len(batch)
         self.counts.pushed_distinct += len(batch.unique)
-        seen = self._seen(len(batch), shows, clicks)
+        counts_clicks = self.life is not None or (self.gate is not None and self.gate.rule.kind == "score")
+        seen = lives.shows_and_clicks(counts_clicks, len(batch), shows, clicks)
         if seen is not None:
             seen = batch.summed(seen)
         for part in self.store.pieces(len(batch.unique)):
@@ -223,7 +224,8 @@ class Table:
         )
 
     def _learn(self, keys: Keys, slopes: Floats, seen: Floats | None, create: bool) -> None:
-        places, rows = self._places(keys, create), self.store.rows
+        counted = self.gate is not None and self.gate.rule.kind == "count"  # when the row was pulled
+        places, rows = self._places(keys, create and not counted), self.store.rows
         absent = places == EMPTY
         self.counts.dropped += int(absent.sum())
         if seen is not None and self.gate and absent.any():
@@ -271,17 +273,6 @@ class Table:
 
     def _lives(self, keys: Keys) -> Floats:
         return self.store.records(keys)[0][:, -lives.COLUMNS :]
-
-    def _seen(self, count: int, shows: Floats | None, clicks: Floats | None) -> Floats | None:
-        """[n, 2] shows and clicks, if this table has any use for them."""
-        if self.life is None and (self.gate is None or self.gate.rule.kind != "score"):
-            if shows is not None or clicks is not None:
-                raise InputError("shows and clicks are of use only to a life cycle or admission by score")
-            return None
-        seen = np.zeros((count, 2), np.float32)
-        seen[:, 0] = 1 if shows is None else shows
-        seen[:, 1] = 0 if clicks is None else clicks
-        return seen
 
     def _misses(self) -> int:
         return self.counts.created + self.counts.refused + self.store.fetched

@@ -140,14 +140,19 @@ class TieredStore(Store):
         over = self.rows.count + count - limit
         if over > 0:
             pin(self.chances, beside, True)
-            self._evict(over + limit // _BATCH)
-            pin(self.chances, beside, False)
+            try:
+                self._evict(over + limit // _BATCH)
+            finally:
+                pin(self.chances, beside, False)
         return self.rows.take(count)
 
     def _evict(self, count: int) -> None:
         keys, chosen = np.empty(count, np.int64), np.empty(count, np.int32)
         found, self.hand = choose(self.index.table, self.index.places, self.chances, self.hand, keys, chosen)
-        self._leave(keys[:found], chosen[:found])
+        try:
+            self._leave(keys[:found], chosen[:found])
+        finally:
+            self.chances[chosen[:found]] = 0  # else a record that could not leave would stay for ever
         self._compact()
 
     def _leave(self, keys: Keys, places: Places) -> None:
@@ -155,9 +160,9 @@ class TieredStore(Store):
             some, here = keys[start : start + PIECE], places[start : start + PIECE]
             positions = self.cold.append(some, self.rows.read(here), self.rows.changed[here])
             self.index.move(some, _place(positions))
-        self.chances[places] = 0
-        self.rows.free(places)
-        self.evicted += len(keys)
+            self.chances[here] = 0
+            self.rows.free(here)
+            self.evicted += len(some)
 
     def _fetch(self, keys: Keys, beside: Places) -> Places:
         places = self._take(len(keys), beside)

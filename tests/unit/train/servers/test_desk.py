@@ -27,6 +27,7 @@ class Ear:
 
     def __init__(self):
         self.heard = {}
+        self.released = []
 
     def reserve(self, length):
         return Room(np.zeros(length, np.uint8))
@@ -35,7 +36,7 @@ class Ear:
         self.heard[request] = (kind, flags, unpack(room.payload) if room else [])
 
     def release(self, frame):
-        pass
+        self.released.append(frame.request)
 
 
 class Play:
@@ -186,6 +187,32 @@ def test_a_pull_that_comes_twice_is_answered_twice_and_counted_once():
     assert len(play.rows().keys) == 1
 
 
+@pytest.mark.parametrize("kind", [Kind.OPEN, Kind.STATISTICS])
+def test_a_question_whose_answer_was_lost_is_answered_again(kind):
+    play, arrays = Play(workers=1), [pack_json([to_json(SPEC)])]
+    number = play.say(0, kind, arrays if kind == Kind.OPEN else None)
+    first = play.answer(0, number).tolist()
+    play.ears[0].heard.clear()
+    play.say(0, kind, arrays if kind == Kind.OPEN else None, number=number)
+    again = play.answer(0, number)
+    assert kind == Kind.STATISTICS or again.tolist() == first == [0]
+    assert kind == Kind.OPEN or read_json(again)["tables"].keys() == {"rows"}
+
+
+@pytest.mark.parametrize("kind", [Kind.HOLD, Kind.PART, Kind.LET_GO])
+def test_a_save_whose_connection_broke_is_not_gone_on_with(kind):
+    play = Play(workers=1)
+    play.say(0, Kind.HOLD)
+    number = play.say(0, kind, [np.array([0], np.int32)] if kind == Kind.PART else None)
+    play.say(0, kind, [np.array([0], np.int32)] if kind == Kind.PART else None, number=number)
+    assert "the connection broke while the tables were saved" in str(play.error(0, number))
+
+
+def test_an_error_of_a_kind_that_is_not_known_is_still_an_error():
+    assert str(error_of({"kind": "Odd", "what": "no"})) == "no"
+    assert str(error_of({})) == "something went wrong there"
+
+
 def test_a_pull_that_waits_is_answered_on_the_connection_that_asked_last():
     play = Play()
     play.end(0)
@@ -207,6 +234,7 @@ def test_who_waits_too_long_is_told_for_whom():
     assert play.waits(0, number)
     play.desk.give_up(10.0, {1: "its connection is lost"})
     assert "rank 1 (its connection is lost)" in str(play.error(0, number))
+    assert number in play.ears[0].released  # its place in the ring is free again
 
 
 def test_a_day_ends_once_when_all_have_come_to_its_end():
@@ -290,3 +318,82 @@ def test_orders_that_make_no_sense_are_refused():
         Order("later", 1)
     with pytest.raises(InputError):
         Order("sync", 0)
+
+
+def section(*arrays, table=0, codec=0):
+    return [np.array([[table, codec]], np.int32), *arrays]
+
+
+KEYS, ROWS = np.array([1, 2]), np.ones((2, DIM), np.float32)
+LIVING = TableSpec("rows", DIM, sgd(), Initialiser(), life=Life())
+COUNTED = TableSpec("rows", DIM, sgd(), Initialiser(), Admission("count", 3))
+
+
+@pytest.mark.parametrize(
+    ("kind", "spec", "arrays", "complaint"),
+    [
+        (Kind.PULL, SPEC, [np.array([[0, 9]], np.int32), KEYS], "rows travel in no codec 9"),
+        (Kind.PULL, SPEC, [np.array([0, 0], np.int32), KEYS], "told as table and codec"),
+        (Kind.PULL, SPEC, section(KEYS, table=5), "there is no table number 5"),
+        (Kind.PULL, SPEC, section(), "a request lacks an array of int64"),
+        (Kind.PULL, COUNTED, section(KEYS, np.array([1], np.int32)), "each key was asked for some number"),
+        (Kind.PUSH, SPEC, section(KEYS), "2 keys of table 'rows' come with other values"),
+        (Kind.PUSH, SPEC, section(KEYS, ROWS[:1]), "2 keys of table 'rows' come with other values"),
+        (Kind.PUSH, SPEC, section(KEYS, ROWS, codec=1), "2 keys of table 'rows' come with other values"),
+        (Kind.PUSH, LIVING, section(KEYS, ROWS), "a request lacks an array of float32"),
+        (Kind.PUSH, LIVING, section(KEYS, ROWS, ROWS), "shows and clicks are two numbers for each key"),
+        (Kind.OPEN, SPEC, [pack_json({"name": "x"})], "tables are described in a list"),
+        (Kind.OPEN, SPEC, [pack_json([{"name": "x"}])], "described in a way this version does not know"),
+        (Kind.OPEN, SPEC, [KEYS, KEYS], "1 arrays were expected, 2 came"),
+        (Kind.PART, SPEC, [np.array([0], np.int32)], "tables are held before they are saved"),
+        (Kind.LOAD, SPEC, [np.array([0], np.int32), *[KEYS] * 6], "these arrays are not a part of a table"),
+        (Kind.LOAD, SPEC, [np.array([0], np.int32), *[KEYS] * 5], "6 arrays were expected, 5 came"),
+        (Kind.LOAD, SPEC, None, "the server stumbled|holds no arrays"),
+    ],
+)
+def test_a_request_that_makes_no_sense_is_answered_with_a_reason_and_changes_nothing(
+    kind, spec, arrays, complaint, capsys
+):
+    play = Play(workers=1, spec=spec)
+    number = play.say(0, kind, arrays, Flag.CONFIRM)
+    with pytest.raises(Exception, match=complaint):
+        raise play.error(0, number)
+    assert len(play.rows().keys) == 0
+    known = [np.array([3])] if spec is not COUNTED else [np.array([3]), np.array([3], np.int32)]
+    assert play.answer(0, play.say(0, Kind.PULL, section(*known))).shape == (1, DIM)  # and it serves on
+
+
+def test_a_bug_is_told_to_who_met_it_and_the_others_go_on(monkeypatch, capsys):
+    play = Play("async")
+    monkeypatch.setattr(play.desk.shard, "pull", lambda *_, **__: 1 // 0)
+    assert "the server stumbled: ZeroDivisionError" in str(play.error(0, play.pull(0, [1])))
+    assert "ZeroDivisionError" in capsys.readouterr().err
+    monkeypatch.undo()
+    assert not play.waits(1, play.pull(1, [1]))
+
+
+def test_who_saves_does_nothing_else_meanwhile():
+    play = Play(workers=1)
+    play.say(0, Kind.HOLD)
+    assert "does nothing else meanwhile" in str(play.error(0, play.pull(0, [1])))
+    play.say(0, Kind.LET_GO)
+    assert not play.waits(0, play.pull(0, [1]))
+
+
+def test_who_pushes_far_ahead_of_the_others_is_stopped(monkeypatch):
+    monkeypatch.setattr("berth.train.servers.deeds.MOST_DEFERRED_BYTES", 90)
+    play = Play()
+    play.push(0, [1, 2], 1)
+    number = play.push(0, [3, 4], 1, flags=Flag.CONFIRM)
+    assert "in steps that others have not ended" in str(play.error(0, number))
+    play.end(0)
+    play.end(1)
+    assert play.rows().keys.tolist() == [1, 2]
+    play.push(0, [5], 1, flags=Flag.CONFIRM)
+    assert play.desk.workers[0].deferred_bytes == 8 + 4 * DIM
+
+
+def test_a_merge_counts_each_workers_share():
+    play = Play("geo")
+    play.say(0, Kind.MERGE, section(KEYS, ROWS))
+    assert np.allclose(play.rows().records[:, :DIM], Table(DIM).pull(KEYS) + 0.5)

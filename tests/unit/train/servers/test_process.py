@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import ssl
+import struct
 import subprocess
 import sys
 import threading
@@ -211,3 +213,44 @@ def test_tls_carries_the_same_rows_and_a_foreign_certificate_is_refused(tmp_path
         RemoteStore([server.address], secret, manners=Manners(shared=False, patience_s=0.3))
     server.stop()
     thread.join()
+
+
+def test_a_guest_that_hangs_up_before_it_is_greeted_harms_nobody(tmp_path):
+    server = Server(Secret.random(), Settings(), tls=server_tls(*make_certificate(tmp_path, "mine")))
+    guest = socket.create_connection((server.address.host, server.address.port))
+    guest.sendall(b"something")
+    guest.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # hangs up with a reset
+    guest.close()
+    server.turn()
+    with socket.create_connection((server.address.host, server.address.port)):
+        server.turn()
+        assert len(server._callers) == 1  # the next one is heard
+    server.close()
+
+
+@pytest.mark.parametrize("missing", ["certificate", "key", "authority"])
+def test_a_certificate_that_is_not_there_is_named(tmp_path, missing):
+    certificate, key = make_certificate(tmp_path, "mine")
+    nowhere = tmp_path / "nowhere.pem"
+    ask = {
+        "certificate": lambda: server_tls(nowhere, key),
+        "key": lambda: server_tls(certificate, nowhere),
+        "authority": lambda: client_tls(nowhere),
+    }[missing]
+    with pytest.raises(InputError, match=r"nowhere\.pem"):
+        ask()
+
+
+def test_a_server_without_its_certificate_says_so_and_does_not_start(tmp_path, secret):
+    done = subprocess.run(
+        [sys.executable, "-m", "berth.train.servers", "--tls-certificate", str(tmp_path / "nowhere.pem")],
+        env={**os.environ, **secret.environment()},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "berth server: " in done.stderr
+    assert "nowhere.pem" in done.stderr
+    assert "Traceback" not in done.stderr

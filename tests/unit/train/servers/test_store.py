@@ -11,6 +11,8 @@ import pytest
 
 from berth.errors import InputError, RefusedError, ServerError, UnknownNameError, WaitError
 from berth.train.servers import Address, GeoStore, Manners, RemoteStore, Secret, Settings, connect
+from berth.train.servers.channel import Channel, Room
+from berth.train.servers.flusher import Flusher
 from berth.train.servers.inside import serving
 from berth.train.servers.wire import Kind
 from berth.train.sparse import TableSpec
@@ -443,4 +445,64 @@ def test_statistics_tell_rows_traffic_and_skew():
         assert told["skew"] >= 1
         assert sum(one["bytes_in"] for one in told["servers"]) > 0
         assert told["bytes_received"] > len(np.unique(keys)) * 4 * DIM
+        store.close()
+
+
+def test_geo_copies_are_fetched_again_after_a_load_and_a_day():
+    with serving(1, SECRET, Settings(mode="geo")) as running:
+        store = connect([running[0].address], SECRET, every=100)
+        store.open([TableSpec("rows", DIM, sgd(1.0), Initialiser(scale=0.0))])
+        keys = np.array([1, 2], np.uint64)
+        store.prefetch("rows", keys)
+        store.push("rows", keys, np.ones((2, DIM), np.float32))
+        store.end_day()  # what was learned is told before
+        saved = join([part for _, part in store.save()])
+        assert (saved.records[:, :DIM] == -1).all()
+        store.push("rows", keys, np.ones((2, DIM), np.float32))
+        store.load("rows", saved)  # and what was learned since is forgotten
+        assert (store.pull("rows", keys) == -1).all()
+        assert (store.peek("rows", np.array([1, 9], np.uint64))[:, 0] == [-1, 0]).all()
+        with pytest.raises(UnknownNameError):
+            store.pull("row", keys)
+        store.close()
+    with pytest.raises(InputError, match="every so many steps, not every 0"):
+        GeoStore(store.remote, every=0)
+
+
+def test_a_store_needs_a_server():
+    with pytest.raises(InputError, match="needs at least one server"):
+        RemoteStore([], SECRET)
+
+
+def test_what_a_socket_does_not_take_at_once_is_sent_on_while_the_worker_computes():
+    one, other = socket.socketpair()
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    channel, flusher = Channel(one), Flusher()
+    payload = np.arange(1 << 20, dtype=np.uint8)
+    channel.send(Kind.PUSH, 1, Room(payload.copy()))
+    assert channel.has_outgoing
+    flusher.watch(channel)
+    came = bytearray()
+    while len(came) < 48 + len(payload):
+        came += other.recv(1 << 16)
+    assert came[48:] == payload.tobytes()
+    channel.send(Kind.PUSH, 2, Room(payload.copy()))
+    other.close()  # a connection that broke is for the worker to notice
+    flusher.watch(channel)
+    flusher.close()
+    assert not flusher._thread.is_alive()
+    one.close()
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_an_empty_batch_travels_too(shared):
+    with serving(2, SECRET) as running:
+        store = opened(running, manners=Manners(shared=shared))
+        nothing = np.empty(0, np.uint64)
+        store.prefetch("rows", nothing)
+        assert store.pull("rows", nothing).shape == (0, DIM)
+        store.push("rows", nothing, np.empty((0, DIM), np.float32))
+        store.end_step(0)
+        assert store.peek("rows", nothing).shape == (0, DIM)
+        assert sum(len(part.keys) for _, part in store.save()) == 0
         store.close()

@@ -1,0 +1,208 @@
+"""A pipeline in threads: whatever its stages and micro-batches, it learns what one process learns."""
+
+from __future__ import annotations
+
+import itertools
+import queue
+import threading
+from collections import defaultdict
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from berth.errors import InputError
+from berth.train import LocalStore, with_sparse_tables
+from berth.train.data import Batch, ClickStream, Share
+from berth.train.learner import Learner
+from berth.train.member import NoRows
+from berth.train.rendezvous import Seat
+from berth.train.stages import parcels
+from berth.train.stages.cut import Layout, even_cuts
+from berth.train.stages.learner import StageLearner
+from berth.train.tables import Life
+from berth.train.team import Team
+from berth.zoo import make_model
+
+
+class Under:
+    """A send that has arrived."""
+
+    def wait(self):
+        """At once."""
+
+    def is_completed(self):
+        return True
+
+
+class Wires:
+    """What torch's processes would send each other, between threads that are called by ranks."""
+
+    def __init__(self):
+        self.sent = defaultdict(queue.Queue)
+
+    def rank(self):
+        return int(threading.current_thread().name)
+
+    def isend(self, tensor, to):
+        self.sent[self.rank(), to].put(tensor.clone())
+        return Under()
+
+    def recv(self, tensor, sender):
+        came = self.sent[sender, self.rank()].get(timeout=20)
+        assert (came.shape, came.dtype) == (tensor.shape, tensor.dtype)
+        tensor.copy_(came)
+
+
+@pytest.fixture
+def wires(monkeypatch):
+    made = Wires()
+    monkeypatch.setattr(parcels, "dist", SimpleNamespace(isend=made.isend, recv=made.recv))
+    return made
+
+
+def batches(examples, steps=3):
+    return list(itertools.islice(ClickStream().batches(examples, 0, Share(), 0), steps))
+
+
+def whole_model():
+    return with_sparse_tables(make_model("ctrdnn-8", 5, rows=1))
+
+
+def alone(examples):
+    model = whole_model()
+    learner = Learner(model, LocalStore(), loss=model.loss)
+    told = [learner.step(step, batch) for step, batch in enumerate(batches(examples))]
+    return model, told
+
+
+def in_stages(examples, stages, micro):
+    """Each stage has a model of its own, of which it trains its layers."""
+    models, told, failed = [whole_model() for _ in range(stages)], [], []
+    cuts, layout = even_cuts(len(models[0]), stages), Layout(1, stages)
+
+    def work(rank):
+        try:
+            store = LocalStore() if rank == 0 else NoRows()
+            team = Team(Seat(rank, stages), layout)
+            learner = StageLearner(models[rank], store, team, cuts[rank], micro=micro)
+            for step, batch in enumerate(batches(examples)):
+                if rank == 0:
+                    told.append(learner.step(step, batch))
+                else:
+                    learner.follow(step)
+            assert learner.busy_s > 0
+        except BaseException as error:  # noqa: BLE001 - told to the test
+            failed.append(error)
+
+    threads = [
+        threading.Thread(target=work, args=(rank,), name=str(rank), daemon=True) for rank in range(stages)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    if failed:
+        raise failed[0]
+    weights = {}
+    for model, cut in zip(models, cuts, strict=True):
+        prefixes = tuple(f"chain.{name}." for name in model.names[cut.first : cut.last + 1])
+        weights |= {name: value for name, value in model.state_dict().items() if name.startswith(prefixes)}
+    return weights, told
+
+
+@pytest.mark.parametrize(
+    ("stages", "micro", "examples"), [(1, 3, 10), (2, 1, 9), (2, 4, 10), (3, 2, 7), (2, 4, 3), (3, 3, 1)]
+)
+def test_stages_learn_what_one_process_learns(wires, stages, micro, examples):
+    """Also where a batch has fewer examples than micro-batches, as the last one of the data may."""
+    model, expected = alone(examples)
+    weights, told = in_stages(examples, stages, micro)
+    assert [loss for loss, _ in told] == pytest.approx([loss for loss, _ in expected], rel=1e-5)
+    for (_, (scores, labels)), (_, (wanted, truth)) in zip(told, expected, strict=True):
+        assert scores.tolist() == pytest.approx(wanted.tolist(), rel=1e-4, abs=1e-5)
+        assert labels.tolist() == truth.tolist()
+    for name, value in model.state_dict().items():
+        torch.testing.assert_close(weights[name], value, rtol=1e-3, atol=1e-5)
+    assert all(channel.empty() for channel in wires.sent.values())
+
+
+def test_clicks_are_counted_by_the_batch_and_not_by_its_parts():
+    model = with_sparse_tables(make_model("ctrdnn-8", 5, rows=1), life=Life())
+    team, cut = Team(Seat(0, 2), Layout(1, 2)), even_cuts(len(model), 2)[0]
+    with pytest.raises(InputError, match="count clicks by the batch"):
+        StageLearner(model, LocalStore(), team, cut, micro=2)
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        torch.arange(6.0).view(2, 3),
+        {"a": torch.ones(2, dtype=torch.int64), "b": [torch.empty(0, 3), (torch.tensor(2.5),)]},
+        {"loss": 1.5, "name": "x", "none": None, "flag": True},
+        torch.zeros(3, requires_grad=True),
+        torch.arange(3, dtype=torch.bfloat16),
+    ],
+    ids=["tensor", "nest", "plain values", "one that learns", "halves"],
+)
+def test_a_parcel_arrives_as_it_was_sent(wires, what):
+    came = []
+
+    def give():
+        parcels.Post().send(1, what)
+
+    def take():
+        came.append(parcels.Post().receive(0))
+
+    for name, work in (("0", give), ("1", take)):
+        thread = threading.Thread(target=work, name=name)
+        thread.start()
+        thread.join(20)
+    assert same(came[0], what)
+
+
+def same(one, other):
+    if isinstance(other, torch.Tensor):
+        alike = one.dtype == other.dtype and one.requires_grad == other.requires_grad
+        return alike and one.shape == other.shape and torch.equal(one, other)
+    if isinstance(other, dict):
+        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in other)
+    if isinstance(other, list | tuple):
+        return type(one) is type(other) and all(map(same, one, other))
+    return one == other
+
+
+def test_what_is_no_parcel_is_refused(wires):
+    wires.sent[1, 0].put(torch.tensor([0]))
+    found = []
+
+    def take():
+        try:
+            parcels.Post().receive(1)
+        except RuntimeError as error:
+            found.append(str(error))
+
+    thread = threading.Thread(target=take, name="0")
+    thread.start()
+    thread.join(20)
+    assert found == ["rank 1 sent what is no parcel"]
+
+
+def test_bytes_that_were_sent_are_counted(wires):
+    post, sizes = parcels.Post(), []
+
+    def give():
+        post.send(1, torch.zeros(1000))
+        sizes.append(post.sent_bytes)
+        post.flush()
+
+    thread = threading.Thread(target=give, name="0")
+    thread.start()
+    thread.join(20)
+    assert 4000 < sizes[0] < 4200
+
+
+def test_a_batch_is_whole_if_nobody_says_otherwise():
+    assert Batch(None, None, 3).part(1) == 1.0
+    assert Batch(None, None, 3).part(4) == 0.25
+    assert Batch(None, None, 0, 5).part(4) == 0.0
