@@ -41,7 +41,8 @@ class Client:
     def text(self, *path: str, **query: Any) -> tuple[str, dict[str, str]]:
         """Reads text, with the headers of the answer."""
         with self._request("GET", path, query, None) as response:
-            return response.read().decode(errors="replace"), {k.lower(): v for k, v in response.getheaders()}
+            text = self._read(response).decode(errors="replace")
+            return text, {k.lower(): v for k, v in response.getheaders()}
 
     def lines(self, *path: str) -> Iterator[str]:
         """Reads a stream, line by line, for as long as it comes."""
@@ -51,7 +52,17 @@ class Client:
 
     def _json(self, method: str, path: tuple[str, ...], query: dict[str, Any], body: Any) -> Any:
         with self._request(method, path, query, body) as response:
-            return json.loads(response.read())
+            data = self._read(response)
+        try:
+            return json.loads(data)
+        except ValueError:
+            raise InputError(f"what answers at {self.url} is no controller of berth") from None
+
+    def _read(self, response: http.client.HTTPResponse) -> bytes:
+        try:
+            return response.read()
+        except (OSError, http.client.HTTPException) as error:
+            raise self._silent(error) from None
 
     def _request(
         self, method: str, path: tuple[str, ...], query: dict[str, Any], body: Any
@@ -71,7 +82,7 @@ class Client:
             raise self._silent(error) from None
         if response.status >= 400:
             with response:
-                raise _refused(response.status, response.read())
+                raise _refused(response.status, self._read(response))
         return response
 
     def _silent(self, error: Exception) -> InputError:
@@ -96,9 +107,13 @@ def _address(url: str) -> SplitResult:
 def _refused(status: int, body: bytes) -> InputError:
     try:
         told = json.loads(body)
-        detail, hint = told.get("detail", body.decode(errors="replace")), told.get("hint")
     except ValueError:
-        detail, hint = body.decode(errors="replace")[:200] or f"status {status}", None
+        told = None
+    if isinstance(told, dict) and "detail" in told:
+        detail, hint = told["detail"], told.get("hint")
+    else:
+        said = " ".join(body.decode(errors="replace").split())[:60]
+        detail, hint = f"status {status}" + (f": {said}" if said else ""), None
     if isinstance(detail, list):
         detail = "; ".join(map(_complaint, detail[:5]))
     if status == _UNKNOWN_CALLER:

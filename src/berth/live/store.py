@@ -25,6 +25,7 @@ CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value TEXT NOT NULL) WI
 CREATE TABLE IF NOT EXISTS journal (
     seq INTEGER PRIMARY KEY, time REAL NOT NULL, kind TEXT NOT NULL, job TEXT, body TEXT NOT NULL);
 CREATE INDEX IF NOT EXISTS journal_job ON journal (job, seq) WHERE job IS NOT NULL;
+CREATE INDEX IF NOT EXISTS journal_opened ON journal (seq, time) WHERE kind = 'opened';
 CREATE TABLE IF NOT EXISTS snapshots (seq INTEGER PRIMARY KEY, code TEXT NOT NULL, state BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS over (
     job TEXT PRIMARY KEY, name TEXT NOT NULL, user TEXT NOT NULL, state TEXT NOT NULL, submitted REAL NOT NULL,
@@ -108,6 +109,15 @@ class Store:
         """What happened to one job."""
         query = "SELECT seq, time, kind, job, body FROM journal WHERE job = ? ORDER BY seq"
         return [(row[0], read(*row[1:])) for row in self._reader.execute(query, (job,))]
+
+    def opened(self) -> list[tuple[int, float]]:
+        """Numbers and times of the records at which a controller began, in order."""
+        return list(self._reader.execute("SELECT seq, time FROM journal WHERE kind = 'opened' ORDER BY seq"))
+
+    def record(self, seq: int) -> Record:
+        """One record."""
+        query = "SELECT time, kind, job, body FROM journal WHERE seq = ?"
+        return read(*self._reader.execute(query, (seq,)).fetchone())
 
     def over(self, job: str) -> dict[str, Any] | None:
         """A job that is over."""

@@ -168,7 +168,7 @@ def _router(desk: Desk) -> APIRouter:
     @router.get("/jobs/{job}/history", tags=["jobs"])
     def history(caller: Anyone, job: str) -> dict[str, Any]:
         """All that happened to it."""
-        return desk.history(job, caller)
+        return desk.history(job)
 
     @router.get("/jobs/{job}/logs", tags=["jobs"], response_class=PlainTextResponse)
     def logs(
