@@ -26,6 +26,10 @@ Url = Annotated[
 JobName = Annotated[
     str, typer.Argument(metavar="JOB", autocompletion=complete.jobs, help="Id of a job, or its beginning.")
 ]
+JobNames = Annotated[
+    list[str],
+    typer.Argument(metavar="JOB...", autocompletion=complete.jobs, help="Ids of jobs, or their beginnings."),
+]
 
 
 def client(state: str | None, url: str | None) -> Client:
@@ -46,6 +50,11 @@ def ahead(moment: float | None, now: float) -> str:
     if moment is None:
         return "-"
     return "now" if moment <= now else f"~{format_seconds(moment - now)}"
+
+
+def in_about(moment: float, now: float) -> str:
+    """The same within a sentence."""
+    return "now" if moment <= now else f"in about {format_seconds(moment - now)}"
 
 
 def clock(moment: float) -> str:

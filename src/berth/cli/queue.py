@@ -32,6 +32,9 @@ def queue(
     console, now = terminal.console(), time.time()
     if over:
         rows = [_over(row, now) for row in told["jobs"]]
+        if not rows:
+            console.print("nothing has ended yet")
+            return
         console.print(
             terminal.table("", ["job", "name", "user", "state", "code", "gpus", "ran", "ended"], rows, left=4)
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ from berth.live.setup import DEFAULT_MODEL
 from berth.live.spec import JobSpec
 from berth.live.store import Store
 from berth.live.wants import fits, nearest_of, sensitivity_key
+from berth.units import format_count
 from berth.workload.profiles import load_profile
 
 
@@ -85,7 +86,8 @@ def check_fits(books: Books, spec: JobSpec) -> None:
             hint="a gang's devices are all of one type",
         )
     if not fits(books.setup, spec):
-        raise InputError(f"no {spec.required} of {cluster.name} ever holds {spec.gpus} devices of one type")
+        wanted = format_count(spec.gpus, "device")
+        raise InputError(f"no {spec.required} of {cluster.name} ever holds {wanted} of one type")
 
 
 def cancel(job: str) -> Command:
@@ -96,6 +98,26 @@ def cancel(job: str) -> Command:
         if found.ends_as is not None:
             return Answer((), {"job": job, "state": found.ends_as})
         return Answer((Record(now, "cancelled", job),), {"job": job, "state": "cancelled"})
+
+    return run
+
+
+def cancel_all(jobs: Sequence[str]) -> Command:
+    """The same for several at once; one that is over stays what it is."""
+
+    def run(books: Books, store: Store, now: float) -> Answer:
+        records: list[Record] = []
+        rows: list[dict[str, Any]] = []
+        for job in dict.fromkeys(jobs):
+            try:
+                answer = cancel(job)(books, store, now)
+            except ConflictError:
+                over = _known(books, store, job)
+                assert over is not None
+                answer = Answer((), {"job": job, "state": over["state"], "was_over": True})
+            records += answer.records
+            rows.append(answer.value)
+        return Answer(tuple(records), {"jobs": rows})
 
     return run
 

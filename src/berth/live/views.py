@@ -191,10 +191,12 @@ def summary(groups: list[dict[str, Any]], gpus: int, word: str) -> str:
     free = sum(group["free"] for group in groups)
     spread = sum(1 for group in groups if group["free"])
     if free < gpus:
-        return f"{free} of the {gpus} devices it needs are free"
+        return f"{free} of the {format_count(gpus, 'device')} it needs {'is' if free == 1 else 'are'} free"
     largest = max(group["free"] for group in groups)
     if largest < gpus:
         return f"{free} devices are free, but in {format_count(spread, word)} with at most {largest} in one"
+    if free == 1:
+        return f"1 device is free, in one {word}"
     return f"{free} devices are free, {largest} of them in one {word}"
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import threading
 import time
 from collections import deque
@@ -274,6 +275,59 @@ def test_events_tell_what_was_committed(service):
     from berth.live.api.events import public
 
     assert "secret command" not in json.dumps(public(records[0]))
+
+
+def test_the_description_names_every_moment_and_every_length_of_time(service):
+    """Names of moments have no unit in them, so it is told with the schema."""
+    about = service.nobody.get("/openapi.json").json()["info"]["description"]
+    moments = set(re.findall(r"`(\w+)`", about.partition("Moments are")[2].partition("\n\n")[0]))
+    for number in range(3):
+        service.alice.post("/api/v1/jobs", json=JOB | {"id": f"job-{number}"})
+    wait_until(lambda: service.alice.get("/api/v1/jobs/job-0").json()["state"] == "running")
+    service.alice.post("/api/v1/jobs/job-0/cancel")
+    paths = [
+        "status",
+        "jobs",
+        "jobs?over=true",
+        "jobs/job-1",
+        "jobs/job-1/why",
+        "jobs/job-1/history",
+        "now",
+        "journal",
+    ]
+    answers = [service.alice.get(f"/api/v1/{path}").json() for path in paths]
+    answers.append(service.alice.post("/api/v1/dry-run", json=JOB).json())
+    found = {name for answer in answers for name in names_of_moments(answer)}
+    assert {"submitted", "since", "began", "time"} <= found <= moments
+
+
+def names_of_moments(told, name=""):
+    """Fields with numbers that can only be Unix times."""
+    if isinstance(told, dict):
+        for key, value in told.items():
+            yield from names_of_moments(value, key)
+    elif isinstance(told, list):
+        for value in told:
+            yield from names_of_moments(value, name)
+    elif isinstance(told, float) and told > 1e9:
+        yield name
+
+
+def test_several_are_cancelled_at_once_or_none(service):
+    mine = [
+        service.alice.post("/api/v1/jobs", json=JOB | {"id": name}).json()["job"] for name in ("one", "two")
+    ]
+    other = service.bob.post("/api/v1/jobs", json=JOB).json()["job"]
+    states = lambda: [service.admin.get(f"/api/v1/jobs/{job}").json()["state"] for job in [*mine, other]]  # noqa: E731
+    for wrong, status in ((other, 403), ("nobody", 404)):
+        assert service.alice.post("/api/v1/cancel", json={"jobs": [*mine, wrong]}).status_code == status
+    assert not {"stopping", "cancelled"} & set(states())
+    told = service.alice.post("/api/v1/cancel", json={"jobs": ["on", "two", "one"]}).json()
+    assert told == {"jobs": [{"job": "one", "state": "cancelled"}, {"job": "two", "state": "cancelled"}]}
+    wait_until(lambda: states()[:2] == ["cancelled"] * 2)
+    again = service.alice.post("/api/v1/cancel", json={"jobs": mine}).json()["jobs"]
+    assert again == [{"job": job, "state": "cancelled", "was_over": True} for job in mine]
+    assert service.alice.post("/api/v1/cancel", json={"jobs": []}).status_code == 422
 
 
 def heard(events, after, most):

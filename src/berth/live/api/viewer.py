@@ -97,6 +97,7 @@ class Viewer:
             "events": [self._event(*one) for one in records],
             "attempts": self._attempts(records),
             "steps": [],
+            "steps_by_tier": [],
         }
 
     def _records(self, name: str) -> "Numbered":

@@ -2,7 +2,7 @@
 
 import {post} from "./api.js";
 import {el} from "./dom.js";
-import {count, duration} from "./format.js";
+import {count, duration, plural} from "./format.js";
 import {table} from "./table.js";
 
 export function whatIf(app, root) {
@@ -32,7 +32,7 @@ export function whatIf(app, root) {
 }
 
 function shown(told, {policy, add_racks: racks}) {
-  const changed = [policy, racks ? `${racks} more rack${racks > 1 ? "s" : ""}` : null].filter(Boolean).join(", ");
+  const changed = [policy, racks ? plural(racks, "more rack") : null].filter(Boolean).join(", ");
   const row = (name, one) => [name, count(one.jobs) + (one.whole ? "" : " of more"), duration(one.mean_left_s), duration(one.last_end_s)];
   const a = told.as_it_is, b = told.changed;
   const change = (x, y) => (x ? `${y > x ? "+" : ""}${(100 * (y / x - 1)).toFixed(1)}%` : "-");
