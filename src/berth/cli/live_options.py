@@ -62,6 +62,11 @@ def clock(moment: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(moment))
 
 
+def short(name: str, most: int = 18) -> str:
+    """A name that leaves room for what stands beside it; `--json` has all of it."""
+    return name if len(name) <= most else f"{name[: most - 1]}…"
+
+
 def places(row: dict[str, Any], most: int = 2) -> str:
     """Machines of a job with the devices it has on each."""
     found = [f"{place['machine']}:{len(place['devices'])}" for place in row.get("places", [])]

@@ -77,7 +77,7 @@ def submit(
         "per": per,
         "grace": grace,
         "restarts": restarts,
-        "cwd": cwd,
+        "cwd": os.path.abspath(cwd) if cwd is not None else None,
     }
     spec = _spec(
         command or [], {key: value for key, value in options.items() if value is not None}, env or []
@@ -112,7 +112,9 @@ def _spec(command: list[str], options: dict[str, Any], env: list[str]) -> dict[s
         given = {"run": command, "name": os.path.basename(command[-1 if len(command) == 1 else 0])[:200]}
         options.setdefault("cwd", os.getcwd())
     else:
-        raise InputError("there is nothing to run", hint=f"write it like: {EXAMPLES[0]}")
+        raise InputError(
+            "there is nothing to run", hint="write it like: berth submit --gpus 8 -- python train.py"
+        )
     if env:
         given["env"] = given.get("env", {}) | dict(_pair(text) for text in env)
     return given | options

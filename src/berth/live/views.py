@@ -190,6 +190,8 @@ def summary(groups: list[dict[str, Any]], gpus: int, word: str) -> str:
     """`16 devices are free, but in three racks`, in a sentence."""
     free = sum(group["free"] for group in groups)
     spread = sum(1 for group in groups if group["free"])
+    if free < gpus == 1:
+        return "no device that would do is free"
     if free < gpus:
         return f"{free} of the {format_count(gpus, 'device')} it needs {'is' if free == 1 else 'are'} free"
     largest = max(group["free"] for group in groups)

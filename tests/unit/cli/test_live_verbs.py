@@ -14,6 +14,7 @@ from berth.cluster.load import load_cluster
 from berth.live.api.app import make_app
 from berth.live.api.desk import Desk
 from berth.live.api.tokens import Tokens
+from berth.live.commands import cancel_all
 from berth.live.controller import Controller
 from berth.live.folder import Folder
 from berth.live.server import listen
@@ -60,14 +61,13 @@ def live(served, berth, monkeypatch):
     def run(*arguments: object) -> str:
         code, out, err = berth(*arguments)
         assert code == 0, err
-        assert max(map(len, out.splitlines()), default=0) <= 80
+        assert "--json" in arguments or max(map(len, out.splitlines()), default=0) <= 80
         return out
 
     run.berth, run.controller = berth, served
     yield run
-    if jobs := [row["id"] for row in json.loads(run("queue", "--json"))["jobs"]]:
-        berth("cancel", *jobs)
-        until(lambda: not served.books.jobs)
+    served.ask(cancel_all(list(served.books.jobs))).result(30)
+    until(lambda: not served.books.jobs)
 
 
 def until(condition, timeout_s: float = 30.0):
@@ -197,5 +197,49 @@ def test_wait_ends_with_the_jobs_own_code(live, fails, code):
 
 
 def test_what_is_sent_twice_with_an_id_is_taken_once(live):
-    assert live("submit", "--id", "mine", "--", "work").startswith("mine  http://127.0.0.1:")
-    assert live("submit", "--id", "mine", "--", "work").startswith("mine  was taken before: ")
+    assert live("submit", "--id", "mine", "--grace", "0s", "--", "work").startswith("mine  http://127.0.0.1:")
+    assert live("submit", "--id", "mine", "--grace", "0s", "--", "work").startswith(
+        "mine  was taken before: "
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (
+            "submit --id ../x -- work",
+            "id: must begin with a letter or a digit, and have only those and . _ -",
+        ),
+        ("submit --env 1X=2 -- work", "is no name of a variable"),
+        ("submit --priority 5000 -- work", "priority: should be less than or equal to 1000"),
+        ("submit --required moon -- work", "no tier in 2x2x4:V100-16 is called 'moon'"),
+        (
+            "submit --required machine --gpus 8 -- work",
+            "no machine of 2x2x4:V100-16 ever holds 8 devices of one type",
+        ),
+        ("why ../../status", "nothing is called '../../status'"),
+        ("logs known --rank 1", "job known has no rank 1: it has 1 device"),
+        ("logs known --attempt 9", "job known has had "),
+        ("priority known 5000", "priority: should be less than or equal to 1000"),
+        ("what-if --policy mine.py:Mine", "policy: must be one that berth has"),
+        ("what-if --policy oracle-best", "no policy is called"),
+    ],
+)
+def test_what_the_controller_refuses_is_one_message_without_a_pattern(live, line, said):
+    if "known" in line:
+        live("submit", "--id", "known", "--grace", "0s", "--cwd", "/", "--", "work")
+    code, out, err = live.berth(*line.split())
+    assert (code, out) == (2, "")
+    assert said in err
+    assert "pattern" not in err
+
+
+@pytest.mark.parametrize("verb", ["why", "history", "logs", "cancel", "drain"])
+def test_a_name_that_is_empty_is_said_to_be(live, verb):
+    assert live.berth(verb, "")[2].startswith("error: a name is empty\n")
+
+
+def test_a_folder_to_run_in_may_be_named_from_here(live, tmp_path):
+    (tmp_path / "here").mkdir()
+    job = submit(live, "--cwd", "here")
+    assert live.controller.books.jobs[job].spec.cwd == str(tmp_path / "here")

@@ -17,7 +17,7 @@ from berth.live.api.glance import Glance
 from berth.live.api.limits import Limits
 from berth.live.api.tokens import Caller
 from berth.live.commands import ConflictError, MissingError
-from berth.live.spec import JobSpec, Word
+from berth.live.spec import JobSpec, Word, said
 from berth.live.store import StoreError
 
 _ERRORS: dict[int | str, dict[str, Any]] = {
@@ -44,7 +44,9 @@ and `saves`. `cost_device_s` is seconds times devices. In a job's `spec`, `durat
 """
 # a policy that berth has, with constants; never a file of the server's
 PolicyName = Annotated[
-    str, Field(min_length=1, max_length=200, pattern=r"^[a-z][a-z0-9-]*(:[a-z0-9_=.,-]*)?$")
+    str,
+    Field(min_length=1, max_length=200, pattern=r"^[a-z][a-z0-9-]*(:[a-z0-9_=.,-]*)?$"),
+    said("must be one that berth has (berth policies); your own only simulate"),
 ]
 Limit = Annotated[int, Query(ge=1, le=100_000)]
 

@@ -23,6 +23,7 @@ from berth.live.folder import Folder
 from berth.live.forecast import Forecast
 from berth.live.history import Setups, history
 from berth.live.spec import JobSpec
+from berth.units import format_count
 
 _THINKERS, _THINKING_S = 2, 5.0  # forecasts at a time, and how long the next one waits
 _FRESH_S = 5.0  # an estimate is good for so long
@@ -192,7 +193,12 @@ class Desk:
     ) -> tuple[str, int]:
         """A piece of a log, and where the next begins."""
         name = self.own(prefix, caller)
-        number = attempt or int(self.job(name, caller)["attempts"])
+        row = self.job(name, caller)
+        if attempt is not None and attempt > row["attempts"]:
+            raise MissingError(f"job {name} has had {format_count(row['attempts'], 'attempt')}")
+        if rank >= row["gpus"]:
+            raise MissingError(f"job {name} has no rank {rank}: it has {format_count(row['gpus'], 'device')}")
+        number = attempt or int(row["attempts"])
         if number == 0:
             return "", 0
         path = Folder(self._attempts, f"{self.controller.store.name}-{name}.{number}").log(rank)

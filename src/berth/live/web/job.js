@@ -82,7 +82,8 @@ function seatsOf(app, id) {
 }
 
 function sentence(why, now) {
-  const text = why.reason.sentence, parts = [text[0].toUpperCase() + text.slice(1) + "."];
+  const text = why.reason.sentence, parts = [];
+  if (why.reason.code !== "no-room" || !why.summary) parts.push(text[0].toUpperCase() + text.slice(1) + "."); // else it says the same
   if (why.summary) parts.push(why.summary[0].toUpperCase() + why.summary.slice(1) + ".");
   if (why.expected_start && why.position) parts.push(`It should start ${ahead(why.expected_start, now)} (modelled).`);
   return parts.join(" ");

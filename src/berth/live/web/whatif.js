@@ -12,7 +12,7 @@ export function whatIf(app, root) {
   const result = el("div", {"aria-live": "polite"}), button = el("button", {type: "submit", class: "primary", text: "Play it from here"});
   const form = el("form", {class: "what-if", onsubmit: (event) => { event.preventDefault(); ask(); }},
     el("label", {}, el("span", {text: "racks to add"}), racks), el("label", {}, el("span", {text: "policy"}), policy), button);
-  root.append(el("section", {class: "wide"}, el("h2", {text: "What if"}),
+  root.append(el("section", {class: "wide"}, el("div", {class: "title"}, el("h2", {text: "What if"})),
     el("p", {class: "quiet", text: "The jobs that wait and run now are played to their end in virtual time, as the cluster is and with the change. "
       + "All of it is modelled: every job takes as long as is expected of it, and no new ones come."}), form, result));
 
