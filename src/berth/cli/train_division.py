@@ -186,7 +186,7 @@ def tell(division: Division, recipe: Recipe) -> None:
 
     layout, names = division.layout, getattr(recipe.model, "names", ())
     servers = format_count(division.servers, "server")
-    text = f"{servers} ({division.settings.mode}), {layout.lanes} x {format_count(layout.stages, 'worker')}"
+    text = f"{servers} ({division.settings.mode}), {layout.lanes} x {layout.stages} workers"
     typer.echo(text, err=True)
     for number, cut in enumerate(division.cuts):
         layers = names[cut.first] if cut.first == cut.last else f"{names[cut.first]} .. {names[cut.last]}"
