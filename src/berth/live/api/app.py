@@ -213,7 +213,7 @@ def _router(desk: Desk) -> APIRouter:
 
     @router.post("/cancel", tags=["jobs"])
     async def cancel_several(caller: Anyone, several: Several) -> dict[str, Any]:
-        """The same for several: for all of them, or for none if one is unknown or somebody else's."""
+        """Cancels several: all, or none if one is unknown or somebody else's; `was_over`: it had ended before."""
         return await ask(commands.cancel_all([desk.own(job, caller) for job in several.jobs]))
 
     @router.post("/jobs/{job}/priority", tags=["jobs"])
