@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from berth.errors import BerthError, InputError
+from berth.live.home import JOURNAL
 from berth.live.job import Job
 from berth.live.records import Record, read
 
@@ -52,14 +53,14 @@ class Store:
         self._lock = _locked(folder / "controller.lock")
         self._writing = threading.Lock()  # a connection has one transaction, whoever began it
         try:
-            self._db = connect(folder / "journal.sqlite")
+            self._db = connect(folder / JOURNAL)
             with self._db:
                 self._db.executescript(_SCHEMA)
             self.name = self._fact("name", secrets.token_hex(3))
             version = self._fact("version", _VERSION)
         except sqlite3.Error as error:
-            raise StoreError(f"{folder / 'journal.sqlite'}: {error}") from None
-        self._reader = connect(folder / "journal.sqlite", read_only=True)  # sees only what was committed
+            raise StoreError(f"{folder / JOURNAL}: {error}") from None
+        self._reader = connect(folder / JOURNAL, read_only=True)  # sees only what was committed
         if version != _VERSION:
             raise InputError(f"{folder}: the journal has version {version}, this berth writes {_VERSION}")
         self.seq = self._db.execute("SELECT coalesce(max(seq), 0) FROM journal").fetchone()[0]

@@ -9,6 +9,7 @@ import pytest
 from berth.errors import InputError
 from berth.live.client import Client
 from berth.live.home import Endpoint, find_endpoint
+from berth.live.server import listen, url_of
 
 
 @pytest.fixture
@@ -80,3 +81,12 @@ def test_the_admins_token_goes_to_nobody_else(home, url):
     with pytest.raises(InputError, match="there is no token for"):
         find_endpoint(None, url)
     assert find_endpoint(str(home), url).token == "treasure"  # unless its folder is named
+
+
+@pytest.mark.parametrize(("host", "begins"), [("127.0.0.1", "http://127.0.0.1:"), ("::1", "http://[::1]:")])
+def test_a_controller_is_found_at_the_address_that_it_tells(host, begins):
+    with listen(host, 0) as sock:
+        url = url_of(sock)
+        assert url.startswith(begins)
+        client = Client(Endpoint(url, "token"))
+        assert (client._host, client._port) == (host, sock.getsockname()[1])
