@@ -173,7 +173,7 @@ def test_every_verb_from_the_command_line(up, tmp_path):
     [
         (("submit",), "nothing to run"),
         (("submit", "--gpus", "99", "--", "true"), "99 devices are asked for"),
-        (("submit", "--kind", "H100", "--", "true"), "H100"),
+        (("submit", "--device", "H100", "--", "true"), "H100"),
         (("submit", "--env", "LR", "--", "true"), "--env 'LR' is no pair"),
         (("submit", "no-such.yaml"), "no-such.yaml"),
         (("why", "j99"), "there is no job 'j99'"),

@@ -109,6 +109,25 @@ def test_told_to_stop_it_has_its_grace(stage):
     assert "saved" in stage.log()
 
 
+def test_who_ended_before_being_told_has_finished(stage):
+    late = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import supervise
+end_all = supervise.Part._end_all
+def told_first(part):
+    (part.folder / "stop").touch()
+    part.told = True
+    end_all(part)
+supervise.Part._end_all = told_first
+supervise.main(sys.argv[2])
+"""
+    stage.folder.prepare(launch("/bin/true"))
+    subprocess.run([sys.executable, "-c", late, str(SUPERVISE.parent), str(stage.folder.path)], check=True)
+    seen = stage.folder.seen()
+    assert (seen.codes, seen.stopped) == ((0,), False)
+
+
 def test_who_does_not_listen_is_killed_after_the_grace(stage):
     script = "trap '' TERM; echo here; while :; do sleep 0.05; done"
     stage.start(launch("/bin/sh", "-c", script, grace_s=0.3)).running()

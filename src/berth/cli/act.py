@@ -7,12 +7,12 @@ from typing import Annotated, Any
 import typer
 
 from berth.cli import complete
-from berth.cli.live_options import JobName, State, Url, client
+from berth.cli.live_options import JobName, JobNames, State, Url, client
 from berth.cli.options import AsJson
 from berth.errors import InputError
 from berth.units import format_count, format_seconds
 
-CANCEL_EXAMPLE = "berth cancel j17"
+CANCEL_EXAMPLES = ("berth cancel j17", "berth cancel j17 j18 j21")
 PRIORITY_EXAMPLE = "berth priority j17 10"
 DRAIN_EXAMPLE = "berth drain r0-m1"
 UNDRAIN_EXAMPLE = "berth undrain r0-m1"
@@ -34,10 +34,21 @@ def _told(answer: dict[str, Any], line: str, as_json: bool) -> None:
         typer.echo(line)
 
 
-def cancel(job: JobName, state: State = None, url: Url = None, as_json: AsJson = False) -> None:
-    """Cancel a job, whether it waits or runs."""
-    answer = client(state, url).post("jobs", job, "cancel")
-    _told(answer, f"{answer['job']} {answer['state']}", as_json)
+def cancel(jobs: JobNames, state: State = None, url: Url = None, as_json: AsJson = False) -> None:
+    """Cancel jobs, whether they wait or run; of several all, or none if one of them is unknown."""
+    asked = client(state, url)
+    if len(jobs) == 1:
+        answer = asked.post("jobs", jobs[0], "cancel")
+        _told(answer, f"{answer['job']} {answer['state']}", as_json)
+        return
+    try:
+        answer = asked.post("cancel", body={"jobs": jobs})
+    except InputError as error:
+        raise InputError(f"{error.what}: nothing is cancelled", hint=error.hint) from None
+    lines = [
+        f"{one['job']} {'is over: ' if 'was_over' in one else ''}{one['state']}" for one in answer["jobs"]
+    ]
+    _told(answer, "\n".join(lines), as_json)
 
 
 def priority(

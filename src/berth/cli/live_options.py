@@ -26,6 +26,10 @@ Url = Annotated[
 JobName = Annotated[
     str, typer.Argument(metavar="JOB", autocompletion=complete.jobs, help="Id of a job, or its beginning.")
 ]
+JobNames = Annotated[
+    list[str],
+    typer.Argument(metavar="JOB...", autocompletion=complete.jobs, help="Ids of jobs, or their beginnings."),
+]
 
 
 def client(state: str | None, url: str | None) -> Client:
@@ -48,9 +52,19 @@ def ahead(moment: float | None, now: float) -> str:
     return "now" if moment <= now else f"~{format_seconds(moment - now)}"
 
 
+def in_about(moment: float, now: float) -> str:
+    """The same within a sentence."""
+    return "now" if moment <= now else f"in about {format_seconds(moment - now)}"
+
+
 def clock(moment: float) -> str:
     """A moment as people write it here."""
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(moment))
+
+
+def short(name: str, most: int = 18) -> str:
+    """A name that leaves room for what stands beside it; `--json` has all of it."""
+    return name if len(name) <= most else f"{name[: most - 1]}…"
 
 
 def places(row: dict[str, Any], most: int = 2) -> str:

@@ -29,8 +29,14 @@ def logs(
 ) -> None:
     """Print what a job has written."""
     asked, offset, shown = client(state, url), 0, attempt
+    quiet = True
     while True:
         row = asked.get("jobs", job) if follow else None
+        if row is not None and quiet and not row["attempts"] and row["state"] not in _OVER:
+            typer.echo(
+                f"{row['id']} is {row['state']}; what it writes follows (berth why {row['id']})", err=True
+            )
+            quiet = False
         if row is not None and attempt is None and row["attempts"] != shown:
             if shown:
                 typer.echo(f"--- attempt {row['attempts']} ---", err=True)

@@ -79,7 +79,7 @@ app.verb(why.EXAMPLE, panel=LIVE)(why.why)
 app.verb(why.HISTORY_EXAMPLE, panel=LIVE)(why.history)
 app.verb(logs.EXAMPLE, panel=LIVE)(logs.logs)
 app.verb(logs.WAIT_EXAMPLE, panel=LIVE)(logs.wait)
-app.verb(act.CANCEL_EXAMPLE, panel=LIVE)(act.cancel)
+app.verb(*act.CANCEL_EXAMPLES, panel=LIVE)(act.cancel)
 app.verb(act.PRIORITY_EXAMPLE, panel=LIVE)(act.priority)
 app.verb(queue.NODES_EXAMPLE, panel=LIVE)(queue.nodes)
 app.verb(act.DRAIN_EXAMPLE, panel=LIVE)(act.drain)
@@ -111,19 +111,30 @@ def main() -> None:
     """Runs the command line: a mistake in the input is one message and exit code 2, never a traceback."""
     _ready_streams()
     try:
-        code = app(prog_name="berth", standalone_mode=False)
+        code = _run()
         sys.stdout.flush()  # here, where a reader who has gone is expected
-    except BrokenPipeError:
-        _drop_output()  # the reader (head, less) has gone
+    except (BrokenPipeError, SystemExit) as left:
+        if isinstance(left, SystemExit) and not isinstance(left.__context__, BrokenPipeError):
+            raise
+        _drop_output()  # the reader (head, less) has gone; rich and typer would make an exit code 1 of that
         code = CLOSED_PIPE
+    sys.exit(code)
+
+
+def _run() -> int:
+    """The exit code of the verb that was called."""
+    try:
+        code = app(prog_name="berth", standalone_mode=False)
+    except BrokenPipeError:
+        raise
     except Exception as error:
         told = _mistake(error)
         if told is None or "--debug" in sys.argv:
             raise
         if told:
             typer.echo(f"error: {told}", err=True)
-        code = BAD_INPUT
-    sys.exit(code if isinstance(code, int) else 0)
+        return BAD_INPUT
+    return code if isinstance(code, int) else 0
 
 
 def _ready_streams() -> None:

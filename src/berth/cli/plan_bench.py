@@ -93,10 +93,11 @@ def _methods(text: str | None) -> list[str]:
 
 def _conditions(budget: Budget, seeds: int, share: float) -> list[str]:
     from berth.plan.bench import UNITS
+    from berth.units import format_count
 
     return [
         f"each search: {budget.evaluations:,} evaluations, {budget.seconds:g} CPU seconds at most; median of "
-        f"{seeds} seed{'s' if seeds > 1 else ''} for those that draw",
+        f"{format_count(seeds, 'seed')} for those that draw",
         f"every problem asks for {share:.0%} of the highest throughput that its devices can hold; 1e9 examples",
         "times of CPU cores are measured, those of GPUs modelled; models and layers on the units of cloud-mix, "
         f"types with {UNITS} units each, from the 14th on synthetic variants (speed x 0.6 to 1.6, price per "

@@ -151,7 +151,10 @@ def _print(result: LayerProfile) -> None:
 
 
 def _title(result: LayerProfile) -> str:
-    return f"{result.model}: {len(result.layers)} layers, a batch of {result.batch:,} ({result.sample}), sizes in MB"
+    from berth.units import format_count
+
+    layers = format_count(len(result.layers), "layer")
+    return f"{result.model}: {layers}, a batch of {result.batch:,} ({result.sample}), sizes in MB"
 
 
 def _facts(result: LayerProfile) -> list[list[str]]:

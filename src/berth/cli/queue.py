@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from berth.cli.live_options import State, Url, ago, ahead, client, places
+from berth.cli.live_options import State, Url, ago, ahead, client, places, short
 from berth.cli.options import AsJson
 from berth.units import format_count
 
@@ -32,6 +32,9 @@ def queue(
     console, now = terminal.console(), time.time()
     if over:
         rows = [_over(row, now) for row in told["jobs"]]
+        if not rows:
+            console.print("nothing has ended yet")
+            return
         console.print(
             terminal.table("", ["job", "name", "user", "state", "code", "gpus", "ran", "ended"], rows, left=4)
         )
@@ -56,8 +59,8 @@ def _over(row: dict[str, Any], now: float) -> list[str]:
     ran = "-" if row["first_start"] is None else ago(row["first_start"], row["ended"])
     return [
         row["id"],
-        row["name"],
-        row["user"],
+        short(row["name"]),
+        short(row["user"]),
         row["state"],
         code,
         str(row["gpus"]),
@@ -67,12 +70,27 @@ def _over(row: dict[str, Any], now: float) -> list[str]:
 
 
 def _running(row: dict[str, Any], now: float) -> list[str]:
-    return [row["id"], row["name"], row["state"], places(row), str(row["gpus"]), ago(row.get("began"), now)]
+    return [
+        row["id"],
+        short(row["name"]),
+        row["state"],
+        places(row),
+        str(row["gpus"]),
+        ago(row.get("began"), now),
+    ]
 
 
 def _waiting(row: dict[str, Any], now: float) -> list[str]:
     why, when = row["reason"]["sentence"], ahead(row["expected_start"], now)
-    return [str(row["position"]), row["id"], row["name"], why, str(row["gpus"]), ago(row["since"], now), when]
+    return [
+        str(row["position"]),
+        row["id"],
+        short(row["name"]),
+        why,
+        str(row["gpus"]),
+        ago(row["since"], now),
+        when,
+    ]
 
 
 def nodes(state: State = None, url: Url = None, as_json: AsJson = False) -> None:

@@ -9,6 +9,7 @@ import typer
 
 from berth.cli.options import AsJson
 from berth.errors import InputError
+from berth.units import format_count
 
 EXAMPLES = ("berth replay", "berth replay /shared/berth --json")
 
@@ -33,10 +34,13 @@ def replay(
     if as_json:
         print_json(told)
     else:
-        typer.echo(
-            f"{told['records']} records, {told['passes']} passes, {told['decisions']} decisions: "
-            f"{told['differences']} differences"
+        records, decisions = (
+            format_count(told["records"], "record"),
+            format_count(told["decisions"], "decision"),
         )
+        passes = f"{told['passes']:,} pass{'es' if told['passes'] != 1 else ''}"
+        different = format_count(told["differences"], "difference")
+        typer.echo(f"{records}, {passes}, {decisions}: {different}")
         if told["first"]:
             typer.echo(told["first"])
     if told["differences"]:

@@ -13,6 +13,7 @@ from berth.cli import complete
 from berth.cli.progress import COMPILING, spinner
 from berth.cli.quantities import numbers, positive, read, share
 from berth.errors import InputError, UnknownNameError
+from berth.units import format_count
 
 if TYPE_CHECKING:
     from berth.cluster.model import Cluster
@@ -117,12 +118,13 @@ class Scene:
         """What was assumed or changed on the way in."""
         bad = self.trace.bad
         causes = "; ".join(f"{count:,} x {cause}" for cause, count in bad.counts.items())
-        left_out = [f"{bad.total:,} of {self.trace.rows:,} rows of the trace left out: {causes}"]
+        rows = format_count(self.trace.rows, "row")
+        left_out = [f"{bad.total:,} of {rows} of the trace left out: {causes}"]
         notes = [*(left_out if bad.total else []), *self.trace.notes, *self.cluster.notes]
         large = too_large(self.trace, self.cluster)
         if large:
             named = ", ".join(large[:5]) + (" ..." if len(large) > 5 else "")
-            count = f"{len(large):,} job{'s' if len(large) > 1 else ''}"
+            count = format_count(len(large), "job")
             notes.append(
                 f"never schedulable, larger than the cluster: {count} ({named}); counted nowhere else"
             )
@@ -135,9 +137,10 @@ class Scene:
         count = jobs.frame["model"].null_count()
         if not count or (setting.network == "off" and len(self.cluster.device_types) == 1):
             return []
-        of_all = "all" if count == len(jobs) else f"{count:,} of the"
+        of_all = "all" if count == len(jobs) > 1 else f"{count:,} of the"
+        name, each = ("names", "it") if count == 1 else ("name", "each")
         mix = f"the mix {setting.mix.text!r}, seed {setting.seed}"
-        return [f"{of_all} {len(jobs):,} jobs name no model: each got one from {mix}"]
+        return [f"{of_all} {format_count(len(jobs), 'job')} {name} no model: {each} got one from {mix}"]
 
 
 def too_large(trace: Trace, cluster: Cluster) -> list[str]:
@@ -193,7 +196,7 @@ def set_scene(
         drawn = draw_faults(replace(spec, seed=spec.seed + seed), changed, horizon_of(jobs, changed))
         setting = replace(setting, faults=drawn)
     if len(too_large(jobs, changed)) == len(jobs):
-        least = f"the smallest of its jobs asks for {int(jobs.num_gpu.min()):,} GPUs"
+        least = f"the smallest of its jobs asks for {format_count(int(jobs.num_gpu.min()), 'GPU')}"
         raise InputError(
             f"{least}: none can ever start", where=trace, hint=f"{changed.name} has {changed.devices:,}"
         )

@@ -138,7 +138,9 @@ def _check_audits(played: list[Played], wanted: bool) -> None:
 
 
 def _audited(one: Played) -> str:
-    return f"audited, {len(one.run.log):,} events counted again: everything adds up"
+    from berth.units import format_count
+
+    return f"audited, {format_count(len(one.run.log), 'event')} counted again: everything adds up"
 
 
 def _notes(played_scene: scene.Scene, played: list[Played]) -> list[str]:

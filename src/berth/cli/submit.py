@@ -8,7 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from berth.cli.live_options import State, Url, ahead, client
+from berth.cli import complete
+from berth.cli.live_options import State, Url, client, in_about
 from berth.cli.options import AsJson
 from berth.errors import InputError
 
@@ -18,11 +19,15 @@ EXAMPLES = ("berth submit --gpus 8 --name resnet -- python train.py --epochs 90"
 def submit(
     command: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[FILE | -- COMMAND...]", help="A job in YAML, or what to run."),
+        typer.Argument(metavar="FILE | -- COMMAND", help="A job in YAML, or what to run."),
     ] = None,
     gpus: Annotated[int | None, typer.Option(metavar="N", min=1, help="Devices, all of one type.")] = None,
     name: Annotated[str | None, typer.Option(metavar="NAME", help="What to call it.")] = None,
-    kind: Annotated[str | None, typer.Option(metavar="DEVICE", help="Device type it needs.")] = None,
+    device: Annotated[
+        str | None,
+        typer.Option(metavar="DEVICE", autocompletion=complete.devices, help="Device type it needs."),
+    ] = None,
+    kind: Annotated[str | None, typer.Option(hidden=True)] = None,  # as the file of a job has it
     model: Annotated[
         str | None,
         typer.Option(metavar="MODEL", help="Its network: how much distance costs it (berth models)."),
@@ -63,7 +68,7 @@ def submit(
     options = {
         "gpus": gpus,
         "name": name,
-        "kind": kind,
+        "kind": _one_of(device, kind),
         "model": model,
         "duration": duration,
         "priority": priority,
@@ -72,7 +77,7 @@ def submit(
         "per": per,
         "grace": grace,
         "restarts": restarts,
-        "cwd": cwd,
+        "cwd": os.path.abspath(cwd) if cwd is not None else None,
     }
     spec = _spec(
         command or [], {key: value for key, value in options.items() if value is not None}, env or []
@@ -107,10 +112,19 @@ def _spec(command: list[str], options: dict[str, Any], env: list[str]) -> dict[s
         given = {"run": command, "name": os.path.basename(command[-1 if len(command) == 1 else 0])[:200]}
         options.setdefault("cwd", os.getcwd())
     else:
-        raise InputError("there is nothing to run", hint=f"write it like: {EXAMPLES[0]}")
+        raise InputError(
+            "there is nothing to run", hint="write it like: berth submit --gpus 8 -- python train.py"
+        )
     if env:
         given["env"] = given.get("env", {}) | dict(_pair(text) for text in env)
     return given | options
+
+
+def _one_of(device: str | None, kind: str | None) -> str | None:
+    """The device type, under either of its names."""
+    if device is not None and kind not in (None, device):
+        raise InputError("--device and --kind are two names of one thing", hint="give --device only")
+    return device or kind
 
 
 def _pair(text: str) -> tuple[str, str]:
@@ -128,6 +142,9 @@ def _print_dry_run(told: dict[str, Any], as_json: bool) -> None:
     elif told["starts"] is None:
         typer.echo("nobody can say when it would start: too much stands before it (modelled)")
     else:
+        from berth.report.terminal import console
+
         machines = ", ".join(f"{name}:{count}" for name, count in told["machines"].items())
-        when = ahead(told["starts"], told["now"])
-        typer.echo(f"would start {when} on {machines}, within one {told['tier']} (modelled)")
+        when = in_about(told["starts"], told["now"])
+        text = f"it would start {when} within one {told['tier']} (modelled), on {machines}"
+        console().print(text, markup=False)

@@ -110,6 +110,7 @@ def shrink(
     from berth.report.terminal import print_json
     from berth.train.checkpoint.export import write_changed
     from berth.train.checkpoint.saved import saved_table, shrunk
+    from berth.units import format_count
 
     before = saved_table(folder, table, step)
     after = shrunk(before, days=days, shorter_than=shorter_than)
@@ -120,7 +121,7 @@ def shrink(
         print_json({"written": out, "table": before.spec.name, "rows": rows, "kept": kept})
         return
     share = kept / rows if rows else 1.0
-    typer.echo(f"wrote {out}: {kept:,} of {rows:,} rows of {before.spec.name} ({share:.1%})")
+    typer.echo(f"wrote {out}: {kept:,} of {format_count(rows, 'row')} of {before.spec.name} ({share:.1%})")
 
 
 @app.verb("berth table diff run1 run2", "berth table diff run1 run1 --step 500")

@@ -239,10 +239,12 @@ def _report(trace: Trace, spec: GenerateSpec, out: str, asked: dict[str, Any], a
 def _print_summary(console: Console, trace: Trace, summary: Summary, load: str, out: str) -> None:
     from berth.report.terminal import bar, table
     from berth.report.trace import print_notes
-    from berth.units import format_seconds
+    from berth.units import format_count, format_seconds
 
     to = "standard output" if out == "-" else out
-    console.print(f"wrote {to}: {len(trace):,} jobs", markup=False, soft_wrap=True, style="bold")
+    console.print(
+        f"wrote {to}: {format_count(len(trace), 'job')}", markup=False, soft_wrap=True, style="bold"
+    )
     console.print(
         f"  over {format_seconds(summary.span_s)}, {summary.gpu_s / 3600:,.0f} GPU-hours; load: {load}"
     )

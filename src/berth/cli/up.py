@@ -11,6 +11,7 @@ from berth.cli.live_options import State
 from berth.cli.options import Port
 from berth.cli.output import check_folder
 from berth.errors import InputError
+from berth.units import format_count
 
 EXAMPLES = ("berth up --cluster 2x2x4", "berth up --backend slurm --policy srtf")
 
@@ -67,9 +68,9 @@ def up(
         typer.echo(
             f"berth is up: {url}\n"
             f"  dashboard: {url}/#token={token}\n"
-            f"  {setup.cluster.name}: {setup.cluster.devices} devices on {len(setup.cluster.machines)} machines, "
-            f"tiers {', '.join(setup.tiers)}\n"
-            f"  back end {backend}, policy {setup.policy}, {len(found.jobs)} jobs found again\n"
+            f"  {setup.cluster.name}: {format_count(setup.cluster.devices, 'device')} on "
+            f"{format_count(len(setup.cluster.machines), 'machine')}, tiers {', '.join(setup.tiers)}\n"
+            f"  back end {backend}, policy {setup.policy}, {format_count(len(found.jobs), 'job')} found again\n"
             "  Ctrl-C ends the controller; what runs goes on and is found again",
             err=True,
         )

@@ -9,6 +9,7 @@ import typer
 
 from berth.cli.options import Port
 from berth.errors import InputError
+from berth.units import format_count
 
 EXAMPLE = "berth view events.parquet"
 
@@ -38,7 +39,9 @@ def view(
     tokens = OneToken()
     socket = listen("127.0.0.1", port)
     url = f"http://127.0.0.1:{socket.getsockname()[1]}/#token={tokens.token}"
-    shown = f"{len(finished.records):,} events on {finished.cluster.name} under {finished.policy}"
+    shown = (
+        f"{format_count(len(finished.records), 'event')} on {finished.cluster.name} under {finished.policy}"
+    )
     typer.echo(f"{shown}\n  dashboard: {url}\n  Ctrl-C ends it", err=True)
     if open_:
         webbrowser.open(url)

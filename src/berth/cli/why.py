@@ -7,9 +7,9 @@ from typing import Any
 
 import typer
 
-from berth.cli.live_options import JobName, State, Url, ago, ahead, client, clock, places
+from berth.cli.live_options import JobName, State, Url, ago, client, clock, in_about, places
 from berth.cli.options import AsJson
-from berth.units import format_seconds
+from berth.units import format_count, format_seconds
 
 EXAMPLE = "berth why j17"
 HISTORY_EXAMPLE = "berth history j17"
@@ -26,8 +26,8 @@ def why(job: JobName, state: State = None, url: Url = None, as_json: AsJson = Fa
     console, reason = terminal.console(), told["reason"]
     head = f"{told['job']} is {told['state']}"
     if told.get("position"):
-        head += f", number {told['position']} in the queue, {told['gpus']} devices"
-    console.print(f"{head}: {reason['sentence']}.")
+        head += f", number {told['position']} in the queue, {format_count(told['gpus'], 'device')}"
+    console.print(f"{head}: {reason['sentence']}.", markup=False)
     _print_waiting(told)
     if told.get("places"):
         console.print(f"It is on {places(told, most=8)}, within one {told['tier']}.")
@@ -48,13 +48,15 @@ def _print_waiting(told: dict[str, Any]) -> None:
     reason = told["reason"]
     if told.get("summary"):
         typer.echo(f"{told['summary'][0].upper()}{told['summary'][1:]}.")
-    if reason.get("seconds_left"):
+    if reason.get("seconds_left") and reason.get("tier") is None:
+        typer.echo(f"It is tried again in {format_seconds(reason['seconds_left'])}.")
+    elif reason.get("seconds_left"):
         saved = f"; waiting saves it {format_seconds(reason['saves_s'])}" if reason.get("saves_s") else ""
         typer.echo(
             f"It holds out for one {reason['tier']} for {format_seconds(reason['seconds_left'])} more{saved}."
         )
     if told.get("expected_start") is not None:
-        typer.echo(f"It should start {ahead(told['expected_start'], time.time())} (modelled).")
+        typer.echo(f"It should start {in_about(told['expected_start'], time.time())} (modelled).")
 
 
 def history(job: JobName, state: State = None, url: Url = None, as_json: AsJson = False) -> None:
@@ -85,10 +87,9 @@ def history(job: JobName, state: State = None, url: Url = None, as_json: AsJson 
                 "", ["attempt", "where", "tier", "ended by", "ran", "cost, GPU time"], attempts, left=4
             )
         )
-    for row in told["steps"][-3:]:
-        console.print(
-            f"{row['count']} steps within one {row['tier']}: {row['seconds']:.4g} s each (measured)"
-        )
+    for row in told["steps_by_tier"]:
+        steps = format_count(row["count"], "step")
+        console.print(f"{steps} within one {row['tier']}: {row['seconds']:.4g} s each (measured)")
 
 
 def _ended_by(one: dict[str, Any]) -> str:

@@ -180,7 +180,7 @@ class Books:
         job.spec = job.spec.model_copy(update={"priority": int(record.body["priority"])})
         self.world.jobs[job.row]["priority"] = job.spec.priority
         self.world.state[0]["bounded"] = 0
-        if job.state == QUEUED:
+        if job.state == QUEUED and job.ends_as is None:
             _kernels.stand_anew(self.scene, self.hooks, job.row, self.now)
 
     # -- machines
@@ -366,7 +366,7 @@ class Books:
         record = self.world.jobs[job.row]
         self._sensitivities.write(record, job.spec.model or DEFAULT_MODEL, job.spec.gpus)
         record["slow"] = learned_slowdowns(record["slow"].copy(), known, int(record["floor"]))
-        if job.state == PLACED:
+        if job.token is not None:
             _kernels.run_at_speed(self.scene, job.row, self.now)
 
     def _job(self, record: Record) -> Job:

@@ -14,6 +14,7 @@ from berth.live.home import Endpoint
 
 _PATIENCE_S = 60.0
 _UNKNOWN_CALLER = 401
+_NO_ROUTE = "Not Found"  # what an address that leads nowhere is answered with
 
 
 class Client:
@@ -41,7 +42,8 @@ class Client:
     def text(self, *path: str, **query: Any) -> tuple[str, dict[str, str]]:
         """Reads text, with the headers of the answer."""
         with self._request("GET", path, query, None) as response:
-            return response.read().decode(errors="replace"), {k.lower(): v for k, v in response.getheaders()}
+            text = self._read(response).decode(errors="replace")
+            return text, {k.lower(): v for k, v in response.getheaders()}
 
     def lines(self, *path: str) -> Iterator[str]:
         """Reads a stream, line by line, for as long as it comes."""
@@ -51,11 +53,23 @@ class Client:
 
     def _json(self, method: str, path: tuple[str, ...], query: dict[str, Any], body: Any) -> Any:
         with self._request(method, path, query, body) as response:
-            return json.loads(response.read())
+            data = self._read(response)
+        try:
+            return json.loads(data)
+        except ValueError:
+            raise InputError(f"what answers at {self.url} is no controller of berth") from None
+
+    def _read(self, response: http.client.HTTPResponse) -> bytes:
+        try:
+            return response.read()
+        except (OSError, http.client.HTTPException) as error:
+            raise self._silent(error) from None
 
     def _request(
         self, method: str, path: tuple[str, ...], query: dict[str, Any], body: Any
     ) -> http.client.HTTPResponse:
+        if "" in path:
+            raise InputError("a name is empty", hint="berth queue and berth nodes list them")
         where = f"{self._prefix}/api/v1/" + "/".join(quote(part, safe="") for part in path)
         told = {name: value for name, value in query.items() if value is not None}
         if told:
@@ -71,7 +85,7 @@ class Client:
             raise self._silent(error) from None
         if response.status >= 400:
             with response:
-                raise _refused(response.status, response.read())
+                raise _refused(response.status, self._read(response), path)
         return response
 
     def _silent(self, error: Exception) -> InputError:
@@ -93,12 +107,18 @@ def _address(url: str) -> SplitResult:
     return parts
 
 
-def _refused(status: int, body: bytes) -> InputError:
+def _refused(status: int, body: bytes, path: tuple[str, ...]) -> InputError:
     try:
         told = json.loads(body)
-        detail, hint = told.get("detail", body.decode(errors="replace")), told.get("hint")
     except ValueError:
-        detail, hint = body.decode(errors="replace")[:200] or f"status {status}", None
+        told = None
+    if isinstance(told, dict) and "detail" in told:
+        detail, hint = told["detail"], told.get("hint")
+    else:
+        said = " ".join(body.decode(errors="replace").split())[:60]
+        detail, hint = f"status {status}" + (f": {said}" if said else ""), None
+    if detail == _NO_ROUTE and len(path) > 1:
+        detail = f"nothing is called {path[1]!r}"
     if isinstance(detail, list):
         detail = "; ".join(map(_complaint, detail[:5]))
     if status == _UNKNOWN_CALLER:
@@ -109,4 +129,5 @@ def _refused(status: int, body: bytes) -> InputError:
 def _complaint(one: dict[str, Any]) -> str:
     """What is wrong with one field of a job, in the words of the command line."""
     field = ".".join(str(part) for part in one["loc"] if part not in ("body", "spec"))
-    return f"{field}: {one['msg'].removeprefix('Value error, ').replace('Input should', 'should')}"
+    said = re.sub("^(Input|String|List|Value error,) ", "", one["msg"])
+    return f"{field}: {said}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,8 @@ from berth.live.records import DRAINED, Record
 from berth.live.setup import DEFAULT_MODEL
 from berth.live.spec import JobSpec
 from berth.live.store import Store
-from berth.live.wants import nearest_of, sensitivity_key
+from berth.live.wants import fits, nearest_of, sensitivity_key
+from berth.units import format_count
 from berth.workload.profiles import load_profile
 
 
@@ -78,15 +79,15 @@ def check_fits(books: Books, spec: JobSpec) -> None:
         if tier not in books.setup.tiers:
             raise UnknownNameError(f"tier in {cluster.name}", tier, books.setup.tiers)
     load_profile(spec.model or DEFAULT_MODEL)
-    nearest = nearest_of(books.setup, spec)
-    if nearest is None:
+    if nearest_of(books.setup, spec) is None:
         largest = max(cluster.count_of(index) for index in range(len(kinds)))
         raise InputError(
             f"{spec.gpus} devices are asked for, and {cluster.name} has at most {largest} of one type",
             hint="a gang's devices are all of one type",
         )
-    if spec.required is not None and books.setup.tiers.index(spec.required) < nearest:
-        raise InputError(f"no {spec.required} of {cluster.name} ever holds {spec.gpus} devices of one type")
+    if not fits(books.setup, spec):
+        wanted = format_count(spec.gpus, "device")
+        raise InputError(f"no {spec.required} of {cluster.name} ever holds {wanted} of one type")
 
 
 def cancel(job: str) -> Command:
@@ -101,11 +102,32 @@ def cancel(job: str) -> Command:
     return run
 
 
+def cancel_all(jobs: Sequence[str]) -> Command:
+    """The same for several at once; one that is over stays what it is."""
+
+    def run(books: Books, store: Store, now: float) -> Answer:
+        records: list[Record] = []
+        rows: list[dict[str, Any]] = []
+        for job in dict.fromkeys(jobs):
+            try:
+                answer = cancel(job)(books, store, now)
+            except ConflictError:
+                over = _known(books, store, job)
+                assert over is not None
+                answer = Answer((), {"job": job, "state": over["state"], "was_over": True})
+            records += answer.records
+            rows.append(answer.value)
+        return Answer(tuple(records), {"jobs": rows})
+
+    return run
+
+
 def prioritise(job: str, priority: int) -> Command:
     """A job's priority becomes another; higher goes first."""
 
     def run(books: Books, store: Store, now: float) -> Answer:
-        active(books, store, job)
+        if active(books, store, job).ends_as is not None:
+            raise ConflictError(f"job {job} is being stopped")
         record = Record(now, "prioritised", job, {"priority": priority})
         return Answer((record,), {"job": job, "priority": priority})
 

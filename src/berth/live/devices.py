@@ -73,9 +73,12 @@ class Devices:
             found |= dict.fromkeys(holders[: holders.index(token)])
         return list(found)
 
-    def holders(self, machine: int) -> dict[int, str]:
-        """Who is given which device of a machine."""
-        return {number: token for (at, number), token in self._given.items() if at == machine}
+    def holders(self) -> dict[int, dict[int, str]]:
+        """By machine: who is given which device."""
+        found: dict[int, dict[int, str]] = {}
+        for (machine, number), token in self._given.items():
+            found.setdefault(machine, {})[number] = token
+        return found
 
 
 def _devices(seats: Iterable[Seat]) -> Iterable[Device]:

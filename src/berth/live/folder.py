@@ -109,12 +109,6 @@ class Folder:
         name = f"rank-{int(rank)}.log"
         return (self._ended if self._ended.exists() else self.path) / name
 
-    def ranks(self) -> list[int]:
-        """Members that have written a log."""
-        home = self._ended if self._ended.exists() else self.path
-        names = [entry.name for entry in home.glob("rank-*.log")]
-        return sorted(int(name.removeprefix("rank-").removesuffix(".log")) for name in names)
-
 
 def together_seen(ends: list[dict[str, Any]]) -> Seen:
     """The end of a gang, from the ends of its parts. Where one part knows nothing, it has not gone well for all."""

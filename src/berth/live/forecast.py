@@ -62,7 +62,7 @@ def forecast(books: Books, *, until: str | None = None, events: int = EVENTS) ->
         while (ready := books.next_ready()) is not None and ready[0] <= now:
             books.fold(Record(now, "ready", ready[1]))
         _note(books, told, ends, decide(books, now))
-    told.whole = not books.jobs
+    told.whole = all(job.ends_as is not None for job in books.jobs.values())
     return told
 
 
@@ -109,7 +109,7 @@ def _end(books: Books, told: Forecast, name: str, attempt: int, now: float) -> N
 
 def dry_run(books: Books, spec: JobSpec, user: str) -> tuple[str, Forecast]:
     """Where and when a job would start that was submitted now; for books that nobody needs any more."""
-    name = "dry-run"
+    name = "?"  # nobody else's: ids begin with a letter or a digit
     books.fold(Record(books.now, "submitted", name, {"spec": spec.plain(), "user": user}))
     return name, forecast(books, until=name)
 

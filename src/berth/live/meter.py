@@ -98,6 +98,8 @@ def _new_lines(path: Path, at: int) -> tuple[int, list[str]]:
     except OSError:
         return at, []
     whole = data.rfind(b"\n") + 1
+    if not whole and len(data) == _MOST:
+        return at + len(data), []  # a line that never ends has nothing to tell
     return at + whole, data[:whole].decode(errors="replace").splitlines()
 
 

@@ -12,7 +12,7 @@ from berth.live.job import DELAYED, QUEUED, STOPPING, Attempt, Job, Seat
 from berth.live.passing import take_seats
 from berth.live.rows import with_demand
 from berth.live.setup import Setup
-from berth.live.wants import nearest_of
+from berth.live.wants import fits
 from berth.schedule import reasons
 from berth.schedule.view import FUTURE
 
@@ -72,10 +72,10 @@ def _rejoin(old: Books, new: Books) -> None:
 
 def _set_aside_or_back(new: Books, job: Job) -> None:
     """A job that this cluster can never hold blocks nobody; it waits for one that can."""
-    fits = nearest_of(new.setup, job.spec) is not None
-    if not fits and job.state == QUEUED:
+    possible = fits(new.setup, job.spec)
+    if not possible and job.state == QUEUED:
         job.state, job.not_before = DELAYED, math.inf
-    elif fits and job.state == DELAYED and job.not_before == math.inf:
+    elif possible and job.state == DELAYED and job.not_before == math.inf:
         job.state, job.not_before = QUEUED, 0.0
 
 
@@ -100,7 +100,7 @@ def _seat_again(old: Books, new: Books, attempt: Attempt, names: dict[str, int])
 def _unseat(new: Books, job: Job, attempt: Attempt) -> None:
     job.token, job.state, job.since = None, QUEUED, new.now
     attempt.state, attempt.why = STOPPING, "lost"
-    if nearest_of(new.setup, job.spec) is None:
+    if not fits(new.setup, job.spec):
         _kernels.withdraw(new.scene, job.row)
         new.world.jobs[job.row]["state"] = FUTURE
         _set_aside_or_back(new, job)

@@ -64,8 +64,7 @@ class Server:
             undo.pop_all()
         self.desk = Desk(self.controller, tokens, options.state / ATTEMPTS)
         self.app = make_app(self.desk)
-        host, port = self._socket.getsockname()[:2]
-        self.url = f"http://{host}:{port}"
+        self.url = url_of(self._socket)
         self._over = threading.Event()
         self._failed = False
 
@@ -153,6 +152,12 @@ def make_backend(name: str, state: Path, cluster: Cluster | None, called: Callab
 
         return SlurmBackend(state / ATTEMPTS, cluster)
     raise UnknownNameError("back end", name, BACKENDS)
+
+
+def url_of(sock: socket.socket) -> str:
+    """Where a socket answers; an address of IPv6 stands in brackets."""
+    host, port = sock.getsockname()[:2]
+    return f"http://[{host}]:{port}" if sock.family == socket.AF_INET6 else f"http://{host}:{port}"
 
 
 def listen(host: str, port: int) -> socket.socket:

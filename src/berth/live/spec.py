@@ -12,18 +12,50 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationError, ValidatorFunctionWrapHandler, WrapValidator, model_validator
 
+from berth.errors import InputError
 from berth.spec import Bytes, Seconds, Spec
 
+
+def said(words: str) -> WrapValidator:
+    """What a pattern asks for, in words: the pattern itself is for programs, in the API's schema."""
+
+    def check(value: Any, inner: ValidatorFunctionWrapHandler) -> Any:
+        try:
+            return inner(value)
+        except ValidationError as error:
+            if any(one["type"] == "string_pattern_mismatch" for one in error.errors()):
+                raise InputError(words) from None
+            raise
+
+    return WrapValidator(check)
+
+
+_no_nul = said("can't hold a zero byte")
 Count = Annotated[int, Field(gt=0, le=1_000_000, strict=True)]
-Name = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]+$")]
-Word = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
-Argument = Annotated[str, Field(max_length=131_072, pattern=r"^[^\x00]*$")]
-EnvName = Annotated[str, Field(min_length=1, max_length=256, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
-
-
-Line = Annotated[str, Field(min_length=1, max_length=131_072, pattern=r"^[^\x00]*$")]
+Name = Annotated[
+    str,
+    Field(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]+$"),
+    said("must be one line, without control characters"),
+]
+Word = Annotated[
+    str,
+    Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$"),
+    said("must begin with a letter or a digit, and have only those and . _ -"),
+]
+Argument = Annotated[str, Field(max_length=131_072, pattern=r"^[^\x00]*$"), _no_nul]
+EnvName = Annotated[
+    str,
+    Field(min_length=1, max_length=256, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$"),
+    said("is no name of a variable: letters, digits and _, and no digit first"),
+]
+Folder = Annotated[
+    str,
+    Field(min_length=1, max_length=4096, pattern=r"^/[^\x00]*$"),
+    said("must begin with a /: no other folder is the same everywhere"),
+]
+Line = Annotated[str, Field(min_length=1, max_length=131_072, pattern=r"^[^\x00]*$"), _no_nul]
 Words = Annotated[list[Argument], Field(min_length=1, max_length=4096)]
 
 
@@ -45,7 +77,7 @@ class JobSpec(Spec):
     preferred: Name | None = None  # a tier that is near enough: it does not wait for nearer
     per: Literal["gpu", "machine"] = "gpu"  # one process for each device, or for each machine
     env: Annotated[dict[EnvName, Argument], Field(max_length=1024)] = Field(default_factory=dict)
-    cwd: Annotated[str, Field(min_length=1, max_length=4096, pattern=r"^/[^\x00]*$")] | None = None
+    cwd: Folder | None = None
     memory: Bytes | None = None  # of one process; more and it fails
     step_pattern: Annotated[str, Field(max_length=500)] | None = None  # finds step times in its log
 

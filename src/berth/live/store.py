@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from berth.errors import BerthError, InputError
+from berth.live.home import JOURNAL
 from berth.live.job import Job
 from berth.live.records import Record, read
 
@@ -25,6 +26,7 @@ CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value TEXT NOT NULL) WI
 CREATE TABLE IF NOT EXISTS journal (
     seq INTEGER PRIMARY KEY, time REAL NOT NULL, kind TEXT NOT NULL, job TEXT, body TEXT NOT NULL);
 CREATE INDEX IF NOT EXISTS journal_job ON journal (job, seq) WHERE job IS NOT NULL;
+CREATE INDEX IF NOT EXISTS journal_opened ON journal (seq, time) WHERE kind = 'opened';
 CREATE TABLE IF NOT EXISTS snapshots (seq INTEGER PRIMARY KEY, code TEXT NOT NULL, state BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS over (
     job TEXT PRIMARY KEY, name TEXT NOT NULL, user TEXT NOT NULL, state TEXT NOT NULL, submitted REAL NOT NULL,
@@ -51,14 +53,14 @@ class Store:
         self._lock = _locked(folder / "controller.lock")
         self._writing = threading.Lock()  # a connection has one transaction, whoever began it
         try:
-            self._db = connect(folder / "journal.sqlite")
+            self._db = connect(folder / JOURNAL)
             with self._db:
                 self._db.executescript(_SCHEMA)
             self.name = self._fact("name", secrets.token_hex(3))
             version = self._fact("version", _VERSION)
         except sqlite3.Error as error:
-            raise StoreError(f"{folder / 'journal.sqlite'}: {error}") from None
-        self._reader = connect(folder / "journal.sqlite", read_only=True)  # sees only what was committed
+            raise StoreError(f"{folder / JOURNAL}: {error}") from None
+        self._reader = connect(folder / JOURNAL, read_only=True)  # sees only what was committed
         if version != _VERSION:
             raise InputError(f"{folder}: the journal has version {version}, this berth writes {_VERSION}")
         self.seq = self._db.execute("SELECT coalesce(max(seq), 0) FROM journal").fetchone()[0]
@@ -108,6 +110,15 @@ class Store:
         """What happened to one job."""
         query = "SELECT seq, time, kind, job, body FROM journal WHERE job = ? ORDER BY seq"
         return [(row[0], read(*row[1:])) for row in self._reader.execute(query, (job,))]
+
+    def opened(self) -> list[tuple[int, float]]:
+        """Numbers and times of the records at which a controller began, in order."""
+        return list(self._reader.execute("SELECT seq, time FROM journal WHERE kind = 'opened' ORDER BY seq"))
+
+    def record(self, seq: int) -> Record:
+        """One record."""
+        query = "SELECT time, kind, job, body FROM journal WHERE seq = ?"
+        return read(*self._reader.execute(query, (seq,)).fetchone())
 
     def over(self, job: str) -> dict[str, Any] | None:
         """A job that is over."""

@@ -63,7 +63,7 @@ class Part:
         names = devices.split(",")  # as this machine calls them; where that makes no sense, as berth does
         self.given = dict(zip(numbers, names, strict=True)) if devices and len(names) == len(numbers) else {}
         self.name = f"part-{self.parts.index(machine)}"
-        self.told = False
+        self.told = False  # to end, by a signal
         self.processes: dict[int, subprocess.Popen[bytes]] = {}
         self.codes: dict[int, int] = {}
         self.code = 0  # of the first that failed
@@ -73,6 +73,7 @@ class Part:
         signal.signal(signal.SIGTERM, self._tell)
         signal.signal(signal.SIGINT, self._tell)
         outcome: dict[str, Any] = {}
+        stopped = False
         if self._gather():
             try:
                 self._start()
@@ -82,15 +83,18 @@ class Part:
                 self.codes.setdefault(self.members[0]["rank"], 127)
                 self.code = 127
                 self._fail()
+            stopped = self._cut_short()
             self._end_all()
-        elif not self.stopping() and not self._failed():
+        elif self.stopping():
+            stopped = True
+        elif not self._failed():
             outcome["lost"], outcome["error"] = True, "not all of the gang came"
         if self._fenced():
             outcome["lost"] = True
         outcome |= {
             "codes": {str(rank): code for rank, code in sorted(self.codes.items())},
             "code": self.code if self.codes else None,
-            "stopped": self.stopping(),
+            "stopped": stopped,
             "done": (self.folder / "done").exists(),
             "time": time.time(),
         }
@@ -110,8 +114,14 @@ class Part:
 
     def stopping(self) -> bool:
         """Whether it was told to end, by a signal or by the file."""
-        self.told = self.told or (self.folder / "stop").exists() or self._fenced()
-        return self.told
+        return self.told or (self.folder / "stop").exists() or self._fenced()
+
+    def _cut_short(self) -> bool:
+        """Whether they are told to end, and did not end by themselves before that."""
+        self._reap()
+        if (self.folder / "stop").exists() or self._fenced():
+            return bool(self.processes)  # nobody but this process tells them
+        return self.told  # by whoever sent the signal, and that may have reached them too
 
     def _gather(self) -> bool:
         """Waits for the other parts; the first one says where all of them meet."""

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 
 from berth.live.books import Books
-from berth.live.job import LAUNCHING, PLACED, QUEUED, RUNNING, STOPPING, WAITS, Attempt, Job
+from berth.live.job import DELAYED, LAUNCHING, PLACED, QUEUED, RUNNING, STOPPING, WAITS, Attempt, Job
 from berth.live.wants import kinds_of
-from berth.schedule.reasons import CODES, Reason, bring_up_to_date, explain
+from berth.schedule.reasons import Reason, bring_up_to_date, explain
 from berth.units import format_count
 
 _DETAILS = ("run", "env", "cwd", "step_pattern")  # of a job: for its owner only
@@ -100,6 +101,13 @@ def queue(books: Books) -> list[Job]:
 
 def reason_of(books: Books, job: Job, now: float) -> Reason:
     """Why a job waits, or runs where it does, as of the last pass."""
+    if job.ends_as is not None:
+        return Reason("stopping", f"it is {job.ends_as} once its processes have left")
+    if job.state == DELAYED:
+        if job.not_before == math.inf:
+            return Reason("does-not-fit", "this cluster has no place that ever holds it")
+        left_s = max(0.0, job.not_before - now)
+        return Reason("delayed", "its last attempt failed, and it is tried again soon", seconds_left=left_s)
     if job.state == QUEUED:
         bring_up_to_date(books.world, job.row)
     return explain(books.world.jobs[job.row], now, books.setup.tiers)
@@ -121,7 +129,7 @@ def why(books: Books, job: Job, now: float) -> dict[str, Any]:
     reason = reason_of(books, job, now)
     told: dict[str, Any] = {"job": job.id, "state": state_of(books, job), "gpus": job.spec.gpus}
     told["reason"] = reason_row(reason)
-    if job.state == QUEUED:
+    if job.state == QUEUED and job.ends_as is None:
         told["position"] = [other.id for other in queue(books)].index(job.id) + 1
         told["free"] = free_by_group(books, job)
         told["summary"] = summary(told["free"], job.spec.gpus, books.setup.tiers[group_level(books)])
@@ -182,11 +190,15 @@ def summary(groups: list[dict[str, Any]], gpus: int, word: str) -> str:
     """`16 devices are free, but in three racks`, in a sentence."""
     free = sum(group["free"] for group in groups)
     spread = sum(1 for group in groups if group["free"])
+    if free < gpus == 1:
+        return "no device that would do is free"
     if free < gpus:
-        return f"{free} of the {gpus} devices it needs are free"
+        return f"{free} of the {format_count(gpus, 'device')} it needs {'is' if free == 1 else 'are'} free"
     largest = max(group["free"] for group in groups)
     if largest < gpus:
         return f"{free} devices are free, but in {format_count(spread, word)} with at most {largest} in one"
+    if free == 1:
+        return f"1 device is free, in one {word}"
     return f"{free} devices are free, {largest} of them in one {word}"
 
 
@@ -194,9 +206,10 @@ def machines(books: Books) -> list[dict[str, Any]]:
     """Every machine, and who is on it."""
     cluster = books.cluster
     kinds = cluster.device_types
+    given = books.devices.holders()
     found = []
     for index, machine in enumerate(cluster.machines):
-        holders = books.devices.holders(index)
+        holders = given.get(index, {})
         found.append(
             {
                 "name": machine.name,
@@ -216,15 +229,15 @@ def machines(books: Books) -> list[dict[str, Any]]:
 
 
 def counts(books: Books) -> dict[str, int]:
-    """How many jobs are in each state, and devices."""
+    """How many jobs are in each state, and devices: all, free, and those that nobody may use."""
     found = {"queued": 0, "delayed": 0, "placed": 0}
     for job in books.jobs.values():
         found[job.state] = found.get(job.state, 0) + 1
     total, free = books.cluster.devices, int(books.world.state[0]["free"])
-    shut = sum(books.cluster.machines[index].size for index, why_ in enumerate(books.shut) if why_)
+    given = books.devices.holders()  # what runs on a machine that was drained goes on
+    shut = sum(
+        machine.size - len(given.get(index, ()))
+        for index, machine in enumerate(books.cluster.machines)
+        if books.shut[index]
+    )
     return found | {"devices": total, "free": free, "shut": shut}
-
-
-def reason_name(code: int) -> str:
-    """A reason's code in the journal, by its name."""
-    return CODES[code]

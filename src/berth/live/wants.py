@@ -14,12 +14,24 @@ def kinds_of(setup: Setup, spec: JobSpec) -> tuple[int, ...]:
 
 def reach_of(setup: Setup, spec: JobSpec) -> tuple[int, int]:
     """(nearest tier worth waiting for, farthest allowed) of a job; one that fits nowhere waits for everything."""
+    nearest, last = nearest_of(setup, spec), len(setup.tiers) - 1
+    if nearest is None:
+        return last, last
+    widest = _level(setup, spec.required, last)
+    return min(max(nearest, _level(setup, spec.preferred, nearest)), widest), widest
+
+
+def _level(setup: Setup, tier: str | None, otherwise: int) -> int:
+    """A job may have been taken when the cluster had other tiers: one that is gone says nothing."""
+    return setup.tiers.index(tier) if tier in setup.tiers else otherwise
+
+
+def fits(setup: Setup, spec: JobSpec) -> bool:
+    """Whether the cluster can ever hold the job within the tier that it requires."""
     nearest = nearest_of(setup, spec)
     if nearest is None:
-        return len(setup.tiers) - 1, len(setup.tiers) - 1
-    widest = setup.tiers.index(spec.required) if spec.required is not None else len(setup.tiers) - 1
-    preferred = setup.tiers.index(spec.preferred) if spec.preferred is not None else nearest
-    return min(max(nearest, preferred), widest), widest
+        return False
+    return spec.required is None or nearest <= _level(setup, spec.required, -1)
 
 
 def nearest_of(setup: Setup, spec: JobSpec) -> int | None:

@@ -23,6 +23,7 @@ from berth.report.simulation import best, labels, metrics_of
 from berth.simulate.metrics import Summary
 from berth.simulate.run import Run
 from berth.simulate.timeline import TimerWatch, last_end_s
+from berth.units import format_count
 
 _MOST_DRAWN = 8  # runs with curves of their own
 
@@ -93,7 +94,7 @@ def _body(played: Sequence[Played], names: Sequence[str], legend: Sequence[str],
     facts = {
         "trace": run.trace.source,
         "jobs": f"{len(run.trace):,}",
-        "cluster": f"{run.cluster.name}, {run.cluster.devices:,} devices",
+        "cluster": f"{run.cluster.name}, {format_count(run.cluster.devices, 'device')}",
         "network": f"{setting.network}, congestion x{setting.congestion:g}",
         "mix": f"{setting.mix.text}, seed {setting.seed}",
         "berth": __version__,

@@ -12,6 +12,7 @@ from berth.schedule.view import DONE
 from berth.simulate import timeline
 from berth.simulate.run import Run
 from berth.simulate.timeline import Attempts, TimerWatch
+from berth.units import format_count
 
 _BINS = 300
 _NEARLY_ALL = 0.99
@@ -80,7 +81,7 @@ def _timers(run: Run, watch: TimerWatch | None) -> list[dict[str, Any]]:
     for demand, tier in zip(*np.unravel_index(order, taught.shape), strict=True):
         if taught[demand, tier] > 0:
             values = np.array([timers[demand, tier] for timers in watch.timers])
-            label = f"{watch.demands[demand]} GPUs, {tiers[tier]}"
+            label = f"{format_count(int(watch.demands[demand]), 'GPU')}, {tiers[tier]}"
             lines.append({"label": label, "x": _numbers(np.array(watch.times)), "y": _finite(values)})
     return lines
 

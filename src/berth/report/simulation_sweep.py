@@ -15,6 +15,7 @@ from rich.text import Text
 from berth.report.html import heat_colour, page
 from berth.report.simulation import labels, print_notes
 from berth.simulate.sweep import Grid, Ratio, Row, ratios
+from berth.units import format_count
 
 _STYLES = {
     -4: "black on green", -3: "black on green", -2: "green", -1: "green",
@@ -77,8 +78,8 @@ def print_maps(out: Console, shown: Shown, written: str | None, notes: Sequence[
         for load in grid.loads:
             result.add_row(f"{load:g}", *(_cell(cells[load, congestion]) for congestion in grid.congestions))
         out.print(result)
-    seeds = f"{grid.seeds} seeds" if grid.seeds > 1 else "1 seed"
-    traces = f"{grid.jobs:,} jobs ({grid.sizes}, {grid.durations}) on {grid.cluster}"
+    seeds = format_count(grid.seeds, "seed")
+    traces = f"{format_count(grid.jobs, 'job')} ({grid.sizes}, {grid.durations}) on {grid.cluster}"
     out.print("below 1: the policy named first is better")
     out.print(f"mean over {seeds} of {traces}", soft_wrap=True, markup=False)
     if grid.seeds > 1:
@@ -104,7 +105,7 @@ def maps_page(shown: Shown) -> str:
     grid = shown.grid
     facts = {
         "cluster": grid.cluster,
-        "traces": f"{grid.seeds} x {grid.jobs:,} jobs per cell",
+        "traces": f"{grid.seeds} x {format_count(grid.jobs, 'job')} per cell",
         "sizes": grid.sizes,
         "durations": grid.durations,
         "metric": shown.word,

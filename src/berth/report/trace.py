@@ -41,7 +41,7 @@ def print_bad(out: Console, source: str, rows: int, bad: BadRows, shown: int = 3
     """How many rows are no jobs, by cause, and where the first ones stand."""
     if not bad.total:
         return
-    out.print(f"  [bold yellow]{bad.total:,} of {rows:,} rows left out[/bold yellow]")
+    out.print(f"  [bold yellow]{bad.total:,} of {format_count(rows, 'row')} left out[/bold yellow]")
     for cause, count in bad.counts.items():
         out.print(f"    {count:>9,}  {cause}", markup=False)
     for row in bad.first[:shown]:

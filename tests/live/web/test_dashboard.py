@@ -73,6 +73,39 @@ def test_without_a_token_the_page_asks_for_one(berth: Berth, look: Looker) -> No
     look.complaints[:] = [one for one in look.complaints if "401" not in one]
 
 
+def test_an_address_with_a_token_may_be_given_to_a_page_that_asks_for_one(berth: Berth, look: Looker) -> None:
+    page = look.open(berth.url)
+    sees(page, "form", "needs a token")
+    go(page, f"#token={berth.token}")
+    sees(page, ".stats", "devices in use")
+    assert page.url == f"{berth.url}/#/"
+
+
+def test_gangs_beside_each_other_have_different_colours(berth: Berth, look: Looker) -> None:
+    page = look.open(berth.address)
+    for number in range(16):
+        berth.put(f"one-{number}", 1)
+    sees(page, ".stats .use", "16 of 16")
+    colours = page.evaluate(
+        """async () => {
+          await new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)));
+          const map = document.querySelector('.map canvas'), found = new Set();
+          const pixels = map.getContext('2d').getImageData(0, 0, map.width, map.height).data;
+          const {layOut} = await import('/web/layout.js');
+          const measure = document.createElement('canvas').getContext('2d');
+          measure.font = '12px system-ui, sans-serif';
+          const {cluster} = berth.me, sizes = berth.world.sizes, ratio = window.devicePixelRatio || 1;
+          const made = layOut(cluster, sizes, map.clientWidth, 560, text => measure.measureText(text).width);
+          made.boxes.forEach((box, i) => { for (let n = 0; n < sizes[i]; n++) {
+            const [x, y] = [box.x + n * made.pitch + 3, box.y + 3].map(value => Math.round(value * ratio));
+            found.add(pixels.slice(4 * (y * map.width + x), 4 * (y * map.width + x) + 4).join());
+          } });
+          return found.size;
+        }"""
+    )
+    assert colours == 16
+
+
 def test_the_map_shows_who_is_where_as_the_controller_has_it(berth: Berth, look: Looker) -> None:
     page = look.open(berth.address)
     sees(page, ".stats .use", "0 of 16")

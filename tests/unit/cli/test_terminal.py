@@ -64,6 +64,29 @@ def test_an_output_that_takes_nothing_is_no_bug_of_berths(line, code, message, s
     assert "Traceback" not in told.stderr
 
 
+@pytest.mark.parametrize(
+    "line",
+    ["policies", "--help", "cluster devices --json", "trace info jobs.csv"],
+)
+def test_a_reader_who_has_gone_ends_a_verb_quietly(line, shell, tmp_path):
+    shell("true")  # the trace is there
+    told = subprocess.Popen(
+        [*BERTH.split(), *line.split()], stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=tmp_path
+    )
+    told.stdout.close()  # as `head` does when it has seen enough
+    with told.stderr:
+        assert told.stderr.read() == b""
+    assert told.wait() == 128 + signal.SIGPIPE
+
+
+def test_a_mistake_that_nobody_reads_is_no_traceback(tmp_path):
+    read, write = os.pipe()
+    os.close(read)
+    told = subprocess.Popen([*BERTH.split(), "queue", "--nonsense"], stderr=write, cwd=tmp_path)
+    os.close(write)
+    assert told.wait() == 128 + signal.SIGPIPE
+
+
 def test_what_stood_in_a_file_stands_until_the_new_text_is_whole(tmp_path):
     page = tmp_path / "page.html"
     page.write_text("before")

@@ -1,7 +1,11 @@
 """The HTTP API: who may do what, what is answered, and what is refused."""
 
+import asyncio
 import json
+import re
 import threading
+import time
+from collections import deque
 
 import pytest
 import schemathesis
@@ -13,6 +17,7 @@ from berth.clock import MachineClock
 from berth.cluster.load import load_cluster
 from berth.live.api.app import make_app
 from berth.live.api.desk import Desk
+from berth.live.api.events import Events
 from berth.live.api.limits import Limits
 from berth.live.api.tokens import Tokens, admin_token
 from berth.live.controller import Controller
@@ -52,6 +57,14 @@ class Service:
 
     def client(self, token):
         return TestClient(self.app, headers={"Authorization": f"Bearer {token}"})
+
+
+def wait_until(condition, timeout_s=30.0):
+    """The controller runs by itself; the bound is only there so that a broken test ends."""
+    end = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < end, "it never happened"
+        time.sleep(0.01)
 
 
 JOB = {"spec": {"run": "secret command", "gpus": 4, "env": {"SECONDS": "1000"}}}
@@ -212,6 +225,38 @@ def test_metrics_are_what_prometheus_reads(service):
     assert found["berth_submitted"].samples[0].value == 1
 
 
+def test_metrics_count_what_runs_on_a_drained_machine_as_busy_and_are_exact(service):
+    books = service.desk.controller.books
+    service.alice.post("/api/v1/jobs", json=JOB)
+    wait_until(lambda: books.attempts)
+    machine = books.cluster.machines[next(iter(books.attempts.values())).machines[0]].name
+    service.admin.post(f"/api/v1/machines/{machine}/drain")
+    books.submitted = 123_456_789
+    text = service.nobody.get("/metrics").text
+    assert 'berth_devices{use="busy"} 4\n' in text
+    assert 'berth_devices{use="shut"} 0\n' in text
+    assert "berth_submitted_total 123456789\n" in text
+
+
+def test_a_letter_of_a_log_that_lies_between_two_pieces_is_whole(service, tmp_path):
+    service.alice.post("/api/v1/jobs", json=JOB | {"id": "poet"})
+    wait_until(lambda: service.alice.get("/api/v1/jobs/poet").json()["attempts"])
+    folder = tmp_path / "attempts" / "live" / f"{service.desk.controller.store.name}-poet.1"
+    folder.mkdir(parents=True)
+    (folder / "rank-0.log").write_bytes("aé日🙂".encode() + b"\xff\xf0\x9f")
+    text, offset = "", 0
+    for limit in (2, 2, 4, 5, 100, 100):
+        answer = service.alice.get(f"/api/v1/jobs/poet/logs?offset={offset}&limit={limit}")
+        text, offset = text + answer.text, int(answer.headers["x-next-offset"])
+    assert (text, offset) == ("aé日🙂\ufffd", 11)  # the last one may still be written to its end
+    assert service.alice.get("/api/v1/jobs/poet/logs?offset=11&limit=1").text == "\ufffd"
+
+
+def test_a_dry_run_minds_no_job_whatever_it_is_called(service):
+    service.alice.post("/api/v1/jobs", json=JOB | {"id": "dry-run"})
+    assert service.alice.post("/api/v1/dry-run", json=JOB).json()["machines"]
+
+
 def test_dry_run_and_what_if_are_labelled_modelled(service):
     dry = service.alice.post("/api/v1/dry-run", json=JOB).json()
     assert dry["modelled"] is True
@@ -230,6 +275,109 @@ def test_events_tell_what_was_committed(service):
     from berth.live.api.events import public
 
     assert "secret command" not in json.dumps(public(records[0]))
+
+
+def test_the_description_names_every_moment_and_every_length_of_time(service):
+    """Names of moments have no unit in them, so it is told with the schema."""
+    about = service.nobody.get("/openapi.json").json()["info"]["description"]
+    moments = set(re.findall(r"`(\w+)`", about.partition("Moments are")[2].partition("\n\n")[0]))
+    for number in range(3):
+        service.alice.post("/api/v1/jobs", json=JOB | {"id": f"job-{number}"})
+    wait_until(lambda: service.alice.get("/api/v1/jobs/job-0").json()["state"] == "running")
+    service.alice.post("/api/v1/jobs/job-0/cancel")
+    paths = [
+        "status",
+        "jobs",
+        "jobs?over=true",
+        "jobs/job-1",
+        "jobs/job-1/why",
+        "jobs/job-1/history",
+        "now",
+        "journal",
+    ]
+    answers = [service.alice.get(f"/api/v1/{path}").json() for path in paths]
+    answers.append(service.alice.post("/api/v1/dry-run", json=JOB).json())
+    found = {name for answer in answers for name in names_of_moments(answer)}
+    assert {"submitted", "since", "began", "time"} <= found <= moments
+
+
+def names_of_moments(told, name=""):
+    """Fields with numbers that can only be Unix times."""
+    if isinstance(told, dict):
+        for key, value in told.items():
+            yield from names_of_moments(value, key)
+    elif isinstance(told, list):
+        for value in told:
+            yield from names_of_moments(value, name)
+    elif isinstance(told, float) and told > 1e9:
+        yield name
+
+
+def test_several_are_cancelled_at_once_or_none(service):
+    mine = [
+        service.alice.post("/api/v1/jobs", json=JOB | {"id": name}).json()["job"] for name in ("one", "two")
+    ]
+    other = service.bob.post("/api/v1/jobs", json=JOB).json()["job"]
+    states = lambda: [service.admin.get(f"/api/v1/jobs/{job}").json()["state"] for job in [*mine, other]]  # noqa: E731
+    for wrong, status in ((other, 403), ("nobody", 404)):
+        assert service.alice.post("/api/v1/cancel", json={"jobs": [*mine, wrong]}).status_code == status
+    assert not {"stopping", "cancelled"} & set(states())
+    told = service.alice.post("/api/v1/cancel", json={"jobs": ["on", "two", "one"]}).json()
+    assert told == {"jobs": [{"job": "one", "state": "cancelled"}, {"job": "two", "state": "cancelled"}]}
+    wait_until(lambda: states()[:2] == ["cancelled"] * 2)
+    again = service.alice.post("/api/v1/cancel", json={"jobs": mine}).json()["jobs"]
+    assert again == [{"job": job, "state": "cancelled", "was_over": True} for job in mine]
+    assert service.alice.post("/api/v1/cancel", json={"jobs": []}).status_code == 422
+
+
+def heard(events, after, most):
+    """What a listener is told, as numbers and names of events."""
+
+    async def listen():
+        stream, found = events.stream(after), []
+        async for text in stream:
+            found += [line for line in text.split("\n") if line.startswith(("id", "event: gap"))]
+            if len(found) >= most:
+                break
+        await stream.aclose()
+        return found
+
+    return asyncio.run(asyncio.wait_for(listen(), 20))
+
+
+def test_a_listener_hears_each_record_once_also_those_of_the_moment_it_comes(crank):
+    live = crank()
+    events = Events(live.controller)
+    first = live.controller.store.seq
+    live.submit()
+
+    class Kept(deque):
+        """While it is copied something is committed."""
+
+        def __iter__(self):
+            if not self.asked:
+                self.asked = True
+                live.submit()
+            return super().__iter__()
+
+    events._kept = Kept(events._kept)
+    events._kept.asked = False
+    last = live.controller.store.seq
+    told = heard(events, first, most=2 * (last - first))
+    assert told == [f"id: {number}" for number in range(first + 1, first + 1 + len(told))]
+    assert len(told) > last - first
+
+
+def test_who_comes_back_to_a_controller_that_began_anew_is_told_of_the_gap(crank):
+    live = crank()
+    live.submit()
+    seq = live.controller.store.seq
+    live.restart()  # its first record was written before anybody could listen
+    events = Events(live.controller)
+    live.submit()
+    assert heard(events, seq, most=1) == ["event: gap"]
+    assert heard(Events(live.controller), seq, most=1) == ["event: gap"]  # also if nothing has happened since
+    assert heard(events, seq + 1, most=1) == [f"id: {seq + 2}"]
 
 
 @pytest.mark.slow

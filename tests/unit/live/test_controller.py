@@ -8,7 +8,7 @@ import pytest
 
 from berth.errors import InputError
 from berth.live import commands
-from berth.live.history import history
+from berth.live.history import Setups, history
 from berth.live.records import Record
 from berth.live.recover import fold_all
 from berth.live.snapshot import same
@@ -79,7 +79,7 @@ def test_history_says_who_took_the_place_and_what_that_cost(crank):
     live.step(10, times=2)
     short = live.submit(gpus=16, seconds=10)
     live.step(20, times=8)
-    told = history(long, live.controller.store.job_records(long), live.books.setup)
+    told = history(long, live.controller.store, Setups(live.controller.store))
     first, second = told["attempts"]
     assert (first["left_for"], first["by"]) == ("outranked", [short])
     assert first["cost_device_s"] == 16 * (second["began"] - first["left"]) > 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import stat
+import subprocess
 
 import pytest
 
@@ -23,7 +24,8 @@ from berth.live.backends.slurm_read import (
     switches_of,
 )
 from berth.live.backends.slurm_room import rooms_of
-from berth.live.backends.slurm_submit import gres_of
+from berth.live.backends.slurm_submit import Part, RefusedError, Site, gres_of, submit
+from berth.live.folder import Folder
 from berth.live.server import make_backend
 
 
@@ -164,7 +166,7 @@ def test_without_a_topology_there_are_machines_and_a_network_and_that_is_said():
 def test_nodes_without_gpus_are_left_out_unless_all_are():
     mixed = discover([node("a"), node("login", gpus="")], [])
     assert [machine.name for machine in mixed.machines] == ["a"]
-    assert "1 nodes without a GPU are left out" in mixed.notes
+    assert "1 node without a GPU: left out" in mixed.notes
     bare = discover([node("a", gpus=""), node("b", gpus="")], [])
     assert [machine.size for machine in bare.machines] == [1, 1]
     assert "no node has a GPU that Slurm counts: every node is one device" in bare.notes
@@ -229,6 +231,17 @@ def test_gpus_are_asked_for_by_their_type():
     assert gres_of(node(gpus="gpu:a100:2,gpu:v100:2"), (1, 2, 3)) == "gpu:a100:1,gpu:v100:2"
     assert gres_of(node(gpus="gpu:4"), (0, 3)) == "gpu:2"
     assert gres_of(node(gpus=""), (0,)) == ""
+
+
+def test_a_number_that_sbatch_does_not_give_may_have_been_given_all_the_same(tmp_path):
+    class Chatty(SlurmCommands):
+        def run(self, *argv, text=""):
+            return subprocess.CompletedProcess(argv, 0, "Welcome to the cluster!\n", "")
+
+    folder, part = Folder(tmp_path, "s-j1.1"), Part(0, "n1", (0,), 0)
+    with pytest.raises(BackendError, match="Welcome") as error:
+        submit(Chatty(), Site(tmp_path, "python"), folder, part, node(), rooms_of([node()], [])["n1"])
+    assert not isinstance(error.value, RefusedError)
 
 
 class PretendedCommands(SlurmCommands):

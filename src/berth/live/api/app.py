@@ -17,7 +17,7 @@ from berth.live.api.glance import Glance
 from berth.live.api.limits import Limits
 from berth.live.api.tokens import Caller
 from berth.live.commands import ConflictError, MissingError
-from berth.live.spec import JobSpec, Word
+from berth.live.spec import JobSpec, Word, said
 from berth.live.store import StoreError
 
 _ERRORS: dict[int | str, dict[str, Any]] = {
@@ -30,9 +30,23 @@ _ERRORS: dict[int | str, dict[str, Any]] = {
     429: {"description": "Too often"},
     503: {"description": "It could not be written down"},
 }
+_ABOUT = """
+A live cluster: its jobs, its machines, and why each job stands where it stands.
+
+Moments are Unix times: seconds since 1970-01-01 00:00 UTC, with a fraction, by the controller's clock. They are `time`,
+`now`, `submitted`, `since`, `placed`, `began`, `left`, `ended`, `first_start`, `expected_start` and `starts`.
+
+Lengths of time are seconds, also with a fraction: all names that end in `_s`, and `seconds`, `seconds_left`, `waited`
+and `saves`. `cost_device_s` is seconds times devices. In a job's `spec`, `duration` and `grace` are text with a unit
+(`90m`, `6h`), and `memory` is too (`80GiB`).
+
+`token` names an attempt at running a job; it is no secret. `code` is an exit code; above 128 it is a signal.
+"""
 # a policy that berth has, with constants; never a file of the server's
 PolicyName = Annotated[
-    str, Field(min_length=1, max_length=200, pattern=r"^[a-z][a-z0-9-]*(:[a-z0-9_=.,-]*)?$")
+    str,
+    Field(min_length=1, max_length=200, pattern=r"^[a-z][a-z0-9-]*(:[a-z0-9_=.,-]*)?$"),
+    said("must be one that berth has (berth policies); your own only simulate"),
 ]
 Limit = Annotated[int, Query(ge=1, le=100_000)]
 
@@ -52,6 +66,15 @@ class Batch(BaseModel):
     jobs: Annotated[list[Submission], Field(min_length=1, max_length=10_000)]
 
 
+class Several(BaseModel):
+    """Ids of jobs, or their beginnings."""
+
+    model_config = ConfigDict(extra="forbid")
+    jobs: Annotated[
+        list[Annotated[str, Field(min_length=1, max_length=64)]], Field(min_length=1, max_length=10_000)
+    ]
+
+
 class Priority(BaseModel):
     """Higher goes first."""
 
@@ -69,7 +92,7 @@ class WhatIf(BaseModel):
 
 def make_app(desk: Desk) -> FastAPI:
     """The application; everything it knows is at the desk."""
-    app = FastAPI(title="berth", version=__version__, docs_url=None, redoc_url=None)
+    app = FastAPI(title="berth", description=_ABOUT, version=__version__, docs_url=None, redoc_url=None)
     app.add_middleware(Limits)
     app.state.desk = desk
     app.include_router(_router(desk), prefix="/api/v1", responses=_ERRORS)
@@ -168,7 +191,7 @@ def _router(desk: Desk) -> APIRouter:
     @router.get("/jobs/{job}/history", tags=["jobs"])
     def history(caller: Anyone, job: str) -> dict[str, Any]:
         """All that happened to it."""
-        return desk.history(job, caller)
+        return desk.history(job)
 
     @router.get("/jobs/{job}/logs", tags=["jobs"], response_class=PlainTextResponse)
     def logs(
@@ -187,6 +210,11 @@ def _router(desk: Desk) -> APIRouter:
     async def cancel(caller: Anyone, job: str) -> dict[str, Any]:
         """It is not to run, or not any longer."""
         return await ask(commands.cancel(desk.own(job, caller)))
+
+    @router.post("/cancel", tags=["jobs"])
+    async def cancel_several(caller: Anyone, several: Several) -> dict[str, Any]:
+        """Cancels several: all, or none if one is unknown or somebody else's; `was_over`: it had ended before."""
+        return await ask(commands.cancel_all([desk.own(job, caller) for job in several.jobs]))
 
     @router.post("/jobs/{job}/priority", tags=["jobs"])
     async def priority(caller: Admin, job: str, wish: Priority) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import threading
 import time
 from collections.abc import Iterator
@@ -20,8 +21,9 @@ from berth.live.commands import MissingError, check_fits
 from berth.live.controller import Controller
 from berth.live.folder import Folder
 from berth.live.forecast import Forecast
-from berth.live.history import history
+from berth.live.history import Setups, history
 from berth.live.spec import JobSpec
+from berth.units import format_count
 
 _THINKERS, _THINKING_S = 2, 5.0  # forecasts at a time, and how long the next one waits
 _FRESH_S = 5.0  # an estimate is good for so long
@@ -44,6 +46,7 @@ class Desk:
         self.controller, self.tokens = controller, tokens
         self.events = Events(controller)
         self._attempts = attempts
+        self._setups = Setups(controller.store)
         self._estimate: tuple[float, Forecast] | None = None
         self._estimating = threading.Lock()
         self._thinkers = threading.Semaphore(_THINKERS)
@@ -181,20 +184,21 @@ class Desk:
         estimate = self._estimated()
         return told | {"expected_start": estimate.starts.get(name) if estimate else None}
 
-    def history(self, prefix: str, caller: Caller) -> dict[str, Any]:
+    def history(self, prefix: str) -> dict[str, Any]:
         """All that happened to a job."""
-        name = self.find(prefix)
-        records = self.controller.store.job_records(name)
-        with self.controller.lock:
-            setup = self._books.setup
-        return history(name, records, setup, self.controller.store.steps_of(name))
+        return history(self.find(prefix), self.controller.store, self._setups)
 
     def logs(
         self, prefix: str, caller: Caller, *, attempt: int | None, rank: int, offset: int, limit: int
     ) -> tuple[str, int]:
         """A piece of a log, and where the next begins."""
         name = self.own(prefix, caller)
-        number = attempt or int(self.job(name, caller)["attempts"])
+        row = self.job(name, caller)
+        if attempt is not None and attempt > row["attempts"]:
+            raise MissingError(f"job {name} has had {format_count(row['attempts'], 'attempt')}")
+        if rank >= row["gpus"]:
+            raise MissingError(f"job {name} has no rank {rank}: it has {format_count(row['gpus'], 'device')}")
+        number = attempt or int(row["attempts"])
         if number == 0:
             return "", 0
         path = Folder(self._attempts, f"{self.controller.store.name}-{name}.{number}").log(rank)
@@ -204,7 +208,8 @@ class Desk:
                 data = file.read(limit)
         except FileNotFoundError:
             return "", offset
-        return data.decode(errors="replace"), offset + len(data)
+        whole = _whole_letters(data, limit)
+        return data[:whole].decode(errors="replace"), offset + whole
 
     def dry_run(self, spec: JobSpec, caller: Caller) -> dict[str, Any]:
         """Where and when a job would start."""
@@ -248,6 +253,14 @@ class Desk:
             "policy": policy or was,
             "add_racks": racks,
         }
+
+
+def _whole_letters(data: bytes, limit: int) -> int:
+    """How many of these bytes end with a whole letter: the rest of one that was cut comes with the next piece."""
+    decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+    decoder.decode(data)
+    whole = len(data) - len(decoder.getstate()[0])
+    return whole if whole or len(data) < limit else len(data)  # a limit below a letter's bytes gets on, too
 
 
 def _result(told: Forecast) -> dict[str, Any]:

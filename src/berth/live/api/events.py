@@ -22,6 +22,7 @@ class Events:
 
     def __init__(self, controller: Controller) -> None:
         self._kept: deque[tuple[int, Record]] = deque(maxlen=_KEPT)
+        self._next = controller.store.seq + 1  # the first record that is heard here
         self._listeners: dict[asyncio.Queue[tuple[int, Record] | None], asyncio.AbstractEventLoop] = {}
         controller.listeners.append(self._told)
 
@@ -45,12 +46,13 @@ class Events:
     async def stream(self, after: int | None) -> AsyncIterator[str]:
         """The text of an event stream; `after` is the number of the last record the listener has."""
         queue: asyncio.Queue[tuple[int, Record] | None] = asyncio.Queue()
-        missed = [one for one in list(self._kept) if after is not None and one[0] > after]
-        self._listeners[queue] = asyncio.get_running_loop()
+        self._listeners[queue] = asyncio.get_running_loop()  # first: what comes twice is told once
+        kept = list(self._kept)
+        missed = [one for one in kept if after is not None and one[0] > after]
         last = after or 0
         try:
             yield "retry: 1000\n\n"
-            if after is not None and self._kept and self._kept[0][0] > after + 1:
+            if after is not None and (kept[0][0] if kept else self._next) > after + 1:
                 yield 'event: gap\ndata: {"reason": "older records are in the journal only"}\n\n'
             for seq, record in missed:
                 last = seq

@@ -14,6 +14,7 @@ from berth.live.api.series import Series
 from berth.live.api.tokens import Caller
 from berth.live.books import Books
 from berth.live.controller import Controller
+from berth.live.home import JOURNAL
 from berth.live.records import read
 from berth.live.store import connect
 from berth.schedule.policies.registry import load_policy, policy_names
@@ -69,7 +70,7 @@ class Glance:
         store, after = self._controller.store, max(after, self._first - 1)
         with self._controller.lock:
             seq = store.seq
-        db: sqlite3.Connection = connect(store.folder / "journal.sqlite", read_only=True)
+        db: sqlite3.Connection = connect(store.folder / JOURNAL, read_only=True)
         try:
             rows = db.execute(_PAGE, (after, *_KINDS, limit)).fetchall()
         finally:
@@ -104,7 +105,7 @@ class Glance:
 def _first_of(controller: Controller) -> int:
     """The record at which a controller first opened this very cluster: seats before it name other machines."""
     now, first = json.loads(json.dumps(to_plain(controller.books.cluster))), controller.store.seq
-    db = connect(controller.store.folder / "journal.sqlite", read_only=True)
+    db = connect(controller.store.folder / JOURNAL, read_only=True)
     try:
         for seq, body in db.execute("SELECT seq, body FROM journal WHERE kind = 'opened' ORDER BY seq DESC"):
             if json.loads(body)["cluster"] != now:

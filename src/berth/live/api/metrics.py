@@ -46,7 +46,7 @@ def metrics_text(controller: Controller) -> str:
     lines: list[str] = []
     for name, values in rows.items():
         lines += [f"# HELP {name} {_HELP[name]}", f"# TYPE {name} {_TYPES.get(name, 'gauge')}"]
-        lines += [f"{name}{labels} {value:g}" for labels, value in values]
+        lines += [f"{name}{labels} {value!r}" for labels, value in values]
     return "\n".join(lines) + "\n"
 
 
@@ -57,5 +57,10 @@ def _timers(controller: Controller) -> list[tuple[str, float]]:
         for tier, name in enumerate(books.setup.tiers):
             if gpus > 0:
                 timer = float(books.world.offers["timer"][at, tier])
-                found.append((f'{{gpus="{gpus}",tier="{name}"}}', timer))
+                found.append((f'{{gpus="{gpus}",tier="{_escaped(name)}"}}', timer))
     return found
+
+
+def _escaped(text: str) -> str:
+    """A name as the value of a label."""
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -64,7 +64,7 @@ class Attempt:
         folder: Folder,
         marks: frozenset[str],
         parts: Parts,
-        jobs: Iterable[SlurmJob],
+        jobs: Sequence[SlurmJob],
         now: float,
         patience: Patience,
     ) -> None:
@@ -134,7 +134,7 @@ class Attempt:
 
     def _guess(self, part: int, job: SlurmJob | None) -> dict[str, Any]:
         """The end of a part that left no word."""
-        end: dict[str, Any] = {"codes": {}, "done": "done" in self._marks}
+        end: dict[str, Any] = {"codes": {}, "done": "done" in self._marks, "stopped": self._stopped}
         if job is not None and job.states & {"FAILED", "OUT_OF_MEMORY"}:
             code = job.code or 1
             if f"part-{part}.ready" not in self._marks:
@@ -151,7 +151,7 @@ class Attempt:
         seen = together_seen(ends)
         # told to end by somebody else (a limit in time, preemption, scancel): it is not to blame
         lost = seen.lost or (seen.stopped and not self._stopped)
-        return replace(seen, stopped=seen.stopped or self._stopped, lost=lost)
+        return replace(seen, lost=lost)
 
     def _end(self, part: int) -> dict[str, Any] | None:
         return self._folder.told(part, "ended")

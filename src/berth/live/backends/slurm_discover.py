@@ -16,6 +16,7 @@ from berth.cluster.model import Cluster, DeviceType, Machine
 from berth.cluster.tiers import default_tiers
 from berth.errors import InputError
 from berth.live.backends.slurm_read import SlurmNode, Switch
+from berth.units import format_count
 
 FOUND = "slurm"  # the name of a cluster that nobody described
 WHOLE_NODE = "node"  # the type of the one device of a node, where Slurm counts no GPUs
@@ -58,7 +59,7 @@ def _usable(nodes: Sequence[SlurmNode], notes: list[str]) -> list[SlurmNode]:
         notes.append("no node has a GPU that Slurm counts: every node is one device")
         return list(nodes)
     if len(with_gpus) < len(nodes):
-        notes.append(f"{len(nodes) - len(with_gpus)} nodes without a GPU are left out")
+        notes.append(f"{format_count(len(nodes) - len(with_gpus), 'node')} without a GPU: left out")
     return with_gpus
 
 

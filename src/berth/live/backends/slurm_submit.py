@@ -71,7 +71,10 @@ def submit(
     argv = _request(site, folder, part, node, room)
     done = commands.run("sbatch", *argv, text=_script(site, folder, part.machine))
     if done.returncode == 0:
-        return int(done.stdout.split(";")[0])
+        try:
+            return int(done.stdout.split(";")[0])
+        except ValueError:
+            raise BackendError(f"sbatch gave no number but {done.stdout.strip()!r}") from None
     what = done.stderr.strip()
     raise (BackendError if any(word in what.lower() for word in _FOR_NOW) else RefusedError)(what)
 

@@ -15,7 +15,7 @@ export function cancel(job) {
 
 export function prioritise(job) {
   return confirmed({title: `Priority of ${job.id}`, action: "Set it", text: "Higher goes first.",
-    fields: [{name: "priority", label: "priority", type: "number", step: 1, min: -1000000, max: 1000000, value: job.priority, required: true}]},
+    fields: [{name: "priority", label: "priority", type: "number", step: 1, min: -1000, max: 1000, value: job.priority, required: true}]},
   ({priority}) => post(`jobs/${part(job.id)}/priority`, {priority: Number(priority)}),
   (answer) => `${answer.job} has priority ${answer.priority}`);
 }

@@ -9,7 +9,7 @@ const HEIGHT = 210, HOUR = 3600, DAY = 86400;
 const TIMES = [0.1, 0.5, 1, 5, 10, 30, 60, 300, 600, 1800, HOUR, 2 * HOUR, 6 * HOUR, 12 * HOUR, DAY, 2 * DAY, 5 * DAY, 10 * DAY, 50 * DAY, 100 * DAY, 500 * DAY];
 
 export class Chart {
-  // `curves`: {label, colour (0-7), values, fill}; `value` writes a number.
+  // `curves`: {label, colour (0-7), values, fill, grows: between two samples too}; `value` writes a number.
   constructor(app, {value, sync}) {
     Object.assign(this, {app, value, sync});
     this.node = el("div", {class: "chart"});
@@ -39,7 +39,7 @@ export class Chart {
   }
 
   options(curves) {
-    const look = colours(), {app, value} = this, stepped = UPlot.paths.stepped({align: 1});
+    const look = colours(), {app, value} = this, stepped = UPlot.paths.stepped({align: 1}), straight = UPlot.paths.linear();
     const axis = {stroke: look.quiet, grid: {stroke: look.grid, width: 1}, ticks: {stroke: look.line, width: 1}, font: "12px system-ui, sans-serif"};
     return {
       width: this.node.clientWidth || 320, height: HEIGHT,
@@ -47,7 +47,7 @@ export class Chart {
       axes: [app.live ? {...axis, space: 84, values: (_, ticks, __, ___, step) => ticks.map((tick) => clock(tick, step))} : {...axis, incrs: TIMES, values: (_, ticks) => ticks.map((tick) => duration(tick))},
         {...axis, size: 64, ...(value === duration ? {incrs: TIMES} : {}), values: (_, ticks) => ticks.map((tick) => value(tick))}],
       series: [{label: "at", value: (_, time) => (time === null || time === undefined ? (app.live ? "now" : "the end") : moment(time, app.live))},
-        ...curves.map((curve) => ({label: curve.label, stroke: look.series[curve.colour % 8], width: 1.6, paths: stepped,
+        ...curves.map((curve) => ({label: curve.label, stroke: look.series[curve.colour % 8], width: 1.6, paths: curve.grows ? straight : stepped,
           fill: curve.fill ? withAlpha(look.series[curve.colour % 8]) : undefined, points: {show: false},
           value: (plot, number, at, index) => written(index === null || index === undefined ? plot.data[at].at(-1) : number, value)}))],
       cursor: {sync: {key: this.sync}, points: {size: 6}, drag: {x: true, y: false}},

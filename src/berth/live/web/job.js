@@ -3,7 +3,7 @@
 import {cancel, mayTouch, prioritise} from "./actions.js";
 import {get} from "./api.js";
 import {atMostEvery, el, oncePerFrame} from "./dom.js";
-import {ahead, duration, moment, plural} from "./format.js";
+import {ahead, count, duration, moment, plural} from "./format.js";
 import {logPanel} from "./log.js";
 import {ClusterMap} from "./map.js";
 import {table} from "./table.js";
@@ -45,7 +45,7 @@ export function jobPage(app, root, id) {
     facts.replaceChildren(...factsOf(app, row, why).flatMap(([name, value]) => [el("div", {}, el("dt", {text: name}), el("dd", {text: value}))]));
     actions(row);
     attempts.replaceChildren(history.attempts.length ? attemptsTable(app, row, history.attempts) : el("p", {class: "quiet", text: "It has not been started yet."}));
-    steps.replaceChildren(...stepsOf(app, why, history.steps));
+    steps.replaceChildren(...stepsOf(app, why, history.steps_by_tier));
     events.replaceChildren(table(["when", "what", ""], history.events.map((event) => [moment(event.time, app.live), event.kind, told(event)]), {words: [1, 2]}));
     if (app.live && mayTouch(app, row.user) && !panel) {
       log.hidden = false;
@@ -82,7 +82,8 @@ function seatsOf(app, id) {
 }
 
 function sentence(why, now) {
-  const text = why.reason.sentence, parts = [text[0].toUpperCase() + text.slice(1) + "."];
+  const text = why.reason.sentence, parts = [];
+  if (why.reason.code !== "no-room" || !why.summary) parts.push(text[0].toUpperCase() + text.slice(1) + "."); // else it says the same
   if (why.summary) parts.push(why.summary[0].toUpperCase() + why.summary.slice(1) + ".");
   if (why.expected_start && why.position) parts.push(`It should start ${ahead(why.expected_start, now)} (modelled).`);
   return parts.join(" ");
@@ -129,17 +130,13 @@ function cost(row, one, next) {
 }
 
 function stepsOf(app, why, steps) {
-  const measured = new Map();
-  for (const {tier, count, seconds} of steps) {
-    const known = measured.get(tier) || {count: 0, sum: 0};
-    measured.set(tier, {count: known.count + count, sum: known.sum + count * seconds});
-  }
+  const measured = new Map(steps.map((row) => [row.tier, row]));
   const modelled = why?.slowdown_by_tier || {};
   const tiers = app.me.cluster.tiers.map((tier) => tier.name).filter((name) => name in modelled || measured.has(name));
   if (!tiers.length) return [el("p", {class: "quiet", text: app.live ? "No steps were measured." : "A log of events has no step times."})];
   return [table(["within one", "step (modelled)", "step (measured)"], tiers.map((name) => {
     const found = measured.get(name);
-    return [name, name in modelled ? `${modelled[name].toFixed(2)}×` : "-", found ? `${(found.sum / found.count).toPrecision(3)} s, mean of ${found.count}` : "-"];
+    return [name, name in modelled ? `${modelled[name].toFixed(2)}×` : "-", found ? `${found.seconds.toPrecision(3)} s, mean of ${count(found.count)}` : "-"];
   }), {words: [0]})];
 }
 

@@ -94,8 +94,7 @@ export class JobList {
     const texts = [place === undefined ? "" : count(place + 1), named(job), job.user, count(job.gpus)];
     if (app.live && app.at === null) {
       const told = this.reasons.of(job.id), left = told?.seconds_left;
-      const why = job.state === 1 ? "it failed and is tried again a little later" : told?.sentence || "…";
-      return [...texts, why, duration(now - job.since), left ? duration(Math.max(0, left - (now - told.heard))) : "-",
+      return [...texts, told?.sentence || "…", duration(now - job.since), left ? duration(Math.max(0, left - (now - told.heard))) : "-",
         told ? ahead(told.expected_start, now) : "…"];
     }
     const world = app.world, next = job.tries.map((one) => world.attempts[one]).find((one) => one.time > now);

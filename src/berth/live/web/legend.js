@@ -2,7 +2,7 @@
 
 import {colours} from "./colours.js";
 import {el} from "./dom.js";
-import {count} from "./format.js";
+import {count, plural} from "./format.js";
 
 const MOST = 8;
 
@@ -33,7 +33,7 @@ function* meaning(app, map, look) {
     for (const job of world.running()) held.set(job.user, (held.get(job.user) || 0) + job.gpus);
     const users = [...held].sort((a, b) => b[1] - a[1]);
     for (const [user, gpus] of users.slice(0, MOST)) yield [look.series[map.userColour(user)], `${user || "nobody"} ${count(gpus)}`];
-    if (users.length > MOST) yield ["transparent", `and ${users.length - MOST} more users`];
+    if (users.length > MOST) yield ["transparent", `and ${plural(users.length - MOST, "more user")}`];
   } else yield [look.jobs[4], "a colour for each job"];
   yield [look.empty, "free"];
   yield [look.drained, "takes no jobs", "hatch"];

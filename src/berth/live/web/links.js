@@ -12,7 +12,7 @@ export function links(app) {
   const rackOf = [], size = racks.map(() => 0);
   racks.forEach((rack, at) => rack.machines.forEach((machine) => { rackOf[machine] = at; }));
   const body = el("div", {class: "links"}), note = el("p", {class: "quiet"});
-  const node = el("section", {class: app.live ? null : "wide"}, el("h2", {text: "Links"}), note, body);
+  const node = el("section", {class: app.live ? null : "wide"}, el("div", {class: "title"}, el("h2", {text: "Links"})), note, body);
   function show() {
     const world = app.world, load = racks.map((rack) => ({name: rack.name, jobs: 0, devices: 0}));
     racks.forEach((rack, at) => { size[at] = rack.machines.reduce((sum, machine) => sum + world.sizes[machine], 0); });

@@ -2,7 +2,6 @@
 
 import {drain} from "./actions.js";
 import {el, oncePerFrame, put} from "./dom.js";
-import {plural} from "./format.js";
 import {racksOf} from "./layout.js";
 import {List} from "./list.js";
 import {DRAINED, LOST} from "./world.js";
@@ -48,6 +47,6 @@ function words(world, rackOf, machine) {
   const state = shut & LOST ? "lost" : shut & DRAINED ? "drained" : shut ? "closed" : world.foreign[machine] ? "shared with others" : "up";
   const kinds = devices.map(([kind, n]) => `${n} × ${world.cluster.device_types[kind].name}`).join(", ");
   const free = shut ? 0 : world.sizes[machine] - held.length - world.foreign[machine];
-  const who = jobs.slice(0, 4).join(", ") + (jobs.length > 4 ? ` and ${plural(jobs.length - 4, "more")}`.replace(/s$/, "") : "");
+  const who = jobs.slice(0, 4).join(", ") + (jobs.length > 4 ? ` and ${jobs.length - 4} more` : "");
   return [name, rackOf[machine], state, kinds, String(Math.max(0, free)), who];
 }

@@ -95,10 +95,7 @@ async function start() {
   frame();
   const time = scrubber(app, foot);
   keys({view: () => view, routes: Object.keys(routes()), time});
-  window.addEventListener("hashchange", () => {
-    if (/^#token=/.test(location.hash)) { takeFromAddress(); location.reload(); return; }
-    route();
-  });
+  window.addEventListener("hashchange", () => { if (!bearsToken()) route(); });
   route();
   if (!app.live) return;
   app.addEventListener("unknown", () => { forget(); askForToken("The controller does not know this token any more."); });
@@ -106,4 +103,7 @@ async function start() {
   setInterval(() => { if (app.connected && !document.hidden) app.readSeries().catch(() => {}); }, SERIES_MS);
 }
 
+// An address with a token may be given to a page that is open already, also to one that asks for it.
+const bearsToken = () => location.hash.startsWith("#token=");
+window.addEventListener("hashchange", () => { if (bearsToken()) { takeFromAddress(); location.reload(); } });
 start();

@@ -77,6 +77,7 @@ export class ClusterMap {
     if (!this.made || !world) return;
     const owners = world.owners(), {cell, pitch, boxes} = this.made, pen = this.base.getContext("2d");
     const look = colours(), lit = this.lit(world);
+    this.jobColours = coloursOf(world, look.jobs.length);
     for (let machine = 0; machine < world.sizes.length; machine++) {
       const from = world.first[machine], to = from + world.sizes[machine], box = boxes[machine], shut = world.shut[machine];
       const mark = shut & LOST ? CROSS : shut ? HATCH : 0;
@@ -119,7 +120,7 @@ export class ClusterMap {
   colourOf(world, job) {
     if (this.mode === "tier") return Math.min(world.attempts[job.attempt].tier, 4);
     if (this.mode === "user") return this.userColour(job.user);
-    return job.colour ?? (job.colour = hash(job.id) % 36);
+    return this.jobColours.get(job.index);
   }
 
   userColour(user) {
@@ -200,6 +201,24 @@ export class ClusterMap {
     this.over.classList.remove("pointed");
     if (this.made) this.over.getContext("2d").clearRect(0, 0, this.made.width, this.made.height);
   }
+}
+
+// Of each job that runs: the colour that its id gives, or the next one that nobody has, so that gangs can be told apart.
+const given = new WeakMap();
+const STEP = 7; // far round the wheel
+
+function coloursOf(world, many) {
+  const before = given.get(world), jobs = world.running(), found = new Map(), taken = new Set();
+  const give = (job, colour) => { found.set(job.index, colour); taken.add(colour); };
+  for (const job of jobs) if (before?.has(job.index)) give(job, before.get(job.index));
+  for (const job of jobs) {
+    if (found.has(job.index)) continue;
+    let colour = hash(job.id) % many;
+    while (taken.has(colour) && taken.size < many) colour = (colour + STEP) % many;
+    give(job, colour);
+  }
+  given.set(world, found);
+  return found;
 }
 
 function clip(pen, text, width) {

@@ -32,7 +32,8 @@ export function trends(app, root) {
       {label: "shut", colour: 5, values: series.shut}]);
     charts.queue.set(series.time, [{label: "waiting", colour: 1, values: series.queued, fill: true},
       ...(app.live ? [{label: "holding out", colour: 3, values: series.holding}] : []), {label: "running", colour: 0, values: series.running}]);
-    charts.wait.set(series.time, [{label: "mean", colour: 4, values: series.mean_wait_s}, {label: "longest", colour: 1, values: series.longest_wait_s}]);
+    charts.wait.set(series.time, [{label: "mean", colour: 4, values: series.mean_wait_s, grows: true},
+      {label: "longest", colour: 1, values: series.longest_wait_s, grows: true}]);
     const priced = series.usd_per_hour.some((value) => value !== null);
     charts.cost.set(series.time, [{label: "in use", colour: 6, values: series.usd_per_hour, fill: true}]);
     if (!priced) put(costNote, "The price of a device is unknown, so there is no cost.");
@@ -47,6 +48,7 @@ export function trends(app, root) {
     put(timerNote, tiers.length
       ? `How long jobs of a size hold out for one ${tier.value}.` + (chosen.length > MOST_TIMERS ? " The largest sizes are shown." : "")
       : "This policy has no timers above zero yet.");
+    charts.timers.node.hidden = !chosen.length;
     charts.timers.set(series.time, chosen.slice(-MOST_TIMERS).map((one, i) => ({label: plural(one.gpus, "GPU"), colour: i, values: one.seconds})));
   }
 

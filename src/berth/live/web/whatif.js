@@ -2,7 +2,7 @@
 
 import {post} from "./api.js";
 import {el} from "./dom.js";
-import {count, duration} from "./format.js";
+import {count, duration, plural} from "./format.js";
 import {table} from "./table.js";
 
 export function whatIf(app, root) {
@@ -12,7 +12,7 @@ export function whatIf(app, root) {
   const result = el("div", {"aria-live": "polite"}), button = el("button", {type: "submit", class: "primary", text: "Play it from here"});
   const form = el("form", {class: "what-if", onsubmit: (event) => { event.preventDefault(); ask(); }},
     el("label", {}, el("span", {text: "racks to add"}), racks), el("label", {}, el("span", {text: "policy"}), policy), button);
-  root.append(el("section", {class: "wide"}, el("h2", {text: "What if"}),
+  root.append(el("section", {class: "wide"}, el("div", {class: "title"}, el("h2", {text: "What if"})),
     el("p", {class: "quiet", text: "The jobs that wait and run now are played to their end in virtual time, as the cluster is and with the change. "
       + "All of it is modelled: every job takes as long as is expected of it, and no new ones come."}), form, result));
 
@@ -32,7 +32,7 @@ export function whatIf(app, root) {
 }
 
 function shown(told, {policy, add_racks: racks}) {
-  const changed = [policy, racks ? `${racks} more rack${racks > 1 ? "s" : ""}` : null].filter(Boolean).join(", ");
+  const changed = [policy, racks ? plural(racks, "more rack") : null].filter(Boolean).join(", ");
   const row = (name, one) => [name, count(one.jobs) + (one.whole ? "" : " of more"), duration(one.mean_left_s), duration(one.last_end_s)];
   const a = told.as_it_is, b = told.changed;
   const change = (x, y) => (x ? `${y > x ? "+" : ""}${(100 * (y / x - 1)).toFixed(1)}%` : "-");

@@ -251,7 +251,7 @@ function drawGantt() {
   const rest = inside.length - shown.length;
   const kept = gantt.jobs.length < gantt.of ? `Drawn from the ${gantt.jobs.length} jobs with most GPU time of ${gantt.of.toLocaleString("en")}. ` : "";
   document.getElementById("gantt-note").textContent = kept + (inside.length ? "" : "No job in this window. ")
-    + (rest > 0 ? `${rest} more jobs in this window: shorten it to see them.` : "");
+    + (rest > 0 ? `${rest} more job${rest === 1 ? "" : "s"} in this window: shorten it to see them.` : "");
   const box = tag("div", figure, undefined, "legend");
   data.tiers.forEach((name, i) => {
     const entry = tag("span", box), mark = document.createElementNS(SVG, "svg");

@@ -1,0 +1,245 @@
+"""The verbs of a live cluster, in this process, over HTTP to a controller whose engine is in memory."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+
+import pytest
+import uvicorn
+
+from berth.clock import MachineClock
+from berth.cluster.load import load_cluster
+from berth.live.api.app import make_app
+from berth.live.api.desk import Desk
+from berth.live.api.tokens import Tokens
+from berth.live.commands import cancel_all
+from berth.live.controller import Controller
+from berth.live.folder import Folder
+from berth.live.server import listen
+from berth.live.setup import Setup
+from berth.live.store import Store
+from berth.testing.memory import MemoryBackend
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory):
+    """A controller of 16 devices, its address and its admin's token."""
+    folder = tmp_path_factory.mktemp("served")
+    cluster, store = load_cluster("2x2x4:V100-16"), Store(folder)
+    backend = MemoryBackend(cluster, MachineClock(), startup_s=0.0)
+    controller = Controller(store, backend, Setup(cluster, "fifo", store=store.name))
+    tokens, socket, over = Tokens(folder), listen("127.0.0.1", 0), threading.Event()
+    controller.attempts = folder / "attempts"
+    app = make_app(Desk(controller, tokens, controller.attempts))
+    web = uvicorn.Server(uvicorn.Config(app, log_level="error", access_log=False))
+    threads = [
+        threading.Thread(target=controller.run, args=(over,)),
+        threading.Thread(target=web.run, kwargs={"sockets": [socket]}),
+    ]
+    for thread in threads:
+        thread.start()
+    controller.url = f"http://127.0.0.1:{socket.getsockname()[1]}"
+    controller.token = tokens.add("root", "admin")
+    yield controller
+    web.should_exit = True
+    over.set()
+    controller.called.set()
+    for thread in threads:
+        thread.join()
+    controller.close()
+
+
+@pytest.fixture
+def live(served, berth, monkeypatch):
+    """Runs a verb at the controller, whose jobs are gone when the test ends."""
+    monkeypatch.setenv("BERTH_URL", served.url)
+    monkeypatch.setenv("BERTH_TOKEN", served.token)
+    monkeypatch.setenv("COLUMNS", "80")
+
+    def run(*arguments: object) -> str:
+        code, out, err = berth(*arguments)
+        assert code == 0, err
+        assert "--json" in arguments or max(map(len, out.splitlines()), default=0) <= 80
+        return out
+
+    run.berth, run.controller = berth, served
+    yield run
+    served.ask(cancel_all(list(served.books.jobs))).result(30)
+    until(lambda: not served.books.jobs)
+
+
+def until(condition, timeout_s: float = 30.0):
+    """The controller runs by itself; the bound is only there so that a broken test ends."""
+    end = time.monotonic() + timeout_s
+    while not (found := condition()):
+        assert time.monotonic() < end, "it never happened"
+        time.sleep(0.01)
+    return found
+
+
+def submit(live, *options: object, gpus: int = 1, seconds: float = 1000) -> str:
+    asked = ("submit", "--gpus", gpus, "--grace", "0s", "--env", f"SECONDS={seconds}")
+    return json.loads(live(*asked, *options, "--json", "--", "work"))["job"]
+
+
+def running(live, job: str) -> bool:
+    return json.loads(live("why", job, "--json"))["state"] == "running"
+
+
+def test_a_cluster_without_jobs_says_so_in_words(live):
+    assert live("queue") == "nothing waits and nothing runs\n"
+
+
+def test_a_job_is_shown_where_it_runs_and_the_next_with_its_reason(live):
+    first, second = submit(live, "--name", "wide", gpus=16), submit(live, "--name", "[next]", gpus=2)
+    until(lambda: running(live, first))
+    shown = live("queue")
+    assert "r0-m0:4, r0-m1:4 +2" in shown
+    assert "[next]" in shown
+    assert "fewer than 2 devices are free" in shown
+    told = live("why", second)
+    assert told.startswith(f"{second} is queued, number 1 in the queue, 2 devices: fewer than 2 devices")
+    assert "0 of the 2 devices it needs are free." in told
+    assert "It is on r0-m0:4, r0-m1:4, r1-m0:4, r1-m1:4, within one network." in live("why", first)
+    assert "start       r0-m0:4" in live("history", first)
+    nodes = live("nodes").splitlines()
+    assert [line.split()[0] for line in nodes if "4x V100-16" in line] == ["r0-m0", "r0-m1", "r1-m0", "r1-m1"]
+
+
+def test_several_jobs_are_cancelled_by_one_command(live):
+    jobs = [submit(live) for _ in range(3)]
+    code, out, err = live.berth("cancel", *jobs, "nobody")
+    assert (code, out) == (2, "")
+    assert "error: there is no job 'nobody': nothing is cancelled" in err
+    assert live("cancel", jobs[0]) == f"{jobs[0]} cancelled\n"
+    until(lambda: jobs[0] not in live.controller.books.jobs)
+    assert (
+        live("cancel", *jobs) == f"{jobs[0]} is over: cancelled\n{jobs[1]} cancelled\n{jobs[2]} cancelled\n"
+    )
+    until(lambda: not live.controller.books.jobs)
+    told = json.loads(live("cancel", *jobs, "--json"))
+    assert [row["was_over"] for row in told["jobs"]] == [True] * 3
+    assert "cancelled" in live("queue", "--over", "--limit", 3)
+    code, _, err = live.berth("cancel", jobs[0])
+    assert (code, err) == (2, f"error: job {jobs[0]} is over: cancelled\n")
+
+
+@pytest.mark.parametrize("option", ["--device", "--kind"])
+def test_the_type_of_device_has_one_name_and_the_files_name_still_works(live, option):
+    assert json.loads(live("submit", option, "V100-16", "--dry-run", "--json", "--", "work"))["machines"]
+    code, _, err = live.berth("submit", option, "H100", "--", "work")
+    assert code == 2
+    assert "no device type in 2x2x4:V100-16 is called 'H100'" in err
+
+
+def test_two_types_for_one_job_are_refused(live):
+    code, _, err = live.berth("submit", "--device", "V100-16", "--kind", "T4", "--", "work")
+    assert code == 2
+    assert "--device and --kind are two names of one thing\n  give --device only" in err
+    assert "--kind" not in live("submit", "--help")
+
+
+def test_a_dry_run_of_many_machines_fits_the_terminal(live):
+    told = live("submit", "--dry-run", "--gpus", 16, "--", "work")
+    text = " ".join(told.split())
+    assert text == ("it would start now within one network (modelled), on r0-m0:4, r0-m1:4, r1-m0:4, r1-m1:4")
+    submit(live, "--duration", "1h", gpus=16)
+    assert "it would start in about " in live("submit", "--dry-run", "--", "work")
+
+
+def test_what_if_counts_one_rack_as_one(live):
+    submit(live)
+    assert " 1 more rack " in live("what-if", "--add-racks", 1)
+    assert " srtf, 2 more racks " in live("what-if", "--add-racks", 2, "--policy", "srtf")
+
+
+def test_a_job_that_failed_says_when_it_is_tried_again(live):
+    job = submit(live, "--env", "FAILS=1", seconds=0)
+    until(lambda: json.loads(live("why", job, "--json"))["state"] == "delayed")
+    told = live("why", job)
+    assert told.startswith(f"{job} is delayed: its last attempt failed, and it is tried again soon.")
+    assert "It is tried again in " in told
+
+
+def test_logs_are_printed_as_they_are_and_a_job_that_waits_says_so(live):
+    first, second = submit(live, gpus=16), submit(live, gpus=16)
+    until(lambda: running(live, first))
+    folder = Folder(live.controller.attempts, f"{live.controller.store.name}-{first}.1").path
+    folder.mkdir(parents=True)
+    (folder / "rank-3.log").write_text("naïve [bold]text[/bold]\n")
+    assert live("logs", first, "--rank", 3) == "naïve [bold]text[/bold]\n"
+    assert live("logs", first) == ""
+    live("cancel", second)
+    code, out, err = live.berth("logs", "--follow", second)
+    assert (code, out, err) == (0, "", "")  # it is over: there is nothing to wait for
+
+
+def test_priority_drain_and_undrain_say_what_they_did(live):
+    job = submit(live)
+    assert live("priority", job, 7) == f"{job} has priority 7\n"
+    assert json.loads(live("priority", job, "--json", "--", -7)) == {"job": job, "priority": -7}
+    assert live("drain", "r1-m1") == "r1-m1 takes no new jobs\n"
+    assert "drained" in live("nodes")
+    assert json.loads(live("undrain", "r1-m1", "--json")) == {"machine": "r1-m1", "drained": False}
+    code, _, err = live.berth("drain", "r9")
+    assert (code, "no machine is called 'r9'" in err) == (2, True)
+
+
+@pytest.mark.parametrize(("fails", "code"), [(0, 0), (1, 1)])
+def test_wait_ends_with_the_jobs_own_code(live, fails, code):
+    job = submit(live, "--restarts", 0, "--env", f"FAILS={fails}", seconds=0)
+    left, _, err = live.berth("wait", job)
+    assert left == code
+    assert err == f"{job} {'failed' if fails else 'finished'}\n"
+    assert json.loads(live.berth("wait", job, "--json")[1])["code"] == code
+
+
+def test_what_is_sent_twice_with_an_id_is_taken_once(live):
+    assert live("submit", "--id", "mine", "--grace", "0s", "--", "work").startswith("mine  http://127.0.0.1:")
+    assert live("submit", "--id", "mine", "--grace", "0s", "--", "work").startswith(
+        "mine  was taken before: "
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (
+            "submit --id ../x -- work",
+            "id: must begin with a letter or a digit, and have only those and . _ -",
+        ),
+        ("submit --env 1X=2 -- work", "is no name of a variable"),
+        ("submit --priority 5000 -- work", "priority: should be less than or equal to 1000"),
+        ("submit --required moon -- work", "no tier in 2x2x4:V100-16 is called 'moon'"),
+        (
+            "submit --required machine --gpus 8 -- work",
+            "no machine of 2x2x4:V100-16 ever holds 8 devices of one type",
+        ),
+        ("why ../../status", "nothing is called '../../status'"),
+        ("logs known --rank 1", "job known has no rank 1: it has 1 device"),
+        ("logs known --attempt 9", "job known has had "),
+        ("priority known 5000", "priority: should be less than or equal to 1000"),
+        ("what-if --policy mine.py:Mine", "policy: must be one that berth has"),
+        ("what-if --policy oracle-best", "no policy is called"),
+    ],
+)
+def test_what_the_controller_refuses_is_one_message_without_a_pattern(live, line, said):
+    if "known" in line:
+        live("submit", "--id", "known", "--grace", "0s", "--cwd", "/", "--", "work")
+    code, out, err = live.berth(*line.split())
+    assert (code, out) == (2, "")
+    assert said in err
+    assert "pattern" not in err
+
+
+@pytest.mark.parametrize("verb", ["why", "history", "logs", "cancel", "drain"])
+def test_a_name_that_is_empty_is_said_to_be(live, verb):
+    assert live.berth(verb, "")[2].startswith("error: a name is empty\n")
+
+
+def test_a_folder_to_run_in_may_be_named_from_here(live, tmp_path):
+    (tmp_path / "here").mkdir()
+    job = submit(live, "--cwd", "here")
+    assert live.controller.books.jobs[job].spec.cwd == str(tmp_path / "here")

@@ -1,0 +1,62 @@
+"""`berth token`: who may use the controller, and who no longer."""
+
+import json
+
+import pytest
+
+from berth.live.api.tokens import Caller, Tokens
+
+
+@pytest.fixture
+def state(tmp_path):
+    """A folder where a controller was up."""
+    folder = tmp_path / "state"
+    folder.mkdir()
+    (folder / "journal.sqlite").touch()
+    return folder
+
+
+def test_a_token_is_shown_once_and_known_from_then_on(state, berth):
+    code, out, err = berth("token", "add", "alice")
+    assert (code, err) == (0, "")
+    assert Tokens(state).caller(out.strip()) == Caller("alice", "user")
+    told = json.loads(berth("token", "add", "bob", "--role", "admin", "--json")[1])
+    assert (told["user"], told["role"]) == ("bob", "admin")
+    assert Tokens(state).caller(told["token"]) == Caller("bob", "admin")
+    listed = berth("token", "list")[1]
+    assert out.strip() not in listed
+    assert told["token"] not in listed
+    assert [line.split() for line in listed.splitlines() if line.strip()][2:] == [
+        ["alice", "user"],
+        ["bob", "admin"],
+    ]
+    assert json.loads(berth("token", "list", "--json")[1])["users"][1] == {"user": "bob", "role": "admin"}
+
+
+def test_all_tokens_of_a_user_end_together(state, berth):
+    tokens = [berth("token", "add", "alice")[1].strip() for _ in range(2)]
+    other = berth("token", "add", "bob")[1].strip()
+    assert berth("token", "remove", "alice")[1] == "2 removed\n"
+    known = Tokens(state)
+    assert [known.caller(token) for token in tokens] == [None, None]
+    assert known.caller(other) is not None
+    assert json.loads(berth("token", "remove", "bob", "--json")[1]) == {"user": "bob", "removed": 1}
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("token remove carol", "no user with a token is called 'carol'\n  known: alice"),
+        ("token add alice --role king", "no role is called 'king'\n  known: admin, user"),
+    ],
+)
+def test_who_is_not_there_is_named(state, berth, line, said):
+    berth("token", "add", "alice")
+    code, out, err = berth(*line.split())
+    assert (code, out) == (2, "")
+    assert said in err
+
+
+def test_a_user_without_a_name_gets_none(state, berth):
+    assert "error: the user has no name" in berth("token", "add", " ")[2]
+    assert Tokens(state).users() == []

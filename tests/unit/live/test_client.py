@@ -1,0 +1,92 @@
+"""A command and whatever answers it: a controller, something else, or nobody."""
+
+import http.server
+import json
+import threading
+
+import pytest
+
+from berth.errors import InputError
+from berth.live.client import Client
+from berth.live.home import Endpoint, find_endpoint
+from berth.live.server import listen, url_of
+
+
+@pytest.fixture
+def stranger():
+    """A server that is no controller; it answers as it is told to."""
+
+    class Answer(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            status, body, length = self.server.says
+            self.send_response(status)
+            self.send_header("Content-Length", str(length or len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_):
+            """Nobody reads it."""
+
+    server = http.server.HTTPServer(("127.0.0.1", 0), Answer)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    server.client = Client(Endpoint(f"http://127.0.0.1:{server.server_port}", "token"))
+    yield server
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.mark.parametrize(
+    ("says", "told"),
+    [
+        ((200, b"<html>hello</html>", 0), "is no controller of berth"),
+        ((200, b'{"jobs": [', 100), "does not answer"),  # and it hangs up in the middle
+        ((404, b'"nothing here"', 0), 'status 404: "nothing here"'),
+        (
+            (502, b"<html>\n  <h1>Bad Gateway</h1>\n" + b"x" * 900, 0),
+            "status 502: <html> <h1>Bad Gateway</h1> xxx",
+        ),
+        ((500, b"", 0), "status 500"),
+        ((409, b'{"detail": "no", "hint": "yes"}', 0), "no\n  yes"),
+    ],
+    ids=["no JSON", "half an answer", "JSON that says nothing", "a proxy's page", "empty", "a refusal"],
+)
+def test_whatever_answers_it_is_one_sentence(stranger, says, told):
+    stranger.says = says
+    with pytest.raises(InputError) as error:
+        stranger.client.get("jobs")
+    assert told in str(error.value)
+    assert len(str(error.value)) < 200
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    """A state folder whose controller is up, with the token of its admin."""
+    monkeypatch.setenv("BERTH_STATE", str(tmp_path))
+    for name in ("BERTH_URL", "BERTH_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    (tmp_path / "endpoint.json").write_text(json.dumps({"url": "http://10.0.0.5:7070"}))
+    (tmp_path / "admin.token").write_text("treasure\n")
+    return tmp_path
+
+
+@pytest.mark.parametrize("url", [None, "http://10.0.0.5:7070", "http://localhost:7071"])
+def test_the_admins_token_goes_to_the_controller_of_this_machine(home, url):
+    assert find_endpoint(None, url).token == "treasure"
+
+
+@pytest.mark.parametrize("url", ["http://elsewhere.example:7070", "http://10.0.0.6:7070", "http://[::1"])
+def test_the_admins_token_goes_to_nobody_else(home, url):
+    with pytest.raises(InputError, match="there is no token for"):
+        find_endpoint(None, url)
+    assert find_endpoint(str(home), url).token == "treasure"  # unless its folder is named
+
+
+@pytest.mark.parametrize(("host", "begins"), [("127.0.0.1", "http://127.0.0.1:"), ("::1", "http://[::1]:")])
+def test_a_controller_is_found_at_the_address_that_it_tells(host, begins):
+    with listen(host, 0) as sock:
+        url = url_of(sock)
+        assert url.startswith(begins)
+        client = Client(Endpoint(url, "token"))
+        assert (client._host, client._port) == (host, sock.getsockname()[1])
