@@ -16,7 +16,7 @@ from berth.live.wants import fits
 from berth.schedule import reasons
 from berth.schedule.view import FUTURE
 
-_KEPT = ("attained", "ran", "done", "evictions", "moves", "waited", "lost", "exposed", "first_start", "stall")
+_KEPT = ("attained", "ran", "evictions", "moves", "waited", "lost", "exposed", "first_start", "stall")
 _WORK = ("work", "left", "remaining", "saved", "booked")
 
 
