@@ -9,6 +9,7 @@ import pytest
 from berth.cluster.load import load_cluster
 from berth.schedule.policy import Policy, Preempt, Rules
 from berth.simulate.run import Setting, simulate
+from berth.testing import cluster, jobs
 from berth.workload.trace import Trace
 
 
@@ -42,3 +43,38 @@ def test_the_victim_is_the_cheapest_or_the_least_deserving(by_rank, victim):
     run = simulate(trace, load_cluster("2x8"), Pushy(by_rank), Setting(network="off"))
     assert run.records["evictions"].tolist() == [int(victim == 0), int(victim == 1), 0]
     assert run.records["first_start"][2] == 2.0
+
+
+@dataclass(frozen=True)
+class Weighing(Policy):
+    """The last job gains so much; whoever makes way loses a thousand seconds."""
+
+    gained_s: float = 0.0
+
+    def rules(self):
+        return Rules(steady=True, preempt=Preempt.BY_GAIN, margin=1.0)
+
+    @staticmethod
+    def gain(job, here, there, now, my):
+        return my.gained_s if job.arrival == 2 else 0.0
+
+    @staticmethod
+    def cost(victim, job, now, my):
+        return 1000.0
+
+
+@pytest.mark.parametrize(
+    ("machines", "running", "gained_s", "evictions"),
+    [
+        ([2], [1, 1], 1500.0, [0, 0, 0]),
+        ([2], [1, 1], 2500.0, [1, 1, 0]),
+        ([[1, 1]], [2], 900.0, [0, 0]),
+        ([[1, 1]], [2], 1500.0, [1, 0]),
+    ],
+    ids=["two cost too much", "two are worth it", "one costs too much", "one on two machines costs once"],
+)
+def test_all_who_make_way_together_must_cost_less_than_is_gained(machines, running, gained_s, evictions):
+    rows = [*((0, gpus, 9000) for gpus in running), (2, 2, 100)]
+    setting = Setting(network="off", eviction_s=0.0)
+    run = simulate(jobs(rows), cluster(machines), Weighing(gained_s), setting)
+    assert run.records["evictions"].tolist() == evictions

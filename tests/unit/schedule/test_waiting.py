@@ -15,7 +15,7 @@ from berth.schedule.reasons import CODES, bring_up_to_date
 from berth.schedule.view import WAITING
 from berth.simulate.run import Setting, simulate
 from berth.testing import cluster, faults, jobs
-from berth.testing.policies import EXERCISES
+from berth.testing.policies import EXERCISES, Delay
 from berth.workload.trace import Trace
 
 QUIET = Setting(network="off", eviction_s=0.0, eviction_large_s=0.0)
@@ -227,3 +227,9 @@ class TwoKeys(Policy):
 def test_among_equals_the_second_key_decides_before_who_came_first(turns, ends):
     rows = [(0, 1, 100), (1, 1, 50), (2, 1, 10)]
     assert simulate(jobs(rows), cluster(1), TwoKeys(turns), QUIET).records["end"].tolist() == ends
+
+
+def test_what_a_policy_learns_is_how_long_each_waited():
+    # j0 waits for nothing, j1 from 10 s on until 50 s: half of the old timer and half of the wait each time.
+    run = simulate(jobs([(0, 4, 50), (10, 4, 50)]), cluster([4]), Delay(first_s=300.0), QUIET)
+    assert run.world.offers["timer"][0, 0] == 0.5 * (0.5 * 300.0 + 40.0)
