@@ -246,6 +246,8 @@ def test_limits_that_do_not_bind_have_no_price():
     assert bound == kept_rate == pytest.approx(rate)
     assert prices.tolist() == [0.0] * KINDS
     assert units_of(of, tuple(kept.tolist())) == used
+    just = problem(1, tuple(max(1, int(units)) for units in used))  # all that there is, and no more
+    assert priced(just.tables, TAU, np.zeros(KINDS), 1e6, 60)[2] == pytest.approx(rate)
 
 
 def test_limits_that_no_plan_keeps_are_shown_by_a_bound_above_everything_there_is():
