@@ -33,8 +33,10 @@ class Asked:
 
 def find_plan(wanted: Wanted, asked: Asked | None = None, progress: Progress | None = None) -> Outcome:
     """The plan for what is wanted, by names and figures; an `InputError` says why there is none."""
-    problem = pose(wanted).problem
-    outcome = choose(problem, replace(asked or Asked(), max_usd=wanted.max_usd), progress)
+    problem, asked = pose(wanted).problem, asked or Asked()
+    if wanted.max_usd is not None:
+        asked = replace(asked, max_usd=wanted.max_usd)
+    outcome = choose(problem, asked, progress)
     if outcome.plan is None:
         raise refusal(problem, outcome)
     return outcome

@@ -16,7 +16,6 @@ from __future__ import annotations
 import io
 import json
 import math
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,11 +32,11 @@ from berth.plan.plan import Plan, with_units
 from berth.plan.problem import Problem
 from berth.plan.search.method import Outcome
 from berth.plan.wanted import Posed, Wanted, pose
+from berth.plan.yaml_text import yaml_number, yaml_word
 from berth.spec import Bandwidth, Spec, UsdPerHour, locate, parse, read_text
 
 Rate = Annotated[float, BeforeValidator(quantities.per_second), Field(gt=0)]
 Amount = Annotated[float, BeforeValidator(quantities.amount), Field(gt=0)]
-_SPECIAL = {"y", "n", "yes", "no", "on", "off", "true", "false", "null", "nan", "inf"}
 _CLOSE = 1e-6  # figures of a file that agree with those of today
 _NAMES = ("model", "cluster", "devices", "problem", "tables", "pins", "forbid")
 _ASKED = (*_NAMES, "throughput", "samples", "epochs", "fixed", "link")
@@ -109,7 +108,7 @@ def plan_yaml(wanted: Wanted, posed: Posed, outcome: Outcome) -> str:
     for key in _NAMES:
         value = getattr(wanted, key)
         if value and (key, value) != ("tables", "servers"):
-            out.write(f"{key}: {_word(value) if isinstance(value, str) else json.dumps(value)}\n")
+            out.write(f"{key}: {yaml_word(value) if isinstance(value, str) else json.dumps(value)}\n")
     rate = wanted.throughput if wanted.max_usd is None else round_down(plan.throughput)
     out.write(f"throughput: {_number(rate)}  # examples per second, at least\n")
     out.write(f"samples: {_number(wanted.samples)}\nepochs: {_number(wanted.epochs)}\n")
@@ -119,14 +118,14 @@ def plan_yaml(wanted: Wanted, posed: Posed, outcome: Outcome) -> str:
         out.write(f"link: {_number(wanted.link)}B/s\n")
     out.write("stages:\n")
     for stage in plan.stages:
-        layers = _word(layers_of(plan.problem, stage.first, stage.last))
-        out.write(f"  - {{layers: {layers}, type: {_word(stage.type_name)}, units: {stage.units}}}\n")
+        layers = yaml_word(layers_of(plan.problem, stage.first, stage.last))
+        out.write(f"  - {{layers: {layers}, type: {yaml_word(stage.type_name)}, units: {stage.units}}}\n")
     _write_predicted(out, plan, outcome)
     if posed.setup is not None:
         out.write("provenance:\n")
         for name, text in provenance(posed.setup).items():
             if name in plan.units:
-                out.write(f"  {_word(name)}: {json.dumps(text)}\n")
+                out.write(f"  {yaml_word(name)}: {json.dumps(text)}\n")
     return out.getvalue()
 
 
@@ -141,18 +140,8 @@ def _write_predicted(out: io.StringIO, plan: Plan, outcome: Outcome) -> None:
 
 
 def _number(value: float) -> str:
-    """As YAML reads it back: whole where it is whole, and never an exponent without a point."""
-    if value == int(value) and abs(value) < 1e16:
-        return str(int(value))
-    text = repr(value)
-    return text if "e" not in text or "." in text else text.replace("e", ".0e")
-
-
-def _word(text: str) -> str:
-    """Quoted unless it is plainly a name, or a range of two."""
-    name = r"[A-Za-z][\w-]*"
-    plain = re.fullmatch(rf"{name}( \.\. {name}|\.yaml|\.json)?", text) and text.lower() not in _SPECIAL
-    return text if plain else json.dumps(text, ensure_ascii=False)
+    """Without a point where it is whole."""
+    return str(int(value)) if value == int(value) and abs(value) < 1e16 else yaml_number(value)
 
 
 def check_plan(path: str | Path) -> Checked:

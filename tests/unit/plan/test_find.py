@@ -39,3 +39,16 @@ def test_under_a_price_it_is_the_fastest_plan():
     fastest = find_plan(Wanted(**WANTED, throughput=1.0, max_usd=price), Asked())
     assert fastest.plan.cost_usd <= price * (1 + 1e-9)
     assert fastest.plan.throughput > cheapest.plan.throughput
+
+
+def test_a_price_is_a_limit_wherever_it_is_stated():
+    free = find_plan(Wanted(**WANTED, throughput=1.0)).plan
+    most = 1.5 * free.cost_usd
+    stated = (
+        (Wanted(**WANTED, throughput=1.0, max_usd=most), None),
+        (Wanted(**WANTED, throughput=1.0), Asked(max_usd=most)),
+    )
+    for wanted, asked in stated:
+        plan = find_plan(wanted, asked).plan
+        assert plan.throughput > free.throughput
+        assert free.cost_usd < plan.cost_usd <= most

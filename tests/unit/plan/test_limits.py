@@ -116,8 +116,25 @@ def test_the_cheapest_plan_under_limits_is_found_even_if_it_uses_all_there_is(se
 def test_a_plan_as_dear_as_the_cutoff_is_not_below_it(seed):
     for of in scarce(seed)[:-1]:
         rate, _ = cheapest(of)
-        assert asked(of, rate)[0] == NONE
-        assert asked(of, rate * (1 + 1e-6))[:2] == (FOUND, pytest.approx(rate))
+        _, sought, _, _ = priced(of.tables, TAU, np.zeros(KINDS), 1e6, 60)
+        for prices in (np.zeros(KINDS), np.array([0.3, 0.0, 0.9]), sought):
+            assert asked(of, rate, prices)[0] == NONE
+            assert asked(of, rate * (1 + 1e-6), prices)[:2] == (FOUND, pytest.approx(rate))
+
+
+def labels_needed(of: Problem, cutoff: float, prices: np.ndarray) -> int:
+    """The fewest labels with which the search comes to its end."""
+    ends = (n for n in range(1, 4000) if labelled(of.tables, TAU, prices, cutoff, n, 10**6, 0)[0] != TOO_MANY)
+    return next(ends)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_what_can_not_stay_below_the_cutoff_is_not_followed(seed):
+    of = scarce(seed)[1]
+    rate, _ = cheapest(of)
+    _, sought, _, _ = priced(of.tables, TAU, np.zeros(KINDS), 1e6, 60)
+    for prices in (np.zeros(KINDS), sought):
+        assert labels_needed(of, rate, prices) < labels_needed(of, 1e6, prices) / 2
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -246,6 +263,8 @@ def test_limits_that_do_not_bind_have_no_price():
     assert bound == kept_rate == pytest.approx(rate)
     assert prices.tolist() == [0.0] * KINDS
     assert units_of(of, tuple(kept.tolist())) == used
+    just = problem(1, tuple(max(1, int(units)) for units in used))  # all that there is, and no more
+    assert priced(just.tables, TAU, np.zeros(KINDS), 1e6, 60)[2] == pytest.approx(rate)
 
 
 def test_limits_that_no_plan_keeps_are_shown_by_a_bound_above_everything_there_is():

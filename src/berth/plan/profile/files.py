@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 from collections.abc import Iterable
 from dataclasses import asdict, fields
 from functools import cache
@@ -14,6 +13,7 @@ from typing import Any
 from berth.errors import InputError, SpecError, UnknownNameError
 from berth.plan.profile.document import DeviceTimes, LayerFacts, LayerProfile
 from berth.plan.profile.spec import DeviceSpec, LayerProfileSpec
+from berth.plan.yaml_text import yaml_number, yaml_word
 from berth.spec import locate, parse, read_text
 from berth.workload.profile import Source
 
@@ -158,20 +158,7 @@ def _flow(values: dict[str, Any]) -> str:
 
 
 def _scalar(value: Any) -> str:
-    """A number as Python prints it, text quoted unless it is a plain word; both read back the same."""
+    """Text quoted unless it is a plain word; everything reads back the same."""
     if isinstance(value, float):
-        text = repr(value)
-        # YAML 1.1 takes 5e-05 for text: it wants a point before the exponent.
-        return text if "e" not in text or "." in text else text.replace("e", ".0e")
-    if isinstance(value, int):
-        return str(value)
-    plain = value.replace("_", "").replace("-", "")
-    return (
-        value
-        if plain.isascii() and plain.isalnum() and plain[0].isalpha() and not _is_special(value)
-        else json.dumps(value, ensure_ascii=False)
-    )
-
-
-def _is_special(text: str) -> bool:
-    return text.lower() in {"y", "n", "yes", "no", "on", "off", "true", "false", "null", "nan", "inf"}
+        return yaml_number(value)
+    return str(value) if isinstance(value, int) else yaml_word(value)
