@@ -138,9 +138,10 @@ class Embedding(nn.Module):
 def _spread(labels: Tensor, counts: list[int]) -> NDArray[np.float32]:
     """The label of each key's example, for every forward pass of so many keys."""
     values = labels.reshape(-1).to(torch.float32).numpy()
-    if any(count % len(values) for count in counts):
+    examples = max(len(values), 1)  # of the last batch of the data a worker may have none
+    if any(count % examples for count in counts):
         raise InputError("a layer with a life cycle needs keys whose first dimension is that of the labels")
-    return np.concatenate([np.repeat(values, count // len(values)) for count in counts])
+    return np.concatenate([np.repeat(values, count // examples) for count in counts])
 
 
 def slot_keys(ids: Tensor) -> Tensor:

@@ -178,3 +178,45 @@ class TestLocalStore:
             second.load(table, state)
         assert np.array_equal(first.pull("t", asked), second.pull("t", asked))
         assert first.statistics()["tables"]["t"]["rows"] == second.statistics()["tables"]["t"]["rows"] == 100
+
+
+@pytest.mark.parametrize("examples", [0, 2])
+def test_clicks_of_a_batch_are_those_of_its_examples_of_which_there_may_be_none(examples):
+    layer = Embedding(2, life=Life())
+    layer(keys(examples, 3)).sum().backward()
+    layer.push(torch.ones(examples))
+    assert layer._home().table("embedding").save().records[:, -2].sum() == 3 * examples
+
+
+def test_keys_that_do_not_belong_to_examples_are_refused():
+    layer = Embedding(2, life=Life())
+    layer(keys(3)).sum().backward()
+    with pytest.raises(InputError, match="whose first dimension is that of the labels"):
+        layer.push(torch.ones(2))
+
+
+def test_a_layer_that_was_not_learned_from_pushes_nothing():
+    layer = Embedding(2, optimiser=sgd(1.0))
+    before = layer(keys(4)).detach().clone()
+    layer.push()  # nobody went backward
+    layer(keys(4)).sum().backward()
+    layer.forget()
+    layer.push()
+    assert torch.equal(layer(keys(4)), before)
+    assert layer.asked().tolist() == keys(4).tolist()
+    assert "2, name='embedding'" in repr(layer)
+
+
+def test_a_store_needs_a_folder_for_its_budget_and_divides_it_once(tmp_path):
+    with pytest.raises(InputError, match="needs a folder"):
+        LocalStore(memory_bytes=1 << 20)
+    store = LocalStore(memory_bytes=64 << 20, folder=tmp_path)
+    store.open([Embedding(2).spec])
+    store.open([Embedding(2).spec])  # the same one
+    with pytest.raises(InputError, match="the memory is divided already"):
+        store.open([Embedding(2, name="other").spec])
+    with pytest.raises(InputError, match="two tables are called 'embedding', and differ"):
+        store.open([Embedding(3).spec])
+    with pytest.raises(InputError, match="did you mean 'embedding'"):
+        store.table("embeding")
+    store.close()

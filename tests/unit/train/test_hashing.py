@@ -50,7 +50,7 @@ def test_first_values_follow_from_key_seed_and_column(seed):
         assert row == [np.float32(scale * (2.0 * (word >> 40) / 2**24 - 1.0)) for word in words]
 
 
-def test_normal_first_values_are_made_of_two_uniform_ones():
+def test_normal_first_values_are_made_of_two_even_ones():
     out = np.zeros((len(KEYS), 2), np.float32)
     fill_weights(out, np.arange(len(KEYS), dtype=np.int32), KEYS, Initialiser("normal", 0.5, 3))
     for row, key in zip(out.tolist(), KEYS.tolist(), strict=True):

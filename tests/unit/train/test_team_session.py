@@ -6,6 +6,8 @@ from collections import deque
 from contextlib import ExitStack
 
 import pytest
+import torch
+import torch.distributed as dist
 
 from berth.errors import InputError
 from berth.train import Checkpoints, ClickStream, LocalStore
@@ -129,3 +131,44 @@ def test_tables_beyond_memory_are_written_as_they_are_read(small, tmp_path, monk
     session.close()
     assert written == [budget is not None]
     assert Shelf(tmp_path / "run").steps() == [1]
+
+
+@pytest.fixture
+def gloo():
+    """Torch's processes, of which there is one."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield Team(Seat(0, 2), Layout(2, 1), store=dist.HashStore(), group=dist.group.WORLD)
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.float64])
+def test_gradients_flags_and_the_loss_travel_together(gloo, kind):
+    model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Linear(3, 1)).to(kind)
+    model(torch.ones(1, 2, dtype=kind)).sum().backward()
+    model[0].bias.grad = None  # what was not used is not told
+    before = [None if weight.grad is None else weight.grad.clone() for weight in model.parameters()]
+    gloo.flags = (1.0, 0.0)
+    gloo.exchange(model, 0.5)
+    assert gloo.said == [1.0, 0.0, 0.5]
+    for weight, was in zip(model.parameters(), before, strict=True):
+        assert (weight.grad is None) == (was is None)
+        assert was is None or torch.equal(weight.grad, was)
+
+
+def test_in_a_pipeline_flags_travel_alone(gloo):
+    gloo.layout = Layout(1, 2)
+    gloo.exchange(torch.nn.Linear(2, 1), 0.5)  # no gradients, nothing to tell
+    assert gloo.said is None
+    assert gloo.agree([1.0, 0.25]) == [1.0, 0.25]
+    gloo.wait_for_all()
+    gloo.leave()
+    assert not dist.is_initialized()
+
+
+def test_alone_there_is_nobody_to_ask():
+    team = Team()
+    team.exchange(torch.nn.Linear(2, 1), 0.5)
+    assert (team.said, team.agree([2.0]), team.is_lead) == (None, [2.0], True)
+    team.wait_for_all()
+    team.leave()

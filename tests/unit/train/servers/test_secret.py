@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import threading
 
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 
 from berth.errors import InputError, RefusedError, ServerError, WireError
-from berth.train.servers import Address, Manners, RemoteStore, Secret
+from berth.train.servers import Address, Manners, RemoteStore, Secret, Server, Settings
 from berth.train.servers.greet import Door, Greeting
 from berth.train.servers.inside import serving
 from berth.train.servers.secret import VARIABLE, challenge
@@ -217,3 +218,67 @@ def test_a_server_listens_to_its_own_machine_alone_unless_told(server):
     assert server.address.host == "127.0.0.1"
     with pytest.raises(ServerError, match="nobody listens"):
         RemoteStore([Address("127.0.0.1", 1)], SECRET)
+
+
+def welcomed(server):
+    """A peer that has proven the secret by hand."""
+    peer, mine, raw = dial(server.address), challenge(), GREETING.pack()
+    peer.sendall(frame(Kind.HELLO, mine + raw))
+    _, theirs = read(peer)
+    peer.sendall(frame(Kind.PROOF, SECRET.proof("client", raw, mine, theirs)))
+    assert read(peer)[0] == Kind.WELCOME
+    return peer
+
+
+def test_who_was_greeted_and_greets_again_is_hung_up_on(server):
+    peer = welcomed(server)
+    peer.sendall(frame(Kind.HELLO, bytes(32) + GREETING.pack()))
+    kind, body = read(peer)
+    assert kind == Kind.ERROR
+    assert b"HELLO is not a request" in body
+    assert hung_up(peer)
+    peer.close()
+
+
+def test_who_takes_too_long_to_greet_is_hung_up_on(monkeypatch):
+    monkeypatch.setattr("berth.train.servers.server._GREETING_S", 0.05)
+    with serving(1, SECRET) as servers:
+        peer = dial(servers[0].address)
+        assert hung_up(peer)
+        peer.close()
+        assert still_serves(servers[0])
+
+
+def test_too_many_guests_at_once_are_turned_away(monkeypatch):
+    monkeypatch.setattr("berth.train.servers.server._MOST_GUESTS", 2)
+    with serving(1, SECRET) as servers:
+        guests = [dial(servers[0].address) for _ in range(2)]
+        for guest in guests:
+            guest.sendall(frame(Kind.HELLO, bytes(32) + GREETING.pack()))
+            assert read(guest)[0] == Kind.CHALLENGE
+        late = dial(servers[0].address)
+        assert hung_up(late)
+        late.close()
+        for guest in guests:
+            guest.close()
+        while servers[0]._callers:
+            os.sched_yield()
+        assert still_serves(servers[0])
+
+
+def test_a_worker_that_wants_another_server_is_refused():
+    with (
+        serving(2, SECRET) as servers,
+        pytest.raises(RefusedError, match="this is server 1 of 2, not 0 of 2"),
+    ):
+        RemoteStore([servers[1].address, servers[0].address], SECRET)
+
+
+def test_a_server_is_one_of_those_there_are():
+    with pytest.raises(InputError, match="there is no server 2 of 2"):
+        Server(SECRET, Settings(index=2, servers=2))
+
+
+def test_an_address_that_is_taken_is_named(server):
+    with pytest.raises(InputError, match="can't listen: Address already in use"):
+        Server(SECRET, Settings(port=server.address.port))
