@@ -7,11 +7,13 @@ the scheduler hears: so a replay hears it at the same moment.
 from __future__ import annotations
 
 import json
+import logging
 import math
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+import regex
 
 from berth.live import commands
 from berth.live.controller import Controller
@@ -20,9 +22,14 @@ from berth.live.job import RUNNING
 from berth.live.store import StoreError
 from berth.live.wants import sensitivity_key
 
+_log = logging.getLogger("berth.live")
 _ENOUGH = 10  # steps before anything is learned
 _NEWS = 0.05  # share by which a mean must differ from what is known
 _MOST = 1 << 20  # bytes read of a file at a time
+_LINE = 4096  # characters of a line that a pattern is tried on
+_PATIENCE_S = (
+    0.1  # for one line: a pattern may be written so that it never ends, and the controller has to go on
+)
 
 
 @dataclass(slots=True)
@@ -33,6 +40,7 @@ class _Reading:
     log_at: int = 0
     count: int = 0
     seconds: float = 0.0
+    hopeless: bool = False  # its pattern does not end
 
 
 class Meter:
@@ -81,12 +89,19 @@ class Meter:
         for count, seconds in _reported(lines):
             reading.count += count
             reading.seconds += count * seconds
-        if pattern is None:
+        if pattern is None or reading.hopeless:
             return
         reading.log_at, lines = _new_lines(folder.log(0), reading.log_at)
-        for seconds in _found(lines, pattern):
-            reading.count += 1
-            reading.seconds += seconds
+        try:
+            for seconds in _found(lines, pattern):
+                reading.count += 1
+                reading.seconds += seconds
+        except TimeoutError:
+            reading.hopeless = True
+            _log.warning(
+                "%s: its step_pattern takes too long on a line of its log, and is given up",
+                folder.path.name,
+            )
 
 
 def _new_lines(path: Path, at: int) -> tuple[int, list[str]]:
@@ -115,9 +130,9 @@ def _reported(lines: list[str]) -> Iterator[tuple[int, float]]:
 
 
 def _found(lines: list[str], pattern: str) -> Iterator[float]:
-    search = re.compile(pattern).search
+    search = regex.compile(pattern).search
     for line in lines:
-        match = search(line[:4096])
+        match = search(line[:_LINE], timeout=_PATIENCE_S)
         if match is None:
             continue
         named = match.groupdict()

@@ -8,14 +8,15 @@ from berth.live.folder import Folder
 from berth.live.history import Setups, history
 from berth.live.meter import _MOST, Meter
 
+PATTERN = "took (?P<seconds>[0-9.]+) s|(?P<per_second>[0-9.]+) it/s"
+ENDLESS = "(?P<seconds>([0-9]+)+)x"  # tries every way to cut a number into pieces
+
 
 @pytest.fixture
-def measured(crank, tmp_path):
+def measured(crank, tmp_path, request):
     """A running job, and the meter that reads its folder."""
     live = crank()
-    live.job = live.submit(
-        gpus=2, seconds=10_000, step_pattern="took (?P<seconds>[0-9.]+) s|(?P<per_second>[0-9.]+) it/s"
-    )
+    live.job = live.submit(gpus=2, seconds=10_000, step_pattern=getattr(request, "param", PATTERN))
     live.step(1, times=2)
     live.attempt = Folder(tmp_path, live.books.jobs[live.job].token).path
     live.attempt.mkdir(parents=True)
@@ -56,6 +57,15 @@ def test_a_pattern_finds_seconds_and_rates_in_the_log(measured):
     lines = ["starting", *["step took 0.25 s"] * 10, *["4 it/s"] * 10, "0 it/s", "took . s"]
     (measured.attempt / "rank-0.log").write_text("\n".join(lines) + "\nstep took 99")
     assert told(measured)["steps_by_tier"] == [{"tier": "machine", "count": 20, "seconds": 0.25}]
+
+
+@pytest.mark.parametrize("measured", [ENDLESS], indirect=True)
+def test_a_pattern_that_does_not_end_is_given_up_and_the_rest_goes_on(measured):
+    (measured.attempt / "rank-0.log").write_text("1" * 3000 + " it took\n" * 20)
+    assert told(measured)["steps"] == []
+    (measured.attempt / "rank-0.log").write_text("2x\n" * 20)
+    report(measured, 10, 0.5)
+    assert told(measured)["steps_by_tier"] == [{"tier": "machine", "count": 10, "seconds": 0.5}]
 
 
 def test_a_line_without_an_end_keeps_nobody_from_reading_on(measured):
