@@ -279,6 +279,8 @@ def test_prices_are_not_sought_beyond_the_target():
     of = next(one for one in scarce(2) if best_bound(one) > bound_at(one, np.zeros(KINDS)) * 1.01)
     free, best = bound_at(of, np.zeros(KINDS)), best_bound(of)
     half = (free + best) / 2
-    bound, *_ = priced(of.tables, TAU, np.zeros(KINDS), half, 200)
-    assert half <= bound < best * (1 - 1e-6)
+    bounds = [priced(of.tables, TAU, np.zeros(KINDS), half, steps)[0] for steps in range(1, 60)]
+    reached = next(bound for bound in bounds if bound >= half)
+    assert reached < max(priced(of.tables, TAU, np.zeros(KINDS), best, steps)[0] for steps in (50, 200))
+    assert bounds[-1] == reached  # and not a step farther
     assert priced(of.tables, TAU, np.zeros(KINDS), free, 200)[0] == pytest.approx(free)

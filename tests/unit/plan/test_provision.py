@@ -202,6 +202,10 @@ def test_an_evaluator_counts_and_keeps_the_best_it_has_seen():
     assert (evaluator.best == rows[int(np.argmin(whole[:20]))]).all()
     better = [count for count in range(1, 21) if whole[count - 1] < min(whole[: count - 1], default=np.inf)]
     assert evaluator.curve == [(count, whole[count - 1]) for count in better]
+    at_once = Evaluator(of)
+    at_once(rows)
+    assert at_once.best_usd == whole.min()
+    assert (at_once.best == rows[int(np.argmin(whole))]).all()
     evaluator(rows[20:])
     assert evaluator.evaluations == 30
     assert evaluator.best_usd == whole.min()
