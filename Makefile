@@ -15,7 +15,7 @@ INTERPRETED := -m "not slow and not soak" -k "not ($(shell echo $(TOO_LONG) | se
   $(call unit,simulate,quotas faults) \
   $(call unit,network,flow collectives sharing iteration) \
   $(call unit,plan,provision limits arcs exact objective_simulate) \
-  $(call unit,train,index state life table table_edges small_tiers admission data) \
+  $(call unit,train,index state life table table_edges small_tiers admission hashing data) \
   $(call unit,train/servers,codec route desk)
 
 .PHONY: help demo test check soak coverage mutants lint format docs docs-waiting profiles clean bench bench-page bench-network \

@@ -190,6 +190,26 @@ class TestFiles:
             taken(FileStream(path, strict=True))
         assert error.value.where == f"{path}:6"
 
+    def test_the_reason_of_a_bad_line_is_the_same_before_a_carriage_return(self, tmp_path):
+        path = tmp_path / "a.tsv"
+        lines = [line(1), "0\tx" + line(1)[2:], line(1) + "123456789", line(2)[:-1]]
+        path.write_bytes("".join(f"{text}\r\n" for text in lines).encode())
+        stream = FileStream(path)
+        assert sum(batch.examples for batch in taken(stream)) == 2
+        assert [text.rpartition(":")[2] for text in stream.first_bad] == [
+            " one of the 13 numbers is not whole",
+            " one of the 26 ids is not hexadecimal of at most 8 digits",
+        ]
+
+    def test_data_are_described_by_their_names_and_sizes(self, tmp_path):
+        write(tmp_path / "a.tsv", range(3))
+        size = (tmp_path / "a.tsv").stat().st_size
+        assert FileStream(tmp_path, window=8).describe() == {
+            "kind": "files",
+            "files": [["a.tsv", size]],
+            "window": 8,
+        }
+
     def test_a_bad_line_read_in_two_passes_is_counted_in_each_and_named_once(self, tmp_path):
         path = tmp_path / "a.tsv"
         write(path, range(20), insert={5: "torn"})

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from berth.errors import InputError
+from berth.train.tables.admit import Admission
 from berth.train.tables.cold import BLOCK_BYTES, Cold
 from berth.train.tables.ctr import CtrTable
 from berth.train.tables.evict import MOST_CHANCES, choose, pin
@@ -237,3 +238,35 @@ def test_narrow_and_wide_rows_share_a_budget(tmp_path):
 def test_optimisers_have_the_rates_that_are_written_down(how, rate, initial, epsilon):
     assert (how.learning_rate, how.initial_accumulator, how.epsilon) == (rate, initial, epsilon)
     assert (how.beta1, how.beta2, how.bounds) == (0.9, 0.999, (-np.inf, np.inf))
+
+
+@pytest.mark.parametrize(
+    ("ask", "error", "why"),
+    [
+        (lambda: Table(0), InputError, "a row has at least one weight, not 0"),
+        (lambda: Admission("odd", 1), InputError, "count"),
+        (lambda: Table(1).pull([1.5]), TypeError, "keys are integers, not float64"),
+        (lambda: Table(1).scores([1]), InputError, "the table has no life cycle"),
+    ],
+)
+def test_what_a_table_can_not_be_asked_is_refused(ask, error, why):
+    with pytest.raises(error, match=why):
+        ask()
+
+
+def test_keys_are_any_64_bits_however_they_are_written():
+    table = Table(1)
+    table.pull(np.array([2**64 - 1, 5], np.uint64))
+    assert len(table) == 2
+    table.pull([-1, 5])
+    table.pull(np.array([[-1], [5]], np.int32))
+    assert len(table) == 2
+    assert table.pull([]).shape == (0, 1)
+
+
+def test_narrow_and_wide_rows_are_forgotten_together():
+    table = CtrTable(2, life=Life(wide_score=0.1))
+    table.push([1, 2], np.ones((2, 2), np.float32))
+    assert (len(table), len(table.wide)) == (2, 2)
+    assert table.delete([2, 3]) == 1
+    assert (len(table), len(table.wide)) == (1, 1)
