@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from berth.errors import InputError, WireError
+from berth.errors import BerthError, InputError, WireError
 from berth.train.faults import moment
 from berth.train.servers.channel import Room
 from berth.train.servers.codec import CODECS, decode, dtype_of, encode
@@ -44,6 +44,7 @@ class Worker:
     rank: int
     queue: deque[Request] = field(default_factory=deque)
     accepted: int = 0  # the last request that was taken; numbers begin at 1
+    failed: dict[int, BerthError] = field(default_factory=dict)  # of the last: should the answer be lost
     step: int = 0  # as the worker counts them
     steps: deque[list[tuple[Any, ...]]] = field(default_factory=lambda: deque([[]]))  # deferred, by step
     deferred_bytes: int = 0

@@ -106,7 +106,9 @@ class Desk:
             if request.frame.request == frame.request:
                 request.port = port
                 return
-        if frame.kind in _HARMLESS:
+        if frame.request in worker.failed:
+            _answer_error(Request(frame, port, 0.0), worker.failed[frame.request])
+        elif frame.kind in _HARMLESS:
             frame.flags |= Flag.AGAIN
             self._do(worker, Request(frame, port, 0.0))
         elif frame.kind in (Kind.PUSH, Kind.MERGE, Kind.END_DAY, Kind.LOAD, Kind.WARM):
@@ -124,10 +126,10 @@ class Desk:
             if request.frame.kind not in SILENT or request.frame.flags & Flag.CONFIRM:
                 request.port.send(Kind.DONE, request.frame.request, room, flags=flags)
         except BerthError as error:
-            _answer_error(request, error)
+            _fail(worker, request, error)
         except Exception as error:  # noqa: BLE001 - a bug must not take all other workers down
             traceback.print_exc()
-            _answer_error(request, ServerError(f"the server stumbled: {type(error).__name__}: {error}"))
+            _fail(worker, request, ServerError(f"the server stumbled: {type(error).__name__}: {error}"))
         request.port.release(request.frame)
 
 
@@ -147,6 +149,14 @@ class _Nowhere:
 
 
 _NOWHERE = _Nowhere()
+
+
+def _fail(worker: Worker, request: Request, error: BerthError) -> None:
+    """Tell the worker, and tell it again if it asks again: a push that was refused must not pass for done."""
+    worker.failed[request.frame.request] = error
+    if len(worker.failed) > MOST_QUEUED:
+        del worker.failed[next(iter(worker.failed))]
+    _answer_error(request, error)
 
 
 def _answer_error(request: Request, error: BerthError) -> None:

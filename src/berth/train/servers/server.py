@@ -231,6 +231,7 @@ class Server:
         elif frame.kind == Kind.BYE:
             self._sessions.pop(caller.rank, None)
             self.desk.workers[caller.rank].accepted = 0
+            self.desk.workers[caller.rank].failed.clear()
             caller.send(Kind.DONE, frame.request)
         elif frame.kind <= Kind.ERROR:
             raise WireError(f"{frame.kind.name} is not a request")

@@ -177,6 +177,19 @@ def test_a_push_that_comes_twice_is_applied_once():
     assert (play.rows().records == rows.records).all()
 
 
+def test_a_push_that_was_refused_is_refused_again_when_the_answer_was_lost():
+    play = Play(workers=1)
+    bad = [np.array([[5, 0]], np.int32), np.array([1]), np.ones((1, DIM), np.float32)]
+    number = play.say(0, Kind.PUSH, bad)
+    play.push(0, [1], 1)
+    play.ears[0].heard.clear()
+    play.say(0, Kind.PUSH, bad, number=number)
+    assert "there is no table number 5" in str(play.error(0, number))
+    for _ in range(MOST_QUEUED + 5):
+        play.say(0, Kind.PUSH, bad)
+    assert len(play.desk.workers[0].failed) == MOST_QUEUED
+
+
 def test_a_pull_that_comes_twice_is_answered_twice_and_counted_once():
     spec = TableSpec("rows", DIM, sgd(), Initialiser(), Admission("count", 3))
     play = Play(workers=1, spec=spec)
