@@ -23,13 +23,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from berth.errors import ServerError
+from berth.errors import InputError, ServerError
 from berth.train.rendezvous import PATIENCE_S
 from berth.train.servers.address import listen_local, peer_user
 
 MOST = 8  # processes: each reads what all have written, so beyond some a ring of messages costs less
 _HANDSHAKE_S = 30.0
 _TOLD = 16  # numbers beside the gradients, which then begin at a cache line
+_LEARNED = _TOLD - 1  # the last of them: how many weights have learned
+_EXACT = 1 << 24  # whole numbers below it are exact in single precision
 
 
 class SharedSums:
@@ -50,9 +52,15 @@ class SharedSums:
         parts = self._parts[self._turn]
         mine = parts[self._place]
         mine[: len(told)] = torch.tensor(told)
+        mine[_LEARNED] = float(sum(gradient.numel() for gradient in gradients) % _EXACT)
         for gradient, begin in zip(gradients, _places(gradients), strict=True):
             mine[begin : begin + gradient.numel()].view_as(gradient).copy_(gradient)
         self._meet()
+        if bool((parts[:, _LEARNED] != mine[_LEARNED]).any()):
+            raise InputError(
+                "workers have gradients of different weights, which can't be summed",
+                hint="let every step use every layer, whatever the batch holds",
+            )
         for gradient, begin in zip(gradients, _places(gradients), strict=True):
             first, second, *others = (
                 part.view_as(gradient) for part in parts[:, begin : begin + gradient.numel()]

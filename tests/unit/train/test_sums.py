@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.distributed import HashStore
 
-from berth.errors import ServerError
+from berth.errors import InputError, ServerError
 from berth.train import sums
 from berth.train.sums import MOST, fits, shared_sums
 
@@ -82,6 +82,20 @@ def test_fewer_gradients_than_there_is_room_for_are_summed_too(team):
     ):
         assert torch.equal(mine, parts[0] + parts[1])
         assert torch.equal(mine, theirs)
+
+
+def test_gradients_of_different_weights_are_not_taken_for_each_other(team):
+    """A layer that only one worker's batch has used."""
+    members = team(2)
+
+    def add(member, shapes):
+        with pytest.raises(InputError, match="gradients of different weights") as error:
+            member.add(drawn(0, 0, shapes), [1.0])
+        return error.value.hint
+
+    with ThreadPoolExecutor(2) as pool:
+        hints = list(pool.map(add, members, (SHAPES, SHAPES[1:])))
+    assert hints == ["let every step use every layer, whatever the batch holds"] * 2
 
 
 def test_who_is_gone_is_named_and_not_waited_for(team):
