@@ -6,7 +6,7 @@ import errno
 import io
 import os
 import sys
-from typing import Annotated, Any
+from typing import Annotated, Any, TextIO
 
 import typer
 
@@ -112,11 +112,10 @@ def main() -> None:
     _ready_streams()
     try:
         code = _run()
-        sys.stdout.flush()  # here, where a reader who has gone is expected
     except (BrokenPipeError, SystemExit) as left:
         if isinstance(left, SystemExit) and not isinstance(left.__context__, BrokenPipeError):
             raise
-        _drop_output()  # the reader (head, less) has gone; rich and typer would make an exit code 1 of that
+        _drop(sys.stdout, sys.stderr)  # a reader (head, less) has gone; rich and typer would exit with 1
         code = CLOSED_PIPE
     sys.exit(code)
 
@@ -125,6 +124,7 @@ def _run() -> int:
     """The exit code of the verb that was called."""
     try:
         code = app(prog_name="berth", standalone_mode=False)
+        sys.stdout.flush()  # here, where a full disk or a reader who has gone is expected
     except BrokenPipeError:
         raise
     except Exception as error:
@@ -146,9 +146,10 @@ def _ready_streams() -> None:
             stream.reconfigure(errors="replace")
 
 
-def _drop_output() -> None:
+def _drop(*streams: TextIO) -> None:
     """What is still buffered has nowhere to go."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    for stream in streams:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _mistake(error: Exception) -> str | None:
@@ -160,7 +161,7 @@ def _mistake(error: Exception) -> str | None:
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {error.strerror}"
     if isinstance(error, OSError) and error.errno in _FULL:
-        _drop_output()
+        _drop(sys.stdout)
         return f"the output can't be written: {error.strerror}"
     place = _in_own_policy(error)
     return None if place is None else f"{type(error).__name__}: {error}\n  {place}"
