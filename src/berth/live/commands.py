@@ -13,7 +13,7 @@ from berth.live.records import DRAINED, Record
 from berth.live.setup import DEFAULT_MODEL
 from berth.live.spec import JobSpec
 from berth.live.store import Store
-from berth.live.wants import fits, nearest_of, sensitivity_key
+from berth.live.wants import fits, kinds_of, nearest_of, sensitivity_key
 from berth.units import format_count
 from berth.workload.profiles import load_profile
 
@@ -80,7 +80,7 @@ def check_fits(books: Books, spec: JobSpec) -> None:
             raise UnknownNameError(f"tier in {cluster.name}", tier, books.setup.tiers)
     load_profile(spec.model or DEFAULT_MODEL)
     if nearest_of(books.setup, spec) is None:
-        largest = max(cluster.count_of(index) for index in range(len(kinds)))
+        largest = max(cluster.count_of(kind) for kind in kinds_of(books.setup, spec))
         raise InputError(
             f"{spec.gpus} devices are asked for, and {cluster.name} has at most {largest} of one type",
             hint="a gang's devices are all of one type",

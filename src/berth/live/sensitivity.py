@@ -1,22 +1,28 @@
 """What distance costs a job: by the profile of its model, until its own step times are known.
 
 Measured times replace the profile tier by tier. Where only some tiers were measured the profile still says how the
-others compare with them.
+others compare with them. A device whose speed nobody knows, a kind of one's own or a core of a CPU, is taken to be
+as fast as the profiles' usual one: jobs must start there too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from berth.cluster.model import Cluster
+from berth.cluster.catalogue import device_type
+from berth.cluster.model import Cluster, DeviceType
+from berth.errors import InputError
 from berth.network.fabric import Fabric
 from berth.schedule.view import MAX_TIERS, Array
 from berth.schedule.world import new_jobs
 from berth.simulate.jobs import describe_models
 from berth.simulate.view import SHARED
+from berth.workload.profile import REFERENCE_DEVICE
+from berth.workload.profiles import load_profile
 
 _FIELDS = ("slow", "compute", "skew", "message", "shape_x", "shape_s")
 
@@ -35,10 +41,25 @@ class Sensitivities:
         if key not in self._known:
             found = new_jobs(1)
             found["gpus"] = gpus
-            describe_models(found, np.array([model], object), self._cluster, self._fabric, SHARED)
+            cluster = _with_speeds(self._cluster, model)
+            describe_models(found, np.array([model], object), cluster, self._fabric, SHARED)
             self._known[key] = found
         for name in _FIELDS:
             record[name] = self._known[key][name][0]
+
+
+def _with_speeds(cluster: Cluster, model: str) -> Cluster:
+    profile, usual = load_profile(model), device_type(REFERENCE_DEVICE).flops
+
+    def with_speed(device: DeviceType) -> DeviceType:
+        try:
+            profile.compute(device)
+        except InputError:
+            return replace(device, flops=usual)
+        return device
+
+    types = tuple(map(with_speed, cluster.device_types))
+    return cluster if types == cluster.device_types else replace(cluster, device_types=types)
 
 
 def learned_slowdowns(

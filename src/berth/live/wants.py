@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from berth.cluster.gpus import usable_types
 from berth.live.setup import Setup
 from berth.live.spec import JobSpec
 
 
 def kinds_of(setup: Setup, spec: JobSpec) -> tuple[int, ...]:
-    """The device types a job takes, as the cluster numbers them."""
+    """The device types a job takes, as the cluster numbers them: those it names, or any GPU."""
     wanted = [spec.kind] if spec.kind is not None else spec.any_of
-    return tuple(index for index, name in enumerate(setup.kinds) if wanted is None or name in wanted)
+    if wanted is None:
+        return usable_types(setup.cluster)
+    return tuple(index for index, name in enumerate(setup.kinds) if name in wanted)
 
 
 def reach_of(setup: Setup, spec: JobSpec) -> tuple[int, int]:

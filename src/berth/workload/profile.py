@@ -160,6 +160,11 @@ def _peak(device: str | DeviceType, profile: JobProfile) -> _Peak:
         known = _catalogued(device.name)
         return _Peak(device.name, device.flops, known.precision if known else None)
     name = device.name if isinstance(device, DeviceType) else device
+    if resolve(name) is None and isinstance(device, DeviceType):
+        raise InputError(
+            f"the speed of {name} is not known, so {profile.name} can't be scaled to it",
+            hint=f"give {name} its `flops:` where the cluster is described, or {profile.name} its time on {name}",
+        )
     if resolve(name) is None:
         raise UnknownNameError("device", name, {*known_names(), *profile.compute_s})
     peak = _catalogued(name)

@@ -220,6 +220,30 @@ def test_any_of_several_types_will_do_and_no_other(crank, tmp_path):
     assert live.state(other) == "finished"
 
 
+def test_who_asks_for_gpus_gets_no_cores_unless_it_names_them(crank, tmp_path):
+    (tmp_path / "c.yaml").write_text("machines: [{devices: {cpu-core: 8}}, {devices: {T4: 4}}]")
+    live = crank(cluster=str(tmp_path / "c.yaml"))
+    gpus, waiting, cores = live.submit(4, 500), live.submit(4, 500), live.submit(8, 500, kind="cpu-core")
+    live.step(1)
+    assert [live.state(job) for job in (gpus, waiting)] == ["placed", "queued"]
+    seat = live.books.attempts[live.books.jobs[gpus].token].seats[0]
+    assert live.books.setup.kinds[seat.kind] == "T4"
+    with pytest.raises(InputError, match="5 devices are asked for, and c has at most 4 of one type"):
+        live.submit(5, 500)  # there are eight cores, and four GPUs
+    live.step(600, times=4)
+    assert live.state(cores) == "finished"
+
+
+def test_a_device_of_unknown_speed_takes_jobs_too(crank, tmp_path):
+    (tmp_path / "c.yaml").write_text(
+        "devices: {X1: {kind: gpu}}\nmachines: [{devices: {X1: 4}}, {devices: {X1: 4}}]"
+    )
+    live = crank(cluster=str(tmp_path / "c.yaml"))
+    near, far = live.submit(4, 50), live.submit(6, 50)
+    live.step(100, times=4)
+    assert [live.state(job) for job in (near, far)] == ["finished", "finished"]
+
+
 def test_an_id_makes_a_submission_happen_once(crank):
     live = crank()
     spec = JobSpec(run="work", gpus=2)
