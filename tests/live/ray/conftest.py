@@ -38,9 +38,10 @@ def desk(open_desk):
 
 
 @pytest.fixture
-def backend(racks, tmp_path):
+def backend(racks, tmp_path, request):
+    """On a busy machine a gang takes its time to start; a test that waits in vain for one gives it less."""
     racks.mend()
-    found = RayBackend(tmp_path, racks.address, start_s=5.0)
+    found = RayBackend(tmp_path, racks.address, start_s=getattr(request, "param", 60.0))
     found.cluster()
     found.observe()
     yield found

@@ -44,7 +44,7 @@ SMALL = {"num_cpus": 1, "object_store_memory": 80_000_000}
 RACKS = {"m0": "r0", "m1": "r0", "m2": "r1", "m3": "r1"}
 
 
-def until(condition, timeout=60.0):
+def until(condition, timeout=120.0):
     """Waits for what must come, and says so if it does not."""
     end = time.monotonic() + timeout
     while not (found := condition()):

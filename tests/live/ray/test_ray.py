@@ -41,6 +41,7 @@ def test_what_was_stopped_before_it_was_launched_never_starts(backend, tmp_path)
     assert not record.exists()
 
 
+@pytest.mark.parametrize("backend", [5.0], indirect=True, ids=["given 5 s"])
 def test_a_gang_whose_devices_others_hold_gives_up_and_never_starts_late(backend, tmp_path):
     record = tmp_path / "record"
     holder = launch("holder", "sleep 600", ("m0", (0, 1, 2)))
