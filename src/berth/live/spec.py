@@ -66,7 +66,7 @@ class JobSpec(Spec):
     plan: Annotated[str, Field(min_length=1, max_length=4096)] | None = None  # a file of `berth plan`
     name: Name = "job"
     gpus: Count = 1
-    kind: Name | None = None  # device type; none given: any
+    kind: Name | None = None  # device type; none given: any GPU
     any_of: Annotated[list[Name], Field(min_length=1, max_length=8)] | None = None  # several will do
     model: Name | None = None
     duration: Annotated[Seconds, Field(gt=0)] | None = None

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from berth.errors import InputError, RefusedError, ServerError, UnknownNameError, WaitError
-from berth.train.servers import Address, GeoStore, Manners, RemoteStore, Secret, Settings, connect
+from berth.train.servers import Address, Manners, RemoteStore, Secret, Settings, connect
 from berth.train.servers.channel import Channel, Room
 from berth.train.servers.flusher import Flusher
 from berth.train.servers.inside import serving
 from berth.train.servers.wire import Kind
 from berth.train.sparse import TableSpec
-from berth.train.tables import Admission, Initialiser, Life, Table, adagrad, join, sgd
+from berth.train.tables import Admission, Initialiser, Table, adagrad, join, sgd
 
 SECRET = Secret.random()
 DIM = 8
@@ -340,56 +340,6 @@ def test_rows_in_half_the_bytes_learn_nearly_the_same(codec):
         store.close()
 
 
-def test_geo_alone_with_merges_after_every_step_is_like_a_table():
-    spec = TableSpec("rows", DIM, adagrad(), Initialiser())
-    table = Table(DIM, optimiser=adagrad())
-    with serving(2, SECRET, Settings(mode="geo")) as running:
-        store = connect([one.address for one in running], SECRET, every=1)
-        assert isinstance(store, GeoStore)
-        store.open([spec])
-        for step in range(6):
-            keys, gradients = batch(step)
-            np.testing.assert_allclose(store.pull("rows", keys), table.pull(keys), rtol=1e-4, atol=1e-6)
-            store.push("rows", keys, gradients)
-            table.push(keys, gradients)
-            store.end_step(step)
-        state = join([part for _, part in store.save()])
-        np.testing.assert_allclose(
-            state.records[:, :DIM], table.save().records[:, :DIM], rtol=1e-4, atol=1e-6
-        )
-        store.close()
-
-
-def test_geo_servers_hear_nothing_between_merges_and_average_what_workers_learned():
-    keys = np.array([1, 2], np.uint64)
-    spec = TableSpec("rows", DIM, sgd(1.0), Initialiser(scale=0.0))
-    with serving(1, SECRET, Settings(mode="geo", workers=2)) as running:
-        addresses = [one.address for one in running]
-        stores = [connect(addresses, SECRET, every=2, rank=rank, workers=2) for rank in range(2)]
-        for store in stores:
-            store.open([spec])
-            store.pull("rows", keys)
-        for step in range(2):
-            for rank, store in enumerate(stores):
-                store.push("rows", keys, np.full((2, DIM), rank + 1.0, np.float32))
-                store.end_step(step)
-            if step == 0:
-                assert running[0].desk.shard.keys_pushed == 0
-        # worker 0 learned -2, worker 1 learned -4; worker 1 goes on from what both have given
-        assert (stores[1].pull("rows", keys) == -3).all()
-        assert (stores[0].pull("rows", keys) == -1).all()
-        for store in stores:
-            store.close()
-
-
-def test_geo_refuses_tables_whose_rows_come_and_go():
-    with serving(1, SECRET, Settings(mode="geo")) as running:
-        store = connect([running[0].address], SECRET)
-        with pytest.raises(InputError, match="mode geo"):
-            store.open([TableSpec("rows", DIM, sgd(), Initialiser(), life=Life())])
-        store.close()
-
-
 def test_what_makes_no_sense_is_refused_before_it_travels():
     with serving(1, SECRET) as running:
         store = opened(running)
@@ -446,27 +396,6 @@ def test_statistics_tell_rows_traffic_and_skew():
         assert sum(one["bytes_in"] for one in told["servers"]) > 0
         assert told["bytes_received"] > len(np.unique(keys)) * 4 * DIM
         store.close()
-
-
-def test_geo_copies_are_fetched_again_after_a_load_and_a_day():
-    with serving(1, SECRET, Settings(mode="geo")) as running:
-        store = connect([running[0].address], SECRET, every=100)
-        store.open([TableSpec("rows", DIM, sgd(1.0), Initialiser(scale=0.0))])
-        keys = np.array([1, 2], np.uint64)
-        store.prefetch("rows", keys)
-        store.push("rows", keys, np.ones((2, DIM), np.float32))
-        store.end_day()  # what was learned is told before
-        saved = join([part for _, part in store.save()])
-        assert (saved.records[:, :DIM] == -1).all()
-        store.push("rows", keys, np.ones((2, DIM), np.float32))
-        store.load("rows", saved)  # and what was learned since is forgotten
-        assert (store.pull("rows", keys) == -1).all()
-        assert (store.peek("rows", np.array([1, 9], np.uint64))[:, 0] == [-1, 0]).all()
-        with pytest.raises(UnknownNameError):
-            store.pull("row", keys)
-        store.close()
-    with pytest.raises(InputError, match="every so many steps, not every 0"):
-        GeoStore(store.remote, every=0)
 
 
 def test_a_store_needs_a_server():
