@@ -160,17 +160,16 @@ def _peak(device: str | DeviceType, profile: JobProfile) -> _Peak:
         known = _catalogued(device.name)
         return _Peak(device.name, device.flops, known.precision if known else None)
     name = device.name if isinstance(device, DeviceType) else device
-    if resolve(name) is None and isinstance(device, DeviceType):
-        raise InputError(
-            f"the speed of {name} is not known, so {profile.name} can't be scaled to it",
-            hint=f"give {name} its `flops:` where the cluster is described, or {profile.name} its time on {name}",
-        )
-    if resolve(name) is None:
+    described = isinstance(device, DeviceType)  # in a cluster's file, maybe a kind of one's own
+    if resolve(name) is None and not described:
         raise UnknownNameError("device", name, {*known_names(), *profile.compute_s})
     peak = _catalogued(name)
     if peak is None:
+        measure = f"measure {profile.name} on {name} and write a profile"
         raise InputError(
             f"the speed of {name} is not known, so {profile.name} can't be scaled to it",
-            hint=f"name another device, or measure {profile.name} on {name} and write a profile",
+            hint=f"give {name} its `flops:`, or {measure}"
+            if described
+            else f"name another device, or {measure}",
         )
     return peak
