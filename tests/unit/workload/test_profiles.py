@@ -116,7 +116,11 @@ def test_an_unnamed_gpu_is_the_reference_device():
 
 @pytest.mark.parametrize(
     ("device", "message"),
-    [("V1000", "did you mean 'V100'"), ("A10G", "the speed of A10G is not known")],
+    [
+        ("V1000", "did you mean 'V100'"),
+        ("A10G", "the speed of A10G is not known"),
+        (DeviceType("X1"), r"the speed of X1 is not known.*\n.*give X1 its `flops:`"),
+    ],
 )
 def test_an_unknown_device_is_refused(device, message):
     with pytest.raises(InputError, match=message):
