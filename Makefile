@@ -4,12 +4,12 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
-PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
 
 # Small tests that walk through the kernels and end within minutes interpreted; the names are of those that would not.
 unit = $(patsubst %,tests/unit/$(1)/test_%.py,$(2))
 TOO_LONG := rounds_no_longer rounds_that endless same_stream wrong_remaining has_sunk too_soon holds_out_anew \
-  without_preemption every_policy for_ever lstm cold_rows_age by_probability true_probabilities law_of_zipf promises
+  without_preemption every_policy woken_at_once microsecond every_second for_ever lstm cold_rows_age by_probability true_probabilities law_of_zipf promises
 INTERPRETED := -m "not slow and not soak" -k "not ($(shell echo $(TOO_LONG) | sed 's/ / or /g'))" \
   $(call unit,schedule,held_places kinds waiting victims regressions lwf places policies dally berth_policy) \
   $(call unit,simulate,quotas faults) \
@@ -28,12 +28,12 @@ $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit("berth needs Python 3.11 or newer, this is " + sys.version.split()[0]) if sys.version_info < (3, 11) else None'
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/.core: pyproject.toml | $(VENV)/bin/python
+$(VENV)/.core: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@echo "installing berth into $(VENV) (once)"
 	@$(PIP_INSTALL) '.[live,train]'
 	@touch $@
 
-$(VENV)/.dev: pyproject.toml | $(VENV)/bin/python
+$(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@echo "installing berth and its development tools into $(VENV) (once)"
 	@$(PIP_INSTALL) '.[dev]'
 	@touch $@ $(VENV)/.core
@@ -79,6 +79,7 @@ bench-page: $(VENV)/.dev ## docs/performance.md anew from the stored results of 
 
 bench-network: $(VENV)/.dev ## the network model against measured step times and contention; shares of links
 	@held=0; $(BIN)/python benchmarks/network.py || held=1; \
+	$(BIN)/python benchmarks/contention.py || held=1; \
 	$(BIN)/python benchmarks/sharing.py || held=1; exit $$held
 
 bench-simulate: $(VENV)/.dev ## jobs per CPU-second of the simulator, against its bars

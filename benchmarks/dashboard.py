@@ -145,7 +145,8 @@ def measure_live(browser: Any, folder: Path, cluster: str, jobs: int) -> list[Fi
         for at in range(0, jobs, 5_000):
             client.post("jobs", "batch", body={"jobs": batch[at : at + 5_000]})
         until(lambda: client.get("status")["queued"] == jobs)
-        address = f"{client.url}/#token={(folder / 'state' / 'admin.token').read_text().strip()}"
+        token = up.berth("token", "add", "bench", "--role", "admin").stdout.strip()
+        address = f"{client.url}/#token={token}"
         title = f"A live controller, {jobs:,} jobs in the queue of {cluster}"
         return measure_page(browser, address, title, _listed, ("scrolling the queue", SCROLL))
     finally:

@@ -19,9 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 import network_study as study
-from berth.network.contention import RULES, fit_rule
 from berth.network.fit import quantiles
 from berth.report.terminal import console, table
+from contention_rules import RULES, fit_rule
 from results import Bar, Figure, finish, options
 
 FloatArray = NDArray[np.float64]

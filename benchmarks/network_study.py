@@ -14,10 +14,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from berth.network.contention import RULES, Pairs, Rule, fit_rule, pair_medians
 from berth.network.fit import Bounds, bounds, fit_step_time, fold_of, least_error, left_out_errors
 from berth.network.measurements import Measurements, read_measurements
 from berth.network.step_time import NUMBERS, step_s
+from contention_rules import RULES, Pairs, Rule, fit_rule, pair_medians
 
 FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]

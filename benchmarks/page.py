@@ -44,6 +44,14 @@ BENCHMARKS = (
         "[its fit to measurements](design/network-fit.md).",
     ),
     Benchmark(
+        "contention",
+        "Contention",
+        "bench-network",
+        "The simulator's closed form of gangs that share links, against iterations played one by one: relative error\n"
+        "of the slowdown, over every model, two placements, and offsets between the gangs. More:\n"
+        "[the network model](design/network.md).",
+    ),
+    Benchmark(
         "sharing",
         "Shared links",
         "bench-network",

@@ -118,7 +118,7 @@ def _measured(seeds: int) -> None:
             found = refine(problem, plan, truth, "genetic", Budget(evaluations=24, seed=seed))
             print(
                 f"\nmeasured (emulated) ctrdnn-8, seed {seed}: formula {plan.cost_usd:.3f} $, start"
-                f" {found.start.cost_usd:.3f} $, best {found.best.cost_usd:.3f} $, gain {found.gain:.1%},"
+                f" {found.start.cost_usd:.3f} $, best {found.best.cost_usd:.3f} $, gain {found.gain},"
                 f" {time.perf_counter() - begun:.0f} s\n  {found.best.note}"
             )
     finally:

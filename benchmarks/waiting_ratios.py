@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from berth.simulate.comparison import ratio_interval
+from berth.simulate.intervals import ratio_interval
 from waiting_runs import CONGESTIONS, LOADS, METRICS, SLICES, Figures, Play
 
 Floats = NDArray[np.float64]

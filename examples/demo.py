@@ -26,11 +26,11 @@ TOUR = [
     ("What distance costs BERT-large on 16 GPUs of it", f"network bert-large --gpus 16 --cluster {CLUSTER}"),
     ("Who suffers most from distance", f"network --all --gpus 16 --cluster {CLUSTER} --congestion 5"),
     (
-        "Which devices should train a model at three million examples a second? Is nothing cheaper?",
+        "Which devices should train a model at three million examples a second, by the closed formula?",
         f"plan ctrdnn --cluster cloud-mix --throughput 3M/s --out {PLAN} --force",
     ),
     (
-        "Train it a little on that plan: its stages as processes here, devices that are absent emulated",
+        "Train it a little, cut as in that plan: one process per stage here, without its replicas and devices",
         f"train ctrdnn --plan {PLAN} --steps 25",
     ),
     (

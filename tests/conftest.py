@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,14 @@ def shared_traces() -> Path:
     if not folder.is_dir():
         pytest.skip(f"the public traces are not at {folder} (set BERTH_SHARED)")
     return folder
+
+
+@pytest.fixture
+def ctrl_c():
+    """SIGINT interrupts, here and in children: where tests run in the background or under nohup it is ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.hookimpl(wrapper=True)

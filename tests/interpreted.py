@@ -11,8 +11,6 @@ import os
 
 os.environ["NUMBA_DISABLE_JIT"] = "1"  # before numba is first imported
 
-from collections import namedtuple
-
 import numpy as np
 
 from berth import compile as compiling
@@ -62,6 +60,7 @@ from berth.train.tables import memory  # noqa: E402 - each import here finds wha
 
 memory.prefetch = lambda array, at: None
 
+from berth.schedule import failures  # noqa: E402
 from berth.schedule import hooks as hooking  # noqa: E402
 from berth.train.servers import codec  # noqa: E402
 from berth.train.tables import evict  # noqa: E402
@@ -71,16 +70,11 @@ _ANSWERS = {"reach": int, "spread": int}
 
 def _hook(kind, name):
     """A policy's function, called as compiled code would call it: the constants come as a record."""
-    owner = next(base for base in kind.__mro__ if name in vars(base))
-    function = vars(owner)[name].__func__
-    names = [field.name for field in hooking.constant_fields(kind)]
-    if kind.table is not hooking.Policy.table:
-        names.append("table")
-    constants = namedtuple("My", names or ["nothing"])
+    function, names = hooking.function_of(kind, name), hooking.constant_names(kind)
     answer = _ANSWERS.get(name, float)
 
     def call(*arguments):
-        return answer(function(*arguments[:-1], constants(*hooking._values(names, arguments[-1]))))
+        return answer(function(*arguments[:-1], failures.constants_from(names, arguments[-1])))
 
     return call
 

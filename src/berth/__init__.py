@@ -1,3 +1,3 @@
-"""A place for every layer of a model and for every job of a cluster, and the time to take it."""
+"""Plan, train, schedule and simulate deep-learning jobs on shared GPU clusters."""
 
 __version__ = "0.1.0"

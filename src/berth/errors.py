@@ -6,7 +6,6 @@
     │   ├── SpecError         a YAML file says something berth can't use, at file:line:column
     │   ├── TraceError        a trace can't be read, or holds rows that `--strict` refuses
     │   └── UnknownNameError  no such preset, model, policy ...; suggests the nearest
-    ├── LedgerError           an allocation that would break an invariant; nothing was changed
     └── ServerError           a sparse server is gone, or answers with an error of its own
         ├── RefusedError      it does not let us in: secret, generation or tables differ
         ├── WaitError         it waited too long for another worker, and says for whom
@@ -23,6 +22,8 @@ from collections.abc import Iterable
 
 class BerthError(Exception):
     """Base of every error that berth raises on purpose."""
+
+    exit_code = 2  # of a command that ends with it
 
 
 class InputError(BerthError, ValueError):
@@ -61,10 +62,6 @@ class UnknownNameError(InputError):
             f"did you mean {near!r}?" if near else f"known: {', '.join(names)}" if names else "there is none"
         )
         super().__init__(f"no {what} is called {name!r}", where=where, hint=hint)
-
-
-class LedgerError(BerthError):
-    """An allocation or release that would break an invariant of the ledger."""
 
 
 class ServerError(BerthError):

@@ -136,9 +136,8 @@ def _refuse_deep_nesting(text: str, where: str) -> None:
             depth -= 1
         if depth > _DEEPEST:
             mark = event.start_mark
-            raise SpecError(
-                f"is nested more than {_DEEPEST} deep", where=f"{where}:{mark.line + 1}:{mark.column + 1}"
-            )
+            spot = f"{where}:{mark.line + 1}:{mark.column + 1}" if mark else where
+            raise SpecError(f"is nested more than {_DEEPEST} deep", where=spot)
 
 
 def _located(error: ValidationError, text: str, model: type[Spec], where: str) -> SpecError:

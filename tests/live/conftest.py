@@ -78,5 +78,6 @@ class Training:
 
 
 @pytest.fixture
-def training(tmp_path):
-    return Training(tmp_path)
+def training(tmp_path_factory):
+    """In a folder of its own: a state folder holds nothing else."""
+    return Training(tmp_path_factory.mktemp("training"))

@@ -64,7 +64,7 @@ def test_killed_controllers_and_supervisors_lose_no_job_and_run_none_twice(up, t
 
 
 def _kill_a_supervisor(live, chance: random.Random) -> None:
-    ready = sorted((live.state / "attempts" / "live").glob("*/part-0.running"))
+    ready = sorted(live.state.with_name(f"{live.state.name}-work").glob("*/live/*/part-0.running"))
     if ready:
         pid = json.loads((chance.choice(ready).parent / "part-0.ready").read_text())["pid"]
         try:
@@ -146,7 +146,7 @@ def test_every_verb_from_the_command_line(up, tmp_path):
     )["job"]
     until(lambda: live.state_of(blocker) == "running")
     waiting = live.json("submit", "--gpus", "4", "--id", "mine", "--", "true")["job"]
-    assert "fewer than 4 devices are free" in live.berth("why", waiting).stdout
+    assert "fewer than 4 devices are free" in " ".join(live.berth("why", waiting).stdout.split())
     told = live.json("why", waiting)
     assert (told["position"], told["summary"]) == (1, "0 of the 4 devices it needs are free")
     assert "mine" in live.berth("queue").stdout
@@ -165,7 +165,7 @@ def test_every_verb_from_the_command_line(up, tmp_path):
     assert live.stop() == 0
     assert "0 differences" in live.berth("replay", str(live.state)).stdout
     gone = live.berth("queue", check=False)
-    assert (gone.returncode, "berth up" in gone.stderr) == (2, True)
+    assert (gone.returncode, "berth up" in gone.stderr) == (75, True)  # unreachable, not wrong
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,7 @@ def test_every_verb_from_the_command_line(up, tmp_path):
         (("submit",), "nothing to run"),
         (("submit", "--gpus", "99", "--", "true"), "99 devices are asked for"),
         (("submit", "--device", "H100", "--", "true"), "H100"),
-        (("submit", "--env", "LR", "--", "true"), "--env 'LR' is no pair"),
+        (("submit", "--env", "LR", "--", "true"), "--env 'LR' must be KEY=VALUE"),
         (("submit", "no-such.yaml"), "no-such.yaml"),
         (("why", "j99"), "there is no job 'j99'"),
         (("drain", "r9"), "r9"),

@@ -89,6 +89,14 @@ def test_nothing_of_the_controllers_environment_is_handed_on(stage, monkeypatch)
     assert "BERTH_JOB=j1" in stage.log()
 
 
+def test_the_name_of_an_attempt_is_not_in_the_variable_of_the_apis_token(stage, monkeypatch):
+    monkeypatch.setenv("BERTH_TOKEN", "treasure")
+    stage.start(launch("/usr/bin/env")).end()
+    names = dict(line.split("=", 1) for line in stage.log().splitlines())
+    assert names["BERTH_ATTEMPT_TOKEN"] == "s-j1.1"
+    assert "BERTH_TOKEN" not in names
+
+
 def test_when_one_fails_all_end_and_its_code_is_told(stage):
     script = "import os, sys, time; sys.exit(7) if os.environ['RANK'] == '1' else time.sleep(600)"
     stage.start(launch(sys.executable, "-c", script, members=3)).end()
@@ -140,7 +148,8 @@ def test_who_does_not_listen_is_killed_after_the_grace(stage):
 def test_what_left_its_process_group_is_ended_too(stage, tmp_path):
     note = tmp_path / "pid"
     script = (
-        f"setsid sh -c 'trap \"\" TERM; echo $$ > {note}; while :; do sleep 0.05; done' & sleep 0.2; exit 0"
+        f"setsid sh -c 'trap \"\" TERM; echo $$ > {note}; while :; do sleep 0.05; done' & "
+        f"until [ -s {note} ]; do sleep 0.05; done; exit 0"
     )
     stage.start(launch("/bin/sh", "-c", script)).end()
     assert not alive(int(note.read_text()))
@@ -161,8 +170,48 @@ def test_a_killed_supervisor_leaves_nothing_behind_and_never_runs_again(stage, t
     assert (seen.state, seen.lost, seen.codes) == ("ended", True, ())
     assert not alive(pid)
     assert record.read_text() == "once\n"
-    marked = [p for p in Path("/proc").glob("[0-9]*/environ") if b"BERTH_TOKEN=s-j1.1" in _read(p)]
+    marked = [p for p in Path("/proc").glob("[0-9]*/environ") if b"BERTH_ATTEMPT_TOKEN=s-j1.1" in _read(p)]
     assert not marked
+
+
+ESCAPES = "env -i setsid sh -c 'trap \"\" TERM; echo $$ > {note}; while :; do sleep 0.05; done' & sleep 600"
+
+
+def test_a_killed_supervisor_is_followed_by_its_keeper_also_for_what_cleared_its_environment(stage, tmp_path):
+    note = tmp_path / "pid"
+    stage.start(launch("/bin/sh", "-c", ESCAPES.format(note=note))).running()
+    until(lambda: note.exists() and note.read_text())
+    os.kill(stage.folder.told(0, "ready")["pid"], signal.SIGKILL)
+    stage.end()  # the keeper, which nothing had to start again
+    assert not alive(int(note.read_text()))
+    seen = stage.folder.seen()
+    assert (seen.state, seen.lost, seen.cause) == ("ended", True, "supervisor-lost")
+
+
+def test_all_of_a_part_is_gone_once_whatever_started_it_is(stage, tmp_path):
+    note = tmp_path / "pid"
+    stage.folder.prepare(launch("/bin/sh", "-c", "trap '' TERM; " + ESCAPES.format(note=note), grace_s=600.0))
+    lifeline, hold = os.pipe()
+    command = [sys.executable, "-I", "-S", str(SUPERVISE), str(stage.folder.path), "", "", str(lifeline)]
+    stage.processes.append(subprocess.Popen(command, pass_fds=(lifeline,)))
+    os.close(lifeline)
+    stage.running()
+    until(lambda: note.exists() and note.read_text())
+    os.close(hold)
+    stage.end()
+    assert not alive(int(note.read_text()))
+    seen = stage.folder.seen()
+    assert (seen.state, seen.lost, seen.cause) == ("ended", True, "supervisor-lost")
+    assert (stage.folder.path / "failed").exists()  # so the other parts end too
+
+
+@pytest.mark.parametrize(
+    ("script", "cause"),
+    [("exit 3", "exit"), ("kill -9 $$", "signal"), ("exit 0", None)],
+)
+def test_the_cause_of_an_end_is_told(stage, script, cause):
+    stage.start(launch("/bin/sh", "-c", script)).end()
+    assert stage.folder.seen().cause == cause
 
 
 def _read(path: Path) -> bytes:
@@ -212,7 +261,7 @@ def test_a_gang_on_several_machines_begins_when_all_are_there(stage, tmp_path):
 def test_too_much_memory_ends_it_with_a_word_in_the_log(stage):
     script = "import time; x = bytearray(200 << 20); x[:] = b'1' * len(x); time.sleep(60)"
     stage.start(launch(sys.executable, "-c", script, memory_bytes=50 << 20, grace_s=0.1)).end()
-    assert stage.folder.seen().code == 137
+    assert (stage.folder.seen().code, stage.folder.seen().cause) == (137, "out-of-memory")
     assert "bytes of memory are in use" in stage.log()
 
 

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from berth.workload.arrivals import Arrivals
 from berth.workload.distributions import load_durations, load_sizes
 from berth.workload.generate import GenerateSpec, generate
-from berth.workload.mix import load_mix, uniform_of_index
+from berth.workload.mix import load_mix
+from berth.workload.streams import uniforms
 
 SIZES = st.one_of(
     st.sampled_from(["philly", "powers-of-two", "odd", "large"]),
@@ -88,4 +89,4 @@ def naive_splitmix(seed, index):
 @given(st.integers(0, 2**70), st.integers(0, 2**40), st.integers(1, 20))
 def test_a_jobs_number_depends_on_seed_and_index_alone(seed, first, count):
     expected = [naive_splitmix(seed, first + offset) for offset in range(count)]
-    assert uniform_of_index(count, seed, first).tolist() == expected
+    assert uniforms(seed, "models", count, first).tolist() == expected

@@ -10,10 +10,13 @@ from berth.cli import scenario as scene
 from berth.cli.options import AsJson
 from berth.cli.progress import progress_bar
 
-EXAMPLES = ("berth compare jobs.csv --cluster 4x4x8:H100 --policy fifo --policy srtf",)
+EXAMPLES = (
+    "berth compare jobs.csv --cluster 4x4x8:H100 --policy fifo --policy srtf",
+    "berth compare jobs.csv --cluster 4x4x8:H100 --policy fifo --policy srtf --faults mtbf=30d,mttr=4h",
+)
 
 Seeds = Annotated[
-    int, typer.Option(metavar="N", min=1, help="How many seeds of what is random in the trace.")
+    int, typer.Option(metavar="N", min=1, help="How many seeds of what is random: trace, models, failures.")
 ]
 
 
@@ -28,6 +31,7 @@ def compare(
     checkpoint_every: scene.CheckpointEvery = "30m",
     mix: scene.MixName = "balanced",
     seed: scene.Seed = 0,
+    reference_device: scene.ReferenceDevice = None,
     doubt: scene.Doubt = "0",
     faults: scene.Faults = None,
     quota: scene.Quota = None,
@@ -50,6 +54,7 @@ def compare(
         checkpoint_every=checkpoint_every,
         mix=mix,
         seed=seed,
+        reference=reference_device,
         doubt=doubt,
         faults=faults,
         quota=quota,
@@ -60,7 +65,7 @@ def compare(
         found = compare_policies(
             set_.source, set_.cluster, policies, set_.setting, seeds=seeds, progress=tell
         )
-    over = found.results[0][0].never_schedulable - len(scene.too_large(set_.trace, set_.cluster))
+    over = found.results[0][0].never_schedulable - len(set_.too_large)
     if over > 0:
         notes.append(
             f"never schedulable, larger than the quota: {format_count(over, 'job')}; counted nowhere"
@@ -71,6 +76,8 @@ def compare(
                 "method": found.method,
                 "seeds": found.seeds,
                 "how": found.how,
+                "fault_seeds": list(found.fault_seeds),
+                "reference_device": set_.reference.name,
                 "differences": [difference.as_json() for difference in found.differences],
                 "results": [[result.as_json() for result in row] for row in found.results],
                 "notes": notes,

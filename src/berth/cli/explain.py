@@ -44,6 +44,7 @@ def explain(
     checkpoint_every: scene.CheckpointEvery = "30m",
     mix: scene.MixName = "balanced",
     seed: scene.Seed = 0,
+    reference_device: scene.ReferenceDevice = None,
     doubt: scene.Doubt = "0",
     faults: scene.Faults = None,
     quota: scene.Quota = None,
@@ -67,6 +68,7 @@ def explain(
         checkpoint_every=checkpoint_every,
         mix=mix,
         seed=seed,
+        reference=reference_device,
         doubt=doubt,
         faults=faults,
         quota=quota,
@@ -79,7 +81,8 @@ def explain(
     wanted = _longest_wait(set_, chosen) if job == LONGEST else job
     story = tell(set_.trace, set_.cluster, chosen, set_.setting, wanted, name)
     if as_json:
-        terminal.print_json({"policy": name, **asdict(story), "notes": notes})
+        facts = {"policy": name, "reference_device": set_.reference.name, "fault_seed": set_.fault_seed}
+        terminal.print_json({**facts, **asdict(story), "notes": notes})
     else:
         print_story(terminal.console(), story, name, set_.cluster, notes)
 

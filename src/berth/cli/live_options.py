@@ -11,6 +11,8 @@ from berth.cli import complete
 from berth.units import format_seconds
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from berth.live.client import Client
 
 State = Annotated[
@@ -38,6 +40,12 @@ def client(state: str | None, url: str | None) -> Client:
     from berth.live.home import find_endpoint
 
     return Client(find_endpoint(state, url))
+
+
+def print_warnings(console: Console, told: dict[str, Any]) -> None:
+    """Prints what keeps jobs from starting, whatever the policy decides."""
+    for warning in told.get("warnings", ()):
+        console.print(f"Warning: {warning['sentence']}.", markup=False, soft_wrap=True)
 
 
 def ago(moment: float | None, now: float) -> str:

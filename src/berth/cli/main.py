@@ -15,6 +15,7 @@ from berth.cli import (
     act,
     cluster,
     compare,
+    dashboard,
     explain,
     logs,
     models,
@@ -36,7 +37,8 @@ from berth.cli import (
     why,
 )
 from berth.cli.verbs import Verbs
-from berth.errors import BerthError, LedgerError
+from berth.errors import BerthError
+from berth.extras import MODULES, missing
 
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]  # typer has a copy of click of its own, or none
 BAD_INPUT, CLOSED_PIPE = 2, 141
@@ -49,7 +51,7 @@ LIVE = "Run a cluster"
 
 app = Verbs(
     name="berth",
-    help="A place for every layer and for every job, and the time to take it.",
+    help="Plan, train, schedule and simulate deep-learning jobs on shared GPU clusters.",
     examples=(
         "berth cluster show 4x20x8",
         "berth network bert-large --gpus 16 --cluster 4x20x8",
@@ -62,7 +64,7 @@ app.add_typer(cluster.app, name="cluster", rich_help_panel=LOOK)
 app.add_typer(network.app, name="network", rich_help_panel=LOOK)
 app.add_typer(trace.app, name="trace", rich_help_panel=LOOK)
 app.verb(*models.EXAMPLES, panel=LOOK)(models.models)
-app.verb(*policies.EXAMPLES, panel=LOOK)(policies.policies)
+app.add_typer(policies.app, name="policies", rich_help_panel=LOOK)
 app.verb(*profile.EXAMPLES, panel=PLAN)(profile.profile)
 app.add_typer(plan.app, name="plan", rich_help_panel=PLAN)
 app.verb(*train.EXAMPLES, panel=PLAN)(train.train)
@@ -82,6 +84,7 @@ app.verb(logs.WAIT_EXAMPLE, panel=LIVE)(logs.wait)
 app.verb(*act.CANCEL_EXAMPLES, panel=LIVE)(act.cancel)
 app.verb(act.PRIORITY_EXAMPLE, panel=LIVE)(act.priority)
 app.verb(queue.NODES_EXAMPLE, panel=LIVE)(queue.nodes)
+app.verb(dashboard.EXAMPLE, panel=LIVE)(dashboard.dashboard)
 app.verb(act.DRAIN_EXAMPLE, panel=LIVE)(act.drain)
 app.verb(act.UNDRAIN_EXAMPLE, panel=LIVE)(act.undrain)
 app.verb(*act.WHAT_IF_EXAMPLES, name="what-if", panel=LIVE)(act.what_if)
@@ -133,7 +136,7 @@ def _run() -> int:
             raise
         if told:
             typer.echo(f"error: {told}", err=True)
-        return BAD_INPUT
+        return error.exit_code if isinstance(error, BerthError) else BAD_INPUT
     return code if isinstance(code, int) else 0
 
 
@@ -154,10 +157,12 @@ def _drop(*streams: TextIO) -> None:
 
 def _mistake(error: Exception) -> str | None:
     """What the user can mend; nothing, if it was said already; None: it is a bug of berth's own."""
-    if isinstance(error, BerthError) and not isinstance(error, LedgerError):
+    if isinstance(error, BerthError):
         return str(error)
     if isinstance(error, UsageError):
         return _usage(error)
+    if isinstance(error, ModuleNotFoundError) and error.name in MODULES:
+        return str(missing(error.name, _verb()))
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {error.strerror}"
     if isinstance(error, OSError) and error.errno in _FULL:
@@ -165,6 +170,12 @@ def _mistake(error: Exception) -> str | None:
         return f"the output can't be written: {error.strerror}"
     place = _in_own_policy(error)
     return None if place is None else f"{type(error).__name__}: {error}\n  {place}"
+
+
+def _verb() -> str:
+    """The command as it was called, without its arguments: `berth train`."""
+    words = (word for word in sys.argv[1:] if not word.startswith("-"))
+    return f"berth {next(words, '')}".rstrip()
 
 
 def _usage(error: Any) -> str:
@@ -192,7 +203,7 @@ def _in_own_policy(error: Exception) -> str | None:
     notes = getattr(error, "__notes__", [])
     if not notes:
         return None
-    from berth.simulate.blame import RAISED
+    from berth.schedule.failures import RAISED
 
     return next((note for note in notes if note.startswith(RAISED)), None)
 

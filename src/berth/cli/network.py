@@ -5,6 +5,7 @@ A first word that is no command of the group is a model: `berth network bert-lar
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -22,10 +23,12 @@ if TYPE_CHECKING:
     from berth.workload.profile import JobProfile
 
 _DEFAULT = "show"
+_MOST_BESIDE = 64
 _HELP = ("-h", "--help")
 _EXAMPLES = (
     "berth network bert-large --gpus 16 --cluster 4x20x8:A100",
     "berth network vgg16 resnet50 --gpus 8 --cluster lab --congestion 5",
+    "berth network vgg16 --gpus 8 --cluster 8x2x8:V100 --congestion 5 --beside 1",
     "berth network --all --gpus 16",
 )
 
@@ -84,6 +87,10 @@ def show(
             help="CSV of measured iterations: model,gpus,machines,seconds[,racks,tier,placement].",
         ),
     ] = None,
+    beside: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Also show the iteration beside N gangs like it on the same links."),
+    ] = None,
     every: Annotated[
         bool, typer.Option("--all", help="Every model that berth knows, most sensitive first.")
     ] = False,
@@ -95,13 +102,15 @@ def show(
     from berth.network.measured import read_measured
     from berth.report import network as report
 
+    if beside is not None and not 1 <= beside <= _MOST_BESIDE:
+        raise InputError(f"--beside must be from 1 to {_MOST_BESIDE} (given: {beside})")
     fabric = Fabric(load_cluster(cluster), congestion)
     chosen = _device(fabric.cluster, device)
     table = read_measured(measured, fabric.cluster) if measured else {}
     profiles = _profiles(models or [], every)
     if len(profiles) == 1 and measured:
         _check_measured(profiles[0], table, measured)
-    answers = [_answer(profile, gpus, fabric, chosen, table) for profile in profiles]
+    answers = [_answer(profile, gpus, fabric, chosen, table, beside) for profile in profiles]
     report.print_answers(answers, fabric, as_json=as_json)
 
 
@@ -142,10 +151,16 @@ def _measured_of(profile: JobProfile, table: dict[str, Measured]) -> Measured | 
 
 
 def _answer(
-    profile: JobProfile, gpus: int, fabric: Fabric, device: DeviceType, table: dict[str, Measured]
+    profile: JobProfile,
+    gpus: int,
+    fabric: Fabric,
+    device: DeviceType,
+    table: dict[str, Measured],
+    others: int | None,
 ) -> Answer:
     """One model at every distance; a cluster of unnamed GPUs is taken whole, whatever the device."""
     from berth.cluster.catalogue import UNNAMED
+    from berth.network.contention import beside
     from berth.network.distances import distances
     from berth.network.spread import usable_devices
     from berth.report.network import Answer
@@ -155,4 +170,12 @@ def _answer(
     known = None if device.name == UNNAMED else device
     rows = distances(profile.traffic(known), gpus, fabric, _measured_of(profile, table), usable)
     name = profile.reference_device if known is None else known.name
-    return Answer(profile.name, gpus, name, profile.compute(known).source, rows)
+    answer = Answer(profile.name, gpus, name, profile.compute(known).source, rows)
+    if others is not None:
+        traffic = profile.traffic(known)
+        pairs = [
+            (beside(traffic, row.placement, fabric, 0), beside(traffic, row.placement, fabric, others))
+            for row in rows
+        ]
+        answer = replace(answer, others=others, shared=pairs)
+    return answer

@@ -85,7 +85,9 @@ def plan(
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
-    """Find the cheapest mix of devices for a model at a wanted throughput, prove it, and say why.
+    """Find the cheapest mix of devices for a model at a wanted throughput, and say why.
+
+    The cheapest in a stated plan space, by a closed formula; exact proves it, --objective simulate tests the plan.
 
     MODEL is one of the zoo (see `berth profile`) or a profile of layers (YAML).
 
@@ -125,7 +127,7 @@ def _answer(wanted: Wanted, asked: Asked, objective: str, files: dict[str, str],
     from dataclasses import replace
 
     from berth.cli.plan_files import write_files
-    from berth.plan.choose import by_formula, choose, reason, refined, refusal
+    from berth.plan.choose import by_formula, choose, reason, refined, refusal, refuted
     from berth.plan.document import answer
     from berth.plan.wanted import pose
     from berth.report import terminal
@@ -134,7 +136,8 @@ def _answer(wanted: Wanted, asked: Asked, objective: str, files: dict[str, str],
     posed = pose(wanted)
     option.warm_up(posed.problem)
     with option.searching(asked.method) as progress:
-        outcome = choose(posed.problem, asked if objective == "formula" else by_formula(asked), progress)
+        how = asked if objective == "formula" else by_formula(asked)
+        outcome = choose(posed.problem, how, progress, posed.serving_usd)
     if outcome.plan is None:
         if not as_json:
             raise refusal(posed.problem, outcome)
@@ -146,7 +149,13 @@ def _answer(wanted: Wanted, asked: Asked, objective: str, files: dict[str, str],
     story = tell(wanted, posed, outcome)
     if objective != "formula":
         with option.searching(f"{asked.method}, {objective}") as progress:
-            story = replace(story, refined=refined(posed, wanted.model, outcome, asked, objective, progress))
+            found = refined(posed, wanted.model, outcome, asked, objective, progress)
+        story = replace(story, refined=found)
+        if not found.best.feasible:
+            error = refuted(outcome.plan, found, objective.partition(":")[0])
+            if as_json:
+                terminal.print_json(answer(found.outcome) | story.judged(error.what))
+            raise error
     write_files(story, files)
     if as_json:
         terminal.print_json(answer(story.final) | ({} if wanted.problem else story.document()))

@@ -45,7 +45,10 @@ Throughput = Annotated[
 ]
 Deadline = Annotated[str | None, typer.Option(metavar="TIME", help="Instead: the whole training within 24h.")]
 MaxUsd = Annotated[
-    str | None, typer.Option(metavar="USD", help="Instead: the fastest plan for at most so much.")
+    str | None,
+    typer.Option(
+        metavar="USD", help="Instead: the fastest plan for at most this, readers and servers included."
+    ),
 ]
 Examples = Annotated[str | None, typer.Option(metavar="N", help="Examples of one epoch.", show_default="1e9")]
 Epochs = Annotated[

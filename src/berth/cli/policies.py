@@ -1,4 +1,4 @@
-"""`berth policies`: the policies that berth knows, and what can be set in each."""
+"""`berth policies`: the policies that berth knows, what can be set in each, and whether one keeps its promises."""
 
 from __future__ import annotations
 
@@ -9,11 +9,32 @@ import typer
 
 from berth.cli import complete
 from berth.cli.options import AsJson
+from berth.cli.verbs import Group, Verbs
+from berth.errors import InputError
 
 if TYPE_CHECKING:
     from berth.schedule.policy import Policy
 
+
+class NameOrCommand(Group):
+    """`berth policies`, `berth policies NAME` and `berth policies check NAME` alike."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Gives a command an empty name; a word that is no command is the name."""
+        if args and args[0] in self.commands:
+            return super().parse_args(ctx, ["", *args])
+        ctx.allow_interspersed_args = True
+        rest = super().parse_args(ctx, args or [""])
+        if ctx._protected_args:
+            words = " ".join([*ctx._protected_args, *rest])
+            raise InputError(
+                f"nothing is expected after the policy: {words}", hint="see berth policies --help"
+            )
+        return rest
+
+
 EXAMPLES = ("berth policies", "berth policies fifo")
+app = Verbs(cls=NameOrCommand, invoke_without_command=True, examples=EXAMPLES)
 
 Name = Annotated[
     str | None,
@@ -21,11 +42,15 @@ Name = Annotated[
 ]
 
 
-def policies(name: Name = None, as_json: AsJson = False) -> None:
-    """List the policies, or one with all its constants."""
+@app.callback()
+def policies(ctx: typer.Context, name: Name = None, as_json: AsJson = False) -> None:
+    """List the policies, or one with all its constants; check your own."""
+    if ctx.invoked_subcommand is not None:
+        return
     from berth.report import terminal
     from berth.schedule.policies.registry import load_policy, policy_names
 
+    name = name or None
     names = policy_names() if name is None else (name,)
     facts = [_facts(one, load_policy(one)) for one in names]
     if as_json:
@@ -34,6 +59,38 @@ def policies(name: Name = None, as_json: AsJson = False) -> None:
         _print_all(facts)
     else:
         _print_one(facts[0])
+
+
+@app.verb("berth policies check fifo --scenarios 1")
+def check(
+    policy: Annotated[
+        str,
+        typer.Argument(
+            metavar="POLICY", autocompletion=complete.policies, help="A policy, as --policy takes it."
+        ),
+    ],
+    scenarios: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Random scenarios to run.", show_default=True)
+    ] = 6,
+    as_json: AsJson = False,
+) -> None:
+    """Run a policy on random scenarios, and report the first promise it breaks (exit code 2).
+
+    Every job's order, reach and wake are computed again at every event, against `steady`, `keys_hold` and
+    `wake`; each run is audited and repeated.
+    """
+    from berth.report import terminal
+    from berth.schedule.policies.registry import load_policy
+    from berth.testing.promises import check_promises
+
+    found = check_promises(load_policy(policy), scenarios)
+    if as_json:
+        terminal.print_json({"policy": policy, "scenarios": found.scenarios, "moments": found.moments})
+    else:
+        terminal.console().print(
+            f"{policy}: keeps its promises at {found.moments:,} moments of {found.scenarios} scenarios",
+            markup=False,
+        )
 
 
 def _facts(name: str, policy: Policy) -> dict[str, Any]:

@@ -31,6 +31,27 @@ def positive(option: str, value: float) -> float:
     return value
 
 
+def congestion_of(option: str, value: float) -> float:
+    """The value, if it is a finite number from 1 up: links can't be faster than they are."""
+    if not (math.isfinite(value) and value >= 1):
+        raise QuantityError(
+            f"{option} is {value:g}",
+            hint="1 or more is expected: 1 is an idle network, 5 one five times slower",
+        )
+    return value
+
+
+def congestions(option: str, text: str) -> tuple[float, ...]:
+    """`1,5,20`: the same, several."""
+    try:
+        values = tuple(float(part) for part in text.split(",") if part.strip())
+    except ValueError:
+        values = ()
+    if not values:
+        raise QuantityError(f"{option} {text!r}: no numbers", hint=f"write it like {option} 1,5,20")
+    return tuple(congestion_of(option, value) for value in values)
+
+
 def share(option: str, text: str) -> float:
     """`50%` or `0.5`; below one."""
     value = _ratio(option, text)

@@ -7,9 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
-from berth.cli.live_options import State, Url, ago, ahead, client, places, short
+from berth.cli.live_options import State, Url, ago, ahead, client, places, print_warnings, short
 from berth.cli.options import AsJson
-from berth.units import format_count
+from berth.units import format_count, format_seconds
 
 EXAMPLES = ("berth queue", "berth queue --over --limit 20")
 NODES_EXAMPLE = "berth nodes --json"
@@ -30,22 +30,26 @@ def queue(
         terminal.print_json(told)
         return
     console, now = terminal.console(), time.time()
+    print_warnings(console, told)
     if over:
         rows = [_over(row, now) for row in told["jobs"]]
         if not rows:
             console.print("nothing has ended yet")
             return
         console.print(
-            terminal.table("", ["job", "name", "user", "state", "code", "gpus", "ran", "ended"], rows, left=4)
+            terminal.table(
+                "", ["job", "name", "user", "state", "code", "cause", "gpus", "ran", "ended"], rows, left=4
+            )
         )
         return
     running = [row for row in told["jobs"] if "position" not in row]
     waiting = [row for row in told["jobs"] if "position" in row]
     if running:
         rows = [_running(row, now) for row in running]
-        console.print(terminal.table("", ["job", "name", "state", "where", "gpus", "for"], rows, left=4))
+        columns = ["job", "name", "state", "where", "gpus", "prio", "for", "left"]
+        console.print(terminal.table("", columns, rows, left=4))
     if waiting:
-        columns = ["#", "job", "name", "why", "gpus", "waits", "starts"]
+        columns = ["#", "job", "name", "why", "gpus", "prio", "waits", "starts"]
         console.print(terminal.table("", columns, [_waiting(row, now) for row in waiting], left=4))
     more = told["total"] - len(told["jobs"])
     if more > 0:
@@ -56,13 +60,14 @@ def queue(
 
 def _over(row: dict[str, Any], now: float) -> list[str]:
     code = "-" if row["code"] is None else str(row["code"])
-    ran = "-" if row["first_start"] is None else ago(row["first_start"], row["ended"])
+    ran = "-" if row["ran_s"] is None else format_seconds(row["ran_s"])
     return [
         row["id"],
         short(row["name"]),
         short(row["user"]),
         row["state"],
         code,
+        row["cause"] or "-",
         str(row["gpus"]),
         ran,
         ago(row["ended"], now),
@@ -76,18 +81,29 @@ def _running(row: dict[str, Any], now: float) -> list[str]:
         row["state"],
         places(row),
         str(row["gpus"]),
+        str(row["priority"]),
         ago(row.get("began"), now),
+        _left(row, now),
     ]
 
 
+def _left(row: dict[str, Any], now: float) -> str:
+    """How long a running job should go on."""
+    if row.get("overdue_s"):
+        return f"{format_seconds(row['overdue_s'])} overdue"
+    return ahead(row.get("expected_end"), now)
+
+
 def _waiting(row: dict[str, Any], now: float) -> list[str]:
-    why, when = row["reason"]["sentence"], ahead(row["expected_start"], now)
+    why = row.get("blocker") or row["reason"]["sentence"]
+    when = ahead(row["expected_start"], now)
     return [
         str(row["position"]),
         row["id"],
         short(row["name"]),
         why,
         str(row["gpus"]),
+        str(row["priority"]),
         ago(row["since"], now),
         when,
     ]

@@ -11,7 +11,7 @@ from berth.cli.options import AsJson
 from berth.errors import InputError
 from berth.units import format_count
 
-EXAMPLES = ("berth replay", "berth replay /shared/berth --json")
+EXAMPLES = ("berth replay", "berth replay /var/lib/berth --json")
 
 
 def replay(

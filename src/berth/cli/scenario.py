@@ -11,12 +11,12 @@ import typer
 
 from berth.cli import complete
 from berth.cli.progress import COMPILING, spinner
-from berth.cli.quantities import numbers, positive, read, share
+from berth.cli.quantities import congestion_of, congestions, read, share
 from berth.errors import InputError, UnknownNameError
 from berth.units import format_count
 
 if TYPE_CHECKING:
-    from berth.cluster.model import Cluster
+    from berth.cluster.model import Cluster, DeviceType
     from berth.schedule.policy import Policy
     from berth.simulate.run import Setting
     from berth.simulate.source import Source
@@ -54,14 +54,15 @@ Network = Annotated[
     ),
 ]
 Congestion = Annotated[
-    float, typer.Option(metavar="X", help="Load of others: divides every bandwidth above the machine.")
+    float,
+    typer.Option(metavar="X", help="Load of others, 1 or more: divides every bandwidth above the machine."),
 ]
 EvictionCost = Annotated[
     str | None,
     typer.Option(
         metavar="TIME",
         help="Lost whenever a job is evicted or moved.",
-        show_default="40s; above 8 GPUs 60s",
+        show_default="40s; of a job above 8 GPUs 60s",
     ),
 ]
 CheckpointEvery = Annotated[
@@ -98,6 +99,15 @@ Device = Annotated[
         metavar="DEVICE", autocompletion=complete.devices, help="What if: all GPUs were of this type."
     ),
 ]
+ReferenceDevice = Annotated[
+    str | None,
+    typer.Option(
+        metavar="DEVICE",
+        autocompletion=complete.devices,
+        help="The device on which the trace's durations were taken, e.g. V100.",
+        show_default="the cluster's most common GPU",
+    ),
+]
 
 _FAVOURITES = ("berth", "dally", "tiresias", "preferred", "required", "fifo", "srtf")
 _SHOWN = 5
@@ -112,19 +122,36 @@ class Scene:
     trace: Trace
     cluster: Cluster
     setting: Setting
+    too_large: tuple[str, ...]  # ids of jobs that the cluster can never hold
+
+    @property
+    def reference(self) -> DeviceType:
+        """The device on which durations were taken."""
+        from berth.simulate.reference import reference_device
+
+        return reference_device(self.cluster, self.setting.reference_device)
+
+    @property
+    def fault_seed(self) -> int | None:
+        """The seed of the failures that are drawn; None: none are."""
+        spec = self.setting.fault_spec
+        return spec.at(self.setting.seed).seed if spec is not None and spec.random else None
 
     @property
     def notes(self) -> list[str]:
         """What was assumed or changed on the way in."""
+        from berth.simulate.reference import reference_note
+
         bad = self.trace.bad
         causes = "; ".join(f"{count:,} x {cause}" for cause, count in bad.counts.items())
         rows = format_count(self.trace.rows, "row")
         left_out = [f"{bad.total:,} of {rows} of the trace left out: {causes}"]
         notes = [*(left_out if bad.total else []), *self.trace.notes, *self.cluster.notes]
-        large = too_large(self.trace, self.cluster)
-        if large:
-            named = ", ".join(large[:5]) + (" ..." if len(large) > 5 else "")
-            count = format_count(len(large), "job")
+        if (durations := reference_note(self.cluster, self.reference, self.trace)) is not None:
+            notes.append(durations)
+        if self.too_large:
+            named = ", ".join(self.too_large[:5]) + (" ..." if len(self.too_large) > 5 else "")
+            count = format_count(len(self.too_large), "job")
             notes.append(
                 f"never schedulable, larger than the cluster: {count} ({named}); counted nowhere else"
             )
@@ -143,14 +170,6 @@ class Scene:
         return [f"{of_all} {format_count(len(jobs), 'job')} {name} no model: {each} got one from {mix}"]
 
 
-def too_large(trace: Trace, cluster: Cluster) -> list[str]:
-    """Jobs that the cluster can never hold."""
-    from berth.simulate.jobs import nearest_tier
-
-    fits = {int(gpus): nearest_tier(cluster, int(gpus)) is not None for gpus in set(trace.num_gpu.tolist())}
-    return [job for job, gpus in zip(trace.job_ids, trace.num_gpu.tolist(), strict=True) if not fits[gpus]]
-
-
 def set_scene(
     trace: str,
     cluster: str,
@@ -166,6 +185,7 @@ def set_scene(
     add_racks: int | None = None,
     links: list[str] | None = None,
     device: str | None = None,
+    reference: str | None = None,
     quota: list[str] | None = None,
     quotas: str | None = None,
     log: bool = False,
@@ -175,42 +195,34 @@ def set_scene(
 
     from berth.cluster.gpus import gpu_part
     from berth.cluster.load import load_cluster
+    from berth.schedule.world import check_limits
     from berth.simulate.faults import draw_faults, horizon_of, parse_faults
+    from berth.simulate.jobs import too_large
     from berth.simulate.quotas import load_quotas
+    from berth.simulate.reference import reference_device
     from berth.simulate.source import Source, gpus_of
-    from berth.simulate.whatif import durations_on
 
     written = load_cluster(cluster)
     gpus_of(written)
     written = gpu_part(written)
-    _check_size(written)
+    check_limits(written)
     setting = make_setting(network, congestion, eviction_cost, checkpoint_every, mix, seed, doubt, log=log)
-    setting = replace(setting, quotas=load_quotas(quota or [], quotas))
+    taken_on = reference_device(written, reference, where=None if reference is None else "--reference-device")
+    setting = replace(setting, quotas=load_quotas(quota or [], quotas), reference_device=taken_on)
     changed = _what_if(written, add_racks, links or [], device)
     source = Source(trace)
     jobs = source.trace(written)
-    if device is not None:
-        jobs = durations_on(jobs, written, changed, setting)
     if faults is not None:
         spec = parse_faults(faults)
-        drawn = draw_faults(replace(spec, seed=spec.seed + seed), changed, horizon_of(jobs, changed))
-        setting = replace(setting, faults=drawn)
-    if len(too_large(jobs, changed)) == len(jobs):
+        draw_faults(spec.at(seed), changed, horizon_of(jobs, changed))  # refuses before anything is compiled
+        setting = replace(setting, fault_spec=spec)
+    large = too_large(jobs, changed)
+    if len(large) == len(jobs):
         least = f"the smallest of its jobs asks for {format_count(int(jobs.num_gpu.min()), 'GPU')}"
         raise InputError(
             f"{least}: none can ever start", where=trace, hint=f"{changed.name} has {changed.devices:,}"
         )
-    return Scene(source, jobs, changed, setting)
-
-
-def _check_size(cluster: Cluster) -> None:
-    from berth.schedule.view import MAX_KINDS, MAX_TIERS
-
-    if len(cluster.tiers) > MAX_TIERS:
-        raise InputError(f"{cluster.name} has {len(cluster.tiers)} tiers; the simulator takes {MAX_TIERS}")
-    if len(cluster.device_types) > MAX_KINDS:
-        what = f"{cluster.name} has {len(cluster.device_types)} device types; the simulator takes {MAX_KINDS}"
-        raise InputError(what)
+    return Scene(source, jobs, changed, setting, large)
 
 
 def _what_if(cluster: Cluster, add_racks: int | None, links: list[str], device: str | None) -> Cluster:
@@ -240,14 +252,15 @@ def make_setting(
     from berth.workload.mix import load_mix
 
     if network.startswith("congestion="):
-        network, congestion = "on", numbers("--network congestion", network.removeprefix("congestion="))[0]
+        (congestion,) = congestions("--network congestion", network.removeprefix("congestion="))[:1]
+        network = "on"
     if network not in NETWORKS:
         raise UnknownNameError("network", network, NETWORKS)
     standard = Setting()
     cost = None if eviction_cost is None else read("--eviction-cost", seconds, eviction_cost)
     return Setting(
         network=network,
-        congestion=positive("--congestion", congestion),
+        congestion=congestion_of("--congestion", congestion),
         eviction_s=standard.eviction_s if cost is None else cost,
         eviction_large_s=standard.eviction_large_s if cost is None else cost,
         checkpoint_s=read("--checkpoint-every", seconds, checkpoint_every),

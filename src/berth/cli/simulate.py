@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 EXAMPLES = (
     "berth simulate jobs.csv --cluster 4x4x8:H100 --policy fifo --policy srtf",
     "berth simulate philly.csv.xz --cluster 8x8x8:V100-16 --html report.html",
+    "berth simulate v100.csv --cluster 4x4x8:H100 --reference-device V100",
     "berth simulate generate:load=0.9 --cluster 4x4x8:H100 --add-racks 2",
 )
 
@@ -38,6 +39,7 @@ def simulate(
     checkpoint_every: scene.CheckpointEvery = "30m",
     mix: scene.MixName = "balanced",
     seed: scene.Seed = 0,
+    reference_device: scene.ReferenceDevice = None,
     doubt: scene.Doubt = "0",
     faults: scene.Faults = None,
     quota: scene.Quota = None,
@@ -64,6 +66,7 @@ def simulate(
         checkpoint_every=checkpoint_every,
         mix=mix,
         seed=seed,
+        reference=reference_device,
         doubt=doubt,
         faults=faults,
         quota=quota,
@@ -79,7 +82,7 @@ def simulate(
     notes = _notes(played_scene, played) + interpreted
     notes += [f"{one.run.policy}: {_audited(one)}" for one in played if audit]
     written = _write(played, logs, html, notes)
-    _show(played, notes, written, as_json)
+    _show(played_scene, played, notes, written, as_json)
     if any(one.run.unfinished for one in played):
         raise typer.Exit(1)
 
@@ -160,8 +163,9 @@ def _notes(played_scene: scene.Scene, played: list[Played]) -> list[str]:
             notes.append(note + rest)
     if setting.doubt:
         notes.append(f"schedulers knew remaining times to +-{setting.doubt:.0%} only")
-    if len(setting.faults):
-        notes.append(f"{format_count(len(setting.faults) // 2, 'fault')} of machines were drawn")
+    if setting.fault_spec is not None:
+        seed = "" if played_scene.fault_seed is None else f", seed {played_scene.fault_seed}"
+        notes.append(f"{format_count(len(run.setting.faults) // 2, 'fault')} of machines{seed}")
     if run.cluster.usd_per_hour is None:
         notes.append("no cost: the price of some device is unknown")
     return notes
@@ -183,7 +187,9 @@ def _write(played: list[Played], logs: dict[str, str], html: str | None, notes: 
     return written
 
 
-def _show(played: list[Played], notes: list[str], written: list[str], as_json: bool) -> None:
+def _show(
+    played_scene: scene.Scene, played: list[Played], notes: list[str], written: list[str], as_json: bool
+) -> None:
     from berth.report import terminal
     from berth.report.simulation import print_results
 
@@ -191,6 +197,8 @@ def _show(played: list[Played], notes: list[str], written: list[str], as_json: b
         facts: dict[str, Any] = {
             "trace": played[0].run.trace.source,
             "cluster": played[0].run.cluster.name,
+            "reference_device": played_scene.reference.name,
+            "fault_seed": played_scene.fault_seed,
             "results": [one.summary.as_json() for one in played],
             "notes": notes,
             "written": written,

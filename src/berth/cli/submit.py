@@ -12,6 +12,7 @@ from berth.cli import complete
 from berth.cli.live_options import State, Url, client, in_about
 from berth.cli.options import AsJson
 from berth.errors import InputError
+from berth.units import seconds
 
 EXAMPLES = ("berth submit --gpus 8 --name resnet -- python train.py --epochs 90", "berth submit job.yaml")
 
@@ -30,7 +31,7 @@ def submit(
     kind: Annotated[str | None, typer.Option(hidden=True)] = None,  # as the file of a job has it
     model: Annotated[
         str | None,
-        typer.Option(metavar="MODEL", help="Its network: how much distance costs it (berth models)."),
+        typer.Option(metavar="MODEL", help="Its model, or a profile in YAML: how much distance costs it."),
     ] = None,
     duration: Annotated[
         str | None, typer.Option(metavar="TIME", help="About how long it takes: 90m, 6h.")
@@ -64,18 +65,20 @@ def submit(
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """Give a job to the cluster; when this returns it is safe."""
+    """Submit a job. It is durable once this command returns."""
+    from berth.live.spec import as_sent
+
     options = {
         "gpus": gpus,
         "name": name,
         "kind": _one_of(device, kind),
         "model": model,
-        "duration": duration,
+        "duration": as_sent(seconds(duration)) if duration is not None else None,
         "priority": priority,
         "required": required,
         "preferred": preferred,
         "per": per,
-        "grace": grace,
+        "grace": as_sent(seconds(grace)) if grace is not None else None,
         "restarts": restarts,
         "cwd": os.path.abspath(cwd) if cwd is not None else None,
     }
@@ -107,7 +110,9 @@ def _spec(command: list[str], options: dict[str, Any], env: list[str]) -> dict[s
 
     given: dict[str, Any] = {}
     if len(command) == 1 and command[0].endswith((".yaml", ".yml")):
-        given = with_plan(yaml_spec.load(command[0], JobSpec), Path(command[0]).parent).plain()
+        beside = Path(command[0]).parent
+        given = with_plan(yaml_spec.load(command[0], JobSpec), beside).plain()
+        given |= _with_profile(given.get("model"), beside)
     elif command:
         given = {"run": command, "name": os.path.basename(command[-1 if len(command) == 1 else 0])[:200]}
         options.setdefault("cwd", os.getcwd())
@@ -117,7 +122,18 @@ def _spec(command: list[str], options: dict[str, Any], env: list[str]) -> dict[s
         )
     if env:
         given["env"] = given.get("env", {}) | dict(_pair(text) for text in env)
-    return given | options
+    return given | options | _with_profile(options.get("model"), Path())
+
+
+def _with_profile(model: Any, beside: Path) -> dict[str, Any]:
+    """The model of a job; the profile in a file is sent with the job, because a controller reads no files."""
+    if not isinstance(model, str) or not (model.endswith((".yaml", ".yml")) or "/" in model):
+        return {} if model is None else {"model": model}
+    from berth.live.profiles import inline_of
+    from berth.workload.profiles import load_profile
+
+    found = load_profile(beside / model)
+    return {"model": inline_of(found).model_dump(mode="json")}
 
 
 def _one_of(device: str | None, kind: str | None) -> str | None:
@@ -130,7 +146,7 @@ def _one_of(device: str | None, kind: str | None) -> str | None:
 def _pair(text: str) -> tuple[str, str]:
     key, equals, value = text.partition("=")
     if not equals or not key:
-        raise InputError(f"--env {text!r} is no pair", hint="write it like --env LR=0.1")
+        raise InputError(f"--env {text!r} must be KEY=VALUE", hint="write it like --env LR=0.1")
     return key, value
 
 
@@ -140,7 +156,9 @@ def _print_dry_run(told: dict[str, Any], as_json: bool) -> None:
     if as_json:
         print_json(told)
     elif told["starts"] is None:
-        typer.echo("nobody can say when it would start: too much stands before it (modelled)")
+        from berth.report.terminal import console
+
+        console().print(f"no estimate of its start: {told['blocker']} (modelled)", markup=False)
     else:
         from berth.report.terminal import console
 

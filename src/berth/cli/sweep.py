@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,8 +11,11 @@ from berth.cli import scenario as scene
 from berth.cli.options import AsJson
 from berth.cli.output import check_folder, write_text
 from berth.cli.progress import progress_bar
-from berth.cli.quantities import numbers
+from berth.cli.quantities import congestions, numbers
 from berth.errors import InputError, UnknownNameError
+
+if TYPE_CHECKING:
+    from berth.simulate.sweep import Grid
 
 EXAMPLES = ("berth sweep --cluster 4x4x8:H100 --policy preferred --policy required --load 0.7,1.0",)
 
@@ -44,6 +47,7 @@ def sweep(
     ] = "lognormal:1h:1.5",
     eviction_cost: scene.EvictionCost = None,
     doubt: scene.Doubt = "0",
+    reference_device: scene.ReferenceDevice = None,
     metric: Annotated[
         str, typer.Option(metavar="NAME", help="Of the maps: mean-jct, p50-jct, p99-jct, makespan.")
     ] = "mean-jct",
@@ -71,7 +75,7 @@ def sweep(
         cluster=cluster,
         policies=tuple(policies),
         loads=numbers("--load", load),
-        congestions=numbers("--congestion", congestion),
+        congestions=congestions("--congestion", congestion),
         mixes=_mixes(mix),
         seeds=seeds,
         jobs=jobs,
@@ -80,8 +84,9 @@ def sweep(
         eviction_s=setting.eviction_s,
         eviction_large_s=setting.eviction_large_s,
         doubt=setting.doubt,
+        reference_device=reference_device,
     )
-    notes = _check(grid.cluster, sizes, durations) + scene.warm_up(policies)
+    notes = _check(grid, sizes, durations) + scene.warm_up(policies)
     with TemporaryDirectory() as scratch, progress_bar("cells") as tell:
         folder = Path(scratch) if out is None else _folder(out)
         rows = run_sweep(grid.cells(), folder / "cells.jsonl", workers=workers, progress=tell)
@@ -89,7 +94,14 @@ def sweep(
     if out is not None:
         write_text(str(Path(out) / "sweep.html"), maps_page(shown))
     if as_json:
-        terminal.print_json({"cells": rows, "maps": shown.as_json(), "notes": notes})
+        terminal.print_json(
+            {
+                "reference_device": rows[0]["cell"]["reference_device"],
+                "cells": rows,
+                "maps": shown.as_json(),
+                "notes": notes,
+            }
+        )
     else:
         print_maps(terminal.console(), shown, None if out is None else str(Path(out) / "sweep.html"), notes)
 
@@ -106,16 +118,21 @@ def _mixes(text: str) -> tuple[str, ...]:
     return names
 
 
-def _check(cluster: str, sizes: str, durations: str) -> list[str]:
+def _check(grid: Grid, sizes: str, durations: str) -> list[str]:
     """Says what is wrong before any process is started; returns what will be cut."""
     from berth.cluster.load import load_cluster
+    from berth.simulate.reference import reference_device, reference_note
     from berth.simulate.source import gpus_of
     from berth.workload.distributions import load_durations, load_sizes
 
-    gpus = gpus_of(load_cluster(cluster))
+    cluster = load_cluster(grid.cluster)
+    gpus = gpus_of(cluster)
+    where = None if grid.reference_device is None else "--reference-device"
+    note = reference_note(cluster, reference_device(cluster, grid.reference_device, where=where))
     asked = load_sizes(sizes).gpus
     load_durations(durations)
-    return [f"jobs that ask for more are cut to {gpus:,} GPUs"] if max(asked) > gpus else []
+    notes = [note] if note else []
+    return [*notes, f"jobs that ask for more are cut to {gpus:,} GPUs"] if max(asked) > gpus else notes
 
 
 def _folder(text: str) -> Path:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from typing import Annotated
 
 import typer
 
-from berth.cli.live_options import State
+from berth.cli.live_options import State, clock
 from berth.cli.options import AsJson
 from berth.cli.verbs import Verbs
 from berth.errors import InputError, UnknownNameError
+from berth.units import seconds
 
 app = Verbs(help="Say who may use the controller: make, list and remove tokens.")
+_SHOWN = ("user", "role", "label", "expires")
 
 
 @app.verb("berth token add alice", "berth token add bob --role admin")
@@ -20,21 +23,30 @@ def add(
     role: Annotated[
         str, typer.Option(metavar="user|admin", help="user: own jobs only; admin: everything.")
     ] = "user",
+    label: Annotated[str, typer.Option(metavar="TEXT", help="What it is for.")] = "",
+    expires: Annotated[
+        str | None, typer.Option(metavar="TIME", help="It ends after this long: 30d.", show_default="never")
+    ] = None,
     state: State = None,
     as_json: AsJson = False,
 ) -> None:
     """Make a token; it is shown once."""
-    from berth.live.api.tokens import Tokens
+    from berth.live.api.tokens import Role, Tokens
     from berth.live.home import existing_state
+    from berth.live.spec import check_name
     from berth.report.terminal import print_json
 
     if not user.strip():
         raise InputError("the user has no name", hint="write it like: berth token add alice")
+    for text in filter(None, (user, label)):
+        check_name(text)
+    end = time.time() + seconds(expires) if expires else None
     if role not in ("user", "admin"):
         raise UnknownNameError("role", role, ("user", "admin"))
-    token = Tokens(existing_state(state)).add(user, "admin" if role == "admin" else "user")
+    known: Role = "admin" if role == "admin" else "user"
+    token = Tokens(existing_state(state)).add(user, known, label=label, expires=end)
     if as_json:
-        print_json({"user": user, "role": role, "token": token})
+        print_json({"user": user, "role": role, "label": label, "expires": end, "token": token})
     else:
         typer.echo(token)
 
@@ -46,12 +58,12 @@ def list_(state: State = None, as_json: AsJson = False) -> None:
     from berth.live.home import existing_state
     from berth.report import terminal
 
-    users = Tokens(existing_state(state)).users()
+    tokens = Tokens(existing_state(state)).listed()
     if as_json:
-        terminal.print_json({"users": [{"user": caller.user, "role": caller.role} for caller in users]})
+        terminal.print_json({"users": [{name: getattr(token, name) for name in _SHOWN} for token in tokens]})
     else:
-        rows = [[caller.user, caller.role] for caller in users]
-        terminal.console().print(terminal.table("", ["user", "role"], rows, left=2))
+        rows = [[one.user, one.role, one.label or "-", _end(one.expires)] for one in tokens]
+        terminal.console().print(terminal.table("", ["user", "role", "label", "expires"], rows, left=4))
 
 
 @app.verb("berth token remove alice")
@@ -68,8 +80,12 @@ def remove(
     tokens = Tokens(existing_state(state))
     removed = tokens.remove(user)
     if not removed:
-        raise UnknownNameError("user with a token", user, {caller.user for caller in tokens.users()})
+        raise UnknownNameError("user with a token", user, {one.user for one in tokens.listed()})
     if as_json:
         print_json({"user": user, "removed": removed})
     else:
         typer.echo(f"{removed} removed")
+
+
+def _end(expires: float | None) -> str:
+    return "never" if expires is None else clock(expires)

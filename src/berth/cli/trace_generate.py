@@ -22,8 +22,6 @@ EXAMPLES = (
     "berth trace generate jobs.csv --cluster 4x20x8 --load 0.8 --seed 1",
     "berth trace generate jobs.csv --jobs 200 --like philly.csv.xz",
 )
-_LOAD = 0.8
-_JOBS = 1000
 
 
 def generate(
@@ -138,19 +136,17 @@ def _spec(
     from berth.simulate.source import gpus_of
     from berth.units import seconds
     from berth.workload.arrivals import load_arrivals
-    from berth.workload.generate import GenerateSpec
+    from berth.workload.generate import GenerateSpec, with_defaults
     from berth.workload.mix import load_mix
 
     process = load_arrivals(arrivals, quantities.portion("--daily", daily))
     share = None if load is None else quantities.load("--load", load)
-    if process.kind != "at-once" and share is None and (jobs is None or span is None):
-        share = _LOAD
-    if jobs is None and span is None:
-        jobs = _JOBS
+    span_s = None if span is None else quantities.read("--span", seconds, span)
+    jobs, share = with_defaults(jobs, span_s, share, process)
     chosen_sizes, chosen_durations = _asked(sizes, durations, like)
     return GenerateSpec(
         jobs=jobs,
-        span_s=None if span is None else quantities.read("--span", seconds, span),
+        span_s=span_s,
         load=share,
         gpus=gpus_of(load_cluster(cluster)),
         arrivals=process,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -81,7 +80,14 @@ def train(
     checkpoint_every: Annotated[
         int, typer.Option(metavar="N", min=1, help="Steps between checkpoints.")
     ] = 500,
-    keep: Annotated[int, typer.Option(metavar="N", min=1, help="Checkpoints that are kept.")] = 3,
+    keep: Annotated[
+        int,
+        typer.Option(
+            metavar="N",
+            min=1,
+            help="Checkpoints that are kept, and at least two full ones with their changes.",
+        ),
+    ] = 3,
     resume: Annotated[
         bool, typer.Option("--resume", help="Insist on going on: refuse to start from nothing.")
     ] = False,
@@ -89,12 +95,19 @@ def train(
     servers: Annotated[
         int | None,
         typer.Option(
-            metavar="N", min=0, help="Processes that hold the tables.", show_default="1 if there are several"
+            metavar="N",
+            min=0,
+            help="Processes that hold the tables, on this machine (or rank 0's).",
+            show_default="1 if there are several",
         ),
     ] = None,
     workers: Annotated[int, typer.Option(metavar="N", min=1, help="Processes that share every batch.")] = 1,
     plan: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Cut the model into the stages of this plan.")
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="Cut the model into the stages of this plan: one process for each, not one for each unit.",
+        ),
     ] = None,
     stages: Annotated[int | None, typer.Option(metavar="N", min=1, help="Cut it evenly instead.")] = None,
     micro: Annotated[
@@ -106,12 +119,21 @@ def train(
     ] = None,
     mode: Annotated[
         str,
-        typer.Option(metavar="MODE", help="When workers hear of each other: sync, async, half-async or geo."),
+        typer.Option(
+            metavar="MODE",
+            help="When rows learn: sync, async, half-async or geo. Dense gradients are summed in every step of all"
+            " modes, so workers stay in step.",
+        ),
     ] = "sync",
     staleness: Annotated[
-        int, typer.Option(metavar="N", min=0, help="half-async: steps that one may be ahead.")
+        int,
+        typer.Option(
+            metavar="N", min=0, help="half-async: steps that a worker's rows may be ahead of others'."
+        ),
     ] = 0,
-    geo_every: Annotated[int, typer.Option(metavar="N", min=1, help="geo: steps between exchanges.")] = 10,
+    geo_every: Annotated[
+        int, typer.Option(metavar="N", min=1, help="geo: steps between exchanges of rows.")
+    ] = 10,
     compress: Annotated[
         str, typer.Option(metavar="TYPE", help="Rows on their way: fp32, fp16 or bf16.")
     ] = "fp32",
@@ -123,7 +145,7 @@ def train(
     tensorboard: Annotated[str | None, typer.Option(metavar="DIR", help="The same for TensorBoard.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Train a model: predicted and measured time per layer, and never a step lost."""
+    """Train a model. With --checkpoint a killed run resumes from its last checkpoint, bit for bit."""
     # Threads that spin while they wait take the cores from those that work; torch reads this when it is loaded.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     os.environ.setdefault("OMP_NUM_THREADS", str(threads))
@@ -137,6 +159,10 @@ def train(
         servers, workers, stages, plan, micro, emulate or [], mode, staleness, geo_every, compress, memory,
         restarts, grace, checkpoint,
     )  # fmt: skip
+    if memory is not None:
+        from berth.train.budget import check_budget
+
+        check_budget(recipe, goal and goal * recipe.batch, memory, servers=servers or int(wish.is_divided))
     how = _checkpoints(checkpoint, checkpoint_every, keep, fresh, resume)
     seat, division = seat_or_launch(wish, recipe)
     company = in_company() if seat is not None and not seat.alone else nullcontext()
@@ -151,7 +177,7 @@ def train(
             with ended_by_key(session, quiet=True):
                 session.run(goal)
             return
-        logs = _logs(csv, tensorboard, stack)
+        logs = _logs(csv, tensorboard, session.progress.step, stack)
         with ended_by_key(session), _progress(goal, logs, recipe.name) as report:
             result = session.run(goal, report=report)
         _told(recipe, session, result, as_json)
@@ -192,9 +218,7 @@ def _recipe(
     from berth.errors import UnknownNameError
     from berth.train import tables
     from berth.train.recipes import recipe
-    from berth.zoo.catalogue import require_torch
 
-    require_torch()
     rules = {name: getattr(tables, name) for name in ("adagrad", "rowwise_adagrad", "adam", "sgd")}
     if optimiser not in rules:
         raise UnknownNameError("optimiser of rows", optimiser, rules)
@@ -252,20 +276,22 @@ def _greet(session: Session, recipe: Recipe, folder: str | None, resume: bool) -
     if resume and session.progress.step == 0:
         session.close()
         raise InputError("holds no checkpoint to go on from", where=folder)
+    if session.cold_folder is not None:
+        typer.echo(f"rows beyond --memory go to {session.cold_folder}, removed at the end", err=True)
     if session.resumed_from is not None:
         typer.echo(f"going on from step {session.resumed_from:,}", err=True)
     if isinstance(recipe.model, LayeredModel) and type(session.learner) is Learner:
         session.learner.clock = LayerClock(recipe.model)
 
 
-def _logs(csv: str | None, tensorboard: str | None, stack: ExitStack) -> list[Log]:
+def _logs(csv: str | None, tensorboard: str | None, step: int, stack: ExitStack) -> list[Log]:
     from berth.train.logs import CsvLog, TensorBoardLog
 
     logs: list[Log] = []
     if csv is not None:
-        logs.append(CsvLog(csv))
+        logs.append(CsvLog(csv, step))
     if tensorboard is not None:
-        logs.append(TensorBoardLog(tensorboard))
+        logs.append(TensorBoardLog(tensorboard, step))
     for log in logs:
         stack.callback(log.close)
     return logs
@@ -278,6 +304,7 @@ def _progress(goal: int | None, logs: list[Log], name: str) -> Iterator[Callable
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
     from berth.train.logs import figures
+    from berth.train.session import ranked
     from berth.units import format_bytes
 
     screen = Console(stderr=True)
@@ -296,10 +323,10 @@ def _progress(goal: int | None, logs: list[Log], name: str) -> Iterator[Callable
             told = figures(session.progress, session.store.statistics())
             for log in logs:
                 log.write(told)
-            ranked = "" if math.isnan(told["auc"]) else f"  AUC {told['auc']:.4f}"
             text = (
-                f"{told['examples_per_s']:,.0f}/s  loss {told['loss']:.4f}{ranked}  "
-                f"hits {told['hit_rate']:.0%}  {format_bytes(told['moved_bytes'])}"
+                f"{told['examples_per_s']:,.0f}/s  loss {told['loss']:.4f}"
+                f"{ranked(told['auc'], told['training_auc'], '  ')}  hits "
+                f"{told['hit_rate']:.0%}  {format_bytes(told['moved_bytes'])}"
             )
             bar.update(task, completed=session.progress.step, description=text)
 

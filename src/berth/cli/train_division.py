@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from berth.train.recipes import Recipe
     from berth.train.rendezvous import Seat
     from berth.train.servers import Codec, Mode
+    from berth.train.stages.cut import StageCut
+
+
+_COLD = "BERTH_TRAIN_COLD"  # folder of rows beyond the budget
 
 
 @dataclass(frozen=True)
@@ -82,7 +86,7 @@ def division_of(wish: Wish, recipe: Recipe, seat: Seat | None) -> Division:
         mode=cast("Mode", wish.mode),
         staleness=wish.staleness,
         memory_bytes=memory // max(1, servers) if memory is not None else None,
-        folder=_folder() if memory is not None else None,
+        folder=_folder(seat) if memory is not None else None,
     )
     codec = cast("Codec", wish.compress)
     division = Division(lanes, tuple(cuts), wish.micro, servers, settings, codec, wish.geo_every)
@@ -112,6 +116,9 @@ def _cuts(wish: Wish, recipe: Recipe) -> list[Any]:
         cuts = cuts_of_plan(wish.plan, recipe.name, model.names, _slow_downs(wish.emulate))
     else:
         cuts = even_cuts(len(model), wish.stages or 1)
+    if len(cuts) == 1 and wish.plan is not None and "RANK" not in os.environ:
+        text = f"the plan has one stage, so the model is not cut; {running(cuts[0], wish.workers)}"
+        typer.echo(text, err=True)
     return cuts if len(cuts) > 1 else []
 
 
@@ -153,10 +160,14 @@ def _check(wish: Wish) -> None:
         read_positive("--memory", size_bytes, wish.memory)
 
 
-def _folder() -> str:
+def _folder(seat: Seat | None) -> str | None:
+    """Where rows beyond the budget go: made once, by the process that has them or starts those that do."""
     import tempfile
 
-    return os.environ.setdefault("BERTH_TRAIN_COLD", tempfile.mkdtemp(prefix="berth-cold-"))
+    if _COLD not in os.environ and (seat is None or seat.rank == 0):
+        os.environ[_COLD] = tempfile.mkdtemp(prefix="berth-cold-")
+        typer.echo(f"rows beyond --memory go to {os.environ[_COLD]}, removed at the end", err=True)
+    return os.environ.get(_COLD)
 
 
 def _launched(wish: Wish, division: Division, recipe: Recipe) -> int:
@@ -181,7 +192,7 @@ def _launched(wish: Wish, division: Division, recipe: Recipe) -> int:
 
 
 def tell(division: Division, recipe: Recipe) -> None:
-    """Who does what; devices that are not here are said to be emulated."""
+    """Prints which processes run; devices that are not here are said to be emulated."""
     from berth.units import format_count
 
     layout, names = division.layout, getattr(recipe.model, "names", ())
@@ -190,8 +201,14 @@ def tell(division: Division, recipe: Recipe) -> None:
     typer.echo(text, err=True)
     for number, cut in enumerate(division.cuts):
         layers = names[cut.first] if cut.first == cut.last else f"{names[cut.first]} .. {names[cut.last]}"
-        slower = f", {cut.slow_down:g} times slower" if cut.slow_down > 1 else ""
-        where = f"{cut.units} x {cut.kind}" + (
-            "" if cut.kind.startswith("cpu") else f", emulated on a core{slower}"
-        )
-        typer.echo(f"  stage {number + 1}: {layers} on {where}", err=True)
+        typer.echo(f"  stage {number + 1}: {layers}; {running(cut, layout.lanes)}", err=True)
+
+
+def running(cut: StageCut, lanes: int) -> str:
+    """What is planned for a stage, where there is a plan, and what really runs."""
+    here = f"running {lanes} process{'' if lanes == 1 else 'es'} here"
+    if cut.planned is None:
+        return here
+    slower = f", {cut.slow_down:g} times slower" if cut.slow_down > 1 else ""
+    emulated = "" if cut.kind.startswith("cpu") else f", emulated on a core{slower}"
+    return f"planned {cut.planned} x {cut.kind}; {here}{emulated}"

@@ -34,17 +34,13 @@ def ended_by_key(session: Session, *, quiet: bool = False) -> Iterator[None]:
 
 @contextmanager
 def in_company() -> Iterator[None]:
-    """Who loses another process ends at once: the launcher knows whom, and starts all of them again."""
+    """A process that loses another ends at once: the launcher knows which, and starts all of them again."""
     from berth.errors import ServerError
     from berth.train.launch import LOST_ANOTHER
 
     try:
         yield
-    except (RuntimeError, ServerError) as error:
-        if isinstance(error, RuntimeError) and "gloo" not in str(error):
-            raise
+    except ServerError as error:
         if "BERTH_TRAIN_ATTEMPT" not in os.environ:
-            typer.echo(
-                f"error: another process of the training is gone: {str(error).splitlines()[0]}", err=True
-            )
+            typer.echo(f"error: {str(error).splitlines()[0]}", err=True)
         os._exit(LOST_ANOTHER)  # nothing that waits for the others may hold it up

@@ -10,8 +10,7 @@ from berth.cli import complete
 from berth.cli.live_options import State
 from berth.cli.options import Port
 from berth.cli.output import check_folder
-from berth.errors import InputError
-from berth.units import format_count
+from berth.units import format_count, seconds
 
 EXAMPLES = ("berth up --cluster 2x2x4", "berth up --backend slurm --policy srtf")
 
@@ -42,35 +41,56 @@ def up(
         typer.Option(metavar="ADDRESS", help="Address to listen on; others than this machine's need care."),
     ] = ("127.0.0.1"),
     port: Port = 7070,
+    work: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DIR",
+            help="Folder of attempts and logs; all machines of Slurm or Ray must share it.",
+            show_default="as before, or beside the state",
+        ),
+    ] = None,
+    adopt: Annotated[
+        bool,
+        typer.Option("--adopt", help="Take over a copied or moved state; jobs that ran are queued again."),
+    ] = False,
+    user_priority: Annotated[
+        int, typer.Option(metavar="N", min=-1000, max=1000, help="Highest priority a user may submit with.")
+    ] = 0,
+    user_grace: Annotated[
+        str, typer.Option(metavar="TIME", help="Longest grace a user may submit with.")
+    ] = "10m",
+    user_restarts: Annotated[
+        int, typer.Option(metavar="N", min=0, max=1_000_000, help="Most restarts a user may submit with.")
+    ] = 100,
 ) -> None:
     """Start the controller: it takes jobs, decides, and runs them; what runs survives it."""
     import logging
+    from pathlib import Path
 
-    from berth.live.api.tokens import read_admin_token
+    from berth.live.bounds import Bounds
     from berth.live.home import state_folder
+    from berth.live.server import Options, Server
 
-    try:
-        from berth.live.server import Options, Server
-    except ModuleNotFoundError as error:
-        raise InputError(f"{error.name} is not installed", hint="pip install 'berth[live]'") from None
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     folder = state_folder(state)
     check_folder(str(folder), option="--state")
     typer.echo(
         f"state: {folder}\npreparing (the first start compiles the scheduler: about a minute)", err=True
     )
-    server = Server(Options(folder, cluster, backend, policy, host, port))
+    bounds = Bounds(user_priority, seconds(user_grace), user_restarts)
+    shared = Path(work).expanduser().resolve() if work else None
+    server = Server(Options(folder, cluster, backend, policy, host, port, shared, adopt, bounds))
     setup = server.controller.books.setup
     found = server.controller.books
-    token = read_admin_token(folder)
 
     def ready(url: str) -> None:
         typer.echo(
             f"berth is up: {url}\n"
-            f"  dashboard: {url}/#token={token}\n"
+            "  dashboard: `berth dashboard` opens it\n"
             f"  {setup.cluster.name}: {format_count(setup.cluster.devices, 'device')} on "
             f"{format_count(len(setup.cluster.machines), 'machine')}, tiers {', '.join(setup.tiers)}\n"
             f"  back end {backend}, policy {setup.policy}, {format_count(len(found.jobs), 'job')} found again\n"
+            f"  jobs run as this account, in {server.work}: whoever may submit is trusted with it\n"
             "  Ctrl-C ends the controller; what runs goes on and is found again",
             err=True,
         )

@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 
 from berth.cli.options import Port
-from berth.errors import InputError
 from berth.units import format_count
 
 EXAMPLE = "berth view events.parquet"
@@ -26,24 +25,21 @@ def view(
     """Look at a finished simulation: the map, the queue and every job, at any moment of it."""
     import webbrowser
 
-    try:
-        import uvicorn
+    import uvicorn
 
-        from berth.live.api.viewer import OneToken, make_viewer
-    except ModuleNotFoundError as error:
-        raise InputError(f"{error.name} is not installed", hint="pip install 'berth[live]'") from None
+    from berth.live.api.viewer import READER, OneToken, make_viewer
     from berth.live.finished import read_finished
     from berth.live.server import listen
 
     finished = read_finished(file, cluster)
     tokens = OneToken()
     socket = listen("127.0.0.1", port)
-    url = f"http://127.0.0.1:{socket.getsockname()[1]}/#token={tokens.token}"
+    url = f"http://127.0.0.1:{socket.getsockname()[1]}/#"
     shown = (
         f"{format_count(len(finished.records), 'event')} on {finished.cluster.name} under {finished.policy}"
     )
-    typer.echo(f"{shown}\n  dashboard: {url}\n  Ctrl-C ends it", err=True)
+    typer.echo(f"{shown}\n  dashboard: {url}token={tokens.token}\n  Ctrl-C ends it", err=True)
     if open_:
-        webbrowser.open(url)
+        webbrowser.open(f"{url}code={tokens.codes.add(READER)}")  # others may read its arguments
     config = uvicorn.Config(make_viewer(finished, tokens), log_level="warning", access_log=False)
     uvicorn.Server(config).run(sockets=[socket])

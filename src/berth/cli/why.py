@@ -7,7 +7,7 @@ from typing import Any
 
 import typer
 
-from berth.cli.live_options import JobName, State, Url, ago, client, clock, in_about, places
+from berth.cli.live_options import JobName, State, Url, ago, client, clock, in_about, places, print_warnings
 from berth.cli.options import AsJson
 from berth.units import format_count, format_seconds
 
@@ -26,9 +26,19 @@ def why(job: JobName, state: State = None, url: Url = None, as_json: AsJson = Fa
     console, reason = terminal.console(), told["reason"]
     head = f"{told['job']} is {told['state']}"
     if told.get("position"):
-        head += f", number {told['position']} in the queue, {format_count(told['gpus'], 'device')}"
+        head += f", number {told['position']} in the queue at priority {told['priority']}, "
+        head += format_count(told["gpus"], "device")
     console.print(f"{head}: {reason['sentence']}.", markup=False)
+    print_warnings(
+        console, {"warnings": [w for w in told.get("warnings", ()) if w["sentence"] != reason["sentence"]]}
+    )
+    if told.get("last_end") and reason["code"] != "delayed":
+        console.print(f"Its last attempt ended: {told['last_end']['sentence']}.", markup=False)
     _print_waiting(told)
+    if told.get("overdue_s"):
+        console.print(f"It is {format_seconds(told['overdue_s'])} overdue: it takes longer than expected.")
+    elif told.get("expected_end") is not None:
+        console.print(f"It should end {in_about(told['expected_end'], time.time())} (modelled).")
     if told.get("places"):
         console.print(f"It is on {places(told, most=8)}, within one {told['tier']}.")
     if told.get("waits_for_release"):
@@ -45,7 +55,11 @@ def why(job: JobName, state: State = None, url: Url = None, as_json: AsJson = Fa
 
 
 def _print_waiting(told: dict[str, Any]) -> None:
+    from berth.report import terminal
+
     reason = told["reason"]
+    if told.get("blocker"):
+        terminal.console().print(f"It {told['blocker']} (modelled).", markup=False)
     if told.get("summary"):
         typer.echo(f"{told['summary'][0].upper()}{told['summary'][1:]}.")
     if reason.get("seconds_left") and reason.get("tier") is None:
@@ -103,9 +117,11 @@ def _ended_by(one: dict[str, Any]) -> str:
 
 def _code(one: dict[str, Any]) -> str:
     """How an attempt ended; a dash while it has not."""
-    if one.get("code") is not None:
-        return f"exit {one['code']}"
-    return "lost" if "codes" in one else "-"
+    exit_ = f"exit {one['code']}" if one.get("code") is not None else "lost" if "codes" in one else "-"
+    if not one.get("cause") or one["cause"] == "exit":
+        return exit_
+    said = f"{one['cause']} ({one['detail']})" if one.get("detail") else str(one["cause"])
+    return f"{said}, {exit_}" if one.get("code") else said
 
 
 def _event(event: dict[str, Any]) -> str:

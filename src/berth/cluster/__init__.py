@@ -12,7 +12,6 @@ from berth.lazy import exports
 if TYPE_CHECKING:
     from berth.cluster.catalogue import CatalogueEntry as CatalogueEntry
     from berth.cluster.catalogue import known_devices as known_devices
-    from berth.cluster.ledger import Ledger as Ledger
     from berth.cluster.load import load_cluster as load_cluster
     from berth.cluster.load import presets as presets
     from berth.cluster.model import Cluster as Cluster
@@ -25,7 +24,6 @@ _HOME = {
     "CatalogueEntry": "catalogue",
     "Cluster": "model",
     "DeviceType": "model",
-    "Ledger": "ledger",
     "Machine": "model",
     "Tier": "model",
     "known_devices": "catalogue",
@@ -38,7 +36,6 @@ __all__ = [
     "CatalogueEntry",
     "Cluster",
     "DeviceType",
-    "Ledger",
     "Machine",
     "Tier",
     "known_devices",

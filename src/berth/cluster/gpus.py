@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import lru_cache
 
-from berth.cluster.model import Cluster
+from berth.cluster.memo import per_cluster
+from berth.cluster.model import Cluster, DeviceType
 
 
 def usable_types(cluster: Cluster) -> tuple[int, ...]:
@@ -14,30 +14,38 @@ def usable_types(cluster: Cluster) -> tuple[int, ...]:
     return gpus or tuple(range(len(cluster.device_types)))
 
 
-@lru_cache(maxsize=16)
+@per_cluster
 def gpu_part(cluster: Cluster) -> Cluster:
     """The cluster without the devices that no job runs on, and a note that says so.
 
-    All machines stay, with their numbers, if only to fail or to be drained; the types are numbered anew.
+    Types are numbered by speed, the fastest first, so that the order in which a cluster is written changes nothing.
+    All machines stay, with their numbers, if only to fail or to be drained.
     """
-    kept = {index: number for number, index in enumerate(usable_types(cluster))}
-    left_out = {
-        kind.name: cluster.count_of(index)
-        for index, kind in enumerate(cluster.device_types)
-        if index not in kept
-    }
-    if not left_out:
-        return cluster
+    usable = sorted(usable_types(cluster), key=lambda index: _by_speed(cluster.device_types[index]))
+    number = {index: at for at, index in enumerate(usable)}
     machines = tuple(
         replace(
-            machine, devices=tuple((kept[kind], count) for kind, count in machine.devices if kind in kept)
+            machine, devices=tuple(sorted((number[kind], n) for kind, n in machine.devices if kind in number))
         )
         for machine in cluster.machines
     )
+    left_out = {
+        kind.name: cluster.count_of(index)
+        for index, kind in enumerate(cluster.device_types)
+        if index not in number
+    }
+    if usable == list(range(len(cluster.device_types))) and machines == cluster.machines:
+        return cluster
     named = ", ".join(f"{count:,} {name}" for name, count in left_out.items())
+    note = [f"left out, in the cost too, as jobs ask for GPUs: {named}"] if left_out else []
     return replace(
         cluster,
-        device_types=tuple(cluster.device_types[index] for index in kept),
+        device_types=tuple(cluster.device_types[index] for index in usable),
         machines=machines,
-        notes=(*cluster.notes, f"left out, in the cost too, as jobs ask for GPUs: {named}"),
+        notes=(*cluster.notes, *note),
     )
+
+
+def _by_speed(device: DeviceType) -> tuple[float, str]:
+    """Sorts the fastest first, those of unknown speed last, equals by name."""
+    return -(device.flops or 0.0), device.name

@@ -2,7 +2,7 @@
 
 A cluster is a tree. Level 0 groups devices into machines, level 1 machines into racks (or whatever the
 second tier is called), and so on; the last level holds everything. Two devices are at tier t when the
-smallest group that holds both stands at level t. Who holds which device is the ledger's business.
+smallest group that holds both stands at level t.
 """
 
 from __future__ import annotations
@@ -78,6 +78,11 @@ class Cluster:
     notes: tuple[str, ...] = ()  # what a reader of the description had to assume
 
     @cached_property
+    def memo(self) -> dict[Any, Any]:
+        """Results computed from this cluster alone; see `berth.cluster.memo`."""
+        return {}
+
+    @cached_property
     def sizes(self) -> IntArray:
         """Devices of each machine."""
         return np.fromiter((machine.size for machine in self.machines), np.int32, len(self.machines))
@@ -129,13 +134,6 @@ class Cluster:
     def _sum_by_group(self, level: int, values: NDArray[Any]) -> NDArray[np.float64]:
         sums = np.bincount(self.groups[level], weights=values, minlength=len(self.group_names[level]))
         return sums.astype(np.float64)
-
-    def floor(self, devices: int) -> int | None:
-        """The nearest tier that can ever hold so many devices; None if the whole cluster can't."""
-        for level in range(len(self.tiers)):
-            if int(self.group_sizes(level).max(initial=0)) >= devices:
-                return level
-        return None
 
     def count_of(self, device_type: int) -> int:
         """Devices of one type."""

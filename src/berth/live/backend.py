@@ -13,6 +13,7 @@ from typing import Literal, Protocol
 
 from berth.cluster.model import Cluster
 from berth.errors import BerthError
+from berth.live.causes import Cause, Hindrance
 
 
 class BackendError(BerthError):
@@ -75,6 +76,8 @@ class Seen:
     stopped: bool = False  # it was told to stop before it ended
     done: bool = False  # it said itself that it has finished
     lost: bool = False  # it ended for a reason that is not its own
+    cause: Cause | None = None  # of its end, or of its not starting
+    detail: str = ""  # what the engine says about that
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,13 +94,24 @@ class Observation:
     """All attempts that the back end knows, and all machines."""
 
     attempts: Mapping[str, Seen]
-    machines: Mapping[str, MachineSeen]
+    machines: Mapping[str, MachineSeen]  # one that is missing is not taken for lost at once
+    hindrances: tuple[Hindrance, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How often a back end is observed, in seconds between two observations."""
+
+    busy_s: float = 1.0  # while there are jobs
+    idle_s: float = 1.0  # at most, while there are none
+    least_s: float = 0.0  # when something is asked; 0: at every step, because it costs nothing
 
 
 class Backend(Protocol):
     """What runs jobs."""
 
     name: str
+    pace: Pace
 
     def cluster(self) -> Cluster:
         """What there is, as far as the back end can tell."""

@@ -34,8 +34,8 @@ from berth.live.job import (
 from berth.live.records import LOST, Record
 from berth.live.rows import FIRST, with_demand, with_room
 from berth.live.sensitivity import Sensitivities, learned_slowdowns
-from berth.live.setup import DEFAULT_DURATION_S, DEFAULT_MODEL, Setup
-from berth.live.spec import JobSpec
+from berth.live.setup import DEFAULT_DURATION_S, Setup
+from berth.live.spec import spec_of
 from berth.live.wants import kinds_of, reach_of, sensitivity_key
 from berth.schedule import reasons
 from berth.schedule.hooks import hooks
@@ -52,7 +52,7 @@ class Books:
     def __init__(self, setup: Setup) -> None:
         self.setup = setup
         self.cluster = setup.cluster
-        policy = setup.load_policy()
+        self.policy = policy = setup.load_policy()
         self.timers = np.array(policy.timers(setup.tiers), float)
         self.world = new_world(
             setup.cluster,
@@ -125,8 +125,8 @@ class Books:
     def _submitted(self, record: Record) -> None:
         assert record.job is not None
         assert record.job not in self.jobs, f"{record.job} is submitted twice"
-        spec = JobSpec.model_validate(record.body["spec"])
-        job = Job(record.job, spec, record.body["user"], record.time, since=record.time)
+        spec, profile = spec_of(record.body["spec"]), record.body["profile"]
+        job = Job(record.job, spec, profile, record.body["user"], record.time, since=record.time)
         self.submitted += 1
         self.jobs[job.id] = job
         self.make_room()
@@ -161,7 +161,7 @@ class Books:
         for name in ("work", "left", "remaining", "saved", "booked"):
             record[name] = expected_s
         record["floor"], record["widest"] = reach_of(self.setup, spec)
-        self._sensitivities.write(record, spec.model or DEFAULT_MODEL, spec.gpus)
+        self._sensitivities.write(record, job.profile, spec.gpus)
         self._apply_steps(job)
 
     def _cancelled(self, record: Record) -> None:
@@ -289,6 +289,9 @@ class Books:
         job.code = record.body.get("code")
         if job.code is None and codes:
             job.code = next((code for code in codes if code), 0)
+        job.cause, job.detail = record.body.get("cause"), record.body.get("detail", "")
+        if attempt.began is not None or codes:
+            job.ran_s += self.now - (attempt.since if attempt.began is None else attempt.began)
         self._ended(attempt)
         if job.ends_as is not None:
             if holds_place:
@@ -364,7 +367,7 @@ class Books:
         if not known:
             return
         record = self.world.jobs[job.row]
-        self._sensitivities.write(record, job.spec.model or DEFAULT_MODEL, job.spec.gpus)
+        self._sensitivities.write(record, job.profile, job.spec.gpus)
         record["slow"] = learned_slowdowns(record["slow"].copy(), known, int(record["floor"]))
         if job.token is not None:
             _kernels.run_at_speed(self.scene, job.row, self.now)

@@ -1,35 +1,53 @@
-"""Asks a controller over HTTP. Nothing but the standard library, so that a command starts at once."""
+"""Asks a controller over HTTP. Nothing but the standard library, so that a command starts at once.
+
+The controller of a state folder is asked over its Unix socket; one that was named by a URL, over TCP with a token.
+"""
 
 from __future__ import annotations
 
 import http.client
 import json
 import re
+import socket
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 from urllib.parse import SplitResult, quote, urlencode, urlsplit
 
 from berth.errors import InputError
-from berth.live.home import Endpoint
+from berth.live.home import Endpoint, UnreachableError, short_path
 
 _PATIENCE_S = 60.0
-_UNKNOWN_CALLER = 401
+_UNKNOWN_CALLER, _NOT_NOW = 401, 503
 _NO_ROUTE = "Not Found"  # what an address that leads nowhere is answered with
+
+
+class _HereConnection(http.client.HTTPConnection):
+    """A connection over the Unix socket of a state folder."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__("localhost", timeout=_PATIENCE_S)
+        self._folder = folder
+
+    def connect(self) -> None:
+        """Connect to the socket."""
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(_PATIENCE_S)
+        with short_path(self._folder) as path:
+            self.sock.connect(str(path))
 
 
 class Client:
     """One controller."""
 
     def __init__(self, endpoint: Endpoint) -> None:
-        self.url = endpoint.url
+        self.url, self._folder = endpoint.url, endpoint.folder
         parts = _address(endpoint.url)
         self._secure, self._host = parts.scheme == "https", str(parts.hostname)
         self._port, self._prefix = parts.port, parts.path.rstrip("/")
-        self._headers = {
-            "Authorization": f"Bearer {endpoint.token}",
-            "Content-Type": "application/json",
-            "Connection": "close",
-        }
+        self._headers = {"Content-Type": "application/json", "Connection": "close"}
+        if endpoint.token:
+            self._headers["Authorization"] = f"Bearer {endpoint.token}"
 
     def get(self, *path: str, **query: Any) -> Any:
         """Reads something."""
@@ -61,7 +79,8 @@ class Client:
 
     def _read(self, response: http.client.HTTPResponse) -> bytes:
         try:
-            return response.read()
+            with response:
+                return response.read()
         except (OSError, http.client.HTTPException) as error:
             raise self._silent(error) from None
 
@@ -75,10 +94,13 @@ class Client:
         if told:
             where += "?" + urlencode(told)
         data = None if body is None else json.dumps(body).encode()
-        kind = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection
-        connection = kind(self._host, self._port, timeout=_PATIENCE_S)
+        connection = self._connection()
         try:
-            connection.request(method, where, data, self._headers)
+            try:
+                connection.request(method, where, data, self._headers)
+            except BrokenPipeError:  # closed before it was read, so nothing was done: ask once more
+                connection.close()
+                connection.request(method, where, data, self._headers)
             response = connection.getresponse()  # it closes the connection when it has been read
         except (OSError, http.client.HTTPException) as error:
             connection.close()
@@ -88,10 +110,16 @@ class Client:
                 raise _refused(response.status, self._read(response), path)
         return response
 
-    def _silent(self, error: Exception) -> InputError:
+    def _connection(self) -> http.client.HTTPConnection:
+        if self._folder is not None:
+            return _HereConnection(self._folder)
+        kind = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection
+        return kind(self._host, self._port, timeout=_PATIENCE_S)
+
+    def _silent(self, error: Exception) -> UnreachableError:
         why = error.strerror if isinstance(error, OSError) and error.strerror else error
-        return InputError(
-            f"the controller at {self.url} does not answer: {why}",
+        return UnreachableError(
+            f"the controller {f'of {self._folder}' if self._folder else f'at {self.url}'} does not answer: {why}",
             hint="is it up? start it with `berth up`",
         )
 
@@ -103,7 +131,7 @@ def _address(url: str) -> SplitResult:
     except ValueError:
         known = False
     if not known or re.search(r"[\s\x00-\x1f]", url):
-        raise InputError(f"{url!r} is no address", hint="write it like http://127.0.0.1:7070")
+        raise InputError(f"{url!r} is not a valid URL", hint="write it like http://127.0.0.1:7070")
     return parts
 
 
@@ -123,7 +151,8 @@ def _refused(status: int, body: bytes, path: tuple[str, ...]) -> InputError:
         detail = "; ".join(map(_complaint, detail[:5]))
     if status == _UNKNOWN_CALLER:
         hint = hint or "set BERTH_TOKEN; `berth token add USER` makes one where the controller is"
-    return InputError(str(detail), hint=hint)
+    kind = UnreachableError if status == _NOT_NOW else InputError
+    return kind(str(detail), hint=hint)
 
 
 def _complaint(one: dict[str, Any]) -> str:

@@ -10,12 +10,10 @@ from berth.errors import InputError, UnknownNameError
 from berth.live.books import Books
 from berth.live.job import Job
 from berth.live.records import DRAINED, Record
-from berth.live.setup import DEFAULT_MODEL
-from berth.live.spec import JobSpec
+from berth.live.spec import JobSpec, spec_of, submission
 from berth.live.store import Store
 from berth.live.wants import fits, kinds_of, nearest_of, sensitivity_key
 from berth.units import format_count
-from berth.workload.profiles import load_profile
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,15 +37,16 @@ class MissingError(InputError):
 
 def submit(spec: JobSpec, user: str, job: str | None = None) -> Command:
     """A new job. With an id of its own it may be sent again: the second time changes nothing."""
+    body = submission(spec, user)
 
     def run(books: Books, store: Store, now: float) -> Answer:
         if job is not None and (known := _known(books, store, job)) is not None:
-            if known["spec"] != spec.plain() or known["user"] != user:
-                raise ConflictError(f"job {job} exists already, and is another one")
+            if spec_of(known["spec"]).plain() != body["spec"] or known["user"] != user:
+                raise ConflictError(f"job {job} already exists with a different spec")
             return Answer((), {"job": job, "state": known["state"], "new": False})
         check_fits(books, spec)
         name = job or _next_id(books, store)
-        record = Record(now, "submitted", name, {"spec": spec.plain(), "user": user})
+        record = Record(now, "submitted", name, body)
         return Answer((record,), {"job": name, "state": "queued", "new": True})
 
     return run
@@ -78,16 +77,15 @@ def check_fits(books: Books, spec: JobSpec) -> None:
     for tier in filter(None, (spec.required, spec.preferred)):
         if tier not in books.setup.tiers:
             raise UnknownNameError(f"tier in {cluster.name}", tier, books.setup.tiers)
-    load_profile(spec.model or DEFAULT_MODEL)
     if nearest_of(books.setup, spec) is None:
         largest = max(cluster.count_of(kind) for kind in kinds_of(books.setup, spec))
-        raise InputError(
+        raise ConflictError(
             f"{spec.gpus} devices are asked for, and {cluster.name} has at most {largest} of one type",
             hint="a gang's devices are all of one type",
         )
     if not fits(books.setup, spec):
         wanted = format_count(spec.gpus, "device")
-        raise InputError(f"no {spec.required} of {cluster.name} ever holds {wanted} of one type")
+        raise ConflictError(f"no {spec.required} of {cluster.name} ever holds {wanted} of one type")
 
 
 def cancel(job: str) -> Command:

@@ -7,11 +7,12 @@ back from the store: what was not written has not happened. Tests call `step` by
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
-from typing import Any
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from typing import Any, TypeVar
 
 from berth.clock import Clock, MachineClock, SteadyTime
 from berth.compile import fingerprint
@@ -19,18 +20,22 @@ from berth.errors import BerthError
 from berth.live import snapshot
 from berth.live.backend import Backend, BackendError, Observation, Order, Stop
 from berth.live.books import Books
+from berth.live.causes import Cause, Hindrance
 from berth.live.commands import Command
 from berth.live.orders import happened, launches, wanted
 from berth.live.passing import decide
+from berth.live.presence import MANY_MISSING_S, MISSING_S, Presence
 from berth.live.rebase import rebase
-from berth.live.records import QUIET, Record
+from berth.live.records import LOST, QUIET, Record
 from berth.live.recover import recover
 from berth.live.setup import Setup
 from berth.live.store import Store, StoreError
+from berth.units import format_count
 
 _log = logging.getLogger("berth.live")
+T = TypeVar("T")
 SNAPSHOT_EVERY = 5_000  # records
-_POLL_S = 1.0  # at least so often the back end is looked at
+_GLANCE_S = 0.01  # between two looks at what was asked, while the back end takes its time
 _CLOSED = "the controller has ended; ask again when it is up"
 _LONGEST_PAUSE_S = 0.25  # between two steps while there is something to do
 
@@ -43,6 +48,10 @@ class Controller:
         self.lock = threading.RLock()  # held while the books change; readers take it too
         self.seen: Observation | None = None
         self.trouble: str | None = None  # of the back end, as long as it lasts
+        self._presence = Presence()
+        self._looked = self._look_at = -math.inf  # when the back end was observed last, and will be next
+        self._pace_s = 0.0  # between the two
+        self._engine: ThreadPoolExecutor | None = None  # asks the back end, while questions are answered here
         self._asked: list[tuple[Command, Future[dict[str, Any]]]] = []
         self._asked_lock = threading.Lock()
         self._closed = False  # nobody answers any more
@@ -54,11 +63,26 @@ class Controller:
         self._time = SteadyTime(clock or MachineClock(), not_before=books.now if books else 0.0)
         opened = Record(self._time.now(), "opened", body=setup.plain())
         self.books = Books(setup) if books is None else rebase(books, setup)
-        self.books.fold(opened)
-        store.commit([opened], self._over())
+        records = [opened, *self._lost_by_adoption(opened.time)]
+        for record in records:
+            self.books.fold(record)
+        store.commit(records, self._over(), ends_adoption=True)
         self._kept = store.seq
         self._news = True  # something has changed since the last pass
         self.passes, self.pass_s = 0, 0.0
+
+    def _lost_by_adoption(self, now: float) -> list[Record]:
+        """What ran under the original of an adopted store is the original's: here it is lost, and waits again."""
+        if not self.store.adopted:
+            return []
+        lost = {"codes": [], "lost": True, "cause": "the state was adopted from another place"}
+        attempts = self.books.attempts.values()
+        return [Record(now, "exited", one.job, {"token": one.token, **lost}) for one in attempts]
+
+    @property
+    def pending(self) -> bool:
+        """Whether something has changed since the last pass."""
+        return self._news
 
     def now(self) -> float:
         """What time it is, by the journal's reckoning."""
@@ -78,11 +102,14 @@ class Controller:
     def step(self) -> float:
         """One round; returns for how many seconds nothing is to be done, unless somebody calls."""
         self.called.clear()
-        seen = self._observe()
+        if self._asked:
+            self._hurry()
+        seen = self._observe() if self._due else None
         self._take(seen, decides=True)
         with self.lock:
             orders = wanted(self.books, self.seen.attempts) if self.seen is not None else []
         self._act(orders)
+        self._look_later(orders)
         if self.store.seq - self._kept >= SNAPSHOT_EVERY:
             self.keep_snapshot()
         return self._rest(orders)
@@ -92,12 +119,30 @@ class Controller:
         self.called.clear()
         self._take(None, decides=False)
 
+    def hindrances(self) -> list[Hindrance]:
+        """What keeps jobs from starting, whatever the policy decides; empty: nothing does."""
+        found = list(self.seen.hindrances) if self.seen is not None else []
+        if self.trouble is not None:
+            what = f"the back end does not answer, so nothing is decided: {self.trouble}"
+            found.append(Hindrance(Cause.UNREACHABLE, what))
+        if doubtful := self._presence.doubtful:
+            some = ", ".join(sorted(doubtful)[:3]) + (" ..." if len(doubtful) > 3 else "")
+            after_s = MANY_MISSING_S if self._presence.many else MISSING_S
+            what = (
+                f"{format_count(len(doubtful), 'machine')} missing from the back end's answer, or down ({some}): "
+                f"nothing is decided; lost if still so after {after_s:.0f} s"
+            )
+            found.append(Hindrance(Cause.MACHINES_MISSING, what))
+        return found
+
     def _take(self, seen: Observation | None, *, decides: bool) -> None:
         with self._asked_lock:
             asked, self._asked = self._asked, []
         # who has gone away meanwhile is not heard; who is heard can't go away any more
         asked = [one for one in asked if one[1].set_running_or_notify_cancel()]
         with self.lock:
+            if asked:
+                self._hurry()
             answers = self._turn(asked, seen, self.now(), decides=decides)
         for future, value in answers:
             if isinstance(value, BaseException):
@@ -120,8 +165,10 @@ class Controller:
             for command, future in asked:
                 answers.append((future, self._answer(command, records, now)))
             if seen is not None:
-                for record in happened(self.books, seen, self._fenced, now):
+                doubtful = self._doubtful(seen)
+                for record in happened(self.books, seen, self._fenced, now, doubtful):
                     self._fold(record, records)
+            decides = decides and not self._blind
             if decides:
                 self._decide(records, now)
             self._news = self._news or any(record.kind not in QUIET for record in records)
@@ -138,6 +185,19 @@ class Controller:
             self._news = True
             return [(future, error) for _, future in asked]
         return answers
+
+    @property
+    def _blind(self) -> bool:
+        """Whether what is known of the back end is too old, or too doubtful, to decide anything by."""
+        return self.seen is None or self.trouble is not None or bool(self._presence.doubtful)
+
+    def _doubtful(self, seen: Observation) -> frozenset[str]:
+        books = self.books
+        names = [machine.name for machine in books.cluster.machines]
+        there = [name for index, name in enumerate(names) if LOST not in books.shut[index]]
+        needed = {names[index] for attempt in books.attempts.values() for index in attempt.machines}
+        down = {name for name, machine in seen.machines.items() if not machine.up}
+        return self._presence.judge(there, set(seen.machines), needed, self._time.now(), down)
 
     def _decide(self, records: list[Record], now: float) -> None:
         """A pass, if anything has changed since the last one, and the launches that have become possible."""
@@ -174,9 +234,14 @@ class Controller:
         assert books is not None
         self.books = books
 
+    @property
+    def _due(self) -> bool:
+        return self.backend.pace.least_s == 0.0 or self._time.now() >= self._look_at
+
     def _observe(self) -> Observation | None:
+        self._looked = self._time.now()
         try:
-            self.seen = self.backend.observe()
+            self.seen = self._ask_engine(self.backend.observe)
             self.trouble = None
         except BackendError as error:
             self.trouble = str(error)
@@ -189,19 +254,51 @@ class Controller:
         if not orders:
             return
         try:
-            done = self.backend.apply(orders)
+            done = self._ask_engine(lambda: self.backend.apply(orders))
         except BackendError as error:
             self.trouble = str(error)
             _log.warning("the back end did not take %d orders: %s", len(orders), error)
             return
         self._fenced |= {order.token for order in done if isinstance(order, Stop)}
 
+    def _ask_engine(self, ask: Callable[[], T]) -> T:
+        """What the back end answers. In `run` it is asked in a thread, and questions are answered meanwhile."""
+        if self._engine is None:
+            return ask()
+        future = self._engine.submit(ask)
+        while not wait([future], _GLANCE_S).done:
+            if self._asked:
+                self._take(None, decides=False)
+        return future.result()
+
+    def _hurry(self) -> None:
+        """Something was asked: what was seen of an idle back end is too old."""
+        self._look_at = min(self._look_at, self._looked + self.backend.pace.least_s)
+
+    def _look_later(self, orders: list[Order]) -> None:
+        """When to observe again: at once after new orders, soon while there are jobs, else more and more seldom."""
+        pace = self.backend.pace
+        if orders and orders != self._ordered:
+            self._look_at = self._looked
+            return
+        if self.books.jobs or orders or self._blind:
+            self._pace_s = pace.busy_s
+        elif self._looked + self._pace_s <= self._look_at:
+            return  # it was not observed since the last step
+        else:
+            self._pace_s = min(pace.idle_s, 2.0 * max(self._pace_s, pace.busy_s / 2.0))
+        self._look_at = self._looked + self._pace_s
+
     def _rest(self, orders: list[Order]) -> float:
         news, self._ordered = orders != self._ordered, orders  # what was ordered before needs time, not haste
-        until = self.books.wake
-        if (ready := self.books.next_ready()) is not None:
-            until = min(until, ready[0])
-        return 0.0 if orders and news else max(0.0, min(_POLL_S, until - self._time.now()))
+        if orders and news:
+            return 0.0
+        until = self._look_at
+        if not self._blind:
+            until = min(until, self.books.wake)
+            if (ready := self.books.next_ready()) is not None:
+                until = min(until, ready[0])
+        return max(0.0, until - self._time.now())
 
     def keep_snapshot(self) -> None:
         """Keeps the state, so that a restart need not fold what came before."""
@@ -219,8 +316,10 @@ class Controller:
         a way that nobody foresaw, this raises: the journal is right, and the books may not be.
         """
         try:
-            self._run(until)
+            with ThreadPoolExecutor(1, thread_name_prefix="back-end") as self._engine:
+                self._run(until)
         finally:
+            self._engine = None
             self._refuse()
 
     def _refuse(self) -> None:

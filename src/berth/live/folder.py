@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import math
 import os
 from dataclasses import asdict
 from pathlib import Path
@@ -14,6 +15,8 @@ from typing import Any
 
 from berth.live import supervise
 from berth.live.backend import Launch, Seen
+from berth.live.causes import Cause
+from berth.live.private import make_folders
 
 SUPERVISE = Path(supervise.__file__)
 LIVE, ENDED = "live", "ended"
@@ -39,7 +42,7 @@ class Folder:
         """Writes what is to run; False: it was written, or stopped, before."""
         if self._ended.exists():
             return False
-        self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_folders(self.path)
         target = self.path / "launch.json"
         if target.exists() or self.stopped:
             return False
@@ -50,7 +53,7 @@ class Folder:
         """From now on it ends, or never begins."""
         if self._ended.exists():
             return
-        self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_folders(self.path)
         (self.path / "stop").touch()
 
     @property
@@ -100,7 +103,7 @@ class Folder:
 
     def put_away(self) -> None:
         """Its end is on record: it is kept for its logs, and so that nothing starts under its token again."""
-        self._ended.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_folders(self._ended.parent)
         if self.path.exists():
             self.path.rename(self._ended)
 
@@ -122,7 +125,15 @@ def together_seen(ends: list[dict[str, Any]]) -> Seen:
         stopped=any(end.get("stopped") for end in ends),
         done=any(end.get("done") for end in ends),
         lost=not codes or any(end.get("lost") for end in ends),
+        cause=_first_cause(ends),
     )
+
+
+def _first_cause(ends: list[dict[str, Any]]) -> Cause | None:
+    """The cause of the part that ended first; parts that end because another did have none."""
+    told = sorted((end.get("time", math.inf), end["cause"]) for end in ends if end.get("cause"))
+    own = [cause for _, cause in told if cause != Cause.STOPPED] or [cause for _, cause in told]
+    return Cause(own[0]) if own and own[0] in list(Cause) else None
 
 
 def _first_code(ends: list[dict[str, Any]]) -> int | None:

@@ -72,7 +72,20 @@ def _by_tier(steps: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 def _event(seq: int, record: Record, setup: Setup) -> dict[str, Any]:
     told: dict[str, Any] = {"seq": seq, "time": record.time, "kind": record.kind}
     body = record.body
-    for name in ("token", "code", "codes", "stopped", "done", "lost", "priority", "waited", "saves", "by"):
+    for name in (
+        "token",
+        "code",
+        "codes",
+        "stopped",
+        "done",
+        "lost",
+        "cause",
+        "detail",
+        "priority",
+        "waited",
+        "saves",
+        "by",
+    ):
         if body.get(name) is not None:
             told[name] = body[name]
     if "reason" in body:
@@ -118,7 +131,11 @@ def _attempts(records: Sequence[Placed]) -> list[dict[str, Any]]:
         elif record.kind in ("started", "exited") and body["token"] in found:
             row = found[body["token"]]
             row["began" if record.kind == "started" else "ended"] = record.time
-            row |= {name: body[name] for name in ("code", "codes", "stopped", "lost", "done") if name in body}
+            row |= {
+                name: body[name]
+                for name in ("code", "codes", "stopped", "lost", "done", "cause", "detail")
+                if name in body
+            }
     return list(found.values())
 
 

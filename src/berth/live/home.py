@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from berth.errors import InputError
 
 ENDPOINT = "endpoint.json"
-ATTEMPTS = "attempts"
+SOCKET = "controller.sock"
 JOURNAL = "journal.sqlite"
+OLD_ATTEMPTS = "attempts"  # an older berth kept them in the state folder
+
+
+class UnreachableError(InputError):
+    """The controller does not answer: it is down, or starting again."""
+
+    exit_code = 75  # EX_TEMPFAIL: the same command may work in a moment
 
 
 def state_folder(given: str | None) -> Path:
@@ -25,48 +33,60 @@ def state_folder(given: str | None) -> Path:
     return (Path(base) if base else Path.home() / ".local" / "state") / "berth"
 
 
+def usual_work_folder(state: Path, name: str) -> Path:
+    """Return the folder of attempts of a store: beside its state, never in it, and no other store's."""
+    return state.with_name(f"{state.name}-work") / name
+
+
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """A controller that answers."""
+    """A controller that answers: at a URL with a token, or at the Unix socket of its state folder."""
 
     url: str
-    token: str
+    token: str = ""
+    folder: Path | None = None  # of the socket
 
 
 def find_endpoint(state: str | None, url: str | None) -> Endpoint:
-    """The controller that was named, or the one whose state is on this machine."""
-    folder = state_folder(state)
+    """The controller that was named by its URL, or the one whose state is on this machine.
+
+    A URL needs a token, in BERTH_TOKEN. The controller of a state folder is asked over its Unix socket, where the
+    account says who asks; with BERTH_TOKEN set, the token does.
+    """
     token = os.environ.get("BERTH_TOKEN", "")
-    own = _own_url(folder)
-    url = url or os.environ.get("BERTH_URL") or own
-    if url is None:
+    named = url or (None if state else os.environ.get("BERTH_URL"))
+    if named is not None:
+        if not token:
+            raise InputError(
+                f"there is no token for {named}",
+                hint="set BERTH_TOKEN; `berth token add USER` makes one where the controller is",
+            )
+        return Endpoint(named.rstrip("/"), token)
+    folder = state_folder(state)
+    if not (folder / JOURNAL).exists():
         raise InputError(
             f"no controller has its state in {folder}",
             hint="start one with `berth up`, or name one with --url or BERTH_URL",
         )
-    if not token and (state or url == own or _is_here(url)):  # an admin's token is for nobody else
-        token = _own_token(folder)
-    if not token:
-        raise InputError(
-            f"there is no token for {url}",
-            hint="set BERTH_TOKEN; `berth token add USER` makes one where the controller is",
-        )
-    return Endpoint(url.rstrip("/"), token)
+    return Endpoint(_own_url(folder) or "http://localhost", token, folder)
 
 
 def _own_url(folder: Path) -> str | None:
-    """Where the controller answers whose state is in this folder."""
+    """Where people reach the controller whose state is in this folder; commands do not use it."""
     try:
         return str(json.loads((folder / ENDPOINT).read_text())["url"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
-def _is_here(url: str) -> bool:
+@contextlib.contextmanager
+def short_path(folder: Path) -> Iterator[Path]:
+    """Name the socket in a folder by a path that fits into an address, however long the folder's own is."""
+    handle = os.open(folder, os.O_PATH | os.O_DIRECTORY)
     try:
-        return urlsplit(url).hostname in ("localhost", "127.0.0.1", "::1")
-    except ValueError:
-        return False
+        yield Path(f"/proc/self/fd/{handle}") / SOCKET
+    finally:
+        os.close(handle)
 
 
 def existing_state(given: str | None) -> Path:
@@ -78,12 +98,3 @@ def existing_state(given: str | None) -> Path:
             hint="start one with `berth up`, or name its folder with --state or BERTH_STATE",
         )
     return folder
-
-
-def _own_token(folder: Path) -> str:
-    from berth.live.api.tokens import read_admin_token
-
-    try:
-        return read_admin_token(folder)
-    except OSError:
-        return ""

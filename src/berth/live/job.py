@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-from berth.live.spec import JobSpec
+from berth.live.profiles import Numbers
+from berth.live.spec import JobSpec, spec_of
 
 QUEUED: Final = "queued"
 DELAYED: Final = "delayed"  # it failed, and is tried again a little later
@@ -77,6 +78,7 @@ class Job:
 
     id: str
     spec: JobSpec
+    profile: Numbers  # of its model, as of its submission
     user: str
     submitted: float
     row: int = -1  # in the world
@@ -88,6 +90,9 @@ class Job:
     evictions: int = 0
     ends_as: JobState | None = None  # what it becomes once its attempts have ended
     code: int | None = None  # exit code
+    cause: str | None = None  # of the end of its last attempt; journals of older berths do not have it
+    detail: str = ""  # what the back end said about that
+    ran_s: float = 0.0  # while its processes ran, in all attempts
     since: float = 0.0  # when it last began to wait
     first_start: float | None = None
     not_before: float = 0.0  # while delayed
@@ -100,4 +105,4 @@ class Job:
 
 def job_of(plain: dict[str, Any]) -> Job:
     """The job out of a snapshot."""
-    return Job(**plain | {"spec": JobSpec.model_validate(plain["spec"])})
+    return Job(**plain | {"spec": spec_of(plain["spec"])})

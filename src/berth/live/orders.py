@@ -7,24 +7,32 @@ say; it may repeat itself until an observation shows that it was heard.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Set
+from typing import Any
 
 from berth.live.backend import Forget, Launch, MachineSeen, Member, Observation, Order, Seen, Stop
 from berth.live.books import Books
+from berth.live.causes import Cause
 from berth.live.job import LAUNCHING, RUNNING, STOPPING, WAITS, Attempt
 from berth.live.records import CLOSED, LOST, Record
 
 
-def happened(books: Books, seen: Observation, fenced: Set[str], now: float) -> Iterator[Record]:
+def happened(
+    books: Books, seen: Observation, fenced: Set[str], now: float, doubtful: Set[str] = frozenset()
+) -> Iterator[Record]:
     """What an observation tells that the books do not know; each is to be folded before the next is asked for.
 
     `fenced`: tokens that the back end had agreed to stop before it was observed. Only of those is it certain that they
-    are gone when they are not seen.
+    are gone when they are not seen. `doubtful`: machines of which nothing is known.
     """
     for index, machine in enumerate(books.cluster.machines):
-        yield from _machine(books, index, seen.machines.get(machine.name), now)
+        if machine.name not in doubtful:
+            yield from _machine(books, index, seen.machines.get(machine.name), now)
     for token in list(books.attempts):
         attempt = books.attempts.get(token)
-        if attempt is not None and (record := _attempt(attempt, seen.attempts.get(token), fenced, now)):
+        if attempt is None:
+            continue
+        gone = [books.cluster.machines[index].name for index in attempt.machines if LOST in books.shut[index]]
+        if record := _attempt(attempt, seen.attempts.get(token), fenced, now, ", ".join(gone)):
             yield record
 
 
@@ -39,17 +47,26 @@ def _machine(books: Books, index: int, seen: MachineSeen | None, now: float) -> 
         yield Record(now, "foreign", body={"machine": index, "devices": seen.foreign})
 
 
-def _attempt(attempt: Attempt, seen: Seen | None, fenced: Set[str], now: float) -> Record | None:
+def _attempt(attempt: Attempt, seen: Seen | None, fenced: Set[str], now: float, gone: str) -> Record | None:
+    """What became of an attempt; `gone`: its machines that are lost."""
     if attempt.state == WAITS:
         return None
     if seen is None:
         if attempt.token not in fenced:
             return None
-        return Record(now, "exited", attempt.job, {"token": attempt.token, "codes": [], "lost": True})
+        unseen = Cause.NODE_LOST if attempt.why == "lost" else Cause.STOPPED
+        end = {"token": attempt.token, "codes": [], "lost": True, "cause": unseen.value}
+        return Record(now, "exited", attempt.job, end)
     if seen.state == "ended":
         facts = {"stopped": seen.stopped, "done": seen.done, "lost": seen.lost}
         told = {name: True for name, value in facts.items() if value}
-        body = {"token": attempt.token, "code": seen.code, "codes": list(seen.codes)} | told
+        body: dict[str, Any] = {"token": attempt.token, "code": seen.code, "codes": list(seen.codes)}
+        body |= told
+        cause, detail = seen.cause, seen.detail
+        if attempt.why == "lost" and cause in (None, Cause.STOPPED, Cause.SUPERVISOR_LOST):
+            cause, detail = Cause.NODE_LOST, gone  # that is why it was stopped
+        if cause is not None:
+            body |= {"cause": cause.value} | ({"detail": detail} if detail else {})
         return Record(now, "exited", attempt.job, body)
     if seen.state == "running" and attempt.began is None:
         return Record(now, "started", attempt.job, {"token": attempt.token})

@@ -16,7 +16,7 @@ from berth.live import _kernels
 from berth.live.books import Books
 from berth.live.job import QUEUED, Job, Seat, seat_of
 from berth.live.records import Record
-from berth.schedule.hooks import raise_pending
+from berth.schedule.failures import raise_failure
 from berth.schedule.view import EVICT, MOVE
 
 
@@ -28,7 +28,7 @@ def decide(books: Books, now: float) -> list[Record]:
     """One pass at `now`: the record of it, and one for each decision, all of them done in the books."""
     books.now = now = max(books.now, now)
     books.wake = books.run_pass(books.scene, books.hooks, books.steps, now)
-    raise_pending()
+    raise_failure(books.policy, books.world.my, lambda row: _job_at(books, row).id)
     count = int(books.world.state[0]["decisions"])
     decisions = [(int(what), int(row), int(reason)) for what, row, reason in books.world.decisions[:count]]
     left = _leave(books, decisions)

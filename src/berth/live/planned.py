@@ -29,7 +29,7 @@ def with_plan(spec: JobSpec, beside: Path) -> JobSpec:
         raise SpecError(
             f"rents {' and '.join(f'{count} {name}' for name, count in gpus.items())}",
             where=str(path),
-            hint="a gang's devices are all of one type: plan it with --device of one GPU type",
+            hint="a gang's devices are all of one type: plan it with one GPU type, e.g. --devices cpu-core,T4",
         )
     kind, count = next(iter(gpus.items()))
     changed: dict[str, object] = {"gpus": count, "kind": kind, "plan": str(path)}

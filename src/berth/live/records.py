@@ -1,16 +1,26 @@
-"""What can stand in the journal: one kind of record for everything that changes the state.
+"""The records of the journal: one kind for everything that changes the state.
 
 Things that happened: `opened`, `submitted`, `cancelled`, `prioritised`, `machine`, `foreign`, `launch`, `started`,
 `exited`, `ready`, `learned`. And what was decided: `pass` (its body says how many decisions follow), then `start`,
 `evict` and `move`, one record each. Bodies are plain JSON; numbers come back from it as they went in, to the bit.
+
+Each record has the version of its form in `v`. What an older berth wrote is brought up to date where it is folded (see
+`upcast`); what a newer one wrote is refused. Versions:
+
+1. no `v`; a submission names its model, which may be the path of a file
+2. a submission has the numbers of its job's profile
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from berth.errors import InputError
+from berth.live.profiles import journalled_numbers
+
+VERSION = 2
 DECISIONS = ("start", "evict", "move")
 # what keeps a machine from taking jobs: it is gone, its people drained it here, or the engine has closed it
 LOST, DRAINED, CLOSED = "lost", "drained", "closed"
@@ -25,12 +35,30 @@ class Record:
     kind: str
     job: str | None = None
     body: dict[str, Any] = field(default_factory=dict)
+    v: int = VERSION
 
     def line(self) -> str:
         """The body as it is stored."""
-        return json.dumps(self.body, separators=(",", ":"), allow_nan=True)
+        return json.dumps({"v": self.v, **self.body}, separators=(",", ":"), allow_nan=True)
 
 
 def read(time: float, kind: str, job: str | None, line: str) -> Record:
-    """The record that was stored."""
-    return Record(time, kind, job, json.loads(line))
+    """The record that was stored, in the form in which it was written."""
+    body = json.loads(line)
+    return Record(time, kind, job, body, body.pop("v", 1))
+
+
+def upcast(record: Record) -> Record:
+    """Return a record in today's form."""
+    if record.v == VERSION:
+        return record
+    if record.v > VERSION:
+        raise InputError(
+            f"the journal has records of version {record.v}, this berth knows up to {VERSION}",
+            hint="start it with the berth that wrote it, or a newer one",
+        )
+    body = record.body
+    if record.kind == "submitted":
+        assert record.job is not None
+        body = body | {"profile": journalled_numbers(record.job, body["spec"].get("model"))}
+    return replace(record, body=body, v=VERSION)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator
 
+import zstandard
+
 from berth.compile import fingerprint
 from berth.live import snapshot
 from berth.live.books import Books
 from berth.live.passing import ReplayError, follow
 from berth.live.rebase import rebase
-from berth.live.records import Record
+from berth.live.records import Record, upcast
 from berth.live.setup import setup_of
 from berth.live.store import Store
 
@@ -30,22 +32,30 @@ def recover(store: Store) -> Books | None:
 
 
 def _newest(store: Store, *, trust: bool) -> Books | None:
-    for seq, state in store.snapshots(fingerprint()):
+    for seq, code, state in store.snapshots():
         try:
             books = snapshot.load(state)
-        except (ValueError, KeyError, TypeError, EOFError) as error:
-            _log.warning("the state kept at record %d can't be read: %s", seq, error)
+        except (ValueError, KeyError, TypeError, EOFError, zstandard.ZstdError) as error:
+            _log.warning("the state kept at record %d can't be used: %s", seq, error)
             continue
-        return fold_all(books, store.records(seq), trust=trust)
+        return fold_all(books, store.records(seq), trust=trust, code=code)
     return fold_all(None, store.records(), trust=trust)
 
 
 def fold_all(
-    books: Books | None, records: Iterable[Record], *, trust: bool, whoever: bool = False
+    books: Books | None,
+    records: Iterable[Record],
+    *,
+    trust: bool,
+    whoever: bool = False,
+    code: str | None = None,
 ) -> Books | None:
-    """Folds records in order. Passes are decided again where this code (or `whoever`) wrote them, if `trust`."""
-    same = trust
-    for group in passes_whole(records):
+    """Folds records in order. Passes are decided again where this code (or `whoever`) wrote them, if `trust`.
+
+    `code`: what wrote the first records, if they are not the journal's first.
+    """
+    same = trust and code in (None, fingerprint())
+    for group in passes_whole(map(upcast, records)):
         record = group[0]
         if record.kind == "opened":
             same = trust and (whoever or record.body["code"] == fingerprint())

@@ -51,6 +51,8 @@ def with_room(world: World, kept: Array) -> World:
     ending[: len(listed)] = listed
     state["first"], state["last"], state["ending"], state["decisions"] = 0, len(queued), len(listed), 0
     state["bounded"] = 0  # the bound names a row; it is found again when it is needed
+    if (reserved := int(state["reserved"][0])) >= 0:
+        state["reserved"] = new_row[reserved]
     return world._replace(
         jobs=jobs,
         waiting=waiting,

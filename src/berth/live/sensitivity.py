@@ -7,6 +7,7 @@ as fast as the profiles' usual one: jobs must start there too.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -16,13 +17,13 @@ from numpy.typing import NDArray
 from berth.cluster.catalogue import device_type
 from berth.cluster.model import Cluster, DeviceType
 from berth.errors import InputError
+from berth.live.profiles import Numbers, profile_of
 from berth.network.fabric import Fabric
 from berth.schedule.view import MAX_TIERS, Array
 from berth.schedule.world import new_jobs
 from berth.simulate.jobs import describe_models
 from berth.simulate.view import SHARED
-from berth.workload.profile import REFERENCE_DEVICE
-from berth.workload.profiles import load_profile
+from berth.workload.profile import REFERENCE_DEVICE, JobProfile
 
 _FIELDS = ("slow", "compute", "skew", "message", "shape_x", "shape_s")
 
@@ -33,23 +34,23 @@ class Sensitivities:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._fabric = Fabric(cluster)
-        self._known: dict[tuple[str, int], Array] = {}
+        self._known: dict[tuple[str, int], Array] = {}  # by the profile's numbers, and devices
 
-    def write(self, record: Array, model: str, gpus: int) -> None:
+    def write(self, record: Array, numbers: Numbers, gpus: int) -> None:
         """Fills in what a job's record says of distance."""
-        key = model, gpus
+        key = json.dumps(numbers, sort_keys=True), gpus
         if key not in self._known:
-            found = new_jobs(1)
+            found, profile = new_jobs(1), profile_of(numbers)
             found["gpus"] = gpus
-            cluster = _with_speeds(self._cluster, model)
-            describe_models(found, np.array([model], object), cluster, self._fabric, SHARED)
+            cluster, names = _with_speeds(self._cluster, profile), np.array([profile.name], object)
+            describe_models(found, names, cluster, self._fabric, SHARED, lambda _: profile)
             self._known[key] = found
         for name in _FIELDS:
             record[name] = self._known[key][name][0]
 
 
-def _with_speeds(cluster: Cluster, model: str) -> Cluster:
-    profile, usual = load_profile(model), device_type(REFERENCE_DEVICE).flops
+def _with_speeds(cluster: Cluster, profile: JobProfile) -> Cluster:
+    usual = device_type(REFERENCE_DEVICE).flops
 
     def with_speed(device: DeviceType) -> DeviceType:
         try:

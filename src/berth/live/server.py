@@ -10,7 +10,7 @@ import socket
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from berth.cluster.load import load_cluster
@@ -18,13 +18,16 @@ from berth.cluster.model import Cluster
 from berth.errors import InputError, UnknownNameError
 from berth.live.api.app import make_app
 from berth.live.api.desk import Desk
-from berth.live.api.tokens import Tokens, admin_token
+from berth.live.api.peers import MOST_CONNECTIONS, Connection, listen_here
+from berth.live.api.tokens import Tokens, drop_old_admin_token
 from berth.live.backend import Backend, BackendError
 from berth.live.backends.local import LocalBackend
+from berth.live.bounds import Bounds
 from berth.live.controller import Controller
-from berth.live.folder import write_whole
-from berth.live.home import ATTEMPTS, ENDPOINT
+from berth.live.folder import tokens_in
+from berth.live.home import ENDPOINT, OLD_ATTEMPTS, SOCKET, usual_work_folder
 from berth.live.meter import Meter
+from berth.live.private import FOLDER_MODE, make_folders, write_private
 from berth.live.recover import recover
 from berth.live.setup import Setup
 from berth.live.store import Store
@@ -45,6 +48,9 @@ class Options:
     policy: str | None = None
     host: str = "127.0.0.1"
     port: int = 0
+    work: Path | None = None  # the folder of attempts; none given: beside the state
+    adopt: bool = False
+    bounds: Bounds = field(default_factory=Bounds)
 
 
 class Server:
@@ -55,14 +61,17 @@ class Server:
         self._socket = listen(options.host, options.port)
         with ExitStack() as undo:
             undo.callback(self._socket.close)
-            self.store = Store(options.state)
+            self.store = Store(options.state, adopt=options.adopt)
             undo.callback(self.store.close)
+            self.work = work_folder(self.store, options.work)
             setup, self.backend = self._prepare()
+            undo.callback(self.backend.close)
             self.controller = Controller(self.store, self.backend, setup)
             tokens = Tokens(options.state)
-            admin_token(options.state, tokens)
+            drop_old_admin_token(options.state, tokens)
+            self._here = listen_here(options.state)
             undo.pop_all()
-        self.desk = Desk(self.controller, tokens, options.state / ATTEMPTS)
+        self.desk = Desk(self.controller, tokens, self.work, options.bounds)
         self.app = make_app(self.desk)
         self.url = url_of(self._socket)
         self._over = threading.Event()
@@ -75,7 +84,7 @@ class Server:
         given = load_cluster(options.cluster) if options.cluster else None
         known = before.setup if before is not None else None
         backend = make_backend(
-            options.backend, options.state, given or (known.cluster if known else None), self._called
+            options.backend, self.work, given or (known.cluster if known else None), self._called
         )
         try:
             cluster = given or backend.cluster()
@@ -94,12 +103,20 @@ class Server:
         """Serves until a signal comes; what runs goes on running after that."""
         import uvicorn
 
-        write_whole(self.options.state / ENDPOINT, json.dumps({"url": self.url, "pid": os.getpid()}))
+        write_private(self.options.state / ENDPOINT, json.dumps({"url": self.url, "pid": os.getpid()}))
         threads = [
             threading.Thread(target=self._control, name="controller"),
             threading.Thread(target=self._measure, name="meter"),
         ]
-        config = uvicorn.Config(self.app, log_level="warning", timeout_graceful_shutdown=2, access_log=False)
+        config = uvicorn.Config(
+            self.app,
+            http=Connection,
+            limit_concurrency=MOST_CONNECTIONS,
+            proxy_headers=False,  # anybody could write them
+            log_level="warning",
+            timeout_graceful_shutdown=2,
+            access_log=False,
+        )
         self._web = server = uvicorn.Server(config)
         for thread in threads:
             thread.start()
@@ -108,14 +125,15 @@ class Server:
         if ready is not None:
             ready(self.url)
         try:
-            server.run(sockets=[self._socket])
+            server.run(sockets=[self._socket, self._here])
         finally:
             self._over.set()
             self.controller.called.set()
             for thread in threads:
                 thread.join()
+            for name in (ENDPOINT, SOCKET):
+                (self.options.state / name).unlink(missing_ok=True)
             self.controller.close(keep=not self._failed)
-            (self.options.state / ENDPOINT).unlink(missing_ok=True)
         if self._failed:
             raise SystemExit(1)
 
@@ -130,7 +148,7 @@ class Server:
             self._failed = self._web.should_exit = True
 
     def _measure(self) -> None:
-        meter = Meter(self.controller, self.options.state / ATTEMPTS)
+        meter = Meter(self.controller, self.work)
         while not self._over.wait(_METER_S):
             meter.read()
 
@@ -139,18 +157,56 @@ def _told(*_: object) -> None:
     """Being asked to end, and having done so, is no failure."""
 
 
-def make_backend(name: str, state: Path, cluster: Cluster | None, called: Callable[[], None]) -> Backend:
+def work_folder(store: Store, given: Path | None) -> Path:
+    """The folder of attempts: of this store alone, below `given`, else as before, else beside the state.
+
+    No attempt is left behind in another folder. Attempts that an older berth started inside the state folder stay there
+    for as long as one of them runs.
+    """
+    if given is not None and _in_state(store, given):
+        raise InputError(
+            "is in the state folder", where=str(given), hint="name a folder outside of it with --work"
+        )
+    before = _work_before(store)
+    if given is not None and given != before:
+        folder = given / store.name
+    else:
+        folder = before or usual_work_folder(store.folder, store.name)
+    if before is not None and folder != before and tokens_in(before):
+        raise InputError(
+            f"attempts are under way in {before}", hint="let them end before --work names another folder"
+        )
+    if not _in_state(store, folder):
+        store.set_fact("work", str(folder))
+    make_folders(folder)
+    folder.chmod(FOLDER_MODE)
+    return folder
+
+
+def _work_before(store: Store) -> Path | None:
+    """Return the folder that this store used before; one inside its state counts only while attempts are in it."""
+    before = Path(store.known_fact("work") or store.folder / OLD_ATTEMPTS)
+    if not _in_state(store, before):
+        return before
+    return before if tokens_in(before) and not store.adopted else None
+
+
+def _in_state(store: Store, folder: Path) -> bool:
+    return folder.resolve().is_relative_to(store.folder.resolve())
+
+
+def make_backend(name: str, work: Path, cluster: Cluster | None, called: Callable[[], None]) -> Backend:
     """The back end by its name; a cluster that is described nowhere is asked of the engine."""
     if name == "local":
-        return LocalBackend(state / ATTEMPTS, cluster or load_cluster(DEFAULT_CLUSTER), called)
+        return LocalBackend(work, cluster or load_cluster(DEFAULT_CLUSTER), called)
     if name == "ray":
         from berth.live.backends.ray import RayBackend
 
-        return RayBackend(state / ATTEMPTS)
+        return RayBackend(work)
     if name == "slurm":
         from berth.live.backends.slurm import SlurmBackend
 
-        return SlurmBackend(state / ATTEMPTS, cluster)
+        return SlurmBackend(work, cluster)
     raise UnknownNameError("back end", name, BACKENDS)
 
 

@@ -15,7 +15,6 @@ from berth.errors import InputError
 from berth.schedule.policies.registry import load_policy
 from berth.schedule.policy import Policy
 
-DEFAULT_MODEL = "resnet50"  # how sensitive to distance a job is taken to be that says nothing of itself
 DEFAULT_DURATION_S = 3600.0
 
 

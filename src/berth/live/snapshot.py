@@ -1,7 +1,13 @@
-"""The books as bytes, and back: the scheduler's arrays as they lie in memory, the rest as JSON."""
+"""The books as bytes, and back: the scheduler's arrays as they lie in memory, the rest as JSON.
+
+A snapshot names its form: the layout of the arrays and the names of all that is kept beside them. Any berth with the
+same form reads it, whatever has changed in the code since. Where a field keeps its name and its type but changes its
+meaning, raise `_FORM`.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 from typing import Any
@@ -10,10 +16,11 @@ import numpy as np
 import zstandard
 
 from berth.live.books import Books
-from berth.live.job import DELAYED, attempt_of, job_of
+from berth.live.job import DELAYED, Attempt, Job, attempt_of, job_of
 from berth.live.setup import setup_of
 from berth.schedule.view import Array, World
 
+_FORM = 1
 _PLAIN = ("shut", "foreign", "users", "step_s", "durations", "submitted", "now", "wake")
 
 
@@ -25,6 +32,16 @@ def facts_of(books: Books) -> dict[str, Any]:
     facts["rows"] = [None if job is None else job.id for job in books.rows]
     facts["attempts"] = [attempt.plain() for attempt in books.attempts.values()]
     return facts
+
+
+def form_of(world: World) -> str:
+    """Return a name for the form of a state with these arrays."""
+    layout = [
+        (name, repr(np.lib.format.dtype_to_descr(array.dtype)), array.ndim)
+        for name, array in world._asdict().items()
+    ]
+    kept = [_FORM, layout, _PLAIN, Job.__slots__, Attempt.__slots__]
+    return hashlib.sha256(json.dumps(kept).encode()).hexdigest()[:16]
 
 
 def same(one: Books, other: Books) -> bool:
@@ -43,7 +60,7 @@ def _equal(one: Array, other: Array) -> bool:
 def save(books: Books) -> bytes:
     """All that the books hold."""
     out = io.BytesIO()
-    text = json.dumps(facts_of(books)).encode()
+    text = json.dumps({"form": form_of(books.world), **facts_of(books)}).encode()
     out.write(len(text).to_bytes(8, "little") + text)
     for array in books.world:
         np.save(out, array, allow_pickle=False)
@@ -51,10 +68,12 @@ def save(books: Books) -> bytes:
 
 
 def load(data: bytes) -> Books:
-    """The books that were saved by the same code."""
+    """The books that were saved, by this code or another; ValueError: they are of another form."""
     source = io.BytesIO(zstandard.ZstdDecompressor().decompress(data))
     facts = json.loads(source.read(int.from_bytes(source.read(8), "little")))
     books = Books(setup_of(facts["setup"]))
+    if facts.get("form") != form_of(books.world):
+        raise ValueError("it is of another form")
     # a file does not keep that a dtype is aligned, and compiled code minds
     books.world = World(*(np.load(source, allow_pickle=False).view(new.dtype) for new in books.world))
     for name in _PLAIN:

@@ -10,12 +10,26 @@ duration: 6h             # about how long; what is not told is taken from earlie
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from decimal import Decimal
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, ValidationError, ValidatorFunctionWrapHandler, WrapValidator, model_validator
+from pydantic import (
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WithJsonSchema,
+    WrapValidator,
+    model_validator,
+)
 
 from berth.errors import InputError
+from berth.live.profiles import NO_OTHER_KEYS, InlineProfile, numbers_of
 from berth.spec import Bytes, Seconds, Spec
+from berth.units import seconds, size_bytes
 
 
 def said(words: str) -> WrapValidator:
@@ -32,12 +46,23 @@ def said(words: str) -> WrapValidator:
     return WrapValidator(check)
 
 
+# no controls (C0, C1), no invisible or bidirectional marks, no line separators
+_ONE_LINE = r"^[^\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]+$"
+
+
+def _whole(value: Any) -> Any:
+    """A number without a fraction is an integer, however JSON writes it: 4.0 is 4."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+Whole = BeforeValidator(_whole)
 _no_nul = said("can't hold a zero byte")
-Count = Annotated[int, Field(gt=0, le=1_000_000, strict=True)]
+Count = Annotated[int, Field(gt=0, le=1_000_000, strict=True), Whole]
 Name = Annotated[
     str,
-    Field(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]+$"),
-    said("must be one line, without control characters"),
+    StringConstraints(strip_whitespace=True),
+    Field(min_length=1, max_length=200, pattern=_ONE_LINE),
+    said("must be one line, without characters that control a terminal or the direction of text"),
 ]
 Word = Annotated[
     str,
@@ -60,7 +85,9 @@ Words = Annotated[list[Argument], Field(min_length=1, max_length=4096)]
 
 
 class JobSpec(Spec):
-    """What is asked for one job."""
+    """What is asked for one job. Commands and variables are passed on as given, blanks included."""
+
+    model_config = ConfigDict(str_strip_whitespace=False)
 
     run: Line | Words | None = None
     plan: Annotated[str, Field(min_length=1, max_length=4096)] | None = None  # a file of `berth plan`
@@ -68,15 +95,19 @@ class JobSpec(Spec):
     gpus: Count = 1
     kind: Name | None = None  # device type; none given: any GPU
     any_of: Annotated[list[Name], Field(min_length=1, max_length=8)] | None = None  # several will do
-    model: Name | None = None
+    model: Name | InlineProfile | None = None  # of the catalogue, or a profile of its own
     duration: Annotated[Seconds, Field(gt=0)] | None = None
     grace: Annotated[Seconds, Field(le=86_400)] = 30.0  # between SIGTERM and SIGKILL
-    restarts: Annotated[int, Field(ge=0, le=1_000_000)] = 3  # how often it may fail and be tried again
-    priority: Annotated[int, Field(ge=-1000, le=1000)] = 0
+    restarts: Annotated[int, Field(ge=0, le=1_000_000, strict=True), Whole] = (
+        3  # failures that are tried again
+    )
+    priority: Annotated[int, Field(ge=-1000, le=1000, strict=True), Whole] = 0
     required: Name | None = None  # a tier that it is never spread beyond
     preferred: Name | None = None  # a tier that is near enough: it does not wait for nearer
     per: Literal["gpu", "machine"] = "gpu"  # one process for each device, or for each machine
-    env: Annotated[dict[EnvName, Argument], Field(max_length=1024)] = Field(default_factory=dict)
+    env: Annotated[dict[EnvName, Argument], Field(max_length=1024, json_schema_extra=NO_OTHER_KEYS)] = Field(
+        default_factory=dict
+    )
     cwd: Folder | None = None
     memory: Bytes | None = None  # of one process; more and it fails
     step_pattern: Annotated[str, Field(max_length=500)] | None = None  # finds step times in its log
@@ -85,11 +116,15 @@ class JobSpec(Spec):
     def _together(self) -> Self:
         if self.run is None and self.plan is None:
             raise ValueError("give `run`, or a `plan`")
+        self.check_together()
+        return self
+
+    def check_together(self) -> None:
+        """Refuse fields that are right by themselves but not together, and a pattern that is none."""
         if self.kind is not None and self.any_of is not None:
-            raise ValueError("give `kind` or `any_of`, not both")
+            raise InputError("give `kind` or `any_of`, not both")
         if self.step_pattern is not None:
             _check_pattern(self.step_pattern)
-        return self
 
     @property
     def argv(self) -> list[str]:
@@ -102,14 +137,76 @@ class JobSpec(Spec):
         told: dict[str, Any] = self.model_dump(mode="json", exclude_defaults=True)
         for name, unit in (("duration", "s"), ("grace", "s"), ("memory", "B")):
             if name in told:
-                told[name] = f"{told[name]!r}{unit}"
+                told[name] = as_sent(told[name], unit)
         return told
+
+
+def as_sent(number: float, unit: str = "s") -> str:
+    """Write a quantity as the API takes it: 5400s."""
+    text = f"{Decimal(repr(float(number))):f}"
+    return f"{text.rstrip('0').rstrip('.') if '.' in text else text}{unit}"
+
+
+_TIME_UNITS = "(ns|us|ms|s|sec|min|m|h|d|day|days|w)"
+_DIGITS = r"([1-9][0-9]{0,17}(\.[0-9]{1,18})?|0\.[0-9]{0,17}[1-9])"
+
+
+def _written(pattern: str, read: Callable[[str], Any], example: str) -> Any:
+    """A quantity as JSON has it: text of this form, with its unit."""
+
+    def check(value: Any) -> Any:
+        if not isinstance(value, str) or re.fullmatch(pattern, value) is None:
+            raise InputError(f"must be text with a unit, such as {example}")
+        return read(value)
+
+    schema = {"type": "string", "pattern": f"^{pattern}$", "examples": [example]}
+    return BeforeValidator(check, json_schema_input_type=Annotated[str, WithJsonSchema(schema)])
+
+
+_duration = _written(f"{_DIGITS}{_TIME_UNITS}", seconds, "6h")
+_grace = _written(f"(0|{_DIGITS}){_TIME_UNITS}", seconds, "60s")
+_memory = _written(r"[1-9][0-9]{0,17}(B|kB|MB|GB|TB|KiB|MiB|GiB|TiB)", size_bytes, "80GiB")
+
+
+class SentJob(JobSpec):
+    """A job as the API takes it: like one in a file, with a command, and each quantity as text of one form."""
+
+    run: Line | Words
+    duration: Annotated[float, Field(gt=0), _duration] | None = None
+    grace: Annotated[float, Field(ge=0), _grace] = 30.0
+    memory: Annotated[int, Field(gt=0), _memory] | None = None
+
+    @model_validator(mode="after")
+    def _together(self) -> Self:
+        return self  # the schema can't say it: whoever takes the job asks `check_together`
+
+
+def check_name(text: str) -> None:
+    """Refuse a name that a terminal or a page could show as something else."""
+    if re.fullmatch(_ONE_LINE.removesuffix("$"), text) is None:
+        raise InputError(f"{text!r} is not a name", hint="leave out characters that control text")
+
+
+def submission(spec: JobSpec, user: str) -> dict[str, Any]:
+    """Return the body of the record of a submission; the profile that it names is resolved here, once."""
+    return {"spec": spec.plain(), "profile": numbers_of(spec.model), "user": user}
+
+
+def spec_of(plain: dict[str, Any]) -> JobSpec:
+    """Return the job that `plain` wrote down. It was accepted then, so today's rules are not applied to it."""
+    facts = {name: value for name, value in plain.items() if name in JobSpec.model_fields}
+    for name, read in (("duration", seconds), ("grace", seconds), ("memory", size_bytes)):
+        if name in facts:
+            facts[name] = read(facts[name])
+    if isinstance(facts.get("model"), dict):
+        facts["model"] = InlineProfile.model_construct(**facts["model"])
+    return JobSpec.model_construct(**facts)
 
 
 def _check_pattern(text: str) -> None:
     try:
         groups = re.compile(text).groupindex
     except re.error as error:
-        raise ValueError(f"is no regular expression: {error}") from None
+        raise InputError(f"step_pattern is not a regular expression: {error}") from None
     if "seconds" not in groups and "per_second" not in groups:
-        raise ValueError("needs a group named `seconds` or `per_second`: (?P<seconds>[0-9.]+)")
+        raise InputError("step_pattern needs a group named `seconds` or `per_second`: (?P<seconds>[0-9.]+)")

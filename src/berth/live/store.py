@@ -10,15 +10,18 @@ import fcntl
 import json
 import os
 import secrets
+import socket
 import sqlite3
 import threading
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from berth.errors import BerthError, InputError
 from berth.live.home import JOURNAL
 from berth.live.job import Job
+from berth.live.private import make_private, private_folder, refuse_network_file_system
 from berth.live.records import Record, read
 
 _SCHEMA = """
@@ -38,6 +41,7 @@ CREATE TABLE IF NOT EXISTS steps (
 """
 _VERSION = "1"
 _SNAPSHOTS = 2  # kept
+_ADOPTING = "adopting"  # a fact, until what ran under the original is on record as lost
 
 
 class StoreError(BerthError):
@@ -47,32 +51,83 @@ class StoreError(BerthError):
 class Store:
     """A folder with a journal in it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, adopt: bool = False) -> None:
         self.folder = folder
-        folder.mkdir(parents=True, exist_ok=True)
-        self._lock = _locked(folder / "controller.lock")
-        self._writing = threading.Lock()  # a connection has one transaction, whoever began it
-        try:
-            self._db = connect(folder / JOURNAL)
-            with self._db:
-                self._db.executescript(_SCHEMA)
-            self.name = self._fact("name", secrets.token_hex(3))
-            version = self._fact("version", _VERSION)
-        except sqlite3.Error as error:
-            raise StoreError(f"{folder / JOURNAL}: {error}") from None
+        private_folder(folder)
+        refuse_network_file_system(folder)
+        with ExitStack() as undo:
+            self._lock = _locked(folder / "controller.lock")
+            undo.callback(os.close, self._lock)
+            self._writing = threading.Lock()  # a connection has one transaction, whoever began it
+            self._open(folder / JOURNAL)
+            undo.callback(self._db.close)
+            self._check_home(adopt=adopt)
+            undo.pop_all()
         self._reader = connect(folder / JOURNAL, read_only=True)  # sees only what was committed
-        if version != _VERSION:
-            raise InputError(f"{folder}: the journal has version {version}, this berth writes {_VERSION}")
         self.seq = self._db.execute("SELECT coalesce(max(seq), 0) FROM journal").fetchone()[0]
 
-    def _fact(self, name: str, otherwise: str) -> str:
+    def _open(self, path: Path) -> None:
+        """Opens the journal, or refuses one that is damaged or of another version."""
+        make_private(path)  # SQLite gives its log and its index the mode of the database
+        try:
+            self._db = connect(path)
+            (found,) = self._db.execute("PRAGMA quick_check(1)").fetchone()
+            if found != "ok":
+                raise damaged(path, found)
+            with self._db:
+                self._db.executescript(_SCHEMA)
+            self.name = self.fact("name", secrets.token_hex(3))
+            version = self.fact("version", _VERSION)
+        except sqlite3.DatabaseError as error:
+            if isinstance(error, sqlite3.OperationalError):  # a full disk, a lock
+                raise StoreError(f"{path}: {error}") from None
+            raise damaged(path, error) from None
+        if version != _VERSION:
+            raise InputError(f"{path}: the journal has version {version}, this berth writes {_VERSION}")
+
+    def _check_home(self, *, adopt: bool) -> None:
+        """Refuses the copy of a state folder, whose original may be in use; `adopt` makes it a store of its own."""
+        here = home_of(self.folder)
+        home = self.fact("home", here)
+        if adopt and home != here:
+            self.name = secrets.token_hex(3)
+            facts = [("name", self.name), ("home", here), (_ADOPTING, "yes")]
+            with self._db:
+                self._db.executemany("INSERT OR REPLACE INTO facts VALUES (?, ?)", facts)
+                self._db.execute("DELETE FROM facts WHERE name = 'work'")
+        elif home != here:
+            raise InputError(
+                f"is the state of another place: it was made at {home.partition(' ')[2]}"
+                + (" on another host" if home.partition(" ")[0] != here.partition(" ")[0] else ""),
+                where=str(self.folder),
+                hint="start the controller there; or, if that one is gone for good, adopt its jobs with --adopt: "
+                "those that ran are queued again",
+            )
+        self.adopted = self.known_fact(_ADOPTING) is not None
+
+    def fact(self, name: str, otherwise: str) -> str:
         """A fact of the store, set once."""
         with self._db:
             self._db.execute("INSERT OR IGNORE INTO facts VALUES (?, ?)", (name, otherwise))
-        return str(self._db.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()[0])
+        return self.known_fact(name) or otherwise
 
-    def commit(self, records: Sequence[Record], over: Iterable[Job] = ()) -> None:
-        """Writes all of these, or none; they are on the disk when this returns."""
+    def known_fact(self, name: str) -> str | None:
+        """Return a fact of the store; None: it was never set."""
+        row = self._db.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()
+        return None if row is None else str(row[0])
+
+    def set_fact(self, name: str, value: str) -> None:
+        """Change a fact of the store."""
+        with self._db:
+            self._db.execute("INSERT OR REPLACE INTO facts VALUES (?, ?)", (name, value))
+
+    def commit(
+        self, records: Sequence[Record], over: Iterable[Job] = (), *, ends_adoption: bool = False
+    ) -> None:
+        """Writes all of these, or none; they are on the disk when this returns.
+
+        `ends_adoption`: the records say what became of the original's attempts, so the adoption is complete.
+        """
         rows = [
             (self.seq + 1 + at, record.time, record.kind, record.job, record.line())
             for at, record in enumerate(records)
@@ -81,9 +136,12 @@ class Store:
             with self._writing, self._db:
                 self._db.executemany("INSERT INTO journal VALUES (?, ?, ?, ?, ?)", rows)
                 self._db.executemany("INSERT INTO over VALUES (?, ?, ?, ?, ?, ?, ?)", map(_over_row, over))
+                if ends_adoption:
+                    self._db.execute("DELETE FROM facts WHERE name = ?", (_ADOPTING,))
         except sqlite3.Error as error:
             raise StoreError(f"the journal can't be written: {error}") from None
         self.seq += len(rows)
+        self.adopted = self.adopted and not ends_adoption
 
     def snapshot(self, code: str, state: bytes) -> None:
         """Keeps the state as of the last record, so that a restart need not fold all of the journal."""
@@ -97,10 +155,9 @@ class Store:
         except sqlite3.Error as error:
             raise StoreError(f"the state can't be written: {error}") from None
 
-    def snapshots(self, code: str) -> Iterator[tuple[int, bytes]]:
-        """States that this code can read, the newest first."""
-        query = "SELECT seq, state FROM snapshots WHERE code = ? ORDER BY seq DESC"
-        yield from self._reader.execute(query, (code,))
+    def snapshots(self) -> Iterator[tuple[int, str, bytes]]:
+        """States that were kept, with the code that kept them, the newest first."""
+        yield from self._reader.execute("SELECT seq, code, state FROM snapshots ORDER BY seq DESC")
 
     def records(self, after: int = 0) -> Iterator[Record]:
         """The journal behind a number."""
@@ -169,7 +226,34 @@ def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
 def records_of(db: sqlite3.Connection, after: int = 0) -> Iterator[Record]:
     """The journal behind a number, in order."""
     query = "SELECT time, kind, job, body FROM journal WHERE seq > ? ORDER BY seq"
-    return (read(*row) for row in db.execute(query, (after,)))
+    try:
+        for row in db.execute(query, (after,)):
+            yield read(*row)
+    except (ValueError, AttributeError, sqlite3.DatabaseError) as error:
+        if getattr(error, "sqlite_errorname", "") == "SQLITE_NOTADB":
+            raise
+        (path,) = [row[2] for row in db.execute("PRAGMA database_list") if row[1] == "main"]
+        raise damaged(Path(path), error) from None
+
+
+def damaged(path: Path, why: object) -> InputError:
+    """The error of a journal that can't be read."""
+    return InputError(
+        f"the journal is damaged: {why}",
+        where=str(path),
+        hint=f"move {path.name}, {path.name}-wal and {path.name}-shm aside together (an old -wal beside another "
+        "journal damages it), then restore a backup; without one, save what can be read with\n"
+        f"  sqlite3 aside/{path.name} .recover | sqlite3 {path.name}",
+    )
+
+
+def home_of(folder: Path) -> str:
+    """Return what a store is bound to: the host, by its machine id or its name, and the folder's path."""
+    try:
+        host = Path("/etc/machine-id").read_text().strip()
+    except OSError:
+        host = ""
+    return f"{host or socket.gethostname()} {folder.resolve()}"
 
 
 def _over_row(job: Job) -> tuple[Any, ...]:

@@ -1,10 +1,11 @@
 """Runs the processes of a gang on one machine and tells in files what became of them. Needs nothing but Python.
 
-    python -I -S supervise.py FOLDER [MACHINE [DEVICES]]
+    python -I -S supervise.py FOLDER [MACHINE [DEVICES [LIFELINE]]]
 
 FOLDER holds `launch.json` and is seen by the controller and by every machine of the gang. Without MACHINE all
 members are run here. DEVICES: what the engine calls the devices it gives the gang on this machine, where it
-has names of its own. What happens is told by files that appear whole or not at all:
+has names of its own. LIFELINE: the number of a pipe's end; when its other end is closed, whatever started this is
+gone, and everything is killed at once. What happens is told by files that appear whole or not at all:
 
     PART.ready    this part is here (a gang of several parts begins only when all are)
     PART.running  its processes run
@@ -14,7 +15,9 @@ has names of its own. What happens is told by files that appear whole or not at 
     PART.fenced   written by the controller: this machine is given up; what is still here is killed at once
 
 Whoever holds the lock of a part runs it; a second start does nothing. All processes of a member are ended together,
-also those that left its process group: this process adopts what they leave behind.
+also those that left its process group or cleared their environment: this process adopts what they leave behind. It
+is two processes: should the one that runs the part be killed, its parent adopts what it leaves, kills it and says so.
+An end is written only when nothing of the part is left.
 """
 
 from __future__ import annotations
@@ -24,11 +27,13 @@ import ctypes
 import fcntl
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
 import sys
 import time
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -52,8 +57,9 @@ KEPT = (
 class Part:
     """The members of a gang on one machine."""
 
-    def __init__(self, folder: Path, machine: str, devices: str = "") -> None:
+    def __init__(self, folder: Path, machine: str, devices: str = "", lifeline: str = "") -> None:
         self.folder = folder
+        self.lifeline = int(lifeline) if lifeline else None
         self.launch: dict[str, Any] = json.loads((folder / "launch.json").read_text())
         members = self.launch["members"]
         self.members = [member for member in members if machine in ("", member["machine"])]
@@ -67,6 +73,7 @@ class Part:
         self.processes: dict[int, subprocess.Popen[bytes]] = {}
         self.codes: dict[int, int] = {}
         self.code = 0  # of the first that failed
+        self.cause: str | None = None  # of its end, in the words of `causes.py`
 
     def run(self) -> None:
         """From the first sign of life to the last."""
@@ -82,16 +89,24 @@ class Part:
                 outcome["error"] = str(error)
                 self.codes.setdefault(self.members[0]["rank"], 127)
                 self.code = 127
+                self.cause = "exit"
                 self._fail()
             stopped = self._cut_short()
+            if stopped:
+                self.cause = self.cause or "stopped"
+                if not (self.folder / "stop").exists():
+                    self._fail()  # somebody else ends this part: the gang is not whole without it
             self._end_all()
         elif self.stopping():
-            stopped = True
+            stopped, self.cause = True, "stopped"
         elif not self._failed():
             outcome["lost"], outcome["error"] = True, "not all of the gang came"
+            self.cause = "not-started"
         if self._fenced():
-            outcome["lost"] = True
+            outcome["lost"], self.cause = True, "supervisor-lost" if self._orphaned() else "node-lost"
+            self._fail()
         outcome |= {
+            "cause": self.cause,
             "codes": {str(rank): code for rank, code in sorted(self.codes.items())},
             "code": self.code if self.codes else None,
             "stopped": stopped,
@@ -100,6 +115,22 @@ class Part:
         }
         self._write("ended", outcome)
 
+    def keep(self, child: int) -> None:
+        """Waits for the process that runs the part; if it is killed, nothing of the part outlives it."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda told, _: _signal(child, told))
+        os.waitpid(child, 0)
+        if (self.folder / f"{self.name}.ended").exists():
+            return
+        while strays := _descendants(os.getpid())[1:]:
+            for pid in strays:
+                _signal(pid, signal.SIGKILL)
+            with contextlib.suppress(ChildProcessError):
+                while os.waitpid(-1, os.WNOHANG)[0]:
+                    pass
+            time.sleep(0.01)
+        self.bury()
+
     def bury(self) -> None:
         """Somebody ran this part before and was killed: nothing of it may live on, and it never runs again."""
         while strays := _with_token(self.launch["token"]):
@@ -107,7 +138,8 @@ class Part:
                 _signal(pid, signal.SIGKILL)
             time.sleep(0.01)
         self._fail()
-        self._write("ended", {"codes": {}, "stopped": self.stopping(), "lost": True, "time": time.time()})
+        outcome = {"codes": {}, "stopped": self.stopping(), "lost": True, "time": time.time()}
+        self._write("ended", outcome | {"cause": "supervisor-lost"})
 
     def _tell(self, *_: object) -> None:
         self.told = True
@@ -177,7 +209,7 @@ class Part:
             "BERTH_MACHINE": member["machine"],
             "BERTH_JOB": self.launch["job"],
             "BERTH_ATTEMPT": str(self.launch["attempt"]),
-            "BERTH_TOKEN": self.launch["token"],
+            "BERTH_ATTEMPT_TOKEN": self.launch["token"],
             "BERTH_FOLDER": str(self.folder),
         }
 
@@ -188,6 +220,7 @@ class Part:
                 if process.poll() is not None:
                     self._note(rank)
             if any(self.codes.values()):
+                self.cause = self.cause or ("signal" if self.code > 128 else "exit")
                 self._fail()
             if self._failed():
                 return
@@ -216,6 +249,7 @@ class Part:
                 self._say(
                     rank, f"berth: {used} bytes of memory are in use, {limit} were asked for: it is ended"
                 )
+                self.cause = "out-of-memory"
                 os.killpg(process.pid, signal.SIGKILL)
 
     def _say(self, rank: int, line: str) -> None:
@@ -254,7 +288,11 @@ class Part:
         return (self.folder / "failed").exists()
 
     def _fenced(self) -> bool:
-        return (self.folder / f"{self.name}.fenced").exists()
+        return self._orphaned() or (self.folder / f"{self.name}.fenced").exists()
+
+    def _orphaned(self) -> bool:
+        """Whether whoever holds the other end of the lifeline is gone; nothing is ever written to it."""
+        return self.lifeline is not None and bool(select.select([self.lifeline], [], [], 0)[0])
 
     def _fail(self) -> None:
         (self.folder / "failed").touch()
@@ -301,12 +339,14 @@ def _descendants(pid: int) -> list[int]:
 
 def _with_token(token: str) -> list[int]:
     """Processes that were started under a token, wherever they have gone since."""
-    mark, found = f"BERTH_TOKEN={token}".encode(), []
+    # an older berth wrote it into BERTH_TOKEN, and what it started may still run
+    marks = {f"{name}={token}".encode() for name in ("BERTH_ATTEMPT_TOKEN", "BERTH_TOKEN")}
+    found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal() and int(entry.name) != os.getpid():
             with contextlib.suppress(OSError):
                 stopped = (entry / "stat").read_text().rpartition(")")[2].split()[0] in "ZX"
-                if not stopped and mark in (entry / "environ").read_bytes().split(b"\0"):
+                if not stopped and not marks.isdisjoint((entry / "environ").read_bytes().split(b"\0")):
                     found.append(int(entry.name))
     return found
 
@@ -329,11 +369,10 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def main(folder: str, machine: str = "", devices: str = "") -> None:
+def main(folder: str, machine: str = "", devices: str = "", lifeline: str = "") -> None:
     """Runs one part, unless somebody does already or has."""
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
-    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
-    part = Part(Path(folder), machine, devices)
+    part = Part(Path(folder), machine, devices, lifeline)
     lock = os.open(part.folder / f"{part.name}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -343,9 +382,30 @@ def main(folder: str, machine: str = "", devices: str = "") -> None:
         return
     if (part.folder / f"{part.name}.ready").exists():
         part.bury()
+        return
+    keeper = os.getpid()
+    child = os.fork()
+    if child:
+        part.keep(child)
     else:
-        part.run()
+        _run(part, keeper)
+
+
+def _run(part: Part, keeper: int) -> None:
+    """In the child: runs the part, and does not outlive its keeper."""
+    code = 1
+    try:
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
+        if os.getppid() == keeper:
+            part.run()
+            code = 0
+    except BaseException:  # noqa: BLE001 - whatever it is, the keeper goes on from here
+        traceback.print_exc()
+    finally:
+        os._exit(code)
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:4])
+    main(*sys.argv[1:5])

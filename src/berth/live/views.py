@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from berth.live.backend import Observation
 from berth.live.books import Books
+from berth.live.causes import Hindrance, sentence
 from berth.live.job import DELAYED, LAUNCHING, PLACED, QUEUED, RUNNING, STOPPING, WAITS, Attempt, Job
 from berth.live.wants import kinds_of
-from berth.schedule.reasons import Reason, bring_up_to_date, explain
+from berth.schedule.reasons import CODES, HELD_FOR_OTHER, Reason, bring_up_to_date, explain
 from berth.units import format_count
 
 _DETAILS = ("run", "env", "cwd", "step_pattern")  # of a job: for its owner only
@@ -43,6 +46,7 @@ def job_row(books: Books, job: Job, *, details: bool = True) -> dict[str, Any]:
         "evictions": job.evictions,
         "failures": job.failures,
         "remaining_s": float(record["remaining"]),
+        "last_end": last_end(job),
     }
     if job.token is not None:
         row |= attempt_facts(books, books.attempts[job.token])
@@ -51,6 +55,27 @@ def job_row(books: Books, job: Job, *, details: bool = True) -> dict[str, Any]:
     else:
         row["spec"] = {name: value for name, value in job.spec.plain().items() if name not in _DETAILS}
     return row
+
+
+def last_end(job: Job) -> dict[str, Any] | None:
+    """Why the last attempt of a job ended; None: none has, or nothing is known."""
+    if job.cause is None:
+        return None
+    return {"cause": job.cause, "detail": job.detail, "sentence": sentence(job.cause, job.detail)}
+
+
+def held_up(books: Books, job: Job, seen: Observation | None, hindrances: list[Hindrance]) -> Reason | None:
+    """What keeps a job from starting beside the policy: the state of the back end, or of its own launch there."""
+    if job.ends_as is not None or job.state == DELAYED:
+        return None
+    if job.token is not None:
+        if books.attempts[job.token].state == RUNNING:
+            return None
+        found = seen.attempts.get(job.token) if seen is not None else None
+        if found is not None and found.cause is not None:
+            return Reason(str(found.cause), sentence(found.cause, found.detail))
+    first = next(iter(hindrances), None)
+    return Reason(str(first.cause), first.sentence) if first is not None else None
 
 
 def attempt_facts(books: Books, attempt: Attempt) -> dict[str, Any]:
@@ -85,6 +110,9 @@ def over_row(facts: dict[str, Any], *, details: bool = True) -> dict[str, Any]:
         "first_start": facts["first_start"],
         "ended": facts["ended"],
         "code": facts["code"],
+        "cause": facts.get("cause"),
+        "detail": facts.get("detail", ""),
+        "ran_s": facts.get("ran_s"),
         "attempts": facts["attempts"],
         "evictions": facts["evictions"],
         "failures": facts["failures"],
@@ -107,10 +135,19 @@ def reason_of(books: Books, job: Job, now: float) -> Reason:
         if job.not_before == math.inf:
             return Reason("does-not-fit", "this cluster has no place that ever holds it")
         left_s = max(0.0, job.not_before - now)
-        return Reason("delayed", "its last attempt failed, and it is tried again soon", seconds_left=left_s)
+        failed = (
+            f"its last attempt failed: {sentence(job.cause, job.detail)}"
+            if job.cause
+            else "its last attempt failed"
+        )
+        return Reason("delayed", f"{failed}; it is tried again soon", seconds_left=left_s)
     if job.state == QUEUED:
         bring_up_to_date(books.world, job.row)
-    return explain(books.world.jobs[job.row], now, books.setup.tiers)
+    reason = explain(books.world.jobs[job.row], now, books.setup.tiers)
+    holder = int(books.world.state[0]["reserved"])
+    if reason.code == CODES[HELD_FOR_OTHER] and holder >= 0 and (other := books.rows[holder]) is not None:
+        return replace(reason, sentence=f"the devices that would fit are reserved for {other.id}")
+    return reason
 
 
 def reason_row(reason: Reason) -> dict[str, Any]:
@@ -128,7 +165,9 @@ def why(books: Books, job: Job, now: float) -> dict[str, Any]:
     """All that explains where a job stands: the reason, its place in the queue, and what is free in each rack."""
     reason = reason_of(books, job, now)
     told: dict[str, Any] = {"job": job.id, "state": state_of(books, job), "gpus": job.spec.gpus}
+    told["priority"] = job.spec.priority
     told["reason"] = reason_row(reason)
+    told["last_end"] = last_end(job)
     if job.state == QUEUED and job.ends_as is None:
         told["position"] = [other.id for other in queue(books)].index(job.id) + 1
         told["free"] = free_by_group(books, job)

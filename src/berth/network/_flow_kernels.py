@@ -12,8 +12,6 @@ import numpy as np
 from berth.cluster.model import IntArray
 from berth.network._kernels import (
     exchange_latency_s,
-    flat_ring_s,
-    hierarchical_ring_s,
     inside_ring_s,
     nest,
     peak_rate,
@@ -40,17 +38,8 @@ def flow(
     links, slots = _slots(machines, top, net)
     loads = np.zeros(len(links))
     sending, fixed = 0.0, 0.0
-    if all_reduce > 0 and algorithm == RING:
-        flat = flat_ring_s(all_reduce, machines, fan, net) < hierarchical_ring_s(
-            all_reduce, machines, fan, net
-        )
-        algorithm = RING if flat else HIERARCHICAL
     if all_reduce > 0 and n > 1:
-        if algorithm == HIERARCHICAL:
-            sent, rest = _hierarchical(all_reduce, machines, fan, top, slots, links, loads, net)
-        else:
-            tree = algorithm == TREE
-            sent, rest = _pipelined(all_reduce, tree, machines, fan, top, slots, links, loads, net)
+        sent, rest = _all_reduce(all_reduce, algorithm, machines, fan, top, slots, links, loads, net)
         sending, fixed = sending + sent, fixed + rest
     if all_to_all > 0 and n > 1:
         sent, rest = _exchange(all_to_all, machines, fan, within, slots, links, loads, net)
@@ -60,6 +49,31 @@ def flow(
             sent, rest = _exchange(server * (n - 1) / n, machines, fan, within, slots, links, loads, net)
             sending, fixed = sending + sent, fixed + rest
     return links, loads, sending, fixed
+
+
+def _all_reduce(
+    volume: float,
+    algorithm: int,
+    machines: IntArray,
+    fan: IntArray,
+    top: int,
+    slots: IntArray,
+    links: IntArray,
+    loads: FloatArray,
+    net: FabricArrays,
+) -> tuple[float, float]:
+    """A tree, or of the two rings the one that is faster on these links while no other job sends."""
+    if algorithm == TREE:
+        return _pipelined(volume, True, machines, fan, top, slots, links, loads, net)
+    nested = np.zeros(len(loads))
+    sent, rest = _hierarchical(volume, machines, fan, top, slots, links, nested, net)
+    flat = np.zeros(len(loads))
+    flat_sent, flat_rest = _pipelined(volume, False, machines, fan, top, slots, links, flat, net)
+    if algorithm == RING and flat_sent + flat_rest < sent + rest:
+        loads += flat
+        return flat_sent, flat_rest
+    loads += nested
+    return sent, rest
 
 
 def _slots(machines: IntArray, top: int, net: FabricArrays) -> tuple[IntArray, IntArray]:

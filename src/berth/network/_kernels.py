@@ -14,6 +14,7 @@ import numpy as np
 
 from berth.cluster.model import IntArray
 from berth.network.fabric import FabricArrays
+from berth.reproducible import power
 
 
 def nest(machines: IntArray, counts: IntArray, net: FabricArrays) -> tuple[IntArray, IntArray, IntArray]:
@@ -113,7 +114,10 @@ def tree_latency_s(fan: IntArray, net: FabricArrays) -> float:
     """Up and down a tree of trees: 2 log2(n) steps at each tier."""
     total = 0.0
     for tier in range(fan.shape[0]):
-        total += 2.0 * np.ceil(np.log2(fan[tier].max())) * net.latency_s[tier]
+        steps, reached = 0, 1
+        while reached < fan[tier].max():
+            steps, reached = steps + 1, 2 * reached
+        total += 2.0 * steps * net.latency_s[tier]
     return total
 
 
@@ -190,4 +194,4 @@ def overlapped_s(compute: float, communication: float, overlap: float, forward: 
         return forward * compute + large
     if overlap == 1.0:
         return compute + communication
-    return float(forward * compute + large * (1.0 + (small / large) ** overlap) ** (1.0 / overlap))
+    return float(forward * compute + large * power(1.0 + power(small / large, overlap), 1.0 / overlap))

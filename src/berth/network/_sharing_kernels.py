@@ -1,4 +1,4 @@
-"""Max-min fair sharing of links, compiled: the state as flat arrays, and the three things done to it.
+"""Max-min fair sharing of links: the state as flat arrays, and what is done to it (compiled: see compiled.py).
 
 A job sends at one rate x and loads each of its links by weight * x. Max-min fairness raises all rates
 together and stops a job when it reaches its cap or one of its links is full (progressive filling; Bertsekas
@@ -16,7 +16,6 @@ from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from berth.cluster.model import IntArray
@@ -46,7 +45,6 @@ class ShareArrays(NamedTuple):
     epoch: NDArray[np.int64]  # [changes so far]
 
 
-@njit(cache=True)
 def add(state: ShareArrays, job: int, links: IntArray, weights: FloatArray, cap: float) -> IntArray:
     """Brings a job in; returns the jobs whose rates changed, ascending. There must be enough free edges."""
     state.cap[job] = cap
@@ -54,13 +52,12 @@ def add(state: ShareArrays, job: int, links: IntArray, weights: FloatArray, cap:
     for position in range(len(links)):
         _insert(state, job, links[position], weights[position])
         state.binding[links[position]] = _binds(state, links[position])
-    return _fill(state, _connected(state, job))
+    return _fill(state, connected(state, job))
 
 
-@njit(cache=True)
 def remove(state: ShareArrays, job: int) -> IntArray:
     """Takes a job out; returns the other jobs whose rates changed, ascending."""
-    others = _connected(state, job)[1:]
+    others = connected(state, job)[1:]
     edge = state.job_first[job]
     while edge != NONE:
         link, following = state.edge_link[edge], state.edge_next_of_job[edge]
@@ -73,7 +70,6 @@ def remove(state: ShareArrays, job: int) -> IntArray:
     return _fill(state, others)
 
 
-@njit(cache=True)
 def _insert(state: ShareArrays, job: int, link: int, weight: float) -> None:
     """Takes a free edge for a job and a link, and sorts it into the link's list."""
     edge = state.free[0]
@@ -91,7 +87,6 @@ def _insert(state: ShareArrays, job: int, link: int, weight: float) -> None:
         state.edge_next_of_link[before] = edge
 
 
-@njit(cache=True)
 def _unlink(state: ShareArrays, edge: int) -> None:
     """Takes an edge out of its link's list and frees it."""
     link = state.edge_link[edge]
@@ -106,7 +101,6 @@ def _unlink(state: ShareArrays, edge: int) -> None:
     state.free[0] = edge
 
 
-@njit(cache=True)
 def _binds(state: ShareArrays, link: int) -> bool:
     """Whether the caps of a link's jobs together exceed it."""
     total = 0.0
@@ -117,9 +111,8 @@ def _binds(state: ShareArrays, link: int) -> bool:
     return bool(total > state.capacity[link])
 
 
-@njit(cache=True)
-def _connected(state: ShareArrays, start: int) -> list[int]:
-    """A job, and after it the jobs that binding links join to it."""
+def connected(state: ShareArrays, start: int) -> list[int]:
+    """Return a job, and after it the jobs that binding links connect to it."""
     state.epoch[0] += 1
     jobs = [start]
     state.job_mark[start] = state.epoch[0]
@@ -135,7 +128,6 @@ def _connected(state: ShareArrays, start: int) -> list[int]:
     return jobs
 
 
-@njit(cache=True)
 def _visit(state: ShareArrays, link: int, jobs: list[int]) -> None:
     """Appends the jobs of a link that were not met before."""
     epoch = state.epoch[0]
@@ -148,7 +140,6 @@ def _visit(state: ShareArrays, link: int, jobs: list[int]) -> None:
         edge = state.edge_next_of_link[edge]
 
 
-@njit(cache=True)
 def _fill(state: ShareArrays, jobs: list[int]) -> IntArray:
     """Progressive filling of whole components; returns the jobs whose rates changed, ascending.
 
@@ -182,7 +173,6 @@ def _fill(state: ShareArrays, jobs: list[int]) -> IntArray:
     return _changed(state, jobs, before)
 
 
-@njit(cache=True)
 def _changed(state: ShareArrays, jobs: list[int], before: FloatArray) -> IntArray:
     changed = np.empty(len(jobs), dtype=np.int32)
     count = 0
@@ -193,13 +183,11 @@ def _changed(state: ShareArrays, jobs: list[int], before: FloatArray) -> IntArra
     return np.sort(changed[:count])
 
 
-@njit(cache=True)
 def _stop_at_cap(state: ShareArrays, job: int) -> None:
     if state.rate[job] < 0:
         state.rate[job] = state.cap[job]
 
 
-@njit(cache=True)
 def _level(state: ShareArrays, link: int) -> float:
     """The common rate of a link's rising jobs at which it is full; inf if none is rising."""
     stopped, rising = 0.0, 0.0
@@ -214,7 +202,6 @@ def _level(state: ShareArrays, link: int) -> float:
     return max(0.0, state.capacity[link] - stopped) / rising if rising > 0 else np.inf
 
 
-@njit(cache=True)
 def _stop(state: ShareArrays, link: int, level: float) -> None:
     """Gives all rising jobs of a full link their rate."""
     edge = state.link_first[link]

@@ -1,23 +1,30 @@
 """The same arithmetic, compiled: for event loops that ask about millions of placements.
 
 The kernels are plain functions over numbers and arrays. A command that prints eight rows runs them as they
-stand and spares its user the compiler; compiled code of other rooms may call any of them by its own name once
-this module is imported, and finds the most used ones here ready made.
+are and needs no compiler; compiled code of other packages may call any of them by name once this module is
+imported, and finds the most used ones here, compiled.
 """
 
 from __future__ import annotations
 
-from numba import njit
+import inspect
+
 from numba.extending import register_jitable
 
-from berth.network import _flow_kernels, _kernels
+from berth import reproducible
+from berth.compile import entry
+from berth.network import _contention_kernels, _flow_kernels, _kernels, _sharing_kernels
 
-for _module in (_kernels, _flow_kernels):
-    for _function in [
-        item for item in vars(_module).values() if getattr(item, "__module__", "") == _module.__name__
-    ]:
-        register_jitable(_function)
+for _module in (reproducible, _kernels, _flow_kernels, _sharing_kernels, _contention_kernels):
+    for _function in list(vars(_module).values()):
+        if inspect.isfunction(_function) and _function.__module__ == _module.__name__:
+            register_jitable(_function)
 
-communication_s = njit(cache=True)(_kernels.communication_s)
-overlapped_s = njit(cache=True)(_kernels.overlapped_s)
-flow = njit(cache=True)(_flow_kernels.flow)
+communication_s = entry(_kernels.communication_s)
+overlapped_s = entry(_kernels.overlapped_s)
+flow = entry(_flow_kernels.flow)
+add = entry(_sharing_kernels.add)
+remove = entry(_sharing_kernels.remove)
+describe = entry(_contention_kernels.describe)
+join = entry(_contention_kernels.join)
+leave = entry(_contention_kernels.leave)

@@ -1,182 +1,82 @@
-"""What two jobs on one network leave each other: sharing rules with few numbers, and their fit.
+"""What jobs on shared links do to each other: their iterations, kept up to date as they come and go.
 
-A rule predicts the share of its isolated throughput that a job keeps while another uses the same network. It
-knows a few numbers of each job (rows of `own` and `other`) and perhaps some that all share. The two kinds:
+    links = SharedLinks(fabric)
+    links.add(7, traffic, placement)    # the jobs whose iterations changed
+    links.seconds(7)
+    links.remove(7)
 
-fluid          a job asks for a steady rate, as a share of the link
-random phase   a job computes, then communicates for a share m of its isolated step; while both communicate,
-               each is slowed, which in turn makes them meet more often (a fixed point)
-
-Which one explains measurements best is for `make bench-network` to say; see docs/design/network-fit.md.
+The definition of contention is in `_contention_kernels`: this class runs it as it is, and the simulator's event
+loop runs it compiled.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-
 import numpy as np
-from numpy.typing import NDArray
 
-from berth.errors import UnknownNameError
-from berth.network.fit import Bounds, least_error
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
-Ratio = Callable[[FloatArray, FloatArray, FloatArray], FloatArray]
-Limit = tuple[float, float, float]  # low, high, start
-
-_ROUNDS = 25  # of the fixed point; it contracts, and is still to six digits long before
-_SHARE: Limit = (1e-3, 1.0, 0.5)
-_DEMAND: Limit = (1e-3, 1.0, 0.6)
-_WEIGHT: Limit = (0.05, 20.0, 1.0)
-_STRENGTH: Limit = (0.0, 5.0, 0.6)
+from berth.errors import InputError
+from berth.network import _contention_kernels as kernels
+from berth.network.fabric import Fabric
+from berth.network.flow import alone_s, flow_of
+from berth.network.placement import Placement
+from berth.network.sharing import LinkShares
+from berth.network.traffic import Traffic
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """A way of sharing: its formula, and the numbers it has for each model and for all together."""
+class SharedLinks:
+    """Jobs on one network. Jobs are small whole numbers that the caller chooses."""
 
-    name: str
-    ratio: Ratio
-    per_model: tuple[Limit, ...] = ()
-    shared: tuple[Limit, ...] = ()
+    def __init__(self, fabric: Fabric, jobs: int = 64) -> None:
+        self._fabric = fabric
+        self._shares = LinkShares(fabric.arrays.capacity, jobs, 4 * jobs * max(1, fabric.tiers)).state
+        self._flows = kernels.new_flows(jobs)
+        self._loads = kernels.new_loads(len(fabric.arrays.capacity))
+        self._alone: dict[int, float] = {}
 
-    def numbers(self, models: int) -> int:
-        """How many numbers a fit to so many models has."""
-        return models * len(self.per_model) + len(self.shared)
+    def add(self, job: int, traffic: Traffic, placement: Placement) -> list[int]:
+        """Bring a job onto its links; return the jobs whose iterations changed, itself included."""
+        if job in self._alone or not 0 <= job < len(self._flows.seconds):
+            raise InputError(f"job {job} is on the links already, or beyond {len(self._flows.seconds) - 1}")
+        flow = flow_of(traffic, placement, self._fabric)
+        self._alone[job] = alone_s(traffic, flow)
+        if not len(flow.links):
+            return [job]
+        kernels.describe(
+            self._flows,
+            job,
+            float(traffic.compute_s),
+            float(traffic.forward),
+            float(traffic.overlap),
+            flow.volume_bytes,
+            flow.alone_comm_s,
+        )
+        used = flow.weights > 0
+        changed = kernels.join(
+            self._shares, self._flows, self._loads, job, flow.links[used], flow.weights[used]
+        )
+        return [int(other) for other in changed]
 
+    def remove(self, job: int) -> list[int]:
+        """Take a job off its links; return the other jobs whose iterations changed."""
+        if job not in self._alone:
+            raise InputError(f"job {job} is not on the links")
+        del self._alone[job]
+        if self._flows.volume[job] == 0:
+            return []
+        return [int(other) for other in kernels.leave(self._shares, self._flows, self._loads, job)]
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Pairs:
-    """Measured pairs: model of the victim, model of the other, and what the victim keeps (0 to 1)."""
+    def seconds(self, job: int) -> float:
+        """Return the seconds of one iteration of a job as things are."""
+        alone = self._alone[job]
+        return float(self._flows.seconds[job]) if self._flows.volume[job] > 0 else alone
 
-    victim: IntArray
-    other: IntArray
-    kept: FloatArray
-
-    def take(self, rows: NDArray[np.bool_]) -> Pairs:
-        """The rows where `rows` is true."""
-        return Pairs(self.victim[rows], self.other[rows], self.kept[rows])
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class FittedRule:
-    """A rule with its numbers: `per_model[model]` and `shared`."""
-
-    rule: Rule
-    per_model: FloatArray
-    shared: FloatArray
-
-    def predict(self, victim: IntArray, other: IntArray) -> FloatArray:
-        """What each victim keeps beside the other."""
-        return self.rule.ratio(self.per_model[victim], self.per_model[other], self.shared)
-
-
-def fit_rule(rule: Rule, pairs: Pairs, models: int, *, starts: int = 3) -> FittedRule:
-    """The numbers of a rule that predict these pairs best."""
-    count = models * len(rule.per_model)
-
-    def unpack(x: FloatArray) -> FittedRule:
-        return FittedRule(rule, x[:count].reshape(models, len(rule.per_model)), x[count:])
-
-    limits = Bounds.of([*(rule.per_model * models), *rule.shared])
-    found = least_error(
-        lambda x: unpack(x).predict(pairs.victim, pairs.other),
-        pairs.kept,
-        limits,
-        starts=starts,
-        evaluations=80,
-    )
-    return unpack(found)
+    def alone_s(self, job: int) -> float:
+        """Return the seconds of one iteration of a job while no other job sends."""
+        return self._alone[job]
 
 
-def pair_medians(pairs: Pairs, models: int) -> FloatArray:
-    """The reference that knows no rule: the median of each ordered pair of models; NaN if there is none."""
-    table = np.full((models, models), np.nan)
-    for victim, other in np.unique(np.stack([pairs.victim, pairs.other]), axis=1).T:
-        table[victim, other] = np.median(pairs.kept[(pairs.victim == victim) & (pairs.other == other)])
-    return table
-
-
-def find_rule(name: str) -> Rule:
-    """The rule of this name."""
-    if name not in RULES:
-        raise UnknownNameError("sharing rule", name, RULES)
-    return RULES[name]
-
-
-def alone(own: FloatArray, other: FloatArray, shared: FloatArray) -> FloatArray:
-    """Nobody hurts anybody."""
-    return np.ones(len(own))
-
-
-def max_min_fluid(own: FloatArray, other: FloatArray, shared: FloatArray) -> FloatArray:
-    """Steady demands; each gets half of the link, or what the other leaves."""
-    return np.minimum(1.0, np.maximum(0.5, 1 - other[:, 0]) / own[:, 0])
-
-
-def weighted_max_min_fluid(own: FloatArray, other: FloatArray, shared: FloatArray) -> FloatArray:
-    """Steady demands; each gets its weight's part of the link, or what the other leaves."""
-    part = own[:, 1] / (own[:, 1] + other[:, 1])
-    return np.minimum(1.0, np.maximum(part, 1 - other[:, 0]) / own[:, 0])
-
-
-def proportional_fluid(own: FloatArray, other: FloatArray, shared: FloatArray) -> FloatArray:
-    """Steady demands; a full link is divided in proportion to them, so both are slowed alike."""
-    return np.minimum(1.0, 1 / (own[:, 0] + other[:, 0]))
-
-
-def random_phase(own: FloatArray, other: FloatArray, shared: FloatArray) -> FloatArray:
-    """Max-min on a collision: each at half its speed while both communicate."""
-    return _meeting(own[:, 0], other[:, 0], np.ones(len(own)), np.ones(len(own)))
-
-
-def adadual(own: FloatArray, other: FloatArray, shared: FloatArray) -> FloatArray:
-    """As `random_phase`, and a collision costs a penalty on top (AdaDUAL's, one for all jobs)."""
-    slower = np.full(len(own), 1 + shared[0])
-    return _meeting(own[:, 0], other[:, 0], slower, slower)
-
-
-def peak_proportional(own: FloatArray, other: FloatArray, shared: FloatArray) -> FloatArray:
-    """Jobs communicate at peak rates; on a collision an overfull link is divided in proportion to them."""
-    over = np.maximum(0.0, own[:, 1] + other[:, 1] - 1)
-    return _meeting(own[:, 0], other[:, 0], over, over)
-
-
-def weighted_random_phase(own: FloatArray, other: FloatArray, shared: FloatArray) -> FloatArray:
-    """On a collision the link is divided by weight (a job with more flows gets more of it)."""
-    weight = other[:, 1] / own[:, 1]
-    return _meeting(own[:, 0], other[:, 0], weight, 1 / weight)
-
-
-def rank_one(own: FloatArray, other: FloatArray, shared: FloatArray) -> FloatArray:
-    """No mechanism: how easily a job is hurt, times how much the other hurts."""
-    return 1 / (1 + own[:, 0] * other[:, 1])
-
-
-def _meeting(
-    own: FloatArray, other: FloatArray, own_slower: FloatArray, other_slower: FloatArray
-) -> FloatArray:
-    """Phases meet at random: t = m (1 + slower * phi of the other), phi = t / (1 - m + t), iterated."""
-    own_phi, other_phi = own, other
-    for _ in range(_ROUNDS):
-        own_t, other_t = own * (1 + own_slower * other_phi), other * (1 + other_slower * own_phi)
-        own_phi, other_phi = own_t / (1 - own + own_t), other_t / (1 - other + other_t)
-    return 1 / (1 - own + own * (1 + own_slower * other_phi))
-
-
-RULES = {
-    rule.name: rule
-    for rule in (
-        Rule("none", alone),
-        Rule("max-min fluid", max_min_fluid, (_DEMAND,)),
-        Rule("proportional fluid", proportional_fluid, ((1e-3, 2.0, 0.6),)),
-        Rule("max-min random phase", random_phase, (_SHARE,)),
-        Rule("AdaDUAL penalty", adadual, (_SHARE,), ((-0.9, 5.0, 0.3),)),
-        Rule("weighted max-min fluid", weighted_max_min_fluid, (_DEMAND, _WEIGHT)),
-        Rule("peak-rate random phase", peak_proportional, (_SHARE, (1e-2, 3.0, 0.8))),
-        Rule("weighted random phase", weighted_random_phase, (_SHARE, _WEIGHT)),
-        Rule("rank one 1/(1+sg)", rank_one, (_STRENGTH, _STRENGTH)),
-    )
-}
+def beside(traffic: Traffic, placement: Placement, fabric: Fabric, others: int) -> float:
+    """Return the seconds of an iteration beside so many gangs of the same kind on the same links."""
+    links = SharedLinks(fabric, others + 1)
+    for job in range(others + 1):
+        links.add(job, traffic, placement)
+    return float(np.mean([links.seconds(job) for job in range(others + 1)]))

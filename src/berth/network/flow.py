@@ -1,13 +1,11 @@
-"""A job as the links see it: what it loads them with, how fast it could go, and what a rate means for it.
+"""What a job loads the links with in one iteration, and how long that takes while no other job sends.
 
-A job's rate is in bytes per second on its most loaded link; its other links carry `weight` times that. The
-cap is the rate it reaches while nobody else sends. Stages of one iteration follow each other, but to the
-links a job is a steady flow of its average load: which stage meets which stage of another job is not asked.
+A job sends at one rate, in bytes per second on its most loaded link; its other links carry `weight` times that.
+What other jobs on the same links do to it: see contention.py.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from berth.cluster.model import IntArray
@@ -20,19 +18,18 @@ from berth.network.traffic import Traffic
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Flow:
-    """One job's load on the links it crosses; no links if it stays inside a machine."""
+    """One job's load on the links it crosses; no links if it stays inside one machine."""
 
     links: IntArray
     weights: FloatArray  # load per unit of rate; the most loaded link has 1
-    cap: float  # bytes/s beyond which it gains nothing; 0 without links
+    cap: float  # bytes/s while it sends and no other job does; 0 without links
     volume_bytes: float  # per iteration, on the most loaded link
     fixed_s: float  # communication of one iteration that no link can change: inside machines, latencies
 
-    def comm_s(self, rate: float) -> float:
-        """Seconds that one iteration communicates at a rate; for ever at rate 0."""
-        if not len(self.links):
-            return self.fixed_s
-        return self.fixed_s + (self.volume_bytes / rate if rate > 0 else math.inf)
+    @property
+    def alone_comm_s(self) -> float:
+        """Seconds that one iteration communicates while no other job sends."""
+        return self.fixed_s + (self.volume_bytes / self.cap if len(self.links) else 0.0)
 
 
 def flow_of(traffic: Traffic, placement: Placement, fabric: Fabric) -> Flow:
@@ -40,14 +37,11 @@ def flow_of(traffic: Traffic, placement: Placement, fabric: Fabric) -> Flow:
     return _flow(traffic, placement, fabric, kernels.TREE if traffic.collective == "tree" else kernels.RING)
 
 
-def shared_iteration_s(traffic: Traffic, flow: Flow, rate: float) -> float:
-    """Seconds of one iteration while the links give the job this rate."""
+def alone_s(traffic: Traffic, flow: Flow) -> float:
+    """Seconds of one iteration while no other job sends on the flow's links."""
     return float(
         overlapped_s(
-            float(traffic.compute_s),
-            flow.comm_s(min(rate, flow.cap)),
-            float(traffic.overlap),
-            float(traffic.forward),
+            float(traffic.compute_s), flow.alone_comm_s, float(traffic.overlap), float(traffic.forward)
         )
     )
 

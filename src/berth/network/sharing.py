@@ -18,7 +18,6 @@ from numpy.typing import ArrayLike
 
 from berth.cluster.model import IntArray
 from berth.errors import InputError
-from berth.network import _sharing_kernels as kernels
 from berth.network._sharing_kernels import NONE, ShareArrays
 from berth.network.fabric import FloatArray
 
@@ -69,7 +68,9 @@ class LinkShares:
         self._check(job, which, loads, cap)
         self._make_room(job, len(which))
         self._free_edges -= len(which)
-        changed: IntArray = kernels.add(self._state, job, which, loads, float(cap))
+        from berth.network import compiled
+
+        changed: IntArray = compiled.add(self._state, job, which, loads, float(cap))
         return changed
 
     def remove(self, job: int) -> IntArray:
@@ -77,7 +78,9 @@ class LinkShares:
         if job not in self:
             raise InputError(f"job {job} is not on the links")
         self._free_edges += len(self._edges(job))
-        changed: IntArray = kernels.remove(self._state, job)
+        from berth.network import compiled
+
+        changed: IntArray = compiled.remove(self._state, job)
         return changed
 
     def _check(self, job: int, links: IntArray, weights: FloatArray, cap: float) -> None:

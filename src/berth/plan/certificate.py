@@ -1,9 +1,9 @@
-"""Checks that a plan is what it claims to be, and that nothing is cheaper, without the code that found it.
+"""Checks a plan, and that no plan of its plan space is cheaper, without the code that found it.
 
 The proof is a chain of steps. Each says: all plans with a stage time in (next, tau] pay at least `bound` per
 hour. If the steps leave no gap from the slowest stage time allowed down to where nothing is left, and each
-`next * (fixed + bound)` is at least the lower bound claimed, then no plan costs less. The checker rebuilds
-every bound from the problem's own numbers with plain Python: how many units a stage needs, the cheapest
+`next * (fixed + bound)` is at least the lower bound claimed, then no plan of the plan space costs less. The checker
+rebuilds every bound from the problem's own numbers with plain Python: how many units a stage needs, the cheapest
 chain of stages by memoised recursion, prices on limits, enumeration of unit counts where prices do not do.
 It trusts nothing that a proof says: figures may be missing, negative or no numbers at all.
 """

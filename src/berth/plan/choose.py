@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from berth.errors import InputError
 from berth.plan.build import only_types, type_called
-from berth.plan.explain import round_down
+from berth.plan.explain import mix, round_down
 from berth.plan.frontier import fastest_under
 from berth.plan.infeasible import Infeasible, diagnose
 from berth.plan.objective.refine import MEASUREMENTS, Refined, objective, refine
+from berth.plan.plan import Plan
 from berth.plan.problem import Problem
 from berth.plan.search.exact import exact
 from berth.plan.search.method import Budget, Outcome, Progress, method
@@ -18,6 +20,7 @@ from berth.plan.wanted import Posed, Wanted, pose
 from berth.units import format_rate, format_usd
 
 WITHIN = 0.05  # how much dearer a plan on preferred devices may be
+_UNDECIDED = "no plan in the time allowed; whether there is one is not known"
 
 
 @dataclass(frozen=True)
@@ -33,19 +36,28 @@ class Asked:
 
 def find_plan(wanted: Wanted, asked: Asked | None = None, progress: Progress | None = None) -> Outcome:
     """The plan for what is wanted, by names and figures; an `InputError` says why there is none."""
-    problem, asked = pose(wanted).problem, asked or Asked()
+    posed = pose(wanted)
+    problem, asked = posed.problem, asked or Asked()
     if wanted.max_usd is not None:
         asked = replace(asked, max_usd=wanted.max_usd)
-    outcome = choose(problem, asked, progress)
+    outcome = choose(problem, asked, progress, posed.serving_usd)
     if outcome.plan is None:
         raise refusal(problem, outcome)
     return outcome
 
 
-def choose(problem: Problem, asked: Asked, progress: Progress | None = None) -> Outcome:
-    """The outcome that was asked for; its plan is None if there is none."""
+def choose(
+    problem: Problem,
+    asked: Asked,
+    progress: Progress | None = None,
+    serving_usd: Callable[[float], float] = lambda rate: 0.0,
+) -> Outcome:
+    """The outcome that was asked for; its plan is None if there is none.
+
+    `serving_usd` is what reading and serving cost at a rate: `max_usd` covers it too.
+    """
     if asked.max_usd is not None:
-        return _fastest(problem, asked)
+        return _fastest(problem, asked, serving_usd)
     search = method(asked.method)
     best = search(problem, asked.budget, progress)
     if best.plan is None or not asked.prefer:
@@ -77,18 +89,23 @@ def _preferred(problem: Problem, best: Outcome, found: Outcome, names: Sequence[
     )
 
 
-def _fastest(problem: Problem, asked: Asked) -> Outcome:
+def _fastest(problem: Problem, asked: Asked, serving_usd: Callable[[float], float]) -> Outcome:
     assert asked.max_usd is not None
     if asked.method != "exact" or asked.prefer:
         raise InputError(
             "--max-usd asks for the fastest plan under a price, which only exact finds",
             hint="leave out --method and --prefer",
         )
-    found = fastest_under(problem, asked.max_usd)
-    if found.plan is not None and found.plan.cost_usd > asked.max_usd * (1 + 1e-9):
+    found = fastest_under(problem, asked.max_usd, serving_usd)
+    plan = found.plan
+    if plan is None:
+        return found
+    serving = serving_usd(plan.throughput)
+    if plan.cost_usd + serving > asked.max_usd * (1 + 1e-9):
+        with_it = f" and {format_usd(serving)} for reading and serving" if serving else ""
         raise InputError(
             f"no plan costs {format_usd(asked.max_usd)} or less",
-            hint=f"the cheapest costs {format_usd(found.plan.cost_usd)}, at {format_rate(found.plan.throughput)}",
+            hint=f"the cheapest costs {format_usd(plan.cost_usd)}{with_it}, at {format_rate(plan.throughput)}",
         )
     return found
 
@@ -119,8 +136,21 @@ def refined(
         truth.close()
 
 
+def refuted(start: Plan, found: Refined, truth: str) -> InputError:
+    """The error where neither the formula's plan nor any plan tried from there holds the throughput."""
+    rate = format_rate(start.problem.throughput)
+    return InputError(
+        f"no plan found holds {rate} by {truth}: {mix(start)}, the formula's plan, "
+        f"reaches {format_rate(found.start.throughput)} with as many units as allowed",
+        hint=f"the fastest of {found.outcome.evaluations:,} plans tried reaches "
+        f"{format_rate(found.best.throughput)}; ask for less, allow more devices, or use a larger --budget",
+    )
+
+
 def reason(problem: Problem, outcome: Outcome) -> Infeasible:
     """Why there is no plan: none exists, or the method did not find one."""
+    if outcome.method == "exact" and outcome.lower_bound_usd < math.inf:
+        return Infeasible(f"exact found {_UNDECIDED}", None, 0.0, {})
     if outcome.method != "exact":
         best = exact(problem, Budget()).plan
         if best is not None:
@@ -133,6 +163,8 @@ def reason(problem: Problem, outcome: Outcome) -> Infeasible:
 def refusal(problem: Problem, outcome: Outcome) -> InputError:
     """The same as an error for people."""
     why = reason(problem, outcome)
+    if _UNDECIDED in why.reason:
+        return InputError(why.reason, hint="give it more time: --cpu-time 10m")
     if outcome.method != "exact" and why.layer is None and why.throughput >= problem.throughput:
         return InputError(why.reason, hint="give it a larger --budget, or leave out --method")
     hints = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 
@@ -22,6 +22,11 @@ _SOON = 2.0  # seconds of CPU for each alternative
 _SAME = 1e-9
 _LARGE = 500_000  # layers^2 x types
 _SHOWN = 5
+PLAN_SPACE = (  # what a proof covers: the searches compare no other plans
+    "plan space: each stage is a maximal run of layers on one device type, so a cut is only possible where the type "
+    "changes. Not modelled: units that share a machine's port, the servers' ports, other batch sizes, tables larger "
+    "than the profile's. --objective simulate judges a plan with fill, drain and shared links"
+)
 _CHECKED_LAYERS = 64  # beyond, the checker (plain Python) would keep people waiting
 
 
@@ -111,7 +116,13 @@ def layers_of(problem: Problem, first: int, last: int) -> str:
     return names[first] if first == last else f"{names[first]} .. {names[last]}"
 
 
-def why(outcome: Outcome, found: Sequence[Candidate], *, max_usd: float | None = None) -> list[str]:
+def why(
+    outcome: Outcome,
+    found: Sequence[Candidate],
+    *,
+    max_usd: float | None = None,
+    serving_usd: Callable[[float], float] = lambda rate: 0.0,
+) -> list[str]:
     """The choice in sentences."""
     plan = outcome.plan
     if plan is None:
@@ -121,7 +132,7 @@ def why(outcome: Outcome, found: Sequence[Candidate], *, max_usd: float | None =
     return [
         _pace(plan),
         _one_more(plan),
-        _throughput(plan, least_usd) if max_usd is None else _price(plan, max_usd),
+        _throughput(plan, least_usd) if max_usd is None else _price(plan, max_usd, serving_usd),
         *_limits(plan, least_usd),
         *_memory(plan),
         *_pins(plan, least_usd),
@@ -176,14 +187,15 @@ def _throughput(plan: Plan, least_usd: float) -> str:
     )
 
 
-def _price(plan: Plan, max_usd: float) -> str:
+def _price(plan: Plan, max_usd: float, serving_usd: Callable[[float], float]) -> str:
     """What the next faster plan would cost."""
     faster = exact(plan.problem.at(plan.throughput * (1 + 1e-6)), Budget(seconds=_SOON)).plan
     if faster is None:
         return "The price does not bind: no plan is faster."
     return (
         f"The price binds: the next faster plan, {format_rate(faster.throughput)}, costs "
-        f"{format_usd(faster.cost_usd)}, above {format_usd(max_usd)}."
+        f"{format_usd(faster.cost_usd + serving_usd(faster.throughput))} with reading and serving, above "
+        f"{format_usd(max_usd)}."
     )
 
 
@@ -236,10 +248,16 @@ def _proof(outcome: Outcome, optimum: Outcome) -> str:
     assert plan is not None
     if _is_proven(outcome):
         how = f"{outcome.evaluations:,} {'shortest paths' if outcome.method == 'exact' else 'plans'}"
-        return f"No plan costs less: the lower bound is {format_usd(bound)} too ({how}{_checked(outcome)})."
+        return (
+            f"No plan in the plan space below costs less: the lower bound is {format_usd(bound)} too "
+            f"({how}{_checked(outcome)})."
+        )
     if bound > 0:
         gap = 1 - bound / plan.cost_usd
-        return f"No plan costs less than {format_usd(bound)}: this one is within {gap:.2%} of the best."
+        return (
+            f"No plan in the plan space below costs less than {format_usd(bound)}: this one is within {gap:.2%} "
+            "of the best."
+        )
     best = optimum.plan if _is_proven(optimum) else None
     tried = f"{outcome.method} tried {format_count(outcome.evaluations, 'plan')}"
     if best is None:

@@ -150,13 +150,13 @@ def check_plan(path: str | Path) -> Checked:
     where = str(path)
     written = parse(text, PlanSpec, where)
     wanted = Wanted(**{name: _plain(getattr(written, name)) for name in _ASKED})
+    places = _Places(text, where)
     try:
         posed = pose(wanted, Path(path).parent)
     except InputError as error:
         if error.where is None:
-            error.where = where
+            error.where = _place_of(error.what, wanted, places)
         raise
-    places = _Places(text, where)
     assignment = _assignment(posed.problem, written.stages, places)
     plan = with_units(posed.problem, assignment, [stage.units for stage in written.stages])
     broken = tuple(_broken(plan, places))
@@ -173,6 +173,16 @@ class _Places:
     def at(self, *path: int | str) -> str:
         line, column = locate(self.text, path)
         return f"{self.where}:{line}:{column}"
+
+
+def _place_of(what: str, wanted: Wanted, places: _Places) -> str:
+    """Where in the file the name is that an error is about: the value that its message quotes."""
+    for key in _NAMES:
+        value = getattr(wanted, key)
+        for at, name in enumerate(value if isinstance(value, tuple) else (value,)):
+            if name and repr(name) in what:
+                return places.at(key, at) if isinstance(value, tuple) else places.at(key)
+    return places.where
 
 
 def _assignment(problem: Problem, stages: list[StageSpec], places: _Places) -> list[int]:

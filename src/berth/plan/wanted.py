@@ -49,6 +49,10 @@ class Posed:
     problem: Problem
     setup: Setup | None
 
+    def serving_usd(self, rate: float) -> float:
+        """What the cores that read examples and serve rows cost; the prices of plans leave them out."""
+        return self.setup.feeding(rate).usd if self.setup else 0.0
+
 
 def pose(wanted: Wanted, folder: Path | None = None) -> Posed:
     """The problem, from its names; files are looked for as named, then beside the plan that names them."""

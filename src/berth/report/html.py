@@ -21,6 +21,7 @@ from berth import __version__
 from berth.report.plots import played_data, shared_edges
 from berth.report.simulation import best, labels, metrics_of
 from berth.simulate.metrics import Summary
+from berth.simulate.reference import reference_device
 from berth.simulate.run import Run
 from berth.simulate.timeline import TimerWatch, last_end_s
 from berth.units import format_count
@@ -96,6 +97,7 @@ def _body(played: Sequence[Played], names: Sequence[str], legend: Sequence[str],
         "jobs": f"{len(run.trace):,}",
         "cluster": f"{run.cluster.name}, {format_count(run.cluster.devices, 'device')}",
         "network": f"{setting.network}, congestion x{setting.congestion:g}",
+        "durations on": reference_device(run.cluster, setting.reference_device).name,
         "mix": f"{setting.mix.text}, seed {setting.seed}",
         "berth": __version__,
     }

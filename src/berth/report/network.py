@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from berth.network.distances import Distance
@@ -23,6 +23,8 @@ class Answer:
     device: str
     compute_source: Source
     rows: list[Distance]
+    others: int = 0  # gangs like it on the same links
+    shared: list[tuple[float, float]] = field(default_factory=list)  # seconds alone and beside those, by row
 
     @property
     def sensitivity(self) -> float:
@@ -53,8 +55,25 @@ def _print_one(answer: Answer, fabric: Fabric) -> None:
     console.print(f"computation {format_seconds(compute_s)} per iteration ({answer.compute_source})")
     columns = ["spread", "tier", "iteration", "exposed", "share", "slowdown"]
     console.print(terminal.table("", columns, [_cells(row, fabric) for row in answer.rows], left=2))
+    if answer.shared:
+        _print_shared(answer, fabric)
     console.print(sentence(answer))
     console.print(_legend(answer), style="dim")
+
+
+def _print_shared(answer: Answer, fabric: Fabric) -> None:
+    """The iteration while the links are otherwise idle, and beside other gangs, as the simulator has it."""
+    rows = [
+        (
+            row.spread.words(fabric.cluster),
+            format_seconds(alone),
+            format_seconds(beside),
+            f"{beside / alone:.2f}x",
+        )
+        for row, (alone, beside) in zip(answer.rows, answer.shared, strict=True)
+    ]
+    names = ("spread", "links idle", f"beside {answer.others}", "slowdown")
+    terminal.console().print(terminal.table("", names, rows, left=1))
 
 
 def _print_many(answers: list[Answer], fabric: Fabric) -> None:
@@ -129,8 +148,17 @@ def _document(answer: Answer, fabric: Fabric) -> dict[str, Any]:
         "congestion": fabric.congestion,
         "compute_source": str(answer.compute_source),
         "sensitivity": answer.sensitivity,
-        "spreads": [_row_document(row, fabric) for row in answer.rows],
+        "spreads": [
+            _row_document(row, fabric) | _shared_document(answer, i) for i, row in enumerate(answer.rows)
+        ],
     }
+
+
+def _shared_document(answer: Answer, row: int) -> dict[str, Any]:
+    if not answer.shared:
+        return {}
+    alone_s, beside_s = answer.shared[row]
+    return {"beside": answer.others, "links_idle_s": alone_s, "beside_s": beside_s}
 
 
 def _row_document(row: Distance, fabric: Fabric) -> dict[str, Any]:

@@ -30,6 +30,7 @@ from berth.units import (
 
 _MARK = "▶"
 _BAR = 14
+_LEAST_GAIN = 0.0005  # what rounds to 0.0%
 _COLUMNS: tuple[tuple[str, Literal["left", "right"]], ...] = (
     ("  plan", "left"), ("devices", "left"), ("rate", "right"), ("$/h", "right"), ("cost", "right"),
     ("limited by", "left"),
@@ -53,28 +54,41 @@ def print_plan(out: Console, story: Story) -> None:
         _print_refined(out, story, story.refined)
 
 
+JUDGED_TITLE = "Judged by --objective"
+JUDGED_COLUMNS = ("plan", "devices", "rate", "cost")
+
+
 def _print_refined(out: Console, story: Story, refined: Refined) -> None:
-    """The formula's plan and the best one found, both as another truth judges them."""
-    best = refined.outcome.plan
-    kinds = [stage.type_name for stage in story.plan.stages]
-    rows = [["the plan above", *_judged(refined.start, kinds)]]
-    if best is not None:
-        found = _judged(refined.best, [stage.type_name for stage in best.stages])
-        rows.append([f"best of {refined.outcome.evaluations:,} ({refined.outcome.method})", *found])
     out.print()
-    out.print(
-        table("With the units that another truth asks for", ["", "devices", "rate", "cost"], rows, left=2)
-    )
-    print_item(
-        out,
-        f"{refined.best.note or 'no plan holds the throughput'}; searching on saves {refined.gain:.1%}",
-        "",
-    )
+    out.print(table(JUDGED_TITLE, JUDGED_COLUMNS, judged_rows(story.plan, refined), left=2))
+    print_item(out, judged_note(story.plan, refined), "")
 
 
-def _judged(one: Judged, kinds: Sequence[str]) -> list[str]:
+def judged_rows(plan: Plan, refined: Refined) -> list[list[str]]:
+    """The formula's plan and the best one found, both as the objective judges them."""
+    best = refined.outcome.plan
+    assert best is not None, "a refuted plan is an error, and is not printed"
+    own = tuple(stage.units for stage in plan.stages)
+    name = "the plan above" if refined.start.units in ((), own) else "its stages, other units"
+    return [
+        [name, *_judged(refined.start, plan)],
+        [f"best of {refined.outcome.evaluations:,} ({refined.outcome.method})", *_judged(refined.best, best)],
+    ]
+
+
+def judged_note(plan: Plan, refined: Refined) -> str:
+    """Where the objective's figures are from, and what the search gained."""
+    if refined.gain is None:
+        wanted = format_rate(plan.problem.throughput)
+        return f"{refined.best.note}; the formula's plan does not hold {wanted}, the best one does"
+    saved = f"saves {refined.gain:.1%}" if refined.gain >= _LEAST_GAIN else "finds no cheaper plan"
+    return f"{refined.best.note}; the search {saved}"
+
+
+def _judged(one: Judged, plan: Plan) -> list[str]:
     if not one.feasible:
-        return ["too slow", "-", "-"]
+        return ["too slow with any units", format_rate(one.throughput), "-"]
+    kinds = (stage.type_name for stage in plan.stages)
     units = " + ".join(f"{count} {kind}" for count, kind in zip(one.units, kinds, strict=True))
     return [units, format_rate(one.throughput), money(one.cost_usd)]
 
@@ -164,4 +178,4 @@ def print_proof(out: Console, file: str, proof: Proof) -> None:
     lower = problem.epochs * problem.samples / 3600 * proof.certificate.lower
     said = f"{mix(proof.plan)} holds {format_rate(proof.plan.throughput)} for {money(proof.plan.cost_usd)}"
     out.print(Text(f"{file} holds: {format_count(len(proof.certificate.steps), 'step')}", style="bold"))
-    print_item(out, f"{said}, and no plan costs less than {money(lower)}", "")
+    print_item(out, f"{said}, and no plan in its plan space costs less than {money(lower)}", "")

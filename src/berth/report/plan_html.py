@@ -11,7 +11,7 @@ from berth.plan.explain import Candidate, layers_of, limited_by, mix, provenance
 from berth.plan.plan import Plan
 from berth.plan.wanted import Posed
 from berth.report.html import page
-from berth.report.plan import money, refused
+from berth.report.plan import JUDGED_COLUMNS, JUDGED_TITLE, judged_note, judged_rows, money, refused
 from berth.report.plan_frontier import Picture, chart, thinned
 from berth.report.plan_story import Story
 from berth.units import format_bytes, format_rate, format_seconds, format_usd_per_hour
@@ -35,6 +35,10 @@ def plan_page(story: Story, shown: Picture | None) -> str:
         section("Stages", _stages(plan, story.crossing_bytes), wide=True),
         section("Why", items(story.why) + items(story.notes, "notes")),
     ]
+    if story.refined is not None:
+        rows = judged_rows(plan, story.refined)
+        about = judged_note(plan, story.refined)
+        sections.insert(1, section(JUDGED_TITLE, grid(JUDGED_COLUMNS, rows, words=_WORDS), about=about))
     charts = {}
     if shown is not None:
         charts["frontier"] = chart(shown, plan)

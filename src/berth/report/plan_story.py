@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from berth.plan.document import stage_documents
-from berth.plan.explain import Candidate, candidates, limited_by, mix, provenance, why
+from berth.plan.explain import PLAN_SPACE, Candidate, candidates, limited_by, mix, provenance, why
 from berth.plan.objective.judged import Judged
 from berth.plan.objective.refine import Refined
 from berth.plan.plan import Plan
@@ -37,9 +37,7 @@ class Story:
     @property
     def final(self) -> Outcome:
         """What is kept: the plan that the other truth prefers, if one was asked, else the formula's."""
-        if self.refined is None or not self.refined.best.feasible:
-            return self.outcome
-        return self.refined.outcome
+        return self.outcome if self.refined is None else self.refined.outcome
 
     @property
     def heading(self) -> str:
@@ -60,6 +58,11 @@ class Story:
         setup = self.posed.setup
         return None if setup is None else (setup.profile.cross_bytes / setup.profile.batch).tolist()
 
+    def judged(self, reason: str) -> dict[str, Any]:
+        """What another truth says of plans that it refutes, as JSON."""
+        assert self.refined is not None
+        return {"reason": reason, "objective": _objective(self.refined)}
+
     def document(self) -> dict[str, Any]:
         """What a model's answer says beyond a bare problem's."""
         return {
@@ -79,13 +82,16 @@ def tell(wanted: Wanted, posed: Posed, outcome: Outcome) -> Story:
     assert plan is not None
     problem = plan.problem
     found = candidates(problem, outcome)
-    reasons = why(outcome, found, max_usd=wanted.max_usd)
-    return Story(wanted, posed, outcome, found, reasons, _notes(posed, outcome, plan, found))
+    reasons = why(outcome, found, max_usd=wanted.max_usd, serving_usd=posed.serving_usd)
+    return Story(wanted, posed, outcome, found, reasons, _notes(wanted, posed, outcome, found))
 
 
-def _notes(posed: Posed, outcome: Outcome, plan: Plan, found: list[Candidate]) -> list[str]:
+def _notes(wanted: Wanted, posed: Posed, outcome: Outcome, found: list[Candidate]) -> list[str]:
+    plan = outcome.plan
+    assert plan is not None
     notes = [outcome.note] if outcome.note else []
     notes += dict.fromkeys(one.note for one in found if one.plan and one.note and one.note != outcome.note)
+    notes.append(PLAN_SPACE)
     setup = posed.setup
     if setup is None:
         return notes
@@ -98,7 +104,7 @@ def _notes(posed: Posed, outcome: Outcome, plan: Plan, found: list[Candidate]) -
         )
     else:
         notes.append("all times are modelled")
-    return [*notes, _paid(posed), _fed(posed, plan)]
+    return [*notes, _paid(posed), _fed(posed, plan, wanted.max_usd)]
 
 
 def _paid(posed: Posed) -> str:
@@ -113,23 +119,26 @@ def _paid(posed: Posed) -> str:
     return f"a fixed {price} is in every price ({cores} cores: coordinator{holding}); {link}"
 
 
-def _fed(posed: Posed, plan: Plan) -> str:
+def _fed(posed: Posed, plan: Plan, max_usd: float | None) -> str:
     assert posed.setup is not None
     fed = posed.setup.feeding(plan.throughput)
-    return (
-        f"not in the prices, since it is the same per example on every plan: reading and serving, "
+    cores = (
         f"{fed.reader_cores} + {fed.server_cores} cores at this rate, {format_usd(fed.usd)} in all (modelled)"
     )
+    if max_usd is None:
+        return (
+            f"not in the prices, since it is the same per example on every plan: reading and serving, {cores}"
+        )
+    both = format_usd(plan.cost_usd + fed.usd)
+    return f"not in the prices above but within the limit: reading and serving, {cores}; together {both}"
 
 
 def _objective(found: Refined) -> dict[str, Any]:
     def judged(one: Judged) -> dict[str, Any]:
-        held = one.feasible
-        usd, rate = (one.cost_usd, one.throughput) if held else (None, None)
         return {
-            "holds": held,
-            "cost_usd": usd,
-            "throughput": rate,
+            "holds": one.feasible,
+            "cost_usd": one.cost_usd if one.feasible else None,
+            "throughput": one.throughput,
             "units": list(one.units),
             "note": one.note,
         }

@@ -28,7 +28,8 @@ def print_comparison(out: Console, found: Comparison, notes: Sequence[str]) -> N
             out.print(f"No difference between {names[at]} and {names[0]} is shown.", markup=False)
     for line in legend:
         out.print(line, markup=False, soft_wrap=True)
-    print_notes(out, [f"over {found.how}", *notes])
+    seeds = [f"seeds of the failures: {', '.join(map(str, found.fault_seeds))}"] if found.fault_seeds else []
+    print_notes(out, [f"over {found.how}", *seeds, *notes])
 
 
 def _row(one: Difference) -> list[str]:

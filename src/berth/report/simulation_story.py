@@ -24,7 +24,8 @@ def print_story(out: Console, story: Story, policy: str, cluster: Cluster, notes
     """Everything, in order of time."""
     out.print(Text(f"job {story.job}: {story.gpus} x {story.model}, policy {policy}", style="bold"))
     gpus = format_count(story.gpus, "GPU")
-    out.print(f"  asks for {gpus} for {format_seconds(story.work_s)} at the nearest place")
+    device = f" on {cluster.device_types[0].name}" if len(cluster.device_types) > 1 else ""
+    out.print(f"  asks for {gpus} for {format_seconds(story.work_s)} at the nearest place{device}")
     if story.jct_s is None:
         out.print("  never finishes: nothing more can happen, and it still waits")
     else:

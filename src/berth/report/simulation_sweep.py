@@ -109,6 +109,7 @@ def maps_page(shown: Shown) -> str:
         "sizes": grid.sizes,
         "durations": grid.durations,
         "metric": shown.word,
+        "durations on": shown.rows[0]["cell"]["reference_device"],
     }
     chips = "".join(f"<li><span>{key}</span> {html.escape(value)}</li>" for key, value in facts.items())
     sections = "\n".join(_section(shown, *entry) for entry in shown.maps())

@@ -115,8 +115,16 @@ def _servers(statistics: Mapping[str, Any]) -> Any:
         moved = [format_bytes(told[name]) for name in ("bytes_in", "bytes_out")]
         skew = asked[number] / mean if mean else 1.0
         rows.append([str(number), f"{held:,}", f"{asked[number]:,}", f"{skew:.2f}", *moved])
-    way = "shared memory" if statistics["shared_memory"] else "TCP"
-    return table(f"Servers, by {way}", ["server", "rows", "keys", "of mean", "in", "out"], rows)
+    return table(f"Servers, by {_way(statistics)}", ["server", "rows", "keys", "of mean", "in", "out"], rows)
+
+
+def _way(statistics: Mapping[str, Any]) -> str:
+    """How rows travel: to workers on the machine of the servers, and to others."""
+    workers = statistics.get("workers", [statistics])
+    near = [told["shared_memory"] for told in workers if told.get("shared_memory") is not None]
+    if all(near):
+        return "shared memory"
+    return f"shared memory ({sum(near)} of {len(near)} workers) and TCP" if any(near) else "TCP"
 
 
 def training_document(
@@ -141,6 +149,7 @@ def training_document(
         "examples": result.examples,
         "loss": number(result.loss),
         "auc": number(result.auc),
+        "training_auc": number(result.training_auc),
         "best_auc": best_auc,
         "preempted": result.preempted,
         "resumed_from": resumed_from,

@@ -5,17 +5,19 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from berth import reproducible
 from berth.compile import inlined, kernel
 from berth.schedule.links import may_send
 from berth.schedule.place import fill, find, forget, offer_back
 from berth.schedule.policy import Hooks
 from berth.schedule.queue import add_running, drop_running, enqueue
 from berth.schedule.shape import minds_shape
-from berth.schedule.view import RUNNING, START, World
+from berth.schedule.view import RUNNING, SMALL_GANG, START, World
 
 _USUAL = 200  # starts that make up what is usual
-PRIORITY = 1e12  # beyond any order: seconds since 1970, or GPU-seconds of work
 ANY_KIND = -1  # every bit of `kinds`
+
+_log, _exp = kernel(reproducible.log), kernel(reproducible.exp)
 
 
 @inlined
@@ -114,14 +116,14 @@ def count_service(world: World, row: int) -> None:
     state.starts += 1
     if state.look_ahead or state.defragment > 0:
         weight = 1.0 / min(state.starts, _USUAL)
-        state.usual += weight * (math.log(max(1.0, job.remaining * job.gpus)) - state.usual)
+        state.usual += weight * (_log(max(1.0, job.remaining * job.gpus)) - state.usual)
 
 
 @inlined
 def tell_usual(world: World, row: int) -> None:
     """Tells a job's record what other jobs ask for, for a policy to weigh its start against."""
     job, state = world.jobs[row], world.state[0]
-    job.usual = math.exp(state.usual)
+    job.usual = _exp(state.usual)
 
 
 @inlined
@@ -130,7 +132,9 @@ def widen_bound(world: World, row: int) -> None:
     job, state = world.jobs[row], world.state[0]
     if not state.bounded:
         return
-    if job.key != state.worst_key:
+    if job.priority != state.worst_priority:
+        worse = job.priority < state.worst_priority
+    elif job.key != state.worst_key:
         worse = job.key > state.worst_key
     elif job.then != state.worst_then:
         worse = job.then > state.worst_then
@@ -139,7 +143,7 @@ def widen_bound(world: World, row: int) -> None:
     else:
         worse = row > state.worst_row
     if worse:
-        state.worst_key, state.worst_then = job.key, job.then
+        state.worst_priority, state.worst_key, state.worst_then = job.priority, job.key, job.then
         state.worst_arrival, state.worst_row = job.arrival, row
 
 
@@ -199,32 +203,37 @@ def requeue(world: World, hooks: Hooks, row: int, now: float, reason: int) -> No
 
 
 @inlined
-def standing(hooks: Hooks, job: Any, now: float, my: Any) -> float:
-    """The policy's order among jobs of equal priority; a higher priority goes before all of it."""
-    return hooks.order(job, now, my) - PRIORITY * job.priority
-
-
-@inlined
 def set_keys(world: World, hooks: Hooks, row: int, now: float) -> None:
-    """Asks the policy where a job stands."""
+    """Asks the policy for a job's place in the order; a higher priority goes before all of it."""
     job, my, state = world.jobs[row], world.my[0], world.state[0]
-    job.key = standing(hooks, job, now, my)
+    job.key = hooks.order(job, now, my)
     if state.second_key:
         job.then = hooks.then(job, now, my)
 
 
 @inlined
 def touch(job: Any, now: float) -> None:
-    """Brings a running job's books up to `now`."""
+    """Advances a running job's progress to `now`; its speed has not changed since it was last advanced."""
     span = now - job.touched
     if span <= 0:
         return
+    if now >= job.next_checkpoint:
+        checkpoint(job, now)
     worked = max(0.0, now - max(job.touched, job.stall)) * job.speed
     job.left = max(0.0, job.left - worked)
     job.remaining = job.left * job.doubt
     job.ran += span
     job.attained += span * job.gpus
     job.touched = now
+
+
+@kernel
+def checkpoint(job: Any, now: float) -> None:
+    """Records the work that was left at the last checkpoint by `now`; `left` is as of `touched`."""
+    passed = math.floor((now - job.next_checkpoint) / job.checkpoint_s)
+    at = job.next_checkpoint + passed * job.checkpoint_s
+    job.saved = max(0.0, job.left - (at - max(job.touched, job.stall)) * job.speed)
+    job.next_checkpoint = at + job.checkpoint_s
 
 
 @inlined
@@ -239,4 +248,4 @@ def book(job: Any) -> None:
 def restore_s(world: World, gpus: int) -> float:
     """What it costs a gang to be stopped and to restore its state elsewhere."""
     state = world.state[0]
-    return state.eviction_s if gpus <= 8 else state.eviction_large_s
+    return state.eviction_s if gpus <= SMALL_GANG else state.eviction_large_s

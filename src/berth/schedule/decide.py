@@ -24,7 +24,7 @@ BY_ORDER, BY_GAIN = 1, 2
 def decide(world: World, hooks: Hooks, steps: Steps, now: float) -> float:
     """One pass; returns the time at which the answer could change without any event."""
     state = world.state[0]
-    state.decisions, state.now, state.held = 0, now, -1
+    state.decisions, state.now, state.held, state.reserved = 0, now, -1, -1
     wake = math.inf
     if state.first < state.last:
         if not state.steady:

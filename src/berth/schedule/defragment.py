@@ -14,7 +14,7 @@ import numpy as np
 
 from berth.compile import inlined, kernel, step
 from berth.schedule.attempt import begin, book, note, over_quota, restore_s, seat_at, takes, tell_usual, touch
-from berth.schedule.hold import by_end, kept_from, soonest
+from berth.schedule.hold import by_end, hide, in_sight_of_some, kept_from, outranks_hold, soonest, unhide
 from berth.schedule.place import fill, find, forget, offer_back, take
 from berth.schedule.policy import Hooks
 from berth.schedule.queue import close_gap
@@ -33,20 +33,27 @@ _REST_S = 300.0  # nobody moves again sooner
 def defragment(world: World, hooks: Hooks, now: float) -> None:
     """For the first blocked jobs, in order, that would fit if what is free lay together."""
     state, waiting = world.state[0], world.waiting
-    if state.free < smallest_demand(world):
+    if in_sight_of_some(world) < smallest_demand(world):
         return
     rows = by_end(world, now)
     demand_failed = np.zeros(len(world.demands), np.bool_)
     tried, kept, i = 0, state.first, state.first
-    while i < state.last and tried < _TRIED_JOBS and state.free >= smallest_demand(world):
+    while i < state.last and tried < _TRIED_JOBS and in_sight_of_some(world) >= smallest_demand(world):
         row = waiting[i]
         job = world.jobs[row]
         i += 1
         done = False
+        opens = outranks_hold(world, row)
+        if opens:
+            unhide(world)
         if job.gpus <= state.free and not demand_failed[job.demand] and not over_quota(world, row):
             tried += 1
             done = room_by_moving(world, hooks, row, rows, now)
             demand_failed[job.demand] = not done
+        if opens and done and state.held == row:
+            state.held = -1
+        elif opens:
+            hide(world)
         if not done:
             waiting[kept] = row
             kept += 1

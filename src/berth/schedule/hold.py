@@ -17,6 +17,8 @@ from berth.schedule.attempt import takes, touch
 from berth.schedule.place import take
 from berth.schedule.view import RUNNING, Array, World
 
+EVERY_JOB = 1 << 40  # above every priority
+
 
 @kernel
 def by_end(world: World, now: float) -> Array:
@@ -75,17 +77,32 @@ def soonest(world: World, row: int, tier: int, rows: Array, now: float) -> tuple
 
 @inlined
 def kept_from(world: World, row: int, host: Any) -> bool:
-    """Whether a host stands in the group that is held for another job."""
+    """Whether a host is in the group that is held for another job."""
     state = world.state[0]
-    return state.held >= 0 and state.held != row and host.group[state.held_tier] == state.held_group
+    if state.held < 0 or state.held == row or outranks_hold(world, row):
+        return False
+    return host.group[state.held_tier] == state.held_group
+
+
+@inlined
+def outranks_hold(world: World, row: int) -> bool:
+    """Whether a place is held, but only from jobs of a lower priority than this one's."""
+    return world.state[0].held >= 0 and world.jobs[row].priority >= world.state[0].held_below
+
+
+@inlined
+def in_sight_of_some(world: World) -> int:
+    """Free devices that at least one waiting job may take: all but those held from every other job."""
+    state = world.state[0]
+    return state.free + (state.hidden if state.held_below < EVERY_JOB else 0)
 
 
 @kernel
-def hold(world: World, row: int, tier: int, group: int, until: float, extra: int) -> None:
-    """Keeps a group's free devices out of everybody's sight."""
+def hold(world: World, row: int, tier: int, group: int, until: float, extra: int, below: int) -> None:
+    """Keeps a group's free devices from all other jobs of a priority below this; EVERY_JOB: from all others."""
     state = world.state[0]
-    state.held, state.held_tier, state.held_group = row, tier, group
-    state.held_until, state.held_extra = until, extra
+    state.held, state.reserved, state.held_tier, state.held_group = row, row, tier, group
+    state.held_until, state.held_extra, state.held_below = until, extra, below
     hide(world)
 
 

@@ -1,13 +1,14 @@
 """How a policy's functions become code that the pass calls: compiled if they can be, else interpreted.
 
 Either way a function ends up as an address behind a fixed signature, so the engine is compiled once for all
-policies. Helpers (plain functions of the policy's own module) are compiled with it. What was compiled
-is kept on disk under a name made of its byte code and of everything it refers to.
+policies. Helpers (plain functions of the policy's own module) are compiled with it. Around the function is
+what guards the run: records are sealed (sealed.py), loops and indices have limits, answers are checked, and
+what fails is left for failures.py to report. What was compiled is kept on disk under a name made of its byte
+code and of everything it refers to.
 """
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
 import os
 import pickle
@@ -16,6 +17,7 @@ import types as python
 from collections import namedtuple
 from collections.abc import Callable
 from enum import Enum
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -27,20 +29,27 @@ from numba.core.compiler import CompileResult
 from numba.core.registry import cpu_target
 
 from berth.compile import Address, cache_folder
-from berth.schedule.policy import SIGNATURES, Hooks, Policy, Preempt, constant_fields
+from berth.errors import InputError
+from berth.schedule import sealed, source
+from berth.schedule.checks import check_policy
+from berth.schedule.failures import HOOKS, IDLE, constant_names, function_of, interpreted
+from berth.schedule.policy import SIGNATURES, Hooks, Policy, Preempt
+from berth.schedule.view import NOTES
 
 _result: Any = CompileResult  # numba's own way to keep compiled code between runs, untyped
 _dumps: Any = serialize.dumps
+_njit: Any = njit
+_types: Any = types
 
 
 _KEPT = 1000  # compiled functions on disk, some 20 kB each
 _ready: dict[tuple[type, str], Address] = {}
 _notes: dict[tuple[type, str], str] = {}
-_raised: list[BaseException] = []
 
 
 def hooks(policy: Policy) -> Hooks:
     """The policy's functions, ready to be called by compiled code; those its rules never ask are left out."""
+    check_policy(policy)
     rules = policy.rules()
     idle = {
         "observe": not rules.learns,
@@ -53,32 +62,23 @@ def hooks(policy: Policy) -> Hooks:
 def compiled_notes(policy: Policy) -> list[str]:
     """Which functions of a policy are interpreted, and why; empty if all are compiled."""
     hooks(policy)
-    return [note for (kind, _), note in _notes.items() if kind is type(policy)]
-
-
-def raise_pending() -> None:
-    """Raises what an interpreted function raised while compiled code called it."""
-    if _raised:
-        error = _raised[0]
-        _raised.clear()
-        raise error
+    return [note for (kind, _), note in list(_notes.items()) if kind is type(policy)]
 
 
 def _hook(kind: type[Policy], name: str) -> Address:
-    owner = next(base for base in kind.__mro__ if name in vars(base))
-    if owner is Policy:
-        kind = Policy  # shared by all who do not override it
+    function = function_of(kind, name)
+    if function is function_of(Policy, name):
+        kind = Policy  # shared by all that do not override it
     if (kind, name) not in _ready:
-        function = vars(owner)[name].__func__
-        names = [field.name for field in constant_fields(kind)]
-        if kind.table is not Policy.table:
-            names.append("table")
+        names = constant_names(kind)
         try:
-            _ready[kind, name] = _compiled(function, names, SIGNATURES[name])
+            _ready[kind, name] = _compiled(function, names, name)
+        except InputError:
+            raise
         except Exception as error:  # noqa: BLE001 - numba gives up in many ways
             why = _reason(error)
             _notes[kind, name] = f"{kind.__name__}.{name} can't be compiled and is interpreted, slowly: {why}"
-            _ready[kind, name] = _interpreted(function, names, SIGNATURES[name])
+            _ready[kind, name] = interpreted(function, names, name)
     return _ready[kind, name]
 
 
@@ -90,40 +90,133 @@ def _reason(error: Exception) -> str:
     return (told or lines or [type(error).__name__])[0][:160]
 
 
-def _compiled(function: Callable[..., Any], names: list[str], signature: Any) -> Address:
+def _compiled(function: Callable[..., Any], names: list[str], hook: str) -> Address:
     """`function(..., my)` behind a fixed signature whose last argument is the record of constants."""
-    path = cache_folder() / "policies" / f"{_fingerprint(function, names, signature)}.bin"
+    path = cache_folder() / "policies" / f"{_fingerprint(function, names, hook)}.bin"
     result = _stored(path)
     if result is None:
-        result = _compile(function, names, signature)
+        result = _compile(function, names, hook)
         _store(path, result)
     address = result.library.get_pointer_to_function(result.fndesc.llvm_cfunc_wrapper_name)
-    return Address(address, signature, result)
+    return Address(address, SIGNATURES[hook], result)
 
 
-def _compile(function: Callable[..., Any], names: list[str], signature: Any) -> Any:
-    arguments = ", ".join(f"a{i}" for i in range(len(signature.args) - 1))
-    values = [f"c.value[{i}]" for i in range(len(names))]
-    if "table" in names:
-        values[names.index("table")] = "c.table"
-    source = f"def hook({arguments}, c):\n    return f({arguments}, My({', '.join(values) or '0.0'}))\n"
+_TRUSTED = """
+def hook({arguments}, c):
+    return f({given}, My({values}))
+"""
+_GUARDED = """
+def hook({arguments}, c):
+    if c.failed != 0:
+        return idle
+    {before}
+    try:
+        answer = f({given}, My({values}))
+    except Exception:
+        {again}
+        wrong = True
+    else:
+        wrong = {wrong}
+    if wrong:
+        {kept}
+        c.failed = {number}
+        return idle
+    return answer
+"""
+_WRONG = {  # about an answer, where any number does not do
+    **dict.fromkeys(("order", "then"), "not answer - answer == 0.0"),
+    **dict.fromkeys(("wake", "gain", "cost"), "answer != answer"),
+    "observe": "not answer >= 0.0",
+    "spread": "answer != 0 and answer != 1",
+    "reach": "False",
+}
+
+
+def _compile(function: Callable[..., Any], names: list[str], hook: str) -> Any:
+    signature = SIGNATURES[hook]
     constants = namedtuple("My", names or ["nothing"])  # type: ignore[misc]
-    scope: dict[str, Any] = {"__name__": __name__, "f": _with_helpers(function, {}), "My": constants}
-    exec(source, scope)
-    return njit(signature)(scope["hook"]).overloads[signature.args]
+    checked = source.is_own(function)
+    inner = _with_helpers(function, {}, boundscheck=checked)
+    scope: dict[str, Any] = {
+        "__name__": __name__,
+        "f": inner,
+        "My": constants,
+        "idle": IDLE[signature.return_type],
+        "seal": sealed.seal_with_notes if hook == "order" else sealed.seal,
+        "sealed_array": sealed.sealed_array,
+        "keep": sealed.keep,
+    }
+    text = _TRUSTED if function is function_of(Policy, hook) else _GUARDED
+    exec(text.format_map(_parts(names, hook)), scope)
+    try:
+        return _njit(signature, no_cpython_wrapper=True)(scope["hook"]).overloads[signature.args]
+    finally:
+        for compiled in inner.overloads.values():
+            _check_return(function, hook, compiled.signature.return_type)
 
 
-def _with_helpers(function: Callable[..., Any], seen: dict[int, Any]) -> Any:
+def _parts(names: list[str], hook: str) -> dict[str, Any]:
+    """What a guard around a hook consists of."""
+    signature = SIGNATURES[hook]
+    arguments = [f"a{i}" for i in range(len(signature.args) - 1)]
+    records = [isinstance(kind, _types.Record) for kind in signature.args[:-1]]
+    jobs = iter(("failed_job", "failed_other"))
+    kept, number = [], 0
+    for argument, record in zip(arguments, records, strict=True):
+        if record:
+            kept.append(f"keep(c.{'failed_offer' if hook == 'observe' else next(jobs)}, {argument})")
+        else:
+            kept.append(f"c.failed_with[{number}] = {argument}")
+            number += 1
+    values = ["sealed_array(c.table)" if name == "table" else f"c.value[{i}]" for i, name in enumerate(names)]
+    notes = [f"a0.notes[{i}]" for i in range(NOTES)] if hook == "order" else []
+    old = [f"n{i}" for i in range(len(notes))]
+    given = [
+        f"seal({name})" if is_record else name for name, is_record in zip(arguments, records, strict=True)
+    ]
+    return {
+        "arguments": ", ".join(arguments),
+        "given": ", ".join(given),
+        "values": ", ".join(values) or "0.0",
+        "before": f"q, {', '.join(old)} = a0.queue, {', '.join(notes)}" if notes else "pass",
+        "again": f"a0.queue, {', '.join(notes)} = q, {', '.join(old)}" if notes else "pass",
+        "wrong": _WRONG[hook],
+        "kept": "\n        ".join(kept),
+        "number": 1 + HOOKS.index(hook),
+    }
+
+
+def _check_return(function: Callable[..., Any], hook: str, kind: Any) -> None:
+    """Refuses a function that compiled code would have to convert in silence, or could not use at all."""
+    kind = _types.unliteral(kind)
+    whole = SIGNATURES[hook].return_type == types.int64
+    number = _types.Integer | _types.Boolean if whole else _types.Integer | _types.Boolean | _types.Float
+    if isinstance(kind, number | _types.NoneType):
+        return  # where no path returns a value, calling it shows why: it raises, loops, or forgets to
+    what = f"{function.__qualname__} {_KINDS.get(type(kind).__name__, f'returns {kind}')}"
+    wanted = "a whole number" if whole else "a number"
+    raise InputError(f"{what}: it must return {wanted}", where=source.place_of(function))
+
+
+_KINDS = {
+    "Float": "returns a fraction",
+    "Optional": "returns nothing on some paths",
+    "UnicodeType": "returns text",
+    "Tuple": "returns a tuple",
+    "UniTuple": "returns a tuple",
+}
+
+
+def _with_helpers(function: Callable[..., Any], seen: dict[int, Any], boundscheck: bool) -> Any:
     """The function, compiled lazily, with the plain functions that it calls by name compiled too."""
     if id(function) not in seen:
-        scope = dict(function.__globals__)
-        copy = python.FunctionType(
-            function.__code__, scope, function.__name__, function.__defaults__, function.__closure__
+        copy = source.limited(function)
+        seen[id(function)] = _njit(
+            copy, boundscheck=boundscheck, no_cpython_wrapper=True, no_cfunc_wrapper=True
         )
-        seen[id(function)] = njit(copy)
         for name, value in _referred(function).items():
             if isinstance(value, python.FunctionType):
-                scope[name] = _with_helpers(value, seen)
+                copy.__globals__[name] = _with_helpers(value, seen, boundscheck)
     return seen[id(function)]
 
 
@@ -138,12 +231,20 @@ def _names(code: Any) -> set[str]:
     return set(code.co_names).union(*inner)
 
 
-def _fingerprint(function: Callable[..., Any], names: list[str], signature: Any) -> str:
+def _fingerprint(function: Callable[..., Any], names: list[str], hook: str) -> str:
     """A name for all that the compiled code depends on."""
     target = cpu_target.target_context.codegen().magic_tuple()
-    digest = hashlib.sha256(repr((numba.__version__, np.__version__, target, names, signature)).encode())
+    facts = numba.__version__, np.__version__, target, names, hook, SIGNATURES[hook], _guards()
+    digest = hashlib.sha256(repr(facts).encode())
     _digest(function, digest, set())
     return digest.hexdigest()[:32]
+
+
+@cache
+def _guards() -> str:
+    """The sources of what is compiled around every function."""
+    files = (Path(__file__), Path(sealed.__file__), Path(source.__file__))
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 
 
 def _digest(function: Callable[..., Any], digest: Any, seen: set[int]) -> None:
@@ -188,50 +289,4 @@ def _store(path: Path, result: Any) -> None:
         for old in kept[:-_KEPT]:
             old.unlink(missing_ok=True)
     except OSError:
-        return  # nowhere to write: it is compiled anew next time
-
-
-_C_TYPES: dict[Any, Any] = {types.float64: ctypes.c_double, types.int64: ctypes.c_int64}
-
-
-def _interpreted(function: Callable[..., Any], names: list[str], signature: Any) -> Address:
-    """The Python function behind the same kind of address; compiled code hands records over as pointers."""
-    constants = namedtuple("My", names or ["nothing"])  # type: ignore[misc]
-    readers = [_reader(kind) for kind in signature.args]
-
-    def call(*arguments: Any) -> Any:
-        if _raised:
-            return _IDLE[signature.return_type]
-        try:
-            values = [read(argument) for read, argument in zip(readers, arguments, strict=True)]
-            my = constants(*_values(names, values[-1]))
-            return answer(function(*values[:-1], my))
-        except BaseException as error:  # noqa: BLE001 - nothing may pass through compiled code
-            _raised.append(error)
-            return _IDLE[signature.return_type]
-
-    answer = float if signature.return_type == types.float64 else int
-    kinds = [_C_TYPES.get(kind, ctypes.c_void_p) for kind in signature.args]
-    callback = ctypes.CFUNCTYPE(_C_TYPES[signature.return_type], *kinds)(call)
-    address = ctypes.cast(callback, ctypes.c_void_p).value
-    assert address is not None
-    return Address(address, signature, callback)
-
-
-def _values(names: list[str], record: Any) -> list[Any]:
-    """The constants by name, out of their record."""
-    if not names:
-        return [0.0]
-    return [record["table"] if name == "table" else record["value"][i] for i, name in enumerate(names)]
-
-
-_IDLE = {types.float64: float("inf"), types.int64: 0}  # the answers after an error, until the run stops
-
-
-def _reader(kind: Any) -> Callable[[Any], Any]:
-    """How an argument of compiled code becomes a Python value: a pointer, a record with attributes."""
-    if kind in _C_TYPES:
-        return lambda value: value
-    dtype = np.dtype((np.record, kind.dtype))
-    memory: Any = ctypes.c_char * dtype.itemsize
-    return lambda address: np.frombuffer(memory.from_address(address), dtype)[0]
+        return  # nowhere to write: it is compiled again next time

@@ -12,7 +12,17 @@ import numpy as np
 
 from berth.compile import kernel, step
 from berth.schedule.attempt import begin, find_for, over_quota, takes, tell_usual
-from berth.schedule.hold import by_end, hold, kept_from, soonest
+from berth.schedule.hold import (
+    EVERY_JOB,
+    by_end,
+    hide,
+    hold,
+    in_sight_of_some,
+    kept_from,
+    outranks_hold,
+    soonest,
+    unhide,
+)
 from berth.schedule.place import find
 from berth.schedule.policy import Hooks
 from berth.schedule.queue import close_gap, step_out
@@ -26,28 +36,36 @@ from berth.schedule.walk import bend, smallest_demand
 def spread_idle(world: World, hooks: Hooks, now: float) -> None:
     """Waiting jobs, most deserving first, may spread over devices that nobody took."""
     state, waiting = world.state[0], world.waiting
-    if state.free < smallest_demand(world):
+    if in_sight_of_some(world) < smallest_demand(world):
         return
     rows = by_end(world, now)
     state.passes += 1
     kept = state.first
     i = kept
-    while i < state.last and state.free >= smallest_demand(world):
+    while i < state.last and in_sight_of_some(world) >= smallest_demand(world):
         row = waiting[i]
         i += 1
-        if not take_spread(world, hooks, row, rows, now):
+        opens = outranks_hold(world, row)
+        if opens:
+            unhide(world)
+        done = take_spread(world, hooks, row, rows, opens, now)
+        if opens and done and state.held == row:
+            state.held = -1
+        elif opens:
+            hide(world)
+        if not done:
             waiting[kept] = row
             kept += 1
     close_gap(world, kept, i)
 
 
 @kernel
-def take_spread(world: World, hooks: Hooks, row: int, rows: Array, now: float) -> bool:
-    """Starts one job spread, or notes what it waits for."""
+def take_spread(world: World, hooks: Hooks, row: int, rows: Array, open_: bool, now: float) -> bool:
+    """Starts one job spread, or notes what it waits for; `open_`: it may use held devices, which are in sight."""
     job, state = world.jobs[row], world.state[0]
     if job.gpus > state.free or (job.floor >= job.widest and not minds_shape(job, state.shape)):
         return False
-    kind, tier, group = find_for(world, row, job.widest, False)
+    kind, tier, group = find_for(world, row, job.widest, open_)
     if kind < 0:
         return False
     job.bent = bend(world, row, kind, group) if tier == 1 else 1.0
@@ -121,7 +139,7 @@ def hold_for_longest(world: World, hooks: Hooks, now: float) -> None:
         return
     when, group, extra = soonest(world, row, job.floor, by_end(world, now), now)
     if group >= 0 and when - now <= state.hold_share * (now - job.since):
-        hold(world, row, job.floor, group, when, extra)
+        hold(world, row, job.floor, group, when, extra, EVERY_JOB)
 
 
 @kernel

@@ -18,11 +18,10 @@ from berth.schedule.attempt import (
     requeue,
     restore_s,
     seat,
-    standing,
     takes,
     touch,
 )
-from berth.schedule.hold import hide, kept_from, unhide
+from berth.schedule.hold import hide, kept_from, outranks_hold, unhide
 from berth.schedule.lookahead import nearer
 from berth.schedule.place import claim_again, find, forget, offer_back
 from berth.schedule.policy import Hooks
@@ -116,14 +115,18 @@ def make_room(world: World, hooks: Hooks, now: float) -> float:
             continue
         tried += 1
         mine = state.held == row  # what is held for this very job it may use
-        if mine:
+        opens = mine or outranks_hold(world, row)
+        if opens:
             unhide(world)
         if take_left_over(world, i - 1, now) or take_room(world, hooks, i - 1, gain, now):
             i = state.first  # the victims wait now too: the queue is not what it was
-            state.held = -1 if mine else state.held
+            if mine:
+                state.held = -1
+            elif opens:
+                hide(world)
             continue
         wake = min(wake, next_movable(world, hooks, row, gain, now))
-        if mine:
+        if opens:
             hide(world)
     return wake
 
@@ -216,6 +219,7 @@ def candidates(world: World, hooks: Hooks, row: int, kind: int, now: float) -> t
     state, job = world.state[0], world.jobs[row]
     rows = np.empty(state.running, np.int64)
     costs, ranks = np.empty(state.running), np.empty(state.running)
+    priorities = np.zeros(state.running, np.int64)
     count = 0
     for i in range(state.running):
         victim = world.jobs[world.running[i]]
@@ -230,9 +234,10 @@ def candidates(world: World, hooks: Hooks, row: int, kind: int, now: float) -> t
         if cost < math.inf:
             rows[count], costs[count], ranks[count] = world.running[i], cost, cost
             if state.by_rank:
-                ranks[count] = -standing(hooks, victim, now, world.my[0])
+                ranks[count], priorities[count] = -hooks.order(victim, now, world.my[0]), victim.priority
             count += 1
     order = np.argsort(ranks[:count], kind="mergesort")
+    order = order[np.argsort(priorities[:count][order], kind="mergesort")]
     return rows[:count][order], costs[:count][order]
 
 

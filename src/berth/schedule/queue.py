@@ -10,8 +10,10 @@ from berth.schedule.view import WAITING, Array, World
 
 @inlined
 def before(jobs: Array, a: int, b: int) -> bool:
-    """Whether job row `a` deserves a place before `b`: by key, then the second key, arrival, row."""
+    """Whether job row `a` goes before `b`: by priority, key, the second key, arrival, row."""
     first, second = jobs[a], jobs[b]
+    if first.priority != second.priority:
+        return first.priority > second.priority
     if first.key != second.key:
         return first.key < second.key
     if first.then != second.then:
@@ -88,16 +90,19 @@ def sort_rows(jobs: Array, rows: Array) -> None:
 
     Keys are laid side by side first: records lie far apart, and most comparisons end with the key.
     """
-    keys = np.empty(len(rows))
+    keys, priorities = np.empty(len(rows)), np.empty(len(rows), np.int32)
     for i in range(len(rows)):
-        keys[i] = jobs[rows[i]].key
+        keys[i], priorities[i] = jobs[rows[i]].key, jobs[rows[i]].priority
     for i in range(1, len(rows)):
-        row, key = rows[i], keys[i]
+        row, key, priority = rows[i], keys[i], priorities[i]
         k = i - 1
-        while k >= 0 and (key < keys[k] or (key == keys[k] and before(jobs, row, rows[k]))):
-            rows[k + 1], keys[k + 1] = rows[k], keys[k]
+        while k >= 0 and priority >= priorities[k]:
+            behind = key > keys[k] or (key == keys[k] and not before(jobs, row, rows[k]))
+            if priority == priorities[k] and behind:
+                break
+            rows[k + 1], keys[k + 1], priorities[k + 1] = rows[k], keys[k], priorities[k]
             k -= 1
-        rows[k + 1], keys[k + 1] = row, key
+        rows[k + 1], keys[k + 1], priorities[k + 1] = row, key, priority
 
 
 @inlined

@@ -25,6 +25,8 @@ from berth.schedule.reasons import OUTRANKED
 from berth.schedule.view import EVICT, Array, World
 from berth.schedule.walk import note_wait, reach_of, smallest_demand, start_reason, wake_of
 
+_BEYOND_ANY = 2**31 - 1  # priority of the bound while nothing runs
+
 
 @step
 def replan(world: World, hooks: Hooks, now: float) -> float:
@@ -86,8 +88,12 @@ def replan(world: World, hooks: Hooks, now: float) -> float:
 def may_displace(world: World, row: int) -> bool:
     """Whether a waiting job could be more deserving than some that run."""
     job, state = world.jobs[row], world.state[0]
-    if not state.bounded or job.key != state.worst_key:
-        return not state.bounded or job.key < state.worst_key
+    if not state.bounded:
+        return True
+    if job.priority != state.worst_priority:
+        return job.priority > state.worst_priority
+    if job.key != state.worst_key:
+        return job.key < state.worst_key
     if job.then != state.worst_then:
         return job.then < state.worst_then
     if job.arrival != state.worst_arrival:
@@ -102,11 +108,12 @@ def rank_threatened(world: World, hooks: Hooks, now: float) -> Array:
     While keys only fall, who was more deserving when it was last asked is so still, and need not be asked again.
     """
     state, jobs = world.state[0], world.jobs
-    top = jobs[world.waiting[state.first]].key
+    top = jobs[world.waiting[state.first]]
     rows, seats, count, worst = np.empty(state.running, np.int32), np.empty(state.running, np.int32), 0, -1
     for i in range(state.running):
         row = world.running[i]
-        if state.bounded and jobs[row].key < top:
+        ahead = jobs[row].priority > top.priority
+        if state.bounded and (ahead or (jobs[row].priority == top.priority and jobs[row].key < top.key)):
             if worst < 0 or before(jobs, worst, row):
                 worst = row
             continue
@@ -130,9 +137,11 @@ def set_bound(world: World, worst: int) -> None:
     """Remembers who deserves least of those that run, for as long as their keys only fall."""
     state = world.state[0]
     state.bounded, state.worst_row = state.keys_hold, worst
+    state.worst_priority = _BEYOND_ANY
     state.worst_key = state.worst_then = state.worst_arrival = -math.inf
     if worst >= 0:
         job = world.jobs[worst]
+        state.worst_priority = job.priority
         state.worst_key, state.worst_then, state.worst_arrival = job.key, job.then, job.arrival
 
 

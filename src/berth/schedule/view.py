@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 MAX_TIERS = 8
 MAX_KINDS = 8
+SMALL_GANG = 8  # up to so many devices stopping and restoring costs `eviction_s`, above it `eviction_large_s`
 MAX_CONSTANTS = 24
 NOTES = 4  # numbers a policy may keep with each job
 TABLE = 512  # entries of a table that a policy reads
@@ -25,7 +26,9 @@ FUTURE, WAITING, RUNNING, DONE, REFUSED = 0, 1, 2, 3, 4
 JOB = np.dtype(
     [
         # what every pass reads of a job, close together
-        ("key", "f8"),  # the policy's order, smallest first
+        ("priority", "i4"),  # highest first, before any order of the policy's
+        ("run_at", "i4"),  # its index among the running
+        ("key", "f8"),  # the policy's order among jobs of equal priority, smallest first
         ("then", "f8"),  # among equals
         ("arrival", "f8"),
         ("gpus", "i4"),
@@ -37,9 +40,9 @@ JOB = np.dtype(
         ("touched", "f8"),  # when these were last brought up to date
         ("stall", "f8"),  # until then the attempt restores its state and makes no progress
         ("speed", "f8"),  # seconds of work per second
+        ("next_checkpoint", "f8"),  # of the attempt that runs; inf: none
         ("doubt", "f8"),  # remaining / left: 1 where durations are known
         ("finish", "f8"),
-        ("run_at", "i4"),  # where it stands among the running
         ("heap_at", "i4"),
         ("head", "i4"),  # first of its places
         ("state", "i4"),
@@ -52,7 +55,6 @@ JOB = np.dtype(
         ("kinds", "i4"),  # device types it takes, one bit for each
         ("id", "i8"),
         ("work", "f8"),  # seconds it needs at the nearest placement, alone
-        ("priority", "i4"),
         ("user", "i4"),  # a number for each, in the order in which they came
         ("quota", "i4"),  # virtual cluster it is charged to; -1: none
         ("traffic", "i4"),  # row of its model and demand among the traffic records
@@ -77,10 +79,12 @@ JOB = np.dtype(
         ("evictions", "i4"),
         ("moves", "i4"),
         ("saved", "f8"),  # `left` at the last checkpoint
+        ("checkpoint_s", "f8"),  # seconds of running between two checkpoints; 0: only when it is evicted
+        ("redone", "f8"),  # seconds of work that were lost with a machine and done again
         ("first_start", "f8"),  # -1: not yet
         ("end", "f8"),
         ("waited", "f8"),
-        ("lost", "f8"),  # GPU-seconds spent on restoring and on work done twice
+        ("lost", "f8"),  # GPU-seconds spent on restoring, and on work that was lost with a machine
         ("exposed", "f8"),  # GPU-seconds spent waiting for the network
         ("booked", "f8"),  # `left` when that was last reckoned
         ("ends", "f8"),  # when it is expected to end
@@ -140,7 +144,19 @@ OFFER = np.dtype(  # what jobs of one demand have lately met at one tier
 # `closed`: the number of the pass in which a job found no room in it that nobody of it may pass
 QUOTA = np.dtype([("used", "i8"), ("allowed", "i8"), ("closed", "i8")], align=True)
 
-CONSTANTS = np.dtype([("value", "f8", (MAX_CONSTANTS,)), ("table", "f8", (TABLE,))], align=True)
+CONSTANTS = np.dtype(
+    [
+        ("value", "f8", (MAX_CONSTANTS,)),
+        ("table", "f8", (TABLE,)),
+        # the first call of a function of the policy that failed, with its arguments: see failures.py
+        ("failed", "i8"),  # 0: none; else 1 + the hook's number, below zero where it was interpreted
+        ("failed_with", "f8", (4,)),
+        ("failed_job", "i8", (JOB.itemsize // 8,)),
+        ("failed_other", "i8", (JOB.itemsize // 8,)),
+        ("failed_offer", "i8", (OFFER.itemsize // 8,)),
+    ],
+    align=True,
+)
 
 STATE = np.dtype(  # one record: counters, and the rules of the policy that are not functions
     [
@@ -156,12 +172,15 @@ STATE = np.dtype(  # one record: counters, and the rules of the policy that are 
         ("free", "i8"),  # devices, all types
         ("kinds", "i8"),  # device types
         ("held", "i8"),  # row of the job that a group is held for; -1: none
+        ("reserved", "i8"),  # the last such row of this pass, whether or not the place is still held
         ("held_tier", "i4"),
         ("held_group", "i4"),
         ("held_until", "f8"),  # when that job is expected to start there
         ("held_extra", "i8"),  # devices of the group that it will not need then
+        ("held_below", "i8"),  # only jobs of a priority below this are kept off the group; see hold.EVERY_JOB
         # a bound: no running job is less deserving than this, while `bounded`
         ("bounded", "i4"),
+        ("worst_priority", "i4"),
         ("worst_key", "f8"),
         ("worst_then", "f8"),
         ("worst_arrival", "f8"),

@@ -9,7 +9,7 @@ import numpy as np
 
 from berth.compile import inlined, kernel, step
 from berth.schedule.attempt import begin, find_for, nearest_place, over_quota, restore_s, set_keys, takes
-from berth.schedule.hold import by_end, hide, hold, soonest, unhide
+from berth.schedule.hold import EVERY_JOB, by_end, hide, hold, soonest, unhide
 from berth.schedule.policy import Hooks
 from berth.schedule.queue import close_gap, sort_rows
 from berth.schedule.reasons import (
@@ -163,8 +163,13 @@ def walk(world: World, hooks: Hooks, now: float, blocked: int) -> float:
     state.passes += 1
     wake, kept, i = math.inf, state.first, state.first
     smallest = smallest_demand(world)
+    priority, asked = EVERY_JOB, state.first
     while i < state.last and state.free + state.hidden >= smallest:
         row = waiting[i]
+        if world.jobs[row].priority < priority:
+            priority = world.jobs[row].priority
+            if blocked == SKIP and state.preempt != _BY_ORDER:
+                asked = reserve_from_lower(world, asked, kept, now)
         reach = reach_of(world, hooks, row, now)
         mine = state.held == row  # what is held for this very job it may use
         if mine:
@@ -194,17 +199,33 @@ def walk(world: World, hooks: Hooks, now: float, blocked: int) -> float:
         elif blocked == STOP:
             break
         elif blocked == BACKFILL and state.held < 0:
-            reserve(world, row, reach, now)
+            reserve(world, row, reach, EVERY_JOB, now)
     close_gap(world, kept, i)
     return wake
 
 
 @kernel
-def reserve(world: World, row: int, reach: int, now: float) -> None:
-    """Holds the place where a job can start soonest."""
+def reserve_from_lower(world: World, asked: int, kept: int, now: float) -> int:
+    """Reserves a place for the first job that does not fit, before jobs of lower priority are asked.
+
+    Equal priorities may pass each other where the policy says so; a lower one only where that does not delay the
+    first. Returns how far down the queue a place was looked for: who finds none now finds none later in this pass.
+    """
+    while asked < kept and world.state[0].held < 0:
+        row = world.waiting[asked]
+        asked += 1
+        if not over_quota(world, row):
+            job = world.jobs[row]
+            reserve(world, row, job.holds_out, job.priority, now)
+    return asked
+
+
+@kernel
+def reserve(world: World, row: int, reach: int, below: int, now: float) -> None:
+    """Holds the place where a job can start soonest from others of a priority below this."""
     until, group, extra = soonest(world, row, reach, by_end(world, now), now)
     if group >= 0:
-        hold(world, row, reach, group, until, extra)
+        hold(world, row, reach, group, until, extra, below)
 
 
 @kernel

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from berth.cluster.model import Cluster
+from berth.errors import InputError
 from berth.schedule.policy import Policy
 from berth.schedule.view import (
     DEMAND,
@@ -33,6 +34,7 @@ def new_jobs(count: int) -> Array:
     for name in ("doubt", "speed", "slow", "compute", "shape_s", "bent"):
         jobs[name] = 1.0
     jobs["evicted"] = jobs["noted"] = -np.inf
+    jobs["next_checkpoint"] = np.inf
     return jobs
 
 
@@ -46,8 +48,7 @@ def new_world(
     quotas: Sequence[int] = (),
 ) -> World:
     """A world in which nothing runs yet."""
-    assert len(cluster.tiers) <= MAX_TIERS, f"at most {MAX_TIERS} tiers"
-    assert len(cluster.device_types) <= MAX_KINDS, f"at most {MAX_KINDS} device types"
+    check_limits(cluster)
     hosts, groups = _places(cluster)
     sizes, jobs["demand"] = np.unique(jobs["gpus"], return_inverse=True)
     demands = np.zeros(len(sizes), DEMAND)
@@ -80,6 +81,21 @@ def new_world(
     )
 
 
+def check_limits(cluster: Cluster) -> None:
+    """Refuses a cluster with more tiers or device types than the scheduler's records have fields for."""
+    if len(cluster.tiers) > MAX_TIERS:
+        raise InputError(
+            f"cluster {cluster.name} has {len(cluster.tiers)} tiers; berth schedules on at most {MAX_TIERS}",
+            hint="leave out tiers between which bandwidth and latency hardly differ",
+        )
+    if len(cluster.device_types) > MAX_KINDS:
+        count = len(cluster.device_types)
+        raise InputError(
+            f"cluster {cluster.name} has {count} device types; berth schedules on at most {MAX_KINDS}",
+            hint="give types of equal speed one name, or split the cluster",
+        )
+
+
 def _places(cluster: Cluster) -> tuple[Array, Array]:
     """Hosts in depth-first order, and the range of hosts of every group."""
     order = np.lexsort(cluster.groups)
@@ -103,7 +119,7 @@ def _places(cluster: Cluster) -> tuple[Array, Array]:
 def _state(policy: Policy, devices: int, places: int, eviction_s: float, eviction_large_s: float) -> Array:
     rules = policy.rules()
     state = np.zeros(1, STATE)
-    state["free"], state["spare"], state["held"] = devices, places, -1
+    state["free"], state["spare"], state["held"], state["reserved"] = devices, places, -1, -1
     state["second_key"] = type(policy).then is not Policy.then
     for name in ("preempt", "blocked", "steady", "wakes", "period_s", "look_ahead"):
         state[name] = getattr(rules, name)

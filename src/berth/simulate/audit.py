@@ -19,12 +19,15 @@ import numpy as np
 import polars as pl
 
 from berth.cluster.model import Cluster
+from berth.network.fabric import Fabric
+from berth.network.placement import Placement
 from berth.schedule.policy import Blocked
-from berth.schedule.view import REFUSED, RUNNING, Array
+from berth.schedule.view import REFUSED, RUNNING, SMALL_GANG, Array
 from berth.simulate.events import event_frame
-from berth.simulate.jobs import Jobs
+from berth.simulate.jobs import Jobs, iteration_s
 from berth.simulate.recount import Attempt, Ending, Recount, Story, Violation
-from berth.simulate.run import Run, Setting
+from berth.simulate.run import NETWORKS, Run, Setting
+from berth.simulate.view import OFF
 from berth.workload.profiles import load_profile
 from berth.workload.trace import Trace
 
@@ -54,7 +57,9 @@ def audit(run: Run) -> AuditReport:
         eviction_s=float(state["eviction_s"]),
         eviction_large_s=float(state["eviction_large_s"]),
     )
-    ending = Ending(frozenset(run.unfinished), run.standstill, strict=bool(state["blocked"] == Blocked.STOP))
+    ending = Ending(
+        frozenset(run.unfinished), bool(run.standstill), strict=bool(state["blocked"] == Blocked.STOP)
+    )
     farther = bool(state["farther"])
     violations = check(log, run.cluster, run.trace, setting, run.jobs, ending, farther=farther)
     violations += _missing_devices(run)
@@ -95,22 +100,39 @@ def check(
     recount = Recount(cluster, trace, setting.quotas, farther)
     recount.play(log, ending)
     if books is not None and not recount.violations:  # a log that is wrong in itself proves no book wrong
+        speeds = _Speeds(cluster, setting, books)
         for row, (job, story) in enumerate(recount.stories.items()):
             reader = _Reader(job, story, books.records[row], recount.violations)
             reader.compare()
-            if setting.network == "off" and story.finished_s >= 0:
-                reader.conserve_work(setting, _speeds(cluster, books, row))
+            if story.finished_s >= 0:
+                reader.conserve_work(setting, [speeds.alone(row, attempt) for attempt in story.attempts])
     return recount.violations
 
 
-def _speeds(cluster: Cluster, books: Jobs, row: int) -> dict[str, float]:
-    """Seconds of work per second on each device type, where the network costs nothing."""
-    if len(cluster.device_types) == 1:
-        return {cluster.device_types[0].name: 1.0}
-    profile = load_profile(str(books.models[row]))
-    seconds = {kind.name: profile.traffic(kind).compute_s for kind in cluster.device_types}
-    first = seconds[cluster.device_types[0].name]
-    return {name: first / own for name, own in seconds.items()}
+class _Speeds:
+    """How fast jobs work where the log says they stand, while no other job sends on their links."""
+
+    def __init__(self, cluster: Cluster, setting: Setting, books: Jobs) -> None:
+        self._books, self._network = books, NETWORKS[setting.network]
+        self._fabric = Fabric(cluster, setting.congestion)
+        self._kinds = {kind.name: number for number, kind in enumerate(cluster.device_types)}
+        self._machines = {machine.name: number for number, machine in enumerate(cluster.machines)}
+        self._known: dict[tuple[Any, ...], float] = {}
+
+    def alone(self, row: int, attempt: Attempt) -> float:
+        """Seconds of work per second."""
+        kind, record = self._kinds[attempt.device], self._books.records[row]
+        traffic = self._books.traffic[int(record["traffic"]) + kind]
+        if self._network == OFF or record["gpus"] == 1:
+            return float(traffic["near_s"] / traffic["compute_s"])
+        model = str(self._books.models[row])
+        key = (model, int(record["gpus"]), kind, *sorted(attempt.places.items()))
+        if key not in self._known:
+            counts = {self._machines[name]: count for name, count in attempt.places.items()}
+            sent = load_profile(model).traffic(self._fabric.cluster.device_types[kind])
+            seconds = iteration_s(sent, Placement.of_counts(counts), self._fabric, self._network)
+            self._known[key] = float(traffic["near_s"]) / seconds
+        return self._known[key]
 
 
 @dataclass(slots=True)
@@ -146,25 +168,36 @@ class _Reader:
         if any(attempt.tier > widest for attempt in attempts):
             self._wrong("tier", f"it was spread farther than level {widest}, which its user does not allow")
 
-    def conserve_work(self, setting: Setting, speeds: dict[str, float]) -> None:
-        """It worked what it asked for, and what a lost host made it do again: at most a checkpoint."""
+    def conserve_work(self, setting: Setting, speeds: list[float]) -> None:
+        """It worked what it asked for and what a lost machine made it do again, at speeds that its places allow.
+
+        `speeds` are those of its attempts while no other job sends: on shared links a bound, else exact.
+        """
         story, record = self.story, self.record
-        restore_s = setting.eviction_s if story.gpus <= 8 else setting.eviction_large_s
-        worked, at_risk, restoring_s = 0.0, 0.0, 0.0
-        for number, attempt in enumerate(story.attempts):
+        restore_s = setting.eviction_s if story.gpus <= SMALL_GANG else setting.eviction_large_s
+        worked_s, restoring_s, most, lost_s, doubtful_s, most_redone = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
+        for number, (attempt, speed) in enumerate(zip(story.attempts, speeds, strict=True)):
             restored_s = min(_span(attempt), restore_s) if number else 0.0
             done_s = _span(attempt) - restored_s
-            restoring_s += restored_s
-            worked += done_s * speeds[attempt.device]
+            worked_s, restoring_s, most = worked_s + done_s, restoring_s + restored_s, most + done_s * speed
             if attempt.reason == "host-lost" and attempt.ended_by == "evicted":
-                most_s = setting.checkpoint_s if setting.checkpoint_s > 0 else math.inf
-                at_risk += min(done_s, most_s) * speeds[attempt.device]
-        again = worked - float(record["work"])
-        if again < -_slack(worked) or again > at_risk + _slack(worked):
-            self._wrong("work", f"{again:.6f} s of work too much; at most {at_risk:.6f} s can have been lost")
-        self._same("device-seconds", "exposed", record["exposed"], 0.0)
-        if len(speeds) == 1:
-            self._same("device-seconds", "lost", record["lost"], (restoring_s + again) * story.gpus)
+                since_s, either_s = _since_checkpoint(done_s, setting.checkpoint_s)
+                lost_s, doubtful_s = lost_s + since_s, doubtful_s + either_s
+                most_redone += (since_s + either_s) * speed
+        redone, total = float(record["redone"]), float(record["work"]) + float(record["redone"])
+        self._within("work", "done", total, most if setting.network != "on" else 0.0, most)
+        exact = setting.network != "on" and doubtful_s == 0.0
+        self._within("work", "done again", redone, most_redone if exact else 0.0, most_redone)
+        lost = (restoring_s + lost_s) * story.gpus
+        self._within("device-seconds", "lost", record["lost"], lost, lost + doubtful_s * story.gpus)
+        if len({attempt.device for attempt in story.attempts}) == 1:  # else `compute` is that of the last
+            exposed = (worked_s - total * float(record["compute"])) * story.gpus
+            self._same("device-seconds", "exposed", record["exposed"], exposed)
+
+    def _within(self, rule: str, name: str, booked: Any, least: float, most: float) -> None:
+        if not least - _slack(least) <= float(booked) <= most + _slack(most):
+            between = f"{least:.6f}" if least == most else f"between {least:.6f} and {most:.6f}"
+            self._wrong(rule, f"{name} is {float(booked):.6f} in the books and {between} by the log")
 
     def _same(self, rule: str, name: str, booked: Any, counted: float) -> None:
         if not abs(float(booked) - counted) <= _slack(counted):
@@ -176,6 +209,15 @@ class _Reader:
 
 def _span(attempt: Attempt) -> float:
     return attempt.end_s - attempt.start_s
+
+
+def _since_checkpoint(done_s: float, checkpoint_s: float) -> tuple[float, float]:
+    """Seconds of work lost when a machine fails; and how many more if a checkpoint due just then was not written."""
+    if checkpoint_s <= 0:
+        return done_s, 0.0
+    since_s = math.fmod(done_s, checkpoint_s)
+    close = min(since_s, checkpoint_s - since_s) <= _slack(done_s) < done_s
+    return (0.0, checkpoint_s) if close else (since_s, 0.0)
 
 
 def _slack(value: float) -> float:

@@ -156,7 +156,8 @@ def start_clock(world: World, course: Course, net: Net, motion: Motion, row: int
         restore = restore_s(world, job.gpus)
         job.stall += restore
         job.lost += restore * job.gpus
-    job.saved = job.left
+    job.saved, job.checkpoint_s = job.left, course.clock[0].checkpoint_s
+    job.next_checkpoint = job.stall + job.checkpoint_s if job.checkpoint_s > 0 else math.inf
     job.heap_at = -1
     if course.clock[0].network == OFF and course.clock[0].kinds == 1:
         job.speed = 1.0
@@ -173,7 +174,7 @@ def stop_clock(world: World, course: Course, net: Net, motion: Motion, row: int,
     book(job)
     job.lost -= max(0.0, job.stall - now) * job.gpus  # it did not come to the end of restoring
     remove(world.jobs, course.heap, course.clock, row)
-    if course.flows[row].crosses:
+    if net.flows.volume[row] > 0.0:
         motion.depart(world, course, net, row, now)
 
 
@@ -260,7 +261,7 @@ def lose(world: World, hooks: Hooks, course: Course, net: Net, motion: Motion, a
             continue
         touch(job, now)
         stop_clock(world, course, net, motion, row, now)
-        roll_back(job, course.clock[0].checkpoint_s)
+        roll_back(job, now)
         course.clock[0].evictions += 1
         end(world, row)
         requeue(world, hooks, row, now, HOST_LOST)
@@ -268,14 +269,12 @@ def lose(world: World, hooks: Hooks, course: Course, net: Net, motion: Motion, a
 
 
 @kernel
-def roll_back(job: Any, checkpoint_s: float) -> None:
-    """Work since the last checkpoint is done again; without checkpoints, all of this attempt's."""
-    done = job.saved - job.left
-    kept = 0.0
-    if checkpoint_s > 0 and job.speed > 0:
-        step = checkpoint_s * job.speed
-        kept = math.floor(done / step) * step
-    again = done - kept
+def roll_back(job: Any, now: float) -> None:
+    """Returns a job to its last checkpoint; without checkpoints, to the start of this attempt."""
+    since = job.next_checkpoint - job.checkpoint_s if job.checkpoint_s > 0 else job.stall
+    again = max(0.0, job.saved - job.left)
     job.left += again
+    job.booked = job.left  # what it cost to do that work the first time stays counted
     job.remaining = job.left * job.doubt
-    job.lost += again / job.speed * job.gpus if job.speed > 0 else 0.0
+    job.redone += again
+    job.lost += max(0.0, now - since) * job.gpus

@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from berth import reproducible
 from berth.cluster.model import Cluster
 from berth.errors import InputError, QuantityError, UnknownNameError
 from berth.schedule.view import Array
 from berth.simulate.view import DRAIN, FAIL, FAULT, REPAIR, UNDRAIN
 from berth.units import seconds
+from berth.workload.streams import stream
 from berth.workload.trace import Trace
 
 _HINT = "write it like mtbf=30d,mttr=4h,seed=1 or drain=r0-m3@2d+6h"
@@ -42,6 +44,15 @@ class FaultSpec:
     mttr_s: float = 4 * 3600.0
     seed: int = 0
     drains: tuple[Drain, ...] = ()
+
+    @property
+    def random(self) -> bool:
+        """Whether another seed gives other faults."""
+        return self.mtbf_s < math.inf
+
+    def at(self, seed: int) -> FaultSpec:
+        """The same with `seed` added to its own."""
+        return replace(self, seed=self.seed + seed)
 
     def __post_init__(self) -> None:
         if not self.mtbf_s > 0 or not 0 < self.mttr_s < math.inf:
@@ -75,11 +86,23 @@ def draw_faults(spec: FaultSpec, cluster: Cluster, horizon_s: float) -> Array:
     if not expected < MOST_FAULTS:
         raise InputError(f"about {expected:.0f} failures are beyond what berth takes", hint="a longer mtbf")
     rows = [row for drain in spec.drains for row in _drained(drain, cluster)]
-    if spec.mtbf_s < math.inf:
+    if spec.random:
         for machine in range(len(cluster.machines)):
             rows += _failures(spec, machine, horizon_s)
     rows.sort()
     return np.array(rows, FAULT)
+
+
+def faults_of(planned: Array, spec: FaultSpec | None, seed: int, trace: Trace, cluster: Cluster) -> Array:
+    """The planned faults together with those that `spec` draws at `seed`, checked and in order of time.
+
+    They depend on the trace and the cluster, and on nothing that a policy does.
+    """
+    if spec is not None:
+        drawn = draw_faults(spec.at(seed), cluster, horizon_of(trace, cluster))
+        planned = np.sort(np.concatenate([planned, drawn]), order=("time", "machine", "what"))
+    check_faults(planned, cluster)
+    return planned
 
 
 def horizon_of(trace: Trace, cluster: Cluster) -> float:
@@ -110,19 +133,19 @@ def _check_pairs(faults: Array, begins: int, ends: int) -> None:
 
 
 def _failures(spec: FaultSpec, machine: int, horizon_s: float) -> list[tuple[float, int, int]]:
-    stream = np.random.Generator(np.random.PCG64(np.random.SeedSequence(spec.seed, spawn_key=(machine,))))
+    draws = stream(spec.seed, "failures", machine)
     rows: list[tuple[float, int, int]] = []
-    now = _exponential(stream, spec.mtbf_s)
+    now = _exponential(draws, spec.mtbf_s)
     while now < horizon_s:
-        back = now + _exponential(stream, spec.mttr_s)
+        back = now + _exponential(draws, spec.mttr_s)
         rows += [(now, machine, FAIL), (back, machine, REPAIR)]
-        now = back + _exponential(stream, spec.mtbf_s)
+        now = back + _exponential(draws, spec.mtbf_s)
     return rows
 
 
-def _exponential(stream: np.random.Generator, mean_s: float) -> float:
-    """In whole milliseconds, at least one: the same number on every platform."""
-    return max(1, round(-1000.0 * mean_s * math.log1p(-stream.random()))) / 1000.0
+def _exponential(draws: np.random.Generator, mean_s: float) -> float:
+    """In whole milliseconds, at least one: the same number on every CPU."""
+    return max(1, round(-1000.0 * mean_s * reproducible.log(1.0 - draws.random()))) / 1000.0
 
 
 def _drained(drain: Drain, cluster: Cluster) -> Sequence[tuple[float, int, int]]:

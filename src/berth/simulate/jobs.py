@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
+from berth.cluster.memo import per_cluster
 from berth.cluster.model import Cluster
 from berth.network._flow_kernels import RING, TREE
 from berth.network.fabric import Fabric
-from berth.network.flow import flow_of, shared_iteration_s
+from berth.network.flow import alone_s, flow_of
 from berth.network.iteration import iteration_time
 from berth.network.placement import Placement
 from berth.network.spread import realise, spreads, usable_devices
@@ -21,8 +21,10 @@ from berth.schedule.view import MAX_TIERS, REFUSED, Array
 from berth.schedule.world import new_jobs
 from berth.simulate.quotas import charge_jobs
 from berth.simulate.view import OFF, SHARED, TRAFFIC
-from berth.workload.mix import Mix, uniform_of_index
+from berth.workload.mix import Mix
+from berth.workload.profile import JobProfile
 from berth.workload.profiles import load_profile
+from berth.workload.streams import uniforms
 from berth.workload.trace import Trace
 
 
@@ -55,7 +57,7 @@ def read_jobs(
     for name in ("work", "left", "remaining", "saved", "booked"):
         records[name] = trace.duration_s
     records["widest"] = len(cluster.tiers) - 1
-    records["doubt"] = 1.0 + doubt * (2.0 * uniform_of_index(len(records), seed + 1) - 1.0)
+    records["doubt"] = 1.0 + doubt * (2.0 * uniforms(seed, "estimate errors", len(records)) - 1.0)
     records["remaining"] *= records["doubt"]
     if trace.frame["priority"].null_count() < len(records):
         records["priority"] = trace.frame["priority"].fill_null(0).to_numpy()
@@ -63,13 +65,13 @@ def read_jobs(
     records["user"] = [users.setdefault(name, len(users)) for name in trace.frame["user"].to_list()]
     too_large = _floors(records, cluster, trace)
     over_quota = charge_jobs(records, trace, quotas or {})
-    models, drawn = _models(trace, mix, seed)
+    models, drawn = draw_models(trace, mix, seed)
     traffic = describe_models(records, models, cluster, fabric, network)
     return Jobs(records, traffic, models, drawn, too_large, over_quota)
 
 
 def _floors(records: Array, cluster: Cluster, trace: Trace) -> tuple[str, ...]:
-    """The nearest tier of each job; those that fit in none are set aside."""
+    """Writes the nearest tier of each job; refuses those that fit in none, and returns their ids."""
     for gpus in np.unique(records["gpus"]):
         rows = records["gpus"] == gpus
         floor = nearest_tier(cluster, int(gpus))
@@ -77,9 +79,16 @@ def _floors(records: Array, cluster: Cluster, trace: Trace) -> tuple[str, ...]:
             records["state"][rows] = REFUSED
         else:
             records["floor"][rows] = floor
-    return tuple(str(trace.job_ids[row]) for row in np.flatnonzero(records["state"] == REFUSED))
+    return too_large(trace, cluster)
 
 
+def too_large(trace: Trace, cluster: Cluster) -> tuple[str, ...]:
+    """Ids of jobs that the cluster can never hold."""
+    sizes = [gpus for gpus in np.unique(trace.num_gpu) if nearest_tier(cluster, int(gpus)) is None]
+    return tuple(trace.job_ids[row] for row in np.flatnonzero(np.isin(trace.num_gpu, sizes)))
+
+
+@per_cluster
 def nearest_tier(cluster: Cluster, gpus: int) -> int | None:
     """The nearest tier with a group that holds so many devices of one type."""
     for level in range(len(cluster.tiers)):
@@ -90,7 +99,7 @@ def nearest_tier(cluster: Cluster, gpus: int) -> int | None:
     return None
 
 
-def _models(trace: Trace, mix: Mix, seed: int) -> tuple[NDArray[np.object_], int]:
+def draw_models(trace: Trace, mix: Mix, seed: int) -> tuple[NDArray[np.object_], int]:
     """The model of each job: its own, or one drawn from the mix."""
     names = trace.frame["model"].to_numpy().astype(object)
     missing = np.array([name is None for name in names])
@@ -100,7 +109,12 @@ def _models(trace: Trace, mix: Mix, seed: int) -> tuple[NDArray[np.object_], int
 
 
 def describe_models(
-    records: Array, models: NDArray[np.object_], cluster: Cluster, fabric: Fabric, network: int
+    records: Array,
+    models: NDArray[np.object_],
+    cluster: Cluster,
+    fabric: Fabric,
+    network: int,
+    profile_named: Callable[[str], JobProfile] = load_profile,
 ) -> Array:
     """A traffic record per model, size and device type; writes `slow`, `compute`, `skew` into the jobs."""
     kinds = len(cluster.device_types)
@@ -115,7 +129,7 @@ def describe_models(
     slow = np.ones((len(numbers), MAX_TIERS))
     shape_x, shape_s = np.zeros((len(numbers), 3)), np.ones((len(numbers), 3))
     for (model, gpus), number in numbers.items():
-        profile = load_profile(model)
+        profile = profile_named(model)
         skew[number] = profile.skew
         if nearest_tier(cluster, gpus) is None:
             continue
@@ -143,7 +157,7 @@ def _by_tier(
     if gpus == 1 or network == OFF:
         return traffic.compute_s, slow
     seconds: dict[int, float] = {}
-    for tier, placement in _placements(cluster, gpus).items():
+    for tier, placement in best_placements(cluster, gpus).items():
         seconds[tier] = iteration_s(traffic, placement, fabric, network)
     near = seconds[min(seconds)]
     for tier in range(MAX_TIERS):
@@ -173,7 +187,7 @@ def _by_shape(
     return [thinness for thinness, _ in points], slow.tolist()
 
 
-@lru_cache(maxsize=64)
+@per_cluster
 def _sizes_of_one_type(cluster: Cluster) -> NDArray[np.int64]:
     """Devices of each machine that a gang may hold: they are of one type."""
     return np.array([max((count for _, count in machine.devices), default=0) for machine in cluster.machines])
@@ -193,7 +207,7 @@ def _split(total: int, parts: int) -> list[int]:
     return [total // parts + (k < total % parts) for k in range(parts)]
 
 
-@lru_cache(maxsize=4096)
+@per_cluster
 def _together(cluster: Cluster, count: int) -> NDArray[np.int64] | None:
     """So many machines of one rack, the largest first; of the whole cluster where no rack has as many."""
     order = np.argsort(-_sizes_of_one_type(cluster), kind="stable")
@@ -205,8 +219,8 @@ def _together(cluster: Cluster, count: int) -> NDArray[np.int64] | None:
     return order[:count] if len(order) >= count else None
 
 
-@lru_cache(maxsize=4096)
-def _placements(cluster: Cluster, gpus: int) -> dict[int, Placement]:
+@per_cluster
+def best_placements(cluster: Cluster, gpus: int) -> dict[int, Placement]:
     """The best placement at each tier that can be one, of devices of one type.
 
     It is the same for every model, so looked for once.
@@ -225,8 +239,7 @@ def _placements(cluster: Cluster, gpus: int) -> dict[int, Placement]:
 def iteration_s(traffic: Traffic, placement: Placement, fabric: Fabric, network: int) -> float:
     """An iteration on this placement, nobody else sending (shared links) or everybody (judged alone)."""
     if network == SHARED and len(placement.machines) > 1:
-        flow = flow_of(traffic, placement, fabric)
-        return shared_iteration_s(traffic, flow, flow.cap)
+        return alone_s(traffic, flow_of(traffic, placement, fabric))
     return iteration_time(traffic, placement, fabric).seconds
 
 

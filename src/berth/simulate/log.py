@@ -18,7 +18,12 @@ def has_room(world: World, course: Course, now: float) -> bool:
     while row < len(world.jobs) and world.jobs[row].arrival <= now:
         coming += 1
         row += 1
-    events = 2 * coming + 2 * (state.last - state.first) + 4 * state.running + 4 * len(course.faults) + 8
+    broken = 0
+    fault = clock.fault
+    while fault < len(course.faults) and course.faults[fault].time <= now:
+        broken += 1
+        fault += 1
+    events = 2 * coming + 2 * (state.last - state.first) + 4 * state.running + broken + 8
     places = 2 * len(world.places)
     return clock.log + events <= len(course.log) and clock.log_places + places <= len(course.log_places)
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
-from berth.schedule.view import DONE
+from berth.schedule.view import DONE, RUNNING
 from berth.simulate.run import Run
+from berth.simulate.view import FAIL, REPAIR
 
 
 @dataclass(frozen=True)
@@ -25,8 +27,8 @@ class Summary:
     makespan_s: float
     mean_wait_s: float
     p99_wait_s: float
-    gpu_utilisation: float  # device-seconds held / device-seconds there were
-    fragmentation: float  # share of device-seconds free while a job waited that asked for no more
+    gpu_utilisation: float  # device-seconds held by jobs / device-seconds of machines that were up
+    fragmentation: float  # share of the same that was free while a job waited that asked for no more
     exposed_comm_gpu_s: float
     evictions: int
     moves: int
@@ -34,7 +36,7 @@ class Summary:
     tier_share: dict[str, float]  # of the device-seconds of jobs with more than one GPU
     cost_usd: float | None  # of the whole cluster until the last job is over
     never_schedulable: int
-    unfinished: tuple[str, ...]  # ids of jobs that could run and never finish; counted in no figure
+    unfinished: tuple[str, ...]  # ids of jobs that could run and never finish
     cpu_s: float
 
     def as_json(self) -> dict[str, Any]:
@@ -49,7 +51,8 @@ def summarise(run: Run) -> Summary:
     jct = done["end"] - done["arrival"]
     first = float(jobs["arrival"].min()) if len(jobs) else 0.0
     makespan = float(done["end"].max()) - first if len(done) else 0.0
-    there_was = run.cluster.devices * makespan
+    over = float(run.clock[0]["now"]) if run.unfinished else first + makespan
+    up_s = _up_s(run, first, over)
     price = run.cluster.usd_per_hour
     return Summary(
         policy=run.policy,
@@ -62,8 +65,8 @@ def summarise(run: Run) -> Summary:
         makespan_s=makespan,
         mean_wait_s=_mean(done["waited"]),
         p99_wait_s=_percentile(done["waited"], 99),
-        gpu_utilisation=float(done["attained"].sum()) / there_was if there_was else 0.0,
-        fragmentation=float(run.clock[0]["idle_wanted_s"]) / there_was if there_was else 0.0,
+        gpu_utilisation=_held_s(run) / up_s if up_s else 0.0,
+        fragmentation=float(run.clock[0]["idle_wanted_s"]) / up_s if up_s else 0.0,
         exposed_comm_gpu_s=float(done["exposed"].sum()),
         evictions=int(run.clock[0]["evictions"]),
         moves=int(run.clock[0]["moves"]),
@@ -74,6 +77,35 @@ def summarise(run: Run) -> Summary:
         unfinished=run.unfinished,
         cpu_s=run.cpu_s,
     )
+
+
+def _held_s(run: Run) -> float:
+    """Device-seconds held, also by jobs that never finish."""
+    jobs, now = run.records, float(run.clock[0]["now"])
+    running = jobs[jobs["state"] == RUNNING]
+    return float(jobs["attained"].sum() + ((now - running["touched"]) * running["gpus"]).sum())
+
+
+def _up_s(run: Run, first_s: float, over_s: float) -> float:
+    """Device-seconds of machines that were up from the first submission to the end."""
+    total = run.cluster.devices * (over_s - first_s)
+    sizes, failures, since = run.cluster.sizes, Counter[int](), dict[int, float]()
+    for time_s, machine, what in run.setting.faults.tolist():
+        if what == FAIL:
+            since.setdefault(machine, time_s)
+            failures[machine] += 1
+        elif what == REPAIR:
+            failures[machine] -= 1
+            if not failures[machine]:
+                total -= _overlap_s(since.pop(machine), time_s, first_s, over_s) * int(sizes[machine])
+    for machine, start_s in since.items():
+        total -= _overlap_s(start_s, over_s, first_s, over_s) * int(sizes[machine])
+    return total
+
+
+def _overlap_s(start_s: float, stop_s: float, first_s: float, over_s: float) -> float:
+    """How much of an outage lies within the run."""
+    return max(0.0, min(stop_s, over_s) - max(start_s, first_s))
 
 
 def _tier_share(run: Run) -> dict[str, float]:

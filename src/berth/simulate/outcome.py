@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from berth.errors import InputError
 from berth.simulate.run import Run
+from berth.simulate.standstill import RESTORING, WAKING
 from berth.units import format_count, format_seconds
 
 _NAMED = 5
@@ -20,11 +21,16 @@ def unfinished_note(run: Run) -> str | None:
 
 
 def _why(run: Run) -> str:
-    if run.standstill:
-        stopped = format_seconds(float(run.clock[0]["now"]))
+    stopped = format_seconds(float(run.clock[0]["now"]))
+    if run.standstill == RESTORING:
         return (
             f"stopped at {stopped}, as nothing gets done any more; jobs take each other's place before they have "
             "restored (longer turns or a lower eviction cost would help)"
+        )
+    if run.standstill == WAKING:
+        return (
+            f"stopped at {stopped}, as its `wake` asks again and again to be called and nothing happens "
+            "(return a time at which an answer changes, or inf)"
         )
     if (run.world.hosts["down"] > 0).any():
         return "machines that they need stay down"

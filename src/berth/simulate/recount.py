@@ -1,4 +1,4 @@
-"""A run told again from its log alone: who held what after every event, counted without the ledger's word.
+"""A run told again from its log alone: who held what after every event, counted without the simulator's state.
 
 Nothing here is shared with the scheduler: places, tiers and distances are worked out anew from the cluster,
 in plain Python. What does not add up is noted as a violation, and the counting goes on.

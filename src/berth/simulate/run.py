@@ -4,28 +4,34 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
 
 from berth.cluster.gpus import gpu_part
-from berth.cluster.model import Cluster
+from berth.cluster.model import Cluster, DeviceType
+from berth.errors import InputError
 from berth.handed import handed
+from berth.network._contention_kernels import new_flows, new_loads
 from berth.network.fabric import Fabric
 from berth.network.sharing import LinkShares
+from berth.schedule.checks import check_policy
+from berth.schedule.failures import raise_failure
 from berth.schedule.hooks import hooks
 from berth.schedule.policy import Policy
 from berth.schedule.steps import steps_for
 from berth.schedule.view import DONE, REFUSED, Array, World
 from berth.schedule.world import new_world
-from berth.simulate.blame import heard
+from berth.simulate.blame import placed
 from berth.simulate.engine import LOG_FULL, OVER, advance
-from berth.simulate.faults import check_faults
+from berth.simulate.faults import FaultSpec, faults_of
 from berth.simulate.jobs import Jobs, read_jobs
 from berth.simulate.motion import motion_for
+from berth.simulate.reference import reference_device, seconds_here
 from berth.simulate.standstill import Standstill
-from berth.simulate.view import CLOCK, FAULT, FLOW, LOG, LOG_PLACE, OFF, SHARED, STATIC, Course, Net
+from berth.simulate.view import CLOCK, FAULT, LOG, LOG_PLACE, OFF, SHARED, STATIC, Course, Net
 from berth.workload.mix import Mix, load_mix
 from berth.workload.trace import Trace
 
@@ -46,7 +52,9 @@ class Setting:
     doubt: float = 0.0
     mix: Mix = field(default_factory=lambda: load_mix("balanced"))
     seed: int = 0
+    reference_device: str | DeviceType | None = None  # of durations; None: the most common type
     faults: Array = field(default_factory=lambda: np.zeros(0, FAULT))
+    fault_spec: FaultSpec | None = None  # drawn at the start of a run, with `seed` added to its own
     quotas: Mapping[str, int] = field(default_factory=dict)  # devices by virtual cluster
     log: bool = False
 
@@ -65,14 +73,14 @@ class Run:
     log: Array
     log_places: Array
     cpu_s: float
-    standstill: bool = False  # it was stopped, since nothing got done any more
+    standstill: str = ""  # why it was stopped before its end, see standstill.py
 
     @property
     def records(self) -> Array:
         """The jobs' records."""
         return self.world.jobs
 
-    @property
+    @cached_property
     def unfinished(self) -> tuple[str, ...]:
         """Ids of the jobs that fit the cluster and never finish."""
         left = (self.records["state"] != DONE) & (self.records["state"] != REFUSED)
@@ -95,8 +103,8 @@ def simulate(
 
     `watch` is shown the world and the clock, and says after how many events it wants to see them again.
     """
-    with heard(policy) as raise_errors:
-        return _play(trace, cluster, policy, setting or Setting(), name, progress, watch, raise_errors)
+    with placed(policy):
+        return _play(trace, cluster, policy, setting or Setting(), name, progress, watch)
 
 
 def _play(
@@ -107,16 +115,21 @@ def _play(
     name: str | None,
     progress: Callable[[int, int], None] | None,
     watch: Callable[[World, Array], int] | None,
-    raise_errors: Callable[[], None],
 ) -> Run:
-    policy, cluster = policy.prepare(trace), gpu_part(cluster)
-    check_faults(setting.faults, cluster)
+    check_policy(policy)
+    reference, cluster = reference_device(cluster, setting.reference_device), gpu_part(cluster)
     fabric = Fabric(cluster, setting.congestion)
+    network = NETWORKS[setting.network]
+    trace = seconds_here(trace, cluster, fabric, network, setting.mix, setting.seed, reference)
+    setting = replace(
+        setting, faults=faults_of(setting.faults, setting.fault_spec, setting.seed, trace, cluster)
+    )
+    policy = _prepared(policy, trace)
     jobs = read_jobs(
         trace,
         cluster,
         fabric,
-        NETWORKS[setting.network],
+        network,
         setting.mix,
         seed=setting.seed,
         doubt=setting.doubt,
@@ -132,7 +145,12 @@ def _play(
     )
     course = _course(cluster, jobs, setting)
     edges = cluster.devices * max(1, len(cluster.tiers))
-    net = Net(fabric.arrays, LinkShares(fabric.arrays.capacity, len(jobs.records), edges).state)
+    net = Net(
+        fabric.arrays,
+        LinkShares(fabric.arrays.capacity, len(jobs.records), edges).state,
+        new_flows(len(jobs.records)),
+        new_loads(len(fabric.arrays.capacity)),
+    )
     functions, scene, links = handed(hooks(policy)), handed(world), handed(net)
     books = handed(course)
     steps = handed(steps_for(policy.rules(), scene, functions))
@@ -141,9 +159,13 @@ def _play(
     places: list[Array] = []
     started = time.process_time()
     events = _CHUNK if watch is None else watch(world, course.clock)
-    standstill, stands = Standstill(), False
+    standstill, stands = Standstill(), ""
+
+    def job_id(row: int) -> str:
+        return str(trace.job_ids[row])
+
     while not stands and (outcome := advance(scene, functions, steps, books, links, motion, events)) != OVER:
-        raise_errors()
+        raise_failure(policy, world.my, job_id)
         stands = standstill.reached(world, course.clock, len(setting.faults))
         if outcome == LOG_FULL:
             course = _empty_log(course, logged, places)
@@ -152,7 +174,7 @@ def _play(
             progress(int(course.clock[0]["finished"]), len(jobs.records))
         if watch is not None:
             events = watch(world, course.clock)
-    raise_errors()
+    raise_failure(policy, world.my, job_id)
     _empty_log(course, logged, places)
     return Run(
         policy=name or type(policy).__name__.lower(),
@@ -169,6 +191,17 @@ def _play(
     )
 
 
+def _prepared(policy: Policy, trace: Trace) -> Policy:
+    """Let a policy learn from the trace what it may; what it returns runs."""
+    prepared = policy.prepare(trace)
+    if not isinstance(prepared, Policy):
+        raise InputError(
+            f"{type(policy).__name__}.prepare returned {prepared!r}, which is not a policy",
+            hint="return self, or replace(self, ...)",
+        )
+    return prepared
+
+
 def _course(cluster: Cluster, jobs: Jobs, setting: Setting) -> Course:
     clock = np.zeros(1, CLOCK)
     clock["wake"] = np.inf
@@ -180,7 +213,6 @@ def _course(cluster: Cluster, jobs: Jobs, setting: Setting) -> Course:
         heap=np.zeros(2 * cluster.devices + 2, np.int32),
         faults=np.ascontiguousarray(setting.faults),
         traffic=jobs.traffic,
-        flows=np.zeros(len(jobs.records), FLOW),
         log=np.zeros(size, LOG),
         log_places=np.zeros(2 * size if setting.log else 1, LOG_PLACE),
     )

@@ -1,4 +1,4 @@
-"""How fast a running job works where it stands, and how that changes when others come and go on its links."""
+"""How fast a running job works on its placement, and how that changes as others come and go on its links."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import numpy as np
 from berth.compile import kernel, step
 from berth.network import compiled
 from berth.network._flow_kernels import TREE
-from berth.network._sharing_kernels import add, remove
 from berth.schedule.attempt import book, touch
 from berth.schedule.view import Array, World
 from berth.simulate.heap import update
 from berth.simulate.view import OFF, SHARED, Course, Net
 
 _communication_s, _flow, _overlapped_s = compiled.communication_s, compiled.flow, compiled.overlapped_s
+_describe, _join, _leave = compiled.describe, compiled.join, compiled.leave
 
 
 @kernel
@@ -39,7 +39,6 @@ def placement(world: World, row: int) -> tuple[Array, Array]:
 def enter(world: World, course: Course, net: Net, row: int, now: float) -> None:
     """Sets the speed of a gang that has just taken its place, and of those it now shares links with."""
     job, clock = world.jobs[row], course.clock[0]
-    course.flows[row].crosses = 0
     traffic = course.traffic[job.traffic + world.hosts[world.places[job.head].host].kind]
     job.compute = traffic.compute_s / traffic.near_s  # on these devices
     if clock.network == OFF or job.gpus == 1:
@@ -58,7 +57,14 @@ def enter(world: World, course: Course, net: Net, row: int, now: float) -> None:
         )
         alone = _overlapped_s(traffic.compute_s, sending + fixed, traffic.overlap, traffic.forward)
         job.speed = traffic.near_s / alone
-        join(world, course, net, row, links, loads, alone, now)
+        volume = loads.max() if len(loads) else 0.0
+        if volume > 0.0:
+            _describe(
+                net.flows, row, traffic.compute_s, traffic.forward, traffic.overlap, volume, sending + fixed
+            )
+            used = loads > 0
+            changed = _join(net.shares, net.flows, net.loads, row, links[used], loads[used] / volume)
+            follow(world, course, net, changed, now)
         return
     tree = traffic.algorithm == TREE
     comm = _communication_s(
@@ -67,38 +73,21 @@ def enter(world: World, course: Course, net: Net, row: int, now: float) -> None:
     job.speed = traffic.near_s / _overlapped_s(traffic.compute_s, comm, traffic.overlap, traffic.forward)
 
 
-@kernel
-def join(
-    world: World, course: Course, net: Net, row: int, links: Array, loads: Array, alone: float, now: float
-) -> None:
-    """Brings a gang onto the links: it asks for its bytes per iteration, once per iteration."""
-    volume = loads.max() if len(loads) else 0.0
-    if volume <= 0.0:
-        return
-    flow = course.flows[row]
-    flow.crosses, flow.volume, flow.alone_s = 1, volume, alone
-    used = loads > 0
-    changed = add(net.shares, row, links[used], loads[used] / volume, volume / alone)
-    follow(world, course, net, changed, now)
-
-
 @step
 def depart(world: World, course: Course, net: Net, row: int, now: float) -> None:
-    """A gang leaves the links; those it shared them with go on faster."""
-    course.flows[row].crosses = 0
-    follow(world, course, net, remove(net.shares, row), now)
+    """Take a gang off its links; the gangs it shared them with go on faster."""
+    follow(world, course, net, _leave(net.shares, net.flows, net.loads, row), now)
 
 
 @kernel
 def follow(world: World, course: Course, net: Net, changed: Array, now: float) -> None:
-    """Jobs whose share of a link changed: their work so far is booked, then they go on at the new speed."""
+    """Account for the work of jobs whose iterations changed, then let them go on at the new speed."""
     for row in changed:
-        job, flow = world.jobs[row], course.flows[row]
+        job = world.jobs[row]
         touch(job, now)
         book(job)
-        seconds = max(flow.alone_s, flow.volume / net.shares.rate[row])
         kind = world.hosts[world.places[job.head].host].kind
-        job.speed = course.traffic[job.traffic + kind].near_s / seconds
+        job.speed = course.traffic[job.traffic + kind].near_s / net.flows.seconds[row]
         if job.heap_at >= 0:
             job.finish = expected_end(job, now)
             update(world.jobs, course.heap, course.clock, row)

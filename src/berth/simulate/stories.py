@@ -20,7 +20,7 @@ from berth.network.fabric import Fabric
 from berth.network.placement import Placement
 from berth.schedule.policy import Policy
 from berth.schedule.reasons import QuotaUse, Reason, bring_up_to_date, explain, quota_of
-from berth.schedule.view import DONE, WAITING, Array, World
+from berth.schedule.view import DONE, SMALL_GANG, WAITING, Array, World
 from berth.simulate.jobs import iteration_s
 from berth.simulate.outcome import unfinished_note
 from berth.simulate.run import NETWORKS, Run, Setting, simulate
@@ -281,7 +281,7 @@ def _reason_of(entry: Any, tiers: Sequence[str]) -> Reason:
 
 def _restore_s(run: Run, gpus: int) -> float:
     state = run.world.state[0]  # a policy may have a price of its own for moving
-    return float(state["eviction_s"] if gpus <= 8 else state["eviction_large_s"])
+    return float(state["eviction_s"] if gpus <= SMALL_GANG else state["eviction_large_s"])
 
 
 def _neighbours(run: Run, tried: Attempts, at: int, time: float, *, stopped: bool) -> list[int]:

@@ -26,9 +26,10 @@ from berth import compile as compiling
 from berth.cluster.load import load_cluster
 from berth.errors import InputError
 from berth.schedule.policies.registry import load_policy
-from berth.simulate.comparison import ratio_interval
+from berth.simulate.intervals import ratio_interval
 from berth.simulate.metrics import summarise
 from berth.simulate.outcome import require_finished
+from berth.simulate.reference import reference_device
 from berth.simulate.run import Setting, simulate
 from berth.simulate.source import made_up
 from berth.workload.mix import load_mix
@@ -52,6 +53,7 @@ class Cell:
     eviction_s: float
     eviction_large_s: float
     doubt: float
+    reference_device: str
     code: str = ""
 
     @property
@@ -76,17 +78,21 @@ class Grid:
     eviction_s: float = 40.0
     eviction_large_s: float = 60.0
     doubt: float = 0.0
+    reference_device: str | None = None  # None: the cluster's most common GPU
 
     def __post_init__(self) -> None:
         if len(self.policies) < 2:
             raise InputError("a sweep compares policies", hint="give --policy twice, e.g. fifo and srtf")
         if self.seeds < 1 or self.jobs < 2:
             raise InputError("a sweep takes 1 seed and 2 jobs or more")
-        if not all(value > 0 for value in (*self.loads, *self.congestions)):
-            raise InputError("loads and congestions are above zero")
+        if not all(value > 0 for value in self.loads):
+            raise InputError("loads are above zero")
+        if not all(value >= 1 for value in self.congestions):
+            raise InputError("a congestion is below 1", hint="1 is an idle network, 5 one five times slower")
 
     def cells(self) -> list[Cell]:
         """All of them, policy by policy within a trace."""
+        reference = reference_device(load_cluster(self.cluster), self.reference_device).name
         return [
             Cell(
                 cluster=self.cluster,
@@ -101,6 +107,7 @@ class Grid:
                 eviction_s=self.eviction_s,
                 eviction_large_s=self.eviction_large_s,
                 doubt=self.doubt,
+                reference_device=reference,
                 code=_code(policy),
             )
             for mix, load, congestion, seed, policy in itertools.product(
@@ -132,6 +139,7 @@ def run_cell(cell: Cell) -> Row:
         mix=load_mix(cell.mix),
         seed=cell.seed,
         doubt=cell.doubt,
+        reference_device=cell.reference_device,
         eviction_s=cell.eviction_s,
         eviction_large_s=cell.eviction_large_s,
     )
@@ -147,35 +155,40 @@ def sweep(
     progress: Callable[[int, int], None] | None = None,
 ) -> list[Row]:
     """Runs the cells that `file` does not hold yet; returns all, in the order asked for."""
-    known = read_cells(file)
-    missing = [cell for cell in cells if cell.key not in known]
-    with file.open("a", encoding="utf-8") as out:
-        for row in _results(missing, workers):
+    known, whole = read_cells(file)
+    keys = [cell.key for cell in cells]
+    missing = {key: cell for key, cell in zip(keys, cells, strict=True) if key not in known}
+    done = len(cells) - sum(key in missing for key in keys)
+    with file.open("ab") as out:
+        out.truncate(whole)
+        for row in _results(list(missing.values()), workers):
             known[json.dumps(row["cell"], sort_keys=True)] = row
-            out.write(json.dumps(row, allow_nan=False) + "\n")
+            out.write(json.dumps(row, allow_nan=False).encode() + b"\n")
             out.flush()
+            done += 1
             if progress is not None:
-                progress(sum(cell.key in known for cell in cells), len(cells))
-    return [known[cell.key] for cell in cells]
+                progress(done, len(cells))
+    return [known[key] for key in keys]
 
 
-def read_cells(file: Path) -> dict[str, Row]:
-    """What is finished already; a line cut short by a crash is cut off."""
+def read_cells(file: Path) -> tuple[dict[str, Row], int]:
+    """The finished cells by key, and the length of the file up to the end of the last whole line.
+
+    A crash may leave a line cut short behind that. The file is not changed here.
+    """
     if not file.exists():
-        return {}
-    text = file.read_text(encoding="utf-8")
-    whole, _, rest = text.rpartition("\n")
-    if rest:
-        file.write_text(whole + "\n" if whole else "", encoding="utf-8")
+        return {}, 0
+    data = file.read_bytes()
+    whole = data.rfind(b"\n") + 1
     rows = {}
-    for number, line in enumerate(whole.splitlines(), start=1):
+    for number, line in enumerate(data[:whole].splitlines(), start=1):
         try:
             row = json.loads(line)
             rows[json.dumps(row["cell"], sort_keys=True)] = row
         except (ValueError, KeyError, TypeError):
             hint = "delete the line, or choose another folder"
             raise InputError("is not a finished cell", where=f"{file}:{number}", hint=hint) from None
-    return rows
+    return rows, whole
 
 
 def _results(cells: Sequence[Cell], workers: int) -> Iterable[Row]:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from berth.network._contention_kernels import FlowArrays, LinkLoads
 from berth.network._sharing_kernels import ShareArrays
 from berth.network.fabric import FabricArrays
 
@@ -28,9 +29,6 @@ TRAFFIC = np.dtype(  # one iteration of a model on so many GPUs of one kind
     ],
     align=True,
 )
-
-# Of each job, while it runs
-FLOW = np.dtype([("volume", "f8"), ("alone_s", "f8"), ("crosses", "i4")], align=True)
 
 FAULT = np.dtype([("time", "f8"), ("machine", "i4"), ("what", "i4")], align=True)
 FAIL, REPAIR, DRAIN, UNDRAIN = 1, 2, 3, 4
@@ -84,7 +82,6 @@ class Course(NamedTuple):
     heap: Array  # running rows by the time they end
     faults: Array  # FAULT, by time
     traffic: Array  # TRAFFIC
-    flows: Array  # FLOW, by job row
     log: Array  # LOG
     log_places: Array  # LOG_PLACE
 
@@ -94,3 +91,5 @@ class Net(NamedTuple):
 
     fabric: FabricArrays
     shares: ShareArrays
+    flows: FlowArrays  # by job row
+    loads: LinkLoads

@@ -10,20 +10,12 @@ import re
 from dataclasses import replace
 
 import numpy as np
-import polars as pl
-from numpy.typing import NDArray
 
 from berth.cluster.catalogue import device_type
 from berth.cluster.expand import MOST_DEVICES
-from berth.cluster.gpus import gpu_part
 from berth.cluster.model import Cluster, Machine
 from berth.errors import InputError, UnknownNameError
-from berth.network.fabric import Fabric
-from berth.simulate.jobs import read_jobs
-from berth.simulate.run import Setting
-from berth.simulate.view import STATIC
 from berth.units import format_bandwidth, format_count
-from berth.workload.trace import Trace
 
 NIC = "nic"  # answers to --link beside the tiers: what all devices of a machine share
 
@@ -125,10 +117,13 @@ def _nics_limit(cluster: Cluster, bytes_per_s: float) -> bool:
 
 
 def replace_device(cluster: Cluster, name: str) -> Cluster:
-    """Every GPU of the cluster becomes one of this type; other devices stay."""
+    """Every GPU of the cluster becomes one of this type; other devices stay.
+
+    Durations follow by the setting's reference device, which then is one of the old cluster.
+    """
     new = device_type(name)
     if new.kind != "gpu":
-        raise InputError(f"--device {name}: is no GPU")
+        raise InputError(f"--device {name}: is not a GPU")
     others = [index for index, kind in enumerate(cluster.device_types) if kind.kind != "gpu"]
     types = (new, *(cluster.device_types[index] for index in others))
     number = {index: at + 1 for at, index in enumerate(others)}
@@ -143,26 +138,3 @@ def _with_device(machine: Machine, number: dict[int, int]) -> Machine:
     gpus = sum(count for kind, count in machine.devices if kind not in number)
     kept = [(number[kind], count) for kind, count in machine.devices if kind in number]
     return replace(machine, devices=tuple(([(0, gpus)] if gpus else []) + kept))
-
-
-def durations_on(trace: Trace, old: Cluster, new: Cluster, setting: Setting) -> Trace:
-    """The trace with durations as on the new devices: each job's by its model's iteration, near by near.
-
-    A trace tells how long jobs ran on the devices it was taken on, here: those of the old cluster.
-    """
-    column = "compute_s" if setting.network == "off" else "near_s"
-    before, after = (_iteration_s(trace, cluster, setting, column) for cluster in (old, new))
-    factor = after / before
-    frame = trace.frame.with_columns(pl.Series("duration_s", trace.duration_s * factor))
-    typical = float(np.median(factor))
-    note = f"what if: durations follow the devices, model by model (modelled; median {typical:.2g}x)"
-    return replace(trace, frame=frame, notes=(*trace.notes, note))
-
-
-def _iteration_s(trace: Trace, cluster: Cluster, setting: Setting, column: str) -> NDArray[np.float64]:
-    """Seconds of an iteration of each job at its nearest placement; 1 for a job that fits nowhere."""
-    cluster = gpu_part(cluster)
-    fabric = Fabric(cluster, setting.congestion)
-    jobs = read_jobs(trace, cluster, fabric, STATIC, setting.mix, seed=setting.seed)
-    seconds = jobs.traffic[column][jobs.records["traffic"]]
-    return np.where(seconds > 0, seconds, 1.0)

@@ -24,7 +24,7 @@ _WHAT = {"fail": FAIL, "repair": REPAIR, "drain": DRAIN, "undrain": UNDRAIN}
 
 
 def jobs(rows: Sequence[Sequence[Any]]) -> Trace:
-    """A trace from (arrival in seconds, GPUs, duration in seconds[, model[, virtual cluster]]).
+    """A trace from (arrival in seconds, GPUs, duration in seconds[, model[, virtual cluster[, priority]]]).
 
     Jobs are called j0, j1, ...
     """
@@ -35,6 +35,7 @@ def jobs(rows: Sequence[Sequence[Any]]) -> Trace:
         "duration_s": [float(row[2]) for row in rows],
         "model": [row[3] if len(row) > 3 else None for row in rows],
         "vc": [row[4] if len(row) > 4 else None for row in rows],
+        "priority": [row[5] if len(row) > 5 else None for row in rows],
     }
     trace = Trace.from_columns(columns, source="test")  # counts from the first arrival
     first_s = min(columns["submit_s"])

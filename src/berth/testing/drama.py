@@ -46,13 +46,13 @@ class FragileStore(Store):
         self.full = False
         super().__init__(folder)
 
-    def commit(self, records: Sequence[Record], over: Any = ()) -> None:
+    def commit(self, records: Sequence[Record], over: Any = (), *, ends_adoption: bool = False) -> None:
         """Writes, unless something happens first."""
         if self.full:
             raise StoreError("database or disk is full")
         if self.crash == "before":
             raise CrashError
-        super().commit(records, over)
+        super().commit(records, over, ends_adoption=ends_adoption)
         if self.crash == "after":
             raise CrashError
 

@@ -20,9 +20,11 @@ from berth.live.backend import (
     MachineSeen,
     Observation,
     Order,
+    Pace,
     Seen,
     Stop,
 )
+from berth.live.causes import Cause
 
 SECONDS = "SECONDS"  # in a job's environment: how long it works
 FAILS = "FAILS"  # how often it fails before it does not
@@ -65,6 +67,7 @@ class MemoryBackend:
     """An engine that lives in this process; what it runs lives on when its controller dies."""
 
     name = "memory"
+    pace = Pace()
 
     def __init__(
         self,
@@ -130,7 +133,8 @@ class MemoryBackend:
         self.machines[machine] = MachineSeen(up=False)
         for life in self._lives.values():
             if life.seen is None and any(member.machine == machine for member in life.launch.members):
-                self._end(life, Seen("ended", lost=True), self._clock.monotonic())
+                lost = Seen("ended", lost=True, cause=Cause.NODE_LOST, detail=machine)
+                self._end(life, lost, self._clock.monotonic())
 
     def mend(self, machine: str) -> None:
         """It is back, empty."""
@@ -160,11 +164,17 @@ class MemoryBackend:
             told = life.kill_at is not None
             self._end(
                 life,
-                Seen("ended", codes=(1 if life.fails else 0,), stopped=told, done=not life.fails),
+                Seen(
+                    "ended",
+                    codes=(1 if life.fails else 0,),
+                    stopped=told,
+                    done=not life.fails,
+                    cause=Cause.EXIT if life.fails else None,
+                ),
                 life.ends,
             )
         elif stops <= now:
-            self._end(life, Seen("ended", codes=(143,), stopped=True), stops)
+            self._end(life, Seen("ended", codes=(143,), stopped=True, cause=Cause.STOPPED), stops)
 
     def _end(self, life: _Life, seen: Seen, at: float) -> None:
         work = self.work[life.launch.job]

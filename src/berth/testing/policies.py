@@ -23,10 +23,18 @@ class Strict(Policy):
 class FitFirst(Policy):
     """First come, first served; who fits may pass."""
 
+    def rules(self) -> Rules:
+        """Arrivals do not change."""
+        return Rules(steady=True)
+
 
 @dataclass(frozen=True)
 class NearestOnly(Policy):
     """Waits as long as it takes for the nearest tier."""
+
+    def rules(self) -> Rules:
+        """Arrivals do not change."""
+        return Rules(steady=True)
 
     @staticmethod
     def reach(job: Any, now: float, my: Any) -> int:

@@ -20,7 +20,7 @@ class Scenario:
     """A cluster, jobs, a policy by name, and what goes wrong."""
 
     cluster: ClusterText
-    jobs: tuple[tuple[Any, ...], ...]  # (arrival, GPUs, duration[, model[, virtual cluster]])
+    jobs: tuple[tuple[Any, ...], ...]  # (arrival, GPUs, duration[, model[, virtual cluster[, priority]]])
     policy: str = "fit-first"
     network: Literal["off", "static", "on"] = "off"
     congestion: float = 1.0

@@ -37,22 +37,24 @@ _SPANS = _TENS.filter(bool) | st.floats(0.001, 3000.0)
 _MODELS = st.sampled_from([None, "vgg16", "bert-large", "mobilenetv3", "dlrm"])
 _NO_QUOTAS: dict[str, int] = {}
 _QUOTAS = st.just(_NO_QUOTAS) | st.dictionaries(st.sampled_from(["a", "b"]), st.integers(1, 16), max_size=2)
+_PRIORITIES = st.sampled_from([st.just(0), st.sampled_from([-5, 0, 0, 50])])
 _OUTAGES = st.sampled_from([("fail", "repair"), ("drain", "undrain")])
 _TYPES = st.lists(st.sampled_from(["V100", "P100", "A100-40"]), min_size=1, max_size=2, unique=True)
 
 
 @st.composite
 def scenarios(draw: Any, policies: st.SearchStrategy[str] | None = None, calm: bool = False) -> Scenario:
-    """A whole case. A calm one has one type of device, no network, no faults, and durations are known."""
+    """A whole case. A calm one has one type of device and one priority, no network, no faults, known durations."""
     cluster = draw(_clusters(calm))
     machines = _leaves(cluster)
     devices = sum(machine if isinstance(machine, int) else sum(machine.values()) for machine in machines)
     sizes = st.sampled_from([1, 2, 4, 8]) | st.integers(1, devices + 1)
     quotas = {} if calm else draw(_QUOTAS)
     owners = st.sampled_from([None, *quotas])
-    jobs = st.lists(st.tuples(_MOMENTS, sizes, _SPANS, _MODELS, owners), min_size=1, max_size=20)
+    priorities = st.just(0) if calm else draw(_PRIORITIES)
+    jobs = st.lists(st.tuples(_MOMENTS, sizes, _SPANS, _MODELS, owners, priorities), min_size=1, max_size=20)
     rows = tuple(draw(jobs))
-    owned = {row[-1] for row in rows}
+    owned = {row[4] for row in rows}
     return Scenario(
         cluster=cluster,
         jobs=rows,

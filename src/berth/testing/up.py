@@ -79,6 +79,11 @@ class Up:
         """Asks it, as an admin."""
         return Client(find_endpoint(str(self.state), None))
 
+    def state_name(self) -> str:
+        """The name of its store."""
+        work = self.state.with_name(f"{self.state.name}-work")
+        return next(path.name for path in work.iterdir())
+
     def kill(self) -> None:
         """As the machine would: without a word."""
         self.process.kill()

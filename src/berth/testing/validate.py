@@ -88,7 +88,7 @@ class ReasonValidator:
             assert self._most(top) + self._started() >= gpus, name
             assert self._most(int(job["holds_out"])) < gpus or changed, name
         elif code == reasons.HELD_FOR_OTHER:
-            assert self.holds, name
+            self._check_reservation(row, job)
             assert self._most(top) + self._started() >= gpus, name
         elif code == reasons.LOOKS_AHEAD:
             assert job["until"] >= self.now, name
@@ -106,6 +106,14 @@ class ReasonValidator:
         else:
             assert code in (reasons.OUTRANKED, reasons.MADE_WAY, reasons.HOST_LOST), name
             assert job["evicted"] == self.now, name
+
+    def _check_reservation(self, row: int, job: Any) -> None:
+        """Another job has a place reserved, from all others or from those of lower priority."""
+        other = int(self.world.state[0]["reserved"])
+        assert other not in (-1, row), "held-for-other"
+        holder = self.world.jobs[other]
+        assert holder["state"] == WAITING or holder["started"] == self.now, "held-for-other"
+        assert self.holds or job["priority"] < holder["priority"], "held-for-other"
 
     def _check_links(self, job: Any) -> None:
         """There is room, and somebody sends between machines."""

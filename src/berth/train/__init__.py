@@ -12,6 +12,7 @@ from berth.lazy import exports
 if TYPE_CHECKING:
     from berth.train.data import ClickStream, Source
     from berth.train.embedding import Embedding, slot_keys, with_sparse_tables
+    from berth.train.inference import load_for_inference
     from berth.train.interruption import Stopped
     from berth.train.local import LocalStore
     from berth.train.session import Checkpoints, Result, Session, fit
@@ -35,6 +36,7 @@ _HOMES = {
     "adagrad": "tables",
     "adam": "tables",
     "fit": "session",
+    "load_for_inference": "inference",
     "rowwise_adagrad": "tables",
     "sgd": "tables",
     "slot_keys": "embedding",
@@ -58,6 +60,7 @@ __all__ = [
     "adagrad",
     "adam",
     "fit",
+    "load_for_inference",
     "rowwise_adagrad",
     "sgd",
     "slot_keys",

@@ -104,12 +104,18 @@ class Embedding(nn.Module):
 
     def prefetch(self, keys: Tensor) -> None:
         """Says which keys will be asked for in the next step."""
-        self._home().prefetch(self.spec_name, keys.detach().reshape(-1).numpy().view(np.uint64))
+        self._home().prefetch(self.spec_name, keys.detach().reshape(-1).long().numpy().view(np.uint64))
 
     def asked_for(self, keys: Tensor) -> bool:
-        """Whether these, in this memory, are the keys of a forward pass since the last push."""
-        place = keys.data_ptr()
-        return any(part.data_ptr() == place and part.numel() == keys.numel() for part, _ in self._pulled)
+        """Whether these are the keys of a forward pass since the last push: the same memory, or the same numbers, as
+        a `.long()` inside the model makes them."""
+        if keys.is_floating_point():
+            return False
+        place, flat = keys.data_ptr(), keys.detach().reshape(-1)
+        return any(
+            part.numel() == flat.numel() and (part.data_ptr() == place or torch.equal(part, flat.long()))
+            for part, _ in self._pulled
+        )
 
     def asked(self) -> Tensor:
         """Keys of the forward passes since the last push."""

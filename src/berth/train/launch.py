@@ -25,8 +25,9 @@ from typing import Any
 
 from berth.errors import BerthError, InputError
 from berth.train.faults import NAME
-from berth.train.rendezvous import Seat
+from berth.train.rendezvous import LISTENER, Seat
 from berth.train.servers import Secret, ServerProcess, Settings
+from berth.train.watch import VOICE
 
 SERVERS = "BERTH_TRAIN_SERVERS"  # where they are, as JSON
 _ATTEMPT = "BERTH_TRAIN_ATTEMPT"
@@ -62,6 +63,7 @@ class Launcher:
         self.interrupted = False  # by Ctrl-C
         self._asked_to_stop = False
         self._logs = tempfile.TemporaryDirectory(prefix="berth-train-")
+        self._voice = os.dup(2)  # workers whose output is kept can still say whom they wait for
 
     def run(self) -> int:
         """Until the training is over: its exit code."""
@@ -78,6 +80,7 @@ class Launcher:
         finally:
             self._end_all()
             self._logs.cleanup()
+            os.close(self._voice)
             for number, handler in before.items():
                 signal.signal(number, handler)
 
@@ -93,17 +96,21 @@ class Launcher:
             for index in range(self.lineup.servers)
         ]
         addresses = json.dumps([json.loads(server.address.to_json()) for server in self.servers])
-        seat = Seat(0, self.lineup.workers, "127.0.0.1", free_port())
+        listener = socket.create_server(
+            ("127.0.0.1", 0)
+        )  # handed to rank 0: no other process can take the port
+        seat = Seat(0, self.lineup.workers, "127.0.0.1", int(listener.getsockname()[1]))
         shared = {**os.environ, **_ONE_THREAD, **secret.environment()}
         shared |= {SERVERS: addresses, _ATTEMPT: str(self.attempt)}
         self.workers = []
-        for rank in range(self.lineup.workers):
-            name = {NAME: f"worker{rank}/{self.attempt}"}
-            self.workers.append(
-                self._worker(rank, {**shared, **replace(seat, rank=rank).environment(), **name})
-            )
+        with listener:
+            for rank in range(self.lineup.workers):
+                own = {NAME: f"worker{rank}/{self.attempt}", VOICE: str(self._voice)}
+                own |= {LISTENER: str(listener.fileno())} if rank == 0 else {}
+                told = {**shared, **replace(seat, rank=rank).environment(), **own}
+                self.workers.append(self._worker(rank, told, listener.fileno()))
 
-    def _worker(self, rank: int, environment: dict[str, str]) -> subprocess.Popen[bytes]:
+    def _worker(self, rank: int, environment: dict[str, str], listener: int) -> subprocess.Popen[bytes]:
         """The first speaks for all; what others say is kept until it is needed."""
         with ExitStack() as opened:
             log = opened.enter_context(self._log(rank).open("wb")) if rank else None
@@ -114,6 +121,7 @@ class Launcher:
                 stderr=log and subprocess.STDOUT,
                 preexec_fn=_die_with_parent,  # noqa: PLW1509 - this process has no other threads
                 process_group=0,  # a terminal's Ctrl-C is for the launcher, who asks the workers to save
+                pass_fds=(self._voice, listener) if rank == 0 else (self._voice,),
             )
 
     def _watch(self) -> tuple[int, str]:
@@ -206,13 +214,6 @@ def addresses_from(environment: dict[str, str] | None = None) -> list[Any]:
         return [Address.from_json(json.dumps(one)) for one in json.loads(told)]
     except ValueError:
         raise InputError(f"{SERVERS} is no list of addresses") from None
-
-
-def free_port() -> int:
-    """One that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _die_with_parent() -> None:

@@ -45,6 +45,7 @@ class Learner:
         self._loss: Loss = loss or getattr(model, "loss", None) or click_loss
         self._workers = workers
         self.clock: LayerClock | None = None
+        self.unannounced: list[str] = []  # tables whose keys the inputs do not show
         self._keys_in: list[tuple[Embedding, str]] | None = None  # not known before the first step
         self._exchange = (
             exchange  # sums dense gradients over the workers; is told this one's part of the loss
@@ -57,6 +58,8 @@ class Learner:
         loss = self._loss(output, batch.labels)
         if self._keys_in is None:
             self._keys_in = self._found(batch.inputs)
+            found = {layer.spec_name for layer, _ in self._keys_in}
+            self.unannounced = [layer.spec_name for layer in self.embeddings if layer.spec_name not in found]
         part = batch.part(self._workers)
         loss.backward(torch.tensor(part))
         if clock:
@@ -71,7 +74,7 @@ class Learner:
             layer.prefetch(batch.inputs[name])
 
     def _found(self, inputs: Any) -> list[tuple[Embedding, str]]:
-        """Which entries of the inputs are keys: those whose very memory a layer was asked with."""
+        """Which entries of the inputs are keys: those that a layer was asked with, as they are or as int64."""
         named = inputs.items() if isinstance(inputs, dict) else ()
         return [
             (layer, name)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+from weakref import finalize
 
 import numpy as np
 
@@ -19,11 +21,18 @@ from berth.train.tables.store import as_keys
 class LocalStore:
     """A `SparseStore` whose rows are here; beyond `memory_bytes` cold ones go to files in `folder`."""
 
-    def __init__(self, *, memory_bytes: int | None = None, folder: str | Path | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        memory_bytes: int | None = None,
+        folder: str | Path | None = None,
+        scratch: bool = False,  # the folder is removed with the store
+    ) -> None:
         if memory_bytes is not None and folder is None:
             raise InputError("a memory budget needs a folder for the rows that do not fit")
         self._memory_bytes = memory_bytes
         self._folder = Path(folder) if folder is not None else None
+        self._remove = finalize(self, _remove, self._folder) if scratch else None
         self._specs: dict[str, TableSpec] = {}
         self._tables: dict[str, Table] = {}
         self._recent: dict[
@@ -98,6 +107,8 @@ class LocalStore:
         """Files of cold rows go with their tables."""
         self._tables.clear()
         self._recent.clear()
+        if self._remove is not None:
+            self._remove()
 
     def table(self, name: str) -> Table:
         """One table, to look at."""
@@ -136,6 +147,11 @@ class LocalStore:
         if name not in self._tables:
             raise UnknownNameError("table", name, self._tables)
         return self._tables[name]
+
+
+def _remove(folder: Path | None) -> None:
+    if folder is not None:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _told(table: Table) -> dict[str, Any]:

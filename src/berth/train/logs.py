@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
+import os
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
@@ -11,7 +12,9 @@ from typing import Any, Protocol
 from berth.errors import InputError
 from berth.train.metrics import Progress
 
-COLUMNS = ("step", "examples", "loss", "auc", "examples_per_s", "cpu_ms_per_1000", "hit_rate", "moved_bytes")
+COLUMNS = (
+    "step", "examples", "loss", "auc", "training_auc", "examples_per_s", "cpu_ms_per_1000", "hit_rate", "moved_bytes",
+)  # fmt: skip
 
 
 class Log(Protocol):
@@ -33,6 +36,7 @@ def figures(progress: Progress, statistics: Any) -> dict[str, float]:
         "examples": progress.examples,
         "loss": progress.loss,
         "auc": progress.auc,
+        "training_auc": progress.training_auc,
         "examples_per_s": progress.examples_per_s,
         "cpu_ms_per_1000": progress.cpu_ms_per_1000,
         "hit_rate": hit_rate(statistics),
@@ -48,10 +52,13 @@ def hit_rate(statistics: Any) -> float:
 
 
 class CsvLog:
-    """A line for every call; a resumed training goes on in the same file."""
+    """A line for every call. A training resumed from a step goes on in the same file, after the line of that step:
+    later lines are cut off, so every step has one line."""
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(self, path: str | Path, step: int = 0) -> None:
         try:
+            if Path(path).exists():
+                os.truncate(path, _end_of(Path(path), step))
             self._file = Path(path).open("a", newline="", encoding="utf-8")  # noqa: SIM115 - closed by close()
         except OSError as error:
             raise InputError(f"can't be written: {error.strerror}", where=str(path)) from None
@@ -71,17 +78,34 @@ class CsvLog:
         self._file.close()
 
 
-class TensorBoardLog:
-    """Scalars by step, for `tensorboard --logdir`."""
+def _end_of(path: Path, step: int) -> int:
+    """Where the lines up to this step end: 0 if there are none, and the header is written again."""
+    end = at = 0
+    for number, line in enumerate(path.read_bytes().splitlines(keepends=True)):
+        at += len(line)
+        if number and not _is_up_to(line, step):
+            break
+        end = at if number else 0
+    return end
 
-    def __init__(self, folder: str | Path) -> None:
+
+def _is_up_to(line: bytes, step: int) -> bool:
+    """Whether it is a whole line of a step that is not later."""
+    first = line.partition(b",")[0]
+    return line.endswith(b"\n") and first.isdigit() and int(first) <= step
+
+
+class TensorBoardLog:
+    """Scalars by step, for `tensorboard --logdir`; of a resumed training those after its step are hidden."""
+
+    def __init__(self, folder: str | Path, step: int = 0) -> None:
         if find_spec("tensorboard") is None:
             raise InputError(
                 "--tensorboard needs tensorboard", hint="pip install tensorboard, or use --csv FILE"
             )
         from torch.utils.tensorboard import SummaryWriter
 
-        self._writer: Any = SummaryWriter(str(folder))
+        self._writer: Any = SummaryWriter(str(folder), purge_step=step + 1)
 
     def write(self, figures: dict[str, float]) -> None:
         """All but the step."""

@@ -123,9 +123,13 @@ def _store(team: Team, users: Sequence[int], division: Division) -> SparseStore:
 
 
 def _local(team: Team, settings: Settings) -> LocalStore:
+    _remove_at_the_end(team, settings)
+    return LocalStore(memory_bytes=settings.memory_bytes, folder=settings.folder)
+
+
+def _remove_at_the_end(team: Team, settings: Settings) -> None:
     if settings.folder is not None:
         team.keep.callback(shutil.rmtree, settings.folder, ignore_errors=True)
-    return LocalStore(memory_bytes=settings.memory_bytes, folder=settings.folder)
 
 
 def _servers(team: Team, workers: int, division: Division) -> tuple[list[Address], Secret]:
@@ -152,6 +156,7 @@ def _started(team: Team, workers: int, division: Division) -> tuple[list[Address
             "workers on several machines need a shared secret", hint=f"set {VARIABLE} for all of them"
         )
     settings = replace(division.settings, servers=division.servers, workers=workers, host=host)
+    _remove_at_the_end(team, settings)  # after the servers have ended
     started = [ServerProcess(replace(settings, index=index), secret) for index in range(division.servers)]
     for server in started:
         team.keep.callback(server.stop)

@@ -1,12 +1,14 @@
-"""How well a model does on examples it has not learned from yet, and how quickly it goes.
+"""How well a model does on the examples it is shown, and how quickly it goes.
 
-Progressive: every batch is scored before the model learns from it, so the figures are those of unseen data.
+Progressive: every batch is scored before the model learns from it, so in the first pass over the data the figures are
+those of unseen examples. From the second pass on they are not, and are called training figures.
 """
 
 from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float32]
+WINDOW = 1 << 16  # examples of which the AUC is told
 
 
 def auc(scores: NDArray[np.floating[Any]], labels: NDArray[Any]) -> float:
@@ -45,7 +48,7 @@ def best_auc(chances: NDArray[np.float64]) -> float:
 class Window:
     """The last `size` scores with their labels."""
 
-    def __init__(self, size: int = 1 << 16) -> None:
+    def __init__(self, size: int = WINDOW) -> None:
         self.scores = np.empty(size, np.float32)
         self.labels = np.empty(size, np.float32)
         self._next = 0
@@ -78,6 +81,27 @@ class Window:
         self.add(arrays["scores"], arrays["labels"])
 
 
+def join_windows(windows: Sequence[Mapping[str, NDArray[Any]]]) -> dict[str, NDArray[Any]]:
+    """Windows of several workers, one after the other, and how many examples each has."""
+    names = ("scores", "labels")
+    together = {name: np.concatenate([window[name] for window in windows]) for name in names}
+    return {**together, "lanes": np.array([len(window["scores"]) for window in windows])}
+
+
+def divide_windows(together: Mapping[str, NDArray[Any]], lanes: int) -> list[dict[str, NDArray[Any]]]:
+    """Returns a window per worker: the windows that were joined or, for another number N, every Nth example."""
+    counts = together["lanes"] if "lanes" in together else np.array([len(together["scores"])])
+    order = np.arange(len(together["scores"]))
+    starts = np.cumsum(counts) - counts
+    if len(counts) == lanes:
+        parts = [order[start : start + count] for start, count in zip(starts, counts, strict=True)]
+    else:
+        age = np.concatenate([np.arange(count, 0, -1) for count in counts])  # the newest of each is 1
+        oldest_first = np.argsort(-age, kind="stable")
+        parts = [oldest_first[lane::lanes] for lane in range(lanes)]
+    return [{name: together[name][part] for name in ("scores", "labels")} for part in parts]
+
+
 @dataclass(slots=True)
 class Progress:
     """Where a training is, and how it does."""
@@ -86,6 +110,8 @@ class Progress:
     examples: int = 0
     loss: float = float("nan")  # mean of the last 50 steps
     window: Window = field(default_factory=Window)
+    first_pass: int | None = None  # examples after which they come again
+    shared_auc: float | None = None  # of all workers, where there are several
     _losses: deque[float] = field(default_factory=lambda: deque(maxlen=50))
     _began: float = field(default_factory=time.perf_counter)
     _began_cpu: float = field(default_factory=time.process_time)
@@ -117,9 +143,23 @@ class Progress:
         return list(self._losses)
 
     @property
+    def repeats(self) -> bool:
+        """Whether the last examples were learned from before."""
+        return self.first_pass is not None and self.examples > self.first_pass
+
+    @property
     def auc(self) -> float:
-        """Of the last examples, each scored before it was learned from; not a number where nothing is scored."""
-        return self.window.auc()
+        """Of the last examples, each scored before it was learned from; not a number after the first pass over the
+        data, or where nothing is scored."""
+        return float("nan") if self.repeats else self._ranked()
+
+    @property
+    def training_auc(self) -> float:
+        """Of the last examples after the first pass over the data; not a number in the first."""
+        return self._ranked() if self.repeats else float("nan")
+
+    def _ranked(self) -> float:
+        return self.window.auc() if self.shared_auc is None else self.shared_auc
 
     @property
     def wall_s(self) -> float:

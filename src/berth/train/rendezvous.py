@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
 from berth.errors import InputError
+from berth.train.route import IFNAME, follow_route
+from berth.train.watch import SILENT_S, say
 
+LISTENER = "BERTH_TRAIN_LISTENER"  # a socket that is bound to the port already, for rank 0
 _SLURM_PORT = 29_500
-PATIENCE_S = 1800.0  # for a process that does not come, or is busy loading; the launcher sees sooner who died
+PATIENCE_S = 1800.0  # for a process that does not come, or is busy loading; it is named sooner
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,14 +74,17 @@ def first_host(nodes: str) -> str:
     return found.group(1) + (found.group(2) or "")
 
 
-def join(seat: Seat) -> Any:
+def join(seat: Seat, say: Callable[[str], None] = say) -> Any:
     """Meets the others; returns the store in which small facts can be left for them."""
     import torch.distributed as dist
+    from torch.distributed.distributed_c10d import PrefixStore
 
+    follow_route(seat.host, seat.port)
+    store = _meet(seat, say)
     try:
         dist.init_process_group(
             "gloo",
-            init_method=f"tcp://{seat.host}:{seat.port}",
+            store=PrefixStore("gloo", store),
             rank=seat.rank,
             world_size=seat.world,
             timeout=timedelta(seconds=PATIENCE_S),
@@ -85,9 +92,77 @@ def join(seat: Seat) -> Any:
     except (RuntimeError, ValueError) as error:
         raise InputError(
             f"rank {seat.rank} of {seat.world} did not meet the others at {seat.host}:{seat.port}",
-            hint=str(error).splitlines()[0],
+            hint=f"{str(error).splitlines()[0]}; the interface is {os.environ.get(IFNAME, 'not known')}:"
+            f" another one is chosen by {IFNAME}",
         ) from error
-    return dist.distributed_c10d._get_default_store()
+    return store
+
+
+def pulse_board(seat: Seat) -> Any:
+    """A connection of its own to the store: who waits for a fact there must not hold up a pulse."""
+    return _prefixed(_store(seat, is_master=False, wait_s=PATIENCE_S))
+
+
+def _meet(seat: Seat, say: Callable[[str], None]) -> Any:
+    """The store, once every rank has come; who has not is named every `SILENT_S`."""
+    begun = time.monotonic()
+    agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"  # torchrun itself holds the store
+    store = None
+    while store is None:
+        try:
+            store = _store(seat, is_master=seat.rank == 0 and not agent, wait_s=SILENT_S)
+        except RuntimeError as error:
+            if seat.rank == 0 and not agent:
+                hint = str(error).splitlines()[0]
+                raise InputError(f"rank 0 can't listen at {seat.host}:{seat.port}", hint=hint) from None
+            _not_yet(seat, [0], begun, say)
+    store = _prefixed(store)
+    store.set(f"here/{seat.rank}", "1")
+    while missing := _missing(seat, store):
+        if seat.rank == min(set(range(seat.world)) - set(missing)):
+            _not_yet(seat, missing, begun, say)
+    return store
+
+
+def _missing(seat: Seat, store: Any) -> list[int]:
+    """Ranks that have not come, after some time; nothing at once when all are here."""
+    keys = [f"here/{rank}" for rank in range(seat.world)]
+    try:
+        store.wait(keys, timedelta(seconds=SILENT_S))
+    except RuntimeError:
+        return [rank for rank, key in enumerate(keys) if not store.check([key])]
+    return []
+
+
+def _not_yet(seat: Seat, missing: Sequence[int], begun: float, say: Callable[[str], None]) -> None:
+    waited = time.monotonic() - begun
+    ranks = f"rank{'' if len(missing) == 1 else 's'} {', '.join(map(str, missing))} of {seat.world}"
+    text = f"{ranks} did not come to {seat.host}:{seat.port} in {waited:.0f} s"
+    if waited > PATIENCE_S:
+        raise InputError(text, hint="start every rank, with the same MASTER_ADDR and MASTER_PORT")
+    say(f"waiting: {text}")
+
+
+def _store(seat: Seat, *, is_master: bool, wait_s: float) -> Any:
+    from torch._C._distributed_c10d import TCPStore
+
+    listener = os.environ.get(LISTENER) if is_master else None
+    return TCPStore(
+        seat.host,
+        seat.port,
+        is_master=is_master,
+        timeout=timedelta(seconds=wait_s),
+        wait_for_workers=False,
+        master_listen_fd=int(listener) if listener is not None else None,
+    )
+
+
+def _prefixed(store: Any) -> Any:
+    """A start again by torchrun does not see what the start before left."""
+    from torch.distributed.distributed_c10d import PrefixStore
+
+    store.set_timeout(timedelta(seconds=PATIENCE_S))
+    return PrefixStore(f"berth/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
 
 
 def _checked(seat: Seat) -> Seat:

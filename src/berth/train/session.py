@@ -9,6 +9,7 @@ there, checkpoints are taken and a wish to stop is heard.
 from __future__ import annotations
 
 import math
+import shutil
 import tempfile
 from collections.abc import Callable, Generator, Mapping
 from contextlib import ExitStack, closing
@@ -18,19 +19,21 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from berth import units
 from berth.errors import InputError
 from berth.train.checkpoint import Manifest, Moment, Shelf, Writer
 from berth.train.checkpoint.dense import dense_state, load_dense
+from berth.train.checkpoint.saved import none_usable
 from berth.train.data import ClickStream, Share, Source
 from berth.train.data.prefetch import Ahead
 from berth.train.embedding import embeddings_of
 from berth.train.faults import moment
 from berth.train.interruption import Interruption, Stopped
-from berth.train.learner import Learner, Loss
+from berth.train.learner import Learner, Loss, Scores
 from berth.train.local import LocalStore
-from berth.train.metrics import Progress
+from berth.train.metrics import WINDOW, Progress, Window, divide_windows, join_windows
 from berth.train.sparse import SparseStore
 
 Report = Callable[["Session"], None]
@@ -59,17 +62,28 @@ class Result:
     step: int
     examples: int
     loss: float  # mean of the last 50 steps
-    auc: float  # of the last 65,536 examples, each scored before it was learned from
+    auc: (
+        float  # of the last 65,536 examples, each scored before it was learned from; NaN after the first pass
+    )
+    training_auc: float  # of the same examples after the first pass over the data; NaN in the first
     examples_per_s: float
     cpu_ms_per_1000: float
     preempted: bool
     statistics: Mapping[str, Any]
     losses: list[float] = field(repr=False)  # of this run, step by step
+    model: nn.Module = field(repr=False)  # the one that was trained; after `fit` it predicts
 
     def __str__(self) -> str:
         stop = "preempted" if self.preempted else "done"
-        ranked = "" if math.isnan(self.auc) else f", AUC {self.auc:.4f}"
-        return f"{stop} at step {self.step:,}: {self.examples:,} examples, loss {self.loss:.4f}{ranked}"
+        figures = f"{self.examples:,} examples, loss {self.loss:.4f}{ranked(self.auc, self.training_auc)}"
+        return f"{stop} at step {self.step:,}: {figures}"
+
+
+def ranked(auc: float, training_auc: float, before: str = ", ") -> str:
+    """How well examples are ranked, by its name; nothing where neither is a number."""
+    if not math.isnan(training_auc):
+        return f"{before}training AUC {training_auc:.4f}"
+    return "" if math.isnan(auc) else f"{before}AUC {auc:.4f}"
 
 
 class Session:
@@ -83,6 +97,7 @@ class Session:
         batch: int = 4096,
         seed: int = 0,
         optimiser: torch.optim.Optimizer | None = None,
+        scheduler: LRScheduler | None = None,  # of the learning rate; takes a step after every batch
         loss: Loss | None = None,
         memory: str | int | None = None,
         store: SparseStore | None = None,
@@ -106,23 +121,26 @@ class Session:
             raise InputError(f"a day has at least one example, not {day_every}")
         self.day_every = day_every
         self.share = share
-        self.progress = Progress()
+        self.progress = Progress(window=Window(WINDOW // share.workers))
         self.resumed_from: int | None = None
         self._say = say
         self.model = model
         self._ahead = ahead
+        self.scheduler = scheduler
         self._checkpoints = Checkpoints(checkpoints) if isinstance(checkpoints, str) else checkpoints
         self._writer: Writer | None = None
         self._shelf: Shelf | None = None
-        self._cold: tempfile.TemporaryDirectory[str] | None = None
+        self.cold_folder: str | None = None  # of rows beyond the memory budget
         with ExitStack() as opened:
-            self.store = store or self._local(memory, opened)
-            opened.callback(self.store.close)
+            self.store = store or self._local(memory)
+            failed = opened.enter_context(ExitStack())
+            failed.callback(self.store.close)
             self.learner = (
                 learner(self.store) if learner else Learner(model, self.store, optimiser=optimiser, loss=loss)
             )
             if self._checkpoints is not None:
                 self._open_shelf(self._checkpoints, opened, streamed=streamed or memory is not None)
+            failed.pop_all()
             self._opened = opened.pop_all()  # a session that could not be made leaves nothing open
 
     def run(self, steps: int | None = None, *, report: Report | None = None) -> Result:
@@ -154,7 +172,8 @@ class Session:
                 if following is not None:
                     self.learner.announce(following)
                 loss, scores = self.learner.step(self.progress.step, batch)
-                self.progress.add(loss, batch.examples, *scores)
+                self._schedule(loss)
+                self._count(loss, batch.examples, scores)
                 moment("step")
                 self._end_day_if_due()
                 self._save_if_due()
@@ -169,7 +188,7 @@ class Session:
         if self._writer is None:
             raise InputError("this training has no folder for checkpoints")
         arrays, meta = self._dense()
-        arrays |= {f"window/{name}": array for name, array in self.progress.window.arrays().items()}
+        arrays |= {f"window/{name}": array for name, array in join_windows(self._windows()).items()}
         progress = self.progress
         told = {"examples": progress.examples, "losses": progress.losses}
         position = dict(self.data.position(progress.step))
@@ -185,27 +204,33 @@ class Session:
             "weights": weights,
             "tables": tables,
             "dense optimiser": rule,
+            "scheduler": type(self.scheduler).__name__ if self.scheduler is not None else None,
             "batch": self.batch,
             "seed": self.seed,
             "examples of a day": self.day_every,
             "data": _plain(dict(self.data.describe())),
         }
 
-    def close(self) -> None:
-        """Waits for what is being written, and lets go of tables and folders."""
+    def close(self, *, keep_rows: bool = False) -> None:
+        """Waits for what is being written, and releases tables and folders.
+
+        With `keep_rows`, tables in this process stay with the model, which then predicts as long as it lives.
+        """
         self._opened.close()
+        if not (keep_rows and isinstance(self.store, LocalStore)):
+            self.store.close()
 
     def abandon(self) -> None:
         """Removes files of cold rows, and waits for nothing: the process is about to end."""
-        if self._cold is not None:
-            self._cold.cleanup()
+        if self.cold_folder is not None:
+            shutil.rmtree(self.cold_folder, ignore_errors=True)
 
-    def _local(self, memory: str | int | None, opened: ExitStack) -> LocalStore:
+    def _local(self, memory: str | int | None) -> LocalStore:
         if memory is None:
             return LocalStore()
         budget = units.size_bytes(memory) if isinstance(memory, str) else memory
-        self._cold = tempfile.TemporaryDirectory(prefix="berth-cold-", ignore_cleanup_errors=True)
-        return LocalStore(memory_bytes=budget, folder=opened.enter_context(self._cold))
+        self.cold_folder = tempfile.mkdtemp(prefix="berth-cold-")
+        return LocalStore(memory_bytes=budget, folder=self.cold_folder, scratch=True)
 
     def _open_shelf(self, how: Checkpoints, opened: ExitStack, *, streamed: bool) -> None:
         self._shelf = Shelf(how.folder)
@@ -220,16 +245,12 @@ class Session:
         chain = self._shelf.newest(self._say)
         if chain is None:
             if self._shelf.steps():
-                raise InputError(
-                    "none of the checkpoints here can be used",
-                    where=str(how.folder),
-                    hint="start anew with another folder, or with --fresh",
-                )
-            self._shelf.remove_unfinished()
+                raise none_usable(self._shelf, hint="start again with another folder, or with --fresh")
         else:
             self._resume(self._shelf, chain)
-            self._shelf.remove_unfinished(chain[-1].step)
+            self._shelf.set_aside(chain[-1].step, self._say)
             self._writer.resumed(chain)
+        self._shelf.remove_unfinished()
 
     def _resume(self, shelf: Shelf, chain: list[Manifest]) -> None:
         newest = chain[-1]
@@ -241,17 +262,36 @@ class Session:
                 self.store.load(layer.spec_name, state)
         told = newest.progress
         self.progress.resumed(newest.step, told["examples"], told["losses"])
-        self.progress.window.load({name: arrays[f"window/{name}"] for name in ("scores", "labels")})
+        saved = {name.removeprefix("window/"): part for name, part in arrays.items() if name[:7] == "window/"}
+        self._take_windows(divide_windows(saved, self.share.workers))
         self.data.seek(newest.position)
         self.resumed_from = newest.step
 
+    def _windows(self) -> list[dict[str, Any]]:
+        """Scores and labels of the last examples, by worker."""
+        return [self.progress.window.arrays()]
+
+    def _take_windows(self, windows: list[dict[str, Any]]) -> None:
+        self.progress.window.load(windows[self.share.worker])
+
     def _dense(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Arrays and meta of all dense weights and their optimiser."""
-        return dense_state(self.model, self.learner.optimiser)
+        """Arrays and meta of all dense weights, their optimiser and its schedule."""
+        return dense_state(self.model, self.learner.optimiser, self.scheduler)
 
     def _take_dense(self, arrays: Mapping[str, Any], meta: dict[str, Any]) -> None:
         """Puts saved ones in their place."""
-        load_dense(self.model, self.learner.optimiser, arrays, meta)
+        load_dense(self.model, self.learner.optimiser, arrays, meta, self.scheduler)
+
+    def _count(self, loss: float, examples: int, scores: Scores) -> None:
+        self.progress.first_pass = getattr(self.data, "first_pass", None)
+        self.progress.add(loss, examples, *scores)
+
+    def _schedule(self, loss: float) -> None:
+        """Moves the learning rate on; one that waits for a plateau looks at the loss."""
+        if isinstance(self.scheduler, ReduceLROnPlateau):
+            self.scheduler.step(loss)
+        elif self.scheduler is not None:
+            self.scheduler.step()
 
     def _end_day_if_due(self) -> None:
         """Days are counted from the beginning of the run, so that they end after the same steps when it goes on."""
@@ -290,24 +330,31 @@ class Session:
             told.examples,
             told.loss,
             told.auc,
+            told.training_auc,
             told.examples_per_s,
             told.cpu_ms_per_1000,
             preempted,
             self.store.statistics(),
             losses,
+            self.model,
         )
 
 
 def fit(model: nn.Module, data: Source | None = None, *, steps: int | None = None, **options: Any) -> Result:
     """Trains a model: its own `loss(output, labels)` or cross-entropy of its logits, on built-in clicks if no
-    data are given. Options are those of `Session`."""
+    data are given. Options are those of `Session`. The result's `model`, the one that was given, is in eval mode and
+    keeps its rows: it predicts."""
     if data is None and steps is None:
         raise InputError("the built-in data never end", hint="say how far: fit(model, steps=1000)")
     session = Session(model, data, **options)
     try:
-        return session.run(steps)
-    finally:
+        result = session.run(steps)
+    except BaseException:
         session.close()
+        raise
+    session.close(keep_rows=True)
+    model.eval()
+    return result
 
 
 def _plain(value: Any) -> Any:
@@ -326,6 +373,13 @@ def _same(saved: dict[str, Any], mine: dict[str, Any], where: str) -> None:
     different = [name for name in mine if saved.get(name) != mine[name]]
     if not different:
         return
+    if different == ["data"] and saved.get("data") == _unshuffled(mine["data"]):
+        raise InputError(
+            "holds checkpoints of an earlier version of berth, which shuffled files in another order: "
+            "this version can't go on from them",
+            where=where,
+            hint="go on with the version that wrote them, give another folder, or --fresh to throw them away",
+        )
     shown = [
         f"{name}: {saved.get(name)} there, {mine[name]} here"
         if len(str(mine[name])) < 60
@@ -337,3 +391,9 @@ def _same(saved: dict[str, Any], mine: dict[str, Any], where: str) -> None:
         where=where,
         hint="give the same options to go on, another folder, or --fresh to throw them away",
     )
+
+
+def _unshuffled(data: dict[str, Any]) -> dict[str, Any] | None:
+    """The description that earlier versions wrote of the same files; None where it has not changed."""
+    earlier = {name: value for name, value in data.items() if name != "shuffled"}
+    return earlier if len(earlier) < len(data) else None

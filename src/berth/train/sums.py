@@ -11,6 +11,7 @@ and the others know at once.
 
 from __future__ import annotations
 
+import hashlib
 import mmap
 import os
 import secrets
@@ -30,8 +31,7 @@ from berth.train.servers.address import listen_local, peer_user
 MOST = 8  # processes: each reads what all have written, so beyond some a ring of messages costs less
 _HANDSHAKE_S = 30.0
 _TOLD = 16  # numbers beside the gradients, which then begin at a cache line
-_LEARNED = _TOLD - 1  # the last of them: how many weights have learned
-_EXACT = 1 << 24  # whole numbers below it are exact in single precision
+_LEARNED = _TOLD - 1  # the last of them: a digest of which weights have gradients
 
 
 class SharedSums:
@@ -46,17 +46,21 @@ class SharedSums:
         for peer in peers.values():
             peer.settimeout(PATIENCE_S)
 
-    def add(self, gradients: Sequence[Tensor], told: Sequence[float]) -> list[float]:
-        """Each gradient becomes the sum of everybody's; so do the numbers, which are returned."""
+    def add(self, gradients: Sequence[Tensor], told: Sequence[float], weights: str = "") -> list[float]:
+        """Replaces each gradient by the sum over all processes, and returns the sums of the numbers.
+
+        `weights` says which weights the gradients belong to; processes that differ in it get an error.
+        """
         self._turn = 1 - self._turn
         parts = self._parts[self._turn]
         mine = parts[self._place]
         mine[: len(told)] = torch.tensor(told)
-        mine[_LEARNED] = float(sum(gradient.numel() for gradient in gradients) % _EXACT)
+        digests = parts.view(torch.int32)[:, _LEARNED]
+        digests[self._place] = _digest(gradients, weights)
         for gradient, begin in zip(gradients, _places(gradients), strict=True):
             mine[begin : begin + gradient.numel()].view_as(gradient).copy_(gradient)
         self._meet()
-        if bool((parts[:, _LEARNED] != mine[_LEARNED]).any()):
+        if bool((digests != digests[self._place]).any()):
             raise InputError(
                 "workers have gradients of different weights, which can't be summed",
                 hint="let every step use every layer, whatever the batch holds",
@@ -178,6 +182,12 @@ def _take(store: Any, name: str, place: int, count: int) -> SharedSums | None:
         )
     finally:
         os.close(memory)
+
+
+def _digest(gradients: Sequence[Tensor], weights: str) -> int:
+    """32 bits, signed, of which weights have gradients and of the gradients' shapes."""
+    text = f"{weights} {[tuple(gradient.shape) for gradient in gradients]}"
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=4).digest(), "little", signed=True)
 
 
 def _places(gradients: Sequence[Tensor]) -> list[int]:

@@ -11,11 +11,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from berth.errors import InputError
 from berth.train.data import Share
-from berth.train.rendezvous import Seat, join
+from berth.train.rendezvous import Seat, join, pulse_board
 from berth.train.stages.cut import Layout
 from berth.train.stages.parcels import Post
 from berth.train.sums import SharedSums, fits, shared_sums
+from berth.train.watch import Watch, among_others
 
 
 @dataclass(slots=True)
@@ -58,13 +60,15 @@ class Team:
         if self.seat.alone:
             return list(flags)
         told = torch.tensor(flags, dtype=torch.float64)
-        dist.all_reduce(told)
+        with among_others():
+            dist.all_reduce(told)
         return [float(value) for value in told]
 
     def wait_for_all(self) -> None:
         """Until everybody has come here."""
         if not self.seat.alone:
-            dist.barrier()
+            with among_others():
+                dist.barrier()
 
     def exchange(self, model: nn.Module, loss: float) -> None:
         """Sums dense gradients over those that run the same layers, in one message.
@@ -73,19 +77,41 @@ class Team:
         """
         if self.group is None:
             return
-        gradients = [weight.grad for weight in model.parameters() if weight.grad is not None]
+        weights = [weight for weight in model.parameters() if weight.requires_grad]
+        gradients = [weight.grad for weight in weights if weight.grad is not None]
         told = [*self.flags, loss] if self.layout.stages == 1 else []
-        if not gradients and not told:
+        if not weights and not told:
             return
         sums = self._shared_sums(model)
-        if sums is not None and all(map(fits, gradients)):
-            summed = sums.add(gradients, told)
+        if sums is not None and all(map(fits, weights)):
+            learned = "".join("0" if weight.grad is None else "1" for weight in weights)
+            with among_others():
+                summed = sums.add(gradients, told, learned)
         else:
-            together = torch.cat([torch.tensor(told), *(gradient.reshape(-1) for gradient in gradients)])
-            dist.all_reduce(together, group=self.group)
-            summed = together[: len(told)].tolist()
-            _put_back(together[len(told) :], gradients)
+            summed = self._summed(weights, told)
         self.said = summed if told else None
+
+    def _summed(self, weights: Sequence[Tensor], told: Sequence[float]) -> list[float]:
+        """By gloo. A weight without a gradient goes along as zeros: messages of different lengths would be mixed up."""
+        learned = [float(weight.grad is not None) for weight in weights]
+        parts = [
+            weight.new_zeros(weight.numel()) if weight.grad is None else weight.grad for weight in weights
+        ]
+        together = torch.cat([torch.tensor([*told, *learned]), *(part.reshape(-1) for part in parts)])
+        with among_others():
+            dist.all_reduce(together, group=self.group)
+        begin = len(told) + len(learned)
+        ranks = float(dist.get_world_size(self.group))
+        if any(0 < count < ranks for count in together[len(told) : begin].tolist()):
+            raise InputError(
+                "workers have gradients of different weights, which can't be summed",
+                hint="let every step use every layer, whatever the batch holds",
+            )
+        for weight in weights:
+            if weight.grad is not None:
+                weight.grad.copy_(together[begin : begin + weight.numel()].view_as(weight))
+            begin += weight.numel()
+        return together[: len(told)].tolist()
 
     def _shared_sums(self, model: nn.Module) -> SharedSums | None:
         """Asked for once, by all of the group at their first exchange; used if all of them got it."""
@@ -95,7 +121,8 @@ class Team:
             place, count = dist.get_rank(self.group), dist.get_world_size(self.group)
             sums = shared_sums(self.store, f"sums of stage {self.stage}", place, count, numbers)
             got = torch.tensor(float(sums is not None))
-            dist.all_reduce(got, dist.ReduceOp.MIN, self.group)
+            with among_others():
+                dist.all_reduce(got, dist.ReduceOp.MIN, self.group)
             if sums is not None:
                 self.keep.callback(sums.close)
                 self._sums = sums if got else None
@@ -105,7 +132,8 @@ class Team:
         """Waits for what is under way, and parts."""
         if not self.seat.alone and dist.is_initialized():
             self.post.flush()
-            dist.destroy_process_group()
+            with among_others():
+                dist.destroy_process_group()
         self.keep.close()
 
 
@@ -115,18 +143,17 @@ def assemble(seat: Seat, layout: Layout) -> Team:
         raise ValueError(f"{seat.world} processes, and {layout.world} are needed")
     if seat.alone:
         return Team(seat, layout)
-    store = join(seat)
+    with among_others():
+        store = join(seat)
     mine = None
     for stage in range(layout.stages):  # everybody has to take part in making every group
         ranks = layout.together(stage)
-        group = dist.new_group(ranks) if len(ranks) > 1 else None
+        with among_others():
+            group = dist.new_group(ranks) if len(ranks) > 1 else None
         if stage == layout.stage(seat.rank):
             mine = group
-    return Team(seat, layout, store, mine)
-
-
-def _put_back(together: Tensor, gradients: Sequence[Tensor]) -> None:
-    begin = 0
-    for gradient in gradients:
-        gradient.copy_(together[begin : begin + gradient.numel()].view_as(gradient))
-        begin += gradient.numel()
+    team = Team(seat, layout, store, mine)
+    watch = Watch(seat.rank, seat.world)
+    watch.start(pulse_board(seat))
+    team.keep.callback(watch.stop)
+    return team

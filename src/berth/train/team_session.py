@@ -7,6 +7,7 @@ come to their end; so all stop after the same step. The lead writes checkpoints,
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -21,11 +22,16 @@ from berth.train.data.prefetch import Ahead
 from berth.train.faults import moment
 from berth.train.interruption import Interruption
 from berth.train.learner import Learner
+from berth.train.local import LocalStore
+from berth.train.metrics import auc, join_windows
 from berth.train.session import Checkpoints, Report, Result, Session
 from berth.train.sparse import SparseStore
 from berth.train.stages.dense import joined, optimiser_of_stage, take_part, weights_of_stage
 from berth.train.stages.learner import StageLearner
 from berth.train.team import Team
+from berth.train.watch import PULSE
+
+_BETWEEN_S = 0.5  # collections of the scores of all
 
 
 class TeamSession(Session):
@@ -43,6 +49,8 @@ class TeamSession(Session):
         **options: Any,
     ) -> None:
         self.team = team
+        self._others: list[dict[str, Any]] = []  # the last scores of other lanes, where they are known
+        self._asked_at = 0.0
         self._resumed_dense: tuple[dict[str, Any], dict[str, Any]] | None = None
         self._resumed_position: dict[str, Any] | None = None
         self._saves_every = checkpoints.every if checkpoints is not None else None
@@ -61,20 +69,26 @@ class TeamSession(Session):
         try:
             with Interruption() as interruption:
                 batch = next(ahead, None) if ahead else None
-                heard, ended, _ = self._agree(interruption.heard, reads and batch is None, 0.0)
+                heard, ended, _, _ = self._agree((interruption.heard, reads and batch is None, False), 0.0)
                 self.progress.begin()
                 while (steps is None or self.progress.step < steps) and not heard and not ended:
                     self._seed_step()
                     following = next(ahead, None) if ahead else None
                     if following is not None:
                         self.learner.announce(following)
-                    self.team.flags = (float(interruption.heard), float(reads and following is None))
+                    flags = (interruption.heard, reads and following is None, self._asks(report, steps))
+                    self.team.flags = tuple(map(float, flags))
                     loss, scores = self._step(batch)
                     examples = batch.whole if batch is not None and batch.whole is not None else self.batch
                     batch = following
-                    heard, ended, loss = self._agree(interruption.heard, reads and batch is None, loss)
+                    flags = (interruption.heard, *flags[1:])
+                    heard, ended, asked, loss = self._agree(flags, loss)
                     losses.append(loss)
-                    self.progress.add(loss, examples, *scores)
+                    self._count(loss, examples, scores)
+                    PULSE.step = self.progress.step
+                    self._warn_of_keys(len(losses))
+                    if asked:
+                        self._gather()
                     moment("step")
                     self._end_day_if_due()
                     self._save_if_due()
@@ -95,12 +109,55 @@ class TeamSession(Session):
         self.learner.follow(self.progress.step)
         return 0.0, (None, None)
 
-    def _agree(self, heard: bool, ended: bool, loss: float) -> tuple[bool, bool, float]:
-        """Whether anybody was asked to stop, whether anybody's data have ended, the sum of their parts of the loss."""
+    def _agree(self, flags: tuple[bool, bool, bool], loss: float) -> tuple[bool, bool, bool, float]:
+        """Whether any process was asked to stop, whether any has come to the end of its data, whether the lead asks
+        for the scores of all, and the sum of their parts of the loss."""
         said, self.team.said = self.team.said, None
         if said is None:  # it did not go along with gradients
-            said = self.team.agree([float(heard), float(ended), loss])
-        return said[0] > 0, said[1] > 0, said[2]
+            said = self.team.agree([*map(float, flags), loss])
+        return said[0] > 0, said[1] > 0, said[2] > 0, said[3]
+
+    def _warn_of_keys(self, steps: int) -> None:
+        """After the first step: keys that are not among the inputs can't be fetched ahead from servers."""
+        tables = self.learner.unannounced
+        if steps == 1 and tables and self.team.is_lead and not isinstance(self.store, LocalStore):
+            self._say(
+                f"keys of {', '.join(tables)} are computed inside the model, so rows are not fetched ahead:"
+                " give them to the model as an entry of its inputs"
+            )
+
+    def _asks(self, report: Report | None, steps: int | None) -> bool:
+        """Whether the lead wants the scores of all after this step, to tell the AUC of all."""
+        if not self.team.is_lead or report is None or self.team.layout.lanes == 1:
+            return False
+        now, last = time.monotonic(), self.progress.step + 1 == steps
+        if not last and now - self._asked_at < _BETWEEN_S:
+            return False
+        self._asked_at = now
+        return True
+
+    def _gather(self) -> None:
+        """The lead gets the last scores of all lanes; they lie with the first stage of each."""
+        layout, post = self.team.layout, self.team.post
+        if layout.lanes == 1 or self.team.stage:
+            return
+        if not self.team.is_lead:
+            post.send(
+                0, {name: torch.from_numpy(part) for name, part in self.progress.window.arrays().items()}
+            )
+            post.flush()
+            return
+        told = [post.receive(layout.rank(lane, 0)) for lane in range(1, layout.lanes)]
+        self._others = [{name: part.numpy() for name, part in one.items()} for one in told]
+        together = join_windows(self._windows())
+        self.progress.shared_auc = auc(together["scores"], together["labels"])
+
+    def _windows(self) -> list[dict[str, Any]]:
+        return [*super()._windows(), *self._others]
+
+    def _take_windows(self, windows: list[dict[str, Any]]) -> None:
+        super()._take_windows(windows)
+        self._others = windows[1:]
 
     def _seed_step(self) -> None:
         """What a layer draws depends on the run's seed, the step and who draws: the same after a restart."""
@@ -120,11 +177,12 @@ class TeamSession(Session):
                 "slow_down": self.learner.cut.slow_down,
                 "busy_s": self.learner.busy_s / max(len(losses), 1),
             }
+        alone = super()._result(preempted, losses)
+        mine["shared_memory"] = alone.statistics.get("shared_memory")
         if not self.team.is_lead:
             self.team.post.send(0, mine)
-            return super()._result(preempted, losses)
+            return alone
         others = [self.team.post.receive(rank) for rank in range(1, self.team.seat.world)]
-        alone = super()._result(preempted, losses)
         examples = max(len(losses), 1) * self.batch
         served = sum(one["cpu_s"] for one in alone.statistics.get("servers", ())) * 1e6 / examples
         workers = sum(one["cpu_ms_per_1000"] for one in (mine, *others))
@@ -136,9 +194,9 @@ class TeamSession(Session):
         trained = any(weight.requires_grad for weight in self.model.parameters())
         return {**super().identity(), "dense optimiser": "Adam" if trained else None}
 
-    def close(self) -> None:
-        """Parts from the others too."""
-        super().close()
+    def close(self, *, keep_rows: bool = False) -> None:
+        """Leaves the other processes too."""
+        super().close(keep_rows=keep_rows)
         self.team.leave()
 
     def _resume(self, shelf: Shelf, chain: list[Manifest]) -> None:
@@ -154,13 +212,18 @@ class TeamSession(Session):
                 arrays, meta = self._resumed_dense
                 told |= {"meta": json.dumps(meta)}
                 told |= {"arrays": {name: torch.from_numpy(array) for name, array in arrays.items()}}
+            layout = self.team.layout
             for rank in range(1, self.team.seat.world):
-                post.send(rank, told)
+                mine = self._others[layout.lane(rank) - 1] if self._others and layout.lane(rank) else {}
+                window = {name: torch.from_numpy(part) for name, part in mine.items()}
+                post.send(rank, {**told, "window": window})
             post.flush()
             self._resumed_dense = None
         else:
             told = post.receive(0)
             self.progress.step = told["step"]
+            if told["window"]:
+                self.progress.window.load({name: part.numpy() for name, part in told["window"].items()})
             if told["position"] is not None:
                 self.data.seek(told["position"])
             if "meta" in told:
@@ -171,12 +234,14 @@ class TeamSession(Session):
     def _save_if_due(self) -> None:
         if self._saves_every is None or self.progress.step % self._saves_every:
             return
+        self._gather()
         if self.team.is_lead:
             self.save()
         else:
             self._hand_in()
 
     def _finish(self, preempted: bool) -> None:
+        self._gather()
         writes = self._writer is not None and self._writer.last != self.progress.step
         if self.team.agree([float(writes)])[0] > 0 and not self.team.is_lead:
             self._hand_in()

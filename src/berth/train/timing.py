@@ -42,14 +42,14 @@ class LayerClock:
     def forward(self, state: Any) -> Any:
         """The whole chain."""
         self._taken, self._arrivals = {}, []
-        known: set[int] = set()
+        known: dict[int, Tensor] = {}  # kept: the number of a freed tensor may be given to the next
         for name, module in self.model.chain.items():
             begin = time.thread_time()
             state = module(state)
             self._taken[name] = time.thread_time() - begin
             for tensor in tensors(state):
                 if tensor.requires_grad and id(tensor) not in known:
-                    known.add(id(tensor))
+                    known[id(tensor)] = tensor
                     tensor.register_hook(self._arrival(name))
         self._since = time.thread_time()
         return state

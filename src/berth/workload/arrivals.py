@@ -58,10 +58,10 @@ class Arrivals:
         clock = np.arange(0.0, _DAY_S + _STEP_S, _STEP_S)
         turn = 2 * math.pi / _DAY_S
         # The integral of the rate 1 + daily * cos(turn * (clock - busiest)).
-        wave = np.sin(turn * (clock - _BUSIEST_S)) + math.sin(turn * _BUSIEST_S)
-        # Rounded, since sines differ in the last bit from machine to machine; and days join exactly.
+        busiest = np.asarray([_BUSIEST_S / _DAY_S])
+        wave = steady.sin_of_turns((clock - _BUSIEST_S) / _DAY_S) + steady.sin_of_turns(busiest)
         arrived = np.round(clock + self.daily / turn * wave, 6)
-        arrived[-1] = _DAY_S
+        arrived[-1] = _DAY_S  # days join exactly
         return clock, arrived
 
     def _rates(self, uniform: Floats) -> Floats:

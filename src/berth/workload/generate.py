@@ -19,13 +19,15 @@ from berth.errors import InputError
 from berth.workload.arrivals import Arrivals
 from berth.workload.distributions import Durations, Sizes, load_durations, load_sizes
 from berth.workload.mix import Mix
+from berth.workload.streams import stream
 from berth.workload.trace import Trace
 from berth.workload.weights import Floats, Ints, Weighted
 
 MOST_JOBS = 20_000_000
+DEFAULT_JOBS = 1000
+DEFAULT_LOAD = 0.8
 _LONGEST_MS = 2**50  # some 35,000 years; keeps sums of GPU-time within 64 bits
 _MS = 1000
-_STREAMS = {"arrivals": 0, "sizes": 1, "durations": 2, "users": 3}  # never renumber: a seed is a promise
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,17 @@ class GenerateSpec:
     def __post_init__(self) -> None:
         _check_ranges(self)
         _check_pace(self)
+
+
+def with_defaults(
+    jobs: int | None, span_s: float | None, load: float | None, arrivals: Arrivals
+) -> tuple[int | None, float | None]:
+    """Number of jobs and load where they are not given: 1000 jobs, load 0.8; jobs at once have no load."""
+    if jobs is None and (span_s is None or arrivals.kind == "at-once"):
+        jobs = DEFAULT_JOBS
+    if load is None and arrivals.kind != "at-once" and (jobs is None or span_s is None):
+        load = DEFAULT_LOAD
+    return jobs, load
 
 
 def generate(spec: GenerateSpec) -> Trace:
@@ -87,8 +100,8 @@ class _Asked:
 
 
 def _asked(spec: GenerateSpec, jobs: int) -> _Asked:
-    drawn = spec.sizes.draw(_stream(spec, "sizes").random(jobs))
-    seconds = spec.durations.draw(_stream(spec, "durations").random(jobs), drawn)
+    drawn = spec.sizes.draw(stream(spec.seed, "sizes").random(jobs))
+    seconds = spec.durations.draw(stream(spec.seed, "durations").random(jobs), drawn)
     duration_ms = np.clip(np.rint(seconds * _MS), 1, _LONGEST_MS).astype(np.int64)
     sizes = drawn if spec.gpus is None else np.minimum(drawn, spec.gpus)
     return _Asked(sizes, duration_ms, int((sizes < drawn).sum()))
@@ -123,7 +136,7 @@ def _span_ms(spec: GenerateSpec, sizes: Ints, duration_ms: Ints) -> int:
 
 
 def _submissions(spec: GenerateSpec, jobs: int, span_ms: int) -> Floats:
-    positions = spec.arrivals.positions(_stream(spec, "arrivals").random((jobs, 2)))
+    positions = spec.arrivals.positions(stream(spec.seed, "arrivals").random((jobs, 2)))
     submit_ms = np.minimum(np.rint(spec.arrivals.times(positions, span_ms / _MS) * _MS), span_ms)
     if jobs > 1:
         submit_ms[-1] = span_ms
@@ -134,16 +147,11 @@ def _users(spec: GenerateSpec, jobs: int) -> pl.Series:
     """A few users submit most jobs: the n-th submits 1/n of what the first does."""
     width = len(str(spec.users))
     weights = {f"user{number:0{width}}": 1 / number for number in range(1, spec.users + 1)}
-    return _named(tuple(weights), Weighted.of(weights).pick(_stream(spec, "users").random(jobs)))
+    return _named(tuple(weights), Weighted.of(weights).pick(stream(spec.seed, "users").random(jobs)))
 
 
 def _named(names: tuple[str, ...], picked: Ints) -> pl.Series:
     return pl.Series(names, dtype=pl.String).gather(pl.Series(picked))
-
-
-def _stream(spec: GenerateSpec, aspect: str) -> np.random.Generator:
-    child = np.random.SeedSequence(spec.seed, spawn_key=(_STREAMS[aspect],))
-    return np.random.Generator(np.random.PCG64(child))
 
 
 def _check_ranges(spec: GenerateSpec) -> None:
@@ -170,14 +178,17 @@ def _check_pace(spec: GenerateSpec) -> None:
     if spec.arrivals.kind == "at-once":
         if spec.jobs is None or spec.load is not None or spec.span_s is not None:
             raise InputError(
-                "jobs that come at once have a number, but no span and no load", hint="give jobs only"
+                "jobs that come at once have a number, but no span and no load",
+                hint="leave out span and load, or choose other arrivals",
             )
         return
     given = sum(value is not None for value in (spec.jobs, spec.span_s, spec.load))
     if given != 2:
         raise InputError(
-            f"{'too little' if given < 2 else 'too much'} is said about how fast jobs come",
-            hint="give two of: number of jobs, span, load (with its cluster)",
+            f"{'two of jobs, span and load are needed' if given < 2 else 'jobs, span and load are all given'}",
+            hint="two of them fix the third: leave out one"
+            if given > 2
+            else "give the number of jobs and a load, for example",
         )
     if spec.jobs == 1:
         raise InputError(

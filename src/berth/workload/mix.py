@@ -8,11 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
 from berth.errors import InputError, UnknownNameError, nearest
-from berth.workload.weights import Floats, Ints, Weighted, parse_weights
+from berth.workload.streams import uniforms
+from berth.workload.weights import Ints, Weighted, parse_weights
 
 # How much a model suffers from distance is its bytes over its compute time. `sensitive` and `insensitive`
 # take the two ends of that order, `balanced` some of each family.
@@ -41,12 +39,7 @@ class Mix:
 
     def assign(self, jobs: int, seed: int) -> Ints:
         """The model of each of so many jobs, as an index into `models`."""
-        return self.weighted.pick(uniform_of_index(jobs, seed))
-
-    def model_of(self, job: int, seed: int) -> str:
-        """The model of one job, by its index from 0."""
-        one = uniform_of_index(1, seed, first=job)
-        return self.models[int(self.weighted.pick(one)[0])]
+        return self.weighted.pick(uniforms(seed, "models", jobs))
 
 
 def load_mix(text: str) -> Mix:
@@ -65,21 +58,6 @@ def load_mix(text: str) -> Mix:
     if twice := [name for name in named if named.count(name) > 1]:
         raise InputError(f"mix {text!r}: {twice[0]!r} stands twice", hint="add up its weights")
     return Mix(text, Weighted.of(dict(zip(named, written.values(), strict=True))))
-
-
-def uniform_of_index(count: int, seed: int, first: int = 0) -> Floats:
-    """A number in [0, 1) for each index, from the seed and the index alone (splitmix64)."""
-    with np.errstate(over="ignore"):  # arithmetic modulo 2^64 is what is wanted
-        start = _scrambled(np.asarray([seed % 2**64], dtype=np.uint64))
-        index = np.arange(first + 1, first + count + 1, dtype=np.uint64)
-        bits = _scrambled(start + index * np.uint64(0x9E3779B97F4A7C15))
-    return (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
-
-
-def _scrambled(bits: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return bits ^ (bits >> np.uint64(31))
 
 
 def _spelled(written: str, name: str) -> str:

@@ -167,10 +167,15 @@ def load_profile(name_or_path: str | Path) -> JobProfile:
     if text.endswith((".yaml", ".yml")) or "/" in text or isinstance(name_or_path, Path):
         spec = load(text, OwnProfileSpec)
         return _profile(spec, spec.name or Path(text).stem, spec.sources, text)
-    found = _by_lowered_name().get(text.strip().lower())
+    return catalogue_profile(text)
+
+
+def catalogue_profile(name: str) -> JobProfile:
+    """A profile that berth ships, by name or alias; no file is ever read for it."""
+    found = _by_lowered_name().get(name.strip().lower())
     if found is None:
-        near = nearest(text, _by_lowered_name())
-        raise UnknownNameError("model", text, [near] if near else profile_names())
+        near = nearest(name, _by_lowered_name())
+        raise UnknownNameError("model", name, [near] if near else profile_names())
     return found
 
 

@@ -1,4 +1,4 @@
-"""Logarithm, exponential, normal quantile and interpolation that give the same bits on every machine.
+"""Logarithm, exponential, sine, normal quantile and interpolation that give the same bits on every machine.
 
 The C library's versions differ in the last bit between platforms, and even between processors of one
 platform; over a million jobs that would move some submission by a millisecond. These use only additions,
@@ -8,6 +8,8 @@ right to about 1e-15, relative.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from berth.workload.weights import Floats
@@ -16,6 +18,8 @@ _LN2 = 0.6931471805599453
 _LN2_HIGH = 0.693147180369123816490  # its product with a small whole number is exact
 _LN2_LOW = 1.90821492927058770002e-10
 _SQRT_HALF = 0.7071067811865476
+_FULL_TURN = 6.283185307179586
+_SINE = tuple((-1) ** (odd // 2) / math.factorial(odd) for odd in range(23, 0, -2))
 
 # Rational approximations of the normal quantile (Wichura 1988, AS 241): the middle, the flanks, the tails.
 _MIDDLE = (
@@ -57,6 +61,14 @@ def exp(values: Floats) -> Floats:
     for degree in range(1, 14):
         factors.append(factors[-1] / degree)
     return np.asarray(np.ldexp(_polynomial(rest, factors[::-1]), power.astype(np.int32)), dtype=np.float64)
+
+
+def sin_of_turns(turns: Floats) -> Floats:
+    """The sine of angles given in full turns."""
+    part = turns - np.rint(turns)
+    part = np.where(part > 0.25, 0.5 - part, np.where(part < -0.25, -0.5 - part, part))
+    angle = part * _FULL_TURN
+    return np.asarray(angle * _polynomial(angle * angle, _SINE), dtype=np.float64)
 
 
 def normal_quantile(probabilities: Floats) -> Floats:

@@ -1,13 +1,15 @@
 """A trace: which job came when, how many GPUs it asked for and how long it ran, as columns.
 
 Times are seconds from the first submission. `duration_s` is how long a job runs at the nearest placement
-it can have; what a wider placement costs is the network's business. Rows stand in order of submission.
+it can have, on the device named in `device` (where it names none, on the reference device of the simulation);
+what a wider placement costs is the network's business. Rows stand in order of submission.
 What the file held beyond that (rows that could not be used, times that were moved) is told, not lost:
 see `bad` and `notes`.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -29,9 +31,10 @@ SCHEMA: dict[str, pl.DataType] = {
     "user": pl.String(),
     "vc": pl.String(),
     "priority": pl.Int32(),
+    "device": pl.String(),
 }
 NEEDED = ("job_id", "submit_s", "num_gpu", "duration_s")
-OPTIONAL = ("model", "user", "vc", "priority")
+OPTIONAL = ("model", "user", "vc", "priority", "device")
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +120,7 @@ class Trace:
         """Run time of each job at its nearest placement."""
         return self.frame["duration_s"].to_numpy()
 
-    @property
+    @cached_property
     def job_ids(self) -> list[str]:
         """Names of the jobs."""
         return self.frame["job_id"].to_list()
@@ -130,7 +133,7 @@ class Trace:
     @property
     def gpu_seconds(self) -> float:
         """All that is asked for: GPUs times run time."""
-        return float(np.dot(self.num_gpu.astype(np.float64), self.duration_s))
+        return math.fsum((self.num_gpu * self.duration_s).tolist())
 
     def keep(self, mask: NDArray[np.bool_], note: str) -> Trace:
         """The jobs under the mask, times counted from the first of them."""

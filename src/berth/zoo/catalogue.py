@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from importlib import import_module
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from berth.errors import InputError, UnknownNameError
+from berth.errors import UnknownNameError
+from berth.extras import require
 
 if TYPE_CHECKING:
     from berth.zoo.layered import LayeredModel
@@ -48,14 +48,8 @@ def make_model(name: str, seed: int = 0, **options: Any) -> LayeredModel:
     entry = zoo().get(name.strip().lower())
     if entry is None:
         raise UnknownNameError("model of the zoo", name, zoo())
-    require_torch()
+    require("torch", f"the model {entry.name}")
     family = import_module(f"berth.zoo.{entry.module}")
     model: LayeredModel = family.make_model(seed, **(entry.options | options))
     model.name = entry.name
     return model
-
-
-def require_torch() -> None:
-    """Says which extra to install where torch is missing."""
-    if find_spec("torch") is None:
-        raise InputError("this needs torch, which is not installed", hint="pip install 'berth[train]'")

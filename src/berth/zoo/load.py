@@ -18,7 +18,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from berth.errors import InputError, UnknownNameError, nearest
-from berth.zoo.catalogue import make_model, require_torch, zoo
+from berth.extras import require
+from berth.zoo.catalogue import make_model, zoo
 
 if TYPE_CHECKING:
     from torch import nn
@@ -37,7 +38,7 @@ def load_model(reference: str, seed: int = 0, *, input_shape: tuple[int, ...] | 
         error = UnknownNameError("model", reference, zoo())
         error.hint = f"{error.hint}\n  or name your own: path.py:{_MAKER}"
         raise error
-    require_torch()
+    require("torch", "a model of your own")
     return _own_model(path, function or _MAKER, seed, input_shape)
 
 
@@ -49,7 +50,7 @@ def load_module(reference: str, seed: int = 0) -> nn.Module:
     path, _, function = reference.partition(":")
     if not path.endswith(".py"):
         return load_model(reference, seed)
-    require_torch()
+    require("torch", "a model of your own")
     made, module, where = _made(path, function or _MAKER, seed)
     from torch import nn
 

@@ -167,13 +167,34 @@ def processes_of(token):
     found = []
     for path in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            if f"BERTH_TOKEN={token}".encode() in (path / "environ").read_bytes().split(b"\0"):
+            if f"BERTH_ATTEMPT_TOKEN={token}".encode() in (path / "environ").read_bytes().split(b"\0"):
                 found.append(int(path.name))
     return found
 
 
-def parent_of(pid):
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+def running_as(command):
+    """Processes of this machine with this command line."""
+    wanted = command.replace(" ", "\0").encode() + b"\0"
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if (path / "cmdline").read_bytes() == wanted:
+                found.append(int(path.name))
+    return found
+
+
+def runner_of(pid):
+    """The actor that holds the other end of a supervisor's lifeline."""
+    for path in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if b"Runner" in (path / "cmdline").read_bytes() and pipes_of(path.name) & pipes_of(pid):
+                return int(path.name)
+    raise AssertionError(f"{pid} has no runner")
+
+
+def pipes_of(pid):
+    links = (os.readlink(path) for path in Path(f"/proc/{pid}/fd").iterdir())
+    return {link for link in links if link.startswith("pipe:")}
 
 
 @contextlib.contextmanager

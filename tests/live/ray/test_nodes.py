@@ -80,8 +80,10 @@ def test_a_node_without_a_rack_is_near_to_nobody_and_a_rack_without_a_zone_stays
 @pytest.mark.parametrize(
     ("said", "name"),
     [
-        ({"ray_io_accelerator__type": "A100"}, "A100-80"),
-        ({"resources": {"accelerator_type:V100": 1.0}}, "V100-16"),
+        ({"ray_io_accelerator__type": "A100"}, "A100"),  # with 40 or 80 GB: nobody knows
+        ({"ray_io_accelerator__type": "A100-80G"}, "A100-80"),
+        ({"ray_io_accelerator__type": "A100-40G"}, "A100-40"),
+        ({"resources": {"accelerator_type:H100": 1.0}}, "H100"),
         ({"ray_io_accelerator__type": "MI9000"}, "MI9000"),
         ({}, "GPU"),
     ],
@@ -128,8 +130,8 @@ def test_a_ray_without_devices_is_refused():
 
 
 def test_without_ray_one_is_told_what_to_install(monkeypatch, tmp_path):
-    monkeypatch.setattr(ray_link, "find_spec", lambda name: None)
-    with pytest.raises(InputError, match=r"berth\[ray\]"):
+    monkeypatch.setattr("berth.extras.find_spec", lambda name: None)
+    with pytest.raises(InputError, match=r"berth-ml\[ray\]"):
         RayBackend(tmp_path)
 
 

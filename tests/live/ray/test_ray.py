@@ -9,7 +9,7 @@ import signal
 import time
 
 import pytest
-from small_ray import another_driver, ended, launch, parent_of, processes_of, until
+from small_ray import another_driver, ended, launch, processes_of, runner_of, running_as, until
 
 from berth.live.backend import BackendError, Forget, Stop
 from berth.live.backends.ray import RayBackend
@@ -71,7 +71,7 @@ def test_a_part_whose_runner_was_killed_is_buried_and_takes_the_others_with_it(b
         len(processes_of("torn")) == 6
     )  # on each machine a shell and two that sleep, one of them out of its sight
     ready = json.loads((tmp_path / "live" / "torn" / "part-1.ready").read_text())
-    os.kill(parent_of(ready["pid"]), signal.SIGKILL)
+    os.kill(runner_of(ready["pid"]), signal.SIGKILL)
     assert ended(backend, "torn").lost
     assert processes_of("torn") == []
 
@@ -124,11 +124,27 @@ def test_processes_that_outlive_their_node_are_gone_before_the_attempt_is(racks,
     # As long as nobody asks how it died, its workers take it for alive.
     raylet = racks.nodes["m1"].all_processes["raylet"][0].process.pid
     os.kill(raylet, signal.SIGKILL)
-    until(lambda: "m1" not in backend.observe().machines)
+    until(lambda: not backend.observe().machines["m1"].up)
     for token in attempts:
         assert ended(backend, token).lost
         assert processes_of(token) == []
     racks.lose("m1")
+
+
+@pytest.mark.parametrize("graceful", [False, True], ids=["killed", "removed"])
+def test_nothing_of_an_attempt_outlives_its_end_also_what_left_its_parents(
+    racks, backend, tmp_path, graceful
+):
+    mark = f"86{os.getpid() % 10_000_000}"
+    hidden = f"env -i setsid sleep {mark} & trap 'exit 0' TERM; sleep 600 & wait"
+    backend.apply([launch("lone", hidden, ("m2", (0,)), grace_s=60.0)])
+    until(lambda: backend.observe().attempts["lone"].state == "running")
+    until(lambda: running_as(f"sleep {mark}"))
+    racks.ray.remove_node(racks.nodes.pop("m2"), allow_graceful=graceful)
+    seen = ended(backend, "lone")
+    assert (processes_of("lone"), running_as(f"sleep {mark}")) == ([], [])
+    assert (seen.lost, seen.cause) == (True, "node-lost")
+    assert not backend.observe().machines["m2"].up
 
 
 def test_a_ray_that_does_not_answer_is_an_error_and_no_hang(racks, tmp_path):

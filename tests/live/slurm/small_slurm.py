@@ -146,10 +146,19 @@ class SmallSlurm:
         files = [f"--{name}-file={home}/munge.{name}" for name in ("key", "pid", "seed", "log")]
         self._start("munged", "munged", "--foreground", "--force", f"--socket={home}/munge.socket", *files)
         until((home / "munge.socket").exists, "munged listens")
-        self._start("slurmctld", "slurmctld", "-D", "-c", "-f", str(self.conf))
+        self.start_controller("-c")
         for node in NODES:
             self.start_node(node)
         self.until_idle()
+
+    def start_controller(self, *options: str) -> None:
+        self._start("slurmctld", "slurmctld", "-D", *options, "-f", str(self.conf))
+
+    def stop_controller(self) -> None:
+        """In order: it writes down what it knows."""
+        daemon = self._daemons.pop("slurmctld")
+        daemon.terminate()
+        daemon.wait(30)
 
     def start_node(self, node: str) -> None:
         self._start(node, "slurmd", "-D", "-N", node, "-f", str(self.conf))

@@ -58,9 +58,10 @@ def test_nodes_gpus_and_switches_are_found(backend):
     assert [tier.name for tier in cluster.tiers] == ["machine", "rack", "network"]
     assert cluster.group_names[1:] == (("r0", "r1"), ("top",))
     assert cluster.groups[1].tolist() == [0, 0, 0, 0, 1, 1, 1, 1]
-    assert [kind.name for kind in cluster.device_types] == ["A100-80"]
+    assert [kind.name for kind in cluster.device_types] == ["a100"]
     assert {machine.size for machine in cluster.machines} == {8}
-    assert cluster.notes == ()
+    (note,) = cluster.notes
+    assert "gpu:a100 may be A100-40 or A100-80" in note
 
 
 def test_a_gang_over_two_nodes_runs_with_its_environment(desk):
@@ -147,6 +148,29 @@ def test_what_was_cut_short_between_two_submissions_is_gone_on_with(backend, slu
     assert len([job for job in SlurmCommands().jobs() if job.ours and job.ours[0] == "t-6"]) == 2
 
 
+def test_a_job_of_another_user_with_a_name_of_ours_is_neither_adopted_nor_cancelled(backend, slurm, small):
+    order = launch_of("t-7", "sleep 60", {"n00": [0]})
+    backend.apply([order])
+    until_seen(small, backend, "t-7", "running")
+    theirs = ("--uid=65534", "--job-name=berth:t-7:0", "--hold", "-o/dev/null", "--chdir=/", "--wrap=true")
+    number = int(slurm.run("sbatch", "--parsable", *theirs))
+    assert number not in {job.id for job in SlurmCommands().jobs()}
+    backend.observe()
+    assert [job["job_state"] for job in slurm.jobs() if job["job_id"] == number] == ["PENDING"]
+    slurm.run("scancel", str(number))
+
+
+def test_jobs_ask_for_the_longest_time_that_the_partition_allows(backend, slurm, small):
+    slurm.run("scontrol", "update", "partitionname=main", "MaxTime=90", "DefaultTime=1")
+    try:
+        backend.observe()
+        backend.apply([launch_of("t-8", "sleep 60", {"n00": [0]})])
+        until_seen(small, backend, "t-8", "running")
+        assert [job["time_limit"] for job in slurm.jobs()] == [90]
+    finally:
+        slurm.run("scontrol", "update", "partitionname=main", "MaxTime=INFINITE", "DefaultTime=INFINITE")
+
+
 def test_a_stop_before_the_launch_keeps_it_from_ever_starting(backend, slurm):
     stop, order = Stop("t-4", 1.0), launch_of("t-4", "true", {"n00": [0]})
     assert backend.apply([stop]) == [stop]
@@ -159,7 +183,9 @@ def test_a_gang_that_slurm_will_not_take_has_failed_and_says_why(backend, slurm,
     order = launch_of("t-5", "true", {"n00": [0], "n99": [0]})
     assert backend.apply([order]) == [order]
     backend.observe()
-    assert backend.observe().attempts["t-5"] == Seen("ended", codes=(1,), code=1)
+    seen = backend.observe().attempts["t-5"]
+    assert (seen.state, seen.codes, seen.cause) == ("ended", (1,), "refused")
+    assert "n99" in seen.detail
     assert "n99" in Folder(tmp_path, "t-5").log(0).read_text()
     assert slurm.jobs() == []
 

@@ -42,17 +42,20 @@ class Berth(Up):
 
     def __init__(self, state: Path, cluster: str, *options: str) -> None:
         self.port = free_port()
+        self._token: str | None = None
         super().__init__(state, "--cluster", cluster, "--port", str(self.port), *options)
         self.url = f"http://127.0.0.1:{self.port}"
 
     @property
     def token(self) -> str:
-        return (self.state / "admin.token").read_text().strip()
+        if self._token is None:
+            self._token = self.berth("token", "add", "admin", "--role", "admin").stdout.strip()
+        return self._token
 
     @property
     def address(self) -> str:
-        """As `berth up` prints it."""
-        return next(word for word in (self.state / "up.log").read_text().split() if "#token=" in word)
+        """As `berth dashboard` opens it: it works once."""
+        return self.berth("dashboard", "--no-open").stdout.strip()
 
     def ask(self, method: str, path: str, body: Any = None, token: str | None = None) -> Any:
         request = urllib.request.Request(f"{self.url}/api/v1/{path}", method=method)

@@ -95,17 +95,65 @@ def test_a_cluster_without_jobs_says_so_in_words(live):
 def test_a_job_is_shown_where_it_runs_and_the_next_with_its_reason(live):
     first, second = submit(live, "--name", "wide", gpus=16), submit(live, "--name", "[next]", gpus=2)
     until(lambda: running(live, first))
+    until(
+        lambda: "blocker" in json.loads(live("why", second, "--json"))
+    )  # a forecast is kept for five seconds
     shown = live("queue")
     assert "r0-m0:4, r0-m1:4 +2" in shown
     assert "[next]" in shown
-    assert "fewer than 2 devices are free" in shown
-    told = live("why", second)
-    assert told.startswith(f"{second} is queued, number 1 in the queue, 2 devices: fewer than 2 devices")
+    assert "prio" in shown
+    assert "needs 2" in shown
+    rows = {row["id"]: row for row in json.loads(live("queue", "--json"))["jobs"]}
+    assert rows[second]["blocker"].startswith("needs 2 devices; 0 are free; starts in ")
+    assert rows[second]["starts_after"] == [first]
+    assert rows[first]["expected_end"] == pytest.approx(rows[second]["expected_start"])
+    told = " ".join(live("why", second).split())
+    assert told.startswith(
+        f"{second} is queued, number 1 in the queue at priority 0, 2 devices: fewer than 2"
+    )
+    assert "It needs 2 devices; 0 are free; starts in " in told
+    assert f"when {first} (wide) ends (modelled)." in told
     assert "0 of the 2 devices it needs are free." in told
+    assert "It should end in about" in live("why", first)
+
+
+def test_a_dry_run_with_a_drained_machine_and_an_empty_queue_names_the_machine(live):
+    live("drain", "r0-m0")
+    try:
+        out = live("submit", "--dry-run", "--gpus", 16, "--", "true")
+    finally:
+        live("undrain", "r0-m0")
+    assert " ".join(out.split()) == (
+        "no estimate of its start: needs 16 devices, and the machines in service have 12 within one network; "
+        "out of service: r0-m0 (modelled)"
+    )
+
+
+def test_where_a_job_runs_is_shown_with_its_history(live):
+    first = submit(live, "--name", "wide", gpus=16)
+    until(lambda: running(live, first))
     assert "It is on r0-m0:4, r0-m1:4, r1-m0:4, r1-m1:4, within one network." in live("why", first)
     assert "start       r0-m0:4" in live("history", first)
     nodes = live("nodes").splitlines()
     assert [line.split()[0] for line in nodes if "4x V100-16" in line] == ["r0-m0", "r0-m1", "r1-m0", "r1-m1"]
+
+
+def test_the_profile_in_a_file_is_read_here_and_sent_with_the_job(live, tmp_path):
+    (tmp_path / "mine.yaml").write_text("bytes: 440MB\ncompute: {V100: 120ms}\n")
+    (tmp_path / "job.yaml").write_text("run: work\nmodel: mine.yaml\ngrace: 0s\nenv: {SECONDS: '1000'}\n")
+    first = submit(live, "--model", tmp_path / "mine.yaml")
+    second = json.loads(live("submit", tmp_path / "job.yaml", "--json"))["job"]
+    for job in (first, second):
+        profile = live.controller.books.jobs[job].profile
+        assert (profile["name"], profile["parameter_bytes"]) == ("mine", 440e6)
+        assert profile["compute_s"] == {"V100": 0.12}
+    code, _, err = live.berth("submit", "--model", "nowhere.yaml", "--", "work")
+    assert (code, err.splitlines()[0]) == (2, "error: nowhere.yaml: no such file")
+
+
+def test_lengths_of_time_may_be_written_as_people_do(live):
+    job = submit(live, "--duration", "1h30m")
+    assert live.controller.books.jobs[job].spec.duration == 5400
 
 
 def test_several_jobs_are_cancelled_by_one_command(live):
@@ -159,7 +207,9 @@ def test_a_job_that_failed_says_when_it_is_tried_again(live):
     job = submit(live, "--env", "FAILS=1", seconds=0)
     until(lambda: json.loads(live("why", job, "--json"))["state"] == "delayed")
     told = live("why", job)
-    assert told.startswith(f"{job} is delayed: its last attempt failed, and it is tried again soon.")
+    assert told.startswith(
+        f"{job} is delayed: its last attempt failed: its command exited with an error; it is"
+    )
     assert "It is tried again in " in told
 
 

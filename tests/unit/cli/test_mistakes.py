@@ -93,7 +93,7 @@ QUANTITIES = [
     ("plan bench --cpu-time soon", "--cpu-time: 'soon' is not a duration"),
     ("simulate good.csv --cluster 2x2 --eviction-cost -5s", "--eviction-cost -5s: can't be negative"),
     ("simulate good.csv --cluster 2x2 --congestion nan", "--congestion is nan"),
-    ("simulate good.csv --cluster 2x2 --network congestion=x", "no numbers above zero"),
+    ("simulate good.csv --cluster 2x2 --network congestion=x", "no numbers"),
     ("simulate good.csv --cluster 2x2 --network statc", "no network is called 'statc'"),
     ("simulate good.csv --cluster 2x2 --doubt 200%", "--doubt 200%: from 0 to below 100%"),
     ("trace generate new.csv --load 0", "--load 0: from"),
@@ -115,7 +115,10 @@ CONTROLLERS = [
     ("queue --url http://127.0.0.1:1", "there is no token for http://127.0.0.1:1\n  set BERTH_TOKEN"),
     ("token add alice --state none", "no controller has its state in"),
     ("token list --state state", "tokens.json: is damaged"),
-    ("up --state garbage --port 0 --cluster 1x1x1", "journal.sqlite: file is not a database"),
+    (
+        "up --state garbage --port 0 --cluster 1x1x1",
+        "journal.sqlite: the journal is damaged: file is not a database",
+    ),
     ("up --state new --host 999.1.1.1", "999.1.1.1:7070 can't be used"),
 ]
 
@@ -156,7 +159,7 @@ def test_what_is_no_address_is_said_to_be_none(url, berth, monkeypatch):
     monkeypatch.setenv("BERTH_TOKEN", "any")
     code, _, err = berth("queue", "--url", url)
     assert code == 2
-    assert "is no address\n  write it like http://127.0.0.1:7070" in err
+    assert "is not a valid URL\n  write it like http://127.0.0.1:7070" in err
 
 
 def test_a_controller_that_does_not_answer_is_named(berth, monkeypatch):

@@ -119,7 +119,7 @@ def interrupted(line: str, folder: Path, is_under_way) -> tuple[int, str]:
 
 
 @pytest.mark.slow
-def test_ctrl_c_ends_a_sweep_and_keeps_its_finished_cells(tmp_path):
+def test_ctrl_c_ends_a_sweep_and_keeps_its_finished_cells(tmp_path, ctrl_c):
     cells = tmp_path / "maps" / "cells.jsonl"
     sweep = "berth sweep --cluster 4x4x8 --policy fifo --policy srtf --jobs 100000 --out maps"
     code, told = interrupted(sweep, tmp_path, lambda _: cells.is_file() and cells.stat().st_size > 0)
@@ -130,7 +130,7 @@ def test_ctrl_c_ends_a_sweep_and_keeps_its_finished_cells(tmp_path):
 
 
 @pytest.mark.slow
-def test_ctrl_c_before_the_workers_of_a_training_can_listen(tmp_path):
+def test_ctrl_c_before_the_workers_of_a_training_can_listen(tmp_path, ctrl_c):
     train = "berth train ctrdnn-8 --batch 64 --steps 1000000 --workers 2"
     code, told = interrupted(train, tmp_path, lambda messages: "2 x 1 workers" in messages.read_text())
     assert (code, told.splitlines()[-1]) == (130, "stopped; without --checkpoint nothing is saved")

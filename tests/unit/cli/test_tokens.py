@@ -1,6 +1,7 @@
 """`berth token`: who may use the controller, and who no longer."""
 
 import json
+import time
 
 import pytest
 
@@ -27,10 +28,20 @@ def test_a_token_is_shown_once_and_known_from_then_on(state, berth):
     assert out.strip() not in listed
     assert told["token"] not in listed
     assert [line.split() for line in listed.splitlines() if line.strip()][2:] == [
-        ["alice", "user"],
-        ["bob", "admin"],
+        ["alice", "user", "-", "never"],
+        ["bob", "admin", "-", "never"],
     ]
-    assert json.loads(berth("token", "list", "--json")[1])["users"][1] == {"user": "bob", "role": "admin"}
+    shown = json.loads(berth("token", "list", "--json")[1])["users"][1]
+    assert shown == {"user": "bob", "role": "admin", "label": "", "expires": None}
+
+
+def test_a_token_has_a_label_and_an_end(state, berth):
+    told = json.loads(berth("token", "add", "ci", "--label", "nightly", "--expires", "30d", "--json")[1])
+    assert 29 * 86_400 < told["expires"] - time.time() < 31 * 86_400
+    assert "nightly" in berth("token", "list")[1]
+    code, _, err = berth("token", "add", "\u202eevil")
+    assert code == 2
+    assert "is not a name" in err
 
 
 def test_all_tokens_of_a_user_end_together(state, berth):
@@ -59,4 +70,4 @@ def test_who_is_not_there_is_named(state, berth, line, said):
 
 def test_a_user_without_a_name_gets_none(state, berth):
     assert "error: the user has no name" in berth("token", "add", " ")[2]
-    assert Tokens(state).users() == []
+    assert Tokens(state).listed() == []

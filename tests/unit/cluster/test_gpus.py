@@ -25,9 +25,9 @@ def test_jobs_run_on_gpus_and_where_there_are_none_on_everything(machines, types
 def test_without_its_cores_a_cluster_has_the_same_machines_and_gpus():
     whole = load_cluster("cloud-mix")
     part = gpu_part(whole)
-    assert [kind.name for kind in part.device_types] == ["T4", "V100-16", "A100-40", "H100"]
+    assert [kind.name for kind in part.device_types] == ["H100", "A100-40", "V100-16", "T4"]
     assert [machine.name for machine in part.machines] == [machine.name for machine in whole.machines]
-    assert [part.count_of(kind) for kind in range(4)] == [32, 32, 16, 8]
+    assert [part.count_of(kind) for kind in range(4)] == [8, 16, 32, 32]
     assert part.sizes[:16].tolist() == [0] * 16
     assert "768 cpu-core" in part.notes[-1]
     assert gpu_part(part) is part

@@ -22,12 +22,16 @@ class Crank:
     """A live cluster whose time stands still."""
 
     def __init__(
-        self, folder: Path, cluster: str = "2x2x4:V100-16", policy: str = "fifo", **spec: Any
+        self,
+        folder: Path,
+        cluster: str = "2x2x4:V100-16",
+        policy: str = "fifo",
+        backend: Any = MemoryBackend,
     ) -> None:
         self.folder, self.policy = folder, policy
         self.cluster = load_cluster(cluster)
         self.clock = HandClock()
-        self.backend = MemoryBackend(self.cluster, self.clock)
+        self.backend = backend(self.cluster, self.clock)
         self.controller = self.open()
 
     def open(self) -> Controller:

@@ -8,7 +8,7 @@ import pytest
 
 from berth.errors import InputError
 from berth.live.client import Client
-from berth.live.home import Endpoint, find_endpoint
+from berth.live.home import Endpoint, UnreachableError, find_endpoint
 from berth.live.server import listen, url_of
 
 
@@ -67,20 +67,29 @@ def home(tmp_path, monkeypatch):
     for name in ("BERTH_URL", "BERTH_TOKEN"):
         monkeypatch.delenv(name, raising=False)
     (tmp_path / "endpoint.json").write_text(json.dumps({"url": "http://10.0.0.5:7070"}))
-    (tmp_path / "admin.token").write_text("treasure\n")
+    (tmp_path / "journal.sqlite").touch()
     return tmp_path
 
 
-@pytest.mark.parametrize("url", [None, "http://10.0.0.5:7070", "http://localhost:7071"])
-def test_the_admins_token_goes_to_the_controller_of_this_machine(home, url):
-    assert find_endpoint(None, url).token == "treasure"
+def test_the_controller_of_a_state_folder_is_asked_over_its_socket(home):
+    found = find_endpoint(None, None)
+    assert (found.folder, found.token) == (home, "")
+    assert found.url == "http://10.0.0.5:7070"  # for people
+    assert find_endpoint(str(home), None).folder == home
 
 
-@pytest.mark.parametrize("url", ["http://elsewhere.example:7070", "http://10.0.0.6:7070", "http://[::1"])
-def test_the_admins_token_goes_to_nobody_else(home, url):
+@pytest.mark.parametrize("url", ["http://localhost:7071", "http://10.0.0.5:7070", "http://[::1"])
+def test_a_url_needs_a_token_of_its_own(home, url, monkeypatch):
     with pytest.raises(InputError, match="there is no token for"):
         find_endpoint(None, url)
-    assert find_endpoint(str(home), url).token == "treasure"  # unless its folder is named
+    monkeypatch.setenv("BERTH_TOKEN", "mine")
+    assert find_endpoint(None, url) == Endpoint(url, "mine")
+
+
+def test_what_is_left_of_a_killed_controller_is_told_apart_from_bad_input(home):
+    with pytest.raises(UnreachableError, match="does not answer") as error:
+        Client(find_endpoint(None, None)).get("status")
+    assert error.value.exit_code == 75
 
 
 @pytest.mark.parametrize(("host", "begins"), [("127.0.0.1", "http://127.0.0.1:"), ("::1", "http://[::1]:")])

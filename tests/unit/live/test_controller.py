@@ -249,7 +249,7 @@ def test_an_id_makes_a_submission_happen_once(crank):
     spec = JobSpec(run="work", gpus=2)
     assert live.ask(commands.submit(spec, "me", "mine"))["new"]
     assert not live.ask(commands.submit(spec, "me", "mine"))["new"]
-    with pytest.raises(commands.ConflictError, match="another one"):
+    with pytest.raises(commands.ConflictError, match="different spec"):
         live.ask(commands.submit(JobSpec(run="other", gpus=2), "me", "mine"))
     live.step(100, times=2)
     assert live.ask(commands.submit(spec, "me", "mine"))["state"] == "finished"

@@ -54,7 +54,7 @@ def test_a_job_that_failed_says_when_it_is_tried_again(crank):
     reason = views.reason_of(live.books, live.books.jobs[job], live.controller.now())
     assert (reason.code, reason.sentence) == (
         "delayed",
-        "its last attempt failed, and it is tried again soon",
+        "its last attempt failed: its command exited with an error; it is tried again soon",
     )
     assert 0 < reason.seconds_left <= 2
 

@@ -9,7 +9,8 @@ import pytest
 
 from berth.live.backend import Launch, Member, Seen
 from berth.live.backends.slurm_attempt import SUBMITTED, Attempt, Chores, Parts, Patience, parts_of
-from berth.live.backends.slurm_read import job_of
+from berth.live.backends.slurm_json import SlurmJob
+from berth.live.causes import Cause
 from berth.live.folder import Folder
 
 PATIENCE = Patience(margin_s=10.0, start_s=60.0, settle_s=2.0)
@@ -29,29 +30,27 @@ class Gang:
         self.write(SUBMITTED, {"0": 11, "1": 12}, AT)
         self.states = {11: "RUNNING", 12: "RUNNING"}
         self.chores = Chores()
+        self.unsure: set[int] = set()
 
     def write(self, name: str, facts: dict | None = None, at: float = AT) -> None:
         (self.folder.path / name).write_text(json.dumps(facts or {}))
         os.utime(self.folder.path / name, (at, at))
 
     def at(self, now: float) -> Seen | None:
-        jobs = [
-            job_of(
-                {"job_id": number, "name": f"berth:t:{number - 11}", "exit_code": 127 << 8} | _state(state)
-            )
-            for number, state in self.states.items()
-        ]
+        jobs = [_job(number, *state.split()) for number, state in self.states.items()]
         marks = frozenset(os.listdir(self.folder.path))
         self.chores = Chores()
-        seen = Attempt(self.folder, marks, parts_of(self.folder), jobs, now, PATIENCE).look(self.chores)
+        seen = Attempt(self.folder, marks, parts_of(self.folder), jobs, now, PATIENCE, self.unsure).look(
+            self.chores
+        )
         for mark in set(os.listdir(self.folder.path)) - marks:
             os.utime(self.folder.path / mark, (now, now))
         return seen
 
 
-def _state(text: str) -> dict[str, str]:
-    state, _, reason = text.partition(" ")
-    return {"job_state": state, "state_reason": reason}
+def _job(number: int, state: str, reason: str = "") -> SlurmJob:
+    name = f"berth:t:{number - 11}"
+    return SlurmJob(number, name, 0, frozenset({state}), reason, "n1", 1, 1, 0, code=127, ended=AT)
 
 
 @pytest.fixture
@@ -89,7 +88,8 @@ def test_a_gang_of_which_a_part_does_not_begin_is_given_up(gang):
     assert gang.chores == Chores(cancel=[12])
     gang.write("part-0.ended", {"codes": {}, "lost": True})
     gang.states |= {11: "COMPLETED", 12: "CANCELLED"}
-    assert gang.at(AT + 64) == Seen("ended", lost=True)
+    seen = gang.at(AT + 64)
+    assert (seen.state, seen.lost, seen.cause) == ("ended", True, Cause.NOT_STARTED)
 
 
 def test_a_part_that_is_over_without_a_word_ends_the_others_and_tells_its_code(gang):
@@ -99,7 +99,7 @@ def test_a_part_that_is_over_without_a_word_ends_the_others_and_tells_its_code(g
     gang.states[12] = "COMPLETED"
     gang.write("part-1.ended", {"codes": {"1": 143}})
     assert gang.at(AT + 6) == Seen("starting")  # a word may yet be seen
-    assert gang.at(AT + 8) == Seen("ended", codes=(127, 143), code=127)
+    assert gang.at(AT + 8) == Seen("ended", codes=(127, 143), code=127, cause=Cause.EXIT)
     assert "job 11 ended with code 127" in gang.folder.log(0).read_text()
 
 
@@ -114,7 +114,9 @@ def test_a_part_whose_node_is_gone_is_fenced_and_given_a_while_to_end(gang, stat
     gang.write("part-1.ended", {"codes": {"1": 143}})
     gang.states[12] = "COMPLETED"
     assert gang.at(AT + 14) == Seen("starting")
-    assert gang.at(AT + 16) == Seen("ended", codes=(143,), lost=True)
+    seen = gang.at(AT + 16)
+    assert (seen.state, seen.codes, seen.lost) == ("ended", (143,), True)
+    assert seen.cause == (Cause.NODE_LOST if state else None)
 
 
 def test_the_rest_of_a_gang_that_lost_a_node_has_its_grace(gang):
@@ -131,7 +133,8 @@ def test_a_word_that_comes_from_a_lost_node_counts(gang):
     gang.at(AT + 5)
     gang.write("part-0.ended", {"codes": {"0": 143}})
     gang.write("part-1.ended", {"codes": {"1": 143}})
-    assert gang.at(AT + 6) == Seen("ended", codes=(143, 143))
+    seen = gang.at(AT + 6)
+    assert (seen.state, seen.codes, seen.cause) == ("ended", (143, 143), Cause.NODE_LOST)
 
 
 def test_what_does_not_end_when_it_is_told_is_cancelled(gang):
@@ -141,15 +144,67 @@ def test_what_does_not_end_when_it_is_told_is_cancelled(gang):
     gang.at(AT + 46)
     assert gang.chores == Chores(cancel=[11, 12])
     gang.states = {11: "CANCELLED", 12: "CANCELLED"}
-    assert gang.at(AT + 47) == Seen("ended", stopped=True, lost=True)
+    assert gang.at(AT + 47) == Seen("ended", stopped=True, lost=True, cause=Cause.STOPPED)
 
 
 def test_who_was_told_to_end_by_somebody_else_is_not_to_blame(gang):
     for part in (0, 1):
         gang.write(f"part-{part}.ended", TOLD | {"codes": {str(part): 143}})
-    assert gang.at(AT) == Seen("ended", codes=(143, 143), code=143, stopped=True, lost=True)
+    assert gang.at(AT) == Seen("running")  # Slurm has not yet said why
+    gang.states = {11: "CANCELLED", 12: "COMPLETED"}
+    seen = gang.at(AT)
+    assert (seen.state, seen.codes, seen.stopped, seen.lost) == ("ended", (143, 143), True, True)
+    assert (seen.cause, seen.detail) == (Cause.CANCELLED, "Slurm's job 11 on n1: CANCELLED")
     gang.write("stop")
-    assert gang.at(AT) == Seen("ended", codes=(143, 143), code=143, stopped=True)
+    assert gang.at(AT) == Seen("ended", codes=(143, 143), code=143, stopped=True, cause=Cause.STOPPED)
+
+
+def test_a_gang_that_reached_its_time_limit_is_to_blame_and_has_a_code_also_if_it_saved_itself(gang):
+    for part in (0, 1):
+        gang.write(f"part-{part}.ended", TOLD | {"code": 0, "codes": {str(part): 0}})
+    gang.states = {11: "TIMEOUT", 12: "TIMEOUT"}
+    seen = gang.at(AT)
+    assert (seen.lost, seen.code, seen.cause) == (False, 124, Cause.TIME_LIMIT)
+
+
+@pytest.mark.parametrize(
+    ("state", "cause"),
+    [("PREEMPTED", Cause.PREEMPTED), ("OUT_OF_MEMORY", Cause.MEMORY), ("NODE_FAIL", Cause.NODE_LOST)],
+)
+def test_slurms_word_for_an_end_is_the_cause(gang, state, cause):
+    for part in (0, 1):
+        gang.write(
+            f"part-{part}.ended", {"code": 137, "codes": {str(part): 137}, "cause": "signal", "time": AT}
+        )
+    gang.states = {11: state, 12: "COMPLETED"}
+    assert gang.at(AT).cause == cause
+
+
+def test_what_a_gang_did_itself_is_not_put_down_to_slurm(gang):
+    gang.write("part-0.ended", {"code": 3, "codes": {"0": 3}, "cause": "exit", "time": AT})
+    gang.write("part-1.ended", {"code": 143, "codes": {"1": 143}, "time": AT + 1})
+    gang.states = {11: "FAILED", 12: "CANCELLED"}  # the second did not end in time
+    seen = gang.at(AT + 60)
+    assert (seen.code, seen.cause, seen.lost) == (3, Cause.EXIT, False)
+
+
+def test_a_partition_that_is_down_is_waited_for_and_said(gang):
+    gang.states = {11: "PENDING PartitionDown", 12: "PENDING PartitionDown"}
+    seen = gang.at(AT + 1000)
+    assert (seen.state, seen.cause) == ("starting", Cause.PARTITION_DOWN)
+    assert not (gang.folder.path / "failed").exists()
+
+
+def test_jobs_that_are_missing_from_an_answer_are_not_taken_for_gone_at_once(gang):
+    gang.write("part-0.running")
+    gang.write("part-1.running")
+    gang.states = {}
+    gang.unsure = {11, 12}
+    assert gang.at(AT + 5) == Seen("running")
+    assert not {"failed", "part-0.fenced"} & set(os.listdir(gang.folder.path))
+    gang.unsure = set()
+    gang.at(AT + 65)
+    assert "failed" in os.listdir(gang.folder.path)
 
 
 def test_a_job_that_was_submitted_twice_is_cancelled(gang):
@@ -167,4 +222,4 @@ def test_what_was_not_wholly_submitted_may_be_launched_again_or_stopped(gang):
     assert gang.at(AT) == Seen("starting")
     assert gang.chores == Chores(cancel=[11])
     gang.states = {11: "CANCELLED"}
-    assert gang.at(AT) == Seen("ended", stopped=True, lost=True)
+    assert gang.at(AT) == Seen("ended", stopped=True, lost=True, cause=Cause.STOPPED)

@@ -11,18 +11,11 @@ import pytest
 
 from berth.errors import InputError
 from berth.live.backend import BackendError
+from berth.live.backends.device_names import device_named
 from berth.live.backends.slurm import SlurmBackend
-from berth.live.backends.slurm_discover import device_of, discover
-from berth.live.backends.slurm_read import (
-    SlurmCommands,
-    SlurmNode,
-    Switch,
-    gpus_of,
-    hosts_of,
-    job_of,
-    node_of,
-    switches_of,
-)
+from berth.live.backends.slurm_discover import discover
+from berth.live.backends.slurm_json import Facts, SlurmNode, gpus_of, job_of, node_of
+from berth.live.backends.slurm_read import Partition, SlurmCommands, Switch, hosts_of, switches_of
 from berth.live.backends.slurm_room import rooms_of
 from berth.live.backends.slurm_submit import Part, RefusedError, Site, gres_of, submit
 from berth.live.folder import Folder
@@ -32,13 +25,29 @@ from berth.live.server import make_backend
 def node(
     name="n1", gpus="gpu:a100:8", used="", cpus=16, cpus_used=0, memory=64_000, memory_used=0
 ) -> SlurmNode:
-    facts = {"name": name, "gres": gpus, "gres_used": used, "cpus": cpus, "alloc_cpus": cpus_used}
-    return node_of(facts | {"real_memory": memory, "alloc_memory": memory_used, "state": "mixed"})
+    facts = {
+        "name": name,
+        "address": "",
+        "gres": gpus,
+        "gres_used": used,
+        "cpus": cpus,
+        "alloc_cpus": cpus_used,
+    }
+    rest = {"real_memory": memory, "alloc_memory": memory_used, "state": "mixed", "partitions": []}
+    return node_of(Facts(facts | rest))
 
 
 def job(name="berth:t:0", on="n1", gpus=2, cpus=4, memory=16_000, state="RUNNING", **more):
     facts = {"job_id": 1, "name": name, "nodes": on, "tres_per_node": f"gres:gpu:{gpus}", "cpus": cpus}
-    return job_of(facts | {"memory_per_node": memory, "job_state": state} | more)
+    rest = {
+        "user_id": 0,
+        "flags": [],
+        "state_reason": "",
+        "required_nodes": "",
+        "exit_code": 0,
+        "end_time": 0,
+    }
+    return job_of(Facts(rest | facts | {"memory_per_node": memory, "job_state": state} | more))
 
 
 @pytest.mark.parametrize(
@@ -58,7 +67,7 @@ def test_lists_of_hosts(text, names):
 @pytest.mark.parametrize(
     ("text", "found"),
     [
-        (None, []),
+        ("", []),
         ("gpu:8", [("", 8)]),
         ("gpu:a100:8(S:0-1)", [("a100", 8)]),
         ("gpu:2080ti:4(IDX:0-3),shard:16", [("2080ti", 4)]),
@@ -70,22 +79,6 @@ def test_lists_of_hosts(text, names):
 )
 def test_gpus(text, found):
     assert gpus_of(text) == found
-
-
-def test_both_ways_of_writing_numbers_and_states_are_read():
-    old = {"job_id": 7, "name": "berth:a-j1.2:3", "job_state": "FAILED", "exit_code": 768, "end_time": 9}
-    new = {
-        "job_id": 7,
-        "name": "berth:a-j1.2:3",
-        "job_state": ["FAILED"],
-        "exit_code": {
-            "return_code": {"set": True, "number": 3},
-            "signal": {"id": {"set": False, "number": 0}},
-        },
-        "end_time": {"set": True, "infinite": False, "number": 9},
-    }
-    assert job_of(old) == job_of(new)
-    assert (job_of(old).ours, job_of(old).code, job_of(old).over) == (("a-j1.2", 3), 3, True)
 
 
 def test_a_job_that_is_completing_is_not_over_and_a_held_one_waits():
@@ -102,20 +95,6 @@ def test_a_job_that_is_completing_is_not_over_and_a_held_one_waits():
 )
 def test_only_names_that_berth_gives_are_its_own(name):
     assert job(name).ours is None
-
-
-@pytest.mark.parametrize(
-    ("answer", "what"),
-    [
-        ('{"errors": [{"description": "no controller"}], "jobs": []}', "no controller"),
-        ('{"errors": []}', "did not list"),
-        ("slurm_load_jobs error", "no JSON"),
-    ],
-)
-def test_an_answer_that_is_none_is_an_error(answer, what, monkeypatch):
-    monkeypatch.setattr(SlurmCommands, "ask", lambda *_: answer)
-    with pytest.raises(BackendError, match=what):
-        SlurmCommands().jobs()
 
 
 def test_what_narrows_the_view_in_the_environment_is_not_passed_on(tmp_path, monkeypatch):
@@ -158,7 +137,7 @@ def test_a_node_below_no_switch_is_near_to_nobody():
 
 
 def test_without_a_topology_there_are_machines_and_a_network_and_that_is_said():
-    cluster = discover([node("a"), node("b")], [])
+    cluster = discover([node("a", gpus="gpu:h100:8"), node("b", gpus="gpu:h100:8")], [])
     assert [tier.name for tier in cluster.tiers] == ["machine", "network"]
     assert cluster.notes == ("Slurm was told of no topology: all nodes are taken to be equally far",)
 
@@ -177,9 +156,11 @@ def test_nodes_without_gpus_are_left_out_unless_all_are():
 @pytest.mark.parametrize(
     ("written", "name"),
     [
-        ("a100", "A100-80"),
+        ("a100", "a100"),
+        ("tesla_v100", "tesla_v100"),
+        ("NVIDIA-A100", "NVIDIA-A100"),
+        ("a100-80gb", "A100-80"),
         ("nvidia_a100-sxm4-40gb", "A100-40"),
-        ("tesla_v100", "V100-16"),
         ("nvidia_h100_80gb_hbm3", "H100"),
         ("rtx_3090", "RTX-3090"),
         ("", "GPU"),
@@ -187,7 +168,14 @@ def test_nodes_without_gpus_are_left_out_unless_all_are():
     ],
 )
 def test_types_of_gpus_are_those_of_the_catalogue_where_it_knows_them(written, name):
-    assert device_of(written).name == name
+    assert device_named(written).name == name
+
+
+def test_a_type_that_may_be_one_of_several_is_not_guessed_and_that_is_said():
+    cluster = discover([node("a", gpus="gpu:a100:8")], [])
+    (kind,) = cluster.device_types
+    assert (kind.name, kind.memory_bytes, kind.flops) == ("a100", None, None)
+    assert any("A100-40 or A100-80" in note for note in cluster.notes)
 
 
 def test_the_gpus_of_others_are_what_is_used_and_not_ours():
@@ -244,6 +232,51 @@ def test_a_number_that_sbatch_does_not_give_may_have_been_given_all_the_same(tmp
     assert not isinstance(error.value, RefusedError)
 
 
+class Submitting(SlurmCommands):
+    """sbatch as it answers, time after time, and a controller that answers a ping or does not."""
+
+    def __init__(self, *codes: int, up: bool = True) -> None:
+        super().__init__()
+        self.codes, self.up, self.asked = list(codes), up, []
+
+    def run(self, *argv, text=""):
+        if argv[:2] == ("scontrol", "ping"):
+            return subprocess.CompletedProcess(argv, 0 if self.up else 1, "", "")
+        self.asked.append(argv)
+        code = self.codes.pop(0)
+        return subprocess.CompletedProcess(argv, code, "17\n", "sbatch: error: connect to contact timed out")
+
+
+def submitted_by(commands, tmp_path, *options: str, max_time="UNLIMITED") -> int:
+    site = Site(tmp_path, "python", options=options)
+    room = rooms_of([node()], [])["n1"]
+    folder, part = Folder(tmp_path, "s-j1.1"), Part(0, "n1", (0,), 0)
+    return submit(commands, site, folder, part, node(), room, max_time=max_time)
+
+
+def test_a_refusal_is_told_from_a_controller_that_does_not_answer_whatever_sbatch_prints(tmp_path):
+    with pytest.raises(BackendError) as error:
+        submitted_by(Submitting(1, up=False), tmp_path)
+    assert not isinstance(error.value, RefusedError)
+    with pytest.raises(RefusedError):
+        submitted_by(Submitting(1, 1), tmp_path)
+    assert submitted_by(Submitting(1, 0), tmp_path) == 17  # for a moment only
+
+
+def test_a_job_asks_for_the_longest_time_of_its_partition_unless_one_is_given(tmp_path, monkeypatch):
+    def times(*options: str, max_time="UNLIMITED") -> list[str]:
+        commands = Submitting(0)
+        submitted_by(commands, tmp_path, *options, max_time=max_time)
+        return [word for word in commands.asked[0] if "time" in word or word.startswith("-t")]
+
+    assert times() == ["--time=UNLIMITED"]
+    assert times(max_time="1-00:00:00") == ["--time=1-00:00:00"]
+    assert times("--time=2:00:00") == ["--time=2:00:00"]
+    assert times("-t", "60") == ["-t"]
+    monkeypatch.setenv("SBATCH_TIMELIMIT", "30")
+    assert times() == []
+
+
 class PretendedCommands(SlurmCommands):
     """Answers as they were written down."""
 
@@ -257,12 +290,12 @@ class PretendedCommands(SlurmCommands):
     def switches(self):
         return []
 
-    def default_partition(self):
-        return "main"
+    def partition(self, name):
+        return Partition(name or "main")
 
 
 def in_partition(name: str, partition: str) -> SlurmNode:
-    return node_of({"name": name, "gres": "gpu:8", "cpus": 16, "partitions": [partition]})
+    return dataclasses.replace(node(name, gpus="gpu:8"), partitions=(partition,))
 
 
 def test_only_nodes_of_the_partition_are_found(tmp_path, monkeypatch):

@@ -3,9 +3,9 @@
 import pytest
 
 from berth import spec as yaml_spec
-from berth.errors import SpecError
+from berth.errors import InputError, SpecError
 from berth.live.planned import with_plan
-from berth.live.spec import JobSpec
+from berth.live.spec import JobSpec, check_name
 
 
 def test_what_is_written_comes_back_from_the_journal():
@@ -38,8 +38,9 @@ def test_a_plan_says_what_a_job_needs(tmp_path):
 def test_a_plan_with_two_kinds_of_gpus_is_no_gang(tmp_path):
     stages = "  - {layers: a, type: T4, units: 3}\n  - {layers: b, type: A100-40, units: 1}\n"
     (tmp_path / "plan.yaml").write_text(PLAN + stages)
-    with pytest.raises(SpecError, match="3 T4 and 1 A100-40"):
+    with pytest.raises(SpecError, match="3 T4 and 1 A100-40") as refused:
         with_plan(JobSpec(plan="plan.yaml"), tmp_path)
+    assert "--devices" in str(refused.value)  # which `berth plan` has
 
 
 @pytest.mark.parametrize(
@@ -62,3 +63,15 @@ def test_a_plan_with_two_kinds_of_gpus_is_no_gang(tmp_path):
 def test_mistakes_are_named_where_they_stand(text, said):
     with pytest.raises(SpecError, match=said):
         yaml_spec.parse(text, JobSpec, "job.yaml")
+
+
+def test_blanks_around_arguments_and_values_are_part_of_them():
+    spec = JobSpec(run=["printf", "[%s]", "  a ", " ", "x "], env={"V": "  v "}, name=" job ")
+    assert spec.argv == ["printf", "[%s]", "  a ", " ", "x "]
+    assert spec.env == {"V": "  v "}
+    assert spec.name == "job"
+
+
+def test_a_name_that_ends_in_a_line_break_is_refused():
+    with pytest.raises(InputError, match="is not a name"):
+        check_name("mallory\n")

@@ -1,125 +1,310 @@
-"""The sharing rules and their fit."""
+"""Jobs on shared links: the closed form against the explicit simulation, and what must not matter to it."""
 
 from __future__ import annotations
 
-import csv
+import math
+import random
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from berth.errors import UnknownNameError
-from berth.network.contention import RULES, FittedRule, Pairs, find_rule, fit_rule, pair_medians
+from berth.cluster.load import load_cluster
+from berth.errors import InputError
+from berth.network import _contention_kernels as kernels
+from berth.network.contention import SharedLinks, beside
+from berth.network.fabric import Fabric
+from berth.network.flow import alone_s, flow_of
+from berth.network.placement import Placement
+from berth.network.sharing import LinkShares
+from berth.network.traffic import Traffic
+from berth.testing.iterations import SharingJob, iteration_seconds, max_min, mean_slowdowns
+from berth.workload.profiles import all_profiles, load_profile
 
-share = st.floats(0.01, 1.0)
-weight = st.floats(0.1, 10.0)
-
-
-def kept(name: str, own: list[float], other: list[float], shared: tuple[float, ...] = ()) -> float:
-    return float(find_rule(name).ratio(np.array([own]), np.array([other]), np.array(shared))[0])
-
-
-def all_pairs(models: int) -> tuple[np.ndarray, np.ndarray]:
-    return tuple(np.indices((models, models)).reshape(2, -1))
-
-
-@pytest.mark.parametrize(
-    ("name", "own", "other", "expected"),
-    [
-        ("none", [], [], 1.0),
-        ("max-min fluid", [0.4], [0.5], 1.0),
-        ("max-min fluid", [0.8], [0.3], 0.875),
-        ("max-min fluid", [1.0], [1.0], 0.5),
-        ("proportional fluid", [0.8], [0.8], 0.625),
-        ("weighted max-min fluid", [1.0, 3.0], [1.0, 1.0], 0.75),
-        ("max-min random phase", [1.0], [1.0], 0.5),
-        ("weighted random phase", [1.0, 1.0], [1.0, 3.0], 0.25),
-        ("peak-rate random phase", [1.0, 0.5], [1.0, 0.5], 1.0),
-        ("rank one 1/(1+sg)", [1.0, 9.0], [9.0, 1.0], 0.5),
-    ],
-)
-def test_a_rule_worked_by_hand(name, own, other, expected):
-    assert kept(name, own, other) == pytest.approx(expected)
+GB = 1e9
+OVER_TWO_RACKS = Placement.of_counts({0: 4, 2: 4})
 
 
-@given(share, share, weight)
-@settings(max_examples=60)
-def test_equal_weights_are_max_min_random_phase(own, other, equal):
-    weighted = kept("weighted random phase", [own, equal], [other, equal])
-    assert weighted == pytest.approx(kept("max-min random phase", [own], [other]))
+@pytest.fixture(scope="module")
+def cluster():
+    return load_cluster("4x2x8:A100")  # a rack's up-link carries one gang of 4 + 4 at full rate
 
 
-@given(share, share)
-@settings(max_examples=60)
-def test_no_penalty_is_max_min_random_phase(own, other):
-    assert kept("AdaDUAL penalty", [own], [other], (0.0,)) == pytest.approx(
-        kept("max-min random phase", [own], [other])
+def sharing_job(traffic: Traffic, placement: Placement, fabric: Fabric) -> SharingJob:
+    flow = flow_of(traffic, placement, fabric)
+    return SharingJob(
+        silent_s=traffic.forward * traffic.compute_s,
+        backward_s=(1 - traffic.forward) * traffic.compute_s,
+        volume=flow.volume_bytes,
+        peak=flow.volume_bytes / flow.alone_comm_s,
+        overlap=traffic.overlap,
+        weights=dict(zip(flow.links.tolist(), flow.weights.tolist(), strict=True)),
     )
 
 
-@given(share, share, weight, weight)
-@settings(max_examples=60)
-def test_the_random_phases_stand_still(m_i, m_j, w_i, w_j):
-    r_i = kept("weighted random phase", [m_i, w_i], [m_j, w_j])
-    r_j = kept("weighted random phase", [m_j, w_j], [m_i, w_i])
-    # ratio = 1 / (1 - m + t), so t and phi of either job follow from what it keeps.
-    t_i, t_j = 1 / r_i - 1 + m_i, 1 / r_j - 1 + m_j
-    assert t_i == pytest.approx(m_i * (1 + t_j * r_j * w_j / w_i), rel=1e-3)
+def one_link(silent_s: float, backward_s: float, comm_s: float, overlap: float = 6.0) -> SharingJob:
+    return SharingJob(silent_s, backward_s, comm_s, 1.0, overlap, {0: 1.0})
 
 
-@given(share, share, weight, weight)
-@settings(max_examples=60)
-def test_a_heavier_neighbour_takes_more(m_i, m_j, w_i, w_j):
-    light = kept("weighted random phase", [m_i, w_i], [m_j, w_j])
-    assert kept("weighted random phase", [m_i, w_i], [m_j, 2 * w_j]) <= light + 1e-9
+def closed_form(jobs: list[SharingJob], capacity: list[float]) -> list[float]:
+    """Seconds per iteration by the kernels, for jobs that no placement stands behind."""
+    state = LinkShares(capacity, len(jobs), len(jobs) * len(capacity)).state
+    flows, loads = kernels.new_flows(len(jobs)), kernels.new_loads(len(capacity))
+    for number, job in enumerate(jobs):
+        compute_s = job.silent_s + job.backward_s
+        forward = job.silent_s / compute_s if compute_s else 0.0
+        kernels.describe(flows, number, compute_s, forward, job.overlap, job.volume, job.volume / job.peak)
+        links, weights = np.array(list(job.weights), np.int32), np.array(list(job.weights.values()))
+        kernels.join(state, flows, loads, number, links, weights)
+    return flows.seconds.tolist()
 
 
-@pytest.mark.parametrize("name", [name for name, rule in RULES.items() if "rank" not in name])
-def test_two_jobs_alike_keep_the_same(name):
-    rule = find_rule(name)
-    numbers = np.array([[limit[2] for limit in rule.per_model]] * 2).reshape(2, -1)
-    fitted = FittedRule(rule, numbers, np.array([limit[2] for limit in rule.shared]))
-    first, second = fitted.predict(np.array([0, 1]), np.array([1, 0]))
-    assert first == second
-    assert 0 < first <= 1
+# The explicit simulation itself
 
 
-@pytest.mark.parametrize("name", [name for name in RULES if name != "none"])
-def test_a_rule_is_found_again_in_what_it_made(name):
-    rule, rng = find_rule(name), np.random.default_rng(3)
-    numbers = np.stack([limit[2] * np.exp(rng.normal(0, 0.3, 5)) for limit in rule.per_model], axis=1)
-    made = FittedRule(rule, numbers.clip(0.05, 0.95), np.array([limit[2] for limit in rule.shared]))
-    victim, other = all_pairs(5)
-    pairs = Pairs(victim, other, made.predict(victim, other))
-    found = fit_rule(rule, pairs, 5)
-    assert np.median(np.abs(found.predict(victim, other) / pairs.kept - 1)) < 0.01
+@pytest.mark.parametrize("overlap", [1.0, 2.0, 6.0, 50.0])
+@pytest.mark.parametrize("comm_s", [0.2, 0.7, 1.5])
+def test_alone_the_explicit_simulation_takes_what_the_profiles_formula_says(overlap, comm_s):
+    job = one_link(0.4, 0.8, comm_s, overlap)
+    [seconds] = iteration_seconds([job], [1.0], [0.3], iterations=6, skip=2, buckets=200)
+    assert seconds == pytest.approx(job.alone_s(), rel=0.005)
 
 
-def test_the_median_of_a_pair_that_was_not_measured_is_unknown():
-    table = pair_medians(Pairs(np.array([0, 0, 0]), np.array([1, 1, 1]), np.array([0.2, 0.5, 0.6])), 2)
-    assert table[0, 1] == 0.5
-    assert np.isnan(table[1, 0])
+def test_two_jobs_in_step_that_only_send_take_twice_as_long():
+    jobs = [one_link(0.5, 0.0, 1.0)] * 2
+    assert iteration_seconds(jobs, [1.0], [0.0, 0.0]) == pytest.approx([2.5, 2.5], rel=1e-6)
 
 
-def test_an_unknown_rule_suggests_the_nearest():
-    with pytest.raises(UnknownNameError, match="max-min fluid"):
-        find_rule("maxmin fluid")
+def test_two_jobs_out_of_step_hide_their_silence_behind_each_other():
+    jobs = [one_link(0.5, 0.0, 1.0)] * 2
+    assert iteration_seconds(jobs, [1.0], [0.0, 0.9]) == pytest.approx([2.0, 2.0], rel=1e-3)
 
 
-@pytest.mark.shared
-def test_on_measured_pairs_weights_miss_by_less_than_max_min_and_that_by_less_than_no_rule(shared_traces):
-    with (shared_traces / "deepshare" / "shared_thp_ratio.csv").open(newline="") as file:
-        _, *rows = csv.reader(file)
-    names = [row[0].split(",")[0] for row in rows]
-    measured = np.array([row[0].split(",")[1:] != ["8", "4"] for row in rows])
-    models = sorted(set(names))
-    model = np.array([models.index(name) for name in names])[measured]
-    ratios = np.array([row[1:] for row in rows], dtype=float)[np.ix_(measured, measured)]
-    first, second = all_pairs(len(model))
-    pairs = Pairs(model[first], model[second], ratios.reshape(-1))
-    p90 = {}
-    for name in ("none", "max-min random phase", "weighted random phase"):
-        found = fit_rule(find_rule(name), pairs, len(models))
-        p90[name] = np.quantile(np.abs(found.predict(pairs.victim, pairs.other) / pairs.kept - 1), 0.9)
-    assert p90["weighted random phase"] < 0.8 * p90["max-min random phase"] < 0.5 * p90["none"]
+def test_a_job_whose_production_is_slower_than_the_link_falls_into_step():
+    jobs = [one_link(1 / 3, 2 / 3, 0.5)] * 2
+    apart = iteration_seconds(jobs, [1.0], [0.0, 0.3], iterations=60, skip=40)
+    together = iteration_seconds(jobs, [1.0], [0.0, 0.0], iterations=60, skip=40)
+    assert apart == pytest.approx(together, rel=0.01)
+
+
+def test_max_min_gives_equal_shares_and_leaves_what_a_slow_job_does_not_take():
+    fast, slow = one_link(0.0, 1.0, 1.0), SharingJob(0.0, 1.0, 1.0, 0.2, 6.0, {0: 1.0})
+    assert max_min([fast, fast, slow], [1.0], [True, True, True]) == pytest.approx([0.4, 0.4, 0.2])
+    assert max_min([fast, fast, slow], [1.0], [True, False, False]) == [1.0, 0.0, 0.0]
+
+
+# The closed form against it
+
+
+def test_two_jobs_that_only_send_and_are_silent_take_their_exact_mean_over_all_offsets():
+    # Offset d in a period T: T = 2C + max(0, A - d); over all offsets that is T^2 = 2CT + A^2.
+    silent_s, comm_s = 0.5, 1.0
+    exact = comm_s + math.sqrt(comm_s**2 + silent_s**2)
+    assert closed_form([one_link(silent_s, 0.0, comm_s)] * 2, [1.0]) == pytest.approx([exact] * 2, rel=1e-3)
+
+
+@pytest.mark.parametrize("ratio", [0.3, 0.6, 0.8, 1.0, 1.3, 2.0, 5.0])
+@pytest.mark.parametrize("gangs", [2, 3])
+@pytest.mark.parametrize("capacity", [1.0, 1.5])
+@pytest.mark.slow
+def test_equal_gangs_are_slowed_as_the_explicit_simulation_slows_them(ratio, gangs, capacity):
+    jobs = [one_link(1 / 3, 2 / 3, ratio * 2 / 3)] * gangs
+    expected = mean_slowdowns(jobs, [capacity], 6 if gangs == 2 else 3, iterations=30, skip=12)
+    found = [
+        seconds / job.alone_s() for seconds, job in zip(closed_form(jobs, [capacity]), jobs, strict=True)
+    ]
+    assert found == pytest.approx(expected, rel=0.08)
+
+
+@pytest.mark.parametrize("case", range(12))
+@pytest.mark.slow
+def test_unlike_gangs_are_slowed_as_the_explicit_simulation_slows_them(case):
+    rng = random.Random(case)
+    jobs = []
+    for _ in range(2 + case % 2):
+        compute_s, ratio = rng.uniform(0.5, 2.0), math.exp(rng.uniform(math.log(0.3), math.log(4)))
+        peak = rng.choice([1.0, 0.6])
+        jobs.append(
+            SharingJob(
+                compute_s / 3, compute_s * 2 / 3, ratio * compute_s * 2 / 3 * peak, peak, 6.0, {0: 1.0}
+            )
+        )
+    expected = mean_slowdowns(jobs, [1.2], 4 if len(jobs) == 2 else 3, iterations=40, skip=10)
+    found = [seconds / job.alone_s() for seconds, job in zip(closed_form(jobs, [1.2]), jobs, strict=True)]
+    assert found == pytest.approx(expected, rel=0.12)
+
+
+@pytest.mark.parametrize("gangs", [2, 3])
+@pytest.mark.slow
+def test_over_models_and_congestion_the_median_error_is_below_3_and_the_worst_below_8_percent(cluster, gangs):
+    """Cells whose two ratios are alike are played once: sending to backward pass, and link to the gang's peak."""
+    cells: dict[tuple[int, int], list[tuple[SharingJob, Fabric, float]]] = {}
+    for congestion in (1, 2, 5, 10, 20):
+        fabric = Fabric(cluster, congestion)
+        for profile in all_profiles():
+            traffic = profile.traffic(cluster.device_types[0])
+            alone = alone_s(traffic, flow_of(traffic, OVER_TWO_RACKS, fabric))
+            found = beside(traffic, OVER_TWO_RACKS, fabric, gangs - 1) / alone
+            job = sharing_job(traffic, OVER_TWO_RACKS, fabric)
+            ratio = job.volume / job.peak / job.backward_s
+            if ratio * gangs < 0.5:
+                assert found == pytest.approx(1.0, abs=0.01)  # too little is sent to fill the link
+            else:
+                room = fabric.arrays.capacity.min() / job.peak
+                key = round(math.log(ratio) / 0.05), round(math.log(room) / 0.03)
+                cells.setdefault(key, []).append((job, fabric, found))
+    errors = []
+    for alike in cells.values():
+        job, fabric, _ = alike[0]
+        offsets, capacity = 6 if gangs == 2 else 3, fabric.arrays.capacity.tolist()
+        expected = mean_slowdowns([job] * gangs, capacity, offsets, iterations=30, skip=14, buckets=30)
+        errors += [abs(found / np.mean(expected) - 1) for _, _, found in alike]
+    assert len(errors) >= 60
+    assert np.median(errors) <= 0.03
+    assert max(errors) <= 0.08
+
+
+def random_gangs(cluster, seed: int) -> tuple[Fabric, list[tuple[Traffic, Placement]]]:
+    rng = random.Random(seed)
+    fabric = Fabric(cluster, rng.choice([2, 5, 10]))
+    models = (
+        "vgg16",
+        "vgg19",
+        "resnet50",
+        "resnet152",
+        "bert-large",
+        "bert-base",
+        "gpt2",
+        "gpt2-medium",
+        "moe",
+    )
+    gangs = []
+    for _ in range(rng.randrange(4, 9)):
+        traffic = load_profile(rng.choice(models)).traffic(cluster.device_types[0])
+        machines = rng.sample(range(8), rng.randrange(2, 5))
+        gangs.append((traffic, Placement.of_counts({machine: rng.randrange(1, 4) for machine in machines})))
+    return fabric, gangs
+
+
+@pytest.mark.slow
+def test_many_unlike_gangs_over_many_links_are_slowed_as_the_explicit_simulation_slows_them(cluster):
+    errors = []
+    for seed in range(12):
+        fabric, gangs = random_gangs(cluster, seed)
+        links, capacity, rng = SharedLinks(fabric), fabric.arrays.capacity.tolist(), random.Random(seed)
+        for number, gang in enumerate(gangs):
+            links.add(number, *gang)
+        jobs = [sharing_job(*gang, fabric) for gang in gangs]
+        played = np.zeros(len(jobs))
+        for _ in range(2):
+            offsets = [rng.random() * job.alone_s() for job in jobs]
+            played += iteration_seconds(jobs, capacity, offsets, iterations=14, skip=4, buckets=16)
+        for number, job in enumerate(jobs):
+            [alone] = iteration_seconds([job], capacity, [0.0], iterations=5, skip=1, buckets=16)
+            slowdown = links.seconds(number) / links.alone_s(number)
+            errors.append(abs(slowdown / (played[number] / 2 / alone) - 1))
+    assert np.median(errors) <= 0.02
+    assert np.quantile(errors, 0.9) <= 0.1
+
+
+def test_no_link_carries_more_than_its_capacity(cluster):
+    fullest = []
+    for seed in range(20):
+        fabric, gangs = random_gangs(cluster, seed)
+        links, load = SharedLinks(fabric), np.zeros(len(fabric.arrays.capacity))
+        for number, gang in enumerate(gangs):
+            links.add(number, *gang)
+        for number, gang in enumerate(gangs):
+            flow = flow_of(*gang, fabric)
+            load[flow.links] += flow.weights * flow.volume_bytes / links.seconds(number)
+        fullest.append(float((load / fabric.arrays.capacity).max()))
+    assert max(fullest) <= 1 + 1e-9
+    assert max(fullest) > 0.9
+
+
+# What must not matter
+
+
+def test_gangs_on_links_of_their_own_are_as_fast_as_alone(cluster):
+    traffic, fabric = Traffic(0.1, 1 * GB, overlap=6.0, forward=1 / 3), Fabric(cluster, 10)
+    links = SharedLinks(fabric)
+    links.add(0, traffic, Placement.of_counts({0: 4, 1: 4}))
+    assert links.add(1, traffic, Placement.of_counts({4: 4, 5: 4})) == [1]
+    assert links.seconds(0) == links.alone_s(0) == links.seconds(1)
+
+
+def test_a_gang_inside_one_machine_meets_no_other(cluster):
+    traffic, fabric = Traffic(0.1, 1 * GB, overlap=6.0, forward=1 / 3), Fabric(cluster, 10)
+    links = SharedLinks(fabric)
+    links.add(0, traffic, OVER_TWO_RACKS)
+    assert links.add(1, traffic, Placement.of_counts({0: 4})) == [1]
+    assert links.seconds(1) == links.alone_s(1)
+    assert links.remove(1) == []
+
+
+def test_iterations_are_the_same_bits_however_the_links_came_to_be_shared(cluster):
+    fabric, rng = Fabric(cluster, 10), random.Random(5)
+    traffics = [
+        profile.traffic(cluster.device_types[0])
+        for profile in all_profiles()
+        if profile.name in ("vgg16", "bert-large", "resnet50", "dlrm", "gpt2")
+    ]
+    gangs = [
+        (rng.choice(traffics), Placement.of_counts({rng.randrange(0, 4): 2, rng.randrange(4, 8): 2}))
+        for _ in range(10)
+    ]
+    wandering = SharedLinks(fabric)
+    present: set[int] = set()
+    for _ in range(120):
+        job = rng.randrange(len(gangs))
+        if job in present:
+            wandering.remove(job)
+            present.remove(job)
+        else:
+            wandering.add(job, *gangs[job])
+            present.add(job)
+    fresh = SharedLinks(fabric)
+    for job in sorted(present, reverse=True):
+        fresh.add(job, *gangs[job])
+    assert present
+    assert {job: wandering.seconds(job) for job in present} == {job: fresh.seconds(job) for job in present}
+    assert any(fresh.seconds(job) > 1.05 * fresh.alone_s(job) for job in present)
+
+
+def test_no_iteration_is_shorter_than_alone_and_all_that_changed_are_named(cluster):
+    fabric, rng = Fabric(cluster, 20), random.Random(3)
+    links = SharedLinks(fabric)
+    profiles = all_profiles()
+    seconds: dict[int, float] = {}
+    for job in range(14):
+        traffic = rng.choice(profiles).traffic(cluster.device_types[0])
+        counts = dict.fromkeys(rng.sample(range(8), 3), 1)
+        changed = links.add(job, traffic, Placement.of_counts(counts))
+        now = {other: links.seconds(other) for other in range(job + 1)}
+        assert changed == [other for other in now if now[other] != seconds.get(other)]
+        assert all(now[other] >= links.alone_s(other) * (1 - 1e-12) for other in now)
+        seconds = now
+
+
+@pytest.mark.slow
+def test_compiled_and_interpreted_contention_agree_to_the_bit(cluster):
+    from berth.network import compiled
+
+    jobs = [one_link(1 / 3, 2 / 3, ratio * 2 / 3) for ratio in (0.4, 0.7, 0.7, 1.1, 3.0)]
+    state = LinkShares([1.0], len(jobs), len(jobs)).state
+    flows, loads = kernels.new_flows(len(jobs)), kernels.new_loads(1)
+    for number, job in enumerate(jobs):
+        compiled.describe(flows, number, 1.0, job.silent_s, job.overlap, job.volume, job.volume / job.peak)
+        compiled.join(state, flows, loads, number, np.zeros(1, np.int32), np.ones(1))
+    assert flows.seconds.tolist() == closed_form(jobs, [1.0])
+    compiled.leave(state, flows, loads, 4)
+    assert flows.seconds[:4].tolist() == closed_form(jobs[:4], [1.0])
+
+
+def test_a_job_is_added_once_and_removed_once(cluster):
+    links = SharedLinks(Fabric(cluster))
+    links.add(0, Traffic(0.1, 1 * GB), OVER_TWO_RACKS)
+    with pytest.raises(InputError, match="job 0 is on the links already"):
+        links.add(0, Traffic(0.1, 1 * GB), OVER_TWO_RACKS)
+    links.remove(0)
+    with pytest.raises(InputError, match="job 0 is not on the links"):
+        links.remove(0)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 
 from berth.cluster.model import Tier
 from berth.network.fabric import Fabric
-from berth.network.flow import flow_of, shared_iteration_s
+from berth.network.flow import alone_s, flow_of
 from berth.network.iteration import communication_s, iteration_time
 from berth.network.placement import Placement
 from berth.network.traffic import Traffic
@@ -26,7 +24,7 @@ def _fabric(build):
 def test_a_job_inside_one_machine_crosses_no_link(fabric):
     flow = flow_of(Traffic(0.1, 1 * GB, 1 * GB), Placement.of_counts({3: 4}), fabric)
     assert len(flow.links) == 0
-    assert flow.comm_s(0.0) == communication_s(
+    assert flow.alone_comm_s == communication_s(
         Traffic(0.1, 1 * GB, 1 * GB), Placement.of_counts({3: 4}), fabric
     )
 
@@ -79,13 +77,13 @@ def test_alone_in_a_rack_a_shared_iteration_is_the_plain_one(fabric, counts, col
     placement = Placement.of_counts(counts)
     flow = flow_of(traffic, placement, fabric)
     plain = iteration_time(traffic, placement, fabric).seconds
-    assert shared_iteration_s(traffic, flow, flow.cap) == pytest.approx(plain, rel=1e-12)
+    assert alone_s(traffic, flow) == pytest.approx(plain, rel=1e-12)
 
 
 def test_alone_between_racks_a_job_has_the_whole_link_not_its_busy_share(fabric):
     traffic, placement = Traffic(0.0, 1 * GB), Placement.of_counts({0: 1, 4: 1})
     flow = flow_of(traffic, placement, fabric)
-    assert flow.comm_s(flow.cap) == pytest.approx(1 / 5)  # at 5 GB/s
+    assert flow.alone_comm_s == pytest.approx(1 / 5)  # at 5 GB/s
     assert iteration_time(traffic, placement, fabric).seconds == pytest.approx(1 / 1)  # at 5 / 5 GB/s
 
 
@@ -94,23 +92,26 @@ def test_a_link_narrower_than_the_job_bounds_its_cap(fabric):
     traffic, placement = Traffic(0.0, 1 * GB), Placement.of_counts(dict.fromkeys(range(8), 8))
     flow = flow_of(traffic, placement, fabric)
     between_racks_s = 1 / 32
-    assert flow.comm_s(flow.cap) > between_racks_s
+    assert flow.alone_comm_s > between_racks_s
     assert (flow.weights * flow.cap <= fabric.arrays.capacity[flow.links]).all()
 
 
-def test_half_the_rate_takes_twice_as_long_and_no_rate_for_ever(fabric):
-    traffic = Traffic(0.1, 1 * GB)
-    flow = flow_of(traffic, Placement.of_counts({0: 1, 1: 1}), fabric)
-    assert flow.comm_s(flow.cap / 2) == pytest.approx(2 * flow.comm_s(flow.cap))
-    assert shared_iteration_s(traffic, flow, 0.0) == math.inf
-    assert shared_iteration_s(traffic, flow, 10 * flow.cap) == shared_iteration_s(traffic, flow, flow.cap)
+@pytest.mark.parametrize("counts", [{0: 5, 4: 3}, {0: 1, 1: 7, 4: 8}, {0: 8, 1: 8, 4: 8, 5: 8}], ids=str)
+def test_the_ring_that_is_faster_alone_is_chosen(fabric, counts):
+    from berth.network import _flow_kernels as kernels
+
+    placement = Placement.of_counts(counts)
+    chosen = flow_of(Traffic(0.0, 1 * GB), placement, fabric).alone_comm_s
+    where = placement.machines, placement.counts, fabric.arrays
+    nested = sum(kernels.flow(1 * GB, 0.0, 0.0, kernels.HIERARCHICAL, *where)[2:])
+    assert chosen <= nested * (1 + 1e-12)
 
 
 @pytest.mark.parametrize("counts", [{0: 1}, {0: 1, 4: 1}], ids=["alone", "silent"])
 def test_a_job_that_sends_nothing_has_no_links(fabric, counts):
     traffic = Traffic(0.1, 1 * GB) if len(counts) == 1 else Traffic(0.1)
     flow = flow_of(traffic, Placement.of_counts(counts), fabric)
-    assert (len(flow.links), flow.volume_bytes, flow.comm_s(0.0)) == (0, 0.0, 0.0)
+    assert (len(flow.links), flow.volume_bytes, flow.alone_comm_s) == (0, 0.0, 0.0)
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 
 import pytest
@@ -52,7 +53,8 @@ def test_a_plan_for_people_fits_80_columns_and_names_the_choice(berth):
         "heuristic",
         "Why",
         "sets the pace",
-        "No plan costs less",
+        "No plan in the plan space below costs less",
+        "note: plan space: each stage is a maximal run of layers on one device type",
     ):
         assert word in out
     assert "cpu-core are measured" in out
@@ -161,6 +163,21 @@ def test_a_broken_plan_is_one_message_with_its_line_and_exit_code_2(berth, tmp_p
     assert json.loads(out)["holds"] is False
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "line"),
+    [("model: ctrdnn", "model: ctrdn", 2), ("cluster: cloud-mix", "cluster: cloud-mx", 3)],
+)
+def test_an_unknown_name_in_a_plan_is_named_with_its_line(berth, tmp_path, before, after, line):
+    path = tmp_path / "plan.yaml"
+    berth("plan", *ASKED, "--throughput", "100k/s", "--out", path)
+    path.write_text(path.read_text().replace(before, after))
+    code, _, err = berth("plan", "check", path)
+    assert code == 2
+    assert re.match(
+        rf"error: {re.escape(str(path))}:{line}:\d+: no .* is called '{after.split()[1]}'", err
+    ), err
+
+
 def test_a_planned_model_is_known_by_its_file_to_the_other_verbs(berth, tmp_path):
     job = tmp_path / "job.yaml"
     assert berth("plan", *ASKED, "--throughput", "4M/s", "--job-profile", job)[0] == 0
@@ -185,14 +202,47 @@ def test_a_planned_model_is_a_job_of_a_trace(berth, tmp_path):
 @pytest.mark.slow
 def test_another_truth_judges_the_formulas_plan_and_what_is_found_from_there(berth, tmp_path):
     path = tmp_path / "plan.yaml"
+    page = tmp_path / "plan.html"
     arguments = ("--throughput", "1M/s", "--objective", "simulate", "--budget", "60", "--out", path, "--json")
-    code, out, err = berth("plan", *ASKED, *arguments)
+    code, out, err = berth("plan", *ASKED, *arguments, "--html", page)
     assert code == 0, err
+    assert "Judged by --objective" in page.read_text()
     found = json.loads(out)["objective"]
     assert found["best"]["holds"]
     assert found["best"]["cost_usd"] <= found["start"]["cost_usd"] * (1 + 1e-9)
     assert "modelled" in found["best"]["note"]
     assert berth("plan", "check", path)[0] == 0
+
+
+REFUTED = ("--throughput", "3M/s", "--objective", "simulate", "--method", "greedy", "--budget", "8")
+
+
+@pytest.mark.slow
+def test_a_plan_that_the_simulation_refutes_is_an_error_with_its_rate_and_writes_nothing(berth, tmp_path):
+    files = [
+        word
+        for name in ("out", "html", "certificate", "job-profile")
+        for word in (f"--{name}", tmp_path / name)
+    ]
+    code, out, err = berth("plan", *ASKED, *REFUTED, *files)
+    assert (code, out) == (2, "")
+    assert re.search(r"no plan found holds 3M/s by simulate: .*20 T4 \+ 7 cpu-core, .* reaches \d+k/s", err)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_a_refuted_plan_in_json_is_not_feasible_and_says_the_rate(berth, tmp_path):
+    code, out, err = berth("plan", *ASKED, *REFUTED, "--out", tmp_path / "plan.yaml", "--json")
+    assert code == 2
+    assert "no plan found holds 3M/s by simulate" in err
+    found = json.loads(out)
+    assert not found["feasible"]
+    assert found["stages"] == []
+    start = found["objective"]["start"]
+    assert not start["holds"]
+    assert 5e5 < start["throughput"] < 3e6
+    assert found["objective"]["gain"] is None
+    assert list(tmp_path.iterdir()) == []
 
 
 def widest(out):

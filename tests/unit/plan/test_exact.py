@@ -170,6 +170,19 @@ def test_the_fastest_plan_under_a_price_is_on_the_frontier():
         assert found.plan.throughput == pytest.approx(plans[row].throughput, rel=1e-5)
 
 
+def test_a_price_exceeded_by_a_hair_takes_few_searches():
+    plans = frontier(BOUND)
+    top, usd, asked = plans[-1], 2 * plans[-1].cost_usd, []
+
+    def serving_usd(rate):
+        asked.append(rate)
+        assert len(asked) < 2 * len(plans), "the limit hardly falls"
+        return (usd - top.cost_usd) * (1 + 1e-6) if rate > plans[-2].throughput * (1 + 1e-6) else 0.0
+
+    found = fastest_under(BOUND.at(1e-3), usd, serving_usd)
+    assert found.plan.throughput == pytest.approx(plans[-2].throughput, rel=1e-5)
+
+
 def test_a_price_below_every_plan_is_said():
     found = fastest_under(BOUND, 0.01)
     assert "cheapest plan costs" in found.note

@@ -6,6 +6,10 @@ import pytest
 
 from berth.errors import InputError
 from berth.plan import Asked, Wanted, find_plan
+from berth.plan.choose import reason, refusal
+from berth.plan.search.exact import exact
+from berth.plan.search.method import Budget, Outcome
+from berth.plan.wanted import pose
 
 WANTED = {"model": "ctrdnn-8", "cluster": "cloud-mix"}
 
@@ -41,9 +45,36 @@ def test_under_a_price_it_is_the_fastest_plan():
     assert fastest.plan.throughput > cheapest.plan.throughput
 
 
+@pytest.mark.parametrize("most", [0.6, 0.75, 1.5])
+def test_a_price_covers_readers_and_servers_too_and_the_next_faster_plan_is_above_it(most):
+    wanted = Wanted(**WANTED, throughput=1.0, max_usd=most)
+    posed = pose(wanted)
+    plan = find_plan(wanted).plan
+    fed = posed.setup.feeding(plan.throughput)
+    assert fed.reader_cores > 0
+    assert plan.cost_usd + fed.usd <= most * (1 + 1e-9)
+    faster = exact(posed.problem.at(plan.throughput * (1 + 1e-6)), Budget()).plan
+    assert faster.cost_usd + posed.setup.feeding(faster.throughput).usd > most
+
+
+def test_a_price_that_pays_for_devices_but_not_for_readers_is_refused_with_the_sum():
+    cheapest = find_plan(Wanted(**WANTED, throughput=1.0)).plan
+    with pytest.raises(InputError, match="reading and serving"):
+        find_plan(Wanted(**WANTED, throughput=1.0, max_usd=cheapest.cost_usd * 1.01))
+
+
+def test_exact_that_ran_out_of_time_does_not_say_that_there_is_no_plan():
+    problem = pose(Wanted(**WANTED, throughput=500_000)).problem
+    late = Outcome("exact", None, 7, 1.0, lower_bound_usd=0.0, note="no plan was found in the time allowed")
+    assert "in the time allowed" in reason(problem, late).reason
+    said = str(refusal(problem, late))
+    assert "no plan holds" not in said
+    assert "--cpu-time" in said
+
+
 def test_a_price_is_a_limit_wherever_it_is_stated():
     free = find_plan(Wanted(**WANTED, throughput=1.0)).plan
-    most = 1.5 * free.cost_usd
+    most = 4 * free.cost_usd
     stated = (
         (Wanted(**WANTED, throughput=1.0, max_usd=most), None),
         (Wanted(**WANTED, throughput=1.0), Asked(max_usd=most)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ import pytest
 from berth.errors import InputError
 from berth.plan.objective.crew import Crew
 from berth.plan.objective.measure import Measured, Run, cuts_of
-from berth.plan.objective.refine import refine
+from berth.plan.objective.refine import objective, refine
 from berth.plan.objective.stagework import Piece
 from berth.plan.plan import cheapest
 from berth.plan.problem import Problem, UnitType, make_problem
@@ -118,6 +119,31 @@ def test_an_unknown_model_is_said_by_the_process_that_looks_for_it() -> None:
     with pytest.raises(InputError, match="no model is called 'nonsense'"):
         crew.run([(0, 1)], Piece(0, 0, 0, 1, 1, 4, 1, 0))
     assert crew.pids == []
+
+
+def test_a_profile_alone_can_not_be_run_and_the_hint_says_how(given: Problem) -> None:
+    with pytest.raises(InputError, match="is a profile of layers") as refused:
+        Measured(given, "mine.yaml")
+    assert "measure:model=path.py:make_model" in str(refused.value)
+
+
+def test_a_profile_of_ones_own_is_run_as_the_model_that_is_named(tiny: str, given: Problem) -> None:
+    with closing(objective(f"measure:model={tiny}", given, model="mine.yaml")) as truth:
+        assert isinstance(truth, Measured)
+        assert truth.crew.model == tiny
+
+
+def test_a_model_with_other_layers_than_the_profile_is_refused(tiny: str, given: Problem) -> None:
+    with pytest.raises(InputError, match=f"has 4 layers, and the profile {len(given.layers) - 1}"):
+        Measured(replace_layers(given), tiny)
+
+
+def replace_layers(given: Problem) -> Problem:
+    """The same problem without its last layer."""
+    return make_problem(
+        batch=32, throughput=1000.0, types=given.types, layers=given.layers[:-1],
+        oct_s=given.oct_s[:-1], odt_s=given.odt_s[:-1], alpha=0.95, beta=1.0, cross_s=1e-5,
+    )  # fmt: skip
 
 
 class _Gone:

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from berth.errors import InputError
-from berth.plan.evaluate import Evaluator
+from berth.plan.evaluate import Evaluated, Evaluator
+from berth.plan.objective.judged import Judged
 from berth.plan.objective.pipeline import (
     BACKWARD,
     FORWARD,
@@ -69,6 +70,54 @@ def test_without_waits_noise_and_shared_links_the_simulation_is_the_formula(seed
     np.testing.assert_allclose(truth.cost_usd, formula.cost_usd, rtol=1e-9)
     np.testing.assert_allclose(truth.stage_s[feasible], formula.stage_s[feasible], rtol=1e-9)
     np.testing.assert_array_equal(truth.shortfall, formula.shortfall)
+
+
+class OnlyOthers:
+    """A truth under which one assignment is too slow and every other costs a dollar."""
+
+    name = "simulate"
+
+    def __init__(self, refused: object, most: float = 1.0) -> None:
+        self.refused, self.usd = np.asarray(refused), most
+
+    def __call__(self, assignments: np.ndarray) -> Evaluated:
+        refused = (np.atleast_2d(assignments) == self.refused).all(axis=1)
+        cost = np.where(refused, np.inf, self.usd)
+        late = np.where(np.isfinite(cost), 0.0, 0.5 + ~refused)
+        return Evaluated(cost, np.where(refused, 0.1, 0.2), late)
+
+    def judge(self, assignment: object) -> Judged:
+        found = self(np.asarray(assignment)[None])
+        stages = 1 + int(np.count_nonzero(np.diff(np.asarray(assignment))))
+        held = bool(np.isfinite(found.cost_usd[0]))
+        return Judged(
+            float(found.cost_usd[0]), 1 / float(found.stage_s[0]), (1,) * stages if held else (), ""
+        )
+
+    def close(self) -> None:
+        """Nothing."""
+
+
+def test_against_a_start_that_does_not_hold_nothing_is_saved_and_its_rate_is_known() -> None:
+    given = problem(1)
+    plan = exact(given, Budget()).plan
+    assert plan is not None
+    found = refine(given, plan, OnlyOthers(plan.assignment), "random", Budget(evaluations=40))
+    assert not found.start.feasible
+    assert found.start.throughput == pytest.approx(10)
+    assert found.best.feasible
+    assert found.gain is None
+
+
+def test_where_no_plan_holds_the_fastest_one_is_reported() -> None:
+    given = problem(1)
+    plan = exact(given, Budget()).plan
+    assert plan is not None
+    found = refine(given, plan, OnlyOthers(plan.assignment, np.inf), "random", Budget(evaluations=40))
+    assert found.outcome.plan is None
+    assert not found.best.feasible
+    assert found.best.throughput == pytest.approx(10)  # of the start: the others reach 5
+    assert found.gain is None
 
 
 @pytest.mark.parametrize(("count", "micro"), [(1, 1), (3, 1), (3, 8), (5, 4)])

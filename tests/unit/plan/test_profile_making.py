@@ -309,10 +309,10 @@ def test_a_mistake_is_one_message_and_exit_code_two(capsys, monkeypatch, argumen
 
 
 def test_without_torch_the_extra_is_named(capsys, monkeypatch):
-    monkeypatch.setattr("berth.zoo.catalogue.find_spec", lambda name: None)
+    monkeypatch.setattr("berth.extras.find_spec", lambda name: None)
     code, _, err = run(capsys, monkeypatch, "nce")
     assert code == 2
-    assert "pip install 'berth[train]'" in err
+    assert "pip install 'berth-ml[train]'" in err
 
 
 def test_planning_from_a_shipped_profile_needs_no_torch():

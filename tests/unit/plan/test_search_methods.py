@@ -222,7 +222,7 @@ def test_a_missing_library_is_named_with_its_extra(name, module, extra, monkeypa
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(InputError, match=module) as error:
         run(name, problem(), 10)
-    assert f"berth[{extra}]" in str(error.value)
+    assert f"berth-ml[{extra}]" in str(error.value)
 
 
 def test_an_unknown_method_is_refused_with_the_nearest():

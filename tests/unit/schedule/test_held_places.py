@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from berth.schedule.policies.registry import load_policy
 from berth.simulate.events import event_frame
-from berth.simulate.run import Setting
+from berth.simulate.run import Setting, simulate
 from berth.testing import check_policy, cluster, faults, jobs
 from berth.testing.policies import EXERCISES
 
@@ -66,3 +67,27 @@ def test_a_machine_that_is_drained_is_not_the_one_that_is_held():
     rows = [(0, 4, 50), (0, 2, 100), (20, 4, 10), (30, 2, 1000)]
     times = started(rows, machines=(4, 4), faults=faults([(10, 0, "drain"), (500, 0, "undrain")]))
     assert (times["j2"], times["j3"]) == (100.0, 110.0)
+
+
+# j1 needs all three machines once j0 ends; j2 passes, and both cross the up-link of the middle machine.
+PASSED = [(0, 6, 1000, "vgg16"), (10, 12, 100, "vgg16"), (20, 5, 300, "vgg16")]
+
+
+def records_under(policy: str, network: str):
+    setting = Setting(network=network, congestion=20.0)
+    return simulate(jobs(PASSED), cluster([4, 4, 4]), load_policy(policy), setting).records
+
+
+def test_without_a_network_who_passes_never_delays_the_first_who_waits():
+    strict, easy = records_under("fifo", "off"), records_under("easy", "off")
+    assert easy["first_start"].tolist() == [0.0, 1000.0, 20.0]
+    assert strict["first_start"][1] == easy["first_start"][1]
+
+
+def test_on_shared_links_the_first_is_delayed_by_no_more_than_who_passes_overlaps():
+    strict, easy = records_under("fifo", "on"), records_under("easy", "on")
+    overlap_s = easy["end"][2] - easy["first_start"][2]
+    delay_s = easy["first_start"][1] - strict["first_start"][1]
+    assert easy["first_start"][2] == 20.0
+    assert 0.0 < delay_s <= overlap_s
+    assert easy["first_start"][1] == easy["end"][0]  # it takes the place the moment that comes free

@@ -16,7 +16,7 @@ from berth.schedule.hooks import compiled_notes, hooks
 from berth.schedule.policies.dally import Dally
 from berth.schedule.policies.registry import load_policy
 from berth.schedule.policies.tiresias import Gittins, Tiresias
-from berth.schedule.policy import SIGNATURES, Policy, Preempt, Rules
+from berth.schedule.policy import Policy, Preempt, Rules
 from berth.simulate.run import Setting, simulate
 from berth.workload.trace import Trace
 
@@ -135,7 +135,7 @@ def test_helpers_are_compiled_with_the_function_that_calls_them():
 
 def test_compiled_functions_are_kept_and_a_changed_one_is_not_mistaken(tmp_path, monkeypatch):
     monkeypatch.setattr(compiling, "cache_folder", lambda: tmp_path)
-    names, signature = ["weight"], SIGNATURES["order"]
+    names, signature = ["weight"], "order"
     compiling._compiled(WithHelper.order, names, signature)
     (kept,) = (tmp_path / "policies").iterdir()
     before = kept.read_bytes()
@@ -167,7 +167,7 @@ class WithConstants(Policy):
 )
 def test_a_constant_of_the_module_that_differs_in_anything_makes_another_function(name, other, monkeypatch):
     def fingerprint():
-        return compiling._fingerprint(WithConstants.order, [], SIGNATURES["order"])
+        return compiling._fingerprint(WithConstants.order, [], "order")
 
     before = fingerprint()
     assert fingerprint() == before
@@ -177,10 +177,10 @@ def test_a_constant_of_the_module_that_differs_in_anything_makes_another_functio
 
 def test_a_kept_function_that_is_damaged_is_compiled_anew(tmp_path, monkeypatch):
     monkeypatch.setattr(compiling, "cache_folder", lambda: tmp_path)
-    compiling._compiled(WithHelper.order, ["weight"], SIGNATURES["order"])
+    compiling._compiled(WithHelper.order, ["weight"], "order")
     (kept,) = (tmp_path / "policies").iterdir()
     kept.write_bytes(kept.read_bytes()[:100])
-    assert compiling._compiled(WithHelper.order, ["weight"], SIGNATURES["order"]).__wrapper_address__()
+    assert compiling._compiled(WithHelper.order, ["weight"], "order").__wrapper_address__()
 
 
 def test_functions_that_the_rules_never_ask_are_not_compiled():

@@ -15,9 +15,9 @@ from berth.simulate.run import Setting, simulate
 from berth.testing import check_policy, cluster, jobs
 from berth.testing.policies import EXERCISES
 
-OLD, NEW, OTHER = 0, 1, 2
+OLD, NEW, OTHER = 0, 1, 2  # numbered by speed
 ANY = -1
-MACHINES = [{"P100": 4}, {"V100": 4}, {"T4": 4}]
+MACHINES = [{"A30": 4}, {"A6000": 4}, {"A40": 4}]
 
 
 def played(rows: list, policy: str | Policy, machines: list = MACHINES) -> Any:
@@ -30,7 +30,7 @@ def played(rows: list, policy: str | Policy, machines: list = MACHINES) -> Any:
             record["kinds"] = sum(1 << kind for kind in asked) if several else -1
         return 1_000_000
 
-    setting = Setting(network="off", eviction_s=0.0, eviction_large_s=0.0)
+    setting = Setting(network="off", eviction_s=0.0, eviction_large_s=0.0, reference_device="A30")
     chosen = EXERCISES[policy] if isinstance(policy, str) else policy
     trace = jobs([row[:3] for row in rows])
     return simulate(trace, cluster(machines), chosen, setting, watch=ask).records
@@ -48,15 +48,15 @@ def test_a_job_starts_on_the_first_machine_of_a_type_it_takes(policy, asked, aft
 
 
 def test_a_machine_of_another_type_is_not_held_for_it():
-    # j2 waits for all P100s. Of the V100s four come free before, which is nothing to it.
+    # j2 waits for all A30s. Of the A40s four come free before, which is nothing to it.
     rows = [(0, 4, 100, OLD), (0, 4, 50, NEW), (1, 4, 10, OLD), (2, 2, 1000, NEW)]
-    records = played(rows, "near-backfill", [{"P100": 4}, {"V100": 8}])
+    records = played(rows, "near-backfill", [{"A30": 4}, {"A40": 8}])
     assert records["end"][1] < records["end"][0]
     assert records["first_start"].tolist() == [0.0, 0.0, records["end"][0], 2.0]
 
 
 def test_what_is_held_is_of_its_type():
-    # j1 waits for all P100s; j2 may not keep the free half of them, and starts on those of another type.
+    # j1 waits for all A30s; j2 may not keep the free half of them, and starts on those of another type.
     rows = [(0, 2, 100, OLD), (1, 4, 10, OLD), (2, 2, 1000, {OLD, NEW}), (3, 2, 1000, OLD)]
     records = played(rows, "near-backfill")
     assert records["first_start"].tolist() == [0.0, records["end"][0], 2.0, records["end"][1]]
@@ -64,7 +64,7 @@ def test_what_is_held_is_of_its_type():
 
 def test_a_gang_is_never_put_together_from_several_types():
     records = played(
-        [(0, 2, 100, OLD), (0, 2, 100, NEW), (1, 4, 10, ANY)], "fit-first", [{"P100": 4, "V100": 4}]
+        [(0, 2, 100, OLD), (0, 2, 100, NEW), (1, 4, 10, ANY)], "fit-first", [{"V100": 4, "P100": 4}]
     )
     assert records["first_start"][2] == records["end"][:2].min()
 
@@ -117,6 +117,6 @@ def test_who_asks_for_gpus_never_gets_cores(network):
 )
 def test_at_the_nearest_place_that_one_type_has_a_gang_takes_its_duration(machines):
     # Eight devices of both types stand nearer together than eight of one: no gang can ever stand there.
-    setting = Setting(network="static", congestion=10.0)
+    setting = Setting(network="static", congestion=10.0, reference_device="V100")
     run = simulate(jobs([(0, 8, 1000, "vgg16")]), cluster(machines), EXERCISES["fit-first"], setting)
     assert run.records["end"].tolist() == [1000.0]

@@ -13,6 +13,7 @@ from berth.errors import InputError
 from berth.schedule.policies.registry import load_policy, policy_names
 from berth.schedule.policies.tiresias import index_table
 from berth.schedule.view import DONE
+from berth.simulate.audit import audit
 from berth.simulate.run import Setting, simulate
 from berth.simulate.view import STARTED
 from berth.workload.trace import Trace
@@ -212,8 +213,20 @@ def test_every_policy_brings_every_job_to_its_end(policy, network):
         "model": dice.choice(MODELS, 80),
     }
     trace = Trace.from_columns(columns, source="test")
-    setting = Setting(network=network, congestion=5.0)
+    setting = Setting(network=network, congestion=5.0, log=True)
     run = simulate(trace, load_cluster("2x2x4"), load_policy(policy), setting)
-    assert (run.records["state"] == DONE).all()
-    assert (run.records["end"] - run.records["arrival"] >= run.records["work"] * (1 - 1e-9)).all()
+    records = run.records
+    assert (records["state"] == DONE).all()
+    assert (records["left"] == 0.0).all()
+    assert audit(run).violations == ()  # work and device-seconds are conserved, tiers and waits are true
     assert run.world.hosts["free"].tolist() == run.world.hosts["size"].tolist()
+    wait = records["end"] - records["arrival"] - records["waited"]
+    assert records["ran"] == pytest.approx(wait)  # it waits or it runs
+    assert records["at_tier"].sum(axis=1) == pytest.approx(records["attained"])
+    single = records["gpus"] == 1
+    assert (records["exposed"] >= -1e-6 * records["attained"]).all()
+    assert records["exposed"][single] == pytest.approx(np.zeros(single.sum()), abs=1e-6)
+    if network == "off":
+        assert records["exposed"] == pytest.approx(np.zeros(80), abs=1e-6)
+    else:  # 12 devices never fit one machine of 4
+        assert (records["exposed"][records["gpus"] == 12] > 0.0).all()

@@ -59,6 +59,7 @@ def test_constants_are_read_with_their_units(text, field, value):
         ("dally:machine=1h,machine=2h", ["twice"]),
         ("dally:machine", ["'machine'", "name=value"]),
         ("tiresias:first=lots", ["first", "lots"]),
+        ("tiresias:first=3h", ["first", "3h", "without a unit"]),  # it counts GPU-seconds
         ("fifo:k=1", ["no constants", "'k'"]),
         ("nowhere/mine.py:Largest", ["nowhere/mine.py"]),
     ],

@@ -311,8 +311,8 @@ def test_what_is_held_for_another_is_no_place_that_comes_free_soon():
 
 
 def test_nobody_waits_for_a_shape_made_of_several_types():
-    # Five V100s are free as 4 + 1. When j0 leaves its P100s at 100 s, 3 + 2 would be free, of two types: no shape.
-    machines = [[{"P100": 4}, {"V100": 4}, {"V100": 4}, {"V100": 1}]]
+    # Five A40s are free as 4 + 1. When j0 leaves its A30s at 91 s, 3 + 2 would be free, of two types: no shape.
+    machines = [[{"A30": 4}, {"A40": 4}, {"A40": 4}, {"A40": 1}]]
     rows = [(0, 4, 100), (0, 4, 90_000), (2, 5, 1000)]
     log = play("even-shapes", machines, [(*row, "vgg16") for row in rows], network="static", congestion=20.0)
     assert starts(log)[2] == (2.0, "j2", ["m2:4", "m3:1"])
@@ -349,3 +349,56 @@ def test_who_has_had_room_made_for_it_has_left_the_queue():
     # j2 has room made for it at 400; j3 waits behind it, and has the same place when j2 is done with it.
     log = play("step-aside", [4, 4], [(0, 2, 9000), (0, 2, 9000), (400, 4, 100), (400, 4, 100)])
     assert [(time, job) for time, job, _ in starts(log)[2:]] == [(400.0, "j2"), (500.0, "j3")]
+
+
+@dataclass(frozen=True)
+class Beckons(Policy):
+    """Accepts the nearest tier only, and asks to be woken at once, every time."""
+
+    @staticmethod
+    def reach(job: Any, now: float, my: Any) -> int:
+        return job.floor
+
+    @staticmethod
+    def wake(job: Any, now: float, my: Any) -> float:
+        return now
+
+
+def test_a_policy_that_asks_to_be_woken_at_once_forever_ends_with_its_name():
+    # j0 needs the four devices of m0, which stays down; six are free elsewhere. Nothing runs.
+    setting = Setting(network="off", log=True, faults=faults([(0, 0, "fail")]))
+    run = simulate(jobs([(1, 4, 100)]), cluster([4, 3, 3]), Beckons(), setting, name="beckons")
+    assert (run.unfinished, run.standstill) == (("j0",), "waking")
+    assert audit(run).violations == ()
+    note = unfinished_note(run) or ""
+    assert note.startswith("beckons: 1 job never finishes (j0): stopped at 1")
+    assert "its `wake` asks again and again to be called" in note
+
+
+@pytest.mark.parametrize("to_come", [(), ((1e9, 1, 10),)])
+def test_moments_a_microsecond_apart_do_not_keep_a_run_from_its_end(to_come):
+    # m0 is up and busy for a year while j1 waits for it: 3e13 moments would come first.
+    rows = [(0, 4, 3e7), (1, 4, 100), *to_come]
+    run = simulate(
+        jobs(rows), cluster([4, 3, 3]), Beckons(), Setting(network="off", log=True), name="beckons"
+    )
+    assert run.standstill == "waking"
+    assert run.unfinished[:2] == ("j0", "j1")
+    assert audit(run).violations == ()
+
+
+def test_a_policy_that_looks_every_second_for_hours_is_not_stopped():
+    @dataclass(frozen=True)
+    class Polls(Beckons):
+        @staticmethod
+        def reach(job: Any, now: float, my: Any) -> int:
+            return job.widest if now - job.since >= 30_000.0 else job.floor
+
+        @staticmethod
+        def wake(job: Any, now: float, my: Any) -> float:
+            return now + 1.0
+
+    setting = Setting(network="off", faults=faults([(0, 0, "fail")]))
+    run = simulate(jobs([(1, 4, 100)]), cluster([[4, 3], [3]]), Polls(), setting)
+    assert run.unfinished == ()
+    assert run.records["first_start"].tolist() == [30_001.0]

@@ -147,3 +147,39 @@ def test_a_job_larger_than_the_cluster_is_refused_and_nothing_is_wrong():
     report = audit(simulate(trace, MACHINES, EXERCISES["fit-first"], Setting(network="off", log=True)))
     assert report.violations == ()
     assert report.events == 3
+
+
+# Gangs of 12 span racks of 8 and meet on up-links; a machine of the first one fails.
+ARRIVALS = [(0, 9000), (300, 900), (1700, 100), (4000, 900), (6000, 300)]
+CROSSING = jobs([(arrival, 12, work, "vgg16") for arrival, work in ARRIVALS])
+DOWN = faults([(2500, 0, "fail"), (2600, 0, "repair")])
+
+
+def crossing(network: str):
+    setting = Setting(network=network, congestion=8.0, log=True, faults=DOWN)
+    return simulate(CROSSING, cluster([[4, 4]] * 3), EXERCISES["fit-first"], setting)
+
+
+@pytest.mark.parametrize("network", ["off", "static", "on"])
+def test_work_is_conserved_whatever_the_network(network):
+    run = crossing(network)
+    assert audit(run).violations == ()
+    assert run.records["redone"][0] > 0.0
+    assert (run.records["exposed"][0] > 0.0) == (network != "off")
+
+
+@pytest.mark.parametrize("network", ["off", "static", "on"])
+@pytest.mark.parametrize("field", ["work", "redone", "exposed", "lost", "compute"])
+def test_a_record_whose_work_does_not_add_up_is_found_out(network, field):
+    run = crossing(network)
+    run.records[field][0] *= 1.001
+    run.records[field][0] += 0.01
+    rules = {violation.rule for violation in audit(run).violations if violation.who == "j0"}
+    assert rules & {"work", "device-seconds"}
+
+
+@pytest.mark.parametrize(("network", "allowed"), [("static", 0.999), ("on", 0.8)])
+def test_a_gang_that_works_faster_than_its_places_allow_is_found_out(network, allowed):
+    run = crossing(network)
+    run.jobs.traffic["near_s"] *= allowed  # less than the engine took
+    assert "work" in {violation.rule for violation in audit(run).violations}

@@ -8,6 +8,8 @@ import sys
 import pytest
 
 from berth.cli.main import main
+from berth.cluster.load import load_cluster
+from berth.simulate.source import Source
 
 KEYS = {
     "policy", "jobs", "finished", "mean_jct_s", "p50_jct_s", "p95_jct_s", "p99_jct_s", "makespan_s",
@@ -103,8 +105,74 @@ def test_what_ifs_are_said_and_change_the_cluster(berth, trace):
     run = ("simulate", trace, "--cluster", "2x1x4:V100-16", "--policy", "fifo", "--json")
     what_if = ("--add-racks", 2, "--link", "network=2x", "--device", "H100")
     before, after = (json.loads(berth(*run, *more)[1]) for more in ((), what_if))
-    assert sum(note.startswith("what if:") for note in after["notes"]) == 4
+    assert sum(note.startswith("what if:") for note in after["notes"]) == 3
+    assert any(note.startswith("durations: taken on V100-16;") for note in after["notes"])
     assert after["results"][0]["makespan_s"] < before["results"][0]["makespan_s"]
+
+
+MIXED = """machines:
+- {count: 2, devices: {H100: 4}}
+- {count: 2, devices: {V100: 8}}
+"""
+
+
+@pytest.mark.parametrize("verb", ["simulate", "compare", "sweep", "explain"])
+def test_the_reference_device_is_printed_and_in_the_json(berth, trace, tmp_path, verb):
+    cluster = tmp_path / "mixed.yaml"
+    cluster.write_text(MIXED)
+    source = {"sweep": (), "explain": (trace, "a")}.get(verb, (trace,))
+    two = ("--policy", "fifo") if verb == "explain" else ("--policy", "fifo", "--policy", "srtf")
+    grid = ("--load", 0.5, "--congestion", 1, "--jobs", 4, "--seeds", 1) if verb == "sweep" else ()
+    run = (verb, *source, "--cluster", cluster, *two, *grid)
+    for option, name in (((), "V100-16"), (("--reference-device", "h100"), "H100")):
+        code, out, _ = berth(*run, *option)
+        assert code == 0
+        assert f"durations: taken on {name};" in " ".join(out.split())
+        assert json.loads(berth(*run, *option, "--json")[1])["reference_device"] == name
+    for wrong, said in (("H1000", "did you mean"), ("cpu-core", "is not a GPU")):
+        code, _, error = berth(*run, "--reference-device", wrong)
+        assert code == 2
+        assert "--reference-device" in error
+        assert said in error
+
+
+def test_the_report_names_the_reference_device(berth, trace, tmp_path):
+    page = tmp_path / "report.html"
+    run = ("simulate", trace, "--cluster", CLUSTER, "--policy", "fifo", "--html", page)
+    assert berth(*run, "--reference-device", "T4")[0] == 0
+    assert "<span>durations on</span> T4" in page.read_text()
+
+
+def test_a_device_column_that_no_catalogue_knows_is_refused(berth, tmp_path):
+    path = tmp_path / "jobs.csv"
+    path.write_text("job_id,submit_s,num_gpu,duration_s,device\na,0,1,10,V100\nb,0,1,10,Voodoo2\n")
+    code, _, error = berth("simulate", path, "--cluster", CLUSTER, "--policy", "fifo")
+    assert code == 2
+    assert "'Voodoo2'" in error
+    assert "jobs.csv, column `device`" in error
+
+
+@pytest.mark.parametrize("value", [0, 0.5, -1, "nan", "inf"])
+@pytest.mark.parametrize("verb", ["simulate", "sweep", "network"])
+def test_a_congestion_below_one_is_refused_by_one_rule(berth, trace, verb, value):
+    arguments = {
+        "simulate": ("simulate", trace, "--cluster", CLUSTER, "--policy", "fifo"),
+        "sweep": ("sweep", "--cluster", CLUSTER, "--policy", "fifo", "--policy", "srtf"),
+        "network": ("network", "vgg16", "--gpus", 8, "--cluster", CLUSTER),
+    }[verb]
+    code, _, error = berth(*arguments, f"--congestion={value}")
+    assert code == 2
+    assert "congestion" in error
+    assert "1 or more" in error
+
+
+@pytest.mark.parametrize(
+    ("options", "jobs", "span_s"),
+    [("jobs=50,arrivals=at-once", 50, 0), ("arrivals=at-once", 1000, 0), ("jobs=20,span=1d", 20, 86_400)],
+)
+def test_a_trace_is_generated_inline_at_once_or_over_a_span(options, jobs, span_s):
+    trace = Source(f"generate:{options}").trace(load_cluster("4x4x8:H100"))
+    assert (len(trace), trace.span_s) == (jobs, span_s)
 
 
 def test_events_go_into_one_file_per_policy_and_are_not_overwritten(berth, trace, tmp_path):
@@ -163,6 +231,9 @@ MISTAKES = [
     (("simulate", "TRACE", "--log", "/no/such/folder/x.parquet"), "no such folder"),
     (("simulate", "TRACE", "--html", "/no/such/folder/x.html"), "no such folder"),
     (("simulate", "generate:jobs=many"), "not a number"),
+    (("simulate", "generate:arrivals=at-once,load=0.5"), "leave out span and load"),
+    (("simulate", "generate:jobs=5,load=0.5,span=1d"), "leave out one"),
+    (("simulate", "generate:span=soon"), "generate: span"),
     (("simulate", "generate:jobs=nan"), "not a whole number"),
     (("simulate", "generate:jobs=2.5"), "not a whole number"),
     (("simulate", "generate:load=nan"), "load"),

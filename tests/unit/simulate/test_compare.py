@@ -2,41 +2,18 @@
 
 from __future__ import annotations
 
-import numpy as np
+import gc
+import weakref
+
 import pytest
 
 from berth.cluster.load import load_cluster
 from berth.schedule.policies.registry import load_policy
-from berth.simulate.comparison import Difference, bootstrap_interval, compare, ratio_interval
-from berth.simulate.run import Setting
+from berth.simulate import comparison
+from berth.simulate.comparison import Difference, compare
+from berth.simulate.faults import parse_faults
+from berth.simulate.run import Setting, simulate
 from berth.simulate.source import Source
-
-
-def test_the_interval_over_seeds_is_students_over_the_logarithms():
-    # logarithms -0.1, 0, 0.1: mean 0, standard error 0.1 / sqrt(3), t(0.975, 2) = 4.302653
-    ratio, low, high = ratio_interval(np.exp([-0.1, 0.0, 0.1]), np.ones(3))
-    reach = 4.302653 * 0.1 / np.sqrt(3)
-    assert (ratio, low, high) == pytest.approx((1.0, np.exp(-reach), np.exp(reach)), rel=1e-6)
-
-
-def test_a_constant_ratio_has_an_interval_of_no_width():
-    assert ratio_interval(np.array([2.0, 4.0, 8.0]), np.array([1.0, 2.0, 4.0])) == pytest.approx(
-        (2.0, 2.0, 2.0)
-    )
-
-
-def test_the_bootstrap_is_paired_so_a_constant_factor_is_certain():
-    base = np.random.default_rng(1).exponential(100.0, 500)
-    assert bootstrap_interval(0.5 * base, base, lambda draw: draw.mean(axis=-1)) == pytest.approx((0.5, 0.5))
-
-
-def test_the_bootstrap_mostly_covers_the_truth_of_equal_distributions():
-    generator = np.random.default_rng(3)
-    draws = (generator.exponential(100.0, (2, 1000)) for _ in range(20))
-    found = np.array([bootstrap_interval(*pair, lambda draw: draw.mean(axis=-1)) for pair in draws])
-    covered = (found[:, 0] < 1.0) & (found[:, 1] > 1.0)
-    assert covered.sum() >= 16
-    assert np.diff(found).mean() == pytest.approx(4 * np.sqrt(2 / 1000), rel=0.1)
 
 
 @pytest.mark.parametrize(
@@ -66,6 +43,58 @@ def test_a_generated_trace_is_compared_over_seeds():
     assert found.differences[0].verdict == "better"
     jcts = {row[0].mean_jct_s for row in found.results}
     assert len(jcts) == 3, "every seed plays another trace"
+
+
+def test_failures_vary_with_the_seed_and_are_the_same_for_every_policy(monkeypatch, tmp_path):
+    """Nothing else is random here: every job names its model."""
+    path = tmp_path / "jobs.csv"
+    rows = [f"{i},{i * 60},2,{600 + i % 7 * 300},resnet50" for i in range(40)]
+    path.write_text("\n".join(["job_id,submit_s,num_gpu,duration_s,model", *rows]) + "\n")
+    played = []
+
+    def recorded(*args, **kwargs):
+        run = simulate(*args, **kwargs)
+        played.append(run.setting.faults.tolist())
+        return run
+
+    monkeypatch.setattr(comparison, "simulate", recorded)
+    setting = Setting(network="off", seed=2, fault_spec=parse_faults("mtbf=3h,mttr=20m,seed=5"))
+    found = compare(Source(str(path)), load_cluster("1x2x4:H100"), POLICIES, setting, seeds=3)
+    assert (found.method, found.seeds) == ("seeds", 3)
+    assert found.how == "3 seeds of the failures of machines, the same for every policy"
+    assert found.fault_seeds == (7, 8, 9)
+    by_seed = [played[:2], played[2:4], played[4:]]
+    assert all(fifo and fifo == srtf for fifo, srtf in by_seed)
+    assert by_seed[0] != by_seed[1] != by_seed[2]
+    assert len({row[0].mean_jct_s for row in found.results}) == 3
+
+
+def test_drains_are_planned_and_not_random(tmp_path):
+    path = tmp_path / "jobs.csv"
+    path.write_text("job_id,submit_s,num_gpu,duration_s\na,0,4,100\nb,0,4,100\n")
+    setting = Setting(network="off", fault_spec=parse_faults("drain=r0-m0@10s+1h"))
+    found = compare(Source(str(path)), load_cluster("1x1x4:H100"), POLICIES, setting, seeds=3)
+    assert (found.method, found.fault_seeds) == ("bootstrap", ())
+    assert found.results[0][0].makespan_s == 10 + 3600 + 100
+
+
+def test_a_comparison_keeps_no_run(monkeypatch):
+    """A run of a large trace is tens of megabytes; its figures are what a comparison needs."""
+    alive: list[weakref.ref] = []
+    most = 0
+
+    def watched(*args, **kwargs):
+        nonlocal most
+        gc.collect()
+        most = max(most, sum(ref() is not None for ref in alive))
+        run = simulate(*args, **kwargs)
+        alive.append(weakref.ref(run))
+        return run
+
+    monkeypatch.setattr(comparison, "simulate", watched)
+    source = Source("generate:jobs=10,load=0.5,durations=fixed:1m")
+    compare(source, load_cluster("1x1x4:H100"), POLICIES, Setting(network="off"), seeds=3)
+    assert (len(alive), most) == (6, 0)
 
 
 def test_one_trace_without_chance_is_bootstrapped_and_its_makespan_has_no_interval(tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterable
 
 import pytest
 
@@ -69,30 +70,27 @@ def test_a_file_that_is_no_log_is_refused(tmp_path):
 # of these lines is a change of what berth decides, or of the model's numbers: say in the change which and why.
 GOLDEN: dict[str, str] = {
     "strict off": "7ae5731416b01507db4497fec3be7ee08d0e40b42c41294bdd363b56c52b9ba4",
-    "strict on": "0fc934f5232a22cb05f93460b908aeb485f26ad0502fe4ad5108050a1c450200",
+    "strict on": "f5e51223aa9ec9c48eb1a2b8d6a33c6ea2f7ff27cc33bf6d4dedf23a7e93f07e",
     "backfill off": "7ac33f0b038bbfca51c81bc3a40aeb96f018474f683bcd13c6c19c1fc061488d",
-    "backfill on": "734f0e0f26c9440849ac13878048256427db8e6afb56bf15dfbed156537700f1",
+    "backfill on": "77e14303e989952dfb5b621ba2cc4ef5074babe230709213d89d755052b47e00",
     "least-left off": "cfc9630dcc2a774348da7b051f97f9ff1331db3848fd4fe1d582f908a755226e",
-    "least-left on": "a566d861a8a05d43fcae83ada8ba1f22a2f5c869aa0784d4b38ac954b682ac80",
+    "least-left on": "3f054efd93bbf562502f6d768cd1953e3aba6c293244cd655caf59b826d82f22",
     "everything off": "ce0239d405539a652531703a320ba44e0380972553d0e771a62ac5ff18557e21",
     "everything on": "19e6e0f653f6c4cdba3d45ff23574a9e783b1431b91f6072a033c58fe3d15e0f",
-    "gittins off": "5558ade117b732c28f0adcf7e23c5d99770deb79761099ecb5c4064bfa2757ae",
-    "gittins on": "2c29a6afa61ffd344e4e002189f487a48896ccb37f54743aa145bb22e1965f07",
+    "gittins off": "a2315bfa8ba1cb68085efd58433404a23bda1a94ab546d1540aff19680c6cd66",
+    "gittins on": "8292b9faf4b8eb2e2e430b762c5e851d5f54c295f4320b1c4f6fb7d82c239c4a",
     "themis off": "82b119331dc4e4ba2f62be3cbaf7b4ae1f8b32490ffc5d6a040218b13c437f4e",
-    "themis on": "e16320bba0157dd94608adc4ead3438d421257ce9367006e9ae0086abc23f44b",
+    "themis on": "a7e7cc5dce13555ef9a53c147efdb65c2123d3a7ddd0ed26f619d4112fc820d6",
     "gandiva off": "c9f300d788b2830ac380b3828e6beb1da8984e892ceb8ea5157beb36a6aad95e",
-    "gandiva on": "6bf0820382701d77d6eee2e3d9fec72c2c1ee85764711213498ef169efba724d",
+    "gandiva on": "cfde015d966b9270144cf00b64029cf3a0c85dc6d4fed25b48e8c9c3cc15de31",
     "lwf off": "f45917f140e493fbe3c10ebd8d7c5091f0326d2195825fa01085081a7db83092",
-    "lwf on": "3ec101f8552f9b645cd1aa4b7c52efc639dc41f7a684371f116fe69d67ec7fe8",
+    "lwf on": "b83db0f513be270413106bfa172f14a1f326d82cdbcb9d143bc08540707d6abf",
+    "berth off": "e421faf5fb868f34aeb04654bef6f4e4bde7985e4cda18b1fb0040e70918b9da",
+    "berth on": "de4a7321a556009496c84966a417790d1a9950da17454c1425f75e2de70ad99c",
+    "berth:order=las on": "bcfc7b3f78edd108e66a48564187eb8e0e00b5fc99229f057d16892d5a278058",
+    "dally on": "70e59fba19ae5bf9aead632dd15ae938c51c91f86b9b8801c43e24106ea6dd9e",
+    "dally:mode=tuned on": "72569a06ca83634a786791bf936d09ec02248b84e7238a6913289a1d5a698409",
 }
-
-
-NOT_WRITTEN_DOWN = [
-    "berth",
-    "berth:order=las",
-    "dally",
-    "dally:mode=tuned",
-]  # the same in every process, though
 
 
 def golden_digest(policy: str, network: str) -> str:
@@ -115,16 +113,16 @@ def test_the_same_trace_setting_and_seed_give_the_same_log_to_the_bit(name):
 PROGRAM = """
 import sys
 sys.path.insert(0, {folder!r})
-from test_events import GOLDEN, NOT_WRITTEN_DOWN, golden_digest
-for name in [*GOLDEN, *(policy + " on" for policy in NOT_WRITTEN_DOWN)]:
+from test_events import golden_digest
+for name in sys.argv[1:]:
     print(name, golden_digest(*name.split()), sep="|")
 """
 
 
-def digests_of_another_process(seed: str) -> dict[str, str]:
+def digests_of_another_process(names: Iterable[str], hash_seed: str) -> dict[str, str]:
     result = subprocess.run(
-        [sys.executable, "-c", PROGRAM.format(folder=os.path.dirname(__file__))],
-        env={**os.environ, "PYTHONHASHSEED": seed},
+        [sys.executable, "-c", PROGRAM.format(folder=os.path.dirname(__file__)), *names],
+        env={**os.environ, "PYTHONHASHSEED": hash_seed},
         capture_output=True,
         text=True,
         check=True,
@@ -134,7 +132,5 @@ def digests_of_another_process(seed: str) -> dict[str, str]:
 
 @pytest.mark.slow
 def test_the_order_of_hashes_and_another_process_change_nothing():
-    first, second = digests_of_another_process("0"), digests_of_another_process("4242")
-    assert first == second
-    assert first.items() >= GOLDEN.items()
-    assert all(golden_digest(policy, "on") == first[f"{policy} on"] for policy in NOT_WRITTEN_DOWN)
+    assert digests_of_another_process(GOLDEN, "0") == GOLDEN
+    assert digests_of_another_process(GOLDEN, "4242") == GOLDEN

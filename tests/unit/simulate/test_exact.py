@@ -11,6 +11,11 @@ from berth.simulate.run import Setting, simulate
 from berth.workload.reading import read_trace
 
 COUNTED = Setting(network="off", eviction_s=0.0, eviction_large_s=0.0)
+# Mean completion time and makespan when GPUs are only counted: placement does not matter, moving costs nothing. Two
+# programs written independently of berth and of each other (plain event loops in Python) agree on them to 0.01 s.
+# fifo: strict head of line; srtf: at every event by remaining time, skipping what does not fit; srsf: the same by
+# remaining time x GPUs; ties by submission, then by job id. Traces: one virtual cluster's 480 jobs and one week's
+# 12,751 jobs of Microsoft's Philly trace, CC-BY-4.0.
 KNOWN = [
     ("philly480", "160", load_policy("fifo"), 319335.59, 3102082),
     ("philly480", "160", load_policy("srtf"), 157219.67, 3150513),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from pathlib import Path
 
 import pytest
 
@@ -40,6 +41,39 @@ def test_a_rerun_plays_only_what_is_missing(tmp_path, ran):
     assert [json.loads(line)["cell"] for line in file.read_text().splitlines()] == [
         row["cell"] for row in first
     ]
+
+
+def test_a_sweep_writes_each_key_a_few_times_however_many_cells_there_are(tmp_path, monkeypatch):
+    written = []
+    plain = json.dumps
+
+    def counting(*args, **kwargs):
+        written.append(args)
+        return plain(*args, **kwargs)
+
+    monkeypatch.setattr(room.json, "dumps", counting)
+    monkeypatch.setattr(room, "run_cell", lambda cell: {"cell": dataclasses.asdict(cell), "result": {}})
+    cells = dataclasses.replace(GRID, seeds=30).cells()
+    seen = []
+    sweep(cells, tmp_path / "cells.jsonl", workers=1, progress=lambda done, of: seen.append((done, of)))
+    assert len(written) == 3 * len(cells)
+    assert seen == [(number, len(cells)) for number in range(1, len(cells) + 1)]
+
+
+def test_finished_cells_are_never_written_again(tmp_path, ran, monkeypatch):
+    """A crash while a file was rewritten would cost every cell in it."""
+    file = tmp_path / "cells.jsonl"
+    sweep(GRID.cells(), file, workers=1)
+    before = file.read_bytes()
+    file.write_bytes(before + b'{"cell": {"cut sho')
+
+    def refuse(*_args, **_kwargs):
+        raise AssertionError("rewritten")
+
+    monkeypatch.setattr(Path, "write_text", refuse)
+    monkeypatch.setattr(Path, "write_bytes", refuse)
+    sweep(GRID.cells(), file, workers=1)
+    assert file.read_bytes() == before
 
 
 def test_another_question_is_another_cell(tmp_path, ran):

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
 from berth.cluster.load import load_cluster
 from berth.errors import InputError
-from berth.simulate.run import Setting
-from berth.simulate.source import Source
-from berth.simulate.whatif import add_racks, durations_on, replace_device, scale_link
+from berth.simulate.whatif import add_racks, replace_device, scale_link
 
 
 def test_more_racks_are_copies_of_the_last_with_names_of_their_own():
@@ -59,14 +56,3 @@ def test_another_device_replaces_all_gpus_and_their_price():
     after = replace_device(load_cluster("cloud-mix"), "H100")
     assert [kind.name for kind in after.device_types if kind.kind == "gpu"] == ["H100"]
     assert after.devices == load_cluster("cloud-mix").devices
-
-
-def test_durations_follow_the_device_model_by_model():
-    old = load_cluster("2x2x8:V100-16")
-    new = replace_device(old, "H100")
-    trace = Source("generate:jobs=50,load=0.5,mix=vgg16=1").trace(old)
-    after = durations_on(trace, old, new, Setting(network="off"))
-    factor = after.duration_s / trace.duration_s
-    assert factor == pytest.approx(np.full(50, factor[0]))
-    assert 0.05 < factor[0] < 1.0
-    assert "durations follow the devices" in after.notes[-1]

@@ -167,7 +167,7 @@ def test_sigterm_is_a_preemption_saved_and_exit_code_zero(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("division", [[], ["--servers", "1"]], ids=["alone", "launched"])
-def test_ctrl_c_saves_and_says_how_to_go_on(division, tmp_path):
+def test_ctrl_c_saves_and_says_how_to_go_on(division, tmp_path, ctrl_c):
     arguments = [*SMALL, "--steps", "1000000", "--checkpoint", str(tmp_path / "run"), *division]
     log = tmp_path / "log.csv"
     process = subprocess.Popen(
@@ -233,7 +233,7 @@ def test_fresh_throws_away_what_was_saved(tmp_path):
 class TestTables:
     def test_info_tells_rows_and_lengths(self, run):
         shown = berth("table", "info", run, "--step", 10)
-        assert "after step 10 (delta, 2 over the full one of step 4)" in shown
+        assert "after step 10 (delta, 1 over the full one of step 8)" in shown
         document = told("table", "info", run)
         assert document["tables"][0]["rows"] > 1000
         assert document["tables"][0]["optimiser"] == "adagrad"

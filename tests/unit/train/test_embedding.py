@@ -7,7 +7,9 @@ import pytest
 import torch
 
 from berth.errors import InputError
+from berth.train.data.batch import Batch
 from berth.train.embedding import Embedding, SparseLookup, embeddings_of, slot_keys, with_sparse_tables
+from berth.train.learner import Learner
 from berth.train.local import LocalStore
 from berth.train.tables import Initialiser, Life, adagrad, sgd
 from berth.zoo import make_model
@@ -220,3 +222,26 @@ def test_a_store_needs_a_folder_for_its_budget_and_divides_it_once(tmp_path):
     with pytest.raises(InputError, match="did you mean 'embedding'"):
         store.table("embeding")
     store.close()
+
+
+@pytest.mark.parametrize("kind", [torch.int64, torch.int32])
+def test_keys_are_found_among_the_inputs_also_where_the_model_makes_them_long(kind):
+    class Model(torch.nn.Module):
+        def __init__(self, computed):
+            super().__init__()
+            self.rows, self.computed = Embedding(2), computed
+
+        def forward(self, inputs):
+            keys = inputs["ids"].long()
+            return self.rows(keys * 7 if self.computed else keys).sum((1, 2))
+
+    inputs = {"ids": torch.tensor([[3, 1], [4, 1]], dtype=kind), "dense": torch.ones(2, 2)}
+    batch = Batch(inputs, torch.tensor([0, 1]), 2)
+    for computed in (False, True):
+        announced = []
+        learner = Learner(Model(computed), LocalStore())
+        learner.store.prefetch = lambda table, keys, into=announced: into.append((table, keys.tolist()))
+        learner.step(0, batch)
+        learner.announce(batch)
+        assert announced == ([] if computed else [("rows", [3, 1, 4, 1])])
+        assert learner.unannounced == (["rows"] if computed else [])

@@ -89,7 +89,7 @@ def stop_when_ready(folder: Path, number: int, workers: int = 2):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_asked_to_stop_it_asks_the_workers_and_waits_for_them(tmp_path, monkeypatch, number):
+def test_asked_to_stop_it_asks_the_workers_and_waits_for_them(tmp_path, monkeypatch, number, ctrl_c):
     monkeypatch.setenv("READY", f"{tmp_path}/ready")
     before = signal.getsignal(number)
     stop_when_ready(tmp_path, number)

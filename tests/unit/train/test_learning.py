@@ -15,6 +15,7 @@ from berth.train.local import LocalStore
 from berth.train.metrics import Progress, Window, auc, best_auc
 from berth.train.recipes import recipe
 from berth.train.timing import PUSH, UPDATE, LayerClock
+from berth.zoo.layered import Layer, LayeredModel
 
 
 def log_loss_of_a_constant(labels) -> float:
@@ -256,3 +257,19 @@ def test_what_does_not_rank_examples_has_no_scores():
     assert scores_of(torch.randn(4, 10), torch.zeros(4, dtype=torch.int64)) == (None, None)
     assert scores_of({"a": 1}, None) == (None, None)
     assert Batch({}, None, 3).examples == 3
+
+
+def test_every_layer_of_a_chain_gets_its_own_part_of_the_backward_pass():
+    """Outputs of a layer whose input autograd does not keep are freed at once: the next may have their number."""
+    torch.manual_seed(0)
+    layers = [
+        Layer(f"{kind}{number}", kind, torch.nn.Linear(4, 4) if kind == "linear" else torch.nn.ReLU())
+        for number in range(12)
+        for kind in ("linear", "relu")
+    ]
+    model = LayeredModel("chain", layers, None, None, batch=1, sample="row")
+    clock = LayerClock(model)
+    for _ in range(20):
+        clock.forward(torch.ones(2, 4)).sum().backward()
+        assert [name for _, name in clock._arrivals] == list(reversed(model.names))
+        clock.backward_done()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
+import sys
 
 import pytest
 
@@ -30,14 +31,45 @@ def test_figures_are_those_of_all_tables():
     assert hit_rate({"tables": {}}) == 1.0
 
 
+def written(path, resumed, *steps, loss=0.5):
+    log = CsvLog(path, resumed)
+    for step in steps:
+        log.write({**dict.fromkeys(COLUMNS, math.nan), "step": step, "loss": loss})
+    log.close()
+
+
+def rows_of(path):
+    with path.open() as file:
+        return [(row["step"], row["loss"], row["auc"]) for row in csv.DictReader(file)]
+
+
 def test_a_file_goes_on_where_it_ended_and_has_one_header(tmp_path):
+    path = tmp_path / "log.csv"
     for step in (1, 2):
-        log = CsvLog(tmp_path / "log.csv")
-        log.write({**dict.fromkeys(COLUMNS, math.nan), "step": step, "loss": 0.5})
-        log.close()
-    with (tmp_path / "log.csv").open() as file:
-        rows = list(csv.DictReader(file))
-    assert [(row["step"], row["loss"], row["auc"]) for row in rows] == [("1", "0.5", ""), ("2", "0.5", "")]
+        written(path, step - 1, step)
+    assert rows_of(path) == [("1", "0.5", ""), ("2", "0.5", "")]
+
+
+def test_a_run_that_went_back_has_one_line_for_each_step(tmp_path):
+    path = tmp_path / "log.csv"
+    written(path, 0, 3, 5, 8, 12)
+    with path.open("a") as file:
+        file.write("13,0.")  # it was killed while it wrote
+    written(path, 5, 7, 12, loss=0.25)
+    assert [row[:2] for row in rows_of(path)] == [("3", "0.5"), ("5", "0.5"), ("7", "0.25"), ("12", "0.25")]
+    written(path, 12, 14)
+    written(path, 0, 1)  # begins again from nothing, as before its first checkpoint
+    assert [row[0] for row in rows_of(path)] == ["1"]
+
+
+def test_tensorboard_hides_what_a_run_that_went_back_had_written(tmp_path, monkeypatch):
+    seen = []
+    stub = type(sys)("torch.utils.tensorboard")
+    stub.SummaryWriter = lambda *args, **options: seen.append((args, options))
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", stub)
+    monkeypatch.setattr(logs, "find_spec", lambda name: True)
+    TensorBoardLog(tmp_path, 5)
+    assert seen == [((str(tmp_path),), {"purge_step": 6})]
 
 
 def test_a_file_that_can_not_be_written_is_named(tmp_path):

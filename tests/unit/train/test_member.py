@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -11,12 +12,16 @@ from pathlib import Path
 import pytest
 
 from berth.errors import InputError
-from berth.train.launch import free_port
 from berth.train.member import Division, member, secret_file
 from berth.train.recipes import recipe
 from berth.train.rendezvous import Seat
 from berth.train.servers import Secret
 from berth.train.servers.secret import VARIABLE
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return probe.getsockname()[1]
 
 
 def test_a_secret_in_a_file_is_for_its_owner_alone_and_goes_away():

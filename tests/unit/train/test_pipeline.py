@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from berth.errors import InputError
+from berth.errors import InputError, WireError
 from berth.train import LocalStore, with_sparse_tables
 from berth.train.data import Batch, ClickStream, Share
 from berth.train.learner import Learner
@@ -179,13 +179,13 @@ def test_what_is_no_parcel_is_refused(wires):
     def take():
         try:
             parcels.Post().receive(1)
-        except RuntimeError as error:
+        except WireError as error:
             found.append(str(error))
 
     thread = threading.Thread(target=take, name="0")
     thread.start()
     thread.join(20)
-    assert found == ["rank 1 sent what is no parcel"]
+    assert found == ["rank 1 sent what is not a parcel"]
 
 
 def test_bytes_that_were_sent_are_counted(wires):

@@ -16,6 +16,7 @@ from berth.train.checkpoint import Shelf
 from berth.train.faults import MOMENTS
 from berth.train.interruption import Interruption, Stopped
 from berth.train.local import LocalStore
+from berth.train.session import _same
 from berth.train.tables import Life, shard_of, split
 
 
@@ -87,7 +88,7 @@ def test_sigterm_saves_the_step_and_says_preempted(small, tmp_path, uninterrupte
     assert small.losses(log) == {step: loss for step, loss in uninterrupted.items() if step > 7}
 
 
-def test_ctrl_c_saves_the_step_too_and_is_raised_when_all_is_safe(small, tmp_path, uninterrupted):
+def test_ctrl_c_saves_the_step_too_and_is_raised_when_all_is_safe(small, tmp_path, uninterrupted, ctrl_c):
     saved, log = folders(tmp_path)
 
     def stopped():
@@ -105,7 +106,7 @@ def test_ctrl_c_saves_the_step_too_and_is_raised_when_all_is_safe(small, tmp_pat
     assert small.losses(log) == {step: loss for step, loss in uninterrupted.items() if step > 7}
 
 
-def test_a_second_ctrl_c_waits_for_nothing():
+def test_a_second_ctrl_c_waits_for_nothing(ctrl_c):
     with Interruption() as interruption:
         signal.raise_signal(signal.SIGINT)
         assert interruption.heard
@@ -162,21 +163,23 @@ def test_a_damaged_checkpoint_is_refused_and_the_one_before_is_used(
         assert "checkpoint of step 9 is refused" in capfd.readouterr().out
 
 
-def test_a_delta_over_a_damaged_checkpoint_is_refused(small, tmp_path, capfd):
-    saved, _ = folders(tmp_path)
-    assert small.in_child(lambda: small.train(saved, steps=9)) == 0
-    damage(saved / "step-000000000003" / "table-0.bin")
-    with pytest.raises(InputError, match="none of the checkpoints here can be used"):
-        small.train(saved)
-    assert "it rests on step 3" in capfd.readouterr().out
+def test_a_delta_over_a_damaged_checkpoint_is_refused(small, tmp_path, uninterrupted, capfd):
+    saved, log = folders(tmp_path)
+    assert small.in_child(lambda: small.train(saved, log, steps=9)) == 0  # 3 full, 6 full, 9 over 6
+    damage(saved / "step-000000000006" / "table-0.bin")
+    log.unlink()
+    assert small.in_child(lambda: small.train(saved, log)) == 0
+    said = capfd.readouterr().out
+    assert "it rests on step 6" in said
+    assert "going back to step 3" in said
+    assert small.losses(log) == {step: loss for step, loss in uninterrupted.items() if step > 3}
 
 
 def test_only_the_newest_are_kept_with_those_they_rest_on(small, tmp_path):
     saved, _ = folders(tmp_path)
-    assert (
-        small.in_child(lambda: small.train(saved, steps=15)) == 0
-    )  # 3 full, 6, 9 over it, 12 full, 15 over it
-    assert Shelf(saved).steps() == [12, 15]
+    assert small.in_child(lambda: small.train(saved, steps=18)) == 0
+    # 3 full, 6 full, 9 and 12 over it, 15 full, 18 over it: keep=2 are 15 and 18, and 12 rests on another
+    assert Shelf(saved).steps() == [6, 9, 12, 15, 18]
     assert [manifest.kind for manifest in Shelf(saved).newest()] == ["full", "delta"]
 
 
@@ -185,6 +188,16 @@ def test_a_folder_with_another_training_is_refused_by_name(small, tmp_path):
     assert small.in_child(lambda: small.train(saved, steps=3)) == 0
     with pytest.raises(InputError, match=r"another training \(seed: 0 there, 5 here"):
         small.train(saved, seed=5)
+
+
+def test_checkpoints_of_an_earlier_version_over_the_same_files_are_refused_with_the_cause():
+    files = {"kind": "files", "files": [["day0.tsv", 100]], "window": 64}
+    now = {"seed": 0, "data": {**files, "shuffled": "within an epoch"}}
+    with pytest.raises(InputError, match="holds checkpoints of an earlier version of berth, which shuffled"):
+        _same({"seed": 0, "data": files}, now, "run")
+    for other in ({"seed": 1, "data": files}, {"seed": 0, "data": {**files, "window": 32}}):
+        with pytest.raises(InputError, match="another training"):
+            _same(other, now, "run")
 
 
 class Sharded:
@@ -277,7 +290,7 @@ def test_old_checkpoints_that_can_not_be_removed_do_no_harm(small, tmp_path, mon
     small.train(tmp_path / "saved", steps=9).close()
     assert "old checkpoints could not be removed: Permission denied" in capsys.readouterr().out
     assert Shelf(tmp_path / "saved").steps() == [3, 6, 9]
-    assert len(Shelf(tmp_path / "saved").newest()) == 3
+    assert len(Shelf(tmp_path / "saved").newest()) == 2
 
 
 def test_a_bug_in_the_writing_thread_is_not_lost(small, tmp_path, monkeypatch):

@@ -8,11 +8,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
+from torch import nn
 from torch.distributed import HashStore
 
 from berth.errors import InputError, ServerError
 from berth.train import sums
 from berth.train.sums import MOST, fits, shared_sums
+from berth.train.team import Team
 
 SHAPES = [(3, 5), (7,), (1,), (4, 2)]
 NUMBERS = sum(torch.Size(shape).numel() for shape in SHAPES)
@@ -96,6 +98,39 @@ def test_gradients_of_different_weights_are_not_taken_for_each_other(team):
     with ThreadPoolExecutor(2) as pool:
         hints = list(pool.map(add, members, (SHAPES, SHAPES[1:])))
     assert hints == ["let every step use every layer, whatever the batch holds"] * 2
+
+
+@pytest.mark.parametrize(
+    ("shapes", "weights"),
+    [
+        (((8,), (8,)), ("10", "01")),  # two layers of one shape, of which each worker used another
+        (((2, 4), (4, 2)), ("1", "1")),
+        (((3, 5), (15,)), ("10", "01")),
+    ],
+)
+def test_gradients_of_different_weights_of_the_same_size_are_not_summed(team, shapes, weights):
+    def add(member, shape, learned):
+        with pytest.raises(InputError, match="gradients of different weights"):
+            member.add([torch.ones(shape)], [1.0], learned)
+        return True
+
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(add, team(2), shapes, weights)) == [True, True]
+
+
+def test_a_worker_that_used_other_layers_is_refused_over_shared_memory(team):
+    """Two layers of one shape: the first worker's step used one of them, the second's the other."""
+
+    def step(place, sums_):
+        model = nn.ModuleList([nn.Linear(3, 1, bias=False), nn.Linear(3, 1, bias=False)])
+        model[place](torch.ones(1, 3)).sum().backward()
+        member = Team(group=object(), _sums=sums_, _asked_for_sums=True)
+        with pytest.raises(InputError, match="gradients of different weights"):
+            member.exchange(model, 0.0)
+        return True
+
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(step, range(2), team(2))) == [True, True]
 
 
 def test_who_is_gone_is_named_and_not_waited_for(team):

@@ -216,9 +216,6 @@ def test_a_mix_gives_each_job_its_model_whatever_the_others_are():
     assert mix.models == ("vgg16", "bert-base")
     indices = mix.assign(10_000, seed=3)
     assert (indices == 0).mean() == pytest.approx(2 / 3, abs=0.02)
-    assert [mix.model_of(job, seed=3) for job in (0, 1, 9_999)] == [
-        mix.models[indices[job]] for job in (0, 1, 9_999)
-    ]
     assert (mix.assign(100, seed=3) == indices[:100]).all()
     assert (mix.assign(10_000, seed=4) != indices).any()
 
@@ -256,8 +253,8 @@ def test_a_mix_gives_each_job_its_model_whatever_the_others_are():
         (lambda: spec(load=float("nan")), "load: above 0"),
         (lambda: spec(gpus=None), "a load without a cluster"),
         (lambda: spec(gpus=0), "no GPU"),
-        (lambda: spec(span_s=60.0), "too much is said"),
-        (lambda: spec(load=None), "too little is said"),
+        (lambda: spec(span_s=60.0), "all given"),
+        (lambda: spec(load=None), "are needed"),
         (lambda: spec(jobs=1), "one job alone"),
         (lambda: spec(seed=-1), "seed: a whole number"),
         (lambda: spec(users=-1), "users: from 0"),

@@ -116,7 +116,7 @@ def test_a_dash_prints_the_trace_alone(capfdbinary, monkeypatch):
         (["--sizes", "phily"], "did you mean 'philly'"),
         (["--mix", "vgg=x"], "'x' is not a weight"),
         (["--span", "3"], "has no unit"),
-        (["--jobs", "5", "--span", "1h", "--load", "1"], "too much is said"),
+        (["--jobs", "5", "--span", "1h", "--load", "1"], "all given"),
         (["--arrivals", "at-once", "--load", "1"], "no span and no load"),
         (["--like", "nowhere.csv"], "nowhere.csv"),
         (["--like", "x.csv", "--sizes", "odd"], "leave out --sizes"),

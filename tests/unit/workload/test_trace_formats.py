@@ -6,9 +6,11 @@ import bz2
 import gzip
 import io
 import lzma
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
+import polars as pl
 import pytest
 import zstandard
 
@@ -112,8 +114,17 @@ def test_every_format_is_told_by_its_content_and_read_in_every_packing(sample, p
     file.write_bytes(PACKINGS[packing]((SAMPLES / sample).read_bytes()))
     trace = read_trace(file)
     assert (trace.format, trace.origin) == (kind, origin)
-    assert trace.frame.rows() == jobs
+    assert trace.frame.drop("device").rows() == jobs
     assert trace.bad.counts == bad
+
+
+def test_the_devices_of_durations_are_read_where_a_format_has_them(tmp_path):
+    assert read_trace(SAMPLES / "pai_task_table.csv").frame["device"].to_list() == ["T4", None]
+    assert read_trace(SAMPLES / "helios.csv").frame["device"].to_list() == [None, None]
+    trace = read_trace(SAMPLES / "berth.csv")
+    named = replace(trace, frame=trace.frame.with_columns(device=pl.Series(["T4", None, "H100"])))
+    named.write_csv(tmp_path / "named.csv")
+    assert read_trace(tmp_path / "named.csv").frame["device"].to_list() == ["T4", None, "H100"]
 
 
 @pytest.mark.parametrize("sample", EXPECTED)

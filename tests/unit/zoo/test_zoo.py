@@ -152,6 +152,6 @@ def test_an_unknown_model_is_refused_with_the_nearest_name():
 
 
 def test_without_torch_the_extra_is_named(monkeypatch):
-    monkeypatch.setattr("berth.zoo.catalogue.find_spec", lambda name: None)
-    with pytest.raises(InputError, match=r"berth\[train\]"):
+    monkeypatch.setattr("berth.extras.find_spec", lambda name: None)
+    with pytest.raises(InputError, match=r"berth-ml\[train\]"):
         make_model("nce")

@@ -1,31 +1,35 @@
 """The HTTP API over one controller. It describes itself at /openapi.json."""
 
 import asyncio
+import re
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Depends, FastAPI, Header, HTTPException, Query, Request
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, PlainTextResponse, StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
 
 from berth import __version__
-from berth.errors import BerthError, InputError
+from berth.errors import BerthError, InputError, UnknownNameError
 from berth.live import commands
-from berth.live.api import page_data, pages
+from berth.live.api import login, page_data, pages
 from berth.live.api.callers import known_caller
-from berth.live.api.desk import BusyError, DeniedError, Desk
+from berth.live.api.desk import BusyError, Desk
 from berth.live.api.glance import Glance
 from berth.live.api.limits import Limits
 from berth.live.api.tokens import Caller
+from berth.live.bounds import DeniedError
 from berth.live.commands import ConflictError, MissingError
-from berth.live.spec import JobSpec, Word, said
+from berth.live.spec import SentJob, Whole, Word, said
 from berth.live.store import StoreError
 
 _ERRORS: dict[int | str, dict[str, Any]] = {
     400: {"description": "What was asked can't be done"},
     401: {"description": "No token, or one that is not known"},
-    403: {"description": "Not yours"},
+    403: {"description": "Not yours, or more than a user may ask for"},
     404: {"description": "There is no such thing"},
-    409: {"description": "It does not agree with what stands"},
+    408: {"description": "The body did not come in time"},
+    409: {"description": "It does not agree with itself, with what is there, or with what this cluster has"},
     413: {"description": "Too large"},
     429: {"description": "Too often"},
     503: {"description": "It could not be written down"},
@@ -34,7 +38,8 @@ _ABOUT = """
 A live cluster: its jobs, its machines, and why each job stands where it stands.
 
 Moments are Unix times: seconds since 1970-01-01 00:00 UTC, with a fraction, by the controller's clock. They are `time`,
-`now`, `submitted`, `since`, `placed`, `began`, `left`, `ended`, `first_start`, `expected_start` and `starts`.
+`now`, `submitted`, `since`, `placed`, `began`, `left`, `ended`, `first_start`, `expected_start`, `expected_end` and
+`starts`.
 
 Lengths of time are seconds, also with a fraction: all names that end in `_s`, and `seconds`, `seconds_left`, `waited`
 and `saves`. `cost_device_s` is seconds times devices. In a job's `spec`, `duration` and `grace` are text with a unit
@@ -55,7 +60,7 @@ class Submission(BaseModel):
     """A job to be run; with an id it may be sent twice."""
 
     model_config = ConfigDict(extra="forbid")
-    spec: JobSpec
+    spec: SentJob
     id: Word | None = None
 
 
@@ -79,7 +84,7 @@ class Priority(BaseModel):
     """Higher goes first."""
 
     model_config = ConfigDict(extra="forbid")
-    priority: Annotated[int, Field(ge=-1000, le=1000, strict=True)]
+    priority: Annotated[int, Field(ge=-1000, le=1000, strict=True), Whole]
 
 
 class WhatIf(BaseModel):
@@ -87,20 +92,40 @@ class WhatIf(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
     policy: PolicyName | None = None
-    add_racks: Annotated[int, Field(ge=0, le=64, strict=True)] = 0
+    add_racks: Annotated[int, Field(ge=0, le=64, strict=True), Whole] = 0
 
 
 def make_app(desk: Desk) -> FastAPI:
     """The application; everything it knows is at the desk."""
     app = FastAPI(title="berth", description=_ABOUT, version=__version__, docs_url=None, redoc_url=None)
-    app.add_middleware(Limits)
+    app.add_middleware(Limits, tokens=desk.tokens)
     app.state.desk = desk
     app.include_router(_router(desk), prefix="/api/v1", responses=_ERRORS)
+    session = login.router(desk.tokens, desk.codes, desk.session)
+    app.include_router(session, prefix="/api/v1", responses=_ERRORS)
     app.include_router(page_data.router(Glance(desk), desk.tokens), prefix="/api/v1", responses=_ERRORS)
     app.include_router(pages.router())
     app.get("/metrics", response_class=PlainTextResponse, tags=["metrics"])(_metrics(desk))
     app.add_exception_handler(BerthError, _told_error)
+    app.add_exception_handler(405, _wrong_method)
+    app.add_exception_handler(RequestValidationError, _invalid)
     return app
+
+
+async def _invalid(request: Request, error: Exception) -> JSONResponse:
+    """What a request got wrong, without repeating its values: JSON can't hold all of them."""
+    assert isinstance(error, RequestValidationError)
+    said = [{key: one[key] for key in ("type", "loc", "msg")} for one in error.errors()]
+    return JSONResponse({"detail": said}, 422)
+
+
+async def _wrong_method(request: Request, error: Exception) -> JSONResponse:
+    """A method that an address does not have, with all that it has: several routes may share one."""
+    asked, paths = request.url.path, request.app.openapi()["paths"]
+    fits = [path for path in paths if re.fullmatch(re.sub(r"\{[^}]+\}", "[^/]+", path), asked)]
+    known = paths[asked] if asked in paths else {method for path in fits for method in paths[path]}
+    allowed = ", ".join(sorted(method.upper() for method in known))
+    return JSONResponse({"detail": "Method Not Allowed"}, 405, {"Allow": allowed or "GET"})
 
 
 async def _told_error(request: Request, error: Exception) -> JSONResponse:
@@ -114,7 +139,7 @@ async def _told_error(request: Request, error: Exception) -> JSONResponse:
         status = 409
     elif isinstance(error, DeniedError):
         status = 403
-    elif isinstance(error, MissingError):
+    elif isinstance(error, MissingError | UnknownNameError):
         status = 404
     detail: dict[str, Any] = {"detail": error.what if isinstance(error, InputError) else str(error)}
     if isinstance(error, InputError) and error.hint:
@@ -159,13 +184,16 @@ def _router(desk: Desk) -> APIRouter:
     @router.post("/jobs", status_code=201, tags=["jobs"])
     async def submit(caller: Anyone, submission: Submission) -> dict[str, Any]:
         """Takes a job; when this answers, it is on the disk."""
-        return await ask(commands.submit(submission.spec, caller.user, submission.id))
+        return await ask(desk.submission(submission.spec, caller, submission.id))
 
     @router.post("/jobs/batch", status_code=201, tags=["jobs"])
     async def submit_many(caller: Anyone, batch: Batch) -> dict[str, Any]:
         """Takes many jobs; each has its own answer."""
-        asked = [ask(commands.submit(job.spec, caller.user, job.id)) for job in batch.jobs]
-        answers = await asyncio.gather(*asked, return_exceptions=True)
+
+        async def one(job: Submission) -> dict[str, Any]:
+            return await ask(desk.submission(job.spec, caller, job.id))
+
+        answers = await asyncio.gather(*map(one, batch.jobs), return_exceptions=True)
         return {"jobs": [one if isinstance(one, dict) else {"error": str(one)} for one in answers]}
 
     @router.post("/dry-run", tags=["jobs"])

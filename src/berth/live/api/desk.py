@@ -12,22 +12,29 @@ from typing import Any
 
 from berth.cluster.plain import to_plain
 from berth.errors import InputError
-from berth.live import forecast, views
+from berth.live import forecast, outlook, views
 from berth.live.api.events import Events
 from berth.live.api.metrics import metrics_text
-from berth.live.api.tokens import Caller, Tokens
+from berth.live.api.tokens import Caller, Codes, Tokens
 from berth.live.books import Books
-from berth.live.commands import MissingError, check_fits
+from berth.live.bounds import Bounds, DeniedError
+from berth.live.causes import sentence
+from berth.live.commands import Command, ConflictError, MissingError, check_fits, submit
 from berth.live.controller import Controller
 from berth.live.folder import Folder
 from berth.live.forecast import Forecast
 from berth.live.history import Setups, history
+from berth.live.job import FINISHED, Job
+from berth.live.outlook import Outlook
 from berth.live.spec import JobSpec
+from berth.schedule.policies.registry import load_policy
+from berth.schedule.reasons import Reason
 from berth.units import format_count
 
 _THINKERS, _THINKING_S = 2, 5.0  # forecasts at a time, and how long the next one waits
 _FRESH_S = 5.0  # an estimate is good for so long
 _ESTIMATED = 300  # ends that the estimates of a queue look at
+_SESSION_S = 12 * 3600.0  # a page that was opened with a code is let in for this long
 _BUSY = 4_000  # jobs beyond which no estimates are made unasked
 
 
@@ -35,19 +42,18 @@ class BusyError(InputError):
     """Not now."""
 
 
-class DeniedError(MissingError):
-    """It exists, and it is somebody else's."""
-
-
 class Desk:
     """Everything that can be read."""
 
-    def __init__(self, controller: Controller, tokens: Tokens, attempts: Path) -> None:
+    def __init__(
+        self, controller: Controller, tokens: Tokens, attempts: Path, bounds: Bounds | None = None
+    ) -> None:
         self.controller, self.tokens = controller, tokens
+        self.codes, self._bounds = Codes(), bounds or Bounds()
         self.events = Events(controller)
         self._attempts = attempts
         self._setups = Setups(controller.store)
-        self._estimate: tuple[float, Forecast] | None = None
+        self._estimate: tuple[float, Outlook] | None = None
         self._estimating = threading.Lock()
         self._thinkers = threading.Semaphore(_THINKERS)
 
@@ -69,6 +75,7 @@ class Desk:
                 "policy": self._books.setup.policy,
                 "cluster": self._books.cluster.name,
                 "trouble": self.controller.trouble,
+                "warnings": self._warnings(),
                 "seq": self.controller.store.seq,
                 "usd_per_hour": self._books.cluster.usd_per_hour,
             }
@@ -97,19 +104,40 @@ class Desk:
             rows = []
             for place, job in enumerate([*waiting, *others][:limit]):
                 row = views.job_row(books, job, details=caller.may_touch(job.user))
-                row["reason"] = views.reason_row(views.reason_of(books, job, now))
+                row["reason"] = views.reason_row(self.reason(job, now))
                 if place < len(waiting):
                     row["position"] = place + 1
-                row["expected_start"] = estimate.starts.get(job.id) if estimate else None
-                rows.append(row)
-            return {"jobs": rows, "waiting": len(waiting), "total": len(books.jobs)}
+                rows.append(row | self._expected(estimate, job.id, now))
+            counts = {"waiting": len(waiting), "total": len(books.jobs)}
+            return {"jobs": rows, **counts, "warnings": self._warnings()}
 
-    def expected_starts(self) -> dict[str, float]:
-        """By job, as far as a forecast that is not too old knows."""
-        estimate = self._estimated()
-        return estimate.starts if estimate else {}
+    def _warnings(self) -> list[dict[str, Any]]:
+        return [one.plain() for one in self.controller.hindrances()]
 
-    def _estimated(self) -> Forecast | None:
+    def reason(self, job: Job, now: float) -> Reason:
+        """Why a job waits or runs where it does; what the back end holds up comes before the policy's reasons."""
+        return self._held_up(job) or views.reason_of(self._books, job, now)
+
+    def _held_up(self, job: Job) -> Reason | None:
+        return views.held_up(self._books, job, self.controller.seen, self.controller.hindrances())
+
+    def expected(self, ids: list[str]) -> dict[str, dict[str, Any]]:
+        """By job, what a forecast that is not too old says: its start, its end, what it waits for."""
+        estimate, now = self._estimated(), self.controller.now()
+        return {name: self._expected(estimate, name, now) for name in ids}
+
+    def _expected(self, estimate: Outlook | None, name: str, now: float) -> dict[str, Any]:
+        """The forecast of a job; what the back end holds up is not explained by what the policy would do."""
+        if estimate is None:
+            return {"expected_start": None}
+        row = estimate.row(name, now)
+        with self.controller.lock:
+            job = self._books.jobs.get(name)
+            if "blocker" in row and job is not None and self._held_up(job) is not None:
+                row["blocker"] = None
+        return row
+
+    def _estimated(self) -> Outlook | None:
         """When jobs should start, from a forecast that is not too old; it is made by one caller at a time."""
         known = self._estimate
         if known is not None and time.monotonic() - known[0] < _FRESH_S:
@@ -120,9 +148,10 @@ class Desk:
             with self.controller.lock:
                 if len(self._books.jobs) > _BUSY:
                     return None
-            copy = self._copy()
-            self._estimate = (time.monotonic(), forecast.forecast(copy, events=_ESTIMATED))
-            return self._estimate[1]
+            copy, now, pending = self._copy()
+            made = Outlook(copy, now, pending=pending, events=_ESTIMATED)
+            self._estimate = (time.monotonic(), made)
+            return made
         finally:
             self._estimating.release()
 
@@ -176,13 +205,16 @@ class Desk:
         with self.controller.lock:
             job = self._books.jobs.get(name)
             if job is not None:
-                told = views.why(self._books, job, self.controller.now())
+                now = self.controller.now()
+                told = views.why(self._books, job, now)
+                told |= {"reason": views.reason_row(self.reason(job, now)), "warnings": self._warnings()}
         if job is None:
             row = self.job(name, caller)
-            sentence = f"it is over: {row['state']}"
-            return {"job": name, "state": row["state"], "reason": {"code": "over", "sentence": sentence}}
-        estimate = self._estimated()
-        return told | {"expected_start": estimate.starts.get(name) if estimate else None}
+            said = f"it is over: {row['state']}"
+            if row["cause"] and row["state"] != FINISHED:
+                said += f", {sentence(row['cause'], row['detail'])}"
+            return {"job": name, "state": row["state"], "reason": {"code": "over", "sentence": said}}
+        return told | self.expected([name])[name]
 
     def history(self, prefix: str) -> dict[str, Any]:
         """All that happened to a job."""
@@ -211,23 +243,41 @@ class Desk:
         whole = _whole_letters(data, limit)
         return data[:whole].decode(errors="replace"), offset + whole
 
+    def session(self, caller: Caller) -> str | None:
+        """A token for a page, with the rights of the caller; None: the caller's own has ended."""
+        return self.tokens.add_session(caller, time.time() + _SESSION_S)
+
+    def submission(self, spec: JobSpec, caller: Caller, job: str | None) -> Command:
+        """The command that submits a job, if the caller may ask for all of it."""
+        try:
+            spec.check_together()
+        except InputError as error:
+            raise ConflictError(error.what) from None
+        if caller.role != "admin":
+            self._bounds.check(spec)
+        return submit(spec, caller.user, job)
+
     def dry_run(self, spec: JobSpec, caller: Caller) -> dict[str, Any]:
         """Where and when a job would start."""
+        self.submission(spec, caller, None)
         with self.controller.lock:
             check_fits(self._books, spec)
         with self._thinking():
-            name, told = forecast.dry_run(self._copy(), spec, caller.user)
+            copy, now, _ = self._copy()
+            name, told = forecast.dry_run(copy, spec, caller.user, now)
         return {
             "modelled": True,
             "now": told.now,
+            "blocker": None if name in told.starts else outlook.never(copy, copy.jobs[name], told),
             "starts": told.starts.get(name),
             "tier": told.tiers.get(name),
             "machines": told.places.get(name),
         }
 
-    def _copy(self) -> Books:
+    def _copy(self) -> tuple[Books, float, bool]:
+        """Books to play with, what time it is, and whether a pass is due."""
         with self.controller.lock:
-            return forecast.copy_of(self._books)
+            return forecast.copy_of(self._books), self.controller.now(), self.controller.pending
 
     @contextmanager
     def _thinking(self) -> Iterator[None]:
@@ -241,11 +291,13 @@ class Desk:
 
     def what_if(self, *, policy: str | None, racks: int) -> dict[str, Any]:
         """From here as it is, and from here with the change."""
+        if policy is not None:
+            load_policy(policy)  # an unknown one is refused before the state is copied
         with self._thinking():
-            state = self._copy()
+            state, now, pending = self._copy()
             was = state.setup.policy
-            changed = forecast.what_if(forecast.copy_of(state), policy=policy, racks=racks)
-            plain = forecast.forecast(state)
+            changed = forecast.what_if(forecast.copy_of(state), policy=policy, racks=racks, now=now)
+            plain = forecast.forecast(state, now=now, pending=pending)
         return {
             "modelled": True,
             "as_it_is": _result(plain),

@@ -81,6 +81,8 @@ def public(record: Record) -> dict[str, Any]:
     body = record.body
     if record.kind == "submitted":
         spec = {name: body["spec"].get(name) for name in ("name", "gpus", "priority", "model", "restarts")}
+        if isinstance(spec["model"], dict):
+            spec["model"] = spec["model"].get("name", "inline")
         body = {
             "user": body["user"],
             "spec": {name: value for name, value in spec.items() if value is not None},

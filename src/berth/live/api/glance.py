@@ -91,13 +91,14 @@ class Glance:
 
     def reasons(self, ids: list[str]) -> dict[str, Any]:
         """By id: why a job stands where it stands, and when it should start."""
-        starts = self._desk.expected_starts()
+        expected = self._desk.expected(ids)
         with self._controller.lock:
             books, now = self._controller.books, self._controller.now()
             jobs = [books.jobs[name] for name in ids if name in books.jobs]
             return {
-                job.id: views.reason_row(views.reason_of(books, job, now))
-                | {"expected_start": starts.get(job.id)}
+                job.id: views.reason_row(self._desk.reason(job, now))
+                | {"remaining_s": float(books.world.jobs[job.row]["remaining"])}
+                | expected[job.id]
                 for job in jobs
             }
 

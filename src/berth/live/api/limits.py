@@ -1,7 +1,9 @@
-"""Bounds on what one caller may ask for: bytes in a request, requests in a second."""
+"""Bounds on what one caller may ask for: bytes in a request, time to send it, requests in a second."""
 
 from __future__ import annotations
 
+import asyncio
+import hashlib
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
@@ -9,17 +11,26 @@ from typing import Any
 
 from fastapi import HTTPException
 
+from berth.live.api.callers import Known
+
 Scope = dict[str, Any]
 Receive = Callable[[], Awaitable[dict[str, Any]]]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 _MOST_CALLERS = 10_000
+_BODY_S = 20.0  # for a body to come
+_BEARER = b"bearer "
 
 
 class Limits:
-    """ASGI middleware: requests that are too large or too many are refused before anything reads them."""
+    """ASGI middleware: requests that are too large, too slow or too many are refused before anything reads them.
 
-    def __init__(self, app: Any, *, body_bytes: int = 16 << 20, per_s: float = 2_000.0) -> None:
-        self._app, self._body_bytes, self._per_s = app, body_bytes, per_s
+    A known token is a caller of its own; everything else is its peer's, whatever it sends as a token.
+    """
+
+    def __init__(
+        self, app: Any, tokens: Known, *, body_bytes: int = 16 << 20, per_s: float = 2_000.0
+    ) -> None:
+        self._app, self._tokens, self._body_bytes, self._per_s = app, tokens, body_bytes, per_s
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -28,7 +39,7 @@ class Limits:
             await self._app(scope, receive, send)
             return
         headers: dict[bytes, bytes] = dict(scope["headers"])
-        if not self._allowed(_caller(scope, headers)):
+        if not self._allowed(self._caller(scope, headers)):
             await _refuse(send, 429, "too many requests")
             return
         length = headers.get(b"content-length", b"0")
@@ -38,13 +49,19 @@ class Limits:
         await self._watched(scope, receive, send)
 
     async def _watched(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """A body without a length is refused where it becomes too long."""
-        seen = 0
+        """A body without a length is refused where it becomes too long, and one that does not come after a while."""
+        seen, whole, until = 0, False, time.monotonic() + _BODY_S
 
         async def counted() -> dict[str, Any]:
-            nonlocal seen
-            message = await receive()
+            nonlocal seen, whole
+            if whole:
+                return await receive()  # that the caller has gone
+            try:
+                message = await asyncio.wait_for(receive(), max(0.0, until - time.monotonic()))
+            except TimeoutError:
+                raise HTTPException(408, f"the body of a request has to come within {_BODY_S:g} s") from None
             seen += len(message.get("body", b""))
+            whole = not message.get("more_body", False)
             if seen > self._body_bytes:
                 raise HTTPException(413, f"a request has at most {self._body_bytes} bytes")
             return message
@@ -60,10 +77,14 @@ class Limits:
             self._buckets.popitem(last=False)
         return left >= 1.0
 
-
-def _caller(scope: Scope, headers: dict[bytes, bytes]) -> str:
-    client = scope.get("client") or ("", 0)
-    return headers.get(b"authorization", b"").decode("latin-1") or str(client[0])
+    def _caller(self, scope: Scope, headers: dict[bytes, bytes]) -> str:
+        given = headers.get(b"authorization", b"")
+        if given[: len(_BEARER)].lower() == _BEARER:
+            token = given[len(_BEARER) :].strip().decode("latin-1")
+            if self._tokens.caller(token) is not None:
+                return "token " + hashlib.sha256(token.encode()).hexdigest()[:16]
+        client = scope.get("client") or ("", 0)
+        return f"peer {client[0]}"
 
 
 async def _refuse(send: Send, status: int, what: str) -> None:

@@ -1,25 +1,32 @@
 """Who may do what: bearer tokens with a role, kept only as hashes.
 
-A token is 32 random bytes, so a plain SHA-256 of it can't be turned round or guessed. An admin may do everything; a
-user sees the cluster, and acts on jobs of their own only.
+A token is 32 random bytes, so a plain SHA-256 of it can't be inverted or guessed. An admin may do everything; a user
+sees the cluster, and acts on jobs of their own only. The account that runs the controller needs no token: it is known
+by its uid, over the Unix socket.
 """
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
 import json
 import os
 import secrets
 import threading
-from dataclasses import asdict, dataclass
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Literal
 
 from berth.errors import InputError
-from berth.live.folder import write_whole
+from berth.live.private import FILE_MODE, write_private
 
 Role = Literal["admin", "user"]
-ADMIN_FILE = "admin.token"
+_OLD_ADMIN_FILE = "admin.token"  # an older berth kept an admin's token in it
+_CODE_S = 120.0  # a login code that is not used by then is void
+_MOST_CODES = 10  # of one user, at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,93 +35,170 @@ class Caller:
 
     user: str
     role: Role
+    token: str = field(
+        default="", compare=False, repr=False
+    )  # the hash of theirs; none: known by their account
+    session: bool = field(default=False, compare=False)  # whether the token is a page's
 
     def may_touch(self, owner: str) -> bool:
         """Whether jobs of this owner are theirs to change and to read in full."""
         return self.role == "admin" or self.user == owner
 
 
+OWNER = Caller("admin", "admin")  # the account that runs the controller, or root
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A token without its secret."""
+
+    user: str
+    role: Role
+    label: str = ""
+    expires: float | None = None  # Unix time
+    behind: str | None = (
+        None  # of a page's token: the hash of the one it was made for, empty for the account's own
+    )
+
+    @property
+    def valid(self) -> bool:
+        """Whether it has not expired."""
+        return self.expires is None or time.time() < self.expires
+
+
 class Tokens:
-    """The callers of one store, by the hash of their token."""
+    """The tokens of one store, by their hashes."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / "tokens.json"
         self._lock = threading.Lock()
-        self._stamp = 0
-        self._known: dict[str, Caller] = {}
+        self._stamp: tuple[int, int] | None = None
+        self._known: dict[str, Token] = {}
         self._load()
 
     def _load(self) -> None:
         try:
-            stamp = self._path.stat().st_mtime_ns
+            facts = self._path.stat()
         except FileNotFoundError:
+            self._known, self._stamp = {}, None
             return
+        stamp = facts.st_mtime_ns, facts.st_ino
         if stamp != self._stamp:
             try:
                 told = json.loads(self._path.read_text())
-                self._known = {name: Caller(**caller) for name, caller in told.items()}
+                self._known = {name: Token(**token) for name, token in told.items()}
             except (ValueError, TypeError, AttributeError):
                 raise InputError(
-                    "is damaged", where=str(self._path), hint="delete it, and make the tokens anew"
+                    "is damaged", where=str(self._path), hint="delete it, and make the tokens again"
                 ) from None
             self._stamp = stamp
 
-    def add(self, user: str, role: Role) -> str:
-        """A new token; it is shown this once and never again."""
+    @contextlib.contextmanager
+    def _changing(self) -> Iterator[None]:
+        """Hold the file against other processes from reading it until it is written."""
+        lock = os.open(self._path.with_name("tokens.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+        try:
+            with self._lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                self._load()
+                yield
+        finally:
+            os.close(lock)
+
+    def add(self, user: str, role: Role, *, label: str = "", expires: float | None = None) -> str:
+        """Make a token; it is shown this once and never again."""
         token = secrets.token_urlsafe(32)
-        with self._lock:
-            self._load()
-            self._known[_hash(token)] = Caller(user, role)
+        with self._changing():
+            self._known[_hash(token)] = Token(user, role, label, expires)
+            self._write()
+        return token
+
+    def add_session(self, caller: Caller, expires: float) -> str | None:
+        """Make a page's token, which ends with the caller's own; None: that one has ended already."""
+        token = secrets.token_urlsafe(32)
+        made = Token(caller.user, caller.role, "dashboard", expires, caller.token)
+        with self._changing():
+            if not self._valid(made):
+                return None
+            self._known[_hash(token)] = made
             self._write()
         return token
 
     def remove(self, user: str) -> int:
-        """All tokens of a user stop working."""
-        with self._lock:
-            self._load()
-            gone = [name for name, caller in self._known.items() if caller.user == user]
+        """End all tokens of a user."""
+        with self._changing():
+            gone = [name for name, token in self._known.items() if token.user == user]
             for name in gone:
                 del self._known[name]
             self._write()
         return len(gone)
 
-    def users(self) -> list[Caller]:
-        """Everybody who has one."""
+    def revoke(self, token: str) -> None:
+        """End one token."""
+        with self._changing():
+            if self._known.pop(_hash(token), None) is not None:
+                self._write()
+
+    def listed(self) -> list[Token]:
+        """All tokens that have not expired."""
         with self._lock:
             self._load()
-            return list(self._known.values())
+            return [token for token in self._known.values() if self._valid(token)]
 
     def caller(self, token: str) -> Caller | None:
         """Whose token this is."""
         with self._lock:
             self._load()
-            return self._known.get(_hash(token))
+            name = _hash(token)
+            found = self._known.get(name)
+            if found is None or not self._valid(found):
+                return None
+        return Caller(found.user, found.role, name, session=found.behind is not None)
+
+    def _valid(self, token: Token) -> bool:
+        """Whether it has not expired, and the one behind it is known and has not either."""
+        behind = self._known.get(token.behind) if token.behind else None
+        return token.valid and (not token.behind or (behind is not None and behind.valid))
 
     def _write(self) -> None:
-        write_whole(self._path, json.dumps({name: asdict(caller) for name, caller in self._known.items()}))
-        self._path.chmod(0o600)
+        kept = {name: asdict(token) for name, token in self._known.items() if self._valid(token)}
+        write_private(self._path, json.dumps(kept))
+
+
+class Codes:
+    """Login codes: each opens the dashboard once, so that no token is ever part of a command line."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._known: dict[str, tuple[Caller, float]] = {}
+
+    def add(self, caller: Caller) -> str:
+        """Make a code for a caller; the oldest of too many is void."""
+        code, now = secrets.token_urlsafe(16), time.monotonic()
+        with self._lock:
+            self._known = {name: one for name, one in self._known.items() if one[1] > now}
+            own = [name for name, one in self._known.items() if one[0] == caller]
+            for name in own[: max(0, len(own) + 1 - _MOST_CODES)]:
+                del self._known[name]
+            self._known[code] = (caller, now + _CODE_S)
+        return code
+
+    def take(self, code: str) -> Caller | None:
+        """Whose code this is; it is void from now on."""
+        with self._lock:
+            found = self._known.pop(code, None)
+        return found[0] if found is not None and found[1] > time.monotonic() else None
 
 
 def _hash(token: str) -> str:
     return hashlib.sha256(token.encode()).hexdigest()
 
 
-def admin_token(folder: Path, tokens: Tokens) -> str:
-    """The token of whoever runs the controller, in a file that only they can read."""
-    path = folder / ADMIN_FILE
+def drop_old_admin_token(folder: Path, tokens: Tokens) -> None:
+    """End the token that an older berth left in a file: jobs could read it."""
+    path = folder / _OLD_ADMIN_FILE
     try:
-        token = path.read_text().strip()
+        tokens.revoke(path.read_text().strip())
     except FileNotFoundError:
-        token = ""
-    if token and tokens.caller(token) is not None:
-        return token
-    token = tokens.add("admin", "admin")
-    path.unlink(missing_ok=True)
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        file.write(token + "\n")
-    return token
-
-
-def read_admin_token(folder: Path) -> str:
-    """The same, for a command on this machine."""
-    return (folder / ADMIN_FILE).read_text().strip()
+        return
+    path.unlink()

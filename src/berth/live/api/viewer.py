@@ -7,24 +7,26 @@ from fastapi import APIRouter, Depends, FastAPI, HTTPException
 
 from berth import __version__
 from berth.cluster.plain import to_plain
-from berth.live.api import page_data, pages
+from berth.live.api import login, page_data, pages
 from berth.live.api.callers import known_caller
 from berth.live.api.limits import Limits
 from berth.live.api.series import columns
-from berth.live.api.tokens import Caller
+from berth.live.api.tokens import Caller, Codes
 from berth.live.finished import Finished, standing
+
+READER = Caller("reader", "user")
 
 
 class OneToken:
     """One reader, whose token lives as long as the process."""
 
     def __init__(self) -> None:
-        self.token = secrets.token_urlsafe(32)
+        self.token, self.codes = secrets.token_urlsafe(32), Codes()
 
     def caller(self, token: str) -> Caller | None:
         """Whose token this is."""
         same = secrets.compare_digest(token.encode(), self.token.encode())
-        return Caller("reader", "user") if same else None
+        return READER if same else None
 
 
 class Viewer:
@@ -146,8 +148,10 @@ def _typed(records: Numbered, kind: str) -> Numbered:
 def make_viewer(finished: Finished, tokens: OneToken) -> FastAPI:
     """The application over one finished run."""
     app = FastAPI(title="berth", version=__version__, docs_url=None, redoc_url=None)
-    app.add_middleware(Limits)
+    app.add_middleware(Limits, tokens=tokens)
     viewer = Viewer(finished)
+    session = login.router(tokens, tokens.codes, lambda _: tokens.token)
+    app.include_router(session, prefix="/api/v1")
     app.include_router(page_data.router(viewer, tokens), prefix="/api/v1")
     app.include_router(_jobs(viewer, tokens), prefix="/api/v1")
     app.include_router(pages.router())

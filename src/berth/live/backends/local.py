@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from berth.cluster.model import Cluster
-from berth.live.backend import BackendError, Forget, Launch, MachineSeen, Observation, Order, Seen, Stop
+from berth.live.backend import BackendError, Forget, Launch, MachineSeen, Observation, Order, Pace, Seen, Stop
 from berth.live.folder import SUPERVISE, Folder, tokens_in
 
 
@@ -25,6 +25,7 @@ class LocalBackend:
     """Processes of this machine, under a folder."""
 
     name = "local"
+    pace = Pace()
 
     def __init__(self, root: Path, cluster: Cluster, called: Callable[[], None] | None = None) -> None:
         self._root, self._cluster = root, cluster

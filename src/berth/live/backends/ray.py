@@ -14,15 +14,16 @@ import json
 import logging
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from berth.cluster.model import Cluster
-from berth.live.backend import BackendError, Forget, Launch, MachineSeen, Observation, Order, Seen, Stop
+from berth.live.backend import BackendError, Forget, Launch, MachineSeen, Observation, Order, Pace, Seen, Stop
 from berth.live.backends.ray_gang import Part, end_of, fenced, give_up, parts_of
 from berth.live.backends.ray_link import Link
 from berth.live.backends.ray_nodes import Node, NodeFacts, cluster_of, facts_of, node_of
+from berth.live.causes import Cause
 from berth.live.folder import ENDED, SUPERVISE, Folder, tokens_in, write_whole
 
 _log = logging.getLogger("berth.live")
@@ -37,16 +38,19 @@ class _View:
 
     nodes: dict[str, Node]
     runners: frozenset[str]
+    dead: frozenset[str] = frozenset()  # machines that Ray calls dead; others may be missing without a word
 
 
 class RayBackend:
     """Gangs on a Ray cluster, under a folder that all its nodes see.
 
-    `fence_s`: how long a process may outlive its node. `start_s`: how long a gang may take to come together; the
-    devices it was given may have been taken by others meanwhile.
+    `fence_s`: how long a process may outlive its node. `missing_s`: how long a node may be missing from an answer
+    that does not call it dead. `notice_s`: how long Ray may take to notice that a node is dead. `start_s`: how long a
+    gang may take to come together; the devices it was given may have been taken by others meanwhile.
     """
 
     name = "ray"
+    pace = Pace(busy_s=1.0, idle_s=10.0, least_s=0.25)
 
     def __init__(
         self,
@@ -54,11 +58,14 @@ class RayBackend:
         address: str = "auto",
         *,
         fence_s: float = 5.0,
+        missing_s: float = 120.0,
+        notice_s: float = 20.0,
         start_s: float = 120.0,
         answer_s: float = 10.0,
     ) -> None:
         self._root = root.absolute()
         self._fence_s, self._start_s = fence_s, start_s
+        self._missing_s, self._notice_s = missing_s, notice_s
         self._link = Link(address, self._root / "ray.log", answer_s=answer_s)
         self._supervise = self._root / "supervise.py"
         self._nodes: dict[str, Node] = {}  # as last seen
@@ -94,7 +101,7 @@ class RayBackend:
         machines = {
             name: MachineSeen(drained=node.draining, foreign=node.foreign((*live, *strays)))
             for name, node in view.nodes.items()
-        }
+        } | {name: MachineSeen(up=False) for name in view.dead}
         return Observation({token: seen for token, seen in attempts.items() if seen is not None}, machines)
 
     def _look(self) -> _View:
@@ -105,7 +112,7 @@ class RayBackend:
             if node.facts.name not in nodes or (known is not None and known.id == node.id):
                 nodes[node.facts.name] = node
         self._nodes = nodes
-        return _View(nodes, frozenset(said["runners"]))
+        return _View(nodes, frozenset(said["runners"]), frozenset(said["dead"]) - nodes.keys())
 
     @staticmethod
     def _all_nodes(said: dict[str, Any]) -> list[Node]:
@@ -129,7 +136,17 @@ class RayBackend:
             fates = self._fates(folder, parts, view)
         if all(fate in _OVER for fate in fates):
             self._clear(folder.token, [part.runner for part in parts if part.runner in view.runners])
-            return end_of(folder, whole=all(fate == "told" for fate in fates))
+            lost = [part.machine for part, fate in zip(parts, fates, strict=True) if fate == "gone"]
+            cause = Cause.NODE_LOST if lost else Cause.NOT_STARTED
+            whole = all(fate == "told" for fate in fates)
+            end = end_of(folder, whole=whole, cause=cause, detail=", ".join(lost))
+            dead = [part.machine for part in parts if part.machine in view.dead]
+            if end.cause is not Cause.SUPERVISOR_LOST:
+                return end
+            if dead:
+                return replace(end, cause=Cause.NODE_LOST, detail=", ".join(dead))
+            # Ray may be about to notice that the node is dead: nothing is to be placed there again before that
+            return end if self._waited(folder.token, "notice", self._notice_s) else Seen("running")
         missing = [at for at, fate in enumerate(fates) if fate == "missing"]
         if missing:
             self._start(folder, parts, missing)
@@ -155,7 +172,12 @@ class RayBackend:
         begun = folder.told(at, "ready") is not None
         if shut and not begun:
             return "void"
-        if part.machine not in view.nodes:
+        missing = (folder.token, f"missing {part.machine}")
+        if part.machine in view.nodes:
+            self._waits.pop(missing, None)
+        elif part.machine not in view.dead and not self._waited(*missing, self._missing_s):
+            return "here"  # an answer may be cut short
+        else:
             return self._fence(folder, at, part) if begun else "gone"
         return "here" if part.runner in view.runners else "missing"
 

@@ -29,36 +29,55 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, Place
 
 NAMESPACE = "berth"
 _BUNDLE = re.compile(r"bundle_group_(\d+)_([0-9a-f]+)")
-# Becomes the supervisor, as a process that is killed at once if its parent is.
-_LEASH = """
-import ctypes, os, sys
-ctypes.CDLL(None).prctl(1, 9)
-if os.getppid() == int(sys.argv[1]):
-    os.execv(sys.executable, [sys.executable, "-I", "-S", *sys.argv[2:]])
+# Starts the supervisor as no child of the worker: Ray kills those when a worker ends, and it has work to do then.
+_DETACH = """
+import os, sys
+if os.fork() == 0:
+    os.execv(sys.executable, [sys.executable, "-I", "-S", *sys.argv[1:]])
 """
 
 
 class Runner:
-    """Keeps the supervisor of one part of a gang, on one machine; ends with it."""
+    """Keeps the supervisor of one part of a gang, on one machine; ends with it.
+
+    Two pipes join them, and nothing is ever written: the supervisor reads the end of one when this process is gone,
+    and kills everything of the part; this process reads the end of the other when the supervisor is gone.
+    """
 
     def __init__(self, supervise: str, folder: str, machine: str) -> None:
-        given = ray.get_runtime_context().get_accelerator_ids().get("GPU", [])
-        command = [sys.executable, "-I", "-S", "-c", _LEASH, str(os.getpid()), supervise, folder, machine]
+        given = ",".join(ray.get_runtime_context().get_accelerator_ids().get("GPU", []))
+        lifeline, self._hold = os.pipe()
+        self._ended, alive = os.pipe()
+        command = [
+            sys.executable,
+            "-I",
+            "-S",
+            "-c",
+            _DETACH,
+            supervise,
+            folder,
+            machine,
+            given,
+            str(lifeline),
+        ]
         with open(os.path.join(folder, "supervisor.log"), "ab") as log:
-            child = subprocess.Popen(
-                [*command, ",".join(given)],
+            subprocess.run(
+                command,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=log,
                 start_new_session=True,
                 cwd="/",
+                pass_fds=(lifeline, alive),
+                check=True,
             )
-        threading.Thread(target=_end_with, args=(child,), daemon=True).start()
+        os.close(lifeline)
+        os.close(alive)
+        threading.Thread(target=self._end_with_it, daemon=True).start()
 
-
-def _end_with(child: subprocess.Popen[bytes]) -> None:
-    child.wait()
-    os._exit(0)
+    def _end_with_it(self) -> None:
+        os.read(self._ended, 1)
+        os._exit(0)
 
 
 class Agent:
@@ -68,7 +87,7 @@ class Agent:
         self._groups: dict[str, tuple[str, dict[int, float]]] = {}  # by id: name, GPUs of each bundle
 
     def look(self) -> dict[str, Any]:
-        """All nodes that live, and the names of all runners that do."""
+        """All nodes that live, the machines of those that Ray calls dead, and the names of all runners that live."""
         free, draining = ray_state.available_resources_per_node(), ray_state.state.get_draining_nodes()
         nodes = [
             {
@@ -84,7 +103,12 @@ class Agent:
             for node in ray.nodes()
             if node["Alive"] and node["NodeID"] in free
         ]
-        return {"nodes": nodes, "runners": ray.util.list_named_actors()}
+        dead = [
+            node["Labels"].get("machine") or node["NodeManagerHostname"]
+            for node in ray.nodes()
+            if not node["Alive"]
+        ]
+        return {"nodes": nodes, "dead": dead, "runners": ray.util.list_named_actors()}
 
     def _held(self, free: dict[str, float]) -> dict[str, float]:
         """GPUs of a node by the name of the placement group that has them, as of the report that says what is free."""

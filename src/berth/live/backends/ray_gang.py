@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass
 
 from berth.live.backend import Seen
+from berth.live.causes import Cause
 from berth.live.folder import Folder
 
 
@@ -42,10 +43,11 @@ def give_up(folder: Folder, at: int | None = None) -> None:
     (folder.path / "failed").touch()
 
 
-def end_of(folder: Folder, *, whole: bool) -> Seen:
+def end_of(folder: Folder, *, whole: bool, cause: Cause, detail: str = "") -> Seen:
     """The end of a gang; unless the `whole` of it has told, nobody knows how it went."""
     if whole:
         seen = folder.seen(together=False)
         assert seen is not None
         return seen
-    return Seen("ended", stopped=folder.stopped, done=(folder.path / "done").exists(), lost=True)
+    done = (folder.path / "done").exists()
+    return Seen("ended", stopped=folder.stopped, done=done, lost=True, cause=cause, detail=detail)

@@ -12,11 +12,10 @@ import select
 import subprocess
 import sys
 import time
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from berth.errors import InputError
+from berth.extras import require
 from berth.live.backend import BackendError
 
 AGENT = Path(__file__).with_name("ray_agent.py")
@@ -27,8 +26,7 @@ class Link:
     """One process that speaks to Ray at a time."""
 
     def __init__(self, address: str, log: Path, *, connect_s: float = 60.0, answer_s: float = 10.0) -> None:
-        if find_spec("ray") is None:
-            raise InputError("Ray is not installed here", hint="pip install 'berth[ray]'")
+        require("ray", "--backend ray")
         self._address, self._log = address, log
         self._connect_s, self._answer_s = connect_s, answer_s
         self._process: subprocess.Popen[bytes] | None = None

@@ -14,10 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from berth.cluster.catalogue import UNNAMED, known_devices, resolve
-from berth.cluster.model import Cluster, DeviceType, Machine
+from berth.cluster.catalogue import UNNAMED
+from berth.cluster.model import Cluster, Machine
 from berth.cluster.tiers import default_tier
 from berth.errors import InputError
+from berth.live.backends.device_names import device_named
 
 # nearest first; a label of Ray's own is used where ours is not given
 TIERS = {
@@ -82,8 +83,7 @@ def node_of(said: Mapping[str, Any]) -> Node:
 
 def _kind(labels: Mapping[str, str], resources: Mapping[str, float]) -> str:
     named = [key.removeprefix(_TYPE_RESOURCE) for key in resources if key.startswith(_TYPE_RESOURCE)]
-    name = labels.get(_TYPE_LABEL) or (named[0] if named else UNNAMED)
-    return resolve(name) or name
+    return device_named(labels.get(_TYPE_LABEL) or (named[0] if named else UNNAMED)).name
 
 
 def cluster_of(machines: Iterable[NodeFacts], name: str = "ray") -> Cluster:
@@ -104,7 +104,7 @@ def cluster_of(machines: Iterable[NodeFacts], name: str = "ray") -> Cluster:
     top = [0] * len(facts)
     return Cluster(
         name=name,
-        device_types=tuple(_device_type(kind) for kind in kinds),
+        device_types=tuple(device_named(kind) for kind in kinds),
         tiers=tuple(default_tier(tier, at, len(names)) for at, tier in enumerate(names)),
         machines=tuple(
             Machine(one.name, ((kinds.index(one.kind), one.devices),), one.cores) for one in facts
@@ -134,11 +134,6 @@ def _groups(facts: list[NodeFacts], levels: list[int]) -> list[tuple[list[int], 
         )
         rows.append(([known.index(path) for path in paths], tuple(names)))
     return rows
-
-
-def _device_type(kind: str) -> DeviceType:
-    known = known_devices().get(kind)
-    return known.device if known is not None else DeviceType(kind)
 
 
 def _natural(text: str | None) -> list[tuple[int, str]]:

@@ -26,7 +26,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from berth.cluster.model import Cluster
-from berth.live.backend import BackendError, Forget, Launch, MachineSeen, Observation, Order, Seen, Stop
+from berth.errors import InputError
+from berth.live.backend import BackendError, Forget, Launch, MachineSeen, Observation, Order, Pace, Seen, Stop
 from berth.live.backends.slurm_attempt import (
     REFUSED,
     SUBMITTED,
@@ -38,13 +39,15 @@ from berth.live.backends.slurm_attempt import (
     submitted,
 )
 from berth.live.backends.slurm_discover import FOUND, discover
-from berth.live.backends.slurm_read import SlurmCommands, SlurmJob, SlurmNode
+from berth.live.backends.slurm_json import SlurmJob, SlurmNode
+from berth.live.backends.slurm_read import Partition, SlurmCommands
 from berth.live.backends.slurm_room import Room, rooms_of
 from berth.live.backends.slurm_submit import RefusedError, Site, parts_to_submit, submit
+from berth.live.causes import Cause, Hindrance
 from berth.live.folder import ENDED, SUPERVISE, Folder, tokens_in, write_whole
 
 _log = logging.getLogger("berth.live")
-_GONE = {"DOWN", "ERROR", "FUTURE", "INVAL", "INVALID_REG", "POWERED_DOWN", "POWERING_DOWN", "UNKNOWN"}
+_GONE = {"DOWN", "ERROR", "FUTURE", "INVAL", "INVALID_REG", "POWERED_DOWN", "POWERING_DOWN"}
 _CLOSED = {
     "DRAIN",
     "FAIL",
@@ -61,6 +64,7 @@ class SlurmBackend:
     """A Slurm cluster, and a folder that this machine and all its nodes see under the same path."""
 
     name = "slurm"
+    pace = Pace(busy_s=1.0, idle_s=20.0, least_s=1.0)
 
     def __init__(
         self,
@@ -78,17 +82,21 @@ class SlurmBackend:
         partition = partition or os.environ.get("SBATCH_PARTITION")
         self._site = Site(root / "supervise.py", python, partition, tuple(options))
         self._patience, self._slurm = patience or Patience(), commands or SlurmCommands()
+        self._partition: Partition | None = None
         self._nodes: dict[str, SlurmNode] = {}
         self._rooms: dict[str, Room] = {}
         self._parts: dict[str, Parts] = {}
+        self._missing: dict[int, float] = {}  # jobs that Slurm does not show any more, since when
         root.mkdir(parents=True, exist_ok=True, mode=0o700)
         write_whole(self._site.supervise, SUPERVISE.read_text())  # berth need not be installed on the nodes
 
     def cluster(self) -> Cluster:
         """What was described, or what Slurm tells of itself."""
         if self._cluster is None:
-            wanted = self._site.partition or self._slurm.default_partition()
-            nodes = [node for node in self._slurm.nodes() if wanted is None or wanted in node.partitions]
+            wanted = self._slurm.partition(self._site.partition)
+            if wanted is None and self._site.partition is not None:
+                raise InputError(f"Slurm has no partition {self._site.partition!r}", hint="sinfo lists them")
+            nodes = [node for node in self._slurm.nodes() if wanted is None or wanted.name in node.partitions]
             self._cluster = discover(nodes, self._slurm.switches())
         return self._cluster
 
@@ -98,7 +106,8 @@ class SlurmBackend:
     # -- what is there
 
     def observe(self) -> Observation:
-        """One `sinfo`, one `squeue`, and the folders; what was left half done is finished on the way."""
+        """Partition, nodes, jobs and folders; what was left half done is finished on the way."""
+        self._partition = self._slurm.partition(self._site.partition)
         self._nodes = {node.name: node for node in self._slurm.nodes()}
         jobs = self._slurm.jobs()  # after the nodes and before the folders: each may know more than the last
         chores = Chores()
@@ -110,9 +119,15 @@ class SlurmBackend:
             raise BackendError(f"{self._root}: {error}") from None
         self._see_to(chores)
         machines = (self._nodes.get(machine.name) for machine in self.cluster().machines)
-        return Observation(
-            attempts, {node.name: self._machine(node) for node in machines if node is not None}
-        )
+        known = [node for node in machines if node is not None and "UNKNOWN" not in node.states]
+        return Observation(attempts, {node.name: self._machine(node) for node in known}, self._hindrances)
+
+    @property
+    def _hindrances(self) -> tuple[Hindrance, ...]:
+        if self._partition is None or not self._closed:
+            return ()
+        what = f"Slurm's partition {self._partition.name} is {self._partition.state}: no job starts there"
+        return (Hindrance(Cause.PARTITION_DOWN, what),)
 
     def _mine(self, jobs: Iterable[SlurmJob]) -> dict[str, list[SlurmJob]]:
         """Jobs whose folders are here; another berth's are as foreign as anybody's."""
@@ -130,6 +145,8 @@ class SlurmBackend:
 
     def _attempts(self, mine: Mapping[str, list[SlurmJob]], chores: Chores) -> dict[str, Seen]:
         live, now = tokens_in(self._root), self._now()
+        there = {job.id for jobs in mine.values() for job in jobs}
+        missing: dict[int, float] = {}
         attempts: dict[str, Seen] = {}
         for token in live:
             folder = Folder(self._root, token)
@@ -138,9 +155,15 @@ class SlurmBackend:
                 continue
             if token not in self._parts:
                 self._parts[token] = parts_of(folder)
-            attempt = Attempt(folder, marks, self._parts[token], mine.get(token, ()), now, self._patience)
+            for job in submitted(folder).values() if SUBMITTED in marks else ():
+                if job not in there:
+                    missing[job] = self._missing.get(job, now)
+            unsure = {job for job, since in missing.items() if now - since < self._patience.missing_s}
+            jobs = mine.get(token, ())
+            attempt = Attempt(folder, marks, self._parts[token], jobs, now, self._patience, unsure)
             if (seen := attempt.look(chores)) is not None:
                 attempts[token] = seen
+        self._missing = missing
         late = (job for token in mine.keys() - set(live) for job in mine[token])
         chores.cancel += [job.id for job in late if job.waits]  # submitted twice, and noticed late
         return attempts
@@ -159,9 +182,14 @@ class SlurmBackend:
     def _machine(self, node: SlurmNode) -> MachineSeen:
         return MachineSeen(
             up=not node.states & _GONE,
-            drained=bool(node.states & _CLOSED),
+            drained=bool(node.states & _CLOSED) or self._closed,
             foreign=self._rooms[node.name].foreign,
         )
+
+    @property
+    def _closed(self) -> bool:
+        """Whether the partition starts no jobs."""
+        return self._partition is not None and self._partition.state != "UP"
 
     # -- what is asked for
 
@@ -197,11 +225,14 @@ class SlurmBackend:
         if any((folder.path / mark).exists() for mark in (SUBMITTED, REFUSED)):
             return []
         ids = {} if new else self._submitted_before(order.token)
+        max_time = self._partition.max_time if self._partition is not None else None
         try:
             for part in parts_to_submit(order):
                 node, room = self._nodes.get(part.machine), self._rooms.get(part.machine)
                 if part.number not in ids:
-                    ids[part.number] = submit(self._slurm, self._site, folder, part, node, room)
+                    ids[part.number] = submit(
+                        self._slurm, self._site, folder, part, node, room, max_time=max_time
+                    )
         except RefusedError as error:
             folder.log(0).write_text(f"berth: {error}\n")
             write_whole(folder.path / REFUSED, str(error))

@@ -9,17 +9,29 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from berth.live.backend import Seen
-from berth.live.backends.slurm_read import SlurmJob
+from berth.live.backends.slurm_json import SlurmJob
+from berth.live.causes import Cause
 from berth.live.folder import Folder, together_seen
 
 SUBMITTED = "slurm.json"  # part -> job; written when all are submitted, before any is released
 REFUSED = "refused"  # Slurm does not take it, and says why
+TIMED_OUT = 124  # the exit code of what reached its time limit, as timeout(1) has it
+_CLOSED_PARTITION = {"PartitionDown", "PartitionInactive"}
+_CAUSES = {
+    "NODE_FAIL": Cause.NODE_LOST,
+    "BOOT_FAIL": Cause.NODE_LOST,
+    "TIMEOUT": Cause.TIME_LIMIT,
+    "DEADLINE": Cause.TIME_LIMIT,
+    "OUT_OF_MEMORY": Cause.MEMORY,
+    "PREEMPTED": Cause.PREEMPTED,
+    "CANCELLED": Cause.CANCELLED,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +41,7 @@ class Patience:
     margin_s: float = 10.0  # for what must have ended by now: beyond the grace, or behind a fence
     start_s: float = 60.0  # for all jobs of a gang to begin, once they are released
     settle_s: float = 2.0  # for a file to be seen that was written elsewhere
+    missing_s: float = 60.0  # for a job to appear again that is missing from Slurm's answer
 
 
 @dataclass(slots=True)
@@ -67,9 +80,11 @@ class Attempt:
         jobs: Sequence[SlurmJob],
         now: float,
         patience: Patience,
+        unsure: Set[int] = frozenset(),
     ) -> None:
         self._folder, self._marks, self._parts = folder, marks, parts
         self._now, self._patience = now, patience
+        self._unsure = unsure  # jobs that are missing from Slurm's answer, which may be a wrong one
         self._alive = [job for job in jobs if not job.over]
         self._jobs = {job.id: job for job in jobs}
         self._stopped = "stop" in marks
@@ -83,6 +98,8 @@ class Attempt:
         ends = [self._end(part) for part in range(len(ids))]
         if all(end is not None for end in ends):
             return self._ended([end for end in ends if end is not None])
+        if any(ids[part] in self._unsure for part, end in enumerate(ends) if end is None):
+            return Seen("running" if any("running" in mark for mark in self._marks) else "starting")
         open_ = {part: self._jobs.get(ids[part]) for part, end in enumerate(ends) if end is None}
         if self._hopeless(open_.values()):
             self._mark("failed")
@@ -90,7 +107,16 @@ class Attempt:
             return self._ending(ends, open_, chores)
         chores.release += [job.id for job in open_.values() if job is not None and job.held]
         begun = all(end is not None or f"part-{part}.running" in self._marks for part, end in enumerate(ends))
-        return Seen("running" if begun else "starting")
+        return Seen("running") if begun else self._starting(open_.values())
+
+    def _starting(self, jobs: Iterable[SlurmJob | None]) -> Seen:
+        """A gang that does not run yet, with what Slurm says it waits for."""
+        for job in jobs:
+            if job is not None and job.waits and job.reason in _CLOSED_PARTITION:
+                return Seen(
+                    "starting", cause=Cause.PARTITION_DOWN, detail=f"Slurm's job {job.id}: {job.reason}"
+                )
+        return Seen("starting")
 
     def _unsubmitted(self, chores: Chores) -> Seen | None:
         refused = REFUSED in self._marks
@@ -100,14 +126,16 @@ class Attempt:
         if self._alive:
             return Seen("starting")
         if refused:
-            return Seen("ended", codes=(1,), code=1, stopped=self._stopped)
-        return Seen("ended", stopped=True, lost=True)
+            detail = (self._folder.path / REFUSED).read_text()
+            return Seen(
+                "ended", codes=(1,), code=1, stopped=self._stopped, cause=Cause.REFUSED, detail=detail
+            )
+        return Seen("ended", stopped=True, lost=True, cause=Cause.STOPPED)
 
     def _hopeless(self, jobs: Iterable[SlurmJob | None]) -> bool:
         """Whether a part is gone without a word, or does not begin."""
-        released = _written(self._folder.path / SUBMITTED)
-        late = released is not None and self._now - released > self._patience.start_s
-        return any(job is None or _gone(job) or job.over or (job.waits and late) for job in jobs)
+        late = self._late
+        return any(job is None or _gone(job) or job.over or (late and _in_vain(job)) for job in jobs)
 
     def _ending(
         self, ends: list[dict[str, Any] | None], open_: Mapping[int, SlurmJob | None], chores: Chores
@@ -139,7 +167,8 @@ class Attempt:
             code = job.code or 1
             if f"part-{part}.ready" not in self._marks:
                 self._explain(part, f"Slurm's job {job.id} ended with code {code} before it came to anything")
-            return end | {"codes": {self._parts.ranks[part]: code}, "code": code, "time": job.ended}
+            codes = {"codes": {self._parts.ranks[part]: code}, "code": code}
+            return end | codes | {"time": job.ended, "cause": Cause.EXIT.value}
         return end | {"lost": True}
 
     def _explain(self, part: int, what: str) -> None:
@@ -149,9 +178,46 @@ class Attempt:
 
     def _ended(self, ends: list[dict[str, Any]]) -> Seen:
         seen = together_seen(ends)
-        # told to end by somebody else (a limit in time, preemption, scancel): it is not to blame
-        lost = seen.lost or (seen.stopped and not self._stopped)
-        return replace(seen, lost=lost)
+        if self._stopped:
+            return replace(seen, cause=seen.cause or Cause.STOPPED)
+        by_slurm = seen.stopped or seen.lost
+        if by_slurm and not seen.done and self._undecided:
+            return Seen("running")  # Slurm is about to say why
+        own = not by_slurm and seen.cause in (Cause.EXIT, Cause.MEMORY)
+        cause, detail = (None, "") if own else self._cause
+        if cause is None:
+            return replace(seen, lost=seen.lost or seen.stopped)
+        if cause is Cause.TIME_LIMIT:  # it would end there every time: that counts
+            return replace(seen, lost=False, code=seen.code or TIMED_OUT, cause=cause, detail=detail)
+        return replace(seen, lost=seen.lost or seen.stopped, cause=cause, detail=detail)
+
+    @property
+    def _undecided(self) -> bool:
+        """Whether a job is still completing: only when it is over does Slurm say what ended it."""
+        told = [_written(self._folder.path / mark) for mark in self._marks if mark.endswith(".ended")]
+        last = max((time for time in told if time is not None), default=None)
+        fresh = last is not None and self._now - last <= self._patience.margin_s
+        return fresh and any(not job.over and not job.waits for job in self._jobs.values())
+
+    @property
+    def _cause(self) -> tuple[Cause | None, str]:
+        """What ended the gang, from the states of its jobs; the first that was not ended because another was."""
+        for job in sorted(self._jobs.values(), key=lambda job: job.ended):
+            for state, cause in _CAUSES.items():
+                if state in job.states:
+                    detail = f"Slurm's job {job.id} on {job.node or 'no node'}: {state}"
+                    return (Cause.NOT_STARTED if self._gave_up(job) else cause), detail
+        return None, ""
+
+    def _gave_up(self, job: SlurmJob) -> bool:
+        """Whether berth cancelled a job because it did not begin."""
+        begun = job.ours is None or f"part-{job.ours[1]}.ready" in self._marks
+        return not begun and "CANCELLED" in job.states and self._late
+
+    @property
+    def _late(self) -> bool:
+        released = _written(self._folder.path / SUBMITTED)
+        return released is not None and self._now - released > self._patience.start_s
 
     def _end(self, part: int) -> dict[str, Any] | None:
         return self._folder.told(part, "ended")
@@ -165,6 +231,11 @@ class Attempt:
         """When it was told to end: by the controller, or because a part of it failed."""
         times = [_written(self._folder.path / mark) for mark in ("stop", "failed")]
         return min((time for time in times if time is not None), default=None)
+
+
+def _in_vain(job: SlurmJob) -> bool:
+    """Whether a job waits for what it may never get; once a partition is up again its jobs start by themselves."""
+    return job.waits and job.reason not in _CLOSED_PARTITION
 
 
 def _gone(job: SlurmJob | None) -> bool:

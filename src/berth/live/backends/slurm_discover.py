@@ -11,16 +11,16 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from berth.cluster.catalogue import UNNAMED, device_type, resolve
 from berth.cluster.model import Cluster, DeviceType, Machine
 from berth.cluster.tiers import default_tiers
 from berth.errors import InputError
-from berth.live.backends.slurm_read import SlurmNode, Switch
+from berth.live.backends.device_names import device_named, possible
+from berth.live.backends.slurm_json import SlurmNode
+from berth.live.backends.slurm_read import Switch
 from berth.units import format_count
 
 FOUND = "slurm"  # the name of a cluster that nobody described
 WHOLE_NODE = "node"  # the type of the one device of a node, where Slurm counts no GPUs
-_VENDORS = ("nvidia", "tesla", "geforce", "quadro", "amd", "instinct")
 
 
 def discover(nodes: Sequence[SlurmNode], switches: Iterable[Switch], name: str = FOUND) -> Cluster:
@@ -29,6 +29,7 @@ def discover(nodes: Sequence[SlurmNode], switches: Iterable[Switch], name: str =
     nodes = _usable(nodes, notes)
     kinds: dict[str, DeviceType] = {}
     machines = tuple(_machine(node, kinds) for node in nodes)
+    notes += [_unclear(kind) for kind in kinds if possible(kind)]
     names = [node.name for node in nodes]
     rows, group_names = [np.arange(len(nodes), dtype=np.int32)], [tuple(names)]
     for level in _levels(names, list(switches)):
@@ -66,7 +67,7 @@ def _usable(nodes: Sequence[SlurmNode], notes: list[str]) -> list[SlurmNode]:
 def _machine(node: SlurmNode, kinds: dict[str, DeviceType]) -> Machine:
     counts: dict[int, int] = {}
     for written, count in node.gpus or ((WHOLE_NODE, 1),):
-        kind = device_of(written)
+        kind = DeviceType(WHOLE_NODE, kind="cpu") if written == WHOLE_NODE else device_named(written)
         kinds.setdefault(kind.name, kind)
         index = list(kinds).index(kind.name)
         counts[index] = counts.get(index, 0) + count
@@ -74,16 +75,11 @@ def _machine(node: SlurmNode, kinds: dict[str, DeviceType]) -> Machine:
     return Machine(node.name, tuple(counts.items()), node.cpus or None, memory_bytes)
 
 
-def device_of(written: str) -> DeviceType:
-    """The device that Slurm's name of a type means: one of the catalogue, or one of which the name is known."""
-    if written == WHOLE_NODE:
-        return DeviceType(WHOLE_NODE, kind="cpu")
-    words = [word for word in written.lower().replace("_", "-").split("-") if word not in _VENDORS]
-    memory = [word for word in words if word.endswith("gb")]
-    for guess in (written or UNNAMED, "-".join(words), "-".join(words[:1] + memory), "".join(words)):
-        if known := resolve(guess):
-            return device_type(known)
-    return DeviceType(written)
+def _unclear(kind: str) -> str:
+    choices = " or ".join(possible(kind))
+    return (
+        f"gpu:{kind} may be {choices}: speed, memory and price are unknown unless --cluster states the type"
+    )
 
 
 def _levels(names: Sequence[str], switches: Sequence[Switch]) -> list[list[str]]:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from berth.live.backends.slurm_read import SlurmJob, SlurmNode
+from berth.live.backends.slurm_json import SlurmJob, SlurmNode
 
 LEAST_MIB = 1024  # of memory for one device; a node with less was not described
 _JUST_ENDED_S = 10.0

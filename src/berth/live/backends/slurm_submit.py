@@ -6,26 +6,21 @@ supervisor that reads it.
 
 from __future__ import annotations
 
+import os
 import shlex
+import subprocess
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from berth.live.backend import BackendError, Launch
-from berth.live.backends.slurm_read import SlurmCommands, SlurmNode
+from berth.live.backends.slurm_json import SlurmNode
+from berth.live.backends.slurm_read import SlurmCommands
 from berth.live.backends.slurm_room import Room
 from berth.live.folder import Folder
 from berth.live.supervise import KEPT
 
-_FOR_NOW = (
-    "connect",
-    "contact",
-    "temporarily",
-    "timed out",
-    "zero bytes",
-    "backup controller",
-    "shutting down",
-)
+_TIME_OPTIONS = ("--time", "-t")
 
 
 class RefusedError(BackendError):
@@ -40,6 +35,12 @@ class Site:
     python: str
     partition: str | None = None
     options: tuple[str, ...] = ()  # for sbatch, such as --account
+
+    @property
+    def limits_time(self) -> bool:
+        """Whether a time limit is given by whoever runs berth."""
+        given = any(option.split("=")[0] in _TIME_OPTIONS for option in self.options)
+        return given or "SBATCH_TIMELIMIT" in os.environ
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,23 +64,44 @@ def parts_to_submit(order: Launch) -> list[Part]:
 
 
 def submit(
-    commands: SlurmCommands, site: Site, folder: Folder, part: Part, node: SlurmNode | None, room: Room | None
+    commands: SlurmCommands,
+    site: Site,
+    folder: Folder,
+    part: Part,
+    node: SlurmNode | None,
+    room: Room | None,
+    *,
+    max_time: str | None = None,
 ) -> int:
     """The number of the held job. BackendError: it may have been taken or not; RefusedError: it never will be."""
     if node is None or room is None or max(part.devices) >= max(1, node.size):
         raise RefusedError(f"Slurm has no node {part.machine!r} with {max(part.devices) + 1} GPUs")
-    argv = _request(site, folder, part, node, room)
-    done = commands.run("sbatch", *argv, text=_script(site, folder, part.machine))
-    if done.returncode == 0:
-        try:
-            return int(done.stdout.split(";")[0])
-        except ValueError:
-            raise BackendError(f"sbatch gave no number but {done.stdout.strip()!r}") from None
-    what = done.stderr.strip()
-    raise (BackendError if any(word in what.lower() for word in _FOR_NOW) else RefusedError)(what)
+    argv = ("sbatch", *_request(site, folder, part, node, room, max_time))
+    done = _tried(commands, argv, _script(site, folder, part.machine))
+    try:
+        return int(done.stdout.split(";")[0])
+    except ValueError:
+        raise BackendError(f"sbatch: expected the number of a job, got {done.stdout.strip()!r}") from None
 
 
-def _request(site: Site, folder: Folder, part: Part, node: SlurmNode, room: Room) -> list[str]:
+def _tried(commands: SlurmCommands, argv: Sequence[str], script: str) -> subprocess.CompletedProcess[str]:
+    """Runs sbatch, which ends with 1 whatever is wrong.
+
+    It is refused for good if it fails twice while the controller answers a ping. A job that was taken although sbatch
+    failed is found by its name, and is cancelled where there are two.
+    """
+    for _ in range(2):
+        done = commands.run(*argv, text=script)
+        if done.returncode == 0:
+            return done
+        if not commands.answers():
+            raise BackendError(f"sbatch: {done.stderr.strip()}")
+    raise RefusedError(done.stderr.strip())
+
+
+def _request(
+    site: Site, folder: Folder, part: Part, node: SlurmNode, room: Room, max_time: str | None
+) -> list[str]:
     cpus, memory_mib = room.take(len(part.devices), part.memory_bytes)
     log = str(folder.path / f"part-{part.number}.slurm.log").replace("\\", "\\\\").replace("%", "%%")
     gpus = gres_of(node, part.devices)
@@ -88,6 +110,7 @@ def _request(site: Site, folder: Folder, part: Part, node: SlurmNode, room: Room
         *([f"--partition={site.partition}"] if site.partition else []),
         *([f"--gres={gpus}"] if gpus else []),
         *([f"--mem={memory_mib}M"] if memory_mib else []),
+        *([f"--time={max_time}"] if max_time and not site.limits_time else []),
         *("--hold", "--parsable", "--no-requeue", "--nodes=1", "--ntasks=1", f"--cpus-per-task={cpus}"),
         *(f"--nodelist={node.name}", f"--job-name=berth:{folder.token}:{part.number}"),
         *(f"--export={','.join(KEPT)}", "--chdir=/", f"--output={log}", "--open-mode=append"),

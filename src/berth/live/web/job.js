@@ -83,8 +83,9 @@ function seatsOf(app, id) {
 
 function sentence(why, now) {
   const text = why.reason.sentence, parts = [];
-  if (why.reason.code !== "no-room" || !why.summary) parts.push(text[0].toUpperCase() + text.slice(1) + "."); // else it says the same
-  if (why.summary) parts.push(why.summary[0].toUpperCase() + why.summary.slice(1) + ".");
+  if (why.reason.code !== "no-room" || !(why.blocker || why.summary)) parts.push(text[0].toUpperCase() + text.slice(1) + "."); // else it says the same
+  if (why.blocker) parts.push(`It ${why.blocker} (modelled).`);
+  else if (why.summary) parts.push(why.summary[0].toUpperCase() + why.summary.slice(1) + ".");
   if (why.expected_start && why.position) parts.push(`It should start ${ahead(why.expected_start, now)} (modelled).`);
   return parts.join(" ");
 }
@@ -97,7 +98,7 @@ function factsOf(app, row, why) {
   if (row.ended !== undefined && row.ended !== null) found.push(["ended", moment(row.ended, live)], ["in all", duration(row.ended - row.submitted)]);
   else if (row.remaining_s) found.push(["expected to take", `${duration(row.remaining_s)} more`]);
   if (row.code !== undefined && row.code !== null) found.push(["exit code", String(row.code)]);
-  if (spec.model) found.push(["model", spec.model]);
+  if (spec.model) found.push(["model", typeof spec.model === "string" ? spec.model : spec.model.name || "inline"]);
   if (spec.run) found.push(["runs", Array.isArray(spec.run) ? spec.run.join(" ") : spec.run]);
   return found;
 }
@@ -107,12 +108,19 @@ function attemptsTable(app, row, attempts) {
     const places = Object.entries(one.places).map(([name, n]) => `${name}:${n}`);
     const where = places.slice(0, 5).join(", ") + (places.length > 5 ? ` and ${places.length - 5} more` : "");
     const until = one.ended ?? one.left ?? (row.ended || app.time), began = one.began ?? one.placed, next = attempts[i + 1];
-    const ended = left(one) || (one.ended === undefined ? (row.ended ? "-" : "still there") : one.code !== undefined && one.code !== null ? `exit ${one.code}` : "lost");
+    const ended = left(one) || (one.ended === undefined ? (row.ended ? "-" : "still there") : ending(one));
     const button = el("button", {type: "button", class: "link", text: moment(one.placed, app.live), title: "Show the cluster at this moment",
       onclick: () => app.tell("visit", one.placed)});
     return [String(one.number), button, where, one.tier, duration(Math.max(0, until - began)), ended, cost(row, one, next)];
   });
   return table(["#", "placed", "where", "within one", "ran", "ended by", "leaving cost it"], rows, {words: [1, 2, 3, 5, 6]});
+}
+
+// What ended an attempt: the cause where the back end knows it, and the exit code.
+function ending(one) {
+  const exit = one.code !== undefined && one.code !== null ? `exit ${one.code}` : "lost";
+  if (!one.cause || one.cause === "exit") return exit;
+  return (one.detail ? `${one.cause} (${one.detail})` : one.cause) + (one.code ? `, ${exit}` : "");
 }
 
 // Why it left a place, and for whom.
@@ -146,6 +154,7 @@ function told(event) {
   if (event.tier) parts.push(`within one ${event.tier}`);
   if (event.reason) parts.push(event.reason);
   if (event.code !== undefined && event.code !== null) parts.push(`exit ${event.code}`);
+  if (event.cause && event.cause !== "exit") parts.push(event.detail ? `${event.cause} (${event.detail})` : event.cause);
   for (const word of ["stopped", "done", "lost"]) if (event[word]) parts.push(word);
   if (event.priority !== undefined) parts.push(String(event.priority));
   return parts.join("; ");

@@ -8,7 +8,7 @@ import {Reasons} from "./reasons.js";
 import {STATES} from "./world.js";
 
 const COLUMNS = {
-  waiting: ["#", "job", "user", "GPUs", "why", "waits", "time left", "starts"],
+  waiting: ["#", "job", "user", "GPUs", "why", "waits", "runs for", "starts"],
   running: ["", "job", "user", "GPUs", "where", "runs", "within one", "evicted"],
   over: ["", "job", "user", "GPUs", "ended", "ran", "state", "evicted"],
 };
@@ -91,15 +91,16 @@ export class JobList {
 
   waitingTexts(job, index) {
     const {app} = this, now = app.time, place = app.live && app.at === null ? this.reasons.places.get(job.id) : index;
-    const texts = [place === undefined ? "" : count(place + 1), named(job), job.user, count(job.gpus)];
+    const texts = [place === undefined ? "" : count(place + 1), prioritised(job), job.user, count(job.gpus)];
     if (app.live && app.at === null) {
-      const told = this.reasons.of(job.id), left = told?.seconds_left;
-      return [...texts, told?.sentence || "…", duration(now - job.since), left ? duration(Math.max(0, left - (now - told.heard))) : "-",
+      const told = this.reasons.of(job.id);
+      return [...texts, told?.blocker || told?.sentence || "…", duration(now - job.since), told?.remaining_s ? duration(told.remaining_s) : "-",
         told ? ahead(told.expected_start, now) : "…"];
     }
     const world = app.world, next = job.tries.map((one) => world.attempts[one]).find((one) => one.time > now);
-    const why = next ? `then starts within one ${world.cluster.tiers[next.tier].name}` : "has not started by the end of what is known";
-    return [...texts, why, duration(now - job.since), next ? duration(next.time - now) : "-", next ? moment(next.time, app.live) : "-"];
+    const why = job.evictions ? "evicted; why it waits since is not recorded" : "why it waits is not recorded";
+    const then = next ? `; later starts within one ${world.cluster.tiers[next.tier].name}` : "; does not start before the end of the record";
+    return [...texts, why + then, duration(now - job.since), "-", next ? moment(next.time, app.live) : "-"];
   }
 
   runningTexts(job) {
@@ -120,4 +121,5 @@ export class JobList {
 }
 
 const named = (job) => (job.name && job.name !== job.id ? `${job.id}  ${job.name}` : job.id);
+const prioritised = (job) => named(job) + (job.priority ? `  priority ${job.priority}` : "");
 const times = (value) => (value ? `${value}×` : "-");

@@ -11,7 +11,7 @@ import {machines} from "./machines.js";
 import {overview} from "./overview.js";
 import {scrubber} from "./scrubber.js";
 import {applyKept, themeButton} from "./theme.js";
-import {forget, keep, takeFromAddress, token} from "./token.js";
+import {bearsToken, forget, keep, takeFromAddress, token} from "./token.js";
 import {whatIf} from "./whatif.js";
 
 const SERIES_MS = 5000;
@@ -70,7 +70,7 @@ function askForToken(why) {
   const input = el("input", {type: "password", name: "token", autocomplete: "off", required: true, "aria-label": "Token"});
   const form = el("form", {class: "token", onsubmit: (event) => { event.preventDefault(); keep(input.value); location.reload(); }},
     el("h1", {text: "berth"}), el("p", {text: why}),
-    el("p", {class: "quiet", text: "berth up prints an address that has it; berth token makes one for somebody else. It is kept for this tab only."}),
+    el("p", {class: "quiet", text: "berth dashboard opens this page with one; berth token makes one for another user. It is kept for this tab only."}),
     input, el("button", {type: "submit", class: "primary", text: "Look"}));
   view.destroy();
   top.replaceChildren();
@@ -81,7 +81,7 @@ function askForToken(why) {
 }
 
 async function start() {
-  takeFromAddress();
+  await takeFromAddress();
   applyKept();
   if (!token()) { askForToken("This page needs a token."); return; }
   try {
@@ -104,6 +104,5 @@ async function start() {
 }
 
 // An address with a token may be given to a page that is open already, also to one that asks for it.
-const bearsToken = () => location.hash.startsWith("#token=");
-window.addEventListener("hashchange", () => { if (bearsToken()) { takeFromAddress(); location.reload(); } });
+window.addEventListener("hashchange", async () => { if (bearsToken()) { await takeFromAddress(); location.reload(); } });
 start();

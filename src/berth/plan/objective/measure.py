@@ -29,6 +29,8 @@ from berth.plan.objective.simulate import Pipeline, setting_for
 from berth.plan.objective.stagework import Piece, PieceTimes
 from berth.plan.problem import Problem
 from berth.plan.profile.document import LayerProfile
+from berth.zoo.catalogue import zoo
+from berth.zoo.load import load_model
 
 Floats = NDArray[np.float64]
 Cuts = tuple[tuple[int, int], ...]
@@ -44,6 +46,7 @@ class Run:
     batches: int = 3  # measured, after one to warm up
     batch: int = 0  # examples; 0: as in the problem
     most_stages: int = 4  # a plan with more stages counts as infeasible: each is a process here
+    model: str = ""  # what to run for a profile of your own: path.py:make_model
     here: str = ""  # the problem's type that this machine is; by default its CPU
     lanes: float = 4.0  # as in the simulation
 
@@ -92,6 +95,7 @@ class Measured:
             )
         self.problem, self.run, self.seed = problem, run or Run(), seed
         self.here_s = _here_s(problem, self.run.here, profile)
+        model = _runnable(self.run.model or model, problem, seed)
         self.batch = self.run.batch or round(problem.batch)
         self.micro = min(self.run.micro_batches, self.batch)
         pipeline = Pipeline(
@@ -188,6 +192,26 @@ def _record(cuts: Cuts, pieces: list[PieceTimes], batches: int) -> Record:
         moving_s=sum(statistics.median(piece.moving_s) for piece in pieces),
         losses=tuple(pieces[-1].losses),
     )
+
+
+def _runnable(model: str, problem: Problem, seed: int) -> str:
+    """The model as it can be loaded; an error if it is only a profile, or has other layers than the problem."""
+    if model.strip().lower() in zoo():
+        return model
+    if not model.partition(":")[0].endswith(".py"):
+        raise InputError(
+            "is a profile of layers, and measure runs the model itself",
+            where=model,
+            hint="say where the model is: --objective measure:model=path.py:make_model",
+        )
+    layers = len(load_model(model, seed))
+    if layers != len(problem.layers):
+        raise InputError(
+            f"has {layers} layers, and the profile {len(problem.layers)}",
+            where=model,
+            hint="name the model that was profiled",
+        )
+    return model
 
 
 def _here_s(problem: Problem, here: str, profile: LayerProfile | None) -> Floats:

@@ -38,26 +38,30 @@ class Refined:
     best: Judged
 
     @property
-    def gain(self) -> float:
-        """Share of the start plan's cost that refining saves."""
-        if not self.best.feasible:
-            return 0.0
-        return 1 - self.best.cost_usd / self.start.cost_usd if self.start.feasible else 1.0
+    def gain(self) -> float | None:
+        """Share of the start plan's cost that refining saves; None if either does not hold the throughput."""
+        if not (self.best.feasible and self.start.feasible):
+            return None
+        return 1 - self.best.cost_usd / self.start.cost_usd
 
 
 class _Watched:
-    """The objective, and the best assignment it has seen: searches only return plans of the formula."""
+    """The objective, and the best assignment it has seen: searches only return plans of the formula.
+
+    While none holds the throughput, the best is the one that falls short the least.
+    """
 
     def __init__(self, truth: Truth) -> None:
         self.truth = truth
         self.best: Types | None = None
-        self.best_usd = float("inf")
+        self.best_key = (float("inf"), float("inf"))  # cost, shortfall
 
     def __call__(self, assignments: Types) -> Evaluated:
         found = self.truth(assignments)
-        row = int(np.argmin(found.cost_usd))
-        if found.cost_usd[row] < self.best_usd:
-            self.best_usd, self.best = float(found.cost_usd[row]), assignments[row].copy()
+        row = int(np.lexsort((found.shortfall, found.cost_usd))[0])
+        key = (float(found.cost_usd[row]), float(found.shortfall[row]))
+        if key < self.best_key:
+            self.best_key, self.best = key, assignments[row].copy()
         return found
 
 
@@ -104,9 +108,9 @@ def refine(
     watched = _Watched(truth)
     kinds = np.array(start.assignment, np.int64)
     outcome = search_method(method)(problem, budget, progress, objective=watched, start=kinds)
-    if watched.best is None:
-        return Refined(replace(outcome, plan=None), began, began)
-    best = truth.judge(watched.best)
+    best = began if watched.best is None else truth.judge(watched.best)
+    if watched.best is None or not best.feasible:
+        return Refined(replace(outcome, plan=None), began, max(began, best, key=lambda one: one.throughput))
     plan = with_units(problem, watched.best, best.units)
     return Refined(replace(outcome, plan=plan, note=best.note), began, best)
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from berth.cluster.catalogue import device_type
 from berth.errors import InputError
+from berth.extras import require
 from berth.plan.profile.document import DeviceTimes, LayerProfile
 from berth.plan.profile.roofline import machinery_of, modelled_times
 from berth.workload.profile import Source
-from berth.zoo.catalogue import require_torch
 
 if TYPE_CHECKING:
     from berth.plan.profile.workers import Order
@@ -34,7 +34,7 @@ def profile_model(
     """Profiles a model of the zoo or `path.py:make_model`; without `batch`, at the one that suits the model."""
     _refuse_nonsense(batch, repeats)
     wanted = list(dict.fromkeys(device_type(device).name for device in devices))
-    require_torch()
+    require("torch", "profiling")
     gpus = _gpus_here()
     for device in wanted:
         if device != CORE and device not in gpus:

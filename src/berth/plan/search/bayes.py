@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from berth.extras import require
 from berth.plan.evaluate import Objective, Types
 from berth.plan.problem import Problem
-from berth.plan.search.method import Budget, Outcome, Progress, Search, needs
+from berth.plan.search.method import Budget, Outcome, Progress, Search
 from berth.plan.search.moves import Moves, badness
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def bayes(
     start: Types | None = None,
 ) -> Outcome:
     """One plan after the other: some five milliseconds each, a thousand times what an evaluation takes."""
-    needs("optuna", "bayes", "plan")
+    require("optuna", "bayes")
     import optuna
 
     search = Search(problem, budget, progress, objective, start)

@@ -13,9 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from berth.extras import require
 from berth.plan.evaluate import Objective, Types
 from berth.plan.problem import Problem
-from berth.plan.search.method import Budget, Outcome, Progress, Search, needs
+from berth.plan.search.method import Budget, Outcome, Progress, Search
 from berth.plan.search.moves import Moves, badness
 
 POPULATION = 64
@@ -39,7 +40,7 @@ def genetic(
     start: Types | None = None,
 ) -> Outcome:
     """A population of 64 from random runs of layers; the two best always survive."""
-    needs("deap", "genetic", "plan")
+    require("deap", "genetic")
     from deap import base, tools
 
     search = Search(problem, budget, progress, objective, start)

@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from berth.extras import require
 from berth.plan.evaluate import Evaluated, Objective, Types
 from berth.plan.problem import Problem
 from berth.plan.search.greedy import constructed
 from berth.plan.search.learned_features import features
 from berth.plan.search.learned_memory import Memory
-from berth.plan.search.method import Budget, Method, Outcome, Progress, Search, needs
+from berth.plan.search.method import Budget, Method, Outcome, Progress, Search
 from berth.plan.search.moves import Moves, badness
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ def learned(
     recipe: Recipe = RECIPE,
 ) -> Outcome:
     """Searches until the budget is spent, or until nothing new can be found."""
-    needs("torch", f"rl-{cell}", "train")
+    require("torch", f"rl-{cell}")
     from berth.plan.threads import single_thread
 
     search = Search(problem, budget, progress, objective, start)

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from berth.errors import InputError, UnknownNameError
+from berth.errors import UnknownNameError
 from berth.plan.evaluate import Evaluator, Objective, Types
 from berth.plan.plan import Plan, cheapest
 from berth.plan.problem import Problem
@@ -125,15 +125,6 @@ def method(name: str) -> Method:
     module = import_module(f"berth.plan.search.{METHODS[name][0]}")
     found: Method = module.METHODS[name]
     return found
-
-
-def needs(package: str, who: str, extra: str) -> None:
-    """Says how to install what a method can't do without."""
-    try:
-        import_module(package)
-    except ImportError as missing:
-        hint = f"pip install 'berth[{extra}]'"
-        raise InputError(f"{who} needs {package}, which is not installed", hint=hint) from missing
 
 
 def all_methods() -> Iterator[tuple[str, str]]:

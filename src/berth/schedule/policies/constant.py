@@ -95,7 +95,7 @@ def _parse(entry: Field[Any], policy: str, text: str) -> float | str:
             raise UnknownNameError(f"choice of {_name(entry)}", text, words, where=f"policy {policy}")
         return text
     try:
-        value = _seconds(text) if entry.metadata.get("kind") == "duration" else _number(text)
+        value = _parsers[entry.metadata.get("kind", "")](text)
     except InputError as error:
         error.where = where
         raise
@@ -109,7 +109,16 @@ def _seconds(text: str) -> float:
 
 
 def _number(text: str) -> float:
-    """A number; a policy of one's own may declare plain floats, so a duration is understood too."""
+    """A plain number: its unit is the constant's own, so none can be written."""
+    try:
+        return float(text)
+    except ValueError:
+        pass
+    raise InputError(f"{text!r} is not a number", hint="write it without a unit, such as 1.5")
+
+
+def _number_or_seconds(text: str) -> float:
+    """A plain float of one's own policy, which may mean either."""
     try:
         return float(text)
     except ValueError:
@@ -118,3 +127,6 @@ def _number(text: str) -> float:
         return seconds(text)
     except InputError:
         raise InputError(f"{text!r} is not a number", hint="write 1.5, or a duration such as 12h") from None
+
+
+_parsers = {"duration": _seconds, "number": _number, "": _number_or_seconds}

@@ -14,10 +14,18 @@ from berth.schedule.policy import Blocked, Policy, Rules
 class Preferred(Policy):
     """Near if that is possible now, else anywhere at once (`preferred` topology in Kueue and KAI)."""
 
+    def rules(self) -> Rules:
+        """Arrivals do not change."""
+        return Rules(steady=True)
+
 
 @dataclass(frozen=True)
 class Required(Policy):
     """Waits for the nearest place for as long as it takes (`required` topology in Kueue and KAI)."""
+
+    def rules(self) -> Rules:
+        """Arrivals do not change."""
+        return Rules(steady=True)
 
     @staticmethod
     def reach(job: Any, now: float, my: Any) -> int:

@@ -7,11 +7,12 @@ import inspect
 import re
 import sys
 import traceback
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
 from berth.errors import InputError, UnknownNameError, nearest
+from berth.schedule.checks import check_class, check_policy, own_place
 from berth.schedule.policies.berth import Berth
 from berth.schedule.policies.constant import Constant, constants_of, parse_constants
 from berth.schedule.policies.dally import Dally
@@ -23,7 +24,8 @@ from berth.schedule.policies.preferences import Preferred, Required, Switches
 from berth.schedule.policies.shortest import Sjf, Srsf, Srtf
 from berth.schedule.policies.themis import Themis
 from berth.schedule.policies.tiresias import Gittins, Tiresias
-from berth.schedule.policy import SIGNATURES, Policy
+from berth.schedule.policy import Policy
+from berth.schedule.source import class_line
 
 _IN_FILE = re.compile(r"(.+?\.py)(?::(.*))?", re.DOTALL)
 _KNOWN: dict[str, type[Policy]] = {
@@ -71,7 +73,16 @@ def describe(name: str) -> Description:
 def load_policy(text: str) -> Policy:
     """The policy that `text` names, with the constants it gives."""
     kind, rest = _find(text.strip())
-    return kind(**parse_constants(kind, text.removesuffix(rest).rstrip(":"), rest))
+    given = parse_constants(kind, text.removesuffix(rest).rstrip(":"), rest)
+    try:
+        policy = kind(**given)
+    except InputError:
+        raise
+    except Exception as error:
+        where = own_place(error, kind) or f"{inspect.getsourcefile(kind)}:{class_line(kind)}"
+        raise InputError(f"{kind.__name__}: {type(error).__name__}: {error}", where=where) from error
+    check_policy(policy)
+    return policy
 
 
 def _find(text: str) -> tuple[type[Policy], str]:
@@ -109,37 +120,12 @@ def _from_file(path: Path, name: str) -> type[Policy]:
     kind = found[name]
     if not _is_policy(kind):
         raise InputError(f"{name!r} is not a subclass of Policy", where=str(path))
-    for hook in (hook for hook in SIGNATURES if hook in vars(kind)):
-        if not isinstance(vars(kind)[hook], staticmethod):
-            raise InputError(f"{name}.{hook} must be a function", where=str(path), hint=_STATIC.format(hook))
-        _check_arguments(path, kind, hook)
-    if inspect.get_annotations(kind) and not _is_own_dataclass(kind):
-        raise InputError(f"{name!r} has constants but is no dataclass", where=str(path), hint=_DECORATE)
+    check_class(kind)
     return kind
-
-
-def _check_arguments(path: Path, kind: type[Policy], hook: str) -> None:
-    """Every function is called with the same arguments, whatever it needs of them."""
-    function, wanted = getattr(kind, hook), inspect.signature(getattr(Policy, hook))
-    try:
-        inspect.signature(function).bind(*wanted.parameters)
-    except TypeError as error:
-        hint = f"write def {hook}({', '.join(wanted.parameters)}):"
-        where = f"{path}:{function.__code__.co_firstlineno + 1}"
-        raise InputError(f"{kind.__name__}.{hook}: {error}", where=where, hint=hint) from error
-
-
-_STATIC = "write @staticmethod above `def {}`; a constant can't have this name"
-_DECORATE = "write @dataclass(frozen=True) above the class"
 
 
 def _is_policy(value: object) -> bool:
     return isinstance(value, type) and issubclass(value, Policy)
-
-
-def _is_own_dataclass(kind: type) -> bool:
-    """Whether the class itself, not only its base, was made a dataclass."""
-    return is_dataclass(kind) and "__dataclass_fields__" in kind.__dict__
 
 
 def _imported(path: Path) -> ModuleType:
@@ -154,7 +140,7 @@ def _imported(path: Path) -> ModuleType:
     try:
         # not by the import system: its byte code is stale after an edit within the same second
         exec(compile(source, str(path), "exec"), vars(module))
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         del sys.modules[name]
         if isinstance(error, ValueError) and b"\0" in source:  # what Python before 3.11.4 says to that
             error = SyntaxError(str(error))
@@ -163,7 +149,7 @@ def _imported(path: Path) -> ModuleType:
     return module
 
 
-def _where(error: Exception, path: Path) -> str:
+def _where(error: BaseException, path: Path) -> str:
     """file:line of the user's own code."""
     if isinstance(error, SyntaxError):
         return f"{path}:{error.lineno or 1}"

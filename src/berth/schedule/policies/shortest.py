@@ -12,6 +12,10 @@ from berth.schedule.policy import Policy, Preempt, Rules
 class Sjf(Policy):
     """The shortest job goes first; who runs is left alone, and who fits may pass who does not."""
 
+    def rules(self) -> Rules:
+        """What is left of a waiting job does not change."""
+        return Rules(steady=True)
+
     @staticmethod
     def order(job: Any, now: float, my: Any) -> float:
         """Least work left, which is all of it before the first start."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from berth import reproducible
 from berth.errors import InputError
 from berth.schedule.policies.constant import data, number
 from berth.schedule.policies.las import place_in_line, rank, sinks_at, starved_at
@@ -138,13 +139,17 @@ def index_table(services: Any, delta: float) -> list[float]:
     """Bounds, geometrically spaced, and minus the Gittins index at each.
 
     At service a it is P(ends within delta) / E(service until it ends or delta is over), both given that it
-    has not ended at a. A job that outlived all of them comes last.
+    has not ended at a. A job that outlived all of them comes last. The same bits on every CPU: sums run from
+    the shortest service to the longest.
     """
     services = np.sort(np.asarray(services, float))
     widest = max(2.0 * delta, float(services[-1]))
-    bounds = np.concatenate([[0.0], np.geomspace(delta, widest, _STEPS - 1)])
+    growth = reproducible.log(widest / delta) / (_STEPS - 2)
+    between = [delta * reproducible.exp(growth * step) for step in range(1, _STEPS - 2)]
+    bounds = [0.0, delta, *between, widest]
     ranks = []
     for bound in bounds:
         left = services[services > bound] - bound
-        ranks.append(-float((left <= delta).mean() / np.minimum(left, delta).mean()) if len(left) else 0.0)
-    return [*bounds.tolist(), *ranks]
+        ending = np.count_nonzero(left <= delta)
+        ranks.append(-float(ending / np.cumsum(np.minimum(left, delta))[-1]) if len(left) else 0.0)
+    return [*bounds, *ranks]

@@ -80,12 +80,16 @@ class ArrayFile:
 
 def check(path: Path, expected: Mapping[str, Any]) -> str | None:
     """What is wrong with a file, if anything is."""
-    if not path.is_file():
+    try:
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            if size != expected["bytes"]:
+                return f"{path.name} has {size:,} bytes instead of {expected['bytes']:,}"
+            found = hashlib.file_digest(file, "sha256").hexdigest()
+    except FileNotFoundError:
         return f"{path.name} is missing"
-    if path.stat().st_size != expected["bytes"]:
-        return f"{path.name} has {path.stat().st_size:,} bytes instead of {expected['bytes']:,}"
-    with path.open("rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        return f"{path.name} can't be read ({error.strerror})"
     return None if found == expected["sha256"] else f"{path.name} is not what was written (its hash differs)"
 
 

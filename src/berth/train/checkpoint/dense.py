@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
+from torch.optim.lr_scheduler import LRScheduler
 
 from berth.errors import InputError
 from berth.train.checkpoint.arrays import Arrays
@@ -23,25 +25,32 @@ class HasState(Protocol):
 
 
 def dense_state(
-    model: HasState, optimiser: HasState | None
+    model: HasState, optimiser: HasState | None, scheduler: HasState | None = None
 ) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
     """(arrays, meta): copies, so that training can go on."""
     arrays: dict[str, NDArray[Any]] = {}
     meta = {
         "model": _packed(dict(model.state_dict()), "model", arrays),
         "optimiser": _packed(optimiser.state_dict(), "optimiser", arrays) if optimiser is not None else None,
+        "scheduler": _packed(scheduler.state_dict(), "scheduler", arrays) if scheduler is not None else None,
         "random": _packed(_random_state(), "random", arrays),
     }
     return arrays, meta
 
 
 def load_dense(
-    model: nn.Module, optimiser: torch.optim.Optimizer | None, arrays: Arrays, meta: dict[str, Any]
+    model: nn.Module,
+    optimiser: torch.optim.Optimizer | None,
+    arrays: Arrays,
+    meta: dict[str, Any],
+    scheduler: LRScheduler | None = None,
 ) -> None:
-    """Puts a saved state into model, optimiser and generators."""
+    """Puts a saved state into model, optimiser, schedule and generators."""
     load_weights(model, arrays, meta)
     if optimiser is not None and meta["optimiser"] is not None:
         optimiser.load_state_dict(unpacked(meta["optimiser"], arrays))
+    if scheduler is not None and meta.get("scheduler") is not None:
+        scheduler.load_state_dict(unpacked(meta["scheduler"], arrays))
     state = unpacked(meta["random"], arrays)
     torch.set_rng_state(state["torch"])
     random.setstate(state["python"])
@@ -79,7 +88,7 @@ def _packed(value: Any, path: str, arrays: dict[str, NDArray[Any]]) -> Any:
         return {"tensor": path, "dtype": str(value.dtype).removeprefix("torch."), "shape": list(value.shape)}
     if isinstance(value, dict):
         items = [[key, _packed(part, f"{path}/{key}", arrays)] for key, part in value.items()]
-        return {"items": items}
+        return {"counts" if isinstance(value, Counter) else "items": items}
     if isinstance(value, tuple | list):
         parts = [_packed(part, f"{path}/{number}", arrays) for number, part in enumerate(value)]
         return {"tuple" if isinstance(value, tuple) else "list": parts}
@@ -98,6 +107,8 @@ def unpacked(value: Any, arrays: Arrays) -> Any:
             value["shape"]
         )  # nothing has no bytes
         return tensor.numpy().view(np.uint32) if value["tensor"] == "random/numpy/1" else tensor
+    if "counts" in value:
+        return Counter(dict(value["counts"]))
     if "items" in value:
         return {key: unpacked(part, arrays) for key, part in value["items"]}
     if "tuple" in value:

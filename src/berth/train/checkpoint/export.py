@@ -64,15 +64,15 @@ def write_changed(folder: str | Path, out: str | Path, changed: SavedTable) -> N
     newest = chain[-1]
     place = folder_of(target.root, newest.step)
     place.mkdir(parents=True)
-    shutil.copyfile(folder_of(shelf.root, newest.step) / "dense.bin", place / "dense.bin")
-    parts = {"dense.bin": newest.parts["dense.bin"]}
+    shutil.copyfile(folder_of(shelf.root, newest.step) / newest.dense, place / newest.dense)
+    parts = {newest.dense: newest.parts[newest.dense]}
     tables: dict[str, str] = {}
     for number, name in enumerate(newest.run["tables"]):
         tables[name] = f"table-{number}.bin"
         with ArrayFile(place / tables[name]) as file:
             file.write(arrays_of(_state(shelf, chain, name, changed)), {"table": name})
             parts[tables[name]] = file.finish()
-    with (place / "dense.bin").open("rb") as copied:
+    with (place / newest.dense).open("rb") as copied:
         os.fsync(copied.fileno())
     sync_folder(place)
     publish(place, replace(newest, kind="full", base=None, parts=parts, tables=tables))

@@ -12,9 +12,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from berth.errors import InputError
 from berth.train.faults import moment
 
-FORMAT = 1
+FORMAT = 2
 NAME = "manifest.json"
 
 
@@ -31,10 +32,17 @@ class Manifest:
     progress: dict[str, Any]
     position: dict[str, Any]  # in the data
     format: int = FORMAT
+    dense: str = "dense.bin"  # file of the dense part
 
 
 class DamagedError(Exception):
-    """A checkpoint that can't be used, and why."""
+    """A checkpoint that can't be used: the file that is wrong and how, and the step it belongs to."""
+
+    def __init__(self, what: str, step: int, asked: int | None = None) -> None:
+        rests = asked is not None and asked != step
+        super().__init__(f"it rests on step {step:,}, where {what}" if rests else what)
+        self.what = what
+        self.step = step
 
 
 def folder_of(root: Path, step: int) -> Path:
@@ -57,16 +65,24 @@ def publish(folder: Path, manifest: Manifest) -> None:
     moment("checkpoint: manifest renamed")
 
 
-def read(folder: Path) -> Manifest:
-    """The manifest of a checkpoint; refused if it is not what was written."""
+def read(root: Path, step: int) -> Manifest:
+    """The manifest of a step; refused if it is not what was written, or written by a newer berth."""
     try:
-        document = json.loads((folder / NAME).read_text(encoding="utf-8"))
+        document = json.loads((folder_of(root, step) / NAME).read_text(encoding="utf-8"))
         told = document["manifest"]
-        good = document["sha256"] == _hash(_text(told)) and told["format"] == FORMAT
+        good = document["sha256"] == _hash(_text(told))
+        version = int(told["format"])
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise DamagedError(f"{NAME} can't be read ({error})") from None
+        raise DamagedError(f"{NAME} can't be read ({error})", step) from None
     if not good:
-        raise DamagedError(f"{NAME} is not what was written (its hash differs)")
+        raise DamagedError(f"{NAME} is not what was written (its hash differs)", step)
+    if version > FORMAT:
+        raise InputError(
+            f"the checkpoint of step {step:,} is written by a newer berth (format {version});"
+            f" this one reads up to {FORMAT}",
+            where=str(root),
+            hint="use the berth that wrote it, or another folder",
+        )
     return Manifest(**told)
 
 

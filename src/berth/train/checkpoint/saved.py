@@ -51,10 +51,9 @@ def chain_at(folder: str | Path, step: int | None = None) -> tuple[Shelf, list[M
             "holds no checkpoint", where=str(folder), hint="make one: berth train ... --checkpoint DIR"
         )
     if step is None:
-        refused: list[str] = []
-        chain = shelf.newest(refused.append)
+        chain = shelf.newest()
         if chain is None:
-            raise InputError("; ".join(refused), where=str(folder))
+            raise none_usable(shelf)
         return shelf, chain
     if step not in shelf.steps():
         kept = ", ".join(f"{known:,}" for known in shelf.steps())
@@ -65,6 +64,12 @@ def chain_at(folder: str | Path, step: int | None = None) -> tuple[Shelf, list[M
         return shelf, shelf.chain(step)
     except DamagedError as error:
         raise InputError(f"the checkpoint of step {step:,} is refused: {error}", where=str(folder)) from None
+
+
+def none_usable(shelf: Shelf, hint: str | None = None) -> InputError:
+    """What to say of a folder in which every checkpoint is damaged."""
+    what = "none of the checkpoints here can be used"
+    return InputError("\n  ".join([what, *shelf.refusals()]), where=str(shelf.root), hint=hint)
 
 
 def table_names(chain: list[Manifest]) -> list[str]:

@@ -8,6 +8,7 @@ import re
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from berth.train.checkpoint.manifest import NAME, DamagedError, Manifest, folder
 from berth.train.faults import moment
 from berth.train.tables import State, from_arrays
 
+ASIDE = "set-aside-"
 _STEP = re.compile(r"step-(\d{12})")
 Say = Callable[[str], None]
 
@@ -59,31 +61,50 @@ class Shelf:
 
     def newest(self, say: Say = lambda text: None) -> list[Manifest] | None:
         """The newest checkpoint whose hashes hold, with those it rests on: a full one first, then deltas."""
+        refused: dict[int, DamagedError] = {}
         for step in reversed(self.steps()):
             try:
-                return self.chain(step)
+                chain = self.chain(step)
             except DamagedError as error:
+                refused[step] = error
                 say(f"checkpoint of step {step:,} is refused: {error}")
+            else:
+                if refused:
+                    say(f"going back to step {step:,}")
+                return chain
         return None
+
+    def refusals(self) -> list[str]:
+        """Why no checkpoint can be used: a line for each damaged file, with the steps that rest on it."""
+        causes: dict[str, list[int]] = {}
+        for step in self.steps():
+            try:
+                self.chain(step)
+            except DamagedError as error:
+                file, _, how = error.what.partition(" ")
+                causes.setdefault(f"{file} of step {error.step:,} {how}", []).append(step)
+        return [f"{_steps(refused)}: {cause}" for cause, refused in causes.items()]
 
     def chain(self, step: int) -> list[Manifest]:
         """The checkpoint of a step and those it rests on, every part of them checked."""
         found: list[Manifest] = []
         at: int | None = step
         while at is not None:
-            folder = folder_of(self.root, at)
-            manifest = read(folder)
+            try:
+                manifest = read(self.root, at)
+            except DamagedError as error:
+                raise DamagedError(error.what, at, step) from None
             for name, expected in manifest.parts.items():
-                wrong = arrays.check(folder / name, expected)
+                wrong = arrays.check(folder_of(self.root, at) / name, expected)
                 if wrong:
-                    raise DamagedError(wrong if at == step else f"it rests on step {at:,}, where {wrong}")
+                    raise DamagedError(wrong, at, step)
             found.append(manifest)
             at = manifest.base
         return found[::-1]
 
     def dense(self, manifest: Manifest) -> tuple[dict[str, Any], dict[str, Any]]:
         """Arrays and meta of the dense part."""
-        return next(arrays.frames(folder_of(self.root, manifest.step) / "dense.bin"))
+        return next(arrays.frames(folder_of(self.root, manifest.step) / manifest.dense))
 
     def states(self, chain: list[Manifest], table: str) -> Iterator[State]:
         """What to load, in this order, to have the table as it was; shards need not be those it was saved from."""
@@ -95,41 +116,67 @@ class Shelf:
             path = folder_of(self.root, manifest.step) / manifest.tables[table]
             yield from (from_arrays(part) for part, _ in arrays.frames(path))
 
-    def remove_unfinished(self, after: int = -1) -> None:
-        """Folders that never became a checkpoint, and those later than the step the run goes on from."""
+    def remove_unfinished(self) -> None:
+        """Removes folders that never became a checkpoint."""
         for path in sorted(self.root.glob("step-*")):
-            match = _STEP.fullmatch(path.name)
-            if match and (not (path / NAME).exists() or int(match[1]) > after >= 0):
+            if _STEP.fullmatch(path.name) and not (path / NAME).exists():
                 shutil.rmtree(path)
+
+    def set_aside(self, after: int, say: Say) -> None:
+        """Renames the checkpoints later than the step a run goes back to; none of them is deleted."""
+        for step in self.steps():
+            if step > after:
+                folder = folder_of(self.root, step)
+                names = (f"{ASIDE}{folder.name}-{n}".removesuffix("-1") for n in count(1))
+                name = next(name for name in names if not (self.root / name).exists())
+                folder.rename(self.root / name)
+                say(f"checkpoint of step {step:,} is set aside as {name}")
+        sync_folder(self.root)
 
     def clear(self) -> None:
-        """No checkpoint is left."""
-        for path in self.root.glob("step-*"):
-            if _STEP.fullmatch(path.name):
+        """Removes every checkpoint, also those set aside."""
+        for path in self.root.iterdir():
+            if _STEP.fullmatch(path.name) or path.name.startswith(f"{ASIDE}step-"):
                 shutil.rmtree(path)
 
-    def _base(self, step: int) -> int | None:
-        try:
-            return read(folder_of(self.root, step)).base
-        except DamagedError:
-            return None
+    def chains(self) -> list[list[int]]:
+        """Every step with those it rests on, the full one last; newest first.
+
+        A manifest that can't be read is taken to rest on the step before it.
+        """
+        base: dict[int, int | None] = {}
+        before: int | None = None
+        for step in self.steps():
+            try:
+                base[step] = read(self.root, step).base
+            except (DamagedError, InputError):
+                base[step] = before
+            before = step
+        return [list(_followed(step, base)) for step in reversed(base)]
 
     def retire(self, keep: int) -> None:
-        """Removes all but the newest `keep` and those that they rest on."""
-        steps = self.steps()
-        needed: set[int] = set()
-        for step in steps[-keep:]:
-            at: int | None = step
-            while at is not None and at not in needed:
-                needed.add(at)
-                at = self._base(at)
-        for step in steps:
+        """Removes all but the newest `keep`, the newest that rests on another full one, and all they rest on."""
+        chains = self.chains()
+        needed = {step for chain in chains[:keep] for step in chain}
+        other = (chain for chain in chains if chain[-1] != chains[0][-1])
+        needed.update(next(other, ()))
+        for step in self.steps():
             if step not in needed:
                 folder = folder_of(self.root, step)
                 (folder / NAME).unlink()  # first, so that half of it is never taken for a checkpoint
                 shutil.rmtree(folder)
         sync_folder(self.root)
         moment("checkpoint: old ones removed")
+
+
+def _followed(step: int | None, base: dict[int, int | None]) -> Iterator[int]:
+    while step is not None:
+        yield step
+        step = base.get(step)
+
+
+def _steps(steps: list[int]) -> str:
+    return f"step {steps[0]:,}" if len(steps) == 1 else f"steps {steps[0]:,} to {steps[-1]:,}"
 
 
 def _one_whole(parts: Iterator[State], full: bool) -> Iterator[State]:

@@ -138,6 +138,14 @@ class ClickStream:
         _draw(numbers, self._vocabularies, self._areas, keys, dense, chances, labels)
         return keys, dense, chances, labels
 
+    def expected_keys(self, examples: int) -> int:
+        """How many different keys this many examples have, in expectation."""
+        total = 0.0
+        for values in VOCABULARIES:
+            law = np.arange(1, values + 1, dtype=np.float64) ** -1.1
+            total += float(-np.expm1(examples * np.log1p(-np.minimum(law / law.sum(), 1 - 1e-12))).sum())
+        return round(total)
+
     def best_auc(self, examples: int = 1 << 16) -> float:
         """What a model that knew every true probability would reach, in expectation."""
         return best_auc(self.draw(0, examples)[2])

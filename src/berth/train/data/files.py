@@ -1,7 +1,8 @@
 """Files of click logs as a stream of batches, in the order of their names.
 
-Rows are shuffled inside windows of fixed size, window k by (seed, k). So batch n is a function of files, seed and n,
-and the position is n. Where each window begins is remembered, so that a resumed run does not read all again.
+Rows are shuffled inside windows of fixed size, window k of epoch e by (seed, k, e); the last window of an epoch ends
+with it. So every epoch shows every row once, batch n is a function of files, seed and n, and the position is n. Where
+each window begins is remembered, so that a resumed run does not read all again.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ class Mark:
     offset: int = 0
     line: int = 0
     bad: int = 0  # rows that could not be read before it
+    window: int = 0  # its number in the epoch
 
 
 class FileStream:
@@ -54,28 +56,28 @@ class FileStream:
         self.strict = strict
         self.bad_rows = 0
         self.first_bad: list[str] = []
-        self._marks: dict[int, Mark] = {0: Mark()}
+        self.first_pass: int | None = None  # rows of an epoch, once the first is read
+        self._marks: dict[int, Mark] = {0: Mark()}  # by the number of the window's first row in the run
         self._batch = 0
         self._columns: tuple[tuple[str, ...], tuple[str, ...]] | None = None
 
     def describe(self) -> Mapping[str, Any]:
         """Names and sizes of the files, and how they are shuffled."""
         files = [[path.name, path.stat().st_size] for path in self.files]
-        return {"kind": "files", "files": files, "window": self.window}
+        return {"kind": "files", "files": files, "window": self.window, "shuffled": "within an epoch"}
 
     def batches(self, batch: int, step: int, share: Share, seed: int) -> Iterator[Batch]:
         """From this step on; the last one may be smaller, and have no rows for some workers."""
         self._batch = batch
-        first = step * batch // self.window
-        known = max(number for number in self._marks if number <= first)
+        known = max(row for row in self._marks if row <= step * batch)
         self.bad_rows = self._marks[known].bad  # read again, they are not counted again
-        at = step * batch - first * self.window
         begun: list[Columns] = []  # of a batch that goes on in the next window
         have = 0  # rows of it, of all workers
-        for number, rows in self._windows(known):
-            if number < first:
+        for row, mark, rows in self._windows(known):
+            at = max(0, step * batch - row)
+            if at >= len(rows[2]):
                 continue
-            order = np.random.default_rng([seed, number]).permutation(len(rows[2]))
+            order = np.random.default_rng([seed, mark.window, mark.epoch]).permutation(len(rows[2]))
             while at < len(order):
                 ours = slice((share.worker - have) % share.workers, batch - have, share.workers)
                 begun.append(_taken(rows, order[at : at + batch - have][ours]))
@@ -83,38 +85,43 @@ class FileStream:
                 if have == batch:
                     yield _batch(_joined(begun), have)
                     begun, have = [], 0
-            at = 0
         if begun:
             yield _batch(_joined(begun), have)
 
     def position(self, step: int) -> Mapping[str, Any]:
         """Where the window of this step begins."""
-        number = step * self._batch // self.window
-        found = max(known for known in list(self._marks) if known <= number)
-        for old in [known for known in list(self._marks) if known < found]:
+        found = max(row for row in list(self._marks) if row <= step * self._batch)
+        for old in [row for row in list(self._marks) if row < found]:
             del self._marks[old]
-        return {"window": found, **asdict(self._marks[found])}
+        return {"row": found, "first_pass": self.first_pass, **asdict(self._marks[found])}
 
     def seek(self, position: Mapping[str, Any]) -> None:
         """Takes what `position` gave."""
         told = dict(position)
-        mark = Mark(**{key: value for key, value in told.items() if key != "window"})
-        self._marks = {told["window"]: mark}
+        row, self.first_pass = told.pop("row"), told.pop("first_pass")
+        mark = Mark(**told)
+        self._marks = {row: mark}
         self.bad_rows = mark.bad
 
-    def _windows(self, number: int) -> Iterator[tuple[int, Columns]]:
-        """(number, rows) of windows from one whose beginning is known on; rows are good until the next."""
+    def _windows(self, row: int) -> Iterator[tuple[int, Mark, Columns]]:
+        """(first row, where, rows) of windows from one whose beginning is known on; rows are good until the next."""
         held: Columns | None = None
-        count = 0
-        for rows, mark_of in self._rows(self._marks[number]):
+        count, mark = 0, self._marks[row]
+        for rows, ends in self._rows(mark):
             held = held or _room(self.window, rows)
+            if ends.epoch != mark.epoch:  # the last window of an epoch ends with it
+                if count:
+                    yield row, mark, _first(held, count)
+                row, count, mark = row + count, 0, Mark(ends.epoch, ends.file, bad=ends.bad)
+                self._marks[row] = mark
+                self.first_pass = self.first_pass or row
             at = 0
             while at < len(rows):
                 taken = min(self.window - count, len(rows) - at)
                 if taken == self.window:  # no need to copy
-                    yield number, _part(rows, at, taken)
-                    at, number = at + taken, number + 1
-                    self._marks[number] = mark_of(at)
+                    yield row, mark, _part(rows, at, taken)
+                    at, row, mark = at + taken, row + taken, ends.mark(at + taken, mark.window + 1)
+                    self._marks[row] = mark
                     continue
                 keys, dense, labels = held
                 keys[count : count + taken] = rows.keys[at : at + taken]
@@ -122,15 +129,14 @@ class FileStream:
                 labels[count : count + taken] = rows.labels[at : at + taken]
                 at, count = at + taken, count + taken
                 if count == self.window:
-                    yield number, held
-                    number, count = number + 1, 0
-                    self._marks[number] = mark_of(at)
+                    yield row, mark, held
+                    row, count, mark = row + count, 0, ends.mark(at, mark.window + 1)
+                    self._marks[row] = mark
         if held is not None and count:
-            keys, dense, labels = held
-            yield number, (keys[:count], dense[:count], labels[:count])
+            yield row, mark, _first(held, count)
 
-    def _rows(self, mark: Mark) -> Iterator[tuple[Rows, Any]]:
-        """Rows from a mark on, and for each block a function that says where a row of it begins."""
+    def _rows(self, mark: Mark) -> Iterator[tuple[Rows, _Ends]]:
+        """Rows from a mark on, and for each block what says where a row of it begins."""
         epoch, first, offset, line = mark.epoch, mark.file, mark.offset, mark.line
         while self.epochs is None or epoch < self.epochs:
             found = 0
@@ -176,11 +182,11 @@ class _Ends:
     file: int
     bad: int  # before this block
 
-    def __call__(self, row: int) -> Mark:
-        """Where row `row` of the block begins, of which it is not the first."""
+    def mark(self, row: int, window: int) -> Mark:
+        """Where row `row` of the block begins, of which it is not the first, and with it a window."""
         offset, line = int(self.rows.ends[row - 1]), int(self.rows.lines[row - 1])
         before = sum(bad.row <= line for bad in self.rows.bad)
-        return Mark(self.epoch, self.file, offset, line, self.bad + before)
+        return Mark(self.epoch, self.file, offset, line, self.bad + before, window)
 
 
 def click_files(path: Path) -> list[Path]:
@@ -214,6 +220,10 @@ def _read(path: Path, offset: int, line: int) -> Iterator[Rows]:
 
 def _part(rows: Rows, at: int, count: int) -> Columns:
     return rows.keys[at : at + count], rows.dense[at : at + count], rows.labels[at : at + count]
+
+
+def _first(rows: Columns, count: int) -> Columns:
+    return rows[0][:count], rows[1][:count], rows[2][:count]
 
 
 def _room(count: int, like: Rows) -> Columns:

@@ -17,7 +17,7 @@ class StageCut:
     first: int
     last: int
     kind: str = "cpu"
-    units: int = 1  # that the plan wants
+    planned: int | None = None  # units of the kind; one process runs them, in each lane
     slow_down: float = 1.0  # of an emulated device, beside this machine's cores
 
 

@@ -14,6 +14,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from berth.errors import WireError
+from berth.train.watch import among_others
 from berth.zoo.layered import tensors
 
 _MOST_WORDS = 1 << 24  # bytes of a description
@@ -38,21 +40,23 @@ class Post:
     def receive(self, sender: int) -> Any:
         """Waits for the next that `sender` sends; what asked for a gradient there asks here."""
         size = torch.empty(1, dtype=torch.int64)
-        dist.recv(size, sender)
+        _receive(size, sender)
         if not 0 < int(size) <= _MOST_WORDS:
-            raise RuntimeError(f"rank {sender} sent what is no parcel")
+            raise WireError(f"rank {sender} sent what is not a parcel")
         words = torch.empty(int(size), dtype=torch.uint8)
-        dist.recv(words, sender)
+        _receive(words, sender)
         return self._filled(json.loads(words.numpy().tobytes()), sender)
 
     def flush(self) -> None:
         """Waits until all has arrived."""
-        while self._under_way:
-            self._under_way.popleft()[0].wait()
+        with among_others():
+            while self._under_way:
+                self._under_way.popleft()[0].wait()
 
     def _post(self, to: int, tensor: Tensor) -> None:
         self.sent_bytes += tensor.numel() * tensor.element_size()
-        self._under_way.append((dist.isend(tensor, to), tensor))
+        with among_others():
+            self._under_way.append((dist.isend(tensor, to), tensor))
         while len(self._under_way) > 1 and self._under_way[0][0].is_completed():
             self._under_way.popleft()
 
@@ -61,7 +65,7 @@ class Post:
             dtype = getattr(torch, told["tensor"])
             tensor = torch.empty(told["shape"], dtype=dtype)
             if tensor.numel():
-                dist.recv(tensor, sender)
+                _receive(tensor, sender)
             return tensor.requires_grad_(told["asks"])
         if "items" in told:
             return {key: self._filled(part, sender) for key, part in told["items"]}
@@ -70,6 +74,11 @@ class Post:
         if "tuple" in told:
             return tuple(self._filled(part, sender) for part in told["tuple"])
         return told["value"]
+
+
+def _receive(tensor: Tensor, sender: int) -> None:
+    with among_others():
+        dist.recv(tensor, sender)
 
 
 def _described(what: Any) -> Any:

@@ -31,6 +31,13 @@ _READ_TOGETHER = 512  # records; their blocks fit the processor's caches
 _NOT_PENDING = -1
 
 
+def cold_memory(width: int, records: int) -> int:
+    """Memory that cold records take at most: half of a file may be dead, and columns grow by a quarter."""
+    each = max(1, BLOCK_BYTES // (8 + 4 * width))
+    blocks = max(_PENDING, 2 * -(-records // each) + _PENDING) * 5 // 4
+    return blocks * (12 + each) + _PENDING * each * 2 * (8 + 4 * width)
+
+
 class Cold:
     """Records of `width` floats and their keys, by position."""
 

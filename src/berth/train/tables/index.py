@@ -22,8 +22,8 @@ MOST_ENTRIES = 2**31 - 2
 ENTRY_BYTES = 12
 
 _AHEAD = 16
-_FIRST_BITS = 6
-_LOAD = 0.75  # a miss then looks at 8.5 entries, a hit at 2.5 (Knuth 6.4)
+FIRST_BITS = 6
+LOAD = 0.75  # a miss then looks at 8.5 entries, a hit at 2.5 (Knuth 6.4)
 
 
 @inlined
@@ -110,9 +110,9 @@ class Index:
 
     def __init__(self) -> None:
         self.count = 0
-        self.table = np.empty(1 << _FIRST_BITS, np.int64)
-        self.places = np.full(1 << _FIRST_BITS, EMPTY, np.int32)
-        self.shift = np.uint64(64 - _FIRST_BITS)
+        self.table = np.empty(1 << FIRST_BITS, np.int64)
+        self.places = np.full(1 << FIRST_BITS, EMPTY, np.int32)
+        self.shift = np.uint64(64 - FIRST_BITS)
 
     @property
     def bytes(self) -> int:
@@ -150,7 +150,7 @@ class Index:
         if self.count + more > MOST_ENTRIES:
             raise InputError(f"an index holds at most {MOST_ENTRIES} keys", hint="use more shards")
         size = len(self.places)
-        while self.count + more > size * _LOAD:
+        while self.count + more > size * LOAD:
             size *= 2
         return size
 

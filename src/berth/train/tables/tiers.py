@@ -5,16 +5,17 @@ Index, records and the file's bookkeeping share the budget; when the index grows
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 
 from berth.errors import InputError
-from berth.train.tables.cold import Cold, Marks, Positions
+from berth.train.tables.cold import Cold, Marks, Positions, cold_memory
 from berth.train.tables.evict import choose, pin, touch
 from berth.train.tables.hashing import Keys
-from berth.train.tables.index import EMPTY, ENTRY_BYTES, Places
+from berth.train.tables.index import EMPTY, ENTRY_BYTES, FIRST_BITS, LOAD, Places
 from berth.train.tables.initialise import Floats
 from berth.train.tables.memory import reserve
 from berth.train.tables.merge import distinct
@@ -23,7 +24,31 @@ from berth.units import format_bytes
 
 LEAST_HOT = 1024  # records; with fewer, every batch would go to the disk
 
+_NEAR = 0.8  # of the keys that fit: it is time to say so
 _BATCH = 32  # at least this part of the hot records leaves at once
+
+
+def least_memory(width: int, keys: int) -> int:
+    """The smallest budget for so many keys: the index as it grows, bookkeeping of cold records, the fewest hot ones."""
+    record = 4 * width + 2  # with its marks
+    entries = 1 << FIRST_BITS
+    while True:
+        smaller = entries // 2 * ENTRY_BYTES  # old and new index stand side by side while it grows
+        at_once = (
+            LEAST_HOT + smaller // record
+        ) // 4  # keys for which room is made before they are looked up
+        if keys + at_once <= entries * LOAD:
+            return entries * ENTRY_BYTES + smaller + cold_memory(width, keys) + LEAST_HOT * record
+        entries *= 2
+
+
+def most_keys(width: int, memory_bytes: int) -> int:
+    """How many keys a budget can hold."""
+    low, high = 0, memory_bytes
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if least_memory(width, middle) <= memory_bytes else (low, middle - 1)
+    return low
 
 
 class TieredStore(Store):
@@ -36,6 +61,8 @@ class TieredStore(Store):
         self.chances = reserve(self.rows.most, np.uint8)
         self.hand = 0
         self.hot_limit(self.index.bytes)
+        self._most_keys = most_keys(width, memory_bytes)
+        self._told = False
 
     @property
     def bytes(self) -> int:
@@ -125,6 +152,13 @@ class TieredStore(Store):
         grown = 0 if size == len(self.index.places) else size * ENTRY_BYTES
         self._fit(grown)  # old and new index stand side by side for a moment
         self.index.make_room(more)
+        if not self._told and self.index.count + more > _NEAR * self._most_keys:
+            self._told = True
+            print(
+                f"warning: a table's budget of {format_bytes(self.memory_bytes)} holds up to {self._most_keys:,} keys,"
+                f" and has {self.index.count:,}; with more the training ends: give --memory more",
+                file=sys.stderr,
+            )
 
     def _fit(self, more_bytes: int) -> None:
         """Records give way until so many bytes more are free."""

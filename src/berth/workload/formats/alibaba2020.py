@@ -3,7 +3,8 @@
 A job is one or more tasks (workers, evaluators ...), each of so many instances that ask for a percentage
 of a GPU. The tasks that ask for GPUs make up the job: it runs from the first one's start to the last one's
 end on the sum of their GPUs, rounded up to whole ones. The table has no submissions (those stand in the
-job table, which has no GPUs): the first start stands in.
+job table, which has no GPUs): the first start stands in. `gpu_type` is the device on which the duration was taken,
+where all tasks of a job had the same; MISC is none.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ _COLUMNS = (
     "job_name", "task_name", "inst_num", "status", "start_time", "end_time",
     "plan_cpu", "plan_mem", "plan_gpu", "gpu_type",
 )  # fmt: skip
+_DEVICES = {"T4": "T4", "P100": "P100", "V100": "V100", "V100M32": "V100-32"}
 _STATES = {"Terminated", "Running", "Failed", "Waiting"}
 
 
@@ -39,7 +41,13 @@ def _parse(rows: Columns) -> pl.DataFrame:
     end_s = rows.number("end_time", optional=True)
     rows.reject(np.isnan(end_s), "end_time", "the task had not ended")
     rows.reject_durations(end_s - start_s, "end_time")
-    return rows.good(job_id=rows.name("job_name"), start_s=start_s, end_s=end_s, percent=instances * percent)
+    return rows.good(
+        job_id=rows.name("job_name"),
+        start_s=start_s,
+        end_s=end_s,
+        percent=instances * percent,
+        device=rows.text("gpu_type").replace_strict(_DEVICES, default=None, return_dtype=pl.String),
+    )
 
 
 def _finish(tasks: pl.DataFrame, notes: list[str]) -> pl.DataFrame:
@@ -47,6 +55,7 @@ def _finish(tasks: pl.DataFrame, notes: list[str]) -> pl.DataFrame:
         pl.col("start_s").min().alias("submit_s"),
         (pl.col("end_s").max() - pl.col("start_s").min()).alias("duration_s"),
         (pl.col("percent").sum() / 100).alias("gpus"),
+        pl.when(pl.col("device").n_unique() == 1).then(pl.col("device").first()).alias("device"),
         pl.col("line").first(),
     )
     # A sum of percentages may miss a whole number by a rounding error only.

@@ -1,4 +1,4 @@
-"""Berth's own CSV: `job_id,submit_s,num_gpu,duration_s`, and `model,user,vc,priority` if there are any."""
+"""Berth's own CSV: `job_id,submit_s,num_gpu,duration_s`, and `model,user,vc,priority,device` if there are any."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ def _parse(rows: Columns) -> pl.DataFrame:
         user=rows.text("user"),
         vc=rows.text("vc"),
         priority=rows.whole("priority", optional=True),
+        device=rows.text("device"),
     )
 
 

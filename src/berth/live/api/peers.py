@@ -1,0 +1,66 @@
+"""Connections: the Unix socket of the account that runs the controller, and bounds on those that send nothing.
+
+What comes over the Unix socket is from the same account or from root: the kernel says which uid the peer has. It
+needs no token. What comes over TCP does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import struct
+from pathlib import Path
+from typing import Any
+
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from berth.live.home import short_path
+from berth.live.private import FILE_MODE
+
+PEER = "peer_uid"  # in the state of a request: the uid behind the Unix socket
+MOST_CONNECTIONS = 1_000
+_FIRST_REQUEST_S = 3.0  # a connection that has not sent the head of a request by then is closed
+
+
+class Connection(H11Protocol):
+    """One connection of either kind."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Find out who it is, and wait for a request, though not for long."""
+        super().connection_made(transport)
+        self._limit = self.loop.call_later(_FIRST_REQUEST_S, self._close_if_silent)
+        sock = transport.get_extra_info("socket")
+        if sock.family != socket.AF_UNIX:
+            return
+        uid = peer_uid(sock)
+        if uid not in (0, os.getuid()):
+            transport.abort()
+            return
+        self.app_state = self.app_state | {PEER: uid}
+
+    def _close_if_silent(self) -> None:
+        if self.cycle is None:
+            self.transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the bound."""
+        self._limit.cancel()
+        super().connection_lost(exc)
+
+
+def peer_uid(sock: Any) -> int:
+    """Return the uid of the process at the other end, as the kernel knows it."""
+    found = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    return int(struct.unpack("3i", found)[1])
+
+
+def listen_here(folder: Path) -> socket.socket:
+    """Listen on the Unix socket of a state folder. Whoever holds the store's lock may replace it."""
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    with short_path(folder) as path:
+        path.unlink(missing_ok=True)
+        sock.bind(str(path))
+        path.chmod(FILE_MODE)
+    sock.listen(512)
+    return sock

@@ -1,0 +1,154 @@
+"""What a waiting job waits for, out of one forecast: what it needs, which end lets it start, what passes it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from berth.live import views
+from berth.live.books import Books
+from berth.live.forecast import Forecast, forecast, overdue_s
+from berth.live.job import QUEUED, Job
+from berth.live.wants import kinds_of
+from berth.schedule.reasons import BACKFILLED
+from berth.units import format_count, format_seconds
+
+_NAMED = 2  # jobs that a sentence names before it counts the rest
+IN_TIME, SPARE, FITS = "ends-in-time", "uses-spare-devices", "fits-sooner"
+_PASSES = {
+    IN_TIME: "overtaken by {}: backfill, it ends before this job can start",
+    SPARE: "overtaken by {}: backfill, on devices that this job does not need",
+    FITS: "overtaken by {}, which fits sooner",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """A waiting job against the cluster, at the moment of the forecast."""
+
+    gpus: int
+    free: int  # of the device type that has most
+    in_service: int  # the most that one group of the farthest tier allowed has on machines that take jobs
+    tier: str  # that tier
+    closed: tuple[str, ...]  # machines that take no jobs
+
+
+class Outlook:
+    """A forecast, and the state it was made from."""
+
+    def __init__(self, books: Books, now: float, *, pending: bool, events: int) -> None:
+        """Plays these books, which are not needed any more."""
+        waiting = views.queue(books)
+        self.order = [job.id for job in waiting]
+        self.names = {job.id: job.spec.name for job in books.jobs.values()}
+        self.overdue = {job.id: late for job in books.jobs.values() if (late := overdue_s(books, job, now))}
+        self._needs = {job.id: need_of(books, job) for job in waiting if job.state == QUEUED}
+        self.told: Forecast = forecast(books, now=now, pending=pending, events=events)
+
+    def row(self, name: str, now: float) -> dict[str, Any]:
+        """What is known of a job, for its row: of a waiting one what it waits for, of a running one its end."""
+        told = self.told
+        found: dict[str, Any] = {
+            "expected_start": told.starts.get(name),
+            "expected_end": told.expected_ends.get(name),
+            "overdue_s": self.overdue.get(name),
+        }
+        if name not in self._needs:
+            return found
+        after = told.after.get(name, [])
+        return found | {
+            "blocker": self.sentence(name, now),
+            "starts_after": after,
+            "displaces": told.displaced.get(name, []),
+            "overtaken_by": [{"job": other, "how": how} for other, how in self.passes(name)],
+        }
+
+    def sentence(self, name: str, now: float) -> str:
+        """`needs 32 devices; 18 are free, enough in 3h58m when llm-pre ends`, and what starts before it."""
+        need = self._needs[name]
+        if need.in_service < need.gpus:
+            return _too_few(need)
+        free = f"{need.free} {'is' if need.free == 1 else 'are'} free"
+        parts = [f"needs {format_count(need.gpus, 'device')}; {free}{self._start(name, now)}"]
+        by_kind: dict[str, list[str]] = {}
+        for other, how in self.passes(name):
+            by_kind.setdefault(how, []).append(other)
+        parts += [_PASSES[how].format(self._list(others)) for how, others in by_kind.items()]
+        return "; ".join(parts)
+
+    def passes(self, name: str) -> list[tuple[str, str]]:
+        """Jobs behind this one in the queue that start before it, and how; the first to start first."""
+        starts, order = self.told.starts, self.order
+        mine = starts.get(name, float("inf"))
+        behind = [other for other in order[order.index(name) + 1 :] if starts.get(other, mine) < mine]
+        return [(other, self._how(name, other)) for other in sorted(behind, key=lambda one: starts[one])]
+
+    def _how(self, name: str, other: str) -> str:
+        told = self.told
+        if told.reasons[other] != BACKFILLED or told.reserved.get(other) != name:
+            return FITS
+        ends_first = told.ends.get(other, float("inf")) <= told.starts.get(name, float("-inf"))
+        return IN_TIME if ends_first else SPARE
+
+    def _start(self, name: str, now: float) -> str:
+        told = self.told
+        if name not in told.starts:
+            if told.complete:
+                return ", and no end of a running job makes enough room"
+            return "; no estimate: too many jobs ahead of it"
+        left_s = told.starts[name] - now
+        when = f"in {format_seconds(left_s)}" if left_s >= 1.0 else "now"
+        if told.displaced[name]:
+            return f"; starts {when} in place of {self._list(told.displaced[name])}"
+        if after := told.after[name]:
+            verb = "ends" if len(after) == 1 else "end"
+            return f"; starts {when} when {self._list(after)} {verb}{self._late(after)}"
+        return f"; starts {when}"
+
+    def _late(self, names: Sequence[str]) -> str:
+        late = [self.overdue[name] for name in names if name in self.overdue]
+        return f" ({format_seconds(max(late))} overdue)" if late else ""
+
+    def _list(self, names: Sequence[str]) -> str:
+        shown = ", ".join(self._called(name) for name in names[:_NAMED])
+        return shown + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
+
+    def _called(self, name: str) -> str:
+        """A job by its id, with the name its user gave it if that says more."""
+        return name if self.names.get(name, "job") in ("job", name) else f"{name} ({self.names[name]})"
+
+
+def never(played: Books, job: Job, told: Forecast) -> str:
+    """Why a job did not start in a forecast that has been played."""
+    need = need_of(played, job)
+    if need.in_service < need.gpus:
+        return _too_few(need)
+    return "no end of a running job makes enough room" if told.complete else "too many jobs are ahead of it"
+
+
+def _too_few(need: Need) -> str:
+    have = f"the machines in service have {need.in_service} within one {need.tier}"
+    shown = ", ".join(need.closed[:_NAMED]) + (" ..." if len(need.closed) > _NAMED else "")
+    closed = f"; out of service: {shown}" if need.closed else ""
+    return f"needs {format_count(need.gpus, 'device')}, and {have}{closed}"
+
+
+def need_of(books: Books, job: Job) -> Need:
+    """What a job needs, and what the cluster has of it."""
+    kinds = kinds_of(books.setup, job.spec)
+    tier = int(books.world.jobs[job.row]["widest"])
+    hosts = books.world.hosts
+    open_ = hosts[(hosts["down"] == 0) & np.isin(hosts["kind"], kinds)]
+    most = 0
+    for kind in kinds:
+        here = open_[open_["kind"] == kind]
+        groups = np.bincount(here["group"][:, tier], weights=here["size"]) if len(here) else np.zeros(1)
+        most = max(most, int(groups.max()))
+    free = max((int(open_["free"][open_["kind"] == kind].sum()) for kind in kinds), default=0)
+    closed = tuple(
+        machine.name for machine, shut in zip(books.cluster.machines, books.shut, strict=True) if shut
+    )
+    return Need(job.spec.gpus, free, most, books.setup.tiers[tier], closed)

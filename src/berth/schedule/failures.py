@@ -1,0 +1,232 @@
+"""A policy's functions in plain Python: where they can't be compiled, and to find out why one failed.
+
+Nothing can be raised through compiled code. A call that raises, or returns what can't be used, leaves its
+arguments in the run's own record of constants and an idle answer behind; so do all later calls. At the next
+halt `raise_failure` makes the same call once more, in plain Python, and raises what is wrong with its line.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import sys
+from collections import namedtuple
+from collections.abc import Callable
+from numbers import Integral, Real
+from typing import Any
+
+import numpy as np
+from numba import types
+
+from berth.compile import Address
+from berth.errors import InputError
+from berth.schedule.checks import own_place
+from berth.schedule.policy import SIGNATURES, Policy, constant_fields
+from berth.schedule.sealed import WRITABLE, View
+from berth.schedule.source import is_own, limited, place_of
+from berth.schedule.view import JOB, OFFER, Array
+
+HOOKS = tuple(SIGNATURES)
+IDLE = {types.float64: math.inf, types.int64: 0}  # the answers after a failure, until the run stops
+RAISED = "raised by the policy"
+_FINITE = "order", "then"  # infinities would tie with each other, or hide behind them
+_C_TYPES: dict[Any, Any] = {types.float64: ctypes.c_double, types.int64: ctypes.c_int64}
+_raised: dict[int, BaseException] = {}  # by the address of a run's record of constants
+
+
+def constant_names(kind: type[Policy]) -> list[str]:
+    """The names in `my`: the constants, and the table of a policy that has one."""
+    names = [field.name for field in constant_fields(kind)]
+    return [*names, "table"] if kind.table is not Policy.table else names
+
+
+def function_of(kind: type[Policy], hook: str) -> Any:
+    """The function of a policy that answers to a hook."""
+    owner = next(base for base in kind.__mro__ if hook in vars(base))
+    return vars(owner)[hook].__func__
+
+
+def constants_from(names: list[str], record: Any) -> Any:
+    """`my`, out of the record that compiled code reads."""
+    my: Any = namedtuple("My", names or ["nothing"])  # type: ignore[misc]
+    if not names:
+        return my._make([0.0])
+    table = record["table"].view()
+    table.flags.writeable = False
+    return my._make(table if name == "table" else record["value"][i] for i, name in enumerate(names))
+
+
+def wrong_answer(hook: str, answer: Any) -> str | None:
+    """What is wrong with a hook's answer; None: nothing."""
+    number = isinstance(answer, Real | np.bool_)
+    if SIGNATURES[hook].return_type == types.int64:
+        if not number or not isinstance(answer, Integral | np.bool_):
+            return "it must return a whole number"
+        return "it must return 0 or 1" if hook == "spread" and answer not in (0, 1) else None
+    if not number:
+        return "it must return a number"
+    if math.isnan(answer):
+        return "it must not be NaN"
+    if hook in _FINITE and math.isinf(answer):
+        return "it must return a finite number"
+    return "a timer can't be negative" if hook == "observe" and answer < 0.0 else None
+
+
+def interpreted(function: Callable[..., Any], names: list[str], hook: str) -> Address:
+    """A Python function behind the same kind of address as a compiled one, which hands records over as pointers."""
+    signature = SIGNATURES[hook]
+    readers = [_reader(kind) for kind in signature.args]
+    plain, idle = plain_function(function), IDLE[signature.return_type]
+
+    def call(*arguments: Any) -> Any:
+        values = [read(argument) for read, argument in zip(readers, arguments, strict=True)]
+        record = values.pop()
+        if record["failed"]:
+            return idle
+        before = [value.copy() if isinstance(value, np.void) else value for value in values]
+        try:
+            answer = plain(*_views(hook, values), constants_from(names, record))
+            if wrong_answer(hook, answer) is None:
+                return answer
+        except BaseException as error:  # noqa: BLE001 - nothing may pass through compiled code
+            _raised[arguments[-1]] = error
+        _leave(record, hook, before)
+        return idle
+
+    kinds = [_C_TYPES.get(kind, ctypes.c_void_p) for kind in signature.args]
+    callback = ctypes.CFUNCTYPE(_C_TYPES[signature.return_type], *kinds)(call)
+    address = ctypes.cast(callback, ctypes.c_void_p).value
+    assert address is not None
+    return Address(address, signature, callback)
+
+
+def plain_function(function: Callable[..., Any]) -> Any:
+    """The function and those of the user's that it calls, with limits on their loops."""
+    return _plain(function, {})
+
+
+def _plain(function: Any, seen: dict[int, Any]) -> Any:
+    if id(function) not in seen:
+        seen[id(function)] = made = limited(function)
+        for name, value in list(made.__globals__.items()):
+            if isinstance(value, type(function)) and is_own(value) and name in function.__code__.co_names:
+                made.__globals__[name] = _plain(value, seen)
+    return seen[id(function)]
+
+
+def _views(hook: str, values: list[Any]) -> list[Any]:
+    writable = WRITABLE if hook == "order" else ()
+    return [View(value, writable) if isinstance(value, np.void) else value for value in values]
+
+
+def _leave(record: Any, hook: str, values: list[Any]) -> None:
+    """Writes down a call that failed."""
+    record["failed"] = -1 - HOOKS.index(hook)
+    numbers = [value for value in values if not isinstance(value, np.void)]
+    record["failed_with"][: len(numbers)] = numbers
+    for name, value in zip(
+        _slots(hook), (value for value in values if isinstance(value, np.void)), strict=True
+    ):
+        record[name] = np.frombuffer(value.tobytes(), np.int64)
+
+
+def _slots(hook: str) -> list[str]:
+    """Where the records that a hook is called with are kept."""
+    offers = hook == "observe"
+    jobs = {"cost": ["failed_job", "failed_other"]}.get(hook, ["failed_job"])
+    return ["failed_offer"] if offers else jobs
+
+
+def _reader(kind: Any) -> Callable[[Any], Any]:
+    """How an argument of compiled code becomes a Python value: a pointer becomes a record."""
+    if kind in _C_TYPES:
+        return lambda value: value
+    memory: Any = ctypes.c_char * kind.dtype.itemsize
+    return lambda address: np.frombuffer(memory.from_address(address), kind.dtype)[0]
+
+
+def raise_failure(policy: Policy, my: Array, name_of: Callable[[int], str] = str) -> None:
+    """Raises what went wrong in a function of the policy, if anything did; `name_of` a job by its row."""
+    record = my[0]
+    if not record["failed"]:
+        return
+    hook = HOOKS[abs(int(record["failed"])) - 1]
+    raised = _raised.pop(my.ctypes.data, None) if record["failed"] < 0 else None
+    record["failed"] = 0
+    if raised is not None:
+        raise _placed(raised, policy)
+    _call_again(policy, hook, record, name_of)
+
+
+def _call_again(policy: Policy, hook: str, record: Any, name_of: Callable[[int], str]) -> None:
+    """Makes the call that failed once more, and raises what is wrong with it."""
+    kind = type(policy)
+    function = function_of(kind, hook)
+    records = {name: _kept(record, name) for name in _slots(hook)}
+    values = _arguments(hook, list(records.values()), list(record["failed_with"]))
+    *given, my = *_views(hook, values), constants_from(constant_names(kind), record)
+    with np.errstate(all="ignore"):
+        try:
+            answer, line = _traced(plain_function(function), [*given, my])
+        except Exception as error:
+            _placed(error, policy)
+            raise
+    file = place_of(function).rpartition(":")[0]
+    about = _about(hook, records, record, name_of)
+    wrong = wrong_answer(hook, answer)
+    if wrong is None:
+        wrong = f"compiled it fails, and interpreted it returns {answer!r}"
+    else:
+        about = f" returned {answer!r}{about}"
+    raise InputError(f"{kind.__name__}.{hook}{about}: {wrong}", where=f"{file}:{line}")
+
+
+def _kept(record: Any, name: str) -> Any:
+    return np.frombuffer(bytearray(record[name].tobytes()), OFFER if name == "failed_offer" else JOB)[0]
+
+
+def _arguments(hook: str, records: list[Any], numbers: list[float]) -> list[Any]:
+    """The arguments in their order, without the constants."""
+    found = []
+    for kind in SIGNATURES[hook].args[:-1]:
+        if kind in _C_TYPES:
+            number = float(numbers.pop(0))
+            found.append(number if kind == types.float64 else int(number))
+        else:
+            found.append(records.pop(0))
+    return found
+
+
+def _about(hook: str, records: dict[str, Any], record: Any, name_of: Callable[[int], str]) -> str:
+    """Which job was asked about, and when."""
+    numbers = _arguments(hook, [None] * len(records), list(record["failed_with"]))
+    job = "" if hook == "observe" else f" for job {name_of(int(records['failed_job']['id']))}"
+    return f"{job} at {numbers[-1]:g} s"
+
+
+def _traced(function: Any, arguments: list[Any]) -> tuple[Any, int]:
+    """What a function returns, and the line on which it does."""
+    line = function.__code__.co_firstlineno
+
+    def follow(frame: Any, event: str, value: Any) -> Any:
+        nonlocal line
+        if frame.f_code is function.__code__:
+            line = frame.f_lineno
+            return follow
+        return None
+
+    before = sys.gettrace()
+    sys.settrace(follow)
+    try:
+        answer = function(*arguments)
+    finally:
+        sys.settrace(before)
+    return answer, line
+
+
+def _placed(error: BaseException, policy: Policy) -> BaseException:
+    """The error, with a note of where a user's policy raised it."""
+    place = own_place(error, type(policy))
+    if is_own(type(policy)) and isinstance(error, Exception):
+        error.add_note(f"{RAISED} {type(policy).__name__}, {place or type(policy).__module__}")
+    return error

@@ -1,0 +1,178 @@
+"""Checks what a policy promises: it is asked again about every job at every event of random scenarios.
+
+The engine trusts `steady`, `keys_hold` and `wake`: a promise that does not hold gives a wrong order, or a job
+that starts too late, and nothing would show it. Here the answers that it relies on are computed again.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from berth.compile import entry
+from berth.errors import InputError
+from berth.schedule.attempt import touch
+from berth.schedule.checks import rules_of, where_of
+from berth.schedule.failures import constant_names, constants_from, function_of, plain_function
+from berth.schedule.policy import Policy, Preempt
+from berth.schedule.sealed import WRITABLE, View
+from berth.schedule.view import RUNNING, WAITING, Array, World
+from berth.simulate.run import Setting, simulate
+from berth.testing.builders import cluster, jobs
+from berth.testing.check import PolicyError, check_policy
+
+_SLACK_S = 0.01  # an answer may change this much before the moment that `wake` gave
+_MODELS = (None, "vgg16", "bert-large", "mobilenetv3")
+_CLUSTERS = ([[4, 4], [4, 4]], [[8, 8]], [[2, 2, 2], [8]])
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """How much was looked at."""
+
+    scenarios: int
+    moments: int
+
+
+def check_promises(policy: Policy, scenarios: int = 6) -> Checked:
+    """Raises `InputError` at the first promise that a policy does not keep."""
+    moments = 0
+    for seed in range(scenarios):
+        dice = np.random.default_rng(seed)
+        trace = jobs(_rows(dice))
+        machines = cluster(_CLUSTERS[seed % len(_CLUSTERS)])
+        setting = Setting(
+            network=("off", "static", "on")[seed % 3],
+            congestion=20.0,
+            eviction_s=(0.0, 40.0)[seed % 2],
+            doubt=(0.0, 0.5)[seed // 2 % 2],
+            seed=seed,
+        )
+        prepared = policy.prepare(trace)
+        watch = PromiseWatch(prepared)
+        simulate(trace, machines, prepared, setting, watch=watch)
+        moments += watch.moments
+        try:
+            check_policy(policy, trace, machines, replace(setting, log=True))
+        except PolicyError as error:
+            raise InputError(f"{type(policy).__name__}: {error}", where=where_of(type(policy))) from error
+    return Checked(scenarios, moments)
+
+
+def _rows(dice: Any, count: int = 40) -> list[tuple[Any, ...]]:
+    """Jobs that come at round times and at odd ones, so that many things happen at once."""
+    arrivals = np.where(
+        dice.random(count) < 0.5, dice.integers(0, 40, count) * 100.0, dice.uniform(0, 4000, count)
+    )
+    gpus = dice.choice([1, 1, 2, 3, 4, 8], count)
+    seconds = np.exp(dice.uniform(math.log(30), math.log(8000), count))
+    models = dice.integers(0, len(_MODELS), count)
+    rows = [
+        (float(at), int(size), float(span), _MODELS[model])
+        for at, size, span, model in zip(np.sort(arrivals), gpus, seconds, models, strict=True)
+    ]
+    return [(0.0, *rows[0][1:]), *rows[1:]]
+
+
+@entry
+def advance_progress(records: Array, now: float) -> None:
+    """Brings the running jobs of a copy up to a time."""
+    for i in range(len(records)):
+        if records[i].state == RUNNING:
+            touch(records[i], now)
+
+
+@dataclass(slots=True)
+class _Last:
+    """What a policy answered about a job when last asked, and since when it waits or runs."""
+
+    now: float
+    since: tuple[int, float]
+    keys: tuple[float, float]
+    reach: int
+    wake: float
+
+
+class PromiseWatch:
+    """A `watch` of `simulate`: after every event it asks the policy again, on copies of the records."""
+
+    def __init__(self, policy: Policy) -> None:
+        self.policy, self.rules, self.moments = policy, rules_of(policy), 0
+        kind = type(policy)
+        self.functions = {
+            name: plain_function(function_of(kind, name)) for name in ("order", "then", "reach", "wake")
+        }
+        self.names = constant_names(kind)
+        self.last: dict[int, _Last] = {}
+
+    def __call__(self, world: World, clock: Array) -> int:
+        """Checks every job that waits or runs; asks to be called again after one event."""
+        now = float(clock[0]["now"])
+        if world.my[0]["failed"]:
+            return 1  # the run stops, and says why
+        self.moments += 1
+        my = constants_from(self.names, world.my[0])
+        records = world.jobs.copy()
+        advance_progress(records, now)
+        for row in np.flatnonzero((records["state"] == WAITING) | (records["state"] == RUNNING)):
+            self._check(records, int(row), now, my)
+        return 1
+
+    def _ask(self, name: str, records: Array, row: int, now: float, my: Any) -> Any:
+        view = View(records[row], WRITABLE if name == "order" else ())
+        return self.functions[name](view, now, my)
+
+    def _check(self, records: Array, row: int, now: float, my: Any) -> None:
+        job = records[row].copy()
+        order = self._ask("order", records, row, now, my)
+        if (again := self._ask("order", records, row, now, my)) != order:
+            self._refuse("order", row, now, f"returned {order!r}, and asked again {again!r}", _SAME)
+        keys = float(order), float(self._ask("then", records, row, now, my))
+        waits = job["state"] == WAITING
+        if waits and self.rules.steady and not self._rekeyed(job, now):
+            kept = float(job["key"]), float(job["then"])
+            self._compare_keys(row, now, kept, keys)
+        wake = float(self._ask("wake", records, row, now, my)) if waits or self.rules.wakes else math.inf
+        reach = int(self._ask("reach", records, row, now, my))
+        since = int(job["state"]), float(job["since"] if waits else job["started"])
+        asked = _Last(now, since, keys, reach, wake if wake > now else math.inf)
+        before, self.last[row] = self.last.get(row), asked
+        if before is not None and before.since == since and before.wake - _SLACK_S > now:
+            self._compare(row, before, asked, waits)
+
+    def _rekeyed(self, job: Any, now: float) -> bool:
+        """Whether steady keys of a job are asked again by rule."""
+        return bool(now - job["since"] >= self.rules.rekey_after_s - _SLACK_S)
+
+    def _compare_keys(
+        self, row: int, now: float, kept: tuple[float, float], keys: tuple[float, float]
+    ) -> None:
+        second = type(self.policy).then is not Policy.then
+        for name, old, new in zip(("order", "then")[: 1 + second], kept, keys, strict=False):
+            if old != new:
+                what = f"is {new!r} while it waits, and was {old!r} when it was queued"
+                self._refuse(name, row, now, what, "it promises steady: write Rules(steady=False)")
+
+    def _compare(self, row: int, before: _Last, asked: _Last, waits: bool) -> None:
+        """What must not change between two looks, before the moment that `wake` gave."""
+        if not waits:
+            by_order = self.rules.preempt == Preempt.BY_ORDER
+            if self.rules.keys_hold and by_order and asked.keys > before.keys:
+                what = f"rose from {before.keys} at {before.now:g} s to {asked.keys} while it runs"
+                self._refuse(
+                    "order", row, asked.now, what, "it promises keys_hold: write Rules(keys_hold=False)"
+                )
+        elif asked.reach != before.reach and not self.rules.learns:
+            what = f"changed from {before.reach} at {before.now:g} s to {asked.reach} by itself"
+            self._refuse("reach", row, asked.now, what, "`wake` must return when that happens")
+
+    def _refuse(self, hook: str, row: int, now: float, what: str, hint: str) -> None:
+        kind = type(self.policy)
+        about = f"{kind.__name__}.{hook} of job j{row} at {now:g} s {what}"
+        raise InputError(about, where=where_of(kind, hook), hint=hint)
+
+
+_SAME = "`order` must give the same answer when it is asked twice at the same time"

@@ -1,0 +1,139 @@
+"""Rows of the queue say what a job waits for, and every word of it is true."""
+
+from __future__ import annotations
+
+import pytest
+
+from berth.live import commands, forecast, views
+from berth.live.outlook import FITS, IN_TIME, SPARE, Outlook
+from berth.live.spec import JobSpec
+
+
+def outlook(live, **options) -> Outlook:
+    copy = forecast.copy_of(live.books)
+    return Outlook(copy, live.controller.now(), pending=live.controller.pending, events=300, **options)
+
+
+@pytest.fixture
+def half(crank):
+    """Eight of sixteen devices are busy for 1,000 s, and a job of all sixteen is first in the queue."""
+    live = crank(policy="fit-first")
+    live.submit(gpus=8, seconds=1000, job="half")
+    live.step(1)
+    live.submit(gpus=16, seconds=100, job="big", priority=50)
+    return live
+
+
+def test_a_row_says_what_is_free_and_which_end_lets_it_start(half):
+    told = outlook(half)
+    assert told.sentence("big", half.controller.now()) == (
+        "needs 16 devices; 8 are free; starts in 16m40s when half ends"
+    )
+    row = told.row("big", half.controller.now())
+    assert row["starts_after"] == ["half"]
+    assert row["expected_start"] == pytest.approx(half.controller.now() + 1000)
+    assert told.row("half", half.controller.now())["expected_end"] == row["expected_start"]
+
+
+def test_a_row_names_what_backfills_and_why_that_is_no_harm(half):
+    half.submit(gpus=4, seconds=2000, job="long")
+    half.submit(gpus=4, seconds=100, job="short")
+    half.clock.turn(1)
+    copy = forecast.copy_of(half.books)
+    assert half.state("short") == "placed"  # it ends in time
+    assert half.state("long") == "queued"
+    told = Outlook(copy, half.controller.now(), pending=False, events=300)
+    assert told.passes("big") == []  # what has started is not behind it any more
+    assert told.row("long", half.controller.now())["overtaken_by"] == []
+
+
+def test_what_passes_later_is_told_with_how(crank):
+    live = crank(policy="fit-first", cluster="1x2x4:V100-16")
+    live.submit(gpus=4, seconds=1000, job="late")
+    live.submit(gpus=4, seconds=100, job="soon")
+    live.step(1)
+    live.submit(gpus=8, seconds=10, job="big", priority=50)
+    live.submit(gpus=4, seconds=500, job="short")
+    live.submit(gpus=4, seconds=5000, job="long")
+    told = outlook(live)
+    assert told.passes("big") == [("short", IN_TIME)]
+    assert "overtaken by short: backfill, it ends before this job can start" in told.sentence(
+        "big", told.told.now
+    )
+    assert told.told.starts["big"] < told.told.starts["long"]
+
+
+def test_devices_that_the_first_does_not_need_are_said_to_be_spare(crank):
+    live = crank(policy="easy", cluster="1x2x4:V100-16")
+    live.submit(gpus=4, seconds=1000, job="late")
+    live.submit(gpus=4, seconds=100, job="soon")
+    live.step(1)
+    live.submit(gpus=6, seconds=10, job="big")
+    live.submit(gpus=2, seconds=5000, job="long")
+    assert outlook(live).passes("big") == [("long", SPARE)]
+
+
+def test_equal_priorities_that_fit_sooner_are_not_called_backfill(crank):
+    live = crank(policy="fit-first", cluster="1x2x4:V100-16")
+    live.submit(gpus=4, seconds=1000, job="late")
+    live.submit(gpus=4, seconds=100, job="soon")
+    live.step(1)
+    live.submit(gpus=8, seconds=10, job="big")
+    live.submit(gpus=4, seconds=5000, job="long")
+    told = outlook(live)
+    assert told.passes("big") == [("long", FITS)]
+    assert told.sentence("big", told.told.now).endswith(
+        "when long ends; overtaken by long, which fits sooner"
+    )
+
+
+def test_an_overdue_job_is_called_so_and_nothing_starts_now(half):
+    half.backend.work.clear()
+    for life in half.backend._lives.values():
+        life.ends = 1e9  # it outlives its 1,000 s
+    half.clock.turn(1500)
+    told, now = outlook(half), half.controller.now()
+    assert told.overdue["half"] == pytest.approx(501, abs=2)
+    assert told.told.starts["big"] == pytest.approx(now + 250)  # a quarter of what it was given
+    assert told.sentence("big", now) == (
+        "needs 16 devices; 8 are free; starts in 4m10s when half ends (8m21s overdue)"
+    )
+    half.step(1)  # a pass extends the estimate: it is overdue all the same
+    half.submit(gpus=1, seconds=10_000, job="other")
+    assert outlook(half).overdue["half"] == pytest.approx(502, abs=2)
+
+
+def test_too_few_machines_in_service_are_the_reason_and_named(crank):
+    live = crank(policy="fit-first")
+    live.ask(commands.drain("r0-m0"))
+    live.submit(gpus=16, seconds=100, job="big")
+    told = outlook(live)
+    assert told.row("big", live.controller.now())["blocker"] == (
+        "needs 16 devices, and the machines in service have 12 within one network; out of service: r0-m0"
+    )
+    assert told.row("big", live.controller.now())["expected_start"] is None
+    name, played = forecast.dry_run(forecast.copy_of(live.books), JobSpec(run="x", gpus=16), "me")
+    assert name not in played.starts
+    assert played.complete
+
+
+def test_a_reservation_names_the_job_it_is_for(half):
+    half.submit(gpus=4, seconds=5000, job="long")
+    reason = views.reason_of(half.books, half.books.jobs["long"], half.controller.now())
+    assert (reason.code, reason.sentence) == (
+        "held-for-other",
+        "the devices that would fit are reserved for big",
+    )
+
+
+def test_a_forecast_runs_no_pass_that_the_controller_would_not(half, monkeypatch):
+    passes = []
+    decide = forecast.decide
+    monkeypatch.setattr(forecast, "decide", lambda books, now: passes.append(now) or decide(books, now))
+    now = half.controller.now() + 7
+    forecast.forecast(forecast.copy_of(half.books), now=now, pending=False)
+    assert passes
+    assert min(passes) > now
+    passes.clear()
+    forecast.forecast(forecast.copy_of(half.books), now=now, pending=True)
+    assert passes[0] == now

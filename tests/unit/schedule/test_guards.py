@@ -1,0 +1,455 @@
+"""What is wrong with a policy is reported in one message with file:line, on the command line and from Python."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from textwrap import indent
+
+import pytest
+
+from berth.cli.main import main
+from berth.errors import InputError
+from berth.schedule.hooks import compiled_notes
+from berth.schedule.policies.registry import load_policy
+from berth.schedule.policy import Policy
+from berth.simulate.run import Setting, simulate
+from berth.testing import cluster, jobs
+
+HEAD = """
+import math, random, time
+from dataclasses import dataclass
+from berth.schedule.policy import Blocked, Policy, Preempt, Rules
+SEEN, SLOT = {}, 6
+"""
+TRACE = "job_id,submit_s,num_gpu,duration_s\na,0,8,100\nb,1,8,50\nc,2,4,10\n"
+ROWS = [(0, 8, 100), (1, 8, 50), (2, 4, 10)]
+
+
+def policy(body, *, fields="", before="", after="", rules=""):
+    """A file with one policy; `HERE` marks the line that a message must name."""
+    rules = f"def rules(self):\n    return {rules}\n" if rules else ""
+    inside = indent(f"{fields}\n{rules}\n{body}\n", "    ")
+    return f"{HEAD}{before}\n@dataclass(frozen=True)\nclass Mine(Policy):\n{inside}\n{after}\n"
+
+
+def hook(body, name="order", arguments="job, now, my"):
+    return f"@staticmethod\ndef {name}({arguments}):\n{indent(body, '    ')}"
+
+
+def marked(source):
+    """The source without the mark, and its line."""
+    lines = [number for number, line in enumerate(source.splitlines(), 1) if "HERE" in line]
+    return source.replace("  # HERE", ""), lines[0] if lines else None
+
+
+@pytest.fixture
+def write(monkeypatch, tmp_path):
+    (tmp_path / "jobs.csv").write_text(TRACE)
+    monkeypatch.chdir(tmp_path)
+
+    def written(source):
+        text, line = marked(source)
+        (tmp_path / "mine.py").write_text(text)
+        return line
+
+    return written
+
+
+@pytest.fixture
+def berth(monkeypatch, capfd):
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["berth", *arguments])
+        with pytest.raises(SystemExit) as done:
+            main()
+        captured = capfd.readouterr()
+        return done.value.code or 0, captured.out, captured.err
+
+    return run
+
+
+def refused(write, berth, source, *words):
+    """Both ways in refuse the policy, in the same words."""
+    line = write(source)
+    words = (*words, f"mine.py:{line}") if line else words
+    code, out, error = berth(
+        "simulate", "jobs.csv", "--cluster", "1x1x8:V100-16", "--network", "off", "--policy", "mine.py:Mine"
+    )
+    assert (code, out) == (2, ""), error
+    assert "Traceback" not in error
+    assert "Exception ignored" not in error
+    assert all(word in error for word in words), error
+    with pytest.raises(Exception) as caught:  # noqa: PT011 - a policy's own exceptions stay what they are
+        simulate(jobs(ROWS), cluster([8]), load_policy("mine.py:Mine"), Setting(network="off"))
+    told = "\n".join([str(caught.value), *getattr(caught.value, "__notes__", [])])
+    assert all(word in told or word == type(caught.value).__name__ for word in words), told
+    return error
+
+
+NAMES = {
+    "a misspelt hook": (
+        policy("@staticmethod\ndef ordr(job, now, my):  # HERE\n    return 0.0"),
+        ["Mine has no hook 'ordr'", "did you mean 'order'?"],
+    ),
+    "a misspelt method": (
+        policy("def rule(self):  # HERE\n    return Rules()"),
+        ["Mine has no hook 'rule'", "did you mean 'rules'?"],
+    ),
+    "a helper with a public name": (
+        policy("@staticmethod\ndef quicksand(x):  # HERE\n    return x"),
+        ["no hook 'quicksand'", "begins with _"],
+    ),
+    "a misspelt rule": (
+        policy("def rules(self):\n    return Rules(preemt=1)  # HERE"),
+        ["no rule 'preemt'", "did you mean 'preempt'?"],
+    ),
+    "a misspelt field": (policy(hook("return job.gpuz  # HERE")), ["job has no field 'gpuz'", "'gpus'?"]),
+    "a misspelt field in a helper": (
+        policy(hook("return rank(job)"), after="def rank(one):\n    return one.remainig  # HERE"),
+        ["job has no field 'remainig'", "'remaining'?"],
+    ),
+    "a field that only the simulator knows": (
+        policy(hook("return job.left  # HERE")),
+        ["job.left", "simulator"],
+    ),
+    "a misspelt constant": (
+        policy(hook("return my.wieght  # HERE"), fields="weight: float = 1.0"),
+        ["no constant 'wieght'", "'weight'?"],
+    ),
+    "a constant named as a method": (
+        policy(hook("return 1.0"), fields="table: float = 1.0  # HERE"),
+        ["can't be called 'table'"],
+    ),
+    "a constant named as a hook": (policy("", fields="order: float = 1.0  # HERE"), ["Mine", "order"]),
+    "a hidden constant": (policy("", fields="_weight: float = 1.0  # HERE"), ["'_weight'"]),
+}
+WRITES = {
+    "a field": (policy(hook("job.left = 1.0  # HERE\nreturn 1.0")), ["job.left"]),
+    "a request": (policy(hook("job.gpus = 1  # HERE\nreturn 1.0")), ["job.gpus may not be written"]),
+    "by another name": (
+        policy(hook("record = job\nrecord.gpus -= 1  # HERE\nreturn 1.0")),
+        ["job.gpus may not"],
+    ),
+    "in a helper": (
+        policy(hook("shrink(job)\nreturn 1.0"), after="def shrink(it):\n    it.gpus = 1  # HERE"),
+        ["job.gpus may not be written"],
+    ),
+    "by setattr": (policy(hook("setattr(job, 'gpus', 1)  # HERE\nreturn 1.0")), ["setattr"]),
+    "an element": (policy(hook("job.slow[0] = 1.0  # HERE\nreturn 1.0")), ["job.slow may not be written"]),
+    "by index": (policy(hook("job['gpus'] = 1  # HERE\nreturn 1.0")), ["job[...]"]),
+    "notes outside order": (
+        policy(hook("job.notes[0] = 1.0  # HERE\nreturn job.widest", "reach")),
+        ["job.notes may be updated by the hook `order` only"],
+    ),
+    "a constant": (
+        policy(hook("my.weight = 1.0  # HERE\nreturn 1.0"), fields="weight: float = 1.0"),
+        ["my.weight may not be written"],
+    ),
+    "the module": (policy(hook("SEEN[1] = now  # HERE\nreturn now")), ["may not change SEEN"]),
+    "the module by a method": (policy(hook("SEEN.update(a=1)  # HERE\nreturn now")), ["may not change SEEN"]),
+    "a global": (policy(hook("global SLOT  # HERE\nSLOT = 1\nreturn 1.0")), ["SLOT"]),
+    "through a list, compiled away": (
+        policy(hook("for one in (job,):\n    one.gpus = 1  # HERE\nreturn 1.0")),
+        ["job.gpus may not be written"],
+    ),
+    "through a dictionary, interpreted": (
+        policy(hook("box = {'a': job}\nbox['a'].gpus = 1  # HERE\nreturn 1.0")),
+        ["job.gpus may not be written"],
+    ),
+}
+BOUNDS = {
+    "a constant index": (
+        policy(hook("job.notes[4] = 1.0  # HERE\nreturn 1.0")),
+        ["job.notes[4] is out of bounds"],
+    ),
+    "a negative one": (policy(hook("return job.slow[-1]  # HERE")), ["job.slow[-1] is out of bounds"]),
+    "a named one": (policy(hook("return job.notes[SLOT]  # HERE")), ["job.notes[6] is out of bounds"]),
+    "computed, compiled": (
+        policy(hook("at = job.gpus + 3\njob.notes[at] = 1.0  # HERE\nreturn 1.0")),
+        ["IndexError", "raised by the policy Mine"],
+    ),
+    "computed in a helper": (
+        policy(hook("return note(job)"), after="def note(job):\n    return job.notes[int(job.gpus)]  # HERE"),
+        ["IndexError", "raised by the policy Mine"],
+    ),
+    "computed, interpreted": (
+        policy(hook("at = SEEN.get('a', 9)\nreturn job.notes[at]  # HERE")),
+        ["IndexError", "raised by the policy Mine"],
+    ),
+}
+ANSWERS = {
+    "NaN": (
+        policy(hook("if job.gpus < 8:\n    return math.nan  # HERE\nreturn 1.0")),
+        ["Mine.order returned nan"],
+    ),
+    "infinite order": (policy(hook("return math.inf  # HERE")), ["Mine.order returned inf", "finite"]),
+    "NaN from then": (policy(hook("return now * math.nan  # HERE", "then")), ["Mine.then returned nan"]),
+    "NaN from wake": (policy(hook("return math.nan  # HERE", "wake")), ["Mine.wake returned nan"]),
+    "NaN, interpreted": (
+        policy(hook("return SEEN.get(1, math.nan)  # HERE")),
+        ["Mine.order returned nan"],
+    ),
+    "a tuple": (
+        policy("@staticmethod\ndef order(job, now, my):  # HERE\n    return (now, 1.0)"),
+        ["a tuple"],
+    ),
+    "text": (policy("@staticmethod\ndef order(job, now, my):  # HERE\n    return 'first'"), ["text"]),
+    "nothing": (policy(hook("job.gpus  # HERE")), ["Mine.order returned None", "must return a number"]),
+    "nothing on some paths": (
+        policy("@staticmethod\ndef order(job, now, my):  # HERE\n    if job.gpus > 4:\n        return 1.0"),
+        ["nothing on some paths"],
+    ),
+    "a fraction of a tier": (
+        policy("@staticmethod\ndef reach(job, now, my):  # HERE\n    return job.widest / 2"),
+        ["must return a whole number"],
+    ),
+    "a fraction, interpreted": (
+        policy(hook("return SEEN.get(1, 0.5)  # HERE", "reach")),
+        ["Mine.reach returned 0.5", "whole number"],
+    ),
+    "text, interpreted": (policy(hook("return SEEN.get(1, 'x')  # HERE")), ["Mine.order returned 'x'"]),
+}
+LOOPS = {
+    "while": (
+        policy(hook("while now > -1.0:  # HERE\n    now += 1.0\nreturn now")),
+        ["EndlessLoopError", "did not end"],
+    ),
+    "without end": (policy(hook("while True:  # HERE\n    now += 1.0")), ["EndlessLoopError", "did not end"]),
+    "in a helper": (
+        policy(
+            hook("return dig(job)"),
+            after="def dig(it):\n    while it.gpus:  # HERE\n        pass\n    return 1.0",
+        ),
+        ["EndlessLoopError", "raised by the policy Mine"],
+    ),
+    "interpreted": (
+        policy(hook("x = 0\nwhile SEEN.get(x, True):  # HERE\n    pass\nreturn 1.0")),
+        ["EndlessLoopError", "did not end"],
+    ),
+    "a comprehension": (
+        policy(hook("return sum([0.0 for i in range(10**15)])  # HERE")),
+        ["range(10 ** 15) in a comprehension may take any number of turns", "write a loop"],
+    ),
+    "a generator": (
+        policy(hook("return sum(0.0 for i in range(1_000_001))  # HERE")),
+        ["this comprehension takes more than 1,000,000 turns"],
+    ),
+    "a range inside enumerate": (
+        policy(hook("return sum([1.0 for i, k in enumerate(range(2_000_000))])  # HERE")),
+        ["this comprehension takes more than 1,000,000 turns"],
+    ),
+    "comprehensions in each other": (
+        policy(hook("return sum([sum([0.0 for i in range(2000)]) for j in range(0, 2000, 2)])  # HERE")),
+        ["this comprehension takes more than 1,000,000 turns"],
+    ),
+    "a comprehension in a helper": (
+        policy(
+            hook("return dig(now)"), after="def dig(x):\n    return sum([x for i in range(int(x))])  # HERE"
+        ),
+        ["range(int(x)) in a comprehension"],
+    ),
+    "recursion": (
+        policy(hook("return dig(now)"), after="def dig(x):\n    return dig(x - 1)  # HERE"),
+        ["dig calls itself"],
+    ),
+}
+IMPURE = {
+    "random": (policy(hook("return random.random()  # HERE")), ["random.random can't be used", "is random"]),
+    "imported from": (
+        policy(hook("return dice()  # HERE"), before="from random import random as dice"),
+        ["dice can't be used", "is random"],
+    ),
+    "numpy": (
+        policy(hook("return np.random.random()  # HERE"), before="import numpy as np"),
+        ["np.random", "is random"],
+    ),
+    "a clock": (policy(hook("return time.time()  # HERE")), ["time", "reads a clock"]),
+    "a file": (policy(hook("return float(len(open('x').read()))  # HERE")), ["open", "files"]),
+    "a hash": (policy(hook("return float(hash('a'))  # HERE")), ["hash", "differs from run to run"]),
+}
+RULES = {
+    "a string": (
+        policy("def rules(self):\n    return Rules(preempt='BY_ORDER')  # HERE"),
+        ["Preempt.BY_ORDER"],
+    ),
+    "a number for a rule": (
+        policy("def rules(self):\n    return Rules(blocked=1)  # HERE"),
+        ["Blocked.SKIP"],
+    ),
+    "negative": (policy("def rules(self):\n    return Rules(period_s=-1.0)  # HERE"), ["period_s is -1.0"]),
+    "NaN": (policy("def rules(self):\n    return Rules(margin=math.nan)  # HERE"), ["margin is nan"]),
+    "text": (
+        policy("def rules(self):\n    return Rules(steady='yes')  # HERE"),
+        ["steady is 'yes'", "True or False"],
+    ),
+    "nothing": (policy("def rules(self):  # HERE\n    Rules()"), ["Mine.rules() returned None"]),
+    "an error": (policy("def rules(self):\n    return Rules(margin=1 / 0)  # HERE"), ["ZeroDivisionError"]),
+}
+LOADING = {
+    "a tuple": (policy("", fields="weights: tuple = (1, 2)  # HERE"), ["constant weights is (1, 2)"]),
+    "too many constants": (
+        policy(
+            "",
+            fields="\n".join(f"c{i}: float = 0.0" + ("  # HERE" if i == 24 else "") for i in range(25)),
+        ),
+        ["25 constants", "at most 24"],
+    ),
+    "no default": (policy("", fields="weight: float"), ["mine.py:", "weight"]),
+    "an error in the constructor": (
+        policy("def __post_init__(self):\n    raise ValueError('no')  # HERE"),
+        ["ValueError: no"],
+    ),
+    "not a policy": (HEAD + "class Mine:\n    pass", ["'Mine' is not a subclass of Policy"]),
+    "syntax": (HEAD + "def f(:  # HERE", ["SyntaxError"]),
+    "an import": (HEAD + "import nothing_like_it  # HERE", ["nothing_like_it"]),
+}
+ALL = {
+    f"{group}: {name}": case
+    for group, cases in {
+        "names": NAMES,
+        "writes": WRITES,
+        "bounds": BOUNDS,
+        "answers": ANSWERS,
+        "loops": LOOPS,
+        "impure": IMPURE,
+        "rules": RULES,
+        "loading": LOADING,
+    }.items()
+    for name, case in cases.items()
+}
+
+
+@pytest.mark.parametrize("case", ALL)
+def test_a_mistake_is_one_message_with_its_line(write, berth, case):
+    source, words = ALL[case]
+    refused(write, berth, source, *words)
+
+
+@pytest.mark.parametrize(
+    "over", ["range(SLOT)", "range(1_000_000)", "range(10, 0, -1)", "range(len(job.notes))", "(1, 2, 3)"]
+)
+def test_a_comprehension_over_what_is_bounded_is_taken(write, over):
+    write(policy(hook(f"return sum([1.0 for i in {over}])")))
+    assert type(load_policy("mine.py:Mine")).__name__ == "Mine"
+
+
+def test_a_wrong_answer_names_job_and_time(write, berth):
+    refused(
+        write,
+        berth,
+        policy(hook("if job.gpus == 4:\n    return math.nan  # HERE\nreturn 1.0")),
+        "Mine.order returned nan for job",
+        "at 2 s",
+    )
+
+
+def test_a_verdict_that_is_neither_yes_nor_no(write):
+    body = (
+        hook("return 2  # HERE", "spread", "job, tier, wait, now, my")
+        + "\n"
+        + hook("return job.floor", "reach")
+    )
+    line = write(policy(body, rules="Rules(look_ahead=True)"))
+    rows = [(0, 3, 100), (0, 3, 100), (1, 2, 50)]
+    with pytest.raises(
+        InputError, match=r"Mine.spread returned 2 for job j2 at 1 s: it must return 0 or 1"
+    ) as caught:
+        simulate(jobs(rows), cluster([4, 4]), load_policy("mine.py:Mine"), Setting(network="off"))
+    assert f"mine.py:{line}" in str(caught.value)
+
+
+def test_helpers_with_an_underscore_and_functions_of_the_module_are_allowed(write, berth):
+    body = "@staticmethod\ndef _half(x):\n    return x / 2\n" + hook("return job.gpus * half(now)")
+    write(policy(body, after="def half(x):\n    return x / 2"))
+    code, _, error = berth(
+        "simulate", "jobs.csv", "--cluster", "1x1x8:V100-16", "--policy", "mine.py:Mine", "--json"
+    )
+    assert (code, error) == (0, "")
+
+
+def test_order_may_update_queue_and_notes(write):
+    write(policy(hook("job.queue += 1\njob.notes[3] = job.queue\nreturn job.notes[3]")))
+    mine = load_policy("mine.py:Mine")
+    assert compiled_notes(mine) == []
+    run = simulate(jobs(ROWS), cluster([8]), mine, Setting(network="off"))
+    assert (run.records["queue"] >= 1).all()
+    assert (run.records["notes"][:, 3] == run.records["queue"]).all()
+
+
+def test_notes_are_as_before_a_call_that_fails(write):
+    """The call is made again to find its line, so it must begin where the first one began."""
+    line = write(
+        policy(hook("job.queue += 1\nif job.queue == 1:\n    raise ValueError('no')  # HERE\nreturn 1.0"))
+    )
+    with pytest.raises(ValueError, match="no") as caught:
+        simulate(jobs(ROWS), cluster([8]), load_policy("mine.py:Mine"), Setting(network="off"))
+    assert any(f"mine.py:{line}" in note for note in caught.value.__notes__)
+
+
+@dataclass(frozen=True)
+class Misspelt(Policy):
+    @staticmethod
+    def ordr(job, now, my):
+        return 0.0
+
+
+@dataclass(frozen=True)
+class Meddles(Policy):
+    @staticmethod
+    def reach(job, now, my):
+        job.gpus = 1
+        return job.widest
+
+
+@pytest.mark.parametrize(("kind", "words"), [(Misspelt, "no hook 'ordr'"), (Meddles, "job.gpus may not")])
+def test_a_class_that_was_never_loaded_from_a_file_is_checked_too(kind, words):
+    with pytest.raises(InputError, match=words) as caught:
+        simulate(jobs(ROWS), cluster([8]), kind(), Setting(network="off"))
+    assert "test_guards.py:" in str(caught.value)
+
+
+@dataclass(frozen=True)
+class Fails(Policy):
+    """Raises for jobs of one size, compiled or interpreted."""
+
+    size: float = 0.0
+
+    @staticmethod
+    def order(job, now, my):
+        if job.gpus == my.size:
+            raise ValueError("no rank")
+        return job.arrival
+
+
+@dataclass(frozen=True)
+class FailsSlowly(Fails):
+    @staticmethod
+    def order(job, now, my):
+        if job.gpus == my.size:
+            raise ValueError(f"no rank for {[int(job.gpus)]!s}")
+        return job.arrival
+
+
+@pytest.mark.parametrize("kind", [Fails, FailsSlowly])
+def test_runs_in_threads_hear_of_their_own_errors_only(kind):
+    """Of runs side by side, with one policy, those fail that have a job of the size that it can't rank."""
+    before = sys.unraisablehook
+    start = threading.Barrier(4)
+
+    def run(size):
+        start.wait()
+        try:
+            done = simulate(jobs(ROWS * 50), cluster([8]), kind(size=size), Setting(network="off"))
+        except ValueError as error:
+            return str(error)
+        return "all" if (done.records["end"] > 0).all() else "some"
+
+    run_alone = simulate(jobs(ROWS), cluster([8]), kind(size=1.0), Setting(network="off"))
+    assert (run_alone.records["end"] > 0).all()
+    with ThreadPoolExecutor(4) as pool:
+        said = list(pool.map(run, [4.0, 3.0, 8.0, 3.0]))
+    assert [text.startswith("no rank") for text in said] == [True, False, True, False]
+    assert (said[1], said[3]) == ("all", "all")
+    assert sys.unraisablehook is before

@@ -1,0 +1,90 @@
+"""A job that does not fit may be passed by its equals, but by a lower priority only where that does not delay it."""
+
+from __future__ import annotations
+
+import pytest
+
+from berth.schedule.policies.registry import load_policy
+from berth.simulate.events import event_frame
+from berth.simulate.run import Setting
+from berth.testing import check_policy, cluster, faults, jobs
+
+# they let jobs pass a job that does not fit, and preempt nothing by order
+PASSING = ["fit-first", "preferred", "required", "berth", "berth:order=fifo", "dally", "lwf"]
+HALF_BUSY = (0, 4, 100)  # of eight devices
+
+
+def job(arrival: float, gpus: int, seconds: float, priority: int = 0) -> tuple:
+    return (arrival, gpus, seconds, None, None, priority)
+
+
+def started(policy: str, rows: list, machines: object = (8,)) -> dict[str, tuple[float, str]]:
+    """When each job first started, and why there."""
+    setting = Setting(network="off", eviction_s=0.0, eviction_large_s=0.0, log=True)
+    run = check_policy(load_policy(policy), jobs(rows), cluster(list(machines)), setting)
+    log = event_frame(run)
+    starts = log.filter(log["event"] == "started").select("job", "time_s", "reason").rows()
+    return {name: (time_s, reason) for name, time_s, reason in reversed(starts)}
+
+
+@pytest.mark.parametrize("policy", PASSING)
+def test_a_lower_priority_does_not_delay_a_job_that_does_not_fit(policy):
+    times = started(policy, [HALF_BUSY, job(1, 8, 10, priority=5), job(2, 4, 1000)])
+    assert times["j1"][0] == 100.0
+    assert times["j2"][0] == 110.0
+
+
+@pytest.mark.parametrize("policy", PASSING)
+def test_a_lower_priority_passes_where_it_ends_in_time(policy):
+    times = started(policy, [HALF_BUSY, job(1, 8, 10, priority=5), job(2, 4, 98)])
+    assert times["j1"][0] == 100.0
+    assert times["j2"] == (2.0, "backfilled")
+
+
+@pytest.mark.parametrize("policy", PASSING)
+def test_a_lower_priority_takes_what_the_first_will_not_need(policy):
+    times = started(policy, [HALF_BUSY, job(1, 6, 10, priority=5), job(2, 2, 1000), job(3, 2, 1000)])
+    assert times["j1"][0] == 100.0
+    assert times["j2"] == (2.0, "backfilled")
+    assert times["j3"][0] == 110.0
+
+
+@pytest.mark.parametrize("policy", PASSING)
+def test_equal_priorities_pass_as_they_always_did(policy):
+    rows = [HALF_BUSY, (1, 8, 10), (2, 4, 1000)]
+    assert started(policy, rows)["j2"][0] == 2.0
+    for priority in (-3, 7):
+        same = [(*row, None, None, priority) for row in rows]
+        assert started(policy, same) == started(policy, rows)
+
+
+def test_only_lower_priorities_are_kept_off_the_place():
+    # j2 is the equal of j1 and may pass it; j3 is not and waits, though as many devices are free for it
+    rows = [(0, 6, 100), job(1, 8, 10, priority=5), job(2, 1, 1000, priority=5), job(3, 1, 1000)]
+    times = started("fit-first", rows)
+    assert times["j2"][0] == 2.0
+    assert times["j3"][0] == times["j1"][0] + 10
+
+
+def test_what_can_never_start_now_keeps_nothing_from_others():
+    # m0 is drained: j0 needs both machines, and no end of a job brings m0 back
+    setting = Setting(network="off", log=True, faults=faults([(0.5, 0, "drain"), (500, 0, "undrain")]))
+    rows = [job(1, 8, 10, priority=5), job(2, 4, 1000)]
+    run = check_policy(load_policy("fit-first"), jobs(rows), cluster([4, 4]), setting)
+    starts = {name: run.records[row]["first_start"] for row, name in enumerate(["j0", "j1"])}
+    assert starts["j1"] == 2.0
+
+
+def test_devices_outside_the_reserved_group_stay_free_for_all():
+    # j2 needs a whole machine: m0 at 100 s. j3 goes to m1, which is not reserved.
+    rows = [(0, 2, 100), (0, 3, 1000), job(1, 4, 10, priority=5), job(2, 1, 1000)]
+    times = started("required", rows, machines=(4, 4))
+    assert times["j2"][0] == 100.0
+    assert times["j3"][0] == 2.0
+
+
+def test_the_job_with_the_reservation_may_still_spread_over_what_idles():
+    # one device is free on each machine; j3 would wait long for two on one, and loses nothing by spreading
+    rows = [(0, 3, 9000), (0, 3, 9000), job(0.5, 8, 10), job(1, 2, 10, priority=5)]
+    times = started("berth:defragment=0", rows, machines=(4, 4))
+    assert times["j3"] == (1.0, "cheaper-than-waiting")

@@ -1,0 +1,65 @@
+"""What is more than the scheduler's records hold is refused with a message, whatever Python's options are."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from berth.cluster.load import load_cluster
+from berth.errors import InputError
+from berth.schedule.policies.registry import load_policy
+from berth.schedule.view import MAX_KINDS, MAX_TIERS
+from berth.schedule.world import new_jobs, new_world
+from berth.simulate.run import Setting, simulate
+from berth.testing import cluster, jobs
+
+TYPES = ["V100-16", "V100-32", "P100", "T4", "A100-40", "A100-80", "H100", "K80", "L4"]
+
+
+def deep(tiers: int):
+    nested = 2
+    for _ in range(tiers - 1):
+        nested = [nested]
+    return cluster(nested)
+
+
+def mixed(types: int):
+    return cluster([{name: 1} for name in TYPES[:types]])
+
+
+@pytest.mark.parametrize("network", ["off", "on"])
+def test_as_many_tiers_and_types_as_fit_are_scheduled(network):
+    for machines in (deep(MAX_TIERS), mixed(MAX_KINDS)):
+        run = simulate(jobs([(0, 1, 10)]), machines, load_policy("fifo"), Setting(network=network))
+        assert run.unfinished == ()
+
+
+@pytest.mark.parametrize("network", ["off", "on"])
+@pytest.mark.parametrize(
+    ("machines", "what"),
+    [
+        (deep(MAX_TIERS + 1), f"has 9 tiers; berth schedules on at most {MAX_TIERS}"),
+        (mixed(MAX_KINDS + 1), f"has 9 device types; berth schedules on at most {MAX_KINDS}"),
+    ],
+)
+def test_one_more_is_refused_by_name(machines, what, network):
+    with pytest.raises(InputError, match=what) as refused:
+        simulate(jobs([(0, 1, 10)]), machines, load_policy("fifo"), Setting(network=network))
+    assert refused.value.hint
+    with pytest.raises(InputError, match=what):  # as the live controller makes its world
+        new_world(machines, load_policy("fifo"), new_jobs(1))
+
+
+@pytest.mark.parametrize("verb", ["simulate", "compare"])
+def test_the_command_line_says_it_without_assertions_too(verb):
+    assert len(load_cluster("1x1x1x1x1x1x1x1x1x1x2x4").tiers) == 12
+    policies = ["--policy", "fifo", "--policy", "srtf"]
+    line = [verb, "generate:jobs=5,span=1h", "--cluster", "1x1x1x1x1x1x1x1x1x1x2x4", *policies]
+    result = subprocess.run(
+        [sys.executable, "-O", "-m", "berth", *line], capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 2
+    assert "has 12 tiers; berth schedules on at most 8" in result.stderr
+    assert "Traceback" not in result.stderr
