@@ -1,0 +1,57 @@
+"""Traces like a given one: its jobs drawn again, in blocks of neighbours."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+
+from berth.workload.streams import stream
+from berth.workload.trace import Trace
+from berth.workload.weights import Floats
+
+BLOCKS = 20
+
+
+def resampled(trace: Trace, seed: int) -> Trace:
+    """As many jobs, drawn with replacement in blocks of a twentieth of the trace.
+
+    A block starts at any job and keeps the gaps before its jobs, so whatever lasts shorter than a block (bursts,
+    sessions of one user, the hours of a day) is kept. Jobs are renamed 0, 1, 2 ... in order of submission.
+    """
+    jobs = len(trace)
+    length = -(-jobs // BLOCKS)
+    starts = stream(seed, "resampling").integers(0, jobs, BLOCKS)
+    rows = ((starts[:, None] + np.arange(length)) % jobs).ravel()[:jobs]
+    gaps_s = _gaps_s(trace)
+    frame = trace.frame[rows].with_columns(
+        pl.int_range(jobs, eager=True).cast(pl.String).alias("job_id"),
+        pl.Series("submit_s", np.cumsum(gaps_s[rows])),
+    )
+    return Trace.from_columns({name: frame[name] for name in frame.columns}, source=trace.source)
+
+
+def outlasts_blocks(trace: Trace) -> bool:
+    """Whether the work or the pace of neighbouring half-blocks is correlated: blocks are then too short.
+
+    Resampled traces lose correlation over more jobs than a block has, and vary less than traces like the given one.
+    """
+    work = np.log(trace.num_gpu * trace.duration_s)
+    return any(_correlated(values) for values in (work, np.log1p(_gaps_s(trace))))
+
+
+def _gaps_s(trace: Trace) -> Floats:
+    """The time before each job; before the first, which has none, the mean."""
+    gaps_s = np.diff(trace.submit_s, prepend=0.0)
+    gaps_s[0] = trace.span_s / max(1, len(trace) - 1)
+    return gaps_s
+
+
+def _correlated(values: Floats) -> bool:
+    """Whether the means of neighbouring half-blocks correlate by more than two standard errors."""
+    halves = 2 * BLOCKS
+    length = len(values) // halves
+    if length == 0:
+        return False
+    means = values[: halves * length].reshape(halves, length).mean(axis=1)
+    means -= means.mean()
+    return bool(means[1:] @ means[:-1] > 2 / np.sqrt(halves) * (means @ means))
