@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import stats
 
-from berth.simulate.intervals import ratio_interval
 from waiting_runs import CONGESTIONS, LOADS, METRICS, SLICES, Figures, Play
 
 Floats = NDArray[np.float64]
@@ -35,6 +35,14 @@ class Ratio:
         if abs(self.mean - 1) < MATTERS or self.low <= 1 <= self.high:
             return "even"
         return "better" if self.mean < 1 else "worse"
+
+    @classmethod
+    def of(cls, mine: Floats, base: Floats) -> Ratio:
+        """From the figures of each slice."""
+        logs = np.log(mine / base)
+        middle = float(logs.mean())
+        reach = float(stats.t.ppf(0.975, len(logs) - 1) * logs.std(ddof=1) / np.sqrt(len(logs)))
+        return cls(float(np.exp(middle)), float(np.exp(middle - reach)), float(np.exp(middle + reach)))
 
     def __str__(self) -> str:
         return f"{self.mean:.2f} ({self.low:.2f}-{self.high:.2f})"
@@ -90,9 +98,9 @@ class Study:
         """One policy over another."""
         at = METRICS.index(metric)
         mine, other = ([self._column(workload, name, cell, at) for cell in CELLS] for name in (policy, base))
-        cells = {cell: Ratio(*ratio_interval(mine[i], other[i])) for i, cell in enumerate(CELLS)}
+        cells = {cell: Ratio.of(mine[i], other[i]) for i, cell in enumerate(CELLS)}
         means = (np.exp(np.log(np.array(values)).mean(axis=0)) for values in (mine, other))
-        return Versus(cells, Ratio(*ratio_interval(*means)))
+        return Versus(cells, Ratio.of(*means))
 
     def best(self, workload: str, policies: Iterable[str], cell: Cell) -> str:
         """Who has the least mean completion time in a cell."""
@@ -103,7 +111,7 @@ class Study:
         names, found = tuple(others), {}
         for cell in CELLS:
             best = self.values(workload, self.best(workload, names, cell), cell)[:, 0]
-            found[cell] = Ratio(*ratio_interval(self.values(workload, policy, cell)[:, 0], best))
+            found[cell] = Ratio.of(self.values(workload, policy, cell)[:, 0], best)
         return found
 
     def _column(self, workload: str, policy: str, cell: Cell, at: int) -> Floats:

@@ -16,7 +16,12 @@ EXAMPLES = (
 )
 
 Seeds = Annotated[
-    int, typer.Option(metavar="N", min=1, help="How many seeds of what is random: trace, models, failures.")
+    int,
+    typer.Option(
+        metavar="N",
+        min=1,
+        help="Traces to run on, with their own models and failures. Intervals need 6 generated or 20 resampled.",
+    ),
 ]
 
 
@@ -24,7 +29,7 @@ def compare(
     trace: scene.TraceName,
     cluster: scene.ClusterName,
     policy: scene.PolicyNames = None,
-    seeds: Seeds = 5,
+    seeds: Seeds = 20,
     network: scene.Network = "on",
     congestion: scene.Congestion = 1.0,
     eviction_cost: scene.EvictionCost = None,
@@ -65,6 +70,7 @@ def compare(
         found = compare_policies(
             set_.source, set_.cluster, policies, set_.setting, seeds=seeds, progress=tell
         )
+    notes = [*found.warnings, *notes]
     over = found.results[0][0].never_schedulable - len(set_.too_large)
     if over > 0:
         notes.append(

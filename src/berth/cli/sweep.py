@@ -38,7 +38,9 @@ def sweep(
     ] = "1,5,20",
     mix: Annotated[str, typer.Option(metavar="LIST", help="Mixes of models, by name.")] = "balanced",
     jobs: Annotated[int, typer.Option(metavar="N", min=1, help="Jobs of each trace.")] = 1000,
-    seeds: Annotated[int, typer.Option(metavar="N", min=1, help="How many seeds: traces per cell.")] = 3,
+    seeds: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Traces per cell; intervals need 6 or more.")
+    ] = 6,
     sizes: Annotated[
         str, typer.Option(metavar="SIZES", help="As in berth trace generate.")
     ] = "powers-of-two",

@@ -9,10 +9,8 @@ from rich.text import Text
 
 from berth.report.simulation import labels, print_notes
 from berth.report.terminal import table
-from berth.simulate.comparison import Comparison, Difference
+from berth.simulate.comparison import METRICS, Comparison, Difference
 from berth.units import format_seconds
-
-WORDS = {"mean_jct_s": "mean JCT", "p99_jct_s": "p99 JCT", "makespan_s": "makespan"}
 
 
 def print_comparison(out: Console, found: Comparison, notes: Sequence[str]) -> None:
@@ -29,17 +27,15 @@ def print_comparison(out: Console, found: Comparison, notes: Sequence[str]) -> N
     for line in legend:
         out.print(line, markup=False, soft_wrap=True)
     seeds = [f"seeds of the failures: {', '.join(map(str, found.fault_seeds))}"] if found.fault_seeds else []
-    print_notes(out, [f"over {found.how}", *seeds, *notes])
+    print_notes(out, [found.how, *seeds, *notes])
 
 
 def _row(one: Difference) -> list[str]:
     interval = "none" if one.low is None or one.high is None else f"{change(one.low)} .. {change(one.high)}"
     values = format_seconds(one.against_s), format_seconds(one.value_s)
-    return [WORDS[one.metric], *values, change(one.ratio), interval, one.verdict]
+    return [METRICS[one.metric], *values, change(one.ratio), interval, one.verdict]
 
 
 def change(ratio: float) -> str:
     """A ratio as a signed percentage."""
-    if ratio == float("inf"):
-        return "?"
     return f"{100 * (ratio - 1):+.1f} %"

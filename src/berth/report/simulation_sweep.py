@@ -14,6 +14,7 @@ from rich.text import Text
 
 from berth.report.html import heat_colour, page
 from berth.report.simulation import labels, print_notes
+from berth.simulate.intervals import FEWEST_SEEDS
 from berth.simulate.sweep import Grid, Ratio, Row, ratios
 from berth.units import format_count
 
@@ -55,8 +56,8 @@ class Shown:
                 "load": load,
                 "congestion": congestion,
                 "ratio": one.ratio,
-                "low": one.low if self.grid.seeds > 1 else None,
-                "high": one.high if self.grid.seeds > 1 else None,
+                "low": one.low,
+                "high": one.high,
             }
             for policy, mix, cells in self.maps()
             for (load, congestion), one in cells.items()
@@ -81,9 +82,10 @@ def print_maps(out: Console, shown: Shown, written: str | None, notes: Sequence[
     seeds = format_count(grid.seeds, "seed")
     traces = f"{format_count(grid.jobs, 'job')} ({grid.sizes}, {grid.durations}) on {grid.cluster}"
     out.print("below 1: the policy named first is better")
-    out.print(f"mean over {seeds} of {traces}", soft_wrap=True, markup=False)
-    if grid.seeds > 1:
-        out.print("~ within the noise of the seeds (95 % interval holds 1)", markup=False)
+    out.print(f"median over {seeds} of {traces}", soft_wrap=True, markup=False)
+    enough = grid.seeds >= FEWEST_SEEDS
+    noise = "~ within the noise of the seeds (95 % interval of the median holds 1)"
+    out.print(noise if enough else f"no intervals: they need --seeds {FEWEST_SEEDS} or more", markup=False)
     for line in legend:
         out.print(line, markup=False, soft_wrap=True)
     print_notes(out, notes)
@@ -96,8 +98,8 @@ def _cell(one: Ratio) -> Text:
 
 
 def written(one: Ratio) -> str:
-    """The ratio, marked where it is noise (with one seed nobody can tell)."""
-    return f"{'' if one.clear or one.high == float('inf') else '~'}{one.ratio:.2f}"
+    """The ratio, marked where it is within noise."""
+    return f"{'~' if one.noise else ''}{one.ratio:.2f}"
 
 
 def maps_page(shown: Shown) -> str:
@@ -116,7 +118,8 @@ def maps_page(shown: Shown) -> str:
     body = (
         f'<header><h1>Sweep</h1><ul class="chips">{chips}</ul></header>\n<main>{sections}\n'
         '<section class="wide"><p class="quiet">Green, below 1: the policy named first is better. Under each '
-        "ratio its 95 % interval over seeds; ~ marks what is within the noise. Simulated, not measured.</p>"
+        "ratio, a median over seeds, its 95 % interval; ~ marks what is within the noise. Simulated, not "
+        "measured.</p>"
         "</section></main>"
     )
     return page("berth sweep", body, {"maps": shown.as_json()}, "sweep")
@@ -139,6 +142,6 @@ def _section(shown: Shown, policy: str, mix: str, cells: dict[tuple[float, float
 
 
 def _html_cell(one: Ratio) -> str:
-    interval = f"<small>{one.low:.2f} – {one.high:.2f}</small>" if one.high < float("inf") else ""
-    shade = heat_colour(one.ratio) if one.clear or one.high == float("inf") else 0
+    interval = "" if one.low is None else f"<small>{one.low:.2f} – {one.high:.2f}</small>"
+    shade = 0 if one.noise else heat_colour(one.ratio)
     return f'<td class="h{shade}">{written(one)}{interval}</td>'

@@ -1,9 +1,8 @@
 """Is one policy better than another, or was it luck? Differences with 95 % confidence intervals.
 
-Several seeds: every policy plays the same traces, and the ratio to the first policy is taken trace by trace,
-so what the traces have in common cancels out; the interval is Student's over the logarithms of the ratios.
-One trace and nothing random in it: blocks of jobs in order of arrival are resampled (see `intervals`). A makespan
-can't be resampled: it has no interval then.
+Every policy runs on the same traces, and the ratio to the first policy is taken trace by trace, so what the traces have
+in common cancels out. A generated trace is generated again at every seed. A trace from a file is run as it is and then
+resampled: its own ratios are reported, and the interval is of the median over traces like it (see `intervals`).
 """
 
 from __future__ import annotations
@@ -18,17 +17,26 @@ from berth.cluster.gpus import gpu_part
 from berth.cluster.model import Cluster
 from berth.errors import InputError
 from berth.schedule.policy import Policy
-from berth.schedule.view import DONE
-from berth.simulate.intervals import DRAWS, Floats, job_intervals, ratio_interval
+from berth.simulate.intervals import (
+    FEWEST_RESAMPLED,
+    FEWEST_SEEDS,
+    Floats,
+    median_interval,
+    paired_ratios,
+    resampled_interval,
+)
 from berth.simulate.metrics import Summary, summarise
 from berth.simulate.outcome import require_finished
 from berth.simulate.run import Setting, simulate
 from berth.simulate.source import Source
+from berth.workload.resampling import outlasts_blocks, resampled
 from berth.workload.trace import Trace
 
-METRICS = ("mean_jct_s", "p99_jct_s", "makespan_s")
+METRICS = {"mean_jct_s": "mean JCT", "p99_jct_s": "p99 JCT", "makespan_s": "makespan"}
+DEFAULT_SEEDS = 20
 
-Verdict = Literal["better", "worse", "within noise", "the same"]
+Method = Literal["seeds", "resampled"]
+Verdict = Literal["better", "worse", "within noise", "the same", "no interval"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,20 +48,26 @@ class Difference:
     metric: str
     value_s: float
     against_s: float
-    ratio: float
-    low: float | None  # of the 95 % interval; None: the metric has none
+    ratio: float  # over seeds the median of the ratios; of a trace from a file its own
+    low: float | None  # of the 95 % interval; None: too few traces
     high: float | None
+    mean_ratio: float  # geometric mean over all traces
+
+    @property
+    def uneven(self) -> bool:
+        """Whether a few traces carry so much of the difference that the mean is outside the interval."""
+        return self.low is not None and self.high is not None and not self.low <= self.mean_ratio <= self.high
 
     @property
     def verdict(self) -> Verdict:
         """In one word or two."""
-        if self.ratio == 1.0 and self.low in (None, 1.0) and self.high in (None, 1.0):
+        if self.low is None or self.high is None:
+            return "no interval"
+        if self.low == self.high == self.mean_ratio == 1.0:
             return "the same"
-        low = self.ratio if self.low is None else self.low
-        high = self.ratio if self.high is None else self.high
-        if low <= 1.0 <= high:
+        if self.low <= 1.0 <= self.high:
             return "within noise"
-        return "better" if self.ratio < 1.0 else "worse"
+        return "better" if self.high < 1.0 else "worse"
 
     def as_json(self) -> dict[str, Any]:
         """Plain data."""
@@ -64,12 +78,13 @@ class Difference:
 class Comparison:
     """All differences, and how they were found."""
 
-    method: Literal["seeds", "bootstrap"]
+    method: Method
     seeds: int
     how: str
     differences: tuple[Difference, ...]
     results: tuple[tuple[Summary, ...], ...]  # [seed][policy]
     fault_seeds: tuple[int, ...] = ()  # of the failures at each seed, the same for every policy
+    warnings: tuple[str, ...] = ()  # what the intervals do not show
 
 
 def compare(
@@ -78,7 +93,7 @@ def compare(
     policies: dict[str, Policy],
     setting: Setting,
     *,
-    seeds: int = 5,
+    seeds: int = DEFAULT_SEEDS,
     progress: Callable[[int, int], None] | None = None,
 ) -> Comparison:
     """Runs every policy under every seed and compares each with the first.
@@ -90,49 +105,56 @@ def compare(
     if seeds < 1:
         raise InputError(f"--seeds: 1 or more (given: {seeds})")
     first = source.trace(cluster)
-    chance = _chance(source, first, cluster, setting)
-    method: Literal["seeds", "bootstrap"] = "seeds" if chance and seeds > 1 else "bootstrap"
-    rounds = seeds if method == "seeds" else 1
     results: list[tuple[Summary, ...]] = []
-    jcts: list[Floats] = []
-    for number in range(rounds):
-        trace = first if number == 0 else source.trace(cluster, number)
+    for number in range(seeds):
         varied = replace(setting, seed=setting.seed + number)
+        trace = first if number == 0 else _another(source, first, cluster, varied.seed, number)
         row = []
         for name, policy in policies.items():
-            summary, jct = _result(trace, cluster, policy, varied, name)
-            row.append(summary)
-            jcts += [jct] if method == "bootstrap" else []
+            row.append(summarise(require_finished(simulate(trace, cluster, policy, varied, name=name))))
             if progress is not None:
-                progress(len(results) * len(policies) + len(row), rounds * len(policies))
+                progress(len(results) * len(policies) + len(row), seeds * len(policies))
         results.append(tuple(row))
+    method: Method = "seeds" if source.generated else "resampled"
+    differences = _differences(method, results)
+    return Comparison(
+        method,
+        seeds,
+        _how(method, seeds, _chance(first, cluster, setting)),
+        differences,
+        tuple(results),
+        _fault_seeds(setting, seeds),
+        _warnings(method, first, differences),
+    )
+
+
+def _another(source: Source, first: Trace, cluster: Cluster, seed: int, number: int) -> Trace:
+    """The trace of a later seed."""
+    return source.trace(cluster, number) if source.generated else resampled(first, seed)
+
+
+def _how(method: Method, seeds: int, chance: Sequence[str]) -> str:
+    """What the values, changes and intervals are about."""
+    also = f", with other {' and '.join(chance)} at each" if chance else ""
+    fewest = FEWEST_SEEDS if method == "seeds" else FEWEST_RESAMPLED
+    if seeds < fewest:
+        over = f"medians of {seeds} generated traces" if seeds > 1 and method == "seeds" else "one trace"
+        return f"{over}, the same for every policy; no intervals: they need --seeds {fewest} or more"
     if method == "seeds":
-        differences = _over_seeds(results)
-        how = f"{seeds} seeds of {' and '.join(chance)}, the same for every policy"
-    else:
-        differences = _over_jobs(jcts, results[0])
-        why = "one seed" if chance else "nothing in it is random"
-        how = f"one trace ({why}): blocks of its jobs resampled {DRAWS:,} times"
-    return Comparison(method, rounds, how, differences, tuple(results), _fault_seeds(setting, rounds))
+        return (
+            f"medians of {seeds} generated traces{also}, the same for every policy; intervals of the median"
+        )
+    drawn = f"{seeds - 1} traces resampled from it in blocks of jobs{also}"
+    return f"times and changes are this trace's; intervals are of the median over traces like it ({drawn})"
 
 
-def _result(
-    trace: Trace, cluster: Cluster, policy: Policy, setting: Setting, name: str
-) -> tuple[Summary, Floats]:
-    """The figures of one run and the completion times of its jobs; the run itself is large and not kept."""
-    run = require_finished(simulate(trace, cluster, policy, setting, name=name))
-    done = run.records[run.records["state"] == DONE]
-    return summarise(run), np.asarray(done["end"] - done["arrival"], dtype=np.float64)
-
-
-def _chance(source: Source, trace: Trace, cluster: Cluster, setting: Setting) -> list[str]:
-    """What another seed changes."""
+def _chance(trace: Trace, cluster: Cluster, setting: Setting) -> list[str]:
+    """What another seed changes besides the jobs."""
     modelled = setting.network != "off" or len(gpu_part(cluster).device_types) > 1
     random = {
-        "the generated trace": source.generated,
-        "the models that jobs train": modelled and trace.frame["model"].null_count() > 0,
-        "the errors of remaining times": setting.doubt > 0,
-        "the failures of machines": setting.fault_spec is not None and setting.fault_spec.random,
+        "models of jobs that name none": modelled and trace.frame["model"].null_count() > 0,
+        "errors of remaining times": setting.doubt > 0,
+        "failures of machines": setting.fault_spec is not None and setting.fault_spec.random,
     }
     return [what for what, varies in random.items() if varies]
 
@@ -145,25 +167,42 @@ def _fault_seeds(setting: Setting, rounds: int) -> tuple[int, ...]:
     return tuple(spec.at(setting.seed + number).seed for number in range(rounds))
 
 
-def _over_seeds(results: Sequence[Sequence[Summary]]) -> tuple[Difference, ...]:
+def _differences(method: Method, results: Sequence[Sequence[Summary]]) -> tuple[Difference, ...]:
+    """Each policy against the first in each metric."""
     found = []
     for at in range(1, len(results[0])):
+        names = results[0][at].policy, results[0][0].policy
         for metric in METRICS:
-            mine = np.array([getattr(row[at], metric) for row in results])
-            base = np.array([getattr(row[0], metric) for row in results])
-            ratio, low, high = ratio_interval(mine, base)
-            names = results[0][at].policy, results[0][0].policy
-            found.append(Difference(*names, metric, float(mine.mean()), float(base.mean()), ratio, low, high))
+            mine, base = (np.array([getattr(row[i], metric) for row in results]) for i in (at, 0))
+            found.append(_difference(method, names, metric, mine, base))
     return tuple(found)
 
 
-def _over_jobs(jcts: Sequence[Floats], results: Sequence[Summary]) -> tuple[Difference, ...]:
-    found = []
-    for at in range(1, len(results)):
-        names = results[at].policy, results[0].policy
-        intervals = job_intervals(jcts[at], jcts[0])
-        for metric in METRICS:
-            mine, base = getattr(results[at], metric), getattr(results[0], metric)
-            low, high = intervals.get(metric) or (None, None)
-            found.append(Difference(*names, metric, mine, base, mine / base if base else 1.0, low, high))
-    return tuple(found)
+def _difference(
+    method: Method, names: tuple[str, str], metric: str, mine: Floats, base: Floats
+) -> Difference:
+    """From the figures on each trace."""
+    ratios = paired_ratios(mine, base)
+    seeds = method == "seeds"
+    value_s, against_s, ratio = (
+        float(np.median(values) if seeds else values[0]) for values in (mine, base, ratios)
+    )
+    low, high = (median_interval(ratios) if seeds else resampled_interval(ratios)) or (None, None)
+    mean = float(np.exp(np.log(ratios).mean()))
+    return Difference(*names, metric, value_s, against_s, ratio, low, high, mean)
+
+
+def _warnings(method: Method, trace: Trace, differences: Sequence[Difference]) -> tuple[str, ...]:
+    """What the intervals do not show."""
+    if method == "seeds":
+        return tuple(
+            f"{one.policy}, {METRICS[one.metric]}: the mean change, {100 * (one.mean_ratio - 1):+.1f} %, is outside "
+            "the interval of the median: a few traces differ far more than the rest"
+            for one in differences
+            if one.uneven
+        )
+    if outlasts_blocks(trace) and any(one.low is not None for one in differences):
+        return (
+            "jobs are alike over longer stretches than the blocks that are resampled: the intervals are too narrow",
+        )
+    return ()

@@ -26,7 +26,7 @@ from berth import compile as compiling
 from berth.cluster.load import load_cluster
 from berth.errors import InputError
 from berth.schedule.policies.registry import load_policy
-from berth.simulate.intervals import ratio_interval
+from berth.simulate.intervals import FEWEST_SEEDS, median_interval, paired_ratios
 from berth.simulate.metrics import summarise
 from berth.simulate.outcome import require_finished
 from berth.simulate.reference import reference_device
@@ -71,7 +71,7 @@ class Grid:
     loads: tuple[float, ...]
     congestions: tuple[float, ...]
     mixes: tuple[str, ...]
-    seeds: int = 3
+    seeds: int = FEWEST_SEEDS
     jobs: int = 1000
     sizes: str = "powers-of-two"
     durations: str = "lognormal:1h:1.5"
@@ -222,16 +222,21 @@ def _not_by_key() -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """One policy over another in one cell of the map, over all seeds."""
+    """One policy over another in one cell of the map: the median over all seeds."""
 
     ratio: float
-    low: float
-    high: float
+    low: float | None = None  # of the 95 % interval of the median; None: too few seeds
+    high: float | None = None
 
     @property
     def clear(self) -> bool:
         """Whether the difference is more than noise."""
-        return not self.low <= 1.0 <= self.high
+        return self.low is not None and self.high is not None and not self.low <= 1.0 <= self.high
+
+    @property
+    def noise(self) -> bool:
+        """Whether the interval holds 1; without an interval that is unknown."""
+        return self.low is not None and not self.clear
 
 
 def ratios(
@@ -246,4 +251,5 @@ def ratios(
             values[cell["policy"]][cell["seed"]] = row["result"][metric]
     seeds = sorted(values[base])
     mine, other = (np.array([values[name][seed] for seed in seeds]) for name in (policy, base))
-    return Ratio(*ratio_interval(mine, other))
+    each = paired_ratios(mine, other)
+    return Ratio(float(np.median(each)), *(median_interval(each) or ()))

@@ -277,7 +277,7 @@ def test_compare_says_plainly_that_there_is_no_difference(berth, tmp_path):
     assert code == 0
     assert "No difference between srtf and fifo is shown." in out
     document = json.loads(berth(*run, "--json")[1])
-    assert document["method"] == "bootstrap"
+    assert document["method"] == "resampled"
     assert {one["verdict"] for one in document["differences"]} == {"the same"}
 
 

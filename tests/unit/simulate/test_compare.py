@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 import weakref
+from pathlib import Path
 
+import numpy as np
 import pytest
 
 from berth.cluster.load import load_cluster
@@ -23,12 +25,12 @@ from berth.simulate.source import Source
         (1.2, 1.1, 1.3, "worse"),
         (0.9, 0.7, 1.1, "within noise"),
         (1.0, 1.0, 1.0, "the same"),
-        (0.9, None, None, "better"),
-        (1.0, None, None, "the same"),
+        (0.9, None, None, "no interval"),
+        (1.0, None, None, "no interval"),
     ],
 )
 def test_a_difference_is_called_by_its_interval(ratio, low, high, verdict):
-    assert Difference("a", "b", "mean_jct_s", 1.0, 1.0, ratio, low, high).verdict == verdict
+    assert Difference("a", "b", "mean_jct_s", 1.0, 1.0, ratio, low, high, ratio).verdict == verdict
 
 
 POLICIES = {"fifo": load_policy("fifo"), "srtf": load_policy("srtf")}
@@ -37,12 +39,41 @@ POLICIES = {"fifo": load_policy("fifo"), "srtf": load_policy("srtf")}
 def test_a_generated_trace_is_compared_over_seeds():
     cluster = load_cluster("1x2x4:H100")
     source = Source("generate:jobs=60,load=1.5,durations=exponential:1h,sizes=powers-of-two")
-    found = compare(source, cluster, POLICIES, Setting(), seeds=3)
-    assert (found.method, found.seeds, len(found.results)) == ("seeds", 3, 3)
+    found = compare(source, cluster, POLICIES, Setting(), seeds=6)
+    assert (found.method, found.seeds, len(found.results)) == ("seeds", 6, 6)
     assert [one.metric for one in found.differences] == ["mean_jct_s", "p99_jct_s", "makespan_s"]
-    assert found.differences[0].verdict == "better"
-    jcts = {row[0].mean_jct_s for row in found.results}
-    assert len(jcts) == 3, "every seed plays another trace"
+    jcts = np.array([[one.mean_jct_s for one in row] for row in found.results])
+    assert len(set(jcts[:, 0])) == 6, "every seed plays another trace"
+    ratios = jcts[:, 1] / jcts[:, 0]
+    mean_jct = found.differences[0]
+    assert mean_jct.ratio == pytest.approx(np.median(ratios))
+    assert (mean_jct.against_s, mean_jct.value_s) == pytest.approx(tuple(np.median(jcts, axis=0)))
+    assert (mean_jct.low, mean_jct.high) == pytest.approx((ratios.min(), ratios.max()))
+    assert mean_jct.mean_ratio == pytest.approx(np.exp(np.log(ratios).mean()))
+    assert mean_jct.verdict == "better"
+
+
+def test_a_median_of_no_difference_is_noise_where_some_traces_differ():
+    assert Difference("a", "b", "mean_jct_s", 1.0, 1.0, 1.0, 1.0, 1.0, 0.9).verdict == "within noise"
+
+
+@pytest.mark.parametrize(("seeds", "how"), [(1, "one trace"), (5, "medians of 5 generated traces")])
+def test_fewer_than_six_seeds_have_no_intervals_and_the_comparison_says_so(seeds, how):
+    source = Source("generate:jobs=10,load=0.5,durations=fixed:1m")
+    found = compare(source, load_cluster("1x1x4:H100"), POLICIES, Setting(network="off"), seeds=seeds)
+    assert {one.verdict for one in found.differences} == {"no interval"}
+    assert found.how == f"{how}, the same for every policy; no intervals: they need --seeds 6 or more"
+
+
+def test_a_mean_outside_the_interval_of_the_median_is_reported():
+    """Jobs of the Philly sizes wait on few traces; on those the last job ends much earlier under srtf."""
+    source = Source("generate:jobs=100,load=0.8")
+    found = compare(source, load_cluster("1x2x8:H100"), POLICIES, Setting(network="off"))
+    *_, makespan = found.differences
+    assert makespan.mean_ratio < makespan.low <= makespan.ratio == 1.0
+    (warning,) = found.warnings
+    change = f"{100 * (makespan.mean_ratio - 1):+.1f} %"
+    assert warning.startswith(f"srtf, makespan: the mean change, {change}, is outside the interval")
 
 
 def test_failures_vary_with_the_seed_and_are_the_same_for_every_policy(monkeypatch, tmp_path):
@@ -60,8 +91,7 @@ def test_failures_vary_with_the_seed_and_are_the_same_for_every_policy(monkeypat
     monkeypatch.setattr(comparison, "simulate", recorded)
     setting = Setting(network="off", seed=2, fault_spec=parse_faults("mtbf=3h,mttr=20m,seed=5"))
     found = compare(Source(str(path)), load_cluster("1x2x4:H100"), POLICIES, setting, seeds=3)
-    assert (found.method, found.seeds) == ("seeds", 3)
-    assert found.how == "3 seeds of the failures of machines, the same for every policy"
+    assert (found.method, found.seeds) == ("resampled", 3)
     assert found.fault_seeds == (7, 8, 9)
     by_seed = [played[:2], played[2:4], played[4:]]
     assert all(fifo and fifo == srtf for fifo, srtf in by_seed)
@@ -74,7 +104,7 @@ def test_drains_are_planned_and_not_random(tmp_path):
     path.write_text("job_id,submit_s,num_gpu,duration_s\na,0,4,100\nb,0,4,100\n")
     setting = Setting(network="off", fault_spec=parse_faults("drain=r0-m0@10s+1h"))
     found = compare(Source(str(path)), load_cluster("1x1x4:H100"), POLICIES, setting, seeds=3)
-    assert (found.method, found.fault_seeds) == ("bootstrap", ())
+    assert (found.method, found.fault_seeds) == ("resampled", ())
     assert found.results[0][0].makespan_s == 10 + 3600 + 100
 
 
@@ -97,12 +127,50 @@ def test_a_comparison_keeps_no_run(monkeypatch):
     assert (len(alive), most) == (6, 0)
 
 
-def test_one_trace_without_chance_is_bootstrapped_and_its_makespan_has_no_interval(tmp_path):
-    path = tmp_path / "jobs.csv"
-    rows = [f"{i},{i},4,{1 + i % 7 * 30},resnet50" for i in range(40)]
+def written(path: Path, rows: list[str]) -> Source:
     path.write_text("\n".join(["job_id,submit_s,num_gpu,duration_s,model", *rows]) + "\n")
-    found = compare(Source(str(path)), load_cluster("1x1x4:H100"), POLICIES, Setting(), seeds=5)
-    assert (found.method, found.seeds) == ("bootstrap", 1)
-    mean, _, makespan = found.differences
+    return Source(str(path))
+
+
+def test_a_trace_from_a_file_is_resampled_and_keeps_its_own_figures(tmp_path):
+    source = written(tmp_path / "jobs.csv", [f"{i},{i},4,{1 + i % 7 * 30},resnet50" for i in range(40)])
+    found = compare(source, load_cluster("1x1x4:H100"), POLICIES, Setting())
+    assert (found.method, found.seeds, len(found.results)) == ("resampled", 20, 20)
+    for one in found.differences:
+        fifo, srtf = (getattr(summary, one.metric) for summary in found.results[0])
+        assert (one.against_s, one.value_s, one.ratio) == pytest.approx((fifo, srtf, srtf / fifo))
+        ratios = [getattr(row[1], one.metric) / getattr(row[0], one.metric) for row in found.results]
+        assert (one.low, one.high) == pytest.approx((min(ratios), max(ratios)))
+    mean = found.differences[0]
     assert mean.low < mean.ratio < mean.high
-    assert (makespan.low, makespan.high) == (None, None)
+    assert (
+        "intervals are of the median over traces like it (19 traces resampled from it in blocks of jobs)"
+        in found.how
+    )
+    assert found.warnings == ()
+
+
+def test_what_else_is_random_in_a_resampled_trace_is_named(tmp_path):
+    source = written(tmp_path / "jobs.csv", [f"{i},{i},1,{60 + i}," for i in range(25)])
+    setting = Setting(doubt=0.5, fault_spec=parse_faults("mtbf=3h,mttr=20m"))
+    found = compare(source, load_cluster("1x1x4:H100"), POLICIES, setting)
+    also = "models of jobs that name none and errors of remaining times and failures of machines"
+    assert f"in blocks of jobs, with other {also} at each" in found.how
+
+
+def test_jobs_that_are_alike_over_long_stretches_are_reported(tmp_path):
+    """The first half of the jobs is short, the second long: no block of a twentieth shows both."""
+    rows = [f"{i},{60 * i},1,{60 if i < 100 else 600},resnet50" for i in range(200)]
+    source = written(tmp_path / "jobs.csv", rows)
+    cluster = load_cluster("1x1x4:H100")
+    (warning,) = compare(source, cluster, POLICIES, Setting(network="off")).warnings
+    assert warning.startswith("jobs are alike over longer stretches than the blocks")
+    assert compare(source, cluster, POLICIES, Setting(network="off"), seeds=2).warnings == ()
+
+
+def test_a_resampled_trace_may_hold_no_job_that_can_start(tmp_path):
+    """Of two jobs one is larger than the cluster: one resampled trace in four has only that one."""
+    source = written(tmp_path / "jobs.csv", ["a,0,1,60,resnet50", "b,1,8,60,resnet50"])
+    found = compare(source, load_cluster("1x1x4:H100"), POLICIES, Setting())
+    assert 0 in {row[0].finished for row in found.results}
+    assert {one.verdict for one in found.differences} == {"the same"}

@@ -102,10 +102,15 @@ def test_ratios_are_taken_seed_by_seed():
         cell = {"policy": policy, "mix": "m", "load": 1.0, "congestion": 2.0, "seed": seed}
         return {"cell": cell, "result": {"mean_jct_s": value}}
 
-    rows = [row("a", 0, 10.0), row("a", 1, 100.0), row("b", 0, 5.0), row("b", 1, 50.0)]
+    base = [10.0, 100.0, 20.0, 30.0, 5.0, 7.0]
+    rows = [
+        row(*one) for seed, value in enumerate(base) for one in (("a", seed, value), ("b", seed, value / 2))
+    ]
     found = ratios(rows, "m", 1.0, 2.0, "b", "a", "mean_jct_s")
-    assert (found.ratio, found.low, found.high) == pytest.approx((0.5, 0.5, 0.5))
-    assert found.clear
+    assert (found.ratio, found.low, found.high) == (0.5, 0.5, 0.5)
+    assert (found.clear, found.noise) == (True, False)
+    few = ratios(rows[:-2], "m", 1.0, 2.0, "b", "a", "mean_jct_s")
+    assert (few.ratio, few.low, few.high, few.clear, few.noise) == (0.5, None, None, False, False)
 
 
 @pytest.mark.slow
