@@ -20,7 +20,7 @@ import numpy as np
 import polars as pl
 import torch
 
-from berth.train.data import Batch, ClickStream, Share, Source
+from berth.train.data import Batch, ClickStream, Share, TraceSource
 from berth.train.data.files import FileStream
 from berth.train.session import Session
 from click_model import DENSE, SLOTS, WithRows
@@ -44,7 +44,7 @@ def main() -> int:
     return finish("train-reading", found, given.results)
 
 
-def sources(folder: Path, examples: int) -> dict[str, Callable[[], Source]]:
+def sources(folder: Path, examples: int) -> dict[str, Callable[[], TraceSource]]:
     """The same clicks, drawn and from files that are read again and again."""
     keys, dense, _, labels = ClickStream().draw(0, examples)
     ids, counts = keys * 0x9E3779B1 & 0xFFFFFFFF, np.abs(dense * 50).astype(np.int64)
@@ -62,7 +62,7 @@ def sources(folder: Path, examples: int) -> dict[str, Callable[[], Source]]:
     }
 
 
-def compare(name: str, source: Callable[[], Source], turns: int) -> list[Figure]:
+def compare(name: str, source: Callable[[], TraceSource], turns: int) -> list[Figure]:
     """Reading alone, and whole sessions in two ways."""
     alone = source().batches(BATCH, 0, Share(), 0)
     sessions = {

@@ -56,7 +56,7 @@ def explain(
 
     from berth.report import terminal
     from berth.report.simulation_story import print_story
-    from berth.simulate.stories import row_of, tell
+    from berth.simulate.explain_job import explain_job, row_of
 
     name, chosen = next(iter(scene.load_policies([policy] if policy else None).items()))
     set_ = scene.set_scene(
@@ -79,7 +79,7 @@ def explain(
         row_of(set_.trace, job)  # a slip is told before kernels are compiled
     notes = set_.notes + set_.drawn + scene.warm_up({name: chosen})
     wanted = _longest_wait(set_, chosen) if job == LONGEST else job
-    story = tell(set_.trace, set_.cluster, chosen, set_.setting, wanted, name)
+    story = explain_job(set_.trace, set_.cluster, chosen, set_.setting, wanted, name)
     if as_json:
         facts = {"policy": name, "reference_device": set_.reference.name, "fault_seed": set_.fault_seed}
         terminal.print_json({**facts, **asdict(story), "notes": notes})
@@ -92,4 +92,4 @@ def _longest_wait(set_: scene.Scene, policy: Policy) -> str:
     from berth.simulate.run import simulate
 
     run = simulate(set_.trace, set_.cluster, policy, set_.setting)
-    return set_.trace.job_ids[int(run.records["waited"].argmax())]
+    return set_.trace.job_ids[int(run.records["waited_s"].argmax())]

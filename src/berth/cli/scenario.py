@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from berth.cluster.model import Cluster, DeviceType
     from berth.schedule.policy import Policy
     from berth.simulate.run import Setting
-    from berth.simulate.source import Source
+    from berth.simulate.trace_source import TraceSource
     from berth.workload.trace import Trace
 
 TraceName = Annotated[
@@ -118,7 +118,7 @@ _LONGEST_NOTE = 240
 class Scene:
     """Everything but the policy."""
 
-    source: Source
+    source: TraceSource
     trace: Trace
     cluster: Cluster
     setting: Setting
@@ -200,7 +200,7 @@ def set_scene(
     from berth.simulate.jobs import too_large
     from berth.simulate.quotas import load_quotas
     from berth.simulate.reference import reference_device
-    from berth.simulate.source import Source, gpus_of
+    from berth.simulate.trace_source import TraceSource, gpus_of
 
     written = load_cluster(cluster)
     gpus_of(written)
@@ -210,7 +210,7 @@ def set_scene(
     taken_on = reference_device(written, reference, where=None if reference is None else "--reference-device")
     setting = replace(setting, quotas=load_quotas(quota or [], quotas), reference_device=taken_on)
     changed = _what_if(written, add_racks, links or [], device)
-    source = Source(trace)
+    source = TraceSource(trace)
     jobs = source.trace(written)
     if faults is not None:
         spec = parse_faults(faults)
@@ -264,7 +264,7 @@ def make_setting(
         eviction_s=standard.eviction_s if cost is None else cost,
         eviction_large_s=standard.eviction_large_s if cost is None else cost,
         checkpoint_s=read("--checkpoint-every", seconds, checkpoint_every),
-        doubt=share("--doubt", doubt),
+        estimate_error=share("--doubt", doubt),
         mix=load_mix(mix),
         seed=seed,
         log=log,

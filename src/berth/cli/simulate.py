@@ -13,8 +13,8 @@ from berth.cli.output import check_output, whole_file, write_text
 from berth.cli.progress import progress_bar
 
 if TYPE_CHECKING:
-    from berth.report.html import Played
     from berth.schedule.policy import Policy
+    from berth.simulate.policy_run import PolicyRun
 
 EXAMPLES = (
     "berth simulate jobs.csv --cluster 4x4x8:H100 --policy fifo --policy srtf",
@@ -87,16 +87,16 @@ def simulate(
         raise typer.Exit(1)
 
 
-def _play(played_scene: scene.Scene, policies: dict[str, Policy], *, timers: bool) -> list[Played]:
-    from berth.report.html import Played
+def _play(played_scene: scene.Scene, policies: dict[str, Policy], *, timers: bool) -> list[PolicyRun]:
     from berth.simulate.metrics import summarise
+    from berth.simulate.policy_run import PolicyRun
     from berth.simulate.run import simulate as run_simulation
     from berth.simulate.timeline import TimerWatch
 
     played = []
     jobs = played_scene.trace
     for name, policy in policies.items():
-        watch = TimerWatch(max(1, len(jobs) // 100)) if timers and policy.rules().learns else None
+        watch = TimerWatch(max(1, len(jobs) // 100)) if timers and policy.rules().learn_timers else None
         with progress_bar(f"{name}: jobs finished") as tell:
             run = run_simulation(
                 jobs,
@@ -107,7 +107,7 @@ def _play(played_scene: scene.Scene, policies: dict[str, Policy], *, timers: boo
                 progress=tell,
                 watch=watch,
             )
-        played.append(Played(run, summarise(run), watch))
+        played.append(PolicyRun(run, summarise(run), watch))
     return played
 
 
@@ -129,7 +129,7 @@ def _log_files(log: str | None, policies: list[str], force: bool) -> dict[str, s
     return files
 
 
-def _check_audits(played: list[Played], wanted: bool) -> None:
+def _check_audits(played: list[PolicyRun], wanted: bool) -> None:
     """A violation is a bug of berth's own: it is shown whole, and nothing is reported on top of it."""
     if not wanted:
         return
@@ -140,13 +140,13 @@ def _check_audits(played: list[Played], wanted: bool) -> None:
         assert not report.violations, f"{one.run.policy}: {report}"
 
 
-def _audited(one: Played) -> str:
+def _audited(one: PolicyRun) -> str:
     from berth.units import format_count
 
     return f"audited, {format_count(len(one.run.log), 'event')} counted again: everything adds up"
 
 
-def _notes(played_scene: scene.Scene, played: list[Played]) -> list[str]:
+def _notes(played_scene: scene.Scene, played: list[PolicyRun]) -> list[str]:
     """Everything a reader must know to take the figures for what they are."""
     from berth.simulate.outcome import unfinished_note
     from berth.units import format_count
@@ -161,8 +161,8 @@ def _notes(played_scene: scene.Scene, played: list[Played]) -> list[str]:
         if (note := unfinished_note(one.run)) is not None:
             rest = "; the figures are those of the others" if one.summary.finished else ""
             notes.append(note + rest)
-    if setting.doubt:
-        notes.append(f"schedulers knew remaining times to +-{setting.doubt:.0%} only")
+    if setting.estimate_error:
+        notes.append(f"schedulers knew remaining times to +-{setting.estimate_error:.0%} only")
     if setting.fault_spec is not None:
         seed = "" if played_scene.fault_seed is None else f", seed {played_scene.fault_seed}"
         notes.append(f"{format_count(len(run.setting.faults) // 2, 'fault')} of machines{seed}")
@@ -171,7 +171,7 @@ def _notes(played_scene: scene.Scene, played: list[Played]) -> list[str]:
     return notes
 
 
-def _write(played: list[Played], logs: dict[str, str], html: str | None, notes: list[str]) -> list[str]:
+def _write(played: list[PolicyRun], logs: dict[str, str], html: str | None, notes: list[str]) -> list[str]:
     from berth.report.html import report_page
     from berth.simulate.events import write_events
 
@@ -188,7 +188,7 @@ def _write(played: list[Played], logs: dict[str, str], html: str | None, notes: 
 
 
 def _show(
-    played_scene: scene.Scene, played: list[Played], notes: list[str], written: list[str], as_json: bool
+    played_scene: scene.Scene, played: list[PolicyRun], notes: list[str], written: list[str], as_json: bool
 ) -> None:
     from berth.report import terminal
     from berth.report.simulation import print_results
@@ -208,7 +208,7 @@ def _show(
     print_results(terminal.console(), [one.summary for one in played], heading(played[0]), notes, written)
 
 
-def heading(one: Played) -> str:
+def heading(one: PolicyRun) -> str:
     """What was played, in one line."""
     from berth.units import format_count
 

@@ -11,7 +11,6 @@ import hashlib
 import html
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 
@@ -21,24 +20,15 @@ from berth import __version__
 from berth.report.plots import played_data, shared_edges
 from berth.report.simulation import best, labels, metrics_of
 from berth.simulate.metrics import Summary
+from berth.simulate.policy_run import PolicyRun
 from berth.simulate.reference import reference_device
-from berth.simulate.run import Run
-from berth.simulate.timeline import TimerWatch, last_end_s
+from berth.simulate.timeline import last_end_s
 from berth.units import format_count
 
 _MOST_DRAWN = 8  # runs with curves of their own
 
 
-@dataclass(frozen=True)
-class Played:
-    """A run, its figures, and its timers if it learned any."""
-
-    run: Run
-    summary: Summary
-    timers: TimerWatch | None = None
-
-
-def report_page(played: Sequence[Played], notes: Sequence[str]) -> str:
+def report_page(played: Sequence[PolicyRun], notes: Sequence[str]) -> str:
     """The report of runs that kept their logs."""
     run = played[0].run
     names, legend = labels([one.summary.policy for one in played])
@@ -89,7 +79,9 @@ def _hash(text: str) -> str:
     return f"'sha256-{digest}'"
 
 
-def _body(played: Sequence[Played], names: Sequence[str], legend: Sequence[str], notes: Sequence[str]) -> str:
+def _body(
+    played: Sequence[PolicyRun], names: Sequence[str], legend: Sequence[str], notes: Sequence[str]
+) -> str:
     run = played[0].run
     setting = run.setting
     facts = {
