@@ -4,7 +4,7 @@ numpy chooses its loops by the CPU's vector extensions, and the C library behind
 without fused multiply-add: their results differ in the last bit. These functions use only additions, products,
 quotients and exact scaling by powers of two, one operation at a time, which IEEE 754 fixes to the bit. numba
 compiles them without contracting products and sums, so interpreted and compiled they agree too. They are right
-to about 1e-15, relative. workload/steady.py has the same functions for arrays.
+to about 1e-15, relative. workload/reproducible_arrays.py has the same functions for arrays.
 """
 
 from __future__ import annotations

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from rich.tree import Tree
 
     from berth.cluster.model import Cluster, Machine
-    from berth.cluster.summary import Kind
+    from berth.cluster.summary import IdenticalParts
 
 app = Verbs(help="Look at a cluster; list presets and known devices.")
 
-_MOST_BRANCHES = 12
+_MAX_BRANCHES = 12
 _GROUP_WORDS = ("rack", "unit", "pod", "zone", "row", "room", "hall", "group")
 
 
@@ -105,26 +105,26 @@ def _print_cluster(cluster: Cluster, console: Console) -> None:
 def _tree(cluster: Cluster) -> Tree:
     from rich.tree import Tree
 
-    from berth.cluster.summary import fold
+    from berth.cluster.summary import collapse
 
     tree = Tree("", hide_root=True)
-    _grow(tree, fold(cluster), cluster, single=True)
+    _grow(tree, collapse(cluster), cluster, single=True)
     return tree
 
 
-def _grow(tree: Tree, kinds: tuple[Kind, ...], cluster: Cluster, *, single: bool) -> None:
+def _grow(tree: Tree, kinds: tuple[IdenticalParts, ...], cluster: Cluster, *, single: bool) -> None:
     from rich.text import Text
 
-    for kind in kinds[:_MOST_BRANCHES]:
+    for kind in kinds[:_MAX_BRANCHES]:
         label, rest = _label(kind, cluster, named=single and len(kinds) > 1)
         _grow(tree.add(Text(label)), rest, cluster, single=single and kind.count == 1)
-    if len(kinds) > _MOST_BRANCHES:
-        hidden = kinds[_MOST_BRANCHES:]
+    if len(kinds) > _MAX_BRANCHES:
+        hidden = kinds[_MAX_BRANCHES:]
         machines = sum(kind.machines for kind in hidden)
         tree.add(Text(f"... and {_many(len(hidden), 'more kind')} ({_many(machines, 'machine')})"))
 
 
-def _label(kind: Kind, cluster: Cluster, *, named: bool) -> tuple[str, tuple[Kind, ...]]:
+def _label(kind: IdenticalParts, cluster: Cluster, *, named: bool) -> tuple[str, tuple[IdenticalParts, ...]]:
     """One line for a kind and, as long as it has one sort of part only, for what is in it."""
     head = f"{kind.name}: " if named and kind.count == 1 and kind.machine is None else ""
     words = []
@@ -212,7 +212,7 @@ def _tier_table(cluster: Cluster) -> Any:
 
 
 def _cluster_json(cluster: Cluster) -> dict[str, Any]:
-    from berth.cluster.summary import fold, summarise_tiers, summarise_types
+    from berth.cluster.summary import collapse, summarise_tiers, summarise_types
 
     return {
         "name": cluster.name,
@@ -235,12 +235,12 @@ def _cluster_json(cluster: Cluster) -> dict[str, Any]:
             }
             for of in summarise_tiers(cluster)
         ],
-        "tree": [_kind_json(kind, cluster) for kind in fold(cluster)],
+        "tree": [_kind_json(kind, cluster) for kind in collapse(cluster)],
         "notes": list(cluster.notes),
     }
 
 
-def _kind_json(kind: Kind, cluster: Cluster) -> dict[str, Any]:
+def _kind_json(kind: IdenticalParts, cluster: Cluster) -> dict[str, Any]:
     head = {"tier": cluster.tiers[kind.level].name, "count": kind.count}
     if kind.machine is None:
         return {**head, "parts": [_kind_json(part, cluster) for part in kind.parts]}

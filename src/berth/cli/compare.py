@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from berth.cli import scenario as scene
+from berth.cli import scenario
 from berth.cli.options import AsJson
 from berth.cli.progress import progress_bar
 
@@ -21,21 +21,21 @@ Seeds = Annotated[
 
 
 def compare(
-    trace: scene.TraceName,
-    cluster: scene.ClusterName,
-    policy: scene.PolicyNames = None,
+    trace: scenario.TraceName,
+    cluster: scenario.ClusterName,
+    policy: scenario.PolicyNames = None,
     seeds: Seeds = 5,
-    network: scene.Network = "on",
-    congestion: scene.Congestion = 1.0,
-    eviction_cost: scene.EvictionCost = None,
-    checkpoint_every: scene.CheckpointEvery = "30m",
-    mix: scene.MixName = "balanced",
-    seed: scene.Seed = 0,
-    reference_device: scene.ReferenceDevice = None,
-    doubt: scene.Doubt = "0",
-    faults: scene.Faults = None,
-    quota: scene.Quota = None,
-    quotas: scene.Quotas = None,
+    network: scenario.Network = "on",
+    congestion: scenario.Congestion = 1.0,
+    eviction_cost: scenario.EvictionCost = None,
+    checkpoint_every: scenario.CheckpointEvery = "30m",
+    mix: scenario.MixName = "balanced",
+    seed: scenario.Seed = 0,
+    reference_device: scenario.ReferenceDevice = None,
+    doubt: scenario.Doubt = "0",
+    faults: scenario.Faults = None,
+    quota: scenario.Quota = None,
+    quotas: scenario.Quotas = None,
     as_json: AsJson = False,
 ) -> None:
     """Hold policies against the first: differences with 95 % intervals, or that there are none."""
@@ -44,8 +44,8 @@ def compare(
     from berth.simulate.comparison import compare as compare_policies
     from berth.units import format_count
 
-    policies = scene.load_policies(policy)
-    set_ = scene.set_scene(
+    policies = scenario.load_policies(policy)
+    built = scenario.build_scenario(
         trace,
         cluster,
         network=network,
@@ -60,12 +60,12 @@ def compare(
         quota=quota,
         quotas=quotas,
     )
-    notes = set_.notes + scene.warm_up(policies)
+    notes = built.notes + scenario.warm_up(policies)
     with progress_bar("simulations") as tell:
         found = compare_policies(
-            set_.source, set_.cluster, policies, set_.setting, seeds=seeds, progress=tell
+            built.source, built.cluster, policies, built.setting, seeds=seeds, progress=tell
         )
-    over = found.results[0][0].never_schedulable - len(set_.too_large)
+    over = found.results[0][0].never_schedulable - len(built.too_large)
     if over > 0:
         notes.append(
             f"never schedulable, larger than the quota: {format_count(over, 'job')}; counted nowhere"
@@ -77,7 +77,7 @@ def compare(
                 "seeds": found.seeds,
                 "how": found.how,
                 "fault_seeds": list(found.fault_seeds),
-                "reference_device": set_.reference.name,
+                "reference_device": built.reference.name,
                 "differences": [difference.as_json() for difference in found.differences],
                 "results": [[result.as_json() for result in row] for row in found.results],
                 "notes": notes,

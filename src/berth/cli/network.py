@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from berth.workload.profile import JobProfile
 
 _DEFAULT = "show"
-_MOST_BESIDE = 64
+_MAX_BESIDE = 64
 _HELP = ("-h", "--help")
 _EXAMPLES = (
     "berth network bert-large --gpus 16 --cluster 4x20x8:A100",
@@ -102,8 +102,8 @@ def show(
     from berth.network.measured import read_measured
     from berth.report import network as report
 
-    if beside is not None and not 1 <= beside <= _MOST_BESIDE:
-        raise InputError(f"--beside must be from 1 to {_MOST_BESIDE} (given: {beside})")
+    if beside is not None and not 1 <= beside <= _MAX_BESIDE:
+        raise InputError(f"--beside must be from 1 to {_MAX_BESIDE} (given: {beside})")
     fabric = Fabric(load_cluster(cluster), congestion)
     chosen = _device(fabric.cluster, device)
     table = read_measured(measured, fabric.cluster) if measured else {}

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-_MOST_EXAMPLES = 10_000_000  # of a batch: more would not fit into any memory
+_MAX_EXAMPLES = 10_000_000  # of a batch: more would not fit into any memory
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")]
 Force = Annotated[bool, typer.Option("--force", help="Overwrite what is there.")]
@@ -16,7 +16,7 @@ Batch = Annotated[
         "--batch",
         metavar="N",
         min=1,
-        max=_MOST_EXAMPLES,
+        max=_MAX_EXAMPLES,
         help="Examples per batch.",
         show_default="what suits the model",
     ),

@@ -115,7 +115,7 @@ _LONGEST_NOTE = 240
 
 
 @dataclass(frozen=True)
-class Scene:
+class Scenario:
     """Everything but the policy."""
 
     source: Source
@@ -170,7 +170,7 @@ class Scene:
         return [f"{of_all} {format_count(len(jobs), 'job')} {name} no model: {each} got one from {mix}"]
 
 
-def set_scene(
+def build_scenario(
     trace: str,
     cluster: str,
     *,
@@ -189,7 +189,7 @@ def set_scene(
     quota: list[str] | None = None,
     quotas: str | None = None,
     log: bool = False,
-) -> Scene:
+) -> Scenario:
     """The trace, the cluster after all what-ifs, and the setting."""
     from dataclasses import replace
 
@@ -222,7 +222,7 @@ def set_scene(
         raise InputError(
             f"{least}: none can ever start", where=trace, hint=f"{changed.name} has {changed.devices:,}"
         )
-    return Scene(source, jobs, changed, setting, large)
+    return Scenario(source, jobs, changed, setting, large)
 
 
 def _what_if(cluster: Cluster, add_racks: int | None, links: list[str], device: str | None) -> Cluster:

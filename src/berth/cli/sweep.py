@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from berth.cli import scenario as scene
+from berth.cli import scenario
 from berth.cli.options import AsJson
 from berth.cli.output import check_folder, write_text
 from berth.cli.progress import progress_bar
@@ -28,8 +28,8 @@ _METRICS = {
 
 
 def sweep(
-    cluster: scene.ClusterName,
-    policy: scene.PolicyNames = None,
+    cluster: scenario.ClusterName,
+    policy: scenario.PolicyNames = None,
     load: Annotated[str, typer.Option(metavar="LIST", help="GPU time asked for over GPU time there is.")] = (
         "0.6,0.8,0.95,1.1"
     ),
@@ -45,9 +45,9 @@ def sweep(
     durations: Annotated[
         str, typer.Option(metavar="DURATIONS", help="As in berth trace generate.")
     ] = "lognormal:1h:1.5",
-    eviction_cost: scene.EvictionCost = None,
-    doubt: scene.Doubt = "0",
-    reference_device: scene.ReferenceDevice = None,
+    eviction_cost: scenario.EvictionCost = None,
+    doubt: scenario.Doubt = "0",
+    reference_device: scenario.ReferenceDevice = None,
     metric: Annotated[
         str, typer.Option(metavar="NAME", help="Of the maps: mean-jct, p50-jct, p99-jct, makespan.")
     ] = "mean-jct",
@@ -69,8 +69,8 @@ def sweep(
     if metric not in _METRICS:
         raise UnknownNameError("metric", metric, _METRICS)
     check_folder(out, option="--out")
-    policies = scene.load_policies(policy)
-    setting = scene.make_setting("on", 1.0, eviction_cost, "30m", "balanced", 0, doubt)
+    policies = scenario.load_policies(policy)
+    setting = scenario.make_setting("on", 1.0, eviction_cost, "30m", "balanced", 0, doubt)
     grid = Grid(
         cluster=cluster,
         policies=tuple(policies),
@@ -86,7 +86,7 @@ def sweep(
         doubt=setting.doubt,
         reference_device=reference_device,
     )
-    notes = _check(grid, sizes, durations) + scene.warm_up(policies)
+    notes = _check(grid, sizes, durations) + scenario.warm_up(policies)
     with TemporaryDirectory() as scratch, progress_bar("cells") as tell:
         folder = Path(scratch) if out is None else _folder(out)
         rows = run_sweep(grid.cells(), folder / "cells.jsonl", workers=workers, progress=tell)

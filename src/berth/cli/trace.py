@@ -14,7 +14,7 @@ from berth.cli.progress import progress_bar
 from berth.cli.verbs import Verbs
 
 if TYPE_CHECKING:
-    from berth.workload.summary import Spread, Summary
+    from berth.workload.summary import Distribution, TraceSummary
     from berth.workload.trace import Trace
 
 app = Verbs(
@@ -51,11 +51,11 @@ def info(
     """Show what a trace holds: sizes, durations, load over time, and the rows that could not be used."""
     from berth.report import terminal
     from berth.report.trace import print_trace
-    from berth.workload.summary import summarise
+    from berth.workload.summary import summarise_trace
 
     capacity = _capacity(cluster) if cluster else None
     trace = _read(file, strict, format)
-    summary = summarise(trace)
+    summary = summarise_trace(trace)
     offered = _offered(trace, summary, *capacity) if capacity else None
     if as_json:
         terminal.print_json(_document(trace, summary, offered))
@@ -134,7 +134,7 @@ def _capacity(cluster: str) -> tuple[str, int]:
     return loaded.name, gpus_of(loaded)
 
 
-def _offered(trace: Trace, summary: Summary, name: str, gpus: int) -> dict[str, Any]:
+def _offered(trace: Trace, summary: TraceSummary, name: str, gpus: int) -> dict[str, Any]:
     load = summary.mean_load_gpus / gpus if summary.span_s else None
     return {"name": name, "gpus": gpus, "load": load, "too_large": int((trace.num_gpu > gpus).sum())}
 
@@ -164,7 +164,7 @@ def _facts(trace: Trace) -> dict[str, Any]:
     }
 
 
-def _document(trace: Trace, summary: Summary, offered: dict[str, Any] | None) -> dict[str, Any]:
+def _document(trace: Trace, summary: TraceSummary, offered: dict[str, Any] | None) -> dict[str, Any]:
     def shares(of: Any) -> list[dict[str, Any]]:
         return [{"label": share.label, "jobs": share.jobs, "gpu_s": share.gpu_s} for share in of]
 
@@ -190,7 +190,7 @@ def _document(trace: Trace, summary: Summary, offered: dict[str, Any] | None) ->
     }
 
 
-def _spread(spread: Spread) -> dict[str, float]:
+def _spread(spread: Distribution) -> dict[str, float]:
     from berth.workload.summary import PERCENTILES
 
     cuts = {f"p{cut}": value for cut, value in zip(PERCENTILES, spread.percentiles, strict=True)}

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from berth.workload.distributions import Durations, Sizes
     from berth.workload.generate import GenerateSpec
-    from berth.workload.summary import Summary
+    from berth.workload.summary import TraceSummary
     from berth.workload.trace import Trace
 
 EXAMPLES = (
@@ -198,11 +198,11 @@ def _report(trace: Trace, spec: GenerateSpec, out: str, asked: dict[str, Any], a
     from rich.console import Console
 
     from berth.report import terminal
-    from berth.workload.summary import summarise
+    from berth.workload.summary import summarise_trace
 
     options = [word for name, value in asked.items() for word in (f"--{name}", f"{value}")]
     command = shlex.join(["berth", "trace", "generate", out, *options])
-    summary = summarise(trace)
+    summary = summarise_trace(trace)
     load = summary.mean_load_gpus / spec.gpus if spec.gpus and summary.span_s else None
     if as_json:
         facts = {
@@ -232,7 +232,7 @@ def _report(trace: Trace, spec: GenerateSpec, out: str, asked: dict[str, Any], a
     console.print(command, soft_wrap=True, markup=False)
 
 
-def _print_summary(console: Console, trace: Trace, summary: Summary, load: str, out: str) -> None:
+def _print_summary(console: Console, trace: Trace, summary: TraceSummary, load: str, out: str) -> None:
     from berth.report.terminal import bar, table
     from berth.report.trace import print_notes
     from berth.units import format_count, format_seconds

@@ -19,7 +19,7 @@ from berth.cluster.spec import ClusterSpec, DeviceSpec, GroupSpec, MachineSpec, 
 from berth.cluster.tiers import default_names, default_tier, default_tiers
 from berth.errors import SpecError, UnknownNameError
 
-MOST_DEVICES = 10_000_000
+MAX_DEVICES = 10_000_000
 _KINDS = ("groups", "racks", "machines")
 
 T = TypeVar("T")
@@ -29,7 +29,7 @@ Child = GroupSpec | RackSpec | MachineSpec
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class SpecText:
     """The text a description was read from, to say where in it a mistake stands."""
 
     text: str
@@ -41,13 +41,13 @@ class Source:
         return f"{self.name}:{line}:{column}"
 
 
-def expand(spec: ClusterSpec, name: str, source: Source | None = None) -> Cluster:
+def expand(spec: ClusterSpec, name: str, source: SpecText | None = None) -> Cluster:
     """The cluster that a description means; `name` is used where it has none of its own."""
     walk = _Walk(spec, source)
     depth, devices = walk.measure(spec, ())
-    if devices > MOST_DEVICES:
+    if devices > MAX_DEVICES:
         raise walk.error(
-            (), f"describes {devices:,} devices; berth takes {MOST_DEVICES:,}", "check the counts"
+            (), f"describes {devices:,} devices; berth takes {MAX_DEVICES:,}", "check the counts"
         )
     walk.visit(spec, (), _Place())
     return walk.cluster(spec.name or name, walk.tiers(depth))
@@ -65,7 +65,7 @@ class _Place:
 @dataclass(slots=True)
 class _Walk:
     spec: ClusterSpec
-    source: Source | None
+    source: SpecText | None
     types: dict[str, DeviceType] = field(default_factory=dict)  # in order of appearance
     machines: list[Machine] = field(default_factory=list)
     chains: list[tuple[int, ...]] = field(default_factory=list)  # per machine, outermost group first

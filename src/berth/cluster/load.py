@@ -18,7 +18,7 @@ import numpy as np
 
 from berth import spec as yaml_spec
 from berth.cluster.catalogue import UNNAMED, device_type
-from berth.cluster.expand import MOST_DEVICES, Source, expand
+from berth.cluster.expand import MAX_DEVICES, SpecText, expand
 from berth.cluster.model import Cluster, Machine
 from berth.cluster.spec import ClusterSpec
 from berth.cluster.tiers import POOL
@@ -28,7 +28,7 @@ from berth.errors import InputError, SpecError, UnknownNameError
 _SHAPE = re.compile(r"[\dx]*\d[\dx]*", re.IGNORECASE)
 _SHAPE_HINT = "write it like 20x8 (machines x devices) or 4x20x8:H100 (racks x machines x devices)"
 _PER_HOST = re.compile(r"(?:(\d{1,6})x)?(.+)", re.IGNORECASE)
-_MOST_TIERS = 12
+_MAX_TIERS = 12
 
 
 def load_cluster(text: str) -> Cluster:
@@ -59,7 +59,7 @@ def load_file(path: str, device: str = "") -> Cluster:
     text = yaml_spec.read_text(path)
     if not text.strip():
         raise SpecError("is empty", where=path, hint="it needs one of `machines:`, `racks:` or `groups:`")
-    return expand(yaml_spec.parse(text, ClusterSpec, path), Path(path).stem, Source(text, path))
+    return expand(yaml_spec.parse(text, ClusterSpec, path), Path(path).stem, SpecText(text, path))
 
 
 @cache
@@ -88,8 +88,8 @@ def _preset_folder() -> Any:
     return resources.files("berth.cluster").joinpath("data/presets")
 
 
-def _preset_spec(name: str) -> tuple[ClusterSpec, Source]:
-    source = Source(_preset_folder().joinpath(f"{name}.yaml").read_text(encoding="utf-8"), f"{name}.yaml")
+def _preset_spec(name: str) -> tuple[ClusterSpec, SpecText]:
+    source = SpecText(_preset_folder().joinpath(f"{name}.yaml").read_text(encoding="utf-8"), f"{name}.yaml")
     return yaml_spec.parse(source.text, ClusterSpec, source.name), source
 
 
@@ -116,7 +116,7 @@ def _counts(text: str, shape: str) -> list[int]:
     parts = shape.lower().split("x")
     if not all(parts):
         raise InputError(f"{text!r} has an x with no number beside it", hint=_SHAPE_HINT)
-    if len(parts) > _MOST_TIERS or max(len(part) for part in parts) > 18:
+    if len(parts) > _MAX_TIERS or max(len(part) for part in parts) > 18:
         raise InputError(f"{text!r:.80} is beyond any cluster", hint=_SHAPE_HINT)
     counts = [int(part) for part in parts]
     if min(counts) < 1:
@@ -124,8 +124,8 @@ def _counts(text: str, shape: str) -> list[int]:
     total = 1
     for count in counts:
         total *= count
-    if total > MOST_DEVICES:
-        raise InputError(f"{text!r} is {total:,} devices; berth takes {MOST_DEVICES:,}", hint=_SHAPE_HINT)
+    if total > MAX_DEVICES:
+        raise InputError(f"{text!r} is {total:,} devices; berth takes {MAX_DEVICES:,}", hint=_SHAPE_HINT)
     return counts
 
 

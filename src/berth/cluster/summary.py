@@ -15,7 +15,7 @@ from berth.cluster.model import Cluster, DeviceType, Machine, Tier
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class IdenticalParts:
     """`count` equal machines (`machine` says which) or equal groups (made of `parts`) at a level."""
 
     level: int
@@ -23,7 +23,7 @@ class Kind:
     machines: int  # of all `count` together
     name: str  # of the first
     machine: Machine | None = None
-    parts: tuple[Kind, ...] = ()
+    parts: tuple[IdenticalParts, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +69,9 @@ def summarise_tiers(cluster: Cluster) -> list[TierSummary]:
     return result
 
 
-def fold(cluster: Cluster) -> tuple[Kind, ...]:
+def collapse(cluster: Cluster) -> tuple[IdenticalParts, ...]:
     """What the cluster is made of, equal parts folded together, in order of first appearance."""
-    kinds: list[Kind] = []
+    kinds: list[IdenticalParts] = []
     kind_of = _machine_kinds(cluster, kinds)
     for level in range(1, len(cluster.tiers)):
         kind_of = _group_kinds(cluster, level, kind_of, kinds)
@@ -80,7 +80,7 @@ def fold(cluster: Cluster) -> tuple[Kind, ...]:
     return kinds[kind_of[0]].parts
 
 
-def _machine_kinds(cluster: Cluster, kinds: list[Kind]) -> list[int]:
+def _machine_kinds(cluster: Cluster, kinds: list[IdenticalParts]) -> list[int]:
     known: dict[object, int] = {}
     kind_of = []
     for machine in cluster.machines:
@@ -93,12 +93,12 @@ def _machine_kinds(cluster: Cluster, kinds: list[Kind]) -> list[int]:
         )
         if key not in known:
             known[key] = len(kinds)
-            kinds.append(Kind(0, 1, 1, machine.name, machine))
+            kinds.append(IdenticalParts(0, 1, 1, machine.name, machine))
         kind_of.append(known[key])
     return kind_of
 
 
-def _group_kinds(cluster: Cluster, level: int, kind_of: list[int], kinds: list[Kind]) -> list[int]:
+def _group_kinds(cluster: Cluster, level: int, kind_of: list[int], kinds: list[IdenticalParts]) -> list[int]:
     """The kind of each group at `level`, given the kind of each group one level below."""
     _, some_machine = np.unique(cluster.groups[level - 1], return_index=True)
     parents = cluster.groups[level][some_machine]
@@ -114,10 +114,10 @@ def _group_kinds(cluster: Cluster, level: int, kind_of: list[int], kinds: list[K
         if key not in known:
             known[key] = len(kinds)
             parts = tuple(_times(kinds[kind], count, named[kind]) for kind, count in content.items())
-            kinds.append(Kind(level, 1, sum(part.machines for part in parts), name, parts=parts))
+            kinds.append(IdenticalParts(level, 1, sum(part.machines for part in parts), name, parts=parts))
         result.append(known[key])
     return result
 
 
-def _times(kind: Kind, count: int, name: str) -> Kind:
+def _times(kind: IdenticalParts, count: int, name: str) -> IdenticalParts:
     return replace(kind, count=count, machines=kind.machines * count, name=name)

@@ -23,7 +23,7 @@ import numpy as np
 
 from berth import spec as yaml_spec
 from berth.cluster.catalogue import UNNAMED, device_type
-from berth.cluster.expand import MOST_DEVICES
+from berth.cluster.expand import MAX_DEVICES
 from berth.cluster.model import Cluster, Machine, Tier
 from berth.cluster.tiers import default_names, default_tier
 from berth.errors import InputError
@@ -50,8 +50,8 @@ def read_topology(
         columns, hosts = _read(yaml_spec.read_text(path), where)
     except csv.Error as error:
         raise InputError(f"is not CSV: {error}", where=where) from None
-    if len(hosts) * devices_per_host > MOST_DEVICES:
-        what = f"{len(hosts):,} hosts of {devices_per_host:,} devices; berth takes {MOST_DEVICES:,} devices"
+    if len(hosts) * devices_per_host > MAX_DEVICES:
+        what = f"{len(hosts):,} hosts of {devices_per_host:,} devices; berth takes {MAX_DEVICES:,} devices"
         raise InputError(what, where=where)
     order = _coarse_to_fine(hosts, len(columns))
     columns = [columns[column] for column in order]

@@ -31,7 +31,7 @@ from berth.reproducible import power
 ROUNDS = 5  # of windows and rates; three are right to 0.1 %
 LIKE_ITERATIONS, LIKE_SENDING = 0.2, 0.3  # relative differences beyond which two jobs do not fall into step
 OUT_OF_STEP = 0.3  # part of tau by which even unlike jobs meet more than at random
-MOST_SENDERS = 16  # beyond so many others their mean number is taken for the number
+MAX_SENDERS = 16  # beyond so many others their mean number is taken for the number
 _TOUCHING = 1.0 - 1e-9
 
 
@@ -253,7 +253,7 @@ def _rate_on(
         return undisturbed, undisturbed
     each, wanted = weights / held, demands / weights
     least = min(peak, _share(left, weight, held, each, wanted))
-    if held > MOST_SENDERS:
+    if held > MAX_SENDERS:
         return min(undisturbed, _share(left, weight, meeting, each, wanted)), least
     chance = min(1.0 - 1e-12, max(0.0, meeting / held))
     total, senders = 0.0, int(held + 0.5)

@@ -19,7 +19,7 @@ from berth.network.traffic import Traffic
 if TYPE_CHECKING:
     from berth.network.measured import Measured
 
-Source = Literal["formula", "scaled", "measured"]
+TimeSource = Literal["formula", "scaled", "measured"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Iteration:
     comm_s: float  # before overlap
     exposed_s: float  # what communication adds to the computation
     tier: int  # the nearest that holds the whole placement
-    source: Source = "formula"
+    source: TimeSource = "formula"
 
 
 def iteration_time(
@@ -41,7 +41,7 @@ def iteration_time(
     placement.check(fabric.cluster)
     comm_s = communication_s(traffic, placement, fabric)
     seconds = _overlapped_s(traffic, comm_s)
-    source: Source = "formula"
+    source: TimeSource = "formula"
     if measured is not None:
         seconds, source = measured.seconds(traffic, placement, fabric, seconds)
     compute_s = min(traffic.compute_s, seconds)

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from berth import __version__
-from berth.report.plots import played_data, shared_edges
+from berth.report.plots import run_data, shared_edges
 from berth.report.simulation import best, labels, metrics_of
 from berth.simulate.metrics import Summary
 from berth.simulate.reference import reference_device
@@ -26,11 +26,11 @@ from berth.simulate.run import Run
 from berth.simulate.timeline import TimerWatch, last_end_s
 from berth.units import format_count
 
-_MOST_DRAWN = 8  # runs with curves of their own
+_MAX_DRAWN = 8  # runs with curves of their own
 
 
 @dataclass(frozen=True)
-class Played:
+class PolicyRun:
     """A run, its figures, and its timers if it learned any."""
 
     run: Run
@@ -38,23 +38,21 @@ class Played:
     timers: TimerWatch | None = None
 
 
-def report_page(played: Sequence[Played], notes: Sequence[str]) -> str:
+def report_page(played: Sequence[PolicyRun], notes: Sequence[str]) -> str:
     """The report of runs that kept their logs."""
     run = played[0].run
     names, legend = labels([one.summary.policy for one in played])
     edges = shared_edges([one.run for one in played])
-    drawn = played[:_MOST_DRAWN]
+    drawn = played[:_MAX_DRAWN]
     data: dict[str, Any] = {
         "from": float(edges[0]),
         "to": float(edges[-1]),
         "end": max(float(edges[-1]), *(last_end_s(one.run) for one in played)),
         "devices": run.cluster.devices,
         "tiers": [tier.name for tier in run.cluster.tiers],
-        "runs": [
-            played_data(name, one.run, one.timers, edges) for name, one in zip(names, drawn, strict=False)
-        ],
+        "runs": [run_data(name, one.run, one.timers, edges) for name, one in zip(names, drawn, strict=False)],
     }
-    notes = [*notes, *([f"curves: the first {_MOST_DRAWN} policies"] if len(played) > _MOST_DRAWN else [])]
+    notes = [*notes, *([f"curves: the first {_MAX_DRAWN} policies"] if len(played) > _MAX_DRAWN else [])]
     body = _body(played, names, legend, notes)
     return page(f"berth: {run.trace.source} on {run.cluster.name}", body, data, "report")
 
@@ -89,7 +87,9 @@ def _hash(text: str) -> str:
     return f"'sha256-{digest}'"
 
 
-def _body(played: Sequence[Played], names: Sequence[str], legend: Sequence[str], notes: Sequence[str]) -> str:
+def _body(
+    played: Sequence[PolicyRun], names: Sequence[str], legend: Sequence[str], notes: Sequence[str]
+) -> str:
     run = played[0].run
     setting = run.setting
     facts = {

@@ -15,7 +15,7 @@ from berth.report.terminal import table
 from berth.simulate.metrics import Summary
 from berth.units import format_seconds
 
-MOST_COLUMNS = 5
+MAX_COLUMNS = 5
 _BEST = "*"
 
 
@@ -91,7 +91,7 @@ def print_results(
     out.print(Text(heading, style="bold"))
     names, legend = labels([result.policy for result in results])
     metrics = metrics_of(results)
-    if len(results) <= MOST_COLUMNS:
+    if len(results) <= MAX_COLUMNS:
         rows = [[metric.name, *_cells(metric, results)] for metric in metrics]
         out.print(table("", ["", *names], rows))
     else:

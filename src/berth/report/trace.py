@@ -11,13 +11,13 @@ from rich.console import Console
 
 from berth.report.terminal import area, bar, table
 from berth.units import format_count, format_seconds
-from berth.workload.summary import PERCENTILES, Share, Spread, Summary
+from berth.workload.summary import PERCENTILES, Distribution, Share, TraceSummary
 from berth.workload.trace import BadRows, Trace
 
 _BAR = 22
 
 
-def print_trace(out: Console, trace: Trace, summary: Summary, cluster: dict[str, Any] | None) -> None:
+def print_trace(out: Console, trace: Trace, summary: TraceSummary, cluster: dict[str, Any] | None) -> None:
     """Everything, top down: facts, bad rows, notes, distributions, load."""
     out.print(
         f"[bold]{format_count(len(trace), 'job')}[/bold] from {trace.source} (format: {trace.format})",
@@ -55,7 +55,7 @@ def print_notes(out: Console, notes: Sequence[str]) -> None:
         out.print(text, markup=False)
 
 
-def _facts(trace: Trace, summary: Summary, cluster: dict[str, Any] | None) -> list[str]:
+def _facts(trace: Trace, summary: TraceSummary, cluster: dict[str, Any] | None) -> list[str]:
     start = f" from {trace.origin:%Y-%m-%d %H:%M:%S}" if trace.origin else ""
     lines = [f"submitted over {format_seconds(summary.span_s)}{start}"]
     groups = ((summary.users, "user"), (summary.vcs, "virtual cluster"))
@@ -76,7 +76,7 @@ def _on_cluster(cluster: dict[str, Any]) -> list[str]:
     return lines
 
 
-def _spreads(summary: Summary) -> Any:
+def _spreads(summary: TraceSummary) -> Any:
     columns = ["", "least", *(f"p{cut}" for cut in PERCENTILES), "largest", "mean"]
     rows = [
         ["GPUs per job", *_cells(summary.size, lambda value: f"{value:,.0f}"), f"{summary.size.mean:,.2f}"],
@@ -84,14 +84,14 @@ def _spreads(summary: Summary) -> Any:
     ]
     if summary.interarrival_s:
         rows.append(_time_row("between jobs", summary.interarrival_s))
-    return table("Spread", columns, rows)
+    return table("Distribution", columns, rows)
 
 
-def _time_row(label: str, spread: Spread) -> list[str]:
+def _time_row(label: str, spread: Distribution) -> list[str]:
     return [label, *_cells(spread, format_seconds), format_seconds(spread.mean)]
 
 
-def _cells(spread: Spread, show: Any) -> list[str]:
+def _cells(spread: Distribution, show: Any) -> list[str]:
     return [show(value) for value in (spread.least, *spread.percentiles, spread.largest)]
 
 
@@ -112,7 +112,7 @@ def _shares(title: str, label: str, shares: Sequence[Share]) -> Any:
     return table(title, [label, "", "jobs", "of jobs", "of GPU time"], rows, left=2)
 
 
-def _print_load(out: Console, trace: Trace, summary: Summary) -> None:
+def _print_load(out: Console, trace: Trace, summary: TraceSummary) -> None:
     out.print("[bold]Load: GPUs asked for at once, if every job started when submitted[/bold]")
     highest = float(summary.load_gpus.max())
     for index, line in enumerate(area(summary.load_gpus.tolist(), height=6)):

@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 
 from berth.errors import InputError, UnknownNameError
-from berth.workload import steady
+from berth.workload import reproducible_arrays as reproducible
 from berth.workload.weights import Floats
 
 ArrivalKind = Literal["poisson", "bursty", "at-once"]
@@ -37,7 +37,7 @@ class Arrivals:
         jobs = len(uniform)
         if self.kind == "at-once" or jobs == 1:
             return np.zeros(jobs)
-        gaps = -steady.log(1 - uniform[1:, 0])
+        gaps = -reproducible.log(1 - uniform[1:, 0])
         if self.kind == "bursty":
             gaps /= self._rates(uniform[1:, 1])
         times = np.concatenate([[0.0], np.cumsum(gaps)])
@@ -49,9 +49,9 @@ class Arrivals:
             return positions * span_s
         clock, arrived = self._day()
         whole, rest = divmod(span_s, _DAY_S)
-        in_all = whole * _DAY_S + float(steady.interpolate(np.asarray([rest]), clock, arrived)[0])
+        in_all = whole * _DAY_S + float(reproducible.interpolate(np.asarray([rest]), clock, arrived)[0])
         day, left = np.divmod(positions * in_all, _DAY_S)
-        return np.asarray(day * _DAY_S + steady.interpolate(left, arrived, clock), dtype=np.float64)
+        return np.asarray(day * _DAY_S + reproducible.interpolate(left, arrived, clock), dtype=np.float64)
 
     def _day(self) -> tuple[Floats, Floats]:
         """The clock of one day, and how much of its arrivals have come by then (as seconds of a mean day)."""
@@ -59,7 +59,7 @@ class Arrivals:
         turn = 2 * math.pi / _DAY_S
         # The integral of the rate 1 + daily * cos(turn * (clock - busiest)).
         busiest = np.asarray([_BUSIEST_S / _DAY_S])
-        wave = steady.sin_of_turns((clock - _BUSIEST_S) / _DAY_S) + steady.sin_of_turns(busiest)
+        wave = reproducible.sin_of_turns((clock - _BUSIEST_S) / _DAY_S) + reproducible.sin_of_turns(busiest)
         arrived = np.round(clock + self.daily / turn * wave, 6)
         arrived[-1] = _DAY_S  # days join exactly
         return clock, arrived

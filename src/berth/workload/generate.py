@@ -21,12 +21,12 @@ from berth.workload.distributions import Durations, Sizes, load_durations, load_
 from berth.workload.mix import Mix
 from berth.workload.streams import stream
 from berth.workload.trace import Trace
-from berth.workload.weights import Floats, Ints, Weighted
+from berth.workload.weights import Floats, Ints, WeightedChoice
 
-MOST_JOBS = 20_000_000
+MAX_JOBS = 20_000_000
 DEFAULT_JOBS = 1000
 DEFAULT_LOAD = 0.8
-_LONGEST_MS = 2**50  # some 35,000 years; keeps sums of GPU-time within 64 bits
+_MAX_MS = 2**50  # some 35,000 years; keeps sums of GPU-time within 64 bits
 _MS = 1000
 
 
@@ -102,7 +102,7 @@ class _Asked:
 def _asked(spec: GenerateSpec, jobs: int) -> _Asked:
     drawn = spec.sizes.draw(stream(spec.seed, "sizes").random(jobs))
     seconds = spec.durations.draw(stream(spec.seed, "durations").random(jobs), drawn)
-    duration_ms = np.clip(np.rint(seconds * _MS), 1, _LONGEST_MS).astype(np.int64)
+    duration_ms = np.clip(np.rint(seconds * _MS), 1, _MAX_MS).astype(np.int64)
     sizes = drawn if spec.gpus is None else np.minimum(drawn, spec.gpus)
     return _Asked(sizes, duration_ms, int((sizes < drawn).sum()))
 
@@ -118,11 +118,11 @@ def _jobs(spec: GenerateSpec) -> int:
         if filled[-1] >= target_ms:
             return max(2, int(np.searchsorted(filled, target_ms)) + 1)
         needed = tried * target_ms / float(filled[-1])
-        if tried >= MOST_JOBS or needed > 10 * MOST_JOBS:
+        if tried >= MAX_JOBS or needed > 10 * MAX_JOBS:
             break
-        tried = min(MOST_JOBS, max(2 * tried, int(1.1 * needed)))
+        tried = min(MAX_JOBS, max(2 * tried, int(1.1 * needed)))
     raise InputError(
-        f"it takes more than {MOST_JOBS:,} jobs to fill that span", hint="shorten it, or take longer jobs"
+        f"it takes more than {MAX_JOBS:,} jobs to fill that span", hint="shorten it, or take longer jobs"
     )
 
 
@@ -147,7 +147,7 @@ def _users(spec: GenerateSpec, jobs: int) -> pl.Series:
     """A few users submit most jobs: the n-th submits 1/n of what the first does."""
     width = len(str(spec.users))
     weights = {f"user{number:0{width}}": 1 / number for number in range(1, spec.users + 1)}
-    return _named(tuple(weights), Weighted.of(weights).pick(stream(spec.seed, "users").random(jobs)))
+    return _named(tuple(weights), WeightedChoice.of(weights).pick(stream(spec.seed, "users").random(jobs)))
 
 
 def _named(names: tuple[str, ...], picked: Ints) -> pl.Series:
@@ -155,15 +155,15 @@ def _named(names: tuple[str, ...], picked: Ints) -> pl.Series:
 
 
 def _check_ranges(spec: GenerateSpec) -> None:
-    if spec.jobs is not None and not 1 <= spec.jobs <= MOST_JOBS:
-        raise InputError(f"jobs: from 1 to {MOST_JOBS:,} (given: {spec.jobs})")
+    if spec.jobs is not None and not 1 <= spec.jobs <= MAX_JOBS:
+        raise InputError(f"jobs: from 1 to {MAX_JOBS:,} (given: {spec.jobs})")
     if spec.gpus is not None and spec.gpus < 1:
         raise InputError("the cluster has no GPU")
     if spec.load is not None and not 0 < spec.load <= 1000:
         raise InputError(
             f"load: above 0, at most 1000 (given: {spec.load:g})", hint="0.8 fills a cluster to 80 %"
         )
-    if spec.span_s is not None and not 0.001 <= spec.span_s <= _LONGEST_MS / _MS:
+    if spec.span_s is not None and not 0.001 <= spec.span_s <= _MAX_MS / _MS:
         raise InputError(f"span: from a millisecond to 35,000 years (given: {spec.span_s:g} s)")
     if not 0 <= spec.users <= 1_000_000:
         raise InputError(f"users: from 0 to 1,000,000 (given: {spec.users})")

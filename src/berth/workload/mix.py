@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from berth.errors import InputError, UnknownNameError, nearest
 from berth.workload.streams import uniforms
-from berth.workload.weights import Ints, Weighted, parse_weights
+from berth.workload.weights import Ints, WeightedChoice, parse_weights
 
 # How much a model suffers from distance is its bytes over its compute time. `sensitive` and `insensitive`
 # take the two ends of that order, `balanced` some of each family.
@@ -30,7 +30,7 @@ class Mix:
     """Models and their shares."""
 
     text: str  # as it was asked for
-    weighted: Weighted
+    weighted: WeightedChoice
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -47,7 +47,7 @@ def load_mix(text: str) -> Mix:
     from berth.workload.profiles import load_profile
 
     if text.strip().lower() in MIXES:
-        return Mix(text.strip().lower(), Weighted.of(MIXES[text.strip().lower()]))
+        return Mix(text.strip().lower(), WeightedChoice.of(MIXES[text.strip().lower()]))
     written = parse_weights(text, "mix")
     try:
         named = [_spelled(name, load_profile(name).name) for name in written]
@@ -57,7 +57,7 @@ def load_mix(text: str) -> Mix:
         raise
     if twice := [name for name in named if named.count(name) > 1]:
         raise InputError(f"mix {text!r}: {twice[0]!r} stands twice", hint="add up its weights")
-    return Mix(text, Weighted.of(dict(zip(named, written.values(), strict=True))))
+    return Mix(text, WeightedChoice.of(dict(zip(named, written.values(), strict=True))))
 
 
 def _spelled(written: str, name: str) -> str:

@@ -18,7 +18,7 @@ from berth.errors import InputError, UnknownNameError
 from berth.network.traffic import Collective, Traffic
 from berth.units import format_flops, format_seconds
 
-SourceKind = Literal["published", "measured", "modelled", "stated"]
+ProvenanceKind = Literal["published", "measured", "modelled", "stated"]
 REFERENCE_DEVICE = "V100"
 DEFAULT_OVERLAP = 6.0
 FORWARD = 1 / 3  # of the computation: the backward pass takes twice as long as the forward one
@@ -26,10 +26,10 @@ _FORWARD_AND_BACKWARD = 3  # a backward pass costs two forward passes
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class Provenance:
     """Where a number is from. `stated`: the user wrote it without saying."""
 
-    kind: SourceKind
+    kind: ProvenanceKind
     note: str
     year: int | None = None
 
@@ -42,7 +42,7 @@ class Number:
     """A value in its base unit, and its source."""
 
     value: float
-    source: Source
+    source: Provenance
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Work:
 
     flop: float
     efficiency: float
-    source: Source
+    source: Provenance
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,14 +114,14 @@ class JobProfile:
         name, base = min(bases, key=lambda entry: abs(math.log(entry[1].flops / peak.flops)))
         known = self.compute_s[name]
         note = f"{format_seconds(known.value)} on {name} ({known.source.kind}) x {base} / {peak}"
-        return Number(known.value * base.flops / peak.flops, Source("modelled", note))
+        return Number(known.value * base.flops / peak.flops, Provenance("modelled", note))
 
     def _worked(self, peak: _Peak) -> Number:
         assert self.work is not None  # the specification asks for compute or work
         flop = _FORWARD_AND_BACKWARD * self.work.flop * self.batch
         note = f"{flop:.3g} operations / ({peak} x {self.work.efficiency:g}); {self.work.source.note}"
         seconds = flop / (peak.flops * self.work.efficiency)
-        return Number(seconds, Source("modelled", note, self.work.source.year))
+        return Number(seconds, Provenance("modelled", note, self.work.source.year))
 
 
 @dataclass(frozen=True, slots=True)

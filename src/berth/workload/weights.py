@@ -1,4 +1,4 @@
-"""Weighted choices as people write them: `vgg16=2,resnet50=1`."""
+"""WeightedChoice choices as people write them: `vgg16=2,resnet50=1`."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class Weighted:
+class WeightedChoice:
     """Choices with their shares, which add up to 1."""
 
     choices: tuple[str, ...]
     shares: tuple[float, ...]
 
     @staticmethod
-    def of(weights: Mapping[str, float]) -> Weighted:
+    def of(weights: Mapping[str, float]) -> WeightedChoice:
         """Shares from weights of any sum; a choice of no weight is left out."""
         kept = {choice: weight for choice, weight in weights.items() if weight > 0}
         total = math.fsum(kept.values())
-        return Weighted(tuple(kept), tuple(weight / total for weight in kept.values()))
+        return WeightedChoice(tuple(kept), tuple(weight / total for weight in kept.values()))
 
     def pick(self, uniform: Floats) -> Ints:
         """The index of the choice for each number in [0, 1)."""

@@ -275,11 +275,11 @@ def test_an_unknown_name_is_an_unknown_name():
 
 def test_as_many_jobs_as_there_may_be_are_tried_before_a_span_is_refused(monkeypatch):
     wanted = spec(jobs=None, load=1.0, gpus=20_000, span_s=7 * 3600.0, durations=load_durations("fixed:1h"))
-    monkeypatch.setattr("berth.workload.generate.MOST_JOBS", 10**6)
+    monkeypatch.setattr("berth.workload.generate.MAX_JOBS", 10**6)
     jobs = len(generate(wanted))
     assert jobs > 2**16  # more than are tried first
-    monkeypatch.setattr("berth.workload.generate.MOST_JOBS", jobs)
+    monkeypatch.setattr("berth.workload.generate.MAX_JOBS", jobs)
     assert len(generate(wanted)) == jobs
-    monkeypatch.setattr("berth.workload.generate.MOST_JOBS", jobs - 1)
+    monkeypatch.setattr("berth.workload.generate.MAX_JOBS", jobs - 1)
     with pytest.raises(InputError, match="to fill that span"):
         generate(wanted)

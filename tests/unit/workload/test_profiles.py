@@ -10,7 +10,7 @@ import pytest
 
 from berth.cluster.model import DeviceType
 from berth.errors import InputError, SpecError, UnknownNameError
-from berth.workload.profile import JobProfile, Number, Source
+from berth.workload.profile import JobProfile, Number, Provenance
 from berth.workload.profiles import all_profiles, gradient_bytes, load_profile, profile_names
 
 KINDS = {"published", "measured", "modelled"}
@@ -82,7 +82,7 @@ def test_an_unknown_model_suggests_the_nearest():
 def test_a_listed_device_keeps_its_number_and_source():
     compute = load_profile("resnet50").compute("v100")
     assert compute == Number(
-        0.221, Source("measured", "Gavel's throughput measurements, alone on one GPU", 2020)
+        0.221, Provenance("measured", "Gavel's throughput measurements, alone on one GPU", 2020)
     )
 
 
@@ -165,8 +165,8 @@ sources: {log: {kind: measured, note: "our own log", year: 2025}}
 """
     profile = load_profile(str(written(tmp_path, text)))
     assert profile.skew == 0.25
-    assert profile.compute("H100") == Number(0.005, Source("measured", "our own log", 2025))
-    assert profile.largest_tensor_bytes.source == Source("published", "our paper", 2024)
+    assert profile.compute("H100") == Number(0.005, Provenance("measured", "our own log", 2025))
+    assert profile.largest_tensor_bytes.source == Provenance("published", "our paper", 2024)
     traffic = profile.traffic()
     assert (traffic.all_to_all_bytes, traffic.collective, traffic.overlap) == (7e6, "tree", 3)
 

@@ -37,7 +37,7 @@ def test_info_fits_eighty_columns_and_shows_every_part(berth):
     for part in (
         "3 jobs",
         "2 virtual clusters",
-        "Spread",
+        "Distribution",
         "Jobs by size",
         "Jobs by duration",
         "Load",

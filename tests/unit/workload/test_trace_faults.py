@@ -180,8 +180,8 @@ def test_lines_are_whole_wherever_a_block_ends(tmp_path, monkeypatch):
     rows = "".join(f"job{row},{row},1,60,user{row}\n" for row in range(200))
     whole = read_trace(write(tmp_path, (HEADER + rows).encode())).frame
     monkeypatch.setattr("berth.workload.parsing.csv_rows._BLOCK_BYTES", 100)
-    monkeypatch.setattr("berth.workload.parsing.source._PIECE", 37)
-    monkeypatch.setattr("berth.workload.parsing.source._HEAD", 64)
+    monkeypatch.setattr("berth.workload.parsing.stream._PIECE", 37)
+    monkeypatch.setattr("berth.workload.parsing.stream._HEAD", 64)
     assert read_trace(write(tmp_path, (HEADER + rows).encode())).frame.equals(whole)
     monkeypatch.setattr("berth.workload.parsing.csv_rows._LONGEST_LINE", 1000)
     with pytest.raises(TraceError, match="a line of more than"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from berth.errors import TraceError, UnknownNameError
 from berth.workload.formats.alibaba2020 import ALIBABA_2020
 from berth.workload.formats.alibaba2023 import ALIBABA_2023
-from berth.workload.formats.base import CsvFormat, Draft, Format, Head
+from berth.workload.formats.base import CsvFormat, Format, Head, ParsedJobs
 from berth.workload.formats.helios import HELIOS
 from berth.workload.formats.philly_csv import PHILLY_CSV
 from berth.workload.formats.philly_json import PHILLY_JSON
@@ -13,7 +13,7 @@ from berth.workload.formats.plain import PLAIN
 from berth.workload.formats.refused import refuse_known
 from berth.workload.formats.tiresias import TIRESIAS
 
-__all__ = ["FORMATS", "CsvFormat", "Draft", "Format", "Head", "detect", "named"]
+__all__ = ["FORMATS", "CsvFormat", "Format", "Head", "ParsedJobs", "detect", "named"]
 
 _ALL: tuple[Format, ...] = (PLAIN, PHILLY_CSV, PHILLY_JSON, HELIOS, ALIBABA_2020, ALIBABA_2023, TIRESIAS)
 FORMATS: dict[str, Format] = {kind.name: kind for kind in _ALL}

@@ -14,7 +14,7 @@ import polars as pl
 
 from berth.units import format_count
 from berth.workload.formats.base import CsvFormat, Head
-from berth.workload.parsing.columns import MOST_GPUS, Columns
+from berth.workload.parsing.columns import MAX_GPUS, Columns
 
 _COLUMNS = (
     "job_name", "task_name", "inst_num", "status", "start_time", "end_time",
@@ -35,7 +35,7 @@ def _parse(rows: Columns) -> pl.DataFrame:
     rows.reject(np.isnan(percent) | (percent == 0), "plan_gpu", "asks for no GPU")
     instances = rows.whole("inst_num")
     rows.reject(instances <= 0, "inst_num", "is not above zero")
-    rows.reject(instances * percent > MOST_GPUS, "plan_gpu", "is out of all proportion")
+    rows.reject(instances * percent > MAX_GPUS, "plan_gpu", "is out of all proportion")
     start_s = rows.number("start_time", optional=True)
     rows.reject(np.isnan(start_s), "start_time", "the task never started")
     end_s = rows.number("end_time", optional=True)

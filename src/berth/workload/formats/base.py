@@ -16,10 +16,10 @@ import polars as pl
 
 from berth.errors import TraceError, nearest
 from berth.units import format_count
+from berth.workload.parsing.bad_rows import BadRowCollector
 from berth.workload.parsing.columns import Columns
 from berth.workload.parsing.csv_rows import CsvRows
-from berth.workload.parsing.faults import Faults
-from berth.workload.parsing.source import Source
+from berth.workload.parsing.stream import TraceStream
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Head:
     fields: tuple[str, ...]  # of the first line that is not blank
 
     @staticmethod
-    def of(source: Source) -> Head:
+    def of(source: TraceStream) -> Head:
         """The head of an opened trace."""
         text = source.head.decode(errors="replace").lstrip()
         try:
@@ -41,7 +41,7 @@ class Head:
 
 
 @dataclass
-class Draft:
+class ParsedJobs:
     """Jobs as a format read them: not yet in order, and not yet counted from the first submission."""
 
     frame: pl.DataFrame
@@ -64,7 +64,7 @@ class Format(Protocol):
     def recognises(self, head: Head) -> bool:
         """Whether a file that begins so is of this format."""
 
-    def read(self, source: Source, head: Head, faults: Faults) -> Draft:
+    def read(self, source: TraceStream, head: Head, bad_rows: BadRowCollector) -> ParsedJobs:
         """All jobs of the file; rows that are none are booked."""
 
 
@@ -89,20 +89,22 @@ class CsvFormat:
         """By the header, or by the look of the first row where the format has none."""
         return set(self.needs) <= set(head.fields) or self.bare(head) is not None
 
-    def read(self, source: Source, head: Head, faults: Faults) -> Draft:
+    def read(self, source: TraceStream, head: Head, bad_rows: BadRowCollector) -> ParsedJobs:
         """All rows, block by block, so that the text of a large file is never held at once."""
         bare = self.bare(head)
         names = bare or head.fields
         self._check_header(names, source.name)
-        rows = CsvRows(source.name, names, header=bare is None, faults=faults)
-        parts = [self.parse(Columns(block, faults)) for block in rows.blocks(source.pieces())]
+        rows = CsvRows(source.name, names, header=bare is None, bad_rows=bad_rows)
+        parts = [self.parse(Columns(block, bad_rows)) for block in rows.blocks(source.pieces())]
         notes = self._notes(names, rows.blank_lines)
         if not rows.rows:
             raise TraceError(
                 "has a header and no rows", where=source.name, hint="a trace has one row per job"
             )
         frame = pl.concat(parts, how="diagonal_relaxed") if parts else pl.DataFrame()
-        return Draft(self.finish(frame, notes) if len(frame) else frame, rows.rows, self.wall_clock, notes)
+        return ParsedJobs(
+            self.finish(frame, notes) if len(frame) else frame, rows.rows, self.wall_clock, notes
+        )
 
     def _check_header(self, names: tuple[str, ...], where: str) -> None:
         twice = [name for name in names if names.count(name) > 1]

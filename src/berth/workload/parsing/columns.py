@@ -12,23 +12,23 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from berth.workload.parsing.bad_rows import BadRowCollector
 from berth.workload.parsing.csv_rows import Block
-from berth.workload.parsing.faults import Faults
 from berth.workload.trace import BadRow
 
 Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 LONGEST_S = 1e10  # some 300 years: no time in a trace, whether a duration or a wall clock, is above
-MOST_GPUS = float(2**31 - 1)
+MAX_GPUS = float(2**31 - 1)
 _FIRST_DATE_S, _LAST_DATE_S = 0.0, 4_102_444_800.0  # the years 1970 to 2099
 
 
 class Columns:
     """The columns of one block, asked for by name; a column that the file does not have is all null."""
 
-    def __init__(self, block: Block, faults: Faults) -> None:
+    def __init__(self, block: Block, bad_rows: BadRowCollector) -> None:
         self._block = block
-        self._faults = faults
+        self._faults = bad_rows
         self.ok: Mask = np.ones(len(block.lines), dtype=bool)
         self.lines = block.lines
 
@@ -87,7 +87,7 @@ class Columns:
         """Whole numbers that fit 32 bits."""
         values = self.number(name, optional=optional)
         self.reject((values != np.floor(values)) & ~np.isnan(values), name, "is not a whole number")
-        self.reject(np.abs(values) > MOST_GPUS, name, "is out of all proportion")
+        self.reject(np.abs(values) > MAX_GPUS, name, "is out of all proportion")
         return values
 
     def date(self, name: str) -> Floats:

@@ -19,7 +19,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from berth.errors import TraceError
-from berth.workload.parsing.faults import Faults
+from berth.workload.parsing.bad_rows import BadRowCollector
 from berth.workload.trace import BadRow
 
 _BLOCK_BYTES = 1 << 23
@@ -58,13 +58,13 @@ def _field_start(raw: str, index: int) -> int:
 
 
 class CsvRows:
-    """Takes the bytes of a CSV file apart; rows of the wrong width are booked as faults."""
+    """Takes the bytes of a CSV file apart; rows of the wrong width are booked as bad_rows."""
 
-    def __init__(self, source: str, names: Sequence[str], *, header: bool, faults: Faults) -> None:
+    def __init__(self, source: str, names: Sequence[str], *, header: bool, bad_rows: BadRowCollector) -> None:
         self._source = source
         self._names = list(names)
         self._header = header  # the first line that is not blank is still to be skipped
-        self._faults = faults
+        self._faults = bad_rows
         self._line = 1
         self.rows = 0
         self.blank_lines = 0

@@ -53,7 +53,7 @@ _OTHER = {
 }
 
 
-class Source:
+class TraceStream:
     """A trace's bytes, unpacked: look at the `head`, then take all `pieces` once."""
 
     def __init__(self, name: str, stream: BinaryIO, size: int | None, progress: Progress | None) -> None:
@@ -139,10 +139,10 @@ class Source:
 
 
 @contextmanager
-def open_source(path: str | Path, progress: Progress | None = None) -> Iterator[Source]:
+def open_stream(path: str | Path, progress: Progress | None = None) -> Iterator[TraceStream]:
     """Opens a trace; `-` is standard input."""
     if str(path) == "-":
-        yield Source("<stdin>", sys.stdin.buffer, None, progress)
+        yield TraceStream("<stdin>", sys.stdin.buffer, None, progress)
         return
     path = Path(path)
     try:
@@ -154,4 +154,4 @@ def open_source(path: str | Path, progress: Progress | None = None) -> Iterator[
     except OSError as error:
         raise TraceError(f"can't be read: {error.strerror}", where=str(path)) from None
     with stream:
-        yield Source(str(path), stream, path.stat().st_size or None, progress)
+        yield TraceStream(str(path), stream, path.stat().st_size or None, progress)

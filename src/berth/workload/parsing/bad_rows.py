@@ -10,7 +10,7 @@ from berth.workload.trace import BadRow, BadRows
 SHOWN = 10
 
 
-class Faults:
+class BadRowCollector:
     """Collects bad rows while a trace is read."""
 
     def __init__(self) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 from berth.cluster.model import Cluster, DeviceType, Machine, Tier
 
 
-def to_plain(cluster: Cluster) -> dict[str, Any]:
+def cluster_to_dict(cluster: Cluster) -> dict[str, Any]:
     """What JSON can hold."""
     return {
         "name": cluster.name,
@@ -23,7 +23,7 @@ def to_plain(cluster: Cluster) -> dict[str, Any]:
     }
 
 
-def from_plain(plain: dict[str, Any]) -> Cluster:
+def cluster_from_dict(plain: dict[str, Any]) -> Cluster:
     """The same cluster."""
     return Cluster(
         name=plain["name"],
