@@ -1,4 +1,4 @@
-"""`berth compare`: is one policy better than another, or was it luck?"""
+"""`berth compare`: differences between policies, with confidence intervals."""
 
 from __future__ import annotations
 
@@ -15,9 +15,7 @@ EXAMPLES = (
     "berth compare jobs.csv --cluster 4x4x8:H100 --policy fifo --policy srtf --faults mtbf=30d,mttr=4h",
 )
 
-Seeds = Annotated[
-    int, typer.Option(metavar="N", min=1, help="How many seeds of what is random: trace, models, failures.")
-]
+Seeds = Annotated[int, typer.Option(metavar="N", min=1, help="Number of seeds (trace, models, failures).")]
 
 
 def compare(
@@ -38,7 +36,7 @@ def compare(
     quotas: scenario.Quotas = None,
     as_json: AsJson = False,
 ) -> None:
-    """Hold policies against the first: differences with 95 % intervals, or that there are none."""
+    """Compare policies with the first one: differences with 95 % confidence intervals."""
     from berth.report import terminal
     from berth.report.simulation_compare import print_comparison
     from berth.simulate.comparison import compare as compare_policies
@@ -61,14 +59,14 @@ def compare(
         quotas=quotas,
     )
     notes = built.notes + scenario.warm_up(policies)
-    with progress_bar("simulations") as tell:
+    with progress_bar("simulations") as progress:
         found = compare_policies(
-            built.source, built.cluster, policies, built.setting, seeds=seeds, progress=tell
+            built.source, built.cluster, policies, built.setting, seeds=seeds, progress=progress
         )
-    over = found.results[0][0].never_schedulable - len(built.too_large)
-    if over > 0:
+    over_quota = found.results[0][0].never_schedulable - len(built.too_large)
+    if over_quota > 0:
         notes.append(
-            f"never schedulable, larger than the quota: {format_count(over, 'job')}; counted nowhere"
+            f"never schedulable, larger than the quota: {format_count(over_quota, 'job')}; counted nowhere"
         )
     if as_json:
         terminal.print_json(

@@ -1,4 +1,4 @@
-"""`berth explain`: one job's story."""
+"""`berth explain`: what happened to one job."""
 
 from __future__ import annotations
 
@@ -21,13 +21,17 @@ LONGEST = "longest-wait"
 Job = Annotated[
     str,
     typer.Argument(
-        metavar="JOB", help=f"Its job_id; #n for the n-th, from 0; or {LONGEST}: the one that waited most."
+        metavar="JOB",
+        help=f"A job_id; #n for the n-th job, from 0; or {LONGEST}: the job with the longest wait.",
     ),
 ]
 OnePolicy = Annotated[
     str | None,
     typer.Option(
-        metavar="POLICY", autocompletion=complete.policies, help="Under which policy.", show_default="berth"
+        metavar="POLICY",
+        autocompletion=complete.policies,
+        help="The policy to simulate.",
+        show_default="berth",
     ),
 ]
 
@@ -50,12 +54,12 @@ def explain(
     quotas: scenario.Quotas = None,
     as_json: AsJson = False,
 ) -> None:
-    """Tell what happened to one job: what it waited for and why, where it ran, who moved, what it cost."""
+    """Explain one job: what it waited for and why, where it ran, which jobs moved, what it cost."""
     from dataclasses import asdict
 
     from berth.report import terminal
     from berth.report.simulation_story import print_story
-    from berth.simulate.stories import row_of, tell
+    from berth.simulate import stories
 
     name, chosen = next(iter(scenario.load_policies([policy] if policy else None).items()))
     built = scenario.build_scenario(
@@ -75,10 +79,10 @@ def explain(
         log=True,
     )
     if job != LONGEST:
-        row_of(built.trace, job)  # a slip is told before kernels are compiled
+        stories.row_of(built.trace, job)  # an unknown job is an error before kernels are compiled
     notes = built.notes + built.drawn + scenario.warm_up({name: chosen})
     wanted = _longest_wait(built, chosen) if job == LONGEST else job
-    story = tell(built.trace, built.cluster, chosen, built.setting, wanted, name)
+    story = stories.tell(built.trace, built.cluster, chosen, built.setting, wanted, name)
     if as_json:
         facts = {"policy": name, "reference_device": built.reference.name, "fault_seed": built.fault_seed}
         terminal.print_json({**facts, **asdict(story), "notes": notes})
@@ -87,7 +91,7 @@ def explain(
 
 
 def _longest_wait(built: scenario.Scenario, policy: Policy) -> str:
-    """The first of the jobs that waited longest under the policy."""
+    """The id of the job that waited longest under the policy."""
     from berth.simulate.run import simulate
 
     run = simulate(built.trace, built.cluster, policy, built.setting)

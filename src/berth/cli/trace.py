@@ -1,4 +1,4 @@
-"""`berth trace`: look at a trace, turn one into another, make one up."""
+"""`berth trace`: inspect, convert and generate traces."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from berth.workload.trace import Trace
 
 app = Verbs(
-    help="Look at traces of jobs (Philly, Helios, Alibaba, Tiresias, plain CSV), convert and generate them.",
+    help="Inspect, convert and generate traces (Philly, Helios, Alibaba, Tiresias, plain CSV).",
 )
 
 _BIG_BYTES = 4_000_000
@@ -26,10 +26,10 @@ _BIG_BYTES = 4_000_000
 File = Annotated[
     str, typer.Argument(metavar="FILE", help="A trace of any known format; - is standard input.")
 ]
-Strict = Annotated[bool, typer.Option("--strict", help="Refuse the file if any row can't be used.")]
+Strict = Annotated[bool, typer.Option("--strict", help="Fail if any row can't be used.")]
 FormatName = Annotated[
     str | None,
-    typer.Option("--format", metavar="NAME", help="Take the file as this format instead of looking."),
+    typer.Option("--format", metavar="NAME", help="Trace format.", show_default="detected"),
 ]
 
 
@@ -43,12 +43,12 @@ def info(
         typer.Option(
             metavar="CLUSTER",
             autocompletion=complete.clusters,
-            help="Also the load the trace puts on this cluster.",
+            help="Also show the offered load on this cluster.",
         ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show what a trace holds: sizes, durations, load over time, and the rows that could not be used."""
+    """Show sizes, durations and load of a trace, and its bad rows."""
     from berth.report import terminal
     from berth.report.trace import print_trace
     from berth.workload.summary import summarise_trace
@@ -80,7 +80,9 @@ def convert(
         str | None,
         typer.Option(metavar="SIZES", help="GPUs per job: powers-of-two, or a list such as 1,2,4-8."),
     ] = None,
-    max_gpus: Annotated[int | None, typer.Option(metavar="N", min=1, help="No job of more GPUs.")] = None,
+    max_gpus: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Skip jobs with more GPUs.")
+    ] = None,
     vc: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Only this virtual cluster. Repeatable.")
     ] = None,

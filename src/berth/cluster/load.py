@@ -1,4 +1,4 @@
-"""One word in, a cluster out: `160`, `20x8`, `4x20x8:H100`, a preset, a YAML file, a topology CSV.
+"""Loads a cluster by name: `160`, `20x8`, `4x20x8:H100`, a preset, a YAML file, a topology CSV.
 
 A shape counts from the outside in: `4x20x8` is four racks of twenty machines of eight devices, and every
 further number in front is one more tier. Without a device type its devices are unnamed GPUs, whose memory,
@@ -32,7 +32,7 @@ _MAX_TIERS = 12
 
 
 def load_cluster(text: str) -> Cluster:
-    """The cluster that `text` names; see the head of this module for what it may be."""
+    """Return the cluster that `text` names: a shape, a preset or a file."""
     head, colon, device = text.partition(":")
     if _SHAPE.fullmatch(head):
         return _from_shape(text, head, device if colon else UNNAMED)
@@ -48,7 +48,7 @@ def load_cluster(text: str) -> Cluster:
 
 
 def load_file(path: str, device: str = "") -> Cluster:
-    """A cluster from a YAML file or a topology CSV; only the CSV needs to be told its devices (`4xH100`)."""
+    """Return a cluster from a YAML file or a topology CSV; `device` (`4xH100`) is for CSV files only."""
     if Path(path).suffix.lower() == ".csv":
         per_host, name = _per_host(device)
         return read_topology(path, devices_per_host=per_host, device=name)
@@ -64,19 +64,19 @@ def load_file(path: str, device: str = "") -> Cluster:
 
 @cache
 def preset_names() -> tuple[str, ...]:
-    """Names of the clusters that come with berth."""
+    """Return the names of the shipped clusters."""
     return tuple(sorted(file.name.removesuffix(".yaml") for file in _preset_folder().iterdir()))
 
 
 def presets() -> dict[str, str]:
-    """Name and one-line description of each preset."""
+    """Return the name and one-line description of each preset."""
     return {name: _preset_spec(name)[0].description or "" for name in preset_names()}
 
 
 def _exists(text: str) -> bool:
     try:
         return bool(text) and Path(text).exists()
-    except (OSError, ValueError):  # too long, or no name a file could have
+    except (OSError, ValueError):  # too long, or not a valid file name
         return False
 
 
@@ -117,7 +117,7 @@ def _counts(text: str, shape: str) -> list[int]:
     if not all(parts):
         raise InputError(f"{text!r} has an x with no number beside it", hint=_SHAPE_HINT)
     if len(parts) > _MAX_TIERS or max(len(part) for part in parts) > 18:
-        raise InputError(f"{text!r:.80} is beyond any cluster", hint=_SHAPE_HINT)
+        raise InputError(f"{text!r:.80} has too many levels or digits", hint=_SHAPE_HINT)
     counts = [int(part) for part in parts]
     if min(counts) < 1:
         raise InputError(f"{text!r} has a zero in it, so it holds no devices", hint=_SHAPE_HINT)
@@ -125,7 +125,7 @@ def _counts(text: str, shape: str) -> list[int]:
     for count in counts:
         total *= count
     if total > MAX_DEVICES:
-        raise InputError(f"{text!r} is {total:,} devices; berth takes {MAX_DEVICES:,}", hint=_SHAPE_HINT)
+        raise InputError(f"{text!r} is {total:,} devices; the limit is {MAX_DEVICES:,}", hint=_SHAPE_HINT)
     return counts
 
 

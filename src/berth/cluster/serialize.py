@@ -1,4 +1,4 @@
-"""A cluster as plain data, and back: every fact of it, so that what was journalled needs no file to be read."""
+"""A cluster as plain data and back, complete: a journalled cluster needs no other file."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from berth.cluster.model import Cluster, DeviceType, Machine, Tier
 
 
 def cluster_to_dict(cluster: Cluster) -> dict[str, Any]:
-    """What JSON can hold."""
+    """Return the cluster as JSON-compatible data."""
     return {
         "name": cluster.name,
         "device_types": [asdict(kind) for kind in cluster.device_types],
@@ -24,7 +24,7 @@ def cluster_to_dict(cluster: Cluster) -> dict[str, Any]:
 
 
 def cluster_from_dict(plain: dict[str, Any]) -> Cluster:
-    """The same cluster."""
+    """Return the cluster that `cluster_to_dict` wrote."""
     return Cluster(
         name=plain["name"],
         device_types=tuple(DeviceType(**kind) for kind in plain["device_types"]),

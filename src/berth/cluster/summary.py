@@ -1,7 +1,7 @@
-"""A cluster at a glance: equal machines and equal groups folded together, totals, tiers.
+"""A summary of a cluster: identical machines and groups collapsed, totals, tiers.
 
-Ten thousand machines of one kind are one line. Two groups are of one kind when they hold equally many of the
-same kinds, whatever the order and the names.
+Ten thousand identical machines are one line. Two groups are identical when they hold the same number of each
+kind of part, whatever the order and the names.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class IdenticalParts:
 
 @dataclass(frozen=True, slots=True)
 class TierSummary:
-    """A tier, its groups, and what leads out of them; the last tier has no up-link."""
+    """A tier, its groups and their up-links; the last tier has none."""
 
     tier: Tier
     groups: int
@@ -45,22 +45,22 @@ class TypeSummary:
 
     @property
     def memory_bytes(self) -> int | None:
-        """Of all together."""
+        """Total over all devices of the type."""
         return None if self.device.memory_bytes is None else self.count * self.device.memory_bytes
 
     @property
     def usd_per_hour(self) -> float | None:
-        """Of all together."""
+        """Total over all devices of the type."""
         return None if self.device.usd_per_hour is None else self.count * self.device.usd_per_hour
 
 
 def summarise_types(cluster: Cluster) -> list[TypeSummary]:
-    """The device types in the order in which the cluster names them."""
+    """Return the device types in the order of the cluster."""
     return [TypeSummary(device, cluster.count_of(index)) for index, device in enumerate(cluster.device_types)]
 
 
 def summarise_tiers(cluster: Cluster) -> list[TierSummary]:
-    """The tiers, nearest first."""
+    """Return the tiers, nearest first."""
     result = []
     for level, tier in enumerate(cluster.tiers):
         sizes, uplinks = cluster.group_sizes(level), cluster.uplinks(level)
@@ -70,7 +70,7 @@ def summarise_tiers(cluster: Cluster) -> list[TierSummary]:
 
 
 def collapse(cluster: Cluster) -> tuple[IdenticalParts, ...]:
-    """What the cluster is made of, equal parts folded together, in order of first appearance."""
+    """Return the parts of the cluster, identical ones collapsed, in order of first appearance."""
     kinds: list[IdenticalParts] = []
     kind_of = _machine_kinds(cluster, kinds)
     for level in range(1, len(cluster.tiers)):

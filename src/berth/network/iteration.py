@@ -1,4 +1,4 @@
-"""How long one iteration of a job takes where it stands: computation, communication, and their overlap.
+"""The time of one iteration under a placement: computation, communication, and their overlap.
 
     it(p) = f c + (((1 - f) c)^y + comm(p)^y)^(1/y)
 
@@ -37,7 +37,7 @@ class Iteration:
 def iteration_time(
     traffic: Traffic, placement: Placement, fabric: Fabric, measured: Measured | None = None
 ) -> Iteration:
-    """The iteration of a job under a placement; measurements of the job, where there are any, come first."""
+    """Return the iteration of a job under a placement; measurements of the job take precedence."""
     placement.check(fabric.cluster)
     comm_s = communication_s(traffic, placement, fabric)
     seconds = _overlapped_s(traffic, comm_s)

@@ -1,7 +1,7 @@
-"""The report of a simulation as one HTML file: opens anywhere, offline, and asks nobody for anything.
+"""The report of a simulation as one self-contained HTML file.
 
-The figures stand in the page as JSON, one short script beside them (assets/) does the drawing. A content
-security policy names it by its hash, so nothing else can run in the page, whatever a job is called.
+The page contains the figures as JSON and one short script (assets/) that draws them. A content security policy
+allows only this script, by its hash, so job names can't inject code.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from berth.simulate.run import Run
 from berth.simulate.timeline import TimerWatch, last_end_s
 from berth.units import format_count
 
-_MAX_DRAWN = 8  # runs with curves of their own
+_MAX_DRAWN = 8  # runs with curves
 
 
 @dataclass(frozen=True)
 class PolicyRun:
-    """A run, its figures, and its timers if it learned any."""
+    """A run, its figures, and its learned timers, if any."""
 
     run: Run
     summary: Summary
@@ -39,7 +39,7 @@ class PolicyRun:
 
 
 def report_page(played: Sequence[PolicyRun], notes: Sequence[str]) -> str:
-    """The report of runs that kept their logs."""
+    """Return the report of runs that kept their logs."""
     run = played[0].run
     names, legend = labels([one.summary.policy for one in played])
     edges = shared_edges([one.run for one in played])
@@ -58,7 +58,7 @@ def report_page(played: Sequence[PolicyRun], notes: Sequence[str]) -> str:
 
 
 def page(title: str, body: str, data: dict[str, Any], script: str) -> str:
-    """A whole document around a body, its data and one of the scripts in assets/."""
+    """Return a document with a body, its data and one of the scripts in assets/."""
     style, code = _asset("report.css"), _asset("draw.js") + _asset(f"{script}.js")
     policy = f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(code)}"
     return (
@@ -73,7 +73,7 @@ def page(title: str, body: str, data: dict[str, Any], script: str) -> str:
 
 
 def embedded(data: dict[str, Any]) -> str:
-    """JSON that can stand inside a script element: no `<`, so nothing in it can end the element."""
+    """Return JSON for a script element: without `<`, so nothing in it can end the element."""
     text = json.dumps(data, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 

@@ -1,4 +1,4 @@
-"""How far apart is how slow: the tables of `berth network`."""
+"""The tables of `berth network`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Curves for the report: a run thinned out to what a picture can show."""
+"""Curves for the report, reduced to what a picture can show."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A trace's figures on the terminal: what it holds, how it is spread, and the load it offers."""
+"""Prints the figures of a trace: facts, distributions and offered load."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def print_trace(out: Console, trace: Trace, summary: TraceSummary, cluster: dict
 
 
 def print_bad(out: Console, source: str, rows: int, bad: BadRows, shown: int = 3) -> None:
-    """How many rows are no jobs, by cause, and where the first ones stand."""
+    """Print the number of bad rows by cause, and the first ones."""
     if not bad.total:
         return
     out.print(f"  [bold yellow]{bad.total:,} of {format_count(rows, 'row')} left out[/bold yellow]")
@@ -49,7 +49,7 @@ def print_bad(out: Console, source: str, rows: int, bad: BadRows, shown: int = 3
 
 
 def print_notes(out: Console, notes: Sequence[str]) -> None:
-    """What was done to the trace on the way in."""
+    """Print what was changed while reading the trace."""
     for note in notes:
         text = textwrap.fill(note, out.width, initial_indent="  note: ", subsequent_indent="        ")
         out.print(text, markup=False)

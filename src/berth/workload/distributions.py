@@ -1,6 +1,6 @@
-"""How many GPUs a job asks for and how long it runs: named distributions and written ones.
+"""Distributions of job sizes and durations, by name or written out.
 
-Each distribution turns one uniform number per job into a value by its inverse. So a job's size or duration
+Each distribution maps one uniform number per job to a value by its inverse. So the size or duration of a job
 depends on its own number only, and drawing more jobs never changes the earlier ones.
 """
 
@@ -39,24 +39,24 @@ class Sizes:
     weighted: WeightedChoice
 
     def draw(self, uniform: Floats) -> Ints:
-        """GPUs of each job."""
+        """Return the GPUs of each job."""
         return np.asarray(self.gpus, dtype=np.int64)[self.weighted.pick(uniform)]
 
 
 @dataclass(frozen=True, slots=True)
 class Durations:
-    """Run times; the size of a job may matter."""
+    """Run times, which may depend on the size of the job."""
 
     text: str
     inverse: Callable[[Floats, Ints], Floats]
 
     def draw(self, uniform: Floats, sizes: Ints) -> Floats:
-        """Seconds of each job."""
+        """Return the seconds of each job."""
         return self.inverse(uniform, sizes)
 
 
 def load_sizes(text: str) -> Sizes:
-    """`philly`, `powers-of-two`, `odd`, `large`, or written out: `1=0.7,2=0.1,8=0.2`."""
+    """Return the sizes of `philly`, `powers-of-two`, `odd`, `large`, or written out: `1=0.7,2=0.1,8=0.2`."""
     name = text.strip().lower()
     if name == "philly":
         return _sizes(text, {str(size): count for size, count in _philly()["sizes"].items()})
@@ -70,7 +70,7 @@ def load_sizes(text: str) -> Sizes:
 
 
 def load_durations(text: str) -> Durations:
-    """`philly`, `lognormal:1h:1.5`, `exponential:2h`, `pareto:1.1:1m:7d`, `fixed:1h`."""
+    """Return the durations of `philly`, `lognormal:1h:1.5`, `exponential:2h`, `pareto:1.1:1m:7d`, `fixed:1h`."""
     name, *written = (part.strip() for part in text.split(":"))
     law = _LAWS.get(name.lower())
     if law is None:
@@ -86,9 +86,9 @@ def load_durations(text: str) -> Durations:
 
 
 def like(trace: Trace) -> tuple[Sizes, Durations]:
-    """Sizes and durations together as in a trace.
+    """Return sizes and durations with the joint distribution of a trace.
 
-    A size is drawn as often as the trace has it. A duration is drawn from the trace's jobs of that very size:
+    A size is drawn as often as the trace has it. A duration is drawn from the trace's jobs of the same size:
     their quantiles, joined by straight lines in the logarithm, so values between the observed ones occur and
     none outside them.
     """
@@ -168,7 +168,7 @@ def _evenly(count: int) -> Floats:
 def _seconds(text: str) -> float:
     value = units.seconds(text)
     if value <= 0:
-        raise QuantityError(f"{text!r} is no time at all", hint="durations are above zero")
+        raise QuantityError(f"{text!r} must be greater than 0", hint="write it like 1h")
     return value
 
 

@@ -1,11 +1,11 @@
-"""Traces made to measure: arrivals, sizes, durations, models and users, each from a stream of its own.
+"""Generates traces: arrivals, sizes, durations, models and users, each from a separate random stream.
 
-The streams are children of one seed, so a change of one aspect (another mix, say) leaves all others as they
-were, and the first jobs of a longer trace ask for the same as those of a shorter one. Times are whole
-milliseconds and sums of GPU-time whole numbers, hence the same seed gives the same bytes on every platform.
+The streams are children of one seed, so a change of one aspect (another mix, say) leaves all others unchanged,
+and the first jobs of a longer trace request the same as those of a shorter one. Times are whole milliseconds
+and sums of GPU time are whole numbers, so the same seed gives the same bytes on every platform.
 
-The load is exact, not only expected: arrivals are stretched so that what the jobs ask for, divided by what
-the cluster offers from the first submission to the last, is the wanted load to the millisecond.
+The load is exact, not only expected: arrivals are stretched until the requested GPU time, divided by the GPU
+time of the cluster from the first submission to the last, is the requested load, to the millisecond.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _MS = 1000
 
 @dataclass(frozen=True, slots=True)
 class GenerateSpec:
-    """What is wanted. Two of jobs, span and load (with the cluster's GPUs) fix the third."""
+    """Options of a generated trace. Two of jobs, span and load (with the cluster's GPUs) determine the third."""
 
     jobs: int | None = None
     span_s: float | None = None  # from the first submission to the last
-    load: float | None = None  # GPU-seconds asked for over GPU-seconds there are in the span
+    load: float | None = None  # requested GPU-seconds over the GPU-seconds of the cluster in the span
     gpus: int | None = None  # of the cluster; no job is larger
     arrivals: Arrivals = field(default_factory=Arrivals)
     sizes: Sizes = field(default_factory=lambda: load_sizes("philly"))
@@ -53,7 +53,7 @@ class GenerateSpec:
 def with_defaults(
     jobs: int | None, span_s: float | None, load: float | None, arrivals: Arrivals
 ) -> tuple[int | None, float | None]:
-    """Number of jobs and load where they are not given: 1000 jobs, load 0.8; jobs at once have no load."""
+    """Return the number of jobs and the load, with defaults: 1000 jobs, load 0.8; at-once arrivals have no load."""
     if jobs is None and (span_s is None or arrivals.kind == "at-once"):
         jobs = DEFAULT_JOBS
     if load is None and arrivals.kind != "at-once" and (jobs is None or span_s is None):
@@ -62,10 +62,10 @@ def with_defaults(
 
 
 def generate(spec: GenerateSpec) -> Trace:
-    """The trace that `spec` describes."""
+    """Return the trace that `spec` describes."""
     jobs = _jobs(spec)
-    asked = _asked(spec, jobs)
-    sizes, duration_ms = asked.sizes, asked.duration_ms
+    demand = _demand(spec, jobs)
+    sizes, duration_ms = demand.sizes, demand.duration_ms
     submit_ms = _submissions(spec, jobs, _span_ms(spec, sizes, duration_ms))
     columns = {
         "job_id": pl.int_range(jobs, eager=True).cast(pl.String),
@@ -77,13 +77,13 @@ def generate(spec: GenerateSpec) -> Trace:
         columns["model"] = _named(spec.mix.models, spec.mix.assign(jobs, spec.seed))
     if spec.users:
         columns["user"] = _users(spec, jobs)
-    notes = [f"{asked.capped} jobs asked for more and were cut to {spec.gpus} GPUs"] if asked.capped else []
+    notes = [f"{demand.capped} jobs requested more and were cut to {spec.gpus} GPUs"] if demand.capped else []
     return Trace.from_columns(columns, source="generated", notes=notes)
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
-    """What the jobs ask for, arrivals left aside."""
+class _Demand:
+    """Sizes and durations of the jobs, without arrivals."""
 
     sizes: Ints
     duration_ms: Ints
@@ -94,27 +94,27 @@ class _Asked:
         """GPU-milliseconds of each job and all before it."""
         if float(np.dot(self.sizes.astype(np.float64), self.duration_ms)) > 2**62:
             raise InputError(
-                "the jobs ask for more GPU-time than can be counted", hint="make them fewer or shorter"
+                "the total GPU time of the jobs is too large", hint="generate fewer or shorter jobs"
             )
         return np.cumsum(self.sizes * self.duration_ms)
 
 
-def _asked(spec: GenerateSpec, jobs: int) -> _Asked:
+def _demand(spec: GenerateSpec, jobs: int) -> _Demand:
     drawn = spec.sizes.draw(stream(spec.seed, "sizes").random(jobs))
     seconds = spec.durations.draw(stream(spec.seed, "durations").random(jobs), drawn)
     duration_ms = np.clip(np.rint(seconds * _MS), 1, _MAX_MS).astype(np.int64)
     sizes = drawn if spec.gpus is None else np.minimum(drawn, spec.gpus)
-    return _Asked(sizes, duration_ms, int((sizes < drawn).sum()))
+    return _Demand(sizes, duration_ms, int((sizes < drawn).sum()))
 
 
 def _jobs(spec: GenerateSpec) -> int:
-    """How many jobs: as stated, or as many as it takes to fill the span to the load."""
+    """The number of jobs: as given, or as many as fill the span to the load."""
     if spec.jobs is not None:
         return spec.jobs
     target_ms = (spec.gpus or 0) * (spec.load or 0.0) * (spec.span_s or 0.0) * _MS
     tried = 1 << 16
     while True:
-        filled = _asked(spec, tried).gpu_ms
+        filled = _demand(spec, tried).gpu_ms
         if filled[-1] >= target_ms:
             return max(2, int(np.searchsorted(filled, target_ms)) + 1)
         needed = tried * target_ms / float(filled[-1])
@@ -131,7 +131,7 @@ def _span_ms(spec: GenerateSpec, sizes: Ints, duration_ms: Ints) -> int:
         return 0
     if spec.load is None or spec.gpus is None:
         return round((spec.span_s or 0.0) * _MS)
-    gpu_ms = int(_Asked(sizes, duration_ms, 0).gpu_ms[-1])
+    gpu_ms = int(_Demand(sizes, duration_ms, 0).gpu_ms[-1])
     return max(1, round(gpu_ms / (spec.gpus * spec.load)))
 
 
@@ -172,13 +172,13 @@ def _check_ranges(spec: GenerateSpec) -> None:
 
 
 def _check_pace(spec: GenerateSpec) -> None:
-    """Refuses what says too little or too much about how fast jobs come."""
+    """Raise an InputError unless exactly two of jobs, span and load are given."""
     if spec.load is not None and spec.gpus is None:
-        raise InputError("a load without a cluster", hint="say which cluster it is the load of")
+        raise InputError("a load needs a cluster", hint="name the cluster")
     if spec.arrivals.kind == "at-once":
         if spec.jobs is None or spec.load is not None or spec.span_s is not None:
             raise InputError(
-                "jobs that come at once have a number, but no span and no load",
+                "at-once arrivals take a number of jobs, but no span and no load",
                 hint="leave out span and load, or choose other arrivals",
             )
         return
@@ -192,5 +192,5 @@ def _check_pace(spec: GenerateSpec) -> None:
         )
     if spec.jobs == 1:
         raise InputError(
-            "one job alone has no span, hence no load", hint="take two or more, or at-once arrivals"
+            "a single job has no span and no load", hint="generate two or more, or use at-once arrivals"
         )

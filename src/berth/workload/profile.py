@@ -1,4 +1,4 @@
-"""What a job of a known network computes and sends, and where each of these numbers is from.
+"""Job profiles: what one iteration of a known network computes and sends, with the source of each number.
 
 A profile is one iteration of one network at a stated batch per device. Compute time is known for some
 devices (measured or published); for others it is modelled from the nearest known one by the ratio of peak
@@ -27,7 +27,7 @@ _FORWARD_AND_BACKWARD = 3  # a backward pass costs two forward passes
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """Where a number is from. `stated`: the user wrote it without saying."""
+    """The source of a number. `stated`: given by the user without a source."""
 
     kind: ProvenanceKind
     note: str
@@ -56,7 +56,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class JobProfile:
-    """One iteration of one network on one device, as distance and devices act on it."""
+    """One iteration of one network on one device."""
 
     name: str
     title: str
@@ -79,11 +79,11 @@ class JobProfile:
 
     @property
     def reference_device(self) -> str:
-        """The device that is meant when none is named."""
+        """The device that applies if none is named."""
         return next(iter(self.compute_s), REFERENCE_DEVICE)
 
     def compute(self, device: str | DeviceType | None = None) -> Number:
-        """Seconds of one iteration on a device: known, or modelled and labelled so."""
+        """Return the seconds of one iteration on a device: known, or modelled and labelled as such."""
         meant = self.reference_device if _is_unnamed(device) else device or ""
         name = _canonical(meant.name if isinstance(meant, DeviceType) else meant)
         known = {_canonical(listed): number for listed, number in self.compute_s.items()}
@@ -93,7 +93,7 @@ class JobProfile:
         return self._scaled(peak) if self.compute_s else self._worked(peak)
 
     def traffic(self, device: str | DeviceType | None = None) -> Traffic:
-        """What one iteration on such devices computes and sends."""
+        """Return what one iteration on such devices computes and sends."""
         return Traffic(
             compute_s=self.compute(device).value,
             all_reduce_bytes=self.parameter_bytes.value,
@@ -108,7 +108,7 @@ class JobProfile:
         if not bases:
             listed = ", ".join(self.compute_s)
             raise InputError(
-                f"{self.name} can't be scaled to {peak.name}: nothing tells how fast {listed} is",
+                f"{self.name} can't be scaled to {peak.name}: the speed of {listed} is unknown",
                 hint=f"add {peak.name} under `compute:`",
             )
         name, base = min(bases, key=lambda entry: abs(math.log(entry[1].flops / peak.flops)))

@@ -109,7 +109,7 @@ class WorkSpec(_Origin):
 
 
 class ProfileSpec(Spec):
-    """One profile as it is written. `sources` stands first, so that the numbers can be checked against it."""
+    """One profile in YAML. `sources` comes first: the numbers are checked against it."""
 
     sources: dict[str, SourceSpec] = Field(default_factory=dict)
     name: str | None = None

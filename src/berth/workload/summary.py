@@ -1,4 +1,4 @@
-"""What a trace holds, in figures: sizes, durations, arrivals, and the load it would put on a cluster.
+"""Figures of a trace: sizes, durations, arrivals, and its offered load.
 
 Load is offered load: the GPUs that would be busy if every job started when it was submitted and ran at its
 nearest placement. No scheduler can serve more; a cluster smaller than the load has a queue that grows.
@@ -33,7 +33,7 @@ class Distribution:
 
     @staticmethod
     def of(values: NDArray[np.generic]) -> Distribution:
-        """Mean, ends and percentiles (each a value that occurs)."""
+        """Return mean, extremes and percentiles (each a value that occurs)."""
         sample = np.asarray(values, dtype=np.float64)
         cuts = np.percentile(sample, PERCENTILES, method="inverted_cdf")
         return Distribution(
@@ -43,7 +43,7 @@ class Distribution:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """A class of jobs: how many, and how much of all GPU time."""
+    """A class of jobs: their number and their share of GPU time."""
 
     label: str
     jobs: int
@@ -76,7 +76,7 @@ class TraceSummary:
 
 
 def summarise_trace(trace: Trace, buckets: int = 60) -> TraceSummary:
-    """The figures of a trace; the load is averaged over so many buckets of its span."""
+    """Return the figures of a trace; the load is averaged over `buckets` equal parts of its span."""
     gpu_s = trace.num_gpu * trace.duration_s
     edges, load = _load(trace, buckets)
     return TraceSummary(
@@ -158,7 +158,7 @@ def _gpu_time_before(edges: Floats, events_s: Floats, gpus: NDArray[np.int32]) -
 
 
 def _peak(trace: Trace) -> int:
-    """The most GPUs asked for at one moment; a job that ends when another comes makes room first."""
+    """The most GPUs asked for at one moment; a job that ends when another arrives frees its GPUs first."""
     times = np.concatenate((trace.submit_s + trace.duration_s, trace.submit_s))
     change = np.concatenate((-trace.num_gpu.astype(np.int64), trace.num_gpu.astype(np.int64)))
     order = np.argsort(times, kind="stable")

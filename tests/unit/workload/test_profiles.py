@@ -200,7 +200,7 @@ sources: {log: {kind: measured, note: "our own log", year: 2025}}
         ),
     ],
 )
-def test_a_mistake_in_a_profile_is_told_with_its_place(tmp_path, text, message):
+def test_a_mistake_in_a_profile_is_reported_with_its_position(tmp_path, text, message):
     with pytest.raises(SpecError, match=message):
         load_profile(written(tmp_path, text))
 
@@ -208,7 +208,7 @@ def test_a_mistake_in_a_profile_is_told_with_its_place(tmp_path, text, message):
 def test_a_profile_on_an_unknown_device_of_its_own_cant_be_scaled(tmp_path):
     profile = load_profile(written(tmp_path, "bytes: 1MB\ncompute: {Wafer: 1ms}"))
     assert profile.traffic("wafer").compute_s == 0.001
-    with pytest.raises(InputError, match="nothing tells how fast Wafer is"):
+    with pytest.raises(InputError, match="the speed of Wafer is unknown"):
         profile.traffic("A100")
 
 

@@ -90,7 +90,7 @@ def test_the_same_trace_gives_the_same_bytes(trace, suffix, tmp_path):
 
 
 def test_an_unknown_suffix_and_a_missing_folder_are_refused_and_leave_nothing_behind(trace, tmp_path):
-    with pytest.raises(TraceError, match="can't tell how to write"):
+    with pytest.raises(TraceError, match="can't choose a format for"):
         trace.write_csv(tmp_path / "out.parquet")
     with pytest.raises(TraceError, match="can't be written: No such file"):
         trace.write_csv(tmp_path / "nowhere" / "out.csv")
@@ -133,7 +133,7 @@ def test_a_selection_says_what_it_kept_and_moves_the_origin(trace):
     [
         (Selection(since="soon"), InputError, "neither a date nor a duration"),
         (Selection(since="2017-10-01T00:00:00+02:00"), InputError, "no time zone"),
-        (Selection(sizes="many"), InputError, "are no sizes"),
+        (Selection(sizes="many"), InputError, "is not a list of sizes"),
         (Selection(vc=("c",)), UnknownNameError, "no virtual cluster is called 'c'"),
         (Selection(since="3d"), TraceError, "no job is left"),
     ],

@@ -1,8 +1,7 @@
-"""What a trace format is: how it is recognised, and how its rows become jobs.
+"""Trace formats: how a format is recognised, and how its rows become jobs.
 
 A CSV format is two functions: `parse` turns a block of checked columns into jobs, `finish` sees all of
-them together (to find out units, or to join rows into jobs). Formats with another shape bring a `read` of
-their own.
+them together (to find out units, or to join rows into jobs). Other formats implement `read`.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from berth.workload.parsing.stream import TraceStream
 
 @dataclass(frozen=True)
 class Head:
-    """The beginning of a file, by which formats are told apart."""
+    """The beginning of a file, for format detection."""
 
     text: str
     fields: tuple[str, ...]  # of the first line that is not blank
@@ -42,7 +41,7 @@ class Head:
 
 @dataclass
 class ParsedJobs:
-    """Jobs as a format read them: not yet in order, and not yet counted from the first submission."""
+    """Jobs as parsed: not sorted yet, and times not relative to the first submission yet."""
 
     frame: pl.DataFrame
     rows: int
@@ -62,10 +61,10 @@ class Format(Protocol):
         """What people call it."""
 
     def recognises(self, head: Head) -> bool:
-        """Whether a file that begins so is of this format."""
+        """Whether a file with this beginning has this format."""
 
     def read(self, source: TraceStream, head: Head, bad_rows: BadRowCollector) -> ParsedJobs:
-        """All jobs of the file; rows that are none are booked."""
+        """Return all jobs of the file; other rows are added to `bad_rows`."""
 
 
 def _unchanged(frame: pl.DataFrame, notes: list[str]) -> pl.DataFrame:
@@ -82,15 +81,15 @@ class CsvFormat:
     parse: Callable[[Columns], pl.DataFrame]
     finish: Callable[[pl.DataFrame, list[str]], pl.DataFrame] = _unchanged
     wall_clock: bool = False
-    all_columns: tuple[str, ...] | None = None  # columns beyond these are told in a note
+    all_columns: tuple[str, ...] | None = None  # other columns are listed in a note
     bare: Callable[[Head], tuple[str, ...] | None] = lambda head: None  # names of a file without a header
 
     def recognises(self, head: Head) -> bool:
-        """By the header, or by the look of the first row where the format has none."""
+        """Whether the header matches, or the first row of a file without header."""
         return set(self.needs) <= set(head.fields) or self.bare(head) is not None
 
     def read(self, source: TraceStream, head: Head, bad_rows: BadRowCollector) -> ParsedJobs:
-        """All rows, block by block, so that the text of a large file is never held at once."""
+        """Read all rows, block by block: the text of a large file is never in memory at once."""
         bare = self.bare(head)
         names = bare or head.fields
         self._check_header(names, source.name)
@@ -125,5 +124,5 @@ class CsvFormat:
             plural = "s" if len(unknown) > 1 else ""
             notes.append(f"column{plural} berth does not use: {', '.join(unknown)}")
         if blank_lines:
-            notes.append(f"{format_count(blank_lines, 'blank line')} passed over")
+            notes.append(f"{format_count(blank_lines, 'blank line')} skipped")
         return notes

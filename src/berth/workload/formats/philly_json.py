@@ -92,7 +92,7 @@ def _seconds(record: dict[str, Any], name: str) -> float:
     except (ValueError, TypeError):
         raise _NotAJobError(name, value, "is not a date") from None
     if not 1970 <= stamp.year < 2100:
-        raise _NotAJobError(name, value, "is not of these times")
+        raise _NotAJobError(name, value, "is not between 1970 and 2099")
     return stamp.timestamp()
 
 

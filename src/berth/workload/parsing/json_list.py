@@ -1,4 +1,4 @@
-"""The objects of a long JSON list, one at a time, so that a list of gigabytes needs no gigabytes."""
+"""Streams the objects of a long JSON list, one at a time, in constant memory."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class _Text:
             raise self.error("is not text (UTF-8) beyond this point", self.start) from None
 
     def consume(self, end: int) -> None:
-        """Everything before `end` is done with."""
+        """Drop everything before `end`."""
         newlines = self.text.count("\n", self.start, end)
         self.line += newlines
         if newlines:

@@ -1,7 +1,7 @@
-"""Bytes of a trace: a file or standard input, plain or compressed, told by its first bytes.
+"""The bytes of a trace: a file or standard input, plain or compressed (detected by the first bytes).
 
-Everything is read once, in order and in pieces, so that memory does not grow with the file. A compressed
-file that ends too early is an error, never a shorter trace.
+The file is read once, in order and in pieces, so memory does not grow with it. A truncated compressed file is an
+error, never a shorter trace.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _BOM = b"\xef\xbb\xbf"
 
 
 class _Unpacker(Protocol):
-    """What zlib, lzma, bz2 and zstandard have in common."""
+    """The common interface of zlib, lzma, bz2 and zstandard."""
 
     @property
     def eof(self) -> bool: ...
@@ -54,7 +54,7 @@ _OTHER = {
 
 
 class TraceStream:
-    """A trace's bytes, unpacked: look at the `head`, then take all `pieces` once."""
+    """The decompressed bytes of a trace: the `head`, then all `pieces`, once."""
 
     def __init__(self, name: str, stream: BinaryIO, size: int | None, progress: Progress | None) -> None:
         self.name = name
@@ -140,7 +140,7 @@ class TraceStream:
 
 @contextmanager
 def open_stream(path: str | Path, progress: Progress | None = None) -> Iterator[TraceStream]:
-    """Opens a trace; `-` is standard input."""
+    """Open a trace; `-` is standard input."""
     if str(path) == "-":
         yield TraceStream("<stdin>", sys.stdin.buffer, None, progress)
         return
