@@ -117,6 +117,6 @@ def test_removing_a_job_that_is_not_there_is_refused():
 
 
 @pytest.mark.parametrize("capacity", [[-1.0], [math.nan], [math.inf]])
-def test_a_capacity_that_is_no_number_is_refused(capacity):
+def test_an_invalid_capacity_is_refused(capacity):
     with pytest.raises(InputError, match="capacity"):
         LinkShares(capacity)
