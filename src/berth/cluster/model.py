@@ -114,7 +114,7 @@ class Cluster:
             self._sum_by_group(level, self.sizes).astype(np.int32) for level in range(len(self.tiers))
         )
 
-    def uplinks(self, level: int) -> NDArray[np.float64]:
+    def uplinks(self, level: int, congestion: float = 1.0) -> NDArray[np.float64]:
         """Return the bytes per second that each group at a level can send to the tier above it.
 
         Every machine contributes its devices' rates at that tier, or its NIC if that is less; the sum is
@@ -123,11 +123,12 @@ class Cluster:
         if level + 1 >= len(self.tiers):
             return np.zeros(0)
         above = self.tiers[level + 1]
-        rates = np.minimum(self.sizes * above.bytes_per_s, self._nic_bytes_per_s)
+        rates = np.minimum(self.sizes * (above.bytes_per_s / congestion), self.nic_bytes_per_s / congestion)
         return self._sum_by_group(level, rates) / above.oversubscription
 
     @cached_property
-    def _nic_bytes_per_s(self) -> NDArray[np.float64]:
+    def nic_bytes_per_s(self) -> NDArray[np.float64]:
+        """Rate of each machine's NIC; infinite if each device has its own link."""
         nics = (machine.nic_bytes_per_s for machine in self.machines)
         return np.fromiter((np.inf if nic is None else nic for nic in nics), np.float64, len(self.machines))
 

@@ -65,17 +65,13 @@ class Fabric:
         bandwidth[1:] /= self.congestion
         oversubscription = np.array([tier.oversubscription for tier in cluster.tiers], dtype=np.float64)
         oversubscription[0] = 1.0
-        nic = (
-            np.array([m.nic_bytes_per_s or math.inf for m in cluster.machines], dtype=np.float64)
-            / self.congestion
-        )
-        links, capacity = _links(cluster, bandwidth, oversubscription, nic)
+        links, capacity = _links(cluster, self.congestion)
         return FabricArrays(
             peak=_falling(bandwidth),
             busy=_falling(bandwidth / oversubscription),
             latency_s=np.array([tier.latency_s for tier in cluster.tiers], dtype=np.float64),
             oversubscription=np.maximum.accumulate(oversubscription),
-            nic=nic,
+            nic=cluster.nic_bytes_per_s / self.congestion,
             groups=np.ascontiguousarray(cluster.groups, dtype=np.int32),
             rank=_depth_first(cluster.groups),
             links=links,
@@ -106,19 +102,9 @@ def _depth_first(groups: IntArray) -> IntArray:
     return rank
 
 
-def _links(
-    cluster: Cluster, bandwidth: FloatArray, oversubscription: FloatArray, nic: FloatArray
-) -> tuple[IntArray, FloatArray]:
-    """One up-link per group below the top: what its machines can send at the next tier, oversubscribed."""
-    levels = len(cluster.tiers) - 1
-    links = np.empty((levels, len(cluster.machines)), dtype=np.int32)
-    capacities = []
-    start = 0
-    for level in range(levels):
-        count = len(cluster.group_names[level])
-        sending = np.minimum(nic, cluster.sizes * bandwidth[level + 1])
-        total = np.bincount(cluster.groups[level], weights=sending, minlength=count)
-        capacities.append(total / oversubscription[level + 1])
-        links[level] = start + cluster.groups[level]
-        start += count
-    return links, np.concatenate(capacities) if capacities else np.empty(0)
+def _links(cluster: Cluster, congestion: float) -> tuple[IntArray, FloatArray]:
+    """One up-link per group below the top: [level, machine] -> link, and the capacity of each."""
+    capacities = [cluster.uplinks(level, congestion) for level in range(len(cluster.tiers) - 1)]
+    starts = np.cumsum([0, *map(len, capacities)])[:-1]
+    links = cluster.groups[:-1] + starts.reshape(-1, 1)
+    return np.ascontiguousarray(links, dtype=np.int32), np.concatenate([np.empty(0), *capacities])

@@ -6,7 +6,7 @@ import pytest
 
 from berth.cluster.model import Tier
 from berth.errors import InputError
-from berth.network.collectives import (
+from collectives import (
     all_reduce_s,
     all_to_all_s,
     flat_ring_s,

@@ -8,7 +8,7 @@ import pytest
 
 from berth.cluster.model import Tier
 from berth.errors import InputError
-from berth.network.collectives import all_reduce_s, all_to_all_s, server_s
+from collectives import all_reduce_s, all_to_all_s, server_s
 from berth.network.distances import distances, sensitivity
 from berth.network.fabric import Fabric
 from berth.network.iteration import iteration_time

@@ -1,8 +1,7 @@
-"""What one collective costs under a placement: alpha-beta formulas over any number of tiers.
+"""One collective under a placement: calls the kernels of `berth.network` for tests.
 
-The volumes are those of `Traffic`: the vector's bytes for an all-reduce, the bytes that each device sends for
-an all-to-all, the bytes that each device pulls (and pushes again) for parameter servers. Formulas, sources
-and what was decided against stand in docs/design/network.md.
+The volumes are those of `Traffic`: the bytes of the vector for an all-reduce, the bytes that each device sends for an
+all-to-all, the bytes that each device pulls (and pushes) for parameter servers.
 """
 
 from __future__ import annotations
