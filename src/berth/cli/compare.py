@@ -7,8 +7,10 @@ from typing import Annotated
 import typer
 
 from berth.cli import scenario
+from berth.cli.option_groups import expand_options
 from berth.cli.options import AsJson
 from berth.cli.progress import progress_bar
+from berth.cli.scenario_options import ClusterName, PolicyNames, ScenarioOptions, TraceName
 
 EXAMPLES = (
     "berth compare jobs.csv --cluster 4x4x8:H100 --policy fifo --policy srtf",
@@ -18,22 +20,14 @@ EXAMPLES = (
 Seeds = Annotated[int, typer.Option(metavar="N", min=1, help="Number of seeds (trace, models, failures).")]
 
 
+@expand_options
 def compare(
-    trace: scenario.TraceName,
-    cluster: scenario.ClusterName,
-    policy: scenario.PolicyNames = None,
+    *,
+    trace: TraceName,
+    cluster: ClusterName,
+    policy: PolicyNames = None,
     seeds: Seeds = 5,
-    network: scenario.Network = "on",
-    congestion: scenario.Congestion = 1.0,
-    eviction_cost: scenario.EvictionCost = None,
-    checkpoint_every: scenario.CheckpointEvery = "30m",
-    mix: scenario.MixName = "balanced",
-    seed: scenario.Seed = 0,
-    reference_device: scenario.ReferenceDevice = None,
-    doubt: scenario.Doubt = "0",
-    faults: scenario.Faults = None,
-    quota: scenario.Quota = None,
-    quotas: scenario.Quotas = None,
+    options: ScenarioOptions,
     as_json: AsJson = False,
 ) -> None:
     """Compare policies with the first one: differences with 95 % confidence intervals."""
@@ -43,21 +37,7 @@ def compare(
     from berth.units import format_count
 
     policies = scenario.load_policies(policy)
-    built = scenario.build_scenario(
-        trace,
-        cluster,
-        network=network,
-        congestion=congestion,
-        eviction_cost=eviction_cost,
-        checkpoint_every=checkpoint_every,
-        mix=mix,
-        seed=seed,
-        reference=reference_device,
-        doubt=doubt,
-        faults=faults,
-        quota=quota,
-        quotas=quotas,
-    )
+    built = scenario.build_scenario(trace, cluster, options)
     notes = built.notes + scenario.warm_up(policies)
     with progress_bar("simulations") as progress:
         found = compare_policies(

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from berth.cli import complete, scenario
+from berth.cli.option_groups import expand_options
 from berth.cli.options import AsJson
+from berth.cli.scenario_options import ClusterName, ScenarioOptions, TraceName
 
 if TYPE_CHECKING:
     from berth.schedule.policy import Policy
@@ -36,22 +38,14 @@ OnePolicy = Annotated[
 ]
 
 
+@expand_options
 def explain(
-    trace: scenario.TraceName,
+    *,
+    trace: TraceName,
     job: Job,
-    cluster: scenario.ClusterName,
+    cluster: ClusterName,
     policy: OnePolicy = None,
-    network: scenario.Network = "on",
-    congestion: scenario.Congestion = 1.0,
-    eviction_cost: scenario.EvictionCost = None,
-    checkpoint_every: scenario.CheckpointEvery = "30m",
-    mix: scenario.MixName = "balanced",
-    seed: scenario.Seed = 0,
-    reference_device: scenario.ReferenceDevice = None,
-    doubt: scenario.Doubt = "0",
-    faults: scenario.Faults = None,
-    quota: scenario.Quota = None,
-    quotas: scenario.Quotas = None,
+    options: ScenarioOptions,
     as_json: AsJson = False,
 ) -> None:
     """Explain one job: what it waited for and why, where it ran, which jobs moved, what it cost."""
@@ -62,22 +56,7 @@ def explain(
     from berth.simulate import stories
 
     name, chosen = next(iter(scenario.load_policies([policy] if policy else None).items()))
-    built = scenario.build_scenario(
-        trace,
-        cluster,
-        network=network,
-        congestion=congestion,
-        eviction_cost=eviction_cost,
-        checkpoint_every=checkpoint_every,
-        mix=mix,
-        seed=seed,
-        reference=reference_device,
-        doubt=doubt,
-        faults=faults,
-        quota=quota,
-        quotas=quotas,
-        log=True,
-    )
+    built = scenario.build_scenario(trace, cluster, options, log=True)
     if job != LONGEST:
         stories.row_of(built.trace, job)  # an unknown job is an error before kernels are compiled
     notes = built.notes + built.drawn + scenario.warm_up({name: chosen})

@@ -1,18 +1,17 @@
-"""Options shared by the simulation commands, and the scenario they describe."""
+"""The scenario of a simulation command: its trace, cluster and settings."""
 
 from __future__ import annotations
 
 import re
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
-from berth.cli import complete
 from berth.cli.progress import COMPILING, spinner
-from berth.cli.quantities import congestion_of, congestions, read, share
-from berth.errors import InputError, UnknownNameError
+from berth.cli.scenario_options import ScenarioOptions, WhatIfOptions
+from berth.errors import InputError
 from berth.units import format_count
 
 if TYPE_CHECKING:
@@ -21,87 +20,6 @@ if TYPE_CHECKING:
     from berth.simulate.run import Setting
     from berth.simulate.source import Source
     from berth.workload.trace import Trace
-
-TraceName = Annotated[
-    str,
-    typer.Argument(
-        metavar="TRACE", help="A trace of any known format, or generate:jobs=1000,load=0.9,sizes=odd,seed=1."
-    ),
-]
-ClusterName = Annotated[
-    str,
-    typer.Option(
-        "--cluster",
-        metavar="CLUSTER",
-        help="A shape (4x20x8:H100), a preset or a file.",
-        autocompletion=complete.clusters,
-    ),
-]
-PolicyNames = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--policy",
-        metavar="POLICY",
-        autocompletion=complete.policies,
-        help="Repeatable. Constants inline (name:key=value,...); or mine.py:Mine.",
-    ),
-]
-Network = Annotated[
-    str,
-    typer.Option(
-        metavar="on|static|off",
-        help="Jobs share links; jobs do not affect each other; no network cost. congestion=X: on, with --congestion X.",
-    ),
-]
-Congestion = Annotated[
-    float,
-    typer.Option(metavar="X", help="Background load, 1 or more: divides every bandwidth above the machine."),
-]
-EvictionCost = Annotated[
-    str | None,
-    typer.Option(
-        metavar="TIME",
-        help="Time lost by each eviction or migration.",
-        show_default="40s; 60s above 8 GPUs",
-    ),
-]
-CheckpointEvery = Annotated[str, typer.Option(metavar="TIME", help="Checkpoint interval.")]
-MixName = Annotated[
-    str,
-    typer.Option("--mix", metavar="MIX", help="Models of jobs that name none, e.g. vgg16=2,resnet50=1."),
-]
-Seed = Annotated[int, typer.Option(metavar="N", min=0, help="Random seed.")]
-Doubt = Annotated[str, typer.Option(metavar="SHARE", help="Error of estimated remaining times, e.g. 50%.")]
-Faults = Annotated[
-    str | None, typer.Option(metavar="HOW", help="Machines fail: mtbf=30d,mttr=4h; or drain=r0-m3@2d+6h.")
-]
-Quota = Annotated[
-    list[str] | None,
-    typer.Option("--quota", metavar="VC=GPUS", help="GPU limit of a virtual cluster. Repeatable."),
-]
-Quotas = Annotated[str | None, typer.Option("--quotas", metavar="FILE", help="GPU limits as a YAML file.")]
-AddRacks = Annotated[
-    int | None, typer.Option(metavar="N", min=0, help="What if: add N racks like the last one.")
-]
-Links = Annotated[
-    list[str] | None,
-    typer.Option("--link", metavar="TIER=2x", help="What if: make a tier this much faster. Repeatable."),
-]
-Device = Annotated[
-    str | None,
-    typer.Option(
-        metavar="DEVICE", autocompletion=complete.devices, help="What if: replace all GPUs by this type."
-    ),
-]
-ReferenceDevice = Annotated[
-    str | None,
-    typer.Option(
-        metavar="DEVICE",
-        autocompletion=complete.devices,
-        help="The device on which the trace's durations were taken, e.g. V100.",
-        show_default="the cluster's most common GPU",
-    ),
-]
 
 _DEFAULT_POLICIES = ("berth", "dally", "tiresias", "preferred", "required", "fifo", "srtf")
 _SHOWN = 5
@@ -167,21 +85,9 @@ class Scenario:
 def build_scenario(
     trace: str,
     cluster: str,
+    options: ScenarioOptions,
+    what_if: WhatIfOptions | None = None,
     *,
-    network: str = "on",
-    congestion: float = 1.0,
-    eviction_cost: str | None = None,
-    checkpoint_every: str = "30m",
-    mix: str = "balanced",
-    seed: int = 0,
-    doubt: str = "0",
-    faults: str | None = None,
-    add_racks: int | None = None,
-    links: list[str] | None = None,
-    device: str | None = None,
-    reference: str | None = None,
-    quota: list[str] | None = None,
-    quotas: str | None = None,
     log: bool = False,
 ) -> Scenario:
     """Return the trace, the cluster after all what-ifs, and the setting."""
@@ -200,17 +106,24 @@ def build_scenario(
     gpus_of(written)
     written = gpu_part(written)
     check_limits(written)
-    setting = make_setting(network, congestion, eviction_cost, checkpoint_every, mix, seed, doubt, log=log)
-    reference_type = reference_device(
-        written, reference, where=None if reference is None else "--reference-device"
+    setting = options.setting()
+    named = options.reference_device
+    setting = replace(
+        setting,
+        log=log,
+        reference_device=reference_device(
+            written, named, where=None if named is None else "--reference-device"
+        ),
+        quotas=load_quotas(options.quota or [], options.quotas),
     )
-    setting = replace(setting, quotas=load_quotas(quota or [], quotas), reference_device=reference_type)
-    changed = _what_if(written, add_racks, links or [], device)
+    changed = written if what_if is None else what_if.apply(written)
     source = Source(trace)
     jobs = source.trace(written)
-    if faults is not None:
-        spec = parse_faults(faults)
-        draw_faults(spec.at(seed), changed, horizon_of(jobs, changed))  # fails before anything is compiled
+    if options.faults is not None:
+        spec = parse_faults(options.faults)
+        draw_faults(
+            spec.at(options.seed), changed, horizon_of(jobs, changed)
+        )  # fails before anything is compiled
         setting = replace(setting, fault_spec=spec)
     large = too_large(jobs, changed)
     if len(large) == len(jobs):
@@ -219,52 +132,6 @@ def build_scenario(
             f"{least}: none can ever start", where=trace, hint=f"{changed.name} has {changed.devices:,}"
         )
     return Scenario(source, jobs, changed, setting, large)
-
-
-def _what_if(cluster: Cluster, add_racks: int | None, links: list[str], device: str | None) -> Cluster:
-    from berth.simulate import whatif
-
-    if add_racks is not None:
-        cluster = whatif.add_racks(cluster, add_racks)
-    for link in links:
-        cluster = whatif.scale_link(cluster, link)
-    return whatif.replace_device(cluster, device) if device is not None else cluster
-
-
-def make_setting(
-    network: str,
-    congestion: float,
-    eviction_cost: str | None,
-    checkpoint_every: str,
-    mix: str,
-    seed: int,
-    doubt: str,
-    *,
-    log: bool = False,
-) -> Setting:
-    """Return the options as a setting."""
-    from berth.simulate.run import NETWORKS, Setting
-    from berth.units import seconds
-    from berth.workload.mix import load_mix
-
-    if network.startswith("congestion="):
-        (congestion,) = congestions("--network congestion", network.removeprefix("congestion="))[:1]
-        network = "on"
-    if network not in NETWORKS:
-        raise UnknownNameError("network", network, NETWORKS)
-    standard = Setting()
-    cost = None if eviction_cost is None else read("--eviction-cost", seconds, eviction_cost)
-    return Setting(
-        network=network,
-        congestion=congestion_of("--congestion", congestion),
-        eviction_s=standard.eviction_s if cost is None else cost,
-        eviction_large_s=standard.eviction_large_s if cost is None else cost,
-        checkpoint_s=read("--checkpoint-every", seconds, checkpoint_every),
-        doubt=share("--doubt", doubt),
-        mix=load_mix(mix),
-        seed=seed,
-        log=log,
-    )
 
 
 def load_policies(texts: list[str] | None) -> dict[str, Policy]:

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from berth.cli import scenario
+from berth.cli.option_groups import expand_options
 from berth.cli.options import AsJson, Force, Html
 from berth.cli.output import check_output, whole_file, write_text
 from berth.cli.progress import progress_bar
+from berth.cli.scenario_options import ClusterName, PolicyNames, ScenarioOptions, TraceName, WhatIfOptions
 
 if TYPE_CHECKING:
     from berth.report.html import PolicyRun
@@ -29,24 +31,14 @@ Log = Annotated[
 Audit = Annotated[bool, typer.Option("--audit", help="Verify every run against its event log.")]
 
 
+@expand_options
 def simulate(
-    trace: scenario.TraceName,
-    cluster: scenario.ClusterName,
-    policy: scenario.PolicyNames = None,
-    network: scenario.Network = "on",
-    congestion: scenario.Congestion = 1.0,
-    eviction_cost: scenario.EvictionCost = None,
-    checkpoint_every: scenario.CheckpointEvery = "30m",
-    mix: scenario.MixName = "balanced",
-    seed: scenario.Seed = 0,
-    reference_device: scenario.ReferenceDevice = None,
-    doubt: scenario.Doubt = "0",
-    faults: scenario.Faults = None,
-    quota: scenario.Quota = None,
-    quotas: scenario.Quotas = None,
-    add_racks: scenario.AddRacks = None,
-    link: scenario.Links = None,
-    device: scenario.Device = None,
+    *,
+    trace: TraceName,
+    cluster: ClusterName,
+    policy: PolicyNames = None,
+    options: ScenarioOptions,
+    what_if: WhatIfOptions,
     log: Log = None,
     audit: Audit = False,
     html: Html = None,
@@ -57,25 +49,7 @@ def simulate(
     check_output(html, force, option="--html")
     policies = scenario.load_policies(policy)
     logs = _log_files(log, list(policies), force)
-    built = scenario.build_scenario(
-        trace,
-        cluster,
-        network=network,
-        congestion=congestion,
-        eviction_cost=eviction_cost,
-        checkpoint_every=checkpoint_every,
-        mix=mix,
-        seed=seed,
-        reference=reference_device,
-        doubt=doubt,
-        faults=faults,
-        quota=quota,
-        quotas=quotas,
-        add_racks=add_racks,
-        links=link,
-        device=device,
-        log=bool(log or audit or html),
-    )
+    built = scenario.build_scenario(trace, cluster, options, what_if, log=bool(log or audit or html))
     interpreted = scenario.warm_up(policies)
     runs = _run_policies(built, policies, timers=html is not None)
     _check_audits(runs, audit)

@@ -12,6 +12,14 @@ from berth.cli.options import AsJson
 from berth.cli.output import check_folder, write_text
 from berth.cli.progress import progress_bar
 from berth.cli.quantities import congestions, numbers
+from berth.cli.scenario_options import (
+    ClusterName,
+    Doubt,
+    EvictionCost,
+    PolicyNames,
+    ReferenceDevice,
+    ScenarioOptions,
+)
 from berth.errors import InputError, UnknownNameError
 
 if TYPE_CHECKING:
@@ -28,8 +36,8 @@ _METRICS = {
 
 
 def sweep(
-    cluster: scenario.ClusterName,
-    policy: scenario.PolicyNames = None,
+    cluster: ClusterName,
+    policy: PolicyNames = None,
     load: Annotated[str, typer.Option(metavar="LIST", help="Requested GPU time over available GPU time.")] = (
         "0.6,0.8,0.95,1.1"
     ),
@@ -45,9 +53,9 @@ def sweep(
     durations: Annotated[
         str, typer.Option(metavar="DURATIONS", help="As in berth trace generate.")
     ] = "lognormal:1h:1.5",
-    eviction_cost: scenario.EvictionCost = None,
-    doubt: scenario.Doubt = "0",
-    reference_device: scenario.ReferenceDevice = None,
+    eviction_cost: EvictionCost = None,
+    doubt: Doubt = "0",
+    reference_device: ReferenceDevice = None,
     metric: Annotated[
         str, typer.Option(metavar="NAME", help="Metric of the maps: mean-jct, p50-jct, p99-jct, makespan.")
     ] = "mean-jct",
@@ -70,7 +78,7 @@ def sweep(
         raise UnknownNameError("metric", metric, _METRICS)
     check_folder(out, option="--out")
     policies = scenario.load_policies(policy)
-    setting = scenario.make_setting("on", 1.0, eviction_cost, "30m", "balanced", 0, doubt)
+    setting = ScenarioOptions(eviction_cost=eviction_cost, doubt=doubt).setting()
     grid = Grid(
         cluster=cluster,
         policies=tuple(policies),

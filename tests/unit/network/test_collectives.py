@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import pytest
-
-from berth.cluster.model import Tier
-from berth.errors import InputError
 from collectives import (
     all_reduce_s,
     all_to_all_s,
@@ -14,6 +11,9 @@ from collectives import (
     server_s,
     tree_s,
 )
+
+from berth.cluster.model import Tier
+from berth.errors import InputError
 from berth.network.fabric import Fabric
 from berth.network.placement import Placement
 
