@@ -103,6 +103,15 @@ def amount(text: str | float) -> float:
     return _parse(text, _AMOUNT)
 
 
+def number_between(text: str, low: float, high: float) -> float | None:
+    """Return a plain number if it is within the bounds, else None."""
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if low <= value <= high else None
+
+
 def _parse(text: str | float, dimension: _Dimension) -> float:
     if isinstance(text, bool) or not isinstance(text, str | int | float):
         raise QuantityError(f"{text!r} is not a {dimension.name}", hint=f"write it like {dimension.example}")

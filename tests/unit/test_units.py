@@ -117,3 +117,20 @@ def test_a_printed_size_can_be_read_again(value):
 @given(st.floats(min_value=1e-6, max_value=1e9))
 def test_a_printed_price_can_be_read_again(value):
     assert units.usd_per_hour(units.format_usd_per_hour(value)) == pytest.approx(value, rel=0.01, abs=0.006)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("2", 2.0),
+        ("1", 1.0),
+        ("3", 3.0),
+        ("3.5", None),
+        ("nan", None),
+        ("inf", None),
+        ("two", None),
+        ("", None),
+    ],
+)
+def test_a_number_is_within_its_bounds_or_none(text, value):
+    assert units.number_between(text, 1, 3) == value

@@ -14,7 +14,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-IntArray = NDArray[np.int32]
+from berth.arrays import FloatArray, IntArray
+
 DeviceKind = Literal["gpu", "cpu"]
 
 
@@ -114,7 +115,7 @@ class Cluster:
             self._sum_by_group(level, self.sizes).astype(np.int32) for level in range(len(self.tiers))
         )
 
-    def uplinks(self, level: int, congestion: float = 1.0) -> NDArray[np.float64]:
+    def uplinks(self, level: int, congestion: float = 1.0) -> FloatArray:
         """Return the bytes per second that each group at a level can send to the tier above it.
 
         Every machine contributes its devices' rates at that tier, or its NIC if that is less; the sum is
@@ -127,12 +128,12 @@ class Cluster:
         return self._sum_by_group(level, rates) / above.oversubscription
 
     @cached_property
-    def nic_bytes_per_s(self) -> NDArray[np.float64]:
+    def nic_bytes_per_s(self) -> FloatArray:
         """Rate of each machine's NIC; infinite if each device has its own link."""
         nics = (machine.nic_bytes_per_s for machine in self.machines)
         return np.fromiter((np.inf if nic is None else nic for nic in nics), np.float64, len(self.machines))
 
-    def _sum_by_group(self, level: int, values: NDArray[Any]) -> NDArray[np.float64]:
+    def _sum_by_group(self, level: int, values: NDArray[Any]) -> FloatArray:
         sums = np.bincount(self.groups[level], weights=values, minlength=len(self.group_names[level]))
         return sums.astype(np.float64)
 

@@ -22,10 +22,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from berth.cluster.model import IntArray
+from berth.arrays import FloatArray, IntArray
 from berth.network._kernels import overlapped_s
 from berth.network._sharing_kernels import NONE, ShareArrays, add, connected, remove
-from berth.network.fabric import FloatArray
 from berth.reproducible import power
 
 ROUNDS = 5  # of windows and rates; three are right to 0.1 %

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from berth.cluster.model import IntArray
+from berth.arrays import FloatArray, IntArray
 from berth.network._kernels import (
     exchange_latency_s,
     inside_ring_s,
@@ -18,7 +18,7 @@ from berth.network._kernels import (
     tree_latency_s,
     widest_tier,
 )
-from berth.network.fabric import FabricArrays, FloatArray
+from berth.network.fabric import FabricArrays
 
 RING, HIERARCHICAL, TREE = 0, 1, 2
 

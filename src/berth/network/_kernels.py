@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from berth.cluster.model import IntArray
+from berth.arrays import IntArray
 from berth.network.fabric import FabricArrays
 from berth.reproducible import power
 

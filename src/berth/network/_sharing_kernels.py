@@ -16,10 +16,8 @@ from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from berth.cluster.model import IntArray
-from berth.network.fabric import FloatArray
+from berth.arrays import BoolArray, FloatArray, Int64Array, IntArray
 
 NONE = -1
 RISING = -1.0  # the rate of a job that has not found its own yet
@@ -29,20 +27,20 @@ class ShareArrays(NamedTuple):
     """The state. Edges (one per job and link) form a list per job and, sorted by job, a list per link."""
 
     capacity: FloatArray  # of each link
-    binding: NDArray[np.bool_]  # whether the link can become full
+    binding: BoolArray  # whether the link can become full
     link_first: IntArray  # its first edge
-    link_mark: NDArray[np.int64]  # epoch in which it was last visited
+    link_mark: Int64Array  # epoch in which it was last visited
     rate: FloatArray  # of each job; 0 for a job that is not there
     cap: FloatArray  # nan for a job that is not there
     job_first: IntArray
-    job_mark: NDArray[np.int64]
+    job_mark: Int64Array
     edge_job: IntArray
     edge_link: IntArray
     edge_weight: FloatArray
     edge_next_of_job: IntArray  # of a free edge: the next free one
     edge_next_of_link: IntArray
     free: IntArray  # [the first free edge]
-    epoch: NDArray[np.int64]  # [changes so far]
+    epoch: Int64Array  # [changes so far]
 
 
 def add(state: ShareArrays, job: int, links: IntArray, weights: FloatArray, cap: float) -> IntArray:

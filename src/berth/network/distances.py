@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from berth.cluster.model import IntArray
+from berth.arrays import IntArray
 from berth.network.fabric import Fabric
 from berth.network.iteration import Iteration, iteration_time
 from berth.network.measured import Measured

@@ -16,12 +16,10 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from berth.cluster.model import Cluster, IntArray
+from berth.arrays import FloatArray, IntArray
+from berth.cluster.model import Cluster
 from berth.errors import InputError
-
-FloatArray = NDArray[np.float64]
 
 
 class FabricArrays(NamedTuple):

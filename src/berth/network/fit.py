@@ -19,13 +19,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from berth.arrays import FloatArray, Int64Array
 from berth.errors import InputError
 from berth.network.measurements import Measurements
 from berth.network.step_time import NUMBERS, StepTimeModel, step_s
 
-FloatArray = NDArray[np.float64]
 Predict = Callable[[FloatArray], FloatArray]
 
 _STARTS = 4
@@ -118,7 +118,7 @@ def left_out_errors(rows: Measurements, folds: int, seed: int = 0) -> FloatArray
     return errors
 
 
-def fold_of(groups: NDArray[np.int64], folds: int, seed: int) -> NDArray[np.int64]:
+def fold_of(groups: Int64Array, folds: int, seed: int) -> Int64Array:
     """A part from 0 to folds - 1 for each row; rows of a group stay together."""
     labels, group = np.unique(groups, return_inverse=True)
     return (np.random.default_rng(seed).permutation(len(labels)) % folds)[group.reshape(-1)]

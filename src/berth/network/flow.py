@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from berth.cluster.model import IntArray
+from berth.arrays import FloatArray, IntArray
 from berth.network import _flow_kernels as kernels
 from berth.network._kernels import overlapped_s
-from berth.network.fabric import Fabric, FloatArray
+from berth.network.fabric import Fabric
 from berth.network.placement import Placement
 from berth.network.traffic import Traffic
 

@@ -19,14 +19,10 @@ from functools import cached_property
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
+from berth.arrays import BoolArray, FloatArray, Int64Array
 from berth.errors import InputError, nearest
 from berth.spec import read_text
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
-BoolArray = NDArray[np.bool_]
 
 _NAMES = {
     "placement": ("placement",),
@@ -45,8 +41,8 @@ class Measurements:
     """Step times of one model, a row per run; `batch` is per GPU, None where the file has no such column."""
 
     labels: tuple[str, ...]  # GPUs per machine, largest first, where known: "4+2+1"
-    gpus: IntArray
-    machines: IntArray
+    gpus: Int64Array
+    machines: Int64Array
     step_s: FloatArray
     batch: FloatArray | None = None
 
@@ -60,7 +56,7 @@ class Measurements:
         return Measurements(labels, self.gpus[rows], self.machines[rows], self.step_s[rows], batch)
 
     @cached_property
-    def shapes(self) -> IntArray:
+    def shapes(self) -> Int64Array:
         """A number per row, equal where GPUs and machines are: the same point to the model."""
         pairs = np.stack([self.gpus, self.machines], axis=1)
         return np.unique(pairs, axis=0, return_inverse=True)[1].reshape(-1)

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from berth.cluster.model import Cluster, IntArray
+from berth.arrays import IntArray
+from berth.cluster.model import Cluster
 from berth.errors import InputError
 
 

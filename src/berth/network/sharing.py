@@ -16,10 +16,9 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike
 
-from berth.cluster.model import IntArray
+from berth.arrays import FloatArray, IntArray
 from berth.errors import InputError
 from berth.network._sharing_kernels import NONE, ShareArrays
-from berth.network.fabric import FloatArray
 
 _FIRST_JOBS, _FIRST_EDGES = 64, 256
 

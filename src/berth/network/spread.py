@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from berth.arrays import IntArray
 from berth.cluster.gpus import usable_types
-from berth.cluster.model import Cluster, IntArray
+from berth.cluster.model import Cluster
 from berth.errors import InputError
 from berth.network.placement import Placement
 

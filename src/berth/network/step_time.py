@@ -11,13 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from pydantic import Field
 
+from berth.arrays import FloatArray, Int64Array
 from berth.errors import InputError, UnknownNameError
 from berth.spec import Seconds, Spec, load
-
-FloatArray = NDArray[np.float64]
 
 FORWARD = 1 / 3  # share of the computation that ends before the first gradient exists
 OVERLAP = 6.0  # y of (c^y + comm^y)^(1/y): nearly all that the rest covers is hidden
@@ -104,9 +103,7 @@ def _written(model: StepTimeModel) -> dict[str, str | float]:
     return {number: f"{value:.9g}s" if number in TIMES else value for number, value in known.items()}
 
 
-def step_s(
-    numbers: Sequence[float], gpus: NDArray[np.int64], machines: NDArray[np.int64], load: FloatArray
-) -> FloatArray:
+def step_s(numbers: Sequence[float], gpus: Int64Array, machines: Int64Array, load: FloatArray) -> FloatArray:
     """The formula of `berth.network.fit`, with the numbers in the order of NUMBERS."""
     base, per_batch, squared, within, network, two, growth = numbers
     compute = base + per_batch * load + squared * load**2

@@ -12,9 +12,10 @@ from typing import Literal
 
 import numpy as np
 
+from berth.arrays import FloatArray
 from berth.errors import InputError, UnknownNameError
+from berth.units import number_between
 from berth.workload import reproducible_arrays as reproducible
-from berth.workload.weights import Floats
 
 ArrivalKind = Literal["poisson", "bursty", "at-once"]
 KINDS: tuple[ArrivalKind, ...] = ("poisson", "bursty", "at-once")
@@ -32,7 +33,7 @@ class Arrivals:
     burstiness: float = 1.0
     daily: float = 0.0  # 0: every hour alike, 1: the quietest hour has no arrivals at all
 
-    def positions(self, uniform: Floats) -> Floats:
+    def positions(self, uniform: FloatArray) -> FloatArray:
         """Return the position of each job in the span, from 0 (the first) to 1 (the last), from two numbers per job."""
         jobs = len(uniform)
         if self.kind == "at-once" or jobs == 1:
@@ -43,7 +44,7 @@ class Arrivals:
         times = np.concatenate([[0.0], np.cumsum(gaps)])
         return times / times[-1] if times[-1] > 0 else np.linspace(0.0, 1.0, jobs)
 
-    def times(self, positions: Floats, span_s: float) -> Floats:
+    def times(self, positions: FloatArray, span_s: float) -> FloatArray:
         """Return positions stretched over the span; with a daily cycle, more of them in the busy hours."""
         if self.daily == 0:
             return positions * span_s
@@ -53,7 +54,7 @@ class Arrivals:
         day, left = np.divmod(positions * in_all, _DAY_S)
         return np.asarray(day * _DAY_S + reproducible.interpolate(left, arrived, clock), dtype=np.float64)
 
-    def _day(self) -> tuple[Floats, Floats]:
+    def _day(self) -> tuple[FloatArray, FloatArray]:
         """Times of one day, and the arrivals up to each (as seconds of a mean day)."""
         clock = np.arange(0.0, _DAY_S + _STEP_S, _STEP_S)
         turn = 2 * math.pi / _DAY_S
@@ -64,7 +65,7 @@ class Arrivals:
         arrived[-1] = _DAY_S  # days join exactly
         return clock, arrived
 
-    def _rates(self, uniform: Floats) -> Floats:
+    def _rates(self, uniform: FloatArray) -> FloatArray:
         """Two rates with balanced means (a hyperexponential): mean and burstiness come out exactly."""
         lean = math.sqrt((self.burstiness - 1) / (self.burstiness + 1))
         often = (1 + lean) / 2
@@ -88,11 +89,8 @@ def load_arrivals(text: str, daily: float = 0.0) -> Arrivals:
 
 
 def _burstiness(written: str, text: str) -> float:
-    try:
-        value = float(written)
-    except ValueError:
-        value = math.nan
-    if not 1 <= value <= 1000:
+    value = number_between(written, 1, 1000)
+    if value is None:
         raise InputError(
             f"arrivals {text!r}: burstiness is a number from 1 to 1000", hint="1 is Poisson, 8 bursty"
         )

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from berth import units
+from berth.arrays import FloatArray, Int64Array
 from berth.errors import InputError, QuantityError, UnknownNameError
 from berth.workload import reproducible_arrays as reproducible
-from berth.workload.weights import Floats, Ints, WeightedChoice, parse_weights
+from berth.workload.weights import WeightedChoice, parse_weights
 
 if TYPE_CHECKING:
     from berth.workload.trace import Trace
@@ -28,6 +29,7 @@ SIZES: dict[str, dict[str, float]] = {
     "large": {"8": 30, "16": 30, "32": 25, "64": 15},
 }
 _MAX_GPUS = 2**31 - 1
+Inverse = Callable[[FloatArray, Int64Array], FloatArray]  # uniform numbers and sizes to seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +40,7 @@ class Sizes:
     gpus: tuple[int, ...]
     weighted: WeightedChoice
 
-    def draw(self, uniform: Floats) -> Ints:
+    def draw(self, uniform: FloatArray) -> Int64Array:
         """Return the GPUs of each job."""
         return np.asarray(self.gpus, dtype=np.int64)[self.weighted.pick(uniform)]
 
@@ -48,9 +50,9 @@ class Durations:
     """Run times, which may depend on the size of the job."""
 
     text: str
-    inverse: Callable[[Floats, Ints], Floats]
+    inverse: Inverse
 
-    def draw(self, uniform: Floats, sizes: Ints) -> Floats:
+    def draw(self, uniform: FloatArray, sizes: Int64Array) -> FloatArray:
         """Return the seconds of each job."""
         return self.inverse(uniform, sizes)
 
@@ -109,22 +111,22 @@ def _sizes(text: str, weights: dict[str, float]) -> Sizes:
     return Sizes(text, tuple(int(size) for size in weighted.choices), weighted)
 
 
-def _lognormal(median: str, sigma: str) -> Callable[[Floats, Ints], Floats]:
+def _lognormal(median: str, sigma: str) -> Inverse:
     middle, width = _seconds(median), _number(sigma, "sigma", 0.0, 10.0)
 
-    def inverse(uniform: Floats, _sizes: Ints) -> Floats:
+    def inverse(uniform: FloatArray, _sizes: Int64Array) -> FloatArray:
         inside = np.maximum(uniform, 2.0**-54)  # the inverse at 0 is minus infinity
         return middle * reproducible.exp(width * reproducible.normal_quantile(inside))
 
     return inverse
 
 
-def _exponential(mean: str) -> Callable[[Floats, Ints], Floats]:
+def _exponential(mean: str) -> Inverse:
     mean_s = _seconds(mean)
     return lambda uniform, _: -mean_s * reproducible.log(1 - uniform)
 
 
-def _pareto(alpha: str, least: str, most: str) -> Callable[[Floats, Ints], Floats]:
+def _pareto(alpha: str, least: str, most: str) -> Inverse:
     shape, low, high = _number(alpha, "alpha", 0.01, 100.0), _seconds(least), _seconds(most)
     if high < low:
         raise QuantityError(f"the longest, {most}, is shorter than the shortest, {least}")
@@ -132,25 +134,25 @@ def _pareto(alpha: str, least: str, most: str) -> Callable[[Floats, Ints], Float
     return lambda uniform, _: low * reproducible.exp(reproducible.log(1 - uniform * tail) * (-1 / shape))
 
 
-def _fixed(duration: str) -> Callable[[Floats, Ints], Floats]:
+def _fixed(duration: str) -> Inverse:
     duration_s = _seconds(duration)
     return lambda uniform, _: np.full(len(uniform), duration_s)
 
 
-def _from_philly() -> Callable[[Floats, Ints], Floats]:
+def _from_philly() -> Inverse:
     table = _philly()
     curves = [(table["probabilities"], seconds) for seconds in table["duration_s"].values()]
     return _by_size(list(table["duration_s"]), curves)
 
 
-def _by_size(bounds: Sequence[int], curves: Sequence[tuple[Any, Any]]) -> Callable[[Floats, Ints], Floats]:
+def _by_size(bounds: Sequence[int], curves: Sequence[tuple[Any, Any]]) -> Inverse:
     """One quantile curve for each class of sizes; a class reaches up to its bound, the last one beyond."""
     logs = [
         (np.asarray(at, dtype=float), reproducible.log(np.asarray(seconds, dtype=float)))
         for at, seconds in curves
     ]
 
-    def inverse(uniform: Floats, sizes: Ints) -> Floats:
+    def inverse(uniform: FloatArray, sizes: Int64Array) -> FloatArray:
         classes = np.minimum(np.searchsorted(bounds, sizes), len(bounds) - 1)
         result = np.empty(len(uniform))
         for index in np.unique(classes):
@@ -161,7 +163,7 @@ def _by_size(bounds: Sequence[int], curves: Sequence[tuple[Any, Any]]) -> Callab
     return inverse
 
 
-def _evenly(count: int) -> Floats:
+def _evenly(count: int) -> FloatArray:
     return np.linspace(0.0, 1.0, count) if count > 1 else np.zeros(1)
 
 
@@ -173,11 +175,8 @@ def _seconds(text: str) -> float:
 
 
 def _number(text: str, what: str, least: float, most: float) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = float("nan")
-    if not least <= value <= most:
+    value = units.number_between(text, least, most)
+    if value is None:
         raise QuantityError(f"{what} {text!r} is not a number from {least:g} to {most:g}")
     return value
 
@@ -191,7 +190,7 @@ def _philly() -> dict[str, Any]:
     return table
 
 
-_LAWS: dict[str, tuple[Callable[..., Callable[[Floats, Ints], Floats]], tuple[str, ...]]] = {
+_LAWS: dict[str, tuple[Callable[..., Inverse], tuple[str, ...]]] = {
     "philly": (_from_philly, ()),
     "lognormal": (_lognormal, ("1h", "1.5")),
     "exponential": (_exponential, ("2h",)),

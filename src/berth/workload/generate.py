@@ -15,13 +15,14 @@ from dataclasses import dataclass, field
 import numpy as np
 import polars as pl
 
+from berth.arrays import FloatArray, Int64Array
 from berth.errors import InputError
 from berth.workload.arrivals import Arrivals
 from berth.workload.distributions import Durations, Sizes, load_durations, load_sizes
 from berth.workload.mix import Mix
 from berth.workload.streams import stream
 from berth.workload.trace import Trace
-from berth.workload.weights import Floats, Ints, WeightedChoice
+from berth.workload.weights import WeightedChoice
 
 MAX_JOBS = 20_000_000
 DEFAULT_JOBS = 1000
@@ -85,12 +86,12 @@ def generate(spec: GenerateSpec) -> Trace:
 class _Demand:
     """Sizes and durations of the jobs, without arrivals."""
 
-    sizes: Ints
-    duration_ms: Ints
+    sizes: Int64Array
+    duration_ms: Int64Array
     capped: int
 
     @property
-    def gpu_ms(self) -> Ints:
+    def gpu_ms(self) -> Int64Array:
         """GPU-milliseconds of each job and all before it."""
         if float(np.dot(self.sizes.astype(np.float64), self.duration_ms)) > 2**62:
             raise InputError(
@@ -126,7 +127,7 @@ def _jobs(spec: GenerateSpec) -> int:
     )
 
 
-def _span_ms(spec: GenerateSpec, sizes: Ints, duration_ms: Ints) -> int:
+def _span_ms(spec: GenerateSpec, sizes: Int64Array, duration_ms: Int64Array) -> int:
     if spec.arrivals.kind == "at-once":
         return 0
     if spec.load is None or spec.gpus is None:
@@ -135,7 +136,7 @@ def _span_ms(spec: GenerateSpec, sizes: Ints, duration_ms: Ints) -> int:
     return max(1, round(gpu_ms / (spec.gpus * spec.load)))
 
 
-def _submissions(spec: GenerateSpec, jobs: int, span_ms: int) -> Floats:
+def _submissions(spec: GenerateSpec, jobs: int, span_ms: int) -> FloatArray:
     positions = spec.arrivals.positions(stream(spec.seed, "arrivals").random((jobs, 2)))
     submit_ms = np.minimum(np.rint(spec.arrivals.times(positions, span_ms / _MS) * _MS), span_ms)
     if jobs > 1:
@@ -150,7 +151,7 @@ def _users(spec: GenerateSpec, jobs: int) -> pl.Series:
     return _named(tuple(weights), WeightedChoice.of(weights).pick(stream(spec.seed, "users").random(jobs)))
 
 
-def _named(names: tuple[str, ...], picked: Ints) -> pl.Series:
+def _named(names: tuple[str, ...], picked: Int64Array) -> pl.Series:
     return pl.Series(names, dtype=pl.String).gather(pl.Series(picked))
 
 

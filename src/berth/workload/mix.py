@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from berth.arrays import Int64Array
 from berth.errors import InputError, UnknownNameError, nearest
 from berth.workload.streams import uniforms
-from berth.workload.weights import Ints, WeightedChoice, parse_weights
+from berth.workload.weights import WeightedChoice, parse_weights
 
 # A model's sensitivity to distance grows with its bytes over its compute time. `sensitive` and `insensitive`
 # take the two ends of that order, `balanced` some of each family.
@@ -37,7 +38,7 @@ class Mix:
         """Names of the models."""
         return self.weighted.choices
 
-    def assign(self, jobs: int, seed: int) -> Ints:
+    def assign(self, jobs: int, seed: int) -> Int64Array:
         """Return the model of each of `jobs` jobs, as an index into `models`."""
         return self.weighted.pick(uniforms(seed, "models", jobs))
 

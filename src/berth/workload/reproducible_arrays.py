@@ -12,7 +12,7 @@ import math
 
 import numpy as np
 
-from berth.workload.weights import Floats
+from berth.arrays import FloatArray
 
 _LN2 = 0.6931471805599453
 _LN2_HIGH = 0.693147180369123816490  # its product with a small whole number is exact
@@ -42,7 +42,7 @@ _TAILS = (
 )  # fmt: skip
 
 
-def log(values: Floats) -> Floats:
+def log(values: FloatArray) -> FloatArray:
     """Natural logarithm of numbers above 0."""
     part, power = np.frexp(values)
     low = part < _SQRT_HALF
@@ -53,7 +53,7 @@ def log(values: Floats) -> Floats:
     return np.asarray(power * _LN2 + ratio * series, dtype=np.float64)
 
 
-def exp(values: Floats) -> Floats:
+def exp(values: FloatArray) -> FloatArray:
     """e to the power of each number."""
     power = np.rint(values / _LN2)
     rest = (values - power * _LN2_HIGH) - power * _LN2_LOW
@@ -63,7 +63,7 @@ def exp(values: Floats) -> Floats:
     return np.asarray(np.ldexp(_polynomial(rest, factors[::-1]), power.astype(np.int32)), dtype=np.float64)
 
 
-def sin_of_turns(turns: Floats) -> Floats:
+def sin_of_turns(turns: FloatArray) -> FloatArray:
     """The sine of angles given in full turns."""
     part = turns - np.rint(turns)
     part = np.where(part > 0.25, 0.5 - part, np.where(part < -0.25, -0.5 - part, part))
@@ -71,7 +71,7 @@ def sin_of_turns(turns: Floats) -> Floats:
     return np.asarray(angle * _polynomial(angle * angle, _SINE), dtype=np.float64)
 
 
-def normal_quantile(probabilities: Floats) -> Floats:
+def normal_quantile(probabilities: FloatArray) -> FloatArray:
     """The number of standard deviations below which such a share of a normal distribution lies."""
     centred = probabilities - 0.5
     middle = centred * _quotient(0.180625 - centred * centred, _MIDDLE)
@@ -81,7 +81,7 @@ def normal_quantile(probabilities: Floats) -> Floats:
     return np.where(np.abs(centred) <= 0.425, middle, np.where(centred < 0, -outside, outside))
 
 
-def interpolate(at: Floats, known: Floats, values: Floats) -> Floats:
+def interpolate(at: FloatArray, known: FloatArray, values: FloatArray) -> FloatArray:
     """Values between known points by straight lines; the end values beyond the ends."""
     if len(known) == 1:
         return np.full(len(at), values[0])
@@ -92,7 +92,7 @@ def interpolate(at: Floats, known: Floats, values: Floats) -> Floats:
     return np.asarray(values[left] * (1 - share) + values[left + 1] * share, dtype=np.float64)
 
 
-def _polynomial(at: Floats, factors: list[float] | tuple[float, ...]) -> Floats:
+def _polynomial(at: FloatArray, factors: list[float] | tuple[float, ...]) -> FloatArray:
     """Horner's rule, highest power first."""
     result = np.full(at.shape, factors[0])
     for factor in factors[1:]:
@@ -101,5 +101,5 @@ def _polynomial(at: Floats, factors: list[float] | tuple[float, ...]) -> Floats:
     return result
 
 
-def _quotient(at: Floats, factors: tuple[tuple[float, ...], tuple[float, ...]]) -> Floats:
+def _quotient(at: FloatArray, factors: tuple[tuple[float, ...], tuple[float, ...]]) -> FloatArray:
     return _polynomial(at, factors[0]) / _polynomial(at, factors[1])

@@ -12,15 +12,14 @@ from datetime import datetime
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
 from berth import units
+from berth.arrays import BoolArray, IntArray
 from berth.errors import InputError, QuantityError, UnknownNameError
 from berth.workload.trace import Trace
 
 POWERS_OF_TWO = "powers-of-two"
 _SIZES = re.compile(r"\d+(-\d+)?(,\d+(-\d+)?)*")
-Mask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +49,7 @@ class Selection:
         )
         return trace.keep(mask, note)
 
-    def _conditions(self, trace: Trace) -> Iterator[tuple[Mask, str]]:
+    def _conditions(self, trace: Trace) -> Iterator[tuple[BoolArray, str]]:
         """Each condition that is set: the jobs that meet it, and its words."""
         if self.since:
             yield trace.submit_s >= _moment(trace, self.since), f"submitted since {self.since}"
@@ -92,9 +91,9 @@ def _offset(text: str) -> float:
         raise QuantityError(f"{text!r} is neither a date nor a duration", hint=hint) from None
 
 
-def _of_sizes(num_gpu: NDArray[np.int32], text: str) -> Mask:
+def _of_sizes(num_gpu: IntArray, text: str) -> BoolArray:
     if text == POWERS_OF_TWO:
-        powers: Mask = (num_gpu & (num_gpu - 1)) == 0
+        powers: BoolArray = (num_gpu & (num_gpu - 1)) == 0
         return powers
     if not _SIZES.fullmatch(text.replace(" ", "")):
         raise InputError(
@@ -107,10 +106,10 @@ def _of_sizes(num_gpu: NDArray[np.int32], text: str) -> Mask:
     return mask
 
 
-def _of_vc(trace: Trace, names: Sequence[str]) -> Mask:
+def _of_vc(trace: Trace, names: Sequence[str]) -> BoolArray:
     known = trace.frame["vc"].drop_nulls().unique().to_list()
     for name in names:
         if name not in known:
             raise UnknownNameError("virtual cluster", name, known, where=trace.source)
-    mask: Mask = trace.frame["vc"].is_in(list(names)).fill_null(False).to_numpy()
+    mask: BoolArray = trace.frame["vc"].is_in(list(names)).fill_null(False).to_numpy()
     return mask

@@ -11,6 +11,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from berth.arrays import FloatArray
+
 Purpose = Literal["arrivals", "sizes", "durations", "users", "failures", "resampling"]
 IndexedPurpose = Literal["models", "estimate errors"]
 
@@ -34,7 +36,7 @@ def stream(seed: int, purpose: Purpose, *part: int) -> np.random.Generator:
     return np.random.Generator(np.random.PCG64(child))
 
 
-def uniforms(seed: int, purpose: IndexedPurpose, count: int, first: int = 0) -> NDArray[np.float64]:
+def uniforms(seed: int, purpose: IndexedPurpose, count: int, first: int = 0) -> FloatArray:
     """A number in [0, 1) for each index from `first` on, from seed, purpose and index alone (splitmix64)."""
     with np.errstate(over="ignore"):  # arithmetic modulo 2^64 is what is wanted
         start = _scrambled(np.asarray([seed % 2**64], dtype=np.uint64))

@@ -13,13 +13,13 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from berth.arrays import BoolArray, FloatArray, IntArray
 from berth.workload.trace import Trace
 
 PERCENTILES = (10, 50, 90, 99)
 DURATION_EDGES_S = (0.0, 10.0, 60.0, 600.0, 3600.0, 36_000.0, 360_000.0, np.inf)
 _MAX_SIZES = 10
 _MAX_MODELS = 12
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +65,8 @@ class TraceSummary:
     sizes: tuple[Share, ...]
     durations: tuple[Share, ...]
     models: tuple[Share, ...]
-    load_edges_s: Floats
-    load_gpus: Floats  # mean GPUs asked for at once in each bucket
+    load_edges_s: FloatArray
+    load_gpus: FloatArray  # mean GPUs asked for at once in each bucket
     peak_gpus: int
 
     @property
@@ -97,7 +97,7 @@ def summarise_trace(trace: Trace, buckets: int = 60) -> TraceSummary:
     )
 
 
-def _by_size(num_gpu: NDArray[np.int32], gpu_s: Floats) -> tuple[Share, ...]:
+def _by_size(num_gpu: IntArray, gpu_s: FloatArray) -> tuple[Share, ...]:
     """One class per size, or per power of two where there are many sizes."""
     sizes = np.unique(num_gpu)
     if len(sizes) <= _MAX_SIZES:
@@ -111,13 +111,13 @@ def _range(power: int) -> str:
     return str(high) if power == 0 or low == high else f"{low}-{high}"
 
 
-def _by_duration(duration_s: Floats, gpu_s: Floats) -> tuple[Share, ...]:
+def _by_duration(duration_s: FloatArray, gpu_s: FloatArray) -> tuple[Share, ...]:
     labels = ("under 10s", "10s - 1m", "1m - 10m", "10m - 1h", "1h - 10h", "10h - 100h", "over 100h")
     place = np.digitize(duration_s, DURATION_EDGES_S[1:-1])
     return tuple(_share(label, place == index, gpu_s) for index, label in enumerate(labels))
 
 
-def _by_model(trace: Trace, gpu_s: Floats) -> tuple[Share, ...]:
+def _by_model(trace: Trace, gpu_s: FloatArray) -> tuple[Share, ...]:
     """The models with the most jobs, the rest together."""
     if trace.frame["model"].null_count() == len(trace):
         return ()
@@ -134,11 +134,11 @@ def _rest(shares: Sequence[Share]) -> tuple[Share, ...]:
     return (Share(f"({len(shares)} others)", jobs, gpu_s),)
 
 
-def _share(label: str, mask: NDArray[np.bool_], gpu_s: Floats) -> Share:
+def _share(label: str, mask: BoolArray, gpu_s: FloatArray) -> Share:
     return Share(label, int(mask.sum()), float(gpu_s[mask].sum()))
 
 
-def _load(trace: Trace, buckets: int) -> tuple[Floats, Floats]:
+def _load(trace: Trace, buckets: int) -> tuple[FloatArray, FloatArray]:
     """Mean GPUs asked for at once, bucket by bucket, from the first submission to the last."""
     if trace.span_s == 0:
         return np.zeros(1), np.zeros(0)
@@ -148,7 +148,7 @@ def _load(trace: Trace, buckets: int) -> tuple[Floats, Floats]:
     return edges, np.maximum(np.diff(started - ended) / np.diff(edges), 0.0)
 
 
-def _gpu_time_before(edges: Floats, events_s: Floats, gpus: NDArray[np.int32]) -> Floats:
+def _gpu_time_before(edges: FloatArray, events_s: FloatArray, gpus: IntArray) -> FloatArray:
     """For each edge the sum of gpus * (edge - event) over the events before it."""
     order = np.argsort(events_s, kind="stable")
     count = np.searchsorted(events_s[order], edges)

@@ -19,6 +19,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from berth.arrays import BoolArray, FloatArray, IntArray
 from berth.errors import TraceError
 
 SCHEMA: dict[str, pl.DataType] = {
@@ -105,17 +106,17 @@ class Trace:
         return self.frame.height
 
     @cached_property
-    def submit_s(self) -> NDArray[np.float64]:
+    def submit_s(self) -> FloatArray:
         """Submission of each job, in seconds from the first."""
         return self.frame["submit_s"].to_numpy()
 
     @cached_property
-    def num_gpu(self) -> NDArray[np.int32]:
+    def num_gpu(self) -> IntArray:
         """GPUs that each job requests."""
         return self.frame["num_gpu"].to_numpy()
 
     @cached_property
-    def duration_s(self) -> NDArray[np.float64]:
+    def duration_s(self) -> FloatArray:
         """Run time of each job at its nearest placement."""
         return self.frame["duration_s"].to_numpy()
 
@@ -134,7 +135,7 @@ class Trace:
         """Total demand: GPUs times run time."""
         return math.fsum((self.num_gpu * self.duration_s).tolist())
 
-    def keep(self, mask: NDArray[np.bool_], note: str) -> Trace:
+    def keep(self, mask: BoolArray, note: str) -> Trace:
         """Return the jobs under the mask, with times from the first of them."""
         frame = self.frame.filter(pl.Series(mask))
         if frame.is_empty():

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from berth.arrays import FloatArray, Int64Array
 from berth.errors import InputError
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
+from berth.units import number_between
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +28,7 @@ class WeightedChoice:
         total = math.fsum(kept.values())
         return WeightedChoice(tuple(kept), tuple(weight / total for weight in kept.values()))
 
-    def pick(self, uniform: Floats) -> Ints:
+    def pick(self, uniform: FloatArray) -> Int64Array:
         """Return the index of the choice for each number in [0, 1)."""
         edges = np.cumsum(np.asarray(self.shares))[:-1]
         return np.searchsorted(edges, uniform, side="right").astype(np.int64)
@@ -53,11 +52,8 @@ def parse_weights(text: str, what: str) -> dict[str, float]:
 
 
 def _weight(written: str, part: str, what: str) -> float:
-    try:
-        weight = float(written)
-    except ValueError:
-        weight = math.nan
-    if not (math.isfinite(weight) and weight >= 0):
+    weight = number_between(written, 0.0, sys.float_info.max)
+    if weight is None:
         raise InputError(
             f"{what} {part.strip()!r}: {written!r} is not a weight", hint="a weight is a number from 0 up"
         )

@@ -6,7 +6,7 @@ all-to-all, the bytes that each device pulls (and pushes) for parameter servers.
 
 from __future__ import annotations
 
-from berth.cluster.model import IntArray
+from berth.arrays import IntArray
 from berth.errors import InputError
 from berth.network import _kernels as kernels
 from berth.network.fabric import Fabric, FabricArrays

@@ -9,14 +9,12 @@ from collections.abc import Iterator
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
+from berth.arrays import BoolArray, FloatArray, Int64Array
 from berth.workload.parsing.bad_rows import BadRowCollector
 from berth.workload.parsing.csv_rows import Block
 from berth.workload.trace import BadRow
 
-Floats = NDArray[np.float64]
-Mask = NDArray[np.bool_]
 LONGEST_S = 1e10  # about 300 years: the upper bound of every time in a trace
 MAX_GPUS = float(2**31 - 1)
 _FIRST_DATE_S, _LAST_DATE_S = 0.0, 4_102_444_800.0  # the years 1970 to 2099
@@ -28,7 +26,7 @@ class Columns:
     def __init__(self, block: Block, bad_rows: BadRowCollector) -> None:
         self._block = block
         self._faults = bad_rows
-        self.ok: Mask = np.ones(len(block.lines), dtype=bool)
+        self.ok: BoolArray = np.ones(len(block.lines), dtype=bool)
         self.lines = block.lines
 
     def text(self, name: str) -> pl.Series:
@@ -43,7 +41,7 @@ class Columns:
         self.reject(texts.is_null().to_numpy(), name, "is missing")
         return texts
 
-    def number(self, name: str, *, optional: bool = False) -> Floats:
+    def number(self, name: str, *, optional: bool = False) -> FloatArray:
         """Finite numbers; NaN where an optional one is empty."""
         texts = self.text(name)
         numbers = texts.cast(pl.Float64, strict=False)
@@ -57,39 +55,39 @@ class Columns:
         self.reject(~np.isfinite(values) & ~missing, name, "is not a finite number")
         return values
 
-    def time(self, name: str, *, longest: float = LONGEST_S) -> Floats:
+    def time(self, name: str, *, longest: float = LONGEST_S) -> FloatArray:
         """A point of time in seconds (or whatever the format counts in) that is not negative."""
         values = self.number(name)
         self.reject(values < 0, name, "is negative")
         self.reject(values > longest, name, "is implausibly large")
         return values
 
-    def duration(self, name: str, *, longest: float = LONGEST_S) -> Floats:
+    def duration(self, name: str, *, longest: float = LONGEST_S) -> FloatArray:
         """A time span above zero."""
         values = self.number(name)
         self.reject_durations(values, name, longest=longest)
         return values
 
-    def reject_durations(self, values: Floats, name: str, *, longest: float = LONGEST_S) -> None:
+    def reject_durations(self, values: FloatArray, name: str, *, longest: float = LONGEST_S) -> None:
         """Reject time spans that are not above zero, or implausibly long."""
         self.reject(values <= 0, name, "is not above zero")
         self.reject(values > longest, name, "is implausibly large")
 
-    def gpus(self, name: str) -> Floats:
+    def gpus(self, name: str) -> FloatArray:
         """How many GPUs: a whole number, and at least one."""
         values = self.whole(name)
         self.reject(values < 0, name, "is negative")
         self.reject(values == 0, name, "asks for no GPU")
         return values
 
-    def whole(self, name: str, *, optional: bool = False) -> Floats:
+    def whole(self, name: str, *, optional: bool = False) -> FloatArray:
         """Whole numbers that fit 32 bits."""
         values = self.number(name, optional=optional)
         self.reject((values != np.floor(values)) & ~np.isnan(values), name, "is not a whole number")
         self.reject(np.abs(values) > MAX_GPUS, name, "is implausibly large")
         return values
 
-    def date(self, name: str) -> Floats:
+    def date(self, name: str) -> FloatArray:
         """Wall-clock times such as `2017-10-09 07:01:55`, in seconds since 1970."""
         texts = self.name(name)
         stamps = texts.str.to_datetime("%Y-%m-%d %H:%M:%S", strict=False, time_unit="us")
@@ -101,7 +99,7 @@ class Columns:
         )
         return seconds
 
-    def reject(self, mask: Mask, field: str, reason: str) -> None:
+    def reject(self, mask: BoolArray, field: str, reason: str) -> None:
         """Record the rows under the mask as bad, except those that already are."""
         fresh = mask & self.ok
         picked = np.flatnonzero(fresh)
@@ -109,13 +107,13 @@ class Columns:
             self._faults.add(len(picked), self._bad_rows(picked, field, reason))
             self.ok &= ~fresh
 
-    def _bad_rows(self, picked: NDArray[np.int64], field: str, reason: str) -> Iterator[BadRow]:
+    def _bad_rows(self, picked: Int64Array, field: str, reason: str) -> Iterator[BadRow]:
         texts = self.text(field)
         for row in picked.tolist():
             line, column = self._block.locate(row, field)
             yield BadRow(line, column, field, texts[row] or "", reason)
 
-    def good(self, **columns: pl.Series | Floats | None) -> pl.DataFrame:
+    def good(self, **columns: pl.Series | FloatArray | None) -> pl.DataFrame:
         """The given columns without the bad rows, and the line of each row."""
         given = {name: values for name, values in columns.items() if values is not None}
         return pl.DataFrame({**given, "line": self.lines}).filter(pl.Series(self.ok))

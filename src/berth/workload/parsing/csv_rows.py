@@ -18,6 +18,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from berth.arrays import BoolArray, Int64Array
 from berth.errors import TraceError
 from berth.workload.parsing.bad_rows import BadRowCollector
 from berth.workload.trace import BadRow
@@ -33,7 +34,7 @@ class Block:
     """Some rows: every column is text, an empty field is null."""
 
     cells: pl.DataFrame
-    lines: NDArray[np.int64]
+    lines: Int64Array
     raws: Sequence[str] | None = None  # the raw records, if fields may be quoted
 
     def locate(self, row: int, field: str) -> tuple[int, int]:
@@ -126,14 +127,14 @@ class CsvRows:
         if len(lines):
             yield Block(self._split(text, len(lines)), lines)
 
-    def _all_of_full_width(self, buffer: NDArray[np.uint8], newline: NDArray[np.bool_], count: int) -> bool:
+    def _all_of_full_width(self, buffer: NDArray[np.uint8], newline: BoolArray, count: int) -> bool:
         separators = np.flatnonzero(newline | (buffer == _COMMA))
         width = len(self._names)
         return len(separators) == count * width and bool(newline[separators[width - 1 :: width]].all())
 
     def _of_full_width(
-        self, text: bytes, buffer: NDArray[np.uint8], ends: NDArray[np.int64], lines: NDArray[np.int64]
-    ) -> NDArray[np.bool_]:
+        self, text: bytes, buffer: NDArray[np.uint8], ends: Int64Array, lines: Int64Array
+    ) -> BoolArray:
         """Which lines have all their fields; the others are bad rows, except blank ones."""
         starts = np.concatenate(([0], ends[:-1] + 1))
         widths = np.add.reduceat(buffer == _COMMA, starts, dtype=np.int64) + 1
@@ -148,7 +149,7 @@ class CsvRows:
                 for row in picked
             )
             self._faults.add(len(picked), rows)
-        good: NDArray[np.bool_] = ~blank & (widths == wanted)
+        good: BoolArray = ~blank & (widths == wanted)
         return good
 
     def _split(self, text: bytes, count: int) -> pl.DataFrame:
