@@ -18,7 +18,7 @@ from berth.plan.profile import (
     write_job_profile,
 )
 from berth.plan.profile.machine import catalogued_gpu
-from berth.plan.profile.roofline import machinery_of
+from berth.plan.profile.roofline import device_speeds
 from berth.workload import load_profile
 
 FC = LayerFacts(
@@ -110,7 +110,7 @@ def test_every_device_with_figures_can_be_modelled_and_has_a_link_with_a_source(
     assert (entry.link_bytes_per_s is None) == (entry.link_source is None)
     if entry.device.flops is None or entry.device.memory_bytes_per_s is None:
         with pytest.raises(InputError, match="is not known"):
-            machinery_of(name)
+            device_speeds(name)
     else:
         assert entry.link_bytes_per_s is not None
         assert modelled_times([FC, EMB], name).compute.kind == "modelled"

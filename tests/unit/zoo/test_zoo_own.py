@@ -11,9 +11,9 @@ from torch import nn
 
 from berth.errors import InputError
 from berth.zoo import LayeredModel, load_model
-from berth.zoo.layered import cut_off, mapped, tensors
+from berth.zoo.layered import detached, map_tensors, tensors
 from berth.zoo.load import load_module
-from berth.zoo.own import default_loss, kind_of
+from berth.zoo.user_model import default_loss, kind_of
 
 HEAD = "import torch\nfrom torch import nn\n"
 
@@ -174,12 +174,12 @@ class _Two(NamedTuple):
 
 def test_what_passes_between_layers_keeps_its_shape():
     state = _Two(torch.ones(2, requires_grad=True), [torch.zeros(3)])
-    twice = mapped(state, lambda tensor: tensor * 2)
+    twice = map_tensors(state, lambda tensor: tensor * 2)
     assert isinstance(twice, _Two)
     assert twice.left.tolist() == [2.0, 2.0]
     assert isinstance(twice.rest, list)
-    assert [tensor.requires_grad for tensor in tensors(cut_off(state))] == [True, False]
-    assert mapped("a label", torch.neg) == "a label"
+    assert [tensor.requires_grad for tensor in tensors(detached(state))] == [True, False]
+    assert map_tensors("a label", torch.neg) == "a label"
 
 
 def test_the_first_tensor_of_an_output_is_what_a_default_loss_is_of():
