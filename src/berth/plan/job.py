@@ -12,7 +12,7 @@ from dataclasses import replace
 from berth.plan.build import ProblemSource
 from berth.plan.plan import Plan, Stage
 from berth.plan.profile.job import job_profile
-from berth.workload.profile import JobProfile, Number, Source
+from berth.workload.profile import JobProfile, Number, Provenance
 
 
 def planned_job(plan: Plan, name: str | None = None) -> tuple[JobProfile, Stage]:
@@ -25,7 +25,7 @@ def planned_job(plan: Plan, name: str | None = None) -> tuple[JobProfile, Stage]
     job = job_profile(part, [], name=name or f"{profile.model}-planned")
     times = profile.on(next(device for device in origin.devices if device.name == stage.type_name))
     year = times.compute.year or profile.made.year
-    source = Source(
+    source = Provenance(
         times.compute.kind, f"a stage of a plan, {stage.replicas} replicas; {times.compute.note}", year
     )
     rows = sum(2 * layer.touched_bytes / stage.replicas**layer.touched_growth for layer in part.layers)
