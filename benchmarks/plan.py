@@ -1,7 +1,7 @@
 """`make bench-plan`: how fast plans are evaluated, proven and learned, against the bars.
 
 CPU time after kernels are loaded. A bar is met if the slowest instance meets it; rates by their median. The exit
-code is 0 if every bar is met, else 1. plan_learner.py tells more of the learned searches, and of the others
+code is 0 if every bar is met, else 1. plan_learner.py has more figures of the learned searches and the others
 beside them.
 """
 

@@ -157,7 +157,7 @@ class Run:
 
 
 def gap_of(run: Run) -> tuple[float, Outcome]:
-    """How much dearer than the optimum the plan found is."""
+    """Return the cost of the plan found relative to the optimum, minus one."""
     outcome: Outcome = run.search(run.case.problem, run.budget, None)
     gap = NOTHING if outcome.plan is None else outcome.plan.cost_usd / run.case.best_usd - 1
     return gap, outcome

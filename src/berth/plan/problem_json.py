@@ -5,7 +5,7 @@
      "layers": [{"name": "embedding", "kind": "embedding", "oct": [s per type], "odt": [s per type],
                  "alpha": [...], "beta": [...], "cross": s}, ...]}
 
-A missing `cross` is 0; a missing or null `limit` is no limit. Memory counts where it is given: `memory_bytes` of a
+A missing `cross` is 0; a missing or null `limit` means unlimited. Memory counts where it is given: `memory_bytes` of a
 type, `replicated_bytes` and `sharded_bytes` of a layer. `allowed` of a layer lists the types it may run on
 (default: all). Errors are reported with line and column.
 """

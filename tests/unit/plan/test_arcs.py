@@ -66,7 +66,7 @@ def through(of: Problem, tau: float) -> dict[Stage, float]:
 
 def listed(arcs: Arcs) -> set[Stage]:
     return {
-        (int(arcs.first[place]), last, int(arcs.kind[place]))
+        (int(arcs.first[place]), last, int(arcs.device[place]))
         for last in range(LAYERS)
         for place in range(arcs.begin[last], arcs.begin[last + 1])
     }

@@ -65,7 +65,7 @@ def test_times_are_the_profiles():
     np.testing.assert_array_equal(problem.beta, times.beta)
 
 
-def test_tables_are_paid_for_once_on_servers_or_on_the_units():
+def test_tables_are_paid_for_once_on_servers_or_on_replicas():
     servers = problem_for(CTRDNN, CLOUD, 1000)
     replicas = problem_for(CTRDNN, CLOUD, 1000, tables="replicas")
     assert servers.sharded_bytes.sum() == 0

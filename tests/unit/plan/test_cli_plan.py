@@ -61,7 +61,7 @@ def test_a_plan_for_people_fits_80_columns_and_names_the_choice(berth):
     assert "modelled" in out
 
 
-def test_options_may_stand_before_the_model(berth):
+def test_options_may_precede_the_model(berth):
     code, out, _ = berth("plan", "--throughput", "100k/s", "--cluster", "cloud-mix", "ctrdnn", "--json")
     assert code == 0
     assert json.loads(out)["feasible"] is True
@@ -270,7 +270,7 @@ def test_the_frontier_rises_in_json(berth):
     assert len(plans) > 5
 
 
-def test_the_comparison_of_methods_is_told_with_its_conditions(berth, tmp_path):
+def test_the_comparison_of_methods_states_its_conditions(berth, tmp_path):
     arguments = (
         "--quick",
         "--only",

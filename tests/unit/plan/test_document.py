@@ -121,13 +121,13 @@ def test_memory_and_allowed_types_are_optional_extras_and_survive_writing():
         ([1, 2], "holds a list where keys and values belong"),
     ],
 )  # fmt: skip
-def test_a_slip_is_one_message(document, said):
+def test_invalid_input_is_one_message(document, said):
     error = refused(document)
     assert said in str(error)
     assert "Traceback" not in str(error)
 
 
-def test_a_slip_is_reported_at_its_line_and_column():
+def test_an_error_is_reported_with_line_and_column():
     error = refused(changed("layers", 1, "alpha", 0, to=2))
     line, column = map(int, error.where.split(":")[1:])
     text = json.dumps(changed("layers", 1, "alpha", 0, to=2), indent=1).splitlines()[line - 1]
@@ -144,7 +144,7 @@ def test_a_slip_is_reported_at_its_line_and_column():
     ],
     ids=["half", "empty", "twice", "deep"],
 )
-def test_what_is_not_json_is_said_so(text, where):
+def test_invalid_json_is_refused_with_its_position(text, where):
     with pytest.raises(SpecError) as caught:
         parse_problem(text, "p.json")
     assert caught.value.where == where

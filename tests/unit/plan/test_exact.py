@@ -122,7 +122,7 @@ class TestProof:
         assert len(found) == 1
         assert wrong in found[0]
 
-    def test_a_lower_bound_that_is_no_number_is_noticed(self, problem):
+    def test_a_lower_bound_that_is_not_a_number_is_refused(self, problem):
         outcome = solved(problem)
         claimed = replace(outcome.certificate, lower=np.nan)
         assert check(problem, outcome.plan, claimed) == ["the claimed lower bound is not a number"]
@@ -186,13 +186,13 @@ def test_a_price_exceeded_by_a_hair_takes_few_searches():
     assert found.plan.throughput == pytest.approx(plans[-2].throughput, rel=1e-5)
 
 
-def test_a_price_below_every_plan_is_said():
+def test_a_price_below_every_plan_is_noted():
     found = fastest_under(BOUND, 0.01)
     assert "cheapest plan costs" in found.note
 
 
 class TestInfeasible:
-    def test_more_than_the_units_there_are(self):
+    def test_too_few_devices(self):
         found = diagnose(two_types(throughput=10.0))
         assert found.throughput == pytest.approx(1 / 0.4)  # two gpus on the dense layer, cores for the rest
         assert exact(two_types(throughput=found.throughput * (1 - 1e-6)), Budget()).plan is not None
@@ -235,7 +235,7 @@ class TestInfeasible:
         assert check(two_types(throughput=0.1), None, outcome.certificate)
 
 
-def test_memory_makes_more_units():
+def test_memory_requires_more_replicas():
     types = (DevicePool("cpu", 1.0, 40, 10.0), DevicePool("gpu", 5.0, 2, 10.0))
     plan = solved(two_types(types=types, sharded_bytes=[35.0, 0.0], throughput=0.1)).plan
     assert plan.stages[0].replicas >= 4

@@ -107,7 +107,7 @@ def test_a_limit_that_binds_is_named_with_what_it_costs():
     ]
 
 
-def test_units_that_are_not_to_be_had_are_said_so():
+def test_a_bottleneck_at_its_limit_is_reported():
     only = (
         SLOW.without("cpu-core").without("V100-16").without("A100-40").without("H100").with_limits({"T4": 1})
     )
@@ -156,7 +156,7 @@ def test_what_limits_a_plan_is_its_slowest_stage(fast):
     assert limited_by(plan).endswith(slowest.type_name)
 
 
-def test_ports_that_are_too_narrow_are_noted(fast):
+def test_nics_that_are_too_slow_are_noted(fast):
     flow = CTRDNN.cross_bytes[fast[0].plan.stages[0].last] / CTRDNN.batch * fast[0].plan.throughput
     notes = nic_notes(fast[0].plan)
     assert flow > 4 * 25e9 / 8  # four machines of V100 with a port of 25 Gbit/s each
@@ -258,7 +258,7 @@ def test_the_job_profile_reads_back(tmp_path):
     assert again.compute_s == job.compute_s
 
 
-def test_what_binds_is_said_of_the_optimum_not_of_a_dear_plan():
+def test_binding_constraints_are_those_of_the_optimum_not_of_an_expensive_plan():
     dear = get_method("cpu-only")(SLOW, Budget())
     said = explain(dear, [])
     assert dear.plan.cost_usd > exact(SLOW, Budget()).plan.cost_usd * 1.01
@@ -273,7 +273,7 @@ def test_what_pins_cost_is_not_what_a_search_missed():
     assert "The pins cost nothing: the best plan satisfies them anyway." in explain(dear, [])
 
 
-def test_a_search_that_missed_what_just_holds_is_told_to_go_on():
+def test_a_search_that_missed_a_barely_feasible_plan_asks_for_a_larger_budget():
     just = FAST.at(exact(FAST, Budget()).plan.throughput * (1 + 5e-10))
     missed = get_method("cpu-only")(just, Budget())
     assert missed.plan is None
@@ -281,7 +281,7 @@ def test_a_search_that_missed_what_just_holds_is_told_to_go_on():
     assert "larger --budget" in str(refusal(just, missed))
 
 
-def test_ports_of_fewer_machines_than_there_are_are_counted(fast):
+def test_nics_of_some_of_the_machines_are_counted(fast):
     plan = fast[0].plan
     few = with_replicas(FAST, plan.assignment, [1] * len(plan.stages))
     crowded = replace(few, stages=tuple(replace(stage, compute_s=1e-9, data_s=1e-9) for stage in few.stages))

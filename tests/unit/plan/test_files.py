@@ -55,7 +55,7 @@ def test_the_file_says_what_is_measured_and_what_modelled(file):
     assert 'T4: "modelled: roofline over' in file.read_text()
 
 
-def test_fewer_units_break_the_throughput_and_the_line_is_named(file, solved):
+def test_too_few_replicas_are_reported_with_their_line(file, solved):
     replicas = solved[1].plan.stages[0].replicas
     checked = check_plan(edited(file, f"replicas: {replicas}}}", "replicas: 2}"))
     (where, what), *_ = checked.violations
@@ -65,7 +65,7 @@ def test_fewer_units_break_the_throughput_and_the_line_is_named(file, solved):
     assert checked.plan.violations()
 
 
-def test_the_units_it_asks_for_are_enough_and_no_more_than_needed(file, solved):
+def test_the_replicas_it_asks_for_are_the_fewest_that_are_enough(file, solved):
     replicas = solved[1].plan.stages[0].replicas
     (_, what), *_ = check_plan(edited(file, f"replicas: {replicas}}}", "replicas: 2}")).violations
     needed = int(what.rsplit("it needs ", 1)[1].split()[0])
@@ -73,7 +73,7 @@ def test_the_units_it_asks_for_are_enough_and_no_more_than_needed(file, solved):
     assert check_plan(edited(file, f"replicas: {needed}}}", f"replicas: {needed - 1}}}")).violations
 
 
-def test_more_units_than_there_are_break_a_limit(file, solved):
+def test_more_replicas_than_devices_exceed_a_limit(file, solved):
     replicas = solved[1].plan.stages[0].replicas
     broken = check_plan(edited(file, f"replicas: {replicas}}}", "replicas: 33}")).violations
     assert any("T4 are used, the limit is 32" in what for _, what in broken)
@@ -102,7 +102,7 @@ def test_figures_that_no_longer_hold_are_noted(file):
         ("layers: embedding", "layers: embeding", "did you mean 'embedding'?"),
     ],
 )
-def test_a_slip_in_the_file_is_one_message(file, old, new, said):
+def test_an_error_in_the_file_is_one_message(file, old, new, said):
     with pytest.raises(InputError) as caught:
         check_plan(edited(file, old, new))
     assert said in str(caught.value)
@@ -132,7 +132,7 @@ stages:
         (["embeding .. loss, type: T4, replicas: 1"], "did you mean 'embedding'?"),
     ],
 )  # fmt: skip
-def test_stages_that_are_no_plan_are_refused_at_their_line(tmp_path, stages, said):
+def test_invalid_stages_are_refused_with_their_line(tmp_path, stages, said):
     path = tmp_path / "plan.yaml"
     path.write_text(STAGES + "".join(f"  - {{layers: {stage}}}\n" for stage in stages))
     with pytest.raises(InputError) as caught:
@@ -190,7 +190,7 @@ def test_a_proof_that_claims_too_much_is_found_out(solved, tmp_path):
 
 
 @pytest.mark.parametrize("text", ["{}", "[]", "nonsense", '{"problem": 3, "answer": 4}'])
-def test_what_is_no_proof_is_said_so(tmp_path, text):
+def test_a_file_that_is_not_a_proof_is_refused(tmp_path, text):
     path = tmp_path / "proof.json"
     path.write_text(text)
     with pytest.raises(SpecError):
@@ -206,7 +206,7 @@ def test_a_proof_of_other_layers_is_refused(solved, tmp_path):
         check_proof(path)
 
 
-def test_a_proof_whose_figures_are_no_numbers_proves_nothing(solved, tmp_path):
+def test_a_proof_with_figures_that_are_not_numbers_is_refused(solved, tmp_path):
     document = proof_document(solved[1])
     document["certificate"]["steps"] = [
         {"tau": float("nan"), "next": 0.0, "bound": None, "kind": "work", "prices": []}

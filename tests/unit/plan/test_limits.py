@@ -113,7 +113,7 @@ def test_the_cheapest_plan_under_limits_is_found_even_if_it_uses_all_there_is(se
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_a_plan_as_dear_as_the_cutoff_is_not_below_it(seed):
+def test_a_plan_that_costs_as_much_as_the_cutoff_is_not_below_it(seed):
     for of in scarce(seed)[:-1]:
         rate, _ = cheapest(of)
         _, sought, _, _ = priced(of.arrays, TAU, np.zeros(KINDS), 1e6, 60)
@@ -227,7 +227,7 @@ def bound_at(of: Problem, prices: np.ndarray) -> float:
 
 @pytest.mark.parametrize("memory", [None, 12.0], ids=["any", "some memory"])
 @pytest.mark.parametrize("seed", range(6))
-def test_prices_on_limits_prove_what_they_are_said_to_prove(seed, memory):
+def test_prices_on_limits_give_valid_bounds(seed, memory):
     for of in scarce(seed, memory):
         rate, _ = cheapest(of)
         limits = [one.limit for one in of.types]

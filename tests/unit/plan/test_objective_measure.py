@@ -118,7 +118,7 @@ def test_a_layer_that_fails_is_named_and_every_process_ends(tiny: str, given: Pr
 
 
 @pytest.mark.slow
-def test_an_unknown_model_is_said_by_the_process_that_looks_for_it() -> None:
+def test_an_unknown_model_is_reported_by_the_stage_process() -> None:
     processes = StageProcesses("nonsense", 2)
     with pytest.raises(InputError, match="no model is called 'nonsense'"):
         processes.run([(0, 1)], StageTask(0, 0, 0, 1, 1, 4, 1, 0))
@@ -160,9 +160,9 @@ class _Gone:
         """Nothing to close."""
 
 
-def test_a_process_that_died_unasked_is_said_and_the_others_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dead_process_is_reported_and_the_others_stop(monkeypatch: pytest.MonkeyPatch) -> None:
     processes = StageProcesses("nce", 1)
-    monkeypatch.setattr(processes, "_hire", lambda count: processes.commands.append(_Gone()))
+    monkeypatch.setattr(processes, "_start", lambda count: processes.commands.append(_Gone()))
     with pytest.raises(InputError, match="a stage's process died"):
         processes.run([(0, 1)], StageTask(0, 0, 0, 1, 1, 4, 1, 0))
     assert processes.commands == []

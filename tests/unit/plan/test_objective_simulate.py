@@ -174,7 +174,7 @@ def test_a_slower_shared_link_is_never_faster(shared: str) -> None:
     assert rates[-1] < rates[0]
 
 
-def test_the_units_asked_for_hold_the_throughput_in_the_simulation() -> None:
+def test_the_replicas_hold_the_throughput_in_the_simulation() -> None:
     given = problem(2, throughput=20.0)
     objective = SimulatedObjective(given, PipelineOptions(micro_batches=4))
     evaluation = objective.evaluate([0, 0, 0, 1, 1, 1])
@@ -206,7 +206,7 @@ def test_refining_keeps_the_budget_and_is_never_worse_than_its_start(method: str
     assert found.outcome.evaluations <= 80
     assert found.outcome.plan is not None
     assert found.best.cost_usd <= found.start.cost_usd
-    assert [stage.replicas for stage in found.outcome.plan.stages] == list(found.best.device_counts)
+    assert [stage.replicas for stage in found.outcome.plan.stages] == list(found.best.replicas)
     assert found.gain == pytest.approx(1 - found.best.cost_usd / found.start.cost_usd)
 
 
@@ -282,7 +282,7 @@ def test_the_former_prefix_of_an_option_is_read() -> None:
         ("measure", "a JSON problem can't be measured"),
     ],
 )
-def test_a_bad_objective_is_said(name: str, said: str) -> None:
+def test_an_invalid_objective_is_refused(name: str, said: str) -> None:
     with pytest.raises(InputError, match=said):
         make_objective(name, problem())
 

@@ -85,7 +85,7 @@ def second(value: float) -> np.ndarray:
         ({"sharded_bytes": [0.0, 0.0, 2e18]}, "sharded bytes of c is 2e+18"),
     ],
 )  # fmt: skip
-def test_what_nobody_can_plan_with_is_named(given, said):
+def test_invalid_numbers_are_refused_with_their_name(given, said):
     with pytest.raises(InputError, match=re.escape(said)):
         problem(**given)
 

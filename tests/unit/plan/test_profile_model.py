@@ -161,5 +161,5 @@ def test_a_model_that_reduces_nothing_has_no_job_profile():
 
     profile = load_layer_profile("nce")
     bare = replace(profile, layers=tuple(replace(layer, dense_bytes=0) for layer in profile.layers))
-    with pytest.raises(InputError, match="nothing to reduce"):
+    with pytest.raises(InputError, match="nothing to all-reduce"):
         job_profile(bare)

@@ -66,7 +66,7 @@ def units(of: Problem) -> list[int]:
         ({"sharded_bytes": 40.0, "replicated_bytes": 2.0}, 5),
     ],
 )
-def test_a_stage_gets_the_fewest_units_that_hold_it_and_keep_up(given, wanted):
+def test_a_stage_gets_the_fewest_replicas_that_hold_it_and_keep_up(given, wanted):
     limited = (DevicePool("gpu", 3.6, 100, 10.0),)
     of = one_layer(types=limited, **given)
     assert units(of) == [wanted]
@@ -121,7 +121,7 @@ def cheapest(of: Problem, assignment: tuple[int, ...], most: int) -> float:
 
 @pytest.mark.parametrize("assignment", [(CPU, GPU), (GPU, GPU), (CPU, CPU), (GPU, CPU)])
 @pytest.mark.parametrize("fixed", [0.0, 5.0, 100.0])
-def test_no_other_numbers_of_units_are_cheaper(assignment, fixed):
+def test_no_other_numbers_of_replicas_are_cheaper(assignment, fixed):
     for seed in range(3):
         random = np.random.default_rng(seed)
         of = problem(
@@ -147,7 +147,7 @@ def test_no_other_numbers_of_units_are_cheaper(assignment, fixed):
     ],
     ids=["throughput", "memory"],
 )
-def test_more_units_than_a_machine_word_counts_are_too_many(given):
+def test_more_replicas_than_a_machine_word_counts_are_too_many(given):
     found = Evaluator(one_layer(**given))(np.zeros((1, 1), np.int64))
     assert found.cost_usd[0] == np.inf
     assert found.shortfall[0] > 10
@@ -239,7 +239,7 @@ def test_a_layer_that_fills_the_memory_to_the_last_byte_fits():
 
 
 @pytest.mark.parametrize("dollar", [1e-5, 1e5])
-def test_another_currency_changes_no_units(dollar):
+def test_another_currency_changes_no_replicas(dollar):
     more = 0
     for seed in range(4):
         of = problem(seed, throughput=3000.0)

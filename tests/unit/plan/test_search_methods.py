@@ -282,7 +282,7 @@ def test_random_plans_respect_what_is_forbidden_and_reach_all_that_is_allowed(dr
     assert (met == allowed).all()
 
 
-def test_changed_runs_change_one_stretch_and_nothing_forbidden():
+def test_mutated_runs_change_one_run_and_nothing_forbidden():
     allowed = np.random.default_rng(2).random((9, 3)) < 0.7
     allowed[:, 0] = True
     space = AssignmentSpace(problem(layers=9, allowed=allowed), np.random.default_rng(0))
