@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from berth.train.data.batch import Batch, Share
-from berth.zoo.layered import mapped
+from berth.zoo.layered import map_tensors
 
 
 class ExampleStream:
@@ -31,7 +31,7 @@ class ExampleStream:
             inputs, labels = self._draw(batch, own)
             if share.workers > 1:
                 inputs, labels = (
-                    mapped(part, lambda tensor: tensor[share.worker :: share.workers].contiguous())
+                    map_tensors(part, lambda tensor: tensor[share.worker :: share.workers].contiguous())
                     for part in (inputs, labels)
                 )
             yield Batch(inputs, labels, share.of(batch), batch)

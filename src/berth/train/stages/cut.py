@@ -60,11 +60,11 @@ def cuts_of_plan(
     from berth.plan.files import check_plan
 
     checked = check_plan(path)
-    if checked.broken:
-        where, what = checked.broken[0]
+    if checked.violations:
+        where, what = checked.violations[0]
         raise InputError(what, where=where, hint="`berth plan check` lists all that is wrong")
     names = list(checked.plan.problem.layers)
-    planned = checked.wanted.model
+    planned = checked.request.model
     by_profile = planned is not None and planned.endswith((".yaml", ".yml"))  # a file, which names no model
     if (not by_profile and planned not in (None, model)) or list(layers) != names:
         again = f"berth profile ... --out {planned}, then " if by_profile else ""
@@ -81,7 +81,9 @@ def cuts_of_plan(
             f"the plan uses no {unknown[0]}", where=str(path), hint=f"it has {', '.join(sorted(kinds))}"
         )
     return [
-        StageCut(stage.first, stage.last, stage.type_name, stage.units, slow_downs.get(stage.type_name, 1.0))
+        StageCut(
+            stage.first, stage.last, stage.type_name, stage.replicas, slow_downs.get(stage.type_name, 1.0)
+        )
         for stage in checked.plan.stages
     ]
 

@@ -22,7 +22,7 @@ from berth.train.learner import Learner, Loss, Scores, scores_of
 from berth.train.sparse import SparseStore
 from berth.train.stages.cut import StageCut
 from berth.train.team import Team
-from berth.zoo.layered import LayeredModel, mapped, tensors
+from berth.zoo.layered import LayeredModel, map_tensors, tensors
 
 
 class StageLearner(Learner):
@@ -163,4 +163,4 @@ class StageLearner(Learner):
 
 def _examples(state: Any, begin: int, end: int) -> Any:
     """Some of the examples of a batch."""
-    return mapped(state, lambda tensor: tensor[begin:end])
+    return map_tensors(state, lambda tensor: tensor[begin:end])

@@ -1,7 +1,7 @@
-"""The numbers of a problem as the kernels want them: per example instead of per batch, serial and shared apart.
+"""The numbers of a problem as the kernels read them: per example instead of per batch, serial and shared parts apart.
 
-A layer's computation on k units takes `serial + shared / k`; so does a stage's, whose sums are the sums of
-its layers. `running[x]` sums the first layers, so that any stage is a difference of two entries.
+A layer's computation on k replicas takes `serial + shared / k`, and so does a stage's, with the sums over its layers.
+`running` holds prefix sums over layers, so the sums of a stage are the difference of two entries.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ COMPUTE_SERIAL, COMPUTE_SHARED, DATA_SERIAL, DATA_SHARED, REPLICATED, SHARDED, F
 COLUMNS = 7
 
 
-class Tables(NamedTuple):
-    """Arrays of a problem: [type, layer, column], and per layer and type."""
+class ProblemArrays(NamedTuple):
+    """A problem as arrays."""
 
     layer: Floats  # [type, layer, column]
     running: Floats  # [type, layer + 1, column]: sums over the layers before
-    cross: Floats  # [layer]: data time per example at a change of type behind this layer
+    cross: Floats  # [layer]: data time per example if the type changes after this layer
     price: Floats  # [type], dollars per hour
-    limit: Floats  # [type], units
-    memory: Floats  # [type], bytes of one unit
-    slowest: float  # the longest stage time that holds the throughput wanted
+    limit: Floats  # [type], devices
+    memory: Floats  # [type], bytes of one device
+    slowest: float  # the longest stage time that holds the throughput
     fixed: float  # dollars per hour that do not depend on the plan
 
 
-def tables(problem: Problem) -> Tables:
-    """The problem's numbers, rearranged."""
+def problem_arrays(problem: Problem) -> ProblemArrays:
+    """Return the arrays of a problem."""
     types, layers = len(problem.types), len(problem.layers)
     layer = np.zeros((types, layers, COLUMNS))
     compute, data = problem.oct_s / problem.batch, problem.odt_s / problem.batch
@@ -47,7 +47,7 @@ def tables(problem: Problem) -> Tables:
     layer[:, :, FORBIDDEN] = ~problem.allowed.T
     running = np.zeros((types, layers + 1, COLUMNS))
     np.cumsum(layer, axis=1, out=running[:, 1:])
-    return Tables(
+    return ProblemArrays(
         layer=layer,
         running=running,
         cross=problem.cross_s / problem.batch,

@@ -1,8 +1,7 @@
-"""One stage of a model at work in a process of its own: real forwards, backwards and steps of its layers.
+"""One stage of a model in a process of its own: real forwards, backwards and optimiser steps of its layers.
 
-Micro-batches go through in the order of 1f1b. Tensors come and go by shared memory. Computation is timed in CPU
-seconds of the one thread, so that neighbours on a busy machine do not count; the ends of batches are read off
-the wall's clock, which all processes share.
+Micro-batches pass in 1f1b order, through shared memory. Computation is timed in CPU seconds of the one thread, so
+that other load on the machine does not count; the ends of batches are wall-clock times, which all processes share.
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ _LEARNING_RATE = 1e-3
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    """What a process is to run: its layers, and how often."""
+class StageTask:
+    """The layers that a process runs, and how often."""
 
     first: int
     last: int
@@ -34,20 +33,20 @@ class Piece:
 
 
 @dataclass(slots=True)
-class PieceTimes:
+class StageTimes:
     """Seconds of a stage: per micro-batch, and per batch."""
 
     forward_s: list[float] = field(default_factory=list)
     backward_s: list[float] = field(default_factory=list)
     moving_s: list[float] = field(default_factory=list)  # tensors into and out of shared memory
     step_s: list[float] = field(default_factory=list)
-    ended: list[float] = field(default_factory=list)  # on the wall's clock, the warm-up's end first
+    ended: list[float] = field(default_factory=list)  # wall-clock time, the warm-up's end first
     losses: list[float] = field(default_factory=list)  # of the last stage
 
 
 @dataclass(frozen=True)
-class Neighbours:
-    """Where tensors come from and go to; None at the ends of the chain."""
+class StageQueues:
+    """Queues to the neighbouring stages; None at the ends of the chain."""
 
     activations_in: Any
     activations_out: Any
@@ -55,8 +54,8 @@ class Neighbours:
     gradients_out: Any
 
 
-def serve(model: str, seed: int, commands: Any, neighbours: Neighbours) -> None:
-    """Runs pieces until told to stop (None); what goes wrong is answered, not raised."""
+def serve(model: str, seed: int, commands: Any, queues: StageQueues) -> None:
+    """Run tasks until None arrives; send errors to the parent."""
     try:
         import torch
 
@@ -64,28 +63,28 @@ def serve(model: str, seed: int, commands: Any, neighbours: Neighbours) -> None:
 
         torch.set_num_threads(1)
         layered = load_model(model, seed)
-        while (piece := commands.recv()) is not None:
-            commands.send(("done", run_piece(layered, piece, neighbours)))
+        while (task := commands.recv()) is not None:
+            commands.send(("done", run_stage(layered, task, queues)))
     except InputError as error:
-        commands.send(("mistake", (error.what, error.where, error.hint)))
+        commands.send(("input_error", (error.what, error.where, error.hint)))
     except EOFError:
         return  # the parent is gone
-    except Exception:  # noqa: BLE001 - handed to the parent, which raises it
+    except Exception:  # noqa: BLE001 - sent to the parent, which raises it
         commands.send(("bug", traceback.format_exc()))
 
 
-def run_piece(model: Any, piece: Piece, neighbours: Neighbours) -> PieceTimes:
-    """All batches through the layers of one stage."""
+def run_stage(model: Any, task: StageTask, queues: StageQueues) -> StageTimes:
+    """Run all batches through the layers of one stage."""
     import torch
 
-    stage = model.stage(piece.first, piece.last + 1)
+    stage = model.stage(task.first, task.last + 1)
     weights = [weight for weight in stage.parameters() if weight.requires_grad]
     optimizer = torch.optim.SGD(weights, lr=_LEARNING_RATE) if weights else None
-    examples = [model.example_batch(piece.size, piece.seed + number) for number in range(piece.micro)]
-    work = _Work(model, piece, neighbours, examples)
-    times = PieceTimes()
-    for _ in range(1 + piece.batches):
-        for ahead in one_forward_one_backward(piece.micro, piece.place, piece.stages):
+    examples = [model.example_batch(task.size, task.seed + number) for number in range(task.micro)]
+    work = _StageRun(model, task, queues, examples)
+    times = StageTimes()
+    for _ in range(1 + task.batches):
+        for ahead in one_forward_one_backward(task.micro, task.place, task.stages):
             if ahead:
                 work.forward()
             else:
@@ -96,21 +95,21 @@ def run_piece(model: Any, piece: Piece, neighbours: Neighbours) -> PieceTimes:
             optimizer.zero_grad(set_to_none=True)
         times.step_s.append(time.thread_time() - begun)
         times.ended.append(time.perf_counter())
-    # The first batch only warmed up.
+    # The first batch is a warm-up.
     times.step_s = times.step_s[1:]
-    times.forward_s, times.backward_s = work.forward_s[piece.micro :], work.backward_s[piece.micro :]
-    times.moving_s = work.moving_s[piece.micro :]
+    times.forward_s, times.backward_s = work.forward_s[task.micro :], work.backward_s[task.micro :]
+    times.moving_s = work.moving_s[task.micro :]
     times.losses = work.losses
     return times
 
 
-class _Work:
+class _StageRun:
     """Micro-batches on their way through one stage."""
 
-    def __init__(self, model: Any, piece: Piece, neighbours: Neighbours, examples: list[Any]) -> None:
-        self.model, self.piece, self.near, self.examples = model, piece, neighbours, examples
-        self.is_last = piece.place == piece.stages - 1
-        self.kept: deque[tuple[Any, list[Any]]] = deque()  # inputs and what backward starts from
+    def __init__(self, model: Any, task: StageTask, queues: StageQueues, examples: list[Any]) -> None:
+        self.model, self.task, self.queues, self.examples = model, task, queues, examples
+        self.is_last = task.place == task.stages - 1
+        self.kept: deque[tuple[Any, list[Any]]] = deque()  # inputs and roots of the backward pass
         self.moving = 0.0
         self.forward_s: list[float] = []
         self.backward_s: list[float] = []
@@ -118,36 +117,36 @@ class _Work:
         self.losses: list[float] = []
 
     def forward(self) -> None:
-        """One micro-batch through the layers and on to the next stage."""
+        """Run one micro-batch through the layers and send it to the next stage."""
         from berth.plan.profile.facts import run_layer
         from berth.zoo.layered import tensors
 
-        number = len(self.forward_s) % self.piece.micro
+        number = len(self.forward_s) % self.task.micro
         state = self._received(number)
         begun = time.thread_time()
         after = state
-        for index in range(self.piece.first, self.piece.last + 1):
+        for index in range(self.task.first, self.task.last + 1):
             after = run_layer(self.model, index, after)
         if self.is_last:
-            roots = [self.model.loss(after, self.examples[number][1]) / self.piece.micro]
+            roots = [self.model.loss(after, self.examples[number][1]) / self.task.micro]
         else:
             roots = [tensor for tensor in tensors(after) if tensor.requires_grad]
         self.forward_s.append(time.thread_time() - begun)
         self.kept.append((state, roots))
         if self.is_last:
-            self.losses.append(float(roots[0].detach()) * self.piece.micro)
+            self.losses.append(float(roots[0].detach()) * self.task.micro)
         else:
             self._send(after)
 
     def backward(self) -> None:
-        """The oldest micro-batch back through the layers, its gradient to the stage before."""
+        """Run the oldest micro-batch back through the layers and send its gradient to the previous stage."""
         import torch
 
         from berth.zoo.layered import tensors
 
         state, roots = self.kept.popleft()
         begun = time.thread_time()
-        gradients = [None] if self.is_last else self.near.gradients_in.get()
+        gradients = [None] if self.is_last else self.queues.gradients_in.get()
         self.moving += 0.0 if self.is_last else time.thread_time() - begun
         both = [
             (root, gradient)
@@ -158,9 +157,9 @@ class _Work:
         if both:
             self._differentiate(torch, both)
         self.backward_s.append(time.thread_time() - begun)
-        if self.piece.place > 0:
+        if self.task.place > 0:
             begun = time.thread_time()
-            self.near.gradients_out.put([tensor.grad for tensor in tensors(state) if tensor.requires_grad])
+            self.queues.gradients_out.put([tensor.grad for tensor in tensors(state) if tensor.requires_grad])
             self.moving += time.thread_time() - begun
         self.moving_s.append(self.moving)
         self.moving = 0.0
@@ -171,28 +170,28 @@ class _Work:
             torch.autograd.backward([root for root, _ in both], [gradient for _, gradient in both])
         except RuntimeError as error:
             raise InputError(
-                f"the backward pass of {names[self.piece.first]} .. {names[self.piece.last]}"
+                f"the backward pass of {names[self.task.first]} .. {names[self.task.last]}"
                 f" of {self.model.name} fails: {str(error).splitlines()[0]}",
                 where=self.model.where,
             ) from error
 
     def _received(self, number: int) -> Any:
-        """What the layers begin with: an example, or the activations of the stage before."""
+        """Return the input of the layers: an example, or the activations of the previous stage."""
         from berth.zoo.layered import tensors
 
-        if self.piece.place == 0:
+        if self.task.place == 0:
             return self.examples[number][0]
         begun = time.thread_time()
-        state, wanted = self.near.activations_in.get()
+        state, wanted = self.queues.activations_in.get()
         for tensor, asks in zip(tensors(state), wanted, strict=True):
             tensor.requires_grad_(asks)
         self.moving += time.thread_time() - begun
         return state
 
     def _send(self, after: Any) -> None:
-        from berth.zoo.layered import mapped, tensors
+        from berth.zoo.layered import map_tensors, tensors
 
         begun = time.thread_time()
         wanted = [tensor.requires_grad for tensor in tensors(after)]
-        self.near.activations_out.put((mapped(after, lambda tensor: tensor.detach()), wanted))
+        self.queues.activations_out.put((map_tensors(after, lambda tensor: tensor.detach()), wanted))
         self.moving += time.thread_time() - begun

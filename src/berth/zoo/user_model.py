@@ -1,4 +1,4 @@
-"""A user's nn.Module as a chain of named layers: what its children are, and how to feed them."""
+"""Turns a user's nn.Module into a chain of named layers with example batches."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _BATCH = 64
 def layered(
     made: Any, name: str, source: ModuleType, where: str, input_shape: tuple[int, ...] | None
 ) -> LayeredModel:
-    """The chain of a module's children, in the order in which they were defined."""
+    """Return the chain of a module's children, in the order in which they were defined."""
     if not isinstance(made, nn.Module):
         raise InputError(
             f"returns a {type(made).__name__}, not a torch nn.Module",
@@ -50,7 +50,7 @@ def layered(
 
 
 def kind_of(module: nn.Module) -> str:
-    """What the layer's own type says, else that of its part with the most parameters."""
+    """Return the kind of a layer, by its own type or that of its part with the most parameters."""
     if any(growing_tables(module)):
         return "embedding"
     largest = max(module.modules(), key=_own_parameters)
@@ -66,7 +66,7 @@ def _own_parameters(module: nn.Module) -> int:
 
 
 def _named(key: str, child: nn.Module) -> str:
-    """nn.Sequential numbers its children; their type says more."""
+    """Name a child of nn.Sequential, which only numbers them, by its type."""
     return f"{type(child).__name__.lower()}{key}" if key.isdecimal() else key
 
 
@@ -107,9 +107,9 @@ def _loss(source: ModuleType) -> Loss:
 
 
 def default_loss(output: Any, labels: Any) -> Tensor:
-    """Cross-entropy for whole-number labels, mean squared error for others, the output's own without any.
+    """Return cross-entropy for integer labels, mean squared error for others, the mean square without labels.
 
-    One number for each whole-number label is a logit.
+    An output with one number per integer label holds logits.
     """
     first = next(tensors(output))
     if labels is None:

@@ -1,9 +1,9 @@
-"""The profile of a model, layer by layer: what each moves and holds, and how long each kind of device takes.
+"""The profile of a model by layer: what each layer moves and holds, and its time on each device type.
 
-Everything is per batch of `batch` examples on ONE unit of a device. Computation is forward and backward, data is
-the synchronisation of parameters; `alpha` and `beta` are the shares of the two that k units divide among them
-(Amdahl: time at k units = time at one * (1 - share + share / k)). Every time says whether it was measured or
-modelled. The facts of a layer (bytes, operations) are counted on the model's own tensors.
+Everything is per batch of `batch` examples on ONE device. Computation is forward and backward, data is the
+synchronisation of parameters; `alpha` and `beta` are the shares of the two that k replicas divide among them (Amdahl:
+time of k replicas = time of one * (1 - share + share / k)). Every time states whether it was measured or modelled. The
+facts of a layer (bytes, operations) are counted on the model's tensors.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ SPARSE_COPIES = 2  # rows and their AdaGrad accumulators
 
 @dataclass(frozen=True, slots=True)
 class LayerFacts:
-    """What one layer moves, computes and holds for one batch; bytes are those of single precision."""
+    """What one layer moves, computes and holds for one batch, in single precision."""
 
     name: str
     kind: str
     input_bytes: int
-    output_bytes: int  # all that the next layer is handed
-    gradient_bytes: int = 0  # what comes back for it
-    dense_bytes: int = 0  # parameters every unit holds a copy of
+    output_bytes: int  # the whole input of the next layer
+    gradient_bytes: int = 0  # gradients of the output
+    dense_bytes: int = 0  # parameters that every replica holds
     largest_tensor_bytes: int = 0  # of the dense parameters
-    sparse_bytes: int = 0  # embedding tables, spread over the servers
+    sparse_bytes: int = 0  # embedding tables, sharded over the servers
     touched_bytes: int = 0  # distinct rows of them that one batch reads
     touched_growth: float = 1.0  # g of: touched rows grow as batch ** g
     row_bytes: int = 4  # one row of the tables
@@ -48,23 +48,23 @@ class LayerFacts:
 
     @property
     def cross_bytes(self) -> int:
-        """Activations forward and their gradients back, when the next layer runs elsewhere."""
+        """Bytes of activations and their gradients, if the next layer runs on another type."""
         return self.output_bytes + self.gradient_bytes
 
     @property
     def replicated_bytes(self) -> int:
-        """Memory that every unit needs: dense parameters, gradients, Adam's moments, activations."""
+        """Memory of every replica: dense parameters, gradients, Adam's moments, activations."""
         return DENSE_COPIES * self.dense_bytes + self.activation_bytes
 
     @property
     def sharded_bytes(self) -> int:
-        """Memory that the units of a stage share: embedding tables and their AdaGrad accumulators."""
+        """Memory that is divided among the replicas of a stage: embedding tables and AdaGrad accumulators."""
         return SPARSE_COPIES * self.sparse_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceTimes:
-    """Times of every layer on one unit of a device, and where they are from."""
+    """Times of every layer on one device of a type, and their sources."""
 
     device: str
     compute: Provenance
@@ -78,12 +78,12 @@ class DeviceTimes:
 
     @property
     def is_measured(self) -> bool:
-        """Whether the computation was measured; the other sources speak for themselves."""
+        """Whether the computation was measured."""
         return self.compute.kind == "measured"
 
 
 class Times(NamedTuple):
-    """Seconds per batch on one unit and parallel shares, each of shape (layers, devices)."""
+    """Seconds per batch on one device and parallel shares, each of shape (layers, devices)."""
 
     oct_s: FloatArray
     odt_s: FloatArray
@@ -93,7 +93,7 @@ class Times(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LayerProfile:
-    """A whole profile: layers in the order in which they run, and times by device."""
+    """A whole profile: the layers in order, and times by device type."""
 
     model: str
     batch: int
@@ -115,7 +115,7 @@ class LayerProfile:
 
     @property
     def device_names(self) -> tuple[str, ...]:
-        """Devices whose times the profile holds."""
+        """Device types with times in the profile."""
         return tuple(times.device for times in self.devices)
 
     @property
@@ -127,16 +127,16 @@ class LayerProfile:
 
     @property
     def replicated_bytes(self) -> FloatArray:
-        """Memory of each layer on every unit."""
+        """Memory of each layer on every replica."""
         return np.array([layer.replicated_bytes for layer in self.layers], dtype=np.float64)
 
     @property
     def sharded_bytes(self) -> FloatArray:
-        """Memory of each layer over all units of its stage together."""
+        """Memory of each layer over all replicas of its stage."""
         return np.array([layer.sharded_bytes for layer in self.layers], dtype=np.float64)
 
     def on(self, device: str | DeviceType) -> DeviceTimes:
-        """Times on a device: the profile's own, or modelled from the catalogue and labelled so."""
+        """Return the times on a device type: the profile's, or modelled from the catalogue."""
         from berth.plan.profile.roofline import modelled_times
 
         name = device.name if isinstance(device, DeviceType) else device
@@ -147,7 +147,7 @@ class LayerProfile:
         return modelled_times(self.layers, device)
 
     def times(self, devices: Sequence[str | DeviceType]) -> Times:
-        """Times on several devices as arrays of shape (layers, devices)."""
+        """Return the times on several device types as arrays of shape (layers, devices)."""
         columns = [self.on(device) for device in devices]
         return Times(
             *(
@@ -159,12 +159,12 @@ class LayerProfile:
         )  # fmt: skip
 
     def number(self, layer: str, device: str | DeviceType, which: TimeName) -> Number:
-        """One time or share with its source."""
+        """Return one time or share with its source."""
         times = self.on(device)
         source = {"oct_s": times.compute, "odt_s": times.data}.get(which, times.scaling)
         return Number(getattr(times, which)[self.names.index(layer)], source)
 
 
 def short(value: float) -> float:
-    """Four significant digits: more than any measurement here is good for, and a file people can read."""
+    """Round to four significant digits, more than the precision of any measurement here."""
     return float(f"{value:.4g}")
