@@ -41,7 +41,8 @@ from torch import Tensor, nn
 from berth.train.data import Batch, ClickStream, Share
 from berth.train.learner import click_loss
 from berth.train.metrics import Window, auc
-from berth.train.servers import RemoteStore, Secret, ServerProcess, Settings
+from berth.train.options import TrainOptions
+from berth.train.servers import RemoteStore, Secret, ServerConfig, ServerProcess
 from berth.train.session import Session
 from click_model import DENSE, DIM, SLOTS, WithRows, tower
 from results import Figure, figure, finish, options, progress, show
@@ -146,7 +147,9 @@ class Trained:
     def __init__(self, size: int, examples: int, server: ServerProcess | None = None) -> None:
         self._store = RemoteStore([server.address], SECRET) if server else None
         # No thread for reading: what it read ahead would be counted in the next one's turn.
-        self._session = Session(WithRows(), ClickStream(), batch=size, ahead=0, store=self._store)
+        self._session = Session(
+            WithRows(), ClickStream(), TrainOptions(batch=size, prefetch_batches=0), store=self._store
+        )
         self._session.progress.window = Window(examples // 4)
         self._steps = self._session.steps()
 
@@ -186,7 +189,7 @@ def main() -> int:
 
 def compare(size: int, examples: int) -> list[Figure]:
     """All ways at one size of batches."""
-    server = ServerProcess(Settings(), SECRET)
+    server = ServerProcess(ServerConfig(), SECRET)
     try:
         return compare_with(server, size, examples)
     finally:
@@ -256,32 +259,30 @@ def together(turns: int, examples: int) -> list[Figure]:
         (2, 4096): [],
     }  # the same work, each on its own
     for _ in range(turns):
-        for division, told in runs.items():
-            told.extend(whole_runs(1, *division, examples))
+        for config, told in runs.items():
+            told.extend(whole_runs(1, *config, examples))
         for (workers, batch), ceilings in apart.items():
             side_by_side = whole_runs(workers, 1, batch // workers, examples // workers)
             ceilings.append(sum(one["examples_per_s"] for one in side_by_side))
     title = "Whole runs"
     alone, *divided = runs
     made = [
-        figure(title, f"{named(*division)}: {what}", unit, [one[key] for one in told])
+        figure(title, f"{named(*config)}: {what}", unit, [one[key] for one in told])
         for what, unit, key in (
             ("examples", "/s", "examples_per_s"),
             ("CPU per 1,000 examples", "ms", "cpu_ms_per_1000"),
         )
-        for division, told in runs.items()
+        for config, told in runs.items()
     ]
-    for division in divided:
-        pairs = zip(runs[division], runs[alone], strict=True)
+    for config in divided:
+        pairs = zip(runs[config], runs[alone], strict=True)
         faster = [one["examples_per_s"] / other["examples_per_s"] for one, other in pairs]
-        what = f"{named(*division)}: speed"
+        what = f"{named(*config)}: speed"
         made.append(figure(title, what, "x", faster, beside=named(*alone)))
-        ceiling = (
-            f"{division[0]} runs of 1 worker + 1 server side by side, batch {division[1] // division[0]:,}"
-        )
-        made.append(figure(title, f"{ceiling}: examples", "/s", apart[division]))
+        ceiling = f"{config[0]} runs of 1 worker + 1 server side by side, batch {config[1] // config[0]:,}"
+        made.append(figure(title, f"{ceiling}: examples", "/s", apart[config]))
         reached = [
-            one["examples_per_s"] / most for one, most in zip(runs[division], apart[division], strict=True)
+            one["examples_per_s"] / most for one, most in zip(runs[config], apart[config], strict=True)
         ]
         bar = {"median": CEILING_BAR}
         made.append(figure(title, f"{what} of the ceiling", "x", reached, at_least=bar, beside=ceiling))
@@ -297,11 +298,11 @@ def named(workers: int, batch: int) -> str:
 
 def whole_runs(count: int, workers: int, batch: int, examples: int) -> list[dict[str, float]]:
     """`berth train` of this very model, `count` times at once."""
-    division = ["--workers", str(workers), "--servers", str(workers)]
+    config = ["--workers", str(workers), "--servers", str(workers)]
     model = f"{Path(__file__).with_name('click_model.py').resolve()}:make_model"
     with tempfile.TemporaryDirectory() as folder:
         logs = [Path(folder, f"figures-{number}.csv") for number in range(count)]
-        how = ["--batch", str(batch), "--examples", str(examples), "--json", *division]
+        how = ["--batch", str(batch), "--examples", str(examples), "--json", *config]
         command = [sys.executable, "-m", "berth", "train", model, *how]
         started = [
             subprocess.Popen([*command, "--csv", str(log)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
@@ -317,7 +318,7 @@ def settled_speed(log: Path) -> float:
         lines = [(int(line["examples"]), float(line["examples_per_s"])) for line in csv.DictReader(file)]
     moments = [(examples, examples / speed) for examples, speed in lines]
     last, end_s = moments[-1]
-    first, begin_s = next(moment for moment in moments if moment[0] >= last // 4)
+    first, begin_s = next(fault_point for fault_point in moments if fault_point[0] >= last // 4)
     return (last - first) / (end_s - begin_s)
 
 

@@ -30,21 +30,21 @@ def take_turns(make: Callable[[], Step], ids: str = "ids") -> None:
     folder, size = Path(sys.argv[1]), int(sys.argv[2])
     keys, dense, labels = (np.load(folder / f"{name}.npy") for name in (ids, "dense", "labels"))
     step, scores = make(), np.zeros(len(labels), np.float32)
-    say({"ready": True})
+    notify({"ready": True})
     for line in sys.stdin:
         first, last = (int(word) for word in line.split())
         wall, cpu = time.perf_counter(), time.process_time()
         for number in range(first, last):
             part = slice(number * size, (number + 1) * size)
             scores[part] = step(keys[part], dense[part], labels[part]).reshape(-1)
-        say({"wall_s": time.perf_counter() - wall, "cpu_s": time.process_time() - cpu})
+        notify({"wall_s": time.perf_counter() - wall, "cpu_s": time.process_time() - cpu})
     end = last * size
     late = slice(end - end // 4, end)
     resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
-    say({"auc": auc(scores[late], labels[late]), "resident_mib": resident})
+    notify({"auc": auc(scores[late], labels[late]), "resident_mib": resident})
 
 
-def say(facts: dict[str, Any]) -> None:
+def notify(facts: dict[str, Any]) -> None:
     """One line of JSON."""
     print(json.dumps(facts), flush=True)
 

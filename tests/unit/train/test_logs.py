@@ -10,7 +10,7 @@ import pytest
 
 from berth.errors import InputError
 from berth.train import logs
-from berth.train.logs import COLUMNS, CsvLog, TensorBoardLog, figures, hit_rate
+from berth.train.logs import COLUMNS, CsvLog, TensorBoardLog, current_metrics, hit_rate
 from berth.train.metrics import Progress
 
 TOLD = {
@@ -23,7 +23,7 @@ TOLD = {
 
 def test_figures_are_those_of_all_tables():
     progress = Progress(step=4, examples=8)
-    told = figures(progress, TOLD)
+    told = current_metrics(progress, TOLD)
     assert tuple(told) == COLUMNS
     assert (told["step"], told["examples"], told["moved_bytes"]) == (4, 8, 100)
     assert told["hit_rate"] == hit_rate(TOLD) == pytest.approx(0.85)

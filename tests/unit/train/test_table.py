@@ -159,9 +159,9 @@ def test_what_is_only_looked_at_reads_as_if_it_were_pulled_and_makes_no_row(admi
     table, keys = Table(4, admission=admission), np.arange(40)
     table.push(keys[:10], np.ones((10, 4), np.float32))
     table.pull(keys[5:20])
-    before = len(table), table.gate and table.gate.waiting.count
+    before = len(table), table.admission_filter and table.admission_filter.pending.count
     seen = table.peek(keys)
-    assert (len(table), table.gate and table.gate.waiting.count) == before
+    assert (len(table), table.admission_filter and table.admission_filter.pending.count) == before
     assert (seen == table.pull(keys)).all()
 
 
@@ -211,7 +211,7 @@ def test_where_the_system_promises_less_tables_are_smaller_and_not_refused():
 
 def test_where_it_promises_next_to_nothing_one_is_told_what_to_look_at():
     told = under_a_limit(1 << 20).stderr
-    assert "gives this process no memory for a table" in told
+    assert "grants no memory for a table" in told
     assert "ulimit -v" in told
 
 
