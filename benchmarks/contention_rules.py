@@ -43,7 +43,7 @@ class Rule:
     shared: tuple[Limit, ...] = ()
 
     def numbers(self, models: int) -> int:
-        """How many numbers a fit to so many models has."""
+        """Number of parameters of a fit to this number of models."""
         return models * len(self.per_model) + len(self.shared)
 
 
@@ -107,7 +107,7 @@ def find_rule(name: str) -> Rule:
 
 
 def alone(own: FloatArray, other: FloatArray, shared: FloatArray) -> FloatArray:
-    """Nobody hurts anybody."""
+    """No contention."""
     return np.ones(len(own))
 
 

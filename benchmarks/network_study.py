@@ -149,7 +149,7 @@ class Contention:
     models: tuple[str, ...]
     setting_model: NDArray[np.int64]
     kept: FloatArray  # [victim, other]
-    interpolated: int  # settings left out since they are no measurements
+    interpolated: int  # settings left out because they are interpolated
     interpolation_gap: float  # their largest difference from the geometric mean of their neighbours
 
     @property

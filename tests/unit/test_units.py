@@ -62,7 +62,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("read", "text", "complaint"), REFUSED, ids=[str(text) for _, text, _ in REFUSED])
-def test_refuses_what_nobody_can_interpret_and_shows_an_example(read, text, complaint):
+def test_refuses_ambiguous_text_and_shows_an_example(read, text, complaint):
     with pytest.raises(QuantityError, match="write it like") as caught:
         read(text)
     assert complaint in caught.value.what

@@ -1,4 +1,4 @@
-"""`berth network fit`: a step-time model from your own measurements, and how far to trust it."""
+"""`berth network fit`: fits a step-time model to measurements and reports its errors."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def _shown(number: str, value: float) -> str:
 
 
 def _remarks(found: StepTimeFit, left_out: FloatArray) -> list[str]:
-    """What must not go unsaid: numbers that are fixed, unknown or loose, rows that nothing predicts."""
+    """Remarks: numbers that are fixed, unknown or loose, rows that can't be predicted."""
     import numpy as np
 
     result = []

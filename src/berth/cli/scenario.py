@@ -1,4 +1,4 @@
-"""What the simulating verbs share: the options that set a scene, and what they become."""
+"""Options shared by the simulation commands, and the scenario they describe."""
 
 from __future__ import annotations
 
@@ -50,53 +50,47 @@ Network = Annotated[
     str,
     typer.Option(
         metavar="on|static|off",
-        help="Links are shared by jobs; each job is alone; distance is free. Or congestion=X: on, and --congestion X.",
+        help="Jobs share links; jobs do not affect each other; no network cost. congestion=X: on, with --congestion X.",
     ),
 ]
 Congestion = Annotated[
     float,
-    typer.Option(metavar="X", help="Load of others, 1 or more: divides every bandwidth above the machine."),
+    typer.Option(metavar="X", help="Background load, 1 or more: divides every bandwidth above the machine."),
 ]
 EvictionCost = Annotated[
     str | None,
     typer.Option(
         metavar="TIME",
-        help="Lost whenever a job is evicted or moved.",
-        show_default="40s; of a job above 8 GPUs 60s",
+        help="Time lost by each eviction or migration.",
+        show_default="40s; 60s above 8 GPUs",
     ),
 ]
-CheckpointEvery = Annotated[
-    str, typer.Option(metavar="TIME", help="So often jobs save themselves, for when a machine fails.")
-]
+CheckpointEvery = Annotated[str, typer.Option(metavar="TIME", help="Checkpoint interval.")]
 MixName = Annotated[
     str,
     typer.Option("--mix", metavar="MIX", help="Models of jobs that name none, e.g. vgg16=2,resnet50=1."),
 ]
-Seed = Annotated[
-    int, typer.Option(metavar="N", min=0, help="Of the models drawn, and of all else that is random.")
-]
-Doubt = Annotated[
-    str, typer.Option(metavar="SHARE", help="Schedulers know remaining times only to +- so much (50%).")
-]
+Seed = Annotated[int, typer.Option(metavar="N", min=0, help="Random seed.")]
+Doubt = Annotated[str, typer.Option(metavar="SHARE", help="Error of estimated remaining times, e.g. 50%.")]
 Faults = Annotated[
     str | None, typer.Option(metavar="HOW", help="Machines fail: mtbf=30d,mttr=4h; or drain=r0-m3@2d+6h.")
 ]
 Quota = Annotated[
     list[str] | None,
-    typer.Option("--quota", metavar="VC=GPUS", help="What a virtual cluster may hold at most. Repeatable."),
+    typer.Option("--quota", metavar="VC=GPUS", help="GPU limit of a virtual cluster. Repeatable."),
 ]
-Quotas = Annotated[str | None, typer.Option("--quotas", metavar="FILE", help="The same, as a YAML file.")]
+Quotas = Annotated[str | None, typer.Option("--quotas", metavar="FILE", help="GPU limits as a YAML file.")]
 AddRacks = Annotated[
-    int | None, typer.Option(metavar="N", min=0, help="What if: so many more racks like the last.")
+    int | None, typer.Option(metavar="N", min=0, help="What if: add N racks like the last one.")
 ]
 Links = Annotated[
     list[str] | None,
-    typer.Option("--link", metavar="TIER=2x", help="What if: a tier so much faster. Repeatable."),
+    typer.Option("--link", metavar="TIER=2x", help="What if: make a tier this much faster. Repeatable."),
 ]
 Device = Annotated[
     str | None,
     typer.Option(
-        metavar="DEVICE", autocompletion=complete.devices, help="What if: all GPUs were of this type."
+        metavar="DEVICE", autocompletion=complete.devices, help="What if: replace all GPUs by this type."
     ),
 ]
 ReferenceDevice = Annotated[
@@ -109,14 +103,14 @@ ReferenceDevice = Annotated[
     ),
 ]
 
-_FAVOURITES = ("berth", "dally", "tiresias", "preferred", "required", "fifo", "srtf")
+_DEFAULT_POLICIES = ("berth", "dally", "tiresias", "preferred", "required", "fifo", "srtf")
 _SHOWN = 5
 _LONGEST_NOTE = 240
 
 
 @dataclass(frozen=True)
-class Scene:
-    """Everything but the policy."""
+class Scenario:
+    """A trace, a cluster and settings: everything but the policy."""
 
     source: Source
     trace: Trace
@@ -133,13 +127,13 @@ class Scene:
 
     @property
     def fault_seed(self) -> int | None:
-        """The seed of the failures that are drawn; None: none are."""
+        """The seed of the random failures; None if there are none."""
         spec = self.setting.fault_spec
         return spec.at(self.setting.seed).seed if spec is not None and spec.random else None
 
     @property
     def notes(self) -> list[str]:
-        """What was assumed or changed on the way in."""
+        """Notes about assumptions and changes of the input."""
         from berth.simulate.reference import reference_note
 
         bad = self.trace.bad
@@ -159,7 +153,7 @@ class Scene:
 
     @property
     def drawn(self) -> list[str]:
-        """That models were drawn for jobs that name none, where it matters."""
+        """A note about models drawn for jobs without one, if it matters."""
         setting, jobs = self.setting, self.trace
         count = jobs.frame["model"].null_count()
         if not count or (setting.network == "off" and len(self.cluster.device_types) == 1):
@@ -170,7 +164,7 @@ class Scene:
         return [f"{of_all} {format_count(len(jobs), 'job')} {name} no model: {each} got one from {mix}"]
 
 
-def set_scene(
+def build_scenario(
     trace: str,
     cluster: str,
     *,
@@ -189,8 +183,8 @@ def set_scene(
     quota: list[str] | None = None,
     quotas: str | None = None,
     log: bool = False,
-) -> Scene:
-    """The trace, the cluster after all what-ifs, and the setting."""
+) -> Scenario:
+    """Return the trace, the cluster after all what-ifs, and the setting."""
     from dataclasses import replace
 
     from berth.cluster.gpus import gpu_part
@@ -207,22 +201,24 @@ def set_scene(
     written = gpu_part(written)
     check_limits(written)
     setting = make_setting(network, congestion, eviction_cost, checkpoint_every, mix, seed, doubt, log=log)
-    taken_on = reference_device(written, reference, where=None if reference is None else "--reference-device")
-    setting = replace(setting, quotas=load_quotas(quota or [], quotas), reference_device=taken_on)
+    reference_type = reference_device(
+        written, reference, where=None if reference is None else "--reference-device"
+    )
+    setting = replace(setting, quotas=load_quotas(quota or [], quotas), reference_device=reference_type)
     changed = _what_if(written, add_racks, links or [], device)
     source = Source(trace)
     jobs = source.trace(written)
     if faults is not None:
         spec = parse_faults(faults)
-        draw_faults(spec.at(seed), changed, horizon_of(jobs, changed))  # refuses before anything is compiled
+        draw_faults(spec.at(seed), changed, horizon_of(jobs, changed))  # fails before anything is compiled
         setting = replace(setting, fault_spec=spec)
     large = too_large(jobs, changed)
     if len(large) == len(jobs):
-        least = f"the smallest of its jobs asks for {format_count(int(jobs.num_gpu.min()), 'GPU')}"
+        least = f"the smallest of its jobs requests {format_count(int(jobs.num_gpu.min()), 'GPU')}"
         raise InputError(
             f"{least}: none can ever start", where=trace, hint=f"{changed.name} has {changed.devices:,}"
         )
-    return Scene(source, jobs, changed, setting, large)
+    return Scenario(source, jobs, changed, setting, large)
 
 
 def _what_if(cluster: Cluster, add_racks: int | None, links: list[str], device: str | None) -> Cluster:
@@ -246,7 +242,7 @@ def make_setting(
     *,
     log: bool = False,
 ) -> Setting:
-    """The options as a setting."""
+    """Return the options as a setting."""
     from berth.simulate.run import NETWORKS, Setting
     from berth.units import seconds
     from berth.workload.mix import load_mix
@@ -272,17 +268,17 @@ def make_setting(
 
 
 def load_policies(texts: list[str] | None) -> dict[str, Policy]:
-    """The policies by the names they were asked for; berth and some known ones where none was."""
+    """Return the named policies; berth and some known ones by default."""
     from berth.schedule.policies.registry import load_policy, policy_names
 
     if not texts:
         known = policy_names()
-        texts = [name for name in _FAVOURITES if name in known][:_SHOWN]
+        texts = [name for name in _DEFAULT_POLICIES if name in known][:_SHOWN]
     return {text: load_policy(text) for text in texts}
 
 
 def warm_up(policies: dict[str, Policy]) -> list[str]:
-    """Loads or compiles the engine and the policies; what stays interpreted is told, and returned."""
+    """Load or compile the engine and the policies; print and return notes about interpreted ones."""
     from berth import compile as compiling
     from berth.schedule.hooks import compiled_notes
 
@@ -290,7 +286,7 @@ def warm_up(policies: dict[str, Policy]) -> list[str]:
     cold = not any(folder.rglob("engine.advance-*.nbi"))
     with spinner(COMPILING, elsewhere=True) if cold else nullcontext():
         for policy in policies.values():
-            _play_one_job(policy)
+            _simulate_one_job(policy)
     notes = [
         _short(f"{name}: {note}") for name, policy in policies.items() for note in compiled_notes(policy)
     ]
@@ -299,7 +295,7 @@ def warm_up(policies: dict[str, Policy]) -> list[str]:
     return notes
 
 
-def _play_one_job(policy: Policy) -> None:
+def _simulate_one_job(policy: Policy) -> None:
     from berth.cluster.load import load_cluster
     from berth.simulate.run import simulate
     from berth.workload.trace import Trace
@@ -315,6 +311,6 @@ def _play_one_job(policy: Policy) -> None:
 
 
 def _short(note: str) -> str:
-    """Without colours and the pages of types that a compiler adds."""
+    """The note without colours and long compiler output."""
     plain = re.sub(r"\x1b\[[0-9;]*m", "", note)
     return plain if len(plain) <= _LONGEST_NOTE else plain[: _LONGEST_NOTE - 4] + " ..."

@@ -1,4 +1,4 @@
-"""`berth table`: inspect, export, shrink and compare saved tables."""
+"""`berth table`: inspect, compare, shrink and export saved embedding tables."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ app = Verbs(
     help="Inspect, export, shrink and compare the tables of checkpoints.",
 )
 
-Folder = Annotated[str, typer.Argument(metavar="DIR", help="Checkpoint folder (`berth train --checkpoint`).")]
+Folder = Annotated[
+    str, typer.Argument(metavar="DIR", help="Folder of checkpoints (`berth train --checkpoint`).")
+]
 Name = Annotated[
-    str | None,
-    typer.Option("--table", metavar="NAME", help="Name of the table.", show_default="the only one"),
+    str | None, typer.Option("--table", metavar="NAME", help="Which table.", show_default="the only one")
 ]
 Step = Annotated[
     int | None, typer.Option(metavar="N", help="Step of the checkpoint.", show_default="the newest")
@@ -29,35 +30,33 @@ Step = Annotated[
 
 @app.verb("berth table info run1", "berth table info run1 --step 500 --json")
 def info(folder: Folder, table: Name = None, step: Step = None, as_json: AsJson = False) -> None:
-    """Show rows, sizes and norms of the tables of a checkpoint."""
+    """Show rows, sizes and lengths of the tables of a checkpoint."""
     from berth.report import terminal
     from berth.train.checkpoint.inspect import open_checkpoint, saved_table, table_names
 
     _, chain = open_checkpoint(folder, step)
     names = [table] if table is not None else table_names(chain)
-    found = [_table_info(saved_table(folder, name, chain[-1].step)) for name in names]
+    found = [_facts(saved_table(folder, name, chain[-1].step)) for name in names]
     if as_json:
         terminal.print_json({"step": chain[-1].step, "kind": chain[-1].kind, "tables": found})
         return
     rows = [
         [
-            info["table"],
-            f"{info['rows']:,}",
-            str(info["dim"]),
-            info["optimiser"],
-            f"{info['mean_length']:.4g}",
-            f"{info['longest']:.4g}",
-            f"{info['waiting']:,}" if info["waiting"] else "-",
+            one["table"],
+            f"{one['rows']:,}",
+            str(one["dim"]),
+            one["optimiser"],
+            f"{one['mean_length']:.4g}",
+            f"{one['longest']:.4g}",
+            f"{one['waiting']:,}" if one["waiting"] else "-",
         ]
-        for info in found
+        for one in found
     ]
     columns = ["table", "rows", "dim", "optimiser", "mean length", "longest", "waiting"]
-    rest = (
-        "" if len(chain) == 1 else f", {len(chain) - 1} deltas after the full one of step {chain[0].step:,}"
-    )
+    rest = "" if len(chain) == 1 else f", {len(chain) - 1} over the full one of step {chain[0].step:,}"
     out = terminal.console()
     out.print(terminal.table(f"Tables after step {chain[-1].step:,} ({chain[-1].kind}{rest})", columns, rows))
-    out.print("length: Euclidean norm of a row's weights", style="dim")
+    out.print("length: of a row's weights as a vector", style="dim")
 
 
 @app.verb("berth table export run1 rows.parquet", "berth table export run1 --dense weights.pt")
@@ -67,7 +66,7 @@ def export(
     table: Name = None,
     step: Step = None,
     with_optimiser: Annotated[
-        bool, typer.Option("--with-optimiser", help="Also export the optimiser state of each row.")
+        bool, typer.Option("--with-optimiser", help="Include the optimiser state of each row.")
     ] = False,
     dense: Annotated[
         str | None, typer.Option(metavar="FILE", help="Dense weights as a torch state dict.")
@@ -82,7 +81,7 @@ def export(
     from berth.train.checkpoint.inspect import saved_table
 
     if out is None and dense is None:
-        raise InputError("nothing to write", hint="give a Parquet file, or --dense FILE")
+        raise InputError("nothing to write", hint="name a Parquet file, or --dense FILE")
     check_output(out, force, option="FILE")
     check_output(dense, force, option="--dense")
     written: dict[str, dict[str, int]] = {}
@@ -104,12 +103,12 @@ def shrink(
     table: Name = None,
     step: Step = None,
     shorter_than: Annotated[
-        float | None, typer.Option(metavar="X", help="Drop rows whose weights have a smaller Euclidean norm.")
+        float | None, typer.Option(metavar="X", help="Drop rows whose weights, as a vector, are shorter.")
     ] = None,
-    days: Annotated[int, typer.Option(metavar="N", min=1, help="Days to advance the decay policy.")] = 1,
+    days: Annotated[int, typer.Option(metavar="N", min=1, help="Days of decay to apply.")] = 1,
     as_json: AsJson = False,
 ) -> None:
-    """Drop expired or small rows. Writes a copy that a run can resume from; the original is kept."""
+    """Write a copy without unneeded rows; training can resume from the copy."""
     from berth.report.terminal import print_json
     from berth.train.checkpoint.export import write_changed
     from berth.train.checkpoint.inspect import saved_table, shrink_table
@@ -146,24 +145,22 @@ def diff(
     found = diff_tables(here, there)
     if as_json:
         document: dict[str, Any] = {"steps": [here.step, there.step], **asdict(found)}
-        document["most_changed"] = [
-            {"key": key % 2**64, "distance": distance} for key, distance in found.most_changed
-        ]
+        document["most_changed"] = [{"key": key % 2**64, "distance": far} for key, far in found.most_changed]
         terminal.print_json(document)
         return
     rows = [
         [f"only in {first}, step {here.step:,}", f"{found.only_first:,}"],
         [f"only in {second}, step {there.step:,}", f"{found.only_second:,}"],
-        ["equal", f"{found.same:,}"],
+        ["the same in both", f"{found.same:,}"],
         ["changed", f"{found.changed:,}"],
         ["largest change of a weight", f"{found.largest:.4g}"],
-        ["mean distance of changed rows", f"{found.mean:.4g}"],
-        *([f"key {key % 2**64}", f"{distance:.4g}"] for key, distance in found.most_changed),
+        ["mean distance of the changed", f"{found.mean:.4g}"],
+        *([f"key {key % 2**64}", f"{far:.4g}"] for key, far in found.most_changed),
     ]
     terminal.console().print(terminal.table(f"Table {here.spec.name}", ["rows", ""], rows))
 
 
-def _table_info(saved: SavedTable) -> dict[str, Any]:
+def _facts(saved: SavedTable) -> dict[str, Any]:
     import numpy as np
 
     lengths = np.sqrt((saved.weights.astype(np.float64) ** 2).sum(axis=1))

@@ -1,8 +1,8 @@
-"""The cluster's tiers and links as flat arrays, the form in which every formula and kernel reads them.
+"""The cluster's tiers and links as flat arrays, for formulas and kernels.
 
-Two rates of one device at a tier are kept apart. `peak` is what it gets while nobody else sends. `busy` is
-what is left for it when every device sends at once: bandwidth / oversubscription. Sharing works with peak
-rates and link capacities; a placement judged on its own, without knowing the neighbours, with busy ones.
+Two rates of one device at a tier are kept apart. `peak` is its rate on an idle network. `busy` is
+its rate while every device sends: bandwidth / oversubscription. Sharing works with peak rates and link
+capacities; a placement evaluated alone, with unknown neighbours, uses busy rates.
 
 Congestion (1 = none) divides every bandwidth above the machine, network cards included: it stands for load
 that berth can't see.
@@ -25,13 +25,13 @@ FloatArray = NDArray[np.float64]
 
 
 class FabricArrays(NamedTuple):
-    """What compiled code sees of a fabric. A far path runs through the nearer tiers: rates never rise."""
+    """A fabric for compiled code. A far path runs through the nearer tiers, so rates never rise."""
 
-    peak: FloatArray  # bytes/s of one device at each tier, nobody else sending
-    busy: FloatArray  # bytes/s of one device at each tier, everybody sending
+    peak: FloatArray  # bytes/s of one device at each tier, idle network
+    busy: FloatArray  # bytes/s of one device at each tier, all devices sending
     latency_s: FloatArray  # of each tier
     oversubscription: FloatArray  # the largest on the way up to each tier; 1 inside the machine
-    nic: FloatArray  # bytes/s of all devices of a machine together; inf: each has a link of its own
+    nic: FloatArray  # bytes/s of all devices of a machine together; inf: each has its own link
     groups: IntArray  # [level, machine] -> group
     rank: IntArray  # position of each machine when the tree is walked depth first
     links: IntArray  # [level, machine] -> the up-link of the machine's group at that level; the top has none
@@ -40,7 +40,7 @@ class FabricArrays(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Fabric:
-    """A cluster's network, compiled once and asked often."""
+    """The network of a cluster."""
 
     cluster: Cluster
     congestion: float = 1.0
@@ -54,7 +54,7 @@ class Fabric:
 
     @property
     def tiers(self) -> int:
-        """How many levels of distance there are."""
+        """Number of tiers."""
         return len(self.cluster.tiers)
 
     @cached_property
@@ -83,7 +83,7 @@ class Fabric:
         )
 
     def link_name(self, link: int) -> str:
-        """A link in words, for reports."""
+        """Return the name of a link, for reports."""
         for names in self.cluster.group_names[:-1]:
             if link < len(names):
                 return f"up-link of {names[link]}"
@@ -92,7 +92,7 @@ class Fabric:
 
 
 def _falling(rates: FloatArray) -> FloatArray:
-    """Above the machine no tier is faster than a nearer one that the bytes must pass."""
+    """Limit each tier above the machine to the rate of the nearer tiers on the path."""
     result = rates.copy()
     result[1:] = np.minimum.accumulate(rates[1:])
     return result

@@ -1,12 +1,11 @@
-"""Measured step times as people keep them: a CSV file with one row per run.
+"""Measured step times: a CSV file with one row per run.
 
     placement,step_time,local_bsz          gpus,machines,seconds,model
     1124,0.93,8                            16,2,0.41,bert
 
 `placement` lists the GPUs on each machine: `4+4+12`, or one digit per machine, so `1124` is four machines and
-`16` is two (1 and 6). Who means sixteen GPUs on one machine writes the columns `gpus` and `machines`, which
-say it without doubt and come first where both are given. Nothing is guessed and nothing dropped: a row that
-can't be read stops the reading, with its line and column.
+`16` is two (1 and 6). For sixteen GPUs on one machine use the columns `gpus` and `machines`, which take
+precedence. A row that can't be read is an error with its line and column; no row is dropped.
 """
 
 from __future__ import annotations
@@ -62,14 +61,14 @@ class Measurements:
 
     @cached_property
     def shapes(self) -> IntArray:
-        """A number per row, equal where GPUs and machines are: what a model of those two can't tell apart."""
+        """A number per row, equal where GPUs and machines are: the same point to the model."""
         pairs = np.stack([self.gpus, self.machines], axis=1)
         return np.unique(pairs, axis=0, return_inverse=True)[1].reshape(-1)
 
 
 @dataclass(frozen=True, slots=True)
 class _Cell:
-    """One field of the file and where it stands."""
+    """One field of the file and its position."""
 
     text: str
     where: str
@@ -126,7 +125,7 @@ def _cells(path: Path, number: int, line: str) -> list[_Cell]:
 
 
 def _columns(path: Path, header: Sequence[_Cell]) -> dict[str, int]:
-    """Where each column stands; other columns (notes, dates) may stand beside them."""
+    """Return the index of each known column; other columns (notes, dates) are ignored."""
     found: dict[str, int] = {}
     for index, cell in enumerate(header):
         for name, spellings in _NAMES.items():

@@ -12,7 +12,7 @@ from dataclasses import replace
 from berth.plan.build import Setup
 from berth.plan.plan import Plan, Stage
 from berth.plan.profile.job import job_profile
-from berth.workload.profile import JobProfile, Number, Source
+from berth.workload.profile import JobProfile, Number, Provenance
 
 
 def planned_job(setup: Setup, plan: Plan, name: str | None = None) -> tuple[JobProfile, Stage]:
@@ -23,7 +23,9 @@ def planned_job(setup: Setup, plan: Plan, name: str | None = None) -> tuple[JobP
     job = job_profile(part, [], name=name or f"{profile.model}-planned")
     times = profile.on(next(device for device in setup.devices if device.name == stage.type_name))
     year = times.compute.year or profile.made.year
-    source = Source(times.compute.kind, f"a stage of a plan, {stage.units} units; {times.compute.note}", year)
+    source = Provenance(
+        times.compute.kind, f"a stage of a plan, {stage.units} units; {times.compute.note}", year
+    )
     rows = sum(2 * layer.touched_bytes / stage.units**layer.touched_growth for layer in part.layers)
     compute_s = stage.compute_s * plan.problem.batch
     return replace(

@@ -1,4 +1,4 @@
-"""Curves for the report: a run thinned out to what a picture can show."""
+"""Curves for the report, reduced to what a picture can show."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def shared_edges(runs: Sequence[Run]) -> Floats:
     return np.linspace(begin, max(min(end, begin + 1.3 * (nearly - begin)), begin + 1.0), _BINS + 1)
 
 
-def played_data(name: str, run: Run, timers: TimerWatch | None, edges: Floats) -> dict[str, Any]:
+def run_data(name: str, run: Run, timers: TimerWatch | None, edges: Floats) -> dict[str, Any]:
     """All curves of one run as plain data."""
     tried = timeline.attempts(run)
     coarse = np.linspace(edges[0], edges[-1], _MAP_BINS + 1)

@@ -1,8 +1,7 @@
-"""Random streams by seed and purpose: what is drawn for one purpose never depends on what is drawn for another.
+"""Random streams by seed and purpose: draws for one purpose never depend on draws for another.
 
-A purpose has a number that is never given to another one, since a seed is a promise. There are two kinds of draws:
-a generator for those that are made one after the other, and numbers by index for those of which one may be wanted
-alone. Both are whole-number arithmetic, the same on every CPU.
+The number of a purpose never changes, so that a seed always gives the same draws. There are two kinds: generators
+for sequential draws, and numbers by index for random access. Both use integer arithmetic, the same on every CPU.
 """
 
 from __future__ import annotations

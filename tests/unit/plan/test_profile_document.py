@@ -23,10 +23,10 @@ from berth.plan.profile import (
     write_profile,
 )
 from berth.plan.profile.files import profile_yaml
-from berth.workload.profile import Source
+from berth.workload.profile import Provenance
 from berth.zoo import zoo
 
-MEASURED = Source("measured", "here, with care: 7 repeats", 2026)
+MEASURED = Provenance("measured", "here, with care: 7 repeats", 2026)
 NAMES = ("emb", "fc")
 
 
@@ -117,7 +117,7 @@ NAMED = st.one_of(
     TEXTS.filter(bool), st.sampled_from(["yes", "null", "1e5", "2emb", "a: b", "#", "-", "~", "0x1F"])
 )
 SOURCES = st.builds(
-    Source, st.sampled_from(["measured", "modelled"]), TEXTS, st.none() | st.integers(1990, 2100)
+    Provenance, st.sampled_from(["measured", "modelled"]), TEXTS, st.none() | st.integers(1990, 2100)
 )
 
 

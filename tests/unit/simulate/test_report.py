@@ -12,7 +12,7 @@ from html.parser import HTMLParser
 import polars as pl
 import pytest
 
-from berth.report.html import Played, embedded, report_page
+from berth.report.html import PolicyRun, embedded, report_page
 from berth.simulate.metrics import summarise
 from berth.simulate.timeline import TimerWatch
 
@@ -42,7 +42,7 @@ class Reader(HTMLParser):
 
 @pytest.fixture
 def report(busy_run):
-    return report_page([Played(busy_run, summarise(busy_run))], ["a note <b>with</b> markup"])
+    return report_page([PolicyRun(busy_run, summarise(busy_run))], ["a note <b>with</b> markup"])
 
 
 def data_of(page):
@@ -86,7 +86,7 @@ def test_a_job_called_like_a_script_stays_a_name(busy_run):
     trace = dataclasses.replace(
         busy_run.trace, frame=busy_run.trace.frame.with_columns(pl.Series("job_id", ids)), source=evil
     )
-    page = report_page([Played(dataclasses.replace(busy_run, trace=trace), summarise(busy_run))], [evil])
+    page = report_page([PolicyRun(dataclasses.replace(busy_run, trace=trace), summarise(busy_run))], [evil])
     assert evil not in page
     assert data_of(page)["runs"][0]["gantt"]["jobs"][0][0] == evil
 
@@ -102,7 +102,7 @@ def test_timers_are_drawn_where_they_were_learned(busy_run, report):
     samples = offers["count"].copy()
     samples[0, 0] = 7
     watch = TimerWatch(1, [0.0, 10.0], [offers["timer"].copy(), offers["timer"] + 5.0], demands, samples)
-    page = report_page([Played(busy_run, summarise(busy_run), watch)], [])
+    page = report_page([PolicyRun(busy_run, summarise(busy_run), watch)], [])
     assert 'id="timers"' in page
     (line,) = data_of(page)["runs"][0]["timers"]
     assert demands[0] == 1

@@ -11,7 +11,7 @@ from berth.plan.profile.exchange import TIMES_REPEATED
 from berth.plan.profile.machine import describe_core, torch_version
 from berth.plan.profile.make import CORE
 from berth.plan.profile.workers import Measured, Order, Report, measure
-from berth.workload.profile import Source
+from berth.workload.profile import Provenance
 
 
 def core_times(order: Order, today: date, report: Report) -> DeviceTimes:
@@ -26,8 +26,8 @@ def core_times(order: Order, today: date, report: Report) -> DeviceTimes:
     spread = tuple(round(measured.compute[place][1].spread, 4) for place in places)
     when = f"torch {torch_version()}, {today.isoformat()}"
 
-    def source(note: str) -> Source:
-        return Source("measured", note, today.year)
+    def source(note: str) -> Provenance:
+        return Provenance("measured", note, today.year)
 
     return DeviceTimes(
         device=CORE,

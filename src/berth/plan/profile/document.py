@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from berth.cluster.catalogue import resolve
 from berth.cluster.model import DeviceType
-from berth.workload.profile import Number, Source
+from berth.workload.profile import Number, Provenance
 
 FloatArray = NDArray[np.float64]
 TimeName = Literal["oct_s", "odt_s", "alpha", "beta"]
@@ -67,9 +67,9 @@ class DeviceTimes:
     """Times of every layer on one unit of a device, and where they are from."""
 
     device: str
-    compute: Source
-    data: Source
-    scaling: Source
+    compute: Provenance
+    data: Provenance
+    scaling: Provenance
     oct_s: tuple[float, ...]
     odt_s: tuple[float, ...]
     alpha: tuple[float, ...]
@@ -99,7 +99,7 @@ class LayerProfile:
     batch: int
     layers: tuple[LayerFacts, ...]
     devices: tuple[DeviceTimes, ...]
-    facts: Source
+    facts: Provenance
     made: date
     sample: str = "example"
 

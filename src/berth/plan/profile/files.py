@@ -15,7 +15,7 @@ from berth.plan.profile.document import DeviceTimes, LayerFacts, LayerProfile
 from berth.plan.profile.spec import DeviceSpec, LayerProfileSpec
 from berth.plan.yaml_text import yaml_number, yaml_word
 from berth.spec import locate, parse, read_text
-from berth.workload.profile import Source
+from berth.workload.profile import Provenance
 
 _HEAD = """\
 # Layer profile of {model} at {batch:,} examples per batch, for `berth plan`. Bytes are single precision; oct_s is
@@ -149,7 +149,7 @@ def _written(layer: LayerFacts) -> dict[str, Any]:
     }
 
 
-def _source(source: Source) -> str:
+def _source(source: Provenance) -> str:
     return _flow({key: value for key, value in asdict(source).items() if value is not None})
 
 

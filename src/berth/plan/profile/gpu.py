@@ -14,7 +14,7 @@ from berth.plan.profile.machine import torch_version
 from berth.plan.profile.roofline import machinery_of, modelled_data, modelled_data_source
 from berth.plan.profile.timing import chain_states, time_layer
 from berth.plan.profile.workers import Order, Report
-from berth.workload.profile import Source
+from berth.workload.profile import Provenance
 from berth.zoo.load import load_model
 
 
@@ -35,9 +35,9 @@ def gpu_times(order: Order, device: str, place: str, today: date, report: Report
     how = f"spread {statistics.median(spread):.0%}, torch {torch_version()}, {today.isoformat()}"
     return DeviceTimes(
         device=device,
-        compute=Source("measured", f"CUDA events, median of {order.repeats}, {how}", today.year),
+        compute=Provenance("measured", f"CUDA events, median of {order.repeats}, {how}", today.year),
         data=modelled_data_source(machinery),
-        scaling=Source("measured", "alpha over 1/k of the batch on one GPU; beta modelled", today.year),
+        scaling=Provenance("measured", "alpha over 1/k of the batch on one GPU; beta modelled", today.year),
         oct_s=tuple(short(layer[1]) for layer in seconds),
         odt_s=tuple(taken for taken, _ in data),
         alpha=tuple(short(fit_amdahl(layer).share) for layer in seconds),

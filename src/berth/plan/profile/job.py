@@ -13,7 +13,7 @@ from pathlib import Path
 from berth.cluster.catalogue import known_devices, resolve
 from berth.errors import InputError
 from berth.plan.profile.document import LayerProfile
-from berth.workload.profile import DEFAULT_OVERLAP, REFERENCE_DEVICE, JobProfile, Number, Source
+from berth.workload.profile import DEFAULT_OVERLAP, REFERENCE_DEVICE, JobProfile, Number, Provenance
 
 
 def job_profile(
@@ -27,7 +27,7 @@ def job_profile(
             hint="the scheduler's job profiles are for models that synchronise gradients",
         )
     rows = sum(2 * layer.touched_bytes for layer in profile.layers)
-    counted = Source(
+    counted = Provenance(
         profile.facts.kind, f"layer profile of {profile.model}: {profile.facts.note}", profile.made.year
     )
     return JobProfile(
@@ -39,7 +39,7 @@ def job_profile(
         parameter_bytes=Number(float(gradients), counted),
         largest_tensor_bytes=Number(float(_largest_tensor(profile, gradients)), counted),
         overlap=Number(
-            DEFAULT_OVERLAP, Source("modelled", "berth's default (docs/design/network-fit.md)", 2026)
+            DEFAULT_OVERLAP, Provenance("modelled", "berth's default (docs/design/network-fit.md)", 2026)
         ),
         all_to_all_bytes=Number(float(rows), counted),
         compute_s={device: _compute(profile, device) for device in devices or _reference_first(profile)},
@@ -89,7 +89,7 @@ def _compute(profile: LayerProfile, device: str) -> Number:
     times = profile.on(device)
     year = times.compute.year or profile.made.year
     return Number(
-        sum(times.oct_s), Source(times.compute.kind, f"sum over layers; {times.compute.note}", year)
+        sum(times.oct_s), Provenance(times.compute.kind, f"sum over layers; {times.compute.note}", year)
     )
 
 

@@ -11,7 +11,7 @@ from berth.errors import InputError
 from berth.extras import require
 from berth.plan.profile.document import DeviceTimes, LayerProfile
 from berth.plan.profile.roofline import machinery_of, modelled_times
-from berth.workload.profile import Source
+from berth.workload.profile import Provenance
 
 if TYPE_CHECKING:
     from berth.plan.profile.workers import Order
@@ -57,7 +57,7 @@ def profile_model(
         batch=order.batch,
         layers=layers,
         devices=tuple(_times(order, device, gpus, meter) for device in wanted),
-        facts=Source("measured", NOTE, date.today().year),
+        facts=Provenance("measured", NOTE, date.today().year),
         made=date.today(),
         sample=made.sample,
     )

@@ -21,7 +21,7 @@ from berth.errors import InputError, UnknownNameError
 from berth.plan.profile.amdahl import fit_amdahl
 from berth.plan.profile.document import DeviceTimes, LayerFacts, short
 from berth.units import format_bandwidth, format_flops
-from berth.workload.profile import Source
+from berth.workload.profile import Provenance
 
 UNIT_COUNTS = (1, 2, 4, 8)
 NETWORK_BYTES_PER_S = 25e9 / 8  # one machine's port, as most rented GPU machines have
@@ -71,9 +71,9 @@ def modelled_times(layers: Sequence[LayerFacts], device: str | DeviceType) -> De
     data = [modelled_data(layer, machinery) for layer in layers]
     return DeviceTimes(
         device=machinery.name,
-        compute=Source("modelled", f"roofline over {machinery}"),
+        compute=Provenance("modelled", f"roofline over {machinery}"),
         data=modelled_data_source(machinery),
-        scaling=Source("modelled", "the same roofline at 1, 2, 4 and 8 units; a ring does not shrink"),
+        scaling=Provenance("modelled", "the same roofline at 1, 2, 4 and 8 units; a ring does not shrink"),
         oct_s=tuple(short(seconds[0]) for seconds in computes),
         odt_s=tuple(seconds for seconds, _ in data),
         alpha=tuple(_share(seconds) for seconds in computes),
@@ -87,10 +87,10 @@ def modelled_data(layer: LayerFacts, machinery: Machinery) -> tuple[float, float
     return short(seconds[0]), _share(seconds)
 
 
-def modelled_data_source(machinery: Machinery) -> Source:
+def modelled_data_source(machinery: Machinery) -> Provenance:
     """What modelled synchronisation rests on."""
     link, network = format_bandwidth(machinery.link_bytes_per_s), format_bandwidth(NETWORK_BYTES_PER_S)
-    return Source("modelled", f"dense gradients over a link of {link}, sparse rows over {network}")
+    return Provenance("modelled", f"dense gradients over a link of {link}, sparse rows over {network}")
 
 
 def compute_s(layer: LayerFacts, device: Machinery, units: int = 1) -> float:

@@ -26,7 +26,7 @@ from pydantic import Field
 
 from berth.plan.profile.document import LayerFacts
 from berth.spec import Spec
-from berth.workload.profile import Source, SourceKind
+from berth.workload.profile import Provenance, ProvenanceKind
 
 Name = Annotated[str, Field(min_length=1, max_length=200)]
 Count = Annotated[int, Field(ge=0, strict=True)]
@@ -36,13 +36,13 @@ Share = Annotated[float, Field(ge=0, le=1)]
 class SourceSpec(Spec):
     """Where numbers are from."""
 
-    kind: SourceKind = "stated"
+    kind: ProvenanceKind = "stated"
     note: str = ""
     year: int | None = None
 
-    def source(self) -> Source:
+    def source(self) -> Provenance:
         """As the rest of berth knows it."""
-        return Source(self.kind, self.note, self.year)
+        return Provenance(self.kind, self.note, self.year)
 
 
 class LayerSpec(Spec):

@@ -1,7 +1,6 @@
-"""Text columns turned into numbers and dates, a whole block at a time; what can't be turned is booked.
+"""Parses text columns into numbers and dates, one block at a time; failures become bad rows.
 
-A row is bad for the first fault found in it and is counted once. Values of bad rows are meaningless until
-`good` has taken them away.
+A bad row is counted once, for its first failure. Values of bad rows are meaningless; `good` removes them.
 """
 
 from __future__ import annotations
@@ -12,23 +11,23 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from berth.workload.parsing.bad_rows import BadRowCollector
 from berth.workload.parsing.csv_rows import Block
-from berth.workload.parsing.faults import Faults
 from berth.workload.trace import BadRow
 
 Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
-LONGEST_S = 1e10  # some 300 years: no time in a trace, whether a duration or a wall clock, is above
-MOST_GPUS = float(2**31 - 1)
+LONGEST_S = 1e10  # about 300 years: the upper bound of every time in a trace
+MAX_GPUS = float(2**31 - 1)
 _FIRST_DATE_S, _LAST_DATE_S = 0.0, 4_102_444_800.0  # the years 1970 to 2099
 
 
 class Columns:
     """The columns of one block, asked for by name; a column that the file does not have is all null."""
 
-    def __init__(self, block: Block, faults: Faults) -> None:
+    def __init__(self, block: Block, bad_rows: BadRowCollector) -> None:
         self._block = block
-        self._faults = faults
+        self._faults = bad_rows
         self.ok: Mask = np.ones(len(block.lines), dtype=bool)
         self.lines = block.lines
 
@@ -39,7 +38,7 @@ class Columns:
         return pl.Series(name, [None], dtype=pl.String).extend_constant(None, len(self.lines) - 1)
 
     def name(self, name: str) -> pl.Series:
-        """Text that must be there."""
+        """Text that is required."""
         texts = self.text(name)
         self.reject(texts.is_null().to_numpy(), name, "is missing")
         return texts
@@ -62,7 +61,7 @@ class Columns:
         """A point of time in seconds (or whatever the format counts in) that is not negative."""
         values = self.number(name)
         self.reject(values < 0, name, "is negative")
-        self.reject(values > longest, name, "is out of all proportion")
+        self.reject(values > longest, name, "is implausibly large")
         return values
 
     def duration(self, name: str, *, longest: float = LONGEST_S) -> Floats:
@@ -72,9 +71,9 @@ class Columns:
         return values
 
     def reject_durations(self, values: Floats, name: str, *, longest: float = LONGEST_S) -> None:
-        """Books time spans that are not above zero, or absurd."""
+        """Reject time spans that are not above zero, or implausibly long."""
         self.reject(values <= 0, name, "is not above zero")
-        self.reject(values > longest, name, "is out of all proportion")
+        self.reject(values > longest, name, "is implausibly large")
 
     def gpus(self, name: str) -> Floats:
         """How many GPUs: a whole number, and at least one."""
@@ -87,7 +86,7 @@ class Columns:
         """Whole numbers that fit 32 bits."""
         values = self.number(name, optional=optional)
         self.reject((values != np.floor(values)) & ~np.isnan(values), name, "is not a whole number")
-        self.reject(np.abs(values) > MOST_GPUS, name, "is out of all proportion")
+        self.reject(np.abs(values) > MAX_GPUS, name, "is implausibly large")
         return values
 
     def date(self, name: str) -> Floats:
@@ -97,11 +96,13 @@ class Columns:
         missing = texts.is_null().to_numpy()
         self.reject(stamps.is_null().to_numpy() & ~missing, name, "is not a date")
         seconds = (stamps.dt.timestamp("us").cast(pl.Float64) / 1e6).fill_null(np.nan).to_numpy()
-        self.reject((seconds < _FIRST_DATE_S) | (seconds >= _LAST_DATE_S), name, "is not of these times")
+        self.reject(
+            (seconds < _FIRST_DATE_S) | (seconds >= _LAST_DATE_S), name, "is not between 1970 and 2099"
+        )
         return seconds
 
     def reject(self, mask: Mask, field: str, reason: str) -> None:
-        """Books the rows under the mask, except those that were bad before."""
+        """Record the rows under the mask as bad, except those that already are."""
         fresh = mask & self.ok
         picked = np.flatnonzero(fresh)
         if len(picked):

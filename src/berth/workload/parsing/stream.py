@@ -1,7 +1,7 @@
-"""Bytes of a trace: a file or standard input, plain or compressed, told by its first bytes.
+"""The bytes of a trace: a file or standard input, plain or compressed (detected by the first bytes).
 
-Everything is read once, in order and in pieces, so that memory does not grow with the file. A compressed
-file that ends too early is an error, never a shorter trace.
+The file is read once, in order and in pieces, so memory does not grow with it. A truncated compressed file is an
+error, never a shorter trace.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _BOM = b"\xef\xbb\xbf"
 
 
 class _Unpacker(Protocol):
-    """What zlib, lzma, bz2 and zstandard have in common."""
+    """The common interface of zlib, lzma, bz2 and zstandard."""
 
     @property
     def eof(self) -> bool: ...
@@ -53,8 +53,8 @@ _OTHER = {
 }
 
 
-class Source:
-    """A trace's bytes, unpacked: look at the `head`, then take all `pieces` once."""
+class TraceStream:
+    """The decompressed bytes of a trace: the `head`, then all `pieces`, once."""
 
     def __init__(self, name: str, stream: BinaryIO, size: int | None, progress: Progress | None) -> None:
         self.name = name
@@ -139,10 +139,10 @@ class Source:
 
 
 @contextmanager
-def open_source(path: str | Path, progress: Progress | None = None) -> Iterator[Source]:
-    """Opens a trace; `-` is standard input."""
+def open_stream(path: str | Path, progress: Progress | None = None) -> Iterator[TraceStream]:
+    """Open a trace; `-` is standard input."""
     if str(path) == "-":
-        yield Source("<stdin>", sys.stdin.buffer, None, progress)
+        yield TraceStream("<stdin>", sys.stdin.buffer, None, progress)
         return
     path = Path(path)
     try:
@@ -154,4 +154,4 @@ def open_source(path: str | Path, progress: Progress | None = None) -> Iterator[
     except OSError as error:
         raise TraceError(f"can't be read: {error.strerror}", where=str(path)) from None
     with stream:
-        yield Source(str(path), stream, path.stat().st_size or None, progress)
+        yield TraceStream(str(path), stream, path.stat().st_size or None, progress)

@@ -31,11 +31,11 @@ def write(folder, data):
         ("a,,1,60,bob", "submit_s: is missing", 3, ""),
         ("a,-1,1,60,bob", "submit_s: is negative", 3, "-1"),
         ("a,nan,1,60,bob", "submit_s: is not a finite number", 3, "nan"),
-        ("a,1e300,1,60,bob", "submit_s: is out of all proportion", 3, "1e300"),
+        ("a,1e300,1,60,bob", "submit_s: is implausibly large", 3, "1e300"),
         ("a,5,0,60,bob", "num_gpu: asks for no GPU", 5, "0"),
         ("a,5,-2,60,bob", "num_gpu: is negative", 5, "-2"),
         ("a,5,1.5,60,bob", "num_gpu: is not a whole number", 5, "1.5"),
-        ("a,5,3000000000,60,bob", "num_gpu: is out of all proportion", 5, "3000000000"),
+        ("a,5,3000000000,60,bob", "num_gpu: is implausibly large", 5, "3000000000"),
         ("a,5,2,0,bob", "duration_s: is not above zero", 7, "0"),
         ("a,5,2,-3,bob", "duration_s: is not above zero", 7, "-3"),
         ("a,5,2,inf,bob", "duration_s: is not a finite number", 7, "inf"),
@@ -140,14 +140,14 @@ def test_strict_reads_a_clean_trace(tmp_path):
         (b"\xfd7zXZ\x00garbage that is not xz", "is damaged: xz"),
         (gzip.compress(b"", mtime=0), "is empty"),
         (b"job_id,submit_s,num_gpu,duration_s,num_gpu\na,0,1,5,1\n", "has two columns 'num_gpu'"),
-        (b"[]", "is no trace that berth knows"),
+        (b"[]", "is not a trace format that berth knows"),
         (b'[{"attempts": [], "submitted_time": "2017-10-03 08:00:00"', "is not JSON"),
         (b'[{"attempts": [], "submitted_time": "2017-10-03 08:00:00"}', "the list is not closed"),
         (b'["attempts" "submitted_time"' + b"[" * 100_000, "nested too deeply"),
         (b'[{"attempts": [], "submitted_time": ' + b"1" * 5000 + b"}]", "Exceeds the limit (4300 digits)"),
     ],
 )
-def test_a_file_that_is_no_trace_gives_one_clear_error(data, says, tmp_path):
+def test_a_file_that_is_not_a_trace_gives_one_clear_error(data, says, tmp_path):
     file = write(tmp_path, data)
     with pytest.raises(TraceError) as caught:
         read_trace(file)
@@ -168,20 +168,20 @@ def test_a_file_that_is_said_to_be_json_and_is_none(data, says, tmp_path):
         read_trace(write(tmp_path, data), format="philly-json")
 
 
-def test_blank_lines_among_quoted_rows_are_passed_over(tmp_path):
+def test_blank_lines_among_quoted_rows_are_skipped(tmp_path):
     file = write(tmp_path, (HEADER + '"a",0,1,60,"ann, bob"\n\n\n' + GOOD).encode())
     trace = read_trace(file, strict=True)
     assert trace.job_ids == ["a", "ok"]
     assert trace.frame["user"].to_list() == ["ann, bob", "ann"]
-    assert "2 blank lines passed over" in trace.notes
+    assert "2 blank lines skipped" in trace.notes
 
 
 def test_lines_are_whole_wherever_a_block_ends(tmp_path, monkeypatch):
     rows = "".join(f"job{row},{row},1,60,user{row}\n" for row in range(200))
     whole = read_trace(write(tmp_path, (HEADER + rows).encode())).frame
     monkeypatch.setattr("berth.workload.parsing.csv_rows._BLOCK_BYTES", 100)
-    monkeypatch.setattr("berth.workload.parsing.source._PIECE", 37)
-    monkeypatch.setattr("berth.workload.parsing.source._HEAD", 64)
+    monkeypatch.setattr("berth.workload.parsing.stream._PIECE", 37)
+    monkeypatch.setattr("berth.workload.parsing.stream._HEAD", 64)
     assert read_trace(write(tmp_path, (HEADER + rows).encode())).frame.equals(whole)
     monkeypatch.setattr("berth.workload.parsing.csv_rows._LONGEST_LINE", 1000)
     with pytest.raises(TraceError, match="a line of more than"):
@@ -200,8 +200,8 @@ def test_a_directory_and_a_missing_file_are_said_to_be(tmp_path):
     [
         ("2017-13-01 00:00:00", "timestamp: is not a date"),
         ("yesterday", "timestamp: is not a date"),
-        ("0001-01-01 00:00:00", "timestamp: is not of these times"),
-        ("9999-12-31 23:59:59", "timestamp: is not of these times"),
+        ("0001-01-01 00:00:00", "timestamp: is not between 1970 and 2099"),
+        ("9999-12-31 23:59:59", "timestamp: is not between 1970 and 2099"),
         ("", "timestamp: is missing"),
     ],
 )
@@ -232,7 +232,7 @@ def _job(**changes):
         (_job(jobid="good"), "job_id: was used before"),
         (_job(submitted_time="None"), "submitted_time: is missing"),
         (_job(submitted_time="soon"), "submitted_time: is not a date"),
-        (_job(submitted_time="0201-01-01 00:00:00"), "submitted_time: is not of these times"),
+        (_job(submitted_time="0201-01-01 00:00:00"), "submitted_time: is not between 1970 and 2099"),
         (_job(submitted_time=17), "submitted_time: is not a date"),
         (_job(attempts=None), "attempts: is not a list of attempts"),
         (_job(attempts=[3]), "attempts: is not a list of attempts"),

@@ -1,4 +1,4 @@
-"""The house rules that a machine can hold."""
+"""Conventions of the code base that a test can check."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def modules_after(code: str) -> set[str]:
 @pytest.mark.parametrize(
     "module", ["berth.cli.main", "berth.cluster", "berth.network", "berth.train", "berth.workload"]
 )
-def test_importing_a_room_or_the_command_line_loads_nothing_heavy(module):
+def test_importing_a_package_or_the_command_line_loads_no_heavy_module(module):
     assert not HEAVY & modules_after(f"import {module}")
 
 
@@ -45,15 +45,15 @@ def test_importing_a_room_or_the_command_line_loads_nothing_heavy(module):
         "berth.zoo",
     ],
 )
-def test_every_public_name_of_a_room_can_be_fetched(package):
+def test_every_public_name_of_a_package_can_be_imported(package):
     import importlib
 
-    room = importlib.import_module(package)
-    assert room.__all__
-    for name in room.__all__:
-        assert getattr(room, name) is not None
+    module = importlib.import_module(package)
+    assert module.__all__
+    for name in module.__all__:
+        assert getattr(module, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
-        _ = room.nonsense
+        _ = module.nonsense
 
 
 def berth_command(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -80,7 +80,7 @@ def test_debug_shows_the_traceback_of_a_mistake():
     assert result.returncode != 0
 
 
-def test_a_closed_pipe_is_no_error():
+def test_a_closed_pipe_is_not_an_error():
     command = f"{sys.executable} -m berth.cli.main cluster devices | head -1"
     result = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
     assert result.stderr == ""

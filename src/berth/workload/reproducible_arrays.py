@@ -1,9 +1,9 @@
 """Logarithm, exponential, sine, normal quantile and interpolation that give the same bits on every machine.
 
 The C library's versions differ in the last bit between platforms, and even between processors of one
-platform; over a million jobs that would move some submission by a millisecond. These use only additions,
-products, quotients and square roots, one array operation each, which IEEE 754 fixes to the bit. They are
-right to about 1e-15, relative.
+platform; over a million jobs that would shift some submission by a millisecond. These use only additions,
+products, quotients and square roots, one array operation each, whose results IEEE 754 defines to the bit.
+Their relative error is about 1e-15.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A cluster as plain data, and back: every fact of it, so that what was journalled needs no file to be read."""
+"""A cluster as plain data and back, complete: a journalled cluster needs no other file."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import numpy as np
 from berth.cluster.model import Cluster, DeviceType, Machine, Tier
 
 
-def to_plain(cluster: Cluster) -> dict[str, Any]:
-    """What JSON can hold."""
+def cluster_to_dict(cluster: Cluster) -> dict[str, Any]:
+    """Return the cluster as JSON-compatible data."""
     return {
         "name": cluster.name,
         "device_types": [asdict(kind) for kind in cluster.device_types],
@@ -23,8 +23,8 @@ def to_plain(cluster: Cluster) -> dict[str, Any]:
     }
 
 
-def from_plain(plain: dict[str, Any]) -> Cluster:
-    """The same cluster."""
+def cluster_from_dict(plain: dict[str, Any]) -> Cluster:
+    """Return the cluster that `cluster_to_dict` wrote."""
     return Cluster(
         name=plain["name"],
         device_types=tuple(DeviceType(**kind) for kind in plain["device_types"]),

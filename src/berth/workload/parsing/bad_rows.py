@@ -1,4 +1,4 @@
-"""The book of rows that did not become jobs: counted by cause, the first of them kept to be shown."""
+"""Bad rows of a trace: counts by cause, and the first ones."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from berth.workload.trace import BadRow, BadRows
 SHOWN = 10
 
 
-class Faults:
+class BadRowCollector:
     """Collects bad rows while a trace is read."""
 
     def __init__(self) -> None:
@@ -18,7 +18,7 @@ class Faults:
         self._first: list[BadRow] = []
 
     def add(self, count: int, rows: Iterable[BadRow]) -> None:
-        """Books `count` rows of one cause; of `rows` (in order of lines) only the first are looked at."""
+        """Add `count` rows of one cause; only the first of `rows` (in order of lines) are used."""
         if not count:
             return
         shown = list(islice(rows, SHOWN))
@@ -27,6 +27,6 @@ class Faults:
         self._first = sorted([*self._first, *shown], key=lambda row: row.line)[:SHOWN]
 
     def summary(self) -> BadRows:
-        """What was found, the most frequent cause first."""
+        """Return the counts, most frequent cause first."""
         ranked = sorted(self._counts.items(), key=lambda item: (-item[1], item[0]))
         return BadRows(dict(ranked), tuple(self._first))
