@@ -120,7 +120,7 @@ def remote(name: str, store: RemoteStore, pids: list[int]) -> Way:
 
 
 def measure(ways: list[Way], batches: list[Keys], turns: int, batch: int) -> None:
-    """A turn is so many steps that the system's clock ticks of another process are fine enough."""
+    """Use enough steps per round for the resolution of another process's CPU clock."""
     steps = max(16384 // batch * 4, 16)
     random = np.random.default_rng(1)
     gradients = random.standard_normal((len(batches[0]), DIM)).astype(np.float32) * np.float32(1e-3)

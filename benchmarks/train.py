@@ -1,23 +1,22 @@
 """Training beside what else a user could pick, and beside the dense part alone (`python benchmarks/train.py`).
 
 Work: 26 slots with one id each (Zipf 1.1, vocabularies of 10 to a million), 13 dense features, rows of 16, an MLP
-429-400-400-400-1, dense Adam 0.001, sparse AdaGrad 0.05. Everybody gets the same examples in the same turns of one
-run; the figure is CPU milliseconds per 1,000 examples over all threads, the median of the turns, the spread the
-distance between the quartiles. Beside the floor it is the median of the ratios within a turn, which a neighbour on the
-same cores disturbs less. AUC is progressive, over the last quarter of the examples.
+429-400-400-400-1, dense Adam 0.001, sparse AdaGrad 0.05. All candidates get the same examples in interleaved rounds;
+the figure is CPU milliseconds per 1,000 examples over all threads, the median of the rounds, and the spread is the
+distance between the quartiles. Relative to the floor it is the median of the ratios within a round, which other load
+on the same cores disturbs less. AUC is progressive, over the last quarter of the examples.
 
-The floor is the MLP on inputs that stand ready. With the gradient of its input it also works out what whoever holds
-the rows must be told: that is what the dense part of a model with an embedding does, and what the bars are set
-against; the floor without is shown beside it. `berth` is a whole `Session`: it also reads its examples, keeps
-progressive figures and looks after signals; the others are handed batches that stand ready. With a server, its CPU
-time is counted too.
+The floor is the MLP on prepared inputs. With the gradient of its input it also computes what has to be pushed to the
+rows: that is the dense part of a model with an embedding, and what the limits refer to; the floor without it is shown
+too. `berth` is a whole `Session`: it also reads its examples, keeps progressive metrics and handles signals; the
+others get prepared batches. With a server, its CPU time is included.
 
-Last, whole runs of `berth train` with one worker and one server and with two of each, by turns: examples per second of
-wall-clock time after the first quarter of the run, which say something only while both cores are free. Two workers
+Last, whole runs of `berth train` with one worker and one server and with two of each, by turns: examples per second
+of wall-clock time after the first quarter of the run, which say something only while both cores are free. Two workers
 either take a batch each, as one alone does, or share one. What two cores can do together depends on the machine (two
 hyper-threads of one core, shared caches, memory bandwidth, clocks that drop), so the bar is set against its own
-ceiling, measured in the same turns: two runs of one worker and one server each, side by side, that know nothing of each
-other and have batches of the same size.
+ceiling, measured in the same turns: two runs of one worker and one server each, side by side, that know nothing of
+each other and have batches of the same size.
 """
 
 from __future__ import annotations
@@ -259,20 +258,20 @@ def together(turns: int, examples: int) -> list[Figure]:
         (2, 4096): [],
     }  # the same work, each on its own
     for _ in range(turns):
-        for config, told in runs.items():
-            told.extend(whole_runs(1, *config, examples))
+        for config, reported in runs.items():
+            reported.extend(whole_runs(1, *config, examples))
         for (workers, batch), ceilings in apart.items():
             side_by_side = whole_runs(workers, 1, batch // workers, examples // workers)
             ceilings.append(sum(one["examples_per_s"] for one in side_by_side))
     title = "Whole runs"
     alone, *divided = runs
     made = [
-        figure(title, f"{named(*config)}: {what}", unit, [one[key] for one in told])
+        figure(title, f"{named(*config)}: {what}", unit, [one[key] for one in reported])
         for what, unit, key in (
             ("examples", "/s", "examples_per_s"),
             ("CPU per 1,000 examples", "ms", "cpu_ms_per_1000"),
         )
-        for config, told in runs.items()
+        for config, reported in runs.items()
     ]
     for config in divided:
         pairs = zip(runs[config], runs[alone], strict=True)
@@ -308,8 +307,10 @@ def whole_runs(count: int, workers: int, batch: int, examples: int) -> list[dict
             subprocess.Popen([*command, "--csv", str(log)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
             for log in logs
         ]
-        told = [json.loads(process.communicate()[0]) for process in started]
-        return [{**one, "examples_per_s": settled_speed(log)} for one, log in zip(told, logs, strict=True)]
+        reported = [json.loads(process.communicate()[0]) for process in started]
+        return [
+            {**one, "examples_per_s": settled_speed(log)} for one, log in zip(reported, logs, strict=True)
+        ]
 
 
 def settled_speed(log: Path) -> float:

@@ -1,9 +1,9 @@
 """Training with a table larger than its memory, beside the same with all of it in memory.
 
 `python benchmarks/train_budget.py`: 20 million rows of 16 under 1 GiB, index included; 26 Zipf(1.1) keys an example
-over all rows, else the work of `benchmarks/train.py`. Each way is a process of its own, which tells its resident
-memory; they train by turns on the same batches. The ratio of examples per second is that of neighbouring turns, its
-median is held against the bar. Every row stands in the table before the first turn.
+over all rows, else the work of `benchmarks/train.py`. Each variant is a separate process, which reports its resident
+memory; they train in interleaved rounds on the same batches. The ratio of examples per second is that of neighbouring
+rounds; its median is compared with the limit. Every row is in the table before the first round.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ class Drawn:
         pass
 
 
-def train(told: Connection, rows: int, memory_bytes: int | None, keys: list[Keys]) -> None:
-    """A process: fills its table, then trains a turn whenever it is told to."""
+def train(reported: Connection, rows: int, memory_bytes: int | None, keys: list[Keys]) -> None:
+    """A process: fills its table, then trains a turn whenever it is reported to."""
     bare = resident_bytes()
     session = Session(
         WithRows(), Drawn(keys), TrainOptions(batch=BATCH, prefetch_batches=0, memory=memory_bytes)
@@ -71,11 +71,11 @@ def train(told: Connection, rows: int, memory_bytes: int | None, keys: list[Keys
     steps = session.steps()
     take(steps, PREFETCH)
     before = replace(table.counts)
-    told.send(None)
-    while (count := told.recv()) is not None:
+    reported.send(None)
+    while (count := reported.recv()) is not None:
         wall, cpu = time.perf_counter(), time.process_time()
         take(steps, count)
-        told.send((time.perf_counter() - wall, time.process_time() - cpu))
+        reported.send((time.perf_counter() - wall, time.process_time() - cpu))
     now = table.statistics()
     missed, pulled = now.counts.missed - before.missed, now.counts.pulled - before.pulled
     facts = {
@@ -88,7 +88,7 @@ def train(told: Connection, rows: int, memory_bytes: int | None, keys: list[Keys
     }
     steps.close()
     session.close()
-    told.send(facts)
+    reported.send(facts)
 
 
 def take(steps: Iterator[float], count: int) -> None:

@@ -3,7 +3,7 @@
 The work of `benchmarks/train.py` at batch 4,096, from drawn clicks, Criteo's TSV and Parquet. Reading alone is in CPU
 milliseconds per 1,000 examples and as a share of the whole step; the bar is 3 % for files. Then whole sessions by
 turns: one that reads between two steps, one whose batches are read by a thread meanwhile. A thread costs nothing more
-in CPU time; what it saves on the wall's clock needs a second core that is free.
+in CPU time; the wall-clock time it saves needs a second free core.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""A process that trains when it is told to: how `benchmarks/train_peers.py` speaks with each peer.
+"""A process that trains on request: how `benchmarks/train_peers.py` controls each peer.
 
-Examples stand in files that all peers read. A line on standard input names the first and the last batch of a turn, the
-answer is the CPU time and the wall time that the turn took. When the input ends it tells the AUC, each batch scored
-before it was learned from. numpy is all that is needed here: a peer's environment has no berth in it.
+All peers read the same example files. A line on standard input names the first and the last batch of a round, the
+response is its CPU and wall-clock time. When the input ends it prints the AUC, each batch scored before training on it.
+ numpy is all that is needed here: a peer's environment has no berth in it.
 """
 
 from __future__ import annotations

@@ -277,7 +277,7 @@ def test_a_run_with_another_schedule_is_another_training(small, tmp_path):
         begun(SCHEDULES["cycle"])
 
 
-def test_a_folder_of_damaged_checkpoints_is_told_in_one_line_for_each_cause(small, tmp_path):
+def test_a_folder_of_damaged_checkpoints_gives_one_line_for_each_cause(small, tmp_path):
     trained(small, tmp_path, 12)
     flip(tmp_path / "step-000000000002" / "table-0.bin")
     flip(tmp_path / "step-000000000010" / "manifest.json")

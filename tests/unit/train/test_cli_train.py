@@ -44,7 +44,7 @@ def run(tmp_path_factory):
     return folder
 
 
-def test_it_works_at_once_and_tells_time_per_layer_and_what_the_tables_hold():
+def test_it_works_without_options_and_shows_layer_times_and_tables():
     shown = berth(*SMALL, "--steps", 20)
     assert "ctrdnn-8: done at step 20: 1,280 examples" in shown
     assert "best possible AUC on this data 0.80" in shown
@@ -53,7 +53,7 @@ def test_it_works_at_once_and_tells_time_per_layer_and_what_the_tables_hold():
     assert max(map(len, shown.splitlines())) <= 80
 
 
-def test_json_tells_the_same_to_programs():
+def test_json_has_the_same_information():
     document = told(*SMALL, "--examples", "1k")
     assert (document["step"], document["examples"]) == (16, 1024)
     assert document["tables"]["embedding"]["rows"] > 1000
@@ -71,12 +71,12 @@ def test_a_training_goes_on_from_its_folder_and_comes_to_the_same(run, tmp_path)
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (["--batch", "32", "--checkpoint", "RUN"], "another training (batch: 64 there, 32 here)"),
-        (["--seed", "9", "--checkpoint", "RUN"], "another training"),
+        (["--batch", "32", "--checkpoint", "RUN"], "a different run (batch: 64 there, 32 here)"),
+        (["--seed", "9", "--checkpoint", "RUN"], "a different run"),
         (["--checkpoint", "NEW", "--resume"], "holds no checkpoint to resume"),
         (["--resume"], "need a folder"),
         (["--checkpoint", "RUN", "--resume", "--fresh"], "exclude each other"),
-        (["--steps", "3", "--examples", "3"], "both say how far"),
+        (["--steps", "3", "--examples", "3"], "exclude each other"),
         (["--examples", "many"], "is not a number"),
         (["--examples", "0"], "a number above 0 is expected"),
         (["--data", "NEW/none.tsv"], "no such file or folder"),
@@ -85,8 +85,8 @@ def test_a_training_goes_on_from_its_folder_and_comes_to_the_same(run, tmp_path)
         (["--servers", "2", "--mode", "snyc"], "no mode is called 'snyc'"),
         (["--staleness", "2"], "--staleness applies to mode half-async"),
         (["--plan", "nowhere.yaml", "--stages", "2"], "--plan and --stages exclude each other"),
-        (["--stages", "99"], "1 to 8 stages, not 99"),
-        (["--stages", "2", "--servers", "0", "--workers", "2"], "need a server"),
+        (["--stages", "99"], "1 to 8 stages, got 99"),
+        (["--stages", "2", "--servers", "0", "--workers", "2"], "takes a server"),
     ],
 )
 def test_a_mistake_is_said_in_a_sentence(more, message, run, tmp_path):
@@ -121,7 +121,7 @@ def click_log(path, rows: int, *, torn: bool = False) -> None:
     path.write_bytes(gzip.compress(("\n".join(lines) + "\n").encode()))
 
 
-def test_click_logs_are_read_once_and_bad_lines_are_told(tmp_path):
+def test_click_logs_are_read_once_and_bad_lines_are_reported(tmp_path):
     click_log(tmp_path / "day_0.tsv.gz", 300, torn=True)
     shown = berth(*SMALL, "--data", tmp_path)
     assert "done at step 5: 299 examples" in shown
@@ -192,7 +192,7 @@ def test_days_end_rows_fade_and_the_dead_leave():
     counts = document["tables"]["embedding"]["counts"]
     assert counts["removed"] > 0
     assert document["tables"]["embedding"]["rows"] == counts["created"] - counts["removed"]
-    with pytest.raises(InputError, match="rows of nce are not clicked"):
+    with pytest.raises(InputError, match="nce does not train on clicks"):
         berth("train", "nce", "--day-every", "1M")
     with pytest.raises(InputError, match="--day-every is 0"):
         berth(*SMALL, "--day-every", "0")
@@ -231,7 +231,7 @@ def test_fresh_throws_away_what_was_saved(tmp_path):
 
 
 class TestTables:
-    def test_info_tells_rows_and_lengths(self, run):
+    def test_info_shows_rows_and_lengths(self, run):
         shown = berth("table", "info", run, "--step", 10)
         assert "after step 10 (delta, 1 over the full one of step 8)" in shown
         document = told("table", "info", run)

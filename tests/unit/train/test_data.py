@@ -80,7 +80,7 @@ class TestClicks:
         assert np.abs(found - law / law.sum()).max() < 0.005
         assert (keys >> 32 == np.arange(26)).all()
 
-    def test_nobody_beats_the_true_probabilities(self):
+    def test_no_score_beats_the_true_probabilities(self):
         stream = ClickStream()
         _, dense, uniform, labels = stream.draw(0, 1 << 16)
         assert auc(uniform, labels) == pytest.approx(stream.best_auc(), abs=0.005)

@@ -73,7 +73,7 @@ def together(monkeypatch):
     return session
 
 
-def test_all_lanes_go_on_from_the_leads_step_weights_and_place_in_the_data(small, together, tmp_path):
+def test_all_pipelines_resume_from_the_step_weights_and_position_of_rank_0(small, together, tmp_path):
     class Told(small.Small):
         """The same training by its name."""
 
@@ -94,7 +94,7 @@ def test_all_lanes_go_on_from_the_leads_step_weights_and_place_in_the_data(small
         session._opened.close()
 
 
-def test_lanes_that_begin_are_told_of_no_place(small, together, tmp_path):
+def test_pipelines_that_start_fresh_get_no_position(small, together, tmp_path):
     lead, other = (together(rank, small, tmp_path / "run") for rank in (0, 1))
     assert (other.progress.step, other.data.told) == (0, None)
     for session in (lead, other):
@@ -170,7 +170,7 @@ def test_in_a_pipeline_flags_travel_alone(gloo):
     assert not dist.is_initialized()
 
 
-def test_alone_there_is_nobody_to_ask():
+def test_a_single_process_agrees_with_itself():
     process_group = ProcessGroup()
     process_group.all_reduce(torch.nn.Linear(2, 1), 0.5)
     assert (process_group.step_sums, process_group.agree([2.0]), process_group.is_main) == (None, [2.0], True)

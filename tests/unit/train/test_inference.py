@@ -73,7 +73,7 @@ def test_a_model_that_is_not_that_of_the_checkpoint_is_refused(small, tmp_path):
     fit(small.Small(), steps=1, batch=64, checkpoints=str(tmp_path))
     with pytest.raises(InputError, match="of a different model"):
         load_for_inference(tmp_path, "ctrdnn-8")
-    with pytest.raises(InputError, match=r"is of Small, which only you can make") as error:
+    with pytest.raises(InputError, match=r"is of Small, which is not in the zoo") as error:
         load_for_inference(tmp_path)
     assert "load_for_inference(folder, make_model())" in error.value.hint
     with pytest.raises(InputError, match="holds no checkpoint"):

@@ -53,13 +53,13 @@ def test_without_a_checkpoint_a_loss_is_the_end():
     assert said == ["worker 1 was killed (SIGKILL); can't resume without --checkpoint"]
 
 
-def test_with_one_all_are_started_again():
+def test_with_a_checkpoint_all_processes_are_restarted():
     code, said = run("if attempt == 1: die() if rank == 1 else wait()", resumable=True)
     assert code == 0
     assert said == ["worker 1 was killed (SIGKILL): restarting all from the last checkpoint"]
 
 
-def test_but_not_for_ever():
+def test_restarts_are_limited():
     code, said = run("sys.exit('out of luck' if rank == 1 else 0)", resumable=True, max_restarts=1)
     assert code == 1
     assert said == [
@@ -68,7 +68,7 @@ def test_but_not_for_ever():
     ]
 
 
-def test_who_lost_another_is_not_to_blame():
+def test_a_process_that_lost_a_peer_is_not_the_cause():
     code, said = run(f"sys.exit({PEER_LOST}) if rank == 0 else (time.sleep(0.1), sys.exit(3))")
     assert code == 3
     assert said[0].startswith("worker 1 ended with exit code 3")

@@ -24,7 +24,7 @@ from berth.train.stages.cut import StageCut
         ),
     ],
 )
-def test_what_is_planned_and_what_runs_are_told_apart(cut, pipelines, said):
+def test_planned_and_running_processes_are_both_shown(cut, pipelines, said):
     assert stage_processes(cut, pipelines) == said
 
 

@@ -38,7 +38,7 @@ def test_a_click_model_ranks_and_predicts_better_than_a_constant(name, steps, be
     assert np.mean(result.losses[-10:]) < log_loss_of_a_constant(labels) - 0.01
 
 
-def test_word_vectors_tell_true_words_from_noise():
+def test_word_vectors_separate_true_words_from_noise():
     made = make_recipe("nce", batch=512)
     result = Session(made.model, made.data, TrainOptions(batch=512)).run(60)
     constant = 17 * log_loss_of_a_constant(np.array([1] + [0] * 16))

@@ -78,7 +78,7 @@ def test_a_file_that_can_not_be_written_is_named(tmp_path):
     assert error.value.where == str(tmp_path / "nowhere" / "log.csv")
 
 
-def test_without_tensorboard_one_is_told_what_to_install(monkeypatch):
+def test_without_tensorboard_the_error_names_the_package(monkeypatch):
     monkeypatch.setattr(logs, "find_spec", lambda name: None)
     with pytest.raises(InputError, match="--tensorboard needs tensorboard"):
         TensorBoardLog("folder")

@@ -85,7 +85,7 @@ def whole(tmp_path_factory):
 
 
 @pytest.mark.parametrize("config", [TOGETHER, CUT], ids=["workers", "stages"])
-def test_divided_it_learns_what_one_process_learns(config, whole, alone):
+def test_several_processes_learn_what_one_process_learns(config, whole, alone):
     together = whole[config][1]
     assert together["step"] == alone["step"] == STEPS
     assert together["examples"] == alone["examples"]

@@ -85,7 +85,7 @@ def two_machines():
 
 
 @pytest.mark.slow
-def test_two_machines_train_together_without_being_told_the_interface(two_machines):
+def test_two_machines_find_the_network_interface(two_machines):
     command = [sys.executable, "-m", "berth", "train", "ctrdnn-8", "--steps", "4", "--batch", "64", "--json"]
     told = {name: value for name, value in os.environ.items() if name != IFNAME}
     told |= {"WORLD_SIZE": "2", "MASTER_ADDR": "10.77.0.1", "MASTER_PORT": "29400", "OMP_NUM_THREADS": "1"}

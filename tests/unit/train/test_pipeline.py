@@ -175,7 +175,7 @@ def same(one, other):
     return one == other
 
 
-def test_what_is_no_parcel_is_refused(wires):
+def test_an_invalid_message_is_an_error(wires):
     wires.sent[1, 0].put(torch.tensor([0]))
     found = []
 
@@ -205,7 +205,7 @@ def test_bytes_that_were_sent_are_counted(wires):
     assert 4000 < sizes[0] < 4200
 
 
-def test_a_batch_is_whole_if_nobody_says_otherwise():
+def test_a_batch_has_full_weight_by_default():
     assert Batch(None, None, 3).part(1) == 1.0
     assert Batch(None, None, 3).part(4) == 0.25
     assert Batch(None, None, 0, 5).part(4) == 0.0

@@ -28,7 +28,7 @@ SLURM = {
         ({**SLURM, "SLURM_NTASKS": "1"}, None),
     ],
 )
-def test_a_seat_is_read_from_torchruns_variables_or_from_slurms(environment, rank_info):
+def test_a_rank_is_read_from_the_variables_of_torchrun_or_slurm(environment, rank_info):
     assert rank_from_environment(environment) == rank_info
 
 

@@ -189,7 +189,7 @@ def test_only_the_newest_are_kept_with_those_they_rest_on(small, tmp_path):
 def test_a_folder_with_another_training_is_refused_by_name(small, tmp_path):
     saved, _ = folders(tmp_path)
     assert small.in_child(lambda: small.train(saved, steps=3)) == 0
-    with pytest.raises(InputError, match=r"another training \(seed: 0 there, 5 here"):
+    with pytest.raises(InputError, match=r"a different run \(seed: 0 there, 5 here"):
         small.train(saved, seed=5)
 
 
@@ -199,7 +199,7 @@ def test_checkpoints_of_an_earlier_version_over_the_same_files_are_refused_with_
     with pytest.raises(InputError, match="holds checkpoints of an earlier version of berth, which shuffled"):
         _check_same_run({"seed": 0, "data": files}, now, "run")
     for other in ({"seed": 1, "data": files}, {"seed": 0, "data": {**files, "window": 32}}):
-        with pytest.raises(InputError, match="another training"):
+        with pytest.raises(InputError, match="a different run"):
             _check_same_run(other, now, "run")
 
 
@@ -259,7 +259,7 @@ def test_a_run_goes_on_with_another_number_of_shards(small, tmp_path, uninterrup
 
 def test_two_trainings_do_not_share_a_folder(small, tmp_path):
     session = small.train(tmp_path / "saved", steps=3)
-    with pytest.raises(InputError, match="another run is writing its checkpoints here"):
+    with pytest.raises(InputError, match="another run is writing checkpoints here"):
         small.train(tmp_path / "saved")
     session.close()
     small.train(tmp_path / "saved").close()

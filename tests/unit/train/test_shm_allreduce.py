@@ -99,7 +99,7 @@ def test_gradients_of_different_weights_are_not_taken_for_each_other(process_gro
 
     with ThreadPoolExecutor(2) as pool:
         hints = list(pool.map(all_reduce, members, (SHAPES, SHAPES[1:])))
-    assert hints == ["let every step use every layer, whatever the batch holds"] * 2
+    assert hints == ["make every step use every layer, whatever the batch contains"] * 2
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_a_worker_that_used_other_layers_is_refused_over_shared_memory(process_g
         assert list(pool.map(step, range(2), process_group(2))) == [True, True]
 
 
-def test_who_is_gone_is_named_and_not_waited_for(process_group):
+def test_a_lost_worker_is_named_and_not_waited_for(process_group):
     one, other, third = process_group(3)
     other.close()
     third.close()

@@ -95,7 +95,7 @@ def test_whatever_is_done_the_rows_are_those_of_a_table_in_memory(make, seed):
     assert (copy.save().records == others.save().records).all()
 
 
-def test_rows_that_nobody_asks_for_leave_the_first_too(make):
+def test_unused_rows_are_evicted_even_the_first(make):
     table = make()
     for start in range(0, 360, 20):
         table.pull(np.arange(start, start + 20))
@@ -172,7 +172,7 @@ def test_blocks_of_which_little_lives_are_emptied(make, monkeypatch):
     assert (table.save().records == plain.save().records).all()
 
 
-def test_a_block_that_is_emptied_is_free_and_its_rows_stand_elsewhere(make):
+def test_a_compacted_block_is_free_and_its_rows_are_elsewhere(make):
     table = make()
     for start in range(0, 360, 20):
         table.pull(np.arange(start, start + 20))
@@ -221,7 +221,7 @@ def test_a_file_has_no_more_places_than_an_index_can_name(make, monkeypatch):
     assert (saved.records[:, :DIM] == Table(DIM).pull(saved.keys)).all()
 
 
-def test_after_a_disk_was_full_for_a_while_nothing_is_missing_and_nobody_is_held(make, monkeypatch):
+def test_after_a_full_disk_nothing_is_missing_and_nothing_is_pinned(make, monkeypatch):
     table, plain, full = make(), Table(DIM, optimiser=sgd(1.0)), [False]
     write = os.pwrite
 

@@ -106,7 +106,7 @@ def test_weights_stay_within_bounds(kind):
     assert (rows.min(), rows.max()) == (-0.5, 0.25)
 
 
-def test_a_deleted_row_begins_anew():
+def test_a_deleted_row_starts_with_initial_values():
     table = Table(3)
     first = table.pull([4, 5])
     table.push([4, 5], gradients(2, 3))
@@ -209,7 +209,7 @@ def test_where_the_system_promises_less_tables_are_smaller_and_not_refused():
     assert under_a_limit(1 << 30).stdout == "[20000, 20000]\n"
 
 
-def test_where_it_promises_next_to_nothing_one_is_told_what_to_look_at():
+def test_without_memory_the_error_says_what_to_check():
     told = under_a_limit(1 << 20).stderr
     assert "grants no memory for a table" in told
     assert "ulimit -v" in told

@@ -212,7 +212,7 @@ def test_a_place_takes_the_memory_of_its_record_and_a_mark():
     assert (Rows(3, 8).place_bytes, Table(4, optimiser=adam()).store.rows.place_bytes) == (13, 4 * 13 + 1)
 
 
-def test_a_file_that_somebody_has_removed_is_no_reason_to_stumble(tmp_path):
+def test_closing_works_after_the_cold_file_was_removed(tmp_path):
     held = ColdFile(tmp_path, 4)
     held.path.unlink()
     held.close()

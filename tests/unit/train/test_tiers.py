@@ -62,7 +62,7 @@ def test_a_batch_larger_than_the_memory_is_worked_on_in_pieces(table):
     assert table.statistics().memory_bytes <= BUDGET
 
 
-def test_the_file_does_not_grow_for_ever_and_dead_records_stay_dead(table, monkeypatch):
+def test_the_file_stays_bounded_and_dead_records_stay_dead(table, monkeypatch):
     """Rows learn and go back and forth many times over; sparse blocks are emptied."""
     emptied = []
     sparse = ColdFile.sparse
@@ -149,7 +149,7 @@ def test_a_full_disk_is_said(table, monkeypatch):
         fill(table)
 
 
-def test_cold_rows_can_be_deleted_and_begin_anew(table):
+def test_cold_rows_can_be_deleted_and_start_again(table):
     fill(table)
     keys = cold_keys(table)[:2000]
     assert table.delete(keys) == 2000

@@ -99,9 +99,9 @@ class FileStream:
 
     def seek(self, position: Mapping[str, Any]) -> None:
         """Restore a `position`."""
-        told = dict(position)
-        row, self.first_pass = told.pop("row"), told.pop("first_pass")
-        mark = WindowStart(**told)
+        values = dict(position)
+        row, self.first_pass = values.pop("row"), values.pop("first_pass")
+        mark = WindowStart(**values)
         self._window_starts = {row: mark}
         self.bad_rows = mark.bad
 

@@ -48,5 +48,5 @@ class Prefetcher(Generic[T]):
                     return
                 self._queue.put((item, None))
             self._queue.put((None, None))
-        except BaseException as error:  # noqa: BLE001 - raised again by whoever takes the batches
+        except BaseException as error:  # noqa: BLE001 - raised again in the consumer
             self._queue.put((None, error))

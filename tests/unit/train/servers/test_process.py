@@ -146,7 +146,7 @@ def test_the_address_can_be_left_in_a_file(tmp_path, secret):
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[1]", '{"host": 1}'])
-def test_what_is_no_address_is_refused(text):
+def test_an_invalid_address_is_an_error(text):
     with pytest.raises(InputError):
         Address.from_json(text)
 
@@ -215,7 +215,7 @@ def test_tls_carries_the_same_rows_and_a_foreign_certificate_is_refused(tmp_path
     thread.join()
 
 
-def test_a_guest_that_hangs_up_before_it_is_greeted_harms_nobody(tmp_path):
+def test_a_client_that_disconnects_before_the_handshake_does_no_harm(tmp_path):
     server = Server(Secret.random(), ServerConfig(), tls=server_tls(*make_certificate(tmp_path, "mine")))
     guest = socket.create_connection((server.address.host, server.address.port))
     guest.sendall(b"something")

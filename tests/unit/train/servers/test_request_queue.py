@@ -106,14 +106,14 @@ def test_in_sync_mode_a_pull_waits_until_all_have_ended_the_step_before():
     assert (play.response(0, asked) == table.pull([1])).all()
 
 
-def test_in_async_mode_nobody_waits():
+def test_in_async_mode_no_worker_waits():
     play = Play("async")
     play.push(0, [1], 1)
     play.end(0)
     assert not play.waits(0, play.pull(0, [1]))
 
 
-def test_in_half_async_mode_a_worker_may_be_so_many_steps_ahead_and_no_more():
+def test_in_half_async_mode_a_worker_leads_by_at_most_the_staleness():
     play = Play("half-async", staleness=2)
     for _ in range(2):
         play.end(0)
@@ -134,7 +134,7 @@ def test_one_worker_sees_its_own_pushes_at_once():
 
 @settings(max_examples=40)
 @given(st.data())
-def test_in_sync_mode_the_rows_are_the_same_whoever_is_faster(data):
+def test_in_sync_mode_rows_do_not_depend_on_the_speed_of_workers(data):
     """Three workers, four steps: any interleaving that the rules allow ends with the same bits."""
     spec = data.draw(
         st.sampled_from([SPEC, TableSpec("rows", DIM, adagrad(), Initialiser(), Admission("count", 5))])
@@ -248,7 +248,7 @@ def test_a_pull_that_waits_is_answered_on_the_connection_that_asked_last():
     assert not play.waits(0, number)
 
 
-def test_who_waits_too_long_is_told_for_whom():
+def test_a_request_that_times_out_names_the_missing_ranks():
     play = Play(workers=3)
     play.end(0)
     play.end(2)
@@ -386,7 +386,7 @@ def test_a_request_that_makes_no_sense_is_answered_with_a_reason_and_changes_not
     assert play.response(0, play.notify(0, Kind.PULL, section(*status))).shape == (1, DIM)  # and it serves on
 
 
-def test_a_bug_is_told_to_who_met_it_and_the_others_go_on(monkeypatch, capsys):
+def test_a_bug_is_reported_to_its_worker_and_the_others_continue(monkeypatch, capsys):
     play = Play("async")
     monkeypatch.setattr(play.queue.shard, "pull", lambda *_, **__: 1 // 0)
     assert "internal server error: ZeroDivisionError" in str(play.error(0, play.pull(0, [1])))
@@ -395,7 +395,7 @@ def test_a_bug_is_told_to_who_met_it_and_the_others_go_on(monkeypatch, capsys):
     assert not play.waits(1, play.pull(1, [1]))
 
 
-def test_who_saves_does_nothing_else_meanwhile():
+def test_a_worker_that_saves_can_not_send_other_requests():
     play = Play(workers=1)
     play.notify(0, Kind.LOCK)
     assert "can't send other requests" in str(play.error(0, play.pull(0, [1])))

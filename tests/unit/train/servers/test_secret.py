@@ -94,7 +94,7 @@ def test_a_wrong_secret_is_refused(server, shared):
     ],
     ids=["http", "zeros", "pull", "push", "short", "proof first", "no proof", "hello twice", "huge", "ring"],
 )
-def test_whoever_does_not_greet_properly_is_hung_up_on(server, data):
+def test_an_invalid_handshake_closes_the_connection(server, data):
     peer = dial(server.address)
     peer.sendall(data)
     assert hung_up(peer)
@@ -213,7 +213,7 @@ def test_a_newer_generation_begins_with_empty_tables_and_ends_the_older(server):
     old.pool.close()
 
 
-def test_a_server_listens_to_its_own_machine_alone_unless_told(server):
+def test_a_server_listens_on_the_loopback_interface_by_default(server):
     assert server.address.host == "127.0.0.1"
     with pytest.raises(ServerError, match="connection refused"):
         RemoteStore([Address("127.0.0.1", 1)], SECRET)

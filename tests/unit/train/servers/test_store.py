@@ -101,7 +101,7 @@ def test_cut_connections_change_nothing(seed):
         proxy.close()
 
 
-def test_a_server_that_started_anew_is_not_taken_for_the_old_one():
+def test_a_restarted_server_is_not_taken_for_the_old_one():
     with in_process_servers(1, SECRET) as olds, in_process_servers(1, SECRET) as news:
         proxy = Proxy(olds[0].address, [3000])
         store = RemoteStore([proxy.address], SECRET)
@@ -113,7 +113,7 @@ def test_a_server_that_started_anew_is_not_taken_for_the_old_one():
         proxy.close()
 
 
-def test_a_silent_server_is_given_up():
+def test_a_server_that_does_not_respond_is_an_error():
     with in_process_servers(1, SECRET, ServerConfig(timeout_s=0.2)) as running:
         store = opened(running, options=ClientOptions(timeout_s=0.2))
         store.pool[0].channel.send(Kind.STATISTICS, 1)  # taken for an old request: never answered anew
@@ -383,7 +383,7 @@ def test_a_large_state_is_loaded_in_pieces(monkeypatch):
         store.close()
 
 
-def test_statistics_tell_rows_traffic_and_skew():
+def test_statistics_have_rows_traffic_and_skew():
     with in_process_servers(2, SECRET) as running:
         store = opened(running)
         keys, gradients = batch(0)

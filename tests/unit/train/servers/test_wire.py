@@ -114,7 +114,7 @@ def test_a_damaged_payload_is_noticed():
     theirs.close()
 
 
-def test_a_payload_said_to_stand_in_shared_memory_that_is_not_there_is_refused():
+def test_a_payload_in_shared_memory_that_is_not_attached_is_an_error():
     mine, theirs = pair()
     mine.socket.send(header_of(flags=Flag.IN_RING).pack())
     with pytest.raises(WireError, match="shared memory"):
