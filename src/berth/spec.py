@@ -50,7 +50,11 @@ def load(path: str | Path, model: type[SpecT]) -> SpecT:
 
 def parse(text: str, model: type[SpecT], where: str) -> SpecT:
     """Read YAML text as `model`; `where` names its source in messages."""
-    data = _plain(text, where)
+    return validate(_plain(text, where), model, text, where)
+
+
+def validate(data: Any, model: type[SpecT], text: str, where: str) -> SpecT:
+    """Check parsed data as `model`; `text` is what it was parsed from, for line and column of an error."""
     if data is None:
         raise SpecError("is empty", where=where, hint=f"it needs at least: {_required(model)}")
     if not isinstance(data, dict):

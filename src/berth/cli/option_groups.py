@@ -21,9 +21,8 @@ def expand_options(command: Callable[..., None]) -> Callable[..., None]:
     groups: dict[str, Any] = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
     parameters: list[inspect.Parameter] = []
     for name, parameter in inspect.signature(command).parameters.items():
-        parameters += (
-            _options(groups[name]) if name in groups else [parameter.replace(annotation=hints[name])]
-        )
+        own = parameter.replace(annotation=hints[name], kind=inspect.Parameter.KEYWORD_ONLY)
+        parameters += _options(groups[name]) if name in groups else [own]
 
     @wraps(command)
     def run(**given: Any) -> None:

@@ -11,7 +11,7 @@ from berth.cli.output import check_output
 from berth.cli.verbs import Verbs
 
 if TYPE_CHECKING:
-    from berth.train.checkpoint.saved import SavedTable
+    from berth.train.checkpoint.inspect import SavedTable
 
 app = Verbs(
     help="Inspect, export, shrink and compare the tables of checkpoints.",
@@ -32,9 +32,9 @@ Step = Annotated[
 def info(folder: Folder, table: Name = None, step: Step = None, as_json: AsJson = False) -> None:
     """Show rows, sizes and lengths of the tables of a checkpoint."""
     from berth.report import terminal
-    from berth.train.checkpoint.saved import chain_at, saved_table, table_names
+    from berth.train.checkpoint.inspect import open_checkpoint, saved_table, table_names
 
-    _, chain = chain_at(folder, step)
+    _, chain = open_checkpoint(folder, step)
     names = [table] if table is not None else table_names(chain)
     found = [_facts(saved_table(folder, name, chain[-1].step)) for name in names]
     if as_json:
@@ -78,7 +78,7 @@ def export(
     from berth.errors import InputError
     from berth.report.terminal import print_json
     from berth.train.checkpoint.export import export_dense, export_table
-    from berth.train.checkpoint.saved import saved_table
+    from berth.train.checkpoint.inspect import saved_table
 
     if out is None and dense is None:
         raise InputError("nothing to write", hint="name a Parquet file, or --dense FILE")
@@ -111,11 +111,11 @@ def shrink(
     """Write a copy without unneeded rows; training can resume from the copy."""
     from berth.report.terminal import print_json
     from berth.train.checkpoint.export import write_changed
-    from berth.train.checkpoint.saved import saved_table, shrunk
+    from berth.train.checkpoint.inspect import saved_table, shrink_table
     from berth.units import format_count
 
     before = saved_table(folder, table, step)
-    after = shrunk(before, days=days, shorter_than=shorter_than)
+    after = shrink_table(before, days=days, shorter_than=shorter_than)
     write_changed(folder, out, after)
     kept = len(after.state.keys)
     rows = len(before.state.keys)
@@ -139,10 +139,10 @@ def diff(
     from dataclasses import asdict
 
     from berth.report import terminal
-    from berth.train.checkpoint.saved import difference, saved_table
+    from berth.train.checkpoint.inspect import diff_tables, saved_table
 
     here, there = saved_table(first, table, step), saved_table(second, table, other_step)
-    found = difference(here, there)
+    found = diff_tables(here, there)
     if as_json:
         document: dict[str, Any] = {"steps": [here.step, there.step], **asdict(found)}
         document["most_changed"] = [{"key": key % 2**64, "distance": far} for key, far in found.most_changed]

@@ -104,8 +104,8 @@ QUANTITIES = [
     ("train nce --examples some", "--examples: 'some' is not a number"),
     ("train nce --grace 5", "--grace: '5' has no unit"),
     ("train nce --memory 0B", "--memory is 0"),
-    ("train nce --emulate T4", "--emulate T4: not a slow-down"),
-    ("train nce --emulate T4=2", "--emulate is of the devices of a plan\n  give --plan FILE too"),
+    ("train nce --emulate T4", "--emulate T4: expected DEVICE=X"),
+    ("train nce --emulate T4=2", "--emulate applies to the devices of a plan\n  add --plan FILE"),
     ("train nce --batch 1000000000000000000", "invalid value for '--batch'"),
 ]
 

@@ -60,7 +60,7 @@ def test_times_are_arrays_of_layers_by_devices():
     assert (times.oct_s > 0).all()
 
 
-def test_no_devices_are_no_columns():
+def test_no_devices_give_no_columns():
     assert two_layers().times([]).oct_s.shape == (2, 0)
 
 
@@ -169,7 +169,7 @@ GOOD = profile_yaml(two_layers())
         ("made: 2026-11-16", "made: yesterday", "yesterday", "date"),
     ],
 )
-def test_a_slip_is_reported_at_its_line_and_column(tmp_path, old, new, marked, message):
+def test_an_error_is_reported_with_line_and_column(tmp_path, old, new, marked, message):
     assert GOOD.count(old) == 1
     path = tmp_path / "slip.yaml"
     path.write_text(GOOD.replace(old, new))
@@ -193,7 +193,7 @@ def test_an_unknown_name_is_refused_with_the_nearest():
         load_layer_profile("matchnt")
 
 
-def test_a_folder_that_is_not_there_is_the_users_slip(tmp_path):
+def test_a_missing_folder_is_an_input_error(tmp_path):
     with pytest.raises(InputError, match="can't be written"):
         write_profile(two_layers(), tmp_path / "none" / "mine.yaml")
 
