@@ -205,6 +205,17 @@ def test_priority_decides_who_goes_first(crank):
     assert (live.state(late), live.state(early)) == ("placed", "queued")
 
 
+def test_a_reservation_keeps_no_devices_of_a_type_that_the_job_does_not_take(crank, tmp_path):
+    (tmp_path / "c.yaml").write_text("machines: [{devices: {V100-16: 4}}, {devices: {T4: 4}}]")
+    live = crank(cluster=str(tmp_path / "c.yaml"), policy="fit-first")
+    live.submit(gpus=1, seconds=1000, kind="V100-16")
+    first = live.submit(gpus=4, seconds=10, kind="V100-16", priority=5)
+    lower = live.submit(gpus=4, seconds=5000, kind="T4")
+    same = live.submit(gpus=1, seconds=5000, kind="V100-16")
+    live.step(1)
+    assert [live.state(job) for job in (first, lower, same)] == ["queued", "placed", "queued"]
+
+
 def test_any_of_several_types_will_do_and_no_other(crank, tmp_path):
     spec = "machines: [{devices: {V100-16: 4}}, {devices: {A100-40: 4}}, {devices: {T4: 4}}]"
     (tmp_path / "c.yaml").write_text(spec)
