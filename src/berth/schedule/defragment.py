@@ -64,7 +64,7 @@ def defragment(world: World, hooks: Hooks, now: float) -> None:
 def room_by_moving(world: World, hooks: Hooks, row: int, rows: Array, now: float) -> bool:
     """Starts one blocked job at its nearest tier, if it pays that others move."""
     job, state = world.jobs[row], world.state[0]
-    when, _, _ = soonest(world, row, job.floor, rows, now)
+    when, _, _, _ = soonest(world, row, job.floor, rows, now)
     worth = (when - now) / state.defragment
     if worth < restore_s(world, 1):
         return False

@@ -18,6 +18,7 @@ from berth.schedule.place import take
 from berth.schedule.view import RUNNING, Array, World
 
 EVERY_JOB = 1 << 40  # above every priority
+A_MOMENT_S = 1e-6  # what lies closer together in time is the same moment, but for rounding
 
 
 @kernel
@@ -43,14 +44,14 @@ def by_end(world: World, now: float) -> Array:
 
 
 @kernel
-def soonest(world: World, row: int, tier: int, rows: Array, now: float) -> tuple[float, int, int]:
-    """(time, group, devices to spare): when and where a tier first holds the gang; (inf, -1, 0): never.
+def soonest(world: World, row: int, tier: int, rows: Array, now: float) -> tuple[float, int, int, int]:
+    """(time, group, device type, devices to spare): when and where a tier first holds the gang; (inf, ...): never.
 
     What is held for another is not counted: nobody knows how long that one will stay.
     """
     job, kinds = world.jobs[row], world.state[0].kinds
     free = np.zeros((world.groups.shape[1], kinds), np.int64)  # a gang's devices are all of one type
-    best, best_free = -1, 1 << 30
+    best, best_kind, best_free = -1, -1, 1 << 30
     for at in range(len(world.hosts)):
         host = world.hosts[at]
         if takes(job, host.kind) and not kept_from(world, row, host):
@@ -58,30 +59,53 @@ def soonest(world: World, row: int, tier: int, rows: Array, now: float) -> tuple
     for number in range(len(free)):
         for kind in range(kinds):
             if job.gpus <= free[number, kind] < best_free:
-                best, best_free = number, free[number, kind]
+                best, best_kind, best_free = number, kind, free[number, kind]
     if best >= 0:
-        return now, best, best_free - job.gpus
+        return now, best, best_kind, best_free - job.gpus
+    return first_to_hold(world, row, tier, rows, free)
+
+
+@kernel
+def first_to_hold(world: World, row: int, tier: int, rows: Array, idle: Array) -> tuple[float, int, int, int]:
+    """The same for a gang that no group holds yet; `idle`: devices by group and type that it may use.
+
+    All that ends at the same moment is counted. Of groups that hold the gang from that moment on, the one is taken
+    that keeps fewest idle devices from other jobs: those that the gang will not leave to spare.
+    """
+    job, kinds = world.jobs[row], world.state[0].kinds
+    free, when = idle.copy(), math.inf
+    reached, count = np.empty(free.size, np.int64), 0
     for i in range(len(rows)):
+        ends = world.jobs[rows[i]].ends
+        if ends > when + A_MOMENT_S:
+            break
         entry = world.jobs[rows[i]].head
         while entry >= 0:
             place = world.places[entry]
             host = world.hosts[place.host]
             if not host.down and takes(job, host.kind) and not kept_from(world, row, host):
-                number = host.group[tier]
-                free[number, host.kind] += place.count
-                if free[number, host.kind] >= job.gpus:
-                    return world.jobs[rows[i]].ends, number, free[number, host.kind] - job.gpus
+                number, before = host.group[tier], free[host.group[tier], host.kind]
+                free[number, host.kind] = before + place.count
+                if before < job.gpus <= before + place.count:
+                    reached[count], when = number * kinds + host.kind, min(when, ends)
+                    count += 1
             entry = place.next
-    return math.inf, -1, 0
+    best, best_kind, fewest = -1, -1, 1 << 30
+    for i in range(count):
+        number, kind = reached[i] // kinds, reached[i] % kinds
+        kept = max(0, idle[number, kind] - (free[number, kind] - job.gpus))
+        if kept < fewest:
+            best, best_kind, fewest = number, kind, kept
+    return when, best, best_kind, free[best, best_kind] - job.gpus if best >= 0 else 0
 
 
 @inlined
 def kept_from(world: World, row: int, host: Any) -> bool:
-    """Whether a host is in the group that is held for another job."""
+    """Whether a host is part of what is held for another job."""
     state = world.state[0]
     if state.held < 0 or state.held == row or outranks_hold(world, row):
         return False
-    return host.group[state.held_tier] == state.held_group
+    return host.kind == state.held_kind and host.group[state.held_tier] == state.held_group
 
 
 @inlined
@@ -98,22 +122,24 @@ def in_sight_of_some(world: World) -> int:
 
 
 @kernel
-def hold(world: World, row: int, tier: int, group: int, until: float, extra: int, below: int) -> None:
-    """Keeps a group's free devices from all other jobs of a priority below this; EVERY_JOB: from all others."""
+def hold(
+    world: World, row: int, tier: int, group: int, kind: int, until: float, extra: int, below: int
+) -> None:
+    """Keeps a group's free devices of one type from other jobs of a priority below this; EVERY_JOB: from all others."""
     state = world.state[0]
     state.held, state.reserved, state.held_tier, state.held_group = row, row, tier, group
-    state.held_until, state.held_extra, state.held_below = until, extra, below
+    state.held_kind, state.held_until, state.held_extra, state.held_below = kind, until, extra, below
     hide(world)
 
 
 @kernel
 def hide(world: World) -> None:
-    """Takes the held group's free devices out of the counts."""
+    """Takes the held devices out of the counts."""
     state = world.state[0]
     group = world.groups[state.held_tier, state.held_group]
     for at in range(group.start, group.stop):
         host = world.hosts[at]
-        if host.free > 0:
+        if host.free > 0 and host.kind == state.held_kind:
             host.hidden = host.free
             state.hidden += host.free
             take(world, at, host.free)

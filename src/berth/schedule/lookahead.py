@@ -70,7 +70,7 @@ def take_spread(world: World, hooks: Hooks, row: int, rows: Array, open_: bool, 
         return False
     job.bent = bend(world, row, kind, group) if tier == 1 else 1.0
     if tier > job.floor:
-        when, _, _ = soonest(world, row, job.floor, rows, now)
+        when, _, _, _ = soonest(world, row, job.floor, rows, now)
     else:
         when = rounder_from(world, row, rows, now)
     job.reason, job.holds_out, job.until, job.noted = LOOKS_AHEAD, job.floor, when, now
@@ -137,9 +137,9 @@ def hold_for_longest(world: World, hooks: Hooks, now: float) -> None:
         begin(world, row, kind, tier, group, now, HELD_FOR_IT)
         step_out(world, at)
         return
-    when, group, extra = soonest(world, row, job.floor, by_end(world, now), now)
+    when, group, kind, extra = soonest(world, row, job.floor, by_end(world, now), now)
     if group >= 0 and when - now <= state.hold_share * (now - job.since):
-        hold(world, row, job.floor, group, when, extra, EVERY_JOB)
+        hold(world, row, job.floor, group, kind, when, extra, EVERY_JOB)
 
 
 @kernel

@@ -175,6 +175,7 @@ STATE = np.dtype(  # one record: counters, and the rules of the policy that are 
         ("reserved", "i8"),  # the last such row of this pass, whether or not the place is still held
         ("held_tier", "i4"),
         ("held_group", "i4"),
+        ("held_kind", "i4"),  # device type
         ("held_until", "f8"),  # when that job is expected to start there
         ("held_extra", "i8"),  # devices of the group that it will not need then
         ("held_below", "i8"),  # only jobs of a priority below this are kept off the group; see hold.EVERY_JOB

@@ -9,7 +9,7 @@ import numpy as np
 
 from berth.compile import inlined, kernel, step
 from berth.schedule.attempt import begin, find_for, nearest_place, over_quota, restore_s, set_keys, takes
-from berth.schedule.hold import EVERY_JOB, by_end, hide, hold, soonest, unhide
+from berth.schedule.hold import A_MOMENT_S, EVERY_JOB, by_end, hide, hold, soonest, unhide
 from berth.schedule.policy import Hooks
 from berth.schedule.queue import close_gap, sort_rows
 from berth.schedule.reasons import (
@@ -28,7 +28,6 @@ from berth.schedule.view import World
 
 SKIP, STOP, BACKFILL = 0, 1, 2
 _BY_ORDER = 1  # see policy.Preempt
-_A_MOMENT_S = 1e-6
 
 
 @kernel
@@ -84,7 +83,7 @@ def wake_of(world: World, hooks: Hooks, row: int, now: float) -> float:
     """When the policy wants to be asked again about a job; a moment that is past says nothing."""
     wake = hooks.wake(world.jobs[row], now, world.my[0])
     if wake == now:  # a timer that runs out now but for rounding
-        return max(now + _A_MOMENT_S, np.nextafter(now, math.inf))
+        return max(now + A_MOMENT_S, np.nextafter(now, math.inf))
     return wake if wake > now else math.inf
 
 
@@ -96,21 +95,19 @@ def start_reason(world: World, row: int, tier: int) -> int:
 
 @kernel
 def with_held(world: World, row: int, tier: int) -> int:
-    """Free devices of one type, held ones included, in that group of a tier around them that has most."""
-    state, job = world.state[0], world.jobs[row]
+    """Free devices of the held type, held ones included, in that group of a tier around them that has most."""
+    state = world.state[0]
+    if not takes(world.jobs[row], state.held_kind):
+        return 0
     held = world.groups[state.held_tier, state.held_group]
-    best = 0
-    for kind in range(state.kinds):
-        last, free = -1, 0
-        for at in range(held.start, held.stop):
-            host = world.hosts[at]
-            if host.group[tier] != last:
-                last = host.group[tier]
-                free = world.groups[tier, last].free[kind]
-            if host.kind == kind:
-                free += host.hidden
-            if takes(job, kind):
-                best = max(best, free)
+    best, last, free = 0, -1, 0
+    for at in range(held.start, held.stop):
+        host = world.hosts[at]
+        if host.group[tier] != last:
+            last = host.group[tier]
+            free = world.groups[tier, last].free[state.held_kind]
+        free += host.hidden
+        best = max(best, free)
     return best
 
 
@@ -223,9 +220,9 @@ def reserve_from_lower(world: World, asked: int, kept: int, now: float) -> int:
 @kernel
 def reserve(world: World, row: int, reach: int, below: int, now: float) -> None:
     """Holds the place where a job can start soonest from others of a priority below this."""
-    until, group, extra = soonest(world, row, reach, by_end(world, now), now)
+    until, group, kind, extra = soonest(world, row, reach, by_end(world, now), now)
     if group >= 0:
-        hold(world, row, reach, group, until, extra, below)
+        hold(world, row, reach, group, kind, until, extra, below)
 
 
 @kernel

@@ -62,7 +62,8 @@ def comparable(facts):
 
 
 def known_then(facts, stored):
-    """Today's facts without the fields of jobs and attempts that came later."""
+    """Today's facts without those that came later, also of jobs and attempts."""
+    facts = {name: facts[name] for name in stored}
     for kind in ("jobs", "attempts"):
         fields = set(stored[kind][0])
         facts[kind] = [{name: one[name] for name in fields} for one in facts[kind]]

@@ -233,7 +233,7 @@ class Desk:
         number = attempt or int(row["attempts"])
         if number == 0:
             return "", 0
-        path = Folder(self._attempts, f"{self.controller.store.name}-{name}.{number}").log(rank)
+        path = Folder(self._attempts, self.controller.store.tokens_of(name)[number - 1]).log(rank)
         try:
             with path.open("rb") as file:
                 file.seek(offset)
