@@ -61,13 +61,14 @@ coverage: $(VENV)/.dev ## lines of src that tests run, in child processes too, k
 mutants: $(VENV)/.dev ## change the sources of three rooms a little, many times, and list what no test notices
 	@for room in schedule plan tables; do nice -n 19 $(BIN)/python tests/mutants.py $$room; done
 
-lint: $(VENV)/.dev ## ruff, mypy --strict, the contract of the layers
+lint: $(VENV)/.dev ## ruff, mypy --strict, import layers, retired words
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
+	@$(BIN)/python tools/voice_lint.py
 
-format: $(VENV)/.dev ## let ruff mend what it can
+format: $(VENV)/.dev ## let ruff fix what it can
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 

@@ -84,7 +84,7 @@ ROOMS = {
     ),
     "tables": Room(
         ("train/tables/*.py",),
-        of("train", "admission table_edges hashing state life table index small_tiers"),
+        of("train", "admission table_edges hashing state decay table index small_tiers"),
         of("train", "tiers"),
         "for_ever corrupt torn probability full_disk larger cold_rows stated_spread uniform shards_are_even promises",
         ("torch",),

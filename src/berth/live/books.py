@@ -80,6 +80,7 @@ class Books:
         self.step_s: dict[str, dict[int, float]] = {}  # measured, by kind of job and tier
         self.durations: dict[str, float] = {}  # by name: how long such jobs ran
         self.submitted = 0
+        self.epoch = ""  # of the controller that decides: part of its tokens
         self.now = 0.0
         self.wake = math.inf
         self.over: list[Job] = []  # jobs that ended since somebody last looked
@@ -121,6 +122,7 @@ class Books:
 
     def _opened(self, record: Record) -> None:
         """A controller began; the setup was taken from this record already."""
+        self.epoch = record.body.get("epoch", "")  # older berths have none
 
     def _submitted(self, record: Record) -> None:
         assert record.job is not None
@@ -226,7 +228,8 @@ class Books:
     def place(self, job: Job, seats: tuple[Seat, ...], tier: int) -> Attempt:
         """A new attempt of a job on these devices."""
         job.attempts += 1
-        token = f"{self.setup.store}-{job.id}.{job.attempts}"
+        epoch = f".{self.epoch}" if self.epoch else ""
+        token = f"{self.setup.store}-{job.id}.{job.attempts}{epoch}"
         attempt = Attempt(token, job.id, job.attempts, seats, tier, self.now)
         self.devices.give(token, seats)
         self.attempts[token] = attempt

@@ -26,6 +26,7 @@ def rebase(books: Books, setup: Setup) -> Books:
         return books
     new = Books(setup)
     new.now, new.submitted, new.over = books.now, books.submitted, books.over
+    new.epoch = books.epoch
     new.users, new.durations = books.users, books.durations
     if books.setup.tiers == setup.tiers:
         new.step_s = books.step_s

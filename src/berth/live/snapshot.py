@@ -21,7 +21,7 @@ from berth.live.setup import setup_of
 from berth.schedule.records import Array, World
 
 _FORM = 1
-_PLAIN = ("shut", "foreign", "users", "step_s", "durations", "submitted", "now", "wake")
+_PLAIN = ("shut", "foreign", "users", "step_s", "durations", "submitted", "epoch", "now", "wake")
 
 
 def facts_of(books: Books) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Curves for the report: a run thinned out to what a picture can show."""
+"""Curves for the report, reduced to what a picture can show."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from berth.arrays import FloatArray
 from berth.schedule.records import DONE
 from berth.simulate import timeline
 from berth.simulate.run import Run
@@ -22,10 +22,8 @@ _GANTT_JOBS = 800  # beyond that, those with most GPU time
 _GANTT_ATTEMPTS = 4_000
 _TIMER_LINES = 6
 
-Floats = NDArray[np.float64]
 
-
-def shared_edges(runs: Sequence[Run]) -> Floats:
+def shared_edges(runs: Sequence[Run]) -> FloatArray:
     """Equal bins of time over all runs, so that their curves can be laid over each other.
 
     A few jobs that run for weeks after all others would squeeze the curves into a corner: they stop a while
@@ -37,7 +35,7 @@ def shared_edges(runs: Sequence[Run]) -> Floats:
     return np.linspace(begin, max(min(end, begin + 1.3 * (nearly - begin)), begin + 1.0), _BINS + 1)
 
 
-def played_data(name: str, run: Run, timers: TimerWatch | None, edges: Floats) -> dict[str, Any]:
+def run_data(name: str, run: Run, timers: TimerWatch | None, edges: FloatArray) -> dict[str, Any]:
     """All curves of one run as plain data."""
     tried = timeline.attempts(run)
     coarse = np.linspace(edges[0], edges[-1], _MAP_BINS + 1)
@@ -58,15 +56,15 @@ def played_data(name: str, run: Run, timers: TimerWatch | None, edges: Floats) -
     }
 
 
-def _numbers(values: Floats) -> list[float]:
+def _numbers(values: FloatArray) -> list[float]:
     return [float(f"{value:.4g}") for value in values]
 
 
-def _quantiles(run: Run) -> Floats:
+def _quantiles(run: Run) -> FloatArray:
     done = run.records[run.records["state"] == DONE]
     if not len(done):
         return np.zeros(0)
-    jct: Floats = np.quantile(done["end_s"] - done["arrival_s"], np.linspace(0, 1, _QUANTILES))
+    jct: FloatArray = np.quantile(done["end_s"] - done["arrival_s"], np.linspace(0, 1, _QUANTILES))
     return jct
 
 
@@ -86,7 +84,7 @@ def _timers(run: Run, watch: TimerWatch | None) -> list[dict[str, Any]]:
     return lines
 
 
-def _finite(values: Floats) -> list[float | None]:
+def _finite(values: FloatArray) -> list[float | None]:
     return [float(f"{value:.4g}") if np.isfinite(value) else None for value in values]
 
 

@@ -51,7 +51,7 @@ def print_story(out: Console, story: Story, policy: str, cluster: Cluster, notes
 
 def _chapter(out: Console, one: Chapter) -> None:
     if one.what in ("waited", "never started"):
-        how_long = format_seconds(one.seconds) if one.what == "waited" else "for ever"
+        how_long = format_seconds(one.seconds) if one.what == "waited" else "forever"
         _line(out, one.time_s, f"waits {how_long}")
         for because in one.because:
             _below(out, f"{format_seconds(because.seconds)}: {because.reason.sentence}")

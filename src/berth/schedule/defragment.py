@@ -72,7 +72,7 @@ def defragment(world: World, hooks: Hooks, now: float) -> None:
 def start_by_moving(world: World, hooks: Hooks, row: int, rows: Array, now: float) -> bool:
     """Starts one blocked job at its nearest tier, if it pays to move others."""
     job = world.jobs[row]
-    when, _, _ = soonest_place(world, row, job.nearest_tier, rows, now)
+    when, _, _, _ = soonest_place(world, row, job.nearest_tier, rows, now)
     worth = (when - now) / world.rules[0].defragment
     if worth < restore_cost_s(world, 1):
         return False

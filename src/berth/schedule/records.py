@@ -231,6 +231,7 @@ STATE = np.dtype(  # counters and cursors of the pass
         ("last_reserved", "i8"),  # the last such row of this pass, whether or not it is still reserved
         ("reserved_tier", "i4"),
         ("reserved_group", "i4"),
+        ("reserved_type", "i4"),  # device type
         ("reserved_until_s", "f8"),  # when that job is expected to start there
         ("reserved_spare", "i8"),  # devices of the group that it will not need then
         ("reserved_below", "i8"),  # the group is reserved from jobs of a priority below this

@@ -26,9 +26,13 @@ from berth.schedule.reasons import (
     TOO_SPREAD,
 )
 from berth.schedule.records import WAITING, World
-from berth.schedule.reservation import EVERY_JOB, close_reservation, open_reservation, reserve_soonest
-
-_A_MOMENT_S = 1e-6
+from berth.schedule.reservation import (
+    A_MOMENT_S,
+    EVERY_JOB,
+    close_reservation,
+    open_reservation,
+    reserve_soonest,
+)
 
 
 @step
@@ -172,7 +176,7 @@ def wake_time_of(world: World, hooks: Hooks, row: int, now: float) -> float:
     """When the policy wants to be asked again about a job; a time in the past means never."""
     wake = hooks.wake(world.jobs[row], now, world.params[0])
     if wake == now:  # a timer that expires now but for rounding
-        return max(now + _A_MOMENT_S, np.nextafter(now, math.inf))
+        return max(now + A_MOMENT_S, np.nextafter(now, math.inf))
     return wake if wake > now else math.inf
 
 
@@ -219,21 +223,19 @@ def explain_wait(world: World, row: int, allowed_tier: int, wake: float) -> None
 
 @kernel
 def free_with_reserved(world: World, row: int, tier: int) -> int:
-    """Free devices of one type, reserved ones included, in that group of a tier around them that has most."""
-    state, job = world.state[0], world.jobs[row]
+    """Free devices of the reserved type, reserved ones included, in that group of a tier around them with most."""
+    state = world.state[0]
+    if not accepts_device_type(world.jobs[row], state.reserved_type):
+        return 0
     reserved = world.groups[state.reserved_tier, state.reserved_group]
-    best = 0
-    for device_type in range(state.device_types):
-        last, free = -1, 0
-        for at in range(reserved.start, reserved.stop):
-            host = world.hosts[at]
-            if host.group[tier] != last:
-                last = host.group[tier]
-                free = world.groups[tier, last].free[device_type]
-            if host.device_type == device_type:
-                free += host.masked
-            if accepts_device_type(job, device_type):
-                best = max(best, free)
+    best, last, free = 0, -1, 0
+    for at in range(reserved.start, reserved.stop):
+        host = world.hosts[at]
+        if host.group[tier] != last:
+            last = host.group[tier]
+            free = world.groups[tier, last].free[state.reserved_type]
+        free += host.masked
+        best = max(best, free)
     return best
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from berth.cluster.plain import to_plain
+from berth.cluster.serialize import cluster_to_dict
 from berth.errors import InputError
 from berth.schedule.reasons import CODES
 from berth.schedule.records import Array
@@ -94,7 +94,7 @@ def write_events(run: Run, path: str | Path) -> None:
 def _packed(run: Run) -> str:
     jobs = run.trace.frame.select("job_id", "user", "model").to_dict(as_series=False)
     facts = {
-        "cluster": to_plain(run.cluster),
+        "cluster": cluster_to_dict(run.cluster),
         "policy": run.policy,
         "trace": run.trace.source,
         "jobs": jobs,

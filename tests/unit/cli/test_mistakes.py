@@ -54,7 +54,7 @@ READ = [
     ("plan check half.json", "half.json:1:22: is not JSON"),
     ("plan check deep.json", "deep.json: is not JSON that berth can read: nested too deep"),
     ("policies binary.py:Mine", "binary.py:1: SyntaxError"),
-    ("policies empty.py:Mine", "empty.py: no policy is called 'Mine'\n  there is none"),
+    ("policies empty.py:Mine", "empty.py: no policy is called 'Mine'\n  there are none"),
     ("submit job.yaml", "job.yaml:1:6: run: input should be a valid string or a valid list (given: 7)"),
     ("view none.parquet --no-open", "none.parquet: no such file"),
     ("view half.parquet --no-open", "half.parquet: is not a log of events"),
@@ -104,8 +104,8 @@ QUANTITIES = [
     ("train nce --examples some", "--examples: 'some' is not a number"),
     ("train nce --grace 5", "--grace: '5' has no unit"),
     ("train nce --memory 0B", "--memory is 0"),
-    ("train nce --emulate T4", "--emulate T4: not a slow-down"),
-    ("train nce --emulate T4=2", "--emulate is of the devices of a plan\n  give --plan FILE too"),
+    ("train nce --emulate T4", "--emulate T4: expected DEVICE=X"),
+    ("train nce --emulate T4=2", "--emulate applies to the devices of a plan\n  add --plan FILE"),
     ("train nce --batch 1000000000000000000", "invalid value for '--batch'"),
 ]
 

@@ -98,9 +98,9 @@ def next_event(live):
 def let_pass(live, seconds):
     end = live.clock.monotonic() + seconds
     while live.clock.monotonic() + next_event(live) <= end:
-        live.clock.turn(max(1e-6, next_event(live)))
+        live.clock.advance(max(1e-6, next_event(live)))
         settle(live)
-    live.clock.turn(end - live.clock.monotonic())
+    live.clock.advance(end - live.clock.monotonic())
 
 
 def random_state(crank, policy, seed, *, drains=True):
@@ -136,7 +136,7 @@ def test_a_forecast_is_what_then_happens(crank, policy):
         told, known = played(live), set(live.backend.starts)
         expected = {name: start - epoch for name, start in told.starts.items() if name not in known}
         while next_event(live) < math.inf:
-            live.clock.turn(max(1e-6, next_event(live)))
+            live.clock.advance(max(1e-6, next_event(live)))
             settle(live)
         happened = {name: start for name, start in live.backend.starts.items() if name not in known}
         assert happened == pytest.approx(expected, abs=0.01), f"{policy}, seed {seed}"

@@ -98,7 +98,7 @@ def test_where_order_preempts_those_behind_the_first_have_a_true_reason_too():
         ("nearest-only", [[2], [2]], [(0, 1, 100), (0, 1, 100), (5, 2, 10)], "nearest"),
         ("nearest-only", [[3], [3]], [(0, 2, 100), (0, 2, 100), (5, 2, 10)], "too-spread"),
         ("nearest-only", [[3], [3]], [(0, 3, 100), (0, 2, 100), (5, 2, 10)], "no-room"),
-        ("near-backfill", [[3], [3]], [(0, 2, 100), (0, 3, 100), (5, 3, 10), (6, 1, 500)], "held-for-other"),
+        ("near-backfill", [[3], [3]], [(0, 2, 100), (0, 3, 200), (5, 3, 10), (6, 1, 500)], "held-for-other"),
         ("near-backfill", [[3], [3]], [(0, 2, 100), (0, 2, 100), (5, 3, 10), (6, 2, 500)], "too-spread"),
     ],
     ids=[

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from berth.cluster.plain import to_plain
+from berth.cluster.serialize import cluster_to_dict
 from berth.errors import InputError
 from berth.live import forecast, outlook, views
 from berth.live.api.events import Events
@@ -83,7 +83,7 @@ class Desk:
     def cluster(self) -> dict[str, Any]:
         """Machines and who is on them."""
         with self.controller.lock:
-            plain = to_plain(self._books.cluster)
+            plain = cluster_to_dict(self._books.cluster)
             told = {
                 name: plain[name]
                 for name in ("name", "device_types", "tiers", "groups", "group_names", "notes")
@@ -233,7 +233,7 @@ class Desk:
         number = attempt or int(row["attempts"])
         if number == 0:
             return "", 0
-        path = Folder(self._attempts, f"{self.controller.store.name}-{name}.{number}").log(rank)
+        path = Folder(self._attempts, self.controller.store.tokens_of(name)[number - 1]).log(rank)
         try:
             with path.open("rb") as file:
                 file.seek(offset)
