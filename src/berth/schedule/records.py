@@ -101,7 +101,6 @@ INTERNAL_FIELDS = {
     *("true_remaining_s", "checkpointed_remaining_s", "next_checkpoint_s", "checkpoint_interval_s"),
     *("order_key", "tie_break", "demand", "first_place", "running_index", "in_ending_list", "traffic_row"),
     *(
-        "updated_s",
         "expected_end_s",
         "end_s",
         "explained_s",
