@@ -32,30 +32,30 @@ def naive(trace, devices, late=False, by_arrival=True):
     while coming or any(queues):
         live = sorted((job for queue in queues for job in queue), key=lambda job: job.row)
         running = [job for job in live if job.runs]
-        then = min([job.arrival_s for job in coming[:1]] + [now + job.seconds - job.ran_s for job in running])
+        then = min([job.arrival for job in coming[:1]] + [now + job.seconds - job.ran for job in running])
         then = min([then] + [now + sinks_in(job, late) for job in running if job.queue < 2])
         for job in running:
-            job.ran_s += then - now
+            job.ran += then - now
         now = then
         for job in running:
-            if job.ran_s == job.seconds:
+            if job.ran == job.seconds:
                 queues[job.queue].remove(job)
-                job.end_s = now
+                job.end = now
         while coming and coming[0].arrival == now:
             queues[0].append(coming.pop(0))
         for job in running:
-            if job.end_s is None and job.queue < 2 and job.ran_s * job.gpus >= LIMITS[job.queue]:
+            if job.end is None and job.queue < 2 and job.ran * job.gpus >= LIMITS[job.queue]:
                 queues[job.queue].remove(job)
                 job.queue += 1
                 queues[job.queue].append(job)
         walk(queues, devices, by_arrival)
-    return [job.end_s for job in jobs]
+    return [job.end for job in jobs]
 
 
 def sinks_in(job, late):
     if late:  # seconds where GPU-seconds are meant, and whole ones
-        return (LIMITS[job.queue] - job.ran_s) // job.gpus
-    return math.ceil((LIMITS[job.queue] - job.ran_s * job.gpus) / job.gpus)
+        return (LIMITS[job.queue] - job.ran) // job.gpus
+    return math.ceil((LIMITS[job.queue] - job.ran * job.gpus) / job.gpus)
 
 
 def walk(queues, devices, by_arrival):
