@@ -78,7 +78,7 @@ def passes(folder: Path, jobs: int, rounds: int = 300) -> list[Figure]:
         if controller.passes > made:  # nothing may have happened that asks for one
             took.append(1000 * controller.pass_s)
     state = controller.books.world.state[0]
-    waiting = int(state["last"] - state["first"])
+    waiting = int(state["queue_stop"] - state["queue_start"])
     controller.close()
     what = f"pass, {waiting:,} waiting on {cluster.devices:,} devices"
     return [

@@ -52,7 +52,8 @@ class Room:
 
 
 PASS = (
-    "walk attempt queue place hold replan preempt lookahead defragment shape decide tune links policies/waits"
+    "start_waiting allocation progress queue placement reservation preempt_by_order preempt_for_gain migrate_nearer "
+    "relax_locality defragment balance decide delay_timers links policies/waits"
 )
 
 
@@ -71,7 +72,7 @@ ROOMS = {
             ),
             *of("simulate", "quotas faults"),
         ),
-        of("simulate", "audit stories"),
+        of("simulate", "audit explain_job"),
         "rounds_no_longer rounds_that endless same_stream wrong_remaining has_sunk every_policy "
         "too_soon holds_out_anew without_preemption",
     ),

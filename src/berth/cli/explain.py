@@ -53,15 +53,15 @@ def explain(
 
     from berth.report import terminal
     from berth.report.simulation_story import print_story
-    from berth.simulate import stories
+    from berth.simulate.explain_job import explain_job, row_of
 
     name, chosen = next(iter(scenario.load_policies([policy] if policy else None).items()))
     built = scenario.build_scenario(trace, cluster, options, log=True)
     if job != LONGEST:
-        stories.row_of(built.trace, job)  # an unknown job is an error before kernels are compiled
+        row_of(built.trace, job)  # an unknown job is an error before kernels are compiled
     notes = built.notes + built.drawn + scenario.warm_up({name: chosen})
     wanted = _longest_wait(built, chosen) if job == LONGEST else job
-    story = stories.tell(built.trace, built.cluster, chosen, built.setting, wanted, name)
+    story = explain_job(built.trace, built.cluster, chosen, built.setting, wanted, name)
     if as_json:
         facts = {"policy": name, "reference_device": built.reference.name, "fault_seed": built.fault_seed}
         terminal.print_json({**facts, **asdict(story), "notes": notes})
@@ -74,4 +74,4 @@ def _longest_wait(built: scenario.Scenario, policy: Policy) -> str:
     from berth.simulate.run import simulate
 
     run = simulate(built.trace, built.cluster, policy, built.setting)
-    return built.trace.job_ids[int(run.records["waited"].argmax())]
+    return built.trace.job_ids[int(run.records["waited_s"].argmax())]

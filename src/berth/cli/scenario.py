@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from berth.cluster.model import Cluster, DeviceType
     from berth.schedule.policy import Policy
     from berth.simulate.run import Setting
-    from berth.simulate.source import Source
+    from berth.simulate.trace_source import TraceSource
     from berth.workload.trace import Trace
 
 _DEFAULT_POLICIES = ("berth", "dally", "tiresias", "preferred", "required", "fifo", "srtf")
@@ -30,7 +30,7 @@ _LONGEST_NOTE = 240
 class Scenario:
     """A trace, a cluster and settings: everything but the policy."""
 
-    source: Source
+    source: TraceSource
     trace: Trace
     cluster: Cluster
     setting: Setting
@@ -100,7 +100,7 @@ def build_scenario(
     from berth.simulate.jobs import too_large
     from berth.simulate.quotas import load_quotas
     from berth.simulate.reference import reference_device
-    from berth.simulate.source import Source, gpus_of
+    from berth.simulate.trace_source import TraceSource, gpus_of
 
     written = load_cluster(cluster)
     gpus_of(written)
@@ -117,7 +117,7 @@ def build_scenario(
         quotas=load_quotas(options.quota or [], options.quotas),
     )
     changed = written if what_if is None else what_if.apply(written)
-    source = Source(trace)
+    source = TraceSource(trace)
     jobs = source.trace(written)
     if options.faults is not None:
         spec = parse_faults(options.faults)

@@ -133,7 +133,7 @@ class ScenarioOptions:
             eviction_s=standard.eviction_s if cost is None else cost,
             eviction_large_s=standard.eviction_large_s if cost is None else cost,
             checkpoint_s=read("--checkpoint-every", seconds, self.checkpoint_every),
-            doubt=share("--doubt", self.doubt),
+            estimate_error=share("--doubt", self.doubt),
             mix=load_mix(self.mix),
             seed=self.seed,
         )

@@ -15,8 +15,8 @@ from berth.cli.progress import progress_bar
 from berth.cli.scenario_options import ClusterName, PolicyNames, ScenarioOptions, TraceName, WhatIfOptions
 
 if TYPE_CHECKING:
-    from berth.report.html import PolicyRun
     from berth.schedule.policy import Policy
+    from berth.simulate.policy_run import PolicyRun
 
 EXAMPLES = (
     "berth simulate jobs.csv --cluster 4x4x8:H100 --policy fifo --policy srtf",
@@ -62,15 +62,15 @@ def simulate(
 
 
 def _run_policies(built: scenario.Scenario, policies: dict[str, Policy], *, timers: bool) -> list[PolicyRun]:
-    from berth.report.html import PolicyRun
     from berth.simulate.metrics import summarise
+    from berth.simulate.policy_run import PolicyRun
     from berth.simulate.run import simulate as run_simulation
     from berth.simulate.timeline import TimerWatch
 
     runs = []
     jobs = built.trace
     for name, policy in policies.items():
-        watch = TimerWatch(max(1, len(jobs) // 100)) if timers and policy.rules().learns else None
+        watch = TimerWatch(max(1, len(jobs) // 100)) if timers and policy.rules().learn_timers else None
         with progress_bar(f"{name}: jobs finished") as progress:
             run = run_simulation(
                 jobs,
@@ -135,8 +135,8 @@ def _notes(built: scenario.Scenario, runs: list[PolicyRun]) -> list[str]:
         if (note := unfinished_note(one.run)) is not None:
             rest = "; the figures are those of the others" if one.summary.finished else ""
             notes.append(note + rest)
-    if setting.doubt:
-        notes.append(f"schedulers knew remaining times to +-{setting.doubt:.0%} only")
+    if setting.estimate_error:
+        notes.append(f"schedulers knew remaining times to +-{setting.estimate_error:.0%} only")
     if setting.fault_spec is not None:
         seed = "" if built.fault_seed is None else f", seed {built.fault_seed}"
         notes.append(f"{format_count(len(run.setting.faults) // 2, 'fault')} of machines{seed}")

@@ -91,7 +91,7 @@ def sweep(
         durations=durations,
         eviction_s=setting.eviction_s,
         eviction_large_s=setting.eviction_large_s,
-        doubt=setting.doubt,
+        estimate_error=setting.estimate_error,
         reference_device=reference_device,
     )
     notes = _check(grid, sizes, durations) + scenario.warm_up(policies)
@@ -130,7 +130,7 @@ def _check(grid: Grid, sizes: str, durations: str) -> list[str]:
     """Check the inputs before any process starts; return notes."""
     from berth.cluster.load import load_cluster
     from berth.simulate.reference import reference_device, reference_note
-    from berth.simulate.source import gpus_of
+    from berth.simulate.trace_source import gpus_of
     from berth.workload.distributions import load_durations, load_sizes
 
     cluster = load_cluster(grid.cluster)

@@ -130,7 +130,7 @@ def _read(file: str, strict: bool, format: str | None) -> Trace:  # noqa: A002
 def _capacity(cluster: str) -> tuple[str, int]:
     """Name of a cluster and its GPUs."""
     from berth.cluster import load_cluster
-    from berth.simulate.source import gpus_of
+    from berth.simulate.trace_source import gpus_of
 
     loaded = load_cluster(cluster)
     return loaded.name, gpus_of(loaded)

@@ -137,7 +137,7 @@ def _spec(
     seed: int,
 ) -> GenerateSpec:
     from berth.cluster.load import load_cluster
-    from berth.simulate.source import gpus_of
+    from berth.simulate.trace_source import gpus_of
     from berth.units import seconds
     from berth.workload.arrivals import load_arrivals
     from berth.workload.generate import GenerateSpec, with_defaults

@@ -139,15 +139,15 @@ def _too_few(need: Need) -> str:
 def need_of(books: Books, job: Job) -> Need:
     """What a job needs, and what the cluster has of it."""
     kinds = kinds_of(books.setup, job.spec)
-    tier = int(books.world.jobs[job.row]["widest"])
+    tier = int(books.world.jobs[job.row]["widest_tier"])
     hosts = books.world.hosts
-    open_ = hosts[(hosts["down"] == 0) & np.isin(hosts["kind"], kinds)]
+    open_ = hosts[(hosts["down"] == 0) & np.isin(hosts["device_type"], kinds)]
     most = 0
     for kind in kinds:
-        here = open_[open_["kind"] == kind]
+        here = open_[open_["device_type"] == kind]
         groups = np.bincount(here["group"][:, tier], weights=here["size"]) if len(here) else np.zeros(1)
         most = max(most, int(groups.max()))
-    free = max((int(open_["free"][open_["kind"] == kind].sum()) for kind in kinds), default=0)
+    free = max((int(open_["free"][open_["device_type"] == kind].sum()) for kind in kinds), default=0)
     closed = tuple(
         machine.name for machine, shut in zip(books.cluster.machines, books.shut, strict=True) if shut
     )

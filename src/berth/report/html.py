@@ -11,7 +11,6 @@ import hashlib
 import html
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 
@@ -21,21 +20,12 @@ from berth import __version__
 from berth.report.plots import run_data, shared_edges
 from berth.report.simulation import best, labels, metrics_of
 from berth.simulate.metrics import Summary
+from berth.simulate.policy_run import PolicyRun
 from berth.simulate.reference import reference_device
-from berth.simulate.run import Run
-from berth.simulate.timeline import TimerWatch, last_end_s
+from berth.simulate.timeline import last_end_s
 from berth.units import format_count
 
 _MAX_DRAWN = 8  # runs with curves
-
-
-@dataclass(frozen=True)
-class PolicyRun:
-    """A run, its figures, and its learned timers, if any."""
-
-    run: Run
-    summary: Summary
-    timers: TimerWatch | None = None
 
 
 def report_page(played: Sequence[PolicyRun], notes: Sequence[str]) -> str:

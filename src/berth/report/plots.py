@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from berth.arrays import FloatArray
-from berth.schedule.view import DONE
+from berth.schedule.records import DONE
 from berth.simulate import timeline
 from berth.simulate.run import Run
 from berth.simulate.timeline import Attempts, TimerWatch
@@ -29,9 +29,9 @@ def shared_edges(runs: Sequence[Run]) -> FloatArray:
     A few jobs that run for weeks after all others would squeeze the curves into a corner: they stop a while
     after nearly all jobs are over.
     """
-    begin = min(float(run.records["arrival"].min(initial=0.0)) for run in runs)
+    begin = min(float(run.records["arrival_s"].min(initial=0.0)) for run in runs)
     end = max(timeline.last_end_s(run) for run in runs)
-    nearly = max(float(np.quantile(run.records["end"], _NEARLY_ALL)) for run in runs)
+    nearly = max(float(np.quantile(run.records["end_s"], _NEARLY_ALL)) for run in runs)
     return np.linspace(begin, max(min(end, begin + 1.3 * (nearly - begin)), begin + 1.0), _BINS + 1)
 
 
@@ -64,7 +64,7 @@ def _quantiles(run: Run) -> FloatArray:
     done = run.records[run.records["state"] == DONE]
     if not len(done):
         return np.zeros(0)
-    jct: FloatArray = np.quantile(done["end"] - done["arrival"], np.linspace(0, 1, _QUANTILES))
+    jct: FloatArray = np.quantile(done["end_s"] - done["arrival_s"], np.linspace(0, 1, _QUANTILES))
     return jct
 
 
@@ -92,7 +92,7 @@ def _gantt(run: Run, tried: Attempts) -> dict[str, Any]:
     """Jobs and their attempts in whole seconds; of a large trace, the jobs with most GPU time."""
     records = run.records
     ran = np.flatnonzero(records["state"] == DONE)
-    largest = ran[np.argsort(-records["attained"][ran], kind="stable")][:_GANTT_JOBS]
+    largest = ran[np.argsort(-records["attained_gpu_s"][ran], kind="stable")][:_GANTT_JOBS]
     kept = np.sort(largest)
     number = {int(row): at for at, row in enumerate(kept)}
     rows = np.flatnonzero(np.isin(tried.job, kept))[:_GANTT_ATTEMPTS]
@@ -101,7 +101,9 @@ def _gantt(run: Run, tried: Attempts) -> dict[str, Any]:
     return {
         "jobs": [
             [ids[row], int(gpus), str(run.jobs.models[row]), round(float(arrival))]
-            for row, gpus, arrival in zip(kept, records["gpus"][kept], records["arrival"][kept], strict=True)
+            for row, gpus, arrival in zip(
+                kept, records["gpus"][kept], records["arrival_s"][kept], strict=True
+            )
         ],
         "attempts": [
             [number[int(job)], round(float(start)), round(float(stop)), int(tier)]

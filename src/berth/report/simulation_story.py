@@ -11,7 +11,7 @@ from rich.text import Text
 from berth.cluster.model import Cluster
 from berth.report.simulation import print_notes
 from berth.report.terminal import bar, table
-from berth.simulate.stories import Chapter, Story
+from berth.simulate.explain_job import Chapter, Story
 from berth.simulate.timeline import rack_level
 from berth.units import format_count, format_seconds
 

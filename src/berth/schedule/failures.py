@@ -22,20 +22,20 @@ from berth.compile import Address
 from berth.errors import InputError
 from berth.schedule.checks import own_place
 from berth.schedule.policy import SIGNATURES, Policy, constant_fields
+from berth.schedule.records import JOB, WAIT_STATS, Array
 from berth.schedule.sealed import WRITABLE, View
 from berth.schedule.source import is_own, limited, place_of
-from berth.schedule.view import JOB, OFFER, Array
 
 HOOKS = tuple(SIGNATURES)
 IDLE = {types.float64: math.inf, types.int64: 0}  # the answers after a failure, until the run stops
 RAISED = "raised by the policy"
-_FINITE = "order", "then"  # infinities would tie with each other, or hide behind them
+_FINITE = "order", "tie_break"  # infinities would tie with each other, or hide behind them
 _C_TYPES: dict[Any, Any] = {types.float64: ctypes.c_double, types.int64: ctypes.c_int64}
 _raised: dict[int, BaseException] = {}  # by the address of a run's record of constants
 
 
 def constant_names(kind: type[Policy]) -> list[str]:
-    """The names in `my`: the constants, and the table of a policy that has one."""
+    """The names in `params`: the constants, and the table of a policy that has one."""
     names = [field.name for field in constant_fields(kind)]
     return [*names, "table"] if kind.table is not Policy.table else names
 
@@ -47,13 +47,13 @@ def function_of(kind: type[Policy], hook: str) -> Any:
 
 
 def constants_from(names: list[str], record: Any) -> Any:
-    """`my`, out of the record that compiled code reads."""
-    my: Any = namedtuple("My", names or ["nothing"])  # type: ignore[misc]
+    """`params`, out of the record that compiled code reads."""
+    params: Any = namedtuple("My", names or ["nothing"])  # type: ignore[misc]
     if not names:
-        return my._make([0.0])
+        return params._make([0.0])
     table = record["table"].view()
     table.flags.writeable = False
-    return my._make(table if name == "table" else record["value"][i] for i, name in enumerate(names))
+    return params._make(table if name == "table" else record["value"][i] for i, name in enumerate(names))
 
 
 def wrong_answer(hook: str, answer: Any) -> str | None:
@@ -132,9 +132,8 @@ def _leave(record: Any, hook: str, values: list[Any]) -> None:
 
 def _slots(hook: str) -> list[str]:
     """Where the records that a hook is called with are kept."""
-    offers = hook == "observe"
     jobs = {"cost": ["failed_job", "failed_other"]}.get(hook, ["failed_job"])
-    return ["failed_offer"] if offers else jobs
+    return ["failed_stats"] if hook == "observe" else jobs
 
 
 def _reader(kind: Any) -> Callable[[Any], Any]:
@@ -145,13 +144,13 @@ def _reader(kind: Any) -> Callable[[Any], Any]:
     return lambda address: np.frombuffer(memory.from_address(address), kind.dtype)[0]
 
 
-def raise_failure(policy: Policy, my: Array, name_of: Callable[[int], str] = str) -> None:
+def raise_failure(policy: Policy, params: Array, name_of: Callable[[int], str] = str) -> None:
     """Raises what went wrong in a function of the policy, if anything did; `name_of` a job by its row."""
-    record = my[0]
+    record = params[0]
     if not record["failed"]:
         return
     hook = HOOKS[abs(int(record["failed"])) - 1]
-    raised = _raised.pop(my.ctypes.data, None) if record["failed"] < 0 else None
+    raised = _raised.pop(params.ctypes.data, None) if record["failed"] < 0 else None
     record["failed"] = 0
     if raised is not None:
         raise _placed(raised, policy)
@@ -164,10 +163,10 @@ def _call_again(policy: Policy, hook: str, record: Any, name_of: Callable[[int],
     function = function_of(kind, hook)
     records = {name: _kept(record, name) for name in _slots(hook)}
     values = _arguments(hook, list(records.values()), list(record["failed_with"]))
-    *given, my = *_views(hook, values), constants_from(constant_names(kind), record)
+    *given, params = *_views(hook, values), constants_from(constant_names(kind), record)
     with np.errstate(all="ignore"):
         try:
-            answer, line = _traced(plain_function(function), [*given, my])
+            answer, line = _traced(plain_function(function), [*given, params])
         except Exception as error:
             _placed(error, policy)
             raise
@@ -182,7 +181,7 @@ def _call_again(policy: Policy, hook: str, record: Any, name_of: Callable[[int],
 
 
 def _kept(record: Any, name: str) -> Any:
-    return np.frombuffer(bytearray(record[name].tobytes()), OFFER if name == "failed_offer" else JOB)[0]
+    return np.frombuffer(bytearray(record[name].tobytes()), WAIT_STATS if name == "failed_stats" else JOB)[0]
 
 
 def _arguments(hook: str, records: list[Any], numbers: list[float]) -> list[Any]:

@@ -34,7 +34,7 @@ from berth.schedule import sealed, source
 from berth.schedule.checks import check_policy
 from berth.schedule.failures import HOOKS, IDLE, constant_names, function_of, interpreted
 from berth.schedule.policy import SIGNATURES, Hooks, Policy, Preempt
-from berth.schedule.view import NOTES
+from berth.schedule.records import NOTES
 
 _result: Any = CompileResult  # numba's own way to keep compiled code between runs, untyped
 _dumps: Any = serialize.dumps
@@ -52,9 +52,9 @@ def hooks(policy: Policy) -> Hooks:
     check_policy(policy)
     rules = policy.rules()
     idle = {
-        "observe": not rules.learns,
+        "observe": not rules.learn_timers,
         "cost": rules.preempt != Preempt.BY_GAIN,
-        "spread": not (rules.look_ahead or rules.defragment),
+        "spread": not (rules.relax_locality or rules.defragment),
     }
     return Hooks(**{name: _hook(Policy if idle.get(name) else type(policy), name) for name in SIGNATURES})
 
@@ -91,7 +91,7 @@ def _reason(error: Exception) -> str:
 
 
 def _compiled(function: Callable[..., Any], names: list[str], hook: str) -> Address:
-    """`function(..., my)` behind a fixed signature whose last argument is the record of constants."""
+    """`function(..., params)` behind a fixed signature whose last argument is the record of constants."""
     path = cache_folder() / "policies" / f"{_fingerprint(function, names, hook)}.bin"
     result = _stored(path)
     if result is None:
@@ -124,11 +124,11 @@ def hook({arguments}, c):
     return answer
 """
 _WRONG = {  # about an answer, where any number does not do
-    **dict.fromkeys(("order", "then"), "not answer - answer == 0.0"),
+    **dict.fromkeys(("order", "tie_break"), "not answer - answer == 0.0"),
     **dict.fromkeys(("wake", "gain", "cost"), "answer != answer"),
     "observe": "not answer >= 0.0",
     "spread": "answer != 0 and answer != 1",
-    "reach": "False",
+    "allowed_tier": "False",
 }
 
 
@@ -164,7 +164,7 @@ def _parts(names: list[str], hook: str) -> dict[str, Any]:
     kept, number = [], 0
     for argument, record in zip(arguments, records, strict=True):
         if record:
-            kept.append(f"keep(c.{'failed_offer' if hook == 'observe' else next(jobs)}, {argument})")
+            kept.append(f"keep(c.{'failed_stats' if hook == 'observe' else next(jobs)}, {argument})")
         else:
             kept.append(f"c.failed_with[{number}] = {argument}")
             number += 1

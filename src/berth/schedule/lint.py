@@ -15,12 +15,12 @@ from collections.abc import Callable, Iterable
 from typing import Any, NoReturn
 
 from berth.errors import InputError, nearest
+from berth.schedule.records import JOB, WAIT_STATS
 from berth.schedule.sealed import READABLE, WRITABLE, not_writable, unknown_field
 from berth.schedule.source import TURNS, Node, is_own, node_of, place_of
-from berth.schedule.view import JOB, OFFER
 
-_MY = "my"
-_SHAPES = {"job": JOB, "offer": OFFER}
+_MY = "params"
+_SHAPES = {"job": JOB, "stats": WAIT_STATS}
 _IMPURE = {
     "random": "is random",
     "numpy.random": "is random",
@@ -49,11 +49,11 @@ _IMPURE_BUILTINS = {
 }
 _MUTATORS = {"add", "append", "clear", "discard", "extend", "insert", "pop", "popitem", "remove", "reverse"}
 _MUTATORS |= {"setdefault", "sort", "update"}
-Roles = tuple[tuple[str, str], ...]  # of parameters: job, offer or my
+Roles = tuple[tuple[str, str], ...]  # of parameters: job, stats or params
 
 
 def check_hook(hook: str, function: Callable[..., Any], roles: Roles, constants: Iterable[str]) -> None:
-    """Refuses what is wrong with a hook and the functions it calls; `constants` are the names in `my`."""
+    """Refuses what is wrong with a hook and the functions it calls; `constants` are the names in `params`."""
     _Lint(hook, tuple(constants), function, roles, (), set()).run()
 
 
@@ -92,7 +92,7 @@ class _Lint(ast.NodeVisitor):
     # -- what names stand for
 
     def role(self, node: ast.AST) -> str | None:
-        """job, offer or my, if an expression is just that."""
+        """job, stats or params, if an expression is just that."""
         if isinstance(node, ast.NamedExpr):
             return self.role(node.value)
         return self.roles.get(node.id) if isinstance(node, ast.Name) else None
@@ -243,7 +243,7 @@ class _Lint(ast.NodeVisitor):
             hint = f"did you mean {near!r}?" if near else known
             self.refuse(node, f"the policy has no constant {node.attr!r}", hint)
         if not isinstance(node.ctx, ast.Load):
-            self.refuse(node, f"my.{node.attr} may not be written: constants are constant")
+            self.refuse(node, f"params.{node.attr} may not be written: constants are constant")
 
     def check_field(self, node: ast.Attribute, role: str) -> None:
         if node.attr not in READABLE[role]:
@@ -255,7 +255,7 @@ class _Lint(ast.NodeVisitor):
         written = not isinstance(node.ctx, ast.Load)
         if role == _MY:
             if written:
-                self.refuse(node, f"my.{field.attr} may not be written: constants are constant")
+                self.refuse(node, f"params.{field.attr} may not be written: constants are constant")
             return
         if field.attr not in READABLE[role]:
             return  # told when the field is visited

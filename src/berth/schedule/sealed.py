@@ -19,7 +19,7 @@ from numba.core.typing import templates
 from numba.np import arrayobj
 
 from berth.errors import nearest
-from berth.schedule.view import JOB, OFFER
+from berth.schedule.records import INTERNAL_FIELDS, JOB, POLICY_FIELDS, RENAMED, WAIT_STATS
 
 _extending: Any = extending  # numba is untyped
 _AttributeTemplate: Any = templates.AttributeTemplate
@@ -28,11 +28,9 @@ _cgutils: Any = cgutils
 _types: Any = types
 
 WRITABLE = ("queue", "notes")  # what `order`, and no other hook, may update
-# what the simulator alone knows (how long a job really takes), and how the scheduler links its records
-_HIDDEN = ("left", "saved", "booked", "finish", "head", "heap_at", "run_at", "listed")
 READABLE: dict[str, tuple[str, ...]] = {
-    "job": tuple(name for name in JOB.names or () if name not in _HIDDEN),
-    "offer": OFFER.names or (),
+    "job": POLICY_FIELDS,
+    "stats": WAIT_STATS.names or (),
 }
 
 
@@ -47,7 +45,7 @@ class Sealed(types.Type):
     @cached_property
     def at(self) -> dict[str, Any]:
         """The type of each field that can be read."""
-        return {name: self._field(name) for name in self.record.fields if name not in _HIDDEN}
+        return {name: self._field(name) for name in self.record.fields if name not in INTERNAL_FIELDS}
 
     def _field(self, name: str) -> Any:
         kind = self.record.typeof(name)
@@ -162,7 +160,7 @@ class View:
     __slots__ = ("_record", "_what", "_writable")
 
     def __init__(self, record: Any, writable: tuple[str, ...]) -> None:
-        what = "job" if record.dtype == JOB else "offer"
+        what = "job" if record.dtype == JOB else "stats"
         object.__setattr__(self, "_record", record)
         object.__setattr__(self, "_what", what)
         object.__setattr__(self, "_writable", writable)
@@ -187,9 +185,9 @@ class View:
 
 def unknown_field(what: str, name: str) -> str:
     """What to say about a field that a policy can't read."""
-    if what == "job" and name in _HIDDEN:
+    if what == "job" and name in INTERNAL_FIELDS:
         return f"{what}.{name} is not for policies: how long a job really takes, only the simulator knows"
-    near = nearest(name, READABLE[what])
+    near = RENAMED.get(name) or nearest(name, READABLE[what])
     return f"{what} has no field {name!r}" + (f"; did you mean {near!r}?" if near else "")
 
 

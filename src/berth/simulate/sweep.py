@@ -31,7 +31,7 @@ from berth.simulate.metrics import summarise
 from berth.simulate.outcome import require_finished
 from berth.simulate.reference import reference_device
 from berth.simulate.run import Setting, simulate
-from berth.simulate.source import made_up
+from berth.simulate.trace_source import generate_for
 from berth.workload.mix import load_mix
 
 Row = dict[str, Any]  # a cell and its figures
@@ -52,7 +52,7 @@ class Cell:
     durations: str
     eviction_s: float
     eviction_large_s: float
-    doubt: float
+    estimate_error: float
     reference_device: str
     code: str = ""
 
@@ -77,7 +77,7 @@ class Grid:
     durations: str = "lognormal:1h:1.5"
     eviction_s: float = 40.0
     eviction_large_s: float = 60.0
-    doubt: float = 0.0
+    estimate_error: float = 0.0
     reference_device: str | None = None  # None: the cluster's most common GPU
 
     def __post_init__(self) -> None:
@@ -106,7 +106,7 @@ class Grid:
                 durations=self.durations,
                 eviction_s=self.eviction_s,
                 eviction_large_s=self.eviction_large_s,
-                doubt=self.doubt,
+                estimate_error=self.estimate_error,
                 reference_device=reference,
                 code=_code(policy),
             )
@@ -138,12 +138,12 @@ def run_cell(cell: Cell) -> Row:
         congestion=cell.congestion,
         mix=load_mix(cell.mix),
         seed=cell.seed,
-        doubt=cell.doubt,
+        estimate_error=cell.estimate_error,
         reference_device=cell.reference_device,
         eviction_s=cell.eviction_s,
         eviction_large_s=cell.eviction_large_s,
     )
-    run = simulate(made_up(cluster, asked), cluster, load_policy(cell.policy), setting, name=cell.policy)
+    run = simulate(generate_for(cluster, asked), cluster, load_policy(cell.policy), setting, name=cell.policy)
     return {"cell": asdict(cell), "result": summarise(require_finished(run)).as_json()}
 
 

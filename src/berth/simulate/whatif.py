@@ -21,7 +21,7 @@ NIC = "nic"  # answers to --link beside the tiers: what all devices of a machine
 
 
 def add_racks(cluster: Cluster, racks: int) -> Cluster:
-    """So many more racks like the last one; machines, where the cluster has no racks."""
+    """`count` more racks like the last one; machines, where the cluster has no racks."""
     if racks < 1:
         raise InputError(f"--add-racks: 1 or more (given: {racks})")
     if len(cluster.tiers) == 1:

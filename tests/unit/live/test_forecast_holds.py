@@ -65,9 +65,9 @@ class StatedBackend:
         if order.token in self._lives:
             return
         now, books = self._clock.monotonic(), self.books()
-        job, state = books.jobs[order.job], books.world.state[0]
-        slow = float(books.world.jobs[job.row]["slow"][books.attempts[order.token].tier])
-        restore = state["eviction_s"] if job.spec.gpus <= 8 else state["eviction_large_s"]
+        job, rules = books.jobs[order.job], books.world.rules[0]
+        slow = float(books.world.jobs[job.row]["slowdown"][books.attempts[order.token].tier])
+        restore = rules["eviction_s"] if job.spec.gpus <= 8 else rules["eviction_large_s"]
         stall = now + (float(restore) if order.job in self._left else 0.0)
         left = self._left.setdefault(order.job, float(order.env["SECONDS"]))
         self.starts.setdefault(order.job, now)

@@ -35,7 +35,7 @@ def policy(body, *, fields="", before="", after="", rules=""):
     return f"{HEAD}{before}\n@dataclass(frozen=True)\nclass Mine(Policy):\n{inside}\n{after}\n"
 
 
-def hook(body, name="order", arguments="job, now, my"):
+def hook(body, name="order", arguments="job, now, params"):
     return f"@staticmethod\ndef {name}({arguments}):\n{indent(body, '    ')}"
 
 
@@ -90,7 +90,7 @@ def refused(write, berth, source, *words):
 
 NAMES = {
     "a misspelt hook": (
-        policy("@staticmethod\ndef ordr(job, now, my):  # HERE\n    return 0.0"),
+        policy("@staticmethod\ndef ordr(job, now, params):  # HERE\n    return 0.0"),
         ["Mine has no hook 'ordr'", "did you mean 'order'?"],
     ),
     "a misspelt method": (
@@ -106,16 +106,28 @@ NAMES = {
         ["no rule 'preemt'", "did you mean 'preempt'?"],
     ),
     "a misspelt field": (policy(hook("return job.gpuz  # HERE")), ["job has no field 'gpuz'", "'gpus'?"]),
+    "a field by its old name": (
+        policy(hook("return job.remaining  # HERE")),
+        ["job has no field 'remaining'", "'estimated_remaining_s'?"],
+    ),
+    "a hook by its old name": (
+        policy("@staticmethod\ndef reach(job, now, params):  # HERE\n    return 0"),
+        ["Mine has no hook 'reach'", "'allowed_tier'?"],
+    ),
+    "a rule by its old name": (
+        policy("def rules(self):\n    return Rules(steady=True)  # HERE"),
+        ["no rule 'steady'", "'static_order'?"],
+    ),
     "a misspelt field in a helper": (
-        policy(hook("return rank(job)"), after="def rank(one):\n    return one.remainig  # HERE"),
-        ["job has no field 'remainig'", "'remaining'?"],
+        policy(hook("return rank(job)"), after="def rank(one):\n    return one.estimated_remainig_s  # HERE"),
+        ["job has no field 'estimated_remainig_s'", "'estimated_remaining_s'?"],
     ),
     "a field that only the simulator knows": (
-        policy(hook("return job.left  # HERE")),
-        ["job.left", "simulator"],
+        policy(hook("return job.true_remaining_s  # HERE")),
+        ["job.true_remaining_s", "simulator"],
     ),
     "a misspelt constant": (
-        policy(hook("return my.wieght  # HERE"), fields="weight: float = 1.0"),
+        policy(hook("return params.wieght  # HERE"), fields="weight: float = 1.0"),
         ["no constant 'wieght'", "'weight'?"],
     ),
     "a constant named as a method": (
@@ -126,7 +138,7 @@ NAMES = {
     "a hidden constant": (policy("", fields="_weight: float = 1.0  # HERE"), ["'_weight'"]),
 }
 WRITES = {
-    "a field": (policy(hook("job.left = 1.0  # HERE\nreturn 1.0")), ["job.left"]),
+    "a field": (policy(hook("job.true_remaining_s = 1.0  # HERE\nreturn 1.0")), ["job.true_remaining_s"]),
     "a request": (policy(hook("job.gpus = 1  # HERE\nreturn 1.0")), ["job.gpus may not be written"]),
     "by another name": (
         policy(hook("record = job\nrecord.gpus -= 1  # HERE\nreturn 1.0")),
@@ -137,15 +149,18 @@ WRITES = {
         ["job.gpus may not be written"],
     ),
     "by setattr": (policy(hook("setattr(job, 'gpus', 1)  # HERE\nreturn 1.0")), ["setattr"]),
-    "an element": (policy(hook("job.slow[0] = 1.0  # HERE\nreturn 1.0")), ["job.slow may not be written"]),
+    "an element": (
+        policy(hook("job.slowdown[0] = 1.0  # HERE\nreturn 1.0")),
+        ["job.slowdown may not be written"],
+    ),
     "by index": (policy(hook("job['gpus'] = 1  # HERE\nreturn 1.0")), ["job[...]"]),
     "notes outside order": (
-        policy(hook("job.notes[0] = 1.0  # HERE\nreturn job.widest", "reach")),
+        policy(hook("job.notes[0] = 1.0  # HERE\nreturn job.widest_tier", "allowed_tier")),
         ["job.notes may be updated by the hook `order` only"],
     ),
     "a constant": (
-        policy(hook("my.weight = 1.0  # HERE\nreturn 1.0"), fields="weight: float = 1.0"),
-        ["my.weight may not be written"],
+        policy(hook("params.weight = 1.0  # HERE\nreturn 1.0"), fields="weight: float = 1.0"),
+        ["params.weight may not be written"],
     ),
     "the module": (policy(hook("SEEN[1] = now  # HERE\nreturn now")), ["may not change SEEN"]),
     "the module by a method": (policy(hook("SEEN.update(a=1)  # HERE\nreturn now")), ["may not change SEEN"]),
@@ -164,7 +179,10 @@ BOUNDS = {
         policy(hook("job.notes[4] = 1.0  # HERE\nreturn 1.0")),
         ["job.notes[4] is out of bounds"],
     ),
-    "a negative one": (policy(hook("return job.slow[-1]  # HERE")), ["job.slow[-1] is out of bounds"]),
+    "a negative one": (
+        policy(hook("return job.slowdown[-1]  # HERE")),
+        ["job.slowdown[-1] is out of bounds"],
+    ),
     "a named one": (policy(hook("return job.notes[SLOT]  # HERE")), ["job.notes[6] is out of bounds"]),
     "computed, compiled": (
         policy(hook("at = job.gpus + 3\njob.notes[at] = 1.0  # HERE\nreturn 1.0")),
@@ -185,29 +203,34 @@ ANSWERS = {
         ["Mine.order returned nan"],
     ),
     "infinite order": (policy(hook("return math.inf  # HERE")), ["Mine.order returned inf", "finite"]),
-    "NaN from then": (policy(hook("return now * math.nan  # HERE", "then")), ["Mine.then returned nan"]),
+    "NaN from tie_break": (
+        policy(hook("return now * math.nan  # HERE", "tie_break")),
+        ["Mine.tie_break returned nan"],
+    ),
     "NaN from wake": (policy(hook("return math.nan  # HERE", "wake")), ["Mine.wake returned nan"]),
     "NaN, interpreted": (
         policy(hook("return SEEN.get(1, math.nan)  # HERE")),
         ["Mine.order returned nan"],
     ),
     "a tuple": (
-        policy("@staticmethod\ndef order(job, now, my):  # HERE\n    return (now, 1.0)"),
+        policy("@staticmethod\ndef order(job, now, params):  # HERE\n    return (now, 1.0)"),
         ["a tuple"],
     ),
-    "text": (policy("@staticmethod\ndef order(job, now, my):  # HERE\n    return 'first'"), ["text"]),
+    "text": (policy("@staticmethod\ndef order(job, now, params):  # HERE\n    return 'first'"), ["text"]),
     "nothing": (policy(hook("job.gpus  # HERE")), ["Mine.order returned None", "must return a number"]),
     "nothing on some paths": (
-        policy("@staticmethod\ndef order(job, now, my):  # HERE\n    if job.gpus > 4:\n        return 1.0"),
+        policy(
+            "@staticmethod\ndef order(job, now, params):  # HERE\n    if job.gpus > 4:\n        return 1.0"
+        ),
         ["nothing on some paths"],
     ),
     "a fraction of a tier": (
-        policy("@staticmethod\ndef reach(job, now, my):  # HERE\n    return job.widest / 2"),
+        policy("@staticmethod\ndef allowed_tier(job, now, params):  # HERE\n    return job.widest_tier / 2"),
         ["must return a whole number"],
     ),
     "a fraction, interpreted": (
-        policy(hook("return SEEN.get(1, 0.5)  # HERE", "reach")),
-        ["Mine.reach returned 0.5", "whole number"],
+        policy(hook("return SEEN.get(1, 0.5)  # HERE", "allowed_tier")),
+        ["Mine.allowed_tier returned 0.5", "whole number"],
     ),
     "text, interpreted": (policy(hook("return SEEN.get(1, 'x')  # HERE")), ["Mine.order returned 'x'"]),
 }
@@ -279,13 +302,16 @@ RULES = {
         ["Blocked.SKIP"],
     ),
     "negative": (policy("def rules(self):\n    return Rules(period_s=-1.0)  # HERE"), ["period_s is -1.0"]),
-    "NaN": (policy("def rules(self):\n    return Rules(margin=math.nan)  # HERE"), ["margin is nan"]),
+    "NaN": (policy("def rules(self):\n    return Rules(gain_margin=math.nan)  # HERE"), ["margin is nan"]),
     "text": (
-        policy("def rules(self):\n    return Rules(steady='yes')  # HERE"),
-        ["steady is 'yes'", "True or False"],
+        policy("def rules(self):\n    return Rules(static_order='yes')  # HERE"),
+        ["static_order is 'yes'", "True or False"],
     ),
     "nothing": (policy("def rules(self):  # HERE\n    Rules()"), ["Mine.rules() returned None"]),
-    "an error": (policy("def rules(self):\n    return Rules(margin=1 / 0)  # HERE"), ["ZeroDivisionError"]),
+    "an error": (
+        policy("def rules(self):\n    return Rules(gain_margin=1 / 0)  # HERE"),
+        ["ZeroDivisionError"],
+    ),
 }
 LOADING = {
     "a tuple": (policy("", fields="weights: tuple = (1, 2)  # HERE"), ["constant weights is (1, 2)"]),
@@ -347,11 +373,11 @@ def test_a_wrong_answer_names_job_and_time(write, berth):
 
 def test_a_verdict_that_is_neither_yes_nor_no(write):
     body = (
-        hook("return 2  # HERE", "spread", "job, tier, wait, now, my")
+        hook("return 2  # HERE", "spread", "job, tier, wait, now, params")
         + "\n"
-        + hook("return job.floor", "reach")
+        + hook("return job.nearest_tier", "allowed_tier")
     )
-    line = write(policy(body, rules="Rules(look_ahead=True)"))
+    line = write(policy(body, rules="Rules(relax_locality=True)"))
     rows = [(0, 3, 100), (0, 3, 100), (1, 2, 50)]
     with pytest.raises(
         InputError, match=r"Mine.spread returned 2 for job j2 at 1 s: it must return 0 or 1"
@@ -391,16 +417,16 @@ def test_notes_are_as_before_a_call_that_fails(write):
 @dataclass(frozen=True)
 class Misspelt(Policy):
     @staticmethod
-    def ordr(job, now, my):
+    def ordr(job, now, params):
         return 0.0
 
 
 @dataclass(frozen=True)
 class Meddles(Policy):
     @staticmethod
-    def reach(job, now, my):
+    def allowed_tier(job, now, params):
         job.gpus = 1
-        return job.widest
+        return job.widest_tier
 
 
 @pytest.mark.parametrize(("kind", "words"), [(Misspelt, "no hook 'ordr'"), (Meddles, "job.gpus may not")])
@@ -417,19 +443,19 @@ class Fails(Policy):
     size: float = 0.0
 
     @staticmethod
-    def order(job, now, my):
-        if job.gpus == my.size:
+    def order(job, now, params):
+        if job.gpus == params.size:
             raise ValueError("no rank")
-        return job.arrival
+        return job.arrival_s
 
 
 @dataclass(frozen=True)
 class FailsSlowly(Fails):
     @staticmethod
-    def order(job, now, my):
-        if job.gpus == my.size:
+    def order(job, now, params):
+        if job.gpus == params.size:
             raise ValueError(f"no rank for {[int(job.gpus)]!s}")
-        return job.arrival
+        return job.arrival_s
 
 
 @pytest.mark.parametrize("kind", [Fails, FailsSlowly])
@@ -444,10 +470,10 @@ def test_runs_in_threads_hear_of_their_own_errors_only(kind):
             done = simulate(jobs(ROWS * 50), cluster([8]), kind(size=size), Setting(network="off"))
         except ValueError as error:
             return str(error)
-        return "all" if (done.records["end"] > 0).all() else "some"
+        return "all" if (done.records["end_s"] > 0).all() else "some"
 
     run_alone = simulate(jobs(ROWS), cluster([8]), kind(size=1.0), Setting(network="off"))
-    assert (run_alone.records["end"] > 0).all()
+    assert (run_alone.records["end_s"] > 0).all()
     with ThreadPoolExecutor(4) as pool:
         said = list(pool.map(run, [4.0, 3.0, 8.0, 3.0]))
     assert [text.startswith("no rank") for text in said] == [True, False, True, False]

@@ -13,7 +13,7 @@ TIERS = ("machine", "rack", "network")
 
 
 def sentence(code: int, gpus: int = 8, until: float = math.inf, saves: float = 0.0, **more: object) -> str:
-    job = {"reason": code, "holds_out": 1, "until": until, "saves": saves, "gpus": gpus}
+    job = {"reason": code, "waits_for_tier": 1, "until_s": until, "saves_s": saves, "gpus": gpus}
     return explain(job, 100.0, TIERS, **more).sentence
 
 

@@ -19,8 +19,8 @@ class Largest(Policy):
     weight: float = 1.0
 
     @staticmethod
-    def order(job, now, my):
-        return -my.weight * job.gpus
+    def order(job, now, params):
+        return -params.weight * job.gpus
 """
 
 
@@ -100,7 +100,11 @@ def test_a_file_that_was_edited_is_loaded_anew(tmp_path):
     ("source", "name", "words"),
     [
         (MINE, "Larges", [f"mine.py:{MINE.splitlines().index('@dataclass(frozen=True)') + 1}", "'Largest'?"]),
-        (MINE.replace("job, now, my", "job, now"), "Largest", ["mine.py:", "write def order(job, now, my):"]),
+        (
+            MINE.replace("job, now, params", "job, now"),
+            "Largest",
+            ["mine.py:", "write def order(job, now, params):"],
+        ),
         (
             MINE + MINE.replace("class Largest", "class Smallest"),
             "",

@@ -32,30 +32,30 @@ def naive(trace, devices, late=False, by_arrival=True):
     while coming or any(queues):
         live = sorted((job for queue in queues for job in queue), key=lambda job: job.row)
         running = [job for job in live if job.runs]
-        then = min([job.arrival for job in coming[:1]] + [now + job.seconds - job.ran for job in running])
+        then = min([job.arrival_s for job in coming[:1]] + [now + job.seconds - job.ran_s for job in running])
         then = min([then] + [now + sinks_in(job, late) for job in running if job.queue < 2])
         for job in running:
-            job.ran += then - now
+            job.ran_s += then - now
         now = then
         for job in running:
-            if job.ran == job.seconds:
+            if job.ran_s == job.seconds:
                 queues[job.queue].remove(job)
-                job.end = now
+                job.end_s = now
         while coming and coming[0].arrival == now:
             queues[0].append(coming.pop(0))
         for job in running:
-            if job.end is None and job.queue < 2 and job.ran * job.gpus >= LIMITS[job.queue]:
+            if job.end_s is None and job.queue < 2 and job.ran_s * job.gpus >= LIMITS[job.queue]:
                 queues[job.queue].remove(job)
                 job.queue += 1
                 queues[job.queue].append(job)
         walk(queues, devices, by_arrival)
-    return [job.end for job in jobs]
+    return [job.end_s for job in jobs]
 
 
 def sinks_in(job, late):
     if late:  # seconds where GPU-seconds are meant, and whole ones
-        return (LIMITS[job.queue] - job.ran) // job.gpus
-    return math.ceil((LIMITS[job.queue] - job.ran * job.gpus) / job.gpus)
+        return (LIMITS[job.queue] - job.ran_s) // job.gpus
+    return math.ceil((LIMITS[job.queue] - job.ran_s * job.gpus) / job.gpus)
 
 
 def walk(queues, devices, by_arrival):
@@ -86,7 +86,7 @@ def test_the_compiled_rule_is_the_naive_one(seed):
     }
     trace = Trace.from_columns(columns, source="test")
     run = simulate(trace, load_cluster("16"), Tiresias(3250, 7200), COUNTED)
-    assert np.abs(run.records["end"] - naive(trace, 16)).max() < 60  # whole seconds add up
+    assert np.abs(run.records["end_s"] - naive(trace, 16)).max() < 60  # whole seconds add up
 
 
 def test_the_difference_to_the_published_program_is_its_late_demotion(shared_traces):

@@ -92,7 +92,7 @@ def shift(log: pl.DataFrame, job: str, event: str, by_s: float) -> pl.DataFrame:
 @pytest.mark.parametrize("name", SPOILT)
 def test_a_spoilt_log_is_found_out(run, name):
     change, rule = SPOILT[name]
-    violations = check(change(event_frame(run)), MACHINES, TRACE, SETTING, run.jobs)
+    violations = check(change(event_frame(run)), MACHINES, TRACE, SETTING, run)
     assert rule in {violation.rule for violation in violations}, [str(one) for one in violations]
 
 
@@ -105,7 +105,7 @@ def test_room_that_was_made_elsewhere_is_found_out():
     assert made_room["places"].to_list() == [["m0:4"]]
     assert audit(run).violations == ()
     found = check(spoil(log, "j2", "started", places=["m1:4"]), run.cluster, trace, setting)
-    assert any("stands where nobody made any" in one.what for one in found)
+    assert any("runs where no job made any" in one.what for one in found)
 
 
 BOOKS = {
@@ -164,8 +164,8 @@ def crossing(network: str):
 def test_work_is_conserved_whatever_the_network(network):
     run = crossing(network)
     assert audit(run).violations == ()
-    assert run.records["redone"][0] > 0.0
-    assert (run.records["exposed"][0] > 0.0) == (network != "off")
+    assert run.accounts["redone_s"][0] > 0.0
+    assert (run.accounts["exposed_comm_gpu_s"][0] > 0.0) == (network != "off")
 
 
 @pytest.mark.parametrize("network", ["off", "static", "on"])

@@ -26,7 +26,7 @@ class {name}(Policy):
     '''{name} goes first.'''
 
     @staticmethod
-    def order(job, now, my):
+    def order(job, now, params):
         {body}
 """
 BODIES = {

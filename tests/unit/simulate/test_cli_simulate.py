@@ -9,7 +9,7 @@ import pytest
 
 from berth.cli.main import main
 from berth.cluster.load import load_cluster
-from berth.simulate.source import Source
+from berth.simulate.trace_source import TraceSource
 
 KEYS = {
     "policy", "jobs", "finished", "mean_jct_s", "p50_jct_s", "p95_jct_s", "p99_jct_s", "makespan_s",
@@ -171,7 +171,7 @@ def test_a_congestion_below_one_is_refused_by_one_rule(berth, trace, verb, value
     [("jobs=50,arrivals=at-once", 50, 0), ("arrivals=at-once", 1000, 0), ("jobs=20,span=1d", 20, 86_400)],
 )
 def test_a_trace_is_generated_inline_at_once_or_over_a_span(options, jobs, span_s):
-    trace = Source(f"generate:{options}").trace(load_cluster("4x4x8:H100"))
+    trace = TraceSource(f"generate:{options}").trace(load_cluster("4x4x8:H100"))
     assert (len(trace), trace.span_s) == (jobs, span_s)
 
 
@@ -363,7 +363,7 @@ def test_jobs_that_never_finish_are_named_and_the_exit_code_says_so(berth, tmp_p
     assert "4 jobs never finish" in err
     code, _, err = berth("explain", path, "j0", "--cluster", CLUSTER, "--network", "off", "--policy", turns)
     assert code == 2
-    assert "nothing gets done" in err
+    assert "no progress is made" in err
 
 
 def test_quotas_hold_jobs_back_and_are_refused_in_one_message(berth, tmp_path):

@@ -30,34 +30,34 @@ def test_the_exercises_keep_their_promises(name):
 @dataclass(frozen=True)
 class NotSteady(Policy):
     def rules(self):
-        return Rules(steady=True)
+        return Rules(static_order=True)
 
     @staticmethod
-    def order(job, now, my):
-        return job.gpus - (now - job.since) / 3600
+    def order(job, now, params):
+        return job.gpus - (now - job.queued_since_s) / 3600
 
 
 @dataclass(frozen=True)
 class KeysRise(Policy):
     def rules(self):
-        return Rules(preempt=Preempt.BY_ORDER, keys_hold=True)
+        return Rules(preempt=Preempt.BY_ORDER, monotone_order=True)
 
     @staticmethod
-    def order(job, now, my):
-        return job.attained
+    def order(job, now, params):
+        return job.attained_gpu_s
 
 
 @dataclass(frozen=True)
 class Unannounced(Policy):
     @staticmethod
-    def reach(job, now, my):
-        return job.widest if now >= job.since + 150.0 else job.floor
+    def allowed_tier(job, now, params):
+        return job.widest_tier if now >= job.queued_since_s + 150.0 else job.nearest_tier
 
 
 @dataclass(frozen=True)
 class Counts(Policy):
     @staticmethod
-    def order(job, now, my):
+    def order(job, now, params):
         job.notes[0] += 1.0
         return job.notes[0]
 
@@ -65,8 +65,8 @@ class Counts(Policy):
 @dataclass(frozen=True)
 class Announced(Unannounced):
     @staticmethod
-    def wake(job, now, my):
-        return job.since + 150.0 if now < job.since + 150.0 else math.inf
+    def wake(job, now, params):
+        return job.queued_since_s + 150.0 if now < job.queued_since_s + 150.0 else math.inf
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,10 @@ import pytest
 
 from berth.cluster.load import load_cluster
 from berth.network.fabric import Fabric
+from berth.simulate.engine_state import FAIL, OFF
 from berth.simulate.faults import FaultSpec, draw_faults
 from berth.simulate.jobs import read_jobs
-from berth.simulate.source import Source
-from berth.simulate.view import FAIL, OFF
+from berth.simulate.trace_source import Source
 from berth.testing import jobs
 from berth.workload.mix import load_mix
 from berth.workload.streams import IndexedPurpose, Purpose, stream, uniforms
@@ -52,7 +52,7 @@ def test_errors_of_estimates_are_not_the_next_seeds_models(seed):
     cluster = load_cluster("1x1x8:V100")
     trace = jobs([(0, 1, 100)] * 50)
     records = read_jobs(
-        trace, cluster, Fabric(cluster), OFF, load_mix("balanced"), seed=seed, doubt=0.5
+        trace, cluster, Fabric(cluster), OFF, load_mix("balanced"), seed=seed, estimate_error=0.5
     ).records
     errors = (records["doubt"] - 0.5) / 1.0
     for other in (seed - 1, seed, seed + 1):

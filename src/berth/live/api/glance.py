@@ -97,7 +97,7 @@ class Glance:
             jobs = [books.jobs[name] for name in ids if name in books.jobs]
             return {
                 job.id: views.reason_row(self._desk.reason(job, now))
-                | {"remaining_s": float(books.world.jobs[job.row]["remaining"])}
+                | {"remaining_s": float(books.world.jobs[job.row]["estimated_remaining_s"])}
                 | expected[job.id]
                 for job in jobs
             }

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from berth.simulate.standstill import Standstill
+from berth.simulate.livelock import LivelockDetector
 
 CLOCK = [(name, "f8" if name == "now" else "i8") for name in ("now", "moments", "arrived", "fault")]
 CLOCK += [(name, "i8") for name in ("events", "evictions", "moves")]
@@ -17,11 +17,11 @@ def stopped_after(gap_s: float, *, running: int = 0, most: int = 40_000_000) -> 
     """Why and after how many moments a run is stopped in which nothing changes and moments are this far apart."""
     jobs = np.zeros(1, [("state", "i8"), ("left", "f8"), ("touched", "f8"), ("stall", "f8"), ("speed", "f8")])
     world = SimpleNamespace(jobs=jobs, state=np.array([(running,)], [("running", "i8")]))
-    clock, standstill = np.zeros(1, CLOCK), Standstill()
+    clock, livelock = np.zeros(1, CLOCK), LivelockDetector()
     clock["arrived"] = 0 if running else 1  # a job is to come, or none
     for moments in range(0, most, 10_000):
         clock["moments"], clock["now"] = moments, moments * gap_s
-        if why := standstill.reached(world, clock, 0):
+        if why := livelock.reached(world, clock, 0):
             return why, moments
     return "", most
 

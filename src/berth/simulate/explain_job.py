@@ -1,6 +1,6 @@
-"""One job's story: what it waited for and why, where it ran, who moved for whom, what that cost.
+"""One job's history: what it waited for and why, where it ran, which jobs moved, what that cost.
 
-The log says what happened to the job; why it waited stands in its record only while it waits. So the run is
+The log says what happened to the job; why it waited is in its record only while it waits. So the run is
 played twice: the second time it is stopped after every event of the job's waits, and the record is read.
 """
 
@@ -20,16 +20,16 @@ from berth.network.fabric import Fabric
 from berth.network.placement import Placement
 from berth.schedule.policy import Policy
 from berth.schedule.reasons import QuotaUse, Reason, bring_up_to_date, explain, quota_of
-from berth.schedule.view import DONE, SMALL_GANG, WAITING, Array, World
+from berth.schedule.records import DONE, SMALL_GANG, WAITING, Array, World
+from berth.simulate.engine_state import ARRIVED, EVICTED, FINISHED, MOVED, OFF, STARTED
 from berth.simulate.jobs import iteration_s
 from berth.simulate.outcome import unfinished_note
 from berth.simulate.run import NETWORKS, Run, Setting, simulate
 from berth.simulate.timeline import Attempts, attempts, machines_of, rack_level
-from berth.simulate.view import ARRIVED, EVICTED, FINISHED, MOVED, OFF, STARTED
 from berth.workload.profiles import load_profile
 from berth.workload.trace import Trace
 
-_LOOKS = 5_000  # at most so many per wait
+_LOOKS = 5_000  # at most, per wait
 _NAMES = {STARTED: "started", EVICTED: "evicted", MOVED: "moved", FINISHED: "finished"}
 
 
@@ -52,8 +52,8 @@ class Chapter:
     because: tuple[Because, ...] = ()
     places: tuple[tuple[str, int], ...] = ()  # machines and devices on each
     tier: str | None = None
-    slowdown: float | None = None  # of an iteration against the nearest place, nobody else sending
-    others: tuple[str, ...] = ()  # who moved for it, or whom it made way for
+    slowdown: float | None = None  # of an iteration against the nearest place, no other job sending
+    others: tuple[str, ...] = ()  # jobs that moved for it, or that it made way for
     cost_s: float = 0.0  # GPU-seconds
 
 
@@ -84,11 +84,13 @@ class Story:
     exposed_gpu_s: float
 
 
-def tell(trace: Trace, cluster: Cluster, policy: Policy, setting: Setting, job: str, name: str) -> Story:
+def explain_job(
+    trace: Trace, cluster: Cluster, policy: Policy, setting: Setting, job: str, name: str
+) -> Story:
     """The story of the job called `job`, or of the n-th as `#n`, counted from 0 by submission."""
     row = row_of(trace, job)
     run = simulate(trace, cluster, policy, setting, name=name)
-    _check_told(run, row)
+    _check_explainable(run, row)
     watch = _Watch(row, _waits(run, row), _event_times(run))
     simulate(trace, cluster, policy, setting, name=name, watch=watch)
     tried = attempts(run)
@@ -97,25 +99,25 @@ def tell(trace: Trace, cluster: Cluster, policy: Policy, setting: Setting, job: 
         job=str(trace.job_ids[row]),
         gpus=int(record["gpus"]),
         model=str(run.jobs.models[row]),
-        submit_s=float(record["arrival"]),
-        work_s=float(record["work"]),
+        submit_s=float(record["arrival_s"]),
+        work_s=float(record["work_s"]),
         chapters=tuple(_chapters(run, tried, trace, row, watch)),
         found=racks_at(run, tried, _first_start_s(run, row)),
-        waited_s=float(record["waited"]),
-        jct_s=float(record["end"] - record["arrival"]) if record["state"] == DONE else None,
-        lost_gpu_s=float(record["lost"]),
-        exposed_gpu_s=float(record["exposed"]),
+        waited_s=float(record["waited_s"]),
+        jct_s=float(record["end_s"] - record["arrival_s"]) if record["state"] == DONE else None,
+        lost_gpu_s=float(run.accounts[row]["lost_gpu_s"]),
+        exposed_gpu_s=float(run.accounts[row]["exposed_comm_gpu_s"]),
     )
 
 
 def _first_start_s(run: Run, row: int) -> float:
     """When the job first started; the end of the run if it never did."""
-    first = float(run.records[row]["first_start"])
+    first = float(run.records[row]["first_start_s"])
     return first if first >= 0 else float(run.clock[0]["now"])
 
 
-def _check_told(run: Run, row: int) -> None:
-    """Refuses to tell of jobs to whom nothing happens, or the same for ever."""
+def _check_explainable(run: Run, row: int) -> None:
+    """Refuses jobs to which nothing happens, or the same forever."""
     job, gpus = str(run.trace.job_ids[row]), int(run.trace.num_gpu[row])
     if job in run.jobs.too_large:
         raise InputError(
@@ -124,7 +126,7 @@ def _check_told(run: Run, row: int) -> None:
         )
     if job in run.jobs.over_quota:
         raise InputError(f"job {job} asks for {gpus} GPUs, more than its virtual cluster may hold")
-    if run.standstill and job in run.unfinished:
+    if run.livelock and job in run.unfinished:
         raise InputError(unfinished_note(run) or "")
 
 
@@ -154,7 +156,7 @@ def _event_times(run: Run) -> NDArray[np.float64]:
     """Times of all that the engine counts as events, in order."""
     ends = run.log["time"][run.log["what"] == FINISHED]
     faults = run.log["time"][run.log["what"] > FINISHED]
-    return np.sort(np.concatenate([ends, faults, run.records["arrival"]]))
+    return np.sort(np.concatenate([ends, faults, run.records["arrival_s"]]))
 
 
 @dataclass(slots=True)
@@ -184,7 +186,7 @@ class _Watch:
     def because(
         self, begin: float, end: float, tiers: Sequence[str], last: float | None = None
     ) -> tuple[Because, ...]:
-        """The reasons that held within a wait, longest first, each as it stood when it first came up.
+        """The reasons that held within a wait, longest first, each as it was when it first applied.
 
         Of a wait without end, those up to `last`.
         """
@@ -229,7 +231,7 @@ def _chapters(run: Run, tried: Attempts, trace: Trace, row: int, watch: _Watch) 
 def _start(run: Run, tried: Attempts, trace: Trace, entry: Any, at: int, tiers: Sequence[str]) -> Chapter:
     machines, gpus = machines_of(run, tried, at)
     record = run.records[int(entry["job"])]
-    again = tried.start_s[at] > record["first_start"]
+    again = tried.start_s[at] > record["first_start_s"]
     restore_s = _restore_s(run, int(record["gpus"])) if again else 0.0
     names = [run.cluster.machines[machine].name for machine in machines]
     return Chapter(
@@ -250,11 +252,11 @@ def _slowdown(run: Run, tried: Attempts, at: int) -> float:
     record, (machines, gpus) = run.records[row], machines_of(run, tried, at)
     if network == OFF or record["gpus"] == 1:
         return 1.0
-    kind = int(run.log_places[tried.places[at]]["kind"])
+    kind = int(run.log_places[tried.places[at]]["device_type"])
     traffic = load_profile(str(run.jobs.models[row])).traffic(run.cluster.device_types[kind])
     placement = Placement.of_counts(dict(zip(machines.tolist(), gpus.tolist(), strict=True)))
     there = iteration_s(traffic, placement, Fabric(run.cluster, run.setting.congestion), network)
-    return there / float(run.jobs.traffic[int(record["traffic"]) + kind]["near_s"])
+    return there / float(run.jobs.traffic[int(record["traffic_row"]) + kind]["near_s"])
 
 
 def _stop(run: Run, tried: Attempts, trace: Trace, entry: Any, at: int) -> Chapter:
@@ -268,20 +270,20 @@ def _stop(run: Run, tried: Attempts, trace: Trace, entry: Any, at: int) -> Chapt
 
 
 def _reason_of(entry: Any, tiers: Sequence[str]) -> Reason:
-    """The reason that stands in a log entry."""
+    """The reason in a log entry."""
     facts = {
         "reason": entry["reason"],
-        "holds_out": entry["tier"],
-        "until": entry["until"],
-        "saves": entry["saves"],
+        "waits_for_tier": entry["tier"],
+        "until_s": entry["until"],
+        "saves_s": entry["saves"],
         "gpus": entry["gpus"],
     }
     return explain(facts, float(entry["time"]), tiers)
 
 
 def _restore_s(run: Run, gpus: int) -> float:
-    state = run.world.state[0]  # a policy may have a price of its own for moving
-    return float(state["eviction_s"] if gpus <= SMALL_GANG else state["eviction_large_s"])
+    rules = run.world.rules[0]  # a policy may set its own eviction cost
+    return float(rules["eviction_s"] if gpus <= SMALL_GANG else rules["eviction_large_s"])
 
 
 def _neighbours(run: Run, tried: Attempts, at: int, time: float, *, stopped: bool) -> list[int]:

@@ -1,4 +1,4 @@
-"""Notices when time passes and nothing gets done.
+"""Detects runs in which time passes and no progress is made.
 
 The event loop returns now and then. Two kinds of run would never end:
 
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from berth.schedule.view import RUNNING, WAITING, Array, World
+from berth.schedule.records import RUNNING, WAITING, Array, World
 
 RESTORING, WAKING = "restoring", "waking"
 _MOMENTS = 1000  # at least this many between the two looks
@@ -38,7 +38,7 @@ class _Look:
 
 
 @dataclass(slots=True)
-class Standstill:
+class LivelockDetector:
     """What the world was like at earlier looks."""
 
     events: int = -1
@@ -51,11 +51,11 @@ class Standstill:
         to_come = bool(clock[0]["arrived"] < len(world.jobs) or clock[0]["fault"] < faults)
         idle = int(world.state[0]["running"]) == 0 and not to_come
         look = _Look(float(clock[0]["now"]), int(clock[0]["moments"]))
-        if self._wakes_in_vain(look, clock, idle):
+        if self._wakes_without_effect(look, clock, idle):
             return WAKING
         return RESTORING if self._only_restores(look, world, clock, to_come) else ""
 
-    def _wakes_in_vain(self, look: _Look, clock: Array, idle: bool) -> bool:
+    def _wakes_without_effect(self, look: _Look, clock: Array, idle: bool) -> bool:
         changes = tuple(int(clock[0][name]) for name in ("events", "evictions", "moves"))
         if self.unchanged is None or changes != self.changes:
             self.changes, self.unchanged = changes, look
@@ -79,14 +79,14 @@ class Standstill:
     def _long_since(self, look: _Look, world: World) -> bool:
         assert self.mark is not None
         moments, span_s = look.moments - self.mark.moments, look.now - self.mark.now
-        state = world.state[0]
-        restore_s = max(float(state["eviction_s"]), float(state["eviction_large_s"]))
-        return moments >= _STILL or (moments >= _MOMENTS and span_s > _RESTORES * restore_s)
+        rules = world.rules[0]
+        restore_cost_s = max(float(rules["eviction_s"]), float(rules["eviction_large_s"]))
+        return moments >= _STILL or (moments >= _MOMENTS and span_s > _RESTORES * restore_cost_s)
 
 
 def _left_s(jobs: Array, now: float) -> float:
     """Seconds of work left in all jobs that are there; progress is up to date only as of `touched`."""
     there = jobs[(jobs["state"] == RUNNING) | (jobs["state"] == WAITING)]
     running = there[there["state"] == RUNNING]
-    since = np.maximum(running["touched"], running["stall"])
-    return float(there["left"].sum() - (np.maximum(0.0, now - since) * running["speed"]).sum())
+    since = np.maximum(running["updated_s"], running["restored_at_s"])
+    return float(there["true_remaining_s"].sum() - (np.maximum(0.0, now - since) * running["speed"]).sum())

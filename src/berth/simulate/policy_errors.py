@@ -1,4 +1,4 @@
-"""Errors that pass through a policy's own file get a note of where that was."""
+"""Adds the place in a policy's own file to errors that pass through it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from berth.schedule.source import is_own
 
 
 @contextmanager
-def placed(policy: Policy) -> Iterator[None]:
+def located(policy: Policy) -> Iterator[None]:
     """Adds a note to what a user's policy raises in `prepare`, `timers` or `table`."""
     try:
         yield

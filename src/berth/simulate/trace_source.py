@@ -30,7 +30,7 @@ _EXAMPLES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class TraceSource:
     """A trace by its name on the command line."""
 
     text: str
@@ -44,11 +44,11 @@ class Source:
         """The trace; `shift` moves the seed of a generated one."""
         if not self.generated:
             return _read(self.text)
-        made = made_up(cluster, _parse(self.text.removeprefix(PREFIX)), shift)
+        made = generate_for(cluster, _parse(self.text.removeprefix(PREFIX)), shift)
         return replace(made, source=self.text)
 
 
-def made_up(cluster: Cluster, options: Mapping[str, str], shift: int = 0) -> Trace:
+def generate_for(cluster: Cluster, options: Mapping[str, str], shift: int = 0) -> Trace:
     """A trace generated for a cluster, from the options that `generate:` takes."""
     given = _EXAMPLES | dict(options)
     arrivals = load_arrivals(given["arrivals"], 0.0)

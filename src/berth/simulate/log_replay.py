@@ -1,6 +1,6 @@
-"""A run told again from its log alone: who held what after every event, counted without the simulator's state.
+"""A run replayed from its log alone: what each job holds after every event, without the simulator's state.
 
-Nothing here is shared with the scheduler: places, tiers and distances are worked out anew from the cluster,
+Nothing here is shared with the scheduler: places, tiers and distances are computed again from the cluster,
 in plain Python. What does not add up is noted as a violation, and the counting goes on.
 """
 
@@ -49,7 +49,7 @@ class Attempt:
 
 @dataclass(slots=True)
 class Story:
-    """All that the log tells of a job."""
+    """What the log says about a job."""
 
     gpus: int
     floor: int | None
@@ -66,11 +66,11 @@ class Ending:
     """How a run says that it ended: without these jobs, and why."""
 
     unfinished: frozenset[str] = frozenset()
-    standstill: bool = False  # it was stopped while jobs took each other's place
-    strict: bool = False  # nobody passes the first who waits
+    livelock: bool = False  # it was stopped while jobs took each other's place
+    strict: bool = False  # no job overtakes the first that waits
 
 
-class Recount:
+class LogReplay:
     """Plays a log event by event; `violations` and `stories` are what it leaves."""
 
     def __init__(
@@ -129,11 +129,11 @@ class Recount:
         left = {job: story for job, story in self.stories.items() if _is_left(story)}
         for job, story in left.items():
             state = "runs" if story.runs else "waits" if story.arrived_s >= 0 else "has not arrived"
-            if job not in ending.unfinished or (state != "waits" and not ending.standstill):
+            if job not in ending.unfinished or (state != "waits" and not ending.livelock):
                 self._wrong(job, "lost", f"it {state} when the log ends")
         for job in ending.unfinished - left.keys():
             self._wrong(job, "lost", "it is said never to finish, and the log says otherwise")
-        fitting = [job for job in left if not ending.standstill and self._has_room(job)]
+        fitting = [job for job in left if not ending.livelock and self._has_room(job)]
         if ending.strict and len(fitting) < len(left):
             return
         for job in fitting:
@@ -151,7 +151,7 @@ class Recount:
         return within and max(free.values(), default=0) >= story.gpus
 
     def _allowed(self, job: str, unless: int) -> int:
-        """The quota of a job's virtual cluster, or so many if it has none."""
+        """The quota of a job's virtual cluster, or `unless` if it has none."""
         return self._quotas.get(self._vc.get(job) or "", unless)
 
     def _wrong(self, who: str, rule: str, what: str) -> None:
@@ -175,7 +175,7 @@ class Recount:
             state = "runs" if story.runs else "is over" if story.finished_s >= 0 else "has not arrived"
             self._wrong(event["job"], "attempts", f"it starts while it {state}")
         story.waited_s += event["time_s"] - story.waits_since_s
-        self._sit(event, story)
+        self._take_places(event, story)
         self._check_start_reason(event, story)
         if event["reason"] == "made-room":
             self._roomed.append((event["job"], set(story.attempts[-1].places)))
@@ -188,17 +188,17 @@ class Recount:
         before = story.attempts[-1]
         if event["reason"] == "stepped-aside":
             self._vacated |= set(story.attempts[-1].places)
-        self._stand_up(event, story)
-        self._sit(event, story)
+        self._leave_places(event, story)
+        self._take_places(event, story)
         self._reasons[event["reason"]] += 1
         if not self._may_move(event["reason"], before, story.attempts[-1]):
             self._wrong(event["job"], "reason", f"{event['reason']}, but its new place is no better")
 
     def _may_move(self, reason: str, before: Attempt, after: Attempt) -> bool:
-        """Who moves up stands nearer, or less thinly as near; who steps aside no farther, unless the policy lets it."""
+        """Whether a job that moves up is nearer, or more balanced; one that steps aside no farther, unless allowed."""
         if reason == "stepped-aside":
             return self._farther or after.tier <= before.tier
-        rounder = after.tier == before.tier and _thinness(after) < _thinness(before)
+        rounder = after.tier == before.tier and _imbalance(after) < _imbalance(before)
         return reason == "moved-up" and (after.tier < before.tier or rounder)
 
     def _evicted(self, event: dict[str, Any]) -> None:
@@ -206,11 +206,11 @@ class Recount:
         if not story.runs:
             self._wrong(event["job"], "attempts", "it is evicted while it does not run")
             return
-        self._stand_up(event, story)
+        self._leave_places(event, story)
         story.waits_since_s = event["time_s"]
         self._reasons[event["reason"]] += 1
         if event["reason"] not in _LOST_ITS_PLACE:
-            self._wrong(event["job"], "reason", f"{event['reason']} is no reason to lose a place")
+            self._wrong(event["job"], "reason", f"{event['reason']} is not a reason to lose a place")
         if event["reason"] == "made-way":
             self._vacated |= set(story.attempts[-1].places)
         if event["reason"] == "host-lost":
@@ -221,7 +221,7 @@ class Recount:
         if not story.runs or story.finished_s >= 0:
             self._wrong(event["job"], "attempts", "it finishes while it does not run")
             return
-        self._stand_up(event, story)
+        self._leave_places(event, story)
         story.finished_s = event["time_s"]
 
     def _story(self, event: dict[str, Any]) -> Story:
@@ -234,7 +234,7 @@ class Recount:
 
     # Places
 
-    def _sit(self, event: dict[str, Any], story: Story) -> None:
+    def _take_places(self, event: dict[str, Any], story: Story) -> None:
         """A gang takes its places: whole, of one type, on machines that are up and have them."""
         job, device = event["job"], event["device"]
         places = self._parse(event["places"] or [])
@@ -255,7 +255,7 @@ class Recount:
         story.attempts.append(Attempt(event["time_s"], tier, device, places))
         story.runs = True
 
-    def _stand_up(self, event: dict[str, Any], story: Story) -> None:
+    def _leave_places(self, event: dict[str, Any], story: Story) -> None:
         attempt = story.attempts[-1]
         attempt.end_s, attempt.ended_by, attempt.reason = event["time_s"], event["event"], event["reason"]
         for machine, count in attempt.places.items():
@@ -281,7 +281,7 @@ class Recount:
         return dict(places)
 
     def _tier_of(self, places: dict[str, int]) -> int:
-        """The nearest level at which all machines stand in one group."""
+        """The nearest level at which all machines are in one group."""
         numbers = [self._machines[machine] for machine in places]
         for level in range(len(self.cluster.tiers)):
             if len({int(self.cluster.groups[level][number]) for number in numbers}) == 1:
@@ -289,7 +289,7 @@ class Recount:
         return len(self.cluster.tiers)
 
     def _floor(self, gpus: int) -> int | None:
-        """The nearest level with a group that holds so many devices of one type."""
+        """The nearest level with a group that holds `gpus` devices of one type."""
         for level in range(len(self.cluster.tiers)):
             held: Counter[tuple[int, int]] = Counter()
             for number, machine in enumerate(self.cluster.machines):
@@ -327,12 +327,12 @@ class Recount:
         """What belongs together must have happened together."""
         reasons = self._reasons
         if bool(reasons["made-room"]) != bool(reasons["made-way"] + reasons["stepped-aside"]):
-            self._wrong("log", "reason", "somebody made way and nobody had room made for it, or the reverse")
+            self._wrong("log", "reason", "a job made way and no job had room made for it, or the reverse")
         for job, machines in self._roomed:
             if not machines & self._vacated:
-                self._wrong(job, "reason", "room was made for it, and it stands where nobody made any")
+                self._wrong(job, "reason", "room was made for it, and it runs where no job made any")
         if reasons["outranked"] and not reasons["start"]:
-            self._wrong("log", "reason", "somebody was outranked, and nobody took the place")
+            self._wrong("log", "reason", "a job was outranked, and no job took its place")
         for job, hosts in self._losers:
             if not hosts & self._failing:
                 self._wrong(job, "reason", "it lost a host, and none of its hosts failed")
@@ -353,21 +353,21 @@ class Recount:
                 event["job"], "reason", f"{reason}, but it runs at level {tier}, the nearest is {floor}"
             )
         elif reason not in (*_NEAREST, *_FARTHER, "backfilled"):
-            self._wrong(event["job"], "reason", f"{reason} is no reason to start")
+            self._wrong(event["job"], "reason", f"{reason} is not a reason to start")
 
     def _thinner(self, attempt: Attempt) -> bool:
-        """Whether a gang stands more thinly than it would on as few empty machines as can be, of any type."""
+        """Whether a gang is less balanced than on as few empty machines as possible, of any type."""
         largest = max(self._size.values())
         gpus = sum(attempt.places.values())
         machines = -(-gpus // largest)
-        return _thinness(attempt) > (machines - 1) / (machines * (gpus // machines))
+        return _imbalance(attempt) > (machines - 1) / (machines * (gpus // machines))
 
 
 def _is_left(story: Story) -> bool:
     return story.floor is not None and story.finished_s < 0
 
 
-def _thinness(attempt: Attempt) -> float:
+def _imbalance(attempt: Attempt) -> float:
     """What an all-reduce over these machines suffers from: how many they are, how few devices the smallest has."""
     parts = attempt.places.values()
     return (len(parts) - 1) / (len(parts) * min(parts))

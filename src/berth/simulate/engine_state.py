@@ -1,4 +1,4 @@
-"""What the event loop keeps beside the scheduler's world: the heap of ends, faults, traffic, the log."""
+"""What the event loop keeps beside the scheduler's world: clock, accounts of jobs, faults, traffic, the log."""
 
 from __future__ import annotations
 
@@ -10,13 +10,27 @@ from numpy.typing import NDArray
 from berth.network._contention_kernels import FlowArrays, LinkLoads
 from berth.network._sharing_kernels import ShareArrays
 from berth.network.fabric import FabricArrays
+from berth.schedule.records import MAX_TIERS
 
 Array = NDArray[Any]
 
-# The network: costs nothing; each placement is judged alone; links are shared by those who cross them
+# the network costs nothing; each placement is modelled alone; links are shared by the jobs that use them
 OFF, STATIC, SHARED = 0, 1, 2
 
-TRAFFIC = np.dtype(  # one iteration of a model on so many GPUs of one kind
+ACCOUNT = np.dtype(  # one per job
+    [
+        ("finish_s", "f8"),  # when it finishes at its current speed
+        ("heap_index", "i4"),  # its index in the heap; -1: it is not there
+        ("accounted_remaining_s", "f8"),  # true_remaining_s when exposed communication was last accounted for
+        ("exposed_comm_gpu_s", "f8"),  # spent waiting for the network
+        ("lost_gpu_s", "f8"),  # spent on restoring, and on work that was lost with a machine
+        ("redone_s", "f8"),  # work that was lost with a machine and done again
+        ("tier_gpu_s", "f8", (MAX_TIERS,)),  # service at each tier
+    ],
+    align=True,
+)
+
+TRAFFIC = np.dtype(  # one iteration of a model on some number of GPUs of one type
     [
         ("compute_s", "f8"),
         ("all_reduce", "f8"),
@@ -48,7 +62,7 @@ LOG = np.dtype(
     ],
     align=True,
 )
-LOG_PLACE = np.dtype([("machine", "i4"), ("kind", "i4"), ("gpus", "i4")], align=True)
+LOG_PLACE = np.dtype([("machine", "i4"), ("device_type", "i4"), ("gpus", "i4")], align=True)
 ARRIVED, STARTED, EVICTED, MOVED, FINISHED, FAILED, REPAIRED, DRAINED, UNDRAINED = range(1, 10)
 
 CLOCK = np.dtype(
@@ -65,21 +79,22 @@ CLOCK = np.dtype(
         ("log_places", "i8"),
         ("logging", "i4"),
         ("network", "i4"),
-        ("kinds", "i4"),  # device types
+        ("device_types", "i4"),
         ("evictions", "i8"),
         ("moves", "i8"),
         ("idle_wanted_s", "f8"),  # device-seconds free while a job waited that asks for no more than was free
-        ("checkpoint_s", "f8"),  # a running job saves its state so often; 0: only when it is evicted
+        ("checkpoint_s", "f8"),  # interval between checkpoints; 0: a job checkpoints only when it is evicted
     ],
     align=True,
 )
 
 
-class Course(NamedTuple):
-    """The loop's own books."""
+class EngineState(NamedTuple):
+    """The event loop's own state."""
 
     clock: Array  # CLOCK, one record
-    heap: Array  # running rows by the time they end
+    accounts: Array  # ACCOUNT, by job row
+    heap: Array  # running rows by finish time
     faults: Array  # FAULT, by time
     traffic: Array  # TRAFFIC
     log: Array  # LOG
@@ -93,3 +108,11 @@ class Net(NamedTuple):
     shares: ShareArrays
     flows: FlowArrays  # by job row
     loads: LinkLoads
+
+
+def new_accounts(jobs: Array) -> Array:
+    """Accounts of jobs that have not started."""
+    accounts = np.zeros(len(jobs), ACCOUNT)
+    accounts["heap_index"] = -1
+    accounts["accounted_remaining_s"] = jobs["true_remaining_s"]
+    return accounts
