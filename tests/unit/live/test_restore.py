@@ -91,7 +91,7 @@ def test_an_attempt_that_was_stopped_before_it_was_launched_is_tried_again(resto
     shutil.rmtree(restored.work / "ended" / token)
     Folder(restored.work, token).stop()  # the order that the lost part of the journal had for it
     restored.restore()
-    restored.live.clock.turn(10)
+    restored.live.clock.advance(10)
     restored.finish(job)
     assert restored.live.controller.store.over(job)["attempts"] == 2
 
