@@ -28,6 +28,7 @@ from berth.train.heartbeat import LOG_FD
 from berth.train.launch_config import LaunchConfig
 from berth.train.rendezvous import LISTENER, RankInfo
 from berth.train.servers import Secret, ServerProcess
+from berth.units import format_count
 
 SERVERS = "BERTH_TRAIN_SERVERS"  # their addresses, as JSON
 ATTEMPT = "BERTH_TRAIN_ATTEMPT"
@@ -162,8 +163,8 @@ class Launcher:
             self._notify(f"{failure}{_in_brackets(last_line)}; can't resume without --checkpoint")
             return False
         if self.attempt > self.config.options.max_restarts:
-            limit = self.config.options.max_restarts
-            self._notify(f"{failure}{_in_brackets(last_line)}; gave up after {limit} restarts")
+            restarts = format_count(self.config.options.max_restarts, "restart")
+            self._notify(f"{failure}{_in_brackets(last_line)}; gave up after {restarts}")
             return False
         self._notify(f"{failure}{_in_brackets(last_line)}: restarting all from the last checkpoint")
         return True

@@ -64,7 +64,7 @@ def test_restarts_are_limited():
     assert code == 1
     assert said == [
         "worker 1 ended with exit code 1 (out of luck): restarting all from the last checkpoint",
-        "worker 1 ended with exit code 1 (out of luck); gave up after 1 restarts",
+        "worker 1 ended with exit code 1 (out of luck); gave up after 1 restart",
     ]
 
 
