@@ -74,7 +74,7 @@ ROOMS = {
         ),
         of("simulate", "audit explain_job"),
         "rounds_no_longer rounds_that endless same_stream wrong_remaining has_sunk every_policy "
-        "too_soon holds_out_anew without_preemption",
+        "too_soon delay_timers_again without_preemption",
     ),
     "plan": Room(
         tuple(f"plan/{name}.py" for name in ("evaluate", "provision", "arrays", "problem", "limits")),

@@ -81,7 +81,7 @@ def test_a_running_job_steps_aside_so_that_a_blocked_one_fits():
     assert records["evictions"].sum() == 0
 
 
-def test_nobody_steps_aside_for_a_short_wait():
+def test_no_job_moves_aside_for_a_short_wait():
     jobs = [(0, 4, 9_000), (0, 4, 9_000), (0, 3, 1_060), (0, 3, 1_060), (1_001, 2, 5_000)]
     records, log = play(jobs, Berth(share=0.0))
     assert records[4]["first_start_s"] == 1_060
@@ -185,7 +185,7 @@ def test_a_gang_waits_for_an_even_place_or_takes_an_uneven_one_and_evens_out_lat
         assert parts(run, 1) == story
 
 
-def test_nobody_steps_aside_into_a_worse_shape():
+def test_no_job_moves_aside_to_a_less_balanced_place():
     # two pairs of machines; the six on the first pair could stand on the second, but only as 4 + 1 + 1
     wide = load_cluster("2x3x4:V100-16")
     jobs = [(0, 6, 90_000), (0, 3, 90_000), (0, 3, 90_000), (1, 10, 5_000)]
@@ -206,14 +206,14 @@ def test_a_job_that_puts_off_many_usual_ones_does_not_have_room_made_for_it():
     ("rank", "came_later_s", "order"),
     [(Rank.NETWORK, 600, [0, 2, 1]), (Rank.NETWORK, 4_000, [0, 1, 2]), (Rank.FIFO, 600, [0, 1, 2])],
 )
-def test_by_default_whom_distance_hurts_has_a_head_start_of_an_hour_at_most(rank, came_later_s, order):
+def test_by_default_a_job_slowed_by_distance_has_a_head_start_of_at_most_an_hour(rank, came_later_s, order):
     jobs = [(0, 16, 5_000), (1, 4, 100), (came_later_s, 4, 100)]
     run = simulated(jobs, Berth(order_by=rank), model=["graphsage", "graphsage", "vgg16"])
     assert run.log["job"][run.log["what"] == STARTED].tolist() == order
 
 
 @pytest.mark.parametrize(("rank", "moves"), [(Rank.NETWORK, 1), (Rank.FIFO, 0)])
-def test_by_default_whom_distance_spares_makes_way_for_whom_it_hurts(rank, moves):
+def test_by_default_jobs_not_slowed_by_distance_make_way_for_those_that_are(rank, moves):
     # a pair that could as well stand on two machines holds half of the one that a gang of four needs
     jobs = [(0, 2, 50_000), (0, 4, 50_000), (0, 3, 50_000), (0, 3, 50_000), (1_000, 4, 5_000)]
     models = ["graphsage", "vgg16", "vgg16", "vgg16", "vgg16"]

@@ -48,7 +48,7 @@ def test_a_job_accepts_one_tier_more_after_each_timer(now, floor, tier, due):
     assert held_out(waiting(floor=floor), now, 0.0) == (tier, due)
 
 
-def test_nobody_waits_longer_than_waiting_can_save():
+def test_no_job_waits_longer_than_waiting_can_save():
     job = waiting(timers=(1e6, 1e6), slow=(1.0, 1.05, 1.25))
     assert held_out(job, 100.0, 1.0) == (0, pytest.approx(150))  # 1000 s x 5 %
     assert held_out(job, 150.1, 1.0) == (1, pytest.approx(350))  # and 1000 s x 20 % more
@@ -133,7 +133,7 @@ def test_learned_timers_move_away_from_the_fixed_ones():
     assert all(0 < timer < 86400 and timer != 43200 for timer in machine["timer_s"][1:4])
 
 
-def test_nobody_is_moved_too_soon_or_too_often():
+def test_no_job_is_moved_too_soon_or_too_often():
     run = logged("dally:mode=full,min_run=10m,budget=1h")
     evicted = [attempts(run, job) for job in range(300) if run.records["evictions"][job]]
     assert evicted
@@ -143,11 +143,11 @@ def test_nobody_is_moved_too_soon_or_too_often():
         assert all(later - sooner >= 3600 for sooner, later in itertools.pairwise(outs))
 
 
-def test_without_preemption_nobody_is_moved():
+def test_without_preemption_no_job_is_moved():
     assert logged("dally:mode=full,preempt=no").records["evictions"].sum() == 0
 
 
-def test_a_job_that_was_evicted_holds_out_anew():
+def test_an_evicted_job_starts_its_delay_timers_again():
     run = logged("dally:order=las,machine=30m,rack=1h")
     again = 0
     for job in range(300):

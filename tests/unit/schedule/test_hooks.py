@@ -175,7 +175,7 @@ def test_a_constant_of_the_module_that_differs_in_anything_makes_another_functio
     assert fingerprint() != before
 
 
-def test_a_kept_function_that_is_damaged_is_compiled_anew(tmp_path, monkeypatch):
+def test_a_damaged_cached_function_is_compiled_again(tmp_path, monkeypatch):
     monkeypatch.setattr(compiling, "cache_folder", lambda: tmp_path)
     compiling._compiled(WithHelper.order, ["weight"], "order")
     (kept,) = (tmp_path / "policies").iterdir()

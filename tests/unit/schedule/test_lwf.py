@@ -72,13 +72,13 @@ def test_the_wait_is_explained():
     ],
     ids=["nothing is free", "something is, for another"],
 )
-def test_who_finds_no_room_is_not_told_that_links_are_busy(rows):
+def test_a_job_without_room_does_not_get_the_reason_links_busy(rows):
     story = explain_job(jobs(rows), cluster(RACK), load_policy("lwf"), Setting(log=True), "j1", "lwf")
     assert {because.reason.code for because in story.chapters[0].because} == {"no-room"}
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_nobody_ever_shares_a_link_with_two_others_or_with_one_as_large(seed):
+def test_no_job_shares_a_link_with_two_others_or_with_one_as_large(seed):
     # Counted from the log: at every start, who else crosses the same up-links.
     models = ["vgg16", "resnet50", "mobilenetv3", "bert-large"]
     rows, state = [], seed + 1

@@ -94,7 +94,7 @@ def test_tiresias_brings_a_starved_job_back_to_the_first_queue():
     assert starts(play(f"{policy},starvation=3", "8", jobs, LOGGED), 0)[:2] == [0.0, 60.5]
 
 
-def test_gittins_prefers_whom_the_distribution_says_will_end_soon():
+def test_gittins_prefers_the_job_that_is_most_likely_to_end_soon():
     # services are 8 or 800 GPU-s: who has had more than 8 is a long one and makes way for a new one
     jobs = [(0, 8, 100), (5, 8, 1), (20, 8, 1), (40, 8, 1)]
     assert ends("gittins:delta=8,first=8", "8", jobs) == pytest.approx([103, 6, 21, 41])
@@ -129,7 +129,7 @@ def test_gandiva_states_its_own_cost_of_an_eviction():
     )  # 8 GPUs
 
 
-def test_themis_serves_whom_waiting_stretches_most():
+def test_themis_serves_the_job_that_waiting_stretches_most():
     # at the first lease's end (100) the short job has rho 110/10, the long one 1000/1000
     assert ends("themis:lease=100s", "8", [(0, 8, 1000), (0, 8, 10)]) == pytest.approx([1010, 110])
 
@@ -166,7 +166,7 @@ BUSY = [(0, 5, 1000), (0, 7, 1000), (10, 4, 50)]
         ("dally:machine=12h,cap=yes", 1, 10),
     ],
 )
-def test_how_long_a_gang_holds_out_for_one_machine(policy, tier, start):
+def test_how_long_a_gang_waits_for_one_machine(policy, tier, start):
     run = play(policy, "2x8", BUSY)
     job = run.records[2]
     assert job["first_start_s"] == pytest.approx(start)

@@ -87,7 +87,7 @@ def test_a_job_on_a_drained_machine_is_not_evicted_by_reconsidering():
     assert events(log, "evicted") == [(20.0, "j1")]
 
 
-def test_a_freed_share_is_not_stolen_and_nobody_thrashes():
+def test_a_freed_share_is_not_stolen_and_no_job_thrashes():
     # Both gangs want the machine; each could evict the other for ever. The budget ends it.
     @dataclass(frozen=True)
     class Greedy(GangsGain):
@@ -188,7 +188,7 @@ def test_a_job_that_no_longer_fits_anywhere_is_named_and_nothing_hangs(policy):
         require_finished(run)
 
 
-def test_rounds_no_longer_than_a_restore_end_in_a_standstill_and_not_in_a_hang():
+def test_rounds_no_longer_than_a_restore_end_in_a_detected_livelock():
     setting = Setting(network="off", eviction_s=60.0, log=True)
     rows = [(0, 1, 50), (0, 1, 100), (0, 1, 100)]
     run = simulate(jobs(rows), cluster([1]), Rounds(period_s=60.0), setting)
@@ -212,7 +212,7 @@ def test_rounds_that_get_nothing_done_go_on_while_something_may_yet_happen():
     assert run.records["end_s"].min() > back_s
 
 
-def test_rounds_hardly_longer_than_a_restore_are_slow_and_no_standstill():
+def test_rounds_hardly_longer_than_a_restore_are_slow_and_not_a_livelock():
     setting = Setting(network="off", eviction_s=60.0)
     run = simulate(jobs([(0, 1, 100), (0, 1, 100)]), cluster([1]), Rounds(period_s=60.01), setting)
     assert not run.livelock
@@ -243,7 +243,7 @@ class Impatient(Policy):
         return job.arrival_s
 
 
-def test_a_moment_that_is_past_wakes_nobody():
+def test_a_wake_time_in_the_past_is_ignored():
     assert len(starts(play(Impatient(), [2], [(0, 2, 100), (1, 2, 100)]))) == 2
 
 
@@ -282,7 +282,7 @@ def test_restoring_that_is_cut_short_costs_only_what_it_took():
     assert run.records["end_s"].tolist() == [165.0, 20.0, 35.0]
 
 
-def test_nobody_moves_to_a_shape_that_is_no_better():
+def test_no_job_moves_to_a_shape_that_is_not_better():
     rows = [(0, 1, 10)] * 9 + [(0, 1, 20), (0, 1, 30), (0, 8, 10)]  # 8 devices lie as 3 + 3 + 2 either way
     setting = Setting(network="static", eviction_s=0.0, eviction_large_s=0.0, log=True)
     run = check_policy(EXERCISES["even-shapes"], jobs(rows), cluster([3, 4, 4]), setting)
@@ -306,7 +306,7 @@ def test_a_starved_job_comes_back_by_itself_when_nothing_else_happens():
     assert events(log, "evicted")[:3] == [(3250.0, "j0"), (6500.0, "j1"), (9750.0, "j0")]
 
 
-def test_what_is_held_for_another_is_no_place_that_comes_free_soon():
+def test_devices_reserved_for_another_job_do_not_count_as_coming_free():
     # m0 is held for j3, which needs all of it. j4 can't have it either: it takes the two single devices at once.
     rows = [(0, 1, 50), (0, 1, 50), (0, 1, 5000), (1, 4, 1000), (60, 2, 20_000)]
     policy = load_policy("berth:order=fifo,hold_after=10s,hold_share=1000,defragment=0,move_up=0,others=0")
@@ -314,7 +314,7 @@ def test_what_is_held_for_another_is_no_place_that_comes_free_soon():
     assert starts(log)[-2:] == [(60.0, "j4", ["m1:1", "m2:1"]), (5000.0, "j3", ["m0:4"])]
 
 
-def test_nobody_waits_for_a_shape_made_of_several_types():
+def test_no_job_waits_for_a_shape_made_of_several_device_types():
     # Five A40s are free as 4 + 1. When j0 leaves its A30s at 91 s, 3 + 2 would be free, of two types: no shape.
     machines = [[{"A30": 4}, {"A40": 4}, {"A40": 4}, {"A40": 1}]]
     rows = [(0, 4, 100), (0, 4, 90_000), (2, 5, 1000)]
@@ -326,7 +326,7 @@ def test_nobody_waits_for_a_shape_made_of_several_types():
     ("priorities", "moves"),
     [((0, 0, 0), [1, 0, 0]), ((5, 0, 0), [0, 1, 0]), ((5, 5, 0), [0, 0, 0]), ((5, 5, 9), [1, 0, 0])],
 )
-def test_nobody_steps_aside_for_a_lower_priority(priorities, moves):
+def test_no_job_moves_aside_for_a_lower_priority(priorities, moves):
     # Both machines have two free devices; j2 fits when one of the two gangs moves to the other machine.
     def give(world: Any, clock: Any) -> int:
         world.jobs["priority"] = priorities
@@ -339,7 +339,7 @@ def test_nobody_steps_aside_for_a_lower_priority(priorities, moves):
     assert run.records["first_start_s"][2] == (400.0 if sum(moves) else 9000.0)
 
 
-def test_who_would_step_aside_in_vain_leaves_nothing_behind():
+def test_claims_that_do_not_suffice_are_rolled_back():
     # Every machine has one free device. On m3 the single job could move, the pair could not: so nobody does.
     rows = [(0, 3, 9000), (0, 3, 9000), (0, 3, 9000), (0, 2, 9000), (0, 1, 9000), (400, 4, 100)]
     setting = Setting(network="off", eviction_s=0.0)

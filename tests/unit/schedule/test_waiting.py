@@ -168,7 +168,7 @@ class HoldsOut(Policy):
         return stats.initial_timer_s
 
 
-def test_every_start_of_a_gang_tells_what_came_after_its_wait_and_what_had_not_come():
+def test_every_start_of_a_gang_records_the_tier_it_got_and_the_tiers_it_gave_up():
     # j2 gives up one machine after 10 s and is spread; j3 and j4 have one at once. j5 is no gang.
     rows = [(0, 3, 100), (0, 3, 105), (1, 2, 50), (100, 2, 1000), (100, 2, 50), (100, 1, 50)]
     run = simulate(jobs(rows), cluster([4, 4]), HoldsOut(), QUIET)

@@ -129,7 +129,7 @@ def test_a_book_that_says_something_else_is_found_out(field):
     assert BOOKS[field] in {violation.rule for violation in audit(own).violations}
 
 
-def test_a_device_that_nobody_holds_and_that_is_not_free_is_found_out():
+def test_a_device_that_no_job_holds_and_that_is_not_free_is_a_violation():
     own = simulate(TRACE, MACHINES, EXERCISES["least-left"], SETTING)
     own.world.hosts["free"][0] -= 1
     (violation,) = audit(own).violations

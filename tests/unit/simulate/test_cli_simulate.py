@@ -72,7 +72,7 @@ def test_the_table_fits_eighty_columns_marks_the_best_and_says_what_was_assumed(
 
 
 @pytest.mark.parametrize("said", [["--network", "congestion=5"], ["--congestion", "5"]], ids=" ".join)
-def test_the_load_of_others_is_told_either_way(berth, trace, said):
+def test_congestion_can_be_given_either_way(berth, trace, said):
     asked = ["simulate", trace, "--cluster", "2x2x4:V100-16", "--policy", "fifo", "--mix", "vgg16"]
     code, out, _ = berth(*asked, *said)
     assert code == 0
@@ -281,7 +281,7 @@ def test_compare_says_plainly_that_there_is_no_difference(berth, tmp_path):
     assert {one["verdict"] for one in document["differences"]} == {"the same"}
 
 
-def test_explain_tells_the_waits_and_the_places(berth, trace):
+def test_explain_shows_the_waits_and_the_places(berth, trace):
     code, out, _ = berth("explain", trace, "b", "--cluster", CLUSTER, "--policy", "fifo")
     assert code == 0
     assert "waits 1m39s" in out

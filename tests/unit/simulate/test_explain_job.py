@@ -109,7 +109,7 @@ def test_a_job_that_never_starts_has_a_story_too():
     assert "never finishes" in out.export_text()
 
 
-def test_a_policy_s_own_price_of_moving_is_the_one_that_is_told():
+def test_a_policy_s_own_eviction_cost_is_the_one_that_is_shown():
     trace = trace_of(("a", 0.0, 8, 120.0), ("b", 0.0, 8, 120.0))
     story = explain_job(trace, load_cluster("1x1x8"), load_policy("gandiva"), SETTING, "a", "gandiva")
     assert [one.cost_s for one in story.chapters if one.what == "started"] == pytest.approx([0.0, 0.8, 0.8])
@@ -125,7 +125,7 @@ def test_the_cost_of_distance_is_that_of_the_devices_the_job_has():
     assert story.chapters[0].slowdown == pytest.approx(ran_s / 100)
 
 
-def test_nobody_is_said_to_be_behind_another_where_all_may_pass():
+def test_no_job_is_said_to_be_behind_another_where_all_may_overtake():
     # Evicted at 10, it waits for a whole machine while half of one is free, and others could go first.
     trace = trace_of(("whole", 0.0, 8, 100.0), ("half", 10.0, 4, 20.0))
     story = explain_job(trace, load_cluster("1x1x8"), load_policy("srtf"), SETTING, "whole", "srtf")

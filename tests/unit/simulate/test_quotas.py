@@ -103,7 +103,7 @@ def test_a_file_of_quotas_that_is_none_is_refused_with_its_line(tmp_path, text):
         load_quotas([], file)
 
 
-def test_a_quota_of_nobody_is_refused():
+def test_a_quota_of_an_unknown_virtual_cluster_is_refused():
     trace = jobs([(0, 2, 10, None, "vision")])
     with pytest.raises(InputError, match="did you mean 'vision'"):
         simulate(trace, cluster([8]), load_policy("fifo"), Setting(network="off", quotas={"visoin": 3}))

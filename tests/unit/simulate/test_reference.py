@@ -73,7 +73,7 @@ def test_without_a_reference_device_the_most_common_type_is_meant():
         assert reference_device(cluster(order)).name == "H100", "a tie goes by name"
 
 
-def test_a_core_is_no_reference():
+def test_a_core_is_not_a_reference_device():
     assert reference_device(cluster([{"cpu-core": 96, "V100": 4}])).name == "V100-16"
     with pytest.raises(InputError, match="cpu-core is not a GPU"):
         reference_device(cluster([{"V100": 4}]), "cpu-core")

@@ -22,7 +22,7 @@ def test_nothing_logged_is_nothing_held():
     assert timeline.binned_mean(np.zeros(0), np.zeros(0), np.array([0.0, 1.0])).tolist() == [0.0]
 
 
-def test_attempts_add_up_to_what_the_books_say_every_job_attained(busy_run):
+def test_attempts_add_up_to_the_service_of_every_job(busy_run):
     tried = timeline.attempts(busy_run)
     held = np.bincount(tried.job, weights=(tried.stop_s - tried.start_s) * tried.gpus)
     assert held == pytest.approx(busy_run.records["attained_gpu_s"])
