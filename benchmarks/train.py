@@ -319,7 +319,7 @@ def settled_speed(log: Path) -> float:
         lines = [(int(line["examples"]), float(line["examples_per_s"])) for line in csv.DictReader(file)]
     moments = [(examples, examples / speed) for examples, speed in lines]
     last, end_s = moments[-1]
-    first, begin_s = next(fault_point for fault_point in moments if fault_point[0] >= last // 4)
+    first, begin_s = next(moment for moment in moments if moment[0] >= last // 4)
     return (last - first) / (end_s - begin_s)
 
 

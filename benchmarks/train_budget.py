@@ -29,7 +29,7 @@ from click_model import DENSE, DIM, SLOTS, WithRows
 from results import Figure, figure, finish, options, progress
 from tables import Keys, zipf
 
-BATCH, STEPS, PREFETCH = 4096, 4, 24  # examples of a step, steps of a turn and before the first
+BATCH, STEPS, WARM_UP = 4096, 4, 24  # examples of a step, steps of a turn and before the first
 BAR = 0.5  # of the examples per second that the table in memory allows
 IN_MEMORY, BUDGET = "all in memory", "under the budget"
 
@@ -58,8 +58,8 @@ class Drawn:
         pass
 
 
-def train(reported: Connection, rows: int, memory_bytes: int | None, keys: list[Keys]) -> None:
-    """A process: fills its table, then trains a turn whenever it is reported to."""
+def train(parent: Connection, rows: int, memory_bytes: int | None, keys: list[Keys]) -> None:
+    """A process: fills its table, then trains a turn on request."""
     bare = resident_bytes()
     session = Session(
         WithRows(), Drawn(keys), TrainOptions(batch=BATCH, prefetch_batches=0, memory=memory_bytes)
@@ -69,13 +69,13 @@ def train(reported: Connection, rows: int, memory_bytes: int | None, keys: list[
     for first in range(0, rows, 1 << 20):
         table.touch(np.arange(first, min(rows, first + (1 << 20))))
     steps = session.steps()
-    take(steps, PREFETCH)
+    take(steps, WARM_UP)
     before = replace(table.counts)
-    reported.send(None)
-    while (count := reported.recv()) is not None:
+    parent.send(None)
+    while (count := parent.recv()) is not None:
         wall, cpu = time.perf_counter(), time.process_time()
         take(steps, count)
-        reported.send((time.perf_counter() - wall, time.process_time() - cpu))
+        parent.send((time.perf_counter() - wall, time.process_time() - cpu))
     now = table.statistics()
     missed, pulled = now.counts.missed - before.missed, now.counts.pulled - before.pulled
     facts = {
@@ -88,7 +88,7 @@ def train(reported: Connection, rows: int, memory_bytes: int | None, keys: list[
     }
     steps.close()
     session.close()
-    reported.send(facts)
+    parent.send(facts)
 
 
 def take(steps: Iterator[float], count: int) -> None:
@@ -106,22 +106,22 @@ class Way:
 
     def __init__(self, rows: int, memory_bytes: int | None, keys: list[Keys]) -> None:
         spawn = multiprocessing.get_context("spawn")
-        self._summary, its_end = spawn.Pipe()
+        self._child, its_end = spawn.Pipe()
         self._process = spawn.Process(target=train, args=(its_end, rows, memory_bytes, keys), daemon=True)
         self._process.start()
-        self._summary.recv()
+        self._child.recv()
         self.wall_s: list[float] = []
         self.cpu_s: list[float] = []
 
     def turn(self) -> None:
-        self._summary.send(STEPS)
-        wall, cpu = self._summary.recv()
+        self._child.send(STEPS)
+        wall, cpu = self._child.recv()
         self.wall_s.append(wall)
         self.cpu_s.append(cpu)
 
     def end(self) -> dict[str, Any]:
-        self._summary.send(None)
-        facts: dict[str, Any] = self._summary.recv()
+        self._child.send(None)
+        facts: dict[str, Any] = self._child.recv()
         self._process.join()
         return facts
 
@@ -133,7 +133,7 @@ def main() -> int:
     parser.add_argument("--turns", type=int, default=9)
     given = parser.parse_args()
     random = np.random.default_rng(4)
-    keys = zipf(random, given.rows, PREFETCH + STEPS * (given.turns + 1), BATCH * SLOTS)
+    keys = zipf(random, given.rows, WARM_UP + STEPS * (given.turns + 1), BATCH * SLOTS)
     progress("filling both tables")
     ways = {
         name: Way(given.rows, memory, keys) for name, memory in ((IN_MEMORY, None), (BUDGET, given.mib << 20))

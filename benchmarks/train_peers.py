@@ -62,7 +62,7 @@ class MissingError(Exception):
 
 @dataclass
 class Peer:
-    """A process that trains when it is reported to."""
+    """A process that trains on request."""
 
     process: subprocess.Popen[str]
     cpu_ms: list[float] = field(default_factory=list)  # per 1,000 examples, of each turn

@@ -77,7 +77,7 @@ ROOMS = {
         "too_soon delay_timers_again without_preemption",
     ),
     "plan": Room(
-        tuple(f"plan/{name}.py" for name in ("evaluate", "provision", "tables", "problem", "limits")),
+        tuple(f"plan/{name}.py" for name in ("evaluate", "provision", "arrays", "problem", "limits")),
         of("plan", "provision limits problem build"),
         of("plan", "exact search_methods explain"),
         "lstm bayes",
@@ -86,7 +86,8 @@ ROOMS = {
         ("train/tables/*.py",),
         of("train", "admission table_edges hashing state decay table index small_tiers"),
         of("train", "tiers"),
-        "for_ever corrupt torn probability full_disk larger cold_rows stated_spread uniform shards_are_even promises",
+        "stays_bounded corrupt torn probability a_full_disk_is_said larger cold_rows stated_spread uniform "
+        "shards_are_even promises without_memory",
         ("torch",),
     ),
 }

@@ -2,7 +2,7 @@
 
 All peers read the same example files. A line on standard input names the first and the last batch of a round, the
 response is its CPU and wall-clock time. When the input ends it prints the AUC, each batch scored before training on it.
- numpy is all that is needed here: a peer's environment has no berth in it.
+It needs numpy only: berth is not installed in a peer's environment.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ def take_turns(make: Callable[[], Step], ids: str = "ids") -> None:
     folder, size = Path(sys.argv[1]), int(sys.argv[2])
     keys, dense, labels = (np.load(folder / f"{name}.npy") for name in (ids, "dense", "labels"))
     step, scores = make(), np.zeros(len(labels), np.float32)
-    notify({"ready": True})
+    reply({"ready": True})
     for line in sys.stdin:
         first, last = (int(word) for word in line.split())
         wall, cpu = time.perf_counter(), time.process_time()
         for number in range(first, last):
             part = slice(number * size, (number + 1) * size)
             scores[part] = step(keys[part], dense[part], labels[part]).reshape(-1)
-        notify({"wall_s": time.perf_counter() - wall, "cpu_s": time.process_time() - cpu})
+        reply({"wall_s": time.perf_counter() - wall, "cpu_s": time.process_time() - cpu})
     end = last * size
     late = slice(end - end // 4, end)
     resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
-    notify({"auc": auc(scores[late], labels[late]), "resident_mib": resident})
+    reply({"auc": auc(scores[late], labels[late]), "resident_mib": resident})
 
 
-def notify(facts: dict[str, Any]) -> None:
+def reply(facts: dict[str, Any]) -> None:
     """One line of JSON."""
     print(json.dumps(facts), flush=True)
 

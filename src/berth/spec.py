@@ -54,7 +54,10 @@ def parse(text: str, model: type[SpecT], where: str) -> SpecT:
 
 
 def validate(data: Any, model: type[SpecT], text: str, where: str) -> SpecT:
-    """Check parsed data as `model`; `text` is what it was parsed from, for line and column of an error."""
+    """Check parsed data as `model`; `text` is what it was parsed from, for line and column of an error.
+
+    JSON text that is not YAML has no positions: errors then name `where` only.
+    """
     if data is None:
         raise SpecError("is empty", where=where, hint=f"it needs at least: {_required(model)}")
     if not isinstance(data, dict):
@@ -146,13 +149,17 @@ def _refuse_deep_nesting(text: str, where: str) -> None:
 
 def _located(error: ValidationError, text: str, model: type[Spec], where: str) -> SpecError:
     """One SpecError for all errors of pydantic: the first with its position, the others listed below."""
-    tree = yaml.compose(text, Loader=yaml.CSafeLoader)
+    try:
+        tree = yaml.compose(text, Loader=yaml.CSafeLoader)
+    except yaml.YAMLError:  # JSON with escaped surrogates or control characters, for example
+        tree = None
     messages: list[tuple[str, str]] = []
     for detail in error.errors(include_url=False):
         line, column = _position(tree, detail["loc"], at_key=detail["type"] == "extra_forbidden")
         text = _message(detail, model)
-        key = _dotted(detail["loc"] if detail["type"] == "missing" else _written(tree, detail["loc"]))
-        spot = f"{where}:{line}:{column}"
+        has_branches = tree is not None and detail["type"] != "missing"
+        key = _dotted(_written(tree, detail["loc"]) if has_branches else detail["loc"])
+        spot = where if tree is None else f"{where}:{line}:{column}"
         if messages and messages[-1][0] == spot and messages[-1][1].startswith(f"{key}{_EXPECTED}"):
             text = text.replace(_EXPECTED, "or ", 1)  # another branch of the same union
             messages[-1] = (spot, f"{messages[-1][1].rsplit(_GIVEN, 1)[0]} {text}")

@@ -90,6 +90,7 @@ def plan(
     for option, file in output.files.items():
         check_output(file, output.force, option=option)
     request = plan_request(source, goal, problem)
+    options.check(request.max_usd)
     built = build_problem(request)
     warm_up(built)
     _show(solve(request, built, options, watch), output)

@@ -20,7 +20,7 @@ class NameOrCommand(Group):
     """`berth policies`, `berth policies NAME` and `berth policies check NAME` alike."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse a command or a policy name."""
+        """Give a command an empty policy name; a word that is not a command is the name."""
         if args and args[0] in self.commands:
             return super().parse_args(ctx, ["", *args])
         ctx.allow_interspersed_args = True

@@ -32,7 +32,7 @@ def positive(option: str, value: float) -> float:
 
 
 def congestion_of(option: str, value: float) -> float:
-    """Return the value if it is a finite number of at least 1."""
+    """Return the value if it is a finite number of at least 1: links can't be faster than they are."""
     if not (math.isfinite(value) and value >= 1):
         raise QuantityError(
             f"{option} is {value:g}",

@@ -13,7 +13,7 @@ import heapq
 import math
 from dataclasses import dataclass, field, replace
 
-from berth.live import _kernels, snapshot
+from berth.live import _kernels
 from berth.live.books import Books
 from berth.live.job import STOPPING, Job
 from berth.live.orders import launches
@@ -50,11 +50,6 @@ class Forecast:
     def mean_left_s(self) -> float | None:
         """Seconds from now to the end of a job, on average."""
         return sum(end - self.now for end in self.ends.values()) / len(self.ends) if self.ends else None
-
-
-def copy_of(books: Books) -> Books:
-    """Books that share nothing with these."""
-    return snapshot.load(snapshot.save(books))
 
 
 def overdue_s(books: Books, job: Job, now: float) -> float:

@@ -12,6 +12,7 @@ from berth.live.backend import Observation
 from berth.live.books import Books
 from berth.live.causes import Hindrance, sentence
 from berth.live.job import DELAYED, LAUNCHING, PLACED, QUEUED, RUNNING, STOPPING, WAITS, Attempt, Job
+from berth.live.spec import JobSpec
 from berth.live.wants import kinds_of
 from berth.schedule.reasons import CODES, HELD_FOR_OTHER, Reason, bring_up_to_date, explain
 from berth.units import format_count
@@ -32,6 +33,16 @@ def state_of(books: Books, job: Job) -> str:
 
 def job_row(books: Books, job: Job, *, details: bool = True) -> dict[str, Any]:
     """A job in a list."""
+    return job_facts(books, job) | {"spec": spec_row(job.spec, details=details)}
+
+
+def spec_row(spec: JobSpec, *, details: bool) -> dict[str, Any]:
+    """What was asked for a job; its details are for its owner only."""
+    return {name: value for name, value in spec.plain().items() if details or name not in _DETAILS}
+
+
+def job_facts(books: Books, job: Job) -> dict[str, Any]:
+    """The same without its spec, which does not change and may be written out without the controller's lock."""
     record = books.world.jobs[job.row]
     row: dict[str, Any] = {
         "id": job.id,
@@ -50,10 +61,6 @@ def job_row(books: Books, job: Job, *, details: bool = True) -> dict[str, Any]:
     }
     if job.token is not None:
         row |= attempt_facts(books, books.attempts[job.token])
-    if details:
-        row["spec"] = job.spec.plain()
-    else:
-        row["spec"] = {name: value for name, value in job.spec.plain().items() if name not in _DETAILS}
     return row
 
 

@@ -71,7 +71,7 @@ class _Checker:
         return left + (cross[last] if last + 1 < self.layers else 0.0)
 
     def replicas(self, firsts: np.ndarray, last: int, device: int, tau: float) -> np.ndarray:
-        """Return the fewest replicas of stages firsts..last at tau."""
+        """Return the fewest replicas of stages firsts..last at tau, never more than the solver may count."""
         moving = self.span("dp", firsts, last, device) + self.crossing(firsts, last)
         count = np.maximum(
             _fewest(self.span("cs", firsts, last, device), self.span("cp", firsts, last, device), tau),

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from berth.plan.arrays import ProblemArrays
     from berth.plan.build import ProblemSource
 
-UNLIMITED = 10**9  # devices of a type without a limit
+UNLIMITED = 10**9  # devices of a type without a limit: more than can be rented
 SMALLEST, LARGEST = 1e-18, 1e18  # products and quotients of a few such numbers neither underflow nor overflow
 
 Floats = NDArray[np.float64]

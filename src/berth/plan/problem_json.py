@@ -17,6 +17,7 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import yaml
 from pydantic import AfterValidator, Field
 
 from berth.errors import InputError, SpecError, UnknownNameError
@@ -30,9 +31,15 @@ if TYPE_CHECKING:
 
 
 def _in_range(value: float) -> float:
-    """Refuse numbers whose products and quotients underflow or overflow; 0 is allowed where it makes sense."""
-    if value > LARGEST or 0 < value < SMALLEST:
+    """Refuse numbers whose products and quotients underflow or overflow."""
+    if not SMALLEST <= value <= LARGEST:
         raise InputError(f"{value:g} is out of range", hint=f"berth plans with {SMALLEST:g} to {LARGEST:g}")
+    return value
+
+
+def _whole(value: float) -> float:
+    if value != int(value):
+        raise InputError(f"{value:g} is not a whole number", hint="leave it out for no limit")
     return value
 
 
@@ -48,7 +55,7 @@ class TypeSpec(Spec):
 
     name: Name
     usd_per_hour: Positive
-    limit: Annotated[float, Field(strict=True, ge=0, multiple_of=1)] | None = None
+    limit: Annotated[NonNegative, AfterValidator(_whole)] | None = None
     memory_bytes: Positive | None = None
 
     def pool(self) -> DevicePool:
@@ -213,10 +220,12 @@ def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _check_names(key: str, names: list[str], text: str, where: str) -> None:
+    seen: set[str] = set()
     for row, name in enumerate(names):
-        if name in names[:row]:
+        if name in seen:
             position = _position(text, where, key, row, "name")
             raise SpecError(f"two {key} are called {name!r}", where=position, hint="names must differ")
+        seen.add(name)
 
 
 def _check_layer(layer: LayerSpec, row: int, spec: ProblemSpec, text: str, where: str) -> None:
@@ -237,7 +246,10 @@ def _check_layer(layer: LayerSpec, row: int, spec: ProblemSpec, text: str, where
 
 
 def _position(text: str, where: str, *path: int | str) -> str:
-    line, column = locate(text, path)
+    try:
+        line, column = locate(text, path)
+    except yaml.YAMLError:  # JSON that is not YAML
+        return where
     return f"{where}:{line}:{column}"
 
 

@@ -45,6 +45,18 @@ class SearchOptions:
         if self.objective_name not in OBJECTIVES:
             raise UnknownNameError("objective", self.objective, OBJECTIVES)
 
+    def check(self, max_usd: float | None) -> None:
+        """Refuse options that a limit on the price excludes; commands call it before they compile kernels."""
+        if max_usd is None:
+            return
+        if self.objective != FORMULA:
+            raise InputError("--max-usd works with the closed formula only", hint="leave out --objective")
+        if self.method != "exact" or self.prefer:
+            raise InputError(
+                "--max-usd asks for the fastest plan under a price, which only exact finds",
+                hint="leave out --method and --prefer",
+            )
+
     @property
     def objective_name(self) -> str:
         """The objective without its options."""
@@ -82,8 +94,6 @@ def find_plan(
 
 def solve(request: PlanRequest, problem: Problem, options: SearchOptions, watch: Watch) -> Solution:
     """Search for the plan that a request asks for; `problem` is the request's own (`build_problem`)."""
-    if options.objective != FORMULA and request.max_usd is not None:
-        raise InputError("--max-usd works with the closed formula only", hint="leave out --objective")
     with watch(options.method) as progress:
         outcome = search(problem, _formula_options(options), request.max_usd, progress)
     if outcome.plan is None:
@@ -101,8 +111,9 @@ def search(
     problem: Problem, options: SearchOptions, max_usd: float | None = None, progress: Progress | None = None
 ) -> Outcome:
     """Return the cheapest plan, the fastest under a price, or one on preferred devices; by the formula."""
+    options.check(max_usd)
     if max_usd is not None:
-        return _fastest(problem, options, max_usd)
+        return _fastest(problem, max_usd)
     method = get_method(options.method)
     best = method(problem, options.budget, progress)
     if best.plan is None or not options.prefer:
@@ -134,12 +145,7 @@ def _preferred(problem: Problem, best: Outcome, found: Outcome, names: Sequence[
     )
 
 
-def _fastest(problem: Problem, options: SearchOptions, max_usd: float) -> Outcome:
-    if options.method != "exact" or options.prefer:
-        raise InputError(
-            "--max-usd asks for the fastest plan under a price, which only exact finds",
-            hint="leave out --method and --prefer",
-        )
+def _fastest(problem: Problem, max_usd: float) -> Outcome:
     found = fastest_under(problem, max_usd)
     plan = found.plan
     if plan is None:

@@ -120,6 +120,14 @@ class Embedding(nn.Module):
             for part, _ in self._pulled
         )
 
+    def pulled_keys(self) -> Tensor:
+        """Return the keys of the forward passes since the last push."""
+        return torch.cat([keys for keys, _ in self._pulled] or [torch.empty(0, dtype=torch.int64)])
+
+    def discard_pulls(self) -> None:
+        """Discard the forward passes since the last push without updating their rows."""
+        self._pulled.clear()
+
     @property
     def spec_name(self) -> str:
         """Return the name of the table."""

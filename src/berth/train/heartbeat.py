@@ -134,16 +134,16 @@ class StallMonitor:
     def stall_message(self, now: float) -> str | None:
         """Return which ranks hold up the others, if this rank is to report it."""
         silent = [rank for rank in self._peers if self._is_silent(rank, now)]
-        requested = [rank for rank in self._peers if rank not in silent]
+        responsive = [rank for rank in self._peers if rank not in silent]
         busy = [
             rank
-            for rank in requested
+            for rank in responsive
             if self._peers[rank].state.endswith(" 0")
             and self._observed_until(rank, now) - self._peers[rank].state_at >= self._silent_s
         ]
         if (
             not (silent or busy)
-            or self._rank != min(requested, default=self._rank)
+            or self._rank != min(responsive, default=self._rank)
             or now < self._quiet_until
         ):
             if not (silent or busy):

@@ -28,6 +28,7 @@ from berth.train.heartbeat import LOG_FD
 from berth.train.launch_config import LaunchConfig
 from berth.train.rendezvous import LISTENER, RankInfo
 from berth.train.servers import Secret, ServerProcess
+from berth.units import format_count
 
 SERVERS = "BERTH_TRAIN_SERVERS"  # their addresses, as JSON
 ATTEMPT = "BERTH_TRAIN_ATTEMPT"
@@ -60,11 +61,11 @@ class Launcher:
         try:
             while True:
                 self._start()
-                code, process = self._watch()
+                code, failure = self._watch()
                 if self.interrupted and (code == 0 or self._stopped_as_requested()):
                     self._notify(f"stopped{resume_hint(self._resumable, self.command)}")
                     return INTERRUPTED
-                if code == 0 or not self._should_restart(code, process):
+                if code == 0 or not self._should_restart(code, failure):
                     return code
         finally:
             self._kill_all()
@@ -114,19 +115,19 @@ class Launcher:
 
     def _watch(self) -> tuple[int, str]:
         """Wait until the run ends; returns (exit code, what failed)."""
-        stop_at: float | None = None
+        stop_sent_s: float | None = None
         while True:
             if all(worker.poll() == 0 for worker in self.workers):
                 return 0, ""
             if self._failed():
                 time.sleep(_SETTLE_S)  # a killed process is the cause, even if another failed first
                 return self._first_failure(self._failed())
-            if self._stop_requested and stop_at is None:
-                stop_at = time.monotonic()
+            if self._stop_requested and stop_sent_s is None:
+                stop_sent_s = time.monotonic()
                 for worker in self.workers:
                     if worker.poll() is None:
                         worker.send_signal(signal.SIGTERM)
-            if stop_at is not None and time.monotonic() - stop_at > self.config.options.grace_s:
+            if stop_sent_s is not None and time.monotonic() - stop_sent_s > self.config.options.grace_s:
                 grace_s = self.config.options.grace_s
                 return 1, f"workers saved no checkpoint within the grace period of {grace_s:g} s"
             time.sleep(_POLL_S)
@@ -148,24 +149,24 @@ class Launcher:
         process, code = min(ended, key=lambda one: (one[1] >= 0, one[1] == PEER_LOST))
         return (1 if code < 0 else code), f"{process} {_exit_text(code)}"
 
-    def _should_restart(self, code: int, process: str) -> bool:
+    def _should_restart(self, code: int, failure: str) -> bool:
         last_line = self._last_log_line()
         self._kill_all()
         if self._stop_requested:
-            self._notify(f"stopped: {process}")
+            self._notify(f"stopped: {failure}")
             return False
         if code == _BAD_INPUT:
-            if last_line and not process.startswith("worker 0"):
+            if last_line and not failure.startswith("worker 0"):
                 self._notify(last_line)
             return False
         if not self._resumable:
-            self._notify(f"{process}{_in_brackets(last_line)}; can't resume without --checkpoint")
+            self._notify(f"{failure}{_in_brackets(last_line)}; can't resume without --checkpoint")
             return False
         if self.attempt > self.config.options.max_restarts:
-            limit = self.config.options.max_restarts
-            self._notify(f"{process}{_in_brackets(last_line)}; gave up after {limit} restarts")
+            restarts = format_count(self.config.options.max_restarts, "restart")
+            self._notify(f"{failure}{_in_brackets(last_line)}; gave up after {restarts}")
             return False
-        self._notify(f"{process}{_in_brackets(last_line)}: restarting all from the last checkpoint")
+        self._notify(f"{failure}{_in_brackets(last_line)}: restarting all from the last checkpoint")
         return True
 
     def _kill_all(self) -> None:
@@ -201,9 +202,9 @@ def server_addresses(environment: dict[str, str] | None = None) -> list[Any]:
     """Return the addresses of the servers that the launcher started."""
     from berth.train.servers import Address
 
-    last_line = (os.environ if environment is None else environment).get(SERVERS, "[]")
+    addresses = (os.environ if environment is None else environment).get(SERVERS, "[]")
     try:
-        return [Address.from_json(json.dumps(one)) for one in json.loads(last_line)]
+        return [Address.from_json(json.dumps(one)) for one in json.loads(addresses)]
     except ValueError:
         raise InputError(f"{SERVERS} is not a list of addresses") from None
 

@@ -20,7 +20,7 @@ COLUMNS = (
 class Log(Protocol):
     """A destination of metrics."""
 
-    def write(self, current_metrics: dict[str, float]) -> None:
+    def write(self, metrics: dict[str, float]) -> None:
         """Write the metrics of one moment."""
         ...
 
@@ -65,10 +65,10 @@ class CsvLog:
         if self._file.tell() == 0:
             self._rows.writerow(COLUMNS)
 
-    def write(self, current_metrics: dict[str, float]) -> None:
+    def write(self, metrics: dict[str, float]) -> None:
         """Write one line; NaN is an empty field."""
         self._rows.writerow(
-            ["" if math.isnan(current_metrics[name]) else f"{current_metrics[name]:.10g}" for name in COLUMNS]
+            ["" if math.isnan(metrics[name]) else f"{metrics[name]:.10g}" for name in COLUMNS]
         )
         self._file.flush()
 
@@ -106,11 +106,11 @@ class TensorBoardLog:
 
         self._writer: Any = SummaryWriter(str(folder), purge_step=step + 1)
 
-    def write(self, current_metrics: dict[str, float]) -> None:
+    def write(self, metrics: dict[str, float]) -> None:
         """Write the metrics."""
         for name in COLUMNS[1:]:
-            if not math.isnan(current_metrics[name]):
-                self._writer.add_scalar(name, current_metrics[name], int(current_metrics["step"]))
+            if not math.isnan(metrics[name]):
+                self._writer.add_scalar(name, metrics[name], int(metrics["step"]))
 
     def close(self) -> None:
         """Flush and close."""

@@ -97,23 +97,21 @@ class ProcessGroup:
         parts = [
             weight.new_zeros(weight.numel()) if weight.grad is None else weight.grad for weight in weights
         ]
-        stage_ranks = torch.cat(
-            [torch.tensor([*numbers, *has_gradient]), *(part.reshape(-1) for part in parts)]
-        )
+        message = torch.cat([torch.tensor([*numbers, *has_gradient]), *(part.reshape(-1) for part in parts)])
         with waiting_for_peers():
-            dist.all_reduce(stage_ranks, group=self.group)
+            dist.all_reduce(message, group=self.group)
         begin = len(numbers) + len(has_gradient)
         ranks = float(dist.get_world_size(self.group))
-        if any(0 < count < ranks for count in stage_ranks[len(numbers) : begin].tolist()):
+        if any(0 < count < ranks for count in message[len(numbers) : begin].tolist()):
             raise InputError(
                 "workers have gradients for different weights, which can't be summed",
                 hint="make every step use every layer, whatever the batch contains",
             )
         for weight in weights:
             if weight.grad is not None:
-                weight.grad.copy_(stage_ranks[begin : begin + weight.numel()].view_as(weight))
+                weight.grad.copy_(message[begin : begin + weight.numel()].view_as(weight))
             begin += weight.numel()
-        return stage_ranks[: len(numbers)].tolist()
+        return message[: len(numbers)].tolist()
 
     def _shm_allreduce(self, model: nn.Module) -> ShmAllReduce | None:
         """Return the shared-memory all-reduce; set up once by the whole group, and used if all ranks have it."""

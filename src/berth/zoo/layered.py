@@ -82,11 +82,11 @@ class GrowingTable(Protocol):
 
     dim: int
 
-    def asked(self) -> Tensor:
-        """Return the keys of the forward passes since the last update or `forget`."""
+    def pulled_keys(self) -> Tensor:
+        """Return the keys of the forward passes since the last update or `discard_pulls`."""
         ...
 
-    def forget(self) -> None:
+    def discard_pulls(self) -> None:
         """Discard those passes without an update."""
         ...
 

@@ -9,8 +9,10 @@ import pytest
 
 from berth.live import commands, forecast, views
 from berth.live.backend import Forget, Launch, MachineSeen, Observation, Pace, Seen, Stop
-from berth.live.outlook import IN_TIME, SPARE, Outlook
+from berth.live.outlook import Outlook
+from berth.live.overtakers import IN_TIME, SPARE
 from berth.live.records import DRAINED
+from berth.live.snapshot import copy_of
 
 pytestmark = pytest.mark.slow
 POLICIES = ["berth", "fifo", "fit-first", "easy", "srtf", "dally", "tiresias", "gandiva", "berth:order=las"]
@@ -124,7 +126,7 @@ def random_state(crank, policy, seed, *, drains=True):
 
 
 def played(live):
-    return forecast.forecast(forecast.copy_of(live.books), now=live.controller.now(), pending=False)
+    return forecast.forecast(copy_of(live.books), now=live.controller.now(), pending=False)
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -170,12 +172,12 @@ def test_what_is_said_to_backfill_does_not_delay_the_job_it_passes(crank, policy
     for seed in range(25):
         live = random_state(crank, policy, seed, drains=False)
         now = live.controller.now()
-        outlook = Outlook(forecast.copy_of(live.books), now, pending=False, events=3000)
-        for name in outlook.order:
-            for other, how in outlook.passes(name):
+        outlook = Outlook(copy_of(live.books), now, pending=False, events=3000)
+        for name in [job.id for job in views.queue(live.books)]:
+            for other, how in outlook.overtakers_of(name).first:
                 if how in (IN_TIME, SPARE):
                     said += 1
-                    copy = forecast.copy_of(live.books)
+                    copy = copy_of(live.books)
                     for record in commands.cancel(other)(copy, live.controller.store, now).records:
                         copy.fold(record)
                     without = forecast.forecast(copy, now=now).starts[name]
@@ -195,7 +197,7 @@ def test_draining_a_machine_does_not_bring_the_first_job_forward(crank, policy):
             continue
         first, before = queue[0].id, played(live)
         for machine in live.cluster.machines:
-            copy = forecast.copy_of(live.books)
+            copy = copy_of(live.books)
             for record in commands.drain(machine.name)(
                 copy, live.controller.store, live.controller.now()
             ).records:

@@ -108,7 +108,7 @@ def test_memory_and_allowed_types_are_optional_extras_and_survive_writing():
         (changed("types", 1, "name", to="cpu"), "two types are called 'cpu'"),
         (changed("types", 0, "usd_per_hour", to=0), "usd_per_hour: input should be greater than 0 (given: 0)"),
         (changed("types", 0, "usd_per_hour", to=-1), "usd_per_hour: input should be greater than 0 (given: -1)"),
-        (changed("types", 0, "limit", to=1.5), "types.0.limit: input should be a multiple of 1 (given: 1.5)"),
+        (changed("types", 0, "limit", to=1.5), "types.0.limit: 1.5 is not a whole number"),
         (changed("types", 0, "limit", to=-1), "types.0.limit: input should be greater than or equal to 0 (given: -1)"),
         (changed("throughput", to=0), "throughput: input should be greater than 0 (given: 0)"),
         (changed("throughput", to=float("inf")), "throughput: input should be a finite number (given: inf)"),
@@ -132,6 +132,19 @@ def test_an_error_is_reported_with_line_and_column():
     line, column = map(int, error.where.split(":")[1:])
     text = json.dumps(changed("layers", 1, "alpha", 0, to=2), indent=1).splitlines()[line - 1]
     assert text[column - 1 :].startswith("2")
+
+
+@pytest.mark.parametrize(("name", "escaped"), [("\U0001f600", True), ("\x7f", False)])
+@pytest.mark.parametrize(
+    ("path", "value", "said"),
+    [(("batch",), -1, "batch: input should be"), (("layers", 0, "oct"), [1], "oct: has 1 numbers")],
+)
+def test_an_error_in_json_that_is_not_yaml_is_reported_without_a_position(name, escaped, path, value, said):
+    document = changed(*path, to=value)
+    document["layers"][1]["name"] = name
+    with pytest.raises(SpecError, match=said) as caught:
+        parse_problem(json.dumps(document, ensure_ascii=escaped), "p.json")
+    assert caught.value.where == "p.json"
 
 
 @pytest.mark.parametrize(

@@ -64,12 +64,12 @@ def taken(work: np.ndarray, micro: int, *, group: int = 1, drains: bool = False,
 def test_without_waits_noise_and_shared_links_the_simulation_is_the_formula(seed: int) -> None:
     given = problem(seed)
     rows = AssignmentSpace(given, np.random.default_rng(seed)).random_runs(60)
-    objective, formula = SimulatedObjective(given, LIKE_THE_FORMULA)(rows), Evaluator(given)(rows)
+    simulated, formula = SimulatedObjective(given, LIKE_THE_FORMULA)(rows), Evaluator(given)(rows)
     feasible = np.isfinite(formula.cost_usd)
     assert feasible.sum() > 10
-    np.testing.assert_allclose(objective.cost_usd, formula.cost_usd, rtol=1e-9)
-    np.testing.assert_allclose(objective.stage_s[feasible], formula.stage_s[feasible], rtol=1e-9)
-    np.testing.assert_array_equal(objective.shortfall, formula.shortfall)
+    np.testing.assert_allclose(simulated.cost_usd, formula.cost_usd, rtol=1e-9)
+    np.testing.assert_allclose(simulated.stage_s[feasible], formula.stage_s[feasible], rtol=1e-9)
+    np.testing.assert_array_equal(simulated.shortfall, formula.shortfall)
 
 
 class OnlyOthers:

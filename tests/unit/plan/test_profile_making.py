@@ -113,7 +113,7 @@ def test_rows_that_are_made_as_keys_are_met_count_as_sparse(tmp_path):
     assert (table.touched_bytes, table.sparse_bytes, table.touched_growth) == (5 * row, 5 * row, 0.0)
     assert linear.dense_bytes == 4 * (3 * 8 + 1)
     assert taken.seconds > 0
-    assert len(model.layer(0).asked()) == 4 * 3, "what earlier runs asked for is forgotten"
+    assert len(model.layer(0).pulled_keys()) == 4 * 3, "pulls of earlier runs are discarded"
 
 
 def chain_states_of_first(model):

@@ -107,8 +107,8 @@ def test_an_infeasible_plan_is_paid_less_the_more_it_falls_short():
     found = BatchEvaluation(
         np.array([10.0, 5.0, np.inf, np.inf]), np.zeros(4), np.array([0.0, 0.0, 0.1, 2.0])
     )
-    graded_penalty = Rewards(DEFAULT_CONFIG).advantages(found)
-    assert graded_penalty[1] > graded_penalty[0] > graded_penalty[2] > graded_penalty[3]
+    graded = Rewards(DEFAULT_CONFIG).advantages(found)
+    assert graded[1] > graded[0] > graded[2] > graded[3]
     flat = Rewards(replace(DEFAULT_CONFIG, graded_penalty=False)).advantages(found)
     assert flat[2] == flat[3]
 

@@ -27,7 +27,7 @@ def problem(
     throughput: float = 2000.0,
     allowed: np.ndarray | None = None,
 ) -> Problem:
-    """The first layer space rows and is cheap on CPUs, the others compute and are not."""
+    """The first layer moves rows and is cheap on CPUs, the others compute and are not."""
     draw = np.random.default_rng(seed)
     shape = (layers, len(names))
     speed = np.array([1.0, 40.0, 15.0, 25.0])[: len(names)]

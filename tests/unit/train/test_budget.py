@@ -13,7 +13,7 @@ from berth.train.tables import Table, adagrad
 from berth.train.tables.tiers import max_keys, min_memory
 
 
-def filled_buffer(tmp_path, memory, keys, dim=4, batch=5000):
+def filled_table(tmp_path, memory, keys, dim=4, batch=5000):
     table = Table(dim, optimiser=adagrad(), memory_bytes=memory, folder=tmp_path)
     for start in range(0, keys, batch):
         some = np.arange(start, min(start + batch, keys), dtype=np.uint64)
@@ -24,14 +24,14 @@ def filled_buffer(tmp_path, memory, keys, dim=4, batch=5000):
 
 @pytest.mark.parametrize("keys", [1_000, 40_000, 60_000, 150_000])
 def test_the_least_memory_for_some_keys_is_enough_for_them(tmp_path, keys):
-    table = filled_buffer(tmp_path, min_memory(8, keys), keys)
+    table = filled_table(tmp_path, min_memory(8, keys), keys)
     assert table.store.index.count == keys
     assert table.store.bytes <= min_memory(8, keys)
 
 
 def test_much_less_than_the_least_is_not(tmp_path):
     with pytest.raises(InputError, match="is too small for"):
-        filled_buffer(tmp_path, min_memory(8, 150_000) * 6 // 10, 150_000)
+        filled_table(tmp_path, min_memory(8, 150_000) * 6 // 10, 150_000)
 
 
 def test_the_most_keys_of_a_budget_are_the_inverse():
@@ -44,9 +44,9 @@ def test_the_most_keys_of_a_budget_are_the_inverse():
 
 def test_a_table_that_comes_near_its_end_says_so_once(tmp_path, capfd):
     memory = min_memory(8, 100_000)
-    filled_buffer(tmp_path, memory, max_keys(8, memory) * 7 // 10)
+    filled_table(tmp_path, memory, max_keys(8, memory) * 7 // 10)
     assert capfd.readouterr().err == ""
-    filled_buffer(tmp_path, memory, max_keys(8, memory) * 9 // 10)
+    filled_table(tmp_path, memory, max_keys(8, memory) * 9 // 10)
     said = capfd.readouterr().err
     assert said.count("\n") == 1
     assert f"holds up to {max_keys(8, memory):,} keys" in said

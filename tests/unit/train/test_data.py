@@ -82,8 +82,8 @@ class TestClicks:
 
     def test_no_score_beats_the_true_probabilities(self):
         stream = ClickStream()
-        _, dense, uniform, labels = stream.draw(0, 1 << 16)
-        assert auc(uniform, labels) == pytest.approx(stream.best_auc(), abs=0.005)
+        _, dense, probabilities, labels = stream.draw(0, 1 << 16)
+        assert auc(probabilities, labels) == pytest.approx(stream.best_auc(), abs=0.005)
         assert stream.best_auc() == pytest.approx(0.803, abs=0.002)
         assert auc(dense[:, 1], labels) < 0.6
 

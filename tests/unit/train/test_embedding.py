@@ -201,7 +201,11 @@ def test_a_layer_that_was_not_learned_from_pushes_nothing():
     layer = Embedding(2, optimiser=sgd(1.0))
     before = layer(keys(4)).detach().clone()
     layer.push()  # no backward pass
+    layer(keys(4)).sum().backward()
+    layer.discard_pulls()
+    layer.push()
     assert torch.equal(layer(keys(4)), before)
+    assert layer.pulled_keys().tolist() == keys(4).tolist()
     assert "2, name='embedding'" in repr(layer)
 
 

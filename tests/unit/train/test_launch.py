@@ -64,7 +64,7 @@ def test_restarts_are_limited():
     assert code == 1
     assert said == [
         "worker 1 ended with exit code 1 (out of luck): restarting all from the last checkpoint",
-        "worker 1 ended with exit code 1 (out of luck); gave up after 1 restarts",
+        "worker 1 ended with exit code 1 (out of luck); gave up after 1 restart",
     ]
 
 
@@ -155,8 +155,8 @@ def test_a_server_that_ends_is_a_loss_too(monkeypatch):
 
 
 def test_addresses_come_from_the_environment():
-    last_line = '[{"host": "h", "port": 7, "local": ""}]'
-    assert [str(address) for address in server_addresses({SERVERS: last_line})] == ["h:7"]
+    addresses = '[{"host": "h", "port": 7, "local": ""}]'
+    assert [str(address) for address in server_addresses({SERVERS: addresses})] == ["h:7"]
     assert server_addresses({}) == []
     with pytest.raises(InputError, match="is not a list of addresses"):
         server_addresses({SERVERS: "{"})

@@ -38,7 +38,7 @@ def train(folder, steps):
 def as_earlier_version(folder):
     """Rewrite the manifests with the names of an earlier version."""
     for path in folder.glob("step-*/manifest.json"):
-        manifest = json.loads(path.read_text())["manifest"]
+        manifest = json.loads(path.read_text())["manifest"] | {"format": 2}
         for spec in manifest["run"]["tables"].values():
             decay = {OLD_NAMES.get(name, name): value for name, value in spec.pop("decay").items()}
             spec["life"] = {**decay, "wide_score": 10.0}
@@ -54,6 +54,12 @@ def test_a_run_resumes_bit_for_bit_from_a_checkpoint_with_the_old_names(tmp_path
     resumed_from, losses = train(tmp_path / "run", 8)
     assert resumed_from == 4
     assert losses == train(tmp_path / "whole", 8)[1][4:]
+
+
+def test_an_earlier_version_refuses_a_checkpoint_with_the_new_names(tmp_path):
+    train(tmp_path / "run", 2)
+    (path,) = (tmp_path / "run").glob("step-*/manifest.json")
+    assert json.loads(path.read_text())["manifest"]["format"] > 2  # the last format with the old names
 
 
 def test_the_description_of_a_table_survives_json():

@@ -108,11 +108,11 @@ def test_the_parts_of_stages_join_to_what_one_process_saves():
         weights = list(cut.stage(one.first, one.last + 1).parameters())
         optimiser = learned(cut, weights) if weights else None
         parts.append((stage_weights(cut, prefixes), stage_optimiser_state(cut, optimiser)))
-    stage_ranks = dense_state(*merge_stages(cut, parts))
-    assert stage_ranks[1] == alone[1]
+    merged = dense_state(*merge_stages(cut, parts))
+    assert merged[1] == alone[1]
     for name, array in alone[0].items():
         if not name.startswith("random"):
-            assert (stage_ranks[0][name] == array).all(), name
+            assert (merged[0][name] == array).all(), name
 
 
 def test_a_stage_takes_its_part_of_a_whole_optimiser():

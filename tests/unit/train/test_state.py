@@ -57,9 +57,9 @@ def test_shards_train_as_one_table_does(shards):
     for shard, part in enumerate(parts):
         mine = shard_of(keys, shards) == shard
         part.push(keys[mine], gradients[mine])
-    merge_stages, state = join([part.save() for part in parts]), whole.save()
-    assert (merge_stages.keys == state.keys).all()
-    assert (merge_stages.records == state.records).all()
+    merged, state = join([part.save() for part in parts]), whole.save()
+    assert (merged.keys == state.keys).all()
+    assert (merged.records == state.records).all()
     again = split(state, shards)
     assert sum(len(part.keys) for part in again) == len(whole)
 

@@ -91,16 +91,7 @@ class Glance:
 
     def reasons(self, ids: list[str]) -> dict[str, Any]:
         """By id: why a job stands where it stands, and when it should start."""
-        expected = self._desk.expected(ids)
-        with self._controller.lock:
-            books, now = self._controller.books, self._controller.now()
-            jobs = [books.jobs[name] for name in ids if name in books.jobs]
-            return {
-                job.id: views.reason_row(self._desk.reason(job, now))
-                | {"remaining_s": float(books.world.jobs[job.row]["estimated_remaining_s"])}
-                | expected[job.id]
-                for job in jobs
-            }
+        return {name: facts.pop("reason") | facts for name, facts in self._desk.reasons(ids).items()}
 
 
 def _first_of(controller: Controller) -> int:

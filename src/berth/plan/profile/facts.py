@@ -117,7 +117,7 @@ def clear(module: nn.Module) -> None:
     """Discard gradients, and rows that wait for theirs."""
     module.zero_grad(set_to_none=True)
     for table in growing_tables(module):
-        table.forget()
+        table.discard_pulls()
 
 
 class _Launches(TorchDispatchMode):
@@ -156,7 +156,7 @@ def _rows_met(module: nn.Module) -> Iterator[tuple[Tensor, int]]:
         if table.weight.grad is not None:
             yield table.weight.grad._indices()[0], _row_bytes(table)
     for growing in growing_tables(module):
-        yield growing.asked(), growing.dim * _FLOAT_BYTES
+        yield growing.pulled_keys(), growing.dim * _FLOAT_BYTES
 
 
 def _row_bytes(table: nn.Embedding | nn.EmbeddingBag) -> int:

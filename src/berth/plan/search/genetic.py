@@ -47,7 +47,7 @@ def genetic(
     space = AssignmentSpace(problem, np.random.default_rng(budget.seed))
     if space.is_empty:
         return search.no_placement("genetic")
-    fitness = type("Badness", (base.Fitness,), {"weights": (-1.0,)})
+    fitness = type("CostScore", (base.Fitness,), {"weights": (-1.0,)})
 
     def evaluated(plans: Assignments) -> list[_Plan]:
         plans = plans[: search.remaining]

@@ -16,7 +16,7 @@ from berth.errors import InputError
 from berth.train.fault_points import fault_point
 from berth.train.sparse import current_spec
 
-FORMAT = 2
+FORMAT = 3  # 2 and earlier: other names of the fields of a table, see `current_spec`
 NAME = "manifest.json"
 
 

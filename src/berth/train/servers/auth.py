@@ -4,8 +4,8 @@ Client and server each send a random challenge. The response is an HMAC-SHA256 o
 identity that the client claims, so a response is valid for one connection and one side. TLS can be added where the
 network is not trusted.
 
-The handshake is HELLO, CHALLENGE, PROOF, WELCOME. Until both sides have proven the secret, only these four small frames
-are read, and nothing in them is interpreted beyond its length.
+The handshake is HELLO, CHALLENGE, PROOF, WELCOME; the client proves the secret first, then the server in its WELCOME.
+Until both have, only these four small frames are read, and nothing in them is interpreted beyond its length.
 """
 
 from __future__ import annotations

@@ -168,12 +168,12 @@ class RemoteStore:
         shards: list[dict[str, Any]] = [{} for _ in self.pool]
         for shard, frame in self.pool.send_all(Kind.STATISTICS):
             shards[shard] = read_json(frame.arrays()[0])
-        requested = [facts["keys_pulled"] + facts["keys_pushed"] for facts in shards]
+        load = [facts["keys_pulled"] + facts["keys_pushed"] for facts in shards]
         received, sent = zip(*(connection.bytes_moved for connection in self.pool), strict=True)
         return {
             "tables": self._by_table(shards, sum(received) + sum(sent)),
             "servers": shards,
-            "skew": shard_skew(requested),
+            "skew": shard_skew(load),
             "bytes_received": sum(received),
             "bytes_sent": sum(sent),
             "retries": sum(connection.retries for connection in self.pool),

@@ -113,6 +113,8 @@ class Handlers:
 
     def _open(self, worker: Worker, request: Request) -> tuple[PayloadBuffer | None, int]:
         documents = read_json(expect_arrays(request.frame.arrays(), 1)[0])
+        if not isinstance(documents, list):
+            raise WireError("invalid table description: expected a list of tables")
         try:
             specs = [TableSpec.from_json(document) for document in documents]
         except (KeyError, TypeError, ValueError) as error:
@@ -153,7 +155,7 @@ class Handlers:
         if request.frame.flags & Flag.RETRY:
             times = np.zeros_like(times)  # already counted
         if self._tracker.defers:
-            self._defer(worker, ("ask", number, keys.copy(), times.copy()), keys.nbytes)
+            self._defer(worker, ("count", number, keys.copy(), times.copy()), keys.nbytes)
         else:
             self._shard.count_requests(number, keys, times)
         self._shard.pull(number, keys, rows, create=False)
@@ -227,7 +229,7 @@ class Handlers:
         """Apply one step of all ranks: each row is updated once, with the gradients summed in rank order."""
         pushed: dict[int, list[tuple[Any, ...]]] = {}
         for name, number, *arguments in operations:
-            if name == "ask":
+            if name == "count":
                 self._shard.count_requests(number, *arguments)
             else:
                 pushed.setdefault(number, []).append(tuple(arguments))

@@ -206,7 +206,7 @@ def pack(arrays: Sequence[Array]) -> Bytes:
 
 
 def pack_json(facts: object) -> Array:
-    """Return a value as a UTF-8 JSON array."""
+    """Return a value as an array of UTF-8 JSON: for settings and messages, never for rows."""
     return np.frombuffer(bytearray(json.dumps(facts), "utf-8"), np.uint8)
 
 
@@ -234,7 +234,7 @@ def state_to_arrays(state: State) -> list[Array]:
 
 
 def state_from_arrays(arrays: list[Array]) -> State:
-    """The part that `state_arrays` was made from; copied, as the frame's memory is used again."""
+    """Return the part that `state_to_arrays` was given; copied, because the memory of the frame is reused."""
     day, keys, records, removed, waiting_keys, waiting = (array.copy() for array in arrays)
     if "".join(array.dtype.char for array in arrays) != _STATE_KINDS or len(day) != 2:
         raise WireError("the arrays are not a table state")

@@ -358,11 +358,11 @@ class Server:
 
     def _rank_status(self, now: float) -> dict[int, str]:
         """Return the connection status of each rank, for timeout errors."""
-        views = dict.fromkeys(self._sessions, "connection lost")
+        status = dict.fromkeys(self._sessions, "connection lost")
         for connection in self._connections:
             if connection.rank is not None:
-                views[connection.rank] = f"last frame {now - connection.last_frame_s:.0f} s ago"
-        return views
+                status[connection.rank] = f"last frame {now - connection.last_frame_s:.0f} s ago"
+        return status
 
     def _new_queue(self) -> RequestQueue:
         mine = self.config

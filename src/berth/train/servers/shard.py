@@ -168,8 +168,8 @@ def load_kernels() -> None:
     """Load the compiled kernels, which takes most of a second, before the first request."""
     shard, keys = Shard(), np.array([1, 2, 2], np.int64)
     number = shard.open([TableSpec("first", 1, Optimiser(), Initialiser())])[0]
-    for count_requests in (shard.peek, shard.pull):
-        count_requests(number, keys, np.empty((3, 1), np.float32))
+    for read in (shard.peek, shard.pull):
+        read(number, keys, np.empty((3, 1), np.float32))
     shard.push(number, keys, np.zeros((3, 1), np.float32), None)
 
 

@@ -44,7 +44,7 @@ class Address:
 
     host: str
     port: int
-    local: str = ""  # abstract Unix socket name, or empty
+    local: str = ""  # abstract Unix socket name, which vanishes with the process; empty if there is none
 
     def to_json(self) -> str:
         """Return the address as one line of JSON."""

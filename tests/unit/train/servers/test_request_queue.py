@@ -30,24 +30,24 @@ SPEC = TableSpec("rows", DIM, adagrad(), Initialiser())
 
 
 class Ear:
-    """A port that keeps what it hears."""
+    """A port that keeps the responses."""
 
     def __init__(self):
-        self.requested = {}
+        self.responses = {}
         self.released = []
 
     def reserve(self, length):
         return PayloadBuffer(np.zeros(length, np.uint8))
 
     def send(self, kind, request, buffer=None, *, flags=Flag.NONE, step=0):
-        self.requested[request] = (kind, flags, unpack(buffer.payload) if buffer else [])
+        self.responses[request] = (kind, flags, unpack(buffer.payload) if buffer else [])
 
     def release(self, frame):
         self.released.append(frame.request)
 
 
 class Play:
-    """Workers that speak to a desk in any order."""
+    """Workers that send requests in any order."""
 
     def __init__(self, mode="sync", workers=2, staleness=0, spec=SPEC):
         self.queue = RequestQueue(Shard(), StepTracker(mode, workers, staleness))
@@ -55,7 +55,7 @@ class Play:
         self.numbers = [0] * workers
         self.queue.shard.open([spec])
 
-    def notify(self, rank, kind, arrays=None, flags=Flag.NONE, number=None, now_s=0.0):
+    def request(self, rank, kind, arrays=None, flags=Flag.NONE, number=None, now_s=0.0):
         self.numbers[rank] += number is None
         request = number or self.numbers[rank]
         payload = np.empty(0, np.uint8) if arrays is None else pack(arrays)
@@ -66,26 +66,26 @@ class Play:
     def pull(self, rank, keys, times=None, number=None, now_s=0.0):
         arrays = [np.array([[0, 0]], np.int32), np.array(keys, np.int64)]
         arrays += [] if times is None else [np.array(times, np.int32)]
-        return self.notify(rank, Kind.PULL, arrays, number=number, now_s=now_s)
+        return self.request(rank, Kind.PULL, arrays, number=number, now_s=now_s)
 
     def push(self, rank, keys, value, number=None, flags=Flag.NONE):
         values = np.full((len(keys), DIM), value, np.float32)
         arrays = [np.array([[0, 0]], np.int32), np.array(keys, np.int64), values]
-        return self.notify(rank, Kind.PUSH, arrays, flags, number)
+        return self.request(rank, Kind.PUSH, arrays, flags, number)
 
     def end(self, rank):
-        return self.notify(rank, Kind.PUSH, flags=Flag.END_STEP)
+        return self.request(rank, Kind.PUSH, flags=Flag.END_STEP)
 
     def response(self, rank, number):
-        kind, _, arrays = self.ears[rank].requested[number]
+        kind, _, arrays = self.ears[rank].responses[number]
         assert kind == Kind.DONE, read_json(arrays[0])
         return arrays[0] if arrays else None
 
     def waits(self, rank, number):
-        return number not in self.ears[rank].requested
+        return number not in self.ears[rank].responses
 
     def error(self, rank, number):
-        kind, _, arrays = self.ears[rank].requested[number]
+        kind, _, arrays = self.ears[rank].responses[number]
         assert kind == Kind.ERROR
         return error_from_json(read_json(arrays[0]))
 
@@ -148,7 +148,7 @@ def test_in_sync_mode_rows_do_not_depend_on_the_speed_of_workers(data):
             for _ in range(3)
         ]
         asked = [None] * 3
-        views = [[] for _ in range(3)]
+        seen = [[] for _ in range(3)]
         while any(scripts):
             free = [
                 rank
@@ -157,7 +157,7 @@ def test_in_sync_mode_rows_do_not_depend_on_the_speed_of_workers(data):
             ]
             rank = choose(free)
             if asked[rank] is not None:
-                views[rank].append(play.response(rank, asked[rank]).copy())
+                seen[rank].append(play.response(rank, asked[rank]).copy())
                 asked[rank] = None
             step, operation = scripts[rank].pop(0)
             keys = [rank, step, 7, 8 + step % 2]
@@ -167,13 +167,13 @@ def test_in_sync_mode_rows_do_not_depend_on_the_speed_of_workers(data):
                 play.push(rank, sorted(set(keys)), 0.1 * (rank + 1) * (step + 1))
             else:
                 play.end(rank)
-        return play.rows(), views
+        return play.rows(), seen
 
-    plain, views = run(lambda free: free[0])
+    plain, seen = run(lambda free: free[0])
     other, other_seen = run(lambda free: data.draw(st.sampled_from(free)))
     assert (plain.keys == other.keys).all()
     assert (plain.records == other.records).all()
-    for mine, theirs in zip(views, other_seen, strict=True):
+    for mine, theirs in zip(seen, other_seen, strict=True):
         assert all((one == two).all() for one, two in zip(mine, theirs, strict=True))
 
 
@@ -181,7 +181,7 @@ def test_a_push_that_comes_twice_is_applied_once():
     play = Play(workers=1)
     number = play.push(0, [1], 1)
     rows = play.rows()
-    play.ears[0].requested.clear()
+    play.ears[0].responses.clear()
     play.push(0, [1], 1, number=number)
     assert play.response(0, number) is None
     assert (play.rows().records == rows.records).all()
@@ -190,13 +190,13 @@ def test_a_push_that_comes_twice_is_applied_once():
 def test_a_push_that_was_refused_is_refused_again_when_the_answer_was_lost():
     play = Play(workers=1)
     bad = [np.array([[5, 0]], np.int32), np.array([1]), np.ones((1, DIM), np.float32)]
-    number = play.notify(0, Kind.PUSH, bad)
+    number = play.request(0, Kind.PUSH, bad)
     play.push(0, [1], 1)
-    play.ears[0].requested.clear()
-    play.notify(0, Kind.PUSH, bad, number=number)
+    play.ears[0].responses.clear()
+    play.request(0, Kind.PUSH, bad, number=number)
     assert "unknown table id 5" in str(play.error(0, number))
     for _ in range(MAX_QUEUED + 5):
-        play.notify(0, Kind.PUSH, bad)
+        play.request(0, Kind.PUSH, bad)
     assert len(play.queue.workers[0].failed) == MAX_QUEUED
 
 
@@ -213,10 +213,10 @@ def test_a_pull_that_comes_twice_is_answered_twice_and_counted_once():
 @pytest.mark.parametrize("kind", [Kind.OPEN, Kind.STATISTICS])
 def test_a_question_whose_answer_was_lost_is_answered_again(kind):
     play, arrays = Play(workers=1), [pack_json([SPEC.to_json()])]
-    number = play.notify(0, kind, arrays if kind == Kind.OPEN else None)
+    number = play.request(0, kind, arrays if kind == Kind.OPEN else None)
     first = play.response(0, number).tolist()
-    play.ears[0].requested.clear()
-    play.notify(0, kind, arrays if kind == Kind.OPEN else None, number=number)
+    play.ears[0].responses.clear()
+    play.request(0, kind, arrays if kind == Kind.OPEN else None, number=number)
     again = play.response(0, number)
     assert kind == Kind.STATISTICS or again.tolist() == first == [0]
     assert kind == Kind.OPEN or read_json(again)["tables"].keys() == {"rows"}
@@ -225,9 +225,9 @@ def test_a_question_whose_answer_was_lost_is_answered_again(kind):
 @pytest.mark.parametrize("kind", [Kind.LOCK, Kind.PART, Kind.UNLOCK])
 def test_a_save_whose_connection_broke_is_not_gone_on_with(kind):
     play = Play(workers=1)
-    play.notify(0, Kind.LOCK)
-    number = play.notify(0, kind, [np.array([0], np.int32)] if kind == Kind.PART else None)
-    play.notify(0, kind, [np.array([0], np.int32)] if kind == Kind.PART else None, number=number)
+    play.request(0, Kind.LOCK)
+    number = play.request(0, kind, [np.array([0], np.int32)] if kind == Kind.PART else None)
+    play.request(0, kind, [np.array([0], np.int32)] if kind == Kind.PART else None, number=number)
     assert "the connection was lost while the tables were being saved" in str(play.error(0, number))
 
 
@@ -265,11 +265,11 @@ def test_a_day_ends_once_when_all_have_come_to_its_end():
     play = Play(spec=spec)
     for rank in (0, 1):
         play.end(rank)
-    first = play.notify(0, Kind.END_DAY)
+    first = play.request(0, Kind.END_DAY)
     assert play.waits(0, first)
     asked = play.pull(0, [1])
     assert play.waits(0, asked)
-    second = play.notify(1, Kind.END_DAY)
+    second = play.request(1, Kind.END_DAY)
     assert not play.waits(0, first)
     assert not play.waits(1, second)
     assert not play.waits(0, asked)
@@ -279,19 +279,19 @@ def test_a_day_ends_once_when_all_have_come_to_its_end():
 def test_while_tables_are_saved_others_wait():
     play = Play("async")
     play.push(0, [1, 2], 1)
-    play.notify(0, Kind.LOCK)
+    play.request(0, Kind.LOCK)
     asked, pushed = play.pull(1, [1]), play.push(1, [1], 5, flags=Flag.CONFIRM)
     assert play.waits(1, asked)
-    part = play.notify(0, Kind.PART, [np.array([0], np.int32)])
-    assert play.ears[0].requested[part][0] == Kind.DONE
-    play.notify(0, Kind.UNLOCK)
+    part = play.request(0, Kind.PART, [np.array([0], np.int32)])
+    assert play.ears[0].responses[part][0] == Kind.DONE
+    play.request(0, Kind.UNLOCK)
     assert not play.waits(1, asked)
     assert not play.waits(1, pushed)
 
 
 def test_a_saver_that_is_lost_lets_go():
     play = Play("async")
-    play.notify(0, Kind.LOCK)
+    play.request(0, Kind.LOCK)
     asked = play.pull(1, [1])
     play.queue.lost(0, play.ears[0])
     play.queue.run(0.0)
@@ -321,9 +321,9 @@ def test_a_request_that_makes_no_sense_is_answered_and_changes_nothing(kind, arr
     play = Play(workers=1)
     play.push(0, [1], 1)
     before = play.rows()
-    number = play.notify(0, kind, arrays)
+    number = play.request(0, kind, arrays)
     expected = Kind.DONE if kind == Kind.STATISTICS else Kind.ERROR
-    assert play.ears[0].requested[number][0] == expected
+    assert play.ears[0].responses[number][0] == expected
     assert (play.rows().records == before.records).all()
 
 
@@ -365,7 +365,7 @@ COUNTED = TableSpec("rows", DIM, sgd(), Initialiser(), Admission("count", 3))
         (Kind.PUSH, SPEC, section(KEYS, ROWS, codec=1), "table 'rows': values do not match 2 keys"),
         (Kind.PUSH, LIVING, section(KEYS, ROWS), "request lacks an array of float32"),
         (Kind.PUSH, LIVING, section(KEYS, ROWS, ROWS), "shows and clicks must be two numbers per key"),
-        (Kind.OPEN, SPEC, [pack_json({"name": "x"})], "invalid table description"),
+        (Kind.OPEN, SPEC, [pack_json({"name": "x"})], "expected a list of tables"),
         (Kind.OPEN, SPEC, [pack_json([{"name": "x"}])], "invalid table description"),
         (Kind.OPEN, SPEC, [KEYS, KEYS], "expected 1 arrays, got 2"),
         (Kind.PART, SPEC, [np.array([0], np.int32)], "tables must be locked before they are saved"),
@@ -378,12 +378,12 @@ def test_a_request_that_makes_no_sense_is_answered_with_a_reason_and_changes_not
     kind, spec, arrays, message, capsys
 ):
     play = Play(workers=1, spec=spec)
-    number = play.notify(0, kind, arrays, Flag.CONFIRM)
+    number = play.request(0, kind, arrays, Flag.CONFIRM)
     with pytest.raises(Exception, match=message):
         raise play.error(0, number)
     assert len(play.rows().keys) == 0
-    status = [np.array([3])] if spec is not COUNTED else [np.array([3]), np.array([3], np.int32)]
-    assert play.response(0, play.notify(0, Kind.PULL, section(*status))).shape == (1, DIM)  # and it serves on
+    known = [np.array([3])] if spec is not COUNTED else [np.array([3]), np.array([3], np.int32)]
+    assert play.response(0, play.request(0, Kind.PULL, section(*known))).shape == (1, DIM)  # and it serves on
 
 
 def test_a_bug_is_reported_to_its_worker_and_the_others_continue(monkeypatch, capsys):
@@ -397,9 +397,9 @@ def test_a_bug_is_reported_to_its_worker_and_the_others_continue(monkeypatch, ca
 
 def test_a_worker_that_saves_can_not_send_other_requests():
     play = Play(workers=1)
-    play.notify(0, Kind.LOCK)
+    play.request(0, Kind.LOCK)
     assert "can't send other requests" in str(play.error(0, play.pull(0, [1])))
-    play.notify(0, Kind.UNLOCK)
+    play.request(0, Kind.UNLOCK)
     assert not play.waits(0, play.pull(0, [1]))
 
 
@@ -418,5 +418,5 @@ def test_who_pushes_far_ahead_of_the_others_is_stopped(monkeypatch):
 
 def test_a_merge_counts_each_workers_share():
     play = Play("geo")
-    play.notify(0, Kind.MERGE, section(KEYS, ROWS))
+    play.request(0, Kind.MERGE, section(KEYS, ROWS))
     assert np.allclose(play.rows().records[:, :DIM], Table(DIM).pull(KEYS) + 0.5)

@@ -46,10 +46,10 @@ def test_rows_come_to_every_place_of_their_key_and_gradients_are_summed_in_order
     rows, sums = np.full((len(keys), width), np.nan, np.float32), {}
     for shard in range(shards):
         mine = route.keys_of(shard)
-        server_timeout_s = (
+        received = (
             np.stack([_row(key) for key in mine.tolist()]) if len(mine) else np.empty((0, width), np.float32)
         )
-        route.spread(shard, server_timeout_s, rows)
+        route.spread(shard, received, rows)
         out = np.full((len(mine), width), np.nan, np.float32)
         route.add(shard, values, out)
         sums |= dict(zip(mine.tolist(), out, strict=True))

@@ -163,10 +163,10 @@ def test_the_secret_has_no_readable_form_and_short_ones_are_refused():
 def test_it_is_found_in_a_file_or_in_the_environment(tmp_path, monkeypatch):
     path = tmp_path / "secret"
     path.write_bytes(b"a secret of thirty-two bytes....\n")
-    same_digest = SECRET.proof("client", b"", b"", b"")
-    assert Secret.find(path).proof("client", b"", b"", b"") == same_digest
+    proof = SECRET.proof("client", b"", b"", b"")
+    assert Secret.find(path).proof("client", b"", b"", b"") == proof
     monkeypatch.setenv(VARIABLE, "a secret of thirty-two bytes....")
-    assert Secret.find().proof("client", b"", b"", b"") == same_digest
+    assert Secret.find().proof("client", b"", b"", b"") == proof
     monkeypatch.delenv(VARIABLE)
     with pytest.raises(InputError, match="shared secret"):
         Secret.find()

@@ -163,11 +163,11 @@ def run_workers(running, workers, steps=8):
 
 def summed(keys, gradients):
     """As a worker sends them: each key once, gradients added in the order of the batch."""
-    unique_keys, first, which = np.unique(keys, return_index=True, return_inverse=True)
+    unique, first, which = np.unique(keys, return_index=True, return_inverse=True)
     order = np.argsort(first)
-    sums = np.zeros((len(unique_keys), gradients.shape[1]), np.float32)
+    sums = np.zeros((len(unique), gradients.shape[1]), np.float32)
     np.add.at(sums, np.argsort(order)[which], gradients)
-    return unique_keys[order], sums
+    return unique[order], sums
 
 
 def test_three_workers_in_sync_mode_give_the_same_bits_on_any_number_of_servers():
@@ -389,12 +389,12 @@ def test_statistics_have_rows_traffic_and_skew():
         keys, gradients = batch(0)
         store.pull("rows", keys)
         store.push("rows", keys, gradients)
-        server_timeout_s = store.statistics()
-        assert server_timeout_s["tables"]["rows"]["rows"] == len(np.unique(keys))
-        assert sum(one["keys_pushed"] for one in server_timeout_s["servers"]) == len(np.unique(keys))
-        assert server_timeout_s["skew"] >= 1
-        assert sum(one["bytes_in"] for one in server_timeout_s["servers"]) > 0
-        assert server_timeout_s["bytes_received"] > len(np.unique(keys)) * 4 * DIM
+        statistics = store.statistics()
+        assert statistics["tables"]["rows"]["rows"] == len(np.unique(keys))
+        assert sum(one["keys_pushed"] for one in statistics["servers"]) == len(np.unique(keys))
+        assert statistics["skew"] >= 1
+        assert sum(one["bytes_in"] for one in statistics["servers"]) > 0
+        assert statistics["bytes_received"] > len(np.unique(keys)) * 4 * DIM
         store.close()
 
 

@@ -139,15 +139,15 @@ def test_payloads_go_through_shared_memory_and_its_places_are_used_again():
     one, other = map_memory(make_memory(1 << 16))
     mine.attach(one, other)
     theirs.attach(other, one)
-    for run_once in range(50):
+    for number in range(50):
         buffer = mine.reserve(40_000)
         assert buffer.ring_offset is not None
-        buffer.payload[:] = run_once
-        mine.send(Kind.PUSH, run_once, buffer)
+        buffer.payload[:] = number
+        mine.send(Kind.PUSH, number, buffer)
         (frame,) = theirs.receive()
-        assert (frame.payload == run_once).all()
+        assert (frame.payload == number).all()
         theirs.release(frame)
-        theirs.send(Kind.DONE, run_once)
+        theirs.send(Kind.DONE, number)
         mine.receive()
     mine.close()
     theirs.close()
