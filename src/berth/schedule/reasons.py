@@ -60,7 +60,7 @@ def bring_up_to_date(world: Any, row: int) -> None:
     elif max(free[device_type] for device_type in _kinds_of(job, len(free))) < job["gpus"]:
         job["reason"] = NO_ROOM
     else:
-        job["reason"] = BEHIND if state["blocked"] == _STOP else NONE
+        job["reason"] = BEHIND if world.rules[0]["blocked"] == _STOP else NONE
     job["waits_for_tier"] = job["nearest_tier"]
     job["until_s"], job["saves_s"], job["explained_s"] = math.inf, 0.0, state["now"]
 

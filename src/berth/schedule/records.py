@@ -111,7 +111,7 @@ INTERNAL_FIELDS = {
     ),
 }
 POLICY_FIELDS = tuple(name for name in JOB.names or () if name not in INTERNAL_FIELDS)
-RENAMED = {  # names of fields, hooks and rules in policies written before 0.3, for hints
+RENAMED = {  # names of fields, hooks and rules in policies written for earlier versions, for hints
     "arrival": "arrival_s",
     "attained": "attained_gpu_s",
     "bent": "imbalance_slowdown",

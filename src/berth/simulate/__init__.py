@@ -25,7 +25,7 @@ _HOME = {
     "Difference": "comparison",
     "Run": "run",
     "Setting": "run",
-    "TraceSource": "source",
+    "TraceSource": "trace_source",
     "Summary": "metrics",
     "compare": "comparison",
     "simulate": "run",

@@ -88,7 +88,7 @@ class ByRank(ByGain):
     """Moves the last in the order first."""
 
     def rules(self) -> Rules:
-        return replace(super().rules(), by_rank=True)
+        return replace(super().rules(), victims_by_order=True)
 
 
 @pytest.mark.parametrize(

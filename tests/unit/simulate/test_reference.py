@@ -97,7 +97,7 @@ def test_a_gang_scales_by_its_iteration_at_the_nearest_place():
     trace = jobs([(0, 8, 1000, "vgg16")])
     own, slower = (
         simulate(trace, machines, EXERCISES["fit-first"], replace(setting, reference_device=name)).records[
-            "end"
+            "end_s"
         ][0]
         for name in (None, "V100")
     )
@@ -141,7 +141,7 @@ def test_the_reference_is_a_unit_and_nothing_else():
     on_h100 = jobs([(at, gpus, duration * factor, model) for at, gpus, duration, model in rows])
     ends = [
         simulate(trace, machines, load_policy("srtf"), Setting(network="off", reference_device=name)).records[
-            "end"
+            "end_s"
         ]
         for trace, name in ((on_t4, "T4"), (on_h100, "H100"))
     ]

@@ -54,7 +54,7 @@ def test_errors_of_estimates_are_not_the_next_seeds_models(seed):
     records = read_jobs(
         trace, cluster, Fabric(cluster), OFF, load_mix("balanced"), seed=seed, estimate_error=0.5
     ).records
-    errors = (records["doubt"] - 0.5) / 1.0
+    errors = (records["estimate_error"] - 0.5) / 1.0
     for other in (seed - 1, seed, seed + 1):
         assert abs(np.corrcoef(errors, uniforms(max(0, other), "models", 50))[0, 1]) < 0.6
 
