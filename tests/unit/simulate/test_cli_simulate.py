@@ -356,7 +356,7 @@ def test_jobs_that_never_finish_are_named_and_the_exit_code_says_so(berth, tmp_p
     code, out, _ = berth("simulate", *arguments, turns, "--policy", "fifo", "--html", tmp_path / "r.html")
     assert code == 1
     assert (tmp_path / "r.html").stat().st_size > 0
-    assert "nothing gets" in out
+    assert "no progress" in " ".join(out.split())
     assert "*0" not in out  # a policy under which nothing finishes is the best in nothing
     code, _, err = berth("compare", *arguments, turns, "--policy", "fifo")
     assert code == 2
