@@ -72,9 +72,9 @@ class Announced(Unannounced):
 @pytest.mark.parametrize(
     ("policy", "words"),
     [
-        (NotSteady(), ["NotSteady.order of job j", "when it was queued", "steady=False"]),
-        (KeysRise(), ["KeysRise.order of job j", "rose from", "keys_hold=False"]),
-        (Unannounced(), ["Unannounced.reach of job j", "by itself", "wake"]),
+        (NotSteady(), ["NotSteady.order of job j", "when it was queued", "static_order=False"]),
+        (KeysRise(), ["KeysRise.order of job j", "rose from", "monotone_order=False"]),
+        (Unannounced(), ["Unannounced.allowed_tier of job j", "by itself", "wake"]),
         (Counts(), ["Counts.order of job j", "asked again", "same answer"]),
     ],
     ids=lambda value: type(value).__name__,
@@ -95,5 +95,5 @@ def test_the_default_rules_promise_nothing():
         checked: ClassVar[bool] = True
 
     assert Plain().rules() == Rules()
-    assert not Rules().steady
-    assert not Rules().keys_hold
+    assert not Rules().static_order
+    assert not Rules().monotone_order
