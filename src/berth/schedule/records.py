@@ -205,7 +205,8 @@ PARAMS = np.dtype(
         ("value", "f8", (MAX_PARAMS,)),
         ("table", "f8", (TABLE,)),
         # the first call of a policy's function that failed, with its arguments: see failures.py
-        ("failed", "i8"),  # 0: none; else 1 + the hook's number, negative where it was interpreted
+        # 0: none; else 1 + the hook's number, negative where it was interpreted, and where a limit stopped it
+        ("failed", "i8"),
         ("failed_with", "f8", (4,)),
         ("failed_job", "i8", (JOB.itemsize // 8,)),
         ("failed_other", "i8", (JOB.itemsize // 8,)),

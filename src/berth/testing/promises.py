@@ -15,7 +15,14 @@ import numpy as np
 from berth.compile import entry
 from berth.errors import InputError
 from berth.schedule.checks import rules_of, where_of
-from berth.schedule.failures import constant_names, constants_from, function_of, plain_function
+from berth.schedule.failures import (
+    constant_names,
+    constants_from,
+    function_of,
+    limit_exceeded,
+    plain_function,
+)
+from berth.schedule.limits import LimitError
 from berth.schedule.policy import Policy, Preempt
 from berth.schedule.progress import advance_progress
 from berth.schedule.records import RUNNING, WAITING, Array, World
@@ -124,7 +131,11 @@ class PromiseWatch:
 
     def _ask(self, name: str, records: Array, row: int, now: float, params: Any) -> Any:
         view = View(records[row], WRITABLE if name == "order" else ())
-        return self.functions[name](view, now, params)
+        try:
+            return self.functions[name](view, now, params)
+        except LimitError as error:
+            about = f" for job j{row} at {now:g} s"
+            raise limit_exceeded(self.policy, name, about, error) from None
 
     def _check(self, records: Array, row: int, now: float, params: Any) -> None:
         job = records[row].copy()
