@@ -64,8 +64,8 @@ class Fluid:
         counts = {self.machines[text.rsplit(":", 1)[0]]: int(text.rsplit(":", 1)[1]) for text in places}
         self.places[name] = (device, Placement.of_counts(counts))
         gpus = sum(counts.values())
-        state = self.run.world.state[0]  # a policy may have eviction costs of its own
-        restore_s = float(state["eviction_s" if gpus <= 8 else "eviction_large_s"])
+        rules = self.run.world.rules[0]  # a policy may have eviction costs of its own
+        restore_s = float(rules["eviction_s" if gpus <= 8 else "eviction_large_s"])
         gang.works_from_s = self.now + (restore_s if gang.ran_before else 0.0)
         gang.ran_before = True
         record = self.run.records[gang.row]
