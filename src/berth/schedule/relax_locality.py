@@ -17,7 +17,7 @@ from berth.schedule.balance import best_shape, sensitive_to_imbalance, slowdown_
 from berth.schedule.placement import exceeds_quota, find_place_for
 from berth.schedule.policy import Hooks
 from berth.schedule.queue import dequeue_at, drop_started, smallest_demand
-from berth.schedule.reasons import CHEAPER_THAN_WAITING, HELD_FOR_IT, HELD_FOR_OTHER, LOOKS_AHEAD, NEAREST
+from berth.schedule.reasons import CHEAPER_THAN_WAITING, HELD_FOR_IT, LOOKS_AHEAD, NEAREST
 from berth.schedule.records import Array, World, places_of
 from berth.schedule.reservation import (
     EVERY_JOB,
@@ -70,11 +70,7 @@ def start_relaxed(world: World, hooks: Hooks, row: int, rows: Array, open_: bool
         when, _, _, _ = soonest_place(world, row, job.nearest_tier, rows, now)
     else:
         when = balanced_from_s(world, row, rows)
-    reserved = (
-        job.reason == HELD_FOR_OTHER and job.explained_s == now
-    )  # it would fit near, but for a reservation
-    job.reason = HELD_FOR_OTHER if reserved else LOOKS_AHEAD
-    job.waits_for_tier, job.until_s, job.explained_s = job.nearest_tier, when, now
+    job.reason, job.waits_for_tier, job.until_s, job.explained_s = LOOKS_AHEAD, job.nearest_tier, when, now
     slowdown = job.slowdown[tier] * job.imbalance_slowdown
     job.saves_s = job.estimated_remaining_s * (slowdown - job.slowdown[job.nearest_tier])
     set_typical_service(world, row)

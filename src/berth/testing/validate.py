@@ -94,7 +94,8 @@ class ReasonValidator:
             assert self._most(top) + self._started() >= gpus, name
         elif code == reasons.LOOKS_AHEAD:
             assert job["until_s"] >= self.now, name
-            assert self._most(int(job["nearest_tier"])) < gpus or changed, name
+            uneven = job["imbalance_slowdown"] > 1.0  # it fits there now, but waits for a more even place
+            assert self._most(int(job["nearest_tier"])) < gpus or changed or uneven, name
         elif code == reasons.OVER_QUOTA:
             quota = int(job["quota"])
             assert self._charged(quota) + gpus > self.world.quotas[quota]["allowed"] or changed, name
