@@ -5,11 +5,16 @@ from __future__ import annotations
 import ast
 import inspect
 import linecache
+import threading
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
 Node = ast.FunctionDef | ast.Lambda
+
+_PARSER = (
+    threading.Lock()
+)  # Python 3.11's parser counts its depth per process: two threads in it disturb each other
 
 
 def is_own(value: Any) -> bool:
@@ -37,10 +42,11 @@ def node_of(function: Callable[..., Any]) -> Node | None:
 def class_line(kind: type, name: str = "") -> int:
     """The line on which a class, or a name in its body, is defined; 1 where that is not known."""
     try:
-        lines, first = inspect.getsourcelines(kind)
+        with _PARSER:
+            lines, first = inspect.getsourcelines(kind)
     except (OSError, TypeError):
         return 1
-    for node in ast.walk(ast.parse(inspect.cleandoc("\n" + "".join(lines)))):
+    for node in ast.walk(_parse(inspect.cleandoc("\n" + "".join(lines)))):
         if not isinstance(node, ast.ClassDef) or node.name != kind.__name__:
             continue
         found = next((part for part in node.body if name in _defined(part)), node)
@@ -62,10 +68,15 @@ def _text(function: Callable[..., Any]) -> str:
     return "".join(linecache.getlines(name, function.__globals__))
 
 
+def _parse(text: str, file: str = "<source>") -> ast.Module:
+    with _PARSER:
+        return ast.parse(text, file)
+
+
 @lru_cache(maxsize=32)
 def _nodes(file: str, text: str) -> list[Node]:
     try:
-        tree = ast.parse(text, file)
+        tree = _parse(text, file)
     except SyntaxError:
         return []
     return [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.Lambda)]

@@ -16,6 +16,7 @@ from berth.train.checkpoint.arrays import MAGIC, ArrayFile, frames
 from berth.train.checkpoint.dense import dense_state, load_dense, unpacked
 from berth.train.checkpoint.export import write_changed
 from berth.train.checkpoint.inspect import diff_tables, open_checkpoint, shrink_table
+from berth.train.checkpoint.manifest import FORMAT
 from berth.train.options import TrainOptions
 
 
@@ -180,7 +181,10 @@ def test_a_manifest_that_is_not_what_was_written_is_refused(small, tmp_path):
     small.train(tmp_path, steps=3).close()
     checkpoint_store = CheckpointStore(tmp_path)
     path = next(tmp_path.glob("step-*/manifest.json"))
-    for text in ("{}", "[]", path.read_text().replace('"format": 2', '"format": 1'), "no JSON"):
+    written = path.read_text()
+    other_format = written.replace(f'"format": {FORMAT}', f'"format": {FORMAT - 1}')
+    assert other_format != written
+    for text in ("{}", "[]", other_format, "no JSON"):
         path.write_text(text)
         with pytest.raises(DamagedError):
             checkpoint_store.chain(3)
