@@ -125,11 +125,16 @@ def test_ctrl_c_that_another_thread_receives_waits_until_the_workers_are_started
     done = threading.Event()
     other = threading.Thread(target=done.wait)  # its mask lets the signal in
     other.start()
-    try:
-        with pytest.raises(KeyboardInterrupt), room._ctrl_c_held_back():
+
+    def start():
+        with room._ctrl_c_held_back():
             os.kill(os.getpid(), signal.SIGINT)
             time.sleep(0.05)
             started.append("worker")
+
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            start()
     finally:
         done.set()
         other.join()
