@@ -1,8 +1,8 @@
-"""How often 95 % intervals hold the truth, on generated traces: `python benchmarks/intervals.py`, some ten minutes.
+"""Measures the coverage of 95 % intervals on generated traces: `python benchmarks/intervals.py`, about ten minutes.
 
-The truth is the median (or mean) of the ratio over all traces of a workload. Three tables are printed and written into
-docs/design/intervals.md: why the completion times of one run give no interval, intervals over seeds, and intervals
-from one trace and those resampled from it.
+The true value is the median (or mean) of the ratio over all traces of a workload. Three tables are printed and written
+into docs/design/intervals.md: why the completion times of one run give no interval, intervals over generated traces,
+and intervals from one trace and those resampled from it.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import stats
 
+from berth.arrays import FloatArray
 from berth.cluster.load import load_cluster
 from berth.schedule.policies.registry import load_policy
 from berth.simulate.intervals import median_interval, resampled_interval
 from berth.simulate.run import Network, Setting, simulate
-from berth.simulate.source import gpus_of
+from berth.simulate.trace_source import gpus_of
 from berth.workload.arrivals import load_arrivals
 from berth.workload.distributions import load_durations, load_sizes
 from berth.workload.generate import GenerateSpec, generate
@@ -30,7 +30,6 @@ from berth.workload.resampling import outlasts_blocks, resampled
 from berth.workload.trace import Trace
 from waiting_page import fill
 
-Floats = NDArray[np.float64]
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "design" / "intervals.md"
 CLUSTER = load_cluster("2x4x8:H100")
 POLICIES = ("srtf", "fifo")
@@ -43,7 +42,7 @@ DRAWS = 2000  # comparisons over seeds, drawn from the traces of a workload
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """What is the same in all traces."""
+    """The distribution from which traces are generated."""
 
     name: str
     load: float
@@ -54,7 +53,7 @@ class Workload:
     alike: str = ""  # duration_s, submit_s: run times, or gaps, are alike over ALIKE jobs
 
     def trace(self, seed: int) -> Trace:
-        """One of them."""
+        """Return the trace of a seed."""
         spec = GenerateSpec(
             jobs=self.jobs,
             load=self.load,
@@ -86,8 +85,8 @@ WORKLOADS = (
 )
 
 
-def autoregressive(rho: float, count: int, seed: int) -> Floats:
-    """Standard normal numbers of which neighbours correlate."""
+def autoregressive(rho: float, count: int, seed: int) -> FloatArray:
+    """Return standard normal numbers of which neighbours correlate."""
     generator = np.random.default_rng(seed)
     steps = generator.standard_normal(count) * math.sqrt(1 - rho * rho)
     values, now = np.empty(count), float(generator.standard_normal())
@@ -97,37 +96,37 @@ def autoregressive(rho: float, count: int, seed: int) -> Floats:
 
 
 @dataclass(frozen=True, slots=True)
-class Play:
+class PairedRun:
     """One trace under both policies."""
 
-    jct: tuple[Floats, Floats]
-    run_s: Floats  # under the second policy, waits left out
-    logs: Floats  # logarithm of the ratio in each metric
+    jct: tuple[FloatArray, FloatArray]
+    run_s: FloatArray  # under the second policy, waits left out
+    logs: FloatArray  # logarithm of the ratio in each metric
 
 
-def play(trace: Trace, seed: int, network: Network = "off") -> Play:
-    """Runs it; the network takes most of the time, and little part in the question."""
+def run_pair(trace: Trace, seed: int, network: Network = "off") -> PairedRun:
+    """Run a trace under both policies; the network is off by default because it takes most of the time."""
     setting = Setting(seed=seed, network=network)
     records = [simulate(trace, CLUSTER, load_policy(name), setting).records for name in POLICIES]
-    mine, base = (np.asarray(jobs["end"] - jobs["arrival"]) for jobs in records)
+    mine, base = (np.asarray(jobs["end_s"] - jobs["arrival_s"]) for jobs in records)
     figures = np.array(
         [
-            (jct.mean(), np.percentile(jct, 99), jobs["end"].max())
+            (jct.mean(), np.percentile(jct, 99), jobs["end_s"].max())
             for jct, jobs in zip((mine, base), records, strict=True)
         ]
     )
-    return Play((mine, base), base - records[1]["waited"], np.log(figures[0] / figures[1]))
+    return PairedRun((mine, base), base - records[1]["waited_s"], np.log(figures[0] / figures[1]))
 
 
 # Why the completion times of one run give no interval
 
 
-def block_sums(values: Floats, blocks: int) -> Floats:
-    """Sums over neighbours; the jobs that don't fill a block are left out."""
+def block_sums(values: FloatArray, blocks: int) -> FloatArray:
+    """Return sums over neighbours; the jobs that don't fill a block are left out."""
     return np.asarray(values[: len(values) // blocks * blocks].reshape(blocks, -1).sum(axis=1))
 
 
-def students(mine: Floats, base: Floats, blocks: int) -> tuple[float, float]:
+def students(mine: FloatArray, base: FloatArray, blocks: int) -> tuple[float, float]:
     """Student's t over blocks, for the logarithm of the ratio of means."""
     one, other = block_sums(mine, blocks), block_sums(base, blocks)
     middle = math.log(one.sum() / other.sum())
@@ -136,10 +135,10 @@ def students(mine: Floats, base: Floats, blocks: int) -> tuple[float, float]:
     return middle - reach, middle + reach
 
 
-def bca(mine: Floats, base: Floats) -> tuple[float, float]:
+def bca(mine: FloatArray, base: FloatArray) -> tuple[float, float]:
     """Bias-corrected and accelerated bootstrap of twenty blocks."""
 
-    def statistic(one: Floats, other: Floats, axis: int = -1) -> Floats:
+    def statistic(one: FloatArray, other: FloatArray, axis: int = -1) -> FloatArray:
         return np.asarray(np.log(one.sum(axis=axis) / other.sum(axis=axis)))
 
     sums = block_sums(mine, 20), block_sums(base, 20)
@@ -149,13 +148,13 @@ def bca(mine: Floats, base: Floats) -> tuple[float, float]:
     return float(found.confidence_interval.low), float(found.confidence_interval.high)
 
 
-Pairs = list[tuple[Floats, Floats]]
+Pairs = list[tuple[FloatArray, FloatArray]]
 
 
 def causes(count: int) -> str:
-    """The table of one run's completion times, at load 0.5 with the network on."""
+    """Return the table of one run's completion times, at load 0.5 with the network on."""
     short, long = (
-        [play(Workload("", 0.5, jobs).trace(seed), seed, "on") for seed in range(count)]
+        [run_pair(Workload("", 0.5, jobs).trace(seed), seed, "on") for seed in range(count)]
         for jobs in (1000, 4000)
     )
     rows: dict[str, Pairs] = {
@@ -168,7 +167,7 @@ def causes(count: int) -> str:
     lines = []
     for name, pairs in rows.items():
         truth = math.log(np.mean([one for one, _ in pairs]) / np.mean([other for _, other in pairs]))
-        methods: list[Callable[[Floats, Floats], tuple[float, float]]] = [
+        methods: list[Callable[[FloatArray, FloatArray], tuple[float, float]]] = [
             lambda one, other: students(one, other, 20),
             lambda one, other: students(one, other, 5),
             bca,
@@ -181,14 +180,14 @@ def causes(count: int) -> str:
 
 
 def shuffled(pairs: Pairs) -> Pairs:
-    """As many traces, their jobs drawn at random from all."""
+    """Return as many traces, their jobs in random order over all."""
     mine, base = np.array(pairs).transpose(1, 0, 2)
     order = np.random.default_rng(2).permutation(mine.size).reshape(mine.shape)
     return list(zip(mine.ravel()[order], base.ravel()[order], strict=True))
 
 
 def correlations(pairs: Pairs) -> str:
-    """Of the difference between the policies, as one trace shows it and as it is."""
+    """Describe the autocorrelation of the difference between the policies: as one trace shows it, and as it is."""
     difference = np.array([base - mine for mine, base in pairs])
     lags = (1, 50, 100, 200)
     within, overall = difference - difference.mean(axis=1, keepdims=True), difference - difference.mean()
@@ -203,7 +202,7 @@ def correlations(pairs: Pairs) -> str:
 
 
 def misses(pairs: Pairs) -> str:
-    """How uneven the difference is within traces, and on which side intervals miss."""
+    """Describe how uneven the difference is within traces, and on which side intervals miss."""
     parts = [np.abs(block_sums(base - mine, 20)) for mine, base in pairs]
     busiest = np.percentile([part.max() / part.sum() for part in parts], [5, 50, 95])
     truth = math.log(np.mean([mine for mine, _ in pairs]) / np.mean([base for _, base in pairs]))
@@ -217,21 +216,21 @@ def misses(pairs: Pairs) -> str:
     )
 
 
-def held(intervals: Sequence[tuple[float, float] | None], truth: float) -> float:
-    """The share of the intervals that hold the truth."""
+def coverage(intervals: Sequence[tuple[float, float] | None], truth: float) -> float:
+    """Return the share of the intervals that contain the true value."""
     return float(np.mean([one is not None and one[0] <= truth <= one[1] for one in intervals]))
 
 
 def share(intervals: Sequence[tuple[float, float] | None], truth: float) -> str:
-    """The same, as text."""
-    return f"{held(intervals, truth):.2f}"
+    """Return the same as text."""
+    return f"{coverage(intervals, truth):.2f}"
 
 
 # Intervals over traces
 
 
-def over_seeds(name: str, logs: Floats) -> str:
-    """A row: comparisons over 6, 10 and 20 of a workload's traces."""
+def over_seeds(name: str, logs: FloatArray) -> str:
+    """Return a row: comparisons over 6, 10 and 20 of a workload's traces."""
     generator = np.random.default_rng(3)
     cells = []
     for count in (6, 10, 20):
@@ -247,36 +246,38 @@ def over_seeds(name: str, logs: Floats) -> str:
     return f"| {name} | {' | '.join(cells)} |"
 
 
-def from_one(workload: Workload, plays: Sequence[Play], like: Sequence[Floats]) -> str:
-    """A row: intervals from a trace and those resampled from it, beside those from the one run's completion times."""
-    logs = np.array([one.logs for one in plays])
+def from_one(workload: Workload, runs: Sequence[PairedRun], like: Sequence[FloatArray]) -> str:
+    """Return a row: intervals from a trace and those resampled from it, and from the one run's completion times."""
+    logs = np.array([one.logs for one in runs])
     warned = np.mean([outlasts_blocks(workload.trace(seed)) for seed in range(len(like))])
-    blocks = [students(*one.jct, 20) for one in plays]
+    blocks = [students(*one.jct, 20) for one in runs]
     cells = [share(blocks, float(np.median(logs[:, 0])))]
     for at in range(len(METRICS)):
         intervals = [resampled_interval(ratios[:, at]) for ratios in like]
         truths = float(np.median(logs[:, at])), float(logs[:, at].mean())
-        single = np.mean([held(intervals, float(other)) for other in logs[:, at]])
+        single = np.mean([coverage(intervals, float(other)) for other in logs[:, at]])
         cells.append(" / ".join([*(share(intervals, truth) for truth in truths), f"{single:.2f}"]))
     return f"| {workload.name} | {' | '.join(cells)} | {warned:.2f} |"
 
 
 def main() -> None:
-    """Runs all workloads, and writes the page."""
+    """Run all workloads and write the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--traces", type=int, default=400, help="of each workload")
     parser.add_argument("--resample", type=int, default=200, help="of these traces, each nineteen times")
     given = parser.parse_args()
     seeds, single = [], []
     for workload in WORKLOADS:
-        plays = [play(workload.trace(seed), seed) for seed in range(given.traces)]
-        seeds.append(over_seeds(workload.name, np.array([one.logs for one in plays])))
+        runs = [run_pair(workload.trace(seed), seed) for seed in range(given.traces)]
+        seeds.append(over_seeds(workload.name, np.array([one.logs for one in runs])))
         like = [
-            np.array([plays[seed].logs, *(play(resampled(trace, at), at).logs for at in range(1, RESAMPLED))])
+            np.array(
+                [runs[seed].logs, *(run_pair(resampled(trace, at), at).logs for at in range(1, RESAMPLED))]
+            )
             for seed in range(given.resample)
             for trace in [workload.trace(seed)]
         ]
-        single.append(from_one(workload, plays, like))
+        single.append(from_one(workload, runs, like))
         print(seeds[-1], single[-1], sep="\n", file=sys.stderr, flush=True)
     made = {
         "causes": causes(given.traces // 2),
@@ -288,7 +289,7 @@ def main() -> None:
 
 
 def table(head: Sequence[str], rows: Sequence[str]) -> str:
-    """In Markdown."""
+    """Return a table in Markdown."""
     return "\n".join([f"| {' | '.join(head)} |", "|---" * len(head) + "|", *rows])
 
 

@@ -1,8 +1,9 @@
 """The seam to whatever runs jobs: plain data in and out.
 
 `observe` tells what is there, all of it. `apply` asks for changes and may be called again with the same order at any
-time: launching a token twice starts it once, and a token that was stopped never starts any more. An order whose answer
-did not come may or may not have been done; the next observation tells.
+time: launching a token twice starts it once, and a token that was stopped never starts any more. An order for a token
+whose end was forgotten shows that end again. An order whose answer did not come may or may not have been done; the next
+observation tells.
 """
 
 from __future__ import annotations

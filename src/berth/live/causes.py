@@ -24,6 +24,7 @@ class Cause(StrEnum):
     PARTITION_DOWN = "partition-down"
     UNREACHABLE = "backend-unreachable"
     MACHINES_MISSING = "machines-missing"
+    UNKNOWN_ATTEMPTS = "unknown-attempts"
 
 
 _SENTENCES: dict[str, str] = {

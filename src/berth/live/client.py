@@ -5,6 +5,7 @@ The controller of a state folder is asked over its Unix socket; one that was nam
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import re
@@ -96,10 +97,9 @@ class Client:
         data = None if body is None else json.dumps(body).encode()
         connection = self._connection()
         try:
-            try:
-                connection.request(method, where, data, self._headers)
-            except BrokenPipeError:  # closed before it was read, so nothing was done: ask once more
-                connection.close()
+            # A request that could not be sent to its end may have been acted on: it is not sent again. But whatever
+            # closed the connection may have said why before it did (too large, too busy): that is the answer.
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
                 connection.request(method, where, data, self._headers)
             response = connection.getresponse()  # it closes the connection when it has been read
         except (OSError, http.client.HTTPException) as error:

@@ -59,9 +59,9 @@ def _known(books: Books, store: Store, job: str) -> dict[str, Any] | None:
 
 
 def _next_id(books: Books, store: Store) -> str:
-    number = books.submitted + 1
+    number = store.ids.after(books.submitted)
     while _known(books, store, f"j{number}") is not None:
-        number += 1
+        number = store.ids.after(number)
     return f"j{number}"
 
 

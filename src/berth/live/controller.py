@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
+import secrets
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -61,7 +62,9 @@ class Controller:
         self._ordered: list[Order] = []
         books = recover(store)
         self._time = SteadyTime(clock or MachineClock(), not_before=books.now if books else 0.0)
-        opened = Record(self._time.now(), "opened", body=setup.plain())
+        # drawn at every start: a journal that was set back to a backup never comes to a token of after the backup
+        epoch = {"epoch": secrets.token_hex(4)}
+        opened = Record(self._time.now(), "opened", body=setup.plain() | epoch)
         self.books = Books(setup) if books is None else rebase(books, setup)
         records = [opened, *self._lost_by_adoption(opened.time)]
         for record in records:
@@ -133,7 +136,24 @@ class Controller:
                 f"nothing is decided; lost if still so after {after_s:.0f} s"
             )
             found.append(Hindrance(Cause.MACHINES_MISSING, what))
+        if unknown := self._unknown():
+            what = (
+                f"{format_count(len(unknown), 'attempt')} running that the journal does not know "
+                f"({', '.join(unknown[:3])}{' ...' if len(unknown) > 3 else ''}): "
+                "no job is launched until they have been stopped"
+            )
+            found.append(Hindrance(Cause.UNKNOWN_ATTEMPTS, what))
         return found
+
+    def _unknown(self) -> list[str]:
+        """Attempts that run and that the journal does not know, because it was set back to a backup.
+
+        The devices that they hold look free. They are stopped (see `orders.wanted`).
+        """
+        seen = self.seen.attempts if self.seen is not None else {}
+        return sorted(
+            token for token, one in seen.items() if one.state != "ended" and token not in self.books.attempts
+        )
 
     def _take(self, seen: Observation | None, *, decides: bool) -> None:
         with self._asked_lock:
@@ -208,6 +228,8 @@ class Controller:
             records += decide(self.books, now)
             self.pass_s = time.perf_counter() - began
             self.passes += 1
+        if self._unknown():
+            return
         for record in launches(self.books, now):
             self._fold(record, records)
 

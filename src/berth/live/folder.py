@@ -39,8 +39,8 @@ class Folder:
         self._ended = root / ENDED / token
 
     def prepare(self, launch: Launch, *, address: str | None = None) -> bool:
-        """Writes what is to run; False: it was written, or stopped, before."""
-        if self._ended.exists():
+        """Writes what is to run; False: it was written, stopped or ended before."""
+        if self._bring_back():
             return False
         make_folders(self.path)
         target = self.path / "launch.json"
@@ -51,15 +51,35 @@ class Folder:
 
     def stop(self) -> None:
         """From now on it ends, or never begins."""
-        if self._ended.exists():
+        if self._bring_back():
             return
         make_folders(self.path)
         (self.path / "stop").touch()
+
+    def _bring_back(self) -> bool:
+        """Shows an end once more that was put away; False: there is none.
+
+        The journal still has the attempt, so it has lost the record of its end: it was set back to a backup.
+        """
+        if not self._ended.exists():
+            return False
+        make_folders(self.path.parent)
+        self._ended.rename(self.path)
+        return True
 
     @property
     def stopped(self) -> bool:
         """Whether it was told to stop."""
         return (self.path / "stop").exists()
+
+    @property
+    def launched(self) -> bool:
+        """Whether it was written what is to run."""
+        return (self.path / "launch.json").exists()
+
+    def never_began(self) -> Seen | None:
+        """The end of an attempt that was stopped before it was launched; None: it may still be launched."""
+        return Seen("ended", stopped=True, lost=True, cause=Cause.STOPPED) if self.stopped else None
 
     def parts(self, *, together: bool) -> int:
         """How many supervisors it needs: one, or one for each machine."""
@@ -91,8 +111,8 @@ class Folder:
 
     def seen(self, *, together: bool = True) -> Seen | None:
         """What the parts have said so far, put together; None: it was never launched."""
-        if not (self.path / "launch.json").exists():
-            return None
+        if not self.launched:
+            return self.never_began()
         parts = range(self.parts(together=together))
         ended = [self.told(part, "ended") for part in parts]
         if all(end is not None for end in ended):

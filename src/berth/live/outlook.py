@@ -12,12 +12,10 @@ from berth.live import views
 from berth.live.books import Books
 from berth.live.forecast import Forecast, forecast, overdue_s
 from berth.live.job import QUEUED, Job
+from berth.live.overtakers import FITS, IN_TIME, NAMED, SPARE, Overtakers, overtakers
 from berth.live.wants import kinds_of
-from berth.schedule.reasons import BACKFILLED
 from berth.units import format_count, format_seconds
 
-_NAMED = 2  # jobs that a sentence names before it counts the rest
-IN_TIME, SPARE, FITS = "ends-in-time", "uses-spare-devices", "fits-sooner"
 _PASSES = {
     IN_TIME: "overtaken by {}: backfill, it ends before this job can start",
     SPARE: "overtaken by {}: backfill, on devices that this job does not need",
@@ -42,11 +40,11 @@ class Outlook:
     def __init__(self, books: Books, now: float, *, pending: bool, events: int) -> None:
         """Plays these books, which are not needed any more."""
         waiting = views.queue(books)
-        self.order = [job.id for job in waiting]
         self.names = {job.id: job.spec.name for job in books.jobs.values()}
         self.overdue = {job.id: late for job in books.jobs.values() if (late := overdue_s(books, job, now))}
-        self._needs = {job.id: need_of(books, job) for job in waiting if job.state == QUEUED}
+        self._needs = needs_of(books, [job for job in waiting if job.state == QUEUED])
         self.told: Forecast = forecast(books, now=now, pending=pending, events=events)
+        self._overtakers = overtakers([job.id for job in waiting], self.told)
 
     def row(self, name: str, now: float) -> dict[str, Any]:
         """What is known of a job, for its row: of a waiting one what it waits for, of a running one its end."""
@@ -58,12 +56,13 @@ class Outlook:
         }
         if name not in self._needs:
             return found
-        after = told.after.get(name, [])
+        passed = self.overtakers_of(name)
         return found | {
             "blocker": self.sentence(name, now),
-            "starts_after": after,
+            "starts_after": told.after.get(name, []),
             "displaces": told.displaced.get(name, []),
-            "overtaken_by": [{"job": other, "how": how} for other, how in self.passes(name)],
+            "overtaken_by": [{"job": other, "how": how} for other, how in passed.first],
+            "overtakers": passed.count,
         }
 
     def sentence(self, name: str, now: float) -> str:
@@ -73,25 +72,13 @@ class Outlook:
             return _too_few(need)
         free = f"{need.free} {'is' if need.free == 1 else 'are'} free"
         parts = [f"needs {format_count(need.gpus, 'device')}; {free}{self._start(name, now)}"]
-        by_kind: dict[str, list[str]] = {}
-        for other, how in self.passes(name):
-            by_kind.setdefault(how, []).append(other)
-        parts += [_PASSES[how].format(self._list(others)) for how, others in by_kind.items()]
+        groups = self.overtakers_of(name).groups
+        parts += [_PASSES[one.how].format(self._list(one.first, one.count)) for one in groups]
         return "; ".join(parts)
 
-    def passes(self, name: str) -> list[tuple[str, str]]:
-        """Jobs behind this one in the queue that start before it, and how; the first to start first."""
-        starts, order = self.told.starts, self.order
-        mine = starts.get(name, float("inf"))
-        behind = [other for other in order[order.index(name) + 1 :] if starts.get(other, mine) < mine]
-        return [(other, self._how(name, other)) for other in sorted(behind, key=lambda one: starts[one])]
-
-    def _how(self, name: str, other: str) -> str:
-        told = self.told
-        if told.reasons[other] != BACKFILLED or told.reserved.get(other) != name:
-            return FITS
-        ends_first = told.ends.get(other, float("inf")) <= told.starts.get(name, float("-inf"))
-        return IN_TIME if ends_first else SPARE
+    def overtakers_of(self, name: str) -> Overtakers:
+        """Jobs behind this one in the queue that start before it."""
+        return self._overtakers.get(name, Overtakers())
 
     def _start(self, name: str, now: float) -> str:
         told = self.told
@@ -112,9 +99,11 @@ class Outlook:
         late = [self.overdue[name] for name in names if name in self.overdue]
         return f" ({format_seconds(max(late))} overdue)" if late else ""
 
-    def _list(self, names: Sequence[str]) -> str:
-        shown = ", ".join(self._called(name) for name in names[:_NAMED])
-        return shown + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
+    def _list(self, names: Sequence[str], count: int | None = None) -> str:
+        """The first of `count` jobs by name, and how many more there are."""
+        more = (len(names) if count is None else count) - NAMED
+        shown = ", ".join(self._called(name) for name in names[:NAMED])
+        return shown + (f" and {more} more" if more > 0 else "")
 
     def _called(self, name: str) -> str:
         """A job by its id, with the name its user gave it if that says more."""
@@ -123,7 +112,7 @@ class Outlook:
 
 def never(played: Books, job: Job, told: Forecast) -> str:
     """Why a job did not start in a forecast that has been played."""
-    need = need_of(played, job)
+    need = needs_of(played, [job])[job.id]
     if need.in_service < need.gpus:
         return _too_few(need)
     return "no end of a running job makes enough room" if told.complete else "too many jobs are ahead of it"
@@ -131,24 +120,34 @@ def never(played: Books, job: Job, told: Forecast) -> str:
 
 def _too_few(need: Need) -> str:
     have = f"the machines in service have {need.in_service} within one {need.tier}"
-    shown = ", ".join(need.closed[:_NAMED]) + (" ..." if len(need.closed) > _NAMED else "")
+    shown = ", ".join(need.closed[:NAMED]) + (" ..." if len(need.closed) > NAMED else "")
     closed = f"; out of service: {shown}" if need.closed else ""
     return f"needs {format_count(need.gpus, 'device')}, and {have}{closed}"
 
 
-def need_of(books: Books, job: Job) -> Need:
-    """What a job needs, and what the cluster has of it."""
-    kinds = kinds_of(books.setup, job.spec)
-    tier = int(books.world.jobs[job.row]["widest"])
-    hosts = books.world.hosts
-    open_ = hosts[(hosts["down"] == 0) & np.isin(hosts["kind"], kinds)]
-    most = 0
-    for kind in kinds:
-        here = open_[open_["kind"] == kind]
-        groups = np.bincount(here["group"][:, tier], weights=here["size"]) if len(here) else np.zeros(1)
-        most = max(most, int(groups.max()))
-    free = max((int(open_["free"][open_["kind"] == kind].sum()) for kind in kinds), default=0)
+def needs_of(books: Books, jobs: Sequence[Job]) -> dict[str, Need]:
+    """By job, what it needs, and what the cluster has of it."""
     closed = tuple(
         machine.name for machine, shut in zip(books.cluster.machines, books.shut, strict=True) if shut
     )
-    return Need(job.spec.gpus, free, most, books.setup.tiers[tier], closed)
+    rooms: dict[tuple[tuple[int, ...], int], tuple[int, int]] = {}  # many jobs ask for the same
+    needs: dict[str, Need] = {}
+    for job in jobs:
+        asked = kinds_of(books.setup, job.spec), int(books.world.jobs[job.row]["widest_tier"])
+        if asked not in rooms:
+            rooms[asked] = _room(books, *asked)
+        free, most = rooms[asked]
+        needs[job.id] = Need(job.spec.gpus, free, most, books.setup.tiers[asked[1]], closed)
+    return needs
+
+
+def _room(books: Books, kinds: Sequence[int], tier: int) -> tuple[int, int]:
+    """Free devices of the type that has most, and all in service in the largest group of a tier."""
+    hosts = books.world.hosts
+    free = most = 0
+    for kind in kinds:
+        here = hosts[(hosts["down"] == 0) & (hosts["device_type"] == kind)]
+        if len(here):
+            free = max(free, int(here["free"].sum()))
+            most = max(most, int(np.bincount(here["group"][:, tier], weights=here["size"]).max()))
+    return free, most

@@ -9,6 +9,7 @@ Each record has the version of its form in `v`. What an older berth wrote is bro
 
 1. no `v`; a submission names its model, which may be the path of a file
 2. a submission has the numbers of its job's profile
+3. `opened` has an epoch, which is part of the tokens of the attempts that follow
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import Any
 from berth.errors import InputError
 from berth.live.profiles import journalled_numbers
 
-VERSION = 2
+VERSION = 3
 DECISIONS = ("start", "evict", "move")
 # what keeps a machine from taking jobs: it is gone, its people drained it here, or the engine has closed it
 LOST, DRAINED, CLOSED = "lost", "drained", "closed"
@@ -58,7 +59,7 @@ def upcast(record: Record) -> Record:
             hint="start it with the berth that wrote it, or a newer one",
         )
     body = record.body
-    if record.kind == "submitted":
+    if record.kind == "submitted" and record.v < 2:
         assert record.job is not None
         body = body | {"profile": journalled_numbers(record.job, body["spec"].get("model"))}
     return replace(record, body=body, v=VERSION)

@@ -64,6 +64,7 @@ class Server:
             self.store = Store(options.state, adopt=options.adopt)
             undo.callback(self.store.close)
             self.work = work_folder(self.store, options.work)
+            self.store.keep_ids_in(self.work)
             setup, self.backend = self._prepare()
             undo.callback(self.backend.close)
             self.controller = Controller(self.store, self.backend, setup)

@@ -7,9 +7,12 @@ meaning, raise `_FORM`.
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import io
 import json
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,10 +21,10 @@ import zstandard
 from berth.live.books import Books
 from berth.live.job import DELAYED, Attempt, Job, attempt_of, job_of
 from berth.live.setup import setup_of
-from berth.schedule.view import Array, World
+from berth.schedule.records import Array, World
 
 _FORM = 1
-_PLAIN = ("shut", "foreign", "users", "step_s", "durations", "submitted", "now", "wake")
+_PLAIN = ("shut", "foreign", "users", "step_s", "durations", "submitted", "epoch", "now", "wake")
 
 
 def facts_of(books: Books) -> dict[str, Any]:
@@ -79,15 +82,30 @@ def load(data: bytes) -> Books:
     for name in _PLAIN:
         setattr(books, name, facts[name])
     books.step_s = {key: {int(tier): s for tier, s in known.items()} for key, known in books.step_s.items()}
-    for plain in facts["jobs"]:
-        job = job_of(plain)
+    _fill(books, map(job_of, facts["jobs"]), facts["rows"], map(attempt_of, facts["attempts"]))
+    return books
+
+
+def copy_of(books: Books) -> Books:
+    """Books that share nothing with these that ever changes."""
+    new = Books(books.setup)
+    new.world = World(*(array.copy() for array in books.world))
+    for name in _PLAIN:
+        setattr(new, name, copy.deepcopy(getattr(books, name)))
+    jobs = (replace(job, alive=list(job.alive)) for job in books.jobs.values())
+    rows = [None if job is None else job.id for job in books.rows]
+    _fill(new, jobs, rows, map(copy.copy, books.attempts.values()))
+    return new
+
+
+def _fill(books: Books, jobs: Iterable[Job], rows: Iterable[str | None], attempts: Iterable[Attempt]) -> None:
+    """Puts jobs and attempts into books that have none; attempts in the order in which they were decided."""
+    for job in jobs:
         books.jobs[job.id] = job
         if job.state == DELAYED and job.ends_as is None:
             books.delayed.add(job.id)
-    books.rows = [None if name is None else books.jobs[name] for name in facts["rows"]]
-    for plain in facts["attempts"]:  # in the order in which they were decided
-        attempt = attempt_of(plain)
+    books.rows = [None if name is None else books.jobs[name] for name in rows]
+    for attempt in attempts:
         books.attempts[attempt.token] = attempt
         given = books.jobs[attempt.job].token == attempt.token
         books.devices.restore(attempt.token, attempt.seats, given=given)
-    return books

@@ -20,6 +20,7 @@ from typing import Any
 
 from berth.errors import BerthError, InputError
 from berth.live.home import JOURNAL
+from berth.live.ids import Ids
 from berth.live.job import Job
 from berth.live.private import make_private, private_folder, refuse_network_file_system
 from berth.live.records import Record, read
@@ -64,6 +65,7 @@ class Store:
             self._check_home(adopt=adopt)
             undo.pop_all()
         self._reader = connect(folder / JOURNAL, read_only=True)  # sees only what was committed
+        self.ids = Ids()
         self.seq = self._db.execute("SELECT coalesce(max(seq), 0) FROM journal").fetchone()[0]
 
     def _open(self, path: Path) -> None:
@@ -104,6 +106,10 @@ class Store:
                 "those that ran are queued again",
             )
         self.adopted = self.known_fact(_ADOPTING) is not None
+
+    def keep_ids_in(self, work: Path) -> None:
+        """Keeps the number of the last id in the work folder, which a restored backup does not set back."""
+        self.ids = Ids(work)
 
     def fact(self, name: str, otherwise: str) -> str:
         """A fact of the store, set once."""
@@ -168,6 +174,10 @@ class Store:
         query = "SELECT seq, time, kind, job, body FROM journal WHERE job = ? ORDER BY seq"
         return [(row[0], read(*row[1:])) for row in self._reader.execute(query, (job,))]
 
+    def tokens_of(self, job: str) -> list[str]:
+        """Tokens of the attempts of a job, in order."""
+        return [one.body["token"] for _, one in self.job_records(job) if one.kind in ("start", "move")]
+
     def opened(self) -> list[tuple[int, float]]:
         """Numbers and times of the records at which a controller began, in order."""
         return list(self._reader.execute("SELECT seq, time FROM journal WHERE kind = 'opened' ORDER BY seq"))
@@ -208,6 +218,7 @@ class Store:
 
     def close(self) -> None:
         """Lets another controller have it."""
+        self.ids.close()
         self._reader.close()
         self._db.close()
         os.close(self._lock)

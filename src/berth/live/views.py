@@ -12,6 +12,7 @@ from berth.live.backend import Observation
 from berth.live.books import Books
 from berth.live.causes import Hindrance, sentence
 from berth.live.job import DELAYED, LAUNCHING, PLACED, QUEUED, RUNNING, STOPPING, WAITS, Attempt, Job
+from berth.live.spec import JobSpec
 from berth.live.wants import kinds_of
 from berth.schedule.reasons import CODES, HELD_FOR_OTHER, Reason, bring_up_to_date, explain
 from berth.units import format_count
@@ -32,6 +33,16 @@ def state_of(books: Books, job: Job) -> str:
 
 def job_row(books: Books, job: Job, *, details: bool = True) -> dict[str, Any]:
     """A job in a list."""
+    return job_facts(books, job) | {"spec": spec_row(job.spec, details=details)}
+
+
+def spec_row(spec: JobSpec, *, details: bool) -> dict[str, Any]:
+    """What was asked for a job; its details are for its owner only."""
+    return {name: value for name, value in spec.plain().items() if details or name not in _DETAILS}
+
+
+def job_facts(books: Books, job: Job) -> dict[str, Any]:
+    """The same without its spec, which does not change and may be written out without the controller's lock."""
     record = books.world.jobs[job.row]
     row: dict[str, Any] = {
         "id": job.id,
@@ -45,15 +56,11 @@ def job_row(books: Books, job: Job, *, details: bool = True) -> dict[str, Any]:
         "attempts": job.attempts,
         "evictions": job.evictions,
         "failures": job.failures,
-        "remaining_s": float(record["remaining"]),
+        "remaining_s": float(record["estimated_remaining_s"]),
         "last_end": last_end(job),
     }
     if job.token is not None:
         row |= attempt_facts(books, books.attempts[job.token])
-    if details:
-        row["spec"] = job.spec.plain()
-    else:
-        row["spec"] = {name: value for name, value in job.spec.plain().items() if name not in _DETAILS}
     return row
 
 
@@ -123,7 +130,7 @@ def over_row(facts: dict[str, Any], *, details: bool = True) -> dict[str, Any]:
 def queue(books: Books) -> list[Job]:
     """Those who wait, most deserving first."""
     state = books.world.state[0]
-    rows = books.world.waiting[state["first"] : state["last"]]
+    rows = books.world.waiting[state["queue_start"] : state["queue_stop"]]
     return [job for row in rows if (job := books.rows[int(row)]) is not None]
 
 
@@ -144,7 +151,7 @@ def reason_of(books: Books, job: Job, now: float) -> Reason:
     if job.state == QUEUED:
         bring_up_to_date(books.world, job.row)
     reason = explain(books.world.jobs[job.row], now, books.setup.tiers)
-    holder = int(books.world.state[0]["reserved"])
+    holder = int(books.world.state[0]["last_reserved"])
     if reason.code == CODES[HELD_FOR_OTHER] and holder >= 0 and (other := books.rows[holder]) is not None:
         return replace(reason, sentence=f"the devices that would fit are reserved for {other.id}")
     return reason
@@ -181,12 +188,12 @@ def why(books: Books, job: Job, now: float) -> dict[str, Any]:
             told["waits_for_release"] = ahead
     record = books.world.jobs[job.row]
     told["slowdown_by_tier"] = {
-        name: float(record["slow"][tier])
+        name: float(record["slowdown"][tier])
         for tier, name in enumerate(books.setup.tiers)
-        if tier >= record["floor"]
+        if tier >= record["nearest_tier"]
     }
     told["timer_by_tier_s"] = {
-        name: _finite(record["timer"][tier]) for tier, name in enumerate(books.setup.tiers)
+        name: _finite(record["delay_timer_s"][tier]) for tier, name in enumerate(books.setup.tiers)
     }
     return told
 
@@ -208,7 +215,7 @@ def free_by_group(books: Books, job: Job | None = None) -> list[dict[str, Any]]:
     total, free, largest = (np.zeros(len(cluster.group_names[level]), int) for _ in range(3))
     on_machine = np.zeros(len(cluster.machines), int)
     for host in books.world.hosts:
-        if int(host["kind"]) in wanted:
+        if int(host["device_type"]) in wanted:
             group = int(host["group"][level])
             total[group] += host["size"]
             free[group] += host["free"]

@@ -84,7 +84,7 @@ def print_maps(out: Console, shown: Shown, written: str | None, notes: Sequence[
     out.print("below 1: the policy named first is better")
     out.print(f"median over {seeds} of {traces}", soft_wrap=True, markup=False)
     enough = grid.seeds >= FEWEST_SEEDS
-    noise = "~ within the noise of the seeds (95 % interval of the median holds 1)"
+    noise = "~ within the noise of the seeds (95 % interval of the median contains 1)"
     out.print(noise if enough else f"no intervals: they need --seeds {FEWEST_SEEDS} or more", markup=False)
     for line in legend:
         out.print(line, markup=False, soft_wrap=True)
@@ -98,7 +98,7 @@ def _cell(one: Ratio) -> Text:
 
 
 def written(one: Ratio) -> str:
-    """The ratio, marked where it is within noise."""
+    """Return the ratio, with a mark if it is within the noise of the seeds."""
     return f"{'~' if one.noise else ''}{one.ratio:.2f}"
 
 

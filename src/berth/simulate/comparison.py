@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from berth.arrays import FloatArray
 from berth.cluster.gpus import gpu_part
 from berth.cluster.model import Cluster
 from berth.errors import InputError
@@ -20,7 +21,6 @@ from berth.schedule.policy import Policy
 from berth.simulate.intervals import (
     FEWEST_RESAMPLED,
     FEWEST_SEEDS,
-    Floats,
     median_interval,
     paired_ratios,
     resampled_interval,
@@ -28,15 +28,17 @@ from berth.simulate.intervals import (
 from berth.simulate.metrics import Summary, summarise
 from berth.simulate.outcome import require_finished
 from berth.simulate.run import Setting, simulate
-from berth.simulate.source import Source
+from berth.simulate.trace_source import TraceSource
 from berth.workload.resampling import outlasts_blocks, resampled
 from berth.workload.trace import Trace
 
 METRICS = {"mean_jct_s": "mean JCT", "p99_jct_s": "p99 JCT", "makespan_s": "makespan"}
-DEFAULT_SEEDS = 20
 
 Method = Literal["seeds", "resampled"]
 Verdict = Literal["better", "worse", "within noise", "the same", "no interval"]
+
+_SLIGHT = 0.001  # a tenth of a percent, the last digit that reports print
+DEFAULT_SEEDS: dict[Method, int] = {"seeds": 10, "resampled": FEWEST_RESAMPLED}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +57,10 @@ class Difference:
 
     @property
     def uneven(self) -> bool:
-        """Whether a few traces carry so much of the difference that the mean is outside the interval."""
-        return self.low is not None and self.high is not None and not self.low <= self.mean_ratio <= self.high
+        """Whether a few traces carry so much of the difference that the mean is clearly outside the interval."""
+        if self.low is None or self.high is None:
+            return False
+        return not self.low - _SLIGHT <= self.mean_ratio <= self.high + _SLIGHT
 
     @property
     def verdict(self) -> Verdict:
@@ -88,20 +92,23 @@ class Comparison:
 
 
 def compare(
-    source: Source,
+    source: TraceSource,
     cluster: Cluster,
     policies: dict[str, Policy],
     setting: Setting,
     *,
-    seeds: int = DEFAULT_SEEDS,
+    seeds: int | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Comparison:
-    """Runs every policy under every seed and compares each with the first.
+    """Run every policy under every seed and compare each with the first.
 
-    At one seed all policies get the same trace, the same models and the same failures.
+    At one seed all policies get the same trace, the same models and the same failures. Without `seeds` there are 10
+    generated traces, or the trace of a file and 19 resampled from it.
     """
     if len(policies) < 2:
         raise InputError("a comparison needs two policies", hint="give --policy twice, e.g. fifo and srtf")
+    method: Method = "seeds" if source.generated else "resampled"
+    seeds = DEFAULT_SEEDS[method] if seeds is None else seeds
     if seeds < 1:
         raise InputError(f"--seeds: 1 or more (given: {seeds})")
     first = source.trace(cluster)
@@ -115,7 +122,6 @@ def compare(
             if progress is not None:
                 progress(len(results) * len(policies) + len(row), seeds * len(policies))
         results.append(tuple(row))
-    method: Method = "seeds" if source.generated else "resampled"
     differences = _differences(method, results)
     return Comparison(
         method,
@@ -128,14 +134,14 @@ def compare(
     )
 
 
-def _another(source: Source, first: Trace, cluster: Cluster, seed: int, number: int) -> Trace:
-    """The trace of a later seed."""
+def _another(source: TraceSource, first: Trace, cluster: Cluster, seed: int, number: int) -> Trace:
+    """Return the trace of a later seed."""
     return source.trace(cluster, number) if source.generated else resampled(first, seed)
 
 
 def _how(method: Method, seeds: int, chance: Sequence[str]) -> str:
-    """What the values, changes and intervals are about."""
-    also = f", with other {' and '.join(chance)} at each" if chance else ""
+    """Describe what the times, changes and intervals refer to."""
+    also = f", each with its own {' and '.join(chance)}" if chance else ""
     fewest = FEWEST_SEEDS if method == "seeds" else FEWEST_RESAMPLED
     if seeds < fewest:
         over = f"medians of {seeds} generated traces" if seeds > 1 and method == "seeds" else "one trace"
@@ -145,15 +151,15 @@ def _how(method: Method, seeds: int, chance: Sequence[str]) -> str:
             f"medians of {seeds} generated traces{also}, the same for every policy; intervals of the median"
         )
     drawn = f"{seeds - 1} traces resampled from it in blocks of jobs{also}"
-    return f"times and changes are this trace's; intervals are of the median over traces like it ({drawn})"
+    return f"times and changes are of this trace; intervals are of the median over traces like it ({drawn})"
 
 
 def _chance(trace: Trace, cluster: Cluster, setting: Setting) -> list[str]:
-    """What another seed changes besides the jobs."""
+    """List what another seed changes besides the jobs."""
     modelled = setting.network != "off" or len(gpu_part(cluster).device_types) > 1
     random = {
         "models of jobs that name none": modelled and trace.frame["model"].null_count() > 0,
-        "errors of remaining times": setting.doubt > 0,
+        "errors of remaining times": setting.estimate_error > 0,
         "failures of machines": setting.fault_spec is not None and setting.fault_spec.random,
     }
     return [what for what, varies in random.items() if varies]
@@ -168,7 +174,7 @@ def _fault_seeds(setting: Setting, rounds: int) -> tuple[int, ...]:
 
 
 def _differences(method: Method, results: Sequence[Sequence[Summary]]) -> tuple[Difference, ...]:
-    """Each policy against the first in each metric."""
+    """Compare each policy with the first in each metric."""
     found = []
     for at in range(1, len(results[0])):
         names = results[0][at].policy, results[0][0].policy
@@ -179,9 +185,9 @@ def _differences(method: Method, results: Sequence[Sequence[Summary]]) -> tuple[
 
 
 def _difference(
-    method: Method, names: tuple[str, str], metric: str, mine: Floats, base: Floats
+    method: Method, names: tuple[str, str], metric: str, mine: FloatArray, base: FloatArray
 ) -> Difference:
-    """From the figures on each trace."""
+    """Compare two policies by their figures on each trace."""
     ratios = paired_ratios(mine, base)
     seeds = method == "seeds"
     value_s, against_s, ratio = (
@@ -193,7 +199,7 @@ def _difference(
 
 
 def _warnings(method: Method, trace: Trace, differences: Sequence[Difference]) -> tuple[str, ...]:
-    """What the intervals do not show."""
+    """Return warnings about what the intervals do not show."""
     if method == "seeds":
         return tuple(
             f"{one.policy}, {METRICS[one.metric]}: the mean change, {100 * (one.mean_ratio - 1):+.1f} %, is outside "

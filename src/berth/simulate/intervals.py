@@ -3,9 +3,9 @@
 Completion times within one run can't give such an interval: one busy period may delay most of a trace's jobs, so a
 run is about one observation however many jobs it has. Ratios on different traces can, in two ways:
 
-Independent traces (seeds of a generator): an interval of the median, between two order statistics. It holds the
-median with a probability of at least 95 % whatever the distribution of the ratios; Student's t does not where few
-traces have most of the difference.
+Independent traces (seeds of a generator): an interval of the median, between two order statistics. It contains the
+median with a probability of at least 95 % whatever the distribution of the ratios; Student's t does not if a few traces
+have most of the difference.
 
 Traces resampled from one (a file): they share its jobs, so their number says nothing about how well the median over
 traces like it is known, but their spread does. The interval is the range of 95 % of the ratios.
@@ -16,22 +16,22 @@ docs/design/intervals.md has the measured coverage of both.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from berth.arrays import FloatArray
+
 Interval = tuple[float, float]
 CONFIDENCE = 0.95
 FEWEST_SEEDS = 6  # the median lies outside the range of five with a probability of 2 / 2**5, more than 5 %
 FEWEST_RESAMPLED = 20  # the range of six or ten misses the median too often (measured)
 
 
-def paired_ratios(mine: Floats, base: Floats) -> Floats:
-    """Ratios trace by trace; 1 where both are 0, as on a trace none of whose jobs can start."""
+def paired_ratios(mine: FloatArray, base: FloatArray) -> FloatArray:
+    """Return the ratios trace by trace; 1 where both are 0, as on a trace none of whose jobs can start."""
     return np.divide(mine, base, out=np.ones_like(mine), where=base > 0)
 
 
-def median_interval(ratios: Floats) -> Interval | None:
-    """95 % interval of the median over independent traces; None for fewer than six."""
+def median_interval(ratios: FloatArray) -> Interval | None:
+    """Return the 95 % interval of the median over independent traces; None for fewer than six."""
     from scipy.special import bdtr
 
     ordered, count = np.sort(ratios), len(ratios)
@@ -40,8 +40,8 @@ def median_interval(ratios: Floats) -> Interval | None:
     return (float(ordered[rank - 1]), float(ordered[-rank])) if rank else None
 
 
-def resampled_interval(ratios: Floats) -> Interval | None:
-    """Range of at least 95 % of the ratios and of the first, the given trace's; None for fewer than twenty."""
+def resampled_interval(ratios: FloatArray) -> Interval | None:
+    """Return the range of 95 % of the ratios and of the first, the given trace's; None for fewer than twenty."""
     if len(ratios) < FEWEST_RESAMPLED:
         return None
     outside = (1 - CONFIDENCE) / 2

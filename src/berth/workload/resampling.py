@@ -1,19 +1,19 @@
-"""Traces like a given one: its jobs drawn again, in blocks of neighbours."""
+"""Traces like a given one: its jobs resampled in blocks of neighbours."""
 
 from __future__ import annotations
 
 import numpy as np
 import polars as pl
 
+from berth.arrays import FloatArray
 from berth.workload.streams import stream
 from berth.workload.trace import Trace
-from berth.workload.weights import Floats
 
 BLOCKS = 20
 
 
 def resampled(trace: Trace, seed: int) -> Trace:
-    """As many jobs, drawn with replacement in blocks of a twentieth of the trace.
+    """Return a trace of as many jobs, drawn with replacement in blocks of a twentieth of the trace.
 
     A block starts at any job and keeps the gaps before its jobs, so whatever lasts shorter than a block (bursts,
     sessions of one user, the hours of a day) is kept. Jobs are renamed 0, 1, 2 ... in order of submission.
@@ -31,7 +31,7 @@ def resampled(trace: Trace, seed: int) -> Trace:
 
 
 def outlasts_blocks(trace: Trace) -> bool:
-    """Whether the work or the pace of neighbouring half-blocks is correlated: blocks are then too short.
+    """Return whether the GPU time or the gaps of neighbouring half-blocks correlate: blocks are then too short.
 
     Resampled traces lose correlation over more jobs than a block has, and vary less than traces like the given one.
     """
@@ -39,15 +39,15 @@ def outlasts_blocks(trace: Trace) -> bool:
     return any(_correlated(values) for values in (work, np.log1p(_gaps_s(trace))))
 
 
-def _gaps_s(trace: Trace) -> Floats:
-    """The time before each job; before the first, which has none, the mean."""
+def _gaps_s(trace: Trace) -> FloatArray:
+    """Return the time before each job; before the first, which has none, the mean."""
     gaps_s = np.diff(trace.submit_s, prepend=0.0)
     gaps_s[0] = trace.span_s / max(1, len(trace) - 1)
     return gaps_s
 
 
-def _correlated(values: Floats) -> bool:
-    """Whether the means of neighbouring half-blocks correlate by more than two standard errors."""
+def _correlated(values: FloatArray) -> bool:
+    """Return whether the means of neighbouring half-blocks correlate by more than two standard errors."""
     halves = 2 * BLOCKS
     length = len(values) // halves
     if length == 0:

@@ -136,8 +136,8 @@ class Desk:
         return path.read_text().splitlines() if path.exists() else []
 
     def logs(self, job, attempt=1):
-        store = self.controller.store.name
-        home = self.folder / "attempts" / "ended" / f"{store}-{job}.{attempt}"
+        token = self.controller.store.tokens_of(job)[attempt - 1]
+        home = self.folder / "attempts" / "ended" / token
         return {path.name: path.read_text() for path in sorted(home.glob("rank-*.log"))}
 
 

@@ -69,7 +69,7 @@ def test_a_gang_over_two_nodes_runs_with_its_environment(desk):
     job = one.submit("env", gpus=12, per="gpu")
     one.until_over(job)
     assert (one.over(job)["state"], one.over(job)["attempts"], one.over(job)["code"]) == ("finished", 1, 0)
-    folder = Folder(one.folder / "attempts", f"{one.store.name}-{job}.1")
+    folder = Folder(one.folder / "attempts", one.store.tokens_of(job)[0])
     envs = [env_of(folder, rank) for rank in range(12)]
     assert [env["RANK"] for env in envs] == [str(rank) for rank in range(12)]
     for name in ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE"):
@@ -175,7 +175,8 @@ def test_a_stop_before_the_launch_keeps_it_from_ever_starting(backend, slurm):
     stop, order = Stop("t-4", 1.0), launch_of("t-4", "true", {"n00": [0]})
     assert backend.apply([stop]) == [stop]
     assert backend.apply([order]) == [order]
-    assert "t-4" not in backend.observe().attempts
+    seen = backend.observe().attempts["t-4"]
+    assert (seen.state, seen.stopped, seen.codes) == ("ended", True, ())
     assert slurm.jobs() == []
 
 

@@ -24,7 +24,7 @@ def test_a_training_is_evicted_and_moved_and_ends_as_if_nothing_had_happened(
     one.until_over(job)
     assert (one.over(job)["state"], one.over(job)["attempts"]) == ("finished", 2)
 
-    attempts = [Folder(one.folder / "attempts", f"{one.store.name}-{job}.{number}") for number in (1, 2)]
+    attempts = [Folder(one.folder / "attempts", token) for token in one.store.tokens_of(job)]
     places = [json.loads(next(f.log(0).parent.glob("launch.json")).read_text()) for f in attempts]
     assert places[0]["members"][0]["machine"] != places[1]["members"][0]["machine"]
     training.assert_preempted(attempts[0].log(0).read_text())

@@ -216,7 +216,7 @@ def test_a_job_that_failed_says_when_it_is_tried_again(live):
 def test_logs_are_printed_as_they_are_and_a_job_that_waits_says_so(live):
     first, second = submit(live, gpus=16), submit(live, gpus=16)
     until(lambda: running(live, first))
-    folder = Folder(live.controller.attempts, f"{live.controller.store.name}-{first}.1").path
+    folder = Folder(live.controller.attempts, live.controller.store.tokens_of(first)[0]).path
     folder.mkdir(parents=True)
     (folder / "rank-3.log").write_text("naïve [bold]text[/bold]\n")
     assert live("logs", first, "--rank", 3) == "naïve [bold]text[/bold]\n"

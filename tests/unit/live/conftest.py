@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
+import uvicorn
 
-from berth.clock import HandClock
+from berth.clock import MachineClock, ManualClock
 from berth.cluster.load import load_cluster
 from berth.live import commands
+from berth.live.api.app import make_app
+from berth.live.api.desk import Desk
+from berth.live.api.peers import Connection, listen_here
+from berth.live.api.tokens import Tokens
 from berth.live.audit import audit
 from berth.live.controller import Controller
+from berth.live.home import Endpoint
+from berth.live.server import listen, url_of
 from berth.live.setup import Setup
 from berth.live.spec import JobSpec
 from berth.live.store import Store
@@ -30,7 +38,7 @@ class Crank:
     ) -> None:
         self.folder, self.policy = folder, policy
         self.cluster = load_cluster(cluster)
-        self.clock = HandClock()
+        self.clock = ManualClock()
         self.backend = backend(self.cluster, self.clock)
         self.controller = self.open()
 
@@ -60,7 +68,7 @@ class Crank:
 
     def step(self, seconds: float = 0.0, times: int = 1) -> None:
         for _ in range(times):
-            self.clock.turn(seconds)
+            self.clock.advance(seconds)
             self.controller.step()
             assert not audit(self.controller.books)
 
@@ -84,3 +92,36 @@ def crank(tmp_path):
     yield make
     for one in made:
         one.controller.close()
+
+
+class Served(NamedTuple):
+    """A controller that answers over TCP and over the Unix socket of its state folder."""
+
+    tcp: Endpoint  # with the token of an admin
+    unix: Endpoint
+
+
+@pytest.fixture
+def served(tmp_path):
+    """A real server over a controller whose jobs end at once."""
+    cluster, store = load_cluster("2x2x4:V100-16"), Store(tmp_path / "state")
+    backend = MemoryBackend(cluster, MachineClock(), startup_s=0.0)
+    controller = Controller(store, backend, Setup(cluster, "fifo", store=store.name))
+    tokens, over = Tokens(store.folder), threading.Event()
+    sockets = [listen("127.0.0.1", 0), listen_here(store.folder)]
+    app = make_app(Desk(controller, tokens, tmp_path / "attempts"))
+    web = uvicorn.Server(uvicorn.Config(app, http=Connection, log_level="error", access_log=False))
+    threads = [
+        threading.Thread(target=controller.run, args=(over,)),
+        threading.Thread(target=web.run, kwargs={"sockets": sockets}),
+    ]
+    url = url_of(sockets[0])
+    for thread in threads:
+        thread.start()
+    yield Served(Endpoint(url, tokens.add("root", "admin")), Endpoint(url, folder=store.folder))
+    web.should_exit = True
+    over.set()
+    controller.called.set()
+    for thread in threads:
+        thread.join()
+    controller.close()

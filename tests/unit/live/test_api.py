@@ -169,7 +169,7 @@ def test_paths_of_logs_can_not_escape(service, tmp_path):
     service.alice.post("/api/v1/jobs", json=JOB | {"id": "x"})
     wait_until(lambda: service.alice.get("/api/v1/jobs/x").json()["attempts"])
     attempts = tmp_path / "attempts"
-    mine = attempts / "live" / f"{service.desk.controller.store.name}-x.1"
+    mine = attempts / "live" / service.desk.controller.store.tokens_of("x")[0]
     mine.mkdir(parents=True)
     (mine / "rank-0.log").write_text("mine")
     for place in (tmp_path, attempts, attempts / "live"):
@@ -408,7 +408,7 @@ def test_metrics_count_what_runs_on_a_drained_machine_as_busy_and_are_exact(serv
 def test_a_letter_of_a_log_that_lies_between_two_pieces_is_whole(service, tmp_path):
     service.alice.post("/api/v1/jobs", json=JOB | {"id": "poet"})
     wait_until(lambda: service.alice.get("/api/v1/jobs/poet").json()["attempts"])
-    folder = tmp_path / "attempts" / "live" / f"{service.desk.controller.store.name}-poet.1"
+    folder = tmp_path / "attempts" / "live" / service.desk.controller.store.tokens_of("poet")[0]
     folder.mkdir(parents=True)
     (folder / "rank-0.log").write_bytes("aé日🙂".encode() + b"\xff\xf0\x9f")
     text, offset = "", 0

@@ -23,7 +23,7 @@ def desk_of(tmp_path):
 
 
 def test_every_cause_has_words():
-    named = {Cause.UNREACHABLE, Cause.MACHINES_MISSING}  # these come with a sentence of their own
+    named = {Cause.UNREACHABLE, Cause.MACHINES_MISSING, Cause.UNKNOWN_ATTEMPTS}  # with their own sentence
     assert all(sentence(cause) != cause for cause in Cause if cause not in named)
     assert sentence("of-the-future", "x") == "of-the-future (x)"
 

@@ -70,7 +70,8 @@ def test_the_devices_of_an_evicted_gang_are_used_only_when_it_has_left(crank):
     assert live.state(short) == "finished"
     live.step(6000, times=3)
     assert live.state(long) == "finished"
-    assert live.backend.work[long].attempts == [f"{live.controller.store.name}-{long}.{n}" for n in (1, 2)]
+    assert live.backend.work[long].attempts == live.controller.store.tokens_of(long)
+    assert len(live.backend.work[long].attempts) == 2
 
 
 def test_history_says_who_took_the_place_and_what_that_cost(crank):
@@ -204,6 +205,17 @@ def test_priority_decides_who_goes_first(crank):
     assert (live.state(late), live.state(early)) == ("placed", "queued")
 
 
+def test_a_reservation_keeps_no_devices_of_a_type_that_the_job_does_not_take(crank, tmp_path):
+    (tmp_path / "c.yaml").write_text("machines: [{devices: {V100-16: 4}}, {devices: {T4: 4}}]")
+    live = crank(cluster=str(tmp_path / "c.yaml"), policy="fit-first")
+    live.submit(gpus=1, seconds=1000, kind="V100-16")
+    first = live.submit(gpus=4, seconds=10, kind="V100-16", priority=5)
+    lower = live.submit(gpus=4, seconds=5000, kind="T4")
+    same = live.submit(gpus=1, seconds=5000, kind="V100-16")
+    live.step(1)
+    assert [live.state(job) for job in (first, lower, same)] == ["queued", "placed", "queued"]
+
+
 def test_any_of_several_types_will_do_and_no_other(crank, tmp_path):
     spec = "machines: [{devices: {V100-16: 4}}, {devices: {A100-40: 4}}, {devices: {T4: 4}}]"
     (tmp_path / "c.yaml").write_text(spec)
@@ -314,7 +326,8 @@ def test_a_restart_finds_everything_as_it_was(crank):
     live.step(50, times=2)
     before = live.controller.books
     live.restart()
-    before.now = live.books.now  # the restart is on record, and took no time
+    assert before.epoch != live.books.epoch
+    before.now, before.epoch = live.books.now, live.books.epoch  # the restart is on record, and took no time
     assert same(before, live.books)
     live.step(2000, times=8)
     assert not live.books.jobs
@@ -327,11 +340,11 @@ def test_timers_and_windows_survive_a_restart(crank):
         live.submit(gpus=8, seconds=100)
         live.step(40)
     live.step(3000, times=3)
-    offers = live.books.world.offers["count"].sum()
+    offers = live.books.world.wait_stats["count"].sum()
     assert offers > 0
     live.controller.keep_snapshot()
     live.restart()
-    assert live.books.world.offers["count"].sum() == offers
+    assert live.books.world.wait_stats["count"].sum() == offers
 
 
 def test_measured_steps_replace_the_profile_and_survive_a_restart(crank):
@@ -341,10 +354,10 @@ def test_measured_steps_replace_the_profile_and_survive_a_restart(crank):
     live.ask(commands.learn(job, 1, 0.2))
     live.ask(commands.learn(job, 2, 0.5))
     row = live.books.jobs[job].row
-    assert live.books.world.jobs[row]["slow"][2] == pytest.approx(2.5)
+    assert live.books.world.jobs[row]["slowdown"][2] == pytest.approx(2.5)
     live.restart()
     later = live.submit(gpus=8, seconds=50, model="vgg19", name="mine")
-    assert live.books.world.jobs[live.books.jobs[later].row]["slow"][2] == pytest.approx(2.5)
+    assert live.books.world.jobs[live.books.jobs[later].row]["slowdown"][2] == pytest.approx(2.5)
 
 
 def test_a_second_controller_is_refused(crank):

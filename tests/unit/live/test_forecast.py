@@ -4,7 +4,7 @@ import pytest
 
 from berth.errors import InputError
 from berth.live import forecast, views
-from berth.live.snapshot import facts_of
+from berth.live.snapshot import copy_of, facts_of
 from berth.live.spec import JobSpec
 
 
@@ -12,7 +12,7 @@ def test_a_forecast_is_what_then_happens_if_all_take_as_long_as_expected(crank):
     live = crank(policy="fifo")
     jobs = [live.submit(gpus=16, seconds=seconds) for seconds in (100, 200, 50)]
     live.step(1)
-    told = forecast.forecast(forecast.copy_of(live.books))
+    told = forecast.forecast(copy_of(live.books))
     assert told.whole
     starts = [told.starts[job] - live.books.now for job in jobs[1:]]
     assert starts == pytest.approx([99, 299], abs=2)
@@ -24,14 +24,14 @@ def test_a_forecast_changes_nothing(crank):
     live.submit(gpus=16, seconds=100)
     live.submit(gpus=4, seconds=100)
     before = facts_of(live.books)
-    forecast.dry_run(forecast.copy_of(live.books), JobSpec(run="x", gpus=4), "me")
-    forecast.what_if(forecast.copy_of(live.books), racks=1)
+    forecast.dry_run(copy_of(live.books), JobSpec(run="x", gpus=4), "me")
+    forecast.what_if(copy_of(live.books), racks=1)
     assert facts_of(live.books) == before
 
 
 def test_a_dry_run_says_where_and_when(crank):
     live = crank()
-    name, told = forecast.dry_run(forecast.copy_of(live.books), JobSpec(run="x", gpus=8), "me")
+    name, told = forecast.dry_run(copy_of(live.books), JobSpec(run="x", gpus=8), "me")
     assert told.starts[name] == live.books.now
     assert sum(told.places[name].values()) == 8
     assert told.tiers[name] == "rack"
@@ -41,19 +41,19 @@ def test_more_racks_let_jobs_start_sooner(crank):
     live = crank()
     for _ in range(4):
         live.submit(gpus=16, seconds=100)
-    as_it_is = forecast.forecast(forecast.copy_of(live.books))
-    more = forecast.what_if(forecast.copy_of(live.books), racks=2)
+    as_it_is = forecast.forecast(copy_of(live.books))
+    more = forecast.what_if(copy_of(live.books), racks=2)
     assert more.mean_left_s() < as_it_is.mean_left_s()
     with pytest.raises(InputError, match="policy"):
-        forecast.what_if(forecast.copy_of(live.books), policy="nonsense")
+        forecast.what_if(copy_of(live.books), policy="nonsense")
 
 
 def test_what_runs_goes_on_in_a_what_if_and_restores_nothing(crank):
     live = crank()
     live.submit(gpus=4, seconds=100)
     live.step(10)
-    as_it_is = forecast.forecast(forecast.copy_of(live.books))
-    more = forecast.what_if(forecast.copy_of(live.books), racks=1)
+    as_it_is = forecast.forecast(copy_of(live.books))
+    more = forecast.what_if(copy_of(live.books), racks=1)
     assert more.mean_left_s() == pytest.approx(as_it_is.mean_left_s())
 
 

@@ -9,8 +9,10 @@ import pytest
 
 from berth.live import commands, forecast, views
 from berth.live.backend import Forget, Launch, MachineSeen, Observation, Pace, Seen, Stop
-from berth.live.outlook import IN_TIME, SPARE, Outlook
+from berth.live.outlook import Outlook
+from berth.live.overtakers import IN_TIME, SPARE
 from berth.live.records import DRAINED
+from berth.live.snapshot import copy_of
 
 pytestmark = pytest.mark.slow
 POLICIES = ["berth", "fifo", "fit-first", "easy", "srtf", "dally", "tiresias", "gandiva", "berth:order=las"]
@@ -65,9 +67,9 @@ class StatedBackend:
         if order.token in self._lives:
             return
         now, books = self._clock.monotonic(), self.books()
-        job, state = books.jobs[order.job], books.world.state[0]
-        slow = float(books.world.jobs[job.row]["slow"][books.attempts[order.token].tier])
-        restore = state["eviction_s"] if job.spec.gpus <= 8 else state["eviction_large_s"]
+        job, rules = books.jobs[order.job], books.world.rules[0]
+        slow = float(books.world.jobs[job.row]["slowdown"][books.attempts[order.token].tier])
+        restore = rules["eviction_s"] if job.spec.gpus <= 8 else rules["eviction_large_s"]
         stall = now + (float(restore) if order.job in self._left else 0.0)
         left = self._left.setdefault(order.job, float(order.env["SECONDS"]))
         self.starts.setdefault(order.job, now)
@@ -98,9 +100,9 @@ def next_event(live):
 def let_pass(live, seconds):
     end = live.clock.monotonic() + seconds
     while live.clock.monotonic() + next_event(live) <= end:
-        live.clock.turn(max(1e-6, next_event(live)))
+        live.clock.advance(max(1e-6, next_event(live)))
         settle(live)
-    live.clock.turn(end - live.clock.monotonic())
+    live.clock.advance(end - live.clock.monotonic())
 
 
 def random_state(crank, policy, seed, *, drains=True):
@@ -124,7 +126,7 @@ def random_state(crank, policy, seed, *, drains=True):
 
 
 def played(live):
-    return forecast.forecast(forecast.copy_of(live.books), now=live.controller.now(), pending=False)
+    return forecast.forecast(copy_of(live.books), now=live.controller.now(), pending=False)
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -136,7 +138,7 @@ def test_a_forecast_is_what_then_happens(crank, policy):
         told, known = played(live), set(live.backend.starts)
         expected = {name: start - epoch for name, start in told.starts.items() if name not in known}
         while next_event(live) < math.inf:
-            live.clock.turn(max(1e-6, next_event(live)))
+            live.clock.advance(max(1e-6, next_event(live)))
             settle(live)
         happened = {name: start for name, start in live.backend.starts.items() if name not in known}
         assert happened == pytest.approx(expected, abs=0.01), f"{policy}, seed {seed}"
@@ -170,12 +172,12 @@ def test_what_is_said_to_backfill_does_not_delay_the_job_it_passes(crank, policy
     for seed in range(25):
         live = random_state(crank, policy, seed, drains=False)
         now = live.controller.now()
-        outlook = Outlook(forecast.copy_of(live.books), now, pending=False, events=3000)
-        for name in outlook.order:
-            for other, how in outlook.passes(name):
+        outlook = Outlook(copy_of(live.books), now, pending=False, events=3000)
+        for name in [job.id for job in views.queue(live.books)]:
+            for other, how in outlook.overtakers_of(name).first:
                 if how in (IN_TIME, SPARE):
                     said += 1
-                    copy = forecast.copy_of(live.books)
+                    copy = copy_of(live.books)
                     for record in commands.cancel(other)(copy, live.controller.store, now).records:
                         copy.fold(record)
                     without = forecast.forecast(copy, now=now).starts[name]
@@ -195,7 +197,7 @@ def test_draining_a_machine_does_not_bring_the_first_job_forward(crank, policy):
             continue
         first, before = queue[0].id, played(live)
         for machine in live.cluster.machines:
-            copy = forecast.copy_of(live.books)
+            copy = copy_of(live.books)
             for record in commands.drain(machine.name)(
                 copy, live.controller.store, live.controller.now()
             ).records:

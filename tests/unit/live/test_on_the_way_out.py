@@ -4,7 +4,8 @@ import pytest
 
 from berth.live import commands, views
 from berth.live.commands import ConflictError
-from berth.live.forecast import copy_of, forecast
+from berth.live.forecast import forecast
+from berth.live.snapshot import copy_of
 
 
 @pytest.fixture

@@ -2,53 +2,16 @@
 
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
-import uvicorn
-
-from berth.clock import MachineClock
-from berth.cluster.load import load_cluster
-from berth.live.api.app import make_app
-from berth.live.api.desk import Desk
-from berth.live.api.tokens import Tokens
-from berth.live.controller import Controller
-from berth.live.server import listen, url_of
-from berth.live.setup import Setup
-from berth.live.store import Store
-from berth.testing.memory import MemoryBackend
 
 pytestmark = pytest.mark.slow
 EXAMPLES = 10  # for each route
 
 
-@pytest.fixture
-def address(tmp_path):
-    """A controller over HTTP whose jobs end at once, its URL and an admin's token."""
-    cluster, store = load_cluster("2x2x4:V100-16"), Store(tmp_path / "state")
-    backend = MemoryBackend(cluster, MachineClock(), startup_s=0.0)
-    controller = Controller(store, backend, Setup(cluster, "fifo", store=store.name))
-    tokens, socket, over = Tokens(store.folder), listen("127.0.0.1", 0), threading.Event()
-    app = make_app(Desk(controller, tokens, tmp_path / "attempts"))
-    web = uvicorn.Server(uvicorn.Config(app, log_level="error", access_log=False))
-    threads = [
-        threading.Thread(target=controller.run, args=(over,)),
-        threading.Thread(target=web.run, kwargs={"sockets": [socket]}),
-    ]
-    for thread in threads:
-        thread.start()
-    yield url_of(socket), tokens.add("root", "admin")
-    web.should_exit = True
-    over.set()
-    controller.called.set()
-    for thread in threads:
-        thread.join()
-    controller.close()
-
-
-def test_no_request_whatever_contradicts_the_description(address, tmp_path):
-    url, token = address
+def test_no_request_whatever_contradicts_the_description(served, tmp_path):
+    url, token = served.tcp.url, served.tcp.token
     config = Path(__file__).with_name("schemathesis.toml")
     command = [
         sys.executable,

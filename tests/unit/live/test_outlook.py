@@ -5,12 +5,14 @@ from __future__ import annotations
 import pytest
 
 from berth.live import commands, forecast, views
-from berth.live.outlook import FITS, IN_TIME, SPARE, Outlook
+from berth.live.outlook import Outlook
+from berth.live.overtakers import FITS, IN_TIME, SPARE
+from berth.live.snapshot import copy_of
 from berth.live.spec import JobSpec
 
 
 def outlook(live, **options) -> Outlook:
-    copy = forecast.copy_of(live.books)
+    copy = copy_of(live.books)
     return Outlook(copy, live.controller.now(), pending=live.controller.pending, events=300, **options)
 
 
@@ -38,12 +40,12 @@ def test_a_row_says_what_is_free_and_which_end_lets_it_start(half):
 def test_a_row_names_what_backfills_and_why_that_is_no_harm(half):
     half.submit(gpus=4, seconds=2000, job="long")
     half.submit(gpus=4, seconds=100, job="short")
-    half.clock.turn(1)
-    copy = forecast.copy_of(half.books)
+    half.clock.advance(1)
+    copy = copy_of(half.books)
     assert half.state("short") == "placed"  # it ends in time
     assert half.state("long") == "queued"
     told = Outlook(copy, half.controller.now(), pending=False, events=300)
-    assert told.passes("big") == []  # what has started is not behind it any more
+    assert told.overtakers_of("big").first == ()  # what has started is not behind it any more
     assert told.row("long", half.controller.now())["overtaken_by"] == []
 
 
@@ -56,7 +58,7 @@ def test_what_passes_later_is_told_with_how(crank):
     live.submit(gpus=4, seconds=500, job="short")
     live.submit(gpus=4, seconds=5000, job="long")
     told = outlook(live)
-    assert told.passes("big") == [("short", IN_TIME)]
+    assert told.overtakers_of("big").first == (("short", IN_TIME),)
     assert "overtaken by short: backfill, it ends before this job can start" in told.sentence(
         "big", told.told.now
     )
@@ -70,7 +72,7 @@ def test_devices_that_the_first_does_not_need_are_said_to_be_spare(crank):
     live.step(1)
     live.submit(gpus=6, seconds=10, job="big")
     live.submit(gpus=2, seconds=5000, job="long")
-    assert outlook(live).passes("big") == [("long", SPARE)]
+    assert outlook(live).overtakers_of("big").first == (("long", SPARE),)
 
 
 def test_equal_priorities_that_fit_sooner_are_not_called_backfill(crank):
@@ -81,7 +83,7 @@ def test_equal_priorities_that_fit_sooner_are_not_called_backfill(crank):
     live.submit(gpus=8, seconds=10, job="big")
     live.submit(gpus=4, seconds=5000, job="long")
     told = outlook(live)
-    assert told.passes("big") == [("long", FITS)]
+    assert told.overtakers_of("big").first == (("long", FITS),)
     assert told.sentence("big", told.told.now).endswith(
         "when long ends; overtaken by long, which fits sooner"
     )
@@ -91,7 +93,7 @@ def test_an_overdue_job_is_called_so_and_nothing_starts_now(half):
     half.backend.work.clear()
     for life in half.backend._lives.values():
         life.ends = 1e9  # it outlives its 1,000 s
-    half.clock.turn(1500)
+    half.clock.advance(1500)
     told, now = outlook(half), half.controller.now()
     assert told.overdue["half"] == pytest.approx(501, abs=2)
     assert told.told.starts["big"] == pytest.approx(now + 250)  # a quarter of what it was given
@@ -112,7 +114,7 @@ def test_too_few_machines_in_service_are_the_reason_and_named(crank):
         "needs 16 devices, and the machines in service have 12 within one network; out of service: r0-m0"
     )
     assert told.row("big", live.controller.now())["expected_start"] is None
-    name, played = forecast.dry_run(forecast.copy_of(live.books), JobSpec(run="x", gpus=16), "me")
+    name, played = forecast.dry_run(copy_of(live.books), JobSpec(run="x", gpus=16), "me")
     assert name not in played.starts
     assert played.complete
 
@@ -131,9 +133,9 @@ def test_a_forecast_runs_no_pass_that_the_controller_would_not(half, monkeypatch
     decide = forecast.decide
     monkeypatch.setattr(forecast, "decide", lambda books, now: passes.append(now) or decide(books, now))
     now = half.controller.now() + 7
-    forecast.forecast(forecast.copy_of(half.books), now=now, pending=False)
+    forecast.forecast(copy_of(half.books), now=now, pending=False)
     assert passes
     assert min(passes) > now
     passes.clear()
-    forecast.forecast(forecast.copy_of(half.books), now=now, pending=True)
+    forecast.forecast(copy_of(half.books), now=now, pending=True)
     assert passes[0] == now

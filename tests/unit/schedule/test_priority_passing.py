@@ -71,8 +71,43 @@ def test_what_can_never_start_now_keeps_nothing_from_others():
     setting = Setting(network="off", log=True, faults=faults([(0.5, 0, "drain"), (500, 0, "undrain")]))
     rows = [job(1, 8, 10, priority=5), job(2, 4, 1000)]
     run = check_policy(load_policy("fit-first"), jobs(rows), cluster([4, 4]), setting)
-    starts = {name: run.records[row]["first_start"] for row, name in enumerate(["j0", "j1"])}
+    starts = {name: run.records[row]["first_start_s"] for row, name in enumerate(["j0", "j1"])}
     assert starts["j1"] == 2.0
+
+
+@pytest.mark.parametrize("policy", PASSING)
+def test_of_places_that_come_free_together_the_one_is_reserved_that_keeps_least_from_others(policy):
+    # both machines come free at 100 s; m1 is full until then, so reserving it leaves the idle half of m0 to j3
+    rows = [(0, 2, 100), (0, 4, 100), job(1, 4, 10, priority=5), job(2, 1, 1000)]
+    times = started(policy, rows, machines=(4, 4))
+    assert times["j2"][0] == 100.0
+    assert times["j3"][0] == 2.0
+
+
+@pytest.mark.parametrize("policy", PASSING)
+def test_all_that_ends_at_the_reserved_moment_counts_as_spare(policy):
+    # j0 alone makes enough room for j2 at 100 s, but j1 ends at that moment too: j3 is in nobody's way
+    rows = [(0, 3, 100), (0, 3, 100), job(1, 4, 10, priority=5), job(2, 2, 1000)]
+    times = started(policy, rows)
+    assert times["j2"][0] == 100.0
+    assert times["j3"] == (2.0, "backfilled")
+
+
+@pytest.mark.parametrize("policy", [*PASSING, "easy"])
+def test_all_machines_of_the_job_that_ends_count_as_spare(policy):
+    # of j0's two machines one would do for j1, beside the idle one; j2 takes what is left then
+    rows = [(0, 8, 100), job(1, 8, 10, priority=5), job(2, 4, 1000)]
+    times = started(policy, rows, machines=(4, 4, 4))
+    assert times["j1"][0] == 100.0
+    assert times["j2"] == (2.0, "backfilled")
+
+
+def test_ends_that_differ_by_rounding_alone_are_at_the_same_moment():
+    # 0.85 + 76.85 is 77.7, and a little less in floating point
+    rows = [(0, 3, 77.7), (0.85, 3, 76.85), job(1.46, 4, 10, priority=5), job(2, 2, 1000)]
+    times = started("fit-first", rows)
+    assert times["j2"][0] == pytest.approx(77.7, abs=1e-6)
+    assert times["j3"] == (2.0, "backfilled")
 
 
 def test_devices_outside_the_reserved_group_stay_free_for_all():

@@ -15,7 +15,7 @@ from berth.simulate import comparison
 from berth.simulate.comparison import Difference, compare
 from berth.simulate.faults import parse_faults
 from berth.simulate.run import Setting, simulate
-from berth.simulate.source import Source
+from berth.simulate.trace_source import TraceSource
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ POLICIES = {"fifo": load_policy("fifo"), "srtf": load_policy("srtf")}
 
 def test_a_generated_trace_is_compared_over_seeds():
     cluster = load_cluster("1x2x4:H100")
-    source = Source("generate:jobs=60,load=1.5,durations=exponential:1h,sizes=powers-of-two")
+    source = TraceSource("generate:jobs=60,load=1.5,durations=exponential:1h,sizes=powers-of-two")
     found = compare(source, cluster, POLICIES, Setting(), seeds=6)
     assert (found.method, found.seeds, len(found.results)) == ("seeds", 6, 6)
     assert [one.metric for one in found.differences] == ["mean_jct_s", "p99_jct_s", "makespan_s"]
@@ -53,22 +53,36 @@ def test_a_generated_trace_is_compared_over_seeds():
     assert mean_jct.verdict == "better"
 
 
+def test_ten_traces_are_generated_unless_seeds_are_given():
+    source = TraceSource("generate:jobs=10,load=0.5,durations=fixed:1m")
+    found = compare(source, load_cluster("1x1x4:H100"), POLICIES, Setting(network="off"))
+    assert (found.seeds, len(found.results)) == (10, 10)
+    assert found.how == "medians of 10 generated traces, the same for every policy; intervals of the median"
+
+
 def test_a_median_of_no_difference_is_noise_where_some_traces_differ():
     assert Difference("a", "b", "mean_jct_s", 1.0, 1.0, 1.0, 1.0, 1.0, 0.9).verdict == "within noise"
 
 
 @pytest.mark.parametrize(("seeds", "how"), [(1, "one trace"), (5, "medians of 5 generated traces")])
 def test_fewer_than_six_seeds_have_no_intervals_and_the_comparison_says_so(seeds, how):
-    source = Source("generate:jobs=10,load=0.5,durations=fixed:1m")
+    source = TraceSource("generate:jobs=10,load=0.5,durations=fixed:1m")
     found = compare(source, load_cluster("1x1x4:H100"), POLICIES, Setting(network="off"), seeds=seeds)
     assert {one.verdict for one in found.differences} == {"no interval"}
     assert found.how == f"{how}, the same for every policy; no intervals: they need --seeds 6 or more"
 
 
+@pytest.mark.parametrize(
+    ("mean_ratio", "uneven"), [(0.9995, False), (0.99, True), (1.0105, False), (1.02, True)]
+)
+def test_a_mean_outside_the_interval_by_less_than_what_is_printed_is_not_uneven(mean_ratio, uneven):
+    assert Difference("a", "b", "mean_jct_s", 1.0, 1.0, 1.0, 1.0, 1.01, mean_ratio).uneven is uneven
+
+
 def test_a_mean_outside_the_interval_of_the_median_is_reported():
     """Jobs of the Philly sizes wait on few traces; on those the last job ends much earlier under srtf."""
-    source = Source("generate:jobs=100,load=0.8")
-    found = compare(source, load_cluster("1x2x8:H100"), POLICIES, Setting(network="off"))
+    source = TraceSource("generate:jobs=100,load=0.8")
+    found = compare(source, load_cluster("1x2x8:H100"), POLICIES, Setting(network="off"), seeds=20)
     *_, makespan = found.differences
     assert makespan.mean_ratio < makespan.low <= makespan.ratio == 1.0
     (warning,) = found.warnings
@@ -90,7 +104,7 @@ def test_failures_vary_with_the_seed_and_are_the_same_for_every_policy(monkeypat
 
     monkeypatch.setattr(comparison, "simulate", recorded)
     setting = Setting(network="off", seed=2, fault_spec=parse_faults("mtbf=3h,mttr=20m,seed=5"))
-    found = compare(Source(str(path)), load_cluster("1x2x4:H100"), POLICIES, setting, seeds=3)
+    found = compare(TraceSource(str(path)), load_cluster("1x2x4:H100"), POLICIES, setting, seeds=3)
     assert (found.method, found.seeds) == ("resampled", 3)
     assert found.fault_seeds == (7, 8, 9)
     by_seed = [played[:2], played[2:4], played[4:]]
@@ -103,7 +117,7 @@ def test_drains_are_planned_and_not_random(tmp_path):
     path = tmp_path / "jobs.csv"
     path.write_text("job_id,submit_s,num_gpu,duration_s\na,0,4,100\nb,0,4,100\n")
     setting = Setting(network="off", fault_spec=parse_faults("drain=r0-m0@10s+1h"))
-    found = compare(Source(str(path)), load_cluster("1x1x4:H100"), POLICIES, setting, seeds=3)
+    found = compare(TraceSource(str(path)), load_cluster("1x1x4:H100"), POLICIES, setting, seeds=3)
     assert (found.method, found.fault_seeds) == ("resampled", ())
     assert found.results[0][0].makespan_s == 10 + 3600 + 100
 
@@ -122,14 +136,14 @@ def test_a_comparison_keeps_no_run(monkeypatch):
         return run
 
     monkeypatch.setattr(comparison, "simulate", watched)
-    source = Source("generate:jobs=10,load=0.5,durations=fixed:1m")
+    source = TraceSource("generate:jobs=10,load=0.5,durations=fixed:1m")
     compare(source, load_cluster("1x1x4:H100"), POLICIES, Setting(network="off"), seeds=3)
     assert (len(alive), most) == (6, 0)
 
 
-def written(path: Path, rows: list[str]) -> Source:
+def written(path: Path, rows: list[str]) -> TraceSource:
     path.write_text("\n".join(["job_id,submit_s,num_gpu,duration_s,model", *rows]) + "\n")
-    return Source(str(path))
+    return TraceSource(str(path))
 
 
 def test_a_trace_from_a_file_is_resampled_and_keeps_its_own_figures(tmp_path):
@@ -152,10 +166,10 @@ def test_a_trace_from_a_file_is_resampled_and_keeps_its_own_figures(tmp_path):
 
 def test_what_else_is_random_in_a_resampled_trace_is_named(tmp_path):
     source = written(tmp_path / "jobs.csv", [f"{i},{i},1,{60 + i}," for i in range(25)])
-    setting = Setting(doubt=0.5, fault_spec=parse_faults("mtbf=3h,mttr=20m"))
+    setting = Setting(estimate_error=0.5, fault_spec=parse_faults("mtbf=3h,mttr=20m"))
     found = compare(source, load_cluster("1x1x4:H100"), POLICIES, setting)
     also = "models of jobs that name none and errors of remaining times and failures of machines"
-    assert f"in blocks of jobs, with other {also} at each" in found.how
+    assert f"in blocks of jobs, each with its own {also})" in found.how
 
 
 def test_jobs_that_are_alike_over_long_stretches_are_reported(tmp_path):

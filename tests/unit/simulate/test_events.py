@@ -58,7 +58,7 @@ def test_an_empty_log_is_a_table_too():
     assert dict(event_frame(run).schema) == SCHEMA
 
 
-def test_a_file_that_is_no_log_is_refused(tmp_path):
+def test_a_file_that_is_not_a_log_is_refused(tmp_path):
     (tmp_path / "x.parquet").write_bytes(b"nothing of the kind")
     with pytest.raises(InputError, match="is not a log of events"):
         read_events(tmp_path / "x.parquet")
@@ -71,12 +71,12 @@ def test_a_file_that_is_no_log_is_refused(tmp_path):
 GOLDEN: dict[str, str] = {
     "strict off": "7ae5731416b01507db4497fec3be7ee08d0e40b42c41294bdd363b56c52b9ba4",
     "strict on": "f5e51223aa9ec9c48eb1a2b8d6a33c6ea2f7ff27cc33bf6d4dedf23a7e93f07e",
-    "backfill off": "7ac33f0b038bbfca51c81bc3a40aeb96f018474f683bcd13c6c19c1fc061488d",
-    "backfill on": "77e14303e989952dfb5b621ba2cc4ef5074babe230709213d89d755052b47e00",
+    "backfill off": "1c62d0859e0445ec617bb29bc9d64c32e1f166adaed838a3b7f6692966519ea7",
+    "backfill on": "b3340c848b6c588a432b0fd65fbd9e2c3b23d145ca124bf871f6f969f0c526ed",
     "least-left off": "cfc9630dcc2a774348da7b051f97f9ff1331db3848fd4fe1d582f908a755226e",
     "least-left on": "3f054efd93bbf562502f6d768cd1953e3aba6c293244cd655caf59b826d82f22",
-    "everything off": "ce0239d405539a652531703a320ba44e0380972553d0e771a62ac5ff18557e21",
-    "everything on": "19e6e0f653f6c4cdba3d45ff23574a9e783b1431b91f6072a033c58fe3d15e0f",
+    "everything off": "5487eb111b2f4729dfa8083fe11c86d182c418df3a74558de2a0ca2208d866c9",
+    "everything on": "85fc96c901841708775e505473a46b5c74522b710894aa8b577d4882d3ca2245",
     "gittins off": "a2315bfa8ba1cb68085efd58433404a23bda1a94ab546d1540aff19680c6cd66",
     "gittins on": "8292b9faf4b8eb2e2e430b762c5e851d5f54c295f4320b1c4f6fb7d82c239c4a",
     "themis off": "82b119331dc4e4ba2f62be3cbaf7b4ae1f8b32490ffc5d6a040218b13c437f4e",

@@ -17,7 +17,7 @@ from berth.simulate.intervals import (
     resampled_interval,
 )
 from berth.simulate.run import Setting
-from berth.simulate.source import Source
+from berth.simulate.trace_source import TraceSource
 
 
 @pytest.mark.parametrize("count", [6, 7, 8, 9, 10, 15, 20, 41, 100])
@@ -74,11 +74,11 @@ def test_an_interval_from_one_trace_holds_the_median_over_traces(tmp_path):
     cluster = load_cluster("1x2x8:H100")
     policies = {name: load_policy(name) for name in ("fifo", "srtf")}
     text = "generate:jobs=150,load=0.6,durations=lognormal:1h:1,sizes=powers-of-two,seed={}"
-    over_all = compare(Source(text.format(0)), cluster, policies, Setting(network="off"), seeds=100)
+    over_all = compare(TraceSource(text.format(0)), cluster, policies, Setting(network="off"), seeds=100)
     truth, held = over_all.differences[0].ratio, 0
     for seed in range(12):
         path = tmp_path / f"{seed}.csv"
-        Source(text.format(seed)).trace(cluster).write_csv(path)
-        mean_jct = compare(Source(str(path)), cluster, policies, Setting(network="off")).differences[0]
+        TraceSource(text.format(seed)).trace(cluster).write_csv(path)
+        mean_jct = compare(TraceSource(str(path)), cluster, policies, Setting(network="off")).differences[0]
         held += mean_jct.low <= truth <= mean_jct.high
     assert held >= 11

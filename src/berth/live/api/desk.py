@@ -5,14 +5,14 @@ from __future__ import annotations
 import codecs
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from berth.cluster.plain import to_plain
+from berth.cluster.serialize import cluster_to_dict
 from berth.errors import InputError
-from berth.live import forecast, outlook, views
+from berth.live import forecast, outlook, snapshot, views
 from berth.live.api.events import Events
 from berth.live.api.metrics import metrics_text
 from berth.live.api.tokens import Caller, Codes, Tokens
@@ -83,7 +83,7 @@ class Desk:
     def cluster(self) -> dict[str, Any]:
         """Machines and who is on them."""
         with self.controller.lock:
-            plain = to_plain(self._books.cluster)
+            plain = cluster_to_dict(self._books.cluster)
             told = {
                 name: plain[name]
                 for name in ("name", "device_types", "tiers", "groups", "group_names", "notes")
@@ -101,41 +101,48 @@ class Desk:
             waiting = views.queue(books)
             known = {job.id for job in waiting}
             others = [job for job in books.jobs.values() if job.id not in known]
-            rows = []
-            for place, job in enumerate([*waiting, *others][:limit]):
-                row = views.job_row(books, job, details=caller.may_touch(job.user))
-                row["reason"] = views.reason_row(self.reason(job, now))
-                if place < len(waiting):
-                    row["position"] = place + 1
-                rows.append(row | self._expected(estimate, job.id, now))
+            listed, held_up = [*waiting, *others][:limit], self._held_up()
+            facts, specs = [views.job_facts(books, job) for job in listed], [job.spec for job in listed]
+            held = {job.id: reason for job in listed if (reason := held_up(job)) is not None}
+            reasons = [held.get(job.id) or views.reason_of(books, job, now) for job in listed]
             counts = {"waiting": len(waiting), "total": len(books.jobs)}
-            return {"jobs": rows, **counts, "warnings": self._warnings()}
+            warnings = self._warnings()
+        # the forecast is of a copy: what it says is put together while the controller goes on
+        rows = [
+            row
+            | {"spec": views.spec_row(spec, details=caller.may_touch(row["user"]))}
+            | {"reason": views.reason_row(reason)}
+            | ({"position": place} if place <= len(waiting) else {})
+            | _expected(estimate, row["id"], now, explained=row["id"] not in held)
+            for place, (row, spec, reason) in enumerate(zip(facts, specs, reasons, strict=True), 1)
+        ]
+        return {"jobs": rows, **counts, "warnings": warnings}
 
     def _warnings(self) -> list[dict[str, Any]]:
         return [one.plain() for one in self.controller.hindrances()]
 
-    def reason(self, job: Job, now: float) -> Reason:
-        """Why a job waits or runs where it does; what the back end holds up comes before the policy's reasons."""
-        return self._held_up(job) or views.reason_of(self._books, job, now)
+    def reasons(self, names: Iterable[str]) -> dict[str, dict[str, Any]]:
+        """By job that is not over: why it waits or runs where it does, the work left, and what a forecast says.
 
-    def _held_up(self, job: Job) -> Reason | None:
-        return views.held_up(self._books, job, self.controller.seen, self.controller.hindrances())
-
-    def expected(self, ids: list[str]) -> dict[str, dict[str, Any]]:
-        """By job, what a forecast that is not too old says: its start, its end, what it waits for."""
-        estimate, now = self._estimated(), self.controller.now()
-        return {name: self._expected(estimate, name, now) for name in ids}
-
-    def _expected(self, estimate: Outlook | None, name: str, now: float) -> dict[str, Any]:
-        """The forecast of a job; what the back end holds up is not explained by what the policy would do."""
-        if estimate is None:
-            return {"expected_start": None}
-        row = estimate.row(name, now)
+        What the back end holds up comes before the policy's reasons.
+        """
+        estimate = self._estimated()
         with self.controller.lock:
-            job = self._books.jobs.get(name)
-            if "blocker" in row and job is not None and self._held_up(job) is not None:
-                row["blocker"] = None
-        return row
+            books, now, held_up = self._books, self.controller.now(), self._held_up()
+            jobs = [books.jobs[name] for name in names if name in books.jobs]
+            held = {job.id: reason for job in jobs if (reason := held_up(job)) is not None}
+            reasons = [held.get(job.id) or views.reason_of(books, job, now) for job in jobs]
+            left_s = [float(books.world.jobs[job.row]["estimated_remaining_s"]) for job in jobs]
+        return {
+            job.id: {"reason": views.reason_row(reason), "remaining_s": left}
+            | _expected(estimate, job.id, now, explained=job.id not in held)
+            for job, reason, left in zip(jobs, reasons, left_s, strict=True)
+        }
+
+    def _held_up(self) -> Callable[[Job], Reason | None]:
+        """What the back end holds up, by job; for as long as the controller's lock is held."""
+        books, seen, hindrances = self._books, self.controller.seen, self.controller.hindrances()
+        return lambda job: views.held_up(books, job, seen, hindrances)
 
     def _estimated(self) -> Outlook | None:
         """When jobs should start, from a forecast that is not too old; it is made by one caller at a time."""
@@ -205,16 +212,15 @@ class Desk:
         with self.controller.lock:
             job = self._books.jobs.get(name)
             if job is not None:
-                now = self.controller.now()
-                told = views.why(self._books, job, now)
-                told |= {"reason": views.reason_row(self.reason(job, now)), "warnings": self._warnings()}
+                told = views.why(self._books, job, self.controller.now())
+                told["warnings"] = self._warnings()
         if job is None:
             row = self.job(name, caller)
             said = f"it is over: {row['state']}"
             if row["cause"] and row["state"] != FINISHED:
                 said += f", {sentence(row['cause'], row['detail'])}"
             return {"job": name, "state": row["state"], "reason": {"code": "over", "sentence": said}}
-        return told | self.expected([name])[name]
+        return told | self.reasons([name]).get(name, {})
 
     def history(self, prefix: str) -> dict[str, Any]:
         """All that happened to a job."""
@@ -233,7 +239,7 @@ class Desk:
         number = attempt or int(row["attempts"])
         if number == 0:
             return "", 0
-        path = Folder(self._attempts, f"{self.controller.store.name}-{name}.{number}").log(rank)
+        path = Folder(self._attempts, self.controller.store.tokens_of(name)[number - 1]).log(rank)
         try:
             with path.open("rb") as file:
                 file.seek(offset)
@@ -277,7 +283,7 @@ class Desk:
     def _copy(self) -> tuple[Books, float, bool]:
         """Books to play with, what time it is, and whether a pass is due."""
         with self.controller.lock:
-            return forecast.copy_of(self._books), self.controller.now(), self.controller.pending
+            return snapshot.copy_of(self._books), self.controller.now(), self.controller.pending
 
     @contextmanager
     def _thinking(self) -> Iterator[None]:
@@ -296,7 +302,7 @@ class Desk:
         with self._thinking():
             state, now, pending = self._copy()
             was = state.setup.policy
-            changed = forecast.what_if(forecast.copy_of(state), policy=policy, racks=racks, now=now)
+            changed = forecast.what_if(snapshot.copy_of(state), policy=policy, racks=racks, now=now)
             plain = forecast.forecast(state, now=now, pending=pending)
         return {
             "modelled": True,
@@ -305,6 +311,14 @@ class Desk:
             "policy": policy or was,
             "add_racks": racks,
         }
+
+
+def _expected(estimate: Outlook | None, name: str, now: float, *, explained: bool) -> dict[str, Any]:
+    """The forecast of a job; not `explained`: the back end holds it up, whatever the policy would do."""
+    if estimate is None:
+        return {"expected_start": None}
+    row = estimate.row(name, now)
+    return row if explained or "blocker" not in row else row | {"blocker": None}
 
 
 def _whole_letters(data: bytes, limit: int) -> int:

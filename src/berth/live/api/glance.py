@@ -6,7 +6,7 @@ import json
 import sqlite3
 from typing import Any
 
-from berth.cluster.plain import to_plain
+from berth.cluster.serialize import cluster_to_dict
 from berth.live import views
 from berth.live.api.desk import Desk
 from berth.live.api.events import public
@@ -49,7 +49,7 @@ class Glance:
             "live": True,
             "policy": policy,
             "policies": _policies(),
-            "cluster": to_plain(cluster),
+            "cluster": cluster_to_dict(cluster),
         }
 
     def now(self) -> dict[str, Any]:
@@ -91,21 +91,12 @@ class Glance:
 
     def reasons(self, ids: list[str]) -> dict[str, Any]:
         """By id: why a job stands where it stands, and when it should start."""
-        expected = self._desk.expected(ids)
-        with self._controller.lock:
-            books, now = self._controller.books, self._controller.now()
-            jobs = [books.jobs[name] for name in ids if name in books.jobs]
-            return {
-                job.id: views.reason_row(self._desk.reason(job, now))
-                | {"remaining_s": float(books.world.jobs[job.row]["remaining"])}
-                | expected[job.id]
-                for job in jobs
-            }
+        return {name: facts.pop("reason") | facts for name, facts in self._desk.reasons(ids).items()}
 
 
 def _first_of(controller: Controller) -> int:
     """The record at which a controller first opened this very cluster: seats before it name other machines."""
-    now, first = json.loads(json.dumps(to_plain(controller.books.cluster))), controller.store.seq
+    now, first = json.loads(json.dumps(cluster_to_dict(controller.books.cluster))), controller.store.seq
     db = connect(controller.store.folder / JOURNAL, read_only=True)
     try:
         for seq, body in db.execute("SELECT seq, body FROM journal WHERE kind = 'opened' ORDER BY seq DESC"):

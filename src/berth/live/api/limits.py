@@ -3,26 +3,38 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from fastapi import HTTPException
-
 from berth.live.api.callers import Known
 
 Scope = dict[str, Any]
-Receive = Callable[[], Awaitable[dict[str, Any]]]
-Send = Callable[[dict[str, Any]], Awaitable[None]]
+Message = dict[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
 _MOST_CALLERS = 10_000
 _BODY_S = 20.0  # for a body to come
+_REFUSED_S = 5.0  # for the rest of a request that was refused
 _BEARER = b"bearer "
+
+
+class _RefusedError(Exception):
+    """A request is not heard."""
+
+    def __init__(self, status: int, what: str) -> None:
+        super().__init__(what)
+        self.status = status
 
 
 class Limits:
     """ASGI middleware: requests that are too large, too slow or too many are refused before anything reads them.
+
+    Every other request is read to its end before anything answers it. A route without a body would answer at once, and
+    a client that asked for its connection to be closed would still be sending: it would find a broken pipe.
 
     A known token is a caller of its own; everything else is its peer's, whatever it sends as a token.
     """
@@ -39,34 +51,39 @@ class Limits:
             await self._app(scope, receive, send)
             return
         headers: dict[bytes, bytes] = dict(scope["headers"])
-        if not self._allowed(self._caller(scope, headers)):
-            await _refuse(send, 429, "too many requests")
+        try:
+            request = await self._read(scope, headers, receive)
+        except _RefusedError as error:
+            waits = b"expect" in headers  # for leave to send its body, which it does not get
+            await _refuse(error, _nothing if waits else receive, send)
             return
+        if request is None:
+            return
+        await self._app(scope, _first(request, receive), send)
+
+    async def _read(self, scope: Scope, headers: dict[bytes, bytes], receive: Receive) -> Message | None:
+        """The request with all of its body; None: the caller has gone."""
+        if not self._allowed(self._caller(scope, headers)):
+            raise _RefusedError(429, "too many requests")
+        large = _RefusedError(413, f"a request has at most {self._body_bytes} bytes")
         length = headers.get(b"content-length", b"0")
         if not length.isdigit() or int(length) > self._body_bytes:
-            await _refuse(send, 413, f"a request has at most {self._body_bytes} bytes")
-            return
-        await self._watched(scope, receive, send)
-
-    async def _watched(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """A body without a length is refused where it becomes too long, and one that does not come after a while."""
-        seen, whole, until = 0, False, time.monotonic() + _BODY_S
-
-        async def counted() -> dict[str, Any]:
-            nonlocal seen, whole
-            if whole:
-                return await receive()  # that the caller has gone
-            try:
-                message = await asyncio.wait_for(receive(), max(0.0, until - time.monotonic()))
-            except TimeoutError:
-                raise HTTPException(408, f"the body of a request has to come within {_BODY_S:g} s") from None
-            seen += len(message.get("body", b""))
-            whole = not message.get("more_body", False)
-            if seen > self._body_bytes:
-                raise HTTPException(413, f"a request has at most {self._body_bytes} bytes")
-            return message
-
-        await self._app(scope, counted, send)
+            raise large
+        body = bytearray()
+        try:
+            async with asyncio.timeout(_BODY_S):
+                while True:
+                    message = await receive()
+                    if message["type"] != "http.request":
+                        return None
+                    body += message.get("body", b"")
+                    if len(body) > self._body_bytes:
+                        raise large
+                    if not message.get("more_body", False):
+                        return {"type": "http.request", "body": bytes(body), "more_body": False}
+        except TimeoutError:
+            what = f"the body of a request has to come within {_BODY_S:g} s"
+            raise _RefusedError(408, what) from None
 
     def _allowed(self, caller: str) -> bool:
         now = time.monotonic()
@@ -87,8 +104,28 @@ class Limits:
         return f"peer {client[0]}"
 
 
-async def _refuse(send: Send, status: int, what: str) -> None:
-    body = f'{{"detail":"{what}"}}'.encode()
+def _first(request: Message, receive: Receive) -> Receive:
+    """What an application receives: a request that was read already, and then whatever follows."""
+    waiting = [request]
+
+    async def received() -> Message:
+        return waiting.pop() if waiting else await receive()
+
+    return received
+
+
+async def _nothing() -> Message:
+    return {"type": "http.disconnect"}
+
+
+async def _refuse(error: _RefusedError, receive: Receive, send: Send) -> None:
+    """Answers, and reads on for a while before the connection is closed, so that the answer is read, too."""
+    body = f'{{"detail":"{error}"}}'.encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+    await send({"type": "http.response.start", "status": error.status, "headers": headers})
+    await send({"type": "http.response.body", "body": body, "more_body": True})
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_REFUSED_S):
+            while (await receive()).get("more_body", False):
+                pass
+    await send({"type": "http.response.body", "body": b""})

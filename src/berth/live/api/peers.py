@@ -20,18 +20,20 @@ from berth.live.private import FILE_MODE
 
 PEER = "peer_uid"  # in the state of a request: the uid behind the Unix socket
 MOST_CONNECTIONS = 1_000
-_FIRST_REQUEST_S = 3.0  # a connection that has not sent the head of a request by then is closed
+_FIRST_REQUEST_S = 3.0  # a TCP connection that has not sent the head of a request by then is closed
 
 
 class Connection(H11Protocol):
     """One connection of either kind."""
 
+    _limit: asyncio.TimerHandle | None = None
+
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Find out who it is, and wait for a request, though not for long."""
+        """Find out who it is; over TCP, where anybody can connect, a request has to come soon."""
         super().connection_made(transport)
-        self._limit = self.loop.call_later(_FIRST_REQUEST_S, self._close_if_silent)
         sock = transport.get_extra_info("socket")
         if sock.family != socket.AF_UNIX:
+            self._limit = self.loop.call_later(_FIRST_REQUEST_S, self._close_if_silent)
             return
         uid = peer_uid(sock)
         if uid not in (0, os.getuid()):
@@ -45,7 +47,8 @@ class Connection(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the bound."""
-        self._limit.cancel()
+        if self._limit is not None:
+            self._limit.cancel()
         super().connection_lost(exc)
 
 

@@ -129,7 +129,7 @@ class RayBackend:
         """An attempt as its folder and Ray show it; does what must be done for it to come together, or to end."""
         parts = self._parts(folder)
         if parts is None:
-            return None
+            return folder.never_began()
         fates = self._fates(folder, parts, view)
         if not fenced(folder) and ("gone" in fates or self._late(folder, parts)):
             give_up(folder)

@@ -151,7 +151,9 @@ class SlurmBackend:
         for token in live:
             folder = Folder(self._root, token)
             marks = frozenset(os.listdir(folder.path))
-            if "launch.json" not in marks:
+            if not folder.launched:
+                if (seen := folder.never_began()) is not None:
+                    attempts[token] = seen
                 continue
             if token not in self._parts:
                 self._parts[token] = parts_of(folder)
@@ -220,7 +222,7 @@ class SlurmBackend:
         first = order.members[0].machine
         address = self._nodes[first].address if first in self._nodes else None
         new = folder.prepare(order, address=address)
-        if not (folder.path / "launch.json").exists() or folder.stopped:
+        if not folder.launched or folder.stopped:
             return []  # it has ended, or never begins
         if any((folder.path / mark).exists() for mark in (SUBMITTED, REFUSED)):
             return []
@@ -257,9 +259,7 @@ class SlurmBackend:
             with contextlib.suppress(OSError):
                 news = not folder.stopped
                 folder.stop()
-                if not (folder.path / "launch.json").exists():
-                    folder.put_away()  # it was never launched, and never will be
-                elif news and (folder.path / SUBMITTED).exists():
+                if news and (folder.path / SUBMITTED).exists():
                     ids += submitted(folder).values()
                 done.append(order)
         with contextlib.suppress(BackendError):
