@@ -8,15 +8,15 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check 
 
 # Small tests that walk through the kernels and end within minutes interpreted; the names are of those that would not.
 unit = $(patsubst %,tests/unit/$(1)/test_%.py,$(2))
-TOO_LONG := rounds_no_longer rounds_that endless same_stream wrong_remaining has_sunk too_soon holds_out_anew \
-  without_preemption every_policy woken_at_once microsecond every_second for_ever lstm cold_rows_age by_probability true_probabilities law_of_zipf promises
+TOO_LONG := rounds_no_longer rounds_that endless same_stream wrong_remaining has_sunk too_soon delay_timers_again \
+  without_preemption every_policy woken_at_once microsecond every_second for_ever lstm cold_rows_age by_probability true_probabilities law_of_zipf promises without_memory
 INTERPRETED := -m "not slow and not soak" -k "not ($(shell echo $(TOO_LONG) | sed 's/ / or /g'))" \
   $(call unit,schedule,held_places kinds waiting victims regressions lwf places policies dally berth_policy) \
   $(call unit,simulate,quotas faults) \
   $(call unit,network,flow collectives sharing iteration) \
   $(call unit,plan,provision limits arcs exact objective_simulate) \
-  $(call unit,train,index state life table table_edges small_tiers admission hashing data) \
-  $(call unit,train/servers,codec route desk)
+  $(call unit,train,index state decay table table_edges small_tiers admission hashing data) \
+  $(call unit,train/servers,codec routing request_queue)
 
 .PHONY: help demo test check soak coverage mutants lint format docs docs-waiting profiles clean bench bench-page bench-network \
 	bench-simulate bench-policies bench-plan bench-plan-methods bench-train bench-tables bench-train-peers bench-live bench-dashboard
@@ -38,7 +38,7 @@ $(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@$(PIP_INSTALL) '.[dev]'
 	@touch $@ $(VENV)/.core
 
-demo: $(VENV)/.core ## see berth at work
+demo: $(VENV)/.core ## a three-minute tour
 	@$(BIN)/python examples/demo.py
 
 test: $(VENV)/.dev ## every test, lint and types
@@ -61,20 +61,21 @@ coverage: $(VENV)/.dev ## lines of src that tests run, in child processes too, k
 mutants: $(VENV)/.dev ## change the sources of three rooms a little, many times, and list what no test notices
 	@for room in schedule plan tables; do nice -n 19 $(BIN)/python tests/mutants.py $$room; done
 
-lint: $(VENV)/.dev ## ruff, mypy --strict, the contract of the layers
+lint: $(VENV)/.dev ## ruff, mypy --strict, import layers, retired words
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
+	@$(BIN)/python tools/voice_lint.py
 
-format: $(VENV)/.dev ## let ruff mend what it can
+format: $(VENV)/.dev ## let ruff fix what it can
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
 bench: $(VENV)/.dev ## every benchmark, some 25 minutes on two free cores; writes docs/performance.md, fails if a bar is missed
 	@$(BIN)/python benchmarks/bench.py
 
-bench-page: $(VENV)/.dev ## docs/performance.md anew from the stored results of the last benchmarks
+bench-page: $(VENV)/.dev ## write docs/performance.md again from the stored results of the last benchmarks
 	@$(BIN)/python benchmarks/page.py
 
 bench-network: $(VENV)/.dev ## the network model against measured step times and contention; shares of links
@@ -112,7 +113,7 @@ bench-live: $(VENV)/.dev ## the live controller: passes, durable submissions, re
 bench-dashboard: $(VENV)/.dev ## the dashboard in Chromium with 1,024 machines and 10,000 jobs, against its bars
 	@$(BIN)/python benchmarks/dashboard.py
 
-profiles: $(VENV)/.dev ## measure every model of the zoo on this machine anew and store the layer profiles
+profiles: $(VENV)/.dev ## measure every model of the zoo on this machine again and store the layer profiles
 	@$(BIN)/python benchmarks/profiles.py
 
 docs: $(VENV)/.dev ## build the documentation into site/
@@ -120,7 +121,7 @@ docs: $(VENV)/.dev ## build the documentation into site/
 	@$(BIN)/mkdocs build --strict --quiet
 	@echo "documentation: site/index.html"
 
-docs-waiting: $(VENV)/.dev ## make docs/waiting.md anew from the Philly trace: some ten minutes
+docs-waiting: $(VENV)/.dev ## write docs/waiting.md again from the Philly trace: some ten minutes
 	@$(BIN)/python benchmarks/waiting_study.py
 
 clean: ## remove what the other targets made

@@ -21,17 +21,17 @@ MET = "every bar met"
 
 
 def run_all(wanted: list[Benchmark], docs: Path = DOCS) -> int:
-    """Runs them and tells how far it is."""
-    told = {}
+    """Run the benchmarks and print progress."""
+    verdicts = {}
     for index, one in enumerate(wanted):
         left = _left(wanted[index:], docs)
         print(f"\n=== {index + 1} of {len(wanted)}: {one.title}{left}", flush=True)
-        told[one.title] = run(one, results_of(docs))
+        verdicts[one.title] = run(one, results_of(docs))
         write_page(docs)
     print()
-    for title, verdict in told.items():
+    for title, verdict in verdicts.items():
         print(f"{title:32} {verdict}")
-    return 0 if all(verdict == MET for verdict in told.values()) else 1
+    return 0 if all(verdict == MET for verdict in verdicts.values()) else 1
 
 
 def run(benchmark: Benchmark, folder: Path) -> str:

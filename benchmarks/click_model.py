@@ -1,6 +1,6 @@
 """The model of all benchmarks of training: an MLP 429-400-400-400-1 over 26 rows of 16 and 13 dense features.
 
-It stands alone, so that `berth train benchmarks/click_model.py:make_model` trains it too.
+It is self-contained, so that `berth train benchmarks/click_model.py:make_model` trains it too.
 """
 
 from __future__ import annotations

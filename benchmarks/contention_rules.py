@@ -16,13 +16,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from berth.arrays import BoolArray, FloatArray, Int64Array
 from berth.errors import UnknownNameError
 from berth.network.fit import Bounds, least_error
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 Ratio = Callable[[FloatArray, FloatArray, FloatArray], FloatArray]
 Limit = tuple[float, float, float]  # low, high, start
 
@@ -43,7 +41,7 @@ class Rule:
     shared: tuple[Limit, ...] = ()
 
     def numbers(self, models: int) -> int:
-        """How many numbers a fit to so many models has."""
+        """Number of parameters of a fit to this number of models."""
         return models * len(self.per_model) + len(self.shared)
 
 
@@ -51,11 +49,11 @@ class Rule:
 class Pairs:
     """Measured pairs: model of the victim, model of the other, and what the victim keeps (0 to 1)."""
 
-    victim: IntArray
-    other: IntArray
+    victim: Int64Array
+    other: Int64Array
     kept: FloatArray
 
-    def take(self, rows: NDArray[np.bool_]) -> Pairs:
+    def take(self, rows: BoolArray) -> Pairs:
         """The rows where `rows` is true."""
         return Pairs(self.victim[rows], self.other[rows], self.kept[rows])
 
@@ -68,7 +66,7 @@ class FittedRule:
     per_model: FloatArray
     shared: FloatArray
 
-    def predict(self, victim: IntArray, other: IntArray) -> FloatArray:
+    def predict(self, victim: Int64Array, other: Int64Array) -> FloatArray:
         """What each victim keeps beside the other."""
         return self.rule.ratio(self.per_model[victim], self.per_model[other], self.shared)
 
@@ -107,7 +105,7 @@ def find_rule(name: str) -> Rule:
 
 
 def alone(own: FloatArray, other: FloatArray, shared: FloatArray) -> FloatArray:
-    """Nobody hurts anybody."""
+    """No contention."""
     return np.ones(len(own))
 
 

@@ -15,7 +15,7 @@ from berth.cluster.load import load_cluster
 from berth.schedule.policies.registry import load_policy
 from berth.simulate.intervals import JOB_STATISTICS, job_intervals
 from berth.simulate.run import Setting, simulate
-from berth.simulate.source import Source
+from berth.simulate.trace_source import TraceSource
 
 Floats = NDArray[np.float64]
 CLUSTER = "2x4x8:H100"
@@ -44,9 +44,9 @@ def coverage(pairs: list[tuple[Floats, Floats]], truth: dict[str, float]) -> dic
 def completion_times(policy: str, jobs: int, load: float, seed: int) -> Floats:
     """Completion times of one generated trace."""
     cluster = load_cluster(CLUSTER)
-    trace = Source(SOURCE.format(jobs=jobs, load=load)).trace(cluster, seed)
+    trace = TraceSource(SOURCE.format(jobs=jobs, load=load)).trace(cluster, seed)
     run = simulate(trace, cluster, load_policy(policy), Setting(seed=seed))
-    return np.asarray(run.records["end"] - run.records["arrival"])
+    return np.asarray(run.records["end_s"] - run.records["arrival_s"])
 
 
 def main() -> None:

@@ -24,7 +24,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from berth.clock import HandClock, MachineClock
+from berth.clock import MachineClock, ManualClock
 from berth.cluster.load import load_cluster
 from berth.live import commands
 from berth.live.controller import Controller
@@ -56,7 +56,7 @@ def spec(random: Random) -> JobSpec:
 
 def passes(folder: Path, jobs: int, rounds: int = 300) -> list[Figure]:
     """A long queue on a large cluster: every round some jobs end, some come, and a pass is made."""
-    random, clock = Random(1), HandClock()
+    random, clock = Random(1), ManualClock()
     cluster = load_cluster(CLUSTER)
     store = Store(folder)
     setup = Setup(cluster, store=store.name)
@@ -67,7 +67,7 @@ def passes(folder: Path, jobs: int, rounds: int = 300) -> list[Figure]:
     controller.step()
     took, whole = [], []
     for _ in range(rounds):
-        clock.turn(20.0)
+        clock.advance(20.0)
         while len(controller.books.jobs) < jobs + running:
             controller.ask(commands.submit(spec(random), "me"))
             if len(controller._asked) >= 200:
@@ -78,7 +78,7 @@ def passes(folder: Path, jobs: int, rounds: int = 300) -> list[Figure]:
         if controller.passes > made:  # nothing may have happened that asks for one
             took.append(1000 * controller.pass_s)
     state = controller.books.world.state[0]
-    waiting = int(state["last"] - state["first"])
+    waiting = int(state["queue_stop"] - state["queue_start"])
     controller.close()
     what = f"pass, {waiting:,} waiting on {cluster.devices:,} devices"
     return [
@@ -172,7 +172,7 @@ def _hammer(address: tuple[str, int], token: str, count: int) -> list[Figure]:
 
 def restart(folder: Path, jobs: int) -> list[Figure]:
     """A journal with so many jobs, most of them over; then a controller that was killed starts again."""
-    random, clock = Random(2), HandClock()
+    random, clock = Random(2), ManualClock()
     cluster = load_cluster(CLUSTER)
     store = Store(folder)
     setup = Setup(cluster, store=store.name)
@@ -183,7 +183,7 @@ def restart(folder: Path, jobs: int) -> list[Figure]:
             short = JobSpec(run="work", gpus=random.choice((1, 2, 4)), env={"SECONDS": "50"})
             controller.ask(commands.submit(short, "me"))
             sent += 1
-        clock.turn(30.0)
+        clock.advance(30.0)
         controller.step()
     records = store.seq
     active = len(controller.books.jobs)

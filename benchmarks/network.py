@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import os
 
+from berth.arrays import FloatArray
+
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # small matrices: threads only cost CPU time
 
 import argparse
@@ -16,7 +18,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 import network_study as study
 from berth.network.fit import quantiles
@@ -24,7 +25,6 @@ from berth.report.terminal import console, table
 from contention_rules import RULES, fit_rule
 from results import Bar, Figure, finish, options
 
-FloatArray = NDArray[np.float64]
 OWN = "berth: seven numbers"
 CHOSEN = "weighted random phase"
 MEDIAN_BAR, P90_BAR = 0.06, 0.20

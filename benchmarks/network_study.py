@@ -12,15 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
+from berth.arrays import BoolArray, FloatArray, Int64Array
 from berth.network.fit import Bounds, bounds, fit_step_time, fold_of, least_error, left_out_errors
 from berth.network.measurements import Measurements, read_measurements
 from berth.network.step_time import NUMBERS, step_s
 from contention_rules import RULES, Pairs, Rule, fit_rule, pair_medians
 
-FloatArray = NDArray[np.float64]
-BoolArray = NDArray[np.bool_]
 Limits = list[tuple[float, float, float]]
 PairErrors = Callable[[Pairs, Pairs], FloatArray]  # fitted to the first, errors on the second
 
@@ -147,9 +145,9 @@ class Contention:
     """Ratios between settings (model, GPUs, machines)."""
 
     models: tuple[str, ...]
-    setting_model: NDArray[np.int64]
+    setting_model: Int64Array
     kept: FloatArray  # [victim, other]
-    interpolated: int  # settings left out since they are no measurements
+    interpolated: int  # settings left out because they are interpolated
     interpolation_gap: float  # their largest difference from the geometric mean of their neighbours
 
     @property

@@ -55,7 +55,7 @@ BENCHMARKS = (
         "sharing",
         "Shared links",
         "bench-network",
-        "What it costs to work out everybody's share of the links again when a job comes or goes; wall-clock time.",
+        "What it costs to compute the shares of all links again when a job comes or goes; wall-clock time.",
     ),
     Benchmark(
         "plan",
@@ -99,8 +99,8 @@ BENCHMARKS = (
         "Training",
         "bench-train",
         "CPU time over all threads and processes; all ways take turns on the same examples, and ratios are those\n"
-        "within a turn. The floor is the MLP alone on inputs that stand ready, with the gradient of its input.\n"
-        "Examples per second are on the wall's clock. More: [training](design/training.md).",
+        "within a turn. The floor is the MLP alone on inputs in memory, with the gradient of its input.\n"
+        "Examples per second are in wall-clock time. More: [training](design/training.md).",
     ),
     Benchmark(
         "train-reading",
@@ -176,7 +176,7 @@ def _head(found: dict[str, Results]) -> str:
 A figure is a median with its spread; one without a spread was taken once. A bar is what it is held against; where
 another statistic than the median is held against it, the bar names that and says what was found. Ratios are to
 something measured in the same run. What a busy machine adds is not taken out: the load of the minute before a
-benchmark began stands with it.
+benchmark began is given with it.
 
 {_overview(found)}"""
 

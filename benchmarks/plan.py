@@ -1,7 +1,7 @@
 """`make bench-plan`: how fast plans are evaluated, proven and learned, against the bars.
 
 CPU time after kernels are loaded. A bar is met if the slowest instance meets it; rates by their median. The exit
-code is 0 if every bar is met, else 1. plan_learner.py tells more of the learned searches, and of the others
+code is 0 if every bar is met, else 1. plan_learner.py has more figures of the learned searches and the others
 beside them.
 """
 
@@ -28,7 +28,7 @@ from berth.plan.problem import Problem
 from berth.plan.profile import load_layer_profile
 from berth.plan.search.exact import exact
 from berth.plan.search.method import Budget
-from berth.plan.warm import load_kernels, load_list_kernels
+from berth.plan.warmup import load_arc_kernels, load_kernels
 from berth.testing.problems import random_problem
 from plan_learner import learned_rows
 from results import Bar, Figure, figure, finish, options, progress
@@ -110,7 +110,7 @@ def main() -> int:
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="of the learned searches")
     given = parser.parse_args()
     load_kernels()
-    load_list_kernels()
+    load_arc_kernels()
     seeds = range(given.seeds)
     found = [evaluations(given.seeds)]
     found.append(proofs("L=64 T=8", 0.1, [random_problem(64, 8, s, throughput=600) for s in seeds]))

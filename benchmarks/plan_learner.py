@@ -32,8 +32,8 @@ from numpy.typing import NDArray
 
 from berth.plan.problem import Problem
 from berth.plan.profile import shipped_profiles
-from berth.plan.search.learned import RECIPE, Recipe, learned
-from berth.plan.search.method import Budget, Method, Outcome, method
+from berth.plan.search.learned import DEFAULT_CONFIG, LearnerConfig, learned
+from berth.plan.search.method import Budget, Method, Outcome, get_method
 from berth.report.terminal import console, print_json, table
 from plan_problems import DEVICE_SETS, Case, fastest, generated, with_optimum, zoo_problem
 from results import Figure, figure
@@ -46,29 +46,31 @@ EVALUATIONS = 6400
 METHODS = ("rl-lstm", "rl-rnn", "genetic", "greedy", "random", "heuristic", "gpu-only", "cpu-only")
 
 # From fresh weights a larger step is better: with 3e-3 they are hardly different after 200 rounds.
-FRESH = replace(RECIPE, pretrained=False, learning_rate=1e-2)
-ABLATION: dict[str, Recipe] = {
-    "all parts": RECIPE,
+FRESH = replace(DEFAULT_CONFIG, pretrained=False, learning_rate=1e-2)
+ABLATION: dict[str, LearnerConfig] = {
+    "all parts": DEFAULT_CONFIG,
     "without pretrained weights": FRESH,
-    "8 plans a round, 4 times as often": replace(RECIPE, plans=8, repairs=2),
-    "128 plans a round, a quarter as often": replace(RECIPE, plans=128, repairs=32),
-    "without imitation": replace(RECIPE, imitation=0.0),
-    "without REINFORCE": replace(RECIPE, reinforce=0.0),
-    "without learning (weights stay)": replace(RECIPE, reinforce=0.0, imitation=0.0, entropy=0.0),
-    "without repairs": replace(RECIPE, repairs=0),
-    "without heat": replace(RECIPE, heated=False),
-    "without the greedy plan": replace(RECIPE, greedy=False),
-    "without entropy": replace(RECIPE, entropy=0.0),
-    "without grades for infeasible": replace(RECIPE, graded=False),
-    "fresh weights, no repairs": replace(FRESH, repairs=0),
+    "8 plans a round, 4 times as often": replace(DEFAULT_CONFIG, plans=8, mutations=2),
+    "128 plans a round, a quarter as often": replace(DEFAULT_CONFIG, plans=128, mutations=32),
+    "without imitation": replace(DEFAULT_CONFIG, imitation=0.0),
+    "without REINFORCE": replace(DEFAULT_CONFIG, reinforce=0.0),
+    "without learning (weights stay)": replace(DEFAULT_CONFIG, reinforce=0.0, imitation=0.0, entropy=0.0),
+    "without mutations": replace(DEFAULT_CONFIG, mutations=0),
+    "without adaptive temperature": replace(DEFAULT_CONFIG, adaptive_temperature=False),
+    "without the greedy plan": replace(DEFAULT_CONFIG, greedy=False),
+    "without entropy": replace(DEFAULT_CONFIG, entropy=0.0),
+    "without grades for infeasible": replace(DEFAULT_CONFIG, graded_penalty=False),
+    "fresh weights, no mutations": replace(FRESH, mutations=0),
     "fresh weights, no entropy": replace(FRESH, entropy=0.0),
-    "fresh weights, no grades": replace(FRESH, graded=False),
-    "fresh weights, no repairs, no grades": replace(FRESH, repairs=0, graded=False),
-    "REINFORCE alone": replace(FRESH, imitation=0.0, repairs=0, heated=False, greedy=False, entropy=0.0),
-    "REINFORCE alone, pretrained": replace(
-        RECIPE, imitation=0.0, repairs=0, heated=False, greedy=False, entropy=0.0
+    "fresh weights, no grades": replace(FRESH, graded_penalty=False),
+    "fresh weights, no mutations, no grades": replace(FRESH, mutations=0, graded_penalty=False),
+    "REINFORCE alone": replace(
+        FRESH, imitation=0.0, mutations=0, adaptive_temperature=False, greedy=False, entropy=0.0
     ),
-    "repairs alone, no policy": replace(RECIPE, repairs=RECIPE.plans),
+    "REINFORCE alone, pretrained": replace(
+        DEFAULT_CONFIG, imitation=0.0, mutations=0, adaptive_temperature=False, greedy=False, entropy=0.0
+    ),
+    "mutations alone, no policy": replace(DEFAULT_CONFIG, mutations=DEFAULT_CONFIG.plans),
 }
 
 
@@ -155,7 +157,7 @@ class Run:
 
 
 def gap_of(run: Run) -> tuple[float, Outcome]:
-    """How much dearer than the optimum the plan found is."""
+    """Return the cost of the plan found relative to the optimum, minus one."""
     outcome: Outcome = run.search(run.case.problem, run.budget, None)
     gap = NOTHING if outcome.plan is None else outcome.plan.cost_usd / run.case.best_usd - 1
     return gap, outcome
@@ -205,7 +207,9 @@ def rows(results: list[tuple[Run, float, Outcome]]) -> list[Row]:
 def learned_rows(names: tuple[str, ...], seeds: int, processes: int) -> list[Row]:
     """The zoo on 2, 4 and 8 types, as `make bench-plan` wants it."""
     cases = list(zoo_cases(list(shipped_profiles()), list(DEVICE_SETS), list(SHARES)))
-    return rows(list(measure({name: method(name) for name in names}, cases, seeds, EVALUATIONS, processes)))
+    return rows(
+        list(measure({name: get_method(name) for name in names}, cases, seeds, EVALUATIONS, processes))
+    )
 
 
 def main() -> int:
@@ -227,10 +231,10 @@ def main() -> int:
     given = parser.parse_args()
     zoo = zoo_cases(given.models, given.types, given.shares)
     cases = list(generated_cases(given.generated) if given.generated else zoo)
-    searches: dict[str, Method] = {name: method(name) for name in given.methods}
+    searches: dict[str, Method] = {name: get_method(name) for name in given.methods}
     if given.ablation:
         wanted = given.only or list(ABLATION)
-        searches = {name: partial(learned, "lstm", recipe=ABLATION[name]) for name in wanted}
+        searches = {name: partial(learned, "lstm", config=ABLATION[name]) for name in wanted}
     results = []
     for run, gap, outcome in measure(searches, cases, given.seeds, given.evaluations, given.processes):
         results.append((run, gap, outcome))

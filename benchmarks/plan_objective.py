@@ -1,4 +1,4 @@
-"""What refining a plan under another truth gains over the exact plan of the closed formula.
+"""What refining a plan under another objective gains over the exact plan of the closed formula.
 
 Per model of the zoo and pipeline: the exact plan with its own units in the simulation (`holds`: the share of
 the wanted throughput that it reaches), the same assignment with units corrected, and the best assignment that
@@ -20,14 +20,14 @@ import numpy as np
 from berth.plan.bench import MODELS, on_cluster
 from berth.plan.evaluate import Evaluator
 from berth.plan.infeasible import highest_throughput
-from berth.plan.objective.refine import objective, refine
-from berth.plan.objective.simulate import Pipeline, Simulated
+from berth.plan.objective.refine import make_objective, refine
+from berth.plan.objective.simulate import PipelineOptions, SimulatedObjective
 from berth.plan.plan import Plan
 from berth.plan.problem import Problem
 from berth.plan.profile.files import load_layer_profile
+from berth.plan.search.assignments import AssignmentSpace
 from berth.plan.search.exact import exact
 from berth.plan.search.method import Budget
-from berth.plan.search.moves import Moves
 
 PIPELINES: dict[str, dict[str, Any]] = {
     "every batch waits": {},
@@ -53,9 +53,9 @@ def main() -> None:
         plan = exact(problem, Budget()).plan
         assert plan is not None
         for label, options in PIPELINES.items():
-            truth = objective("simulate", problem, profile=load_layer_profile(name), **options)
-            assert isinstance(truth, Simulated)
-            print(_line(name, label, problem, plan, truth, asked), flush=True)
+            objective = make_objective("simulate", problem, profile=load_layer_profile(name), **options)
+            assert isinstance(objective, SimulatedObjective)
+            print(_line(name, label, problem, plan, objective, asked), flush=True)
     if asked.measure:
         _measured(asked.seeds)
 
@@ -71,18 +71,25 @@ def _arguments() -> argparse.Namespace:
 
 
 def _line(
-    name: str, label: str, problem: Problem, plan: Plan, truth: Simulated, asked: argparse.Namespace
+    name: str,
+    label: str,
+    problem: Problem,
+    plan: Plan,
+    objective: SimulatedObjective,
+    asked: argparse.Namespace,
 ) -> str:
-    holds = truth.throughput_of(plan) / problem.throughput
-    corrected = truth.judge(plan.assignment)
+    holds = objective.throughput_of(plan) / problem.throughput
+    corrected = objective.evaluate(plan.assignment)
     head = f"{name:12} {label:19} {holds:6.2f} {corrected.cost_usd / plan.cost_usd:9.2f}x "
-    return head + "  ".join(_ratios(method, problem, plan, truth, asked) for method in METHODS)
+    return head + "  ".join(_ratios(method, problem, plan, objective, asked) for method in METHODS)
 
 
-def _ratios(method: str, problem: Problem, plan: Plan, truth: Simulated, asked: argparse.Namespace) -> str:
+def _ratios(
+    method: str, problem: Problem, plan: Plan, objective: SimulatedObjective, asked: argparse.Namespace
+) -> str:
     ratios = []
     for seed in range(1 if method == "greedy" else asked.seeds):
-        found = refine(problem, plan, truth, method, Budget(evaluations=asked.budget, seed=seed))
+        found = refine(problem, plan, objective, method, Budget(evaluations=asked.budget, seed=seed))
         if not found.best.feasible:
             return f"{method} none"
         if not found.start.feasible:
@@ -94,12 +101,12 @@ def _ratios(method: str, problem: Problem, plan: Plan, truth: Simulated, asked: 
 def _speed() -> float:
     problem = on_cluster("ctrdnn", None)
     problem = problem.at(0.1 * highest_throughput(problem))
-    truth = Simulated(problem, Pipeline(), profile=load_layer_profile("ctrdnn"))
-    drawn = Moves(problem, np.random.default_rng(0)).runs(40 * SPEED_ROWS)
+    objective = SimulatedObjective(problem, PipelineOptions(), profile=load_layer_profile("ctrdnn"))
+    drawn = AssignmentSpace(problem, np.random.default_rng(0)).random_runs(40 * SPEED_ROWS)
     rows = drawn[np.isfinite(Evaluator(problem)(drawn).cost_usd)][:SPEED_ROWS]
-    truth(rows[:1])
+    objective(rows[:1])
     begun = time.process_time()
-    truth(rows)
+    objective(rows)
     return len(rows) / (time.process_time() - begun)
 
 
@@ -109,20 +116,20 @@ def _measured(seeds: int) -> None:
     problem = problem.at(0.2 * highest_throughput(problem))
     plan = exact(problem, Budget()).plan
     assert plan is not None
-    truth = objective(
+    objective = make_objective(
         "measure", problem, profile=load_layer_profile("ctrdnn-8"), model="ctrdnn-8", batch=1024
     )
     try:
         for seed in range(seeds):
             begun = time.perf_counter()
-            found = refine(problem, plan, truth, "genetic", Budget(evaluations=24, seed=seed))
+            found = refine(problem, plan, objective, "genetic", Budget(evaluations=24, seed=seed))
             print(
                 f"\nmeasured (emulated) ctrdnn-8, seed {seed}: formula {plan.cost_usd:.3f} $, start"
                 f" {found.start.cost_usd:.3f} $, best {found.best.cost_usd:.3f} $, gain {found.gain},"
                 f" {time.perf_counter() - begun:.0f} s\n  {found.best.note}"
             )
     finally:
-        truth.close()
+        objective.close()
 
 
 if __name__ == "__main__":

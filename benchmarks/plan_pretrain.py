@@ -23,9 +23,9 @@ from torch.nn import functional
 
 import berth.plan.search
 from berth.plan.search.learned_features import LAYER, PLACE, Features, features
-from berth.plan.search.learned_policy import FORBIDDEN, Cell, Policy, Sight
+from berth.plan.search.learned_policy import FORBIDDEN, Cell, Policy, PolicyInputs
 from berth.plan.search.learned_weights import save
-from berth.plan.search.method import Budget, method
+from berth.plan.search.method import Budget, get_method
 from plan_problems import generated
 
 LAYERS, KINDS = 22, 8
@@ -48,13 +48,13 @@ def examples(first: int, count: int) -> list[Example]:
     for seed in range(first, first + count):
         draw = np.random.default_rng(seed)
         problem = generated(int(draw.integers(4, LAYERS + 1)), int(draw.integers(2, KINDS + 1)), seed)
-        plan = method("exact")(problem, Budget(seconds=0.05), None).plan
+        plan = get_method("exact")(problem, Budget(seconds=0.05), None).plan
         if plan is not None:
             made.append(Example(features(problem), np.array(plan.assignment)))
     return made
 
 
-def batched(chosen: list[Example]) -> tuple[Sight, Tensor, Tensor]:
+def batched(chosen: list[Example]) -> tuple[PolicyInputs, Tensor, Tensor]:
     """Problems of unlike sizes side by side, with their plans and the share of each layer in the loss."""
     count = len(chosen)
     place = np.zeros((LAYERS, count, KINDS, PLACE), np.float32)
@@ -72,8 +72,8 @@ def batched(chosen: list[Example]) -> tuple[Sight, Tensor, Tensor]:
         mask[:layers, row, :kinds] = np.where(one.seen.allowed, 0.0, FORBIDDEN)
         plans[row, :layers] = one.plan
         share[:layers, row] = 1.0 / count
-    sight = Sight(*(torch.from_numpy(array) for array in (place, layer, serial, mask)))
-    return sight, torch.from_numpy(plans), torch.from_numpy(share)
+    inputs = PolicyInputs(*(torch.from_numpy(array) for array in (place, layer, serial, mask)))
+    return inputs, torch.from_numpy(plans), torch.from_numpy(share)
 
 
 def imitate(cell: Cell, known: list[Example], steps: int) -> Policy:
@@ -86,8 +86,8 @@ def imitate(cell: Cell, known: list[Example], steps: int) -> Policy:
     began = time.process_time()
     for step in range(steps):
         rows = torch.randint(len(train), (BATCH,), generator=generator).tolist()
-        sight, plans, share = batched([train[row] for row in rows])
-        logs, _ = policy(sight, plans)
+        inputs, plans, share = batched([train[row] for row in rows])
+        logs, _ = policy(inputs, plans)
         loss = -(logs * share).sum()
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
@@ -104,9 +104,9 @@ def imitate(cell: Cell, known: list[Example], steps: int) -> Policy:
 
 
 @torch.no_grad()
-def held(policy: Policy, sight: Sight, plans: Tensor, share: Tensor) -> str:
+def held(policy: Policy, inputs: PolicyInputs, plans: Tensor, share: Tensor) -> str:
     """How likely the exact plans of problems that were not trained on are."""
-    logs, _ = policy(sight, plans)
+    logs, _ = policy(inputs, plans)
     whole = functional.relu((logs * (share > 0)).sum(dim=0).exp())
     return (
         f"held out: loss {-(logs * share).sum().item():.3f}, exact plan drawn with {whole.mean().item():.1%}"

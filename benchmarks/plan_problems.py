@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from berth.cluster.catalogue import device_type
 from berth.errors import InputError
-from berth.plan.problem import UNLIMITED, Problem, UnitType, make_problem
-from berth.plan.search.method import Budget, method
+from berth.plan.problem import UNLIMITED, DevicePool, Problem, make_problem
+from berth.plan.search.method import Budget, get_method
 
 Floats = NDArray[np.float64]
 
@@ -52,7 +52,7 @@ class Case:
 
 def with_optimum(name: str, problem: Problem) -> Case | None:
     """The problem solved; None if it has no solution."""
-    plan = method("exact")(problem, Budget(seconds=20), None).plan
+    plan = get_method("exact")(problem, Budget(seconds=20), None).plan
     return None if plan is None else Case(name, problem, plan.cost_usd)
 
 
@@ -61,7 +61,7 @@ def fastest(problem: Problem) -> float:
     low, high = 1e-3, 1e12
     while high / low > 1.001:
         middle = float(np.sqrt(low * high))
-        if method("exact")(problem.at(middle), Budget(seconds=5), None).plan is None:
+        if get_method("exact")(problem.at(middle), Budget(seconds=5), None).plan is None:
             high = middle
         else:
             low = middle
@@ -79,7 +79,7 @@ def zoo_problem(model: str, kinds: int, *, fixed_usd_per_hour: float = 1.0) -> P
     for device in devices:
         if device.usd_per_hour is None:
             raise InputError(f"the price of {device.name} is not known")
-        types.append(UnitType(device.name, device.usd_per_hour, UNLIMITED, device.memory_bytes))
+        types.append(DevicePool(device.name, device.usd_per_hour, UNLIMITED, device.memory_bytes))
     return make_problem(
         batch=profile.batch,
         throughput=1.0,
@@ -179,7 +179,8 @@ def _roofline(draw: np.random.Generator, devices: Floats, facts: _Facts) -> Prob
         batch=facts.batch,
         throughput=1.0,
         types=tuple(
-            UnitType(f"{'cpu' if usd < 0.2 else 'gpu'}{index}", float(usd)) for index, usd in enumerate(price)
+            DevicePool(f"{'cpu' if usd < 0.2 else 'gpu'}{index}", float(usd))
+            for index, usd in enumerate(price)
         ),
         layers=tuple(f"layer{index}" for index in range(len(flops))),
         kinds=facts.kinds,
@@ -193,9 +194,9 @@ def _roofline(draw: np.random.Generator, devices: Floats, facts: _Facts) -> Prob
 
 def _serial_bound(draw: np.random.Generator, problem: Problem) -> float:
     """The throughput at which the serial time of the best of many random plans is the whole stage time."""
-    from berth.plan.search.moves import Moves
+    from berth.plan.search.assignments import AssignmentSpace
 
-    plans = Moves(problem, draw).runs(400)
+    plans = AssignmentSpace(problem, draw).random_runs(400)
     serial = problem.oct_s * (1 - problem.alpha), problem.odt_s * (1 - problem.beta)
     longest = np.zeros(len(plans))
     fills = [np.zeros(len(plans)) for _ in serial]

@@ -97,7 +97,9 @@ def run_cell(cell: Cell, seed: int) -> dict[str, list[float]]:
     kind = MIXES[cell.mix]
     found = {}
     for name, (policy, doubt) in contenders(cell.rank).items():
-        setting = Setting(congestion=cell.congestion, mix=load_mix(kind.models), seed=seed, doubt=doubt)
+        setting = Setting(
+            congestion=cell.congestion, mix=load_mix(kind.models), seed=seed, estimate_error=doubt
+        )
         run = simulate(_trace(cell.mix, cell.load, seed), _cluster(), policy, setting)
         summary = summarise(require_finished(run))
         assert summary.finished == summary.jobs, f"{name} left jobs behind in {cell}, seed {seed}"

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 from berth.plan.profile import profile_model, read_profile, write_profile
-from berth.plan.profile.workers import KEEP_MEMORY
+from berth.plan.profile.measure import KEEP_MEMORY
 from berth.plan.threads import single_thread
 from berth.zoo import make_model, zoo
 

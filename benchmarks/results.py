@@ -92,7 +92,7 @@ class Figure:
 
 
 def as_table(figures: Sequence[Figure]) -> tuple[list[str], list[list[str]]]:
-    """Heads and rows, without columns in which nothing stands."""
+    """Heads and rows, without empty columns."""
     kinds = dict.fromkeys(one.spread for one in figures if one.high is not None)
     heads = ["", "median", " or ".join(kinds), "bar", "", "beside"]
     rows = [one.cells for one in figures]

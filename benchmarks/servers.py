@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from berth.train.servers import Manners, RemoteStore, Secret, ServerProcess, Settings
+from berth.train.servers import ClientOptions, RemoteStore, Secret, ServerConfig, ServerProcess
 from berth.train.servers.codec import CODECS, Codec
 from berth.train.sparse import TableSpec
 from berth.train.tables import Initialiser, Table, adagrad
@@ -56,14 +56,14 @@ def main() -> int:
         try:
             ways = [in_process()]
             for name, count, shared, codec in cases(given.codecs):
-                settings = [Settings(index=index, servers=count) for index in range(count)]
-                started = [ServerProcess(setting, secret) for setting in settings]
+                config = [ServerConfig(index=index, servers=count) for index in range(count)]
+                started = [ServerProcess(setting, secret) for setting in config]
                 servers += started
                 store = RemoteStore(
                     [server.address for server in started],
                     secret,
                     codec=codec,
-                    manners=Manners(shared=shared),
+                    options=ClientOptions(shared=shared),
                 )
                 stores.append(store)
                 store.open([spec])
@@ -116,11 +116,11 @@ def remote(name: str, store: RemoteStore, pids: list[int]) -> Way:
 
     for first in range(0, ROWS, 100_000):
         store.pull("rows", np.arange(first, first + 100_000, dtype=np.uint64))
-    return Way(name, step, pids, lambda: sum(sum(link.bytes_moved) for link in store.links))
+    return Way(name, step, pids, lambda: sum(sum(link.bytes_moved) for link in store.pool))
 
 
 def measure(ways: list[Way], batches: list[Keys], turns: int, batch: int) -> None:
-    """A turn is so many steps that the system's clock ticks of another process are fine enough."""
+    """Use enough steps per round for the resolution of another process's CPU clock."""
     steps = max(16384 // batch * 4, 16)
     random = np.random.default_rng(1)
     gradients = random.standard_normal((len(batches[0]), DIM)).astype(np.float32) * np.float32(1e-3)

@@ -13,8 +13,8 @@ import time
 
 import numpy as np
 
+from berth.arrays import IntArray
 from berth.cluster.load import load_cluster
-from berth.cluster.model import IntArray
 from berth.network.fabric import Fabric
 from berth.network.flow import Flow, flow_of
 from berth.network.placement import Placement

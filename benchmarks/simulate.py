@@ -121,7 +121,7 @@ def long_queue_ms(policy: str) -> float:
         notes=(),
     )
     run = simulate(trace, load_cluster("1000x8"), load_policy(policy), COUNTED)
-    return 1000 * run.cpu_s / int(run.world.state[0]["passes"])
+    return 1000 * run.cpu_s / int(run.world.state[0]["search_epoch"])
 
 
 def main() -> int:

@@ -41,7 +41,7 @@ def main() -> int:
     parser = options(__doc__)
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument(
-        "--budget-rows", type=int, default=0, help="also a table of so many rows under --budget"
+        "--budget-rows", type=int, default=0, help="also measure a table with this many rows under --budget"
     )
     parser.add_argument("--budget-mib", type=int, default=1024)
     given = parser.parse_args()
@@ -207,18 +207,18 @@ def under_budget(rows: int, budget_bytes: int, gradients: Floats) -> list[Figure
             for batch in batches * 3:
                 table.pull(batch)
             grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) >> 10
-            told = table.statistics()
+            now = table.statistics()
             print(
-                f"  {name:28} made in {time.process_time() - start:.0f} CPU-s; memory {told.memory_bytes >> 20} MiB "
-                f"(process grew by {grown}), file {told.cold_bytes >> 20} MiB, hot {told.hot_rows / told.rows:.0%}",
+                f"  {name:28} made in {time.process_time() - start:.0f} CPU-s; memory {now.memory_bytes >> 20} MiB "
+                f"(process grew by {grown}), file {now.cold_bytes >> 20} MiB, hot {now.hot_rows / now.rows:.0%}",
                 flush=True,
             )
             works[f"both  {name}"] = both(table, gradients)
         found = figures(title, measure(works, zipf(np.random.default_rng(3), rows)))
         for name, table in tables.items():
-            told = table.statistics()
+            now = table.statistics()
             print(
-                f"  {name:28} fetched {told.fetched:,}, evicted {told.evicted:,}, hit rate {told.hit_rate:.1%}"
+                f"  {name:28} fetched {now.fetched:,}, evicted {now.evicted:,}, hit rate {now.hit_rate:.1%}"
             )
     return found
 

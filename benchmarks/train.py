@@ -1,23 +1,22 @@
 """Training beside what else a user could pick, and beside the dense part alone (`python benchmarks/train.py`).
 
 Work: 26 slots with one id each (Zipf 1.1, vocabularies of 10 to a million), 13 dense features, rows of 16, an MLP
-429-400-400-400-1, dense Adam 0.001, sparse AdaGrad 0.05. Everybody gets the same examples in the same turns of one
-run; the figure is CPU milliseconds per 1,000 examples over all threads, the median of the turns, the spread the
-distance between the quartiles. Beside the floor it is the median of the ratios within a turn, which a neighbour on the
-same cores disturbs less. AUC is progressive, over the last quarter of the examples.
+429-400-400-400-1, dense Adam 0.001, sparse AdaGrad 0.05. All candidates get the same examples in interleaved rounds;
+the figure is CPU milliseconds per 1,000 examples over all threads, the median of the rounds, and the spread is the
+distance between the quartiles. Relative to the floor it is the median of the ratios within a round, which other load
+on the same cores disturbs less. AUC is progressive, over the last quarter of the examples.
 
-The floor is the MLP on inputs that stand ready. With the gradient of its input it also works out what whoever holds
-the rows must be told: that is what the dense part of a model with an embedding does, and what the bars are set
-against; the floor without is shown beside it. `berth` is a whole `Session`: it also reads its examples, keeps
-progressive figures and looks after signals; the others are handed batches that stand ready. With a server, its CPU
-time is counted too.
+The floor is the MLP on prepared inputs. With the gradient of its input it also computes what has to be pushed to the
+rows: that is the dense part of a model with an embedding, and what the limits refer to; the floor without it is shown
+too. `berth` is a whole `Session`: it also reads its examples, keeps progressive metrics and handles signals; the
+others get prepared batches. With a server, its CPU time is included.
 
-Last, whole runs of `berth train` with one worker and one server and with two of each, by turns: examples per second of
-wall-clock time after the first quarter of the run, which say something only while both cores are free. Two workers
+Last, whole runs of `berth train` with one worker and one server and with two of each, by turns: examples per second
+of wall-clock time after the first quarter of the run, which say something only while both cores are free. Two workers
 either take a batch each, as one alone does, or share one. What two cores can do together depends on the machine (two
 hyper-threads of one core, shared caches, memory bandwidth, clocks that drop), so the bar is set against its own
-ceiling, measured in the same turns: two runs of one worker and one server each, side by side, that know nothing of each
-other and have batches of the same size.
+ceiling, measured in the same turns: two runs of one worker and one server each, side by side, that know nothing of
+each other and have batches of the same size.
 """
 
 from __future__ import annotations
@@ -41,7 +40,8 @@ from torch import Tensor, nn
 from berth.train.data import Batch, ClickStream, Share
 from berth.train.learner import click_loss
 from berth.train.metrics import Window, auc
-from berth.train.servers import RemoteStore, Secret, ServerProcess, Settings
+from berth.train.options import TrainOptions
+from berth.train.servers import RemoteStore, Secret, ServerConfig, ServerProcess
 from berth.train.session import Session
 from click_model import DENSE, DIM, SLOTS, WithRows, tower
 from results import Figure, figure, finish, options, progress, show
@@ -146,7 +146,9 @@ class Trained:
     def __init__(self, size: int, examples: int, server: ServerProcess | None = None) -> None:
         self._store = RemoteStore([server.address], SECRET) if server else None
         # No thread for reading: what it read ahead would be counted in the next one's turn.
-        self._session = Session(WithRows(), ClickStream(), batch=size, ahead=0, store=self._store)
+        self._session = Session(
+            WithRows(), ClickStream(), TrainOptions(batch=size, prefetch_batches=0), store=self._store
+        )
         self._session.progress.window = Window(examples // 4)
         self._steps = self._session.steps()
 
@@ -186,7 +188,7 @@ def main() -> int:
 
 def compare(size: int, examples: int) -> list[Figure]:
     """All ways at one size of batches."""
-    server = ServerProcess(Settings(), SECRET)
+    server = ServerProcess(ServerConfig(), SECRET)
     try:
         return compare_with(server, size, examples)
     finally:
@@ -256,32 +258,30 @@ def together(turns: int, examples: int) -> list[Figure]:
         (2, 4096): [],
     }  # the same work, each on its own
     for _ in range(turns):
-        for division, told in runs.items():
-            told.extend(whole_runs(1, *division, examples))
+        for config, reported in runs.items():
+            reported.extend(whole_runs(1, *config, examples))
         for (workers, batch), ceilings in apart.items():
             side_by_side = whole_runs(workers, 1, batch // workers, examples // workers)
             ceilings.append(sum(one["examples_per_s"] for one in side_by_side))
     title = "Whole runs"
     alone, *divided = runs
     made = [
-        figure(title, f"{named(*division)}: {what}", unit, [one[key] for one in told])
+        figure(title, f"{named(*config)}: {what}", unit, [one[key] for one in reported])
         for what, unit, key in (
             ("examples", "/s", "examples_per_s"),
             ("CPU per 1,000 examples", "ms", "cpu_ms_per_1000"),
         )
-        for division, told in runs.items()
+        for config, reported in runs.items()
     ]
-    for division in divided:
-        pairs = zip(runs[division], runs[alone], strict=True)
+    for config in divided:
+        pairs = zip(runs[config], runs[alone], strict=True)
         faster = [one["examples_per_s"] / other["examples_per_s"] for one, other in pairs]
-        what = f"{named(*division)}: speed"
+        what = f"{named(*config)}: speed"
         made.append(figure(title, what, "x", faster, beside=named(*alone)))
-        ceiling = (
-            f"{division[0]} runs of 1 worker + 1 server side by side, batch {division[1] // division[0]:,}"
-        )
-        made.append(figure(title, f"{ceiling}: examples", "/s", apart[division]))
+        ceiling = f"{config[0]} runs of 1 worker + 1 server side by side, batch {config[1] // config[0]:,}"
+        made.append(figure(title, f"{ceiling}: examples", "/s", apart[config]))
         reached = [
-            one["examples_per_s"] / most for one, most in zip(runs[division], apart[division], strict=True)
+            one["examples_per_s"] / most for one, most in zip(runs[config], apart[config], strict=True)
         ]
         bar = {"median": CEILING_BAR}
         made.append(figure(title, f"{what} of the ceiling", "x", reached, at_least=bar, beside=ceiling))
@@ -297,18 +297,20 @@ def named(workers: int, batch: int) -> str:
 
 def whole_runs(count: int, workers: int, batch: int, examples: int) -> list[dict[str, float]]:
     """`berth train` of this very model, `count` times at once."""
-    division = ["--workers", str(workers), "--servers", str(workers)]
+    config = ["--workers", str(workers), "--servers", str(workers)]
     model = f"{Path(__file__).with_name('click_model.py').resolve()}:make_model"
     with tempfile.TemporaryDirectory() as folder:
         logs = [Path(folder, f"figures-{number}.csv") for number in range(count)]
-        how = ["--batch", str(batch), "--examples", str(examples), "--json", *division]
+        how = ["--batch", str(batch), "--examples", str(examples), "--json", *config]
         command = [sys.executable, "-m", "berth", "train", model, *how]
         started = [
             subprocess.Popen([*command, "--csv", str(log)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
             for log in logs
         ]
-        told = [json.loads(process.communicate()[0]) for process in started]
-        return [{**one, "examples_per_s": settled_speed(log)} for one, log in zip(told, logs, strict=True)]
+        reported = [json.loads(process.communicate()[0]) for process in started]
+        return [
+            {**one, "examples_per_s": settled_speed(log)} for one, log in zip(reported, logs, strict=True)
+        ]
 
 
 def settled_speed(log: Path) -> float:

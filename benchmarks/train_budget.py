@@ -1,9 +1,9 @@
 """Training with a table larger than its memory, beside the same with all of it in memory.
 
 `python benchmarks/train_budget.py`: 20 million rows of 16 under 1 GiB, index included; 26 Zipf(1.1) keys an example
-over all rows, else the work of `benchmarks/train.py`. Each way is a process of its own, which tells its resident
-memory; they train by turns on the same batches. The ratio of examples per second is that of neighbouring turns, its
-median is held against the bar. Every row stands in the table before the first turn.
+over all rows, else the work of `benchmarks/train.py`. Each variant is a separate process, which reports its resident
+memory; they train in interleaved rounds on the same batches. The ratio of examples per second is that of neighbouring
+rounds; its median is compared with the limit. Every row is in the table before the first round.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ import torch
 
 from berth.train.data import Batch, Share
 from berth.train.local import LocalStore
+from berth.train.options import TrainOptions
 from berth.train.session import Session
 from click_model import DENSE, DIM, SLOTS, WithRows
 from results import Figure, figure, finish, options, progress
 from tables import Keys, zipf
 
-BATCH, STEPS, WARM = 4096, 4, 24  # examples of a step, steps of a turn and before the first
+BATCH, STEPS, WARM_UP = 4096, 4, 24  # examples of a step, steps of a turn and before the first
 BAR = 0.5  # of the examples per second that the table in memory allows
 IN_MEMORY, BUDGET = "all in memory", "under the budget"
 
@@ -57,22 +58,24 @@ class Drawn:
         pass
 
 
-def train(told: Connection, rows: int, memory_bytes: int | None, keys: list[Keys]) -> None:
-    """A process: fills its table, then trains a turn whenever it is told to."""
+def train(parent: Connection, rows: int, memory_bytes: int | None, keys: list[Keys]) -> None:
+    """A process: fills its table, then trains a turn on request."""
     bare = resident_bytes()
-    session = Session(WithRows(), Drawn(keys), batch=BATCH, ahead=0, memory=memory_bytes)
+    session = Session(
+        WithRows(), Drawn(keys), TrainOptions(batch=BATCH, prefetch_batches=0, memory=memory_bytes)
+    )
     assert isinstance(session.store, LocalStore)
     table = session.store.table("rows")
     for first in range(0, rows, 1 << 20):
         table.touch(np.arange(first, min(rows, first + (1 << 20))))
     steps = session.steps()
-    take(steps, WARM)
+    take(steps, WARM_UP)
     before = replace(table.counts)
-    told.send(None)
-    while (count := told.recv()) is not None:
+    parent.send(None)
+    while (count := parent.recv()) is not None:
         wall, cpu = time.perf_counter(), time.process_time()
         take(steps, count)
-        told.send((time.perf_counter() - wall, time.process_time() - cpu))
+        parent.send((time.perf_counter() - wall, time.process_time() - cpu))
     now = table.statistics()
     missed, pulled = now.counts.missed - before.missed, now.counts.pulled - before.pulled
     facts = {
@@ -85,7 +88,7 @@ def train(told: Connection, rows: int, memory_bytes: int | None, keys: list[Keys
     }
     steps.close()
     session.close()
-    told.send(facts)
+    parent.send(facts)
 
 
 def take(steps: Iterator[float], count: int) -> None:
@@ -103,22 +106,22 @@ class Way:
 
     def __init__(self, rows: int, memory_bytes: int | None, keys: list[Keys]) -> None:
         spawn = multiprocessing.get_context("spawn")
-        self._told, its_end = spawn.Pipe()
+        self._child, its_end = spawn.Pipe()
         self._process = spawn.Process(target=train, args=(its_end, rows, memory_bytes, keys), daemon=True)
         self._process.start()
-        self._told.recv()
+        self._child.recv()
         self.wall_s: list[float] = []
         self.cpu_s: list[float] = []
 
     def turn(self) -> None:
-        self._told.send(STEPS)
-        wall, cpu = self._told.recv()
+        self._child.send(STEPS)
+        wall, cpu = self._child.recv()
         self.wall_s.append(wall)
         self.cpu_s.append(cpu)
 
     def end(self) -> dict[str, Any]:
-        self._told.send(None)
-        facts: dict[str, Any] = self._told.recv()
+        self._child.send(None)
+        facts: dict[str, Any] = self._child.recv()
         self._process.join()
         return facts
 
@@ -130,7 +133,7 @@ def main() -> int:
     parser.add_argument("--turns", type=int, default=9)
     given = parser.parse_args()
     random = np.random.default_rng(4)
-    keys = zipf(random, given.rows, WARM + STEPS * (given.turns + 1), BATCH * SLOTS)
+    keys = zipf(random, given.rows, WARM_UP + STEPS * (given.turns + 1), BATCH * SLOTS)
     progress("filling both tables")
     ways = {
         name: Way(given.rows, memory, keys) for name, memory in ((IN_MEMORY, None), (BUDGET, given.mib << 20))

@@ -62,7 +62,7 @@ class MissingError(Exception):
 
 @dataclass
 class Peer:
-    """A process that trains when it is told to."""
+    """A process that trains on request."""
 
     process: subprocess.Popen[str]
     cpu_ms: list[float] = field(default_factory=list)  # per 1,000 examples, of each turn
@@ -72,8 +72,8 @@ class Peer:
         line = self.process.stdout.readline()
         if not line:
             raise MissingError("it ended before it was asked to")
-        told: dict[str, Any] = json.loads(line)
-        return told
+        reported: dict[str, Any] = json.loads(line)
+        return reported
 
     def turn(self, first: int, last: int, size: int) -> None:
         assert self.process.stdin is not None
@@ -84,9 +84,9 @@ class Peer:
     def end(self) -> dict[str, Any]:
         assert self.process.stdin is not None
         self.process.stdin.close()
-        told = self.hear()
+        reported = self.hear()
         self.process.wait()
-        return told
+        return reported
 
 
 def main() -> int:
@@ -199,12 +199,12 @@ def started(pythons: dict[str, str], folder: Path, size: int) -> dict[str, Peer]
 
 
 def _with_this_folder() -> str:
-    """For berth, whose model stands here; modules of this folder must not get in the way of others' packages."""
+    """Return the path for berth, whose model is here; modules of this folder must not shadow other packages."""
     return os.pathsep.join([str(HERE.parent), *filter(None, [os.environ.get("PYTHONPATH")])])
 
 
 def figures(size: int, costs: dict[str, list[float]], facts: dict[str, dict[str, Any]]) -> list[Figure]:
-    """From CPU milliseconds of each turn but the first, and what each peer told at its end."""
+    """From CPU milliseconds of each turn but the first, and what each peer reported at its end."""
     spent, ratios, learned, memory = (
         f"Batch {size:,}: {what}"
         for what in ("CPU ms per 1,000 examples", "times the floor", "AUC", "memory of the process")
@@ -213,8 +213,12 @@ def figures(size: int, costs: dict[str, list[float]], facts: dict[str, dict[str,
     for name in (one for one in costs if one != FLOOR):
         beside = [mine / other for mine, other in zip(costs[name], costs[FLOOR], strict=True)]
         made.append(figure(ratios, name, "x", beside, quartiles=True, beside=FLOOR))
-    made += [figure(learned, name, "", [told["auc"]]) for name, told in facts.items() if name != FLOOR]
-    return made + [figure(memory, name, "MiB", [told["resident_mib"]]) for name, told in facts.items()]
+    made += [
+        figure(learned, name, "", [reported["auc"]]) for name, reported in facts.items() if name != FLOOR
+    ]
+    return made + [
+        figure(memory, name, "MiB", [reported["resident_mib"]]) for name, reported in facts.items()
+    ]
 
 
 if __name__ == "__main__":

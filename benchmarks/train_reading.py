@@ -3,7 +3,7 @@
 The work of `benchmarks/train.py` at batch 4,096, from drawn clicks, Criteo's TSV and Parquet. Reading alone is in CPU
 milliseconds per 1,000 examples and as a share of the whole step; the bar is 3 % for files. Then whole sessions by
 turns: one that reads between two steps, one whose batches are read by a thread meanwhile. A thread costs nothing more
-in CPU time; what it saves on the wall's clock needs a second core that is free.
+in CPU time; the wall-clock time it saves needs a second free core.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ import numpy as np
 import polars as pl
 import torch
 
-from berth.train.data import Batch, ClickStream, Share, Source
+from berth.train.data import Batch, BatchSource, ClickStream, Share
 from berth.train.data.files import FileStream
+from berth.train.options import TrainOptions
 from berth.train.session import Session
 from click_model import DENSE, SLOTS, WithRows
 from results import Figure, figure, finish, options, progress
@@ -44,7 +45,7 @@ def main() -> int:
     return finish("train-reading", found, given.results)
 
 
-def sources(folder: Path, examples: int) -> dict[str, Callable[[], Source]]:
+def sources(folder: Path, examples: int) -> dict[str, Callable[[], BatchSource]]:
     """The same clicks, drawn and from files that are read again and again."""
     keys, dense, _, labels = ClickStream().draw(0, examples)
     ids, counts = keys * 0x9E3779B1 & 0xFFFFFFFF, np.abs(dense * 50).astype(np.int64)
@@ -62,11 +63,12 @@ def sources(folder: Path, examples: int) -> dict[str, Callable[[], Source]]:
     }
 
 
-def compare(name: str, source: Callable[[], Source], turns: int) -> list[Figure]:
+def compare(name: str, source: Callable[[], BatchSource], turns: int) -> list[Figure]:
     """Reading alone, and whole sessions in two ways."""
     alone = source().batches(BATCH, 0, Share(), 0)
     sessions = {
-        way: Session(WithRows(), source(), batch=BATCH, ahead=ahead) for way, ahead in ((READ, 0), (AHEAD, 2))
+        way: Session(WithRows(), source(), TrainOptions(batch=BATCH, prefetch_batches=ahead))
+        for way, ahead in ((READ, 0), (AHEAD, 2))
     }
     runs: dict[str, Iterator[Batch] | Iterator[float]] = {name: alone}
     runs |= {way: session.steps() for way, session in sessions.items()}

@@ -188,17 +188,16 @@ def _key(play: Play) -> str:
     return hashlib.sha256(repr(facts).encode()).hexdigest()[:20]
 
 
-_ROOMS = ("schedule", "network", "workload", "cluster")
-_SIMULATE = ("engine", "heap", "jobs", "log", "metrics", "run", "speed", "view")
+_PACKAGES = ("cluster", "network", "schedule", "simulate", "workload")
 
 
 @cache
 def _sources() -> str:
     """A name for all that every run depends on, without the files of the policies."""
     root, digest = Path(berth.__path__[0]), hashlib.sha256()
-    files = [root / "simulate" / f"{name}.py" for name in _SIMULATE]
-    for room in _ROOMS:
-        files += [path for path in sorted((root / room).rglob("*.*")) if path.suffix in (".py", ".yaml")]
+    files: list[Path] = []
+    for package in _PACKAGES:
+        files += [path for path in sorted((root / package).rglob("*.*")) if path.suffix in (".py", ".yaml")]
     for path in files:
         if not _is_policy(path):
             digest.update(path.read_bytes())

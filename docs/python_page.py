@@ -1,4 +1,4 @@
-"""docs/reference/python.md: the public names of every room, from their signatures and docstrings."""
+"""docs/reference/python.md: the public names of every package, from their signatures and docstrings."""
 
 from __future__ import annotations
 
@@ -9,7 +9,18 @@ import inspect
 import re
 from collections.abc import Iterator
 
-ROOMS = ("cluster", "network", "workload", "schedule", "simulate", "plan", "zoo", "train", "live", "testing")
+PACKAGES = (
+    "cluster",
+    "network",
+    "workload",
+    "schedule",
+    "simulate",
+    "plan",
+    "zoo",
+    "train",
+    "live",
+    "testing",
+)
 HEAD = """# Python
 
 What may be relied on: names that are imported from these packages. What is below them may move.
@@ -18,20 +29,20 @@ What may be relied on: names that are imported from these packages. What is belo
 
 
 def page() -> str:
-    """Every room with its names."""
-    return HEAD + "\n".join(_room(f"berth.{room}") for room in ROOMS)
+    """Every package with its names."""
+    return HEAD + "\n".join(_package(f"berth.{package}") for package in PACKAGES)
 
 
-def _room(package: str) -> str:
-    room = importlib.import_module(package)
-    about = (room.__doc__ or "").partition("\n")[0]
-    named = (_name(name, getattr(room, name)) for name in room.__all__)
+def _package(package: str) -> str:
+    module = importlib.import_module(package)
+    about = (module.__doc__ or "").partition("\n")[0]
+    named = (_name(name, getattr(module, name)) for name in module.__all__)
     return f"## `{package}`\n\n{about}\n\n" + "\n".join(named)
 
 
 def _name(name: str, thing: object) -> str:
-    told = inspect.getdoc(thing) or ""
-    return f"### `{name}`\n\n```python\n{_head(name, thing)}\n```\n\n{_escaped(told)}\n" + _members(thing)
+    text = inspect.getdoc(thing) or ""
+    return f"### `{name}`\n\n```python\n{_head(name, thing)}\n```\n\n{_escaped(text)}\n" + _members(thing)
 
 
 def _head(name: str, thing: object) -> str:

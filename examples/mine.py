@@ -13,20 +13,22 @@ class Patient(Policy):
     weight: float = 1.0
 
     def rules(self):
-        return Rules(steady=False)  # the order of the waiting changes with time
+        return Rules(static_order=False)  # the order of the waiting changes with time
 
     @staticmethod
-    def order(job, now, my):  # smallest first
-        return job.gpus - my.weight * (now - job.since) / 3600
+    def order(job, now, params):  # smallest first
+        return job.gpus - params.weight * (now - job.queued_since_s) / 3600
 
     @staticmethod
-    def reach(job, now, my):  # the widest tier it accepts: job.floor is the nearest there can be
-        return job.widest if now >= patience(job) else job.floor
+    def allowed_tier(
+        job, now, params
+    ):  # the widest tier it accepts; job.nearest_tier: the nearest there can be
+        return job.widest_tier if now >= patience(job) else job.nearest_tier
 
     @staticmethod
-    def wake(job, now, my):  # when to ask again, if nothing happens before
+    def wake(job, now, params):  # when to ask again, if nothing happens before
         return patience(job) if now < patience(job) else math.inf
 
 
 def patience(job):
-    return job.since + job.remaining
+    return job.queued_since_s + job.estimated_remaining_s

@@ -65,7 +65,7 @@ from berth.schedule import hooks as hooking  # noqa: E402
 from berth.train.servers import codec  # noqa: E402
 from berth.train.tables import evict  # noqa: E402
 
-_ANSWERS = {"reach": int, "spread": int}
+_ANSWERS = {"allowed_tier": int, "spread": int}
 
 
 def _hook(kind, name):

@@ -52,7 +52,8 @@ class Room:
 
 
 PASS = (
-    "walk attempt queue place hold replan preempt lookahead defragment shape decide tune links policies/waits"
+    "start_waiting allocation progress queue placement reservation preempt_by_order preempt_for_gain migrate_nearer "
+    "relax_locality defragment balance decide delay_timers links policies/waits"
 )
 
 
@@ -71,21 +72,22 @@ ROOMS = {
             ),
             *of("simulate", "quotas faults"),
         ),
-        of("simulate", "audit stories"),
+        of("simulate", "audit explain_job"),
         "rounds_no_longer rounds_that endless same_stream wrong_remaining has_sunk every_policy "
-        "too_soon holds_out_anew without_preemption",
+        "too_soon delay_timers_again without_preemption",
     ),
     "plan": Room(
-        tuple(f"plan/{name}.py" for name in ("evaluate", "provision", "tables", "problem", "limits")),
+        tuple(f"plan/{name}.py" for name in ("evaluate", "provision", "arrays", "problem", "limits")),
         of("plan", "provision limits problem build"),
         of("plan", "exact search_methods explain"),
         "lstm bayes",
     ),
     "tables": Room(
         ("train/tables/*.py",),
-        of("train", "admission table_edges hashing state life table index small_tiers"),
+        of("train", "admission table_edges hashing state decay table index small_tiers"),
         of("train", "tiers"),
-        "for_ever corrupt torn probability full_disk larger cold_rows stated_spread uniform shards_are_even promises",
+        "stays_bounded corrupt torn probability a_full_disk_is_said larger cold_rows stated_spread uniform "
+        "shards_are_even promises without_memory",
         ("torch",),
     ),
 }

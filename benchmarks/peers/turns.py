@@ -1,8 +1,8 @@
-"""A process that trains when it is told to: how `benchmarks/train_peers.py` speaks with each peer.
+"""A process that trains on request: how `benchmarks/train_peers.py` controls each peer.
 
-Examples stand in files that all peers read. A line on standard input names the first and the last batch of a turn, the
-answer is the CPU time and the wall time that the turn took. When the input ends it tells the AUC, each batch scored
-before it was learned from. numpy is all that is needed here: a peer's environment has no berth in it.
+All peers read the same example files. A line on standard input names the first and the last batch of a round, the
+response is its CPU and wall-clock time. When the input ends it prints the AUC, each batch scored before training on it.
+It needs numpy only: berth is not installed in a peer's environment.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ def take_turns(make: Callable[[], Step], ids: str = "ids") -> None:
     folder, size = Path(sys.argv[1]), int(sys.argv[2])
     keys, dense, labels = (np.load(folder / f"{name}.npy") for name in (ids, "dense", "labels"))
     step, scores = make(), np.zeros(len(labels), np.float32)
-    say({"ready": True})
+    reply({"ready": True})
     for line in sys.stdin:
         first, last = (int(word) for word in line.split())
         wall, cpu = time.perf_counter(), time.process_time()
         for number in range(first, last):
             part = slice(number * size, (number + 1) * size)
             scores[part] = step(keys[part], dense[part], labels[part]).reshape(-1)
-        say({"wall_s": time.perf_counter() - wall, "cpu_s": time.process_time() - cpu})
+        reply({"wall_s": time.perf_counter() - wall, "cpu_s": time.process_time() - cpu})
     end = last * size
     late = slice(end - end // 4, end)
     resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
-    say({"auc": auc(scores[late], labels[late]), "resident_mib": resident})
+    reply({"auc": auc(scores[late], labels[late]), "resident_mib": resident})
 
 
-def say(facts: dict[str, Any]) -> None:
+def reply(facts: dict[str, Any]) -> None:
     """One line of JSON."""
     print(json.dumps(facts), flush=True)
 

@@ -1,4 +1,4 @@
-"""FBGEMM's table-batched embedding, which torchrec stands on, by itself."""
+"""FBGEMM's table-batched embedding, which torchrec is built on, by itself."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from turns import DIM, SLOTS, Step, take_turns
 
 
 def make() -> Step:
-    """Rows stand ready, and nobody hears of their gradient."""
+    """Rows are prepared in advance, and their gradients are dropped."""
     ready: dict[int, Tensor] = {}
 
     def rows_of(ids: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""What time it is: the machine's clock, or one that a test turns by hand."""
+"""Clocks: the clock of this machine, and one that tests advance by hand."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """A wall clock, which may jump, and a monotonic one, which never does."""
+    """A wall clock, which may jump, and a monotonic clock, which never does."""
 
     def wall(self) -> float:
         """Seconds since 1970."""
 
     def monotonic(self) -> float:
-        """Seconds since some moment; never goes back."""
+        """Seconds since an arbitrary moment; never decreases."""
 
 
 class MachineClock:
@@ -28,33 +28,33 @@ class MachineClock:
         return time.monotonic()
 
 
-class HandClock:
-    """Stands still until it is turned."""
+class ManualClock:
+    """A clock that moves only when a test moves it."""
 
     def __init__(self, start: float = 1_000_000.0) -> None:
         self._wall = start
         self._monotonic = 0.0
 
     def wall(self) -> float:
-        """Where the hands stand."""
+        """Seconds since 1970."""
         return self._wall
 
     def monotonic(self) -> float:
-        """How far they were turned forward."""
+        """Seconds by which the clock was advanced."""
         return self._monotonic
 
-    def turn(self, seconds: float) -> None:
-        """Time passes."""
+    def advance(self, seconds: float) -> None:
+        """Let time pass."""
         self._wall += seconds
         self._monotonic += seconds
 
     def jump(self, seconds: float) -> None:
-        """Somebody sets the wall clock."""
+        """Set the wall clock forward or back; the monotonic clock does not change."""
         self._wall += seconds
 
 
 class SteadyTime:
-    """Time that agrees with the wall clock when it starts, and never runs backwards or jumps after that."""
+    """Wall-clock time at the start, then monotonic: never decreases and never jumps."""
 
     def __init__(self, clock: Clock, not_before: float = 0.0) -> None:
         self._clock = clock
@@ -62,5 +62,5 @@ class SteadyTime:
         self._monotonic = clock.monotonic()
 
     def now(self) -> float:
-        """Seconds since 1970, as far as the wall clock could be believed at the start."""
+        """Seconds since 1970, as of the wall clock at the start."""
         return self._begin + (self._clock.monotonic() - self._monotonic)

@@ -44,7 +44,8 @@ _MARKS = (
 APART = ("plan", "train", "zoo")
 _ABOVE = ("cli", "live", "report", "testing")  # they call kernels, and no kernel calls them
 
-_HOOKS = tuple(f"schedule/{name}.py" for name in ("checks", "failures", "hooks", "lint", "sealed", "source"))
+_GUARDS = ("checks", "copies", "elements", "failures", "hooks", "limits", "lint", "sealed", "source")
+_HOOKS = tuple(f"schedule/{name}.py" for name in _GUARDS)
 
 _INNER = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 

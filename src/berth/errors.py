@@ -1,17 +1,17 @@
-"""The one error tree.
+"""The error tree of berth.
 
     BerthError
-    ├── InputError            the user can mend it: one message, exit code 2, no traceback
+    ├── InputError            the user can fix it: one message, exit code 2, no traceback
     │   ├── QuantityError     "25 GBs" is not a bandwidth
-    │   ├── SpecError         a YAML file says something berth can't use, at file:line:column
-    │   ├── TraceError        a trace can't be read, or holds rows that `--strict` refuses
-    │   └── UnknownNameError  no such preset, model, policy ...; suggests the nearest
-    └── ServerError           a sparse server is gone, or answers with an error of its own
-        ├── RefusedError      it does not let us in: secret, generation or tables differ
-        ├── WaitError         it waited too long for another worker, and says for whom
-        └── WireError         what came over the wire is not what berth sends
+    │   ├── SpecError         a YAML file is invalid, at file:line:column
+    │   ├── TraceError        a trace can't be read, or has bad rows and `--strict`
+    │   └── UnknownNameError  no such preset, model, policy ...; suggests a similar name
+    └── ServerError           a sparse server is gone, or returned an error
+        ├── RefusedError      it rejected the handshake: secret, generation or tables differ
+        ├── WaitError         it timed out waiting for another worker, which it names
+        └── WireError         received bytes are not a berth message
 
-Anything else that escapes is a bug of berth's own and shows its traceback.
+Any other exception is a bug in berth and shows its traceback.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class BerthError(Exception):
 
 
 class InputError(BerthError, ValueError):
-    """Something the user gave can't be used: what, where, and what to do about it."""
+    """Invalid user input: what is wrong, where, and what to do."""
 
     def __init__(self, what: str, *, where: str | None = None, hint: str | None = None) -> None:
         super().__init__(what)
@@ -41,7 +41,7 @@ class InputError(BerthError, ValueError):
 
 
 class QuantityError(InputError):
-    """A quantity that is not written as berth reads it."""
+    """A quantity that can't be parsed."""
 
 
 class SpecError(InputError):
@@ -53,35 +53,35 @@ class TraceError(InputError):
 
 
 class UnknownNameError(InputError):
-    """A name that nothing answers to."""
+    """An unknown name."""
 
     def __init__(self, what: str, name: str, known: Iterable[str], *, where: str | None = None) -> None:
         names = sorted(known)
         near = nearest(name, names)
         hint = (
-            f"did you mean {near!r}?" if near else f"known: {', '.join(names)}" if names else "there is none"
+            f"did you mean {near!r}?" if near else f"known: {', '.join(names)}" if names else "there are none"
         )
         super().__init__(f"no {what} is called {name!r}", where=where, hint=hint)
 
 
 class ServerError(BerthError):
-    """A sparse server is gone, or something went wrong there."""
+    """A sparse server is gone or failed."""
 
 
 class RefusedError(ServerError):
-    """A sparse server does not let us in."""
+    """A sparse server rejected the handshake."""
 
 
 class WaitError(ServerError):
-    """A sparse server waited too long for another worker."""
+    """A sparse server timed out waiting for another worker."""
 
 
 class WireError(ServerError):
-    """Bytes that are not berth's, or are damaged: the connection can't be used any longer."""
+    """Bytes that are not a berth message, or are damaged: the connection is unusable."""
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that `name` is most likely a slip of, if there is one."""
+    """Return the known name most similar to `name`, or None."""
     lowered = {candidate.lower(): candidate for candidate in known}
     matches = difflib.get_close_matches(name.lower(), lowered, n=1, cutoff=0.6)
     return lowered[matches[0]] if matches else None

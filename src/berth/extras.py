@@ -1,4 +1,4 @@
-"""The optional packages: which extra of the distribution brings each, and the message when one is missing."""
+"""Optional packages: the extra that installs each, and the message if one is missing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MODULES = {
 
 
 def install_command(extra: str) -> str:
-    """Return the command that installs an extra; it works beside a berth installed from a wheel or a checkout."""
+    """Return the command that installs an extra, for berth installed from a wheel or a checkout."""
     return f"pip install '{DISTRIBUTION}[{extra}]'"
 
 

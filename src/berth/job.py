@@ -1,12 +1,12 @@
-"""For a job's own code: three lines that teach berth how long a step takes where the job runs.
+"""For the code of a job: reports step times to berth in three lines.
 
     from berth.job import finished, steps
 
-    for batch in steps(loader):     # times every step and reports the mean now and then
+    for batch in steps(loader):     # times every step and reports the mean every few seconds
         train(batch)
-    finished()                      # optional: says that the work is done, even if a signal comes now
+    finished()                      # optional: marks the work as done, even if a signal arrives now
 
-Outside of berth all of this does nothing. It needs nothing but Python.
+Outside of berth these functions do nothing. They need only the standard library.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _FOLDER, _RANK = "BERTH_FOLDER", "RANK"
 
 
 def steps(work: Iterable[T], *, every_s: float = _EVERY_S) -> Iterator[T]:
-    """Passes `work` through; the first process of the gang reports how long each item took."""
+    """Yield the items of `work`; rank 0 of the gang reports the mean time per item."""
     if _folder() is None or os.environ.get(_RANK, "0") != "0":
         yield from work
         return
@@ -43,7 +43,7 @@ def steps(work: Iterable[T], *, every_s: float = _EVERY_S) -> Iterator[T]:
 
 
 def report(count: int, seconds: float) -> None:
-    """So many steps took so long each."""
+    """Report that `count` steps took `seconds` each."""
     folder = _folder()
     if folder is not None and count > 0:
         with (folder / "steps.jsonl").open("a") as file:
@@ -51,7 +51,7 @@ def report(count: int, seconds: float) -> None:
 
 
 def finished() -> None:
-    """The work is done: whatever happens to this process now, it need not be run again."""
+    """Mark the work as done: the job is not run again, however this process ends."""
     folder = _folder()
     if folder is not None:
         (folder / "done").touch()

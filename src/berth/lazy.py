@@ -1,6 +1,6 @@
-"""Names of a package that are fetched from their modules only when somebody uses them.
+"""Lazy public names of a package: each is imported from its module on first use.
 
-So `import berth.workload` costs nothing, and `from berth.workload import read_trace` only what it needs.
+`import berth.workload` imports no module, and `from berth.workload import read_trace` only what it needs.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
 numpy chooses its loops by the CPU's vector extensions, and the C library behind `math` has variants with and
 without fused multiply-add: their results differ in the last bit. These functions use only additions, products,
-quotients and exact scaling by powers of two, one operation at a time, which IEEE 754 fixes to the bit. numba
-compiles them without contracting products and sums, so interpreted and compiled they agree too. They are right
-to about 1e-15, relative. workload/steady.py has the same functions for arrays.
+quotients and exact scaling by powers of two, one operation at a time, whose results IEEE 754 defines to the bit. numba
+compiles them without contracting products and sums, so interpreted and compiled they agree too. Their relative
+error is about 1e-15. workload/reproducible_arrays.py has the same functions for arrays.
 """
 
 from __future__ import annotations

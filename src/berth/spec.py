@@ -1,7 +1,7 @@
-"""YAML in, checked objects out, and for every mistake the place where it stands: `cluster.yaml:6:12`.
+"""Loads YAML into validated objects; every error has its position: `cluster.yaml:6:12`.
 
-A file is parsed with the fast C loader and checked by pydantic. Only when that fails is it parsed again, by
-the same parser but into nodes, which know the line and column of every key.
+A file is parsed with the fast C loader and validated by pydantic. Only if that fails it is parsed again, into
+nodes, which have the line and column of every key.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Flops = Annotated[
 
 
 class Spec(BaseModel):
-    """Base of everything that is written in YAML: unknown keys are refused, values never change."""
+    """Base of all YAML models: unknown keys are errors, objects are immutable."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, str_strip_whitespace=True)
 
@@ -44,13 +44,20 @@ _EXPECTED, _GIVEN = "input should be ", " (given: "
 
 
 def load(path: str | Path, model: type[SpecT]) -> SpecT:
-    """Reads one YAML file as `model`; every mistake in it is reported with its line and column."""
+    """Read one YAML file as `model`; every error has its line and column."""
     return parse(read_text(path), model, str(path))
 
 
 def parse(text: str, model: type[SpecT], where: str) -> SpecT:
-    """Reads YAML text as `model`; `where` names its source in messages."""
-    data = _plain(text, where)
+    """Read YAML text as `model`; `where` names its source in messages."""
+    return validate(_plain(text, where), model, text, where)
+
+
+def validate(data: Any, model: type[SpecT], text: str, where: str) -> SpecT:
+    """Check parsed data as `model`; `text` is what it was parsed from, for line and column of an error.
+
+    JSON text that is not YAML has no positions: errors then name `where` only.
+    """
     if data is None:
         raise SpecError("is empty", where=where, hint=f"it needs at least: {_required(model)}")
     if not isinstance(data, dict):
@@ -66,12 +73,12 @@ def parse(text: str, model: type[SpecT], where: str) -> SpecT:
 
 
 def locate(text: str, path: Sequence[int | str], *, at_key: bool = False) -> tuple[int, int]:
-    """Line and column of the value (or key) at `path`, or of the deepest part of it that exists."""
+    """Return line and column of the value (or key) at `path`, or of its deepest existing part."""
     return _position(yaml.compose(text, Loader=yaml.CSafeLoader), path, at_key=at_key)
 
 
 def read_text(path: str | Path) -> str:
-    """The text of a file, or an InputError that says what is wrong with it."""
+    """Return the text of a file, or raise a SpecError."""
     path = Path(path)
     try:
         raw = path.read_bytes()
@@ -94,7 +101,7 @@ def read_text(path: str | Path) -> str:
 
 
 class _UniqueKeys(yaml.CSafeLoader):
-    """The C loader keeps the last of two equal keys in silence; this one refuses."""
+    """The C loader silently keeps the last of two equal keys; this one raises an error."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[Any] = set()
@@ -119,7 +126,7 @@ def _plain(text: str, where: str) -> Any:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         spot = f"{where}:{mark.line + 1}:{mark.column + 1}" if mark else where
-        raise SpecError(error.problem or "is not YAML", where=spot, hint="mend the YAML there") from None
+        raise SpecError(error.problem or "is not YAML", where=spot, hint="fix the YAML there") from None
     except SpecError:
         raise
     except (yaml.YAMLError, ValueError) as error:
@@ -141,14 +148,18 @@ def _refuse_deep_nesting(text: str, where: str) -> None:
 
 
 def _located(error: ValidationError, text: str, model: type[Spec], where: str) -> SpecError:
-    """One SpecError for all that pydantic found: the first at its place, the others listed below."""
-    tree = yaml.compose(text, Loader=yaml.CSafeLoader)
+    """One SpecError for all errors of pydantic: the first with its position, the others listed below."""
+    try:
+        tree = yaml.compose(text, Loader=yaml.CSafeLoader)
+    except yaml.YAMLError:  # JSON with escaped surrogates or control characters, for example
+        tree = None
     messages: list[tuple[str, str]] = []
     for detail in error.errors(include_url=False):
         line, column = _position(tree, detail["loc"], at_key=detail["type"] == "extra_forbidden")
         text = _message(detail, model)
-        key = _dotted(detail["loc"] if detail["type"] == "missing" else _written(tree, detail["loc"]))
-        spot = f"{where}:{line}:{column}"
+        has_branches = tree is not None and detail["type"] != "missing"
+        key = _dotted(_written(tree, detail["loc"]) if has_branches else detail["loc"])
+        spot = where if tree is None else f"{where}:{line}:{column}"
         if messages and messages[-1][0] == spot and messages[-1][1].startswith(f"{key}{_EXPECTED}"):
             text = text.replace(_EXPECTED, "or ", 1)  # another branch of the same union
             messages[-1] = (spot, f"{messages[-1][1].rsplit(_GIVEN, 1)[0]} {text}")
@@ -162,7 +173,7 @@ def _located(error: ValidationError, text: str, model: type[Spec], where: str) -
 
 
 def _position(tree: yaml.Node | None, loc: Sequence[int | str], *, at_key: bool = False) -> tuple[int, int]:
-    """Line and column (from 1) of the deepest part of `loc` that stands in the file."""
+    """Line and column (from 1) of the deepest part of `loc` that is in the file."""
     node, found = tree, (1, 1)
     for step in loc:
         key, value = _child(node, step)
@@ -174,7 +185,7 @@ def _position(tree: yaml.Node | None, loc: Sequence[int | str], *, at_key: bool 
 
 
 def _written(tree: yaml.Node | None, loc: Sequence[int | str]) -> list[int | str]:
-    """The steps that stand in the file; the others are branches of a union, in pydantic's words."""
+    """The steps of `loc` that are in the file; the others are branches of a union."""
     node = tree
     found: list[int | str] = []
     for step in loc:

@@ -1,10 +1,9 @@
-"""Quantities as people write them: `25GB/s`, `400Gbit/s`, `936ns`, `80GiB`, `12h`, `$2.42/h`.
+"""Parses and formats quantities: `25GB/s`, `400Gbit/s`, `936ns`, `80GiB`, `12h`, `$2.42/h`.
 
-Inside berth a quantity is a plain number in its base unit, and the unit stands in the name: seconds,
-bytes, bytes per second, dollars per hour, floating-point operations per second. Text is turned into
-numbers at the edge (YAML, command line) and back into text when it is printed; what is printed can be
-read again. A bare number is refused, since nobody can tell GB/s from Gbit/s by looking at 25; only 0
-needs no unit.
+Inside berth a quantity is a plain number in its base unit, and names carry the unit: seconds, bytes, bytes per
+second, dollars per hour, floating-point operations per second. Text is parsed at the edge (YAML, command line)
+and formatted when it is printed; formatted text can be parsed again. A number without unit is an error, because
+25 may mean GB/s or Gbit/s; only 0 needs no unit.
 """
 
 from __future__ import annotations
@@ -68,7 +67,7 @@ _AMOUNT = _Dimension("number", dict(_SI), "4e9 or 4G")
 
 
 def seconds(text: str | float) -> float:
-    """`12h` -> 43200.0. Compound durations such as `1h30m` are read too."""
+    """`12h` -> 43200.0. Compound durations such as `1h30m` are valid too."""
     if isinstance(text, str) and re.fullmatch(r"(\s*[\d.]+\s*[dhms]){2,}\s*", text):
         return sum(_parse(part, _TIME) for part in re.findall(r"[\d.]+\s*[dhms]", text))
     return _parse(text, _TIME)
@@ -102,6 +101,15 @@ def per_second(text: str | float) -> float:
 def amount(text: str | float) -> float:
     """`4G` or `4e9` -> 4e9 of anything that is counted."""
     return _parse(text, _AMOUNT)
+
+
+def number_between(text: str, low: float, high: float) -> float | None:
+    """Return a plain number if it is within the bounds, else None."""
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if low <= value <= high else None
 
 
 def _parse(text: str | float, dimension: _Dimension) -> float:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from collectives import all_reduce_s, all_to_all_s, hierarchical_ring_s, server_s, tree_s
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from berth.cluster.model import Cluster, DeviceType, Machine, Tier
-from berth.network.collectives import all_reduce_s, all_to_all_s, hierarchical_ring_s, server_s, tree_s
 from berth.network.fabric import Fabric
 from berth.network.flow import flow_of
 from berth.network.iteration import iteration_time

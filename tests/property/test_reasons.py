@@ -48,4 +48,4 @@ def test_the_same_with_many_more(scenario):
 def test_who_is_passed_by_others_starts_no_later_than_was_promised(scenario):
     validator = all_reasons_are_true(scenario)
     for row, until in validator.promised.items():
-        assert validator.run.records[row]["first_start"] <= until + 1e-6, scenario.command()
+        assert validator.run.records[row]["first_start_s"] <= until + 1e-6, scenario.command()

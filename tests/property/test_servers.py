@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from berth.train.servers import Manners, RemoteStore, Secret, Settings
-from berth.train.servers.inside import serving
-from berth.train.servers.route import route
+from berth.train.servers import ClientOptions, RemoteStore, Secret, ServerConfig
+from berth.train.servers.process import in_process_servers
+from berth.train.servers.routing import make_route
 from berth.train.sparse import TableSpec
 from berth.train.tables import (
     Admission,
+    DecayPolicy,
     Initialiser,
-    Life,
     Table,
     adagrad,
     adam,
@@ -31,7 +31,7 @@ SECRET = Secret.random()
 SPECS = [
     TableSpec("narrow", 1, sgd(), Initialiser("normal", 0.1, 3)),
     TableSpec("rows", 16, adagrad(), Initialiser()),
-    TableSpec("alive", 5, rowwise_adagrad(), Initialiser(), Admission("score", 2.0), Life()),
+    TableSpec("alive", 5, rowwise_adagrad(), Initialiser(), Admission("score", 2.0), DecayPolicy()),
     TableSpec("counted", 3, adam(), Initialiser(), Admission("count", 3)),
 ]
 
@@ -55,7 +55,7 @@ def plain_tables():
             optimiser=spec.optimiser,
             initialiser=spec.initialiser,
             admission=spec.admission,
-            life=spec.life,
+            decay=spec.decay,
         )
         for spec in SPECS
     }
@@ -89,7 +89,7 @@ class Both:
             self.do("step", spec, seed, count)
             self.do("pull", spec, seed, count)
         elif deed == "push":
-            seen = {"clicks": clicks} if spec.life else {}
+            seen = {"clicks": clicks} if spec.decay else {}
             self.store.push(spec.name, keys, gradients, **seen)
             table.push(keys, gradients, **seen)
         elif deed == "prefetch":
@@ -121,9 +121,9 @@ class Both:
 @settings(max_examples=15)
 @given(servers=st.integers(1, 3), script=deeds)
 def test_one_worker_in_sync_mode_gets_the_bits_of_a_plain_table(shared, servers, script):
-    with serving(servers, SECRET) as running:
+    with in_process_servers(servers, SECRET) as running:
         addresses = [one.address for one in running]
-        with closing(RemoteStore(addresses, SECRET, manners=Manners(shared=shared))) as store:
+        with closing(RemoteStore(addresses, SECRET, options=ClientOptions(shared=shared))) as store:
             both = Both(store)
             for deed, which, seed, count in script:
                 both.do(deed, SPECS[which], seed, count)
@@ -134,7 +134,7 @@ def test_one_worker_in_sync_mode_gets_the_bits_of_a_plain_table(shared, servers,
 @pytest.mark.parametrize("announced", SPECS, ids=lambda spec: spec.name)
 def test_keys_that_are_announced_and_never_asked_for_leave_nothing_behind(asked, announced):
     with (
-        serving(2, SECRET) as running,
+        in_process_servers(2, SECRET) as running,
         closing(RemoteStore([one.address for one in running], SECRET)) as store,
     ):
         both = Both(store)
@@ -150,21 +150,21 @@ def test_keys_that_are_announced_and_never_asked_for_leave_nothing_behind(asked,
 )
 def test_a_route_brings_every_row_back_and_sums_in_the_order_of_the_batch(keys, shards, dim):
     asked = np.array(keys, np.int64)
-    way = route(asked, shards)
+    route = make_route(asked, shards)
     values = np.random.default_rng(0).standard_normal((len(asked), dim)).astype(np.float32)
     expected = {}
     for key, value in zip(keys, values, strict=True):
         expected[key] = expected.get(key, np.zeros(dim, np.float32)) + value
     out = np.full((len(asked), dim), np.nan, np.float32)
     for shard in range(shards):
-        mine = way.keys_of(shard)
+        mine = route.keys_of(shard)
         assert (shard_of(mine, shards) == shard).all()
         sums = np.empty((len(mine), dim), np.float32)
-        way.add(shard, values, sums)
+        route.add(shard, values, sums)
         assert all((sums[at] == expected[key]).all() for at, key in enumerate(mine.tolist()))
-        assert way.times_of(shard).tolist() == [keys.count(key) for key in mine.tolist()]
-        way.spread(shard, np.repeat(mine[:, None] % 1000, dim, 1).astype(np.float32), out)
-    assert sorted(way.sent.tolist()) == sorted(set(keys))
+        assert route.counts_of(shard).tolist() == [keys.count(key) for key in mine.tolist()]
+        route.spread(shard, np.repeat(mine[:, None] % 1000, dim, 1).astype(np.float32), out)
+    assert sorted(route.sent.tolist()) == sorted(set(keys))
     assert (out == (asked % 1000)[:, None]).all()
 
 
@@ -185,7 +185,7 @@ def test_what_is_saved_from_some_servers_loads_into_any_number(before, after, ch
         store.open(SPECS)
         return store
 
-    with serving(before, SECRET) as olds, serving(after, SECRET) as news:
+    with in_process_servers(before, SECRET) as olds, in_process_servers(after, SECRET) as news:
         old, new = opened(olds), opened(news)
         fill(old, 0)
         for name, part in old.save():
@@ -213,7 +213,7 @@ def test_what_is_saved_from_some_servers_loads_into_any_number(before, after, ch
 def test_under_a_memory_budget_rows_are_the_same(seed):
     with (
         tempfile.TemporaryDirectory() as folder,
-        serving(2, SECRET, Settings(memory_bytes=2_900_000, folder=folder)) as running,
+        in_process_servers(2, SECRET, ServerConfig(memory_bytes=2_900_000, folder=folder)) as running,
     ):
         spec, table = SPECS[1], plain_tables()["rows"]
         store = RemoteStore([one.address for one in running], SECRET)

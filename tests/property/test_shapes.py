@@ -9,17 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numba import njit
 
-from berth.schedule import shape
+from berth.schedule import balance
 
 
 @njit
 def best_shape(free, need):  # only compiled code can call a kernel
-    return shape.best_shape(free, need)
+    return balance.best_shape(free, need)
 
 
 @njit
 def shares(free, need):
-    return shape.shares(free, need)
+    return balance.balanced_shares(free, need)
 
 
 FREE = st.lists(st.integers(0, 4), min_size=1, max_size=5)

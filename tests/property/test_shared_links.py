@@ -43,7 +43,7 @@ class Fluid:
         self.machines = {machine.name: number for number, machine in enumerate(run.cluster.machines)}
         self.kinds = {kind.name: number for number, kind in enumerate(run.cluster.device_types)}
         ids = run.trace.job_ids
-        self.gangs = {str(ids[row]): Gang(row, float(run.records["work"][row])) for row in range(len(ids))}
+        self.gangs = {str(ids[row]): Gang(row, float(run.records["work_s"][row])) for row in range(len(ids))}
         self.places: dict[str, tuple[str, Placement]] = {}
         self.now = 0.0
         self.left_at_finish: dict[str, float] = {}
@@ -64,12 +64,12 @@ class Fluid:
         counts = {self.machines[text.rsplit(":", 1)[0]]: int(text.rsplit(":", 1)[1]) for text in places}
         self.places[name] = (device, Placement.of_counts(counts))
         gpus = sum(counts.values())
-        state = self.run.world.state[0]  # a policy may have eviction costs of its own
-        restore_s = float(state["eviction_s" if gpus <= 8 else "eviction_large_s"])
+        rules = self.run.world.rules[0]  # a policy may have eviction costs of its own
+        restore_s = float(rules["eviction_s" if gpus <= 8 else "eviction_large_s"])
         gang.works_from_s = self.now + (restore_s if gang.ran_before else 0.0)
         gang.ran_before = True
         record = self.run.records[gang.row]
-        traffic = self.run.jobs.traffic[int(record["traffic"]) + self.kinds[device]]
+        traffic = self.run.jobs.traffic[int(record["traffic_row"]) + self.kinds[device]]
         gang.near_s = float(traffic["near_s"])
         gang.computes = float(traffic["compute_s"]) / gang.near_s
 
@@ -109,8 +109,10 @@ def test_finish_times_and_exposed_seconds_follow_from_the_placements_in_the_log(
         fluid.play()
         for name, left_s in fluid.left_at_finish.items():
             gang, record = fluid.gangs[name], run.records[fluid.gangs[name].row]
-            assert left_s == pytest.approx(0.0, abs=1e-4 + 1e-9 * float(record["work"]))
+            assert left_s == pytest.approx(0.0, abs=1e-4 + 1e-9 * float(record["work_s"]))
             exposed = gang.exposed_s * int(record["gpus"])
-            assert exposed == pytest.approx(float(record["exposed"]), abs=1e-3 + 1e-6 * abs(exposed))
+            assert exposed == pytest.approx(
+                float(run.accounts[gang.row]["exposed_comm_gpu_s"]), abs=1e-3 + 1e-6 * abs(exposed)
+            )
 
     holds()

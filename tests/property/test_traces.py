@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from berth.errors import TraceError
 from berth.workload import Trace, read_trace
+from berth.workload.parsing.bad_rows import BadRowCollector
 from berth.workload.parsing.csv_rows import CsvRows
-from berth.workload.parsing.faults import Faults
 
 # Everything UTF-8 can hold, with a weight on what CSV finds hard.
 words = st.text(
@@ -89,7 +89,7 @@ def _is_job(text):
         st.lists(words.filter(lambda word: "\x00" not in word), min_size=3, max_size=3), max_size=20
     )
 )
-def test_the_quick_and_the_careful_way_find_the_same_rows(rows):
+def test_the_fast_and_the_slow_path_find_the_same_rows(rows):
     plain = [[cell.translate(str.maketrans("", "", ',"\r\n')) or "-" for cell in row] for row in rows]
     quick = _cells("".join(",".join(row) + "\n" for row in plain))
     out = io.StringIO(newline="")
@@ -99,7 +99,7 @@ def test_the_quick_and_the_careful_way_find_the_same_rows(rows):
 
 
 def _cells(text):
-    reader = CsvRows("made", ["a", "b", "c"], header=False, faults=Faults())
+    reader = CsvRows("made", ["a", "b", "c"], header=False, bad_rows=BadRowCollector())
     return [row for block in reader.blocks([text.encode()]) for row in block.cells.iter_rows()]
 
 

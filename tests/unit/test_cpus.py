@@ -27,7 +27,7 @@ DIGESTS = [
         for name in ("gittins on", "berth on", "berth off", "dally:mode=tuned on")
     ),
     "tests/unit/workload/test_generate.py::test_the_bytes_of_a_seed_never_change",
-    "tests/unit/workload/test_steady.py::test_the_bits_never_change",
+    "tests/unit/workload/test_reproducible_arrays.py::test_the_bits_never_change",
     "tests/unit/test_reproducible.py",
 ]
 

@@ -36,7 +36,7 @@ def texts() -> dict[Path, str]:
     return {path: path.read_text() for path in wanted}
 
 
-def test_no_text_tells_to_install_another_project():
+def test_no_text_says_to_install_another_project():
     assert OTHER_PROJECT.search("pip install 'berth[train]'")
     assert not OTHER_PROJECT.search("pip install 'berth-ml[train]'")
     found = [str(path.relative_to(ROOT)) for path, text in texts().items() if OTHER_PROJECT.search(text)]

@@ -73,7 +73,7 @@ def test_several_mistakes_are_one_message_with_the_first_five():
     assert "... and 5 more" in message
 
 
-def test_files_that_are_no_specification_are_refused(tmp_path):
+def test_files_that_are_not_a_specification_are_refused(tmp_path):
     (tmp_path / "garbage.yaml").write_bytes(bytes(range(128, 256)))
     (tmp_path / "nul.yaml").write_bytes(b"rooms: 1\0")
     for name, what in {

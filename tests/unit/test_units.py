@@ -62,7 +62,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("read", "text", "complaint"), REFUSED, ids=[str(text) for _, text, _ in REFUSED])
-def test_refuses_what_nobody_can_interpret_and_shows_an_example(read, text, complaint):
+def test_refuses_ambiguous_text_and_shows_an_example(read, text, complaint):
     with pytest.raises(QuantityError, match="write it like") as caught:
         read(text)
     assert complaint in caught.value.what
@@ -117,3 +117,20 @@ def test_a_printed_size_can_be_read_again(value):
 @given(st.floats(min_value=1e-6, max_value=1e9))
 def test_a_printed_price_can_be_read_again(value):
     assert units.usd_per_hour(units.format_usd_per_hour(value)) == pytest.approx(value, rel=0.01, abs=0.006)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("2", 2.0),
+        ("1", 1.0),
+        ("3", 3.0),
+        ("3.5", None),
+        ("nan", None),
+        ("inf", None),
+        ("two", None),
+        ("", None),
+    ],
+)
+def test_a_number_is_within_its_bounds_or_none(text, value):
+    assert units.number_between(text, 1, 3) == value

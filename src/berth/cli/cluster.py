@@ -1,4 +1,4 @@
-"""`berth cluster`: look at a cluster before anything is decided about it."""
+"""`berth cluster`: show a cluster, list presets and devices."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from rich.tree import Tree
 
     from berth.cluster.model import Cluster, Machine
-    from berth.cluster.summary import Kind
+    from berth.cluster.summary import IdenticalParts
 
-app = Verbs(help="Look at a cluster; list presets and known devices.")
+app = Verbs(help="Show a cluster; list presets and known devices.")
 
-_MOST_BRANCHES = 12
+_MAX_BRANCHES = 12
 _GROUP_WORDS = ("rack", "unit", "pod", "zone", "row", "room", "hall", "group")
 
 
@@ -40,7 +40,7 @@ def show(
     ],
     as_json: AsJson = False,
 ) -> None:
-    """Show what a cluster is made of: its tree, devices, price and tiers."""
+    """Show the tree, devices, price and tiers of a cluster."""
     from berth.cluster.load import load_cluster
     from berth.report import terminal
 
@@ -53,7 +53,7 @@ def show(
 
 @app.verb("berth cluster presets")
 def presets(as_json: AsJson = False) -> None:
-    """List the clusters that come with berth."""
+    """List the shipped clusters."""
     from berth.cluster.load import load_cluster
     from berth.cluster.load import presets as load_presets
     from berth.report import terminal
@@ -69,7 +69,7 @@ def presets(as_json: AsJson = False) -> None:
 
 @app.verb("berth cluster devices", "berth cluster devices --json")
 def devices(as_json: AsJson = False) -> None:
-    """List the device types that berth knows, with the source of every figure."""
+    """List the known device types with the source of every figure."""
     from berth.cluster.catalogue import known_devices
     from berth.report import terminal
 
@@ -105,27 +105,27 @@ def _print_cluster(cluster: Cluster, console: Console) -> None:
 def _tree(cluster: Cluster) -> Tree:
     from rich.tree import Tree
 
-    from berth.cluster.summary import fold
+    from berth.cluster.summary import collapse
 
     tree = Tree("", hide_root=True)
-    _grow(tree, fold(cluster), cluster, single=True)
+    _grow(tree, collapse(cluster), cluster, single=True)
     return tree
 
 
-def _grow(tree: Tree, kinds: tuple[Kind, ...], cluster: Cluster, *, single: bool) -> None:
+def _grow(tree: Tree, kinds: tuple[IdenticalParts, ...], cluster: Cluster, *, single: bool) -> None:
     from rich.text import Text
 
-    for kind in kinds[:_MOST_BRANCHES]:
+    for kind in kinds[:_MAX_BRANCHES]:
         label, rest = _label(kind, cluster, named=single and len(kinds) > 1)
         _grow(tree.add(Text(label)), rest, cluster, single=single and kind.count == 1)
-    if len(kinds) > _MOST_BRANCHES:
-        hidden = kinds[_MOST_BRANCHES:]
+    if len(kinds) > _MAX_BRANCHES:
+        hidden = kinds[_MAX_BRANCHES:]
         machines = sum(kind.machines for kind in hidden)
         tree.add(Text(f"... and {_many(len(hidden), 'more kind')} ({_many(machines, 'machine')})"))
 
 
-def _label(kind: Kind, cluster: Cluster, *, named: bool) -> tuple[str, tuple[Kind, ...]]:
-    """One line for a kind and, as long as it has one sort of part only, for what is in it."""
+def _label(kind: IdenticalParts, cluster: Cluster, *, named: bool) -> tuple[str, tuple[IdenticalParts, ...]]:
+    """One line for a part and, while it has a single kind of child, for its children."""
     head = f"{kind.name}: " if named and kind.count == 1 and kind.machine is None else ""
     words = []
     while True:
@@ -212,7 +212,7 @@ def _tier_table(cluster: Cluster) -> Any:
 
 
 def _cluster_json(cluster: Cluster) -> dict[str, Any]:
-    from berth.cluster.summary import fold, summarise_tiers, summarise_types
+    from berth.cluster.summary import collapse, summarise_tiers, summarise_types
 
     return {
         "name": cluster.name,
@@ -235,12 +235,12 @@ def _cluster_json(cluster: Cluster) -> dict[str, Any]:
             }
             for of in summarise_tiers(cluster)
         ],
-        "tree": [_kind_json(kind, cluster) for kind in fold(cluster)],
+        "tree": [_kind_json(kind, cluster) for kind in collapse(cluster)],
         "notes": list(cluster.notes),
     }
 
 
-def _kind_json(kind: Kind, cluster: Cluster) -> dict[str, Any]:
+def _kind_json(kind: IdenticalParts, cluster: Cluster) -> dict[str, Any]:
     head = {"tier": cluster.tiers[kind.level].name, "count": kind.count}
     if kind.machine is None:
         return {**head, "parts": [_kind_json(part, cluster) for part in kind.parts]}
@@ -304,7 +304,7 @@ def _or_unknown(value: Any, shown: Any) -> str:
 
 
 def _span(low: float, high: float, shown: Any) -> str:
-    """`8`, `16-64`, `100-400GB/s`; the unit is said once where both ends share it."""
+    """`8`, `16-64`, `100-400GB/s`; the unit appears once if both ends share it."""
     first, last = str(shown(low)), str(shown(high))
     if first == last:
         return first
@@ -313,7 +313,7 @@ def _span(low: float, high: float, shown: Any) -> str:
 
 
 def _many(count: int, word: str) -> str:
-    """`1 rack`, `4 racks`; a name that is no common word keeps its form: `4 asw groups`."""
+    """`1 rack`, `4 racks`; an unknown word keeps its form: `4 asw groups`."""
     if word in _GROUP_WORDS or word in ("machine", "device", "core", "more kind"):
         return f"{count:,} {word}{'s' if count != 1 else ''}"
     return f"{count:,} {word}" if word == "pool" else f"{count:,} {word} group{'s' if count != 1 else ''}"

@@ -1,4 +1,4 @@
-"""`berth compare`: is one policy better than another, or was it luck?"""
+"""`berth compare`: differences between policies, with confidence intervals."""
 
 from __future__ import annotations
 
@@ -6,69 +6,47 @@ from typing import Annotated
 
 import typer
 
-from berth.cli import scenario as scene
+from berth.cli import scenario
+from berth.cli.option_groups import expand_options
 from berth.cli.options import AsJson
 from berth.cli.progress import progress_bar
+from berth.cli.scenario_options import ClusterName, PolicyNames, ScenarioOptions, TraceName
 
 EXAMPLES = (
     "berth compare jobs.csv --cluster 4x4x8:H100 --policy fifo --policy srtf",
     "berth compare jobs.csv --cluster 4x4x8:H100 --policy fifo --policy srtf --faults mtbf=30d,mttr=4h",
 )
 
-Seeds = Annotated[
-    int, typer.Option(metavar="N", min=1, help="How many seeds of what is random: trace, models, failures.")
-]
+Seeds = Annotated[int, typer.Option(metavar="N", min=1, help="Number of seeds (trace, models, failures).")]
 
 
+@expand_options
 def compare(
-    trace: scene.TraceName,
-    cluster: scene.ClusterName,
-    policy: scene.PolicyNames = None,
+    *,
+    trace: TraceName,
+    cluster: ClusterName,
+    policy: PolicyNames = None,
     seeds: Seeds = 5,
-    network: scene.Network = "on",
-    congestion: scene.Congestion = 1.0,
-    eviction_cost: scene.EvictionCost = None,
-    checkpoint_every: scene.CheckpointEvery = "30m",
-    mix: scene.MixName = "balanced",
-    seed: scene.Seed = 0,
-    reference_device: scene.ReferenceDevice = None,
-    doubt: scene.Doubt = "0",
-    faults: scene.Faults = None,
-    quota: scene.Quota = None,
-    quotas: scene.Quotas = None,
+    options: ScenarioOptions,
     as_json: AsJson = False,
 ) -> None:
-    """Hold policies against the first: differences with 95 % intervals, or that there are none."""
+    """Compare policies with the first one: differences with 95 % confidence intervals."""
     from berth.report import terminal
     from berth.report.simulation_compare import print_comparison
     from berth.simulate.comparison import compare as compare_policies
     from berth.units import format_count
 
-    policies = scene.load_policies(policy)
-    set_ = scene.set_scene(
-        trace,
-        cluster,
-        network=network,
-        congestion=congestion,
-        eviction_cost=eviction_cost,
-        checkpoint_every=checkpoint_every,
-        mix=mix,
-        seed=seed,
-        reference=reference_device,
-        doubt=doubt,
-        faults=faults,
-        quota=quota,
-        quotas=quotas,
-    )
-    notes = set_.notes + scene.warm_up(policies)
-    with progress_bar("simulations") as tell:
+    policies = scenario.load_policies(policy)
+    built = scenario.build_scenario(trace, cluster, options)
+    notes = built.notes + scenario.warm_up(policies)
+    with progress_bar("simulations") as progress:
         found = compare_policies(
-            set_.source, set_.cluster, policies, set_.setting, seeds=seeds, progress=tell
+            built.source, built.cluster, policies, built.setting, seeds=seeds, progress=progress
         )
-    over = found.results[0][0].never_schedulable - len(set_.too_large)
-    if over > 0:
+    over_quota = found.results[0][0].never_schedulable - len(built.too_large)
+    if over_quota > 0:
         notes.append(
-            f"never schedulable, larger than the quota: {format_count(over, 'job')}; counted nowhere"
+            f"never schedulable, larger than the quota: {format_count(over_quota, 'job')}; counted nowhere"
         )
     if as_json:
         terminal.print_json(
@@ -77,7 +55,7 @@ def compare(
                 "seeds": found.seeds,
                 "how": found.how,
                 "fault_seeds": list(found.fault_seeds),
-                "reference_device": set_.reference.name,
+                "reference_device": built.reference.name,
                 "differences": [difference.as_json() for difference in found.differences],
                 "results": [[result.as_json() for result in row] for row in found.results],
                 "notes": notes,

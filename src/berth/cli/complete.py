@@ -1,17 +1,17 @@
-"""What a shell offers after <TAB>: names that berth knows, or that a controller knows. Never an error."""
+"""Shell completion: names known to berth or to a controller. Never raises."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
 
-def offered(names: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]:
-    """Those that begin with what is typed; none where they can't be had."""
+def completer(names: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]:
+    """Return a completer for these names; it offers none if they are unavailable."""
 
     def complete(incomplete: str) -> list[str]:
         try:
             return [name for name in names() if name.startswith(incomplete)]
-        except Exception:  # noqa: BLE001 - a shell that completes has nowhere to show a mistake
+        except Exception:  # noqa: BLE001 - a completion has nowhere to show an error
             return []
 
     return complete
@@ -59,6 +59,6 @@ def _machines() -> Iterable[str]:
     return [machine["name"] for machine in client(None, None).get("cluster")["machines"]]
 
 
-clusters, devices, policies = offered(_clusters), offered(_devices), offered(_policies)
-models, zoo = offered(_models), offered(_zoo)
-jobs, machines = offered(_jobs), offered(_machines)
+clusters, devices, policies = completer(_clusters), completer(_devices), completer(_policies)
+models, zoo = completer(_models), completer(_zoo)
+jobs, machines = completer(_jobs), completer(_machines)

@@ -1,4 +1,4 @@
-"""`berth`: the verbs, and what happens when one fails."""
+"""The command line: all commands, and error handling."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ from berth.cli.verbs import Verbs
 from berth.errors import BerthError
 from berth.extras import MODULES, missing
 
-UsageError: type[Exception] = typer.BadParameter.__mro__[1]  # typer has a copy of click of its own, or none
+UsageError: type[Exception] = typer.BadParameter.__mro__[1]  # typer vendors click, or depends on it
 BAD_INPUT, CLOSED_PIPE = 2, 141
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
-LOOK = "What there is"
+LOOK = "Look up"
 PLAN = "Plan and train"
-TRY = "Schedule in virtual time"
+TRY = "Simulate"
 LIVE = "Run a cluster"
 
 app = Verbs(
@@ -107,41 +107,41 @@ def _options(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    """Options that stand before the verb."""
+    """Options before the command."""
 
 
 def main() -> None:
-    """Runs the command line: a mistake in the input is one message and exit code 2, never a traceback."""
+    """Run the command line: invalid input gives one message and exit code 2, never a traceback."""
     _ready_streams()
     try:
         code = _run()
     except (BrokenPipeError, SystemExit) as left:
         if isinstance(left, SystemExit) and not isinstance(left.__context__, BrokenPipeError):
             raise
-        _drop(sys.stdout, sys.stderr)  # a reader (head, less) has gone; rich and typer would exit with 1
+        _drop(sys.stdout, sys.stderr)  # the reader (head, less) has exited; rich and typer would exit with 1
         code = CLOSED_PIPE
     sys.exit(code)
 
 
 def _run() -> int:
-    """The exit code of the verb that was called."""
+    """Run the command and return its exit code."""
     try:
         code = app(prog_name="berth", standalone_mode=False)
-        sys.stdout.flush()  # here, where a full disk or a reader who has gone is expected
+        sys.stdout.flush()  # here, where a full disk or a closed pipe is handled
     except BrokenPipeError:
         raise
     except Exception as error:
-        told = _mistake(error)
-        if told is None or "--debug" in sys.argv:
+        message = _user_message(error)
+        if message is None or "--debug" in sys.argv:
             raise
-        if told:
-            typer.echo(f"error: {told}", err=True)
+        if message:
+            typer.echo(f"error: {message}", err=True)
         return error.exit_code if isinstance(error, BerthError) else BAD_INPUT
     return code if isinstance(code, int) else 0
 
 
 def _ready_streams() -> None:
-    """Letters that the terminal's character set lacks become `?`; a closed output is none."""
+    """Replace characters that the terminal can't show by `?`; replace closed streams by /dev/null."""
     sys.stdout = sys.stdout or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
     sys.stderr = sys.stderr or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
@@ -150,13 +150,13 @@ def _ready_streams() -> None:
 
 
 def _drop(*streams: TextIO) -> None:
-    """What is still buffered has nowhere to go."""
+    """Discard buffered output."""
     for stream in streams:
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-def _mistake(error: Exception) -> str | None:
-    """What the user can mend; nothing, if it was said already; None: it is a bug of berth's own."""
+def _user_message(error: Exception) -> str | None:
+    """The message for an error that the user can fix; empty if already shown; None for a bug in berth."""
     if isinstance(error, BerthError):
         return str(error)
     if isinstance(error, UsageError):
@@ -173,13 +173,13 @@ def _mistake(error: Exception) -> str | None:
 
 
 def _verb() -> str:
-    """The command as it was called, without its arguments: `berth train`."""
+    """The command that was called, without its arguments: `berth train`."""
     words = (word for word in sys.argv[1:] if not word.startswith("-"))
     return f"berth {next(words, '')}".rstrip()
 
 
 def _usage(error: Any) -> str:
-    """What typer has against the command line, in berth's words."""
+    """The message of a usage error of typer."""
     context = error.ctx
     near = getattr(error, "possibilities", None)
     text = error.message if near else error.format_message()
@@ -199,7 +199,7 @@ def _path(context: Any) -> str:
 
 
 def _in_own_policy(error: Exception) -> str | None:
-    """Where in a user's policy it was raised; None: it is a bug of berth's own."""
+    """The position in a user's policy that raised the error; None if it is a bug in berth."""
     notes = getattr(error, "__notes__", [])
     if not notes:
         return None

@@ -1,4 +1,4 @@
-"""`berth models`: the networks berth knows, with their numbers and where each is from."""
+"""`berth models`: the known networks, with the source of each number."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _print_all(profiles: list[JobProfile], device: str | None) -> None:
     out = console()
     columns = ["model", "gradients", "skew", "batch", "compute", "", "overlap"]
     out.print(table(f"{len(profiles)} models: one iteration on one {device}", columns, rows))
-    out.print("`berth models NAME` tells where each number is from.", markup=False)
+    out.print("`berth models NAME` shows where each number is from.", markup=False)
 
 
 def _print_one(profile: JobProfile, device: str | None) -> None:

@@ -1,6 +1,6 @@
-"""`berth network`: what distance costs a job, before it is placed anywhere.
+"""`berth network`: the iteration time of a job by distance.
 
-A first word that is no command of the group is a model: `berth network bert-large` is `... show bert-large`.
+A first word that is not a command is a model: `berth network bert-large` is `berth network show bert-large`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from berth.workload.profile import JobProfile
 
 _DEFAULT = "show"
-_MOST_BESIDE = 64
+_MAX_BESIDE = 64
 _HELP = ("-h", "--help")
 _EXAMPLES = (
     "berth network bert-large --gpus 16 --cluster 4x20x8:A100",
@@ -34,7 +34,7 @@ _EXAMPLES = (
 
 
 class _ModelOrCommand(Group):
-    """A group in which whatever is not a command is meant for `show`."""
+    """A group that passes anything but a command to `show`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if args and args[0] not in self.commands and args[0] not in _HELP:
@@ -45,7 +45,7 @@ class _ModelOrCommand(Group):
 app = Verbs(
     cls=_ModelOrCommand,
     subcommand_metavar="MODEL ... | COMMAND",
-    help="Show what distance costs: iteration times of a model near and far. "
+    help="Show the iteration times of a model by distance. "
     "`berth network MODEL` is short for `berth network show MODEL`.",
     examples=_EXAMPLES,
 )
@@ -60,7 +60,7 @@ def show(
             metavar="MODEL ...", autocompletion=complete.models, help="Names, or YAML files with profiles."
         ),
     ] = None,
-    gpus: Annotated[int, typer.Option(metavar="N", help="How many GPUs the job takes.")] = 8,
+    gpus: Annotated[int, typer.Option(metavar="N", help="GPUs of the job.")] = 8,
     cluster: Annotated[
         str,
         typer.Option(
@@ -70,7 +70,7 @@ def show(
         ),
     ] = "4x20x8",
     congestion: Annotated[
-        float, typer.Option(metavar="X", help="Load of others: divides every bandwidth above the machine.")
+        float, typer.Option(metavar="X", help="Background load: divides every bandwidth above the machine.")
     ] = 1.0,
     device: Annotated[
         str | None,
@@ -96,14 +96,14 @@ def show(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show a model's iteration at every distance; of several models, how sensitive each is."""
+    """Show the iteration time of a model at every distance, or the sensitivity of several models."""
     from berth.cluster.load import load_cluster
     from berth.network.fabric import Fabric
     from berth.network.measured import read_measured
     from berth.report import network as report
 
-    if beside is not None and not 1 <= beside <= _MOST_BESIDE:
-        raise InputError(f"--beside must be from 1 to {_MOST_BESIDE} (given: {beside})")
+    if beside is not None and not 1 <= beside <= _MAX_BESIDE:
+        raise InputError(f"--beside must be from 1 to {_MAX_BESIDE} (given: {beside})")
     fabric = Fabric(load_cluster(cluster), congestion)
     chosen = _device(fabric.cluster, device)
     table = read_measured(measured, fabric.cluster) if measured else {}
@@ -125,19 +125,19 @@ def _profiles(models: list[str], every: bool) -> list[JobProfile]:
 
 
 def _device(cluster: Cluster, wanted: str | None) -> DeviceType:
-    """The named type of device, or the one of which the cluster has most; GPUs go first."""
+    """The named device type, or the most common one of the cluster, GPUs first."""
     from berth.cluster.catalogue import UNNAMED, device_type, resolve
 
-    kinds = cluster.device_types
+    types = cluster.device_types
     if wanted is None:
-        index = max(range(len(kinds)), key=lambda i: (kinds[i].kind == "gpu", cluster.count_of(i)))
-        return kinds[index]
-    if all(kind.name == UNNAMED for kind in kinds):
+        index = max(range(len(types)), key=lambda i: (types[i].kind == "gpu", cluster.count_of(i)))
+        return types[index]
+    if all(one.name == UNNAMED for one in types):
         return device_type(wanted)
-    for kind in kinds:
-        if kind.name.lower() == wanted.lower() or kind.name == resolve(wanted):
-            return kind
-    raise UnknownNameError(f"device in cluster {cluster.name!r}", wanted, [kind.name for kind in kinds])
+    for one in types:
+        if one.name.lower() == wanted.lower() or one.name == resolve(wanted):
+            return one
+    raise UnknownNameError(f"device in cluster {cluster.name!r}", wanted, [one.name for one in types])
 
 
 def _check_measured(profile: JobProfile, table: dict[str, Measured], path: str) -> None:

@@ -1,4 +1,4 @@
-"""`berth network fit`: a step-time model from your own measurements, and how far to trust it."""
+"""`berth network fit`: fits a step-time model to measurements and reports its errors."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from berth.arrays import FloatArray
 from berth.cli.options import AsJson, Force
 from berth.cli.output import check_output
 
 if TYPE_CHECKING:
     from berth.network.fit import StepTimeFit
-    from berth.network.measurements import FloatArray, Measurements
+    from berth.network.measurements import Measurements
 
 EXAMPLES = ("berth network fit measurements.csv --out fitted.yaml",)
 _WORST = 5
@@ -104,7 +105,7 @@ def _shown(number: str, value: float) -> str:
 
 
 def _remarks(found: StepTimeFit, left_out: FloatArray) -> list[str]:
-    """What must not go unsaid: numbers that are fixed, unknown or loose, rows that nothing predicts."""
+    """Remarks: numbers that are fixed, unknown or loose, rows that can't be predicted."""
     import numpy as np
 
     result = []

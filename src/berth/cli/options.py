@@ -1,4 +1,4 @@
-"""Options that many verbs have, so that the same thing has the same name and the same words everywhere."""
+"""Options shared by many commands."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from typing import Annotated
 
 import typer
 
-_MOST_EXAMPLES = 10_000_000  # of a batch: more would not fit into any memory
+_MAX_EXAMPLES = 10_000_000  # of a batch: more would not fit into memory
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")]
-Force = Annotated[bool, typer.Option("--force", help="Overwrite what is there.")]
+Force = Annotated[bool, typer.Option("--force", help="Overwrite existing files.")]
 Batch = Annotated[
     int | None,
     typer.Option(
         "--batch",
         metavar="N",
         min=1,
-        max=_MOST_EXAMPLES,
+        max=_MAX_EXAMPLES,
         help="Examples per batch.",
-        show_default="what suits the model",
+        show_default="depends on the model",
     ),
 ]
 Html = Annotated[str | None, typer.Option("--html", metavar="FILE", help="Write a report as one HTML file.")]

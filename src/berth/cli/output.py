@@ -1,4 +1,4 @@
-"""Files that verbs write: refused before anything runs if they could not be written at the end."""
+"""Output files, checked before a command runs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from berth.errors import InputError
 
 
 def check_output(path: str | None, force: bool, *, option: str) -> None:
-    """Refuses a file that could not be written, or that would be lost."""
+    """Raise an InputError for a file that can't be written or already exists."""
     if path is None:
         return
     target = Path(path)
@@ -26,7 +26,7 @@ def check_output(path: str | None, force: bool, *, option: str) -> None:
 
 
 def check_folder(path: str | None, *, option: str) -> None:
-    """Refuses a folder to write into that is a file, or below one."""
+    """Raise an InputError for an output folder that is a file, or below one."""
     if path is None:
         return
     for place in (Path(path), *Path(path).parents):
@@ -37,14 +37,14 @@ def check_folder(path: str | None, *, option: str) -> None:
 
 
 def write_text(path: str, text: str) -> None:
-    """Writes a whole file of text, or none."""
+    """Write a text file atomically."""
     with whole_file(path) as part:
         part.write_text(text, encoding="utf-8")
 
 
 @contextmanager
 def whole_file(path: str) -> Iterator[Path]:
-    """A file to write to; it takes its name when it is complete, and until then what stood there stands."""
+    """A temporary file that replaces `path` when the block succeeds."""
     part = Path(f"{path}.part")
     try:
         yield part

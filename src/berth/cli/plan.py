@@ -1,29 +1,36 @@
-"""`berth plan`: which kind of device should run each layer, and how many to rent."""
+"""`berth plan`: choose a device type for each layer, and how many devices to rent."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from berth.cli import plan_bench, plan_check, plan_frontier
-from berth.cli import plan_options as option
-from berth.cli.options import AsJson, Force, Html, JobProfileFile
+from berth.cli.option_groups import expand_options
 from berth.cli.output import check_output
+from berth.cli.plan_options import (
+    GoalOptions,
+    MethodOptions,
+    OutputOptions,
+    ProblemOptions,
+    SourceOptions,
+    plan_request,
+    warm_up,
+    watch,
+)
 from berth.cli.verbs import Group, Verbs
 from berth.errors import InputError, nearest
 
 if TYPE_CHECKING:
-    from berth.plan.choose import Asked
-    from berth.plan.wanted import Wanted
-    from berth.report.plan_story import Story
+    from berth.plan.solve import Solution
 
 
 class ModelOrCommand(Group):
-    """`berth plan MODEL --option` and `berth plan check FILE` alike: a word that is no command is the model."""
+    """Accept `berth plan MODEL --option` and `berth plan check FILE`: a word that is not a command is the model."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Gives a command an empty model; else lets options stand on both sides of the model."""
+        """Give a command an empty model; otherwise allow options on both sides of the model."""
         if args and args[0] in self.commands:
             return super().parse_args(ctx, ["", *args])
         first = args[0] if args else ""
@@ -50,128 +57,74 @@ app.verb(*plan_check.EXAMPLES)(plan_check.check)
 app.verb(*plan_frontier.EXAMPLES)(plan_frontier.frontier)
 app.verb(*plan_bench.EXAMPLES)(plan_bench.bench)
 
-Out = Annotated[str | None, typer.Option(metavar="FILE", help="Write the plan (YAML).")]
-Proof = Annotated[str | None, typer.Option(metavar="FILE", help="Write problem, plan and proof (JSON).")]
-
 
 @app.callback()
+@expand_options
 def plan(
     ctx: typer.Context,
-    model: option.Model = None,
-    problem: option.ProblemFile = None,
-    cluster: option.ClusterName = None,
-    devices: option.Devices = None,
-    throughput: option.Throughput = None,
-    deadline: option.Deadline = None,
-    max_usd: option.MaxUsd = None,
-    examples: option.Examples = None,
-    epochs: option.Epochs = None,
-    fixed: option.FixedPrice = None,
-    tables: option.Tables = "servers",
-    bandwidth: option.Bandwidth = None,
-    pin: option.Pins = None,
-    forbid: option.Forbids = None,
-    prefer: option.Prefers = None,
-    within: option.Within = "5%",
-    method: option.MethodName = "exact",
-    budget: option.Evaluations = 6400,
-    cpu_time: option.CpuTime = "60s",
-    seed: option.Seed = 0,
-    objective: option.ObjectiveName = "formula",
-    out: Out = None,
-    html: Html = None,
-    certificate: Proof = None,
-    job_profile: JobProfileFile = None,
-    force: Force = False,
-    as_json: AsJson = False,
+    source: SourceOptions,
+    goal: GoalOptions,
+    problem: ProblemOptions,
+    method: MethodOptions,
+    output: OutputOptions,
 ) -> None:
-    """Find the cheapest mix of devices for a model at a wanted throughput, and say why.
+    """Find the cheapest mix of devices for a model at a given throughput, and explain the choice.
 
-    The cheapest in a stated plan space, by a closed formula; exact proves it, --objective simulate tests the plan.
+    The plan is the cheapest in a stated plan space, by a closed formula. The method exact proves it; --objective
+    simulate tests it.
 
-    MODEL is one of the zoo (see `berth profile`) or a profile of layers (YAML).
+    MODEL is one of the zoo (see `berth profile`) or a layer profile (YAML).
 
-    A bare problem (JSON) may stand instead: berth plan --problem FILE.
+    A problem in JSON replaces it: berth plan --problem FILE.
 
-    What no plan can hold is an error (exit code 2), with the nearest that can be.
+    If no plan holds the throughput, that is an error (exit code 2) that names the highest one that has a plan.
 
-    With --json it is an answer: feasible is false, and the exit code 0.
+    With --json it is an answer: feasible is false, and the exit code is 0.
     """
     if ctx.invoked_subcommand is not None:
         return
-    option.check_objective(objective, max_usd)
-    files = {"--out": out, "--html": html, "--certificate": certificate, "--job-profile": job_profile}
-    for name, file in files.items():
-        check_output(file, force, option=name)
-    wanted = option.wanted(
-        model,
-        problem,
-        cluster,
-        devices,
-        throughput,
-        deadline,
-        max_usd,
-        examples,
-        epochs,
-        fixed,
-        tables,
-        pin,
-        forbid,
-        bandwidth,
-    )
-    asked = option.asked(method, budget, cpu_time, seed, prefer, within, max_usd)
-    _answer(wanted, asked, objective, {name: file for name, file in files.items() if file}, as_json)
+    from berth.plan.request import build_problem
+    from berth.plan.solve import solve
+
+    options = method.search_options()
+    for option, file in output.files.items():
+        check_output(file, output.force, option=option)
+    request = plan_request(source, goal, problem)
+    options.check(request.max_usd)
+    built = build_problem(request)
+    warm_up(built)
+    _show(solve(request, built, options, watch), output)
 
 
-def _answer(wanted: Wanted, asked: Asked, objective: str, files: dict[str, str], as_json: bool) -> None:
-    from dataclasses import replace
-
+def _show(solution: Solution, output: OutputOptions) -> None:
+    """Write the files and print the answer; a problem without a plan is an answer only in JSON."""
     from berth.cli.plan_files import write_files
-    from berth.plan.choose import by_formula, choose, reason, refined, refusal, refuted
-    from berth.plan.document import answer
-    from berth.plan.wanted import pose
-    from berth.report import terminal
-    from berth.report.plan_story import tell
-
-    posed = pose(wanted)
-    option.warm_up(posed.problem)
-    with option.searching(asked.method) as progress:
-        how = asked if objective == "formula" else by_formula(asked)
-        outcome = choose(posed.problem, how, progress, posed.serving_usd)
-    if outcome.plan is None:
-        if not as_json:
-            raise refusal(posed.problem, outcome)
-        terminal.print_json(answer(outcome, reason(posed.problem, outcome)))
-        return
-    if as_json and wanted.problem is not None and not files and objective == "formula":
-        terminal.print_json(answer(outcome))
-        return
-    story = tell(wanted, posed, outcome)
-    if objective != "formula":
-        with option.searching(f"{asked.method}, {objective}") as progress:
-            found = refined(posed, wanted.model, outcome, asked, objective, progress)
-        story = replace(story, refined=found)
-        if not found.best.feasible:
-            error = refuted(outcome.plan, found, objective.partition(":")[0])
-            if as_json:
-                terminal.print_json(answer(found.outcome) | story.judged(error.what))
-            raise error
-    write_files(story, files)
-    if as_json:
-        terminal.print_json(answer(story.final) | ({} if wanted.problem else story.document()))
-        return
-    _print(story, files)
-
-
-def _print(story: Story, files: dict[str, str]) -> None:
+    from berth.plan.problem_json import answer
     from berth.report import terminal
     from berth.report.plan import print_plan
+    from berth.report.plan_report import objective_document, plan_report
 
+    if output.as_json and solution.outcome.plan is None:
+        terminal.print_json(answer(solution.outcome, solution.infeasible))
+        return
+    if solution.error is not None:
+        if output.as_json and solution.refinement is not None:
+            judged = {"reason": solution.error.what, "objective": objective_document(solution.refinement)}
+            terminal.print_json(answer(solution.final) | judged)
+        raise solution.error
+    stated, files = solution.request.problem is not None, output.files
+    if output.as_json and stated and not files and solution.refinement is None:
+        terminal.print_json(answer(solution.outcome))
+        return
+    report = plan_report(solution)
+    write_files(report, files)
+    if output.as_json:
+        terminal.print_json(answer(solution.final) | ({} if stated else report.document()))
+        return
     out = terminal.console()
-    print_plan(out, story)
-    for file in files.values():
-        out.print(f"wrote {file}", markup=False, soft_wrap=True)
+    print_plan(out, report)
+    lines = [f"wrote {file}" for file in files.values()]
     if "--out" in files:
-        out.print(
-            f"`berth plan check {files['--out']}` checks it after an edit.", markup=False, soft_wrap=True
-        )
+        lines.append(f"`berth plan check {files['--out']}` checks it after an edit.")
+    for line in lines:
+        out.print(line, markup=False, soft_wrap=True)

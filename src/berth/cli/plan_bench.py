@@ -1,4 +1,4 @@
-"""`berth plan bench`: the methods of planning compared on equal terms."""
+"""`berth plan bench`: compare the planning methods on equal terms."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from berth.cli import plan_options as option
 from berth.cli import quantities
 from berth.cli.options import AsJson, Force, Html
 from berth.cli.output import check_output, write_text
+from berth.cli.plan_options import warm_up
 from berth.cli.progress import spinner
 from berth.errors import InputError, UnknownNameError
 
@@ -28,25 +28,27 @@ def bench(
         bool, typer.Option("--quick", help="Fewer problems and small budgets: a minute or two.")
     ] = False,
     methods: Annotated[
-        str | None, typer.Option(metavar="A,B", help="Only these.", show_default="all")
+        str | None, typer.Option(metavar="A,B", help="Only these methods.", show_default="all")
     ] = None,
     only: Annotated[
         str | None, typer.Option(metavar="GROUP", help="Only one group of problems: models, layers or types.")
     ] = None,
     share: Annotated[
-        str, typer.Option(metavar="SHARE", help="Of the highest throughput that the devices can hold.")
+        str, typer.Option(metavar="SHARE", help="Throughput of each problem, as a share of the highest one.")
     ] = "80%",
     budget: Annotated[
         int | None,
-        typer.Option(metavar="N", min=1, help="Plans each may evaluate.", show_default="6400; quick: 600"),
+        typer.Option(
+            metavar="N", min=1, help="Plans that each method may evaluate.", show_default="6400; quick: 600"
+        ),
     ] = None,
     cpu_time: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help="CPU time each may take.", show_default="10s; quick: 1s"),
+        typer.Option(metavar="TIME", help="CPU time of each method.", show_default="10s; quick: 1s"),
     ] = None,
     seeds: Annotated[
         int | None,
-        typer.Option(metavar="N", min=1, help="How many seeds of what draws.", show_default="3; quick: 1"),
+        typer.Option(metavar="N", min=1, help="Seeds of each randomised method.", show_default="3; quick: 1"),
     ] = None,
     html: Html = None,
     force: Force = False,
@@ -71,37 +73,37 @@ def bench(
         raise InputError("--share is 0", hint="write it like 80%")
     if only not in (None, *_GROUPS):
         raise UnknownNameError("group of problems", str(only), _GROUPS)
-    option.warm_up()
+    warm_up()
     chosen = list(cases(quick=quick, share=asked, only=only))
     allowance = Budget(int(count), float(limit))
-    with spinner("planning") as tell:
-        results = compare(chosen, names, allowance, int(repeats), tell)
+    with spinner("planning") as report:
+        results = compare(chosen, names, allowance, int(repeats), report)
     _show(Comparison(results, _conditions(allowance, int(repeats), asked)), html, as_json)
 
 
 def _methods(text: str | None) -> list[str]:
-    from berth.plan.bench import all_names
+    from berth.plan.search.method import METHODS
 
     if text is None:
-        return all_names()
+        return list(METHODS)
     names = quantities.names("--methods", text, "exact,greedy") or ()
     for name in names:
-        if name not in all_names():
-            raise UnknownNameError("method", name, all_names())
+        if name not in list(METHODS):
+            raise UnknownNameError("method", name, list(METHODS))
     return list(dict.fromkeys(["exact", *names]))
 
 
 def _conditions(budget: Budget, seeds: int, share: float) -> list[str]:
-    from berth.plan.bench import UNITS
+    from berth.plan.bench import DEVICES_PER_TYPE
     from berth.units import format_count
 
     return [
         f"each search: {budget.evaluations:,} evaluations, {budget.seconds:g} CPU seconds at most; median of "
-        f"{format_count(seeds, 'seed')} for those that draw",
+        f"{format_count(seeds, 'seed')} for randomised methods",
         f"every problem asks for {share:.0%} of the highest throughput that its devices can hold; 1e9 examples",
-        "times of CPU cores are measured, those of GPUs modelled; models and layers on the units of cloud-mix, "
-        f"types with {UNITS} units each, from the 14th on synthetic variants (speed x 0.6 to 1.6, price per "
-        "speed x 0.8 to 1.25)",
+        "times of CPU cores are measured, those of GPUs modelled; models and layers on cloud-mix, "
+        f"types with {DEVICES_PER_TYPE} devices each, from the 14th on synthetic variants (speed x 0.6 to 1.6, "
+        "price per speed x 0.8 to 1.25)",
     ]
 
 

@@ -1,4 +1,4 @@
-"""`berth plan check`: a plan, perhaps edited by hand, computed anew."""
+"""`berth plan check`: compute a plan file again, perhaps after an edit."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from berth.cli import plan_options as option
 from berth.cli.options import AsJson
+from berth.cli.plan_options import warm_up
 from berth.errors import SpecError
 
 if TYPE_CHECKING:
-    from berth.plan.files import Checked
+    from berth.plan.files import CheckedPlan
 
 EXAMPLES = ("berth plan check plan.yaml", "berth plan check proof.json --json")
 
@@ -19,22 +19,24 @@ EXAMPLES = ("berth plan check plan.yaml", "berth plan check proof.json --json")
 def check(
     file: Annotated[
         str,
-        typer.Argument(metavar="FILE", help="A plan (YAML) of --out, or a proof (JSON) of --certificate."),
+        typer.Argument(
+            metavar="FILE", help="A plan (YAML) from --out, or a proof (JSON) from --certificate."
+        ),
     ],
     as_json: AsJson = False,
 ) -> None:
-    """Compute a plan's throughput and cost anew, and say what it breaks and where (exit code 2)."""
+    """Compute a plan's throughput and cost again, and list its violations with their lines (exit code 2)."""
     from berth.plan.files import check_plan
     from berth.report import terminal
 
-    option.warm_up()
+    warm_up()
     if file.endswith(".json"):
         _check_proof(file, as_json)
         return
     checked = check_plan(file)
     if as_json:
         terminal.print_json(_document(checked))
-    if checked.broken:
+    if checked.violations:
         raise _error(checked)
     if not as_json:
         _print(file, checked)
@@ -47,33 +49,35 @@ def _check_proof(file: str, as_json: bool) -> None:
 
     proof = check_proof(file)
     if as_json:
-        terminal.print_json({"holds": not proof.wrong, "wrong": proof.wrong, "cost_usd": proof.plan.cost_usd})
-    if proof.wrong:
-        raise SpecError("\n".join(proof.wrong), where=file)
+        terminal.print_json(
+            {"holds": not proof.errors, "wrong": proof.errors, "cost_usd": proof.plan.cost_usd}
+        )
+    if proof.errors:
+        raise SpecError("\n".join(proof.errors), where=file)
     if not as_json:
         print_proof(terminal.console(), file, proof)
 
 
-def _error(checked: Checked) -> SpecError:
-    """All that is broken in one message: the first at its place, the others below."""
-    (where, what), *others = checked.broken
+def _error(checked: CheckedPlan) -> SpecError:
+    """Return all violations in one message: the first as the error, the others below it."""
+    (where, what), *others = checked.violations
     return SpecError("\n".join([what, *(f"{place}: {text}" for place, text in others)]), where=where)
 
 
-def _print(file: str, checked: Checked) -> None:
+def _print(file: str, checked: CheckedPlan) -> None:
     from berth.report import terminal
     from berth.report.plan import print_checked
 
     print_checked(terminal.console(), file, checked)
 
 
-def _document(checked: Checked) -> dict[str, Any]:
-    from berth.plan.document import stage_documents
+def _document(checked: CheckedPlan) -> dict[str, Any]:
+    from berth.plan.problem_json import stage_documents
 
     plan = checked.plan
     return {
-        "holds": not checked.broken,
-        "broken": [{"where": where, "what": what} for where, what in checked.broken],
+        "holds": not checked.violations,
+        "broken": [{"where": where, "what": what} for where, what in checked.violations],
         "stages": stage_documents(plan),
         "throughput": plan.throughput,
         "usd_per_hour": plan.usd_per_hour,

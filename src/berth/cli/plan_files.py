@@ -1,4 +1,4 @@
-"""The files that `berth plan` writes beside its answer."""
+"""The files that `berth plan` writes next to its answer."""
 
 from __future__ import annotations
 
@@ -9,46 +9,43 @@ from berth.cli.output import write_text
 from berth.errors import InputError
 
 if TYPE_CHECKING:
-    from berth.plan.search.method import Outcome
-    from berth.plan.wanted import Posed
-    from berth.report.plan_story import Story
+    from berth.report.plan_report import PlanReport
 
-_MOST_STEPS = 500
+_MAX_FRONTIER_PLANS = 500
 
 
-def write_files(story: Story, files: dict[str, str]) -> None:
-    """Each by the option that names it."""
+def write_files(report: PlanReport, files: dict[str, str]) -> None:
+    """Write the files that were asked for; `files` maps an option to its path."""
     from berth.plan.files import write_plan
-
-    if path := files.get("--out"):
-        write_plan(path, story.wanted, story.posed, story.final)
-    if path := files.get("--certificate"):
-        _write_certificate(path, story.outcome)
-    if path := files.get("--job-profile"):
-        _write_job(path, story.posed, story.final)
-    if path := files.get("--html"):
-        _write_page(path, story)
-
-
-def _write_certificate(path: str, outcome: Outcome) -> None:
     from berth.plan.proof import proof_document
 
-    write_text(path, json.dumps(proof_document(outcome), indent=1, allow_nan=False) + "\n")
+    solution = report.solution
+    if path := files.get("--out"):
+        write_plan(path, solution.request, solution.final)
+    if path := files.get("--certificate"):
+        document = proof_document(solution.outcome)
+        write_text(path, json.dumps(document, indent=1, allow_nan=False) + "\n")
+    if path := files.get("--job-profile"):
+        _write_job_profile(path, report)
+    if path := files.get("--html"):
+        _write_page(path, report)
 
 
-def _write_job(path: str, posed: Posed, outcome: Outcome) -> None:
+def _write_job_profile(path: str, report: PlanReport) -> None:
     from berth.plan.job import planned_job
     from berth.plan.profile.job import write_job_profile
 
-    if posed.setup is None or outcome.plan is None:
-        raise InputError("a bare problem has no job profile", hint="name a model instead of --problem")
-    write_job_profile(planned_job(posed.setup, outcome.plan)[0], path)
+    plan = report.solution.final.plan
+    if plan is None or plan.problem.source is None:
+        raise InputError("a JSON problem has no job profile", hint="name a model instead of --problem")
+    write_job_profile(planned_job(plan)[0], path)
 
 
-def _write_page(path: str, story: Story) -> None:
+def _write_page(path: str, report: PlanReport) -> None:
     from berth.plan.frontier import frontier
-    from berth.report.plan_frontier import picture
+    from berth.report.plan_frontier import frontier_chart
     from berth.report.plan_html import plan_page
 
-    plans = frontier(story.posed.problem, most=_MOST_STEPS)
-    write_text(path, plan_page(story, picture(story.posed.problem, plans) if plans else None))
+    problem = report.solution.problem
+    plans = frontier(problem, limit=_MAX_FRONTIER_PLANS)
+    write_text(path, plan_page(report, frontier_chart(problem, plans) if plans else None))

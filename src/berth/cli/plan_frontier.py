@@ -1,4 +1,4 @@
-"""`berth plan frontier`: what throughput costs."""
+"""`berth plan frontier`: the cost of every throughput."""
 
 from __future__ import annotations
 
@@ -6,88 +6,60 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from berth.cli import plan_options as option
+from berth.cli.option_groups import expand_options
 from berth.cli.options import AsJson, Force, Html
 from berth.cli.output import check_output, write_text
+from berth.cli.plan_options import AnyRate, ProblemOptions, SourceOptions, plan_request, warm_up
 from berth.errors import InputError
 
 if TYPE_CHECKING:
-    from berth.report.plan_frontier import Picture
+    from berth.report.plan_frontier import FrontierChart
 
 EXAMPLES = ("berth plan frontier ctrdnn --cluster cloud-mix --html frontier.html",)
 
 
+@expand_options
 def frontier(
-    model: option.Model = None,
-    problem: option.ProblemFile = None,
-    cluster: option.ClusterName = None,
-    devices: option.Devices = None,
-    examples: option.Examples = None,
-    epochs: option.Epochs = None,
-    fixed: option.FixedPrice = None,
-    tables: option.Tables = "servers",
-    bandwidth: option.Bandwidth = None,
-    pin: option.Pins = None,
-    forbid: option.Forbids = None,
-    limit: Annotated[int, typer.Option(metavar="N", min=1, help="Stop after so many plans.")] = 2000,
+    source: SourceOptions,
+    problem: ProblemOptions,
+    limit: Annotated[int, typer.Option(metavar="N", min=1, help="Stop after this many plans.")] = 2000,
     html: Html = None,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show the cheapest plan for every throughput there can be, with the fixed plans beside it."""
+    """Show the cheapest plan for every possible throughput, next to the fixed plans."""
     from berth.plan.frontier import frontier as solve
-    from berth.plan.wanted import pose
-    from berth.report.plan_frontier import picture
+    from berth.plan.request import build_problem
+    from berth.report import terminal
+    from berth.report.plan_frontier import frontier_chart, print_frontier
 
     check_output(html, force, option="--html")
-    wanted = option.wanted(
-        model,
-        problem,
-        cluster,
-        devices,
-        option.ANY_RATE,
-        None,
-        None,
-        examples,
-        epochs,
-        fixed,
-        tables,
-        pin,
-        forbid,
-        bandwidth,
-    )
-    posed = pose(wanted)
-    option.warm_up(posed.problem)
-    plans = solve(posed.problem, most=limit)
+    request = plan_request(source, AnyRate(), problem)
+    built = build_problem(request)
+    warm_up(built)
+    plans = solve(built, limit=limit)
     if not plans:
         raise InputError(
-            "no plan is feasible at any throughput", hint="pins, limits and memory leave nothing"
+            "no plan is feasible at any throughput", hint="relax the pins, the limits or the memory"
         )
-    shown = picture(posed.problem, plans)
-    heading = f"{wanted.model or wanted.problem} on {wanted.place}: cost of {wanted.examples:,.0f} examples"
+    chart = frontier_chart(built, plans)
+    examples = f"{request.examples:,.0f}"
     if html:
         from berth.report.plan_html import frontier_page
 
-        facts = {"model": str(wanted.model or wanted.problem), "on": wanted.place}
-        write_text(html, frontier_page(facts | {"examples": f"{wanted.examples:,.0f}"}, shown, posed))
-    _show(heading, shown, html, as_json)
-
-
-def _show(heading: str, shown: Picture, html: str | None, as_json: bool) -> None:
-    from berth.report import terminal
-    from berth.report.plan_frontier import print_frontier
-
+        facts = {"model": request.subject, "on": request.devices_from, "examples": examples}
+        write_text(html, frontier_page(facts, chart, built))
     if as_json:
-        terminal.print_json(_document(shown))
+        terminal.print_json(_document(chart))
         return
     out = terminal.console()
-    print_frontier(out, heading, shown)
+    print_frontier(out, f"{request.subject} on {request.devices_from}: cost of {examples} examples", chart)
     if html:
         out.print(f"wrote {html}", markup=False, soft_wrap=True)
 
 
-def _document(shown: Picture) -> dict[str, Any]:
-    from berth.plan.document import stage_documents
+def _document(chart: FrontierChart) -> dict[str, Any]:
+    from berth.plan.problem_json import stage_documents
 
     plans = [
         {
@@ -96,6 +68,6 @@ def _document(shown: Picture) -> dict[str, Any]:
             "cost_usd": plan.cost_usd,
             "stages": stage_documents(plan),
         }
-        for plan in shown.plans
+        for plan in chart.plans
     ]
-    return {"plans": plans, "rates": shown.rates, "fixed_usd": shown.fixed}
+    return {"plans": plans, "rates": chart.rates, "fixed_usd": chart.fixed}

@@ -1,255 +1,277 @@
-"""What the planning verbs share: their options, and what those become."""
+"""Options of the planning commands, grouped by concern, and what they become."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from berth.cli import complete
+from berth.cli.options import AsJson, Force, Html, JobProfileFile
 from berth.cli.progress import COMPILING, progress_bar, spinner
 from berth.cli.quantities import dollars, names, read, read_positive, share
-from berth.errors import InputError, UnknownNameError
+from berth.errors import InputError
 
 if TYPE_CHECKING:
-    from berth.plan.choose import Asked
     from berth.plan.problem import Problem
+    from berth.plan.request import PlanRequest
     from berth.plan.search.method import Progress
-    from berth.plan.wanted import Wanted
-
-Model = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="MODEL", autocompletion=complete.zoo, help="A model of the zoo, or a layer profile (YAML)."
-    ),
-]
-ProblemFile = Annotated[
-    str | None, typer.Option(metavar="FILE", help="A bare problem (JSON) instead of MODEL.")
-]
-ClusterName = Annotated[
-    str | None,
-    typer.Option(
-        "--cluster",
-        metavar="CLUSTER",
-        autocompletion=complete.clusters,
-        help="A shape, a preset or a file: its devices are the limits.",
-    ),
-]
-Devices = Annotated[
-    str | None, typer.Option(metavar="A,B", help="Device types without limits, instead of a cluster.")
-]
-Throughput = Annotated[
-    str | None, typer.Option(metavar="RATE", help="Examples per second, at least (100k/s).")
-]
-Deadline = Annotated[str | None, typer.Option(metavar="TIME", help="Instead: the whole training within 24h.")]
-MaxUsd = Annotated[
-    str | None,
-    typer.Option(
-        metavar="USD", help="Instead: the fastest plan for at most this, readers and servers included."
-    ),
-]
-Examples = Annotated[str | None, typer.Option(metavar="N", help="Examples of one epoch.", show_default="1e9")]
-Epochs = Annotated[
-    str | None, typer.Option(metavar="N", help="How often they are all seen.", show_default="1")
-]
-FixedPrice = Annotated[
-    str | None,
-    typer.Option(
-        "--fixed",
-        metavar="$/H",
-        help="Price of what does not scale, $1.5/h.",
-        show_default="coordinator and cores for tables",
-    ),
-]
-Tables = Annotated[
-    str,
-    typer.Option(
-        metavar="servers|units", help="Where embedding tables live: there, or on their stage's units."
-    ),
-]
-Bandwidth = Annotated[
-    str | None,
-    typer.Option(
-        metavar="RATE", help="What one unit sends to another type, 390MB/s.", show_default="the slowest port"
-    ),
-]
-Pins = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--pin", metavar="LAYER=TYPE", help="These layers run there: a name, its beginning, a kind, or a..b."
-    ),
-]
-Forbids = Annotated[
-    list[str] | None, typer.Option("--forbid", metavar="TYPE", help="No layer runs on it. Repeatable.")
-]
-Prefers = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--prefer", metavar="TYPE", help="Rather this type alone; repeated: or with the next one ..."
-    ),
-]
-Within = Annotated[str, typer.Option(metavar="SHARE", help="... if that costs at most so much more.")]
-MethodName = Annotated[
-    str,
-    typer.Option(
-        "--method",
-        metavar="METHOD",
-        help="exact, rl-lstm, rl-rnn, brute, bayes, genetic, greedy, cpu-only, gpu-only, heuristic, random.",
-    ),
-]
-Evaluations = Annotated[
-    int, typer.Option("--budget", metavar="N", min=1, help="Plans a search may evaluate.")
-]
-CpuTime = Annotated[str, typer.Option("--cpu-time", metavar="TIME", help="CPU time it may take.")]
-Seed = Annotated[int, typer.Option(metavar="N", min=0, help="Of a search that draws.")]
-ObjectiveName = Annotated[
-    str,
-    typer.Option(
-        "--objective",
-        metavar="TRUTH",
-        help="formula, simulate (the pipeline, event by event) or measure (short real runs, emulated).",
-    ),
-]
+    from berth.plan.solve import SearchOptions
 
 _EXAMPLES = 1e9
-ANY_RATE = "0.000001"  # examples per second: as good as none
+_ANY_RATE = 1e-6  # examples per second: no lower bound in practice
 
 
-def wanted(
-    model: str | None,
-    problem: str | None,
-    cluster: str | None,
-    devices: str | None,
-    throughput: str | None,
-    deadline: str | None = None,
-    max_usd: str | None = None,
-    examples: str | None = None,
-    epochs: str | None = None,
-    fixed: str | None = None,
-    tables: str = "servers",
-    pin: list[str] | None = None,
-    forbid: list[str] | None = None,
-    bandwidth: str | None = None,
-) -> Wanted:
-    """The options of the problem; a bare problem's own figures hold unless an option changes them."""
-    from berth.plan.document import read_problem
-    from berth.plan.wanted import Wanted
-    from berth.units import amount, bytes_per_second, usd_per_hour
+@dataclass(frozen=True)
+class SourceOptions:
+    """What to plan, and on which devices."""
 
-    _check_source(model, problem, cluster, devices)
-    if problem is not None and (bandwidth is not None or tables != "servers"):
-        raise InputError("--problem says everything itself", hint="leave out --bandwidth and --tables")
-    bare = None if problem is None else read_problem(problem)
-    seen = (bare.samples, bare.epochs) if bare else (_EXAMPLES, 1.0)
-    count = seen[0] if examples is None else read_positive("--examples", amount, examples)
-    times = seen[1] if epochs is None else read_positive("--epochs", amount, epochs)
-    rate = _rate(throughput, deadline, max_usd, count * times, bare.throughput if bare else None)
-    return Wanted(
-        throughput=rate,
-        samples=count,
-        epochs=times,
-        model=model,
-        cluster=cluster,
-        devices=names("--devices", devices, "cpu-core,T4"),
-        problem=problem,
-        fixed=None if fixed is None else read("--fixed", usd_per_hour, fixed),
-        tables=tables,
-        link=None if bandwidth is None else read_positive("--bandwidth", bytes_per_second, bandwidth),
-        pins=tuple(pin or ()),
-        forbid=tuple(forbid or ()),
-        max_usd=None if max_usd is None else dollars("--max-usd", max_usd),
-    )
+    model: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="MODEL",
+            autocompletion=complete.zoo,
+            help="A model of the zoo, or a layer profile (YAML).",
+        ),
+    ] = None
+    problem: Annotated[
+        str | None, typer.Option(metavar="FILE", help="A problem in JSON instead of MODEL.")
+    ] = None
+    cluster: Annotated[
+        str | None,
+        typer.Option(
+            metavar="CLUSTER",
+            autocompletion=complete.clusters,
+            help="A shape, a preset or a file: its devices are the limits.",
+        ),
+    ] = None
+    devices: Annotated[
+        str | None, typer.Option(metavar="A,B", help="Device types without limits, instead of a cluster.")
+    ] = None
 
-
-def _check_source(model: str | None, problem: str | None, cluster: str | None, devices: str | None) -> None:
-    if problem is not None:
-        if model or cluster or devices:
+    def check(self) -> None:
+        """Refuse options that contradict each other, and too few of them."""
+        if self.problem is not None:
+            if self.model or self.cluster or self.devices:
+                raise InputError(
+                    "--problem states everything itself", hint="leave out MODEL, --cluster and --devices"
+                )
+            return
+        if not self.model:
+            raise InputError("no model is given", hint="write it like: berth plan ctrdnn --cluster cloud-mix")
+        if self.cluster and self.devices:
+            raise InputError("--cluster and --devices contradict each other", hint="keep one of them")
+        if not self.cluster and not self.devices:
             raise InputError(
-                "--problem says everything itself", hint="leave out MODEL, --cluster and --devices"
+                "no device is given", hint="give --cluster cloud-mix, or --devices cpu-core,T4 for no limits"
             )
-        return
-    if not model:
-        raise InputError("no model is named", hint="write it like: berth plan ctrdnn --cluster cloud-mix")
-    if cluster and devices:
-        raise InputError("--cluster and --devices contradict each other", hint="keep one of them")
-    if not cluster and not devices:
+
+
+@dataclass(frozen=True)
+class GoalOptions:
+    """How fast the training should be, or how much it may cost."""
+
+    throughput: Annotated[
+        str | None, typer.Option(metavar="RATE", help="Examples per second, at least (100k/s).")
+    ] = None
+    deadline: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Instead: finish the whole training within 24h.")
+    ] = None
+    max_usd: Annotated[
+        str | None,
+        typer.Option(
+            metavar="USD", help="Instead: the fastest plan for at most this, readers and servers included."
+        ),
+    ] = None
+
+    def rate(self, examples: float, stated: float | None) -> float:
+        """Return the throughput to hold; `stated` is that of a JSON problem."""
+        from berth.units import per_second, seconds
+
+        if self.throughput is not None and self.deadline is not None:
+            raise InputError("--throughput and --deadline contradict each other", hint="keep one of them")
+        if self.throughput is not None:
+            return read_positive("--throughput", per_second, self.throughput)
+        if self.deadline is not None:
+            return examples / read_positive("--deadline", seconds, self.deadline)
+        if self.max_usd is not None:
+            return _ANY_RATE
+        if stated is not None:
+            return stated
         raise InputError(
-            "no device is named", hint="give --cluster cloud-mix, or --devices cpu-core,T4 for no limits"
+            "no throughput is given", hint="give --throughput 100k/s, --deadline 24h or --max-usd 500"
         )
 
 
-def _rate(
-    throughput: str | None, deadline: str | None, max_usd: str | None, examples: float, stated: float | None
-) -> float:
-    from berth.units import per_second, seconds
+class AnyRate(GoalOptions):
+    """No goal: the frontier has a plan for every throughput."""
 
-    if throughput is not None and deadline is not None:
-        raise InputError("--throughput and --deadline contradict each other", hint="keep one of them")
-    if throughput is not None:
-        return read_positive("--throughput", per_second, throughput)
-    if deadline is not None:
-        return examples / read_positive("--deadline", seconds, deadline)
-    if max_usd is not None:
-        return per_second(ANY_RATE)
-    if stated is not None:
-        return stated
-    raise InputError(
-        "nothing says how fast it should be", hint="give --throughput 100k/s, --deadline 24h or --max-usd 500"
+    def rate(self, examples: float, stated: float | None) -> float:
+        """Return a throughput that every plan holds."""
+        return _ANY_RATE
+
+
+@dataclass(frozen=True)
+class ProblemOptions:
+    """What a plan costs and where layers may run."""
+
+    examples: Annotated[
+        str | None, typer.Option(metavar="N", help="Examples of one epoch.", show_default="1e9")
+    ] = None
+    epochs: Annotated[str | None, typer.Option(metavar="N", help="Number of epochs.", show_default="1")] = (
+        None
+    )
+    fixed: Annotated[
+        str | None,
+        typer.Option(
+            metavar="$/H",
+            help="Price of what does not scale, $1.5/h.",
+            show_default="coordinator and cores for tables",
+        ),
+    ] = None
+    tables: Annotated[
+        str,
+        typer.Option(
+            metavar="servers|replicas",
+            help="Where embedding tables are: on servers, or sharded over their stage's replicas.",
+        ),
+    ] = "servers"
+    bandwidth: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RATE",
+            help="Bandwidth from one device to another type, 390MB/s.",
+            show_default="the slowest NIC",
+        ),
+    ] = None
+    pin: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="LAYER=TYPE",
+            help="Run these layers there: a name, a prefix, a kind, or a..b. Repeatable.",
+        ),
+    ] = None
+    forbid: Annotated[
+        list[str] | None, typer.Option(metavar="TYPE", help="Run no layer on this type. Repeatable.")
+    ] = None
+
+
+@dataclass(frozen=True)
+class MethodOptions:
+    """How to search, and by which objective."""
+
+    prefer: Annotated[
+        list[str] | None,
+        typer.Option(metavar="TYPE", help="Prefer this type alone; repeated: together with the next one ..."),
+    ] = None
+    within: Annotated[
+        str, typer.Option(metavar="SHARE", help="... if that costs at most this much more.")
+    ] = "5%"
+    method: Annotated[
+        str,
+        typer.Option(
+            metavar="METHOD",
+            help="exact, rl-lstm, rl-rnn, brute, bayes, genetic, greedy, cpu-only, gpu-only, heuristic, random.",
+        ),
+    ] = "exact"
+    budget: Annotated[int, typer.Option(metavar="N", min=1, help="Plans a search may evaluate.")] = 6400
+    cpu_time: Annotated[str, typer.Option(metavar="TIME", help="CPU time of a search.")] = "60s"
+    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Random seed of a search.")] = 0
+    objective: Annotated[
+        str,
+        typer.Option(
+            metavar="OBJECTIVE",
+            help="formula, simulate (the pipeline, event by event) or measure (short real runs, emulated).",
+        ),
+    ] = "formula"
+
+    def search_options(self) -> SearchOptions:
+        """Return the options as the planner takes them."""
+        from berth.plan.search.method import Budget
+        from berth.plan.solve import SearchOptions
+        from berth.units import seconds
+
+        budget = Budget(self.budget, read_positive("--cpu-time", seconds, self.cpu_time), self.seed)
+        within = share("--within", self.within)
+        return SearchOptions(self.method, budget, tuple(self.prefer or ()), within, self.objective)
+
+
+@dataclass(frozen=True)
+class OutputOptions:
+    """Files to write, and how to print."""
+
+    out: Annotated[str | None, typer.Option(metavar="FILE", help="Write the plan (YAML).")] = None
+    html: Html = None
+    certificate: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Write problem, plan and proof (JSON).")
+    ] = None
+    job_profile: JobProfileFile = None
+    force: Force = False
+    as_json: AsJson = False
+
+    @property
+    def files(self) -> dict[str, str]:
+        """The files to write, by option."""
+        names = ("out", "html", "certificate", "job_profile")
+        given = {f"--{name.replace('_', '-')}": getattr(self, name) for name in names}
+        return {option: path for option, path in given.items() if path}
+
+
+def plan_request(source: SourceOptions, goal: GoalOptions, problem: ProblemOptions) -> PlanRequest:
+    """Return the request of the options; the figures of a JSON problem hold unless an option changes them."""
+    from berth.plan.problem_json import read_problem
+    from berth.plan.request import PlanRequest
+    from berth.units import amount, bytes_per_second, usd_per_hour
+
+    source.check()
+    if source.problem is not None and (problem.bandwidth is not None or problem.tables != "servers"):
+        raise InputError("--problem states everything itself", hint="leave out --bandwidth and --tables")
+    stated = None if source.problem is None else read_problem(source.problem)
+    samples, epochs = (stated.samples, stated.epochs) if stated else (_EXAMPLES, 1.0)
+    if problem.examples is not None:
+        samples = read_positive("--examples", amount, problem.examples)
+    if problem.epochs is not None:
+        epochs = read_positive("--epochs", amount, problem.epochs)
+    link = problem.bandwidth
+    return PlanRequest(
+        throughput=goal.rate(samples * epochs, stated.throughput if stated else None),
+        samples=samples,
+        epochs=epochs,
+        model=source.model,
+        cluster=source.cluster,
+        devices=names("--devices", source.devices, "cpu-core,T4"),
+        problem=source.problem,
+        fixed=None if problem.fixed is None else read("--fixed", usd_per_hour, problem.fixed),
+        tables=problem.tables,
+        link=None if link is None else read_positive("--bandwidth", bytes_per_second, link),
+        pins=tuple(problem.pin or ()),
+        forbid=tuple(problem.forbid or ()),
+        max_usd=None if goal.max_usd is None else dollars("--max-usd", goal.max_usd),
     )
 
 
-def asked(
-    method: str,
-    budget: int,
-    cpu_time: str,
-    seed: int,
-    prefer: list[str] | None,
-    within: str,
-    max_usd: str | None,
-) -> Asked:
-    """The options of the choice."""
-    from berth.plan.choose import Asked
-    from berth.plan.search.method import METHODS, Budget
-    from berth.units import seconds
-
-    if method not in METHODS:
-        raise UnknownNameError("method", method, METHODS)
-    limit = Budget(budget, read_positive("--cpu-time", seconds, cpu_time), seed)
-    most = None if max_usd is None else dollars("--max-usd", max_usd)
-    return Asked(method, limit, tuple(prefer or ()), share("--within", within), most)
-
-
-def check_objective(text: str, max_usd: str | None) -> None:
-    """Refuses, before anything runs, an objective that is not there."""
-    from berth.plan.objective.refine import OBJECTIVES
-
-    if text.partition(":")[0] not in OBJECTIVES:
-        raise UnknownNameError("objective", text, OBJECTIVES)
-    if text != "formula" and max_usd is not None:
-        raise InputError("--max-usd asks the formula", hint="leave out --objective")
-
-
 def warm_up(problem: Problem | None = None) -> None:
-    """Loads the kernels; whoever comes first on a machine is told that they are compiled."""
+    """Load the kernels; the first run on a machine compiles them and says so."""
     from berth import compile as compiling
     from berth.plan.explain import is_large
-    from berth.plan.warm import load_kernels, load_list_kernels
+    from berth.plan.warmup import load_arc_kernels, load_kernels
 
     folder = compiling.cache_folder() / f"plan-{compiling.fingerprint('plan')}"
     cold = not any(folder.rglob("*.nbi"))
     with spinner(COMPILING, elsewhere=True) if cold else nullcontext():
         load_kernels()
         if problem is not None and is_large(problem):
-            load_list_kernels()
+            load_arc_kernels()
 
 
 @contextmanager
-def searching(what: str) -> Iterator[Progress | None]:
-    """A bar with the best plan so far."""
-    with progress_bar(what) as tell:
-        if tell is None:
+def watch(phase: str) -> Iterator[Progress | None]:
+    """Show a progress bar with the best plan so far."""
+    with progress_bar(phase) as show:
+        if show is None:
             yield None
         else:
-            yield lambda done, total, best: tell(done, total, f"{what}, best ${best:,.4g}")
+            yield lambda done, total, best: show(done, total, f"{phase}, best ${best:,.4g}")

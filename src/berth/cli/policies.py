@@ -1,4 +1,4 @@
-"""`berth policies`: the policies that berth knows, what can be set in each, and whether one keeps its promises."""
+"""`berth policies`: list policies and their constants; check a policy."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class NameOrCommand(Group):
     """`berth policies`, `berth policies NAME` and `berth policies check NAME` alike."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Gives a command an empty name; a word that is no command is the name."""
+        """Give a command an empty policy name; a word that is not a command is the name."""
         if args and args[0] in self.commands:
             return super().parse_args(ctx, ["", *args])
         ctx.allow_interspersed_args = True
@@ -109,7 +109,7 @@ def _facts(name: str, policy: Policy) -> dict[str, Any]:
 
 
 def _paragraphs(text: str) -> str:
-    """Lines were broken for the source: a terminal breaks them anew."""
+    """Join the lines of each paragraph; the terminal wraps them."""
     return "\n\n".join(" ".join(part.split()) for part in text.split("\n\n"))
 
 
@@ -141,5 +141,5 @@ def _print_one(facts: dict[str, Any]) -> None:
     out.print(table("", ["constant", "default", ""], rows, left=3))
     first = constants[0]
     out.print(
-        f"set it so: --policy {facts['name']}:{first['name']}={first['default']}", style="dim", markup=False
+        f"set it with: --policy {facts['name']}:{first['name']}={first['default']}", style="dim", markup=False
     )

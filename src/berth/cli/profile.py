@@ -1,4 +1,4 @@
-"""`berth profile`: what each layer of a model moves and computes, and how long each device takes for it."""
+"""`berth profile`: what each layer of a model moves and computes, and its time on each device."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from berth.plan.profile.document import DeviceTimes, LayerProfile
+    from berth.plan.profile.layer_profile import DeviceTimes, LayerProfile
 
 EXAMPLES = (
     "berth profile ctrdnn --stored",
@@ -34,29 +34,30 @@ def profile(
         typer.Argument(
             metavar="MODEL",
             autocompletion=complete.zoo,
-            help="A model of the zoo, your own as path.py:make_model, or a profile to show (YAML). "
-            "Left out: lists the zoo.",
+            help="A model of the zoo, path.py:make_model, or a profile to show (YAML). Without it: list the zoo.",
         ),
     ] = None,
     batch: Batch = None,
     devices: Annotated[
         str | None,
-        typer.Option(metavar="A,B", help="Devices: those of this machine are measured, others modelled."),
+        typer.Option(
+            metavar="A,B", help="Device types: those of this machine are measured, others modelled."
+        ),
     ] = None,
     repeats: Annotated[int, typer.Option(metavar="N", min=1, help="Measurements of each layer.")] = 7,
     input_shape: Annotated[
         str | None,
-        typer.Option(metavar="3,32,32", help="Shape of one input, if your file has no example_batch."),
+        typer.Option(metavar="3,32,32", help="Shape of one input, for a file without example_batch."),
     ] = None,
     stored: Annotated[
-        bool, typer.Option("--stored", help="Show the profile that comes with berth; needs no torch.")
+        bool, typer.Option("--stored", help="Show the shipped profile; needs no torch.")
     ] = False,
     out: Annotated[str | None, typer.Option(metavar="FILE", help="Write the profile (YAML).")] = None,
     job_profile: JobProfileFile = None,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
-    """Profile a model layer by layer: measure this machine, model devices that are not here."""
+    """Profile a model layer by layer: measure this machine, model other devices."""
     from berth.report import terminal
 
     if model is None:
@@ -82,16 +83,17 @@ def _profile(
     from berth.plan.profile import load_layer_profile, profile_model
     from berth.plan.profile.make import DEFAULT_DEVICES
 
-    wanted = names("--devices", devices, "cpu-core,T4")
+    types = names("--devices", devices, "cpu-core,T4")
     if not stored and not model.endswith((".yaml", ".yml")):
         with progress_bar("starting") as progress:
             shape = _shape(input_shape)
-            kinds = wanted or DEFAULT_DEVICES
-            return profile_model(model, batch, kinds, repeats, input_shape=shape, progress=progress)
+            return profile_model(
+                model, batch, types or DEFAULT_DEVICES, repeats, input_shape=shape, progress=progress
+            )
     if batch is not None or input_shape is not None:
         raise InputError("a stored profile has its own batch", hint="leave out --batch and --input-shape")
     found = load_layer_profile(model)
-    return replace(found, devices=tuple(map(found.on, wanted))) if wanted else found
+    return replace(found, devices=tuple(map(found.on, types))) if types else found
 
 
 def _shape(text: str | None) -> tuple[int, ...] | None:
@@ -135,7 +137,7 @@ def _print_zoo(as_json: bool) -> None:
     rows = [[entry.name, entry.about, str(entry.layers), f"{entry.batch:,}"] for entry in zoo().values()]
     out = terminal.console()
     out.print(terminal.table(f"{len(rows)} models", ["model", "what it is", "layers", "batch"], rows, left=2))
-    out.print("`berth profile MODEL` measures one here; --stored shows the profile that comes with berth.")
+    out.print("`berth profile MODEL` measures one here; --stored shows the shipped profile.")
 
 
 def _print(result: LayerProfile) -> None:
@@ -183,7 +185,7 @@ def _print_times(result: LayerProfile, devices: Sequence[DeviceTimes], out: Cons
     rows.append(["data", *(format_seconds(sum(times.odt_s)) for times in devices)])
     rows.append(["beta", *(f"{_share(times.beta, times.odt_s):.3f}" for times in devices)])
     headers = ["layer", *(f"{times.device}\n{times.compute.kind}" for times in devices)]
-    out.print(table("Computation per batch, one unit", headers, rows))
+    out.print(table("Computation per batch, one device", headers, rows))
 
 
 def _share(shares: Sequence[float], seconds: Sequence[float]) -> float:
@@ -192,10 +194,10 @@ def _share(shares: Sequence[float], seconds: Sequence[float]) -> float:
 
 
 def _print_sources(result: LayerProfile, out: Console) -> None:
-    """All three sources of what was measured; of what was modelled the figures that it rests on."""
+    """Print the sources of each device; for a modelled one without its scaling."""
     import textwrap
 
-    out.print("data: synchronisation; alpha, beta: shares of both that more units divide", markup=False)
+    out.print("data: synchronisation; alpha, beta: parallel shares of computation and data", markup=False)
     for times in result.devices:
         sources = [times.compute, times.data, times.scaling]
         if not any(source.kind == "measured" for source in sources):

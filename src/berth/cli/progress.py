@@ -1,4 +1,4 @@
-"""How verbs that take long say that they are at it: on a terminal's standard error, and nowhere else."""
+"""Progress of long commands, on standard error and only on a terminal."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ COMPILING = "compiling kernels (once, about a minute)"
 
 @contextmanager
 def progress_bar(text: str) -> Iterator[Any]:
-    """A bar that is gone when the work is done: told how much of how much, and what it is at; or None."""
+    """A transient progress bar; yields `update(done, total, what)`, or None without a terminal."""
     if not sys.stderr.isatty():
         yield None
         return
@@ -27,15 +27,15 @@ def progress_bar(text: str) -> Iterator[Any]:
     ) as bar:
         task = bar.add_task(text, total=None)
 
-        def tell(done: int, total: int | None, what: str = text) -> None:
+        def update(done: int, total: int | None, what: str = text) -> None:
             bar.update(task, completed=done, total=total or None, description=what)
 
-        yield tell
+        yield update
 
 
 @contextmanager
 def spinner(text: str, *, elsewhere: bool = False) -> Iterator[Callable[[str], None] | None]:
-    """Something of unknown length; told what it is at. Where nobody watches: one line, if it is wanted."""
+    """A spinner; yields `update(text)`. Without a terminal: None, and one line if `elsewhere`."""
     if not sys.stderr.isatty():
         if elsewhere:
             typer.echo(text, err=True)

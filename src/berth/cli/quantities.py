@@ -1,4 +1,4 @@
-"""Quantities given to an option: what can't be read, or makes no sense there, is said with the option's name."""
+"""Parses quantities of options; errors name the option."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from berth.errors import InputError, QuantityError
 
 
 def read(option: str, parse: Callable[[str], float], text: str) -> float:
-    """What one of `berth.units` makes of the text; not negative."""
+    """Parse the text with a function of `berth.units`; not negative."""
     try:
         value = parse(text)
     except QuantityError as error:
@@ -25,14 +25,14 @@ def read_positive(option: str, parse: Callable[[str], float], text: str) -> floa
 
 
 def positive(option: str, value: float) -> float:
-    """The value, if it is a number above zero."""
+    """Return the value if it is a number above zero."""
     if not math.isfinite(value) or value <= 0:
         raise QuantityError(f"{option} is {value:g}", hint="a number above 0 is expected")
     return value
 
 
 def congestion_of(option: str, value: float) -> float:
-    """The value, if it is a finite number from 1 up: links can't be faster than they are."""
+    """Return the value if it is a finite number of at least 1: links can't be faster than they are."""
     if not (math.isfinite(value) and value >= 1):
         raise QuantityError(
             f"{option} is {value:g}",

@@ -1,4 +1,4 @@
-"""`berth simulate`: a trace on a cluster under one policy or several, and one table of what came of it."""
+"""`berth simulate`: a trace on a cluster under one or more policies, and a table of results."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from berth.cli import scenario as scene
+from berth.cli import scenario
+from berth.cli.option_groups import expand_options
 from berth.cli.options import AsJson, Force, Html
 from berth.cli.output import check_output, whole_file, write_text
 from berth.cli.progress import progress_bar
+from berth.cli.scenario_options import ClusterName, PolicyNames, ScenarioOptions, TraceName, WhatIfOptions
 
 if TYPE_CHECKING:
-    from berth.report.html import Played
     from berth.schedule.policy import Policy
+    from berth.simulate.policy_run import PolicyRun
 
 EXAMPLES = (
     "berth simulate jobs.csv --cluster 4x4x8:H100 --policy fifo --policy srtf",
@@ -26,93 +28,65 @@ EXAMPLES = (
 Log = Annotated[
     str | None, typer.Option(metavar="FILE", help="Write every event as Parquet (one file per policy).")
 ]
-Audit = Annotated[bool, typer.Option("--audit", help="Count every run again from its log.")]
+Audit = Annotated[bool, typer.Option("--audit", help="Verify every run against its event log.")]
 
 
+@expand_options
 def simulate(
-    trace: scene.TraceName,
-    cluster: scene.ClusterName,
-    policy: scene.PolicyNames = None,
-    network: scene.Network = "on",
-    congestion: scene.Congestion = 1.0,
-    eviction_cost: scene.EvictionCost = None,
-    checkpoint_every: scene.CheckpointEvery = "30m",
-    mix: scene.MixName = "balanced",
-    seed: scene.Seed = 0,
-    reference_device: scene.ReferenceDevice = None,
-    doubt: scene.Doubt = "0",
-    faults: scene.Faults = None,
-    quota: scene.Quota = None,
-    quotas: scene.Quotas = None,
-    add_racks: scene.AddRacks = None,
-    link: scene.Links = None,
-    device: scene.Device = None,
+    *,
+    trace: TraceName,
+    cluster: ClusterName,
+    policy: PolicyNames = None,
+    options: ScenarioOptions,
+    what_if: WhatIfOptions,
     log: Log = None,
     audit: Audit = False,
     html: Html = None,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
-    """Play a trace on a cluster under each policy, and lay the results side by side."""
+    """Simulate a trace on a cluster under each policy and compare the results."""
     check_output(html, force, option="--html")
-    policies = scene.load_policies(policy)
+    policies = scenario.load_policies(policy)
     logs = _log_files(log, list(policies), force)
-    played_scene = scene.set_scene(
-        trace,
-        cluster,
-        network=network,
-        congestion=congestion,
-        eviction_cost=eviction_cost,
-        checkpoint_every=checkpoint_every,
-        mix=mix,
-        seed=seed,
-        reference=reference_device,
-        doubt=doubt,
-        faults=faults,
-        quota=quota,
-        quotas=quotas,
-        add_racks=add_racks,
-        links=link,
-        device=device,
-        log=bool(log or audit or html),
-    )
-    interpreted = scene.warm_up(policies)
-    played = _play(played_scene, policies, timers=html is not None)
-    _check_audits(played, audit)
-    notes = _notes(played_scene, played) + interpreted
-    notes += [f"{one.run.policy}: {_audited(one)}" for one in played if audit]
-    written = _write(played, logs, html, notes)
-    _show(played_scene, played, notes, written, as_json)
-    if any(one.run.unfinished for one in played):
+    built = scenario.build_scenario(trace, cluster, options, what_if, log=bool(log or audit or html))
+    interpreted = scenario.warm_up(policies)
+    runs = _run_policies(built, policies, timers=html is not None)
+    _check_audits(runs, audit)
+    notes = _notes(built, runs) + interpreted
+    notes += [f"{one.run.policy}: {_audited(one)}" for one in runs if audit]
+    written = _write(runs, logs, html, notes)
+    _show(built, runs, notes, written, as_json)
+    if any(one.run.unfinished for one in runs):
         raise typer.Exit(1)
 
 
-def _play(played_scene: scene.Scene, policies: dict[str, Policy], *, timers: bool) -> list[Played]:
-    from berth.report.html import Played
+def _run_policies(built: scenario.Scenario, policies: dict[str, Policy], *, timers: bool) -> list[PolicyRun]:
     from berth.simulate.metrics import summarise
+    from berth.simulate.policy_run import PolicyRun
     from berth.simulate.run import simulate as run_simulation
     from berth.simulate.timeline import TimerWatch
 
-    played = []
-    jobs = played_scene.trace
+    runs = []
+    jobs = built.trace
     for name, policy in policies.items():
-        watch = TimerWatch(max(1, len(jobs) // 100)) if timers and policy.rules().learns else None
-        with progress_bar(f"{name}: jobs finished") as tell:
+        watch = TimerWatch(max(1, len(jobs) // 100)) if timers and policy.rules().learn_timers else None
+        with progress_bar(f"{name}: jobs finished") as progress:
             run = run_simulation(
                 jobs,
-                played_scene.cluster,
+                built.cluster,
                 policy,
-                played_scene.setting,
+                built.setting,
                 name=name,
-                progress=tell,
+                progress=progress,
                 watch=watch,
             )
-        played.append(Played(run, summarise(run), watch))
-    return played
+        runs.append(PolicyRun(run, summarise(run), watch))
+    return runs
 
 
 def _log_files(log: str | None, policies: list[str], force: bool) -> dict[str, str]:
-    """Where each policy's events go: the file as named for one, `events.<policy>.parquet` for several."""
+    """The log file of each policy: the given name for one, `events.<policy>.parquet` for several."""
     import re
 
     if log is None:
@@ -129,87 +103,87 @@ def _log_files(log: str | None, policies: list[str], force: bool) -> dict[str, s
     return files
 
 
-def _check_audits(played: list[Played], wanted: bool) -> None:
-    """A violation is a bug of berth's own: it is shown whole, and nothing is reported on top of it."""
+def _check_audits(runs: list[PolicyRun], wanted: bool) -> None:
+    """Raise on a violation: it is a bug in berth."""
     if not wanted:
         return
     from berth.simulate.audit import audit
 
-    for one in played:
+    for one in runs:
         report = audit(one.run)
         assert not report.violations, f"{one.run.policy}: {report}"
 
 
-def _audited(one: Played) -> str:
+def _audited(one: PolicyRun) -> str:
     from berth.units import format_count
 
-    return f"audited, {format_count(len(one.run.log), 'event')} counted again: everything adds up"
+    return f"audited, {format_count(len(one.run.log), 'event')} counted again: no violations"
 
 
-def _notes(played_scene: scene.Scene, played: list[Played]) -> list[str]:
-    """Everything a reader must know to take the figures for what they are."""
+def _notes(built: scenario.Scenario, runs: list[PolicyRun]) -> list[str]:
+    """Notes that a reader needs to interpret the figures."""
     from berth.simulate.outcome import unfinished_note
     from berth.units import format_count
 
-    run, setting = played[0].run, played_scene.setting
-    notes = played_scene.notes + played_scene.drawn
+    run, setting = runs[0].run, built.setting
+    notes = built.notes + built.drawn
     if run.jobs.over_quota:
         first = ", ".join(run.jobs.over_quota[:5]) + (" ..." if len(run.jobs.over_quota) > 5 else "")
         count = format_count(len(run.jobs.over_quota), "job")
         notes.append(f"never schedulable, larger than the quota: {count} ({first}); counted nowhere else")
-    for one in played:
+    for one in runs:
         if (note := unfinished_note(one.run)) is not None:
             rest = "; the figures are those of the others" if one.summary.finished else ""
             notes.append(note + rest)
-    if setting.doubt:
-        notes.append(f"schedulers knew remaining times to +-{setting.doubt:.0%} only")
+    if setting.estimate_error:
+        notes.append(f"schedulers knew remaining times to +-{setting.estimate_error:.0%} only")
     if setting.fault_spec is not None:
-        seed = "" if played_scene.fault_seed is None else f", seed {played_scene.fault_seed}"
+        seed = "" if built.fault_seed is None else f", seed {built.fault_seed}"
         notes.append(f"{format_count(len(run.setting.faults) // 2, 'fault')} of machines{seed}")
     if run.cluster.usd_per_hour is None:
         notes.append("no cost: the price of some device is unknown")
     return notes
 
 
-def _write(played: list[Played], logs: dict[str, str], html: str | None, notes: list[str]) -> list[str]:
+def _write(runs: list[PolicyRun], logs: dict[str, str], html: str | None, notes: list[str]) -> list[str]:
     from berth.report.html import report_page
     from berth.simulate.events import write_events
 
     written = []
-    for one in played:
+    for one in runs:
         if one.run.policy in logs:
             with whole_file(logs[one.run.policy]) as part:
                 write_events(one.run, part)
             written.append(logs[one.run.policy])
     if html is not None:
-        write_text(html, report_page(played, notes))
+        write_text(html, report_page(runs, notes))
         written.append(html)
     return written
 
 
 def _show(
-    played_scene: scene.Scene, played: list[Played], notes: list[str], written: list[str], as_json: bool
+    built: scenario.Scenario, runs: list[PolicyRun], notes: list[str], written: list[str], as_json: bool
 ) -> None:
     from berth.report import terminal
     from berth.report.simulation import print_results
 
     if as_json:
         facts: dict[str, Any] = {
-            "trace": played[0].run.trace.source,
-            "cluster": played[0].run.cluster.name,
-            "reference_device": played_scene.reference.name,
-            "fault_seed": played_scene.fault_seed,
-            "results": [one.summary.as_json() for one in played],
+            "trace": runs[0].run.trace.source,
+            "cluster": runs[0].run.cluster.name,
+            "reference_device": built.reference.name,
+            "fault_seed": built.fault_seed,
+            "results": [one.summary.as_json() for one in runs],
             "notes": notes,
             "written": written,
         }
         terminal.print_json(facts)
         return
-    print_results(terminal.console(), [one.summary for one in played], heading(played[0]), notes, written)
+    print_results(terminal.console(), [one.summary for one in runs], heading(runs[0]), notes, written)
 
 
-def heading(one: Played) -> str:
-    """What was played, in one line."""
+def heading(one: PolicyRun) -> str:
+    """Return the title of the results."""
     from berth.units import format_count
 
     setting, run = one.run.setting, one.run

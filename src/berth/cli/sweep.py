@@ -1,4 +1,4 @@
-"""`berth sweep`: policies over load x congestion x mix, as maps of who wins where."""
+"""`berth sweep`: policies over load x congestion x mix, as heat maps."""
 
 from __future__ import annotations
 
@@ -7,11 +7,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from berth.cli import scenario as scene
+from berth.cli import scenario
 from berth.cli.options import AsJson
 from berth.cli.output import check_folder, write_text
 from berth.cli.progress import progress_bar
 from berth.cli.quantities import congestions, numbers
+from berth.cli.scenario_options import (
+    ClusterName,
+    Doubt,
+    EvictionCost,
+    PolicyNames,
+    ReferenceDevice,
+    ScenarioOptions,
+)
 from berth.errors import InputError, UnknownNameError
 
 if TYPE_CHECKING:
@@ -28,9 +36,9 @@ _METRICS = {
 
 
 def sweep(
-    cluster: scene.ClusterName,
-    policy: scene.PolicyNames = None,
-    load: Annotated[str, typer.Option(metavar="LIST", help="GPU time asked for over GPU time there is.")] = (
+    cluster: ClusterName,
+    policy: PolicyNames = None,
+    load: Annotated[str, typer.Option(metavar="LIST", help="Requested GPU time over available GPU time.")] = (
         "0.6,0.8,0.95,1.1"
     ),
     congestion: Annotated[
@@ -38,27 +46,27 @@ def sweep(
     ] = "1,5,20",
     mix: Annotated[str, typer.Option(metavar="LIST", help="Mixes of models, by name.")] = "balanced",
     jobs: Annotated[int, typer.Option(metavar="N", min=1, help="Jobs of each trace.")] = 1000,
-    seeds: Annotated[int, typer.Option(metavar="N", min=1, help="How many seeds: traces per cell.")] = 3,
+    seeds: Annotated[int, typer.Option(metavar="N", min=1, help="Seeds: traces per cell.")] = 3,
     sizes: Annotated[
         str, typer.Option(metavar="SIZES", help="As in berth trace generate.")
     ] = "powers-of-two",
     durations: Annotated[
         str, typer.Option(metavar="DURATIONS", help="As in berth trace generate.")
     ] = "lognormal:1h:1.5",
-    eviction_cost: scene.EvictionCost = None,
-    doubt: scene.Doubt = "0",
-    reference_device: scene.ReferenceDevice = None,
+    eviction_cost: EvictionCost = None,
+    doubt: Doubt = "0",
+    reference_device: ReferenceDevice = None,
     metric: Annotated[
-        str, typer.Option(metavar="NAME", help="Of the maps: mean-jct, p50-jct, p99-jct, makespan.")
+        str, typer.Option(metavar="NAME", help="Metric of the maps: mean-jct, p50-jct, p99-jct, makespan.")
     ] = "mean-jct",
     out: Annotated[
         str | None,
-        typer.Option(metavar="DIR", help="Keeps finished cells (a rerun skips them) and maps."),
+        typer.Option(metavar="DIR", help="Store finished cells (a rerun skips them) and maps."),
     ] = None,
     workers: Annotated[int, typer.Option(metavar="N", min=1, help="Processes.")] = 2,
     as_json: AsJson = False,
 ) -> None:
-    """Play generated traces over a grid of load, congestion and mix; show each policy over the first."""
+    """Simulate generated traces over load, congestion and mix; show each policy relative to the first."""
     from tempfile import TemporaryDirectory
 
     from berth.report import terminal
@@ -69,8 +77,8 @@ def sweep(
     if metric not in _METRICS:
         raise UnknownNameError("metric", metric, _METRICS)
     check_folder(out, option="--out")
-    policies = scene.load_policies(policy)
-    setting = scene.make_setting("on", 1.0, eviction_cost, "30m", "balanced", 0, doubt)
+    policies = scenario.load_policies(policy)
+    setting = ScenarioOptions(eviction_cost=eviction_cost, doubt=doubt).setting()
     grid = Grid(
         cluster=cluster,
         policies=tuple(policies),
@@ -83,13 +91,13 @@ def sweep(
         durations=durations,
         eviction_s=setting.eviction_s,
         eviction_large_s=setting.eviction_large_s,
-        doubt=setting.doubt,
+        estimate_error=setting.estimate_error,
         reference_device=reference_device,
     )
-    notes = _check(grid, sizes, durations) + scene.warm_up(policies)
-    with TemporaryDirectory() as scratch, progress_bar("cells") as tell:
+    notes = _check(grid, sizes, durations) + scenario.warm_up(policies)
+    with TemporaryDirectory() as scratch, progress_bar("cells") as progress:
         folder = Path(scratch) if out is None else _folder(out)
-        rows = run_sweep(grid.cells(), folder / "cells.jsonl", workers=workers, progress=tell)
+        rows = run_sweep(grid.cells(), folder / "cells.jsonl", workers=workers, progress=progress)
     shown = Shown(grid, rows, *_METRICS[metric])
     if out is not None:
         write_text(str(Path(out) / "sweep.html"), maps_page(shown))
@@ -107,7 +115,7 @@ def sweep(
 
 
 def _mixes(text: str) -> tuple[str, ...]:
-    """`balanced,sensitive`; a mix that is written out contains commas, so it stands alone."""
+    """`balanced,sensitive`; a mix that is written out contains commas, so it can't be in a list."""
     from berth.workload.mix import load_mix
 
     names = (text,) if "=" in text else tuple(filter(None, (part.strip() for part in text.split(","))))
@@ -119,10 +127,10 @@ def _mixes(text: str) -> tuple[str, ...]:
 
 
 def _check(grid: Grid, sizes: str, durations: str) -> list[str]:
-    """Says what is wrong before any process is started; returns what will be cut."""
+    """Check the inputs before any process starts; return notes."""
     from berth.cluster.load import load_cluster
     from berth.simulate.reference import reference_device, reference_note
-    from berth.simulate.source import gpus_of
+    from berth.simulate.trace_source import gpus_of
     from berth.workload.distributions import load_durations, load_sizes
 
     cluster = load_cluster(grid.cluster)

@@ -1,4 +1,4 @@
-"""`berth table`: look at saved tables, compare them, shrink them, hand them to other programs."""
+"""`berth table`: inspect, compare, shrink and export saved embedding tables."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from berth.cli.output import check_output
 from berth.cli.verbs import Verbs
 
 if TYPE_CHECKING:
-    from berth.train.checkpoint.saved import SavedTable
+    from berth.train.checkpoint.inspect import SavedTable
 
 app = Verbs(
-    help="Look at the tables of a training's checkpoints, export, shrink and compare them.",
+    help="Inspect, export, shrink and compare the tables of checkpoints.",
 )
 
 Folder = Annotated[
@@ -23,16 +23,18 @@ Folder = Annotated[
 Name = Annotated[
     str | None, typer.Option("--table", metavar="NAME", help="Which table.", show_default="the only one")
 ]
-Step = Annotated[int | None, typer.Option(metavar="N", help="Of which step.", show_default="the newest")]
+Step = Annotated[
+    int | None, typer.Option(metavar="N", help="Step of the checkpoint.", show_default="the newest")
+]
 
 
 @app.verb("berth table info run1", "berth table info run1 --step 500 --json")
 def info(folder: Folder, table: Name = None, step: Step = None, as_json: AsJson = False) -> None:
     """Show rows, sizes and lengths of the tables of a checkpoint."""
     from berth.report import terminal
-    from berth.train.checkpoint.saved import chain_at, saved_table, table_names
+    from berth.train.checkpoint.inspect import open_checkpoint, saved_table, table_names
 
-    _, chain = chain_at(folder, step)
+    _, chain = open_checkpoint(folder, step)
     names = [table] if table is not None else table_names(chain)
     found = [_facts(saved_table(folder, name, chain[-1].step)) for name in names]
     if as_json:
@@ -40,15 +42,15 @@ def info(folder: Folder, table: Name = None, step: Step = None, as_json: AsJson 
         return
     rows = [
         [
-            told["table"],
-            f"{told['rows']:,}",
-            str(told["dim"]),
-            told["optimiser"],
-            f"{told['mean_length']:.4g}",
-            f"{told['longest']:.4g}",
-            f"{told['waiting']:,}" if told["waiting"] else "-",
+            one["table"],
+            f"{one['rows']:,}",
+            str(one["dim"]),
+            one["optimiser"],
+            f"{one['mean_length']:.4g}",
+            f"{one['longest']:.4g}",
+            f"{one['waiting']:,}" if one["waiting"] else "-",
         ]
-        for told in found
+        for one in found
     ]
     columns = ["table", "rows", "dim", "optimiser", "mean length", "longest", "waiting"]
     rest = "" if len(chain) == 1 else f", {len(chain) - 1} over the full one of step {chain[0].step:,}"
@@ -64,7 +66,7 @@ def export(
     table: Name = None,
     step: Step = None,
     with_optimiser: Annotated[
-        bool, typer.Option("--with-optimiser", help="Also what the optimiser keeps of each row.")
+        bool, typer.Option("--with-optimiser", help="Include the optimiser state of each row.")
     ] = False,
     dense: Annotated[
         str | None, typer.Option(metavar="FILE", help="Dense weights as a torch state dict.")
@@ -76,7 +78,7 @@ def export(
     from berth.errors import InputError
     from berth.report.terminal import print_json
     from berth.train.checkpoint.export import export_dense, export_table
-    from berth.train.checkpoint.saved import saved_table
+    from berth.train.checkpoint.inspect import saved_table
 
     if out is None and dense is None:
         raise InputError("nothing to write", hint="name a Parquet file, or --dense FILE")
@@ -103,17 +105,17 @@ def shrink(
     shorter_than: Annotated[
         float | None, typer.Option(metavar="X", help="Drop rows whose weights, as a vector, are shorter.")
     ] = None,
-    days: Annotated[int, typer.Option(metavar="N", min=1, help="Days of the life cycle that pass.")] = 1,
+    days: Annotated[int, typer.Option(metavar="N", min=1, help="Days of decay to apply.")] = 1,
     as_json: AsJson = False,
 ) -> None:
-    """Drop rows that nobody needs; the original stays, and a training can go on from the copy."""
+    """Write a copy without unneeded rows; training can resume from the copy."""
     from berth.report.terminal import print_json
     from berth.train.checkpoint.export import write_changed
-    from berth.train.checkpoint.saved import saved_table, shrunk
+    from berth.train.checkpoint.inspect import saved_table, shrink_table
     from berth.units import format_count
 
     before = saved_table(folder, table, step)
-    after = shrunk(before, days=days, shorter_than=shorter_than)
+    after = shrink_table(before, days=days, shorter_than=shorter_than)
     write_changed(folder, out, after)
     kept = len(after.state.keys)
     rows = len(before.state.keys)
@@ -137,10 +139,10 @@ def diff(
     from dataclasses import asdict
 
     from berth.report import terminal
-    from berth.train.checkpoint.saved import difference, saved_table
+    from berth.train.checkpoint.inspect import diff_tables, saved_table
 
     here, there = saved_table(first, table, step), saved_table(second, table, other_step)
-    found = difference(here, there)
+    found = diff_tables(here, there)
     if as_json:
         document: dict[str, Any] = {"steps": [here.step, there.step], **asdict(found)}
         document["most_changed"] = [{"key": key % 2**64, "distance": far} for key, far in found.most_changed]

@@ -1,4 +1,4 @@
-"""`berth trace`: look at a trace, turn one into another, make one up."""
+"""`berth trace`: inspect, convert and generate traces."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from berth.cli.progress import progress_bar
 from berth.cli.verbs import Verbs
 
 if TYPE_CHECKING:
-    from berth.workload.summary import Spread, Summary
+    from berth.workload.summary import Distribution, TraceSummary
     from berth.workload.trace import Trace
 
 app = Verbs(
-    help="Look at traces of jobs (Philly, Helios, Alibaba, Tiresias, plain CSV), convert and generate them.",
+    help="Inspect, convert and generate traces (Philly, Helios, Alibaba, Tiresias, plain CSV).",
 )
 
 _BIG_BYTES = 4_000_000
@@ -26,10 +26,10 @@ _BIG_BYTES = 4_000_000
 File = Annotated[
     str, typer.Argument(metavar="FILE", help="A trace of any known format; - is standard input.")
 ]
-Strict = Annotated[bool, typer.Option("--strict", help="Refuse the file if any row can't be used.")]
+Strict = Annotated[bool, typer.Option("--strict", help="Fail if any row can't be used.")]
 FormatName = Annotated[
     str | None,
-    typer.Option("--format", metavar="NAME", help="Take the file as this format instead of looking."),
+    typer.Option("--format", metavar="NAME", help="Trace format.", show_default="detected"),
 ]
 
 
@@ -43,19 +43,19 @@ def info(
         typer.Option(
             metavar="CLUSTER",
             autocompletion=complete.clusters,
-            help="Also the load the trace puts on this cluster.",
+            help="Also show the offered load on this cluster.",
         ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show what a trace holds: sizes, durations, load over time, and the rows that could not be used."""
+    """Show sizes, durations and load of a trace, and its bad rows."""
     from berth.report import terminal
     from berth.report.trace import print_trace
-    from berth.workload.summary import summarise
+    from berth.workload.summary import summarise_trace
 
     capacity = _capacity(cluster) if cluster else None
     trace = _read(file, strict, format)
-    summary = summarise(trace)
+    summary = summarise_trace(trace)
     offered = _offered(trace, summary, *capacity) if capacity else None
     if as_json:
         terminal.print_json(_document(trace, summary, offered))
@@ -80,7 +80,9 @@ def convert(
         str | None,
         typer.Option(metavar="SIZES", help="GPUs per job: powers-of-two, or a list such as 1,2,4-8."),
     ] = None,
-    max_gpus: Annotated[int | None, typer.Option(metavar="N", min=1, help="No job of more GPUs.")] = None,
+    max_gpus: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Skip jobs with more GPUs.")
+    ] = None,
     vc: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Only this virtual cluster. Repeatable.")
     ] = None,
@@ -128,13 +130,13 @@ def _read(file: str, strict: bool, format: str | None) -> Trace:  # noqa: A002
 def _capacity(cluster: str) -> tuple[str, int]:
     """Name of a cluster and its GPUs."""
     from berth.cluster import load_cluster
-    from berth.simulate.source import gpus_of
+    from berth.simulate.trace_source import gpus_of
 
     loaded = load_cluster(cluster)
     return loaded.name, gpus_of(loaded)
 
 
-def _offered(trace: Trace, summary: Summary, name: str, gpus: int) -> dict[str, Any]:
+def _offered(trace: Trace, summary: TraceSummary, name: str, gpus: int) -> dict[str, Any]:
     load = summary.mean_load_gpus / gpus if summary.span_s else None
     return {"name": name, "gpus": gpus, "load": load, "too_large": int((trace.num_gpu > gpus).sum())}
 
@@ -164,7 +166,7 @@ def _facts(trace: Trace) -> dict[str, Any]:
     }
 
 
-def _document(trace: Trace, summary: Summary, offered: dict[str, Any] | None) -> dict[str, Any]:
+def _document(trace: Trace, summary: TraceSummary, offered: dict[str, Any] | None) -> dict[str, Any]:
     def shares(of: Any) -> list[dict[str, Any]]:
         return [{"label": share.label, "jobs": share.jobs, "gpu_s": share.gpu_s} for share in of]
 
@@ -190,7 +192,7 @@ def _document(trace: Trace, summary: Summary, offered: dict[str, Any] | None) ->
     }
 
 
-def _spread(spread: Spread) -> dict[str, float]:
+def _spread(spread: Distribution) -> dict[str, float]:
     from berth.workload.summary import PERCENTILES
 
     cuts = {f"p{cut}": value for cut, value in zip(PERCENTILES, spread.percentiles, strict=True)}

@@ -1,4 +1,4 @@
-"""`berth trace generate`: a trace made to measure."""
+"""`berth trace generate`: generates a trace."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from berth.workload.distributions import Durations, Sizes
     from berth.workload.generate import GenerateSpec
-    from berth.workload.summary import Summary
+    from berth.workload.summary import TraceSummary
     from berth.workload.trace import Trace
 
 EXAMPLES = (
@@ -29,29 +29,31 @@ def generate(
         str, typer.Argument(metavar="OUT", help="The CSV to write (.gz, .xz, .zst too); - prints it.")
     ],
     jobs: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="How many jobs.", show_default="1000")
+        int | None, typer.Option(metavar="N", min=1, help="Number of jobs.", show_default="1000")
     ] = None,
     cluster: Annotated[
         str,
         typer.Option(
             metavar="CLUSTER",
             autocompletion=complete.clusters,
-            help="Sizes are cut to it, and the load is on it.",
+            help="The cluster of the load; no job is larger.",
         ),
     ] = "4x20x8",
     load: Annotated[
         str | None,
-        typer.Option(metavar="SHARE", help="GPU time asked for over GPU time there is.", show_default="0.8"),
+        typer.Option(metavar="SHARE", help="Requested GPU time over available GPU time.", show_default="0.8"),
     ] = None,
     span: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help="From the first to the last job, instead of a load or a number."),
+        typer.Option(
+            metavar="TIME", help="Time from the first to the last submission, instead of --load or --jobs."
+        ),
     ] = None,
     arrivals: Annotated[
         str, typer.Option(metavar="HOW", help="poisson, bursty, bursty:16 or at-once.")
     ] = "poisson",
     daily: Annotated[
-        str, typer.Option(metavar="SHARE", help="How much busier days are than nights, 0 to 100%.")
+        str, typer.Option(metavar="SHARE", help="Amplitude of the daily cycle, 0 to 100%.")
     ] = "0",
     sizes: Annotated[
         str | None,
@@ -80,11 +82,13 @@ def generate(
     users: Annotated[
         int, typer.Option(metavar="N", min=0, help="Users; the n-th submits 1/n of what the first does.")
     ] = 20,
-    seed: Annotated[int, typer.Option(metavar="N", min=0, help="The same seed gives the same bytes.")] = 0,
+    seed: Annotated[
+        int, typer.Option(metavar="N", min=0, help="Random seed; the same seed gives the same bytes.")
+    ] = 0,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
-    """Make up a trace: arrivals, sizes, durations, models and users, each drawn from its own stream."""
+    """Generate a trace: arrivals, sizes, durations, models and users."""
     from berth.workload.generate import generate as generate_trace
 
     _check_out(out, force, as_json)
@@ -133,7 +137,7 @@ def _spec(
     seed: int,
 ) -> GenerateSpec:
     from berth.cluster.load import load_cluster
-    from berth.simulate.source import gpus_of
+    from berth.simulate.trace_source import gpus_of
     from berth.units import seconds
     from berth.workload.arrivals import load_arrivals
     from berth.workload.generate import GenerateSpec, with_defaults
@@ -198,11 +202,11 @@ def _report(trace: Trace, spec: GenerateSpec, out: str, asked: dict[str, Any], a
     from rich.console import Console
 
     from berth.report import terminal
-    from berth.workload.summary import summarise
+    from berth.workload.summary import summarise_trace
 
     options = [word for name, value in asked.items() for word in (f"--{name}", f"{value}")]
     command = shlex.join(["berth", "trace", "generate", out, *options])
-    summary = summarise(trace)
+    summary = summarise_trace(trace)
     load = summary.mean_load_gpus / spec.gpus if spec.gpus and summary.span_s else None
     if as_json:
         facts = {
@@ -232,7 +236,7 @@ def _report(trace: Trace, spec: GenerateSpec, out: str, asked: dict[str, Any], a
     console.print(command, soft_wrap=True, markup=False)
 
 
-def _print_summary(console: Console, trace: Trace, summary: Summary, load: str, out: str) -> None:
+def _print_summary(console: Console, trace: Trace, summary: TraceSummary, load: str, out: str) -> None:
     from berth.report.terminal import bar, table
     from berth.report.trace import print_notes
     from berth.units import format_count, format_seconds

@@ -1,37 +1,31 @@
-"""`berth train`: train a model here and now, and be able to go on after whatever happens."""
+"""`berth train`: train a model in one process or several."""
 
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
-from typing import TYPE_CHECKING, Annotated, Any
+import sys
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
 from berth.cli import complete
 from berth.cli.options import AsJson, Batch
 from berth.cli.output import check_folder
-from berth.cli.quantities import read_positive
-from berth.cli.train_division import Wish, seat_or_launch
-from berth.cli.train_ends import ended_by_key, in_company
+from berth.cli.quantities import read, read_positive
 
 if TYPE_CHECKING:
-    from berth.train.logs import Log
-    from berth.train.member import Division
+    from berth.train.options import Checkpoints
     from berth.train.recipes import Recipe
-    from berth.train.rendezvous import Seat
-    from berth.train.session import Checkpoints, Result, Session
+    from berth.train.servers import Codec, Mode
+    from berth.train.session import Session
 
 EXAMPLES = (
     "berth train ctrdnn",
     "berth train ctrdnn --data day_0.gz --checkpoint run1",
     "berth train mine.py:make_model --steps 500",
 )
-_EXAMPLES = 400_000  # of a first try
-_BETWEEN_S = 0.5  # updates of the bar
-_CORE = "cpu-core"
+_DEFAULT_EXAMPLES = 400_000
 
 
 def train(
@@ -40,15 +34,17 @@ def train(
         typer.Argument(
             metavar="MODEL",
             autocompletion=complete.zoo,
-            help="A model of the zoo, or your own as path.py:make_model.",
+            help="A zoo model, or your own as path.py:make_model.",
         ),
     ],
     steps: Annotated[
         int | None,
-        typer.Option(metavar="N", min=1, help="Batches.", show_default="some 400,000 examples, or all data"),
+        typer.Option(
+            metavar="N", min=1, help="Number of batches.", show_default="about 400,000 examples, or all data"
+        ),
     ] = None,
     examples: Annotated[
-        str | None, typer.Option(metavar="N", help="Instead of --steps: 100000 or 100k.")
+        str | None, typer.Option(metavar="N", help="Number of examples instead of --steps, e.g. 100k.")
     ] = None,
     batch: Batch = None,
     data: Annotated[
@@ -59,23 +55,22 @@ def train(
             show_default="built-in clicks",
         ),
     ] = None,
-    strict: Annotated[
-        bool, typer.Option("--strict", help="Stop at the first row that can't be read.")
-    ] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Stop at the first unreadable row.")] = False,
     memory: Annotated[
         str | None, typer.Option(metavar="SIZE", help="Memory for tables, e.g. 1GiB; cold rows go to files.")
     ] = None,
     day_every: Annotated[
         str | None,
         typer.Option(
-            metavar="N", help="Examples of a day (1M): then rows fade, and those that nobody needs leave."
+            metavar="N",
+            help="Examples per day, e.g. 1M: at its end counts decay and expired rows are deleted.",
         ),
     ] = None,
     optimiser: Annotated[
-        str, typer.Option(metavar="NAME", help="Of rows: adagrad, rowwise_adagrad, adam or sgd.")
+        str, typer.Option(metavar="NAME", help="Optimiser of rows: adagrad, rowwise_adagrad, adam or sgd.")
     ] = "adagrad",
     checkpoint: Annotated[
-        str | None, typer.Option(metavar="DIR", help="Save here, and go on from what is saved here.")
+        str | None, typer.Option(metavar="DIR", help="Checkpoint folder; an existing run there is resumed.")
     ] = None,
     checkpoint_every: Annotated[
         int, typer.Option(metavar="N", min=1, help="Steps between checkpoints.")
@@ -85,114 +80,145 @@ def train(
         typer.Option(
             metavar="N",
             min=1,
-            help="Checkpoints that are kept, and at least two full ones with their changes.",
+            help="Checkpoints to keep, besides at least two full ones with their deltas.",
         ),
     ] = 3,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Insist on going on: refuse to start from nothing.")
+        bool, typer.Option("--resume", help="Fail if there is no checkpoint to resume.")
     ] = False,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Throw away what is saved there.")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Delete existing checkpoints first.")] = False,
     servers: Annotated[
         int | None,
         typer.Option(
             metavar="N",
             min=0,
-            help="Processes that hold the tables, on this machine (or rank 0's).",
-            show_default="1 if there are several",
+            help="Server processes that hold the tables, on this machine (or that of rank 0).",
+            show_default="1 if there are several processes",
         ),
     ] = None,
-    workers: Annotated[int, typer.Option(metavar="N", min=1, help="Processes that share every batch.")] = 1,
+    workers: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Worker processes that share every batch.")
+    ] = 1,
     plan: Annotated[
         str | None,
         typer.Option(
             metavar="FILE",
-            help="Cut the model into the stages of this plan: one process for each, not one for each unit.",
+            help="Split the model into the stages of this plan: one process per stage, not one per device.",
         ),
     ] = None,
-    stages: Annotated[int | None, typer.Option(metavar="N", min=1, help="Cut it evenly instead.")] = None,
+    stages: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Split the model evenly instead.")
+    ] = None,
     micro: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Micro-batches of a batch in a pipeline.")
+        int, typer.Option(metavar="N", min=1, help="Micro-batches per batch in a pipeline.")
     ] = 4,
     emulate: Annotated[
         list[str] | None,
-        typer.Option(metavar="DEVICE=X", help="It takes X times as long as a core here. Repeatable."),
+        typer.Option(
+            metavar="DEVICE=X", help="Emulate a device as X times slower than a core here. Repeatable."
+        ),
     ] = None,
     mode: Annotated[
         str,
         typer.Option(
             metavar="MODE",
-            help="When rows learn: sync, async, half-async or geo. Dense gradients are summed in every step of all"
-            " modes, so workers stay in step.",
+            help="When rows are updated: sync, async, half-async or geo. Dense gradients are all-reduced in every step"
+            " of all modes, so workers stay in lock-step.",
         ),
     ] = "sync",
     staleness: Annotated[
         int,
         typer.Option(
-            metavar="N", min=0, help="half-async: steps that a worker's rows may be ahead of others'."
+            metavar="N", min=0, help="half-async: steps by which a worker's rows may lead those of others."
         ),
     ] = 0,
     geo_every: Annotated[
         int, typer.Option(metavar="N", min=1, help="geo: steps between exchanges of rows.")
     ] = 10,
     compress: Annotated[
-        str, typer.Option(metavar="TYPE", help="Rows on their way: fp32, fp16 or bf16.")
+        str, typer.Option(metavar="TYPE", help="Encoding of rows on the wire: fp32, fp16 or bf16.")
     ] = "fp32",
-    restarts: Annotated[int, typer.Option(metavar="N", min=0, help="After processes that died.")] = 20,
-    grace: Annotated[str, typer.Option(metavar="TIME", help="To save when asked to stop.")] = "60s",
-    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Of weights, rows and data.")] = 0,
-    threads: Annotated[int, typer.Option(metavar="N", min=1, help="Of the dense part.")] = 1,
-    csv: Annotated[str | None, typer.Option("--csv", metavar="FILE", help="Write figures over time.")] = None,
-    tensorboard: Annotated[str | None, typer.Option(metavar="DIR", help="The same for TensorBoard.")] = None,
+    restarts: Annotated[
+        int, typer.Option(metavar="N", min=0, help="Maximum number of restarts after a failure.")
+    ] = 20,
+    grace: Annotated[
+        str, typer.Option(metavar="TIME", help="Time to save a checkpoint when asked to stop.")
+    ] = "60s",
+    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Random seed of weights, rows and data.")] = 0,
+    threads: Annotated[int, typer.Option(metavar="N", min=1, help="Threads of the dense part.")] = 1,
+    csv: Annotated[str | None, typer.Option("--csv", metavar="FILE", help="Write metrics over time.")] = None,
+    tensorboard: Annotated[
+        str | None, typer.Option(metavar="DIR", help="Write metrics for TensorBoard.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Train a model. With --checkpoint a killed run resumes from its last checkpoint, bit for bit."""
-    # Threads that spin while they wait take the cores from those that work; torch reads this when it is loaded.
+    # Spinning threads take cores from working ones; torch reads these when it is loaded.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     os.environ.setdefault("OMP_NUM_THREADS", str(threads))
+    from berth.cli.train_output import exit_on_interrupt, open_logs, print_result, progress_bar
+    from berth.train.options import TrainOptions
+    from berth.train.orchestrate import start
+    from berth.train.recipes import make_recipe, row_optimiser
+    from berth.train.tables import DecayPolicy
+    from berth.train.worker import exit_if_peer_lost
+    from berth.units import seconds, size_bytes
+
     check_folder(checkpoint, option="--checkpoint")
     check_folder(tensorboard, option="--tensorboard")
     wanted = _wanted(steps, examples, data)
     day = _examples("--day-every", day_every) if day_every is not None else None
-    recipe = _recipe(model, data, seed, batch, optimiser, wanted is not None, strict, day is not None)
+    if memory is not None:
+        read_positive("--memory", size_bytes, memory)
+    recipe = make_recipe(
+        model, data=data, seed=seed, batch=batch, optimiser=row_optimiser(optimiser),
+        epochs=1 if wanted is None else None, strict=strict, decay=DecayPolicy() if day is not None else None,
+    )  # fmt: skip
     goal = None if wanted is None else _in_steps(*wanted, recipe.batch)
-    wish = Wish(
-        servers, workers, stages, plan, micro, emulate or [], mode, staleness, geo_every, compress, memory,
-        restarts, grace, checkpoint,
+    options = TrainOptions(
+        batch=recipe.batch, seed=seed, threads=threads, memory=memory, day_every=day,
+        checkpoints=_checkpoints(checkpoint, checkpoint_every, keep, fresh, resume),
+        workers=workers, servers=servers, stages=stages, plan=plan, micro_batches=micro,
+        slowdowns=_slowdowns(emulate or []), mode=cast("Mode", mode), staleness=staleness, geo_every=geo_every,
+        codec=cast("Codec", compress), max_restarts=restarts, grace_s=read("--grace", seconds, grace),
     )  # fmt: skip
     if memory is not None:
         from berth.train.budget import check_budget
 
-        check_budget(recipe, goal and goal * recipe.batch, memory, servers=servers or int(wish.is_divided))
-    how = _checkpoints(checkpoint, checkpoint_every, keep, fresh, resume)
-    seat, division = seat_or_launch(wish, recipe)
-    company = in_company() if seat is not None and not seat.alone else nullcontext()
-    with company:
-        session = _session(recipe, seat, division, seed, memory, how, threads, day)
-    _greet(session, recipe, checkpoint, resume)
+        servers = servers or int(options.is_distributed)
+        check_budget(recipe, goal and goal * recipe.batch, memory, servers=servers)
+    command = [sys.executable, "-m", "berth", "train", *sys.argv[2:]]
+    session = start(recipe, options, command, _notify)
+    if isinstance(session, int):
+        raise typer.Exit(session)
+    _announce(session, recipe, checkpoint, resume)
     with ExitStack() as stack:
         stack.callback(session.close)
-        if seat is not None and not seat.alone:
-            stack.enter_context(in_company())
-        if seat is not None and seat.rank > 0:
-            with ended_by_key(session, quiet=True):
+        stack.enter_context(exit_if_peer_lost(session.rank_info, _notify))
+        if session.rank_info.rank > 0:
+            with exit_on_interrupt(session, command, quiet=True):
                 session.run(goal)
             return
-        logs = _logs(csv, tensorboard, session.progress.step, stack)
-        with ended_by_key(session), _progress(goal, logs, recipe.name) as report:
+        logs = open_logs(csv, tensorboard, session.progress.step, stack)
+        with exit_on_interrupt(session, command), progress_bar(goal, logs, recipe.name) as report:
             result = session.run(goal, report=report)
-        _told(recipe, session, result, as_json)
+        print_result(recipe, session, result, as_json)
+
+
+def _notify(text: str) -> None:
+    typer.echo(text, err=True)
 
 
 def _wanted(steps: int | None, examples: str | None, data: str | None) -> tuple[str, int] | None:
     from berth.errors import InputError
 
     if steps is not None and examples is not None:
-        raise InputError("--steps and --examples both say how far", hint="give one of them")
+        raise InputError("--steps and --examples exclude each other", hint="give one of them")
     if steps is not None:
         return "steps", steps
     if examples is not None:
         return "examples", _examples("--examples", examples)
-    return None if data is not None else ("examples", _EXAMPLES)
+    return None if data is not None else ("examples", _DEFAULT_EXAMPLES)
 
 
 def _examples(option: str, text: str) -> int:
@@ -205,69 +231,40 @@ def _in_steps(unit: str, count: int, batch: int) -> int:
     return count if unit == "steps" else -(-count // batch)
 
 
-def _recipe(
-    model: str,
-    data: str | None,
-    seed: int,
-    batch: int | None,
-    optimiser: str,
-    again: bool,
-    strict: bool,
-    has_days: bool,
-) -> Recipe:
-    from berth.errors import UnknownNameError
-    from berth.train import tables
-    from berth.train.recipes import recipe
+def _slowdowns(texts: list[str]) -> dict[str, float]:
+    """Parse `T4=1.5`: an emulated T4 takes 1.5 times as long as a core of this machine."""
+    from berth.errors import InputError
 
-    rules = {name: getattr(tables, name) for name in ("adagrad", "rowwise_adagrad", "adam", "sgd")}
-    if optimiser not in rules:
-        raise UnknownNameError("optimiser of rows", optimiser, rules)
-    return recipe(
-        model, data=data, seed=seed, batch=batch, optimiser=rules[optimiser](), epochs=None if again else 1,
-        strict=strict, life=tables.Life() if has_days else None,
-    )  # fmt: skip
+    slowdowns = {}
+    for text in texts:
+        device_type, equals, factor = text.partition("=")
+        try:
+            slowdowns[device_type] = float(factor)
+        except ValueError:
+            slowdowns[device_type] = float("nan")
+        if not equals or not slowdowns[device_type] >= 1.0:
+            raise InputError(
+                f"--emulate {text}: expected DEVICE=X with a slowdown X of at least 1",
+                hint="for example --emulate T4=1.5",
+            )
+    return slowdowns
 
 
 def _checkpoints(folder: str | None, every: int, keep: int, fresh: bool, resume: bool) -> Checkpoints | None:
     from berth.errors import InputError
-    from berth.train.session import Checkpoints
+    from berth.train.launch import ATTEMPT
+    from berth.train.options import Checkpoints
 
     if folder is None and (resume or fresh):
-        raise InputError("--resume and --fresh need a folder", hint="give --checkpoint DIR")
+        raise InputError("--resume and --fresh need a folder", hint="add --checkpoint DIR")
     if resume and fresh:
         raise InputError("--resume and --fresh exclude each other")
-    # what is saved there is thrown away once, not each time that processes are started again
-    fresh = fresh and os.environ.get("BERTH_TRAIN_ATTEMPT", "1") == "1"
+    fresh = fresh and os.environ.get(ATTEMPT, "1") == "1"  # not again after a restart
     return Checkpoints(folder, every=every, keep=keep, fresh=fresh) if folder is not None else None
 
 
-def _session(
-    recipe: Recipe,
-    seat: Seat | None,
-    division: Division | None,
-    seed: int,
-    memory: str | None,
-    how: Checkpoints | None,
-    threads: int,
-    day_every: int | None,
-) -> Session:
-    def say(text: str) -> None:
-        typer.echo(text, err=True)
-
-    if seat is not None and division is not None:
-        from berth.train.member import member
-
-        return member(recipe, division, seat, seed=seed, checkpoints=how, day_every=day_every, say=say)
-    from berth.train.session import Session
-
-    return Session(
-        recipe.model, recipe.data, batch=recipe.batch, seed=seed, memory=memory, checkpoints=how,
-        threads=threads, day_every=day_every, say=say,
-    )  # fmt: skip
-
-
-def _greet(session: Session, recipe: Recipe, folder: str | None, resume: bool) -> None:
-    """Where it goes on, and a clock for the layers where one process has them all."""
+def _announce(session: Session, recipe: Recipe, folder: str | None, resume: bool) -> None:
+    """Print where the run resumes, and measure layers if this process runs them all."""
     from berth.errors import InputError
     from berth.train.learner import Learner
     from berth.train.timing import LayerClock
@@ -275,119 +272,10 @@ def _greet(session: Session, recipe: Recipe, folder: str | None, resume: bool) -
 
     if resume and session.progress.step == 0:
         session.close()
-        raise InputError("holds no checkpoint to go on from", where=folder)
+        raise InputError("holds no checkpoint to resume", where=folder)
     if session.cold_folder is not None:
-        typer.echo(f"rows beyond --memory go to {session.cold_folder}, removed at the end", err=True)
+        _notify(f"rows beyond --memory go to {session.cold_folder}, removed at the end")
     if session.resumed_from is not None:
-        typer.echo(f"going on from step {session.resumed_from:,}", err=True)
+        _notify(f"resuming from step {session.resumed_from:,}")
     if isinstance(recipe.model, LayeredModel) and type(session.learner) is Learner:
         session.learner.clock = LayerClock(recipe.model)
-
-
-def _logs(csv: str | None, tensorboard: str | None, step: int, stack: ExitStack) -> list[Log]:
-    from berth.train.logs import CsvLog, TensorBoardLog
-
-    logs: list[Log] = []
-    if csv is not None:
-        logs.append(CsvLog(csv, step))
-    if tensorboard is not None:
-        logs.append(TensorBoardLog(tensorboard, step))
-    for log in logs:
-        stack.callback(log.close)
-    return logs
-
-
-@contextmanager
-def _progress(goal: int | None, logs: list[Log], name: str) -> Iterator[Callable[[Session], None]]:
-    """A bar on standard error, gone when the work is done; figures to the logs at the same moments."""
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-    from berth.train.logs import figures
-    from berth.train.session import ranked
-    from berth.units import format_bytes
-
-    screen = Console(stderr=True)
-    columns = (TextColumn(name), BarColumn(14), TextColumn("{task.description}"), TimeRemainingColumn())
-    last = 0.0
-    with Progress(*columns, console=screen, transient=True, disable=not screen.is_terminal) as bar:
-        task = bar.add_task("starting", total=goal)
-
-        def report(session: Session) -> None:
-            nonlocal last
-            now, finished = time.monotonic(), session.progress.step == goal
-            nobody_looks = bar.disable and not logs
-            if nobody_looks or (now - last < _BETWEEN_S and not finished):
-                return
-            last = now
-            told = figures(session.progress, session.store.statistics())
-            for log in logs:
-                log.write(told)
-            text = (
-                f"{told['examples_per_s']:,.0f}/s  loss {told['loss']:.4f}"
-                f"{ranked(told['auc'], told['training_auc'], '  ')}  hits "
-                f"{told['hit_rate']:.0%}  {format_bytes(told['moved_bytes'])}"
-            )
-            bar.update(task, completed=session.progress.step, description=text)
-
-        yield report
-
-
-def _told(recipe: Recipe, session: Session, result: Result, as_json: bool) -> None:
-    from berth.report import terminal
-    from berth.report.train import print_training, training_document
-
-    layers = session.learner.clock.seconds() if session.learner.clock is not None else {}
-    predicted = _predicted(recipe, session.share.of(recipe.batch))
-    bad = int(getattr(recipe.data, "bad_rows", 0))
-    facts: dict[str, Any] = {
-        "best_auc": recipe.best_auc,
-        "layers": layers,
-        "predicted": predicted,
-        "usd": _usd(result),
-    }
-    if as_json:
-        document = training_document(
-            recipe.name, result, bad_rows=bad, resumed_from=session.resumed_from, **facts
-        )
-        terminal.print_json(document)
-        return
-    notes = _notes(recipe, bad, session.share.of(recipe.batch) if predicted else 0)
-    print_training(terminal.console(), recipe.name, result, notes=notes, **facts)
-
-
-def _predicted(recipe: Recipe, examples: int) -> dict[str, float]:
-    """Seconds of a batch by layer, from the profile that comes with berth; nothing for one's own model."""
-    from berth.plan.profile import load_layer_profile, shipped_profiles
-
-    if recipe.name not in shipped_profiles():
-        return {}
-    profile = load_layer_profile(recipe.name)
-    scale = examples / profile.batch
-    return {
-        layer: seconds * scale for layer, seconds in zip(profile.names, profile.on(_CORE).oct_s, strict=True)
-    }
-
-
-def _notes(recipe: Recipe, bad: int, examples: int) -> list[str]:
-    from berth.units import format_count
-
-    notes = []
-    if examples:
-        notes.append(f"predicted: the profile of {recipe.name} on one core, scaled to {examples:,} examples;")
-        notes.append("  its look-ups have the ids of its own examples. measured: CPU time, median.")
-    if bad:
-        notes.append(
-            f"{format_count(bad, 'row')} could not be read and {'was' if bad == 1 else 'were'} left out:"
-        )
-        notes += [f"  {text}" for text in getattr(recipe.data, "first_bad", [])[:5]]
-    return notes
-
-
-def _usd(result: Result) -> float | None:
-    """CPU time at the price of a core."""
-    from berth.cluster.catalogue import device_type
-
-    price = device_type(_CORE).usd_per_hour
-    spent_s = result.cpu_ms_per_1000 * len(result.losses) * (result.examples / max(result.step, 1)) / 1e6
-    return None if price is None else price * spent_s / 3600

@@ -1,4 +1,4 @@
-"""What makes the verbs one product: each has examples in its help, and no types of Python."""
+"""Typer classes for commands: help with examples, and without Python types."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ class Verb(TyperCommand):
     """One command."""
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """Its arguments and options, in words of the user's."""
+        """Its arguments and options, without types."""
         return _without_types(super().get_params(ctx))
 
 
 class Group(TyperGroup):
-    """Commands below a word."""
+    """A group of commands."""
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """As of a single command."""
+        """Its arguments and options, without types."""
         return _without_types(super().get_params(ctx))
 
 
@@ -34,13 +34,13 @@ class Verbs(typer.Typer):
     def verb(
         self, *examples: str, name: str | None = None, panel: str | None = None
     ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-        """Adds a function as a command; the examples are what its help ends with."""
+        """Add a function as a command with examples at the end of its help."""
         assert examples, "a command without an example"
         return self.command(name, cls=Verb, epilog=as_epilog(examples), rich_help_panel=panel)
 
 
 def as_epilog(examples: Sequence[str]) -> str | None:
-    """A line for each, to be copied as it stands."""
+    """Return the examples as help text, one line each."""
     return (
         "\n".join(["Examples:" if len(examples) > 1 else "Example:", *(f"  {one}" for one in examples)])
         or None
@@ -57,4 +57,4 @@ def _without_types(params: list[Any]) -> list[Any]:
 
 
 def _nothing(ctx: Any) -> None:
-    """The type of an argument: its name says what it is."""
+    """Hide the type of an argument."""

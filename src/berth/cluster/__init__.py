@@ -1,4 +1,4 @@
-"""What there is: devices, machines, tiers, and who holds what.
+"""The cluster model: devices, machines and tiers.
 
 Importing this package costs nothing; each name is fetched from its module when it is first used.
 """

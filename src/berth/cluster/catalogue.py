@@ -1,6 +1,6 @@
-"""The device catalogue: what well-known devices hold, compute and cost, each figure with its source.
+"""The device catalogue: memory, peak rate and price of well-known devices, each figure with its source.
 
-A figure nobody could vouch for is left out: None means unknown, and whatever needs it says so.
+A figure without a reliable source is left out. None means unknown, and code that needs the figure reports that.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from berth.cluster.model import DeviceKind, DeviceType
 from berth.errors import UnknownNameError
 from berth.spec import Bandwidth, Bytes, Flops, Spec, UsdPerHour
 
-UNNAMED = "GPU"  # the type of devices of which only the number is known
+UNNAMED = "GPU"  # the type of devices whose only known fact is their number
 
 
 class EntrySpec(Spec):
@@ -36,20 +36,20 @@ class EntrySpec(Spec):
 
 @dataclass(frozen=True, slots=True)
 class CatalogueEntry:
-    """A device type, and where its figures are from."""
+    """A device type and the sources of its figures."""
 
     device: DeviceType
     aliases: tuple[str, ...]
     precision: str | None  # of the peak rate, e.g. "bf16 tensor"
     source: str
     price_source: str | None
-    link_bytes_per_s: float | None = None  # to another of its kind in the same machine, one way
+    link_bytes_per_s: float | None = None  # to a device of the same type in the same machine, one way
     link_source: str | None = None
 
 
 @cache
 def known_devices() -> dict[str, CatalogueEntry]:
-    """All known devices by name, in the order of the file."""
+    """Return all known devices by name, in the order of the file."""
     import yaml
 
     text = resources.files("berth.cluster").joinpath("data/devices.yaml").read_text(encoding="utf-8")
@@ -58,17 +58,17 @@ def known_devices() -> dict[str, CatalogueEntry]:
 
 
 def known_names() -> list[str]:
-    """Every name and alias that the catalogue answers to."""
+    """Return every name and alias in the catalogue."""
     return [name for key, entry in known_devices().items() for name in (key, *entry.aliases)]
 
 
 def resolve(name: str) -> str | None:
-    """The catalogue's own name for a device, whatever its case and alias; None if it knows no such device."""
+    """Return the catalogue's name for a device name or alias in any case; None if unknown."""
     return _by_lowered_name().get(name.lower())
 
 
 def device_type(name: str) -> DeviceType:
-    """A device type by name or alias."""
+    """Return a device type by name or alias."""
     known = resolve(name)
     if known is None:
         raise UnknownNameError("device type", name, known_names())

@@ -1,7 +1,7 @@
-"""From the written cluster to the flat one: counts become machines, nesting becomes rows of group numbers.
+"""Expands a cluster description: counts become machines, nesting becomes rows of group numbers.
 
-The description is first measured (depth, devices), so that a slip of the pen such as `count: 1000000000` is
-refused before anything is built, and then walked once, in the order in which it is written.
+The description is measured first (depth, devices), so that a typing error such as `count: 1000000000` is
+refused before anything is built. It is then walked once, in file order.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from berth.cluster.spec import ClusterSpec, DeviceSpec, GroupSpec, MachineSpec, 
 from berth.cluster.tiers import default_names, default_tier, default_tiers
 from berth.errors import SpecError, UnknownNameError
 
-MOST_DEVICES = 10_000_000
+MAX_DEVICES = 10_000_000
 _KINDS = ("groups", "racks", "machines")
 
 T = TypeVar("T")
@@ -29,25 +29,25 @@ Child = GroupSpec | RackSpec | MachineSpec
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
-    """The text a description was read from, to say where in it a mistake stands."""
+class SpecText:
+    """The text of a description and its file name, to locate mistakes."""
 
     text: str
     name: str
 
     def spot(self, path: Path, *, at_key: bool = False) -> str:
-        """`file:line:column` of a value, or of its key."""
+        """Return `file:line:column` of a value, or of its key."""
         line, column = yaml_spec.locate(self.text, path, at_key=at_key)
         return f"{self.name}:{line}:{column}"
 
 
-def expand(spec: ClusterSpec, name: str, source: Source | None = None) -> Cluster:
-    """The cluster that a description means; `name` is used where it has none of its own."""
+def expand(spec: ClusterSpec, name: str, source: SpecText | None = None) -> Cluster:
+    """Return the cluster of a description; `name` applies if the description has no name."""
     walk = _Walk(spec, source)
     depth, devices = walk.measure(spec, ())
-    if devices > MOST_DEVICES:
+    if devices > MAX_DEVICES:
         raise walk.error(
-            (), f"describes {devices:,} devices; berth takes {MOST_DEVICES:,}", "check the counts"
+            (), f"describes {devices:,} devices; the limit is {MAX_DEVICES:,}", "check the counts"
         )
     walk.visit(spec, (), _Place())
     return walk.cluster(spec.name or name, walk.tiers(depth))
@@ -55,7 +55,7 @@ def expand(spec: ClusterSpec, name: str, source: Source | None = None) -> Cluste
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where in the tree the walk stands: the group's name, its numbers outermost first, repeated or not."""
+    """The group being walked: its name, its numbers (outermost first), and whether it is one of several copies."""
 
     name: str = ""
     chain: tuple[int, ...] = ()
@@ -65,7 +65,7 @@ class _Place:
 @dataclass(slots=True)
 class _Walk:
     spec: ClusterSpec
-    source: Source | None
+    source: SpecText | None
     types: dict[str, DeviceType] = field(default_factory=dict)  # in order of appearance
     machines: list[Machine] = field(default_factory=list)
     chains: list[tuple[int, ...]] = field(default_factory=list)  # per machine, outermost group first
@@ -81,12 +81,14 @@ class _Walk:
         if not given:
             raise self.error(path, "holds no machines", "give one of `machines:`, `racks:` or `groups:`")
         if len(given) > 1:
-            both = f"`{given[0]}:` and `{given[1]}:` stand side by side"
-            raise self.error((*path, given[1]), both, "a level is made of one of them only", at_key=True)
+            both = f"`{given[0]}:` and `{given[1]}:` are both given"
+            raise self.error(
+                (*path, given[1]), both, "keep one of them: a level has one type of child", at_key=True
+            )
         return given[0], getattr(parent, given[0])
 
     def measure(self, parent: Parent, path: Path) -> tuple[int, int]:
-        """Levels of groups between `parent` and its machines, and the devices below it."""
+        """Return the levels of groups between `parent` and its machines, and the devices below it."""
         kind, entries = self.children(parent, path)
         depth, devices = 0, 0
         for index, child in enumerate(entries):
@@ -100,12 +102,8 @@ class _Walk:
         return depth, devices
 
     def _uneven(self, path: Path, word: str, depth: int, first: int) -> SpecError:
-        what = (
-            f"the machines of this {word} stand {_levels(depth)}, those of the first {word} {_levels(first)}"
-        )
-        return self.error(
-            path, what, "all machines must stand equally deep; put a group around or take one away"
-        )
+        what = f"the machines of this {word} are {_levels(depth)}, those of the first {word} {_levels(first)}"
+        return self.error(path, what, "all machines must be at the same depth; add or remove a group")
 
     def visit(self, parent: Parent, path: Path, place: _Place) -> None:
         kind, entries = self.children(parent, path)
@@ -140,7 +138,7 @@ class _Walk:
 
     def _duplicate(self, child: Child, name: str, kind: str, path: Path) -> SpecError:
         spot = (*path, "name") if child.name else path
-        return self.error(spot, f"two {kind} are called {name!r}", "give each a name of its own, or none")
+        return self.error(spot, f"two {kind} are called {name!r}", "give each a different name, or none")
 
     def _devices(self, child: MachineSpec, path: Path) -> tuple[tuple[int, int], ...]:
         counts: dict[int, int] = {}
@@ -164,7 +162,7 @@ class _Walk:
         return known_devices()[known].device
 
     def tiers(self, depth: int) -> tuple[Tier, ...]:
-        """The tiers as written, gaps filled with the defaults of their name or position."""
+        """Return the given tiers; missing figures get the defaults of their name or position."""
         count, given = depth + 2, self.spec.tiers
         if given is None:
             return default_tiers(count)
@@ -174,15 +172,15 @@ class _Walk:
             raise self.error(("tiers",), what, f"nearest first, for example: {', '.join(usual)}")
         tiers: list[Tier] = []
         for position, written in enumerate(given):
-            stand_in = default_tier(written.name or usual[position], position, count)
-            if any(tier.name == stand_in.name for tier in tiers):
-                raise self.error(("tiers", position), f"two tiers are called {stand_in.name!r}")
+            default = default_tier(written.name or usual[position], position, count)
+            if any(tier.name == default.name for tier in tiers):
+                raise self.error(("tiers", position), f"two tiers are called {default.name!r}")
             tiers.append(
                 Tier(
-                    stand_in.name,
-                    _given(written.bandwidth, stand_in.bytes_per_s),
-                    _given(written.latency, stand_in.latency_s),
-                    _given(written.oversubscription, stand_in.oversubscription),
+                    default.name,
+                    _given(written.bandwidth, default.bytes_per_s),
+                    _given(written.latency, default.latency_s),
+                    _given(written.oversubscription, default.oversubscription),
                 )
             )
         return tuple(tiers)
@@ -204,7 +202,7 @@ class _Walk:
 
 
 def _name(child: Child, copy: int, generated: str, place: _Place) -> str:
-    """A given name stands alone unless something around it is repeated; a generated one tells the way."""
+    """Return a given name (with its group's name if the group is repeated), or a generated one such as r0-m3."""
     if child.name is None:
         return f"{place.name}-{generated}" if place.name else generated
     own = child.name if child.count == 1 else f"{child.name}{copy}"

@@ -1,4 +1,4 @@
-"""What jobs that ask for GPUs can use of a cluster: its GPUs; where it has none, everything."""
+"""The part of a cluster that jobs run on: its GPUs, or all devices if it has no GPU."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from berth.cluster.model import Cluster, DeviceType
 
 
 def usable_types(cluster: Cluster) -> tuple[int, ...]:
-    """Numbers of the device types that jobs run on."""
+    """Return the indices of the device types that jobs run on."""
     gpus = tuple(index for index, kind in enumerate(cluster.device_types) if kind.kind == "gpu")
     return gpus or tuple(range(len(cluster.device_types)))
 
 
 @per_cluster
 def gpu_part(cluster: Cluster) -> Cluster:
-    """The cluster without the devices that no job runs on, and a note that says so.
+    """Return the cluster without the devices that no job runs on, with a note about them.
 
-    Types are numbered by speed, the fastest first, so that the order in which a cluster is written changes nothing.
-    All machines stay, with their numbers, if only to fail or to be drained.
+    Types are numbered by speed, fastest first, so the order in the description does not matter. All machines stay,
+    with their numbers: a machine without GPUs can still fail or be drained.
     """
     usable = sorted(usable_types(cluster), key=lambda index: _by_speed(cluster.device_types[index]))
     number = {index: at for at, index in enumerate(usable)}
@@ -47,5 +47,5 @@ def gpu_part(cluster: Cluster) -> Cluster:
 
 
 def _by_speed(device: DeviceType) -> tuple[float, str]:
-    """Sorts the fastest first, those of unknown speed last, equals by name."""
+    """Sort key: fastest first, unknown speed last, then by name."""
     return -(device.flops or 0.0), device.name

@@ -1,4 +1,4 @@
-"""One word in, a cluster out: `160`, `20x8`, `4x20x8:H100`, a preset, a YAML file, a topology CSV.
+"""Loads a cluster by name: `160`, `20x8`, `4x20x8:H100`, a preset, a YAML file, a topology CSV.
 
 A shape counts from the outside in: `4x20x8` is four racks of twenty machines of eight devices, and every
 further number in front is one more tier. Without a device type its devices are unnamed GPUs, whose memory,
@@ -18,7 +18,7 @@ import numpy as np
 
 from berth import spec as yaml_spec
 from berth.cluster.catalogue import UNNAMED, device_type
-from berth.cluster.expand import MOST_DEVICES, Source, expand
+from berth.cluster.expand import MAX_DEVICES, SpecText, expand
 from berth.cluster.model import Cluster, Machine
 from berth.cluster.spec import ClusterSpec
 from berth.cluster.tiers import POOL
@@ -28,11 +28,11 @@ from berth.errors import InputError, SpecError, UnknownNameError
 _SHAPE = re.compile(r"[\dx]*\d[\dx]*", re.IGNORECASE)
 _SHAPE_HINT = "write it like 20x8 (machines x devices) or 4x20x8:H100 (racks x machines x devices)"
 _PER_HOST = re.compile(r"(?:(\d{1,6})x)?(.+)", re.IGNORECASE)
-_MOST_TIERS = 12
+_MAX_TIERS = 12
 
 
 def load_cluster(text: str) -> Cluster:
-    """The cluster that `text` names; see the head of this module for what it may be."""
+    """Return the cluster that `text` names: a shape, a preset or a file."""
     head, colon, device = text.partition(":")
     if _SHAPE.fullmatch(head):
         return _from_shape(text, head, device if colon else UNNAMED)
@@ -48,7 +48,7 @@ def load_cluster(text: str) -> Cluster:
 
 
 def load_file(path: str, device: str = "") -> Cluster:
-    """A cluster from a YAML file or a topology CSV; only the CSV needs to be told its devices (`4xH100`)."""
+    """Return a cluster from a YAML file or a topology CSV; `device` (`4xH100`) is for CSV files only."""
     if Path(path).suffix.lower() == ".csv":
         per_host, name = _per_host(device)
         return read_topology(path, devices_per_host=per_host, device=name)
@@ -59,24 +59,24 @@ def load_file(path: str, device: str = "") -> Cluster:
     text = yaml_spec.read_text(path)
     if not text.strip():
         raise SpecError("is empty", where=path, hint="it needs one of `machines:`, `racks:` or `groups:`")
-    return expand(yaml_spec.parse(text, ClusterSpec, path), Path(path).stem, Source(text, path))
+    return expand(yaml_spec.parse(text, ClusterSpec, path), Path(path).stem, SpecText(text, path))
 
 
 @cache
 def preset_names() -> tuple[str, ...]:
-    """Names of the clusters that come with berth."""
+    """Return the names of the shipped clusters."""
     return tuple(sorted(file.name.removesuffix(".yaml") for file in _preset_folder().iterdir()))
 
 
 def presets() -> dict[str, str]:
-    """Name and one-line description of each preset."""
+    """Return the name and one-line description of each preset."""
     return {name: _preset_spec(name)[0].description or "" for name in preset_names()}
 
 
 def _exists(text: str) -> bool:
     try:
         return bool(text) and Path(text).exists()
-    except (OSError, ValueError):  # too long, or no name a file could have
+    except (OSError, ValueError):  # too long, or not a valid file name
         return False
 
 
@@ -88,8 +88,8 @@ def _preset_folder() -> Any:
     return resources.files("berth.cluster").joinpath("data/presets")
 
 
-def _preset_spec(name: str) -> tuple[ClusterSpec, Source]:
-    source = Source(_preset_folder().joinpath(f"{name}.yaml").read_text(encoding="utf-8"), f"{name}.yaml")
+def _preset_spec(name: str) -> tuple[ClusterSpec, SpecText]:
+    source = SpecText(_preset_folder().joinpath(f"{name}.yaml").read_text(encoding="utf-8"), f"{name}.yaml")
     return yaml_spec.parse(source.text, ClusterSpec, source.name), source
 
 
@@ -116,16 +116,16 @@ def _counts(text: str, shape: str) -> list[int]:
     parts = shape.lower().split("x")
     if not all(parts):
         raise InputError(f"{text!r} has an x with no number beside it", hint=_SHAPE_HINT)
-    if len(parts) > _MOST_TIERS or max(len(part) for part in parts) > 18:
-        raise InputError(f"{text!r:.80} is beyond any cluster", hint=_SHAPE_HINT)
+    if len(parts) > _MAX_TIERS or max(len(part) for part in parts) > 18:
+        raise InputError(f"{text!r:.80} has too many levels or digits", hint=_SHAPE_HINT)
     counts = [int(part) for part in parts]
     if min(counts) < 1:
         raise InputError(f"{text!r} has a zero in it, so it holds no devices", hint=_SHAPE_HINT)
     total = 1
     for count in counts:
         total *= count
-    if total > MOST_DEVICES:
-        raise InputError(f"{text!r} is {total:,} devices; berth takes {MOST_DEVICES:,}", hint=_SHAPE_HINT)
+    if total > MAX_DEVICES:
+        raise InputError(f"{text!r} is {total:,} devices; the limit is {MAX_DEVICES:,}", hint=_SHAPE_HINT)
     return counts
 
 

@@ -1,4 +1,4 @@
-"""A cache of what follows from a cluster alone, kept on the cluster: it is freed together with it."""
+"""A cache of results that depend on a cluster alone, stored on the cluster and freed with it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ R = TypeVar("R")
 
 
 def per_cluster(function: Callable[Concatenate[Cluster, P], R]) -> Callable[Concatenate[Cluster, P], R]:
-    """Caches the results of `function(cluster, *args)` for as long as the cluster lives."""
+    """Cache the results of `function(cluster, *args)` for the lifetime of the cluster."""
 
     @wraps(function)
     def cached(cluster: Cluster, /, *args: P.args, **kwargs: P.kwargs) -> R:

@@ -1,8 +1,8 @@
-"""What there is: device types, machines, and the tiers that join them, as facts that never change.
+"""Device types, machines, and the tiers that connect them: immutable facts.
 
-A cluster is a tree. Level 0 groups devices into machines, level 1 machines into racks (or whatever the
+A cluster is a tree. Level 0 groups devices into machines, level 1 groups machines into racks (or whatever the
 second tier is called), and so on; the last level holds everything. Two devices are at tier t when the
-smallest group that holds both stands at level t.
+smallest group that holds both is at level t.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-IntArray = NDArray[np.int32]
+from berth.arrays import FloatArray, IntArray
+
 DeviceKind = Literal["gpu", "cpu"]
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceType:
-    """A kind of device. None means unknown, never zero."""
+    """A type of device. None means unknown, never zero."""
 
     name: str
     kind: DeviceKind = "gpu"
@@ -34,7 +35,7 @@ class DeviceType:
 class Tier:
     """One level of distance.
 
-    `bytes_per_s` is what ONE device can send to another at this distance while nobody else does. The up-link
+    `bytes_per_s` is what ONE device can send to another at this distance on an idle network. The up-link
     of a group into this tier carries the sum of its devices' rates divided by `oversubscription`.
     """
 
@@ -52,7 +53,7 @@ class Machine:
     devices: tuple[tuple[int, int], ...]  # (index of the device type, how many)
     cores: int | None = None
     memory_bytes: int | None = None
-    nic_bytes_per_s: float | None = None  # all its devices together; None: each device has a link of its own
+    nic_bytes_per_s: float | None = None  # all its devices together; None: each device has its own link
     usd_per_hour: float | None = None  # of the host itself, on top of its devices
 
     @property
@@ -63,7 +64,7 @@ class Machine:
 
 @dataclass(frozen=True, eq=False)
 class Cluster:
-    """Machines and the groups they stand in.
+    """Machines and the groups they belong to.
 
     `groups[level][machine]` is the group of a machine at that level: row 0 is the machine itself, the last
     row is all zeros. Devices are numbered machine by machine, in the order of each machine's `devices`.
@@ -75,7 +76,7 @@ class Cluster:
     machines: tuple[Machine, ...]
     groups: IntArray  # shape (len(tiers), len(machines))
     group_names: tuple[tuple[str, ...], ...] = field(repr=False)
-    notes: tuple[str, ...] = ()  # what a reader of the description had to assume
+    notes: tuple[str, ...] = ()  # assumptions made while reading the description
 
     @cached_property
     def memo(self) -> dict[Any, Any]:
@@ -105,7 +106,7 @@ class Cluster:
         return len(self.device_machine)
 
     def group_sizes(self, level: int) -> IntArray:
-        """Devices of each group at a level."""
+        """Return the number of devices of each group at a level."""
         return self._sizes_by_level[level]
 
     @cached_property
@@ -114,34 +115,35 @@ class Cluster:
             self._sum_by_group(level, self.sizes).astype(np.int32) for level in range(len(self.tiers))
         )
 
-    def uplinks(self, level: int) -> NDArray[np.float64]:
-        """Bytes per second that each group at a level can send to the tier above it.
+    def uplinks(self, level: int, congestion: float = 1.0) -> FloatArray:
+        """Return the bytes per second that each group at a level can send to the tier above it.
 
-        Every machine brings its devices' rates at that tier, or its NIC where that is less; the sum is
+        Every machine contributes its devices' rates at that tier, or its NIC if that is less; the sum is
         divided by the over-subscription of the tier above. The last level has no up-links.
         """
         if level + 1 >= len(self.tiers):
             return np.zeros(0)
         above = self.tiers[level + 1]
-        rates = np.minimum(self.sizes * above.bytes_per_s, self._nic_bytes_per_s)
+        rates = np.minimum(self.sizes * (above.bytes_per_s / congestion), self.nic_bytes_per_s / congestion)
         return self._sum_by_group(level, rates) / above.oversubscription
 
     @cached_property
-    def _nic_bytes_per_s(self) -> NDArray[np.float64]:
+    def nic_bytes_per_s(self) -> FloatArray:
+        """Rate of each machine's NIC; infinite if each device has its own link."""
         nics = (machine.nic_bytes_per_s for machine in self.machines)
         return np.fromiter((np.inf if nic is None else nic for nic in nics), np.float64, len(self.machines))
 
-    def _sum_by_group(self, level: int, values: NDArray[Any]) -> NDArray[np.float64]:
+    def _sum_by_group(self, level: int, values: NDArray[Any]) -> FloatArray:
         sums = np.bincount(self.groups[level], weights=values, minlength=len(self.group_names[level]))
         return sums.astype(np.float64)
 
     def count_of(self, device_type: int) -> int:
-        """Devices of one type."""
+        """Return the number of devices of one type."""
         return int((self.device_type == device_type).sum())
 
     @cached_property
     def usd_per_hour(self) -> float | None:
-        """Price of the whole cluster; None as soon as one device's price is unknown."""
+        """Price of the whole cluster; None if the price of any device is unknown."""
         prices = [kind.usd_per_hour for kind in self.device_types]
         total = 0.0
         for index, price in enumerate(prices):

@@ -1,4 +1,4 @@
-"""A cluster as it is written in YAML.
+"""The YAML form of a cluster.
 
     machines:                                two tiers: machine, network
       - {count: 20, devices: {A100: 8}}
@@ -7,8 +7,8 @@
     groups:                                  one more tier for every level of groups
       - {count: 2, racks: [...]}
 
-These models only check what stands in the file, value by value. What the parts mean together (names, depth,
-device types, number of tiers) is `expand`'s business.
+These models check single values. `expand` checks what the parts mean together (names, depth, device types,
+number of tiers).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Name = Annotated[str, Field(min_length=1, max_length=200)]
 
 
 class DeviceSpec(Spec):
-    """Facts of a device type; what is left out comes from the catalogue if it knows the name."""
+    """Facts of a device type; missing ones come from the catalogue if it has the name."""
 
     kind: DeviceKind | None = None
     memory: Bytes | None = None

@@ -1,7 +1,7 @@
-"""A cluster at a glance: equal machines and equal groups folded together, totals, tiers.
+"""A summary of a cluster: identical machines and groups collapsed, totals, tiers.
 
-Ten thousand machines of one kind are one line. Two groups are of one kind when they hold equally many of the
-same kinds, whatever the order and the names.
+Ten thousand identical machines are one line. Two groups are identical when they hold the same number of each
+kind of part, whatever the order and the names.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from berth.cluster.model import Cluster, DeviceType, Machine, Tier
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class IdenticalParts:
     """`count` equal machines (`machine` says which) or equal groups (made of `parts`) at a level."""
 
     level: int
@@ -23,12 +23,12 @@ class Kind:
     machines: int  # of all `count` together
     name: str  # of the first
     machine: Machine | None = None
-    parts: tuple[Kind, ...] = ()
+    parts: tuple[IdenticalParts, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class TierSummary:
-    """A tier, its groups, and what leads out of them; the last tier has no up-link."""
+    """A tier, its groups and their up-links; the last tier has none."""
 
     tier: Tier
     groups: int
@@ -45,22 +45,22 @@ class TypeSummary:
 
     @property
     def memory_bytes(self) -> int | None:
-        """Of all together."""
+        """Total over all devices of the type."""
         return None if self.device.memory_bytes is None else self.count * self.device.memory_bytes
 
     @property
     def usd_per_hour(self) -> float | None:
-        """Of all together."""
+        """Total over all devices of the type."""
         return None if self.device.usd_per_hour is None else self.count * self.device.usd_per_hour
 
 
 def summarise_types(cluster: Cluster) -> list[TypeSummary]:
-    """The device types in the order in which the cluster names them."""
+    """Return the device types in the order of the cluster."""
     return [TypeSummary(device, cluster.count_of(index)) for index, device in enumerate(cluster.device_types)]
 
 
 def summarise_tiers(cluster: Cluster) -> list[TierSummary]:
-    """The tiers, nearest first."""
+    """Return the tiers, nearest first."""
     result = []
     for level, tier in enumerate(cluster.tiers):
         sizes, uplinks = cluster.group_sizes(level), cluster.uplinks(level)
@@ -69,9 +69,9 @@ def summarise_tiers(cluster: Cluster) -> list[TierSummary]:
     return result
 
 
-def fold(cluster: Cluster) -> tuple[Kind, ...]:
-    """What the cluster is made of, equal parts folded together, in order of first appearance."""
-    kinds: list[Kind] = []
+def collapse(cluster: Cluster) -> tuple[IdenticalParts, ...]:
+    """Return the parts of the cluster, identical ones collapsed, in order of first appearance."""
+    kinds: list[IdenticalParts] = []
     kind_of = _machine_kinds(cluster, kinds)
     for level in range(1, len(cluster.tiers)):
         kind_of = _group_kinds(cluster, level, kind_of, kinds)
@@ -80,7 +80,7 @@ def fold(cluster: Cluster) -> tuple[Kind, ...]:
     return kinds[kind_of[0]].parts
 
 
-def _machine_kinds(cluster: Cluster, kinds: list[Kind]) -> list[int]:
+def _machine_kinds(cluster: Cluster, kinds: list[IdenticalParts]) -> list[int]:
     known: dict[object, int] = {}
     kind_of = []
     for machine in cluster.machines:
@@ -93,12 +93,12 @@ def _machine_kinds(cluster: Cluster, kinds: list[Kind]) -> list[int]:
         )
         if key not in known:
             known[key] = len(kinds)
-            kinds.append(Kind(0, 1, 1, machine.name, machine))
+            kinds.append(IdenticalParts(0, 1, 1, machine.name, machine))
         kind_of.append(known[key])
     return kind_of
 
 
-def _group_kinds(cluster: Cluster, level: int, kind_of: list[int], kinds: list[Kind]) -> list[int]:
+def _group_kinds(cluster: Cluster, level: int, kind_of: list[int], kinds: list[IdenticalParts]) -> list[int]:
     """The kind of each group at `level`, given the kind of each group one level below."""
     _, some_machine = np.unique(cluster.groups[level - 1], return_index=True)
     parents = cluster.groups[level][some_machine]
@@ -114,10 +114,10 @@ def _group_kinds(cluster: Cluster, level: int, kind_of: list[int], kinds: list[K
         if key not in known:
             known[key] = len(kinds)
             parts = tuple(_times(kinds[kind], count, named[kind]) for kind, count in content.items())
-            kinds.append(Kind(level, 1, sum(part.machines for part in parts), name, parts=parts))
+            kinds.append(IdenticalParts(level, 1, sum(part.machines for part in parts), name, parts=parts))
         result.append(known[key])
     return result
 
 
-def _times(kind: Kind, count: int, name: str) -> Kind:
+def _times(kind: IdenticalParts, count: int, name: str) -> IdenticalParts:
     return replace(kind, count=count, machines=kind.machines * count, name=name)

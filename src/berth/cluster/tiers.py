@@ -1,8 +1,8 @@
-"""The tiers a description leaves out: names by position, figures by name.
+"""Default tiers: names by position, figures by name.
 
-The figures are those of an ordinary cluster of eight-GPU machines: NVLink inside the machine, one 200 Gbit/s
-port per device to the rack, half of that and a fourfold over-subscription across the network. They stand in
-for what was not written, and every one of them can be given.
+The figures are those of a common cluster of eight-GPU machines: NVLink inside the machine, one 200 Gbit/s
+port per device to the rack, half of that and a fourfold over-subscription across the network. A description
+can override each of them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ POOL = Tier("pool", 300e9, 1e-6)
 
 
 def default_names(count: int) -> tuple[str, ...]:
-    """Names for `count` tiers, nearest first: machine, rack, pod, pod2 ... network."""
+    """Return names for `count` tiers, nearest first: machine, rack, pod, pod2 ... network."""
     if count <= 3:
         return ("machine", "rack", "network") if count == 3 else ("machine", "network")[:count]
     pods = ("pod", *(f"pod{number}" for number in range(2, count - 2)))
@@ -28,13 +28,13 @@ def default_names(count: int) -> tuple[str, ...]:
 
 
 def default_tier(name: str, position: int, count: int) -> Tier:
-    """The figures a tier gets by its name, or by its position where the name is not one of berth's own."""
-    stand_in = _KNOWN.get(name) or _by_position(position, count)
-    return Tier(name, stand_in.bytes_per_s, stand_in.latency_s, stand_in.oversubscription)
+    """Return the default figures of a tier by its name, or by its position if the name is not a known one."""
+    default = _KNOWN.get(name) or _by_position(position, count)
+    return Tier(name, default.bytes_per_s, default.latency_s, default.oversubscription)
 
 
 def default_tiers(count: int) -> tuple[Tier, ...]:
-    """All tiers of a cluster that says nothing about them."""
+    """Return the tiers of a cluster that does not describe them."""
     return tuple(default_tier(name, position, count) for position, name in enumerate(default_names(count)))
 
 

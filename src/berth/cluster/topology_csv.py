@@ -3,11 +3,11 @@
     ip,DSW,PSW,ASW
     10.0.0.1,G6,P10,S14
 
-The first column names the host, every other one a switch (or group of switches). Which is nearest is found
-from the data: a finer group stands inside ONE coarser group. Some tables number the finer switches anew in
-each coarser one, so that `S14` exists in P10 and again in P12. Where most names of a column recur like that,
-it is read so, in the order of the header, and the cluster carries a note that says it; where only a few do,
-the table contradicts itself and is refused at the line that does.
+The first column names the host, every other one a switch (or group of switches). The order of the switch
+columns follows from the data: a finer group is inside ONE coarser group. Some tables restart the numbering of
+the finer switches in each coarser one, so that `S14` exists in P10 and again in P12. If most names of a column
+recur like that, they are read as different switches, and the cluster has a note about it. If only a few do, the
+table contradicts itself and is refused, with the line.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import numpy as np
 
 from berth import spec as yaml_spec
 from berth.cluster.catalogue import UNNAMED, device_type
-from berth.cluster.expand import MOST_DEVICES
+from berth.cluster.expand import MAX_DEVICES
 from berth.cluster.model import Cluster, Machine, Tier
 from berth.cluster.tiers import default_names, default_tier
 from berth.errors import InputError
@@ -42,7 +42,7 @@ class _Host:
 def read_topology(
     path: str | Path, *, devices_per_host: int = DEVICES_PER_HOST, device: str = UNNAMED
 ) -> Cluster:
-    """Reads a topology CSV; the hosts are taken to be equal, with `devices_per_host` of one `device`."""
+    """Read a topology CSV; every host has `devices_per_host` devices of type `device`."""
     if devices_per_host < 1:
         raise InputError(f"{devices_per_host} devices per host", hint="give at least 1")
     where = str(path)
@@ -50,8 +50,8 @@ def read_topology(
         columns, hosts = _read(yaml_spec.read_text(path), where)
     except csv.Error as error:
         raise InputError(f"is not CSV: {error}", where=where) from None
-    if len(hosts) * devices_per_host > MOST_DEVICES:
-        what = f"{len(hosts):,} hosts of {devices_per_host:,} devices; berth takes {MOST_DEVICES:,} devices"
+    if len(hosts) * devices_per_host > MAX_DEVICES:
+        what = f"{len(hosts):,} hosts of {devices_per_host:,} devices; the limit is {MAX_DEVICES:,} devices"
         raise InputError(what, where=where)
     order = _coarse_to_fine(hosts, len(columns))
     columns = [columns[column] for column in order]
@@ -73,7 +73,7 @@ def _read(text: str, where: str) -> tuple[list[str], list[_Host]]:
         raise InputError(
             "has a column name that is empty, repeated, `machine` or `network`",
             where=f"{where}:1",
-            hint="each switch column becomes a tier between machine and network, and needs a name of its own",
+            hint="each switch column becomes a tier between machine and network: give it a unique name",
         )
     hosts: dict[str, _Host] = {}
     for row in rows:
@@ -84,7 +84,7 @@ def _read(text: str, where: str) -> tuple[list[str], list[_Host]]:
         if len(cells) != len(header) or not all(cells):
             raise InputError(f"needs {len(header)} values, none of them empty", where=spot)
         if cells[0] in hosts:
-            raise InputError(f"host {cells[0]!r} stands on line {hosts[cells[0]].line} already", where=spot)
+            raise InputError(f"host {cells[0]!r} is already on line {hosts[cells[0]].line}", where=spot)
         hosts[cells[0]] = _Host(cells[0], tuple(cells[1:]), rows.line_num)
     if not hosts:
         raise InputError("names no host", where=where)
@@ -92,7 +92,7 @@ def _read(text: str, where: str) -> tuple[list[str], list[_Host]]:
 
 
 def _coarse_to_fine(hosts: Sequence[_Host], count: int) -> list[int]:
-    """Columns by how they nest; what the data leaves open, the direction of the header decides."""
+    """Return the columns, coarsest first; ties follow the direction of the header."""
     pairs = ((left, right) for left in range(count) for right in range(count) if left != right)
     decided = {pair: _compare(hosts, *pair) for pair in pairs}
     fine_first = sum(decided[left, right] for left, right in decided if left < right) > 0
@@ -105,7 +105,7 @@ def _coarse_to_fine(hosts: Sequence[_Host], count: int) -> list[int]:
 
 
 def _compare(hosts: Sequence[_Host], left: int, right: int) -> int:
-    """1 if the left column is the finer, -1 if the right one is, 0 if the data does not tell."""
+    """1 if the left column is the finer, -1 if the right one is, 0 if the data does not decide."""
     of_left, of_right = (
         _recurring_share(_parents(hosts, fine, coarse)) for fine, coarse in ((left, right), (right, left))
     )
@@ -115,7 +115,7 @@ def _compare(hosts: Sequence[_Host], left: int, right: int) -> int:
 
 
 def _parents(hosts: Sequence[_Host], fine: int, coarse: int) -> dict[str, dict[str, int]]:
-    """For each finer name the coarser names it stands in, each with the first line that says so."""
+    """Return the coarser names of each finer name, each with its first line."""
     parents: dict[str, dict[str, int]] = {}
     for host in hosts:
         parents.setdefault(host.switches[fine], {}).setdefault(host.switches[coarse], host.line)
@@ -139,7 +139,7 @@ def _check_nesting(columns: Sequence[str], hosts: Sequence[_Host], where: str) -
         groups = len({host.switches[: fine + 1] for host in hosts})
         notes.append(
             f"{len(recurring)} of {len(parents)} {pair[0]} names recur in several {pair[1]} groups: "
-            f"read as numbered anew in each, {groups} groups"
+            f"read as numbered per group, {groups} groups"
         )
     return tuple(notes)
 
@@ -149,7 +149,7 @@ def _contradiction(recurring: dict[str, dict[str, int]], pair: tuple[str, str], 
     name = min(second, key=second.__getitem__)
     (first, _), (other, line), *_ = sorted(recurring[name].items(), key=lambda item: item[1])
     return InputError(
-        f"{pair[0]} {name!r} stands in {pair[1]} {other!r} here and in {first!r} above",
+        f"{pair[0]} {name!r} is in {pair[1]} {other!r} here and in {first!r} above",
         where=f"{where}:{line}",
         hint=f"a {pair[0]} group must lie inside one {pair[1]} group",
     )
@@ -179,7 +179,7 @@ def _build(
         rows.append(np.asarray(row, dtype=np.int32))
         names.append(tuple("-".join(way) for way in numbers))
     levels = ["machine", *(column.lower() for column in reversed(columns))]
-    if len(names[-1]) > 1:  # several coarsest groups: something must still join them
+    if len(names[-1]) > 1:  # several coarsest groups: a network tier connects them
         rows.append(np.zeros(len(hosts), dtype=np.int32))
         names.append((name,))
         levels.append("network")
@@ -195,10 +195,10 @@ def _build(
 
 
 def _tiers(levels: Sequence[str]) -> tuple[Tier, ...]:
-    """Figures by position: a column's name says nothing about its links."""
+    """Return tiers with default figures by position: the name of a column says nothing about its links."""
     usual = default_names(len(levels))
-    stand_ins = [default_tier(name, position, len(levels)) for position, name in enumerate(usual)]
+    defaults = [default_tier(name, position, len(levels)) for position, name in enumerate(usual)]
     return tuple(
         Tier(name, tier.bytes_per_s, tier.latency_s, tier.oversubscription)
-        for name, tier in zip(levels, stand_ins, strict=True)
+        for name, tier in zip(levels, defaults, strict=True)
     )

@@ -8,8 +8,8 @@ import numpy as np
 
 from berth.live.books import Books
 from berth.live.job import DELAYED, PLACED, QUEUED, WAITS
-from berth.schedule.view import FUTURE, WAITING
-from berth.schedule.view import RUNNING as IN_PLACE
+from berth.schedule.records import FUTURE, WAITING
+from berth.schedule.records import RUNNING as IN_PLACE
 
 
 def audit(books: Books) -> list[str]:
@@ -35,7 +35,7 @@ def _devices(books: Books) -> list[str]:
     ]
     free_of_machine: Counter[int] = Counter()
     for host in books.world.hosts:
-        machine, kind = int(host["machine"]), int(host["kind"])
+        machine, kind = int(host["machine"]), int(host["device_type"])
         held = by_host[machine, kind]
         if books.shut[machine]:
             if host["free"] != 0:
@@ -74,7 +74,7 @@ def _jobs(books: Books) -> list[str]:
                 found.append(f"{job.id} has a part of its gang only")
             if len({seat.kind for seat in seats}) != 1:
                 found.append(f"{job.id} has devices of several types")
-            if books.attempts[job.token].tier > record["widest"]:
+            if books.attempts[job.token].tier > record["widest_tier"]:
                 found.append(f"{job.id} is spread beyond the tier it requires")
     return found
 
@@ -82,7 +82,7 @@ def _jobs(books: Books) -> list[str]:
 def _queue(books: Books) -> list[str]:
     """Exactly those who wait stand in the queue, and those in place among the running."""
     state = books.world.state[0]
-    waiting = books.world.waiting[state["first"] : state["last"]]
+    waiting = books.world.waiting[state["queue_start"] : state["queue_stop"]]
     running = books.world.running[: state["running"]]
     found = []
     for name, rows, wanted in (("queue", waiting, QUEUED), ("running", running, PLACED)):

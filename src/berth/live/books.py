@@ -38,9 +38,9 @@ from berth.live.setup import DEFAULT_DURATION_S, Setup
 from berth.live.spec import spec_of
 from berth.live.wants import kinds_of, reach_of, sensitivity_key
 from berth.schedule import reasons
+from berth.schedule.decide import phases_for
 from berth.schedule.hooks import hooks
-from berth.schedule.steps import steps_for
-from berth.schedule.view import World
+from berth.schedule.records import World
 from berth.schedule.world import new_jobs, new_world
 
 _LONGEST_DELAY_S = 300.0
@@ -62,7 +62,7 @@ class Books:
             eviction_large_s=setup.eviction_large_s,
         )
         self.hooks = handed(hooks(policy))
-        self.steps = handed(steps_for(policy.rules(), self.scene, self.hooks))
+        self.steps = handed(phases_for(policy.rules(), self.scene, self.hooks))
         self.run_pass = bound(_kernels.run_pass, self.scene, self.hooks, self.steps, 0.0)
         self.join = bound(_kernels.join, self.scene, self.hooks, 0, 0.0)
         self.jobs: dict[str, Job] = {}  # those that are not over
@@ -152,17 +152,19 @@ class Books:
     def write(self, job: Job) -> None:
         """The scheduler's record of a job that has just come."""
         spec, record = job.spec, self.world.jobs[job.row]
-        record["arrival"], record["gpus"], record["priority"] = self.now, spec.gpus, spec.priority
+        record["arrival_s"], record["gpus"], record["priority"] = self.now, spec.gpus, spec.priority
         record["demand"] = np.searchsorted(self.world.demands["gpus"], spec.gpus)
-        record["timer"][: len(self.timers)] = self.timers
+        record["delay_timer_s"][: len(self.timers)] = self.timers
         record["user"] = self.users.setdefault(job.user, len(self.users))
         kinds = kinds_of(self.setup, spec)
-        record["kind"] = kinds[0] if len(kinds) == 1 else -1
-        record["kinds"] = sum(1 << kind for kind in kinds) if len(kinds) < len(self.setup.kinds) else -1
+        record["device_type"] = kinds[0] if len(kinds) == 1 else -1
+        record["device_type_mask"] = (
+            sum(1 << kind for kind in kinds) if len(kinds) < len(self.setup.kinds) else -1
+        )
         expected_s = spec.duration or self.durations.get(spec.name) or DEFAULT_DURATION_S
-        for name in ("work", "left", "remaining", "saved", "booked"):
+        for name in ("work_s", "true_remaining_s", "estimated_remaining_s", "checkpointed_remaining_s"):
             record[name] = expected_s
-        record["floor"], record["widest"] = reach_of(self.setup, spec)
+        record["nearest_tier"], record["widest_tier"] = reach_of(self.setup, spec)
         self._sensitivities.write(record, job.profile, spec.gpus)
         self._apply_steps(job)
 
@@ -181,9 +183,9 @@ class Books:
         job = self._job(record)
         job.spec = job.spec.model_copy(update={"priority": int(record.body["priority"])})
         self.world.jobs[job.row]["priority"] = job.spec.priority
-        self.world.state[0]["bounded"] = 0
+        self.world.bound[0]["valid"] = 0
         if job.state == QUEUED and job.ends_as is None:
-            _kernels.stand_anew(self.scene, self.hooks, job.row, self.now)
+            _kernels.reorder(self.scene, self.hooks, job.row, self.now)
 
     # -- machines
 
@@ -274,7 +276,7 @@ class Books:
         job = self.jobs[attempt.job]
         if job.token == attempt.token:
             record_ = self.world.jobs[job.row]
-            record_["stall"] = max(float(record_["stall"]), self.now)
+            record_["restored_at_s"] = max(float(record_["restored_at_s"]), self.now)
 
     def _exited(self, record: Record) -> None:
         """An attempt has ended, as the back end saw it.
@@ -326,7 +328,7 @@ class Books:
             _kernels.withdraw(self.scene, job.row)
         job.ends_as = FINISHED
         ran_s = self.now - (job.first_start if job.first_start is not None else self.now)
-        self.durations[job.spec.name] = max(1.0, float(self.world.jobs[job.row]["ran"]) or ran_s)
+        self.durations[job.spec.name] = max(1.0, float(self.world.jobs[job.row]["ran_s"]) or ran_s)
 
     def _failed(self, job: Job, *, counts: bool) -> None:
         """The attempt that held the job's place failed: the job waits a while, and is tried again, or not."""
@@ -371,7 +373,7 @@ class Books:
             return
         record = self.world.jobs[job.row]
         self._sensitivities.write(record, job.profile, job.spec.gpus)
-        record["slow"] = learned_slowdowns(record["slow"].copy(), known, int(record["floor"]))
+        record["slowdown"] = learned_slowdowns(record["slowdown"].copy(), known, int(record["nearest_tier"]))
         if job.token is not None:
             _kernels.run_at_speed(self.scene, job.row, self.now)
 

@@ -16,7 +16,7 @@ import polars as pl
 
 from berth.cluster.load import load_cluster
 from berth.cluster.model import Cluster
-from berth.cluster.plain import from_plain
+from berth.cluster.serialize import cluster_from_dict
 from berth.errors import InputError
 from berth.live.api.series import Sample
 from berth.simulate.events import read_events, read_facts
@@ -54,7 +54,7 @@ def read_finished(path: Path, cluster: str | None = None) -> Finished:
         raise InputError(
             "does not say which cluster it was made on", where=str(path), hint="name it with --cluster"
         )
-    known = load_cluster(cluster) if cluster is not None else from_plain(facts["cluster"])
+    known = load_cluster(cluster) if cluster is not None else cluster_from_dict(facts["cluster"])
     found = Finished(known, facts.get("policy", "unknown policy"), facts.get("trace", path.name))
     jobs = facts.get("jobs") or {"job_id": [], "user": [], "model": []}
     about = {

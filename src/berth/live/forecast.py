@@ -57,12 +57,12 @@ def overdue_s(books: Books, job: Job, now: float) -> float:
     if job.token is None:
         return 0.0
     record = books.world.jobs[job.row]
-    speed, touched = float(record["speed"]), float(record["touched"])
+    speed, touched = float(record["speed"]), float(record["updated_s"])
     estimate_s = job.spec.duration or books.durations.get(job.spec.name) or DEFAULT_DURATION_S
-    worked_s = max(0.0, now - max(touched, float(record["stall"]))) * speed
-    if float(record["work"]) - float(record["left"]) + worked_s < estimate_s:
+    worked_s = max(0.0, now - max(touched, float(record["restored_at_s"]))) * speed
+    if float(record["work_s"]) - float(record["true_remaining_s"]) + worked_s < estimate_s:
         return 0.0
-    late_s = float(record["ran"]) + now - touched - estimate_s / speed
+    late_s = float(record["ran_s"]) + now - touched - estimate_s / speed
     return late_s if late_s > _OVERDUE_S else 0.0
 
 
@@ -178,14 +178,16 @@ class _Play:
         there = [job for job, machines in self._ended.items() if machines & set(places)]
         told.after[name] = there or list(self._ended)
         told.displaced[name] = [one.job for one in evicted if one.job and name in one.body.get("by", [])]
-        holder = int(books.world.state[0]["reserved"])
+        holder = int(books.world.state[0]["last_reserved"])
         if holder >= 0 and (other := books.rows[holder]) is not None:
             told.reserved[name] = other.id
 
     def _expect(self, name: str) -> None:
         job = self.books.jobs[name]
         record = self.books.world.jobs[job.row]
-        end = max(self.books.now, float(record["stall"])) + float(record["left"]) / float(record["speed"])
+        end = max(self.books.now, float(record["restored_at_s"])) + float(record["true_remaining_s"]) / float(
+            record["speed"]
+        )
         heapq.heappush(self._ends, (end, name, job.attempts))
 
     def _end(self, name: str, attempt: int, now: float) -> None:

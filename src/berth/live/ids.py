@@ -22,17 +22,18 @@ class Ids:
     def __init__(self, work: Path | None = None) -> None:
         self._last, self._file = 0, None if work is None else _locked(work)
         if self._file is not None:
-            with contextlib.suppress(ValueError):  # cut short: the journal has a number too
+            try:
                 self._last = int(os.pread(self._file, 32, 0))
+            except ValueError:  # new, or damaged: the journal has a number too
+                os.ftruncate(self._file, 0)  # else the rest of it would follow the next number
 
     def after(self, number: int) -> int:
         """Return the next number behind this one, and behind all that were given out."""
         self._last = max(self._last, number) + 1
         if self._file is not None:
             with contextlib.suppress(OSError):  # a full disk: the journal refuses the job, too
-                os.pwrite(
-                    self._file, f"{self._last}\n".encode(), 0
-                )  # numbers only grow: nothing is left over
+                # numbers only grow, so nothing of the last one is left over
+                os.pwrite(self._file, f"{self._last}\n".encode(), 0)
         return self._last
 
     def close(self) -> None:
@@ -42,7 +43,14 @@ class Ids:
 
 
 def _locked(work: Path) -> int:
-    file = os.open(work / _FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        file = os.open(work / _FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise InputError(
+            f"can't be written: {error.strerror}",
+            where=str(work / _FILE),
+            hint="make it writable, or name another folder with --work",
+        ) from None
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -133,7 +133,7 @@ def needs_of(books: Books, jobs: Sequence[Job]) -> dict[str, Need]:
     rooms: dict[tuple[tuple[int, ...], int], tuple[int, int]] = {}  # many jobs ask for the same
     needs: dict[str, Need] = {}
     for job in jobs:
-        asked = kinds_of(books.setup, job.spec), int(books.world.jobs[job.row]["widest"])
+        asked = kinds_of(books.setup, job.spec), int(books.world.jobs[job.row]["widest_tier"])
         if asked not in rooms:
             rooms[asked] = _room(books, *asked)
         free, most = rooms[asked]
@@ -146,7 +146,7 @@ def _room(books: Books, kinds: Sequence[int], tier: int) -> tuple[int, int]:
     hosts = books.world.hosts
     free = most = 0
     for kind in kinds:
-        here = hosts[(hosts["down"] == 0) & (hosts["kind"] == kind)]
+        here = hosts[(hosts["down"] == 0) & (hosts["device_type"] == kind)]
         if len(here):
             free = max(free, int(here["free"].sum()))
             most = max(most, int(np.bincount(here["group"][:, tier], weights=here["size"]).max()))

@@ -17,7 +17,7 @@ from berth.live.books import Books
 from berth.live.job import QUEUED, Job, Seat, seat_of
 from berth.live.records import Record
 from berth.schedule.failures import raise_failure
-from berth.schedule.view import EVICT, MOVE
+from berth.schedule.records import EVICT, MOVE
 
 
 class ReplayError(BerthError):
@@ -28,9 +28,9 @@ def decide(books: Books, now: float) -> list[Record]:
     """One pass at `now`: the record of it, and one for each decision, all of them done in the books."""
     books.now = now = max(books.now, now)
     books.wake = books.run_pass(books.scene, books.hooks, books.steps, now)
-    raise_failure(books.policy, books.world.my, lambda row: _job_at(books, row).id)
+    raise_failure(books.policy, books.world.params, lambda row: _job_at(books, row).id)
     count = int(books.world.state[0]["decisions"])
-    decisions = [(int(what), int(row), int(reason)) for what, row, reason in books.world.decisions[:count]]
+    decisions = books.world.decisions[:count][["what", "job", "reason"]].tolist()
     left = _leave(books, decisions)
     taken = _take(books, decisions)
     made = [_evicted(books, one, taken) for one in left] + taken
@@ -78,8 +78,8 @@ def _take(books: Books, decisions: Decisions) -> list[Record]:
             "seats": [seat.plain() for seat in seats],
             "tier": tier,
             "reason": reason,
-            "saves": _finite(record["saves"]),
-            "waited": float(record["waited"]),
+            "saves": _finite(record["saves_s"]),
+            "waited": float(record["waited_s"]),
         }
         made.append(Record(books.now, kind, job.id, body))
     return made
@@ -101,7 +101,9 @@ def _seats(books: Books, row: int) -> tuple[Seat, ...]:
     hosts, counts = np.empty(gpus, np.int32), np.empty(gpus, np.int32)
     size = _kernels.place_of(books.scene, row, hosts, counts)
     at = books.world.hosts[hosts[:size]]
-    places = sorted(zip(at["machine"].tolist(), at["kind"].tolist(), counts[:size].tolist(), strict=True))
+    places = sorted(
+        zip(at["machine"].tolist(), at["device_type"].tolist(), counts[:size].tolist(), strict=True)
+    )
     return tuple(books.devices.pick(machine, kind, count) for machine, kind, count in places)
 
 
@@ -148,6 +150,10 @@ def _obey(books: Books, told: Sequence[Record]) -> None:
 def take_seats(books: Books, job: Job, seats: Sequence[Seat], tier: int, reason: int) -> None:
     """A waiting job takes just these places in the world."""
     hosts = books.world.hosts
-    where = [np.flatnonzero((hosts["machine"] == s.machine) & (hosts["kind"] == s.kind))[0] for s in seats]
+    where = [
+        np.flatnonzero((hosts["machine"] == s.machine) & (hosts["device_type"] == s.kind))[0] for s in seats
+    ]
     counts = np.array([len(seat.devices) for seat in seats], np.int32)
-    _kernels.seat_as_told(books.scene, job.row, np.array(where, np.int32), counts, tier, books.now, reason)
+    _kernels.start_as_recorded(
+        books.scene, job.row, np.array(where, np.int32), counts, tier, books.now, reason
+    )

@@ -23,7 +23,7 @@ def with_plan(spec: JobSpec, beside: Path) -> JobSpec:
     plan = yaml_spec.load(path, PlanSpec)
     units: Counter[str] = Counter()
     for stage in plan.stages:
-        units[stage.type] += stage.units
+        units[stage.type] += stage.replicas
     gpus = {name: count for name, count in units.items() if device_type(name).kind == "gpu"} or units
     if len(gpus) > 1:
         raise SpecError(

@@ -15,11 +15,11 @@ from berth.cluster.catalogue import known_devices, resolve
 from berth.errors import UnknownNameError
 from berth.network.traffic import Collective
 from berth.spec import Spec
-from berth.workload.profile import DEFAULT_OVERLAP, REFERENCE_DEVICE, JobProfile, Number, Source
+from berth.workload.profile import DEFAULT_OVERLAP, REFERENCE_DEVICE, JobProfile, Number, Provenance
 from berth.workload.profiles import catalogue_profile
 
 _log = logging.getLogger("berth.live")
-_SENT = Source("stated", "sent with the job")
+_SENT = Provenance("stated", "sent with the job")
 Numbers = dict[str, Any]  # an InlineProfile as JSON holds it
 DEFAULT_MODEL = "resnet50"  # the profile of a job that names none
 

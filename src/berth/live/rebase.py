@@ -14,10 +14,10 @@ from berth.live.rows import with_demand
 from berth.live.setup import Setup
 from berth.live.wants import fits
 from berth.schedule import reasons
-from berth.schedule.view import FUTURE
+from berth.schedule.records import FUTURE
 
-_KEPT = ("attained", "ran", "evictions", "moves", "waited", "lost", "exposed", "first_start", "stall")
-_WORK = ("work", "left", "remaining", "saved", "booked")
+_KEPT = ("attained_gpu_s", "ran_s", "evictions", "moves", "waited_s", "first_start_s", "restored_at_s")
+_WORK = ("work_s", "true_remaining_s", "estimated_remaining_s", "checkpointed_remaining_s")
 
 
 def rebase(books: Books, setup: Setup) -> Books:
@@ -62,13 +62,13 @@ def _rejoin(old: Books, new: Books) -> None:
         _set_aside_or_back(new, job)
         new.write(job)
         fresh = new.world.jobs[job.row]
-        for name in (*_KEPT, *_WORK, "arrival"):
+        for name in (*_KEPT, *_WORK, "arrival_s"):
             fresh[name] = record[name]
         if job.state == DELAYED and job.ends_as is None:
             new.delayed.add(job.id)
         elif job.state != DELAYED and (job.ends_as is None or job.token is not None):
             new.join(new.scene, new.hooks, job.row, new.now)
-            fresh["since"] = job.since
+            fresh["queued_since_s"] = job.since
 
 
 def _set_aside_or_back(new: Books, job: Job) -> None:
@@ -91,9 +91,9 @@ def _seat_again(old: Books, new: Books, attempt: Attempt, names: dict[str, int])
     if holds_place and whole:
         attempt.tier = tier_of(new, seats)
         record = new.world.jobs[job.row]
-        stall, lost = float(record["stall"]), float(record["lost"])
+        restored_at_s = float(record["restored_at_s"])
         take_seats(new, job, seats, attempt.tier, reasons.NONE)
-        record["stall"], record["lost"] = stall, lost  # it went on all the time: nothing is restored
+        record["restored_at_s"] = restored_at_s  # it went on all the time: nothing is restored
     elif holds_place:
         _unseat(new, job, attempt)
 
@@ -136,6 +136,6 @@ def _keep_windows(old: Books, new: Books) -> None:
     sizes = old.world.demands["gpus"].tolist()
     for at, gpus in enumerate(new.world.demands["gpus"].tolist()):
         if gpus in sizes:
-            new.world.offers[at] = old.world.offers[sizes.index(gpus)]
+            new.world.wait_stats[at] = old.world.wait_stats[sizes.index(gpus)]
             rows = np.flatnonzero(new.world.jobs["demand"] == at)
-            new.world.jobs["timer"][rows] = new.world.offers["timer"][at]
+            new.world.jobs["delay_timer_s"][rows] = new.world.wait_stats["timer_s"][at]

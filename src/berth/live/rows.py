@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from berth.schedule.view import DEMAND, MAX_TIERS, OFFER, Array, World
+from berth.schedule.records import DECISION, DEMAND, MAX_TIERS, WAIT_STATS, Array, World
 from berth.schedule.world import new_jobs
 
 FIRST = 256  # rows of a new world
@@ -20,13 +20,13 @@ def with_demand(world: World, gpus: int, timers: Array) -> World:
     at = int(np.searchsorted(sizes, gpus))
     if at < len(sizes) and sizes[at] == gpus:
         return world
-    demands, offers = np.zeros(len(sizes) + 1, DEMAND), np.zeros((len(sizes) + 1, MAX_TIERS), OFFER)
+    demands, wait_stats = np.zeros(len(sizes) + 1, DEMAND), np.zeros((len(sizes) + 1, MAX_TIERS), WAIT_STATS)
     others = np.delete(np.arange(len(demands)), at)
-    demands[others], offers[others] = world.demands, world.offers
+    demands[others], wait_stats[others] = world.demands, world.wait_stats
     demands["gpus"][at] = gpus
-    offers["timer"][at, : len(timers)] = offers["fixed"][at, : len(timers)] = timers
+    wait_stats["timer_s"][at, : len(timers)] = wait_stats["initial_timer_s"][at, : len(timers)] = timers
     world.jobs["demand"][world.jobs["demand"] >= at] += 1
-    return world._replace(demands=demands, offers=offers)
+    return world._replace(demands=demands, wait_stats=wait_stats)
 
 
 def with_room(world: World, kept: Array) -> World:
@@ -40,7 +40,7 @@ def with_room(world: World, kept: Array) -> World:
     state = world.state.copy()
     devices = len(world.running)
     waiting = np.zeros(size + 1, np.int32)
-    queued = new_row[world.waiting[state["first"][0] : state["last"][0]]]
+    queued = new_row[world.waiting[state["queue_start"][0] : state["queue_stop"][0]]]
     waiting[: len(queued)] = queued
     running = np.zeros(devices, np.int32)
     count = int(state["running"][0])
@@ -49,15 +49,22 @@ def with_room(world: World, kept: Array) -> World:
     listed = new_row[world.ending[: int(state["ending"][0])]]
     listed = listed[listed >= 0]
     ending[: len(listed)] = listed
-    state["first"], state["last"], state["ending"], state["decisions"] = 0, len(queued), len(listed), 0
-    state["bounded"] = 0  # the bound names a row; it is found again when it is needed
-    if (reserved := int(state["reserved"][0])) >= 0:
-        state["reserved"] = new_row[reserved]
+    state["queue_start"], state["queue_stop"], state["ending"], state["decisions"] = (
+        0,
+        len(queued),
+        len(listed),
+        0,
+    )
+    bound = world.bound.copy()
+    bound["valid"] = 0  # the bound names a row; it is found again when it is needed
+    if (reserved := int(state["last_reserved"][0])) >= 0:
+        state["last_reserved"] = new_row[reserved]
     return world._replace(
         jobs=jobs,
         waiting=waiting,
         running=running,
         ending=ending,
-        decisions=np.zeros((2 * devices + size, 3), np.int32),
+        decisions=np.zeros(2 * devices + size, DECISION),
+        bound=bound,
         state=state,
     )

@@ -19,13 +19,13 @@ from berth.cluster.model import Cluster, DeviceType
 from berth.errors import InputError
 from berth.live.profiles import Numbers, profile_of
 from berth.network.fabric import Fabric
-from berth.schedule.view import MAX_TIERS, Array
+from berth.schedule.records import MAX_TIERS, Array
 from berth.schedule.world import new_jobs
+from berth.simulate.engine_state import SHARED
 from berth.simulate.jobs import describe_models
-from berth.simulate.view import SHARED
 from berth.workload.profile import REFERENCE_DEVICE, JobProfile
 
-_FIELDS = ("slow", "compute", "skew", "message", "shape_x", "shape_s")
+_FIELDS = ("slowdown", "compute_share", "skew", "message_bytes", "shape_imbalance", "shape_slowdown")
 
 
 class Sensitivities:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from berth.cluster.model import Cluster
-from berth.cluster.plain import from_plain, to_plain
+from berth.cluster.serialize import cluster_from_dict, cluster_to_dict
 from berth.compile import fingerprint
 from berth.errors import InputError
 from berth.schedule.policies.registry import load_policy
@@ -61,7 +61,7 @@ class Setup:
     def plain(self) -> dict[str, Any]:
         """As it stands in the journal, with the code it was made by."""
         return {
-            "cluster": to_plain(self.cluster),
+            "cluster": cluster_to_dict(self.cluster),
             "policy": self.policy,
             "eviction_s": self.eviction_s,
             "eviction_large_s": self.eviction_large_s,
@@ -73,4 +73,4 @@ class Setup:
 def setup_of(plain: dict[str, Any]) -> Setup:
     """The setup that was written down."""
     facts = {name: plain[name] for name in ("policy", "eviction_s", "eviction_large_s", "store")}
-    return Setup(cluster=from_plain(plain["cluster"]), **facts)
+    return Setup(cluster=cluster_from_dict(plain["cluster"]), **facts)

@@ -21,7 +21,7 @@ import zstandard
 from berth.live.books import Books
 from berth.live.job import DELAYED, Attempt, Job, attempt_of, job_of
 from berth.live.setup import setup_of
-from berth.schedule.view import Array, World
+from berth.schedule.records import Array, World
 
 _FORM = 1
 _PLAIN = ("shut", "foreign", "users", "step_s", "durations", "submitted", "epoch", "now", "wake")

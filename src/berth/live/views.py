@@ -56,7 +56,7 @@ def job_facts(books: Books, job: Job) -> dict[str, Any]:
         "attempts": job.attempts,
         "evictions": job.evictions,
         "failures": job.failures,
-        "remaining_s": float(record["remaining"]),
+        "remaining_s": float(record["estimated_remaining_s"]),
         "last_end": last_end(job),
     }
     if job.token is not None:
@@ -130,7 +130,7 @@ def over_row(facts: dict[str, Any], *, details: bool = True) -> dict[str, Any]:
 def queue(books: Books) -> list[Job]:
     """Those who wait, most deserving first."""
     state = books.world.state[0]
-    rows = books.world.waiting[state["first"] : state["last"]]
+    rows = books.world.waiting[state["queue_start"] : state["queue_stop"]]
     return [job for row in rows if (job := books.rows[int(row)]) is not None]
 
 
@@ -151,7 +151,7 @@ def reason_of(books: Books, job: Job, now: float) -> Reason:
     if job.state == QUEUED:
         bring_up_to_date(books.world, job.row)
     reason = explain(books.world.jobs[job.row], now, books.setup.tiers)
-    holder = int(books.world.state[0]["reserved"])
+    holder = int(books.world.state[0]["last_reserved"])
     if reason.code == CODES[HELD_FOR_OTHER] and holder >= 0 and (other := books.rows[holder]) is not None:
         return replace(reason, sentence=f"the devices that would fit are reserved for {other.id}")
     return reason
@@ -188,12 +188,12 @@ def why(books: Books, job: Job, now: float) -> dict[str, Any]:
             told["waits_for_release"] = ahead
     record = books.world.jobs[job.row]
     told["slowdown_by_tier"] = {
-        name: float(record["slow"][tier])
+        name: float(record["slowdown"][tier])
         for tier, name in enumerate(books.setup.tiers)
-        if tier >= record["floor"]
+        if tier >= record["nearest_tier"]
     }
     told["timer_by_tier_s"] = {
-        name: _finite(record["timer"][tier]) for tier, name in enumerate(books.setup.tiers)
+        name: _finite(record["delay_timer_s"][tier]) for tier, name in enumerate(books.setup.tiers)
     }
     return told
 
@@ -215,7 +215,7 @@ def free_by_group(books: Books, job: Job | None = None) -> list[dict[str, Any]]:
     total, free, largest = (np.zeros(len(cluster.group_names[level]), int) for _ in range(3))
     on_machine = np.zeros(len(cluster.machines), int)
     for host in books.world.hosts:
-        if int(host["kind"]) in wanted:
+        if int(host["device_type"]) in wanted:
             group = int(host["group"][level])
             total[group] += host["size"]
             free[group] += host["free"]

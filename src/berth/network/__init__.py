@@ -1,4 +1,4 @@
-"""What distance costs: collectives over any number of tiers, shared links, measured tables.
+"""The network model: collectives over any number of tiers, shared links, measured tables.
 
 Importing this package costs nothing; each name is fetched from its module when it is first used.
 """

@@ -1,8 +1,8 @@
-"""How long an iteration takes on shared links; runs as it is and compiled alike (see compiled.py).
+"""Iteration times on shared links. Plain functions, also run compiled (see compiled.py).
 
 One iteration of a job: it is silent (forward pass), then its window begins: the backward pass produces
 gradients, which leave as fast as the links let them; the iteration ends when the last one has left. Jobs that
-send over one link at the same time share it max-min. `berth.testing.iterations` plays exactly this, iteration
+send over one link at the same time share it max-min. `berth.testing.iterations` simulates exactly this, iteration
 by iteration; the functions here give its mean over all offsets between the jobs, in closed form:
 
 * A job meets another in its window with probability p = window / iteration. Its mean rate while it sends
@@ -22,21 +22,20 @@ from typing import NamedTuple
 
 import numpy as np
 
-from berth.cluster.model import IntArray
+from berth.arrays import FloatArray, IntArray
 from berth.network._kernels import overlapped_s
 from berth.network._sharing_kernels import NONE, ShareArrays, add, connected, remove
-from berth.network.fabric import FloatArray
 from berth.reproducible import power
 
 ROUNDS = 5  # of windows and rates; three are right to 0.1 %
 LIKE_ITERATIONS, LIKE_SENDING = 0.2, 0.3  # relative differences beyond which two jobs do not fall into step
 OUT_OF_STEP = 0.3  # part of tau by which even unlike jobs meet more than at random
-MOST_SENDERS = 16  # beyond so many others their mean number is taken for the number
+MAX_SENDERS = 16  # with more senders, use their mean number
 _TOUCHING = 1.0 - 1e-9
 
 
 class FlowArrays(NamedTuple):
-    """What sharing needs to know of each job, and what it found; indexed by job."""
+    """Inputs and results of sharing, indexed by job."""
 
     silent_s: FloatArray  # of an iteration, before the first gradient exists
     backward_s: FloatArray
@@ -65,14 +64,14 @@ class LinkLoads(NamedTuple):
 
 
 def new_flows(jobs: int) -> FlowArrays:
-    """Return the arrays for so many jobs, none of them on the links."""
+    """Return the arrays for `jobs` jobs, none of them on the links."""
     bottleneck = np.full(jobs, NONE, dtype=np.int32)
     floats = {name: np.zeros(jobs) for name in FlowArrays._fields if name != "bottleneck"}
     return FlowArrays(bottleneck=bottleneck, **floats)
 
 
 def new_loads(links: int) -> LinkLoads:
-    """Return empty sums for so many links."""
+    """Return empty sums for `links` links."""
     return LinkLoads(*(np.zeros(links) for _ in LinkLoads._fields))
 
 
@@ -85,7 +84,7 @@ def describe(
     volume: float,
     comm_s: float,
 ) -> None:
-    """Write down a job's iteration: its computation, and `comm_s` seconds of sending `volume` bytes, alone."""
+    """Store a job's iteration: its computation, and `comm_s` seconds to send `volume` bytes on idle links."""
     flows.silent_s[job], flows.backward_s[job] = forward * compute_s, (1.0 - forward) * compute_s
     flows.volume[job], flows.peak[job], flows.overlap[job] = volume, volume / comm_s, overlap
     window_s = overlapped_s(flows.backward_s[job], comm_s, overlap, 0.0)
@@ -253,7 +252,7 @@ def _rate_on(
         return undisturbed, undisturbed
     each, wanted = weights / held, demands / weights
     least = min(peak, _share(left, weight, held, each, wanted))
-    if held > MOST_SENDERS:
+    if held > MAX_SENDERS:
         return min(undisturbed, _share(left, weight, meeting, each, wanted)), least
     chance = min(1.0 - 1e-12, max(0.0, meeting / held))
     total, senders = 0.0, int(held + 0.5)
@@ -268,7 +267,7 @@ def _rate_on(
 
 
 def _share(left: float, weight: float, number: float, each: float, wanted: float) -> float:
-    """The rate of a job beside so many others that send: an equal one, or what they leave."""
+    """The rate of a job while `number` others send: an equal share, or what they leave."""
     equal = left / (weight + number * each)
     return (left - number * each * min(wanted, equal)) / weight
 

@@ -1,4 +1,4 @@
-"""What a job puts on each link in one iteration; runs as it stands and compiled alike (see compiled.py).
+"""Bytes that a job puts on each link in one iteration. Plain functions, also run compiled (see compiled.py).
 
 A phase is a part of an iteration in which everything sends at once: one stage of the ring, or one exchange.
 `leaving[level, i]` is what machine i sends out of its group of that level during the phase. Phases follow
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from berth.cluster.model import IntArray
+from berth.arrays import FloatArray, IntArray
 from berth.network._kernels import (
     exchange_latency_s,
     inside_ring_s,
@@ -18,7 +18,7 @@ from berth.network._kernels import (
     tree_latency_s,
     widest_tier,
 )
-from berth.network.fabric import FabricArrays, FloatArray
+from berth.network.fabric import FabricArrays
 
 RING, HIERARCHICAL, TREE = 0, 1, 2
 
@@ -32,7 +32,7 @@ def flow(
     counts: IntArray,
     net: FabricArrays,
 ) -> tuple[IntArray, FloatArray, float, float]:
-    """Links, bytes on each, seconds these take while nobody else sends, seconds that no link can change."""
+    """Links, bytes on each, seconds these take on idle links, seconds that do not depend on links."""
     machines, fan, within = nest(machines, counts, net)
     top, n = widest_tier(fan), within[-1, 0]
     links, slots = _slots(machines, top, net)
@@ -146,7 +146,7 @@ def _pipelined(
     loads: FloatArray,
     net: FabricArrays,
 ) -> tuple[float, float]:
-    """A flat ring or a tree: the same bytes cross every link, once however many machines stand behind it."""
+    """A flat ring or a tree: the same bytes cross every link, once, for any number of machines behind it."""
     n = fan[0].sum()
     crossing = 2.0 * volume if tree else 2.0 * (n - 1) / n * volume
     fixed = tree_latency_s(fan, net) if tree else 2.0 * (n - 1) * net.latency_s[top]

@@ -1,4 +1,4 @@
-"""The arithmetic of collectives, written so that it runs as it stands and compiled alike (see compiled.py).
+"""The arithmetic of collectives. Plain functions, also run compiled (see compiled.py).
 
 All kernels read a placement in its nested form: entry i is one of its machines, in depth-first order, and
   fan[0, i]     devices on the machine,
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from berth.cluster.model import IntArray
+from berth.arrays import IntArray
 from berth.network.fabric import FabricArrays
 from berth.reproducible import power
 
@@ -53,12 +53,12 @@ def widest_tier(fan: IntArray) -> int:
 
 
 def busy_rate(machine: int, devices: int, tier: int, net: FabricArrays) -> float:
-    """Bytes/s of so many devices of a machine together at a tier above it, everybody else sending too."""
+    """Bytes/s of `devices` devices of a machine together at a tier above it, all other devices sending too."""
     return float(min(devices * net.busy[tier], net.nic[machine] / net.oversubscription[tier]))
 
 
 def peak_rate(machine: int, devices: int, tier: int, net: FabricArrays) -> float:
-    """The same with nobody else sending."""
+    """The same on an idle network."""
     return float(min(devices * net.peak[tier], net.nic[machine]))
 
 

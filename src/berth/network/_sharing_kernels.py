@@ -1,13 +1,13 @@
-"""Max-min fair sharing of links: the state as flat arrays, and what is done to it (compiled: see compiled.py).
+"""Max-min fair sharing of links: the state as flat arrays, and its operations (compiled: see compiled.py).
 
 A job sends at one rate x and loads each of its links by weight * x. Max-min fairness raises all rates
 together and stops a job when it reaches its cap or one of its links is full (progressive filling; Bertsekas
 and Gallager, Data Networks, 1992, section 6.5).
 
-Only what can have changed is computed again. A link that all its jobs could fill to their caps at once never
-binds and joins nobody; over the other links a change reaches one connected component. A link's load is
-always summed anew over its jobs in ascending order, and of equal levels the lower number goes first, so the
-rates are a function of who is there, to the last bit, and not of the way it came about.
+Only what can have changed is computed again. A link that can carry all its jobs at their caps never binds and
+connects no jobs; over the other links a change reaches one connected component. The load of a link is always
+summed again over its jobs in ascending order, and of equal levels the lower number goes first. So the rates
+depend on the set of jobs alone, to the last bit, and not on the order of changes.
 """
 
 from __future__ import annotations
@@ -16,10 +16,8 @@ from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from berth.cluster.model import IntArray
-from berth.network.fabric import FloatArray
+from berth.arrays import BoolArray, FloatArray, Int64Array, IntArray
 
 NONE = -1
 RISING = -1.0  # the rate of a job that has not found its own yet
@@ -29,24 +27,24 @@ class ShareArrays(NamedTuple):
     """The state. Edges (one per job and link) form a list per job and, sorted by job, a list per link."""
 
     capacity: FloatArray  # of each link
-    binding: NDArray[np.bool_]  # whether the link can become full
+    binding: BoolArray  # whether the link can become full
     link_first: IntArray  # its first edge
-    link_mark: NDArray[np.int64]  # epoch in which it was last visited
+    link_mark: Int64Array  # epoch in which it was last visited
     rate: FloatArray  # of each job; 0 for a job that is not there
     cap: FloatArray  # nan for a job that is not there
     job_first: IntArray
-    job_mark: NDArray[np.int64]
+    job_mark: Int64Array
     edge_job: IntArray
     edge_link: IntArray
     edge_weight: FloatArray
     edge_next_of_job: IntArray  # of a free edge: the next free one
     edge_next_of_link: IntArray
     free: IntArray  # [the first free edge]
-    epoch: NDArray[np.int64]  # [changes so far]
+    epoch: Int64Array  # [changes so far]
 
 
 def add(state: ShareArrays, job: int, links: IntArray, weights: FloatArray, cap: float) -> IntArray:
-    """Brings a job in; returns the jobs whose rates changed, ascending. There must be enough free edges."""
+    """Add a job; return the jobs whose rates changed, ascending. There must be enough free edges."""
     state.cap[job] = cap
     state.rate[job] = RISING  # so that the newcomer counts as changed even if it ends at 0
     for position in range(len(links)):
@@ -56,7 +54,7 @@ def add(state: ShareArrays, job: int, links: IntArray, weights: FloatArray, cap:
 
 
 def remove(state: ShareArrays, job: int) -> IntArray:
-    """Takes a job out; returns the other jobs whose rates changed, ascending."""
+    """Remove a job; return the other jobs whose rates changed, ascending."""
     others = connected(state, job)[1:]
     edge = state.job_first[job]
     while edge != NONE:
@@ -145,7 +143,7 @@ def _fill(state: ShareArrays, jobs: list[int]) -> IntArray:
 
     The heap holds what comes next: job j's cap as (cap, links + j), and link l as (level at which it is full,
     l). A link's level only rises as its jobs stop below it, so an old level is a lower bound: it is computed
-    anew when it comes up, and the link stops its jobs if the level has not moved.
+    again when it comes up, and the link stops its jobs if the level has not moved.
     """
     links = len(state.capacity)
     before = np.array([state.rate[job] for job in jobs])

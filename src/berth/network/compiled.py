@@ -1,4 +1,4 @@
-"""The same arithmetic, compiled: for event loops that ask about millions of placements.
+"""The kernels, compiled: for event loops that evaluate millions of placements.
 
 The kernels are plain functions over numbers and arrays. A command that prints eight rows runs them as they
 are and needs no compiler; compiled code of other packages may call any of them by name once this module is

@@ -1,4 +1,4 @@
-"""What jobs on shared links do to each other: their iterations, kept up to date as they come and go.
+"""Contention on shared links: iteration times, kept up to date as jobs come and go.
 
     links = SharedLinks(fabric)
     links.add(7, traffic, placement)    # the jobs whose iterations changed
@@ -65,7 +65,7 @@ class SharedLinks:
         return [int(other) for other in kernels.leave(self._shares, self._flows, self._loads, job)]
 
     def seconds(self, job: int) -> float:
-        """Return the seconds of one iteration of a job as things are."""
+        """Return the seconds of one iteration of a job now."""
         alone = self._alone[job]
         return float(self._flows.seconds[job]) if self._flows.volume[job] > 0 else alone
 
@@ -75,7 +75,7 @@ class SharedLinks:
 
 
 def beside(traffic: Traffic, placement: Placement, fabric: Fabric, others: int) -> float:
-    """Return the seconds of an iteration beside so many gangs of the same kind on the same links."""
+    """Return the seconds of an iteration next to `others` identical gangs on the same links."""
     links = SharedLinks(fabric, others + 1)
     for job in range(others + 1):
         links.add(job, traffic, placement)

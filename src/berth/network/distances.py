@@ -1,10 +1,10 @@
-"""What distance does to a job: its iteration at every sensible spread, and all of it in one number."""
+"""Iteration times of a job at every useful spread, and its sensitivity to distance."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from berth.cluster.model import IntArray
+from berth.arrays import IntArray
 from berth.network.fabric import Fabric
 from berth.network.iteration import Iteration, iteration_time
 from berth.network.measured import Measured
@@ -30,7 +30,7 @@ def distances(
     measured: Measured | None = None,
     usable: IntArray | None = None,
 ) -> list[Distance]:
-    """A job of so many devices at each of the cluster's `spreads`, nearest first."""
+    """Return a job of `devices` devices at each of the cluster's `spreads`, nearest first."""
     found: list[Distance] = []
     for spread in spreads(fabric.cluster, devices, usable):
         placement = realise(fabric.cluster, spread, usable)
@@ -49,9 +49,9 @@ def sensitivity(
     measured: Measured | None = None,
     usable: IntArray | None = None,
 ) -> float:
-    """How many times longer an iteration takes at the widest spread than at the nearest: 1 is unhurt.
+    """Return how many times longer an iteration takes at the widest spread than at the nearest; 1: no effect.
 
     Nearest is the fewest machines that hold the job, widest one device per machine over as many racks as
-    there are. It can be below 1, where every further machine brings a network card of its own.
+    there are. It can be below 1 if every further machine adds a network card.
     """
     return distances(traffic, devices, fabric, measured, usable)[-1].slowdown

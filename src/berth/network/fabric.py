@@ -1,8 +1,8 @@
-"""The cluster's tiers and links as flat arrays, the form in which every formula and kernel reads them.
+"""The cluster's tiers and links as flat arrays, for formulas and kernels.
 
-Two rates of one device at a tier are kept apart. `peak` is what it gets while nobody else sends. `busy` is
-what is left for it when every device sends at once: bandwidth / oversubscription. Sharing works with peak
-rates and link capacities; a placement judged on its own, without knowing the neighbours, with busy ones.
+Two rates of one device at a tier are kept apart. `peak` is its rate on an idle network. `busy` is
+its rate while every device sends: bandwidth / oversubscription. Sharing works with peak rates and link
+capacities; a placement evaluated alone, with unknown neighbours, uses busy rates.
 
 Congestion (1 = none) divides every bandwidth above the machine, network cards included: it stands for load
 that berth can't see.
@@ -16,22 +16,20 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from berth.cluster.model import Cluster, IntArray
+from berth.arrays import FloatArray, IntArray
+from berth.cluster.model import Cluster
 from berth.errors import InputError
-
-FloatArray = NDArray[np.float64]
 
 
 class FabricArrays(NamedTuple):
-    """What compiled code sees of a fabric. A far path runs through the nearer tiers: rates never rise."""
+    """A fabric for compiled code. A far path runs through the nearer tiers, so rates never rise."""
 
-    peak: FloatArray  # bytes/s of one device at each tier, nobody else sending
-    busy: FloatArray  # bytes/s of one device at each tier, everybody sending
+    peak: FloatArray  # bytes/s of one device at each tier, idle network
+    busy: FloatArray  # bytes/s of one device at each tier, all devices sending
     latency_s: FloatArray  # of each tier
     oversubscription: FloatArray  # the largest on the way up to each tier; 1 inside the machine
-    nic: FloatArray  # bytes/s of all devices of a machine together; inf: each has a link of its own
+    nic: FloatArray  # bytes/s of all devices of a machine together; inf: each has its own link
     groups: IntArray  # [level, machine] -> group
     rank: IntArray  # position of each machine when the tree is walked depth first
     links: IntArray  # [level, machine] -> the up-link of the machine's group at that level; the top has none
@@ -40,7 +38,7 @@ class FabricArrays(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Fabric:
-    """A cluster's network, compiled once and asked often."""
+    """The network of a cluster."""
 
     cluster: Cluster
     congestion: float = 1.0
@@ -54,7 +52,7 @@ class Fabric:
 
     @property
     def tiers(self) -> int:
-        """How many levels of distance there are."""
+        """Number of tiers."""
         return len(self.cluster.tiers)
 
     @cached_property
@@ -65,17 +63,13 @@ class Fabric:
         bandwidth[1:] /= self.congestion
         oversubscription = np.array([tier.oversubscription for tier in cluster.tiers], dtype=np.float64)
         oversubscription[0] = 1.0
-        nic = (
-            np.array([m.nic_bytes_per_s or math.inf for m in cluster.machines], dtype=np.float64)
-            / self.congestion
-        )
-        links, capacity = _links(cluster, bandwidth, oversubscription, nic)
+        links, capacity = _links(cluster, self.congestion)
         return FabricArrays(
             peak=_falling(bandwidth),
             busy=_falling(bandwidth / oversubscription),
             latency_s=np.array([tier.latency_s for tier in cluster.tiers], dtype=np.float64),
             oversubscription=np.maximum.accumulate(oversubscription),
-            nic=nic,
+            nic=cluster.nic_bytes_per_s / self.congestion,
             groups=np.ascontiguousarray(cluster.groups, dtype=np.int32),
             rank=_depth_first(cluster.groups),
             links=links,
@@ -83,7 +77,7 @@ class Fabric:
         )
 
     def link_name(self, link: int) -> str:
-        """A link in words, for reports."""
+        """Return the name of a link, for reports."""
         for names in self.cluster.group_names[:-1]:
             if link < len(names):
                 return f"up-link of {names[link]}"
@@ -92,7 +86,7 @@ class Fabric:
 
 
 def _falling(rates: FloatArray) -> FloatArray:
-    """Above the machine no tier is faster than a nearer one that the bytes must pass."""
+    """Limit each tier above the machine to the rate of the nearer tiers on the path."""
     result = rates.copy()
     result[1:] = np.minimum.accumulate(rates[1:])
     return result
@@ -106,19 +100,9 @@ def _depth_first(groups: IntArray) -> IntArray:
     return rank
 
 
-def _links(
-    cluster: Cluster, bandwidth: FloatArray, oversubscription: FloatArray, nic: FloatArray
-) -> tuple[IntArray, FloatArray]:
-    """One up-link per group below the top: what its machines can send at the next tier, oversubscribed."""
-    levels = len(cluster.tiers) - 1
-    links = np.empty((levels, len(cluster.machines)), dtype=np.int32)
-    capacities = []
-    start = 0
-    for level in range(levels):
-        count = len(cluster.group_names[level])
-        sending = np.minimum(nic, cluster.sizes * bandwidth[level + 1])
-        total = np.bincount(cluster.groups[level], weights=sending, minlength=count)
-        capacities.append(total / oversubscription[level + 1])
-        links[level] = start + cluster.groups[level]
-        start += count
-    return links, np.concatenate(capacities) if capacities else np.empty(0)
+def _links(cluster: Cluster, congestion: float) -> tuple[IntArray, FloatArray]:
+    """One up-link per group below the top: [level, machine] -> link, and the capacity of each."""
+    capacities = [cluster.uplinks(level, congestion) for level in range(len(cluster.tiers) - 1)]
+    starts = np.cumsum([0, *map(len, capacities)])[:-1]
+    links = cluster.groups[:-1] + starts.reshape(-1, 1)
+    return np.ascontiguousarray(links, dtype=np.int32), np.concatenate([np.empty(0), *capacities])

@@ -9,8 +9,8 @@ n GPUs on m machines, l = batch per GPU / the reference batch:
     step = n^growth * (c/3 + ((2c/3)^6 + comm^6)^(1/6))
 
 The forward third of the computation can't hide the communication of gradients, the rest hides nearly all it
-covers. What was tried and lost stands in docs/design/network-fit.md. A number the rows can't determine is
-not guessed: it is fixed, or unknown (None), and the fit says which and why.
+covers. Rejected alternatives: docs/design/network-fit.md. A number that the rows do not determine is not
+guessed: it is fixed, or unknown (None), and the fit reports which and why.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from berth.arrays import FloatArray, Int64Array
 from berth.errors import InputError
 from berth.network.measurements import Measurements
 from berth.network.step_time import NUMBERS, StepTimeModel, step_s
 
-FloatArray = NDArray[np.float64]
 Predict = Callable[[FloatArray], FloatArray]
 
 _STARTS = 4
@@ -49,7 +49,7 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StepTimeFit:
-    """A fitted model, and what has to be said of it."""
+    """A fitted model with its errors and its undetermined numbers."""
 
     model: StepTimeModel
     deviation: dict[str, float]  # approximate standard error of each fitted number, in its unit
@@ -72,7 +72,7 @@ def bounds(step_s_typical: float) -> dict[str, tuple[float, float, float]]:
 
 
 def fit_step_time(rows: Measurements, name: str = "") -> StepTimeFit:
-    """The numbers that predict these rows best; those they can't determine are named in `fixed`."""
+    """Return the numbers that predict these rows best; undetermined ones are listed in `fixed`."""
     fixed = _undetermined(rows)
     free = [number for number in NUMBERS if number not in fixed]
     values = {number: 1.0 if number == "two_machines" else 0.0 for number in NUMBERS}
@@ -99,7 +99,7 @@ def fit_step_time(rows: Measurements, name: str = "") -> StepTimeFit:
 
 
 def left_out_errors(rows: Measurements, folds: int, seed: int = 0) -> FloatArray:
-    """The error of each row when its shape (GPUs, machines) was left out; NaN where no other row tells of it.
+    """Return the error of each row when its shape (GPUs, machines) was left out; NaN where no other row predicts it.
 
     Whole shapes are left out, since to the model rows of one shape and batch are one and the same.
     """
@@ -118,7 +118,7 @@ def left_out_errors(rows: Measurements, folds: int, seed: int = 0) -> FloatArray
     return errors
 
 
-def fold_of(groups: NDArray[np.int64], folds: int, seed: int) -> NDArray[np.int64]:
+def fold_of(groups: Int64Array, folds: int, seed: int) -> Int64Array:
     """A part from 0 to folds - 1 for each row; rows of a group stay together."""
     labels, group = np.unique(groups, return_inverse=True)
     return (np.random.default_rng(seed).permutation(len(labels)) % folds)[group.reshape(-1)]

@@ -1,4 +1,4 @@
-"""What a job loads the links with in one iteration, and how long that takes while no other job sends.
+"""The load of a job on links in one iteration, and the time it takes on idle links.
 
 A job sends at one rate, in bytes per second on its most loaded link; its other links carry `weight` times that.
 What other jobs on the same links do to it: see contention.py.
@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from berth.cluster.model import IntArray
+from berth.arrays import FloatArray, IntArray
 from berth.network import _flow_kernels as kernels
 from berth.network._kernels import overlapped_s
-from berth.network.fabric import Fabric, FloatArray
+from berth.network.fabric import Fabric
 from berth.network.placement import Placement
 from berth.network.traffic import Traffic
 
@@ -33,7 +33,7 @@ class Flow:
 
 
 def flow_of(traffic: Traffic, placement: Placement, fabric: Fabric) -> Flow:
-    """What a job loads the links with under a placement."""
+    """Return the load of a job on the links under a placement."""
     return _flow(traffic, placement, fabric, kernels.TREE if traffic.collective == "tree" else kernels.RING)
 
 

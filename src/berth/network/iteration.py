@@ -1,4 +1,4 @@
-"""How long one iteration of a job takes where it stands: computation, communication, and their overlap.
+"""The time of one iteration under a placement: computation, communication, and their overlap.
 
     it(p) = f c + (((1 - f) c)^y + comm(p)^y)^(1/y)
 
@@ -19,7 +19,7 @@ from berth.network.traffic import Traffic
 if TYPE_CHECKING:
     from berth.network.measured import Measured
 
-Source = Literal["formula", "scaled", "measured"]
+TimeSource = Literal["formula", "scaled", "measured"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,17 +31,17 @@ class Iteration:
     comm_s: float  # before overlap
     exposed_s: float  # what communication adds to the computation
     tier: int  # the nearest that holds the whole placement
-    source: Source = "formula"
+    source: TimeSource = "formula"
 
 
 def iteration_time(
     traffic: Traffic, placement: Placement, fabric: Fabric, measured: Measured | None = None
 ) -> Iteration:
-    """The iteration of a job under a placement; measurements of the job, where there are any, come first."""
+    """Return the iteration of a job under a placement; measurements of the job take precedence."""
     placement.check(fabric.cluster)
     comm_s = communication_s(traffic, placement, fabric)
     seconds = _overlapped_s(traffic, comm_s)
-    source: Source = "formula"
+    source: TimeSource = "formula"
     if measured is not None:
         seconds, source = measured.seconds(traffic, placement, fabric, seconds)
     compute_s = min(traffic.compute_s, seconds)

@@ -1,13 +1,13 @@
-"""Measured iteration times, which override the formula where they fit and correct it nearby.
+"""Measured iteration times: they override the formula where they apply and correct it nearby.
 
 A table is CSV with the columns `model,gpus,machines,seconds` and, if known, `racks`, `tier` (the nearest that
 held the job, by name) and `placement` (devices per machine, such as 4+4). For a job and a placement:
 
-1. Rows that say the same of the placement in every column they fill give their own seconds. Rows with more
-   columns filled win; several runs of one thing give their median.
+1. Rows that match the placement in every filled column give their own seconds. Rows with more columns
+   filled win; several runs give their median.
 2. Else the row of the same model and number of GPUs with the nearest spread corrects the formula:
    formula(here) * measured(there) / formula(there); again more columns win, and runs give their median.
-3. Else the formula stands alone. What a measurement at 8 GPUs says of 64 is not guessed.
+3. Else the formula alone applies: a measurement at 8 GPUs does not predict 64.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One measurement; None is a column that says nothing."""
+    """One measurement; None: the column is empty."""
 
     model: str
     gpus: int
@@ -52,7 +52,7 @@ class Row:
         return sum(value is not None for value in (self.racks, self.tier, self.placement))
 
     def describes(self, placement: Placement, fabric: Fabric) -> bool:
-        """Whether the placement is what this row says, in all it says."""
+        """Whether the placement matches this row in every filled column."""
         groups = placement.groups(fabric.cluster)
         return (
             (self.gpus, self.machines) == (placement.devices, len(placement.machines))
@@ -155,9 +155,9 @@ def _row(header: list[str], cells: list[str], where: str) -> Row:
 
 def _check_row(row: Row, where: str) -> None:
     if row.machines > row.gpus:
-        raise InputError(f"{row.gpus} GPUs can't stand on {row.machines} machines", where=where)
+        raise InputError(f"{row.gpus} GPUs can't be on {row.machines} machines", where=where)
     if row.racks is not None and row.racks > row.machines:
-        raise InputError(f"{row.machines} machines can't stand in {row.racks} racks", where=where)
+        raise InputError(f"{row.machines} machines can't be in {row.racks} racks", where=where)
     if row.placement is not None and (len(row.placement), sum(row.placement)) != (row.machines, row.gpus):
         shown = "+".join(map(str, row.placement))
         raise InputError(
@@ -215,7 +215,7 @@ def _spread_of(row: Row, fabric: Fabric) -> Spread | None:
 
 
 def _placement_of(row: Row, spread: Spread, fabric: Fabric) -> Placement | None:
-    """A placement on this cluster like the measured one; None if the cluster has no room for one."""
+    """A placement on this cluster like the measured one; None if it does not fit the cluster."""
     even = realise(fabric.cluster, spread)
     if even is None or row.placement is None:
         return even

@@ -1,12 +1,11 @@
-"""Measured step times as people keep them: a CSV file with one row per run.
+"""Measured step times: a CSV file with one row per run.
 
     placement,step_time,local_bsz          gpus,machines,seconds,model
     1124,0.93,8                            16,2,0.41,bert
 
 `placement` lists the GPUs on each machine: `4+4+12`, or one digit per machine, so `1124` is four machines and
-`16` is two (1 and 6). Who means sixteen GPUs on one machine writes the columns `gpus` and `machines`, which
-say it without doubt and come first where both are given. Nothing is guessed and nothing dropped: a row that
-can't be read stops the reading, with its line and column.
+`16` is two (1 and 6). For sixteen GPUs on one machine use the columns `gpus` and `machines`, which take
+precedence. A row that can't be read is an error with its line and column; no row is dropped.
 """
 
 from __future__ import annotations
@@ -20,14 +19,10 @@ from functools import cached_property
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
+from berth.arrays import BoolArray, FloatArray, Int64Array
 from berth.errors import InputError, nearest
 from berth.spec import read_text
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
-BoolArray = NDArray[np.bool_]
 
 _NAMES = {
     "placement": ("placement",),
@@ -46,8 +41,8 @@ class Measurements:
     """Step times of one model, a row per run; `batch` is per GPU, None where the file has no such column."""
 
     labels: tuple[str, ...]  # GPUs per machine, largest first, where known: "4+2+1"
-    gpus: IntArray
-    machines: IntArray
+    gpus: Int64Array
+    machines: Int64Array
     step_s: FloatArray
     batch: FloatArray | None = None
 
@@ -61,15 +56,15 @@ class Measurements:
         return Measurements(labels, self.gpus[rows], self.machines[rows], self.step_s[rows], batch)
 
     @cached_property
-    def shapes(self) -> IntArray:
-        """A number per row, equal where GPUs and machines are: what a model of those two can't tell apart."""
+    def shapes(self) -> Int64Array:
+        """A number per row, equal where GPUs and machines are: the same point to the model."""
         pairs = np.stack([self.gpus, self.machines], axis=1)
         return np.unique(pairs, axis=0, return_inverse=True)[1].reshape(-1)
 
 
 @dataclass(frozen=True, slots=True)
 class _Cell:
-    """One field of the file and where it stands."""
+    """One field of the file and its position."""
 
     text: str
     where: str
@@ -126,7 +121,7 @@ def _cells(path: Path, number: int, line: str) -> list[_Cell]:
 
 
 def _columns(path: Path, header: Sequence[_Cell]) -> dict[str, int]:
-    """Where each column stands; other columns (notes, dates) may stand beside them."""
+    """Return the index of each known column; other columns (notes, dates) are ignored."""
     found: dict[str, int] = {}
     for index, cell in enumerate(header):
         for name, spellings in _NAMES.items():

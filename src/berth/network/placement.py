@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from berth.cluster.model import Cluster, IntArray
+from berth.arrays import IntArray
+from berth.cluster.model import Cluster
 from berth.errors import InputError
 
 
@@ -20,7 +21,7 @@ class Placement:
 
     @classmethod
     def of_counts(cls, counts: Mapping[int, int]) -> Placement:
-        """From `{machine: devices}`."""
+        """Return the placement of `{machine: devices}`."""
         machines = sorted(counts)
         devices = [counts[machine] for machine in machines]
         if not machines or min(devices) < 1 or machines[0] < 0:
@@ -29,7 +30,7 @@ class Placement:
 
     @classmethod
     def of_devices(cls, cluster: Cluster, devices: Iterable[int]) -> Placement:
-        """From device numbers of a cluster."""
+        """Return the placement of device numbers of a cluster."""
         chosen = np.fromiter(devices, np.int64)
         if not len(chosen) or chosen.min() < 0 or chosen.max() >= cluster.devices:
             raise InputError(f"a placement needs devices from 0 to {cluster.devices - 1}")
@@ -44,15 +45,15 @@ class Placement:
         return int(self.counts.sum())
 
     def groups(self, cluster: Cluster) -> tuple[int, ...]:
-        """How many groups it touches at each level: machines, racks, ...; 1 at the top."""
+        """Return how many groups it touches at each level: machines, racks, ...; 1 at the top."""
         return tuple(len(np.unique(level[self.machines])) for level in cluster.groups)
 
     def tier(self, cluster: Cluster) -> int:
-        """The nearest tier that holds all of it."""
+        """Return the nearest tier that holds all of it."""
         return self.groups(cluster).index(1)
 
     def check(self, cluster: Cluster) -> None:
-        """Refuses a placement that the cluster has no room for."""
+        """Raise an InputError if the placement does not fit the cluster."""
         if int(self.machines.max()) >= len(cluster.machines):
             raise InputError(
                 f"machine {int(self.machines.max())} is not in cluster {cluster.name!r}",

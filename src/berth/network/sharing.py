@@ -1,12 +1,12 @@
 """Links shared among jobs, max-min fair, kept up to date as jobs come and go.
 
     shares = LinkShares(fabric.arrays.capacity)
-    changed = shares.add(7, flow.links, flow.weights, flow.cap)    # the jobs whose rates are others now
+    changed = shares.add(7, flow.links, flow.weights, flow.cap)    # the jobs whose rates changed
     shares.rates[7]
     changed = shares.remove(7)
 
 A change computes again only the part of the job-link graph that it can reach, and the rates are the same
-bits as if all jobs had been put on empty links in any order.
+bits as if all jobs had been added to idle links, in any order.
 """
 
 from __future__ import annotations
@@ -16,16 +16,15 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike
 
-from berth.cluster.model import IntArray
+from berth.arrays import FloatArray, IntArray
 from berth.errors import InputError
 from berth.network._sharing_kernels import NONE, ShareArrays
-from berth.network.fabric import FloatArray
 
 _FIRST_JOBS, _FIRST_EDGES = 64, 256
 
 
 class LinkShares:
-    """Who sends how fast over which links. Jobs are small whole numbers that the caller chooses."""
+    """The rate of each job on its links. Jobs are small whole numbers that the caller chooses."""
 
     def __init__(self, capacity: ArrayLike, jobs: int = _FIRST_JOBS, edges: int = _FIRST_EDGES) -> None:
         links = np.array(capacity, dtype=np.float64)
@@ -60,13 +59,13 @@ class LinkShares:
         return total
 
     def add(self, job: int, links: ArrayLike, weights: ArrayLike, cap: float = math.inf) -> IntArray:
-        """Brings a job in; `cap` is the rate above which it gains nothing, `weights` its load per unit of it.
+        """Add a job; `cap` is the highest rate it can use, `weights` its load on each link per unit of rate.
 
         Returns the jobs whose rates changed, ascending, with the new one among them.
         """
         which, loads = np.asarray(links, dtype=np.int32), np.asarray(weights, dtype=np.float64)
         self._check(job, which, loads, cap)
-        self._make_room(job, len(which))
+        self._grow(job, len(which))
         self._free_edges -= len(which)
         from berth.network import compiled
 
@@ -74,7 +73,7 @@ class LinkShares:
         return changed
 
     def remove(self, job: int) -> IntArray:
-        """Takes a job out and returns the others whose rates changed, ascending."""
+        """Remove a job; return the others whose rates changed, ascending."""
         if job not in self:
             raise InputError(f"job {job} is not on the links")
         self._free_edges += len(self._edges(job))
@@ -104,7 +103,7 @@ class LinkShares:
             edge = int(self._state.edge_next_of_job[edge])
         return found
 
-    def _make_room(self, job: int, edges: int) -> None:
+    def _grow(self, job: int, edges: int) -> None:
         state = self._state
         if job >= len(state.cap):
             more = max(2 * len(state.cap), job + 1) - len(state.cap)

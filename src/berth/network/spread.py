@@ -1,4 +1,4 @@
-"""How a job can be spread: the number of groups it touches at each level, and a placement that does so.
+"""Spreads: the number of groups a job touches at each level, and a placement for each spread.
 
 (2, 1, 1) is two machines of one rack; (4, 2, 1) four machines over two racks. Of all the ways to choose the
 machines for a spread, `realise` takes the largest groups first and splits as evenly as they allow, so one
@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from berth.arrays import IntArray
 from berth.cluster.gpus import usable_types
-from berth.cluster.model import Cluster, IntArray
+from berth.cluster.model import Cluster
 from berth.errors import InputError
 from berth.network.placement import Placement
 
@@ -48,7 +49,7 @@ def _counted(count: int, name: str) -> str:
 
 
 def spreads(cluster: Cluster, devices: int, usable: IntArray | None = None) -> list[Spread]:
-    """The distinct ways of spreading so many devices, nearest first: packed, halved and wide at every tier.
+    """Return the distinct ways of spreading `devices` devices, nearest first: packed, halved and wide at every tier.
 
     `usable` says how many devices of each machine may be taken (of one type, say); all of them by default.
     """
@@ -114,19 +115,19 @@ def _ways(cluster: Cluster, tier: int, devices: int, sizes: IntArray) -> list[tu
 
 
 def _first_that_fits(cluster: Cluster, spread: Spread, sizes: IntArray) -> Spread | None:
-    """The spread, or one over more machines where machines are unlike and the fewest don't stand together."""
+    """The spread, or one over more machines if the fewest machines are not in one group."""
     low, high = spread.groups[0], min(spread.devices, len(cluster.machines))
     for machines in range(low, high + 1 if spread.tier else low + 1):
         wider = Spread(spread.devices, (machines, *spread.groups[1:]))
         if realise(cluster, wider, sizes) is not None:
             return wider
         if realise(cluster, Spread(machines, wider.groups), sizes) is None:
-            return None  # not even one device on each of so many machines: more machines can't help
+            return None  # not even one device on each of these machines: more machines can't help
     return None
 
 
 def _fewest(cluster: Cluster, level: int, devices: int, sizes: IntArray) -> int:
-    """The smallest number of groups of a level that hold so many devices."""
+    """Return the smallest number of groups of a level that hold `devices` devices."""
     held = np.cumsum(np.sort(np.bincount(cluster.groups[level], weights=sizes))[::-1])
     return int(np.searchsorted(held, devices)) + 1
 
@@ -170,12 +171,12 @@ def _children(cluster: Cluster, level: int, sizes: IntArray) -> list[list[int]]:
     return [sorted(below, key=lambda child: (-held[child], child)) for below in children]
 
 
-def _even_split(total: int, room: IntArray) -> IntArray | None:
-    """`total` over places as evenly as their room allows; None if it does not fit."""
-    if total > int(room.sum()):
+def _even_split(total: int, capacity: IntArray) -> IntArray | None:
+    """Split `total` as evenly as the capacities allow; None if it does not fit."""
+    if total > int(capacity.sum()):
         return None
-    result = np.zeros(len(room), dtype=np.int32)
-    for position, place in enumerate(np.argsort(room, kind="stable")):
+    result = np.zeros(len(capacity), dtype=np.int32)
+    for position, place in enumerate(np.argsort(capacity, kind="stable")):
         # The smallest first: what does not fit there is shared by those after it.
-        result[place] = min(int(room[place]), (total - int(result.sum())) // (len(room) - position))
+        result[place] = min(int(capacity[place]), (total - int(result.sum())) // (len(capacity) - position))
     return result

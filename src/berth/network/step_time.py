@@ -1,6 +1,6 @@
-"""The fitted step-time model as a value: predict with it, write it as YAML, read it again.
+"""The fitted step-time model: predicts, and is stored as YAML.
 
-None is a distance that was never measured. Its predictions are NaN: unknown is never near.
+None is a distance that was not measured; its predictions are NaN.
 """
 
 from __future__ import annotations
@@ -11,13 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from pydantic import Field
 
+from berth.arrays import FloatArray, Int64Array
 from berth.errors import InputError, UnknownNameError
 from berth.spec import Seconds, Spec, load
-
-FloatArray = NDArray[np.float64]
 
 FORWARD = 1 / 3  # share of the computation that ends before the first gradient exists
 OVERLAP = 6.0  # y of (c^y + comm^y)^(1/y): nearly all that the rest covers is hidden
@@ -49,7 +48,7 @@ class StepTimeModel:
     batch: float | None = None
 
     def predict(self, gpus: ArrayLike, machines: ArrayLike, batch: ArrayLike | None = None) -> FloatArray:
-        """Modelled seconds of a step (no batch: at the reference one); NaN where a number is unknown."""
+        """Return the modelled seconds of a step (no batch: at the reference one); NaN where a number is unknown."""
         load = np.ones(1) if batch is None or self.batch is None else np.asarray(batch) / self.batch
         values = [getattr(self, number) for number in NUMBERS]
         numbers = [math.nan if value is None else float(value) for value in values]
@@ -57,7 +56,7 @@ class StepTimeModel:
 
     @classmethod
     def load(cls, path: str | Path, name: str | None = None) -> StepTimeModel:
-        """Reads one model from a file that `berth network fit --out` wrote; a single one needs no name."""
+        """Read one model from a file that `berth network fit --out` wrote; a single one needs no name."""
         models = load(path, _File).models
         if name is None and len(models) > 1:
             raise InputError(
@@ -87,7 +86,7 @@ class _File(Spec):
 
 
 def save_models(models: Iterable[StepTimeModel], path: str | Path) -> None:
-    """Writes models as YAML; a number that is unknown is left out."""
+    """Write models as YAML without their unknown numbers."""
     import yaml
 
     data = {"models": {model.name: _written(model) for model in models}}
@@ -104,9 +103,7 @@ def _written(model: StepTimeModel) -> dict[str, str | float]:
     return {number: f"{value:.9g}s" if number in TIMES else value for number, value in known.items()}
 
 
-def step_s(
-    numbers: Sequence[float], gpus: NDArray[np.int64], machines: NDArray[np.int64], load: FloatArray
-) -> FloatArray:
+def step_s(numbers: Sequence[float], gpus: Int64Array, machines: Int64Array, load: FloatArray) -> FloatArray:
     """The formula of `berth.network.fit`, with the numbers in the order of NUMBERS."""
     base, per_batch, squared, within, network, two, growth = numbers
     compute = base + per_batch * load + squared * load**2

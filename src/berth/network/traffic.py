@@ -1,7 +1,6 @@
-"""What a job asks of the network: the little of a job that distance acts on.
+"""The traffic of a job: everything about it that the network model needs.
 
-Bytes are per iteration. Whoever describes jobs (profiles, traces, the user) ends in this record, and the
-network room needs nothing else of a job.
+Bytes are per iteration. Profiles, traces and users all describe a job by this record.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ Collective = Literal["ring", "tree"]
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """What one iteration of a job computes and sends: all of it that distance acts on."""
+    """What one iteration of a job computes and sends."""
 
     compute_s: float  # per iteration, communication left out
     all_reduce_bytes: float = 0.0  # gradient bytes reduced over all devices
@@ -41,5 +40,5 @@ class Traffic:
 
     @property
     def bytes(self) -> float:
-        """All that one iteration sends, of every kind."""
+        """Bytes that one iteration sends, of every kind."""
         return self.all_reduce_bytes + self.all_to_all_bytes + self.server_bytes

@@ -1,6 +1,6 @@
-"""Which kind of device runs each layer, and how many: cost, provisioning, searches, proofs.
+"""Planning: a device type and a number of replicas for each stage of a model, at the lowest cost.
 
-Importing this package costs nothing; each name is fetched from its module when it is first used.
+Importing this package is cheap; each name is imported from its module on first use.
 """
 
 from __future__ import annotations
@@ -11,37 +11,37 @@ from berth.lazy import exports
 
 if TYPE_CHECKING:
     from berth.plan.build import problem_for as problem_for
-    from berth.plan.choose import Asked as Asked
-    from berth.plan.choose import find_plan as find_plan
     from berth.plan.plan import Plan as Plan
     from berth.plan.plan import Stage as Stage
     from berth.plan.problem import Problem as Problem
     from berth.plan.profile.files import load_layer_profile as load_layer_profile
+    from berth.plan.request import PlanRequest as PlanRequest
     from berth.plan.search.method import Budget as Budget
     from berth.plan.search.method import Outcome as Outcome
-    from berth.plan.wanted import Wanted as Wanted
+    from berth.plan.solve import SearchOptions as SearchOptions
+    from berth.plan.solve import find_plan as find_plan
 
 _HOME = {
-    "Asked": "choose",
+    "SearchOptions": "solve",
     "Budget": "search.method",
     "Outcome": "search.method",
     "Plan": "plan",
     "Problem": "problem",
     "Stage": "plan",
-    "Wanted": "wanted",
-    "find_plan": "choose",
+    "PlanRequest": "request",
+    "find_plan": "solve",
     "load_layer_profile": "profile.files",
     "problem_for": "build",
 }
 
 __all__ = [
-    "Asked",
     "Budget",
     "Outcome",
     "Plan",
+    "PlanRequest",
     "Problem",
+    "SearchOptions",
     "Stage",
-    "Wanted",
     "find_plan",
     "load_layer_profile",
     "problem_for",

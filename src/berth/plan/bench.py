@@ -1,9 +1,9 @@
-"""Every method on the same problems under the same budget: by model, by number of layers, by number of types.
+"""Compares all methods on the same problems and budget: by model, by number of layers, by number of types.
 
-The problems are the zoo's profiles (CPU core measured, GPUs modelled) at a stated share of the highest throughput
-that their devices can hold. At half of it one type alone is nearly always the cheapest, and any method finds
-that; from 80 % on mixes pay and the methods part. Beyond the catalogue's own devices, types are synthetic:
-variants of them whose speed and price are drawn, and which are called so.
+The problems are the zoo's profiles (CPU core measured, GPUs modelled) at a share of the highest throughput that their
+devices can hold. At half of it a single type is nearly always the cheapest, and every method finds it; from 80 % on
+mixes are cheaper and the methods differ. Beyond the catalogue's devices, types are synthetic variants with random
+speed and price.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ import numpy as np
 from berth.cluster.load import load_cluster
 from berth.plan.build import problem_for
 from berth.plan.infeasible import highest_throughput
-from berth.plan.problem import Problem, UnitType, make_problem
+from berth.plan.problem import DevicePool, Problem, make_problem
 from berth.plan.profile.files import load_layer_profile
-from berth.plan.search.method import METHODS, Budget, method
+from berth.plan.search.method import Budget, get_method
 
-SHARE = 0.8  # of the highest throughput there is
-UNITS = 64  # of each type, where the number of types is what varies
+SHARE = 0.8  # of the highest throughput
+DEVICES_PER_TYPE = 64  # of each type, where the number of types is what varies
 CLUSTER = "cloud-mix"
 MODELS = ("ctrdnn", "matchnet", "2emb", "nce", "transformer", "cnn")
 BY_LAYERS = ("ctrdnn-8", "ctrdnn-12", "ctrdnn", "ctrdnn-20")
@@ -30,7 +30,7 @@ BY_TYPES = (2, 4, 8, 16, 32, 64)
 _BASE = (
     "cpu-core", "V100-16", "T4", "A100-80", "L4", "H100", "A100-40", "L40S", "P100", "V100-32", "H200", "P4", "B200",
 )  # fmt: skip
-_DRAWN = {"rl-lstm", "rl-rnn", "bayes", "genetic", "random"}
+_RANDOMISED = {"rl-lstm", "rl-rnn", "bayes", "genetic", "random"}
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ Report = Callable[[str], None]
 
 
 def cases(*, quick: bool = False, share: float = SHARE, only: str | None = None) -> Iterator[Case]:
-    """All problems, or those of one group, made one by one."""
+    """Yield all problems, or those of one group."""
     every = 2 if quick else 1
     if only in (None, "models"):
         for name in MODELS[:3] if quick else MODELS:
@@ -82,7 +82,7 @@ def _case(group: str, label: str, problem: Problem, share: float) -> Case:
 
 
 def on_cluster(model: str, devices: Sequence[str] | None) -> Problem:
-    """A model of the zoo on the cluster, or on some of its types."""
+    """Return the problem of a zoo model on the cluster, or on some of its types."""
     cluster = load_cluster(CLUSTER)
     names = [device.name for device in cluster.device_types]
     forbid = [name for name in names if devices is not None and name not in devices]
@@ -90,20 +90,22 @@ def on_cluster(model: str, devices: Sequence[str] | None) -> Problem:
 
 
 def with_types(model: str, count: int, seed: int = 0) -> Problem:
-    """A model on so many types: the catalogue's first, then synthetic variants of them."""
+    """Return the problem of a model on `count` types: the catalogue's first, then synthetic variants."""
     base = problem_for(load_layer_profile(model), _BASE[: min(count, len(_BASE))], 1.0)
-    types = [replace(one, limit=UNITS) for one in base.types]
-    draw = np.random.default_rng(seed)
+    types = [replace(one, limit=DEVICES_PER_TYPE) for one in base.types]
+    rng = np.random.default_rng(seed)
     columns = list(range(len(types)))
     speeds = [1.0] * len(types)
     for number in range(count - len(types)):
         of = number % len(base.types)
-        speed, dearer = draw.uniform(0.6, 1.6), draw.uniform(0.8, 1.25)
+        speed, markup = rng.uniform(0.6, 1.6), rng.uniform(0.8, 1.25)
         columns.append(of)
         speeds.append(speed)
         original = base.types[of]
         name = f"{original.name}~{number // len(base.types) + 1}"
-        types.append(UnitType(name, original.usd_per_hour * speed * dearer, UNITS, original.memory_bytes))
+        types.append(
+            DevicePool(name, original.usd_per_hour * speed * markup, DEVICES_PER_TYPE, original.memory_bytes)
+        )
     return make_problem(
         batch=base.batch,
         throughput=base.throughput,
@@ -128,9 +130,9 @@ def compare(
     seeds: int = 3,
     report: Report | None = None,
 ) -> list[Result]:
-    """Every method on every case; what a method loads when it first runs is not counted."""
+    """Run every method on every case; loading on first use is not counted."""
     for name in methods:
-        method(name)(which[0].problem, Budget(evaluations=1))
+        get_method(name)(which[0].problem, Budget(evaluations=1))
     results = []
     for case in which:
         for name in methods:
@@ -141,8 +143,8 @@ def compare(
 
 
 def _result(case: Case, name: str, budget: Budget, seeds: int) -> Result:
-    search = method(name)
-    drawn = range(budget.seed, budget.seed + (seeds if name in _DRAWN else 1))
+    search = get_method(name)
+    drawn = range(budget.seed, budget.seed + (seeds if name in _RANDOMISED else 1))
     runs = [search(case.problem, replace(budget, seed=seed)) for seed in drawn]
     costs = [run.plan.cost_usd for run in runs if run.plan]
     complete = len(costs) == len(runs)
@@ -157,8 +159,3 @@ def _result(case: Case, name: str, budget: Budget, seeds: int) -> Result:
         cpu_s=median(run.cpu_s for run in runs),
         note=runs[0].note,
     )
-
-
-def all_names() -> list[str]:
-    """The methods in the order in which they are shown."""
-    return list(METHODS)

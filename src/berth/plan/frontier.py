@@ -1,8 +1,8 @@
-"""What throughput costs: the exact frontier, and the fastest plan under a price.
+"""The cost of throughput: the exact frontier, and the fastest plan under a price.
 
-A plan that is optimal for a wanted throughput is optimal for every throughput from there up to its own. So
-the frontier is a staircase: solve for any throughput at all, then for a hair more than the plan found has,
-and so on until nothing is fast enough.
+A plan that is optimal for a given throughput is optimal for every throughput from there up to its own. So the frontier
+is a staircase: solve for a very low throughput, then for slightly more than the plan found has, and so on until no
+plan is fast enough.
 """
 
 from __future__ import annotations
@@ -12,32 +12,32 @@ from dataclasses import replace
 
 from berth.plan.plan import Plan
 from berth.plan.problem import Problem
-from berth.plan.search.exact import Known, exact, fastest
+from berth.plan.search.exact import WarmStart, exact, min_stage_time_s
 from berth.plan.search.method import Budget, Outcome
 
-_MORE = 1 + 1e-6  # a hair more throughput
+_MORE = 1 + 1e-6  # the next throughput to solve for, as a factor
 _SAME = 1e-12
-_SLOW = 1e-9  # of the highest throughput there could be: as slow as anybody wants
+_SLOW = 1e-9  # the lowest throughput to solve for, as a share of the highest one
 
 
 def frontier(
-    problem: Problem, *, most: int = 5000, progress: Callable[[int, Plan], None] | None = None
+    problem: Problem, *, limit: int = 5000, progress: Callable[[int, Plan], None] | None = None
 ) -> list[Plan]:
-    """The cheapest plan for every throughput, slowest first: each faster and dearer than the one before."""
+    """Return the cheapest plan for every throughput, slowest first; each is faster and costs more than the last."""
     plans: list[Plan] = []
-    for plan in steps(problem):
+    for plan in frontier_plans(problem):
         plans.append(plan)
         if progress is not None:
             progress(len(plans), plan)
-        if len(plans) >= most:
+        if len(plans) >= limit:
             break
     return plans
 
 
-def steps(problem: Problem) -> Iterator[Plan]:
-    """The frontier's plans one by one, from the cheapest of all."""
-    throughput, known = _SLOW / fastest(problem), Known()
-    while throughput > 0:  # 0: some layer may run nowhere
+def frontier_plans(problem: Problem) -> Iterator[Plan]:
+    """Yield the plans of the frontier, the cheapest first."""
+    throughput, known = _SLOW / min_stage_time_s(problem), WarmStart()
+    while throughput > 0:  # 0: some layer has no type to run on
         plan = exact(problem.at(throughput), Budget(), known=known).plan
         if plan is None:
             return
@@ -45,36 +45,32 @@ def steps(problem: Problem) -> Iterator[Plan]:
         throughput = plan.throughput * _MORE
 
 
-def fastest_under(
-    problem: Problem, usd: float, serving_usd: Callable[[float], float] = lambda rate: 0.0
-) -> Outcome:
-    """The fastest plan that costs at most `usd` with reading and serving at its rate.
+def fastest_under(problem: Problem, usd: float) -> Outcome:
+    """Return the fastest plan that costs at most `usd` with reading and serving at its throughput.
 
-    The problem's own throughput is the least wanted. Whole cores read and serve, so the sum need not rise with
-    the rate as plans' costs do: the limit on the plan alone is lowered by what the sum is above, until it fits.
+    The problem's own throughput is a lower bound. Readers and servers are whole cores, so the sum need not rise with
+    the throughput as the cost of a plan does: the limit on the plan alone is lowered by the excess until the sum fits.
     """
-    known, limit, evaluations, cpu_s = Known(), usd, 0, 0.0
+    known, limit, evaluations, cpu_s = WarmStart(), usd, 0, 0.0
     while True:
         best = _fastest_plan(problem, limit, known)
         evaluations, cpu_s = evaluations + best.evaluations, cpu_s + best.cpu_s
         best = replace(best, evaluations=evaluations, cpu_s=cpu_s)
         if best.plan is None or best.plan.cost_usd > limit * (1 + _SAME):
             return best
-        above = best.plan.cost_usd + serving_usd(best.plan.throughput) - usd
-        if above <= usd * _SAME:
-            return _faster_still(problem, best, usd, serving_usd, known)
-        limit = min(limit, best.plan.cost_usd) - above  # the plan found may be far below the limit
+        excess = best.plan.cost_usd + problem.serving_usd(best.plan.throughput) - usd
+        if excess <= usd * _SAME:
+            return _faster_plans(problem, best, usd, known)
+        limit = min(limit, best.plan.cost_usd) - excess  # the plan found may be far below the limit
 
 
-def _faster_still(
-    problem: Problem, best: Outcome, usd: float, serving_usd: Callable[[float], float], known: Known
-) -> Outcome:
-    """The last of the next faster plans that still fit: lowering the limit may have gone a little too far."""
+def _faster_plans(problem: Problem, best: Outcome, usd: float, known: WarmStart) -> Outcome:
+    """Return the last of the next faster plans that still fit; lowering the limit may have gone too far."""
     while best.plan is not None:
         found = exact(problem.at(best.plan.throughput * _MORE), Budget(), known=known)
         if found.plan is None:
             break
-        if found.plan.cost_usd + serving_usd(found.plan.throughput) > usd * (1 + _SAME):
+        if found.plan.cost_usd + problem.serving_usd(found.plan.throughput) > usd * (1 + _SAME):
             break
         best = replace(
             found, evaluations=best.evaluations + found.evaluations, cpu_s=best.cpu_s + found.cpu_s
@@ -82,16 +78,16 @@ def _faster_still(
     return best
 
 
-def _fastest_plan(problem: Problem, usd: float, known: Known) -> Outcome:
-    """The fastest plan that costs at most `usd` by itself, or the cheapest if none does."""
+def _fastest_plan(problem: Problem, usd: float, known: WarmStart) -> Outcome:
+    """Return the fastest plan that costs at most `usd` by itself, or the cheapest plan if none does."""
     best = exact(problem, Budget(), known=known)
     if best.plan is None or best.plan.cost_usd > usd * (1 + _SAME):
-        return replace(best, note=best.note or _too_dear(best, usd))
-    high = 1.0 / fastest(problem)
+        return replace(best, note=best.note or _too_expensive(best, usd))
+    high = 1.0 / min_stage_time_s(problem)
     evaluations, cpu_s = best.evaluations, best.cpu_s
     low = best.plan.throughput
     while high > low * _MORE:
-        # The frontier only rises: what is too dear at `middle` is too dear above it.
+        # The frontier only rises: if `middle` costs too much, so does every higher throughput.
         middle = max(low * _MORE, (low * high) ** 0.5 if high > 2 * low else (low + high) / 2)
         found = exact(problem.at(middle), Budget(), known=known)
         evaluations, cpu_s = evaluations + found.evaluations, cpu_s + found.cpu_s
@@ -102,6 +98,6 @@ def _fastest_plan(problem: Problem, usd: float, known: Known) -> Outcome:
     return replace(best, evaluations=evaluations, cpu_s=cpu_s)
 
 
-def _too_dear(best: Outcome, usd: float) -> str:
+def _too_expensive(best: Outcome, usd: float) -> str:
     cost = best.plan.cost_usd if best.plan else 0.0
     return f"the cheapest plan costs ${cost:,.2f}, above ${usd:,.2f}"

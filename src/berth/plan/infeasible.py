@@ -1,4 +1,4 @@
-"""Why no plan holds the throughput wanted, and what would be the least that makes one possible."""
+"""Why no plan holds the throughput, and the smallest changes that make one possible."""
 
 from __future__ import annotations
 
@@ -6,60 +6,61 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from berth.plan.arrays import COMPUTE_SERIAL, DATA_SERIAL
 from berth.plan.problem import UNLIMITED, Problem
-from berth.plan.search.exact import Known, exact, fastest
+from berth.plan.search.exact import WarmStart, exact, min_stage_time_s
 from berth.plan.search.method import Budget
 
 _DIGITS = 1e-6
-_BRIEFLY = Budget(seconds=0.5)  # whether there is a plan is known before the proof that it is the cheapest
+_FEASIBILITY_ONLY = Budget(seconds=0.5)  # a plan is found long before it is proven to be the cheapest
 
 
 @dataclass(frozen=True, slots=True)
 class Infeasible:
-    """What stands in the way, and the nearest problems that have a plan."""
+    """The constraint that can't be met, and the nearest problems that have a plan."""
 
     reason: str
     layer: str | None  # where it shows
     throughput: float  # the highest that can be held with these limits; 0: none at all
-    limits: dict[str, int]  # for each type: units of it that would be enough, the others unchanged
+    limits: dict[str, int]  # for each type: replicas of it that would be enough, the others unchanged
 
 
 def diagnose(problem: Problem) -> Infeasible:
-    """The constraint that can't be met; call it when `exact` found nothing."""
-    homeless = _homeless(problem)
-    if homeless is not None:
-        reason, layer = homeless
+    """Return the constraint that can't be met; call it when `exact` found no plan."""
+    unplaceable = _unplaceable_layer(problem)
+    if unplaceable is not None:
+        reason, layer = unplaceable
         return Infeasible(reason, layer, 0.0, {})
     throughput = highest_throughput(problem)
-    limits = _enough(problem)
+    limits = _sufficient_limits(problem)
     free = problem.with_limits(dict.fromkeys(problem.type_names, UNLIMITED))
     layer = _slowest_layer(free)
-    serial = 1.0 / fastest(free)
+    serial = 1.0 / min_stage_time_s(free)
     if limits:
         listed = ", ".join(f"{name} (limit {_limit(problem, name)})" for name in limits)
-        reason = f"there are too few units: more of {listed} would do"
+        reason = f"there are too few devices: more of {listed} would be enough"
     elif serial < problem.throughput:
-        reason = f"layer {layer!r} alone takes longer than that on every type, however many units it gets"
+        reason = f"layer {layer!r} alone takes longer than that on every type, with any number of replicas"
     elif _feasible(free):
-        reason = "there are too few units of several types together"
+        reason = "there are too few devices of several types together"
     else:
-        reason = "the parts of stages that more units do not speed up take longer than that"
+        reason = "the serial parts of stages, which replicas do not speed up, take longer than that"
     return Infeasible(reason, layer, throughput, limits)
 
 
 def highest_throughput(problem: Problem) -> float:
-    """The highest throughput for which there is a plan; 0 if there is none for any."""
-    high = 1.0 / fastest(problem)
+    """Return the highest throughput that has a plan; 0 if none has."""
+    high = 1.0 / min_stage_time_s(problem)
     if not np.isfinite(high) or high <= 0:
         return 0.0
-    known = Known()
-    plan = exact(problem.at(high * 1e-9), _BRIEFLY, known=known).plan
+    known = WarmStart()
+    plan = exact(problem.at(high * 1e-9), _FEASIBILITY_ONLY, known=known).plan
     if plan is None:
         return 0.0
     low = plan.throughput
     while high > low * (1 + _DIGITS):
         middle = (low * high) ** 0.5 if high > 2 * low else (low + high) / 2
-        plan = exact(problem.at(middle), _BRIEFLY, known=known).plan
+        plan = exact(problem.at(middle), _FEASIBILITY_ONLY, known=known).plan
         if plan is None:
             high = middle
         else:
@@ -68,11 +69,11 @@ def highest_throughput(problem: Problem) -> float:
 
 
 def _feasible(problem: Problem) -> bool:
-    return exact(problem, _BRIEFLY).plan is not None
+    return exact(problem, _FEASIBILITY_ONLY).plan is not None
 
 
-def _enough(problem: Problem) -> dict[str, int]:
-    """For each type, the least limit that alone makes a plan possible."""
+def _sufficient_limits(problem: Problem) -> dict[str, int]:
+    """Return for each type the lowest limit that alone makes a plan possible."""
     found = {}
     for one in problem.types:
         if one.limit >= UNLIMITED or not _feasible(problem.with_limits({one.name: UNLIMITED})):
@@ -90,8 +91,8 @@ def _enough(problem: Problem) -> dict[str, int]:
     return found
 
 
-def _homeless(problem: Problem) -> tuple[str, str] | None:
-    """A layer that no type may run, or that fits into no type's memory."""
+def _unplaceable_layer(problem: Problem) -> tuple[str, str] | None:
+    """Return a layer that may run on no type or fits into no type's memory, with the reason."""
     for row, layer in enumerate(problem.layers):
         kinds = [kind for kind in range(len(problem.types)) if problem.allowed[row, kind]]
         if not kinds:
@@ -102,14 +103,14 @@ def _homeless(problem: Problem) -> tuple[str, str] | None:
 
 
 def _holds(problem: Problem, row: int, kind: int) -> bool:
-    """Whether some number of units holds the layer: each has all of one part and its share of the other."""
+    """Return whether some number of replicas holds the layer; each has the replicated part and its shard."""
     memory, replicated = problem.types[kind].memory_bytes, problem.replicated_bytes[row]
     return memory is None or replicated < memory or replicated + problem.sharded_bytes[row] <= memory
 
 
 def _slowest_layer(problem: Problem) -> str:
-    tables = problem.tables
-    alone = np.maximum(tables.layer[:, :, 0], tables.layer[:, :, 2])
+    arrays = problem.arrays
+    alone = np.maximum(arrays.layer[:, :, COMPUTE_SERIAL], arrays.layer[:, :, DATA_SERIAL])
     time_s = np.where(problem.allowed.T, alone, np.inf).min(axis=0)
     return problem.layers[int(np.argmax(time_s))]
 

@@ -1,8 +1,8 @@
-"""A planning problem: layers, kinds of devices with prices and limits, and the throughput wanted.
+"""A planning problem: layers, device types with prices and limits, and the throughput to hold.
 
-Times are seconds per batch on ONE unit; `alpha` and `beta` are the fractions of computation and of
-communication that more units share (Amdahl). A problem is plain numbers: it comes from a profile and a
-cluster, or from a JSON document that anybody can write and check.
+Times are seconds per batch on ONE device; `alpha` and `beta` are the fractions of computation and of communication
+that replicas divide among them (Amdahl's law). A problem is plain numbers. It is built from a layer profile and a
+cluster (`berth.plan.build`) or read from JSON (`berth.plan.problem_json`).
 """
 
 from __future__ import annotations
@@ -17,17 +17,18 @@ from numpy.typing import NDArray
 from berth.errors import InputError, UnknownNameError
 
 if TYPE_CHECKING:
-    from berth.plan.tables import Tables
+    from berth.plan.arrays import ProblemArrays
+    from berth.plan.build import ProblemSource
 
-UNLIMITED = 10**9  # units of a type without a limit: more than anybody can rent
-SMALLEST, LARGEST = 1e-18, 1e18  # what quotients and products of a few numbers do not turn into 0 or infinity
+UNLIMITED = 10**9  # devices of a type without a limit: more than can be rented
+SMALLEST, LARGEST = 1e-18, 1e18  # products and quotients of a few such numbers neither underflow nor overflow
 
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class UnitType:
-    """A kind of device: what one unit costs, how many there are in all, what one holds (None: enough)."""
+class DevicePool:
+    """The devices of one type: the price of one, how many there are, and the memory of one (None: enough)."""
 
     name: str
     usd_per_hour: float
@@ -37,12 +38,12 @@ class UnitType:
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """Everything that the cost of a plan depends on; arrays are [layer, type] or [layer]."""
+    """Everything that the cost of a plan depends on; arrays have shape [layer, type] or [layer]."""
 
     batch: float
     throughput: float
     samples: float
-    types: tuple[UnitType, ...]
+    types: tuple[DevicePool, ...]
     layers: tuple[str, ...]
     kinds: tuple[str, ...]
     oct_s: Floats
@@ -50,35 +51,36 @@ class Problem:
     alpha: Floats
     beta: Floats
     cross_s: Floats  # data time added to both stages when the next layer is on another type
-    replicated_bytes: Floats  # held by every unit of the layer's stage
+    replicated_bytes: Floats  # held by every replica of the layer's stage
     sharded_bytes: Floats  # divided among them
     allowed: NDArray[np.bool_]
     epochs: float = 1.0
     fixed_usd_per_hour: float = 0.0
+    source: ProblemSource | None = None  # the profile and cluster it was built from
 
     @property
     def type_names(self) -> tuple[str, ...]:
-        """The types in their order."""
+        """Names of the device types, in order."""
         return tuple(one.name for one in self.types)
 
     @cached_property
-    def tables(self) -> Tables:
-        """The same numbers as the kernels want them."""
-        from berth.plan.tables import tables
+    def arrays(self) -> ProblemArrays:
+        """The numbers as the kernels read them."""
+        from berth.plan.arrays import problem_arrays
 
-        return tables(self)
+        return problem_arrays(self)
 
     def at(self, throughput: float) -> Problem:
-        """The same problem at another throughput."""
+        """Return the problem at another throughput."""
         return replace(self, throughput=throughput)
 
     def with_limits(self, limits: dict[str, int]) -> Problem:
-        """The same problem with other limits."""
+        """Return the problem with other limits on the given types."""
         types = tuple(replace(one, limit=limits.get(one.name, one.limit)) for one in self.types)
         return replace(self, types=types)
 
     def pinned(self, layer: str, type_name: str) -> Problem:
-        """The layer runs on this type and no other."""
+        """Return the problem in which the layer may run on this type only."""
         allowed = self.allowed.copy()
         row, column = self.layer_index(layer), self.type_index(type_name)
         allowed[row, :] = False
@@ -86,33 +88,40 @@ class Problem:
         return replace(self, allowed=allowed)
 
     def without(self, type_name: str) -> Problem:
-        """No layer runs on this type."""
+        """Return the problem in which no layer may run on this type."""
         allowed = self.allowed.copy()
         allowed[:, self.type_index(type_name)] = False
         return replace(self, allowed=allowed)
 
     def layer_index(self, name: str) -> int:
-        """A layer by name."""
+        """Return the index of a layer."""
         if name not in self.layers:
             raise UnknownNameError("layer", name, self.layers)
         return self.layers.index(name)
 
     def type_index(self, name: str) -> int:
-        """A type by name."""
+        """Return the index of a device type."""
         if name not in self.type_names:
             raise UnknownNameError("device type of this problem", name, self.type_names)
         return self.type_names.index(name)
 
-    def usd(self, stage_s: float, usd_per_hour: float) -> float:
-        """What the whole training costs when an example takes `stage_s` at the bottleneck."""
-        return self.epochs * self.samples * stage_s / 3600 * (self.fixed_usd_per_hour + usd_per_hour)
+    def serving_usd(self, throughput: float) -> float:
+        """Return the cost of reading examples and serving rows, which the prices of plans leave out.
+
+        It is 0 for a problem without a source.
+        """
+        if self.source is None:
+            return 0.0
+        cores = self.source.serving_cores(throughput)
+        hours = self.epochs * self.samples / throughput / 3600
+        return hours * cores.total * cores.core_usd_per_hour
 
 
 def make_problem(
     *,
     batch: float,
     throughput: float,
-    types: tuple[UnitType, ...],
+    types: tuple[DevicePool, ...],
     layers: tuple[str, ...],
     oct_s: Any,
     odt_s: Any,
@@ -127,7 +136,7 @@ def make_problem(
     epochs: float = 1.0,
     fixed_usd_per_hour: float = 0.0,
 ) -> Problem:
-    """A checked problem; what is absent does not matter (no crossing cost, memory enough, all allowed)."""
+    """Return a checked problem; by default crossings cost nothing, memory is enough and all types are allowed."""
     shape, rows = (len(layers), len(types)), (len(layers),)
 
     def matrix(given: Any, dtype: Any = np.float64) -> Any:
@@ -158,12 +167,7 @@ def make_problem(
 
 
 def checked(problem: Problem) -> Problem:
-    """The problem itself, or an InputError for what nobody can plan with."""
-    _check(problem)
-    return problem
-
-
-def _check(problem: Problem) -> None:
+    """Return the problem; raise an `InputError` if it can't be planned."""
     if not problem.layers:
         raise InputError("the model has no layers", hint="a plan needs at least one")
     if not problem.types:
@@ -191,6 +195,7 @@ def _check(problem: Problem) -> None:
     ):
         for layer, value in zip(problem.layers, values, strict=True):
             _check_number(f"{name} of {layer}", float(value), least=0.0)
+    return problem
 
 
 def _check_unique(what: str, names: tuple[str, ...]) -> None:

@@ -1,4 +1,4 @@
-"""A plan with its proof in one JSON file, which anybody can check who has the file alone."""
+"""A plan with its proof in one JSON file that can be checked without anything else."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from typing import Any
 
 from berth.errors import InputError, SpecError
 from berth.plan.certificate import check
-from berth.plan.document import answer, parse_json, parse_problem, problem_document
-from berth.plan.plan import Plan, with_units
-from berth.plan.search.exact import Certificate, Step
+from berth.plan.plan import Plan, with_replicas
+from berth.plan.problem_json import answer, parse_json, parse_problem, problem_document
+from berth.plan.search.exact import Certificate, ProofStep
 from berth.plan.search.method import Outcome
 from berth.spec import read_text
 
 
 @dataclass(frozen=True)
 class Proof:
-    """What a file claims, and what is wrong with it."""
+    """The plan and certificate of a file, and what is wrong with them."""
 
     plan: Plan
     certificate: Certificate
-    wrong: list[str]
+    errors: list[str]
 
 
 def proof_document(outcome: Outcome) -> dict[str, Any]:
-    """Problem, answer and the steps of the proof; an infinite bound (no plan is as fast) is null."""
+    """Return problem, answer and proof steps as JSON data; an infinite bound (no plan is that fast) is null."""
     plan, proof = outcome.plan, outcome.certificate
     if plan is None or proof is None:
         raise InputError(
@@ -52,16 +52,17 @@ def proof_document(outcome: Outcome) -> dict[str, Any]:
 
 
 def check_proof(path: str | Path) -> Proof:
-    """Reads such a file and checks plan and proof with the checker, which shares no code with the search."""
+    """Read a proof file and check it with the checker, which shares no code with the search."""
     where = str(path)
     try:
         document = parse_json(read_text(path), where)
         problem = parse_problem(json.dumps(document["problem"]), where)
         stages = document["answer"]["stages"]
-        kinds = [problem.type_index(stage["type"]) for stage in stages for _ in stage["layers"]]
+        devices = [problem.type_index(stage["type"]) for stage in stages for _ in stage["layers"]]
         if [layer for stage in stages for layer in stage["layers"]] != list(problem.layers):
-            raise SpecError("its stages do not cover the layers in their order", where=where)
-        plan = with_units(problem, kinds, [int(stage["units"]) for stage in stages])
+            raise SpecError("its stages do not cover the layers in order", where=where)
+        replicas = [int(stage["replicas"] if "replicas" in stage else stage["units"]) for stage in stages]
+        plan = with_replicas(problem, devices, replicas)
         certificate = _certificate(document["certificate"])
     except (KeyError, TypeError, ValueError) as error:
         if isinstance(error, InputError):
@@ -72,7 +73,7 @@ def check_proof(path: str | Path) -> Proof:
 
 def _certificate(written: Mapping[str, Any]) -> Certificate:
     steps = tuple(
-        Step(
+        ProofStep(
             tau=float(step["tau"]),
             next=float(step["next"]),
             bound=math.inf if step["bound"] is None else float(step["bound"]),

@@ -1,8 +1,8 @@
-"""How many units each stage of a given assignment gets, so that it is cheapest.
+"""The number of replicas of each stage that makes a given assignment cheapest.
 
-All stages are balanced around one stage time tau: stage i needs the fewest whole units with which it takes
-at most tau. As tau falls, one stage after the other needs a unit more. `sweep` visits every such step from
-the slowest tau allowed downwards, until no faster one can be cheaper: for tau below b
+All stages are balanced around one stage time tau: stage i gets the fewest replicas with which it takes at most tau.
+As tau falls, one stage after the other needs one more replica. `sweep` visits every such step from the slowest tau
+allowed downwards, until no faster one can be cheaper: for tau below b
 
     cost >= fixed * fastest + sum of price * b * max(shared / (b - serial))
 
@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from berth.compile import inlined, kernel
-from berth.plan.tables import (
+from berth.plan.arrays import (
     COMPUTE_SERIAL,
     COMPUTE_SHARED,
     DATA_SERIAL,
@@ -25,24 +25,24 @@ from berth.plan.tables import (
     FORBIDDEN,
     REPLICATED,
     SHARDED,
-    Tables,
+    ProblemArrays,
 )
 
 Floats = NDArray[np.float64]
 
 # Columns of a stage.
-TYPE, CS, CP, DS, DP, LEAST, UNITS, TIME, LAST = range(9)
+TYPE, CS, CP, DS, DP, LEAST, REPLICAS, TIME, LAST = range(9)
 STAGE_COLUMNS = 9
 
-SLACK = 1e-9  # stage times that agree to nine digits are equal: throughput limits are often met exactly
+SLACK = 1e-9  # stage times that agree to nine digits are equal: the throughput is often met exactly
 _NEVER = np.inf
-_BOUND_EVERY = 4  # steps of `sweep` between two looks at its bound
-FORBIDDEN_SHORT = 2.0  # shortfall for each layer where it may not run
+_BOUND_EVERY = 4  # steps of `sweep` between two computations of its bound
+FORBIDDEN_SHORT = 2.0  # shortfall for each layer on a type that is not allowed
 
 
 @inlined
-def units_for(serial: float, shared: float, tau: float) -> float:
-    """The fewest units with which `serial + shared / units <= tau`; infinite if none are enough."""
+def replicas_for(serial: float, shared: float, tau: float) -> float:
+    """Return the fewest replicas with `serial + shared / replicas <= tau`; infinite if no number is enough."""
     if serial > tau * (1 + SLACK):
         return _NEVER
     if shared <= 0.0:
@@ -50,12 +50,14 @@ def units_for(serial: float, shared: float, tau: float) -> float:
     rest = tau - serial
     if rest <= 0.0:
         return _NEVER
-    return np.ceil(shared / rest * (1 - SLACK))  # math.ceil would be an integer, which compiled code wraps
+    return np.ceil(
+        shared / rest * (1 - SLACK)
+    )  # math.ceil would return an integer, which overflows in compiled code
 
 
 @inlined
-def least_units(replicated: float, sharded: float, memory: float) -> float:
-    """The fewest units that hold a stage: each holds all of one part and its share of the other."""
+def min_replicas(replicated: float, sharded: float, memory: float) -> float:
+    """Return the fewest replicas whose memory holds a stage; each has the replicated part and its shard."""
     if replicated + sharded <= memory:
         return 1.0
     if replicated >= memory:
@@ -64,92 +66,94 @@ def least_units(replicated: float, sharded: float, memory: float) -> float:
 
 
 @kernel
-def cut(assignment: NDArray[np.int64], problem: Tables, stages: Floats) -> tuple[int, int]:
-    """Writes the stages (maximal runs of one type) of an assignment: (their number, layers where forbidden)."""
+def cut_stages(assignment: NDArray[np.int64], problem: ProblemArrays, stages: Floats) -> tuple[int, int]:
+    """Write the stages (maximal runs of one type) of an assignment; return (stages, layers that are not allowed)."""
     layers, layer, cross = len(assignment), problem.layer, problem.cross
     count, begin, forbidden = 0, 0, 0
     while begin < layers:
-        kind = assignment[begin]
+        device = assignment[begin]
         cs = cp = ds = dp = replicated = sharded = 0.0
         if begin > 0:
             dp += cross[begin - 1]
         end = begin
-        while end < layers and assignment[end] == kind:
-            forbidden += layer[kind, end, FORBIDDEN] > 0
-            cs += layer[kind, end, COMPUTE_SERIAL]
-            cp += layer[kind, end, COMPUTE_SHARED]
-            ds += layer[kind, end, DATA_SERIAL]
-            dp += layer[kind, end, DATA_SHARED]
-            replicated += layer[kind, end, REPLICATED]
-            sharded += layer[kind, end, SHARDED]
+        while end < layers and assignment[end] == device:
+            forbidden += layer[device, end, FORBIDDEN] > 0
+            cs += layer[device, end, COMPUTE_SERIAL]
+            cp += layer[device, end, COMPUTE_SHARED]
+            ds += layer[device, end, DATA_SERIAL]
+            dp += layer[device, end, DATA_SHARED]
+            replicated += layer[device, end, REPLICATED]
+            sharded += layer[device, end, SHARDED]
             end += 1
         if end < layers:
             dp += cross[end - 1]
-        stages[count, TYPE], stages[count, LAST] = kind, end - 1
+        stages[count, TYPE], stages[count, LAST] = device, end - 1
         stages[count, CS], stages[count, CP], stages[count, DS], stages[count, DP] = cs, cp, ds, dp
-        stages[count, LEAST] = least_units(replicated, sharded, problem.memory[kind])
+        stages[count, LEAST] = min_replicas(replicated, sharded, problem.memory[device])
         count += 1
         begin = end
     return count, forbidden
 
 
 @inlined
-def need(stages: Floats, row: int, tau: float) -> float:
-    """Units with which a stage takes at most tau."""
-    computing = units_for(stages[row, CS], stages[row, CP], tau)
-    moving = units_for(stages[row, DS], stages[row, DP], tau)
+def replicas_needed(stages: Floats, row: int, tau: float) -> float:
+    """Return the replicas with which a stage takes at most tau."""
+    computing = replicas_for(stages[row, CS], stages[row, CP], tau)
+    moving = replicas_for(stages[row, DS], stages[row, DP], tau)
     return max(stages[row, LEAST], computing, moving)
 
 
 @inlined
-def stage_s(stages: Floats, row: int) -> float:
-    """The stage's time per example with the units it has: computation and communication overlap."""
-    units = stages[row, UNITS]
-    return max(stages[row, CS] + stages[row, CP] / units, stages[row, DS] + stages[row, DP] / units)
+def stage_time(stages: Floats, row: int) -> float:
+    """Return the stage's time per example; computation and communication overlap."""
+    replicas = stages[row, REPLICAS]
+    return max(stages[row, CS] + stages[row, CP] / replicas, stages[row, DS] + stages[row, DP] / replicas)
 
 
 @kernel
-def shortfall(stages: Floats, count: int, problem: Tables, used: Floats) -> float:
-    """0 if the throughput wanted can be held; else how far it is from that: a sum of logarithms."""
+def shortfall(stages: Floats, count: int, problem: ProblemArrays, used: Floats) -> float:
+    """Return 0 if the throughput can be held, otherwise how much is missing as a sum of logarithms."""
     used[:] = 0.0
     short = 0.0
     tau = problem.slowest
     for row in range(count):
-        kind = int(stages[row, TYPE])
-        units = need(stages, row, tau)
-        if units == _NEVER:
+        device = int(stages[row, TYPE])
+        replicas = replicas_needed(stages, row, tau)
+        if replicas == _NEVER:
             serial = max(stages[row, CS], stages[row, DS])
             short += 1.0 + (math.log(serial / tau) if serial > tau else 0.0)
-            units = 1.0
-        stages[row, UNITS] = units
-        used[kind] += units
-    for kind in range(len(used)):
-        if used[kind] > problem.limit[kind]:
-            short += math.log((used[kind] + 1.0) / (problem.limit[kind] + 1.0))
+            replicas = 1.0
+        stages[row, REPLICAS] = replicas
+        used[device] += replicas
+    for device in range(len(used)):
+        if used[device] > problem.limit[device]:
+            short += math.log((used[device] + 1.0) / (problem.limit[device] + 1.0))
     return short
 
 
 @kernel
-def sweep(stages: Floats, count: int, problem: Tables, used: Floats, units: Floats) -> tuple[float, float]:
-    """The cheapest whole units for stages that can hold the throughput: (cost per example, stage time).
+def sweep(
+    stages: Floats, count: int, problem: ProblemArrays, used: Floats, replicas: Floats
+) -> tuple[float, float]:
+    """Find the cheapest replicas of stages that can hold the throughput; return (cost per example, stage time).
 
-    `stages[:, UNITS]` and `used` must be those of the slowest tau allowed, as `shortfall` leaves them.
+    `stages[:, REPLICAS]` and `used` must be those of the slowest tau allowed, as `shortfall` leaves them.
     """
     best, best_s = _NEVER, 0.0
     price, limit = problem.price, problem.limit
     rate = problem.fixed
     floor, slowest = 0.0, 0.0
     for row in range(count):
-        rate += price[int(stages[row, TYPE])] * stages[row, UNITS]
+        rate += price[int(stages[row, TYPE])] * stages[row, REPLICAS]
         floor = max(floor, stages[row, CS], stages[row, DS])
-        stages[row, TIME] = stage_s(stages, row)
+        stages[row, TIME] = stage_time(stages, row)
         slowest = max(slowest, stages[row, TIME])
     step = 0
     while True:
         if slowest * rate < best:
             best, best_s = slowest * rate, slowest
             for row in range(count):
-                units[row] = stages[row, UNITS]
+                replicas[row] = stages[row, REPLICAS]
         if floor >= slowest * (1 - SLACK):
             return best, best_s
         if step % _BOUND_EVERY == 0:
@@ -163,19 +167,19 @@ def sweep(stages: Floats, count: int, problem: Tables, used: Floats, units: Floa
             if least >= best:
                 return best, best_s
         step += 1
-        # Every faster tau is below `slowest`, and costs at least `rate` per hour: one that is not below
-        # best / rate can't be cheaper either.
+        # Every faster tau is below `slowest` and costs at least `rate` per hour, so it must also be below
+        # best / rate to be cheaper.
         target = min(slowest, best / rate) * (1 - SLACK)
         slowest = 0.0
         for row in range(count):
             if stages[row, TIME] >= target:
-                kind = int(stages[row, TYPE])
-                wanted = max(stages[row, UNITS] + 1.0, need(stages, row, target * (1 - SLACK)))
-                more = wanted - stages[row, UNITS]
-                used[kind] += more
-                if used[kind] > limit[kind]:
+                device = int(stages[row, TYPE])
+                wanted = max(stages[row, REPLICAS] + 1.0, replicas_needed(stages, row, target * (1 - SLACK)))
+                more = wanted - stages[row, REPLICAS]
+                used[device] += more
+                if used[device] > limit[device]:
                     return best, best_s
-                rate += price[kind] * more
-                stages[row, UNITS] = wanted
-                stages[row, TIME] = stage_s(stages, row)
+                rate += price[device] * more
+                stages[row, REPLICAS] = wanted
+                stages[row, TIME] = stage_time(stages, row)
             slowest = max(slowest, stages[row, TIME])

@@ -1,4 +1,4 @@
-"""One thread for torch: what is timed is then one core's, and sums do not depend on how many there are."""
+"""Runs torch on one thread, so that timings are those of one core and sums do not depend on the number of threads."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 @contextmanager
 def single_thread() -> Iterator[None]:
-    """One thread inside, as many as before afterwards."""
+    """Use one thread inside the block, and the previous number afterwards."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -1,4 +1,4 @@
-"""Numbers and words as YAML reads them back, plain where they can be: for files that people edit."""
+"""Formats numbers and words as YAML that reads back the same, unquoted where possible."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ _SPECIAL = {"y", "n", "yes", "no", "on", "off", "true", "false", "null", "nan", 
 
 
 def yaml_number(value: float) -> str:
-    """As Python prints it; YAML 1.1 takes 5e-05 for text, it wants a point before the exponent."""
+    """Return a number as YAML; YAML 1.1 reads 5e-05 as text unless there is a decimal point."""
     text = repr(value)
     return text if "e" not in text or "." in text else text.replace("e", ".0e")
 
 
 def yaml_word(text: str) -> str:
-    """Quoted unless it is plainly a name, a range of two, or a file."""
+    """Return text as YAML, quoted unless it is a name, a range of two names, or a file."""
     plain = _PLAIN.fullmatch(text) and text.lower() not in _SPECIAL
     return text if plain else json.dumps(text, ensure_ascii=False)

@@ -1,7 +1,7 @@
-"""The report of a simulation as one HTML file: opens anywhere, offline, and asks nobody for anything.
+"""The report of a simulation as one self-contained HTML file.
 
-The figures stand in the page as JSON, one short script beside them (assets/) does the drawing. A content
-security policy names it by its hash, so nothing else can run in the page, whatever a job is called.
+The page contains the figures as JSON and one short script (assets/) that draws them. A content security policy
+allows only this script, by its hash, so job names can't inject code.
 """
 
 from __future__ import annotations
@@ -11,56 +11,44 @@ import hashlib
 import html
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 
 import numpy as np
 
 from berth import __version__
-from berth.report.plots import played_data, shared_edges
+from berth.report.plots import run_data, shared_edges
 from berth.report.simulation import best, labels, metrics_of
 from berth.simulate.metrics import Summary
+from berth.simulate.policy_run import PolicyRun
 from berth.simulate.reference import reference_device
-from berth.simulate.run import Run
-from berth.simulate.timeline import TimerWatch, last_end_s
+from berth.simulate.timeline import last_end_s
 from berth.units import format_count
 
-_MOST_DRAWN = 8  # runs with curves of their own
+_MAX_DRAWN = 8  # runs with curves
 
 
-@dataclass(frozen=True)
-class Played:
-    """A run, its figures, and its timers if it learned any."""
-
-    run: Run
-    summary: Summary
-    timers: TimerWatch | None = None
-
-
-def report_page(played: Sequence[Played], notes: Sequence[str]) -> str:
-    """The report of runs that kept their logs."""
+def report_page(played: Sequence[PolicyRun], notes: Sequence[str]) -> str:
+    """Return the report of runs that kept their logs."""
     run = played[0].run
     names, legend = labels([one.summary.policy for one in played])
     edges = shared_edges([one.run for one in played])
-    drawn = played[:_MOST_DRAWN]
+    drawn = played[:_MAX_DRAWN]
     data: dict[str, Any] = {
         "from": float(edges[0]),
         "to": float(edges[-1]),
         "end": max(float(edges[-1]), *(last_end_s(one.run) for one in played)),
         "devices": run.cluster.devices,
         "tiers": [tier.name for tier in run.cluster.tiers],
-        "runs": [
-            played_data(name, one.run, one.timers, edges) for name, one in zip(names, drawn, strict=False)
-        ],
+        "runs": [run_data(name, one.run, one.timers, edges) for name, one in zip(names, drawn, strict=False)],
     }
-    notes = [*notes, *([f"curves: the first {_MOST_DRAWN} policies"] if len(played) > _MOST_DRAWN else [])]
+    notes = [*notes, *([f"curves: the first {_MAX_DRAWN} policies"] if len(played) > _MAX_DRAWN else [])]
     body = _body(played, names, legend, notes)
     return page(f"berth: {run.trace.source} on {run.cluster.name}", body, data, "report")
 
 
 def page(title: str, body: str, data: dict[str, Any], script: str) -> str:
-    """A whole document around a body, its data and one of the scripts in assets/."""
+    """Return a document with a body, its data and one of the scripts in assets/."""
     style, code = _asset("report.css"), _asset("draw.js") + _asset(f"{script}.js")
     policy = f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(code)}"
     return (
@@ -75,7 +63,7 @@ def page(title: str, body: str, data: dict[str, Any], script: str) -> str:
 
 
 def embedded(data: dict[str, Any]) -> str:
-    """JSON that can stand inside a script element: no `<`, so nothing in it can end the element."""
+    """Return JSON for a script element: without `<`, so nothing in it can end the element."""
     text = json.dumps(data, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
@@ -89,7 +77,9 @@ def _hash(text: str) -> str:
     return f"'sha256-{digest}'"
 
 
-def _body(played: Sequence[Played], names: Sequence[str], legend: Sequence[str], notes: Sequence[str]) -> str:
+def _body(
+    played: Sequence[PolicyRun], names: Sequence[str], legend: Sequence[str], notes: Sequence[str]
+) -> str:
     run = played[0].run
     setting = run.setting
     facts = {

@@ -1,4 +1,4 @@
-"""How far apart is how slow: the tables of `berth network`."""
+"""The tables of `berth network`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from berth.network.distances import Distance
 from berth.network.fabric import Fabric
 from berth.report import terminal
 from berth.units import format_seconds
-from berth.workload.profile import Source
+from berth.workload.profile import Provenance
 
 _MARKS = {"measured": "*", "scaled": "~", "formula": " "}
 
@@ -21,7 +21,7 @@ class Answer:
     model: str
     gpus: int
     device: str
-    compute_source: Source
+    compute_source: Provenance
     rows: list[Distance]
     others: int = 0  # gangs like it on the same links
     shared: list[tuple[float, float]] = field(default_factory=list)  # seconds alone and beside those, by row

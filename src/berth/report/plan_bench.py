@@ -1,4 +1,4 @@
-"""The comparison of methods: costs as multiples of the optimum and CPU seconds, in a terminal and as a page."""
+"""The comparison of methods, in the terminal and as a page: cost relative to the optimum, and CPU seconds."""
 
 from __future__ import annotations
 
@@ -28,24 +28,24 @@ _NARROW = 5  # columns that fit into half of a page
 
 @dataclass(frozen=True)
 class Comparison:
-    """All results, and under what conditions they were found."""
+    """All results, and the conditions under which they were found."""
 
     results: list[Result]
     conditions: list[str]
 
     def of(self, group: str) -> tuple[list[str], list[str], dict[tuple[str, str], Result]]:
-        """Methods, labels of the cases, and the result of each pair."""
+        """Return methods, labels of the cases, and the result of each pair."""
         chosen = {(one.method, one.case.label): one for one in self.results if one.case.group == group}
         methods = list(dict.fromkeys(name for name, _ in chosen))
         return methods, list(dict.fromkeys(label for _, label in chosen)), chosen
 
     @property
     def groups(self) -> list[str]:
-        """In the order in which they were run."""
+        """Groups in the order in which they ran."""
         return list(dict.fromkeys(one.case.group for one in self.results))
 
     def cost_rows(self, group: str) -> list[list[str]]:
-        """Dollars of the optimum; of the others how many times as much."""
+        """Return the dollars of the optimum, and the cost of each method relative to it."""
         methods, labels, cells = self.of(group)
         best = {label: _optimum(cells, label) for label in labels}
         rows = [["optimum", *("-" if (usd := best[label]) is None else money(usd) for label in labels)]]
@@ -54,12 +54,12 @@ class Comparison:
         ]
 
     def time_rows(self, group: str) -> list[list[str]]:
-        """CPU time of each method."""
+        """Return the CPU time of each method."""
         methods, labels, cells = self.of(group)
         return [[name, *(format_seconds(cells[name, label].cpu_s) for label in labels)] for name in methods]
 
     def as_json(self) -> list[dict[str, Any]]:
-        """One object per method and case."""
+        """Return one object per method and case."""
         return [
             {
                 "group": one.case.group,
@@ -94,7 +94,7 @@ def _ratio(one: Result, best: float | None) -> str:
 
 
 def print_comparison(out: Console, shown: Comparison) -> None:
-    """A table of costs and one of times for each group."""
+    """Print a table of costs and one of times for each group."""
     for group in shown.groups:
         columns = ["method", *shown.of(group)[1]]
         out.print(Text(TITLES[group], style="bold"))
@@ -107,7 +107,7 @@ def print_comparison(out: Console, shown: Comparison) -> None:
 
 
 def comparison_page(shown: Comparison) -> str:
-    """The same as a page, with times as curves."""
+    """Return the comparison as a page, with times as curves."""
     sections, charts = [], {}
     for group in shown.groups:
         columns = ["method", *shown.of(group)[1]]

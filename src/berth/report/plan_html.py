@@ -1,4 +1,4 @@
-"""A plan, a frontier and a comparison of methods as one HTML file each: offline, nothing asked of anybody."""
+"""A plan, a frontier and a comparison of methods as one self-contained HTML file each."""
 
 from __future__ import annotations
 
@@ -7,57 +7,64 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from berth import __version__
-from berth.plan.explain import Candidate, layers_of, limited_by, mix, provenance
+from berth.plan.explain import Candidate, device_mix, layer_range, limited_by, provenance
 from berth.plan.plan import Plan
-from berth.plan.wanted import Posed
+from berth.plan.problem import Problem
 from berth.report.html import page
-from berth.report.plan import JUDGED_COLUMNS, JUDGED_TITLE, judged_note, judged_rows, money, refused
-from berth.report.plan_frontier import Picture, chart, thinned
-from berth.report.plan_story import Story
+from berth.report.plan import (
+    OBJECTIVE_COLUMNS,
+    OBJECTIVE_TITLE,
+    money,
+    objective_note,
+    objective_rows,
+    refused,
+)
+from berth.report.plan_frontier import FrontierChart, chart_data, thinned
+from berth.report.plan_report import PlanReport
 from berth.units import format_bytes, format_rate, format_seconds, format_usd_per_hour
 
 _WORDS = ("devices", "limited by")
 
 
-def plan_page(story: Story, shown: Picture | None) -> str:
-    """The candidates, the stages, why, the frontier and the times that all of it rests on."""
-    plan = story.plan
+def plan_page(report: PlanReport, frontier: FrontierChart | None) -> str:
+    """Return a page with the candidates, the stages, the reasons, the frontier and the layer times."""
+    plan, request, refinement = report.plan, report.solution.request, report.solution.refinement
     facts = {
-        "model": story.wanted.model or story.wanted.problem or "",
-        "on": story.wanted.place,
-        "wanted": story.goal,
-        "chosen": mix(plan),
+        "model": request.subject,
+        "on": request.devices_from,
+        "goal": report.goal,
+        "chosen": device_mix(plan),
         "cost": money(plan.cost_usd),
         "berth": __version__,
     }
     sections = [
-        section("What there was to choose from", _candidates(story.found), wide=True),
-        section("Stages", _stages(plan, story.crossing_bytes), wide=True),
-        section("Why", items(story.why) + items(story.notes, "notes")),
+        section("Candidates", _candidates(report.candidates), wide=True),
+        section("Stages", _stages(plan, report.crossing_bytes), wide=True),
+        section("Why", items(report.reasons) + items(report.notes, "notes")),
     ]
-    if story.refined is not None:
-        rows = judged_rows(plan, story.refined)
-        about = judged_note(plan, story.refined)
-        sections.insert(1, section(JUDGED_TITLE, grid(JUDGED_COLUMNS, rows, words=_WORDS), about=about))
+    if refinement is not None:
+        rows = objective_rows(plan, refinement)
+        about = objective_note(plan, refinement)
+        sections.insert(1, section(OBJECTIVE_TITLE, grid(OBJECTIVE_COLUMNS, rows, words=_WORDS), about=about))
     charts = {}
-    if shown is not None:
-        charts["frontier"] = chart(shown, plan)
+    if frontier is not None:
+        charts["frontier"] = chart_data(frontier, plan)
         sections.append(section("Cost against throughput", '<figure id="frontier"></figure>'))
-    sections.append(section("Times of the layers", times(story.posed), wide=True))
+    sections.append(section("Times of the layers", layer_times(report.solution.problem), wide=True))
     return document(f"berth plan: {facts['model']}", "Plan", facts, sections, charts)
 
 
-def frontier_page(heading: dict[str, str], shown: Picture, posed: Posed) -> str:
-    """The frontier, its plans, and what they rest on."""
+def frontier_page(facts: dict[str, str], frontier: FrontierChart, problem: Problem) -> str:
+    """Return a page with the frontier, its plans and the layer times."""
     rows = [
         [
             format_rate(plan.throughput),
             format_usd_per_hour(plan.usd_per_hour),
             money(plan.cost_usd),
-            mix(plan),
+            device_mix(plan),
             limited_by(plan),
         ]
-        for plan in thinned(shown.plans, 40)
+        for plan in thinned(frontier.plans, 40)
     ]
     sections = [
         section("Cost against throughput", '<figure id="frontier"></figure>', wide=True),
@@ -66,31 +73,31 @@ def frontier_page(heading: dict[str, str], shown: Picture, posed: Posed) -> str:
             grid(["up to", "price", "cost", "devices", "limited by"], rows, words=_WORDS),
             wide=True,
         ),
-        section("Times of the layers", times(posed), wide=True),
+        section("Times of the layers", layer_times(problem), wide=True),
     ]
-    facts = heading | {"plans": f"{len(shown.plans):,}", "berth": __version__}
+    facts = facts | {"plans": f"{len(frontier.plans):,}", "berth": __version__}
     return document(
-        "berth plan frontier", "What throughput costs", facts, sections, {"frontier": chart(shown)}
+        "berth plan frontier", "Cost of throughput", facts, sections, {"frontier": chart_data(frontier)}
     )
 
 
 def document(
     title: str, heading: str, facts: dict[str, str], sections: Iterable[str], charts: dict[str, Any]
 ) -> str:
-    """A whole page."""
+    """Return a whole page."""
     chips = "".join(f"<li><span>{key}</span> {html.escape(value)}</li>" for key, value in facts.items())
     body = f'<header><h1>{html.escape(heading)}</h1><ul class="chips">{chips}</ul></header>\n<main>\n'
     return page(title, body + "\n".join(sections) + "\n</main>", {"charts": charts}, "plan")
 
 
 def section(title: str, content: str, *, wide: bool = False, about: str = "") -> str:
-    """A card."""
+    """Return a section with a heading."""
     said = f'<p class="quiet">{html.escape(about)}</p>' if about else ""
     return f"<section{' class=wide' if wide else ''}><h2>{html.escape(title)}</h2>{said}{content}</section>"
 
 
 def items(texts: Sequence[str], css: str = "") -> str:
-    """A list of sentences."""
+    """Return a list of sentences."""
     return f'<ul class="{css}">' + "".join(f"<li>{html.escape(text)}</li>" for text in texts) + "</ul>"
 
 
@@ -100,7 +107,7 @@ def grid(
     best: Sequence[int] = (),
     words: Sequence[str] = (),
 ) -> str:
-    """A table; rows in `best` are marked, columns in `words` begin at the left as the first one does."""
+    """Return a table; rows in `best` are highlighted, columns in `words` are left-aligned like the first one."""
     head = "".join(f'<th scope="col"{_css(name in words)}>{html.escape(name)}</th>' for name in columns)
     body = []
     for at, row in enumerate(rows):
@@ -129,33 +136,33 @@ def _candidates(found: Sequence[Candidate]) -> str:
             continue
         name = f"▶ {one.name}" if one.chosen else one.name
         figures = [format_rate(plan.throughput), format_usd_per_hour(plan.usd_per_hour), money(plan.cost_usd)]
-        rows.append([name, mix(plan), *figures, limited_by(plan)])
+        rows.append([name, device_mix(plan), *figures, limited_by(plan)])
     columns = ["plan", "devices", "throughput", "price", "whole training", "limited by"]
     return grid(columns, rows, best, _WORDS)
 
 
 def _stages(plan: Plan, crossing_bytes: Sequence[float] | None) -> str:
-    """A row per stage, with bars of computing and moving data next to each other."""
+    """Return a row per stage, with bars for computing and moving data."""
     rows = []
     for number, stage in enumerate(plan.stages, 1):
         crossing = "–"
         if crossing_bytes is not None and number < len(plan.stages):
             crossing = format_bytes(crossing_bytes[stage.last])
-        name = f"{number}. {layers_of(plan.problem, stage.first, stage.last)}"
+        name = f"{number}. {layer_range(plan.problem, stage.first, stage.last)}"
         bars = _bar(stage.compute_s / plan.stage_s, 0) + _bar(stage.data_s / plan.stage_s, 1)
         both = [format_seconds(stage.compute_s), format_seconds(stage.data_s)]
-        cells = [f"{stage.units} × {stage.type_name}", *both, crossing]
+        cells = [f"{stage.replicas} × {stage.type_name}", *both, crossing]
         written = "".join(f"<td>{html.escape(cell)}</td>" for cell in cells)
-        pace = " ◀ sets the pace" if number - 1 == plan.bottleneck else ""
+        pace = " ◀ bottleneck" if number - 1 == plan.bottleneck else ""
         rows.append(f'<tr><th scope="row">{html.escape(name)}{pace}</th>{written}<td>{bars}</td></tr>')
     head = "".join(
         f'<th scope="col">{name}</th>'
         for name in (
             "stage",
-            "units",
+            "replicas",
             "computing",
             "moving data",
-            "handed on",
+            "output",
             "computing over moving data",
         )
     )
@@ -168,9 +175,8 @@ def _bar(share: float, colour: int) -> str:
     return f'<svg viewBox="0 0 160 8" width="160" height="8">{rect}</svg>'
 
 
-def times(posed: Posed) -> str:
-    """Seconds per batch of every layer on one unit of every type, and where they are from."""
-    problem = posed.problem
+def layer_times(problem: Problem) -> str:
+    """Return the seconds per batch of every layer on one device of every type, and their provenance."""
     columns = ["layer", *problem.type_names]
     rows = []
     for row, layer in enumerate(problem.layers):
@@ -179,9 +185,9 @@ def times(posed: Posed) -> str:
             for compute, data in zip(problem.oct_s[row], problem.odt_s[row], strict=True)
         ]
         rows.append([layer, *cells])
-    what = f"Computing + synchronising parameters, for a batch of {problem.batch:,.0f} on one unit."
+    what = f"Computing + synchronising parameters, for a batch of {problem.batch:,.0f} on one device."
     about = f'<p class="quiet">{what}</p>'
-    if posed.setup is None:
+    if problem.source is None:
         return about + grid(columns, rows)
-    sources = [f"{name}: {text}" for name, text in provenance(posed.setup).items()]
+    sources = [f"{name}: {text}" for name, text in provenance(problem).items()]
     return about + grid(columns, rows) + items(sources, "notes")

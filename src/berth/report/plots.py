@@ -1,4 +1,4 @@
-"""Curves for the report: a run thinned out to what a picture can show."""
+"""Curves for the report, reduced to what a picture can show."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from berth.schedule.view import DONE
+from berth.arrays import FloatArray
+from berth.schedule.records import DONE
 from berth.simulate import timeline
 from berth.simulate.run import Run
 from berth.simulate.timeline import Attempts, TimerWatch
@@ -22,22 +22,20 @@ _GANTT_JOBS = 800  # beyond that, those with most GPU time
 _GANTT_ATTEMPTS = 4_000
 _TIMER_LINES = 6
 
-Floats = NDArray[np.float64]
 
-
-def shared_edges(runs: Sequence[Run]) -> Floats:
+def shared_edges(runs: Sequence[Run]) -> FloatArray:
     """Equal bins of time over all runs, so that their curves can be laid over each other.
 
     A few jobs that run for weeks after all others would squeeze the curves into a corner: they stop a while
     after nearly all jobs are over.
     """
-    begin = min(float(run.records["arrival"].min(initial=0.0)) for run in runs)
+    begin = min(float(run.records["arrival_s"].min(initial=0.0)) for run in runs)
     end = max(timeline.last_end_s(run) for run in runs)
-    nearly = max(float(np.quantile(run.records["end"], _NEARLY_ALL)) for run in runs)
+    nearly = max(float(np.quantile(run.records["end_s"], _NEARLY_ALL)) for run in runs)
     return np.linspace(begin, max(min(end, begin + 1.3 * (nearly - begin)), begin + 1.0), _BINS + 1)
 
 
-def played_data(name: str, run: Run, timers: TimerWatch | None, edges: Floats) -> dict[str, Any]:
+def run_data(name: str, run: Run, timers: TimerWatch | None, edges: FloatArray) -> dict[str, Any]:
     """All curves of one run as plain data."""
     tried = timeline.attempts(run)
     coarse = np.linspace(edges[0], edges[-1], _MAP_BINS + 1)
@@ -58,15 +56,15 @@ def played_data(name: str, run: Run, timers: TimerWatch | None, edges: Floats) -
     }
 
 
-def _numbers(values: Floats) -> list[float]:
+def _numbers(values: FloatArray) -> list[float]:
     return [float(f"{value:.4g}") for value in values]
 
 
-def _quantiles(run: Run) -> Floats:
+def _quantiles(run: Run) -> FloatArray:
     done = run.records[run.records["state"] == DONE]
     if not len(done):
         return np.zeros(0)
-    jct: Floats = np.quantile(done["end"] - done["arrival"], np.linspace(0, 1, _QUANTILES))
+    jct: FloatArray = np.quantile(done["end_s"] - done["arrival_s"], np.linspace(0, 1, _QUANTILES))
     return jct
 
 
@@ -86,7 +84,7 @@ def _timers(run: Run, watch: TimerWatch | None) -> list[dict[str, Any]]:
     return lines
 
 
-def _finite(values: Floats) -> list[float | None]:
+def _finite(values: FloatArray) -> list[float | None]:
     return [float(f"{value:.4g}") if np.isfinite(value) else None for value in values]
 
 
@@ -94,7 +92,7 @@ def _gantt(run: Run, tried: Attempts) -> dict[str, Any]:
     """Jobs and their attempts in whole seconds; of a large trace, the jobs with most GPU time."""
     records = run.records
     ran = np.flatnonzero(records["state"] == DONE)
-    largest = ran[np.argsort(-records["attained"][ran], kind="stable")][:_GANTT_JOBS]
+    largest = ran[np.argsort(-records["attained_gpu_s"][ran], kind="stable")][:_GANTT_JOBS]
     kept = np.sort(largest)
     number = {int(row): at for at, row in enumerate(kept)}
     rows = np.flatnonzero(np.isin(tried.job, kept))[:_GANTT_ATTEMPTS]
@@ -103,7 +101,9 @@ def _gantt(run: Run, tried: Attempts) -> dict[str, Any]:
     return {
         "jobs": [
             [ids[row], int(gpus), str(run.jobs.models[row]), round(float(arrival))]
-            for row, gpus, arrival in zip(kept, records["gpus"][kept], records["arrival"][kept], strict=True)
+            for row, gpus, arrival in zip(
+                kept, records["gpus"][kept], records["arrival_s"][kept], strict=True
+            )
         ],
         "attempts": [
             [number[int(job)], round(float(start)), round(float(stop)), int(tier)]

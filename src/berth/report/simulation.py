@@ -15,7 +15,7 @@ from berth.report.terminal import table
 from berth.simulate.metrics import Summary
 from berth.units import format_seconds
 
-MOST_COLUMNS = 5
+MAX_COLUMNS = 5
 _BEST = "*"
 
 
@@ -91,7 +91,7 @@ def print_results(
     out.print(Text(heading, style="bold"))
     names, legend = labels([result.policy for result in results])
     metrics = metrics_of(results)
-    if len(results) <= MOST_COLUMNS:
+    if len(results) <= MAX_COLUMNS:
         rows = [[metric.name, *_cells(metric, results)] for metric in metrics]
         out.print(table("", ["", *names], rows))
     else:
@@ -147,7 +147,7 @@ def labels(policies: Sequence[str]) -> tuple[list[str], list[str]]:
 
 def best(metric: Metric, results: Sequence[Summary]) -> list[bool]:
     """Which results are the best of a row, as it is written; none, if all are equal."""
-    # where jobs never finish, the figures of those that do are no achievement
+    # if jobs never finish, the figures of the others are not comparable
     values = [None if result.unfinished else metric.value(result) for result in results]
     known = [value for value in values if value is not None]
     if not metric.less_is_better or len(known) < 2:
@@ -159,8 +159,8 @@ def best(metric: Metric, results: Sequence[Summary]) -> list[bool]:
 
 def _value(metric: Metric, result: Summary) -> float | None:
     """What is written; of a run in which nothing finished only how much and how often."""
-    told = result.finished or not result.unfinished or metric.text is _whole
-    return metric.value(result) if told else None
+    known = result.finished or not result.unfinished or metric.text is _whole
+    return metric.value(result) if known else None
 
 
 def _cells(metric: Metric, results: Sequence[Summary]) -> list[str]:

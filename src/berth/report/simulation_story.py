@@ -11,7 +11,7 @@ from rich.text import Text
 from berth.cluster.model import Cluster
 from berth.report.simulation import print_notes
 from berth.report.terminal import bar, table
-from berth.simulate.stories import Chapter, Story
+from berth.simulate.explain_job import Chapter, Story
 from berth.simulate.timeline import rack_level
 from berth.units import format_count, format_seconds
 
@@ -51,7 +51,7 @@ def print_story(out: Console, story: Story, policy: str, cluster: Cluster, notes
 
 def _chapter(out: Console, one: Chapter) -> None:
     if one.what in ("waited", "never started"):
-        how_long = format_seconds(one.seconds) if one.what == "waited" else "for ever"
+        how_long = format_seconds(one.seconds) if one.what == "waited" else "forever"
         _line(out, one.time_s, f"waits {how_long}")
         for because in one.because:
             _below(out, f"{format_seconds(because.seconds)}: {because.reason.sentence}")

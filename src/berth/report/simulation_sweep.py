@@ -96,7 +96,7 @@ def _cell(one: Ratio) -> Text:
 
 
 def written(one: Ratio) -> str:
-    """The ratio, marked where it is noise (with one seed nobody can tell)."""
+    """Return the ratio, with a mark if it is within the noise of the seeds."""
     return f"{'' if one.clear or one.high == float('inf') else '~'}{one.ratio:.2f}"
 
 

@@ -1,4 +1,4 @@
-"""How berth looks in a terminal: one table style, one bar style, JSON that other programs can read."""
+"""Terminal output: tables, bars, sparklines, JSON."""
 
 from __future__ import annotations
 

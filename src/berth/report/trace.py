@@ -1,4 +1,4 @@
-"""A trace's figures on the terminal: what it holds, how it is spread, and the load it offers."""
+"""Prints the figures of a trace: facts, distributions and offered load."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from rich.console import Console
 
 from berth.report.terminal import area, bar, table
 from berth.units import format_count, format_seconds
-from berth.workload.summary import PERCENTILES, Share, Spread, Summary
+from berth.workload.summary import PERCENTILES, Distribution, Share, TraceSummary
 from berth.workload.trace import BadRows, Trace
 
 _BAR = 22
 
 
-def print_trace(out: Console, trace: Trace, summary: Summary, cluster: dict[str, Any] | None) -> None:
+def print_trace(out: Console, trace: Trace, summary: TraceSummary, cluster: dict[str, Any] | None) -> None:
     """Everything, top down: facts, bad rows, notes, distributions, load."""
     out.print(
         f"[bold]{format_count(len(trace), 'job')}[/bold] from {trace.source} (format: {trace.format})",
@@ -38,7 +38,7 @@ def print_trace(out: Console, trace: Trace, summary: Summary, cluster: dict[str,
 
 
 def print_bad(out: Console, source: str, rows: int, bad: BadRows, shown: int = 3) -> None:
-    """How many rows are no jobs, by cause, and where the first ones stand."""
+    """Print the number of bad rows by cause, and the first ones."""
     if not bad.total:
         return
     out.print(f"  [bold yellow]{bad.total:,} of {format_count(rows, 'row')} left out[/bold yellow]")
@@ -49,13 +49,13 @@ def print_bad(out: Console, source: str, rows: int, bad: BadRows, shown: int = 3
 
 
 def print_notes(out: Console, notes: Sequence[str]) -> None:
-    """What was done to the trace on the way in."""
+    """Print what was changed while reading the trace."""
     for note in notes:
         text = textwrap.fill(note, out.width, initial_indent="  note: ", subsequent_indent="        ")
         out.print(text, markup=False)
 
 
-def _facts(trace: Trace, summary: Summary, cluster: dict[str, Any] | None) -> list[str]:
+def _facts(trace: Trace, summary: TraceSummary, cluster: dict[str, Any] | None) -> list[str]:
     start = f" from {trace.origin:%Y-%m-%d %H:%M:%S}" if trace.origin else ""
     lines = [f"submitted over {format_seconds(summary.span_s)}{start}"]
     groups = ((summary.users, "user"), (summary.vcs, "virtual cluster"))
@@ -76,7 +76,7 @@ def _on_cluster(cluster: dict[str, Any]) -> list[str]:
     return lines
 
 
-def _spreads(summary: Summary) -> Any:
+def _spreads(summary: TraceSummary) -> Any:
     columns = ["", "least", *(f"p{cut}" for cut in PERCENTILES), "largest", "mean"]
     rows = [
         ["GPUs per job", *_cells(summary.size, lambda value: f"{value:,.0f}"), f"{summary.size.mean:,.2f}"],
@@ -84,14 +84,14 @@ def _spreads(summary: Summary) -> Any:
     ]
     if summary.interarrival_s:
         rows.append(_time_row("between jobs", summary.interarrival_s))
-    return table("Spread", columns, rows)
+    return table("Distribution", columns, rows)
 
 
-def _time_row(label: str, spread: Spread) -> list[str]:
+def _time_row(label: str, spread: Distribution) -> list[str]:
     return [label, *_cells(spread, format_seconds), format_seconds(spread.mean)]
 
 
-def _cells(spread: Spread, show: Any) -> list[str]:
+def _cells(spread: Distribution, show: Any) -> list[str]:
     return [show(value) for value in (spread.least, *spread.percentiles, spread.largest)]
 
 
@@ -112,7 +112,7 @@ def _shares(title: str, label: str, shares: Sequence[Share]) -> Any:
     return table(title, [label, "", "jobs", "of jobs", "of GPU time"], rows, left=2)
 
 
-def _print_load(out: Console, trace: Trace, summary: Summary) -> None:
+def _print_load(out: Console, trace: Trace, summary: TraceSummary) -> None:
     out.print("[bold]Load: GPUs asked for at once, if every job started when submitted[/bold]")
     highest = float(summary.load_gpus.max())
     for index, line in enumerate(area(summary.load_gpus.tolist(), height=6)):

@@ -1,4 +1,4 @@
-"""What a training came to: how it learned, where its time went, what its tables hold."""
+"""Report of a training run: quality, time per layer, tables, stages and servers."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def print_training(
     usd: float | None,
     notes: list[str],
 ) -> None:
-    """All of it."""
+    """Print the report."""
     out.print(f"{name}: {result}", markup=False)
     if best_auc is not None:
-        out.print(f"best AUC that these data allow {best_auc:.4f}", markup=False)
+        out.print(f"best possible AUC on this data {best_auc:.4f}", markup=False)
     spent = "" if usd is None else f", {format_usd(usd) if usd >= 0.01 else 'less than a cent'} so far"
     out.print(
         f"{result.examples_per_s:,.0f} examples/s, {result.cpu_ms_per_1000:.1f} CPU ms per 1,000 examples{spent}",
@@ -68,16 +68,16 @@ def _layers(seconds: Mapping[str, float], predicted: Mapping[str, float]) -> Any
 
 def _tables(statistics: Mapping[str, Any]) -> Any:
     rows = []
-    for name, told in statistics.items():
+    for name, info in statistics.items():
         rows.append(
             [
                 name,
-                f"{told['rows']:,}",
-                format_bytes(told["memory_bytes"]),
-                format_bytes(told["cold_bytes"]) if told["cold_bytes"] else "-",
-                f"{told['hit_rate']:.1%}",
-                f"{told['skew']:.1f}",
-                format_bytes(told["moved_bytes"]),
+                f"{info['rows']:,}",
+                format_bytes(info["memory_bytes"]),
+                format_bytes(info["cold_bytes"]) if info["cold_bytes"] else "-",
+                f"{info['hit_rate']:.1%}",
+                f"{info['skew']:.1f}",
+                format_bytes(info["moved_bytes"]),
             ]
         )
     columns = ["table", "rows", "memory", "file", "hits", "keys/distinct", "moved"]
@@ -85,21 +85,21 @@ def _tables(statistics: Mapping[str, Any]) -> Any:
 
 
 def _workers(workers: Sequence[Mapping[str, Any]], predicted: Mapping[str, float]) -> Any:
-    """Time of each stage, where a model is cut; lanes of the same stage together."""
+    """Return the time of each stage, over all pipelines."""
     rows = []
-    for stage in sorted({told["stage"] for told in workers}):
-        mine = [told for told in workers if told["stage"] == stage]
-        layers = mine[0].get("layers", ())
-        spent = [told["busy_s"] for told in mine if "busy_s" in told]
-        expected = sum(predicted.get(name, 0.0) for name in layers) * mine[0].get("slow_down", 1.0)
+    for stage in sorted({info["stage"] for info in workers}):
+        ranks = [info for info in workers if info["stage"] == stage]
+        layers = ranks[0].get("layers", ())
+        spent = [info["busy_s"] for info in ranks if "busy_s" in info]
+        expected = sum(predicted.get(name, 0.0) for name in layers) * ranks[0].get("slowdown", 1.0)
         rows.append(
             [
                 " .. ".join(dict.fromkeys((layers[0], layers[-1]))) if layers else "all",
-                str(len(mine)),
+                str(len(ranks)),
                 format_seconds(expected) if expected else "-",
                 format_seconds(max(spent)) if spent else "-",
-                f"{sum(told['cpu_ms_per_1000'] for told in mine):.1f}",
-                format_bytes(sum(told["sent_bytes"] for told in mine)),
+                f"{sum(info['cpu_ms_per_1000'] for info in ranks):.1f}",
+                format_bytes(sum(info["sent_bytes"] for info in ranks)),
             ]
         )
     columns = ["stage", "procs", "predicted", "measured", "CPU ms/1k", "sent"]
@@ -107,24 +107,26 @@ def _workers(workers: Sequence[Mapping[str, Any]], predicted: Mapping[str, float
 
 
 def _servers(statistics: Mapping[str, Any]) -> Any:
-    asked = [told["keys_pulled"] + told["keys_pushed"] for told in statistics["servers"]]
-    mean = sum(asked) / len(asked)
+    requests = [info["keys_pulled"] + info["keys_pushed"] for info in statistics["servers"]]
+    mean = sum(requests) / len(requests)
     rows = []
-    for number, told in enumerate(statistics["servers"]):
-        held = sum(table["rows"] for table in told["tables"].values())
-        moved = [format_bytes(told[name]) for name in ("bytes_in", "bytes_out")]
-        skew = asked[number] / mean if mean else 1.0
-        rows.append([str(number), f"{held:,}", f"{asked[number]:,}", f"{skew:.2f}", *moved])
-    return table(f"Servers, by {_way(statistics)}", ["server", "rows", "keys", "of mean", "in", "out"], rows)
+    for number, info in enumerate(statistics["servers"]):
+        stored_rows = sum(table["rows"] for table in info["tables"].values())
+        moved = [format_bytes(info[name]) for name in ("bytes_in", "bytes_out")]
+        skew = requests[number] / mean if mean else 1.0
+        rows.append([str(number), f"{stored_rows:,}", f"{requests[number]:,}", f"{skew:.2f}", *moved])
+    return table(
+        f"Servers, by {_transport(statistics)}", ["server", "rows", "keys", "of mean", "in", "out"], rows
+    )
 
 
-def _way(statistics: Mapping[str, Any]) -> str:
-    """How rows travel: to workers on the machine of the servers, and to others."""
+def _transport(statistics: Mapping[str, Any]) -> str:
+    """Return how rows are transferred: shared memory on the machine of the servers, otherwise TCP."""
     workers = statistics.get("workers", [statistics])
-    near = [told["shared_memory"] for told in workers if told.get("shared_memory") is not None]
-    if all(near):
+    shared = [info["shared_memory"] for info in workers if info.get("shared_memory") is not None]
+    if all(shared):
         return "shared memory"
-    return f"shared memory ({sum(near)} of {len(near)} workers) and TCP" if any(near) else "TCP"
+    return f"shared memory ({sum(shared)} of {len(shared)} workers) and TCP" if any(shared) else "TCP"
 
 
 def training_document(
@@ -138,7 +140,7 @@ def training_document(
     bad_rows: int,
     resumed_from: int | None,
 ) -> dict[str, Any]:
-    """The same for programs; what is not a number is null."""
+    """Return the report as JSON values; NaN is null."""
 
     def number(value: float) -> float | None:
         return value if math.isfinite(value) else None

@@ -1,4 +1,4 @@
-"""The pure core: who goes first, how far apart, who moves for whom, and why. No clock, no I/O, no dice.
+"""The pure core: which job goes first, how far apart it may run, which jobs move for it, and why. No clock, no I/O.
 
 Importing this package costs nothing; each name is fetched from its module when it is first used.
 """

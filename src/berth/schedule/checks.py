@@ -18,11 +18,11 @@ from typing import Any
 from berth.errors import InputError, nearest
 from berth.schedule.lint import Roles, check_hook
 from berth.schedule.policy import SIGNATURES, Policy, Rules, constant_fields
+from berth.schedule.records import MAX_PARAMS, RENAMED
 from berth.schedule.source import class_line, is_own, place_of
-from berth.schedule.view import MAX_CONSTANTS
 
 _METHODS = ("rules", "timers", "prepare", "table", "constants")  # of a policy, beside its hooks
-_ROLES = {"job": "job", "victim": "job", "offer": "offer", "my": "my"}
+_ROLES = {"job": "job", "victim": "job", "stats": "stats", "params": "params"}
 _passed: set[type[Policy]] = set()
 _KEYWORD = re.compile(r"unexpected keyword argument '(\w+)'")
 
@@ -74,7 +74,7 @@ def _unknown_rule(error: Exception) -> tuple[str, str] | None:
     unknown = _KEYWORD.search(str(error))
     if unknown is None or "Rules." not in str(error):
         return None
-    near = nearest(unknown[1], [field.name for field in fields(Rules)])
+    near = RENAMED.get(unknown[1]) or nearest(unknown[1], [field.name for field in fields(Rules)])
     hint = f"did you mean {near!r}?" if near else "docs/guides/policies.md lists the rules"
     return f"there is no rule {unknown[1]!r}", hint
 
@@ -106,7 +106,7 @@ def _check_name(owner: type[Policy], name: str) -> None:
     known = (*SIGNATURES, *_METHODS)
     if name.startswith("_") or name in known or not _is_code(value):
         return
-    near = nearest(name, known)
+    near = RENAMED.get(name) or nearest(name, known)
     hint = (
         f"did you mean {near!r}?"
         if near
@@ -158,10 +158,10 @@ def _check_fields(owner: type[Policy]) -> None:
             why = f"berth calls {field.name}() itself" if taken else "it begins with _"
             what = f"{owner.__name__}: a constant can't be called {field.name!r}: {why}"
             raise InputError(what, where=where_of(owner, field.name), hint="choose another name")
-    if len(found) > MAX_CONSTANTS:
-        what = f"{owner.__name__} has {len(found)} constants, and at most {MAX_CONSTANTS} fit"
+    if len(found) > MAX_PARAMS:
+        what = f"{owner.__name__} has {len(found)} constants, and at most {MAX_PARAMS} fit"
         hint = "put numbers into table(), which holds 512"
-        raise InputError(what, where=where_of(owner, found[MAX_CONSTANTS].name), hint=hint)
+        raise InputError(what, where=where_of(owner, found[MAX_PARAMS].name), hint=hint)
 
 
 def _check_constant(kind: type[Policy], name: str, value: Any, words: tuple[str, ...] | None) -> None:

@@ -1,79 +1,139 @@
-"""The pass: state of the world in, decisions out. This is the whole scheduler.
+"""The pass: the scheduler decides which jobs start, move and lose their place. Read this file first.
 
-What a pass decides it applies to the world at once (who holds what, who waits) and lists in `decisions`; time
-passes elsewhere. Its steps go from the least to the most disruptive: fill free places, spread over what would
-idle, move somebody up, move somebody out of the way.
+A pass changes who holds which devices and who waits, and lists every change in `World.decisions`. Time does not
+pass in it: the simulator and the live controller start and stop the clocks of the jobs in that list. Its phases go
+from the least to the most disruptive. `decide` says which of them a policy's rules ask for. Each is compiled by itself
+and called by its address, and `phases_for` leaves out those that `decide` will not call: compiling one takes seconds.
 """
 
 from __future__ import annotations
 
 import math
+from typing import Any, NamedTuple
 
-from berth.compile import inlined
-from berth.schedule.hold import release_hold
-from berth.schedule.policy import Hooks
-from berth.schedule.replan import may_displace
-from berth.schedule.steps import Steps
-from berth.schedule.view import World
-from berth.schedule.walk import SKIP, STOP, refresh_keys, rekey
+from numba import types
 
-BY_ORDER, BY_GAIN = 1, 2
+from berth.compile import Step, inlined, step, types_of
+from berth.schedule.defragment import defragment
+from berth.schedule.delay_timers import update_timers
+from berth.schedule.migrate_nearer import migrate_nearer
+from berth.schedule.policy import Blocked, Hooks, Preempt, Rules
+from berth.schedule.preempt_by_order import preempt_by_order
+from berth.schedule.preempt_for_gain import preempt_for_gain
+from berth.schedule.queue import may_displace
+from berth.schedule.records import World
+from berth.schedule.relax_locality import relax_locality, reserve_for_longest_waiting
+from berth.schedule.reservation import cancel_reservation
+from berth.schedule.start_waiting import refresh_order, refresh_overdue_order, start_waiting
+
+
+class Phases(NamedTuple):
+    """What a pass calls, in this order."""
+
+    refresh_order: Any
+    reserve_for_longest_waiting: Any
+    start_waiting: Any
+    preempt_by_order: Any
+    defragment: Any
+    relax_locality: Any
+    migrate_nearer: Any
+    preempt_for_gain: Any
+    update_timers: Any
 
 
 @inlined
-def decide(world: World, hooks: Hooks, steps: Steps, now: float) -> float:
-    """One pass; returns the time at which the answer could change without any event."""
-    state = world.state[0]
-    state.decisions, state.now, state.held, state.reserved = 0, now, -1, -1
+def decide(world: World, hooks: Hooks, phases: Phases, now: float) -> float:
+    """Runs one pass; returns the time at which the answer could change without any event."""
+    state, rules = world.state[0], world.rules[0]
+    state.decisions, state.now, state.reserved_for, state.last_reserved = 0, now, -1, -1
     wake = math.inf
-    if state.first < state.last:
-        if not state.steady:
-            wake = refresh_keys(world, hooks, now)
-        elif now >= state.next_rekey:
-            rekey(world, hooks, now)
-        # where order preempts, a place that is held could be lost again
-        if state.hold_after_s < math.inf and state.preempt != BY_ORDER:
-            steps.hold_for_longest(world, hooks, now)
-        wake = min(wake, fill_places(world, hooks, steps, now))
-        if state.steady and state.running > 0:  # else nobody could make way for who has waited long
-            wake = min(wake, state.next_rekey)
-        if state.defragment > 0 and state.first < state.last:
-            steps.defragment(world, hooks, now)
-        if state.look_ahead:
-            steps.spread_idle(world, hooks, now)
-    if state.move_up > 0:
-        steps.move_up(world, hooks, now)
-    if state.preempt == BY_GAIN and state.first < state.last:
-        wake = min(wake, steps.make_room(world, hooks, now))
-    release_hold(world)
-    if state.learns:
-        steps.learn(world, hooks, now)
+    if state.queue_start < state.queue_stop:
+        if not rules.static_order or now >= state.next_reorder_s:
+            wake = phases.refresh_order(world, hooks, now)
+        if rules.reserve_after_s < math.inf:
+            phases.reserve_for_longest_waiting(world, hooks, now)
+        wake = min(wake, fill_devices(world, hooks, phases, now))
+        if state.running > 0:  # else no job could give way to one that has waited long
+            wake = min(wake, state.next_reorder_s)
+        if rules.defragment > 0 and state.queue_start < state.queue_stop:
+            phases.defragment(world, hooks, now)
+        if rules.relax_locality:
+            phases.relax_locality(world, hooks, now)
+    if rules.migrate_gain > 0:
+        phases.migrate_nearer(world, hooks, now)
+    if rules.preempt == Preempt.BY_GAIN and state.queue_start < state.queue_stop:
+        wake = min(wake, phases.preempt_for_gain(world, hooks, now))
+    cancel_reservation(world)
+    if rules.learn_timers:
+        phases.update_timers(world, hooks, now)
     return wake
 
 
 @inlined
-def fill_places(world: World, hooks: Hooks, steps: Steps, now: float) -> float:
-    """Who fits starts; where order preempts, who does not may displace others, at once or in rounds."""
-    state = world.state[0]
-    if state.preempt != BY_ORDER:
-        return steps.walk(world, hooks, now, state.blocked)
-    if state.period_s > 0 and now < state.next_round:
-        return min(steps.walk(world, hooks, now, SKIP), next_round(world))
-    if now >= state.running_wake:
-        state.bounded = 0
-    wake = steps.walk(world, hooks, now, STOP)
-    if state.first < state.last:
-        displaces = may_displace(world, world.waiting[state.first])
-        wake = steps.replan(world, hooks, now) if displaces else steps.walk(world, hooks, now, SKIP)
-    if state.period_s > 0:
-        state.next_round = (math.floor(now / state.period_s) + 1) * state.period_s
-        if state.next_round <= now:  # by rounding
-            state.next_round += state.period_s
-        wake = min(wake, next_round(world))
+def fill_devices(world: World, hooks: Hooks, phases: Phases, now: float) -> float:
+    """Starts jobs that fit; where order preempts, those that do not may displace others, at once or in rounds."""
+    state, rules = world.state[0], world.rules[0]
+    if rules.preempt != Preempt.BY_ORDER:
+        return phases.start_waiting(world, hooks, now, rules.blocked)
+    if rules.period_s > 0 and now < state.next_round_s:
+        return min(phases.start_waiting(world, hooks, now, Blocked.SKIP), next_round_s(world))
+    if now >= state.running_wake_s:
+        world.bound[0].valid = 0
+    wake = phases.start_waiting(world, hooks, now, Blocked.STOP)
+    if state.queue_start < state.queue_stop:
+        if may_displace(world, world.waiting[state.queue_start]):
+            wake = phases.preempt_by_order(world, hooks, now)
+        else:
+            wake = phases.start_waiting(world, hooks, now, Blocked.SKIP)
+    if rules.period_s > 0:
+        state.next_round_s = (math.floor(now / rules.period_s) + 1) * rules.period_s
+        if state.next_round_s <= now:  # by rounding
+            state.next_round_s += rules.period_s
+        wake = min(wake, next_round_s(world))
     return wake
 
 
 @inlined
-def next_round(world: World) -> float:
-    """When who runs is decided anew; where nobody runs nobody can be displaced, and no round need come."""
-    return world.state[0].next_round if world.state[0].running > 0 else math.inf
+def next_round_s(world: World) -> float:
+    """When preemption is considered again; where nothing runs nothing can be displaced."""
+    return world.state[0].next_round_s if world.state[0].running > 0 else math.inf
+
+
+def phases_for(rules: Rules, world: World, hooks: Hooks) -> Phases:
+    """The phases that these rules ask for; in place of the others is one that does nothing."""
+    by_order, by_gain = rules.preempt == Preempt.BY_ORDER, rules.preempt == Preempt.BY_GAIN
+    # where order preempts, a reserved place could be lost again
+    reserves = rules.reserve_after_s < math.inf and not by_order
+    arguments = (*types_of(world, hooks), types.float64)
+
+    def act(wanted: bool, phase: Step) -> Any:
+        return (phase if wanted else _nothing).at(types.void(*arguments))
+
+    def wake(wanted: bool, phase: Step) -> Any:
+        return (phase if wanted else _never).at(types.float64(*arguments))
+
+    reorders = rules.static_order and rules.reorder_after_s < math.inf
+    return Phases(
+        refresh_order=(
+            wake(reorders, refresh_overdue_order) if rules.static_order else wake(True, refresh_order)
+        ),
+        reserve_for_longest_waiting=act(reserves, reserve_for_longest_waiting),
+        start_waiting=start_waiting.at(types.float64(*arguments, types.int64)),
+        preempt_by_order=wake(by_order, preempt_by_order),
+        defragment=act(rules.defragment > 0, defragment),
+        relax_locality=act(rules.relax_locality, relax_locality),
+        migrate_nearer=act(rules.migrate_gain > 0, migrate_nearer),
+        preempt_for_gain=wake(by_gain, preempt_for_gain),
+        update_timers=act(rules.learn_timers, update_timers),
+    )
+
+
+@step
+def _nothing(world: World, hooks: Hooks, now: float) -> None:
+    """A phase that the rules do not ask for."""
+
+
+@step
+def _never(world: World, hooks: Hooks, now: float) -> float:
+    """The same where a time is returned."""
+    return math.inf

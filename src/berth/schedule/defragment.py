@@ -1,9 +1,8 @@
-"""Making a near place out of scattered ones: running jobs step aside, to places no farther than their own.
+"""Defragmentation: running jobs move to other places so that a blocked job finds a near one.
 
-A job may find enough free devices, but none near enough together. Then, inside the group that lacks fewest,
-running jobs are looked for that have an equal or nearer place elsewhere. They move there if the wait that
-this spares the blocked job is worth so many times what restoring them costs. Nobody is put back into the
-queue.
+A job may find enough free devices, but none near enough together. Then running jobs inside the group that lacks
+fewest move to an equal or nearer place elsewhere, if the wait that this saves the blocked job is worth `defragment`
+times what it costs them. No job goes back into the queue.
 """
 
 from __future__ import annotations
@@ -13,194 +12,224 @@ from typing import Any
 import numpy as np
 
 from berth.compile import inlined, kernel, step
-from berth.schedule.attempt import begin, book, note, over_quota, restore_s, seat_at, takes, tell_usual, touch
-from berth.schedule.hold import by_end, hide, in_sight_of_some, kept_from, outranks_hold, soonest, unhide
-from berth.schedule.place import fill, find, forget, offer_back, take
+from berth.schedule.allocation import (
+    cancel_claim,
+    claim_in_group,
+    relocate,
+    return_devices,
+    start_job,
+    take_devices,
+)
+from berth.schedule.balance import imbalance_of, sensitive_to_imbalance, slowdown_by_imbalance
+from berth.schedule.placement import accepts_device_type, device_types_of, exceeds_quota, find_place
 from berth.schedule.policy import Hooks
-from berth.schedule.queue import close_gap
+from berth.schedule.progress import advance_progress, restore_cost_s
+from berth.schedule.queue import drop_started, smallest_demand
 from berth.schedule.reasons import MADE_ROOM, NEAREST, STEPPED_ASIDE
-from berth.schedule.shape import minds_shape, slow_by_shape, thinness_of
-from berth.schedule.view import MOVE, Array, World
-from berth.schedule.walk import smallest_demand
+from berth.schedule.records import Array, World, places_of
+from berth.schedule.relax_locality import set_typical_service
+from berth.schedule.reservation import (
+    available_to,
+    available_to_some,
+    close_reservation,
+    open_reservation,
+    outranks_reservation,
+    running_by_end,
+    soonest_place,
+)
 
-_TRIED_JOBS = 8  # blocked jobs for whom room is looked for in one pass
-_TRIED_GROUPS = 6  # groups looked at for each
-_MOST_MOVES = 16  # running jobs that move for one
-_REST_S = 300.0  # nobody moves again sooner
+_MAX_JOBS = 8  # blocked jobs considered in one pass
+_MAX_GROUPS = 6  # groups considered for each
+_MAX_MOVES = 16  # running jobs that move for one
+_MIN_RUN_S = 300.0  # since a job's last start or move
 
 
 @step
 def defragment(world: World, hooks: Hooks, now: float) -> None:
-    """For the first blocked jobs, in order, that would fit if what is free lay together."""
+    """Starts the first blocked jobs, in order, that would fit if the free devices were together."""
     state, waiting = world.state[0], world.waiting
-    if in_sight_of_some(world) < smallest_demand(world):
+    if available_to_some(world) < smallest_demand(world):
         return
-    rows = by_end(world, now)
+    rows = running_by_end(world, now)
     demand_failed = np.zeros(len(world.demands), np.bool_)
-    tried, kept, i = 0, state.first, state.first
-    while i < state.last and tried < _TRIED_JOBS and in_sight_of_some(world) >= smallest_demand(world):
+    tried, i = 0, state.queue_start
+    while i < state.queue_stop and tried < _MAX_JOBS and available_to_some(world) >= smallest_demand(world):
         row = waiting[i]
         job = world.jobs[row]
         i += 1
-        done = False
-        opens = outranks_hold(world, row)
-        if opens:
-            unhide(world)
-        if job.gpus <= state.free and not demand_failed[job.demand] and not over_quota(world, row):
+        started = False
+        opens = outranks_reservation(world, row)
+        open_reservation(world, opens)
+        if job.gpus <= state.free and not demand_failed[job.demand] and not exceeds_quota(world, row):
             tried += 1
-            done = room_by_moving(world, hooks, row, rows, now)
-            demand_failed[job.demand] = not done
-        if opens and done and state.held == row:
-            state.held = -1
-        elif opens:
-            hide(world)
-        if not done:
-            waiting[kept] = row
-            kept += 1
-    close_gap(world, kept, i)
+            started = start_by_moving(world, hooks, row, rows, now)
+            demand_failed[job.demand] = not started
+        close_reservation(world, opens, row, started)
+    drop_started(world, i)
 
 
 @kernel
-def room_by_moving(world: World, hooks: Hooks, row: int, rows: Array, now: float) -> bool:
-    """Starts one blocked job at its nearest tier, if it pays that others move."""
-    job, state = world.jobs[row], world.state[0]
-    when, _, _, _ = soonest(world, row, job.floor, rows, now)
-    worth = (when - now) / state.defragment
-    if worth < restore_s(world, 1):
+def start_by_moving(world: World, hooks: Hooks, row: int, rows: Array, now: float) -> bool:
+    """Starts one blocked job at its nearest tier, if it pays to move others."""
+    job = world.jobs[row]
+    when, _, _, _ = soonest_place(world, row, job.nearest_tier, rows, now)
+    worth = (when - now) / world.rules[0].defragment
+    if worth < restore_cost_s(world, 1):
         return False
-    tell_usual(world, row)
-    job.bent = 1.0
-    if not hooks.spread(job, job.floor, when - now, now, world.my[0]):
+    set_typical_service(world, row)
+    job.imbalance_slowdown = 1.0
+    if not hooks.spread(job, job.nearest_tier, when - now, now, world.params[0]):
         return False
-    first, last = job.kind, job.kind + 1
-    if job.kind < 0:
-        first, last = 0, world.state[0].kinds
-    for kind in range(first, last):
-        if not takes(job, kind):
+    for device_type in device_types_of(world, job):
+        if not accepts_device_type(job, device_type):
             continue
-        passed = np.zeros(world.groups.shape[1], np.bool_)
-        for _ in range(_TRIED_GROUPS):
-            group = nearly_free(world, row, kind, passed)
+        tried = np.zeros(world.groups.shape[1], np.bool_)
+        for _ in range(_MAX_GROUPS):
+            group = nearly_free(world, row, device_type, tried)
             if group < 0:
                 break
-            passed[group] = True
-            moves = world.groups[job.floor, group].free[kind] < job.gpus  # else room came by evictions
-            if vacate(world, row, kind, group, worth, now):
-                begin(world, row, kind, job.floor, group, now, MADE_ROOM if moves else NEAREST)
-                job.saves = when - now
+            tried[group] = True
+            # no moves where evictions of this pass have made room
+            moves = world.groups[job.nearest_tier, group].free[device_type] < job.gpus
+            if vacate(world, row, device_type, group, worth, now):
+                reason = MADE_ROOM if moves else NEAREST
+                start_job(world, row, device_type, job.nearest_tier, group, now, reason)
+                job.saves_s = when - now
                 return True
     return False
 
 
 @kernel
-def nearly_free(world: World, row: int, kind: int, passed: Array) -> int:
-    """The group of a job's nearest tier, not passed yet, that could hold it and has most devices free."""
-    gpus, tier = world.jobs[row].gpus, world.jobs[row].floor
+def nearly_free(world: World, row: int, device_type: int, tried: Array) -> int:
+    """The group of a job's nearest tier, not tried yet, that could hold it and has most devices free."""
+    gpus, tier = world.jobs[row].gpus, world.jobs[row].nearest_tier
     best, most, at = -1, -1, 0
     while at < len(world.hosts):
         number = world.hosts[at].group[tier]
         group = world.groups[tier, number]
-        free = group.free[kind]
-        if free > most and not passed[number] and size_of(world, row, number, kind) >= gpus:
+        free = group.free[device_type]
+        if free > most and not tried[number] and usable_size(world, row, number, device_type) >= gpus:
             best, most = number, free
         at = group.stop
     return best
 
 
 @kernel
-def size_of(world: World, row: int, group: int, kind: int) -> int:
-    """Devices of one type in a group of a job's nearest tier that are up and not held for another."""
-    tier, total = world.jobs[row].floor, 0
+def usable_size(world: World, row: int, group: int, device_type: int) -> int:
+    """Devices of one type in a group of a job's nearest tier that are up and not reserved for another."""
+    tier, total = world.jobs[row].nearest_tier, 0
     for at in range(world.groups[tier, group].start, world.groups[tier, group].stop):
-        host = world.hosts[at]
-        if host.kind == kind and not host.down and not kept_from(world, row, host):
-            total += host.size
+        if available_to(world, row, world.hosts[at], device_type):
+            total += world.hosts[at].size
     return total
 
 
 @kernel
-def vacate(world: World, row: int, kind: int, group: int, worth: float, now: float) -> bool:
-    """Moves running jobs out of a group until it holds the gang; if that can't be, nothing has happened."""
-    tier = world.jobs[row].floor
-    need = world.jobs[row].gpus - world.groups[tier, group].free[kind]
-    victims, inside = movable(world, row, kind, group, now)
-    new_heads = np.empty(_MOST_MOVES, np.int64)
-    new_tiers = np.empty(_MOST_MOVES, np.int64)
-    movers = np.empty(_MOST_MOVES, np.int64)
+def vacate(world: World, row: int, device_type: int, group: int, worth: float, now: float) -> bool:
+    """Moves running jobs out of a group until it holds the gang; if that can't be, nothing has changed.
+
+    Places elsewhere are claimed first, with the group itself blocked; the claims are rolled back unless they suffice.
+    """
+    tier = world.jobs[row].nearest_tier
+    need = world.jobs[row].gpus - world.groups[tier, group].free[device_type]
+    victims, inside = movable(world, row, device_type, group, now)
+    claims, tiers = np.empty(_MAX_MOVES, np.int64), np.empty(_MAX_MOVES, np.int64)
+    movers = np.empty(_MAX_MOVES, np.int64)
     count, cost = 0, 0.0
-    start, stop = world.groups[tier, group].start, world.groups[tier, group].stop
-    free = np.zeros(stop - start, np.int64)
-    for at in range(start, stop):
-        if world.hosts[at].kind == kind:
-            free[at - start] = world.hosts[at].free
-            take(world, at, free[at - start])
-    while need > 0 and count < _MOST_MOVES:
+    blocked = block_group(world, device_type, tier, group)
+    while need > 0 and count < _MAX_MOVES:
         pick = next_victim(inside, need)
         if pick < 0:
             break
-        victim = world.jobs[victims[pick]]
         gives, inside[pick] = inside[pick], 0
-        own = restore_s(world, victim.gpus)
-        if cost + own > worth:
+        claim, new_tier, own_cost = claim_elsewhere(world, victims[pick], device_type, cost, worth)
+        if claim < 0:
             continue
-        even = minds_shape(victim, world.state[0].shape)
-        reach = victim.widest if world.state[0].farther else victim.tier
-        new_tier, new_group = find(world, kind, victim.gpus, victim.floor, reach, even)
-        if new_tier < 0:
-            continue
-        head = fill(world, kind, new_tier, new_group, victim.gpus, even)
-        own += victim.remaining * max(
-            0.0, slow_on(world, victim, head, new_tier) - slow_on(world, victim, victim.head, victim.tier)
-        )
-        if cost + own > worth:
-            offer_back(world, head)
-            forget(world, head)
-            continue
-        new_heads[count], new_tiers[count], movers[count] = head, new_tier, victims[pick]
+        claims[count], tiers[count], movers[count] = claim, new_tier, victims[pick]
         count += 1
-        cost += own
+        cost += own_cost
         need -= gives
-    for at in range(start, stop):
-        take(world, at, -free[at - start])
+    unblock_group(world, tier, group, blocked)
     for k in range(count):
         if need > 0:
-            offer_back(world, new_heads[k])
-            forget(world, new_heads[k])
+            cancel_claim(world, claims[k])
         else:
-            step_aside(world, movers[k], new_heads[k], new_tiers[k], now)
+            advance_progress(world.jobs[movers[k]], now)
+            return_devices(world, world.jobs[movers[k]].first_place)
+            relocate(world, movers[k], claims[k], tiers[k], now, STEPPED_ASIDE)
     return need <= 0
 
 
-@inlined
-def slow_on(world: World, job: Any, head: int, tier: int) -> float:
-    """Slow-down of a job on these places, by tier and shape."""
-    if job.shape_s[2] > 1.0 + world.state[0].shape and tier > 0:
-        return job.slow[tier] * slow_by_shape(job, thinness_of(world, head))
-    return job.slow[tier]
+@kernel
+def block_group(world: World, device_type: int, tier: int, group: int) -> Array:
+    """Takes all free devices of one type in a group; returns how many on each host."""
+    start, stop = world.groups[tier, group].start, world.groups[tier, group].stop
+    blocked = np.zeros(stop - start, np.int64)
+    for at in range(start, stop):
+        if world.hosts[at].device_type == device_type:
+            blocked[at - start] = world.hosts[at].free
+            take_devices(world, at, blocked[at - start])
+    return blocked
 
 
 @kernel
-def movable(world: World, row: int, kind: int, group: int, now: float) -> tuple[Array, Array]:
-    """Running jobs that may be moved for `row`, and what each holds inside a group that it may use.
+def unblock_group(world: World, tier: int, group: int, blocked: Array) -> None:
+    """Returns the devices that `block_group` took."""
+    start = world.groups[tier, group].start
+    for k in range(len(blocked)):
+        take_devices(world, start + k, -blocked[k])
 
-    Nobody moves who has not been still for a while, nor for somebody of lower priority.
+
+@kernel
+def claim_elsewhere(
+    world: World, row: int, device_type: int, spent: float, worth: float
+) -> tuple[int, int, float]:
+    """(claim, tier, cost) of a place that a running job can move to, within what is worth it; claim -1: none."""
+    job = world.jobs[row]
+    cost = restore_cost_s(world, job.gpus)
+    if spent + cost > worth:
+        return -1, -1, cost
+    balanced = sensitive_to_imbalance(world, job)
+    widest_tier = job.widest_tier if world.rules[0].defragment_farther else job.tier
+    tier, group = find_place(world, device_type, job.gpus, job.nearest_tier, widest_tier, balanced)
+    if tier < 0:
+        return -1, -1, cost
+    claim = claim_in_group(world, device_type, tier, group, job.gpus, balanced)
+    slower = slowdown_on(world, job, claim, tier) - slowdown_on(world, job, job.first_place, job.tier)
+    cost += job.estimated_remaining_s * max(0.0, slower)
+    if spent + cost > worth:
+        cancel_claim(world, claim)
+        return -1, -1, cost
+    return claim, tier, cost
+
+
+@inlined
+def slowdown_on(world: World, job: Any, claim: int, tier: int) -> float:
+    """Slowdown of a job on these places, by tier and shape."""
+    if sensitive_to_imbalance(world, job) and tier > 0:
+        return job.slowdown[tier] * slowdown_by_imbalance(job, imbalance_of(world, claim))
+    return job.slowdown[tier]
+
+
+@kernel
+def movable(world: World, row: int, device_type: int, group: int, now: float) -> tuple[Array, Array]:
+    """Running jobs that may be moved for `row`, and how many devices each holds inside a group.
+
+    A job is not moved soon after its last start or move, nor for one of lower priority.
     """
-    state, tier = world.state[0], world.jobs[row].floor
+    state, tier = world.state[0], world.jobs[row].nearest_tier
     rows = np.empty(state.running, np.int64)
     inside = np.empty(state.running, np.int64)
     count = 0
     for i in range(state.running):
         job = world.jobs[world.running[i]]
-        if now - job.started < _REST_S or job.priority > world.jobs[row].priority:
+        if now - job.started_s < _MIN_RUN_S or job.priority > world.jobs[row].priority:
             continue
-        entry, held = job.head, 0
-        while entry >= 0:
-            place = world.places[entry]
+        held = 0
+        for place in places_of(world, job.first_place):
             host = world.hosts[place.host]
-            usable = host.kind == kind and not host.down and not kept_from(world, row, host)
-            if usable and host.group[tier] == group:
+            if host.group[tier] == group and available_to(world, row, host, device_type):
                 held += place.count
-            entry = place.next
         if held > 0:
             rows[count], inside[count] = world.running[i], held
             count += 1
@@ -209,7 +238,7 @@ def movable(world: World, row: int, kind: int, group: int, now: float) -> tuple[
 
 @kernel
 def next_victim(inside: Array, need: int) -> int:
-    """The smallest that suffices, else the largest; -1: nobody is left."""
+    """The smallest that suffices, else the largest; -1: none is left."""
     enough, largest = -1, -1
     for k in range(len(inside)):
         if inside[k] <= 0:
@@ -219,17 +248,3 @@ def next_victim(inside: Array, need: int) -> int:
         if largest < 0 or inside[k] > inside[largest]:
             largest = k
     return enough if enough >= 0 else largest
-
-
-@kernel
-def step_aside(world: World, row: int, head: int, tier: int, now: float) -> None:
-    """A running job goes on at places that were taken for it."""
-    job = world.jobs[row]
-    touch(job, now)
-    job.at_tier[job.tier] += (now - job.started) * job.gpus
-    book(job)
-    offer_back(world, job.head)
-    forget(world, job.head)
-    seat_at(world, row, head, tier, now, STEPPED_ASIDE)
-    job.moves += 1
-    note(world, MOVE, row, STEPPED_ASIDE)

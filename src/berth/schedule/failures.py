@@ -2,40 +2,44 @@
 
 Nothing can be raised through compiled code. A call that raises, or returns what can't be used, leaves its
 arguments in the run's own record of constants and an idle answer behind; so do all later calls. At the next
-halt `raise_failure` makes the same call once more, in plain Python, and raises what is wrong with its line.
+halt `raise_failure` makes the same call once more, in plain Python, and raises what is wrong with its line. A call
+that exceeded a limit (limits.py) is not made again: it left the place where it was stopped.
 """
 
 from __future__ import annotations
 
 import ctypes
 import math
-import sys
 from collections import namedtuple
 from collections.abc import Callable
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numba import types
 
 from berth.compile import Address
 from berth.errors import InputError
+from berth.schedule import limits
 from berth.schedule.checks import own_place
+from berth.schedule.copies import copied, place_of_site
+from berth.schedule.elements import elements_of
 from berth.schedule.policy import SIGNATURES, Policy, constant_fields
+from berth.schedule.records import JOB, WAIT_STATS, Array
 from berth.schedule.sealed import WRITABLE, View
-from berth.schedule.source import is_own, limited, place_of
-from berth.schedule.view import JOB, OFFER, Array
+from berth.schedule.source import is_own, place_of
 
 HOOKS = tuple(SIGNATURES)
+HOOK_BITS = 4  # of `failed`: 1 + the hook's number; above them what `limits.stopped` returned
 IDLE = {types.float64: math.inf, types.int64: 0}  # the answers after a failure, until the run stops
 RAISED = "raised by the policy"
-_FINITE = "order", "then"  # infinities would tie with each other, or hide behind them
+_FINITE = "order", "tie_break"  # infinities would tie with each other, or hide behind them
 _C_TYPES: dict[Any, Any] = {types.float64: ctypes.c_double, types.int64: ctypes.c_int64}
 _raised: dict[int, BaseException] = {}  # by the address of a run's record of constants
 
 
 def constant_names(kind: type[Policy]) -> list[str]:
-    """The names in `my`: the constants, and the table of a policy that has one."""
+    """The names in `params`: the constants, and the table of a policy that has one."""
     names = [field.name for field in constant_fields(kind)]
     return [*names, "table"] if kind.table is not Policy.table else names
 
@@ -47,13 +51,13 @@ def function_of(kind: type[Policy], hook: str) -> Any:
 
 
 def constants_from(names: list[str], record: Any) -> Any:
-    """`my`, out of the record that compiled code reads."""
-    my: Any = namedtuple("My", names or ["nothing"])  # type: ignore[misc]
+    """`params`, out of the record that compiled code reads."""
+    params: Any = namedtuple("My", names or ["nothing"])  # type: ignore[misc]
     if not names:
-        return my._make([0.0])
-    table = record["table"].view()
+        return params._make([0.0])
+    table = elements_of(record["table"], "params.table")
     table.flags.writeable = False
-    return my._make(table if name == "table" else record["value"][i] for i, name in enumerate(names))
+    return params._make(table if name == "table" else record["value"][i] for i, name in enumerate(names))
 
 
 def wrong_answer(hook: str, answer: Any) -> str | None:
@@ -100,18 +104,14 @@ def interpreted(function: Callable[..., Any], names: list[str], hook: str) -> Ad
     return Address(address, signature, callback)
 
 
-def plain_function(function: Callable[..., Any]) -> Any:
-    """The function and those of the user's that it calls, with limits on their loops."""
-    return _plain(function, {})
+def plain_function(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function in plain Python; a user's raises `LimitError` where it exceeds a limit."""
+    plain = _plain(function)
+    return (lambda *arguments: limits.Watch(plain).call(*arguments)) if is_own(function) else plain
 
 
-def _plain(function: Any, seen: dict[int, Any]) -> Any:
-    if id(function) not in seen:
-        seen[id(function)] = made = limited(function)
-        for name, value in list(made.__globals__.items()):
-            if isinstance(value, type(function)) and is_own(value) and name in function.__code__.co_names:
-                made.__globals__[name] = _plain(value, seen)
-    return seen[id(function)]
+def _plain(function: Callable[..., Any]) -> Callable[..., Any]:
+    return cast(Callable[..., Any], copied(function, lambda copy: copy, limits.bounded_range))
 
 
 def _views(hook: str, values: list[Any]) -> list[Any]:
@@ -132,9 +132,8 @@ def _leave(record: Any, hook: str, values: list[Any]) -> None:
 
 def _slots(hook: str) -> list[str]:
     """Where the records that a hook is called with are kept."""
-    offers = hook == "observe"
     jobs = {"cost": ["failed_job", "failed_other"]}.get(hook, ["failed_job"])
-    return ["failed_offer"] if offers else jobs
+    return ["failed_stats"] if hook == "observe" else jobs
 
 
 def _reader(kind: Any) -> Callable[[Any], Any]:
@@ -145,44 +144,58 @@ def _reader(kind: Any) -> Callable[[Any], Any]:
     return lambda address: np.frombuffer(memory.from_address(address), kind.dtype)[0]
 
 
-def raise_failure(policy: Policy, my: Array, name_of: Callable[[int], str] = str) -> None:
+def raise_failure(policy: Policy, params: Array, name_of: Callable[[int], str] = str) -> None:
     """Raises what went wrong in a function of the policy, if anything did; `name_of` a job by its row."""
-    record = my[0]
-    if not record["failed"]:
+    record = params[0]
+    code = int(record["failed"])
+    if not code:
         return
-    hook = HOOKS[abs(int(record["failed"])) - 1]
-    raised = _raised.pop(my.ctypes.data, None) if record["failed"] < 0 else None
+    hook = HOOKS[abs(code) % (1 << HOOK_BITS) - 1]
+    raised = _raised.pop(params.ctypes.data, None) if code < 0 else None
     record["failed"] = 0
+    if code >> HOOK_BITS > 0:
+        site, why = limits.site_and_limit(code >> HOOK_BITS)
+        raised = limits.LimitError(why, place_of_site(function_of(type(policy), hook), site))
+    if isinstance(raised, limits.LimitError):
+        raise limit_exceeded(policy, hook, _about(hook, record, name_of), raised)
     if raised is not None:
         raise _placed(raised, policy)
     _call_again(policy, hook, record, name_of)
+
+
+def limit_exceeded(policy: Policy, hook: str, about: str, error: limits.LimitError) -> InputError:
+    """What to say about a call that exceeded a limit."""
+    hint = "a hook is called for every job at every event: bound its loops, and what they keep"
+    return InputError(f"{type(policy).__name__}.{hook}{about} {error}", where=error.place, hint=hint)
 
 
 def _call_again(policy: Policy, hook: str, record: Any, name_of: Callable[[int], str]) -> None:
     """Makes the call that failed once more, and raises what is wrong with it."""
     kind = type(policy)
     function = function_of(kind, hook)
-    records = {name: _kept(record, name) for name in _slots(hook)}
-    values = _arguments(hook, list(records.values()), list(record["failed_with"]))
-    *given, my = *_views(hook, values), constants_from(constant_names(kind), record)
+    values = _arguments(hook, [_kept(record, name) for name in _slots(hook)], list(record["failed_with"]))
+    given = [*_views(hook, values), constants_from(constant_names(kind), record)]
+    about, watch = _about(hook, record, name_of), limits.Watch(_plain(function))
     with np.errstate(all="ignore"):
         try:
-            answer, line = _traced(plain_function(function), [*given, my])
+            answer = watch.call(*given)
+        except limits.LimitError as error:
+            what = f"{kind.__name__}.{hook}{about} fails when compiled; interpreted, to find the line, it {error}"
+            raise InputError(what, where=error.place) from None
         except Exception as error:
             _placed(error, policy)
             raise
-    file = place_of(function).rpartition(":")[0]
-    about = _about(hook, records, record, name_of)
     wrong = wrong_answer(hook, answer)
     if wrong is None:
         wrong = f"compiled it fails, and interpreted it returns {answer!r}"
     else:
         about = f" returned {answer!r}{about}"
-    raise InputError(f"{kind.__name__}.{hook}{about}: {wrong}", where=f"{file}:{line}")
+    file = place_of(function).rpartition(":")[0]
+    raise InputError(f"{kind.__name__}.{hook}{about}: {wrong}", where=f"{file}:{watch.line}")
 
 
 def _kept(record: Any, name: str) -> Any:
-    return np.frombuffer(bytearray(record[name].tobytes()), OFFER if name == "failed_offer" else JOB)[0]
+    return np.frombuffer(bytearray(record[name].tobytes()), WAIT_STATS if name == "failed_stats" else JOB)[0]
 
 
 def _arguments(hook: str, records: list[Any], numbers: list[float]) -> list[Any]:
@@ -197,31 +210,11 @@ def _arguments(hook: str, records: list[Any], numbers: list[float]) -> list[Any]
     return found
 
 
-def _about(hook: str, records: dict[str, Any], record: Any, name_of: Callable[[int], str]) -> str:
+def _about(hook: str, record: Any, name_of: Callable[[int], str]) -> str:
     """Which job was asked about, and when."""
-    numbers = _arguments(hook, [None] * len(records), list(record["failed_with"]))
-    job = "" if hook == "observe" else f" for job {name_of(int(records['failed_job']['id']))}"
+    numbers = _arguments(hook, [None] * len(_slots(hook)), list(record["failed_with"]))
+    job = "" if hook == "observe" else f" for job {name_of(int(_kept(record, 'failed_job')['id']))}"
     return f"{job} at {numbers[-1]:g} s"
-
-
-def _traced(function: Any, arguments: list[Any]) -> tuple[Any, int]:
-    """What a function returns, and the line on which it does."""
-    line = function.__code__.co_firstlineno
-
-    def follow(frame: Any, event: str, value: Any) -> Any:
-        nonlocal line
-        if frame.f_code is function.__code__:
-            line = frame.f_lineno
-            return follow
-        return None
-
-    before = sys.gettrace()
-    sys.settrace(follow)
-    try:
-        answer = function(*arguments)
-    finally:
-        sys.settrace(before)
-    return answer, line
 
 
 def _placed(error: BaseException, policy: Policy) -> BaseException:

@@ -2,7 +2,7 @@
 
 Either way a function ends up as an address behind a fixed signature, so the engine is compiled once for all
 policies. Helpers (plain functions of the policy's own module) are compiled with it. Around the function is
-what guards the run: records are sealed (sealed.py), loops and indices have limits, answers are checked, and
+what guards the run: records are sealed (sealed.py), a call has limits (limits.py), answers are checked, and
 what fails is left for failures.py to report. What was compiled is kept on disk under a name made of its byte
 code and of everything it refers to.
 """
@@ -13,7 +13,6 @@ import hashlib
 import os
 import pickle
 import re
-import types as python
 from collections import namedtuple
 from collections.abc import Callable
 from enum import Enum
@@ -30,11 +29,11 @@ from numba.core.registry import cpu_target
 
 from berth.compile import Address, cache_folder
 from berth.errors import InputError
-from berth.schedule import sealed, source
+from berth.schedule import copies, elements, limits, sealed, source
 from berth.schedule.checks import check_policy
-from berth.schedule.failures import HOOKS, IDLE, constant_names, function_of, interpreted
+from berth.schedule.failures import HOOK_BITS, HOOKS, IDLE, constant_names, function_of, interpreted
 from berth.schedule.policy import SIGNATURES, Hooks, Policy, Preempt
-from berth.schedule.view import NOTES
+from berth.schedule.records import NOTES
 
 _result: Any = CompileResult  # numba's own way to keep compiled code between runs, untyped
 _dumps: Any = serialize.dumps
@@ -52,9 +51,9 @@ def hooks(policy: Policy) -> Hooks:
     check_policy(policy)
     rules = policy.rules()
     idle = {
-        "observe": not rules.learns,
+        "observe": not rules.learn_timers,
         "cost": rules.preempt != Preempt.BY_GAIN,
-        "spread": not (rules.look_ahead or rules.defragment),
+        "spread": not (rules.relax_locality or rules.defragment),
     }
     return Hooks(**{name: _hook(Policy if idle.get(name) else type(policy), name) for name in SIGNATURES})
 
@@ -91,7 +90,7 @@ def _reason(error: Exception) -> str:
 
 
 def _compiled(function: Callable[..., Any], names: list[str], hook: str) -> Address:
-    """`function(..., my)` behind a fixed signature whose last argument is the record of constants."""
+    """`function(..., params)` behind a fixed signature whose last argument is the record of constants."""
     path = cache_folder() / "policies" / f"{_fingerprint(function, names, hook)}.bin"
     result = _stored(path)
     if result is None:
@@ -110,6 +109,7 @@ def hook({arguments}, c):
     if c.failed != 0:
         return idle
     {before}
+    {begin}
     try:
         answer = f({given}, My({values}))
     except Exception:
@@ -119,35 +119,39 @@ def hook({arguments}, c):
         wrong = {wrong}
     if wrong:
         {kept}
-        c.failed = {number}
+        c.failed = {number} + {stopped}
         return idle
     return answer
 """
 _WRONG = {  # about an answer, where any number does not do
-    **dict.fromkeys(("order", "then"), "not answer - answer == 0.0"),
+    **dict.fromkeys(("order", "tie_break"), "not answer - answer == 0.0"),
     **dict.fromkeys(("wake", "gain", "cost"), "answer != answer"),
     "observe": "not answer >= 0.0",
     "spread": "answer != 0 and answer != 1",
-    "reach": "False",
+    "allowed_tier": "False",
 }
 
 
 def _compile(function: Callable[..., Any], names: list[str], hook: str) -> Any:
     signature = SIGNATURES[hook]
     constants = namedtuple("My", names or ["nothing"])  # type: ignore[misc]
-    checked = source.is_own(function)
-    inner = _with_helpers(function, {}, boundscheck=checked)
+    own = source.is_own(function)
+    options = {"boundscheck": own, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+    tick = limits.tick if own else None
+    inner = copies.copied(function, lambda copy: _njit(copy, **options), limits.bounded_range, tick)
     scope: dict[str, Any] = {
         "__name__": __name__,
         "f": inner,
         "My": constants,
         "idle": IDLE[signature.return_type],
-        "seal": sealed.seal_with_notes if hook == "order" else sealed.seal,
-        "sealed_array": sealed.sealed_array,
+        "seal": sealed.sealing(sealed.WRITABLE if hook == "order" else (), own),
+        "seal_array": sealed.array_sealing(own),
         "keep": sealed.keep,
+        "begin_call": limits.begin_call,
+        "stopped": limits.stopped,
     }
     text = _TRUSTED if function is function_of(Policy, hook) else _GUARDED
-    exec(text.format_map(_parts(names, hook)), scope)
+    exec(text.format_map(_parts(names, hook, own)), scope)
     try:
         return _njit(signature, no_cpython_wrapper=True)(scope["hook"]).overloads[signature.args]
     finally:
@@ -155,7 +159,7 @@ def _compile(function: Callable[..., Any], names: list[str], hook: str) -> Any:
             _check_return(function, hook, compiled.signature.return_type)
 
 
-def _parts(names: list[str], hook: str) -> dict[str, Any]:
+def _parts(names: list[str], hook: str, own: bool) -> dict[str, Any]:
     """What a guard around a hook consists of."""
     signature = SIGNATURES[hook]
     arguments = [f"a{i}" for i in range(len(signature.args) - 1)]
@@ -164,11 +168,11 @@ def _parts(names: list[str], hook: str) -> dict[str, Any]:
     kept, number = [], 0
     for argument, record in zip(arguments, records, strict=True):
         if record:
-            kept.append(f"keep(c.{'failed_offer' if hook == 'observe' else next(jobs)}, {argument})")
+            kept.append(f"keep(c.{'failed_stats' if hook == 'observe' else next(jobs)}, {argument})")
         else:
             kept.append(f"c.failed_with[{number}] = {argument}")
             number += 1
-    values = ["sealed_array(c.table)" if name == "table" else f"c.value[{i}]" for i, name in enumerate(names)]
+    values = ["seal_array(c.table)" if name == "table" else f"c.value[{i}]" for i, name in enumerate(names)]
     notes = [f"a0.notes[{i}]" for i in range(NOTES)] if hook == "order" else []
     old = [f"n{i}" for i in range(len(notes))]
     given = [
@@ -183,6 +187,8 @@ def _parts(names: list[str], hook: str) -> dict[str, Any]:
         "wrong": _WRONG[hook],
         "kept": "\n        ".join(kept),
         "number": 1 + HOOKS.index(hook),
+        "begin": "begin_call()" if own else "pass",
+        "stopped": f"(stopped() << {HOOK_BITS})" if own else "0",
     }
 
 
@@ -207,59 +213,34 @@ _KINDS = {
 }
 
 
-def _with_helpers(function: Callable[..., Any], seen: dict[int, Any], boundscheck: bool) -> Any:
-    """The function, compiled lazily, with the plain functions that it calls by name compiled too."""
-    if id(function) not in seen:
-        copy = source.limited(function)
-        seen[id(function)] = _njit(
-            copy, boundscheck=boundscheck, no_cpython_wrapper=True, no_cfunc_wrapper=True
-        )
-        for name, value in _referred(function).items():
-            if isinstance(value, python.FunctionType):
-                copy.__globals__[name] = _with_helpers(value, seen, boundscheck)
-    return seen[id(function)]
-
-
-def _referred(function: Callable[..., Any]) -> dict[str, Any]:
-    """The names of its module that a function uses."""
-    scope = function.__globals__
-    return {name: scope[name] for name in sorted(_names(function.__code__)) if name in scope}
-
-
-def _names(code: Any) -> set[str]:
-    inner = (_names(part) for part in code.co_consts if isinstance(part, python.CodeType))
-    return set(code.co_names).union(*inner)
-
-
 def _fingerprint(function: Callable[..., Any], names: list[str], hook: str) -> str:
     """A name for all that the compiled code depends on."""
     target = cpu_target.target_context.codegen().magic_tuple()
     facts = numba.__version__, np.__version__, target, names, hook, SIGNATURES[hook], _guards()
     digest = hashlib.sha256(repr(facts).encode())
-    _digest(function, digest, set())
+    for one in copies.reached(function):
+        digest.update(_digest(one))
     return digest.hexdigest()[:32]
 
 
 @cache
 def _guards() -> str:
     """The sources of what is compiled around every function."""
-    files = (Path(__file__), Path(sealed.__file__), Path(source.__file__))
-    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
+    files = [Path(str(module.__file__)) for module in (copies, elements, limits, sealed, source)]
+    return hashlib.sha256(b"".join(file.read_bytes() for file in [Path(__file__), *files])).hexdigest()
 
 
-def _digest(function: Callable[..., Any], digest: Any, seen: set[int]) -> None:
-    if id(function) in seen:
-        return
-    seen.add(id(function))
+def _digest(function: Callable[..., Any]) -> bytes:
+    """All that is compiled of a function by itself, its lines included: messages have them."""
     code = function.__code__
     closed = [cell.cell_contents for cell in function.__closure__ or ()]
-    facts = (code.co_consts, code.co_names, function.__defaults__, closed)
-    digest.update(code.co_code + repr(facts).encode())
-    for name, value in _referred(function).items():
-        if isinstance(value, python.FunctionType):
-            _digest(value, digest, seen)
-        else:
-            digest.update(f"{name}={_told(value)}".encode())
+    values = {
+        name: _told(value)
+        for name, value in copies.referred(function).items()
+        if copies.plain_function(value) is None
+    }
+    facts = (code.co_consts, code.co_names, code.co_linetable, function.__defaults__, closed, values)
+    return code.co_code + repr(facts).encode()
 
 
 def _told(value: Any) -> str:

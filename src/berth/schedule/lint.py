@@ -2,8 +2,8 @@
 
 It follows each hook into the functions that it calls with a job: fields that do not exist, writes to fields
 that a policy does not own, constant indices out of bounds, anything that makes two runs differ (randomness,
-clocks, files, module state that changes) and recursion. What it can't see, an alias made in a roundabout way
-say, is refused when the hook is compiled or called: see sealed.py.
+clocks, files, module state that changes), recursion, and what escapes the limits on a call. What it can't see,
+an alias made in a roundabout way say, is refused when the hook is compiled or called: see sealed.py, limits.py.
 """
 
 from __future__ import annotations
@@ -11,16 +11,18 @@ from __future__ import annotations
 import ast
 import builtins
 import types as python
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
 
 from berth.errors import InputError, nearest
+from berth.schedule.copies import plain_function
+from berth.schedule.elements import out_of_bounds
+from berth.schedule.records import JOB, WAIT_STATS
 from berth.schedule.sealed import READABLE, WRITABLE, not_writable, unknown_field
-from berth.schedule.source import TURNS, Node, is_own, node_of, place_of
-from berth.schedule.view import JOB, OFFER
+from berth.schedule.source import Node, is_own, node_of, place_of
 
-_MY = "my"
-_SHAPES = {"job": JOB, "offer": OFFER}
+_MY = "params"
+_SHAPES = {"job": JOB, "stats": WAIT_STATS}
 _IMPURE = {
     "random": "is random",
     "numpy.random": "is random",
@@ -35,10 +37,14 @@ _IMPURE = {
     "socket": "uses the network",
     "subprocess": "starts processes",
     "threading": "depends on other threads",
-    "itertools.count": "may never end",
-    "itertools.cycle": "may never end",
-    "itertools.repeat": "may never end",
+    "ctypes": "runs code that has no limits",
+    "numba": "runs code that has no limits",
 }
+_ENDLESS = (
+    *(f"itertools.{name}" for name in ("combinations", "combinations_with_replacement", "count", "cycle")),
+    *(f"itertools.{name}" for name in ("permutations", "product", "repeat")),
+    *(f"math.{name}" for name in ("comb", "factorial", "perm")),
+)
 _IMPURE_BUILTINS = {
     "open": "reads or writes files",
     "input": "waits for the keyboard",
@@ -49,11 +55,11 @@ _IMPURE_BUILTINS = {
 }
 _MUTATORS = {"add", "append", "clear", "discard", "extend", "insert", "pop", "popitem", "remove", "reverse"}
 _MUTATORS |= {"setdefault", "sort", "update"}
-Roles = tuple[tuple[str, str], ...]  # of parameters: job, offer or my
+Roles = tuple[tuple[str, str], ...]  # of parameters: job, stats or params
 
 
 def check_hook(hook: str, function: Callable[..., Any], roles: Roles, constants: Iterable[str]) -> None:
-    """Refuses what is wrong with a hook and the functions it calls; `constants` are the names in `my`."""
+    """Refuses what is wrong with a hook and the functions it calls; `constants` are the names in `params`."""
     _Lint(hook, tuple(constants), function, roles, (), set()).run()
 
 
@@ -71,7 +77,6 @@ class _Lint(ast.NodeVisitor):
     ) -> None:
         self.hook, self.constants, self.function = hook, constants, function
         self.roles = dict(roles)
-        self.turns = 1  # of the comprehensions around what is visited
         self.callers, self.seen = (*callers, function.__code__), seen
         self.writable = WRITABLE if hook == "order" else ()
         self.around = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
@@ -92,7 +97,7 @@ class _Lint(ast.NodeVisitor):
     # -- what names stand for
 
     def role(self, node: ast.AST) -> str | None:
-        """job, offer or my, if an expression is just that."""
+        """job, stats or params, if an expression is just that."""
         if isinstance(node, ast.NamedExpr):
             return self.role(node.value)
         return self.roles.get(node.id) if isinstance(node, ast.Name) else None
@@ -152,7 +157,9 @@ class _Lint(ast.NodeVisitor):
 
     def visit_Name(self, node: ast.Name) -> None:
         if isinstance(node.ctx, ast.Load):
-            self.check_pure(node, node.id, self.global_value(node.id))
+            value = self.global_value(node.id)
+            self.check_pure(node, node.id, value)
+            self.follow(node, value)
 
     def visit_Attribute(self, node: ast.Attribute) -> None:
         role = self.role(node.value)
@@ -179,60 +186,37 @@ class _Lint(ast.NodeVisitor):
         self.generic_visit(node)
 
     def visit_Call(self, node: ast.Call) -> None:
-        called = self.value(node.func)
         if isinstance(node.func, ast.Attribute) and node.func.attr in _MUTATORS:
             self.check_not_global(node, node.func.value)
-        if isinstance(called, python.FunctionType) and is_own(called):
-            self.follow(node, called)
-        self.generic_visit(node)
+        called = self.value(node.func)
+        self.check_pure(node, ast.unparse(node.func), called)
+        if self.follow(node, called, node.args, node.keywords):
+            for part in [*node.args, *node.keywords]:
+                self.visit(part)
+        else:
+            self.generic_visit(node)
 
-    def follow(self, node: ast.Call, called: Callable[..., Any]) -> None:
-        """Into a function of the user's, which gets what this one hands over."""
+    def follow(
+        self, node: ast.AST, value: Any, given: Sequence[ast.expr] = (), words: Sequence[ast.keyword] = ()
+    ) -> bool:
+        """Into a function of the user's, which gets what this one hands over; False: it is not one."""
+        called = plain_function(value)
+        if called is None or not is_own(called):
+            return False
         if called.__code__ in self.callers:
             self.refuse(node, f"{called.__name__} calls itself, which may never end", "write a loop")
-        given = dict(zip(_parameters(called), node.args, strict=False))
-        given |= {word.arg: word.value for word in node.keywords if word.arg}
-        roles = tuple((name, role) for name, value in given.items() if (role := self.role(value)))
+        named = dict(zip(_parameters(called), given, strict=False))
+        named |= {word.arg: word.value for word in words if word.arg}
+        roles = tuple((name, role) for name, part in named.items() if (role := self.role(part)))
         _Lint(self.hook, self.constants, called, roles, self.callers, self.seen).run()
+        return True
 
-    def visit_ListComp(self, node: ast.ListComp) -> None:
-        self.check_turns(node)
-
-    def visit_SetComp(self, node: ast.SetComp) -> None:
-        self.check_turns(node)
-
-    def visit_DictComp(self, node: ast.DictComp) -> None:
-        self.check_turns(node)
-
-    def visit_GeneratorExp(self, node: ast.GeneratorExp) -> None:
-        self.check_turns(node)
-
-    def check_turns(self, node: ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp) -> None:
-        """The turns of a comprehension are not counted when it runs, so they must be known before."""
-        around = self.turns
-        for part in node.generators if is_own(self.function) else ():
-            self.turns *= self.turns_of(part.iter)
-        if self.turns > TURNS:
-            self.refuse(node, f"this comprehension takes more than {TURNS:,} turns")
+    def visit_ExceptHandler(self, node: ast.ExceptHandler) -> None:
+        """What stops a call that exceeds a limit is not an `Exception`."""
+        caught = node.type.elts if isinstance(node.type, ast.Tuple) else [node.type]
+        if any(one is None or self.value(one) is BaseException for one in caught):
+            self.refuse(node, "this catches everything, berth's own limits too", "write `except Exception:`")
         self.generic_visit(node)
-        self.turns = around
-
-    def turns_of(self, node: ast.expr) -> int:
-        """The turns over a range of constants; 1 for what exists in memory already."""
-        if not isinstance(node, ast.Call) or not node.args:
-            return 1
-        if self.value(node.func) is not range:
-            return max(map(self.turns_of, node.args))  # enumerate(range(...)), say
-        inner = node.args[0] if len(node.args) == 1 else None
-        if isinstance(inner, ast.Call) and self.value(inner.func) is len:
-            return 1
-        bounds = [self.index(part) for part in node.args]
-        known = [bound for bound in bounds if bound is not None]
-        if len(known) < len(bounds):
-            what = f"{ast.unparse(node)} in a comprehension may take any number of turns"
-            self.refuse(node, what, "give it a constant, or write a loop, whose turns are counted")
-        first, last, step = (*((0, known[0]) if len(known) == 1 else known[:2]), *known[2:], 1)[:3]
-        return max(0, -((first - last) // step)) if step else 1
 
     # -- what is refused
 
@@ -243,7 +227,7 @@ class _Lint(ast.NodeVisitor):
             hint = f"did you mean {near!r}?" if near else known
             self.refuse(node, f"the policy has no constant {node.attr!r}", hint)
         if not isinstance(node.ctx, ast.Load):
-            self.refuse(node, f"my.{node.attr} may not be written: constants are constant")
+            self.refuse(node, f"params.{node.attr} may not be written: constants are constant")
 
     def check_field(self, node: ast.Attribute, role: str) -> None:
         if node.attr not in READABLE[role]:
@@ -255,7 +239,7 @@ class _Lint(ast.NodeVisitor):
         written = not isinstance(node.ctx, ast.Load)
         if role == _MY:
             if written:
-                self.refuse(node, f"my.{field.attr} may not be written: constants are constant")
+                self.refuse(node, f"params.{field.attr} may not be written: constants are constant")
             return
         if field.attr not in READABLE[role]:
             return  # told when the field is visited
@@ -265,14 +249,14 @@ class _Lint(ast.NodeVisitor):
         if not shape:
             self.refuse(node, f"{role}.{field.attr} is one number, not an array")
         if index is not None and not 0 <= index < shape[0]:
-            what = f"{role}.{field.attr}[{index}] is out of bounds"
-            self.refuse(node, what, f"{role}.{field.attr} has {shape[0]} entries, 0 to {shape[0] - 1}")
+            self.refuse(node, out_of_bounds(f"{role}.{field.attr}", index, shape[0]))
 
     def check_not_global(self, node: ast.AST, base: ast.AST) -> None:
         root = base
         while isinstance(root, ast.Attribute | ast.Subscript):
             root = root.value
-        if isinstance(root, ast.Name) and self.global_value(root.id) is not _UNKNOWN:
+        outlives = isinstance(root, ast.Name) and self.global_value(root.id) is not _UNKNOWN
+        if outlives and not isinstance(self.value(base), python.ModuleType):  # np.sort(...) changes nothing
             self.refuse(node, f"a hook may not change {ast.unparse(base)}, which outlives the call", _PURE)
 
     def check_pure(self, node: ast.AST, text: str, value: Any) -> None:
@@ -281,7 +265,7 @@ class _Lint(ast.NodeVisitor):
             self.refuse(node, f"{text} can't be used in a hook: it {why}", _PURE)
 
 
-_PURE = "a hook computes from its arguments alone, or two runs would differ"
+_PURE = "a hook computes from its arguments alone, with Python's arithmetic and loops"
 _UNKNOWN: Any = object()
 
 
@@ -291,7 +275,11 @@ def _impurity(value: Any) -> str | None:
         return None
     if isinstance(value, python.BuiltinFunctionType) and value.__module__ == "builtins":
         return _IMPURE_BUILTINS.get(value.__name__)
+    if type(value).__module__.startswith("numba.") and plain_function(value) is None:
+        return _IMPURE["numba"]  # whatever module it was defined in
     name = value.__name__ if isinstance(value, python.ModuleType) else _home(value)
+    if name in _ENDLESS:
+        return "may take forever, in one operation"
     return next((why for one, why in _IMPURE.items() if name == one or name.startswith(f"{one}.")), None)
 
 

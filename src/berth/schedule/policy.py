@@ -8,17 +8,17 @@ one job's record, and berth compiles those it overrides:
         \"\"\"The job with least work left goes first, and takes the place of others.\"\"\"
 
         def rules(self):
-            return Rules(steady=True, preempt=Preempt.BY_ORDER)
+            return Rules(static_order=True, preempt=Preempt.BY_ORDER)
 
         @staticmethod
-        def order(job, now, my):
-            return job.remaining
+        def order(job, now, params):
+            return job.estimated_remaining_s
 
-`my` holds the constants, `job` a record with the names in view.py, `now` the time in seconds. There is no
-clock, no I/O and no randomness in a policy; the simulator and the live controller call the same functions.
+`params` holds the constants, `job` a record with the fields in `records.POLICY_FIELDS`, `now` the time in seconds.
+There is no clock, no I/O and no randomness in a policy; the simulator and the live controller call the same functions.
 What a policy must remember of a job, `order` keeps in `job.queue` and `job.notes`. It is the one function that
-may write, and it writes nothing else; asked twice at the same time it must give the same answer twice.
-Where order preempts, a job must not become less deserving by starting, or it would be evicted at once.
+may write, and it writes nothing else; called twice at the same time it must return the same answer.
+Where order preempts, a job must not go later by starting, or it would be evicted at once.
 
 What is wrong with a policy is reported with file:line: when it is loaded (checks.py, lint.py), when it is
 compiled (sealed.py), or when a function returns what can't be used (hooks.py, failures.py).
@@ -37,7 +37,7 @@ import numpy as np
 from numba import from_dtype, types
 
 from berth.errors import InputError, nearest
-from berth.schedule.view import CONSTANTS, JOB, OFFER, TABLE, Array
+from berth.schedule.records import JOB, PARAMS, TABLE, WAIT_STATS, Array
 
 if TYPE_CHECKING:
     from typing import Self
@@ -45,32 +45,32 @@ if TYPE_CHECKING:
     from berth.workload.trace import Trace
 
 _JOB = from_dtype(JOB)
-_OFFER = from_dtype(OFFER)
-_MY = from_dtype(CONSTANTS)
+_OFFER = from_dtype(WAIT_STATS)
+_MY = from_dtype(PARAMS)
 
 
 class Preempt(IntEnum):
-    """Who moves for whom."""
+    """When running jobs lose their place to others."""
 
     NEVER = 0
-    BY_ORDER = 1  # at every event the most deserving run; who no longer fits is evicted
-    BY_GAIN = 2  # a job is moved only where what it gains exceeds what it costs the victims
+    BY_ORDER = 1  # at every event the jobs that go first run; a job that no longer fits is evicted
+    BY_GAIN = 2  # a job is evicted only where another gains more than that costs the victims
 
 
 class Blocked(IntEnum):
     """What a job that does not fit means for those behind it."""
 
-    SKIP = 0  # they may go first
+    SKIP = 0  # they may start first
     STOP = 1  # they wait too
-    BACKFILL = 2  # they may go first if that does not delay it
+    BACKFILL = 2  # they may start first if that does not delay it
 
 
 class Hooks(NamedTuple):
     """A policy's functions as compiled code calls them."""
 
     order: Any
-    then: Any
-    reach: Any
+    tie_break: Any
+    allowed_tier: Any
     wake: Any
     spread: Any
     gain: Any
@@ -81,8 +81,8 @@ class Hooks(NamedTuple):
 _F, _I = types.float64, types.int64
 SIGNATURES: dict[str, Any] = {
     "order": _F(_JOB, _F, _MY),
-    "then": _F(_JOB, _F, _MY),
-    "reach": _I(_JOB, _F, _MY),
+    "tie_break": _F(_JOB, _F, _MY),
+    "allowed_tier": _I(_JOB, _F, _MY),
     "wake": _F(_JOB, _F, _MY),
     "spread": _I(_JOB, _I, _F, _F, _MY),
     "gain": _F(_JOB, _F, _F, _F, _MY),
@@ -93,38 +93,38 @@ SIGNATURES: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Rules:
-    """What a policy wants beside its functions: how the pass goes about it.
+    """What a policy asks for beside its functions.
 
-    `steady` and `keys_hold` are promises that make a pass quicker; the defaults promise nothing. A promise
-    that does not hold gives a wrong order: `berth policies check` looks for one.
+    `static_order` and `monotone_order` are promises that make a pass faster; the defaults promise nothing. A
+    promise that is not kept gives a wrong order: `berth policies check` looks for one.
     """
 
     preempt: Preempt = Preempt.NEVER
     blocked: Blocked = Blocked.SKIP
-    steady: bool = False  # the keys of a waiting job never change while it waits
-    wakes: bool = False  # `wake` is asked for running jobs too
-    keys_hold: bool = False  # a running job's keys never rise but when it wakes: ranking is spared
-    period_s: float = 0.0  # > 0: which jobs run is decided again only this often
-    look_ahead: bool = False  # what would idle may be spread over, if `spread` says so
-    move_up: float = 0.0  # > 0: a spread job moves to a nearer place if that saves this many times the cost
-    defragment: float = (
-        0.0  # > 0: others step aside for a blocked job if that spares it this many times the cost
-    )
-    farther: bool = False  # ... also to a farther place, at the cost of what that slows them
-    shape: float = math.inf  # gangs that lose more than this share by an uneven shape are spread evenly
-    hold_after_s: float = math.inf  # the job that has waited longest, once over this, has a place held for it
-    hold_share: float = math.inf  # ... if that comes free within such a share of its wait so far
-    rekey_after_s: float = math.inf  # steady keys are computed again for a job that has waited this long
-    min_run_s: float = 0.0  # no job is evicted before it has worked this long (by gain)
-    budget_s: float = 0.0  # nor twice within this time
-    margin: float = 1.2  # gain must exceed this many times the cost
-    by_rank: bool = False  # victims of a gain are taken least deserving first, not cheapest first
-    emptiest: bool = False  # a gang goes to the group with most free devices, not to the one with fewest
-    # a gang starts on free devices only where on each link that it would send over at most one other job sends,
-    # whose message is this many times larger (its own / the other's below this); inf: links may be shared by all
+    static_order: bool = False  # the order of a waiting job never changes while it waits
+    monotone_order: bool = False  # a running job's order never gets worse except when it wakes
+    wake_running: bool = False  # `wake` is called for running jobs too
+    period_s: float = 0.0  # > 0: preemption by order is considered only this often
+    relax_locality: bool = False  # a job may start spread over devices that would idle, if `spread` agrees
+    migrate_gain: float = 0.0  # > 0: a spread job moves to a nearer place that saves this many times the cost
+    defragment: float = 0.0  # > 0: jobs move for a blocked one whose wait is worth this many times the cost
+    defragment_farther: bool = False  # ... also to farther places, at the cost of what that slows them
+    imbalance_tolerance: float = (
+        math.inf
+    )  # gangs that an uneven spread slows by more than this are spread evenly
+    reserve_after_s: float = math.inf  # the longest waiting job, once over this, has a place reserved for it
+    reserve_share: float = math.inf  # ... if that comes free within this share of its wait so far
+    reorder_after_s: float = math.inf  # a static order is computed again for a job that has waited this long
+    min_run_s: float = 0.0  # by gain: no job is evicted before it has worked this long
+    eviction_interval_s: float = 0.0  # by gain: nor again within this time
+    gain_margin: float = 1.2  # by gain: the gain must exceed this many times the cost
+    victims_by_order: bool = False  # by gain: victims are taken last in order first, not cheapest first
+    worst_fit: bool = False  # a gang takes the group with most free devices, not the one with fewest
+    # a gang starts on free devices only where at most one other job sends over each link that it would use, and
+    # its message is below this share of that job's; inf: links may be shared by all
     link_ratio: float = math.inf
     eviction_s: float | None = None  # what moving a job costs under this policy; None: as the run is set
-    learns: bool = False  # `observe` is called with how long jobs waited
+    learn_timers: bool = False  # `observe` is called with how long jobs waited
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -154,67 +154,71 @@ def constant_fields(policy: type[Policy]) -> list[Field[Any]]:
 
 @dataclass(frozen=True)
 class Policy:
-    """The defaults: first come, first served, anywhere in the cluster, nobody is moved."""
+    """The defaults: first come, first served, anywhere in the cluster, no job is moved."""
 
     def rules(self) -> Rules:
-        """How the pass goes about it."""
+        """What the policy asks for beside its functions."""
         return Rules()
 
     def timers(self, tiers: Sequence[str]) -> Sequence[float]:
-        """Seconds to hold out for each tier, nearest first (before anything is learned)."""
+        """Seconds to wait for each tier, nearest first, before anything is learned."""
         return [0.0] * len(tiers)
 
     def prepare(self, trace: Trace) -> Self:
-        """The policy as it goes into a run, for those who need to know the trace beforehand."""
+        """The policy that runs, for policies that need to know the trace beforehand."""
         return self
 
     def table(self) -> Sequence[float]:
-        """Numbers beyond the constants; a policy that overrides this finds them in `my.table`."""
+        """Numbers beyond the constants; a policy that overrides this finds them in `params.table`."""
         return ()
 
     @staticmethod
-    def order(job: Any, now: float, my: Any) -> float:
-        """Who goes first: the smallest."""
-        return job.arrival
+    def order(job: Any, now: float, params: Any) -> float:
+        """Which job goes first: the smallest number."""
+        return job.arrival_s
 
     @staticmethod
-    def then(job: Any, now: float, my: Any) -> float:
-        """Who goes first among those with equal `order`; after it arrival decides."""
+    def tie_break(job: Any, now: float, params: Any) -> float:
+        """Which goes first among jobs of equal `order`; then arrival decides."""
         return 0.0
 
     @staticmethod
-    def reach(job: Any, now: float, my: Any) -> int:
-        """How far apart may it be spread now: the widest acceptable tier."""
-        return job.widest
+    def allowed_tier(job: Any, now: float, params: Any) -> int:
+        """The widest tier that it accepts now."""
+        return job.widest_tier
 
     @staticmethod
-    def wake(job: Any, now: float, my: Any) -> float:
-        """When could the answers for this job change, other than by an event."""
+    def wake(job: Any, now: float, params: Any) -> float:
+        """When the answers for this job could change other than by an event."""
         return math.inf
 
     @staticmethod
-    def spread(job: Any, tier: int, wait: float, now: float, my: Any) -> int:
-        """1 if it should run at `tier` now rather than wait so long for the nearest place."""
-        return 1 if job.remaining * (job.slow[tier] - job.slow[job.floor]) < wait else 0
+    def spread(job: Any, tier: int, wait: float, now: float, params: Any) -> int:
+        """1 to start at `tier` now rather than wait `wait` seconds for the nearest place."""
+        return (
+            1
+            if job.estimated_remaining_s * (job.slowdown[tier] - job.slowdown[job.nearest_tier]) < wait
+            else 0
+        )
 
     @staticmethod
-    def gain(job: Any, here: float, there: float, now: float, my: Any) -> float:
-        """Seconds that `job` gains when its slow-down falls from `here` to `there`."""
-        return job.remaining * (here - there)
+    def gain(job: Any, here: float, there: float, now: float, params: Any) -> float:
+        """Seconds that `job` gains when its slowdown falls from `here` to `there`."""
+        return job.estimated_remaining_s * (here - there)
 
     @staticmethod
-    def cost(victim: Any, job: Any, now: float, my: Any) -> float:
+    def cost(victim: Any, job: Any, now: float, params: Any) -> float:
         """Seconds that moving `victim` out of the way of `job` costs, beside restoring; infinite: never."""
         return math.inf
 
     @staticmethod
-    def observe(offer: Any, wait: float, gave_up: int, now: float, my: Any) -> float:
+    def observe(stats: Any, wait: float, gave_up: int, now: float, params: Any) -> float:
         """Learns from a wait for a tier that ended (or was given up); returns the new timer."""
-        return offer.timer
+        return stats.timer_s
 
     def constants(self) -> Array:
         """The fields, as the one record that compiled code reads."""
-        record = np.zeros(1, CONSTANTS)
+        record = np.zeros(1, PARAMS)
         for index, field in enumerate(constant_fields(type(self))):
             value = getattr(self, field.name)
             words = field.metadata.get("words")  # compiled code sees a word as its place in this list

@@ -1,41 +1,55 @@
-"""The queue: waiting jobs kept in order, running jobs kept at hand."""
+"""The order of jobs: the waiting queue, sorted; the running jobs; and the running job that goes last."""
 
 from __future__ import annotations
+
+import math
+from typing import Any
 
 import numpy as np
 
 from berth.compile import inlined, kernel
-from berth.schedule.view import WAITING, Array, World
+from berth.schedule.policy import Hooks
+from berth.schedule.records import WAITING, Array, World
+
+_ABOVE_ANY = 2**31 - 1  # priority of the bound while nothing runs
 
 
 @inlined
-def before(jobs: Array, a: int, b: int) -> bool:
-    """Whether job row `a` goes before `b`: by priority, key, the second key, arrival, row."""
-    first, second = jobs[a], jobs[b]
+def precedes(first: Any, second: Any) -> bool:
+    """Whether one record goes before another: by priority, order, tie break, arrival, row."""
     if first.priority != second.priority:
         return first.priority > second.priority
-    if first.key != second.key:
-        return first.key < second.key
-    if first.then != second.then:
-        return first.then < second.then
-    if first.arrival != second.arrival:
-        return first.arrival < second.arrival
-    return a < b
+    if first.order_key != second.order_key:
+        return first.order_key < second.order_key
+    if first.tie_break != second.tie_break:
+        return first.tie_break < second.tie_break
+    if first.arrival_s != second.arrival_s:
+        return first.arrival_s < second.arrival_s
+    return first.id < second.id
+
+
+@inlined
+def set_order(world: World, hooks: Hooks, row: int, now: float) -> None:
+    """Sets a job's place in the order from the policy."""
+    job, params = world.jobs[row], world.params[0]
+    job.order_key = hooks.order(job, now, params)
+    if world.rules[0].has_tie_break:
+        job.tie_break = hooks.tie_break(job, now, params)
 
 
 @kernel
 def enqueue(world: World, row: int) -> None:
-    """Puts a job among the waiting where its keys belong; the shorter side of the queue makes room."""
+    """Inserts a job into the queue by its order; the shorter side of the queue moves."""
     jobs, waiting, state = world.jobs, world.waiting, world.state[0]
-    if state.last == len(waiting):
-        to_the_front(world)
-    first, last = state.first, state.last
+    if state.queue_stop == len(waiting):
+        compact(world)
+    first, last = state.queue_start, state.queue_stop
     low, high = first, last
-    if high > low and before(jobs, waiting[high - 1], row):
+    if high > low and precedes(jobs[waiting[high - 1]], jobs[row]):
         low = high
     while low < high:
         middle = (low + high) // 2
-        if before(jobs, row, waiting[middle]):
+        if precedes(jobs[row], jobs[waiting[middle]]):
             high = middle
         else:
             low = middle + 1
@@ -43,61 +57,69 @@ def enqueue(world: World, row: int) -> None:
         for i in range(first, low):
             waiting[i - 1] = waiting[i]
         low -= 1
-        state.first = first - 1
+        state.queue_start = first - 1
     else:
         for i in range(last, low, -1):
             waiting[i] = waiting[i - 1]
-        state.last = last + 1
+        state.queue_stop = last + 1
     waiting[low] = row
     jobs[row].state = WAITING
     world.demands[jobs[row].demand].waiting += 1
 
 
 @kernel
-def to_the_front(world: World) -> None:
+def compact(world: World) -> None:
     """Moves the queue to the front of its array."""
     state = world.state[0]
-    for i in range(state.first, state.last):
-        world.waiting[i - state.first] = world.waiting[i]
-    state.last -= state.first
-    state.first = 0
+    for i in range(state.queue_start, state.queue_stop):
+        world.waiting[i - state.queue_start] = world.waiting[i]
+    state.queue_stop -= state.queue_start
+    state.queue_start = 0
 
 
 @kernel
-def close_gap(world: World, kept: int, walked: int) -> None:
-    """Of waiting[first:walked] only [first:kept] still wait: they move up to those behind them."""
-    if kept == walked:
-        return
-    first = world.state[0].first
-    for i in range(kept - 1, first - 1, -1):
-        walked -= 1
-        world.waiting[walked] = world.waiting[i]
-    world.state[0].first = walked
+def drop_started(world: World, stop: int) -> None:
+    """Removes the jobs of waiting[queue_start:stop] that no longer wait; the others close the gaps."""
+    state, waiting, kept = world.state[0], world.waiting, stop
+    for i in range(stop - 1, state.queue_start - 1, -1):
+        if world.jobs[waiting[i]].state == WAITING:
+            kept -= 1
+            waiting[kept] = waiting[i]
+    state.queue_start = kept
 
 
 @kernel
-def step_out(world: World, at: int) -> None:
-    """Takes one job out of the queue."""
+def dequeue_at(world: World, at: int) -> None:
+    """Removes the job at one index of the queue."""
     state = world.state[0]
-    for k in range(at, state.first, -1):
+    for k in range(at, state.queue_start, -1):
         world.waiting[k] = world.waiting[k - 1]
-    state.first += 1
+    state.queue_start += 1
+
+
+@inlined
+def smallest_demand(world: World) -> int:
+    """GPUs of the smallest waiting job."""
+    for i in range(len(world.demands)):
+        if world.demands[i].waiting > 0:
+            return world.demands[i].gpus
+    return 1 << 30
 
 
 @kernel
 def sort_rows(jobs: Array, rows: Array) -> None:
-    """Insertion sort: the rows were in order a moment ago, and nearly are still.
+    """Insertion sort: the rows are nearly in order.
 
-    Keys are laid side by side first: records lie far apart, and most comparisons end with the key.
+    Keys are copied side by side first: records lie far apart, and most comparisons end with the key.
     """
     keys, priorities = np.empty(len(rows)), np.empty(len(rows), np.int32)
     for i in range(len(rows)):
-        keys[i], priorities[i] = jobs[rows[i]].key, jobs[rows[i]].priority
+        keys[i], priorities[i] = jobs[rows[i]].order_key, jobs[rows[i]].priority
     for i in range(1, len(rows)):
         row, key, priority = rows[i], keys[i], priorities[i]
         k = i - 1
         while k >= 0 and priority >= priorities[k]:
-            behind = key > keys[k] or (key == keys[k] and not before(jobs, row, rows[k]))
+            behind = key > keys[k] or (key == keys[k] and not precedes(jobs[row], jobs[rows[k]]))
             if priority == priorities[k] and behind:
                 break
             rows[k + 1], keys[k + 1], priorities[k + 1] = rows[k], keys[k], priorities[k]
@@ -107,21 +129,48 @@ def sort_rows(jobs: Array, rows: Array) -> None:
 
 @inlined
 def add_running(world: World, row: int) -> None:
-    """Appends a job to the running ones."""
-    state = world.state[0]
+    """Appends a job to the running ones; it may be the one that goes last."""
+    state, bound, job = world.state[0], world.bound[0], world.jobs[row]
     at = state.running
     world.running[at] = row
-    world.jobs[row].run_at = at
+    job.running_index = at
     state.running = at + 1
+    if bound.valid and precedes(bound, job):
+        copy_order(bound, job)
 
 
 @inlined
-def drop_running(world: World, row: int) -> None:
-    """Takes a job out of the running ones; the last of them fills its seat."""
+def remove_running(world: World, row: int) -> None:
+    """Removes a job from the running ones; the last of them takes its index."""
     state = world.state[0]
-    at = world.jobs[row].run_at
+    at = world.jobs[row].running_index
     last = world.running[state.running - 1]
     world.running[at] = last
-    world.jobs[last].run_at = at
-    world.jobs[row].run_at = -1
+    world.jobs[last].running_index = at
+    world.jobs[row].running_index = -1
     state.running -= 1
+
+
+@inlined
+def set_bound(world: World, last: int) -> None:
+    """Records which running job goes last (-1: nothing runs), for as long as their order only improves."""
+    bound = world.bound[0]
+    bound.valid = world.rules[0].monotone_order
+    if last >= 0:
+        copy_order(bound, world.jobs[last])
+    else:
+        bound.priority, bound.id = _ABOVE_ANY, -1
+        bound.order_key = bound.tie_break = bound.arrival_s = -math.inf
+
+
+@inlined
+def copy_order(bound: Any, job: Any) -> None:
+    """Copies what decides a job's place in the order."""
+    bound.priority, bound.order_key, bound.tie_break = job.priority, job.order_key, job.tie_break
+    bound.arrival_s, bound.id = job.arrival_s, job.id
+
+
+@inlined
+def may_displace(world: World, row: int) -> bool:
+    """Whether a waiting job may go before some running job."""
+    return not world.bound[0].valid or precedes(world.jobs[row], world.bound[0])

@@ -1,7 +1,7 @@
-"""Why a job waits, or runs where it does: a code, the numbers behind it, and the sentence they make.
+"""Why a job waits, or runs where it does: a code, the numbers behind it, and a sentence made of both.
 
 Compiled code writes only the code and the numbers into the job's record (`reason`, `holds_out`, `until`,
-`saves`). The sentence is made when a person asks.
+`saves`). The sentence is made on request.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from berth.units import format_seconds
 
 _STOP = 1  # see policy.Blocked
-_WORTH_TELLING_S = 1.0
+_LEAST_GAIN_S = 1.0
 NONE = 0
 NO_ROOM, TOO_SPREAD, OVER_QUOTA, BEHIND, HELD_FOR_OTHER, LOOKS_AHEAD, LINKS_BUSY = 1, 2, 3, 4, 5, 6, 7
 NEAREST, SPREAD, CHEAPER_THAN_WAITING, BACKFILLED = 10, 11, 12, 13
@@ -45,31 +45,31 @@ CODES = {
 
 
 def bring_up_to_date(world: Any, row: int) -> None:
-    """Gives a waiting job to whom the last pass did not come its reason; call it before you tell anybody.
+    """Sets the reason of a waiting job that the last pass did not reach; call it before `explain`.
 
-    A pass stops where nobody further down can start. Whom it did not reach waits because too little is free,
-    because nobody may pass the one ahead, or because devices came free only at the end of the pass: then
+    A pass stops where no later job can start. A job that it did not reach waits because too little is free,
+    because it may not overtake the one ahead, or because devices came free only at the end of the pass: then
     nothing has been decided yet.
     """
     job, state = world.jobs[row], world.state[0]
-    if job["noted"] == state["now"]:
+    if job["explained_s"] == state["now"]:
         return
     free = world.groups["free"][-1, 0]
     if (quota := quota_of(world, row)) is not None and quota.used + int(job["gpus"]) > quota.allowed:
         job["reason"] = OVER_QUOTA
-    elif max(free[kind] for kind in _kinds_of(job, len(free))) < job["gpus"]:
+    elif max(free[device_type] for device_type in _kinds_of(job, len(free))) < job["gpus"]:
         job["reason"] = NO_ROOM
     else:
-        job["reason"] = BEHIND if state["blocked"] == _STOP else NONE
-    job["holds_out"] = job["floor"]
-    job["until"], job["saves"], job["noted"] = math.inf, 0.0, state["now"]
+        job["reason"] = BEHIND if world.rules[0]["blocked"] == _STOP else NONE
+    job["waits_for_tier"] = job["nearest_tier"]
+    job["until_s"], job["saves_s"], job["explained_s"] = math.inf, 0.0, state["now"]
 
 
 def _kinds_of(job: Any, count: int) -> list[int]:
     """The device types that a job takes."""
-    if job["kind"] >= 0:
-        return [int(job["kind"])]
-    return [kind for kind in range(count) if int(job["kinds"]) >> kind & 1]
+    if job["device_type"] >= 0:
+        return [int(job["device_type"])]
+    return [device_type for device_type in range(count) if int(job["device_type_mask"]) >> device_type & 1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class QuotaUse:
 
 
 def quota_of(world: Any, row: int) -> QuotaUse | None:
-    """The quota that a job is charged to, as it stands; None: it has none."""
+    """The quota that a job is charged to; None: it has none."""
     number = int(world.jobs[row]["quota"])
     if number < 0:
         return None
@@ -102,9 +102,9 @@ class Reason:
 
 
 def explain(job: Any, now: float, tiers: Sequence[str], quota: QuotaUse | None = None) -> Reason:
-    """The reason that stands in a job's record, put into words; `quota` is that of its virtual cluster."""
+    """The reason in a job's record, as a sentence; `quota` is that of its virtual cluster."""
     code = int(job["reason"])
-    holds_out, until, saves = int(job["holds_out"]), float(job["until"]), float(job["saves"])
+    holds_out, until, saves = int(job["waits_for_tier"]), float(job["until_s"]), float(job["saves_s"])
     tier = tiers[holds_out] if 0 <= holds_out < len(tiers) else None
     left = until - now if now <= until < float("inf") else None
     if code != OVER_QUOTA:
@@ -121,26 +121,26 @@ def _over_quota(gpus: int, quota: QuotaUse | None) -> str:
 
 def _sentence(code: int, gpus: int, tier: str | None, left: float | None, saves: float) -> str:
     soon = f" for up to {format_seconds(left)} more" if left is not None else ""
-    gain = f"; that saves it {format_seconds(saves)}" if saves >= _WORTH_TELLING_S else ""
+    gain = f"; that saves it {format_seconds(saves)}" if saves >= _LEAST_GAIN_S else ""
     expected = format_seconds(left or 0.0)
     words = {
         NONE: "nothing has been decided yet",
         NO_ROOM: f"fewer than {gpus} devices are free" if gpus > 1 else "no device is free",
-        TOO_SPREAD: f"enough devices are free, but not within one {tier}: it holds out for one{soon}{gain}",
-        BEHIND: "the job ahead of it does not fit, and nobody may pass",
+        TOO_SPREAD: f"enough devices are free, but not within one {tier}: it waits for one{soon}{gain}",
+        BEHIND: "the job ahead of it does not fit, and no job may overtake it",
         HELD_FOR_OTHER: "the devices that would fit are reserved for another job",
         LOOKS_AHEAD: f"one {tier} should be free in {expected}, and waiting for it is cheaper{gain}",
-        LINKS_BUSY: f"on links of the free places within one {tier} others send too much already",
+        LINKS_BUSY: f"other jobs send too much over the links of the free places within one {tier}",
         NEAREST: f"it fits within one {tier}",
-        SPREAD: f"no nearer place is free, and it need not hold out for one: it takes one {tier}",
+        SPREAD: f"no nearer place is free, and it does not wait for one: it takes one {tier}",
         CHEAPER_THAN_WAITING: f"running spread over one {tier} costs less than waiting for a nearer place",
         BACKFILLED: "it does not delay the job that its place is reserved for: it ends in time, or takes "
         "devices that job does not need",
-        MADE_ROOM: f"others made room for it within one {tier}: it gains more than that cost them{gain}",
+        MADE_ROOM: f"other jobs made room for it within one {tier}: it gains more than that cost them{gain}",
         MOVED_UP: f"a nearer place within one {tier} came free{gain}",
-        HELD_FOR_IT: f"one {tier} was held for it, since it had waited longest",
+        HELD_FOR_IT: f"one {tier} was reserved for it, since it had waited longest",
         STEPPED_ASIDE: f"it moved to another place within one {tier}, so that a blocked job fits",
-        OUTRANKED: "a more deserving job took its place",
+        OUTRANKED: "preempted by a higher-ranked job",
         MADE_WAY: "it made way for a job that gains more than that costs",
         HOST_LOST: "a machine it ran on was lost",
     }

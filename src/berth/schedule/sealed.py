@@ -8,7 +8,7 @@ it costs nothing at run time and no alias gets around it. Interpreted hooks get 
 from __future__ import annotations
 
 import hashlib
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,8 @@ from numba.core.typing import templates
 from numba.np import arrayobj
 
 from berth.errors import nearest
-from berth.schedule.view import JOB, OFFER
+from berth.schedule.elements import Elements, elements_of
+from berth.schedule.records import INTERNAL_FIELDS, JOB, POLICY_FIELDS, RENAMED, WAIT_STATS
 
 _extending: Any = extending  # numba is untyped
 _AttributeTemplate: Any = templates.AttributeTemplate
@@ -28,31 +29,29 @@ _cgutils: Any = cgutils
 _types: Any = types
 
 WRITABLE = ("queue", "notes")  # what `order`, and no other hook, may update
-# what the simulator alone knows (how long a job really takes), and how the scheduler links its records
-_HIDDEN = ("left", "saved", "booked", "finish", "head", "heap_at", "run_at", "listed")
 READABLE: dict[str, tuple[str, ...]] = {
-    "job": tuple(name for name in JOB.names or () if name not in _HIDDEN),
-    "offer": OFFER.names or (),
+    "job": POLICY_FIELDS,
+    "stats": WAIT_STATS.names or (),
 }
 
 
 class Sealed(types.Type):
     """The type of a record of which compiled code writes the fields in `writable` and no others."""
 
-    def __init__(self, record: Any, writable: tuple[str, ...]) -> None:
-        self.record, self.writable = record, writable
-        digest = hashlib.sha256(f"{record} {writable}".encode()).hexdigest()[:16]
+    def __init__(self, record: Any, writable: tuple[str, ...], own: bool) -> None:
+        self.record, self.writable, self.own = record, writable, own
+        digest = hashlib.sha256(f"{record} {writable} {own}".encode()).hexdigest()[:16]
         super().__init__(f"Sealed.{digest}")
 
     @cached_property
     def at(self) -> dict[str, Any]:
         """The type of each field that can be read."""
-        return {name: self._field(name) for name in self.record.fields if name not in _HIDDEN}
+        return {name: self._field(name) for name in self.record.fields if name not in INTERNAL_FIELDS}
 
     def _field(self, name: str) -> Any:
         kind = self.record.typeof(name)
         if isinstance(kind, _types.NestedArray):
-            return _types.Array(kind.dtype, kind.ndim, "C", readonly=name not in self.writable)
+            return _array(self.own)(kind.dtype, kind.ndim, "C", readonly=name not in self.writable)
         return kind
 
 
@@ -107,31 +106,40 @@ def _write(context: Any, builder: Any, signature: Any, arguments: Any, name: str
     context.pack_value(builder, wanted, value, _member(context, builder, kind, record, name, wanted))
 
 
-def _sealing(writable: tuple[str, ...]) -> Any:
+def _array(own: bool) -> Any:
+    """The type of arrays: a user's hooks get one that refuses negative indices."""
+    return Elements if own else _types.Array
+
+
+@cache
+def sealing(writable: tuple[str, ...], own: bool) -> Any:
+    """What seals a record for a hook; `own`: for one of the user's."""
+
     @_extending.intrinsic
     def seal(typing: Any, record: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             return builder.bitcast(arguments[0], ir.IntType(8).as_pointer())
 
-        return Sealed(record, writable)(record), generate
+        return Sealed(record, writable, own)(record), generate
 
     return seal
 
 
-seal, seal_with_notes = _sealing(()), _sealing(WRITABLE)
+@cache
+def array_sealing(own: bool) -> Any:
+    """What makes an array read-only."""
 
+    @_extending.intrinsic
+    def seal(typing: Any, array: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            given = _arrays.make_array(signature.args[0])(context, builder, arguments[0])
+            result = _arrays.make_array(signature.return_type)(context, builder)
+            _cgutils.copy_struct(result, given)
+            return result._getvalue()
 
-@_extending.intrinsic
-def sealed_array(typing: Any, array: Any) -> Any:
-    """The same array, which can't be written."""
+        return _array(own)(array.dtype, array.ndim, "C", readonly=True)(array), generate
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        given = _arrays.make_array(signature.args[0])(context, builder, arguments[0])
-        result = _arrays.make_array(signature.return_type)(context, builder)
-        _cgutils.copy_struct(result, given)
-        return result._getvalue()
-
-    return _types.Array(array.dtype, array.ndim, "C", readonly=True)(array), generate
+    return seal
 
 
 @_extending.intrinsic
@@ -148,21 +156,13 @@ def keep(typing: Any, words: Any, record: Any) -> Any:
     return _types.void(words, record), generate
 
 
-class _Numbers(np.ndarray[Any, Any]):
-    """An array whose items are Python's own numbers, as compiled code has them: 1 / 0 raises."""
-
-    def __getitem__(self, at: Any) -> Any:
-        item = super().__getitem__(at)
-        return item.item() if isinstance(item, np.generic) else item
-
-
 class View:
     """A record for interpreted hooks: its fields are attributes, and only the writable ones can be set."""
 
     __slots__ = ("_record", "_what", "_writable")
 
     def __init__(self, record: Any, writable: tuple[str, ...]) -> None:
-        what = "job" if record.dtype == JOB else "offer"
+        what = "job" if record.dtype == JOB else "stats"
         object.__setattr__(self, "_record", record)
         object.__setattr__(self, "_what", what)
         object.__setattr__(self, "_writable", writable)
@@ -173,7 +173,7 @@ class View:
         value = self._record[name]
         if not isinstance(value, np.ndarray):
             return value.item()
-        numbers = value.view(_Numbers)
+        numbers = elements_of(value, f"{self._what}.{name}")
         numbers.flags.writeable = name in self._writable
         return numbers
 
@@ -187,9 +187,9 @@ class View:
 
 def unknown_field(what: str, name: str) -> str:
     """What to say about a field that a policy can't read."""
-    if what == "job" and name in _HIDDEN:
+    if what == "job" and name in INTERNAL_FIELDS:
         return f"{what}.{name} is not for policies: how long a job really takes, only the simulator knows"
-    near = nearest(name, READABLE[what])
+    near = RENAMED.get(name) or nearest(name, READABLE[what])
     return f"{what} has no field {name!r}" + (f"; did you mean {near!r}?" if near else "")
 
 

@@ -1,25 +1,29 @@
-"""Builds a world from a cluster, a policy and rows of jobs: the same for the simulator and for live."""
+"""Builds a world from a cluster, a policy and job records, for the simulator and for the live controller."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import fields
 
 import numpy as np
 
 from berth.cluster.model import Cluster
 from berth.errors import InputError
 from berth.schedule.policy import Policy
-from berth.schedule.view import (
+from berth.schedule.records import (
+    BOUND,
+    DECISION,
     DEMAND,
     GROUP,
     HOST,
     JOB,
-    MAX_KINDS,
+    MAX_DEVICE_TYPES,
     MAX_TIERS,
-    OFFER,
     PLACE,
     QUOTA,
+    RULES,
     STATE,
+    WAIT_STATS,
     Array,
     World,
 )
@@ -29,12 +33,20 @@ def new_jobs(count: int) -> Array:
     """Records of jobs about which nothing is known yet."""
     jobs = np.zeros(count, JOB)
     jobs["id"] = np.arange(count)
-    for name in ("kind", "kinds", "quota", "run_at", "heap_at", "head", "tier", "first_start"):
+    for name in ("device_type", "device_type_mask", "quota", "running_index", "first_place", "tier"):
         jobs[name] = -1
-    for name in ("doubt", "speed", "slow", "compute", "shape_s", "bent"):
+    for name in (
+        "estimate_error",
+        "speed",
+        "slowdown",
+        "compute_share",
+        "shape_slowdown",
+        "imbalance_slowdown",
+    ):
         jobs[name] = 1.0
-    jobs["evicted"] = jobs["noted"] = -np.inf
-    jobs["next_checkpoint"] = np.inf
+    jobs["first_start_s"] = -1.0
+    jobs["last_eviction_s"] = jobs["explained_s"] = -np.inf
+    jobs["next_checkpoint_s"] = np.inf
     return jobs
 
 
@@ -47,36 +59,43 @@ def new_world(
     eviction_large_s: float = 60.0,
     quotas: Sequence[int] = (),
 ) -> World:
-    """A world in which nothing runs yet."""
+    """A world in which nothing runs; `eviction_s` is what moving a gang costs where the policy does not say."""
     check_limits(cluster)
     hosts, groups = _places(cluster)
     sizes, jobs["demand"] = np.unique(jobs["gpus"], return_inverse=True)
     demands = np.zeros(len(sizes), DEMAND)
     demands["gpus"] = sizes
-    offers = np.zeros((max(1, len(sizes)), MAX_TIERS), OFFER)
+    wait_stats = np.zeros((max(1, len(sizes)), MAX_TIERS), WAIT_STATS)
     timers = policy.timers([tier.name for tier in cluster.tiers])
-    offers["timer"][:, : len(timers)] = offers["fixed"][:, : len(timers)] = timers
-    jobs["timer"][:, : len(timers)] = timers
+    wait_stats["timer_s"][:, : len(timers)] = wait_stats["initial_timer_s"][:, : len(timers)] = timers
+    jobs["delay_timer_s"][:, : len(timers)] = timers
     devices = cluster.devices
     places = np.zeros(2 * devices + 2, PLACE)
     places["spare"] = np.arange(len(places))
     quota_rows = np.zeros(max(1, len(quotas)), QUOTA)
     quota_rows["allowed"][: len(quotas)], quota_rows["closed"] = quotas, -1
-    state = _state(policy, devices, len(places), eviction_s, eviction_large_s)
-    state["kinds"] = len(cluster.device_types)
+    rules = rules_record(policy, eviction_s, eviction_large_s)
+    state = np.zeros(1, STATE)
+    state["free"], state["spare"], state["device_types"] = devices, len(places), len(cluster.device_types)
+    state["reserved_for"] = state["last_reserved"] = -1
+    state["running_wake_s"] = np.inf
+    reorders = rules["static_order"][0] and rules["reorder_after_s"][0] < np.inf
+    state["next_reorder_s"] = 0.0 if reorders else np.inf
     return World(
         jobs=jobs,
         hosts=hosts,
         groups=groups,
         places=places,
         demands=demands,
-        offers=offers,
+        wait_stats=wait_stats,
         quotas=quota_rows,
         waiting=np.zeros(len(jobs) + 1, np.int32),
         running=np.zeros(2 * devices + 2, np.int32),
         ending=np.zeros(len(jobs) + 2 * devices + 2, np.int32),
-        decisions=np.zeros((4 * devices + len(jobs) + 4, 3), np.int32),
-        my=policy.constants(),
+        decisions=np.zeros(4 * devices + len(jobs) + 4, DECISION),
+        params=policy.constants(),
+        rules=rules,
+        bound=np.zeros(1, BOUND),
         state=state,
     )
 
@@ -88,10 +107,10 @@ def check_limits(cluster: Cluster) -> None:
             f"cluster {cluster.name} has {len(cluster.tiers)} tiers; berth schedules on at most {MAX_TIERS}",
             hint="leave out tiers between which bandwidth and latency hardly differ",
         )
-    if len(cluster.device_types) > MAX_KINDS:
+    if len(cluster.device_types) > MAX_DEVICE_TYPES:
         count = len(cluster.device_types)
         raise InputError(
-            f"cluster {cluster.name} has {count} device types; berth schedules on at most {MAX_KINDS}",
+            f"cluster {cluster.name} has {count} device types; berth schedules on at most {MAX_DEVICE_TYPES}",
             hint="give types of equal speed one name, or split the cluster",
         )
 
@@ -99,10 +118,14 @@ def check_limits(cluster: Cluster) -> None:
 def _places(cluster: Cluster) -> tuple[Array, Array]:
     """Hosts in depth-first order, and the range of hosts of every group."""
     order = np.lexsort(cluster.groups)
-    rows = [(machine, kind, count) for machine in order for kind, count in cluster.machines[machine].devices]
+    rows = [
+        (machine, device_type, count)
+        for machine in order
+        for device_type, count in cluster.machines[machine].devices
+    ]
     hosts = np.zeros(len(rows), HOST)
     hosts["machine"] = [machine for machine, _, _ in rows]
-    hosts["kind"] = [kind for _, kind, _ in rows]
+    hosts["device_type"] = [device_type for _, device_type, _ in rows]
     hosts["size"] = hosts["free"] = [count for _, _, count in rows]
     tiers = len(cluster.tiers)
     for tier in range(tiers):
@@ -112,35 +135,19 @@ def _places(cluster: Cluster) -> tuple[Array, Array]:
         numbers, first, counts = np.unique(hosts["group"][:, tier], return_index=True, return_counts=True)
         groups["start"][tier, numbers] = first
         groups["stop"][tier, numbers] = first + counts
-        np.add.at(groups["free"][tier], (hosts["group"][:, tier], hosts["kind"]), hosts["size"])
+        np.add.at(groups["free"][tier], (hosts["group"][:, tier], hosts["device_type"]), hosts["size"])
     return hosts, groups
 
 
-def _state(policy: Policy, devices: int, places: int, eviction_s: float, eviction_large_s: float) -> Array:
+def rules_record(policy: Policy, eviction_s: float, eviction_large_s: float) -> Array:
+    """A policy's rules as compiled code reads them."""
     rules = policy.rules()
-    state = np.zeros(1, STATE)
-    state["free"], state["spare"], state["held"], state["reserved"] = devices, places, -1, -1
-    state["second_key"] = type(policy).then is not Policy.then
-    for name in ("preempt", "blocked", "steady", "wakes", "period_s", "look_ahead"):
-        state[name] = getattr(rules, name)
-    for name in (
-        "min_run_s",
-        "budget_s",
-        "margin",
-        "hold_after_s",
-        "hold_share",
-        "rekey_after_s",
-        "move_up",
-        "defragment",
-        "shape",
-        "farther",
-        "learns",
-    ):
-        state[name] = getattr(rules, name)
-    for name in ("by_rank", "emptiest", "link_ratio"):
-        state[name] = getattr(rules, name)
-    state["keys_hold"], state["running_wake"] = rules.keys_hold, np.inf
+    record = np.zeros(1, RULES)
+    for field in fields(rules):
+        if field.name != "eviction_s":
+            record[field.name] = getattr(rules, field.name)
+    record["has_tie_break"] = type(policy).tie_break is not Policy.tie_break
     own = rules.eviction_s
-    state["eviction_s"] = eviction_s if own is None else own
-    state["eviction_large_s"] = eviction_large_s if own is None else own
-    return state
+    record["eviction_s"] = eviction_s if own is None else own
+    record["eviction_large_s"] = eviction_large_s if own is None else own
+    return record

@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from berth.simulate.run import Run as Run
     from berth.simulate.run import Setting as Setting
     from berth.simulate.run import simulate as simulate
-    from berth.simulate.source import Source as Source
+    from berth.simulate.trace_source import TraceSource as TraceSource
 
 _HOME = {
     "Comparison": "comparison",
     "Difference": "comparison",
     "Run": "run",
     "Setting": "run",
-    "Source": "source",
+    "TraceSource": "trace_source",
     "Summary": "metrics",
     "compare": "comparison",
     "simulate": "run",
@@ -37,8 +37,8 @@ __all__ = [
     "Difference",
     "Run",
     "Setting",
-    "Source",
     "Summary",
+    "TraceSource",
     "compare",
     "simulate",
     "summarise",

@@ -1,4 +1,4 @@
-"""The audit: a run's log is counted again from nothing, and the books must say the same.
+"""The audit: a run is counted again from its log alone, and its records must agree.
 
     report = audit(simulate(trace, cluster, policy, Setting(log=True)))
     assert not report.violations
@@ -6,7 +6,7 @@
 What must always hold: no device is held twice; a gang starts whole, of one type; at most one attempt of a job
 lives; every job that can run finishes once, or is named among those that never can; machines that are down get
 nothing, and a virtual cluster no more than its quota; the tiers and the reasons stated are true;
-device-seconds, waits and work add up, and at the end every device that nobody holds is free.
+device-seconds, waits and work add up, and at the end every device that no job holds is free.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from berth.cluster.model import Cluster
 from berth.network.fabric import Fabric
 from berth.network.placement import Placement
 from berth.schedule.policy import Blocked
-from berth.schedule.view import REFUSED, RUNNING, SMALL_GANG, Array
+from berth.schedule.records import REFUSED, RUNNING, SMALL_GANG, Array
+from berth.simulate.engine_state import OFF
 from berth.simulate.events import event_frame
 from berth.simulate.jobs import Jobs, iteration_s
-from berth.simulate.recount import Attempt, Ending, Recount, Story, Violation
+from berth.simulate.log_replay import Attempt, Ending, LogReplay, Story, Violation
 from berth.simulate.run import NETWORKS, Run, Setting
-from berth.simulate.view import OFF
 from berth.workload.profiles import load_profile
 from berth.workload.trace import Trace
 
 
 @dataclass(frozen=True, slots=True)
 class AuditReport:
-    """What the recount found."""
+    """What the replay of a log found."""
 
     violations: tuple[Violation, ...]
     events: int
@@ -51,26 +51,26 @@ class AuditReport:
 def audit(run: Run) -> AuditReport:
     """Counts a run again; it must have been made with `Setting(log=True)`."""
     log = event_frame(run)
-    state = run.world.state[0]  # a policy may have a price of its own for moving
+    rules = run.world.rules[0]  # a policy may set its own eviction cost
     setting = replace(
         run.setting,
-        eviction_s=float(state["eviction_s"]),
-        eviction_large_s=float(state["eviction_large_s"]),
+        eviction_s=float(rules["eviction_s"]),
+        eviction_large_s=float(rules["eviction_large_s"]),
     )
     ending = Ending(
-        frozenset(run.unfinished), bool(run.standstill), strict=bool(state["blocked"] == Blocked.STOP)
+        frozenset(run.unfinished), bool(run.livelock), strict=bool(rules["blocked"] == Blocked.STOP)
     )
-    farther = bool(state["farther"])
-    violations = check(log, run.cluster, run.trace, setting, run.jobs, ending, farther=farther)
+    farther = bool(rules["defragment_farther"])
+    violations = check(log, run.cluster, run.trace, setting, run, ending, farther=farther)
     violations += _missing_devices(run)
     return AuditReport(tuple(violations), len(log), len(run.trace))
 
 
 def _missing_devices(run: Run) -> list[Violation]:
-    """Devices that nobody holds when all is over, and that are not free either, or the reverse."""
+    """Machines whose count of free devices differs from what jobs hold at the end."""
     world, now, found = run.world, float(run.clock[0]["now"]), []
     held = np.zeros(len(world.hosts), np.int64)
-    for head in world.jobs["head"][world.jobs["state"] == RUNNING]:
+    for head in world.jobs["first_place"][world.jobs["state"] == RUNNING]:
         entry = head
         while entry >= 0:
             held[world.places[entry]["host"]] += world.places[entry]["count"]
@@ -78,7 +78,7 @@ def _missing_devices(run: Run) -> list[Violation]:
     left = np.where(world.hosts["down"] > 0, 0, world.hosts["size"] - held)
     for at in np.flatnonzero(left != world.hosts["free"]):
         machine = run.cluster.machines[world.hosts[at]["machine"]].name
-        what = f"{world.hosts[at]['free']} of its devices are free in the books, and {left[at]} by who holds them"
+        what = f"{world.hosts[at]['free']} of its devices are free by the counts, and {left[at]} by what jobs hold"
         found.append(Violation(now, machine, "free", what))
     return found
 
@@ -88,32 +88,32 @@ def check(
     cluster: Cluster,
     trace: Trace,
     setting: Setting,
-    books: Jobs | None = None,
+    run: Run | None = None,
     ending: Ending | None = None,
     *,
     farther: bool = False,
 ) -> list[Violation]:
-    """The violations in a log; with `books`, also where these say something else than the log.
+    """The violations in a log; with `run`, also where its records differ from the log.
 
-    `farther`: who steps aside may come to stand farther apart.
+    `farther`: a job that steps aside may move to a farther place.
     """
-    recount = Recount(cluster, trace, setting.quotas, farther)
-    recount.play(log, ending)
-    if books is not None and not recount.violations:  # a log that is wrong in itself proves no book wrong
-        speeds = _Speeds(cluster, setting, books)
-        for row, (job, story) in enumerate(recount.stories.items()):
-            reader = _Reader(job, story, books.records[row], recount.violations)
+    replay = LogReplay(cluster, trace, setting.quotas, farther)
+    replay.play(log, ending)
+    if run is not None and not replay.violations:  # a log that is wrong in itself proves no record wrong
+        speeds = _Speeds(cluster, setting, run.jobs)
+        for row, (job, story) in enumerate(replay.stories.items()):
+            reader = _Reader(job, story, run.records[row], run.accounts[row], replay.violations)
             reader.compare()
             if story.finished_s >= 0:
                 reader.conserve_work(setting, [speeds.alone(row, attempt) for attempt in story.attempts])
-    return recount.violations
+    return replay.violations
 
 
 class _Speeds:
-    """How fast jobs work where the log says they stand, while no other job sends on their links."""
+    """How fast jobs work where the log places them, while no other job sends on their links."""
 
-    def __init__(self, cluster: Cluster, setting: Setting, books: Jobs) -> None:
-        self._books, self._network = books, NETWORKS[setting.network]
+    def __init__(self, cluster: Cluster, setting: Setting, jobs: Jobs) -> None:
+        self._jobs, self._network = jobs, NETWORKS[setting.network]
         self._fabric = Fabric(cluster, setting.congestion)
         self._kinds = {kind.name: number for number, kind in enumerate(cluster.device_types)}
         self._machines = {machine.name: number for number, machine in enumerate(cluster.machines)}
@@ -121,11 +121,11 @@ class _Speeds:
 
     def alone(self, row: int, attempt: Attempt) -> float:
         """Seconds of work per second."""
-        kind, record = self._kinds[attempt.device], self._books.records[row]
-        traffic = self._books.traffic[int(record["traffic"]) + kind]
+        kind, record = self._kinds[attempt.device], self._jobs.records[row]
+        traffic = self._jobs.traffic[int(record["traffic_row"]) + kind]
         if self._network == OFF or record["gpus"] == 1:
             return float(traffic["near_s"] / traffic["compute_s"])
-        model = str(self._books.models[row])
+        model = str(self._jobs.models[row])
         key = (model, int(record["gpus"]), kind, *sorted(attempt.places.items()))
         if key not in self._known:
             counts = {self._machines[name]: count for name, count in attempt.places.items()}
@@ -137,11 +137,12 @@ class _Speeds:
 
 @dataclass(slots=True)
 class _Reader:
-    """One job's story, held against its record."""
+    """Compares a job's history in the log with its records."""
 
     job: str
     story: Story
     record: Array
+    account: Array
     violations: list[Violation]
 
     def compare(self) -> None:
@@ -150,21 +151,23 @@ class _Reader:
         if story.floor is None:
             self._same("lost", "refused", float(record["state"] == REFUSED), 1.0)
             return
-        if story.runs:  # cut off at a standstill: its books are open
+        if story.runs:  # cut off at a livelock: its sums are open
             return
         attempts = story.attempts
         counts = [attempt.ended_by for attempt in attempts]
         self._same("attempts", "evictions", float(record["evictions"]), float(counts.count("evicted")))
         self._same("attempts", "moves", float(record["moves"]), float(counts.count("moved")))
-        self._same("device-seconds", "ran", record["ran"], sum(map(_span, attempts)))
-        self._same("device-seconds", "attained", record["attained"], sum(map(_span, attempts)) * story.gpus)
-        self._same("waits", "waited", record["waited"], story.waited_s)
-        self._same("waits", "first start", record["first_start"], attempts[0].start_s if attempts else -1.0)
-        self._same("waits", "end", record["end"], max(0.0, story.finished_s))
-        for tier, attained in enumerate(record["at_tier"]):
+        self._same("device-seconds", "ran", record["ran_s"], sum(map(_span, attempts)))
+        self._same(
+            "device-seconds", "attained", record["attained_gpu_s"], sum(map(_span, attempts)) * story.gpus
+        )
+        self._same("waits", "waited", record["waited_s"], story.waited_s)
+        self._same("waits", "first start", record["first_start_s"], attempts[0].start_s if attempts else -1.0)
+        self._same("waits", "end", record["end_s"], max(0.0, story.finished_s))
+        for tier, attained in enumerate(self.account["tier_gpu_s"]):
             spans = sum(_span(attempt) for attempt in attempts if attempt.tier == tier)
             self._same("device-seconds", f"at level {tier}", attained, spans * story.gpus)
-        widest = int(record["widest"])
+        widest = int(record["widest_tier"])
         if any(attempt.tier > widest for attempt in attempts):
             self._wrong("tier", f"it was spread farther than level {widest}, which its user does not allow")
 
@@ -184,24 +187,27 @@ class _Reader:
                 since_s, either_s = _since_checkpoint(done_s, setting.checkpoint_s)
                 lost_s, doubtful_s = lost_s + since_s, doubtful_s + either_s
                 most_redone += (since_s + either_s) * speed
-        redone, total = float(record["redone"]), float(record["work"]) + float(record["redone"])
+        redone = float(self.account["redone_s"])
+        total = float(record["work_s"]) + redone
         self._within("work", "done", total, most if setting.network != "on" else 0.0, most)
         exact = setting.network != "on" and doubtful_s == 0.0
         self._within("work", "done again", redone, most_redone if exact else 0.0, most_redone)
         lost = (restoring_s + lost_s) * story.gpus
-        self._within("device-seconds", "lost", record["lost"], lost, lost + doubtful_s * story.gpus)
+        self._within(
+            "device-seconds", "lost", self.account["lost_gpu_s"], lost, lost + doubtful_s * story.gpus
+        )
         if len({attempt.device for attempt in story.attempts}) == 1:  # else `compute` is that of the last
-            exposed = (worked_s - total * float(record["compute"])) * story.gpus
-            self._same("device-seconds", "exposed", record["exposed"], exposed)
+            exposed = (worked_s - total * float(record["compute_share"])) * story.gpus
+            self._same("device-seconds", "exposed", self.account["exposed_comm_gpu_s"], exposed)
 
-    def _within(self, rule: str, name: str, booked: Any, least: float, most: float) -> None:
-        if not least - _slack(least) <= float(booked) <= most + _slack(most):
+    def _within(self, rule: str, name: str, recorded: Any, least: float, most: float) -> None:
+        if not least - _slack(least) <= float(recorded) <= most + _slack(most):
             between = f"{least:.6f}" if least == most else f"between {least:.6f} and {most:.6f}"
-            self._wrong(rule, f"{name} is {float(booked):.6f} in the books and {between} by the log")
+            self._wrong(rule, f"{name} is {float(recorded):.6f} in its record and {between} by the log")
 
-    def _same(self, rule: str, name: str, booked: Any, counted: float) -> None:
-        if not abs(float(booked) - counted) <= _slack(counted):
-            self._wrong(rule, f"{name} is {float(booked):.6f} in the books and {counted:.6f} in the log")
+    def _same(self, rule: str, name: str, recorded: Any, counted: float) -> None:
+        if not abs(float(recorded) - counted) <= _slack(counted):
+            self._wrong(rule, f"{name} is {float(recorded):.6f} in its record and {counted:.6f} in the log")
 
     def _wrong(self, rule: str, what: str) -> None:
         self.violations.append(Violation(max(self.story.finished_s, 0.0), self.job, rule, what))

@@ -18,12 +18,12 @@ from berth.cluster.gpus import gpu_part
 from berth.cluster.model import Cluster
 from berth.errors import InputError
 from berth.schedule.policy import Policy
-from berth.schedule.view import DONE
+from berth.schedule.records import DONE
 from berth.simulate.intervals import DRAWS, Floats, job_intervals, ratio_interval
 from berth.simulate.metrics import Summary, summarise
 from berth.simulate.outcome import require_finished
 from berth.simulate.run import Setting, simulate
-from berth.simulate.source import Source
+from berth.simulate.trace_source import TraceSource
 from berth.workload.trace import Trace
 
 METRICS = ("mean_jct_s", "p99_jct_s", "makespan_s")
@@ -73,7 +73,7 @@ class Comparison:
 
 
 def compare(
-    source: Source,
+    source: TraceSource,
     cluster: Cluster,
     policies: dict[str, Policy],
     setting: Setting,
@@ -122,16 +122,16 @@ def _result(
     """The figures of one run and the completion times of its jobs; the run itself is large and not kept."""
     run = require_finished(simulate(trace, cluster, policy, setting, name=name))
     done = run.records[run.records["state"] == DONE]
-    return summarise(run), np.asarray(done["end"] - done["arrival"], dtype=np.float64)
+    return summarise(run), np.asarray(done["end_s"] - done["arrival_s"], dtype=np.float64)
 
 
-def _chance(source: Source, trace: Trace, cluster: Cluster, setting: Setting) -> list[str]:
+def _chance(source: TraceSource, trace: Trace, cluster: Cluster, setting: Setting) -> list[str]:
     """What another seed changes."""
     modelled = setting.network != "off" or len(gpu_part(cluster).device_types) > 1
     random = {
         "the generated trace": source.generated,
         "the models that jobs train": modelled and trace.frame["model"].null_count() > 0,
-        "the errors of remaining times": setting.doubt > 0,
+        "the errors of remaining times": setting.estimate_error > 0,
         "the failures of machines": setting.fault_spec is not None and setting.fault_spec.random,
     }
     return [what for what, varies in random.items() if varies]

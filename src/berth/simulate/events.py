@@ -1,4 +1,4 @@
-"""The log of a run as a table: what happened when, to whom, where, and why.
+"""The log of a run as a table: what happened when, to which job, where, and why.
 
 One row per event. Events of machines (failed, repaired, drained, undrained) name the machine; all others name
 the job. A gang's places are written `machine:devices`, and all its devices are of the one type in `device`.
@@ -17,12 +17,11 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from berth.cluster.plain import to_plain
+from berth.cluster.serialize import cluster_to_dict
 from berth.errors import InputError
 from berth.schedule.reasons import CODES
-from berth.schedule.view import Array
-from berth.simulate.run import Run
-from berth.simulate.view import (
+from berth.schedule.records import Array
+from berth.simulate.engine_state import (
     ARRIVED,
     DRAINED,
     EVICTED,
@@ -33,6 +32,7 @@ from berth.simulate.view import (
     STARTED,
     UNDRAINED,
 )
+from berth.simulate.run import Run
 
 EVENTS = {
     ARRIVED: "arrived",
@@ -78,7 +78,7 @@ def event_frame(run: Run) -> pl.DataFrame:
         "tier": _picked(tiers, log["tier"], log["tier"] >= 0),
         "reason": _named(CODES, log["reason"]),
         "gpus": pl.Series(log["gpus"]),
-        "device": _picked(devices, _first_kind(log, run.log_places), log["count"] > 0),
+        "device": _picked(devices, _first_device_type(log, run.log_places), log["count"] > 0),
         "places": _places(log, run.log_places, machines),
         "until_s": pl.Series(log["until"]),
         "saves_s": pl.Series(log["saves"]),
@@ -94,7 +94,7 @@ def write_events(run: Run, path: str | Path) -> None:
 def _packed(run: Run) -> str:
     jobs = run.trace.frame.select("job_id", "user", "model").to_dict(as_series=False)
     facts = {
-        "cluster": to_plain(run.cluster),
+        "cluster": cluster_to_dict(run.cluster),
         "policy": run.policy,
         "trace": run.trace.source,
         "jobs": jobs,
@@ -156,10 +156,10 @@ def _picked(names: pl.Series, index: Array, where: Array) -> pl.Series:
     return names.gather(wanted) if len(wanted) else pl.Series([], dtype=pl.String)
 
 
-def _first_kind(log: Array, places: Array) -> Array:
+def _first_device_type(log: Array, places: Array) -> Array:
     if not len(places):
         return np.zeros(len(log), np.int32)
-    return places["kind"][np.minimum(log["places"], len(places) - 1)]
+    return places["device_type"][np.minimum(log["places"], len(places) - 1)]
 
 
 def _places(log: Array, places: Array, machines: pl.Series) -> pl.Series:

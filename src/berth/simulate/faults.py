@@ -2,7 +2,7 @@
 
 Each machine has a random stream of its own, so the others' faults stay as they were when a machine is added
 or a drain is planned. Times between failures and times to repair are exponential. Every failure comes with
-its repair, also after the horizon: no machine stays down for ever.
+its repair, also after the horizon: no machine stays down forever.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import numpy as np
 from berth import reproducible
 from berth.cluster.model import Cluster
 from berth.errors import InputError, QuantityError, UnknownNameError
-from berth.schedule.view import Array
-from berth.simulate.view import DRAIN, FAIL, FAULT, REPAIR, UNDRAIN
+from berth.schedule.records import Array
+from berth.simulate.engine_state import DRAIN, FAIL, FAULT, REPAIR, UNDRAIN
 from berth.units import seconds
 from berth.workload.streams import stream
 from berth.workload.trace import Trace
@@ -116,7 +116,7 @@ def check_faults(faults: Array, cluster: Cluster) -> None:
     if not len(faults):
         return
     if not np.isfinite(faults["time"]).all() or (np.diff(faults["time"]) < 0).any():
-        raise InputError("faults must stand in order of time")
+        raise InputError("faults must be in order of time")
     if faults["machine"].min() < 0 or faults["machine"].max() >= len(cluster.machines):
         raise InputError(f"a fault names a machine that is not among the {len(cluster.machines)}")
     for begins, ends in _PAIR.items():

@@ -158,7 +158,7 @@ def _autocovariance(series: Floats, most: int) -> Floats:
 
 
 def _last_before_quiet(large: NDArray[np.bool_], in_a_row: int) -> int:
-    """The lag before the first so many small correlations in a row; the last large one if there are none."""
+    """The lag before the first `in_a_row` small correlations in a row; the last large one if there are none."""
     quiet = 0
     for lag, is_large in enumerate(large.tolist(), start=1):
         quiet = 0 if is_large else quiet + 1

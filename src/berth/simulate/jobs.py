@@ -17,10 +17,10 @@ from berth.network.iteration import iteration_time
 from berth.network.placement import Placement
 from berth.network.spread import realise, spreads, usable_devices
 from berth.network.traffic import Traffic
-from berth.schedule.view import MAX_TIERS, REFUSED, Array
+from berth.schedule.records import MAX_TIERS, REFUSED, Array
 from berth.schedule.world import new_jobs
+from berth.simulate.engine_state import OFF, SHARED, TRAFFIC
 from berth.simulate.quotas import charge_jobs
-from berth.simulate.view import OFF, SHARED, TRAFFIC
 from berth.workload.mix import Mix
 from berth.workload.profile import JobProfile
 from berth.workload.profiles import load_profile
@@ -48,17 +48,19 @@ def read_jobs(
     mix: Mix,
     *,
     seed: int = 0,
-    doubt: float = 0.0,
+    estimate_error: float = 0.0,
     quotas: Mapping[str, int] | None = None,
 ) -> Jobs:
-    """The records of a trace's jobs on a cluster. `doubt` 0.5: remaining times are known to +-50 % only."""
+    """The records of a trace's jobs on a cluster. `estimate_error` 0.5: remaining times are known to +-50 % only."""
     records = new_jobs(len(trace.submit_s))
-    records["arrival"], records["gpus"] = trace.submit_s, trace.num_gpu
-    for name in ("work", "left", "remaining", "saved", "booked"):
+    records["arrival_s"], records["gpus"] = trace.submit_s, trace.num_gpu
+    for name in ("work_s", "true_remaining_s", "estimated_remaining_s", "checkpointed_remaining_s"):
         records[name] = trace.duration_s
-    records["widest"] = len(cluster.tiers) - 1
-    records["doubt"] = 1.0 + doubt * (2.0 * uniforms(seed, "estimate errors", len(records)) - 1.0)
-    records["remaining"] *= records["doubt"]
+    records["widest_tier"] = len(cluster.tiers) - 1
+    records["estimate_error"] = 1.0 + estimate_error * (
+        2.0 * uniforms(seed, "estimate errors", len(records)) - 1.0
+    )
+    records["estimated_remaining_s"] *= records["estimate_error"]
     if trace.frame["priority"].null_count() < len(records):
         records["priority"] = trace.frame["priority"].fill_null(0).to_numpy()
     users: dict[str | None, int] = {}
@@ -78,7 +80,7 @@ def _floors(records: Array, cluster: Cluster, trace: Trace) -> tuple[str, ...]:
         if floor is None:
             records["state"][rows] = REFUSED
         else:
-            records["floor"][rows] = floor
+            records["nearest_tier"][rows] = floor
     return too_large(trace, cluster)
 
 
@@ -90,7 +92,7 @@ def too_large(trace: Trace, cluster: Cluster) -> tuple[str, ...]:
 
 @per_cluster
 def nearest_tier(cluster: Cluster, gpus: int) -> int | None:
-    """The nearest tier with a group that holds so many devices of one type."""
+    """The nearest tier with a group that holds `gpus` devices of one type; None: no group does."""
     for level in range(len(cluster.tiers)):
         group_of_device = cluster.groups[level][cluster.device_machine]
         for kind in range(len(cluster.device_types)):
@@ -123,7 +125,7 @@ def describe_models(
     keys = [(str(model), int(gpus)) for model, gpus in zip(models, records["gpus"], strict=True)]
     numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
     rows = np.array([numbers[key] for key in keys])
-    records["traffic"] = rows * kinds
+    records["traffic_row"] = rows * kinds
     table = np.zeros(len(numbers) * kinds, TRAFFIC)
     compute, skew, message = np.ones(len(numbers)), np.zeros(len(numbers)), np.zeros(len(numbers))
     slow = np.ones((len(numbers), MAX_TIERS))
@@ -143,9 +145,9 @@ def describe_models(
                     message[number] = traffic.bytes if gpus > 1 else 0.0
                     shape_x[number], shape_s[number] = _by_shape(traffic, gpus, cluster, fabric, network)
             _write(table[number * kinds + kind], traffic, reference_s)
-    records["compute"], records["skew"], records["slow"] = compute[rows], skew[rows], slow[rows]
-    records["shape_x"], records["shape_s"] = shape_x[rows], shape_s[rows]
-    records["message"] = message[rows]
+    records["compute_share"], records["skew"], records["slowdown"] = compute[rows], skew[rows], slow[rows]
+    records["shape_imbalance"], records["shape_slowdown"] = shape_x[rows], shape_s[rows]
+    records["message_bytes"] = message[rows]
     return table
 
 
@@ -209,7 +211,7 @@ def _split(total: int, parts: int) -> list[int]:
 
 @per_cluster
 def _together(cluster: Cluster, count: int) -> NDArray[np.int64] | None:
-    """So many machines of one rack, the largest first; of the whole cluster where no rack has as many."""
+    """`count` machines of one rack, the largest first; of the whole cluster where no rack has as many."""
     order = np.argsort(-_sizes_of_one_type(cluster), kind="stable")
     if len(cluster.tiers) > 1:
         racks = cluster.groups[1][order]
@@ -237,7 +239,7 @@ def best_placements(cluster: Cluster, gpus: int) -> dict[int, Placement]:
 
 
 def iteration_s(traffic: Traffic, placement: Placement, fabric: Fabric, network: int) -> float:
-    """An iteration on this placement, nobody else sending (shared links) or everybody (judged alone)."""
+    """Seconds of an iteration on this placement: with idle links (shared links), or with all jobs sending (static)."""
     if network == SHARED and len(placement.machines) > 1:
         return alone_s(traffic, flow_of(traffic, placement, fabric))
     return iteration_time(traffic, placement, fabric).seconds

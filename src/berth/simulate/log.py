@@ -1,40 +1,38 @@
-"""The log of events, written by the compiled loop into a buffer that is emptied now and then."""
+"""The event log, written by the compiled loop into a buffer that the caller empties."""
 
 from __future__ import annotations
 
-from typing import Any
-
 from berth.compile import kernel
-from berth.schedule.view import World
-from berth.simulate.view import EVICTED, MOVED, STARTED, Course
+from berth.schedule.records import World, places_of
+from berth.simulate.engine_state import EVICTED, MOVED, STARTED, EngineState
 
 
 @kernel
-def has_room(world: World, course: Course, now: float) -> bool:
+def has_room(world: World, engine: EngineState, now: float) -> bool:
     """Whether the buffers hold whatever may happen at this moment."""
-    clock, state = course.clock[0], world.state[0]
-    coming = 0
+    clock, state = engine.clock[0], world.state[0]
+    arrivals = 0
     row = clock.arrived
-    while row < len(world.jobs) and world.jobs[row].arrival <= now:
-        coming += 1
+    while row < len(world.jobs) and world.jobs[row].arrival_s <= now:
+        arrivals += 1
         row += 1
-    broken = 0
+    faults = 0
     fault = clock.fault
-    while fault < len(course.faults) and course.faults[fault].time <= now:
-        broken += 1
+    while fault < len(engine.faults) and engine.faults[fault].time <= now:
+        faults += 1
         fault += 1
-    events = 2 * coming + 2 * (state.last - state.first) + 4 * state.running + broken + 8
+    events = 2 * arrivals + 2 * (state.queue_stop - state.queue_start) + 4 * state.running + faults + 8
     places = 2 * len(world.places)
-    return clock.log + events <= len(course.log) and clock.log_places + places <= len(course.log_places)
+    return clock.log + events <= len(engine.log) and clock.log_places + places <= len(engine.log_places)
 
 
 @kernel
-def write(world: World, course: Course, what: int, row: int, reason: int, now: float) -> None:
+def write(world: World, engine: EngineState, what: int, row: int, reason: int, now: float) -> None:
     """Appends one event; a start and a move name their places. A negative row is a machine: -1 - machine."""
-    clock = course.clock[0]
+    clock = engine.clock[0]
     if not clock.logging:
         return
-    entry = course.log[clock.log]
+    entry = engine.log[clock.log]
     clock.log += 1
     entry.time, entry.job, entry.what = now, row, what
     entry.tier, entry.reason, entry.gpus, entry.places, entry.count = -1, 0, 0, clock.log_places, 0
@@ -43,20 +41,11 @@ def write(world: World, course: Course, what: int, row: int, reason: int, now: f
         return
     job = world.jobs[row]
     entry.tier, entry.reason, entry.gpus = -1 if what == EVICTED else job.tier, reason, job.gpus
-    entry.until, entry.saves = job.until, job.saves
+    entry.until, entry.saves = job.until_s, job.saves_s
     if what in (STARTED, MOVED):
-        write_places(world, course, job.head, entry)
-
-
-@kernel
-def write_places(world: World, course: Course, head: int, entry: Any) -> None:
-    """Appends where a gang stands."""
-    clock = course.clock[0]
-    while head >= 0:
-        place = world.places[head]
-        host = world.hosts[place.host]
-        spot = course.log_places[clock.log_places]
-        spot.machine, spot.kind, spot.gpus = host.machine, host.kind, place.count
-        clock.log_places += 1
-        entry.count += 1
-        head = place.next
+        for place in places_of(world, job.first_place):
+            host = world.hosts[place.host]
+            logged = engine.log_places[clock.log_places]
+            logged.machine, logged.device_type, logged.gpus = host.machine, host.device_type, place.count
+            clock.log_places += 1
+            entry.count += 1

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from berth.schedule.view import DONE, RUNNING
+from berth.schedule.records import DONE, RUNNING
+from berth.simulate.engine_state import FAIL, REPAIR
 from berth.simulate.run import Run
-from berth.simulate.view import FAIL, REPAIR
 
 
 @dataclass(frozen=True)
@@ -47,10 +47,11 @@ class Summary:
 def summarise(run: Run) -> Summary:
     """The figures of a run."""
     jobs = run.records
-    done = jobs[jobs["state"] == DONE]
-    jct = done["end"] - done["arrival"]
-    first = float(jobs["arrival"].min()) if len(jobs) else 0.0
-    makespan = float(done["end"].max()) - first if len(done) else 0.0
+    finished = jobs["state"] == DONE
+    done, accounts = jobs[finished], run.accounts[finished]
+    jct = done["end_s"] - done["arrival_s"]
+    first = float(jobs["arrival_s"].min()) if len(jobs) else 0.0
+    makespan = float(done["end_s"].max()) - first if len(done) else 0.0
     over = float(run.clock[0]["now"]) if run.unfinished else first + makespan
     up_s = _up_s(run, first, over)
     price = run.cluster.usd_per_hour
@@ -63,14 +64,14 @@ def summarise(run: Run) -> Summary:
         p95_jct_s=_percentile(jct, 95),
         p99_jct_s=_percentile(jct, 99),
         makespan_s=makespan,
-        mean_wait_s=_mean(done["waited"]),
-        p99_wait_s=_percentile(done["waited"], 99),
+        mean_wait_s=_mean(done["waited_s"]),
+        p99_wait_s=_percentile(done["waited_s"], 99),
         gpu_utilisation=_held_s(run) / up_s if up_s else 0.0,
         fragmentation=float(run.clock[0]["idle_wanted_s"]) / up_s if up_s else 0.0,
-        exposed_comm_gpu_s=float(done["exposed"].sum()),
+        exposed_comm_gpu_s=float(accounts["exposed_comm_gpu_s"].sum()),
         evictions=int(run.clock[0]["evictions"]),
         moves=int(run.clock[0]["moves"]),
-        lost_gpu_s=float(done["lost"].sum()),
+        lost_gpu_s=float(accounts["lost_gpu_s"].sum()),
         tier_share=_tier_share(run),
         cost_usd=None if price is None else price * makespan / 3600,
         never_schedulable=len(run.jobs.too_large) + len(run.jobs.over_quota),
@@ -83,7 +84,7 @@ def _held_s(run: Run) -> float:
     """Device-seconds held, also by jobs that never finish."""
     jobs, now = run.records, float(run.clock[0]["now"])
     running = jobs[jobs["state"] == RUNNING]
-    return float(jobs["attained"].sum() + ((now - running["touched"]) * running["gpus"]).sum())
+    return float(jobs["attained_gpu_s"].sum() + ((now - running["updated_s"]) * running["gpus"]).sum())
 
 
 def _up_s(run: Run, first_s: float, over_s: float) -> float:
@@ -109,8 +110,7 @@ def _overlap_s(start_s: float, stop_s: float, first_s: float, over_s: float) -> 
 
 
 def _tier_share(run: Run) -> dict[str, float]:
-    gangs = run.records[run.records["gpus"] > 1]
-    at_tier = gangs["at_tier"].sum(axis=0)
+    at_tier = run.accounts["tier_gpu_s"][run.records["gpus"] > 1].sum(axis=0)
     total = float(at_tier.sum())
     shares = at_tier / total if total else at_tier
     return {tier.name: float(share) for tier, share in zip(run.cluster.tiers, shares, strict=False)}

@@ -1,10 +1,10 @@
-"""How a run ended: with every job that can run, or with some that never will be done, and why."""
+"""How a run ended: with every job that can run, or with some that never finish, and why."""
 
 from __future__ import annotations
 
 from berth.errors import InputError
+from berth.simulate.livelock import RESTORING, WAKING
 from berth.simulate.run import Run
-from berth.simulate.standstill import RESTORING, WAKING
 from berth.units import format_count, format_seconds
 
 _NAMED = 5
@@ -22,14 +22,14 @@ def unfinished_note(run: Run) -> str | None:
 
 def _why(run: Run) -> str:
     stopped = format_seconds(float(run.clock[0]["now"]))
-    if run.standstill == RESTORING:
+    if run.livelock == RESTORING:
         return (
-            f"stopped at {stopped}, as nothing gets done any more; jobs take each other's place before they have "
+            f"stopped at {stopped}, since no progress is made; jobs take each other's place before they have "
             "restored (longer turns or a lower eviction cost would help)"
         )
-    if run.standstill == WAKING:
+    if run.livelock == WAKING:
         return (
-            f"stopped at {stopped}, as its `wake` asks again and again to be called and nothing happens "
+            f"stopped at {stopped}, since its `wake` asks to be called again and again and nothing happens "
             "(return a time at which an answer changes, or inf)"
         )
     if (run.world.hosts["down"] > 0).any():

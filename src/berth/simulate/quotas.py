@@ -19,7 +19,7 @@ import numpy as np
 from pydantic import Field
 
 from berth.errors import InputError, QuantityError, UnknownNameError
-from berth.schedule.view import REFUSED, Array
+from berth.schedule.records import REFUSED, Array
 from berth.spec import Spec, load
 from berth.workload.trace import Trace
 
@@ -48,7 +48,9 @@ def parse_quotas(texts: Sequence[str]) -> dict[str, int]:
         if not (name and equals):
             raise InputError(f"--quota {text!r} is not a quota", hint=_HINT)
         if not count.isdecimal() or int(count) < 1:
-            raise QuantityError(f"--quota {text!r}: {count!r} is no number of devices above zero", hint=_HINT)
+            raise QuantityError(
+                f"--quota {text!r}: {count!r} is not a number of devices above zero", hint=_HINT
+            )
         if name in found:
             raise InputError(f"--quota gives {name!r} twice")
         found[name] = int(count)

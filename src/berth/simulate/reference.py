@@ -19,8 +19,8 @@ from berth.cluster.model import Cluster, DeviceType
 from berth.errors import InputError, UnknownNameError
 from berth.network.fabric import Fabric
 from berth.network.traffic import Traffic
+from berth.simulate.engine_state import OFF
 from berth.simulate.jobs import best_placements, draw_models, iteration_s
-from berth.simulate.view import OFF
 from berth.workload.mix import Mix
 from berth.workload.profiles import load_profile
 from berth.workload.trace import Trace

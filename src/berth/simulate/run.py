@@ -18,26 +18,39 @@ from berth.network._contention_kernels import new_flows, new_loads
 from berth.network.fabric import Fabric
 from berth.network.sharing import LinkShares
 from berth.schedule.checks import check_policy
+from berth.schedule.decide import phases_for
 from berth.schedule.failures import raise_failure
 from berth.schedule.hooks import hooks
 from berth.schedule.policy import Policy
-from berth.schedule.steps import steps_for
-from berth.schedule.view import DONE, REFUSED, Array, World
+from berth.schedule.records import DONE, REFUSED, Array, World
 from berth.schedule.world import new_world
-from berth.simulate.blame import placed
 from berth.simulate.engine import LOG_FULL, OVER, advance
+from berth.simulate.engine_state import (
+    CLOCK,
+    FAULT,
+    LOG,
+    LOG_PLACE,
+    OFF,
+    SHARED,
+    STATIC,
+    EngineState,
+    Net,
+    new_accounts,
+)
 from berth.simulate.faults import FaultSpec, faults_of
 from berth.simulate.jobs import Jobs, read_jobs
-from berth.simulate.motion import motion_for
+from berth.simulate.livelock import LivelockDetector
+from berth.simulate.policy_errors import located
 from berth.simulate.reference import reference_device, seconds_here
-from berth.simulate.standstill import Standstill
-from berth.simulate.view import CLOCK, FAULT, LOG, LOG_PLACE, OFF, SHARED, STATIC, Course, Net
+from berth.simulate.speed import speed_hooks_for
 from berth.workload.mix import Mix, load_mix
 from berth.workload.trace import Trace
 
 Network = Literal["off", "static", "on"]
 NETWORKS: dict[Network, int] = {"off": OFF, "static": STATIC, "on": SHARED}
-_CHUNK = 20_000  # events between two looks at the progress bar
+_CHUNK = 20_000  # events between two updates of the progress bar
+Progress = Callable[[int, int], None]
+Watch = Callable[[World, Array], int]
 
 
 @dataclass(frozen=True)
@@ -49,7 +62,7 @@ class Setting:
     eviction_s: float = 40.0
     eviction_large_s: float = 60.0
     checkpoint_s: float = 1800.0
-    doubt: float = 0.0
+    estimate_error: float = 0.0
     mix: Mix = field(default_factory=lambda: load_mix("balanced"))
     seed: int = 0
     reference_device: str | DeviceType | None = None  # of durations; None: the most common type
@@ -69,11 +82,12 @@ class Run:
     setting: Setting
     jobs: Jobs
     world: World
+    accounts: Array  # ACCOUNT, by job row
     clock: Array
     log: Array
     log_places: Array
     cpu_s: float
-    standstill: str = ""  # why it was stopped before its end, see standstill.py
+    livelock: str = ""  # why it was stopped before its end, see livelock.py
 
     @property
     def records(self) -> Array:
@@ -94,105 +108,123 @@ def simulate(
     setting: Setting | None = None,
     *,
     name: str | None = None,
-    progress: Callable[[int, int], None] | None = None,
-    watch: Callable[[World, Array], int] | None = None,
+    progress: Progress | None = None,
+    watch: Watch | None = None,
 ) -> Run:
-    """Plays the trace to its end. `progress` is told how many of how many jobs are over.
+    """Runs the trace to its end: until nothing can happen, or no progress is made (see `Run.unfinished`).
 
-    The end is when nothing can happen any more, or nothing gets done any more: see `Run.unfinished`.
-
-    `watch` is shown the world and the clock, and says after how many events it wants to see them again.
+    `progress` is called with the number of jobs that have ended and of all jobs. `watch` is called with the world
+    and the clock, and returns after how many events it wants to be called again.
     """
-    with placed(policy):
-        return _play(trace, cluster, policy, setting or Setting(), name, progress, watch)
+    setting = setting or Setting()
+    with located(policy):
+        check_policy(policy)
+        reference, cluster = reference_device(cluster, setting.reference_device), gpu_part(cluster)
+        fabric, network = Fabric(cluster, setting.congestion), NETWORKS[setting.network]
+        trace = seconds_here(trace, cluster, fabric, network, setting.mix, setting.seed, reference)
+        faults = faults_of(setting.faults, setting.fault_spec, setting.seed, trace, cluster)
+        engine = Engine(trace, cluster, fabric, _prepared(policy, trace), replace(setting, faults=faults))
+        started = time.process_time()
+        livelock = engine.run(progress, watch)
+        return engine.result(name or type(policy).__name__.lower(), livelock, time.process_time() - started)
 
 
-def _play(
-    trace: Trace,
-    cluster: Cluster,
-    policy: Policy,
-    setting: Setting,
-    name: str | None,
-    progress: Callable[[int, int], None] | None,
-    watch: Callable[[World, Array], int] | None,
-) -> Run:
-    check_policy(policy)
-    reference, cluster = reference_device(cluster, setting.reference_device), gpu_part(cluster)
-    fabric = Fabric(cluster, setting.congestion)
-    network = NETWORKS[setting.network]
-    trace = seconds_here(trace, cluster, fabric, network, setting.mix, setting.seed, reference)
-    setting = replace(
-        setting, faults=faults_of(setting.faults, setting.fault_spec, setting.seed, trace, cluster)
-    )
-    policy = _prepared(policy, trace)
-    jobs = read_jobs(
-        trace,
-        cluster,
-        fabric,
-        network,
-        setting.mix,
-        seed=setting.seed,
-        doubt=setting.doubt,
-        quotas=setting.quotas,
-    )
-    world = new_world(
-        cluster,
-        policy,
-        jobs.records,
-        eviction_s=setting.eviction_s,
-        eviction_large_s=setting.eviction_large_s,
-        quotas=tuple(setting.quotas.values()),
-    )
-    course = _course(cluster, jobs, setting)
-    edges = cluster.devices * max(1, len(cluster.tiers))
-    net = Net(
-        fabric.arrays,
-        LinkShares(fabric.arrays.capacity, len(jobs.records), edges).state,
-        new_flows(len(jobs.records)),
-        new_loads(len(fabric.arrays.capacity)),
-    )
-    functions, scene, links = handed(hooks(policy)), handed(world), handed(net)
-    books = handed(course)
-    steps = handed(steps_for(policy.rules(), scene, functions))
-    motion = handed(motion_for(scene, books, links, course.clock))
-    logged: list[Array] = []
-    places: list[Array] = []
-    started = time.process_time()
-    events = _CHUNK if watch is None else watch(world, course.clock)
-    standstill, stands = Standstill(), ""
+class Engine:
+    """The state of one simulation and the compiled functions that advance it."""
 
-    def job_id(row: int) -> str:
-        return str(trace.job_ids[row])
+    def __init__(
+        self, trace: Trace, cluster: Cluster, fabric: Fabric, policy: Policy, setting: Setting
+    ) -> None:
+        self.trace, self.cluster, self.policy, self.setting = trace, cluster, policy, setting
+        self.jobs = read_jobs(
+            trace,
+            cluster,
+            fabric,
+            NETWORKS[setting.network],
+            setting.mix,
+            seed=setting.seed,
+            estimate_error=setting.estimate_error,
+            quotas=setting.quotas,
+        )
+        self.world = new_world(
+            cluster,
+            policy,
+            self.jobs.records,
+            eviction_s=setting.eviction_s,
+            eviction_large_s=setting.eviction_large_s,
+            quotas=tuple(setting.quotas.values()),
+        )
+        self.state = _new_state(cluster, self.jobs, setting)
+        self._logged: list[Array] = []
+        self._places: list[Array] = []
+        self._world, self._hooks = handed(self.world), handed(hooks(policy))
+        self._net, self._state = handed(_new_net(cluster, fabric, len(trace))), handed(self.state)
+        self._phases = handed(phases_for(policy.rules(), self._world, self._hooks))
+        self._speed = handed(speed_hooks_for(self._world, self._state, self._net, self.state.clock))
 
-    while not stands and (outcome := advance(scene, functions, steps, books, links, motion, events)) != OVER:
-        raise_failure(policy, world.my, job_id)
-        stands = standstill.reached(world, course.clock, len(setting.faults))
-        if outcome == LOG_FULL:
-            course = _empty_log(course, logged, places)
-            books = handed(course)
-        if progress is not None:
-            progress(int(course.clock[0]["finished"]), len(jobs.records))
+    def run(self, progress: Progress | None = None, watch: Watch | None = None) -> str:
+        """Runs to the end; returns why the run was stopped before it, or ""."""
+        clock, events = self.state.clock, _CHUNK
         if watch is not None:
-            events = watch(world, course.clock)
-    raise_failure(policy, world.my, job_id)
-    _empty_log(course, logged, places)
-    return Run(
-        policy=name or type(policy).__name__.lower(),
-        trace=trace,
-        cluster=cluster,
-        setting=setting,
-        jobs=jobs,
-        world=world,
-        clock=course.clock,
-        log=np.concatenate(logged) if logged else np.zeros(0, LOG),
-        log_places=np.concatenate(places) if places else np.zeros(0, LOG_PLACE),
-        cpu_s=time.process_time() - started,
-        standstill=stands,
-    )
+            events = watch(self.world, clock)
+        detector, livelock = LivelockDetector(), ""
+        while not livelock and (outcome := self._advance(events)) != OVER:
+            self._raise_failure()
+            livelock = detector.reached(self.world, clock, len(self.setting.faults))
+            if outcome == LOG_FULL:
+                self._empty_log()
+            if progress is not None:
+                progress(int(clock[0]["finished"]), len(self.world.jobs))
+            if watch is not None:
+                events = watch(self.world, clock)
+        self._raise_failure()
+        return livelock
+
+    def result(self, policy: str, livelock: str, cpu_s: float) -> Run:
+        """What became of every job."""
+        self._empty_log()
+        return Run(
+            policy=policy,
+            trace=self.trace,
+            cluster=self.cluster,
+            setting=self.setting,
+            jobs=self.jobs,
+            world=self.world,
+            accounts=self.state.accounts,
+            clock=self.state.clock,
+            log=np.concatenate(self._logged),
+            log_places=np.concatenate(self._places),
+            cpu_s=cpu_s,
+            livelock=livelock,
+        )
+
+    def _advance(self, events: int) -> int:
+        outcome: int = advance(
+            self._world, self._hooks, self._phases, self._state, self._net, self._speed, events
+        )
+        return outcome
+
+    def _raise_failure(self) -> None:
+        raise_failure(self.policy, self.world.params, lambda row: str(self.trace.job_ids[row]))
+
+    def _empty_log(self) -> None:
+        """Takes what the buffers hold; a buffer that is too small even when empty is doubled."""
+        clock = self.state.clock[0]
+        if clock["log"] == 0 and clock["logging"]:
+            self.state = self.state._replace(
+                log=np.zeros(2 * len(self.state.log), LOG),
+                log_places=np.zeros(2 * len(self.state.log_places), LOG_PLACE),
+            )
+            self._state = handed(self.state)
+        part = self.state.log[: clock["log"]].copy()
+        part["places"] += sum(len(places) for places in self._places)
+        self._logged.append(part)
+        self._places.append(self.state.log_places[: clock["log_places"]].copy())
+        clock["log"] = clock["log_places"] = 0
 
 
 def _prepared(policy: Policy, trace: Trace) -> Policy:
-    """Let a policy learn from the trace what it may; what it returns runs."""
+    """What `prepare` returns: the policy that runs."""
     prepared = policy.prepare(trace)
     if not isinstance(prepared, Policy):
         raise InputError(
@@ -202,14 +234,15 @@ def _prepared(policy: Policy, trace: Trace) -> Policy:
     return prepared
 
 
-def _course(cluster: Cluster, jobs: Jobs, setting: Setting) -> Course:
+def _new_state(cluster: Cluster, jobs: Jobs, setting: Setting) -> EngineState:
     clock = np.zeros(1, CLOCK)
     clock["wake"] = np.inf
-    clock["network"], clock["kinds"] = NETWORKS[setting.network], len(cluster.device_types)
+    clock["network"], clock["device_types"] = NETWORKS[setting.network], len(cluster.device_types)
     clock["logging"], clock["checkpoint_s"] = setting.log, setting.checkpoint_s
     size = 4 * len(jobs.records) + 16 * cluster.devices + 100_000 if setting.log else 1
-    return Course(
+    return EngineState(
         clock=clock,
+        accounts=new_accounts(jobs.records),
         heap=np.zeros(2 * cluster.devices + 2, np.int32),
         faults=np.ascontiguousarray(setting.faults),
         traffic=jobs.traffic,
@@ -218,17 +251,11 @@ def _course(cluster: Cluster, jobs: Jobs, setting: Setting) -> Course:
     )
 
 
-def _empty_log(course: Course, logged: list[Array], places: list[Array]) -> Course:
-    """Takes what the buffers hold; a buffer too small even when empty is doubled."""
-    clock = course.clock[0]
-    if clock["log"] == 0 and clock["logging"]:
-        course = course._replace(
-            log=np.zeros(2 * len(course.log), LOG), log_places=np.zeros(2 * len(course.log_places), LOG_PLACE)
-        )
-    offset = sum(len(part) for part in places)
-    part = course.log[: clock["log"]].copy()
-    part["places"] += offset
-    logged.append(part)
-    places.append(course.log_places[: clock["log_places"]].copy())
-    clock["log"] = clock["log_places"] = 0
-    return course
+def _new_net(cluster: Cluster, fabric: Fabric, jobs: int) -> Net:
+    edges = cluster.devices * max(1, len(cluster.tiers))
+    return Net(
+        fabric.arrays,
+        LinkShares(fabric.arrays.capacity, jobs, edges).state,
+        new_flows(jobs),
+        new_loads(len(fabric.arrays.capacity)),
+    )

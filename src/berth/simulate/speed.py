@@ -3,48 +3,72 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from numba import types
 
-from berth.compile import kernel, step
+from berth.compile import inlined, kernel, step, types_of
 from berth.network import compiled
 from berth.network._flow_kernels import TREE
-from berth.schedule.attempt import book, touch
-from berth.schedule.view import Array, World
+from berth.schedule.progress import advance_progress
+from berth.schedule.records import Array, World, places_of
+from berth.simulate.engine_state import OFF, SHARED, EngineState, Net
 from berth.simulate.heap import update
-from berth.simulate.view import OFF, SHARED, Course, Net
 
 _communication_s, _flow, _overlapped_s = compiled.communication_s, compiled.flow, compiled.overlapped_s
 _describe, _join, _leave = compiled.describe, compiled.join, compiled.leave
 
 
-@kernel
-def placement(world: World, row: int) -> tuple[Array, Array]:
-    """Machines and devices on each, as the network's kernels take them."""
-    entry, size = world.jobs[row].head, 0
-    while entry >= 0:
-        size += 1
-        entry = world.places[entry].next
-    machines, counts = np.empty(size, np.int32), np.empty(size, np.int32)
-    entry = world.jobs[row].head
-    for i in range(size):
-        machines[i] = world.hosts[world.places[entry].host].machine
-        counts[i] = world.places[entry].count
-        entry = world.places[entry].next
-    return machines, counts
+class SpeedHooks(NamedTuple):
+    """Called by address, so that without a network none of this is compiled."""
+
+    enter: Any  # sets the speed of a gang that takes its place
+    depart: Any  # updates the speeds of others when a gang leaves
+
+
+def speed_hooks_for(world: World, engine: EngineState, net: Net, clock: Array) -> SpeedHooks:
+    """Both functions; they do nothing where all devices are alike and nothing is sent."""
+    signature = types.void(*types_of(world, engine, net), types.int64, types.float64)
+    if clock["network"][0] == OFF and clock["device_types"][0] == 1:
+        return SpeedHooks(_nothing.at(signature), _nothing.at(signature))
+    return SpeedHooks(enter.at(signature), depart.at(signature))
 
 
 @step
-def enter(world: World, course: Course, net: Net, row: int, now: float) -> None:
+def _nothing(world: World, engine: EngineState, net: Net, row: int, now: float) -> None:
+    """Where nothing is sent, no speed changes."""
+
+
+@kernel
+def machines_of(world: World, row: int) -> tuple[Array, Array]:
+    """Machines and devices on each, as the network's kernels take them."""
+    first, size = world.jobs[row].first_place, 0
+    for _ in places_of(world, first):
+        size += 1
+    machines, counts = np.empty(size, np.int32), np.empty(size, np.int32)
+    for i, place in enumerate(places_of(world, first)):
+        machines[i], counts[i] = world.hosts[place.host].machine, place.count
+    return machines, counts
+
+
+@inlined
+def traffic_of(world: World, engine: EngineState, row: int) -> Any:
+    """The traffic record of a running job on its devices."""
+    job = world.jobs[row]
+    return engine.traffic[job.traffic_row + world.hosts[world.places[job.first_place].host].device_type]
+
+
+@step
+def enter(world: World, engine: EngineState, net: Net, row: int, now: float) -> None:
     """Sets the speed of a gang that has just taken its place, and of those it now shares links with."""
-    job, clock = world.jobs[row], course.clock[0]
-    traffic = course.traffic[job.traffic + world.hosts[world.places[job.head].host].kind]
-    job.compute = traffic.compute_s / traffic.near_s  # on these devices
+    job, clock = world.jobs[row], engine.clock[0]
+    traffic = traffic_of(world, engine, row)
+    job.compute_share = traffic.compute_s / traffic.near_s  # on these devices
     if clock.network == OFF or job.gpus == 1:
         job.speed = traffic.near_s / traffic.compute_s
         return
-    machines, counts = placement(world, row)
+    machines, counts = machines_of(world, row)
     if clock.network == SHARED and len(machines) > 1:
         links, loads, sending, fixed = _flow(
             traffic.all_reduce,
@@ -64,7 +88,7 @@ def enter(world: World, course: Course, net: Net, row: int, now: float) -> None:
             )
             used = loads > 0
             changed = _join(net.shares, net.flows, net.loads, row, links[used], loads[used] / volume)
-            follow(world, course, net, changed, now)
+            follow(world, engine, net, changed, now)
         return
     tree = traffic.algorithm == TREE
     comm = _communication_s(
@@ -74,28 +98,35 @@ def enter(world: World, course: Course, net: Net, row: int, now: float) -> None:
 
 
 @step
-def depart(world: World, course: Course, net: Net, row: int, now: float) -> None:
-    """Take a gang off its links; the gangs it shared them with go on faster."""
-    follow(world, course, net, _leave(net.shares, net.flows, net.loads, row), now)
+def depart(world: World, engine: EngineState, net: Net, row: int, now: float) -> None:
+    """Takes a gang off its links; the gangs it shared them with go on faster."""
+    follow(world, engine, net, _leave(net.shares, net.flows, net.loads, row), now)
 
 
 @kernel
-def follow(world: World, course: Course, net: Net, changed: Array, now: float) -> None:
-    """Account for the work of jobs whose iterations changed, then let them go on at the new speed."""
+def follow(world: World, engine: EngineState, net: Net, changed: Array, now: float) -> None:
+    """Accounts for the work of jobs whose iterations changed, then lets them go on at the new speed."""
     for row in changed:
-        job = world.jobs[row]
-        touch(job, now)
-        book(job)
-        kind = world.hosts[world.places[job.head].host].kind
-        job.speed = course.traffic[job.traffic + kind].near_s / net.flows.seconds[row]
-        if job.heap_at >= 0:
-            job.finish = expected_end(job, now)
-            update(world.jobs, course.heap, course.clock, row)
+        job, account = world.jobs[row], engine.accounts[row]
+        advance_progress(job, now)
+        account_exposed_comm(job, account)
+        job.speed = traffic_of(world, engine, row).near_s / net.flows.seconds[row]
+        if account.heap_index >= 0:
+            account.finish_s = finish_time_of(job, now)
+            update(engine, row)
+
+
+@inlined
+def account_exposed_comm(job: Any, account: Any) -> None:
+    """Adds what the network cost since this was last called; the speed has not changed in between."""
+    worked = account.accounted_remaining_s - job.true_remaining_s
+    account.exposed_comm_gpu_s += worked * (1.0 / job.speed - job.compute_share) * job.gpus
+    account.accounted_remaining_s = job.true_remaining_s
 
 
 @kernel
-def expected_end(job: Any, now: float) -> float:
-    """When a running job ends at its present speed."""
+def finish_time_of(job: Any, now: float) -> float:
+    """When a running job finishes at its current speed."""
     if job.speed <= 0:
         return math.inf
-    return max(now, job.stall) + job.left / job.speed
+    return max(now, job.restored_at_s) + job.true_remaining_s / job.speed

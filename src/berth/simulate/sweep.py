@@ -11,6 +11,7 @@ import inspect
 import itertools
 import json
 import signal
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
@@ -31,7 +32,7 @@ from berth.simulate.metrics import summarise
 from berth.simulate.outcome import require_finished
 from berth.simulate.reference import reference_device
 from berth.simulate.run import Setting, simulate
-from berth.simulate.source import made_up
+from berth.simulate.trace_source import generate_for
 from berth.workload.mix import load_mix
 
 Row = dict[str, Any]  # a cell and its figures
@@ -52,7 +53,7 @@ class Cell:
     durations: str
     eviction_s: float
     eviction_large_s: float
-    doubt: float
+    estimate_error: float
     reference_device: str
     code: str = ""
 
@@ -77,7 +78,7 @@ class Grid:
     durations: str = "lognormal:1h:1.5"
     eviction_s: float = 40.0
     eviction_large_s: float = 60.0
-    doubt: float = 0.0
+    estimate_error: float = 0.0
     reference_device: str | None = None  # None: the cluster's most common GPU
 
     def __post_init__(self) -> None:
@@ -106,7 +107,7 @@ class Grid:
                 durations=self.durations,
                 eviction_s=self.eviction_s,
                 eviction_large_s=self.eviction_large_s,
-                doubt=self.doubt,
+                estimate_error=self.estimate_error,
                 reference_device=reference,
                 code=_code(policy),
             )
@@ -138,12 +139,12 @@ def run_cell(cell: Cell) -> Row:
         congestion=cell.congestion,
         mix=load_mix(cell.mix),
         seed=cell.seed,
-        doubt=cell.doubt,
+        estimate_error=cell.estimate_error,
         reference_device=cell.reference_device,
         eviction_s=cell.eviction_s,
         eviction_large_s=cell.eviction_large_s,
     )
-    run = simulate(made_up(cluster, asked), cluster, load_policy(cell.policy), setting, name=cell.policy)
+    run = simulate(generate_for(cluster, asked), cluster, load_policy(cell.policy), setting, name=cell.policy)
     return {"cell": asdict(cell), "result": summarise(require_finished(run)).as_json()}
 
 
@@ -198,9 +199,9 @@ def _results(cells: Sequence[Cell], workers: int) -> Iterable[Row]:
     # The first cell runs alone: if kernels have to be compiled, it is once and not in every process.
     yield run_cell(cells[0])
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        with _not_by_key():
-            futures = [pool.submit(run_cell, cell) for cell in cells[1:]]
         try:
+            with _ctrl_c_held_back():
+                futures = [pool.submit(run_cell, cell) for cell in cells[1:]]
             for future in as_completed(futures):
                 yield future.result()
         except BaseException:  # Ctrl-C must not wait for the cells that are being played
@@ -211,13 +212,27 @@ def _results(cells: Sequence[Cell], workers: int) -> Iterable[Row]:
 
 
 @contextmanager
-def _not_by_key() -> Iterator[None]:
-    """A terminal's Ctrl-C reaches every process: those that are started here leave it to this one to end them."""
+def _ctrl_c_held_back() -> Iterator[None]:
+    """Start worker processes that leave Ctrl-C to this one, and start each of them whole.
+
+    A terminal's Ctrl-C reaches every process; workers inherit the mask and so ignore it. The mask alone doesn't protect
+    this process: another of its threads may take the signal, and the interrupt would leave a worker half started.
+    """
+    if threading.current_thread() is not threading.main_thread():  # Ctrl-C interrupts only the main thread
+        yield
+        return
+    held_back = []
+    handler = signal.getsignal(signal.SIGINT)
+    if callable(handler):
+        signal.signal(signal.SIGINT, lambda *received: held_back.append(received))
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+        signal.signal(signal.SIGINT, handler)
+    if held_back and callable(handler):
+        handler(*held_back[0])
 
 
 @dataclass(frozen=True, slots=True)

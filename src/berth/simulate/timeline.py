@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from berth.cluster.model import Cluster
-from berth.schedule.view import Array, World
+from berth.schedule.records import Array, World
+from berth.simulate.engine_state import ARRIVED, EVICTED, FINISHED, MOVED, STARTED
 from berth.simulate.run import Run
-from berth.simulate.view import ARRIVED, EVICTED, FINISHED, MOVED, STARTED
 
 Floats = NDArray[np.float64]
 
@@ -44,8 +44,8 @@ def attempts(run: Run) -> Attempts:
     log = log[np.argsort(log["job"], kind="stable")]
     opens = np.flatnonzero(np.isin(log["what"], (STARTED, MOVED)))
     first, last = log[opens], log[np.minimum(opens + 1, len(log) - 1)]
-    open_ = (first["job"] != last["job"]) | (opens + 1 == len(log))  # a run at a standstill is cut off
-    assert run.standstill or not open_.any(), "an attempt that never ends"
+    open_ = (first["job"] != last["job"]) | (opens + 1 == len(log))  # a run at a livelock is cut off
+    assert run.livelock or not open_.any(), "an attempt that never ends"
     return Attempts(
         job=first["job"],
         start_s=first["time"],
@@ -66,7 +66,7 @@ def machines_of(run: Run, tried: Attempts, at: int) -> tuple[NDArray[np.int32], 
 
 def last_end_s(run: Run) -> float:
     """When the last job was over."""
-    return float(run.records["end"].max(initial=0.0))
+    return float(run.records["end_s"].max(initial=0.0))
 
 
 def binned_mean(times: Floats, steps: Floats, edges: Floats) -> Floats:
@@ -138,7 +138,7 @@ def _entries(tried: Attempts) -> NDArray[np.int64]:
 
 @dataclass(slots=True)
 class TimerWatch:
-    """Looks at the timers of a policy that learns, every so many events; hand it to `simulate`."""
+    """Looks at the timers of a policy that learns, every `every` events; pass it to `simulate`."""
 
     every: int
     times: list[float] = field(default_factory=list)
@@ -148,8 +148,8 @@ class TimerWatch:
 
     def __call__(self, world: World, clock: Array) -> int:
         """One look; returns after how many events the next is due."""
-        if world.state[0]["learns"]:
+        if world.rules[0]["learn_timers"]:
             self.times.append(float(clock[0]["now"]))
-            self.timers.append(world.offers["timer"].copy())
-            self.demands, self.samples = world.demands["gpus"].copy(), world.offers["count"].copy()
+            self.timers.append(world.wait_stats["timer_s"].copy())
+            self.demands, self.samples = world.demands["gpus"].copy(), world.wait_stats["count"].copy()
         return self.every

@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from berth.cluster.catalogue import device_type
-from berth.cluster.expand import MOST_DEVICES
+from berth.cluster.expand import MAX_DEVICES
 from berth.cluster.model import Cluster, Machine
 from berth.errors import InputError, UnknownNameError
 from berth.units import format_bandwidth, format_count
@@ -21,7 +21,7 @@ NIC = "nic"  # answers to --link beside the tiers: what all devices of a machine
 
 
 def add_racks(cluster: Cluster, racks: int) -> Cluster:
-    """So many more racks like the last one; machines, where the cluster has no racks."""
+    """`count` more racks like the last one; machines, where the cluster has no racks."""
     if racks < 1:
         raise InputError(f"--add-racks: 1 or more (given: {racks})")
     if len(cluster.tiers) == 1:
@@ -29,8 +29,8 @@ def add_racks(cluster: Cluster, racks: int) -> Cluster:
     level = 1 if len(cluster.tiers) > 2 else 0
     last = cluster.groups[level][-1]
     copied = np.flatnonzero(cluster.groups[level] == last)
-    if cluster.devices + racks * int(cluster.sizes[copied].sum()) > MOST_DEVICES:
-        raise InputError(f"--add-racks {racks}: berth takes {MOST_DEVICES:,} devices")
+    if cluster.devices + racks * int(cluster.sizes[copied].sum()) > MAX_DEVICES:
+        raise InputError(f"--add-racks {racks}: berth takes {MAX_DEVICES:,} devices")
     names = [list(level_names) for level_names in cluster.group_names]
     machines, columns = list(cluster.machines), [cluster.groups]
     for _ in range(racks):

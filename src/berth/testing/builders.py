@@ -13,8 +13,8 @@ from berth.cluster.catalogue import UNNAMED, device_type
 from berth.cluster.model import Cluster, Machine
 from berth.cluster.tiers import default_tiers
 from berth.errors import InputError
-from berth.schedule.view import Array
-from berth.simulate.view import DRAIN, FAIL, FAULT, REPAIR, UNDRAIN
+from berth.schedule.records import Array
+from berth.simulate.engine_state import DRAIN, FAIL, FAULT, REPAIR, UNDRAIN
 from berth.workload.trace import Trace
 
 MachineText: TypeAlias = int | Mapping[str, int]  # devices, or devices of each type: {"V100": 4, "P100": 2}
@@ -45,13 +45,13 @@ def jobs(rows: Sequence[Sequence[Any]]) -> Trace:
 def cluster(text: ClusterText) -> Cluster:
     """A cluster as nested lists of machines: `[[4, 4], [8]]` is a rack of two machines and a rack of one.
 
-    A machine is a number of GPUs, or a number of each type: `{"V100": 4, "P100": 4}`. All machines stand
+    A machine is a number of GPUs, or a number of each type: `{"V100": 4, "P100": 4}`. All machines are
     equally deep; every level of brackets is one more tier, and a bare number is one machine.
     """
     leaves = list(_leaves(text, ()))
     depth = len(leaves[0][0])
     if any(len(path) != depth for path, _ in leaves):
-        raise InputError("all machines must stand equally deep", hint="[[4, 4], [8]], not [[4, 4], 8]")
+        raise InputError("all machines must be equally deep", hint="[[4, 4], [8]], not [[4, 4], 8]")
     names = list(dict.fromkeys(name for _, devices in leaves for name in devices))
     machines = tuple(
         Machine(

@@ -1,4 +1,4 @@
-"""One call that tells whether a policy keeps what every run must keep."""
+"""One call that checks whether a policy keeps what every run must keep."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from berth.clock import HandClock
+from berth.clock import ManualClock
 from berth.cluster.load import load_cluster
 from berth.errors import InputError
 from berth.live import commands, snapshot
@@ -68,7 +68,7 @@ class Drama:
 
     def __init__(self, seed: int, folder: Path, *, steps: int = 120) -> None:
         self.random, self.folder, self.steps = Random(seed), folder, steps
-        self.clock = HandClock()
+        self.clock = ManualClock()
         self.cluster = load_cluster(self.random.choice(CLUSTERS))
         self.policy = self.random.choice(POLICIES)
         chance = self.random.choice((0, 5, 20))
@@ -117,7 +117,7 @@ class Drama:
         )
         self.store.full = self.store.full and self.random.random() < 0.5
         happens()
-        self.clock.turn(self.random.choice((0.0, 0.1, 1.0, 10.0, 60.0, 900.0)))
+        self.clock.advance(self.random.choice((0.0, 0.1, 1.0, 10.0, 60.0, 900.0)))
 
     def _step(self) -> None:
         try:
@@ -239,7 +239,7 @@ class Drama:
             self._step()
             if not self.controller.books.jobs and not self.pending:
                 break
-            self.clock.turn(30.0)
+            self.clock.advance(30.0)
         assert not self.controller.books.jobs, f"left over: {sorted(self.controller.books.jobs)}"
         self.controller.step()
         assert not self.backend.alive(), "something runs that nobody wants"

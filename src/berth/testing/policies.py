@@ -12,20 +12,20 @@ from berth.schedule.policy import Blocked, Policy, Preempt, Rules
 
 @dataclass(frozen=True)
 class Strict(Policy):
-    """First come, first served; nobody passes."""
+    """First come, first served; no job overtakes another."""
 
     def rules(self) -> Rules:
         """Who does not fit blocks the queue."""
-        return Rules(steady=True, blocked=Blocked.STOP)
+        return Rules(static_order=True, blocked=Blocked.STOP)
 
 
 @dataclass(frozen=True)
 class FitFirst(Policy):
-    """First come, first served; who fits may pass."""
+    """First come, first served; a job that fits may overtake."""
 
     def rules(self) -> Rules:
         """Arrivals do not change."""
-        return Rules(steady=True)
+        return Rules(static_order=True)
 
 
 @dataclass(frozen=True)
@@ -34,12 +34,12 @@ class NearestOnly(Policy):
 
     def rules(self) -> Rules:
         """Arrivals do not change."""
-        return Rules(steady=True)
+        return Rules(static_order=True)
 
     @staticmethod
-    def reach(job: Any, now: float, my: Any) -> int:
+    def allowed_tier(job: Any, now: float, params: Any) -> int:
         """Never wider."""
-        return job.floor
+        return job.nearest_tier
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Backfill(Policy):
 
     def rules(self) -> Rules:
         """EASY."""
-        return Rules(steady=True, blocked=Blocked.BACKFILL)
+        return Rules(static_order=True, blocked=Blocked.BACKFILL)
 
 
 @dataclass(frozen=True)
@@ -56,39 +56,39 @@ class NearBackfill(Backfill):
     """The same, inside the nearest tier only."""
 
     @staticmethod
-    def reach(job: Any, now: float, my: Any) -> int:
+    def allowed_tier(job: Any, now: float, params: Any) -> int:
         """Never wider."""
-        return job.floor
+        return job.nearest_tier
 
 
 @dataclass(frozen=True)
 class LeastLeft(Policy):
-    """Least work left runs; at every event whoever no longer belongs there is evicted."""
+    """Least remaining work runs; at every event jobs that no longer belong there are evicted."""
 
     def rules(self) -> Rules:
         """By order; what is left only becomes less."""
-        return Rules(steady=True, preempt=Preempt.BY_ORDER, keys_hold=True)
+        return Rules(static_order=True, preempt=Preempt.BY_ORDER, monotone_order=True)
 
     @staticmethod
-    def order(job: Any, now: float, my: Any) -> float:
+    def order(job: Any, now: float, params: Any) -> float:
         """Least work left."""
-        return job.remaining
+        return job.estimated_remaining_s
 
 
 @dataclass(frozen=True)
 class Rounds(Policy):
-    """Least attained service runs; decided anew every `period_s`, which must exceed what a restore takes."""
+    """Least attained service runs; decided again every `period_s`, which must exceed what a restore takes."""
 
     period_s: float = 100.0
 
     def rules(self) -> Rules:
         """In rounds."""
-        return Rules(steady=True, preempt=Preempt.BY_ORDER, period_s=self.period_s)
+        return Rules(static_order=True, preempt=Preempt.BY_ORDER, period_s=self.period_s)
 
     @staticmethod
-    def order(job: Any, now: float, my: Any) -> float:
+    def order(job: Any, now: float, params: Any) -> float:
         """Least attained."""
-        return job.attained
+        return job.attained_gpu_s
 
 
 @dataclass(frozen=True)
@@ -99,19 +99,19 @@ class TwoQueues(Policy):
 
     def rules(self) -> Rules:
         """By order, and running jobs have their own moments."""
-        return Rules(steady=True, preempt=Preempt.BY_ORDER, wakes=True, keys_hold=True)
+        return Rules(static_order=True, preempt=Preempt.BY_ORDER, wake_running=True, monotone_order=True)
 
     @staticmethod
-    def order(job: Any, now: float, my: Any) -> float:
+    def order(job: Any, now: float, params: Any) -> float:
         """First queue before second."""
-        return 0.0 if job.attained < my.limit_gpu_s else 1.0
+        return 0.0 if job.attained_gpu_s < params.limit_gpu_s else 1.0
 
     @staticmethod
-    def wake(job: Any, now: float, my: Any) -> float:
+    def wake(job: Any, now: float, params: Any) -> float:
         """When it sinks."""
-        if job.attained >= my.limit_gpu_s or job.tier < 0:
+        if job.attained_gpu_s >= params.limit_gpu_s or job.tier < 0:
             return math.inf
-        return job.touched + (my.limit_gpu_s - job.attained) / job.gpus
+        return job.updated_s + (params.limit_gpu_s - job.attained_gpu_s) / job.gpus
 
 
 @dataclass(frozen=True)
@@ -123,9 +123,9 @@ class Ageing(Policy):
         return Rules(preempt=Preempt.BY_ORDER)
 
     @staticmethod
-    def order(job: Any, now: float, my: Any) -> float:
+    def order(job: Any, now: float, params: Any) -> float:
         """Size less age."""
-        return 100.0 * job.gpus - (now - job.arrival)
+        return 100.0 * job.gpus - (now - job.arrival_s)
 
 
 @dataclass(frozen=True)
@@ -136,34 +136,34 @@ class Delay(Policy):
 
     def rules(self) -> Rules:
         """It learns."""
-        return Rules(steady=True, learns=True)
+        return Rules(static_order=True, learn_timers=True)
 
     def timers(self, tiers: Sequence[str]) -> Sequence[float]:
         """The same for all to begin with."""
         return [self.first_s] * len(tiers)
 
     @staticmethod
-    def reach(job: Any, now: float, my: Any) -> int:
+    def allowed_tier(job: Any, now: float, params: Any) -> int:
         """One tier wider with every timer that has run out."""
-        tier, ends = job.floor, job.since + job.timer[job.floor]
-        while tier < job.widest and now >= ends:
+        tier, ends = job.nearest_tier, job.queued_since_s + job.delay_timer_s[job.nearest_tier]
+        while tier < job.widest_tier and now >= ends:
             tier += 1
-            ends += job.timer[tier]
+            ends += job.delay_timer_s[tier]
         return tier
 
     @staticmethod
-    def wake(job: Any, now: float, my: Any) -> float:
+    def wake(job: Any, now: float, params: Any) -> float:
         """When the next timer runs out."""
-        tier, ends = job.floor, job.since + job.timer[job.floor]
-        while tier < job.widest and now >= ends:
+        tier, ends = job.nearest_tier, job.queued_since_s + job.delay_timer_s[job.nearest_tier]
+        while tier < job.widest_tier and now >= ends:
             tier += 1
-            ends += job.timer[tier]
-        return ends if tier < job.widest else math.inf
+            ends += job.delay_timer_s[tier]
+        return ends if tier < job.widest_tier else math.inf
 
     @staticmethod
-    def observe(offer: Any, wait: float, gave_up: int, now: float, my: Any) -> float:
+    def observe(stats: Any, wait: float, gave_up: int, now: float, params: Any) -> float:
         """Half old, half new."""
-        return 0.5 * (offer.timer + wait)
+        return 0.5 * (stats.timer_s + wait)
 
 
 @dataclass(frozen=True)
@@ -172,22 +172,28 @@ class ByGain(Policy):
 
     def rules(self) -> Rules:
         """By gain, with little patience, so that small tests see it happen."""
-        return Rules(steady=True, preempt=Preempt.BY_GAIN, min_run_s=30.0, budget_s=120.0, margin=1.0)
+        return Rules(
+            static_order=True,
+            preempt=Preempt.BY_GAIN,
+            min_run_s=30.0,
+            eviction_interval_s=120.0,
+            gain_margin=1.0,
+        )
 
     @staticmethod
-    def gain(job: Any, here: float, there: float, now: float, my: Any) -> float:
+    def gain(job: Any, here: float, there: float, now: float, params: Any) -> float:
         """Gangs gain, single devices do not."""
-        return job.remaining if job.gpus > 1 else 0.0
+        return job.estimated_remaining_s if job.gpus > 1 else 0.0
 
     @staticmethod
-    def reach(job: Any, now: float, my: Any) -> int:
+    def allowed_tier(job: Any, now: float, params: Any) -> int:
         """Only the nearest."""
-        return job.floor
+        return job.nearest_tier
 
     @staticmethod
-    def cost(victim: Any, job: Any, now: float, my: Any) -> float:
-        """The larger the victim, the dearer; who is about to finish stays."""
-        return math.inf if victim.remaining < 20.0 else 10.0 * victim.gpus
+    def cost(victim: Any, job: Any, now: float, params: Any) -> float:
+        """The larger the victim, the more expensive; a job about to finish stays."""
+        return math.inf if victim.estimated_remaining_s < 20.0 else 10.0 * victim.gpus
 
 
 @dataclass(frozen=True)
@@ -196,22 +202,22 @@ class LookAhead(Policy):
 
     def rules(self) -> Rules:
         """Everything but preemption."""
-        return Rules(steady=True, look_ahead=True, move_up=0.5, hold_after_s=200.0)
+        return Rules(static_order=True, relax_locality=True, migrate_gain=0.5, reserve_after_s=200.0)
 
     @staticmethod
-    def reach(job: Any, now: float, my: Any) -> int:
+    def allowed_tier(job: Any, now: float, params: Any) -> int:
         """Farther only by looking ahead."""
-        return job.floor
+        return job.nearest_tier
 
     @staticmethod
-    def spread(job: Any, tier: int, wait: float, now: float, my: Any) -> int:
+    def spread(job: Any, tier: int, wait: float, now: float, params: Any) -> int:
         """If the wait is long for what is left."""
-        return 1 if wait > 0.2 * job.remaining else 0
+        return 1 if wait > 0.2 * job.estimated_remaining_s else 0
 
     @staticmethod
-    def gain(job: Any, here: float, there: float, now: float, my: Any) -> float:
+    def gain(job: Any, here: float, there: float, now: float, params: Any) -> float:
         """As if distance cost a tenth, so that it moves also where the network is free."""
-        return float(job.remaining * (here - there + 0.1))
+        return float(job.estimated_remaining_s * (here - there + 0.1))
 
 
 @dataclass(frozen=True)
@@ -221,20 +227,20 @@ class Everything(LookAhead):
     def rules(self) -> Rules:
         """All steps of the pass."""
         return Rules(
-            steady=True,
+            static_order=True,
             preempt=Preempt.BY_GAIN,
-            look_ahead=True,
-            move_up=0.5,
-            hold_after_s=200.0,
+            relax_locality=True,
+            migrate_gain=0.5,
+            reserve_after_s=200.0,
             min_run_s=30.0,
-            budget_s=120.0,
-            margin=1.0,
+            eviction_interval_s=120.0,
+            gain_margin=1.0,
         )
 
     @staticmethod
-    def cost(victim: Any, job: Any, now: float, my: Any) -> float:
+    def cost(victim: Any, job: Any, now: float, params: Any) -> float:
         """A tenth of what is left."""
-        return 0.01 * victim.remaining
+        return 0.01 * victim.estimated_remaining_s
 
 
 @dataclass(frozen=True)
@@ -243,7 +249,7 @@ class StepAside(NearestOnly):
 
     def rules(self) -> Rules:
         """Others move if that spares half of what it costs them; gangs go where most is free."""
-        return Rules(steady=True, defragment=0.5, hold_after_s=400.0, emptiest=True)
+        return Rules(static_order=True, defragment=0.5, reserve_after_s=400.0, worst_fit=True)
 
 
 @dataclass(frozen=True)
@@ -252,7 +258,14 @@ class EvenShapes(LookAhead):
 
     def rules(self) -> Rules:
         """Everything that depends on how a gang lies on its machines."""
-        return Rules(steady=True, look_ahead=True, move_up=1.0, defragment=0.5, farther=True, shape=0.0)
+        return Rules(
+            static_order=True,
+            relax_locality=True,
+            migrate_gain=1.0,
+            defragment=0.5,
+            defragment_farther=True,
+            imbalance_tolerance=0.0,
+        )
 
 
 @dataclass(frozen=True)
@@ -261,13 +274,13 @@ class Impatient(Policy):
 
     def rules(self) -> Rules:
         """By order; keys change once while a job waits, and hold while it runs."""
-        return Rules(steady=True, preempt=Preempt.BY_ORDER, rekey_after_s=300.0)
+        return Rules(static_order=True, preempt=Preempt.BY_ORDER, reorder_after_s=300.0)
 
     @staticmethod
-    def order(job: Any, now: float, my: Any) -> float:
+    def order(job: Any, now: float, params: Any) -> float:
         """By size."""
         if job.tier < 0:
-            job.notes[0] = 1.0 if now - job.since >= 300.0 else 0.0
+            job.notes[0] = 1.0 if now - job.queued_since_s >= 300.0 else 0.0
         return 0.0 if job.notes[0] else float(job.gpus)
 
 

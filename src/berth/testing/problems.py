@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from berth.plan.problem import Problem, UnitType, make_problem
+from berth.plan.problem import DevicePool, Problem, make_problem
 
 
 def random_problem(
@@ -23,7 +23,7 @@ def random_problem(
 ) -> Problem:
     """A cheap slow type and faster dearer ones, over layers that compute and layers that move data.
 
-    `serial` is the largest part of a layer's time that more units do not share.
+    `serial` is the largest part of a layer's time that more replicas do not share.
     """
     draw = np.random.default_rng(seed)
     speed = np.concatenate([[1.0], draw.uniform(3, 60, types - 1)])
@@ -32,7 +32,7 @@ def random_problem(
     return make_problem(
         batch=512,
         throughput=throughput,
-        types=tuple(UnitType(f"t{kind}", float(price[kind]), limit) for kind in range(types)),
+        types=tuple(DevicePool(f"t{kind}", float(price[kind]), limit) for kind in range(types)),
         layers=tuple(f"layer{row}" for row in range(layers)),
         oct_s=np.outer(draw.lognormal(0, 1, layers), 1 / speed),
         odt_s=np.outer(draw.lognormal(-1.5, 1.2, layers), 1 / link),
@@ -58,7 +58,7 @@ def naive_stages(problem: Problem, assignment: Sequence[int]) -> list[tuple[int,
     return stages
 
 
-def naive_stage_s(problem: Problem, kind: int, first: int, last: int, units: int) -> float:
+def naive_stage_s(problem: Problem, kind: int, first: int, last: int, replicas: int) -> float:
     """A stage's time per example, from the formula as it is written down."""
     rows = slice(first, last + 1)
     compute, data = problem.oct_s[rows, kind], problem.odt_s[rows, kind]
@@ -68,27 +68,27 @@ def naive_stage_s(problem: Problem, kind: int, first: int, last: int, units: int
     if last + 1 < len(problem.layers):
         crossing += float(problem.cross_s[last])
     alpha, beta = problem.alpha[rows, kind], problem.beta[rows, kind]
-    ct = float(np.sum(compute * (1 - alpha + alpha / units)))
-    dt = float(np.sum(data * (1 - beta + beta / units))) + crossing / units
+    ct = float(np.sum(compute * (1 - alpha + alpha / replicas)))
+    dt = float(np.sum(data * (1 - beta + beta / replicas))) + crossing / replicas
     return max(ct, dt) / problem.batch
 
 
 def naive_cost_usd(problem: Problem, assignment: Sequence[int]) -> float:
-    """The cheapest units for an assignment by trying all; infinite if none hold the throughput."""
+    """The cheapest replicas for an assignment by trying all; infinite if none hold the throughput."""
     stages = naive_stages(problem, assignment)
     if not all(problem.allowed[layer, kind] for layer, kind in enumerate(assignment)):
         return math.inf
     best = math.inf
-    for units in itertools.product(*(range(1, problem.types[kind].limit + 1) for kind, _, _ in stages)):
+    for replicas in itertools.product(*(range(1, problem.types[kind].limit + 1) for kind, _, _ in stages)):
         used = dict.fromkeys(range(len(problem.types)), 0)
-        for (kind, _, _), count in zip(stages, units, strict=True):
+        for (kind, _, _), count in zip(stages, replicas, strict=True):
             used[kind] += count
         if any(count > problem.types[kind].limit for kind, count in used.items()):
             continue
-        if not _holds(problem, stages, units):
+        if not _holds(problem, stages, replicas):
             continue
         slowest = max(
-            naive_stage_s(problem, *stage, count) for stage, count in zip(stages, units, strict=True)
+            naive_stage_s(problem, *stage, count) for stage, count in zip(stages, replicas, strict=True)
         )
         if slowest > (1 + 1e-9) / problem.throughput:
             continue
@@ -98,9 +98,9 @@ def naive_cost_usd(problem: Problem, assignment: Sequence[int]) -> float:
     return best
 
 
-def _holds(problem: Problem, stages: list[tuple[int, int, int]], units: Sequence[int]) -> bool:
-    """Whether every stage fits into the memory of its units."""
-    for (kind, first, last), count in zip(stages, units, strict=True):
+def _holds(problem: Problem, stages: list[tuple[int, int, int]], replicas: Sequence[int]) -> bool:
+    """Whether every stage fits into the memory of its replicas."""
+    for (kind, first, last), count in zip(stages, replicas, strict=True):
         memory = problem.types[kind].memory_bytes
         rows = slice(first, last + 1)
         each = problem.replicated_bytes[rows].sum() + problem.sharded_bytes[rows].sum() / count

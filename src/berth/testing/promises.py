@@ -14,12 +14,19 @@ import numpy as np
 
 from berth.compile import entry
 from berth.errors import InputError
-from berth.schedule.attempt import touch
 from berth.schedule.checks import rules_of, where_of
-from berth.schedule.failures import constant_names, constants_from, function_of, plain_function
+from berth.schedule.failures import (
+    constant_names,
+    constants_from,
+    function_of,
+    limit_exceeded,
+    plain_function,
+)
+from berth.schedule.limits import LimitError
 from berth.schedule.policy import Policy, Preempt
+from berth.schedule.progress import advance_progress
+from berth.schedule.records import RUNNING, WAITING, Array, World
 from berth.schedule.sealed import WRITABLE, View
-from berth.schedule.view import RUNNING, WAITING, Array, World
 from berth.simulate.run import Setting, simulate
 from berth.testing.builders import cluster, jobs
 from berth.testing.check import PolicyError, check_policy
@@ -48,7 +55,7 @@ def check_promises(policy: Policy, scenarios: int = 6) -> Checked:
             network=("off", "static", "on")[seed % 3],
             congestion=20.0,
             eviction_s=(0.0, 40.0)[seed % 2],
-            doubt=(0.0, 0.5)[seed // 2 % 2],
+            estimate_error=(0.0, 0.5)[seed // 2 % 2],
             seed=seed,
         )
         prepared = policy.prepare(trace)
@@ -78,11 +85,11 @@ def _rows(dice: Any, count: int = 40) -> list[tuple[Any, ...]]:
 
 
 @entry
-def advance_progress(records: Array, now: float) -> None:
+def advance_all(records: Array, now: float) -> None:
     """Brings the running jobs of a copy up to a time."""
     for i in range(len(records)):
         if records[i].state == RUNNING:
-            touch(records[i], now)
+            advance_progress(records[i], now)
 
 
 @dataclass(slots=True)
@@ -103,7 +110,8 @@ class PromiseWatch:
         self.policy, self.rules, self.moments = policy, rules_of(policy), 0
         kind = type(policy)
         self.functions = {
-            name: plain_function(function_of(kind, name)) for name in ("order", "then", "reach", "wake")
+            name: plain_function(function_of(kind, name))
+            for name in ("order", "tie_break", "allowed_tier", "wake")
         }
         self.names = constant_names(kind)
         self.last: dict[int, _Last] = {}
@@ -111,33 +119,41 @@ class PromiseWatch:
     def __call__(self, world: World, clock: Array) -> int:
         """Checks every job that waits or runs; asks to be called again after one event."""
         now = float(clock[0]["now"])
-        if world.my[0]["failed"]:
+        if world.params[0]["failed"]:
             return 1  # the run stops, and says why
         self.moments += 1
-        my = constants_from(self.names, world.my[0])
+        params = constants_from(self.names, world.params[0])
         records = world.jobs.copy()
-        advance_progress(records, now)
+        advance_all(records, now)
         for row in np.flatnonzero((records["state"] == WAITING) | (records["state"] == RUNNING)):
-            self._check(records, int(row), now, my)
+            self._check(records, int(row), now, params)
         return 1
 
-    def _ask(self, name: str, records: Array, row: int, now: float, my: Any) -> Any:
+    def _ask(self, name: str, records: Array, row: int, now: float, params: Any) -> Any:
         view = View(records[row], WRITABLE if name == "order" else ())
-        return self.functions[name](view, now, my)
+        try:
+            return self.functions[name](view, now, params)
+        except LimitError as error:
+            about = f" for job j{row} at {now:g} s"
+            raise limit_exceeded(self.policy, name, about, error) from None
 
-    def _check(self, records: Array, row: int, now: float, my: Any) -> None:
+    def _check(self, records: Array, row: int, now: float, params: Any) -> None:
         job = records[row].copy()
-        order = self._ask("order", records, row, now, my)
-        if (again := self._ask("order", records, row, now, my)) != order:
+        order = self._ask("order", records, row, now, params)
+        if (again := self._ask("order", records, row, now, params)) != order:
             self._refuse("order", row, now, f"returned {order!r}, and asked again {again!r}", _SAME)
-        keys = float(order), float(self._ask("then", records, row, now, my))
+        keys = float(order), float(self._ask("tie_break", records, row, now, params))
         waits = job["state"] == WAITING
-        if waits and self.rules.steady and not self._rekeyed(job, now):
-            kept = float(job["key"]), float(job["then"])
+        if waits and self.rules.static_order and not self._rekeyed(job, now):
+            kept = float(job["order_key"]), float(job["tie_break"])
             self._compare_keys(row, now, kept, keys)
-        wake = float(self._ask("wake", records, row, now, my)) if waits or self.rules.wakes else math.inf
-        reach = int(self._ask("reach", records, row, now, my))
-        since = int(job["state"]), float(job["since"] if waits else job["started"])
+        wake = (
+            float(self._ask("wake", records, row, now, params))
+            if waits or self.rules.wake_running
+            else math.inf
+        )
+        reach = int(self._ask("allowed_tier", records, row, now, params))
+        since = int(job["state"]), float(job["queued_since_s"] if waits else job["started_s"])
         asked = _Last(now, since, keys, reach, wake if wake > now else math.inf)
         before, self.last[row] = self.last.get(row), asked
         if before is not None and before.since == since and before.wake - _SLACK_S > now:
@@ -145,29 +161,35 @@ class PromiseWatch:
 
     def _rekeyed(self, job: Any, now: float) -> bool:
         """Whether steady keys of a job are asked again by rule."""
-        return bool(now - job["since"] >= self.rules.rekey_after_s - _SLACK_S)
+        return bool(now - job["queued_since_s"] >= self.rules.reorder_after_s - _SLACK_S)
 
     def _compare_keys(
         self, row: int, now: float, kept: tuple[float, float], keys: tuple[float, float]
     ) -> None:
-        second = type(self.policy).then is not Policy.then
-        for name, old, new in zip(("order", "then")[: 1 + second], kept, keys, strict=False):
+        second = type(self.policy).tie_break is not Policy.tie_break
+        for name, old, new in zip(("order", "tie_break")[: 1 + second], kept, keys, strict=False):
             if old != new:
                 what = f"is {new!r} while it waits, and was {old!r} when it was queued"
-                self._refuse(name, row, now, what, "it promises steady: write Rules(steady=False)")
+                self._refuse(
+                    name, row, now, what, "it promises static_order: write Rules(static_order=False)"
+                )
 
     def _compare(self, row: int, before: _Last, asked: _Last, waits: bool) -> None:
         """What must not change between two looks, before the moment that `wake` gave."""
         if not waits:
             by_order = self.rules.preempt == Preempt.BY_ORDER
-            if self.rules.keys_hold and by_order and asked.keys > before.keys:
+            if self.rules.monotone_order and by_order and asked.keys > before.keys:
                 what = f"rose from {before.keys} at {before.now:g} s to {asked.keys} while it runs"
                 self._refuse(
-                    "order", row, asked.now, what, "it promises keys_hold: write Rules(keys_hold=False)"
+                    "order",
+                    row,
+                    asked.now,
+                    what,
+                    "it promises monotone_order: write Rules(monotone_order=False)",
                 )
-        elif asked.reach != before.reach and not self.rules.learns:
+        elif asked.reach != before.reach and not self.rules.learn_timers:
             what = f"changed from {before.reach} at {before.now:g} s to {asked.reach} by itself"
-            self._refuse("reach", row, asked.now, what, "`wake` must return when that happens")
+            self._refuse("allowed_tier", row, asked.now, what, "`wake` must return when that happens")
 
     def _refuse(self, hook: str, row: int, now: float, what: str, hint: str) -> None:
         kind = type(self.policy)

@@ -27,7 +27,7 @@ class Scenario:
     eviction_s: float = 40.0
     eviction_large_s: float = 60.0
     checkpoint_s: float = 1800.0
-    doubt: float = 0.0
+    estimate_error: float = 0.0
     seed: int = 0
     faults: tuple[tuple[float, int, str], ...] = ()
     quotas: dict[str, int] = field(default_factory=dict)
@@ -40,7 +40,7 @@ class Scenario:
             eviction_s=self.eviction_s,
             eviction_large_s=self.eviction_large_s,
             checkpoint_s=self.checkpoint_s,
-            doubt=self.doubt,
+            estimate_error=self.estimate_error,
             seed=self.seed,
             faults=faults(self.faults),
             quotas=self.quotas,

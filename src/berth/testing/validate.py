@@ -1,4 +1,4 @@
-"""Holds every reason against the world it speaks of: what is free is counted anew from the places of what runs.
+"""Checks every reason against the world: what is free is counted again from the places of running jobs.
 
     validator = ReasonValidator(policy)
     simulate(trace, cluster, policy, setting, watch=validator)
@@ -14,7 +14,7 @@ from typing import Any
 
 from berth.schedule import reasons
 from berth.schedule.policy import Blocked, Policy, Preempt
-from berth.schedule.view import RUNNING, WAITING, Array, World
+from berth.schedule.records import RUNNING, WAITING, Array, World
 
 
 class ReasonValidator:
@@ -24,7 +24,9 @@ class ReasonValidator:
         rules = policy.rules()
         self.strict = rules.blocked == Blocked.STOP
         self.backfills = rules.blocked == Blocked.BACKFILL
-        self.holds = self.backfills or (rules.hold_after_s < math.inf and rules.preempt != Preempt.BY_ORDER)
+        self.holds = self.backfills or (
+            rules.reserve_after_s < math.inf and rules.preempt != Preempt.BY_ORDER
+        )
         self.gated = rules.link_ratio < math.inf
         self.seen: Counter[str] = Counter()
         self.promised: dict[int, float] = {}  # under backfill, when the first who waits starts at the latest
@@ -38,7 +40,7 @@ class ReasonValidator:
                 reasons.bring_up_to_date(world, row)
                 self.seen[reasons.CODES[int(job["reason"])]] += 1
                 self._waits(row, job)
-            elif job["state"] == RUNNING and job["started"] == self.now:
+            elif job["state"] == RUNNING and job["started_s"] == self.now:
                 self.seen[reasons.CODES[int(job["reason"])]] += 1
                 self._starts(job)
         return 1
@@ -47,7 +49,7 @@ class ReasonValidator:
         """Free devices by (tier, group, kind), from the places of what runs."""
         world, held = self.world, Counter[int]()
         for job in world.jobs[world.jobs["state"] == RUNNING]:
-            entry = job["head"]
+            entry = job["first_place"]
             while entry >= 0:
                 held[int(world.places[entry]["host"])] += int(world.places[entry]["count"])
                 entry = world.places[entry]["next"]
@@ -56,7 +58,7 @@ class ReasonValidator:
             left = 0 if host["down"] else int(host["size"]) - held[at]
             assert left == host["free"], "the counts of free devices are off"
             for tier in range(world.groups.shape[0]):
-                free[tier, int(host["group"][tier]), int(host["kind"])] += left
+                free[tier, int(host["group"][tier]), int(host["device_type"])] += left
         return free
 
     def _most(self, tier: int) -> int:
@@ -66,13 +68,13 @@ class ReasonValidator:
     def _changed_hands(self) -> bool:
         """Whether this pass gave devices back, so that what was too little a moment ago may be enough now."""
         jobs = self.world.jobs
-        moved = (jobs["started"] == self.now) & (jobs["moves"] > 0)
-        return bool((jobs["evicted"] == self.now).any() or moved.any())
+        moved = (jobs["started_s"] == self.now) & (jobs["moves"] > 0)
+        return bool((jobs["last_eviction_s"] == self.now).any() or moved.any())
 
     def _started(self) -> int:
         """Devices that were taken in this pass."""
         jobs = self.world.jobs
-        return int(jobs["gpus"][(jobs["started"] == self.now) & (jobs["state"] == RUNNING)].sum())
+        return int(jobs["gpus"][(jobs["started_s"] == self.now) & (jobs["state"] == RUNNING)].sum())
 
     def _charged(self, quota: int) -> int:
         """Devices that the jobs of one virtual cluster hold."""
@@ -86,13 +88,14 @@ class ReasonValidator:
             assert self._most(top) < gpus or changed, name
         elif code == reasons.TOO_SPREAD:
             assert self._most(top) + self._started() >= gpus, name
-            assert self._most(int(job["holds_out"])) < gpus or changed, name
+            assert self._most(int(job["waits_for_tier"])) < gpus or changed, name
         elif code == reasons.HELD_FOR_OTHER:
             self._check_reservation(row, job)
             assert self._most(top) + self._started() >= gpus, name
         elif code == reasons.LOOKS_AHEAD:
-            assert job["until"] >= self.now, name
-            assert self._most(int(job["floor"])) < gpus or changed, name
+            assert job["until_s"] >= self.now, name
+            uneven = job["imbalance_slowdown"] > 1.0  # it fits there now, but waits for a more even place
+            assert self._most(int(job["nearest_tier"])) < gpus or changed or uneven, name
         elif code == reasons.OVER_QUOTA:
             quota = int(job["quota"])
             assert self._charged(quota) + gpus > self.world.quotas[quota]["allowed"] or changed, name
@@ -100,32 +103,36 @@ class ReasonValidator:
             self._check_links(job)
         elif code == reasons.BEHIND:
             assert self.strict or (self.backfills and job["quota"] >= 0), name
-            assert self.world.waiting[self.world.state[0]["first"]] != row, name
+            assert self.world.waiting[self.world.state[0]["queue_start"]] != row, name
         elif code == reasons.NONE:
             assert changed, name
         else:
             assert code in (reasons.OUTRANKED, reasons.MADE_WAY, reasons.HOST_LOST), name
-            assert job["evicted"] == self.now, name
+            assert job["last_eviction_s"] == self.now, name
 
     def _check_reservation(self, row: int, job: Any) -> None:
         """Another job has a place reserved, from all others or from those of lower priority."""
-        other = int(self.world.state[0]["reserved"])
+        other = int(self.world.state[0]["last_reserved"])
         assert other not in (-1, row), "held-for-other"
         holder = self.world.jobs[other]
-        assert holder["state"] == WAITING or holder["started"] == self.now, "held-for-other"
+        assert holder["state"] == WAITING or holder["started_s"] == self.now, "held-for-other"
         assert self.holds or job["priority"] < holder["priority"], "held-for-other"
 
     def _check_links(self, job: Any) -> None:
-        """There is room, and somebody sends between machines."""
+        """There is room, and some job sends between machines."""
         jobs = self.world.jobs
-        senders = jobs[(jobs["state"] == RUNNING) & (jobs["tier"] > 0) & (jobs["message"] > 0)]
+        senders = jobs[(jobs["state"] == RUNNING) & (jobs["tier"] > 0) & (jobs["message_bytes"] > 0)]
         assert self.gated, "links-busy"
         assert len(senders) > 0, "links-busy"
-        assert job["message"] > 0, "links-busy"
-        assert self._most(int(job["holds_out"])) + self._started() >= job["gpus"], "links-busy"
+        assert job["message_bytes"] > 0, "links-busy"
+        assert self._most(int(job["waits_for_tier"])) + self._started() >= job["gpus"], "links-busy"
 
     def _starts(self, job: Any) -> None:
         state = self.world.state[0]
-        if int(job["reason"]) == reasons.BACKFILLED and self.backfills and state["first"] < state["last"]:
-            ahead = int(self.world.waiting[state["first"]])
-            self.promised[ahead] = min(float(state["held_until"]), self.promised.get(ahead, math.inf))
+        if (
+            int(job["reason"]) == reasons.BACKFILLED
+            and self.backfills
+            and state["queue_start"] < state["queue_stop"]
+        ):
+            ahead = int(self.world.waiting[state["queue_start"]])
+            self.promised[ahead] = min(float(state["reserved_until_s"]), self.promised.get(ahead, math.inf))

@@ -1,6 +1,6 @@
-"""Run a plan for real: sparse tables, the servers that hold them, and the stages that use them.
+"""Training: sparse tables, the servers that hold them, and the stages that use them.
 
-Importing this package costs nothing; torch is loaded with the first name that needs it.
+Importing this package is cheap; torch is loaded with the first name that needs it.
 """
 
 from __future__ import annotations
@@ -10,29 +10,31 @@ from typing import TYPE_CHECKING
 from berth.lazy import exports
 
 if TYPE_CHECKING:
-    from berth.train.data import ClickStream, Source
+    from berth.train.data import BatchSource, ClickStream
     from berth.train.embedding import Embedding, slot_keys, with_sparse_tables
     from berth.train.inference import load_for_inference
     from berth.train.interruption import Stopped
     from berth.train.local import LocalStore
-    from berth.train.session import Checkpoints, Result, Session, fit
+    from berth.train.options import Checkpoints, TrainOptions
+    from berth.train.session import Result, Session, fit
     from berth.train.sparse import SparseStore, TableSpec
-    from berth.train.tables import Admission, Initialiser, Life, adagrad, adam, rowwise_adagrad, sgd
+    from berth.train.tables import Admission, DecayPolicy, Initialiser, adagrad, adam, rowwise_adagrad, sgd
 
 _HOMES = {
     "Admission": "tables",
-    "Checkpoints": "session",
+    "Checkpoints": "options",
     "ClickStream": "data",
     "Embedding": "embedding",
     "Initialiser": "tables",
-    "Life": "tables",
+    "DecayPolicy": "tables",
     "LocalStore": "local",
     "Result": "session",
     "Session": "session",
-    "Source": "data",
+    "BatchSource": "data",
     "SparseStore": "sparse",
     "Stopped": "interruption",
     "TableSpec": "sparse",
+    "TrainOptions": "options",
     "adagrad": "tables",
     "adam": "tables",
     "fit": "session",
@@ -45,18 +47,19 @@ _HOMES = {
 
 __all__ = [
     "Admission",
+    "BatchSource",
     "Checkpoints",
     "ClickStream",
+    "DecayPolicy",
     "Embedding",
     "Initialiser",
-    "Life",
     "LocalStore",
     "Result",
     "Session",
-    "Source",
     "SparseStore",
     "Stopped",
     "TableSpec",
+    "TrainOptions",
     "adagrad",
     "adam",
     "fit",

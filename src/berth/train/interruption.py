@@ -1,7 +1,7 @@
-"""A wish to stop: heard at once, granted between two steps.
+"""Requests to stop, handled between two steps.
 
-SIGTERM asks for a checkpoint and a quiet end. So does the first Ctrl-C (SIGINT), after which `Stopped` is raised once
-all is safe; a second one does not wait for anything.
+SIGTERM and the first Ctrl-C (SIGINT) request a checkpoint and a regular end; after Ctrl-C `Stopped` is raised. A second
+Ctrl-C exits at once.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class Stopped(KeyboardInterrupt):
-    """A training ended between two steps because of Ctrl-C; if it has a folder, that step is saved."""
+    """A run ended between two steps because of Ctrl-C; with a checkpoint folder, that step is saved."""
 
     def __init__(self, step: int, saved: bool) -> None:
         super().__init__(f"stopped after step {step:,}{', which is saved' if saved else ''}")
@@ -24,25 +24,25 @@ class Stopped(KeyboardInterrupt):
 
 
 class Interruption:
-    """Whether somebody wants an end; only the main thread can hear it."""
+    """Handles signals while a run trains; only in the main thread."""
 
     def __init__(self) -> None:
-        self.heard = False
-        self.by_key = False  # Ctrl-C
+        self.requested = False
+        self.by_keyboard = False  # Ctrl-C
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> Interruption:
         if threading.current_thread() is threading.main_thread():
-            self._before = {number: signal.signal(number, self._hear) for number in SIGNALS}
+            self._before = {number: signal.signal(number, self._on_signal) for number in SIGNALS}
         return self
 
     def __exit__(self, *error: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
-    def _hear(self, number: int, frame: FrameType | None) -> None:
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if number == signal.SIGINT:
-            if self.by_key:
+            if self.by_keyboard:
                 raise KeyboardInterrupt
-            self.by_key = True
-        self.heard = True
+            self.by_keyboard = True
+        self.requested = True

@@ -1,7 +1,4 @@
-"""One step of a model: forward, backward, rows pushed, dense weights moved.
-
-All that a worker does to a batch, whoever gives it the batch and wherever the rows live.
-"""
+"""One training step: forward, backward, push of rows, update of dense weights."""
 
 from __future__ import annotations
 
@@ -33,7 +30,7 @@ class Learner:
         optimiser: torch.optim.Optimizer | None = None,
         loss: Loss | None = None,
         workers: int = 1,
-        exchange: Callable[[nn.Module, float], None] | None = None,
+        all_reduce: Callable[[nn.Module, float], None] | None = None,
     ) -> None:
         self.model = model.train()
         self.store = store
@@ -45,21 +42,21 @@ class Learner:
         self._loss: Loss = loss or getattr(model, "loss", None) or click_loss
         self._workers = workers
         self.clock: LayerClock | None = None
-        self.unannounced: list[str] = []  # tables whose keys the inputs do not show
-        self._keys_in: list[tuple[Embedding, str]] | None = None  # not known before the first step
-        self._exchange = (
-            exchange  # sums dense gradients over the workers; is told this one's part of the loss
-        )
+        self.tables_without_prefetch: list[str] = []  # tables whose keys are not among the inputs
+        self._key_inputs: list[tuple[Embedding, str]] | None = None  # known after the first step
+        self._all_reduce = all_reduce  # of dense gradients and the loss, over workers
 
     def step(self, number: int, batch: Batch) -> tuple[float, Scores]:
-        """Learns from a batch; its part of the whole batch's mean loss, and its scores, are those from before."""
-        clock = self.clock if self.clock is not None and self.clock.wants() else None
+        """Train on a batch; returns its part of the global mean loss and its scores, from before the update."""
+        clock = self.clock if self.clock is not None and self.clock.should_sample() else None
         output = clock.forward(batch.inputs) if clock else self.model(batch.inputs)
         loss = self._loss(output, batch.labels)
-        if self._keys_in is None:
-            self._keys_in = self._found(batch.inputs)
-            found = {layer.spec_name for layer, _ in self._keys_in}
-            self.unannounced = [layer.spec_name for layer in self.embeddings if layer.spec_name not in found]
+        if self._key_inputs is None:
+            self._key_inputs = self._find_key_inputs(batch.inputs)
+            found = {layer.spec_name for layer, _ in self._key_inputs}
+            self.tables_without_prefetch = [
+                layer.spec_name for layer in self.embeddings if layer.spec_name not in found
+            ]
         part = batch.part(self._workers)
         loss.backward(torch.tensor(part))
         if clock:
@@ -68,30 +65,30 @@ class Learner:
         self._update(number, batch.labels, clock, value)
         return value, scores_of(output, batch.labels)
 
-    def announce(self, batch: Batch) -> None:
-        """Tells the store the keys of the batch after this one, where the inputs show which they are."""
-        for layer, name in self._keys_in or []:
+    def prefetch(self, batch: Batch) -> None:
+        """Announce the keys of the next batch to the store, where they are among the inputs."""
+        for layer, name in self._key_inputs or []:
             layer.prefetch(batch.inputs[name])
 
-    def _found(self, inputs: Any) -> list[tuple[Embedding, str]]:
-        """Which entries of the inputs are keys: those that a layer was asked with, as they are or as int64."""
+    def _find_key_inputs(self, inputs: Any) -> list[tuple[Embedding, str]]:
+        """Return the entries of the inputs that layers used as keys, as they are or as int64."""
         named = inputs.items() if isinstance(inputs, dict) else ()
         return [
             (layer, name)
             for layer in self.embeddings
             for name, value in named
-            if isinstance(value, Tensor) and layer.asked_for(value)
+            if isinstance(value, Tensor) and layer.used_keys(value)
         ]
 
     def _update(self, number: int, labels: Any, clock: LayerClock | None, loss: float = 0.0) -> None:
-        """Gradients become pushes and a step of the dense optimiser."""
+        """Push gradients of rows and step the dense optimiser."""
         for layer in self.embeddings:
             layer.push(labels if layer.counts_clicks else None)
-        self.store.end_step(number)  # servers learn while the dense part does
+        self.store.end_step(number)  # servers update rows while the dense part is updated
         if clock:
             clock.done(PUSH)
-        if self._exchange is not None:
-            self._exchange(self.model, loss)
+        if self._all_reduce is not None:
+            self._all_reduce(self.model, loss)
         if self.optimiser is not None:
             self.optimiser.step()
             self.optimiser.zero_grad(set_to_none=True)
@@ -101,13 +98,13 @@ class Learner:
 
 
 def adam(model: nn.Module, learning_rate: float = 1e-3) -> torch.optim.Optimizer | None:
-    """Torch's Adam in one pass over the weights; None for a model whose weights are all rows."""
+    """Return fused Adam, or None for a model without dense weights."""
     parameters = [weights for weights in model.parameters() if weights.requires_grad]
     return torch.optim.Adam(parameters, lr=learning_rate, fused=True) if parameters else None
 
 
 def click_loss(output: Tensor, labels: Tensor) -> Tensor:
-    """Cross-entropy of a logit for each example, or of a row of them."""
+    """Return the cross-entropy of one logit per example, or of a row of logits."""
     if output.ndim == 2 and output.shape[1] > 1 and not labels.is_floating_point():
         return nn.functional.cross_entropy(output, labels)
     logits = output.view(-1) if labels.ndim == 1 else output
@@ -115,7 +112,7 @@ def click_loss(output: Tensor, labels: Tensor) -> Tensor:
 
 
 def scores_of(output: Any, labels: Any) -> Scores:
-    """What ranks examples by their chance of a click, where the output says so."""
+    """Return scores and labels for the AUC, if the output is a binary score."""
     if not isinstance(output, Tensor) or not isinstance(labels, Tensor):
         return None, None
     output = output.detach()

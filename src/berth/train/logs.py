@@ -1,4 +1,4 @@
-"""Figures of a training over time, for other programs: a CSV file, TensorBoard."""
+"""Metrics of a run over time, as CSV or for TensorBoard."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ COLUMNS = (
 
 
 class Log(Protocol):
-    """Takes a line of figures now and then."""
+    """A destination of metrics."""
 
-    def write(self, figures: dict[str, float]) -> None:
-        """One line."""
+    def write(self, metrics: dict[str, float]) -> None:
+        """Write the metrics of one moment."""
         ...
 
     def close(self) -> None:
-        """No more come."""
+        """Close the log."""
         ...
 
 
-def figures(progress: Progress, statistics: Any) -> dict[str, float]:
-    """What is told of a training at one moment."""
+def current_metrics(progress: Progress, statistics: Any) -> dict[str, float]:
+    """Return the current metrics of a run."""
     return {
         "step": progress.step,
         "examples": progress.examples,
@@ -45,15 +45,14 @@ def figures(progress: Progress, statistics: Any) -> dict[str, float]:
 
 
 def hit_rate(statistics: Any) -> float:
-    """Share of pulled keys whose row was in memory, over all tables."""
+    """Return the share of pulled keys whose row was in memory, over all tables."""
     pulled = sum(table["counts"]["pulled"] for table in statistics["tables"].values())
     missed = sum(table["counts"]["missed"] for table in statistics["tables"].values())
     return 1.0 - missed / pulled if pulled else 1.0
 
 
 class CsvLog:
-    """A line for every call. A training resumed from a step goes on in the same file, after the line of that step:
-    later lines are cut off, so every step has one line."""
+    """A CSV file. A resumed run continues in the same file; lines after its step are removed."""
 
     def __init__(self, path: str | Path, step: int = 0) -> None:
         try:
@@ -66,20 +65,20 @@ class CsvLog:
         if self._file.tell() == 0:
             self._rows.writerow(COLUMNS)
 
-    def write(self, figures: dict[str, float]) -> None:
-        """Not a number is an empty field."""
+    def write(self, metrics: dict[str, float]) -> None:
+        """Write one line; NaN is an empty field."""
         self._rows.writerow(
-            ["" if math.isnan(figures[name]) else f"{figures[name]:.10g}" for name in COLUMNS]
+            ["" if math.isnan(metrics[name]) else f"{metrics[name]:.10g}" for name in COLUMNS]
         )
         self._file.flush()
 
     def close(self) -> None:
-        """Lets go of the file."""
+        """Close the file."""
         self._file.close()
 
 
 def _end_of(path: Path, step: int) -> int:
-    """Where the lines up to this step end: 0 if there are none, and the header is written again."""
+    """Return the end of the lines up to this step; 0 if there are none."""
     end = at = 0
     for number, line in enumerate(path.read_bytes().splitlines(keepends=True)):
         at += len(line)
@@ -90,13 +89,13 @@ def _end_of(path: Path, step: int) -> int:
 
 
 def _is_up_to(line: bytes, step: int) -> bool:
-    """Whether it is a whole line of a step that is not later."""
+    """Return whether this is a complete line of a step up to `step`."""
     first = line.partition(b",")[0]
     return line.endswith(b"\n") and first.isdigit() and int(first) <= step
 
 
 class TensorBoardLog:
-    """Scalars by step, for `tensorboard --logdir`; of a resumed training those after its step are hidden."""
+    """Scalars for TensorBoard; a resumed run hides those after its step."""
 
     def __init__(self, folder: str | Path, step: int = 0) -> None:
         if find_spec("tensorboard") is None:
@@ -107,12 +106,12 @@ class TensorBoardLog:
 
         self._writer: Any = SummaryWriter(str(folder), purge_step=step + 1)
 
-    def write(self, figures: dict[str, float]) -> None:
-        """All but the step."""
+    def write(self, metrics: dict[str, float]) -> None:
+        """Write the metrics."""
         for name in COLUMNS[1:]:
-            if not math.isnan(figures[name]):
-                self._writer.add_scalar(name, figures[name], int(figures["step"]))
+            if not math.isnan(metrics[name]):
+                self._writer.add_scalar(name, metrics[name], int(metrics["step"]))
 
     def close(self) -> None:
-        """On the disk."""
+        """Flush and close."""
         self._writer.close()

@@ -1,7 +1,7 @@
-"""How well a model does on the examples it is shown, and how quickly it goes.
+"""Quality and speed of a run.
 
-Progressive: every batch is scored before the model learns from it, so in the first pass over the data the figures are
-those of unseen examples. From the second pass on they are not, and are called training figures.
+Progressive validation: every batch is scored before the model trains on it, so in the first epoch the metrics are
+those of unseen examples. From the second epoch on they are training metrics.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float32]
-WINDOW = 1 << 16  # examples of which the AUC is told
+WINDOW = 1 << 16  # examples of the AUC
 
 
 def auc(scores: NDArray[np.floating[Any]], labels: NDArray[Any]) -> float:
-    """The chance that a click scores above a non-click, ties counted half; not a number without both."""
+    """Return the probability that a click scores above a non-click, ties counted half; NaN without both."""
     clicked = labels > 0.5
-    order = np.argsort(scores)  # ties need no order: they share their ranks
+    order = np.argsort(scores)  # ties need no order: they share a rank
     ordered = scores[order]
     ends = (
         np.flatnonzero(np.append(ordered[1:] != ordered[:-1], True)) + 1
@@ -37,16 +37,16 @@ def auc(scores: NDArray[np.floating[Any]], labels: NDArray[Any]) -> float:
     return above / (positives * negatives)
 
 
-def best_auc(chances: NDArray[np.float64]) -> float:
-    """The expected AUC of the true probabilities themselves: no model can do better."""
-    ordered = np.sort(chances)
-    below = np.cumsum(1.0 - ordered) - (1.0 - ordered)  # expected non-clicks with less chance
+def best_auc(probabilities: NDArray[np.float64]) -> float:
+    """Return the expected AUC of the true probabilities, the best possible."""
+    ordered = np.sort(probabilities)
+    below = np.cumsum(1.0 - ordered) - (1.0 - ordered)  # expected non-clicks of lower probability
     pairs = ordered.sum() * (1.0 - ordered).sum() - (ordered * (1.0 - ordered)).sum()
     return float((ordered * below).sum() / pairs)
 
 
 class Window:
-    """The last `size` scores with their labels."""
+    """The last `size` scores and labels."""
 
     def __init__(self, size: int = WINDOW) -> None:
         self.scores = np.empty(size, np.float32)
@@ -55,7 +55,7 @@ class Window:
         self._held = 0
 
     def add(self, scores: Floats, labels: NDArray[Any]) -> None:
-        """The newest overwrite the oldest."""
+        """Add scores; the newest overwrite the oldest."""
         size = len(self.scores)
         scores, labels = scores[-size:], labels[-size:]
         first = min(len(scores), size - self._next)
@@ -66,64 +66,64 @@ class Window:
         self._held = min(size, self._held + len(scores))
 
     def auc(self) -> float:
-        """Of what the window holds."""
+        """Return the AUC of the window."""
         return auc(self.scores[: self._held], self.labels[: self._held])
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """All of it, oldest first: to be kept in a checkpoint."""
+        """Return the contents, oldest first, for a checkpoint."""
         at = self._next if self._held == len(self.scores) else 0
         order = np.roll(np.arange(len(self.scores)), -at)[: self._held]
         return {"scores": self.scores[order], "labels": self.labels[order]}
 
     def load(self, arrays: dict[str, NDArray[Any]]) -> None:
-        """Takes what `arrays` gave."""
+        """Restore the result of `arrays`."""
         self._next = self._held = 0
         self.add(arrays["scores"], arrays["labels"])
 
 
 def join_windows(windows: Sequence[Mapping[str, NDArray[Any]]]) -> dict[str, NDArray[Any]]:
-    """Windows of several workers, one after the other, and how many examples each has."""
+    """Return the concatenated windows of several workers, and their lengths."""
     names = ("scores", "labels")
     together = {name: np.concatenate([window[name] for window in windows]) for name in names}
     return {**together, "lanes": np.array([len(window["scores"]) for window in windows])}
 
 
-def divide_windows(together: Mapping[str, NDArray[Any]], lanes: int) -> list[dict[str, NDArray[Any]]]:
+def divide_windows(together: Mapping[str, NDArray[Any]], pipelines: int) -> list[dict[str, NDArray[Any]]]:
     """Returns a window per worker: the windows that were joined or, for another number N, every Nth example."""
     counts = together["lanes"] if "lanes" in together else np.array([len(together["scores"])])
     order = np.arange(len(together["scores"]))
     starts = np.cumsum(counts) - counts
-    if len(counts) == lanes:
+    if len(counts) == pipelines:
         parts = [order[start : start + count] for start, count in zip(starts, counts, strict=True)]
     else:
         age = np.concatenate([np.arange(count, 0, -1) for count in counts])  # the newest of each is 1
         oldest_first = np.argsort(-age, kind="stable")
-        parts = [oldest_first[lane::lanes] for lane in range(lanes)]
+        parts = [oldest_first[pipeline::pipelines] for pipeline in range(pipelines)]
     return [{name: together[name][part] for name in ("scores", "labels")} for part in parts]
 
 
 @dataclass(slots=True)
 class Progress:
-    """Where a training is, and how it does."""
+    """Position and metrics of a run."""
 
     step: int = 0
     examples: int = 0
     loss: float = float("nan")  # mean of the last 50 steps
     window: Window = field(default_factory=Window)
-    first_pass: int | None = None  # examples after which they come again
-    shared_auc: float | None = None  # of all workers, where there are several
+    first_pass: int | None = None  # examples of the first epoch
+    global_auc: float | None = None  # over all workers
     _losses: deque[float] = field(default_factory=lambda: deque(maxlen=50))
-    _began: float = field(default_factory=time.perf_counter)
-    _began_cpu: float = field(default_factory=time.process_time)
-    _examples_before: int = 0  # the clock began
+    _started: float = field(default_factory=time.perf_counter)
+    _started_cpu: float = field(default_factory=time.process_time)
+    _examples_before: int = 0  # when timing started
 
     def begin(self) -> None:
-        """Rates count from here."""
+        """Start timing."""
         self._examples_before = self.examples
-        self._began, self._began_cpu = time.perf_counter(), time.process_time()
+        self._started, self._started_cpu = time.perf_counter(), time.process_time()
 
     def add(self, loss: float, examples: int, scores: Floats | None, labels: NDArray[Any] | None) -> None:
-        """One step more."""
+        """Count a step."""
         self.step += 1
         self.examples += examples
         self._losses.append(loss)
@@ -132,47 +132,46 @@ class Progress:
             self.window.add(scores, labels)
 
     def resumed(self, step: int, examples: int, losses: list[float]) -> None:
-        """Goes on from there."""
+        """Continue from a checkpoint."""
         self.step, self.examples = step, examples
         self._losses.extend(losses)
         self.loss = sum(self._losses) / len(self._losses) if self._losses else float("nan")
 
     @property
     def losses(self) -> list[float]:
-        """Those of the last steps."""
+        """Return the last losses."""
         return list(self._losses)
 
     @property
     def repeats(self) -> bool:
-        """Whether the last examples were learned from before."""
+        """Whether the last examples were trained on before."""
         return self.first_pass is not None and self.examples > self.first_pass
 
     @property
     def auc(self) -> float:
-        """Of the last examples, each scored before it was learned from; not a number after the first pass over the
-        data, or where nothing is scored."""
-        return float("nan") if self.repeats else self._ranked()
+        """Return the AUC of the last examples, scored before training on them; NaN after the first epoch."""
+        return float("nan") if self.repeats else self._window_auc()
 
     @property
     def training_auc(self) -> float:
-        """Of the last examples after the first pass over the data; not a number in the first."""
-        return self._ranked() if self.repeats else float("nan")
+        """Return the AUC of the last examples after the first epoch; NaN in the first."""
+        return self._window_auc() if self.repeats else float("nan")
 
-    def _ranked(self) -> float:
-        return self.window.auc() if self.shared_auc is None else self.shared_auc
+    def _window_auc(self) -> float:
+        return self.window.auc() if self.global_auc is None else self.global_auc
 
     @property
     def wall_s(self) -> float:
-        """Since the clock began."""
-        return time.perf_counter() - self._began
+        """Return the seconds since timing started."""
+        return time.perf_counter() - self._started
 
     @property
     def examples_per_s(self) -> float:
-        """Of this run."""
+        """Return the throughput of this process's run."""
         return (self.examples - self._examples_before) / max(self.wall_s, 1e-9)
 
     @property
     def cpu_ms_per_1000(self) -> float:
-        """CPU time of all threads of this process for a thousand examples."""
+        """Return the CPU time of this process per 1,000 examples."""
         done = max(self.examples - self._examples_before, 1)
-        return (time.process_time() - self._began_cpu) * 1e6 / done
+        return (time.process_time() - self._started_cpu) * 1e6 / done

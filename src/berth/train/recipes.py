@@ -1,4 +1,4 @@
-"""What `berth train NAME` trains: the model, its rows and its data, by name."""
+"""Models and their data by name, ready to be trained."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pathlib import Path
 
 from torch import nn
 
-from berth.errors import InputError
-from berth.train.data import ClickStream, Source
+from berth.errors import InputError, UnknownNameError
+from berth.train.data import BatchSource, ClickStream
 from berth.train.data.examples import ExampleStream
 from berth.train.data.files import FileStream
 from berth.train.embedding import embeddings_of, with_sparse_tables
-from berth.train.tables import Initialiser, Life, Optimiser, adagrad
+from berth.train.tables import DecayPolicy, Initialiser, Optimiser, adagrad, adam, rowwise_adagrad, sgd
 from berth.zoo import LayeredModel, make_model, zoo
 from berth.zoo.load import load_module
 
@@ -23,16 +23,16 @@ _ON_CLICKS = "ctrdnn"
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """A model ready to be trained."""
+    """A model with its data."""
 
     name: str
     model: nn.Module
-    data: Source
+    data: BatchSource
     batch: int
-    best_auc: float | None = None  # where the data are made up, what a model that knew all would reach
+    best_auc: float | None = None  # the best possible, for generated data
 
 
-def recipe(
+def make_recipe(
     reference: str,
     *,
     data: str | None = None,
@@ -41,33 +41,43 @@ def recipe(
     optimiser: Optimiser | None = None,
     epochs: int | None = 1,
     strict: bool = False,
-    life: Life | None = None,
+    decay: DecayPolicy | None = None,
 ) -> Recipe:
-    """A model of the zoo, or one's own as path.py:make_model, and what it learns from.
+    """Return a zoo model, or your own as path.py:make_model, with its data.
 
-    With a `life`, the rows of a model of the zoo are shown, clicked and forgotten by it.
+    `decay` applies to the tables of a zoo model that trains on clicks.
     """
     model = _model(reference, seed)
-    if life is not None and isinstance(model, LayeredModel) and not _on_clicks(model):
-        raise InputError(f"rows of {reference} are not clicked, so they have no days to live by")
+    if decay is not None and isinstance(model, LayeredModel) and not _reads_clicks(model):
+        raise InputError(
+            f"{reference} does not train on clicks, so its rows can't decay", hint="drop --day-every"
+        )
     name = str(getattr(model, "name", "") or Path(reference.partition(":")[0]).stem)
     with_sparse_tables(
         model,
         optimiser=optimiser or adagrad(0.05),
         initialiser=Initialiser("uniform", _scale(name), seed),
-        life=life,
+        decay=decay,
     )
     size = batch or int(getattr(model, "batch", 4096))
     if data is not None:
-        if isinstance(model, LayeredModel) and not _on_clicks(model):
+        if isinstance(model, LayeredModel) and not _reads_clicks(model):
             raise InputError(
-                f"{name} does not read click logs", hint="leave out --data: it has examples of its own"
+                f"{name} does not read click logs", hint="drop --data: it generates its own examples"
             )
         return Recipe(name, model, FileStream(data, epochs=epochs, strict=strict), size)
-    if isinstance(model, LayeredModel) and not _on_clicks(model):
+    if isinstance(model, LayeredModel) and not _reads_clicks(model):
         return Recipe(name, model, ExampleStream(model.example_batch, name, seed), size)
     clicks = ClickStream(seed)
     return Recipe(name, model, clicks, size, clicks.best_auc())
+
+
+def row_optimiser(name: str) -> Optimiser:
+    """Return an optimiser of rows by name."""
+    known = {make.__name__: make for make in (adagrad, rowwise_adagrad, adam, sgd)}
+    if name not in known:
+        raise UnknownNameError("optimiser of rows", name, known)
+    return known[name]()
 
 
 def _model(reference: str, seed: int) -> nn.Module:
@@ -75,18 +85,18 @@ def _model(reference: str, seed: int) -> nn.Module:
     if entry is None:
         return load_module(reference, seed)
     maker = import_module(f"berth.zoo.{entry.module}").make_model
-    # Rows are made when they are met: nothing is gained from drawing a million of them now.
+    # Rows are created on first use, so the model needs no dense table.
     fewest = {"rows": 1} if "rows" in inspect.signature(maker).parameters else {}
     return make_model(reference, seed, **fewest)
 
 
-def _on_clicks(model: LayeredModel) -> bool:
-    """Whether its inputs are those of click logs: a model of the CTRDNN family, or one's own with sparse rows."""
+def _reads_clicks(model: LayeredModel) -> bool:
+    """Return whether a model reads click logs: the CTRDNN family, or your own model with embeddings."""
     if model.name in zoo():
         return zoo()[model.name].module == _ON_CLICKS
     return bool(embeddings_of(model))
 
 
 def _scale(name: str) -> float:
-    """Word vectors are multiplied with each other, and need something to begin with."""
+    """Return the initial scale of rows; word vectors are multiplied with each other and need a larger one."""
     return 0.1 if name == "nce" else 0.01

@@ -1,16 +1,16 @@
-"""What a worker knows of tables: the seam between training and wherever the rows live."""
+"""The interface between training and sparse tables, wherever their rows are stored."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 if TYPE_CHECKING:
-    from berth.train.tables import Admission, Initialiser, Life, Optimiser, State
+    from berth.train.tables import Admission, DecayPolicy, Initialiser, Optimiser, State
 
 Keys = npt.NDArray[np.uint64]
 Floats = npt.NDArray[np.float32]
@@ -18,43 +18,78 @@ Floats = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class TableSpec:
-    """One table of a model: every server holds a shard of it."""
+    """Description of one table of a model; every server holds a shard of it."""
 
     name: str
     dim: int
     optimiser: Optimiser
     initialiser: Initialiser
     admission: Admission | None = None
-    life: Life | None = None
+    decay: DecayPolicy | None = None
 
     @property
     def counts_pulls(self) -> bool:
-        """Whether it matters how often a key is pulled."""
+        """Whether admission counts the pulls of a key."""
         return self.admission is not None and self.admission.kind == "count"
 
     @property
     def counts_clicks(self) -> bool:
-        """Whether its rows live, or are admitted, by what is shown and clicked."""
-        return self.life is not None or (self.admission is not None and self.admission.kind == "score")
+        """Whether decay or admission uses shows and clicks."""
+        return self.decay is not None or (self.admission is not None and self.admission.kind == "score")
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the description as plain values."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, document: Any) -> TableSpec:
+        """Return the description that `to_json` wrote, by this version or an earlier one; `KeyError` or `TypeError` if
+        it is not one."""
+        from berth.train.tables import Admission, DecayPolicy, Initialiser, Optimiser
+
+        document = current_spec(document)
+        lower, upper = document["optimiser"]["bounds"]
+        admission, decay = document["admission"], document["decay"]
+        return cls(
+            str(document["name"]),
+            int(document["dim"]),
+            Optimiser(**{**document["optimiser"], "bounds": (float(lower), float(upper))}),
+            Initialiser(**document["initialiser"]),
+            Admission(**admission) if admission else None,
+            DecayPolicy(**decay) if decay else None,
+        )
+
+
+def current_spec(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the JSON of a table in today's names: earlier versions wrote `life`, with other names inside."""
+    if "life" not in document:
+        return dict(document)
+    spec = {("decay" if name == "life" else name): value for name, value in document.items()}
+    if spec["decay"]:
+        renamed = {"least_score": "min_score", "most_unseen_days": "max_unseen_days"}
+        spec["decay"] = {
+            renamed.get(name, name): value for name, value in spec["decay"].items() if name != "wide_score"
+        }
+    return spec
 
 
 class SparseStore(Protocol):
-    """Rows by key, that learn. Calls of one worker take effect in the order they were made."""
+    """Trainable rows by key. Calls of one worker take effect in the order in which they are made."""
 
     def open(self, tables: Sequence[TableSpec]) -> None:
-        """Makes the tables, or joins those that are there; different specs of one name are refused."""
+        """Create the tables, or join existing ones; a different spec of the same name is an error."""
         ...
 
     def prefetch(self, table: str, keys: Keys) -> None:
-        """Says which keys will be pulled soon: may fetch cold rows, never changes what a pull returns."""
+        """Announce keys that will be pulled soon; may load cold rows, never changes what a pull returns."""
         ...
 
     def pull(self, table: str, keys: Keys, out: Floats | None = None) -> Floats:
-        """A row for each key, duplicates too; rows not seen before are made."""
+        """Return a row for each key, duplicates included; missing rows are created."""
         ...
 
     def peek(self, table: str, keys: Keys, out: Floats | None = None) -> Floats:
-        """What a pull would return, and no row is made: for models that are only looked at."""
+        """Return what `pull` would, without creating rows (inference)."""
         ...
 
     def push(
@@ -66,29 +101,29 @@ class SparseStore(Protocol):
         shows: Floats | None = None,
         clicks: Floats | None = None,
     ) -> None:
-        """Gradients of rows that were pulled; those of one key are summed."""
+        """Apply gradients to rows; those of one key are summed."""
         ...
 
     def end_step(self, step: int) -> None:
-        """No more pushes of this step come from this worker."""
+        """End this worker's step."""
         ...
 
     def end_day(self) -> None:
-        """Rows fade, and dead ones leave."""
+        """End the day: decay counts and delete expired rows."""
         ...
 
     def save(self, *, changed_only: bool = False) -> Iterator[tuple[str, State]]:
-        """(table, part of its rows) until all are told; as of the last step that ended."""
+        """Yield (table, part of its rows) for all tables, as of the last ended step."""
         ...
 
     def load(self, table: str, state: State) -> None:
-        """Rows of a saved table; keys that live elsewhere are sent there."""
+        """Load rows of a saved table; each key goes to its shard."""
         ...
 
     def statistics(self) -> Mapping[str, Any]:
-        """Rows, hit rate, bytes and skew, by table and by shard."""
+        """Return rows, hit rate, bytes and skew, by table and by shard."""
         ...
 
     def close(self) -> None:
-        """Waits for what is in flight, then lets go."""
+        """Wait for requests in flight, then release everything."""
         ...

@@ -1,7 +1,7 @@
-"""How long each layer takes in a real training: some steps are watched, and compute exactly what others do.
+"""Time per layer in a real run; sampled steps compute exactly what others do.
 
-Forward times are taken between layers. Backward, the gradient of a layer's output arrives when the layers after it
-are done: what passes until the next such arrival is the layer's own time. CPU time of the thread, as in profiles.
+Forward times are taken between layers. In the backward pass, the gradient of a layer's output arrives when the layers
+after it are done; the time until the next arrival is the layer's own. Times are CPU time of the thread, as in profiles.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PUSH, UPDATE = "push of rows", "dense update"
 
 @dataclass(slots=True)
 class LayerClock:
-    """Watches one step of `every`, up to `most` of them, after the first few."""
+    """Samples one step in `every`, up to `most`, after the first few."""
 
     model: LayeredModel
     every: int = 4
@@ -33,16 +33,16 @@ class LayerClock:
     _since: float = 0.0
     _seen: int = 0
 
-    def wants(self) -> bool:
-        """Whether this step is watched."""
+    def should_sample(self) -> bool:
+        """Return whether to sample this step."""
         self._seen += 1
         late = self._seen - self.skipped
         return late > 0 and late % self.every == 0 and len(self.samples) < self.most
 
     def forward(self, state: Any) -> Any:
-        """The whole chain."""
+        """Run the forward pass of all layers."""
         self._taken, self._arrivals = {}, []
-        known: dict[int, Tensor] = {}  # kept: the number of a freed tensor may be given to the next
+        known: dict[int, Tensor] = {}  # keeps tensors alive: ids of freed tensors are reused
         for name, module in self.model.chain.items():
             begin = time.thread_time()
             state = module(state)
@@ -55,7 +55,7 @@ class LayerClock:
         return state
 
     def backward_done(self) -> None:
-        """Divides the backward pass among the layers."""
+        """Attribute the backward pass to the layers."""
         end = time.thread_time()
         moments = [*self._arrivals, (end, "")]
         for (begin, name), (after, _) in itertools.pairwise(moments):
@@ -63,17 +63,17 @@ class LayerClock:
         self._since = end
 
     def done(self, what: str) -> None:
-        """What passed since the last call was this."""
+        """Attribute the time since the last call."""
         now = time.thread_time()
         self._taken[what] = now - self._since
         self._since = now
 
     def finish(self) -> None:
-        """The step is over."""
+        """End the sampled step."""
         self.samples.append(self._taken)
 
     def seconds(self) -> dict[str, float]:
-        """Median of the watched steps, by layer, then the push and the dense update."""
+        """Return the median of the sampled steps, by layer, then push and dense update."""
         names = self.samples[0] if self.samples else {}
         return {name: statistics.median(sample[name] for sample in self.samples) for name in names}
 

@@ -1,4 +1,4 @@
-"""What is asked: job profiles, traces, and the generator of traces.
+"""Workloads: job profiles, traces, and the trace generator.
 
 Importing this package costs nothing; each name is fetched from its module when it is first used.
 """

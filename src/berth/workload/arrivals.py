@@ -1,7 +1,7 @@
-"""When jobs come: gaps between them, and the rhythm of the day.
+"""Arrival processes: gaps between submissions, and the daily cycle.
 
-An arrival process gives positions between 0 and 1; the generator stretches them over the span that makes
-the load come out. The daily cycle then moves them within the span, towards the busy hours.
+An arrival process gives positions between 0 and 1; the generator stretches them over the span that gives the
+load. The daily cycle then moves them within the span, towards the busy hours.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from typing import Literal
 
 import numpy as np
 
+from berth.arrays import FloatArray
 from berth.errors import InputError, UnknownNameError
-from berth.workload import steady
-from berth.workload.weights import Floats
+from berth.units import number_between
+from berth.workload import reproducible_arrays as reproducible
 
 ArrivalKind = Literal["poisson", "bursty", "at-once"]
 KINDS: tuple[ArrivalKind, ...] = ("poisson", "bursty", "at-once")
@@ -32,39 +33,39 @@ class Arrivals:
     burstiness: float = 1.0
     daily: float = 0.0  # 0: every hour alike, 1: the quietest hour has no arrivals at all
 
-    def positions(self, uniform: Floats) -> Floats:
-        """Where in the span each job comes: from 0 (the first) to 1 (the last). Two numbers for each job."""
+    def positions(self, uniform: FloatArray) -> FloatArray:
+        """Return the position of each job in the span, from 0 (the first) to 1 (the last), from two numbers per job."""
         jobs = len(uniform)
         if self.kind == "at-once" or jobs == 1:
             return np.zeros(jobs)
-        gaps = -steady.log(1 - uniform[1:, 0])
+        gaps = -reproducible.log(1 - uniform[1:, 0])
         if self.kind == "bursty":
             gaps /= self._rates(uniform[1:, 1])
         times = np.concatenate([[0.0], np.cumsum(gaps)])
         return times / times[-1] if times[-1] > 0 else np.linspace(0.0, 1.0, jobs)
 
-    def times(self, positions: Floats, span_s: float) -> Floats:
-        """Positions stretched over the span; with a daily cycle, more of them in the busy hours."""
+    def times(self, positions: FloatArray, span_s: float) -> FloatArray:
+        """Return positions stretched over the span; with a daily cycle, more of them in the busy hours."""
         if self.daily == 0:
             return positions * span_s
         clock, arrived = self._day()
         whole, rest = divmod(span_s, _DAY_S)
-        in_all = whole * _DAY_S + float(steady.interpolate(np.asarray([rest]), clock, arrived)[0])
+        in_all = whole * _DAY_S + float(reproducible.interpolate(np.asarray([rest]), clock, arrived)[0])
         day, left = np.divmod(positions * in_all, _DAY_S)
-        return np.asarray(day * _DAY_S + steady.interpolate(left, arrived, clock), dtype=np.float64)
+        return np.asarray(day * _DAY_S + reproducible.interpolate(left, arrived, clock), dtype=np.float64)
 
-    def _day(self) -> tuple[Floats, Floats]:
-        """The clock of one day, and how much of its arrivals have come by then (as seconds of a mean day)."""
+    def _day(self) -> tuple[FloatArray, FloatArray]:
+        """Times of one day, and the arrivals up to each (as seconds of a mean day)."""
         clock = np.arange(0.0, _DAY_S + _STEP_S, _STEP_S)
         turn = 2 * math.pi / _DAY_S
         # The integral of the rate 1 + daily * cos(turn * (clock - busiest)).
         busiest = np.asarray([_BUSIEST_S / _DAY_S])
-        wave = steady.sin_of_turns((clock - _BUSIEST_S) / _DAY_S) + steady.sin_of_turns(busiest)
+        wave = reproducible.sin_of_turns((clock - _BUSIEST_S) / _DAY_S) + reproducible.sin_of_turns(busiest)
         arrived = np.round(clock + self.daily / turn * wave, 6)
         arrived[-1] = _DAY_S  # days join exactly
         return clock, arrived
 
-    def _rates(self, uniform: Floats) -> Floats:
+    def _rates(self, uniform: FloatArray) -> FloatArray:
         """Two rates with balanced means (a hyperexponential): mean and burstiness come out exactly."""
         lean = math.sqrt((self.burstiness - 1) / (self.burstiness + 1))
         often = (1 + lean) / 2
@@ -72,7 +73,7 @@ class Arrivals:
 
 
 def load_arrivals(text: str, daily: float = 0.0) -> Arrivals:
-    """`poisson`, `bursty`, `bursty:16` or `at-once`."""
+    """Return the arrival process of `poisson`, `bursty`, `bursty:16` or `at-once`."""
     name, colon, written = text.strip().lower().partition(":")
     kind = next((kind for kind in KINDS if kind == name), None)
     if kind is None:
@@ -88,11 +89,8 @@ def load_arrivals(text: str, daily: float = 0.0) -> Arrivals:
 
 
 def _burstiness(written: str, text: str) -> float:
-    try:
-        value = float(written)
-    except ValueError:
-        value = math.nan
-    if not 1 <= value <= 1000:
+    value = number_between(written, 1, 1000)
+    if value is None:
         raise InputError(
             f"arrivals {text!r}: burstiness is a number from 1 to 1000", hint="1 is Poisson, 8 bursty"
         )

@@ -1,6 +1,6 @@
-"""How many GPUs a job asks for and how long it runs: named distributions and written ones.
+"""Distributions of job sizes and durations, by name or written out.
 
-Each distribution turns one uniform number per job into a value by its inverse. So a job's size or duration
+Each distribution maps one uniform number per job to a value by its inverse. So the size or duration of a job
 depends on its own number only, and drawing more jobs never changes the earlier ones.
 """
 
@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from berth import units
+from berth.arrays import FloatArray, Int64Array
 from berth.errors import InputError, QuantityError, UnknownNameError
-from berth.workload import steady
-from berth.workload.weights import Floats, Ints, Weighted, parse_weights
+from berth.workload import reproducible_arrays as reproducible
+from berth.workload.weights import WeightedChoice, parse_weights
 
 if TYPE_CHECKING:
     from berth.workload.trace import Trace
@@ -27,7 +28,8 @@ SIZES: dict[str, dict[str, float]] = {
     "odd": {"1": 25, "2": 10, "3": 15, "5": 15, "6": 10, "7": 10, "10": 8, "12": 7},
     "large": {"8": 30, "16": 30, "32": 25, "64": 15},
 }
-_MOST_GPUS = 2**31 - 1
+_MAX_GPUS = 2**31 - 1
+Inverse = Callable[[FloatArray, Int64Array], FloatArray]  # uniform numbers and sizes to seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,27 +38,27 @@ class Sizes:
 
     text: str
     gpus: tuple[int, ...]
-    weighted: Weighted
+    weighted: WeightedChoice
 
-    def draw(self, uniform: Floats) -> Ints:
-        """GPUs of each job."""
+    def draw(self, uniform: FloatArray) -> Int64Array:
+        """Return the GPUs of each job."""
         return np.asarray(self.gpus, dtype=np.int64)[self.weighted.pick(uniform)]
 
 
 @dataclass(frozen=True, slots=True)
 class Durations:
-    """Run times; the size of a job may matter."""
+    """Run times, which may depend on the size of the job."""
 
     text: str
-    inverse: Callable[[Floats, Ints], Floats]
+    inverse: Inverse
 
-    def draw(self, uniform: Floats, sizes: Ints) -> Floats:
-        """Seconds of each job."""
+    def draw(self, uniform: FloatArray, sizes: Int64Array) -> FloatArray:
+        """Return the seconds of each job."""
         return self.inverse(uniform, sizes)
 
 
 def load_sizes(text: str) -> Sizes:
-    """`philly`, `powers-of-two`, `odd`, `large`, or written out: `1=0.7,2=0.1,8=0.2`."""
+    """Return the sizes of `philly`, `powers-of-two`, `odd`, `large`, or written out: `1=0.7,2=0.1,8=0.2`."""
     name = text.strip().lower()
     if name == "philly":
         return _sizes(text, {str(size): count for size, count in _philly()["sizes"].items()})
@@ -70,7 +72,7 @@ def load_sizes(text: str) -> Sizes:
 
 
 def load_durations(text: str) -> Durations:
-    """`philly`, `lognormal:1h:1.5`, `exponential:2h`, `pareto:1.1:1m:7d`, `fixed:1h`."""
+    """Return the durations of `philly`, `lognormal:1h:1.5`, `exponential:2h`, `pareto:1.1:1m:7d`, `fixed:1h`."""
     name, *written = (part.strip() for part in text.split(":"))
     law = _LAWS.get(name.lower())
     if law is None:
@@ -86,9 +88,9 @@ def load_durations(text: str) -> Durations:
 
 
 def like(trace: Trace) -> tuple[Sizes, Durations]:
-    """Sizes and durations together as in a trace.
+    """Return sizes and durations with the joint distribution of a trace.
 
-    A size is drawn as often as the trace has it. A duration is drawn from the trace's jobs of that very size:
+    A size is drawn as often as the trace has it. A duration is drawn from the trace's jobs of the same size:
     their quantiles, joined by straight lines in the logarithm, so values between the observed ones occur and
     none outside them.
     """
@@ -101,82 +103,80 @@ def like(trace: Trace) -> tuple[Sizes, Durations]:
 
 def _sizes(text: str, weights: dict[str, float]) -> Sizes:
     for written in weights:
-        if not (written.isascii() and written.isdigit() and 0 < int(written) <= _MOST_GPUS):
+        if not (written.isascii() and written.isdigit() and 0 < int(written) <= _MAX_GPUS):
             raise InputError(
                 f"sizes {text!r}: {written!r} is not a number of GPUs", hint="write it like 1=0.7,8=0.3"
             )
-    weighted = Weighted.of(weights)
+    weighted = WeightedChoice.of(weights)
     return Sizes(text, tuple(int(size) for size in weighted.choices), weighted)
 
 
-def _lognormal(median: str, sigma: str) -> Callable[[Floats, Ints], Floats]:
+def _lognormal(median: str, sigma: str) -> Inverse:
     middle, width = _seconds(median), _number(sigma, "sigma", 0.0, 10.0)
 
-    def inverse(uniform: Floats, _sizes: Ints) -> Floats:
+    def inverse(uniform: FloatArray, _sizes: Int64Array) -> FloatArray:
         inside = np.maximum(uniform, 2.0**-54)  # the inverse at 0 is minus infinity
-        return middle * steady.exp(width * steady.normal_quantile(inside))
+        return middle * reproducible.exp(width * reproducible.normal_quantile(inside))
 
     return inverse
 
 
-def _exponential(mean: str) -> Callable[[Floats, Ints], Floats]:
+def _exponential(mean: str) -> Inverse:
     mean_s = _seconds(mean)
-    return lambda uniform, _: -mean_s * steady.log(1 - uniform)
+    return lambda uniform, _: -mean_s * reproducible.log(1 - uniform)
 
 
-def _pareto(alpha: str, least: str, most: str) -> Callable[[Floats, Ints], Floats]:
+def _pareto(alpha: str, least: str, most: str) -> Inverse:
     shape, low, high = _number(alpha, "alpha", 0.01, 100.0), _seconds(least), _seconds(most)
     if high < low:
         raise QuantityError(f"the longest, {most}, is shorter than the shortest, {least}")
-    tail = 1 - float(steady.exp(shape * steady.log(np.asarray([low / high])))[0])
-    return lambda uniform, _: low * steady.exp(steady.log(1 - uniform * tail) * (-1 / shape))
+    tail = 1 - float(reproducible.exp(shape * reproducible.log(np.asarray([low / high])))[0])
+    return lambda uniform, _: low * reproducible.exp(reproducible.log(1 - uniform * tail) * (-1 / shape))
 
 
-def _fixed(duration: str) -> Callable[[Floats, Ints], Floats]:
+def _fixed(duration: str) -> Inverse:
     duration_s = _seconds(duration)
     return lambda uniform, _: np.full(len(uniform), duration_s)
 
 
-def _from_philly() -> Callable[[Floats, Ints], Floats]:
+def _from_philly() -> Inverse:
     table = _philly()
     curves = [(table["probabilities"], seconds) for seconds in table["duration_s"].values()]
     return _by_size(list(table["duration_s"]), curves)
 
 
-def _by_size(bounds: Sequence[int], curves: Sequence[tuple[Any, Any]]) -> Callable[[Floats, Ints], Floats]:
+def _by_size(bounds: Sequence[int], curves: Sequence[tuple[Any, Any]]) -> Inverse:
     """One quantile curve for each class of sizes; a class reaches up to its bound, the last one beyond."""
     logs = [
-        (np.asarray(at, dtype=float), steady.log(np.asarray(seconds, dtype=float))) for at, seconds in curves
+        (np.asarray(at, dtype=float), reproducible.log(np.asarray(seconds, dtype=float)))
+        for at, seconds in curves
     ]
 
-    def inverse(uniform: Floats, sizes: Ints) -> Floats:
+    def inverse(uniform: FloatArray, sizes: Int64Array) -> FloatArray:
         classes = np.minimum(np.searchsorted(bounds, sizes), len(bounds) - 1)
         result = np.empty(len(uniform))
         for index in np.unique(classes):
             mask = classes == index
-            result[mask] = steady.exp(steady.interpolate(uniform[mask], *logs[index]))
+            result[mask] = reproducible.exp(reproducible.interpolate(uniform[mask], *logs[index]))
         return result
 
     return inverse
 
 
-def _evenly(count: int) -> Floats:
+def _evenly(count: int) -> FloatArray:
     return np.linspace(0.0, 1.0, count) if count > 1 else np.zeros(1)
 
 
 def _seconds(text: str) -> float:
     value = units.seconds(text)
     if value <= 0:
-        raise QuantityError(f"{text!r} is no time at all", hint="durations are above zero")
+        raise QuantityError(f"{text!r} must be greater than 0", hint="write it like 1h")
     return value
 
 
 def _number(text: str, what: str, least: float, most: float) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = float("nan")
-    if not least <= value <= most:
+    value = units.number_between(text, least, most)
+    if value is None:
         raise QuantityError(f"{what} {text!r} is not a number from {least:g} to {most:g}")
     return value
 
@@ -190,7 +190,7 @@ def _philly() -> dict[str, Any]:
     return table
 
 
-_LAWS: dict[str, tuple[Callable[..., Callable[[Floats, Ints], Floats]], tuple[str, ...]]] = {
+_LAWS: dict[str, tuple[Callable[..., Inverse], tuple[str, ...]]] = {
     "philly": (_from_philly, ()),
     "lognormal": (_lognormal, ("1h", "1.5")),
     "exponential": (_exponential, ("2h",)),

@@ -1,18 +1,19 @@
-"""Which model a job trains: a weighted mix, for traces that do not say.
+"""A weighted mix of models, for traces that do not name the model of a job.
 
-The model of a job depends on the seed and on the job's index alone. So the same trace under the same seed
-always trains the same models, whatever else is changed, and one job can be asked for by itself.
+The model of a job depends only on the seed and on the index of the job. So the same trace under the same seed
+always trains the same models, whatever else changes.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from berth.arrays import Int64Array
 from berth.errors import InputError, UnknownNameError, nearest
 from berth.workload.streams import uniforms
-from berth.workload.weights import Ints, Weighted, parse_weights
+from berth.workload.weights import WeightedChoice, parse_weights
 
-# How much a model suffers from distance is its bytes over its compute time. `sensitive` and `insensitive`
+# A model's sensitivity to distance grows with its bytes over its compute time. `sensitive` and `insensitive`
 # take the two ends of that order, `balanced` some of each family.
 _NAMED = {
     "balanced": "resnet50=2,vgg16,inception3,mobilenetv3,vit-b16,bert-base=2,bert-large,gpt2,transformer-xl,"
@@ -29,25 +30,25 @@ MIXES = {name: parse_weights(text, "mix") for name, text in _NAMED.items()}
 class Mix:
     """Models and their shares."""
 
-    text: str  # as it was asked for
-    weighted: Weighted
+    text: str  # as given
+    weighted: WeightedChoice
 
     @property
     def models(self) -> tuple[str, ...]:
         """Names of the models."""
         return self.weighted.choices
 
-    def assign(self, jobs: int, seed: int) -> Ints:
-        """The model of each of so many jobs, as an index into `models`."""
+    def assign(self, jobs: int, seed: int) -> Int64Array:
+        """Return the model of each of `jobs` jobs, as an index into `models`."""
         return self.weighted.pick(uniforms(seed, "models", jobs))
 
 
 def load_mix(text: str) -> Mix:
-    """A mix by name, or written out: `vgg16=2,resnet50=1`, or one model. Models may be YAML files."""
+    """Return a mix by name, or written out: `vgg16=2,resnet50=1`, or one model. Models may be YAML files."""
     from berth.workload.profiles import load_profile
 
     if text.strip().lower() in MIXES:
-        return Mix(text.strip().lower(), Weighted.of(MIXES[text.strip().lower()]))
+        return Mix(text.strip().lower(), WeightedChoice.of(MIXES[text.strip().lower()]))
     written = parse_weights(text, "mix")
     try:
         named = [_spelled(name, load_profile(name).name) for name in written]
@@ -56,8 +57,8 @@ def load_mix(text: str) -> Mix:
         error.hint = f"did you mean {near!r}?" if near else f"{error.hint}; mixes: {', '.join(MIXES)}"
         raise
     if twice := [name for name in named if named.count(name) > 1]:
-        raise InputError(f"mix {text!r}: {twice[0]!r} stands twice", hint="add up its weights")
-    return Mix(text, Weighted.of(dict(zip(named, written.values(), strict=True))))
+        raise InputError(f"mix {text!r}: {twice[0]!r} is given twice", hint="add up its weights")
+    return Mix(text, WeightedChoice.of(dict(zip(named, written.values(), strict=True))))
 
 
 def _spelled(written: str, name: str) -> str:

@@ -1,4 +1,4 @@
-"""What a job of a known network computes and sends, and where each of these numbers is from.
+"""Job profiles: what one iteration of a known network computes and sends, with the source of each number.
 
 A profile is one iteration of one network at a stated batch per device. Compute time is known for some
 devices (measured or published); for others it is modelled from the nearest known one by the ratio of peak
@@ -18,7 +18,7 @@ from berth.errors import InputError, UnknownNameError
 from berth.network.traffic import Collective, Traffic
 from berth.units import format_flops, format_seconds
 
-SourceKind = Literal["published", "measured", "modelled", "stated"]
+ProvenanceKind = Literal["published", "measured", "modelled", "stated"]
 REFERENCE_DEVICE = "V100"
 DEFAULT_OVERLAP = 6.0
 FORWARD = 1 / 3  # of the computation: the backward pass takes twice as long as the forward one
@@ -26,10 +26,10 @@ _FORWARD_AND_BACKWARD = 3  # a backward pass costs two forward passes
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
-    """Where a number is from. `stated`: the user wrote it without saying."""
+class Provenance:
+    """The source of a number. `stated`: given by the user without a source."""
 
-    kind: SourceKind
+    kind: ProvenanceKind
     note: str
     year: int | None = None
 
@@ -42,7 +42,7 @@ class Number:
     """A value in its base unit, and its source."""
 
     value: float
-    source: Source
+    source: Provenance
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +51,12 @@ class Work:
 
     flop: float
     efficiency: float
-    source: Source
+    source: Provenance
 
 
 @dataclass(frozen=True, slots=True)
 class JobProfile:
-    """One iteration of one network on one device, as distance and devices act on it."""
+    """One iteration of one network on one device."""
 
     name: str
     title: str
@@ -79,11 +79,11 @@ class JobProfile:
 
     @property
     def reference_device(self) -> str:
-        """The device that is meant when none is named."""
+        """The device that applies if none is named."""
         return next(iter(self.compute_s), REFERENCE_DEVICE)
 
     def compute(self, device: str | DeviceType | None = None) -> Number:
-        """Seconds of one iteration on a device: known, or modelled and labelled so."""
+        """Return the seconds of one iteration on a device: known, or modelled and labelled as such."""
         meant = self.reference_device if _is_unnamed(device) else device or ""
         name = _canonical(meant.name if isinstance(meant, DeviceType) else meant)
         known = {_canonical(listed): number for listed, number in self.compute_s.items()}
@@ -93,7 +93,7 @@ class JobProfile:
         return self._scaled(peak) if self.compute_s else self._worked(peak)
 
     def traffic(self, device: str | DeviceType | None = None) -> Traffic:
-        """What one iteration on such devices computes and sends."""
+        """Return what one iteration on such devices computes and sends."""
         return Traffic(
             compute_s=self.compute(device).value,
             all_reduce_bytes=self.parameter_bytes.value,
@@ -108,20 +108,20 @@ class JobProfile:
         if not bases:
             listed = ", ".join(self.compute_s)
             raise InputError(
-                f"{self.name} can't be scaled to {peak.name}: nothing tells how fast {listed} is",
+                f"{self.name} can't be scaled to {peak.name}: the speed of {listed} is unknown",
                 hint=f"add {peak.name} under `compute:`",
             )
         name, base = min(bases, key=lambda entry: abs(math.log(entry[1].flops / peak.flops)))
         known = self.compute_s[name]
         note = f"{format_seconds(known.value)} on {name} ({known.source.kind}) x {base} / {peak}"
-        return Number(known.value * base.flops / peak.flops, Source("modelled", note))
+        return Number(known.value * base.flops / peak.flops, Provenance("modelled", note))
 
     def _worked(self, peak: _Peak) -> Number:
         assert self.work is not None  # the specification asks for compute or work
         flop = _FORWARD_AND_BACKWARD * self.work.flop * self.batch
         note = f"{flop:.3g} operations / ({peak} x {self.work.efficiency:g}); {self.work.source.note}"
         seconds = flop / (peak.flops * self.work.efficiency)
-        return Number(seconds, Source("modelled", note, self.work.source.year))
+        return Number(seconds, Provenance("modelled", note, self.work.source.year))
 
 
 @dataclass(frozen=True, slots=True)

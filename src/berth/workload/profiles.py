@@ -28,20 +28,20 @@ from berth.workload.profile import (
     DEFAULT_OVERLAP,
     JobProfile,
     Number,
-    Source,
-    SourceKind,
+    Provenance,
+    ProvenanceKind,
     Work,
 )
 
 _BYTES_OF = {"fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2}
 _COUNTED = re.compile(r"^\s*([\d_]+)\s*(fp32|tf32|fp16|bf16)\s*$")
-_DEFAULT_OVERLAP = Source(
+_DEFAULT_OVERLAP = Provenance(
     "modelled",
     "berth's default, chosen on measured step times of four networks (docs/design/network-fit.md)",
     2026,
 )
-_NOTHING = Source("modelled", "nothing stated, so nothing is exchanged")
-_EVEN = Source("modelled", "not stated; taken as a tenth of all gradients")
+_NOTHING = Provenance("modelled", "nothing stated, so nothing is exchanged")
+_EVEN = Provenance("modelled", "not stated; taken as a tenth of all gradients")
 
 
 def gradient_bytes(text: str | float) -> int:
@@ -67,7 +67,7 @@ class _Origin(Spec):
     """The source of a number: the name of one under `sources:`, or the source itself."""
 
     source: str | None = None
-    kind: SourceKind | None = None
+    kind: ProvenanceKind | None = None
     note: str | None = None
     year: Annotated[int, Field(ge=1950, le=2100)] | None = None
 
@@ -77,14 +77,14 @@ class _Origin(Spec):
             raise InputError("has both `source` and a source of its own", hint="keep one")
         return self
 
-    def origin(self, sources: dict[str, SourceSpec], where: str | None) -> Source:
+    def origin(self, sources: dict[str, SourceSpec], where: str | None) -> Provenance:
         """The source, whichever way it was written."""
         if self.source is None:
-            return Source(self.kind or "stated", self.note or f"stated in {where}", self.year)
+            return Provenance(self.kind or "stated", self.note or f"stated in {where}", self.year)
         if self.source not in sources:
             raise UnknownNameError("source", self.source, sources)
         named = sources[self.source]
-        return Source(named.kind, named.note, named.year)
+        return Provenance(named.kind, named.note, named.year)
 
 
 class Sourced(_Origin, Generic[T]):
@@ -96,7 +96,7 @@ class Sourced(_Origin, Generic[T]):
 class SourceSpec(Spec):
     """A source that several numbers share."""
 
-    kind: SourceKind
+    kind: ProvenanceKind
     note: str
     year: int
 
@@ -109,7 +109,7 @@ class WorkSpec(_Origin):
 
 
 class ProfileSpec(Spec):
-    """One profile as it is written. `sources` stands first, so that the numbers can be checked against it."""
+    """One profile in YAML. `sources` comes first: the numbers are checked against it."""
 
     sources: dict[str, SourceSpec] = Field(default_factory=dict)
     name: str | None = None
@@ -207,7 +207,7 @@ def _by_lowered_name() -> dict[str, JobProfile]:
 
 
 def _profile(spec: ProfileSpec, name: str, sources: dict[str, SourceSpec], where: str) -> JobProfile:
-    def number(written: Sourced[Any] | None, default: float, why: Source) -> Number:
+    def number(written: Sourced[Any] | None, default: float, why: Provenance) -> Number:
         if written is None:
             return Number(default, why)
         return Number(float(written.value), written.origin(sources, where))

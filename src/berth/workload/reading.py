@@ -1,8 +1,8 @@
-"""Reading a trace: any format, plain or compressed, as columns in order of submission.
+"""Reads a trace: any format, plain or compressed, as columns in order of submission.
 
     bytes -> text columns, block by block -> checked numbers (all in parsing/) -> jobs (formats/) -> Trace
 
-Rows that are no jobs are booked and told; with `strict` they are refused.
+Rows that are not valid jobs are counted and reported; with `strict` they are an error.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import numpy as np
 import polars as pl
 
 from berth.errors import TraceError
-from berth.workload.formats import Draft, Head, detect, named
-from berth.workload.parsing.faults import Faults
-from berth.workload.parsing.source import Progress, open_source
+from berth.workload.formats import Head, ParsedJobs, detect, named
+from berth.workload.parsing.bad_rows import BadRowCollector
+from berth.workload.parsing.stream import Progress, open_stream
 from berth.workload.trace import SCHEMA, BadRow, BadRows, Trace
 
 __all__ = ["Progress", "read_trace"]
@@ -28,40 +28,40 @@ def read_trace(
     format: str | None = None,  # noqa: A002
     progress: Progress | None = None,
 ) -> Trace:
-    """Reads a trace of any known format; `-` is standard input.
+    """Read a trace of any known format; `-` is standard input.
 
-    Rows that can't be used are left out and told in `bad`; `strict` refuses them. `progress` is called now
-    and then with the bytes read and, if known, the bytes in all.
+    Bad rows are left out and listed in `bad`; with `strict` they are an error. `progress` is called from time to
+    time with the bytes read and, if known, the total.
     """
-    faults = Faults()
-    with open_source(path, progress) as source:
+    bad_rows = BadRowCollector()
+    with open_stream(path, progress) as source:
         head = Head.of(source)
         kind = named(format) if format else detect(head, source.name)
-        draft = kind.read(source, head, faults)
+        parsed = kind.read(source, head, bad_rows)
         name = source.name
-    frame = _without_twins(draft.frame, faults)
-    bad = faults.summary()
+    frame = _without_duplicates(parsed.frame, bad_rows)
+    bad = bad_rows.summary()
     if (strict and bad.total) or frame.is_empty():
-        raise _refusal(name, draft.rows, bad)
-    frame = _in_order(frame, draft.notes)
+        raise _refusal(name, parsed.rows, bad)
+    frame = _in_order(frame, parsed.notes)
     first_s = float(frame["submit_s"][0])
-    if first_s and not draft.wall_clock:
-        draft.notes.append(f"the first submission was at {first_s:.15g} s: times are counted from there")
+    if first_s and not parsed.wall_clock:
+        parsed.notes.append(f"the first submission was at {first_s:.15g} s: times are counted from there")
     frame = _columns(frame.with_columns(pl.col("submit_s") - first_s))
-    return Trace(frame, name, kind.name, _origin(draft, first_s), draft.rows, bad, tuple(draft.notes))
+    return Trace(frame, name, kind.name, _origin(parsed, first_s), parsed.rows, bad, tuple(parsed.notes))
 
 
-def _without_twins(frame: pl.DataFrame, faults: Faults) -> pl.DataFrame:
-    """The first job of every name; later ones of the same name are booked."""
+def _without_duplicates(frame: pl.DataFrame, bad_rows: BadRowCollector) -> pl.DataFrame:
+    """Drop jobs whose id occurred before and record them as bad rows."""
     if frame.is_empty() or frame["job_id"].n_unique() == len(frame):
         return frame
     first = frame["job_id"].is_first_distinct()
-    twins = frame.filter(~first)
+    duplicates = frame.filter(~first)
     rows = (
         BadRow(line, None, "job_id", job_id, "was used before")
-        for line, job_id in twins.sort("line").select("line", "job_id").iter_rows()
+        for line, job_id in duplicates.sort("line").select("line", "job_id").iter_rows()
     )
-    faults.add(len(twins), rows)
+    bad_rows.add(len(duplicates), rows)
     return frame.filter(first)
 
 
@@ -82,12 +82,12 @@ def _columns(frame: pl.DataFrame) -> pl.DataFrame:
     return frame.select(pl.col(name).cast(kind) for name, kind in SCHEMA.items())
 
 
-def _origin(draft: Draft, first_s: float) -> datetime | None:
-    return datetime.fromtimestamp(first_s, UTC).replace(tzinfo=None) if draft.wall_clock else None
+def _origin(parsed: ParsedJobs, first_s: float) -> datetime | None:
+    return datetime.fromtimestamp(first_s, UTC).replace(tzinfo=None) if parsed.wall_clock else None
 
 
 def _refusal(source: str, rows: int, bad: BadRows) -> TraceError:
-    """One error for all bad rows: the first at its place, then how many of each cause."""
+    """One error for all bad rows: the first with its position, then the count of each cause."""
     first = bad.first[0]
     causes = [f"{count:,} x {cause}" for cause, count in bad.counts.items()]
     what = f"{first}\n{bad.total:,} of {rows:,} rows can't be used:\n  " + "\n  ".join(causes)

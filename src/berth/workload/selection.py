@@ -1,6 +1,6 @@
-"""A slice of a trace: a window of time, some sizes, one virtual cluster, the first so many jobs.
+"""A slice of a trace: a window of time, some sizes, one virtual cluster, the first N jobs.
 
-Whatever is selected starts at 0 again, and the trace's notes say what was kept.
+The selected jobs start at time 0, and the notes of the trace describe the selection.
 """
 
 from __future__ import annotations
@@ -12,15 +12,14 @@ from datetime import datetime
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
 from berth import units
+from berth.arrays import BoolArray, IntArray
 from berth.errors import InputError, QuantityError, UnknownNameError
 from berth.workload.trace import Trace
 
 POWERS_OF_TWO = "powers-of-two"
 _SIZES = re.compile(r"\d+(-\d+)?(,\d+(-\d+)?)*")
-Mask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,27 +27,29 @@ class Selection:
     """Which jobs to keep; None keeps all. Conditions hold together; `limit` counts at the end."""
 
     since: str | None = None  # a date (2017-10-01, 2017-10-01T08:00:00) or a time from the start (3d)
-    until: str | None = None  # likewise; jobs submitted at this very time are out
+    until: str | None = None  # likewise; jobs submitted at this time are excluded
     sizes: str | None = None  # powers-of-two, or sizes and ranges: 1,2,4-8
     max_gpus: int | None = None
     vc: Sequence[str] = ()
     limit: int | None = None
 
     def apply(self, trace: Trace) -> Trace:
-        """The selected jobs, counted from the first of them."""
-        mask, said = np.ones(len(trace), dtype=bool), []
+        """Return the selected jobs, with times from the first of them."""
+        mask, described = np.ones(len(trace), dtype=bool), []
         for kept, words in self._conditions(trace):
             mask &= kept
-            said.append(words)
+            described.append(words)
         if self.limit is not None:
             mask &= np.cumsum(mask) <= self.limit
-            said.append(f"the first {self.limit:,}")
-        if not said:
+            described.append(f"the first {self.limit:,}")
+        if not described:
             return trace
-        note = f"selected {int(mask.sum()):,} of {units.format_count(len(trace), 'job')}: {'; '.join(said)}"
+        note = (
+            f"selected {int(mask.sum()):,} of {units.format_count(len(trace), 'job')}: {'; '.join(described)}"
+        )
         return trace.keep(mask, note)
 
-    def _conditions(self, trace: Trace) -> Iterator[tuple[Mask, str]]:
+    def _conditions(self, trace: Trace) -> Iterator[tuple[BoolArray, str]]:
         """Each condition that is set: the jobs that meet it, and its words."""
         if self.since:
             yield trace.submit_s >= _moment(trace, self.since), f"submitted since {self.since}"
@@ -90,13 +91,13 @@ def _offset(text: str) -> float:
         raise QuantityError(f"{text!r} is neither a date nor a duration", hint=hint) from None
 
 
-def _of_sizes(num_gpu: NDArray[np.int32], text: str) -> Mask:
+def _of_sizes(num_gpu: IntArray, text: str) -> BoolArray:
     if text == POWERS_OF_TWO:
-        powers: Mask = (num_gpu & (num_gpu - 1)) == 0
+        powers: BoolArray = (num_gpu & (num_gpu - 1)) == 0
         return powers
     if not _SIZES.fullmatch(text.replace(" ", "")):
         raise InputError(
-            f"{text!r} are no sizes", hint=f"write {POWERS_OF_TWO}, or sizes and ranges: 1,2,4-8"
+            f"{text!r} is not a list of sizes", hint=f"write {POWERS_OF_TWO}, or sizes and ranges: 1,2,4-8"
         )
     mask = np.zeros(len(num_gpu), dtype=bool)
     for part in text.replace(" ", "").split(","):
@@ -105,10 +106,10 @@ def _of_sizes(num_gpu: NDArray[np.int32], text: str) -> Mask:
     return mask
 
 
-def _of_vc(trace: Trace, names: Sequence[str]) -> Mask:
+def _of_vc(trace: Trace, names: Sequence[str]) -> BoolArray:
     known = trace.frame["vc"].drop_nulls().unique().to_list()
     for name in names:
         if name not in known:
             raise UnknownNameError("virtual cluster", name, known, where=trace.source)
-    mask: Mask = trace.frame["vc"].is_in(list(names)).fill_null(False).to_numpy()
+    mask: BoolArray = trace.frame["vc"].is_in(list(names)).fill_null(False).to_numpy()
     return mask

@@ -1,8 +1,7 @@
-"""Random streams by seed and purpose: what is drawn for one purpose never depends on what is drawn for another.
+"""Random streams by seed and purpose: draws for one purpose never depend on draws for another.
 
-A purpose has a number that is never given to another one, since a seed is a promise. There are two kinds of draws:
-a generator for those that are made one after the other, and numbers by index for those of which one may be wanted
-alone. Both are whole-number arithmetic, the same on every CPU.
+The number of a purpose never changes, so that a seed always gives the same draws. There are two kinds: generators
+for sequential draws, and numbers by index for random access. Both use integer arithmetic, the same on every CPU.
 """
 
 from __future__ import annotations
@@ -11,6 +10,8 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
+
+from berth.arrays import FloatArray
 
 Purpose = Literal["arrivals", "sizes", "durations", "users", "failures", "resampling"]
 IndexedPurpose = Literal["models", "estimate errors"]
@@ -35,7 +36,7 @@ def stream(seed: int, purpose: Purpose, *part: int) -> np.random.Generator:
     return np.random.Generator(np.random.PCG64(child))
 
 
-def uniforms(seed: int, purpose: IndexedPurpose, count: int, first: int = 0) -> NDArray[np.float64]:
+def uniforms(seed: int, purpose: IndexedPurpose, count: int, first: int = 0) -> FloatArray:
     """A number in [0, 1) for each index from `first` on, from seed, purpose and index alone (splitmix64)."""
     with np.errstate(over="ignore"):  # arithmetic modulo 2^64 is what is wanted
         start = _scrambled(np.asarray([seed % 2**64], dtype=np.uint64))

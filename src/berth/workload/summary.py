@@ -1,4 +1,4 @@
-"""What a trace holds, in figures: sizes, durations, arrivals, and the load it would put on a cluster.
+"""Figures of a trace: sizes, durations, arrivals, and its offered load.
 
 Load is offered load: the GPUs that would be busy if every job started when it was submitted and ran at its
 nearest placement. No scheduler can serve more; a cluster smaller than the load has a queue that grows.
@@ -13,17 +13,17 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from berth.arrays import BoolArray, FloatArray, IntArray
 from berth.workload.trace import Trace
 
 PERCENTILES = (10, 50, 90, 99)
 DURATION_EDGES_S = (0.0, 10.0, 60.0, 600.0, 3600.0, 36_000.0, 360_000.0, np.inf)
-_MOST_SIZES = 10
-_MOST_MODELS = 12
-Floats = NDArray[np.float64]
+_MAX_SIZES = 10
+_MAX_MODELS = 12
 
 
 @dataclass(frozen=True, slots=True)
-class Spread:
+class Distribution:
     """The distribution of one quantity."""
 
     mean: float
@@ -32,16 +32,18 @@ class Spread:
     largest: float
 
     @staticmethod
-    def of(values: NDArray[np.generic]) -> Spread:
-        """Mean, ends and percentiles (each a value that occurs)."""
+    def of(values: NDArray[np.generic]) -> Distribution:
+        """Return mean, extremes and percentiles (each a value that occurs)."""
         sample = np.asarray(values, dtype=np.float64)
         cuts = np.percentile(sample, PERCENTILES, method="inverted_cdf")
-        return Spread(float(sample.mean()), float(sample.min()), tuple(cuts.tolist()), float(sample.max()))
+        return Distribution(
+            float(sample.mean()), float(sample.min()), tuple(cuts.tolist()), float(sample.max())
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """A class of jobs: how many, and how much of all GPU time."""
+    """A class of jobs: their number and their share of GPU time."""
 
     label: str
     jobs: int
@@ -49,7 +51,7 @@ class Share:
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
+class TraceSummary:
     """The figures of a trace."""
 
     jobs: int
@@ -57,14 +59,14 @@ class Summary:
     gpu_s: float
     users: int
     vcs: int
-    size: Spread
-    duration_s: Spread
-    interarrival_s: Spread | None
+    size: Distribution
+    duration_s: Distribution
+    interarrival_s: Distribution | None
     sizes: tuple[Share, ...]
     durations: tuple[Share, ...]
     models: tuple[Share, ...]
-    load_edges_s: Floats
-    load_gpus: Floats  # mean GPUs asked for at once in each bucket
+    load_edges_s: FloatArray
+    load_gpus: FloatArray  # mean GPUs asked for at once in each bucket
     peak_gpus: int
 
     @property
@@ -73,19 +75,19 @@ class Summary:
         return self.gpu_s / self.span_s if self.span_s else float("inf")
 
 
-def summarise(trace: Trace, buckets: int = 60) -> Summary:
-    """The figures of a trace; the load is averaged over so many buckets of its span."""
+def summarise_trace(trace: Trace, buckets: int = 60) -> TraceSummary:
+    """Return the figures of a trace; the load is averaged over `buckets` equal parts of its span."""
     gpu_s = trace.num_gpu * trace.duration_s
     edges, load = _load(trace, buckets)
-    return Summary(
+    return TraceSummary(
         jobs=len(trace),
         span_s=trace.span_s,
         gpu_s=trace.gpu_seconds,
         users=trace.frame["user"].drop_nulls().n_unique(),
         vcs=trace.frame["vc"].drop_nulls().n_unique(),
-        size=Spread.of(trace.num_gpu),
-        duration_s=Spread.of(trace.duration_s),
-        interarrival_s=Spread.of(np.diff(trace.submit_s)) if len(trace) > 1 else None,
+        size=Distribution.of(trace.num_gpu),
+        duration_s=Distribution.of(trace.duration_s),
+        interarrival_s=Distribution.of(np.diff(trace.submit_s)) if len(trace) > 1 else None,
         sizes=_by_size(trace.num_gpu, gpu_s),
         durations=_by_duration(trace.duration_s, gpu_s),
         models=_by_model(trace, gpu_s),
@@ -95,10 +97,10 @@ def summarise(trace: Trace, buckets: int = 60) -> Summary:
     )
 
 
-def _by_size(num_gpu: NDArray[np.int32], gpu_s: Floats) -> tuple[Share, ...]:
+def _by_size(num_gpu: IntArray, gpu_s: FloatArray) -> tuple[Share, ...]:
     """One class per size, or per power of two where there are many sizes."""
     sizes = np.unique(num_gpu)
-    if len(sizes) <= _MOST_SIZES:
+    if len(sizes) <= _MAX_SIZES:
         return tuple(_share(str(size), num_gpu == size, gpu_s) for size in sizes.tolist())
     level = np.ceil(np.log2(num_gpu)).astype(np.int64)
     return tuple(_share(_range(power), level == power, gpu_s) for power in np.unique(level).tolist())
@@ -109,20 +111,20 @@ def _range(power: int) -> str:
     return str(high) if power == 0 or low == high else f"{low}-{high}"
 
 
-def _by_duration(duration_s: Floats, gpu_s: Floats) -> tuple[Share, ...]:
+def _by_duration(duration_s: FloatArray, gpu_s: FloatArray) -> tuple[Share, ...]:
     labels = ("under 10s", "10s - 1m", "1m - 10m", "10m - 1h", "1h - 10h", "10h - 100h", "over 100h")
     place = np.digitize(duration_s, DURATION_EDGES_S[1:-1])
     return tuple(_share(label, place == index, gpu_s) for index, label in enumerate(labels))
 
 
-def _by_model(trace: Trace, gpu_s: Floats) -> tuple[Share, ...]:
+def _by_model(trace: Trace, gpu_s: FloatArray) -> tuple[Share, ...]:
     """The models with the most jobs, the rest together."""
     if trace.frame["model"].null_count() == len(trace):
         return ()
     jobs = trace.frame.select(pl.col("model").fill_null("(none)"), pl.Series("gpu_s", gpu_s))
     grouped = jobs.group_by("model").agg(pl.len(), pl.col("gpu_s").sum())
     shares = [Share(*row) for row in grouped.sort(["len", "model"], descending=[True, False]).iter_rows()]
-    return (*shares[:_MOST_MODELS], *_rest(shares[_MOST_MODELS:]))
+    return (*shares[:_MAX_MODELS], *_rest(shares[_MAX_MODELS:]))
 
 
 def _rest(shares: Sequence[Share]) -> tuple[Share, ...]:
@@ -132,11 +134,11 @@ def _rest(shares: Sequence[Share]) -> tuple[Share, ...]:
     return (Share(f"({len(shares)} others)", jobs, gpu_s),)
 
 
-def _share(label: str, mask: NDArray[np.bool_], gpu_s: Floats) -> Share:
+def _share(label: str, mask: BoolArray, gpu_s: FloatArray) -> Share:
     return Share(label, int(mask.sum()), float(gpu_s[mask].sum()))
 
 
-def _load(trace: Trace, buckets: int) -> tuple[Floats, Floats]:
+def _load(trace: Trace, buckets: int) -> tuple[FloatArray, FloatArray]:
     """Mean GPUs asked for at once, bucket by bucket, from the first submission to the last."""
     if trace.span_s == 0:
         return np.zeros(1), np.zeros(0)
@@ -146,7 +148,7 @@ def _load(trace: Trace, buckets: int) -> tuple[Floats, Floats]:
     return edges, np.maximum(np.diff(started - ended) / np.diff(edges), 0.0)
 
 
-def _gpu_time_before(edges: Floats, events_s: Floats, gpus: NDArray[np.int32]) -> Floats:
+def _gpu_time_before(edges: FloatArray, events_s: FloatArray, gpus: IntArray) -> FloatArray:
     """For each edge the sum of gpus * (edge - event) over the events before it."""
     order = np.argsort(events_s, kind="stable")
     count = np.searchsorted(events_s[order], edges)
@@ -156,7 +158,7 @@ def _gpu_time_before(edges: Floats, events_s: Floats, gpus: NDArray[np.int32]) -
 
 
 def _peak(trace: Trace) -> int:
-    """The most GPUs asked for at one moment; a job that ends when another comes makes room first."""
+    """The most GPUs asked for at one moment; a job that ends when another arrives frees its GPUs first."""
     times = np.concatenate((trace.submit_s + trace.duration_s, trace.submit_s))
     change = np.concatenate((-trace.num_gpu.astype(np.int64), trace.num_gpu.astype(np.int64)))
     order = np.argsort(times, kind="stable")

@@ -1,10 +1,9 @@
-"""A trace: which job came when, how many GPUs it asked for and how long it ran, as columns.
+"""A trace: submission time, GPUs and duration of each job, as columns.
 
-Times are seconds from the first submission. `duration_s` is how long a job runs at the nearest placement
-it can have, on the device named in `device` (where it names none, on the reference device of the simulation);
-what a wider placement costs is the network's business. Rows stand in order of submission.
-What the file held beyond that (rows that could not be used, times that were moved) is told, not lost:
-see `bad` and `notes`.
+Times are seconds from the first submission. `duration_s` is the run time at the nearest placement, on the device
+named in `device` (or on the reference device of the simulation); the network model adds the cost of wider
+placements. Rows are in order of submission. `bad` lists rows that could not be used, `notes` what was changed
+(sorted rows, shifted times).
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from berth.arrays import BoolArray, FloatArray, IntArray
 from berth.errors import TraceError
 
 SCHEMA: dict[str, pl.DataType] = {
@@ -39,7 +39,7 @@ OPTIONAL = ("model", "user", "vc", "priority", "device")
 
 @dataclass(frozen=True, slots=True)
 class BadRow:
-    """A row that did not become a job: where it stands and why."""
+    """A row that is not a valid job: its position and the reason."""
 
     line: int
     column: int | None  # of the character where the offending field begins; None: the row as a whole
@@ -92,7 +92,7 @@ class Trace:
         origin: datetime | None = None,
         notes: Sequence[str] = (),
     ) -> Trace:
-        """A trace from columns made elsewhere (a generator, a test): checked, sorted, counted from 0."""
+        """Return a trace from columns: checked, sorted, times from 0."""
         frame = _with_schema(pl.DataFrame(dict(columns)), source)
         _check(frame, source)
         frame = frame.sort("submit_s", maintain_order=True)
@@ -106,23 +106,23 @@ class Trace:
         return self.frame.height
 
     @cached_property
-    def submit_s(self) -> NDArray[np.float64]:
+    def submit_s(self) -> FloatArray:
         """Submission of each job, in seconds from the first."""
         return self.frame["submit_s"].to_numpy()
 
     @cached_property
-    def num_gpu(self) -> NDArray[np.int32]:
-        """GPUs each job asks for, all at once."""
+    def num_gpu(self) -> IntArray:
+        """GPUs that each job requests."""
         return self.frame["num_gpu"].to_numpy()
 
     @cached_property
-    def duration_s(self) -> NDArray[np.float64]:
+    def duration_s(self) -> FloatArray:
         """Run time of each job at its nearest placement."""
         return self.frame["duration_s"].to_numpy()
 
     @cached_property
     def job_ids(self) -> list[str]:
-        """Names of the jobs."""
+        """Ids of the jobs."""
         return self.frame["job_id"].to_list()
 
     @property
@@ -132,11 +132,11 @@ class Trace:
 
     @property
     def gpu_seconds(self) -> float:
-        """All that is asked for: GPUs times run time."""
+        """Total demand: GPUs times run time."""
         return math.fsum((self.num_gpu * self.duration_s).tolist())
 
-    def keep(self, mask: NDArray[np.bool_], note: str) -> Trace:
-        """The jobs under the mask, times counted from the first of them."""
+    def keep(self, mask: BoolArray, note: str) -> Trace:
+        """Return the jobs under the mask, with times from the first of them."""
         frame = self.frame.filter(pl.Series(mask))
         if frame.is_empty():
             raise TraceError(f"no job is left: {note}", where=self.source, hint="widen the selection")
@@ -146,14 +146,14 @@ class Trace:
         return replace(self, frame=frame, origin=origin, notes=(*self.notes, note))
 
     def write_csv(self, path: str | Path) -> None:
-        """Writes berth's plain CSV; `.gz`, `.xz` or `.zst` at the end of the name compress it."""
+        """Write berth's plain CSV; `.gz`, `.xz` or `.zst` at the end of the name compress it."""
         from berth.workload.writing import write_csv
 
         write_csv(self.frame, path)
 
 
 def _with_schema(frame: pl.DataFrame, source: str) -> pl.DataFrame:
-    """The columns of SCHEMA, in order and of its types; an empty text is no text."""
+    """Return the columns of SCHEMA in its order and types; empty text becomes null."""
     missing = [name for name in NEEDED if name not in frame.columns]
     unknown = [name for name in frame.columns if name not in SCHEMA]
     if missing or unknown:
@@ -166,7 +166,7 @@ def _with_schema(frame: pl.DataFrame, source: str) -> pl.DataFrame:
 
 
 def _check(frame: pl.DataFrame, source: str) -> None:
-    """Refuses columns that break what every trace promises."""
+    """Raise a TraceError if the columns are not a valid trace."""
     faults = {
         "no jobs": frame.is_empty(),
         "a job without job_id, submit_s, num_gpu or duration_s": any(

@@ -1,7 +1,7 @@
-"""Berth's plain CSV, written so that reading it gives the same trace again, bit by bit.
+"""Writes berth's plain CSV; reading it gives the same trace, bit by bit.
 
-Whole numbers are written without a point, others with the fewest digits that read back the same.
-Optional columns without a value are left away. The file appears whole or not at all.
+Whole numbers are written without a decimal point, others with the fewest digits that read back the same.
+Optional columns without a value are left out. The write is atomic.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ SUFFIXES = (".csv", ".csv.gz", ".csv.xz", ".csv.zst")
 
 
 def write_csv(frame: pl.DataFrame, path: str | Path) -> None:
-    """Writes the columns of a trace; the suffix chooses the compression."""
+    """Write the columns of a trace; the suffix selects the compression."""
     path = Path(path)
     if not path.name.endswith(SUFFIXES):
         raise TraceError(
-            f"can't tell how to write {path.name!r}",
+            f"can't choose a format for {path.name!r}",
             where=str(path),
             hint=f"end the name in {', '.join(SUFFIXES)}",
         )

@@ -1,6 +1,6 @@
-"""Real, trainable models with named layers: what a plan places and a training runs.
+"""Trainable models with named layers, for planning and training.
 
-Importing this package costs nothing; torch is loaded when the first model is made.
+Importing this package is cheap; torch is loaded with the first model.
 """
 
 from __future__ import annotations

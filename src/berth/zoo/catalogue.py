@@ -1,4 +1,4 @@
-"""The names of the zoo, without torch: what each model is and which module makes it."""
+"""The models of the zoo and the modules that build them, without importing torch."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ _ENTRIES = (
 
 
 def zoo() -> dict[str, ZooEntry]:
-    """Every model by name."""
+    """Return every model by name."""
     return {entry.name: entry for entry in _ENTRIES}
 
 
 def make_model(name: str, seed: int = 0, **options: Any) -> LayeredModel:
-    """A model of the zoo with fresh weights; equal seeds give equal weights."""
+    """Return a model of the zoo with fresh weights; equal seeds give equal weights."""
     entry = zoo().get(name.strip().lower())
     if entry is None:
         raise UnknownNameError("model of the zoo", name, zoo())

@@ -2,7 +2,7 @@
 
     stem -> block1a -> block1b -> .. -> block4b -> pooling -> head -> loss
 
-Group instead of batch normalisation, so that splitting a batch over workers changes nothing.
+It uses group instead of batch normalisation, so that splitting a batch over workers does not change the result.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SIDE = 32
 
 
 class Block(nn.Module):
-    """Two convolutions beside a short cut."""
+    """Two convolutions with a residual connection."""
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
@@ -31,12 +31,12 @@ class Block(nn.Module):
         self.short = nn.Identity() if same else nn.Conv2d(inputs, outputs, 1, stride, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Halves the sides where the stride is two."""
+        """Return the block's output; a stride of two halves the sides."""
         return nn.functional.relu(self.inner(x) + self.short(x))
 
 
 def make_model(seed: int = 0, *, width: int = 32) -> LayeredModel:
-    """Twelve layers; the channels go from `width` to eight times that."""
+    """Return twelve layers; the channels grow from `width` to eight times that."""
     with seeded(seed):
         stem = nn.Sequential(nn.Conv2d(3, width, 3, 1, 1, bias=False), nn.GroupNorm(8, width), nn.ReLU())
         chain, inputs = [Layer("stem", "convolution", stem)], width
@@ -55,7 +55,7 @@ def make_model(seed: int = 0, *, width: int = 32) -> LayeredModel:
 
 
 def example_batch(batch: int, seed: int = 0) -> tuple[Tensor, Tensor]:
-    """Noise over one of ten fixed patterns; the label says which."""
+    """Return noise over one of ten fixed patterns; the label is the pattern."""
     random = np.random.default_rng(seed)
     patterns = (
         np.random.default_rng(0).standard_normal((CLASSES, 3, 8, 8)).repeat(4, axis=2).repeat(4, axis=3)

@@ -2,7 +2,7 @@
 
     embedding -> pooling -> concat -> norm -> fc1 .. fcN -> predict -> loss
 
-All slots share one table. Depth is the number of layers in the chain; the tower takes what the other six leave. The
+All slots share one table. The depth is the number of layers in the chain, of which six are outside the tower. The
 widths fall from 512 to 128.
 """
 
@@ -22,7 +22,7 @@ WIDTHS = (512, 256, 128)
 
 
 def make_model(seed: int = 0, *, layers: int = 16, rows: int = 2**20, width: int = 16) -> LayeredModel:
-    """A chain of `layers` layers over one table of `rows` rows."""
+    """Return a chain of `layers` layers over one table of `rows` rows."""
     tower = layers - 6
     with seeded(seed):
         sizes = [SLOTS * width + DENSE, *(WIDTHS[step * len(WIDTHS) // tower] for step in range(tower))]
@@ -42,7 +42,7 @@ def make_model(seed: int = 0, *, layers: int = 16, rows: int = 2**20, width: int
 
 
 def example_batch(batch: int, seed: int = 0) -> tuple[State, Tensor]:
-    """Slots and dense features, and who clicked."""
+    """Return slots and dense features, and click labels."""
     random = np.random.default_rng(seed)
     ids = slot_ids(random, batch, SLOTS, IDS_PER_SLOT)
     features = random.standard_normal((batch, DENSE))

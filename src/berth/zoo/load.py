@@ -1,9 +1,9 @@
-"""A model by the name people give: one of the zoo, or a function of their own file, `path.py:make_model`.
+"""Loads a model: one of the zoo, or the result of a function in a user's file, `path.py:make_model`.
 
-The function returns an nn.Module whose children run one after the other (nn.Sequential is one), or a LayeredModel.
-Example batches come from an `example_batch(batch, seed)` in the same file, which returns inputs or (inputs,
-labels), or from the shape of one input. Without labels the loss is the mean square of the output, without a
-`loss(output, labels)` it is cross-entropy for whole-number labels and mean squared error for others.
+The function returns an nn.Module whose children run one after the other (such as nn.Sequential), or a LayeredModel.
+Example batches come from `example_batch(batch, seed)` in the same file, which returns inputs or (inputs, labels), or
+from the shape of one input. The loss is `loss(output, labels)` of the file if it has one; else the mean square of the
+output without labels, cross-entropy for integer labels, and mean squared error for others.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ _MAKER = "make_model"
 
 
 def load_model(reference: str, seed: int = 0, *, input_shape: tuple[int, ...] | None = None) -> LayeredModel:
-    """The model that `reference` names, with weights that depend on the seed alone."""
+    """Return the model that `reference` names; its weights depend only on the seed."""
     if reference.strip().lower() in zoo():
         return make_model(reference, seed)
     path, _, function = reference.partition(":")
     if not path.endswith(".py"):
         error = UnknownNameError("model", reference, zoo())
-        error.hint = f"{error.hint}\n  or name your own: path.py:{_MAKER}"
+        error.hint = f"{error.hint}\n  or give a file: path.py:{_MAKER}"
         raise error
     require("torch", "a model of your own")
     return _own_model(path, function or _MAKER, seed, input_shape)
 
 
 def load_module(reference: str, seed: int = 0) -> nn.Module:
-    """As `load_model`, but a module of one's own stays as it is: its `forward` says how its parts work together.
+    """Return a model like `load_model`, but a user's module as it is, with its own `forward`.
 
-    An nn.Sequential has none of its own: beside an `example_batch` it is a chain that can be cut into stages.
+    An nn.Sequential in a file with an `example_batch` becomes a chain that can be cut into stages.
     """
     path, _, function = reference.partition(":")
     if not path.endswith(".py"):
@@ -54,7 +54,7 @@ def load_module(reference: str, seed: int = 0) -> nn.Module:
     made, module, where = _made(path, function or _MAKER, seed)
     from torch import nn
 
-    from berth.zoo.own import layered
+    from berth.zoo.user_model import layered
 
     if not isinstance(made, nn.Module):
         raise InputError(f"returns a {type(made).__name__}, not a torch nn.Module", where=where)
@@ -65,7 +65,7 @@ def load_module(reference: str, seed: int = 0) -> nn.Module:
 
 def _own_model(path: str, function: str, seed: int, input_shape: tuple[int, ...] | None) -> LayeredModel:
     from berth.zoo.layered import LayeredModel
-    from berth.zoo.own import layered
+    from berth.zoo.user_model import layered
 
     made, module, where = _made(path, function, seed)
     if isinstance(made, LayeredModel):
@@ -74,7 +74,7 @@ def _own_model(path: str, function: str, seed: int, input_shape: tuple[int, ...]
 
 
 def _made(path: str, function: str, seed: int) -> tuple[Any, ModuleType, str]:
-    """What a function of a file returns, the file as a module, and where the function stands."""
+    """Return the result of a function in a file, the file as a module, and the position of the function."""
     from berth.zoo.layered import seeded
 
     module = _imported(path)
@@ -91,11 +91,11 @@ def _imported(path: str) -> ModuleType:
     assert spec is not None  # a path that ends in .py always has one
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.path.insert(0, str(Path(path).resolve().parent))  # its neighbours may be imported by it
+    sys.path.insert(0, str(Path(path).resolve().parent))  # it may import its neighbours
     try:
         spec.loader.exec_module(module)
     except SyntaxError as error:
-        raise InputError(f"is not Python: {error.msg}", where=f"{path}:{error.lineno or 1}") from None
+        raise InputError(f"is not valid Python: {error.msg}", where=f"{path}:{error.lineno or 1}") from None
     except Exception as error:
         raise _failure("can't be imported", error, path, path) from error
     finally:
@@ -117,7 +117,7 @@ def _function(module: ModuleType, path: str, name: str) -> Callable[..., Any]:
 
 
 def _called(make: Callable[..., Any], seed: int, path: str, where: str) -> Any:
-    """The maker's result; it may take a seed or nothing."""
+    """Call the function; it may take a seed."""
     takes_seed = "seed" in inspect.signature(make).parameters
     try:
         return make(seed=seed) if takes_seed else make()
@@ -130,6 +130,6 @@ def _failure(what: str, error: BaseException, path: str, where: str) -> InputErr
 
 
 def own_line(error: BaseException, path: str) -> str | None:
-    """The last line of the user's file that the error passed through."""
+    """Return the last line of the user's file in the error's traceback."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
     return f"{path}:{frames[-1].lineno}" if frames else None

@@ -1,9 +1,9 @@
-"""MATCHNET: does this item suit this user? A tower for each, and a match of the two.
+"""MATCHNET: matches items to users, with a tower for each.
 
     user_embedding, item_embedding -> user_pooling, item_pooling -> user_fc1, item_fc1 .. user_fc3, item_fc3
     -> user_norm, item_norm -> match -> match_fc -> predict -> loss
 
-The chain carries both sides; a layer of one side hands the other on untouched.
+The chain carries both sides; a layer of one side passes the other through.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ TOWER = (512, 256, 128)
 
 
 class Match(nn.Module):
-    """Products and distances of the two vectors, side by side."""
+    """Concatenates products and distances of the two vectors."""
 
     def forward(self, state: State) -> Tensor:
-        """(batch, 2 * width)."""
+        """Return a tensor of shape (batch, 2 * width)."""
         user, item = state["user"], state["item"]
         return torch.cat([user * item, (user - item).abs()], dim=1)
 
 
 def make_model(seed: int = 0, *, rows: int = 2**19, width: int = 16) -> LayeredModel:
-    """Sixteen layers over a table of users' slots and one of items'."""
+    """Return sixteen layers over a table of user slots and one of item slots."""
     with seeded(seed):
         chain = [Layer(f"{side}_embedding", "embedding", Lookup(side, rows, width)) for side in SLOTS]
         chain += [Layer(f"{side}_pooling", "pooling", Pool(side)) for side in SLOTS]
@@ -51,7 +51,7 @@ def make_model(seed: int = 0, *, rows: int = 2**19, width: int = 16) -> LayeredM
 
 
 def example_batch(batch: int, seed: int = 0) -> tuple[State, Tensor]:
-    """Slots of a user and of an item, and whether they matched: by each side's first slots, alone and together."""
+    """Return slots of a user and an item, and labels that depend on the first slots of both."""
     random = np.random.default_rng(seed)
     user = slot_ids(random, batch, SLOTS["user"], IDS_PER_SLOT["user"])
     item = slot_ids(random, batch, SLOTS["item"], IDS_PER_SLOT["item"], first=100)

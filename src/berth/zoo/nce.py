@@ -1,9 +1,9 @@
-"""NCE: word vectors over a large vocabulary, trained to tell true words from noise (Gutmann and Hyvärinen 2010).
+"""NCE: word vectors over a large vocabulary, trained to distinguish true words from noise (Gutmann and Hyvärinen 2010).
 
     context_embedding -> pooling -> projection -> candidate_embedding -> loss
 
-The candidates of an example are its true word and a few drawn from the noise distribution; the last layer gives
-their log-odds against the noise, and the loss is that of the two-way choice.
+The candidates of an example are its true word and a few drawn from the noise distribution; the last layer returns
+their log-odds against the noise, and the loss is binary cross-entropy.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _TOPIC = 50  # words are used with others of their topic
 
 
 class MeanContext(nn.Module):
-    """The mean of the context's vectors."""
+    """Averages the vectors of the context."""
 
     def forward(self, state: State) -> State:
         """(batch, context, width) -> (batch, width)."""
@@ -33,14 +33,14 @@ class MeanContext(nn.Module):
 
 
 class Project(nn.Module):
-    """A linear map of the pooled context."""
+    """Applies a linear map to the pooled context."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
         self.linear = nn.Linear(width, width)
 
     def forward(self, state: State) -> State:
-        """The state with the context mapped."""
+        """Return the state with the context mapped."""
         return {**state, "context": self.linear(state["context"])}
 
 
@@ -54,7 +54,7 @@ class LogOdds(nn.Module):
 
 
 def make_model(seed: int = 0, *, rows: int = 2**19, width: int = 64) -> LayeredModel:
-    """Five layers over a table of contexts and one of candidates."""
+    """Return five layers over a table of contexts and one of candidates."""
     with seeded(seed):
         chain = [
             Layer("context_embedding", "embedding", Lookup("context", rows, width)),
@@ -67,13 +67,13 @@ def make_model(seed: int = 0, *, rows: int = 2**19, width: int = 64) -> LayeredM
 
 
 def two_way_loss(log_odds: Tensor, labels: Tensor) -> Tensor:
-    """True word or noise, summed over the candidates of an example."""
+    """Return the binary cross-entropy, summed over the candidates of an example."""
     losses = nn.functional.binary_cross_entropy_with_logits(log_odds, labels, reduction="sum")
     return losses / len(labels)
 
 
 def example_batch(batch: int, seed: int = 0) -> tuple[State, Tensor]:
-    """Contexts with the word that belongs to them first among the candidates; labels are 1, 0, 0 ..."""
+    """Return contexts and candidates, the true word first; labels are 1, 0, 0 ..."""
     random = np.random.default_rng(seed)
     topic = random.integers(0, _TOPIC, batch)
     context = _word_of(topic[:, None], random.random((batch, CONTEXT)))
@@ -90,7 +90,7 @@ def example_batch(batch: int, seed: int = 0) -> tuple[State, Tensor]:
 
 
 def _word_of(topic: NDArray[np.int64], share: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Words are numbered by frequency, topics in turn; within a topic they are drawn log-uniformly."""
+    """Draw words log-uniformly within a topic; words are numbered by frequency, alternating topics."""
     return ((WORDS / _TOPIC) ** share).astype(np.int64) * _TOPIC + topic - _TOPIC
 
 

@@ -1,8 +1,8 @@
-"""Building blocks over hashed slots: look-ups, pooling, and clicks that can be learned.
+"""Building blocks over hashed slots: embedding look-ups, pooling, and learnable synthetic clicks.
 
-An id is the 63-bit hash of (slot, value), as click logs carry it; a table folds it onto its rows. Values are drawn
-log-uniformly, so a few are everywhere and most are rare. Whether an example is clicked follows from a hidden
-weight of each id (again a hash) and of each dense feature: the rule is the same for every seed.
+An id is the 63-bit hash of (slot, value), as in click logs; a table maps it to a row by modulo. Values are drawn
+log-uniformly, so a few are frequent and most are rare. The click probability of an example follows from a hidden weight
+of each id (again a hash) and of each dense feature: the rule is the same for every seed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _VALUES = 200_000  # distinct values of a slot
 
 
 class Lookup(nn.Module):
-    """Ids of one entry of the state become vectors: `x` of shape (batch, ...) gains a last dimension."""
+    """Looks up the ids of one entry of the state: (batch, ...) gains a last dimension."""
 
     def __init__(self, key: str, rows: int, width: int) -> None:
         super().__init__()
@@ -29,12 +29,12 @@ class Lookup(nn.Module):
         nn.init.normal_(self.table.weight, std=width**-0.5)
 
     def forward(self, state: State) -> State:
-        """Folds the ids onto the rows and gathers them."""
+        """Map the ids to rows and gather them."""
         return {**state, self.key: self.table(state[self.key] % self.table.num_embeddings)}
 
 
 class Pool(nn.Module):
-    """Sums the vectors of each slot and lays the slots side by side."""
+    """Sums the vectors of each slot and concatenates the slots."""
 
     def __init__(self, key: str) -> None:
         super().__init__()
@@ -49,12 +49,12 @@ class Concat(nn.Module):
     """Joins the entries of the state into one tensor."""
 
     def forward(self, state: State) -> Tensor:
-        """In the order of the keys."""
+        """Concatenate in the order of the keys."""
         return torch.cat(list(state.values()), dim=1)
 
 
 class On(nn.Module):
-    """Applies a layer to one entry of the state and passes the others on."""
+    """Applies a layer to one entry of the state and keeps the others."""
 
     def __init__(self, key: str, layer: nn.Module) -> None:
         super().__init__()
@@ -62,12 +62,12 @@ class On(nn.Module):
         self.layer = layer
 
     def forward(self, state: State) -> State:
-        """The state with that entry replaced."""
+        """Return the state with that entry replaced."""
         return {**state, self.key: self.layer(state[self.key])}
 
 
 def dense(inputs: int, outputs: int) -> nn.Sequential:
-    """A fully connected layer with its activation, drawn so that a deep tower keeps its signal (He 2015)."""
+    """Return a fully connected layer with ReLU and He initialisation (He 2015)."""
     linear = nn.Linear(inputs, outputs)
     nn.init.kaiming_normal_(linear.weight, nonlinearity="relu")
     nn.init.zeros_(linear.bias)
@@ -75,7 +75,7 @@ def dense(inputs: int, outputs: int) -> nn.Sequential:
 
 
 def hashed(values: NDArray[Any]) -> NDArray[np.uint64]:
-    """splitmix64 of every value."""
+    """Return the splitmix64 hash of every value."""
     mixed = values.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -83,22 +83,22 @@ def hashed(values: NDArray[Any]) -> NDArray[np.uint64]:
 
 
 def slot_ids(random: np.random.Generator, batch: int, slots: int, per_slot: int, first: int = 0) -> IdArray:
-    """Ids of shape (batch, slots, per_slot); slot numbers start at `first`."""
+    """Return ids of shape (batch, slots, per_slot); slot numbers start at `first`."""
     values = (_VALUES ** random.random((batch, slots, per_slot))).astype(np.int64)
     slot = np.arange(first, first + slots, dtype=np.int64)[None, :, None]
     return (hashed(values + (slot << 32)) >> np.uint64(1)).astype(np.int64)
 
 
 def hidden_weight(ids: IdArray) -> NDArray[np.float64]:
-    """What an id contributes to a click: fixed, from -1 to 1."""
+    """Return the fixed contribution of an id to a click, from -1 to 1."""
     return (hashed(ids) >> np.uint64(11)).astype(np.float64) * 2.0**-52 - 1.0
 
 
 def clicks(random: np.random.Generator, logit: NDArray[np.float64]) -> Tensor:
-    """Labels drawn with the probabilities that the logits say."""
+    """Draw labels with the probabilities of the logits."""
     return torch.from_numpy((random.random(len(logit)) < 1 / (1 + np.exp(-logit))).astype(np.int64))
 
 
 def nll(output: Tensor, labels: Tensor) -> Tensor:
-    """Negative log-likelihood: the last layer of the chain gives log-probabilities."""
+    """Return the negative log-likelihood; the last layer of the chain returns log-probabilities."""
     return nn.functional.nll_loss(output, labels)

@@ -2,7 +2,7 @@
 
     embedding -> attention1 -> feed_forward1 -> .. -> feed_forward5 -> norm -> head -> loss
 
-Its vocabulary is small and every token is met in every batch, so the table is a dense parameter like the others.
+Its vocabulary is small and most tokens occur in every batch, so the table is a dense parameter like the others.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ TOKENS = 64
 
 
 class TokenAndPlace(nn.Module):
-    """The vector of each token plus that of its place."""
+    """Adds token and position embeddings."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class TokenAndPlace(nn.Module):
 
 
 class Attention(nn.Module):
-    """Causal self-attention behind a norm, added to what came in."""
+    """Pre-norm causal self-attention with a residual connection."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class Attention(nn.Module):
         self.out = nn.Linear(width, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """The same shape."""
+        """Return a tensor of the same shape."""
         batch, tokens, width = x.shape
         parts = self.mixed(self.norm(x)).view(batch, tokens, 3, self.heads, width // self.heads)
         query, key, value = parts.permute(2, 0, 3, 1, 4)
@@ -53,7 +53,7 @@ class Attention(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """Two linear maps behind a norm, added to what came in."""
+    """Pre-norm feed-forward block with a residual connection."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -62,13 +62,13 @@ class FeedForward(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        """The same shape."""
+        """Return a tensor of the same shape."""
         added: Tensor = x + self.inner(x)
         return added
 
 
 def make_model(seed: int = 0, *, blocks: int = 5, width: int = 256, heads: int = 4) -> LayeredModel:
-    """2 * blocks + 4 layers."""
+    """Return a chain of 2 * blocks + 4 layers."""
     with seeded(seed):
         chain = [Layer("embedding", "embedding", TokenAndPlace(width))]
         for block in range(1, blocks + 1):
@@ -83,12 +83,12 @@ def make_model(seed: int = 0, *, blocks: int = 5, width: int = 256, heads: int =
 
 
 def token_nll(output: Tensor, labels: Tensor) -> Tensor:
-    """Mean over all tokens."""
+    """Return the mean loss over all tokens."""
     return nn.functional.nll_loss(output.flatten(0, 1), labels.flatten())
 
 
 def example_batch(batch: int, seed: int = 0) -> tuple[Tensor, Tensor]:
-    """Sequences in which a token is mostly a fixed function of the one before; labels are the next tokens."""
+    """Return sequences in which a token mostly follows from the previous one; labels are the next tokens."""
     random = np.random.default_rng(seed)
     tokens = np.empty((batch, TOKENS + 1), dtype=np.int64)
     tokens[:, 0] = random.integers(0, 64, batch)

@@ -1,4 +1,4 @@
-"""2EMB: two embedding tables under one shallow tower; most of its work is moving rows.
+"""2EMB: two embedding tables under one shallow tower; it mostly moves rows.
 
 user_embedding, item_embedding -> user_pooling, item_pooling -> concat -> norm -> fc1 -> fc2 -> predict -> loss
 """
@@ -17,7 +17,7 @@ IDS_PER_SLOT = 5
 
 
 def make_model(seed: int = 0, *, rows: int = 2**20, width: int = 16) -> LayeredModel:
-    """Ten layers over two tables."""
+    """Return ten layers over two tables."""
     joined = sum(SLOTS.values()) * width
     with seeded(seed):
         chain = [Layer(f"{side}_embedding", "embedding", Lookup(side, rows, width)) for side in SLOTS]
@@ -34,7 +34,7 @@ def make_model(seed: int = 0, *, rows: int = 2**20, width: int = 16) -> LayeredM
 
 
 def example_batch(batch: int, seed: int = 0) -> tuple[State, Tensor]:
-    """Slots of a user and of an item, and whether there was a click: the first two slots of each decide."""
+    """Return slots of a user and an item, and click labels that depend on the first two slots of each."""
     random = np.random.default_rng(seed)
     user = slot_ids(random, batch, SLOTS["user"], IDS_PER_SLOT)
     item = slot_ids(random, batch, SLOTS["item"], IDS_PER_SLOT, first=100)

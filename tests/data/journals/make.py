@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from berth.clock import HandClock
+from berth.clock import ManualClock
 from berth.cluster.load import load_cluster
 from berth.live import commands
 from berth.live.backend import MachineSeen
@@ -33,7 +33,7 @@ class Story:
     """A controller on an engine in memory, stepped by hand."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.clock = folder, HandClock()
+        self.folder, self.clock = folder, ManualClock()
         self.cluster = load_cluster("2x2x4:V100-16")
         self.backend = MemoryBackend(self.cluster, self.clock)
         self.open("srtf")
@@ -59,7 +59,7 @@ class Story:
     def step(self, seconds: float = 0.0, times: int = 1) -> None:
         """Let time pass."""
         for _ in range(times):
-            self.clock.turn(seconds)
+            self.clock.advance(seconds)
             self.controller.step()
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from browsing import Berth, Looker
 
-from berth.cluster.plain import to_plain
+from berth.cluster.serialize import cluster_to_dict
 from berth.live import views
 from berth.live.api.events import public
 from berth.live.books import Books
@@ -64,7 +64,7 @@ def test_page_and_controller_come_to_the_same_picture(
     groups, pictures = cut(records)
     page = look.open(berth.url)
     plain = [{"records": [public(one) for one in group], "time": group[-1].time} for group in groups]
-    told = page.evaluate(FOLD, {"cluster": to_plain(drama.cluster), "groups": plain})
+    told = page.evaluate(FOLD, {"cluster": cluster_to_dict(drama.cluster), "groups": plain})
     for at, wanted in enumerate(pictures):
         compare(told["forth"][at], wanted, f"seed {seed}, forwards, group {at}")
     lasts = [first[-1].time < second[0].time for first, second in pairwise(groups)]

@@ -133,4 +133,4 @@ def test_ctrl_c_ends_a_sweep_and_keeps_its_finished_cells(tmp_path, ctrl_c):
 def test_ctrl_c_before_the_workers_of_a_training_can_listen(tmp_path, ctrl_c):
     train = "berth train ctrdnn-8 --batch 64 --steps 1000000 --workers 2"
     code, told = interrupted(train, tmp_path, lambda messages: "2 x 1 workers" in messages.read_text())
-    assert (code, told.splitlines()[-1]) == (130, "stopped; without --checkpoint nothing is saved")
+    assert (code, told.splitlines()[-1]) == (130, "stopped; nothing is saved without --checkpoint")

@@ -55,7 +55,7 @@ def test_show_of_many_unlike_racks_is_cut_off_with_a_count(berth, tmp_path):
     assert f"... and 28 more kinds ({sum(range(13, 41))} machines)" in out
 
 
-def test_show_tells_mixed_machines_and_hosts_apart(berth, tmp_path):
+def test_show_distinguishes_mixed_machines_and_hosts(berth, tmp_path):
     path = tmp_path / "mixed.yaml"
     path.write_text(
         "machines: [{count: 2, devices: {T4: 4, cpu-core: 16}, cores: 16, nic: 10GB/s, price: $1/h}]"
@@ -133,12 +133,12 @@ MISTAKES = {
     "empty file": (b"", "is empty\n  it needs one of `machines:`, `racks:` or `groups:`"),
     "binary garbage": (bytes(range(256)), "is not text"),
     "null bytes": (b"a\0b", "is binary"),
-    "syntax": (b"machines: [{devices: {T4: 1}}", "mend the YAML there"),
+    "syntax": (b"machines: [{devices: {T4: 1}}", "fix the YAML there"),
     "duplicate key": (b"name: a\nname: b\n", "'name' is given twice"),
     "unknown device": (b"machines: [{devices: {V10: 1}}]", "did you mean 'V100'?"),
     "uneven depth": (
         b"groups: [{machines: [{devices: {T4: 1}}]}, {racks: [{machines: [{devices: {T4: 1}}]}]}]",
-        "all machines must stand equally deep",
+        "all machines must be at the same depth",
     ),
 }
 
@@ -162,7 +162,7 @@ def test_a_mistake_in_the_file_is_one_message_and_exit_code_2(berth, tmp_path, c
         ("0x8", "has a zero in it"),
         ("4x", "an x with no number beside it"),
         ("dgx-a100", "did you mean 'dgx-a100-pod'?"),
-        ("9999999x9999999", "berth takes 10,000,000"),
+        ("9999999x9999999", "the limit is 10,000,000"),
     ],
 )
 def test_a_cluster_that_does_not_exist_is_one_message_and_exit_code_2(berth, tmp_path, text, message):

@@ -38,7 +38,7 @@ def test_machines_alone_make_two_tiers_with_default_figures(read):
     assert cluster.group_names == (("m0", "m1", "m2"), ("c",))
 
 
-def test_racks_make_three_tiers_and_names_that_tell_the_way(read):
+def test_racks_make_three_tiers_and_names_with_the_path(read):
     cluster = read("racks: [{count: 2, machines: [{count: 2, devices: {A100: 8}}]}]")
     assert [tier.name for tier in cluster.tiers] == ["machine", "rack", "network"]
     assert cluster.groups.tolist() == [[0, 1, 2, 3], [0, 0, 1, 1], [0, 0, 0, 0]]
@@ -165,7 +165,7 @@ MISTAKES = {
     "no machines": ("name: x", ":1:1: holds no machines"),
     "machines beside racks": (
         "machines:\n- devices: {T4: 1}\nracks:\n- machines: [{devices: {T4: 1}}]",
-        ":1:1: `racks:` and `machines:` stand side by side",
+        ":1:1: `racks:` and `machines:` are both given",
     ),
     "empty list": ("machines: []", ":1:11: machines: list should have at least 1 item"),
     "empty group": ("groups:\n- name: a", ":2:3: holds no machines"),
@@ -193,7 +193,7 @@ MISTAKES = {
     ),
     "uneven depth": (
         "groups:\n- machines: [{devices: {T4: 1}}]\n- racks: [{machines: [{devices: {T4: 1}}]}]",
-        ":3:3: the machines of this group stand 1 level further down, those of the first",
+        ":3:3: the machines of this group are 1 level further down, those of the first",
     ),
     "absurd size": ("machines:\n- {count: 900000000, devices: {T4: 8}}", "describes 7,200,000,000 devices"),
     "list instead of keys": ("- a\n- b", ":1:1: holds a list"),
@@ -205,7 +205,7 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize(("text", "message"), MISTAKES.values(), ids=MISTAKES.keys())
-def test_a_mistake_is_named_where_it_stands(read, text, message):
+def test_a_mistake_is_reported_with_its_position(read, text, message):
     with pytest.raises(InputError) as caught:
         read(text)
     assert message in str(caught.value)

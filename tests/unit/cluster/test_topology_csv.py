@@ -54,15 +54,15 @@ def test_figures_come_from_the_place_in_the_tree(table):
     assert [tier.bytes_per_s for tier in cluster.tiers] == [300e9, 25e9, 12.5e9]
 
 
-def test_names_that_are_numbered_anew_in_each_coarser_group_are_read_so_and_noted(table):
+def test_names_that_restart_in_each_coarser_group_are_different_switches_and_noted(table):
     cluster = read_topology(table("host,pod,tor\nh1,p1,s1\nh2,p1,s2\nh3,p1,s3\nh4,p2,s1\nh5,p2,s2\n"))
     assert [len(names) for names in cluster.group_names] == [5, 5, 2, 1]
     assert cluster.notes == (
-        "2 of 3 tor names recur in several pod groups: read as numbered anew in each, 5 groups",
+        "2 of 3 tor names recur in several pod groups: read as numbered per group, 5 groups",
     )
 
 
-def test_where_names_recur_both_ways_the_header_decides_and_its_other_columns_tell_its_direction(table):
+def test_if_names_recur_both_ways_the_direction_of_the_header_decides(table):
     rows = [(f"h{pod}{tor}", "c", f"p{pod}", f"s{tor}") for pod in range(5) for tor in range(2)]
     coarse_first = table("host,core,pod,tor\n" + "".join(f"{','.join(row)}\n" for row in rows))
     assert [tier.name for tier in read_topology(coarse_first).tiers] == ["machine", "tor", "pod", "core"]
@@ -74,14 +74,14 @@ def test_a_single_contradiction_is_refused_at_its_line(table):
     path = table("host,pod,tor\nh1,p1,s1\nh2,p1,s2\nh3,p1,s3\nh4,p2,s4\nh5,p2,s1\n")
     with pytest.raises(InputError) as caught:
         read_topology(path)
-    assert str(caught.value).startswith(f"{path}:6: tor 's1' stands in pod 'p2' here and in 'p1' above")
+    assert str(caught.value).startswith(f"{path}:6: tor 's1' is in pod 'p2' here and in 'p1' above")
 
 
 @pytest.mark.parametrize(
     ("suffix", "devices", "device"),
     [("", 24, "GPU"), (":4xH100", 12, "H100"), (":a100", 24, "A100-80"), (":2", 6, "GPU")],
 )
-def test_a_suffix_says_what_stands_in_a_host(table, suffix, devices, device):
+def test_a_suffix_names_the_devices_of_a_host(table, suffix, devices, device):
     cluster = load_cluster(table(NESTED) + suffix)
     assert (cluster.devices, cluster.device_types[0].name) == (devices, device)
 
@@ -94,7 +94,7 @@ MISTAKES = [
     ("host,tor\n", "names no host"),
     ("host,tor\nh1\n", ":2: needs 2 values"),
     ("host,tor\nh1,\n", ":2: needs 2 values"),
-    ("host,tor\nh1,a\n\nh1,b\n", ":4: host 'h1' stands on line 2 already"),
+    ("host,tor\nh1,a\n\nh1,b\n", ":4: host 'h1' is already on line 2"),
     (f"host,tor\n{'h' * 200_000},a\n", "is not CSV: field larger"),
 ]
 
@@ -112,7 +112,7 @@ def test_a_broken_table_is_refused_at_its_line(table, text, message):
         (":0", "0 devices per host"),
         (":0xH100", "0 devices per host"),
         (":9xZ", "no device type"),
-        (":100000000", "hosts of 100,000,000 devices; berth takes 10,000,000"),
+        (":100000000", "hosts of 100,000,000 devices; the limit is 10,000,000"),
     ],
 )
 def test_a_wrong_suffix_is_refused(table, suffix, message):

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import pytest
 import uvicorn
 
-from berth.clock import HandClock, MachineClock
+from berth.clock import MachineClock, ManualClock
 from berth.cluster.load import load_cluster
 from berth.live import commands
 from berth.live.api.app import make_app
@@ -38,7 +38,7 @@ class Crank:
     ) -> None:
         self.folder, self.policy = folder, policy
         self.cluster = load_cluster(cluster)
-        self.clock = HandClock()
+        self.clock = ManualClock()
         self.backend = backend(self.cluster, self.clock)
         self.controller = self.open()
 
@@ -68,7 +68,7 @@ class Crank:
 
     def step(self, seconds: float = 0.0, times: int = 1) -> None:
         for _ in range(times):
-            self.clock.turn(seconds)
+            self.clock.advance(seconds)
             self.controller.step()
             assert not audit(self.controller.books)
 

@@ -340,11 +340,11 @@ def test_timers_and_windows_survive_a_restart(crank):
         live.submit(gpus=8, seconds=100)
         live.step(40)
     live.step(3000, times=3)
-    offers = live.books.world.offers["count"].sum()
+    offers = live.books.world.wait_stats["count"].sum()
     assert offers > 0
     live.controller.keep_snapshot()
     live.restart()
-    assert live.books.world.offers["count"].sum() == offers
+    assert live.books.world.wait_stats["count"].sum() == offers
 
 
 def test_measured_steps_replace_the_profile_and_survive_a_restart(crank):
@@ -354,10 +354,10 @@ def test_measured_steps_replace_the_profile_and_survive_a_restart(crank):
     live.ask(commands.learn(job, 1, 0.2))
     live.ask(commands.learn(job, 2, 0.5))
     row = live.books.jobs[job].row
-    assert live.books.world.jobs[row]["slow"][2] == pytest.approx(2.5)
+    assert live.books.world.jobs[row]["slowdown"][2] == pytest.approx(2.5)
     live.restart()
     later = live.submit(gpus=8, seconds=50, model="vgg19", name="mine")
-    assert live.books.world.jobs[live.books.jobs[later].row]["slow"][2] == pytest.approx(2.5)
+    assert live.books.world.jobs[live.books.jobs[later].row]["slowdown"][2] == pytest.approx(2.5)
 
 
 def test_a_second_controller_is_refused(crank):

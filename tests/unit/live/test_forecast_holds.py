@@ -67,9 +67,9 @@ class StatedBackend:
         if order.token in self._lives:
             return
         now, books = self._clock.monotonic(), self.books()
-        job, state = books.jobs[order.job], books.world.state[0]
-        slow = float(books.world.jobs[job.row]["slow"][books.attempts[order.token].tier])
-        restore = state["eviction_s"] if job.spec.gpus <= 8 else state["eviction_large_s"]
+        job, rules = books.jobs[order.job], books.world.rules[0]
+        slow = float(books.world.jobs[job.row]["slowdown"][books.attempts[order.token].tier])
+        restore = rules["eviction_s"] if job.spec.gpus <= 8 else rules["eviction_large_s"]
         stall = now + (float(restore) if order.job in self._left else 0.0)
         left = self._left.setdefault(order.job, float(order.env["SECONDS"]))
         self.starts.setdefault(order.job, now)
@@ -100,9 +100,9 @@ def next_event(live):
 def let_pass(live, seconds):
     end = live.clock.monotonic() + seconds
     while live.clock.monotonic() + next_event(live) <= end:
-        live.clock.turn(max(1e-6, next_event(live)))
+        live.clock.advance(max(1e-6, next_event(live)))
         settle(live)
-    live.clock.turn(end - live.clock.monotonic())
+    live.clock.advance(end - live.clock.monotonic())
 
 
 def random_state(crank, policy, seed, *, drains=True):
@@ -138,7 +138,7 @@ def test_a_forecast_is_what_then_happens(crank, policy):
         told, known = played(live), set(live.backend.starts)
         expected = {name: start - epoch for name, start in told.starts.items() if name not in known}
         while next_event(live) < math.inf:
-            live.clock.turn(max(1e-6, next_event(live)))
+            live.clock.advance(max(1e-6, next_event(live)))
             settle(live)
         happened = {name: start for name, start in live.backend.starts.items() if name not in known}
         assert happened == pytest.approx(expected, abs=0.01), f"{policy}, seed {seed}"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from berth.clock import HandClock
+from berth.clock import ManualClock
 from berth.errors import InputError
 from berth.live import recover as recovery
 from berth.live.audit import audit
@@ -93,11 +93,11 @@ def test_a_controller_starts_on_a_stored_journal_and_goes_on(stored, caplog):
     folder, facts = stored
     store = Store(folder)
     books = recover(store)
-    clock = HandClock(books.now)
+    clock = ManualClock(books.now)
     setup = Setup(books.setup.cluster, policy=books.setup.policy, store=store.name)
     controller = Controller(store, MemoryBackend(setup.cluster, clock), setup, clock)
     for _ in range(5):
-        clock.turn(30)
+        clock.advance(30)
         controller.step()
         assert not audit(controller.books)
     assert {job["id"] for job in facts["jobs"]} >= set(controller.books.jobs)

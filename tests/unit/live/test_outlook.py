@@ -40,7 +40,7 @@ def test_a_row_says_what_is_free_and_which_end_lets_it_start(half):
 def test_a_row_names_what_backfills_and_why_that_is_no_harm(half):
     half.submit(gpus=4, seconds=2000, job="long")
     half.submit(gpus=4, seconds=100, job="short")
-    half.clock.turn(1)
+    half.clock.advance(1)
     copy = copy_of(half.books)
     assert half.state("short") == "placed"  # it ends in time
     assert half.state("long") == "queued"
@@ -93,7 +93,7 @@ def test_an_overdue_job_is_called_so_and_nothing_starts_now(half):
     half.backend.work.clear()
     for life in half.backend._lives.values():
         life.ends = 1e9  # it outlives its 1,000 s
-    half.clock.turn(1500)
+    half.clock.advance(1500)
     told, now = outlook(half), half.controller.now()
     assert told.overdue["half"] == pytest.approx(501, abs=2)
     assert told.told.starts["big"] == pytest.approx(now + 250)  # a quarter of what it was given

@@ -39,7 +39,7 @@ def test_a_profile_inline_places_a_job_as_the_same_numbers_by_name_do(crank):
     inline = live.submit(gpus=8, model=inline_of(load_profile("vgg16")).model_dump(), seconds=500)
     plain = live.submit(gpus=8, seconds=500)
     slow = [
-        live.books.world.jobs[live.books.jobs[job].row]["slow"].tolist() for job in (named, inline, plain)
+        live.books.world.jobs[live.books.jobs[job].row]["slowdown"].tolist() for job in (named, inline, plain)
     ]
     assert slow[0] == slow[1] != slow[2]
 

@@ -10,6 +10,7 @@ from berth.errors import InputError
 from berth.live.backend import Launch, Member, Stop
 from berth.live.backends.local import LocalBackend
 from berth.live.folder import Folder, tokens_in
+from berth.live.ids import Ids
 from berth.live.server import work_folder
 from berth.live.store import Store
 from berth.testing.up import until
@@ -91,7 +92,7 @@ def test_an_attempt_that_was_stopped_before_it_was_launched_is_tried_again(resto
     shutil.rmtree(restored.work / "ended" / token)
     Folder(restored.work, token).stop()  # the order that the lost part of the journal had for it
     restored.restore()
-    restored.live.clock.turn(10)
+    restored.live.clock.advance(10)
     restored.finish(job)
     assert restored.live.controller.store.over(job)["attempts"] == 2
 
@@ -161,11 +162,19 @@ def test_nothing_is_launched_on_devices_that_an_unknown_attempt_still_holds(cran
     assert live.backend.work[before].finished == 0
 
 
-def test_a_damaged_mark_is_no_reason_not_to_start(crank, tmp_path):
+def test_a_damaged_mark_is_no_reason_not_to_start_and_is_written_again(crank, tmp_path):
     live = crank()
-    (tmp_path / "last-id").write_bytes(b"\xff\n")
+    (tmp_path / "last-id").write_bytes(b"\xff\n12345")
     live.controller.store.keep_ids_in(tmp_path)
     assert live.submit() == "j1"
+    assert (tmp_path / "last-id").read_text() == "1\n"
+
+
+def test_a_mark_that_can_not_be_written_is_one_clear_error(tmp_path):
+    (tmp_path / "last-id").mkdir()
+    with pytest.raises(InputError, match="can't be written: Is a directory") as error:
+        Ids(tmp_path)
+    assert str(tmp_path / "last-id") in str(error.value)
 
 
 def test_a_work_folder_in_use_is_refused_even_to_the_same_state(tmp_path):

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import pytest
-
-from berth.cluster.model import Tier
-from berth.errors import InputError
-from berth.network.collectives import (
+from collectives import (
     all_reduce_s,
     all_to_all_s,
     flat_ring_s,
@@ -14,6 +11,9 @@ from berth.network.collectives import (
     server_s,
     tree_s,
 )
+
+from berth.cluster.model import Tier
+from berth.errors import InputError
 from berth.network.fabric import Fabric
 from berth.network.placement import Placement
 

@@ -118,7 +118,7 @@ def test_few_points_give_up_the_finer_numbers_first_and_then_say_how_many_are_ne
         fit_step_time(synthetic([(2, 1), (2, 2)], (8.0,)))
 
 
-def test_rows_that_nothing_else_tells_of_are_not_predicted_when_left_out():
+def test_rows_without_similar_rows_are_not_predicted_when_left_out():
     errors = left_out_errors(synthetic([(1, 1), (2, 1), (4, 1), (8, 1), (4, 2)]), folds=5)
     assert int(np.isnan(errors).sum()) == 15
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 
 import pytest
+from collectives import all_reduce_s, all_to_all_s, server_s
 
 from berth.cluster.model import Tier
 from berth.errors import InputError
-from berth.network.collectives import all_reduce_s, all_to_all_s, server_s
 from berth.network.distances import distances, sensitivity
 from berth.network.fabric import Fabric
 from berth.network.iteration import iteration_time

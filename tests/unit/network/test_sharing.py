@@ -52,7 +52,7 @@ def test_only_jobs_whose_rates_changed_are_reported():
     shares = LinkShares([10.0, 10.0])
     shares.add(0, [0], [1.0], cap=1.0)
     shares.add(1, [1], [1.0])
-    assert shares.add(2, [0], [1.0], cap=9.0).tolist() == [2]  # all caps fit: nobody is held back
+    assert shares.add(2, [0], [1.0], cap=9.0).tolist() == [2]  # all caps fit: none is held back
     assert shares.add(3, [0], [1.0], cap=5.0).tolist() == [2, 3]  # job 0 is below its share still
     assert rates(shares, 0, 1, 2, 3) == [1.0, 10.0, 4.5, 4.5]
     assert shares.remove(3).tolist() == [2]
@@ -117,6 +117,6 @@ def test_removing_a_job_that_is_not_there_is_refused():
 
 
 @pytest.mark.parametrize("capacity", [[-1.0], [math.nan], [math.inf]])
-def test_a_capacity_that_is_no_number_is_refused(capacity):
+def test_an_invalid_capacity_is_refused(capacity):
     with pytest.raises(InputError, match="capacity"):
         LinkShares(capacity)

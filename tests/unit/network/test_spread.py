@@ -108,7 +108,7 @@ def test_a_job_without_gpus_is_refused(build, gpus):
         spreads(build([[8]]), gpus)
 
 
-def test_a_job_larger_than_the_cluster_is_told_so_by_name(build):
+def test_a_job_larger_than_the_cluster_is_an_error_that_names_the_cluster(build):
     with pytest.raises(InputError, match="17 GPUs are asked for, but cluster 'test' has 16") as caught:
         spreads(build([[8, 8]]), 17)
     assert "ask for 16 or fewer" in str(caught.value)

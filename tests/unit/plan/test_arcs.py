@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from berth.plan.arcs import Arcs, Narrowing, first_list, least_rate_over, worthwhile
+from berth.plan.arcs import ArcLists, Arcs, list_arcs, min_rate_over, prune_arcs
 from berth.plan.problem import Problem
 from berth.plan.search import exact as module
 from berth.plan.search.exact import exact
 from berth.plan.search.method import Budget
-from berth.plan.shortest import least_rate
+from berth.plan.shortest_path import min_rate
 from berth.testing.problems import naive_stage_s, random_problem
 
 LAYERS, KINDS = 7, 3
@@ -66,7 +66,7 @@ def through(of: Problem, tau: float) -> dict[Stage, float]:
 
 def listed(arcs: Arcs) -> set[Stage]:
     return {
-        (int(arcs.first[place]), last, int(arcs.kind[place]))
+        (int(arcs.first[place]), last, int(arcs.device[place]))
         for last in range(LAYERS)
         for place in range(arcs.begin[last], arcs.begin[last + 1])
     }
@@ -80,14 +80,14 @@ def problem(seed: int) -> Problem:
 @pytest.mark.parametrize("seed", range(6))
 def test_exactly_the_stages_on_paths_below_the_cutoff_are_listed(seed):
     of = problem(seed)
-    paths = through(of, of.tables.slowest)
+    paths = through(of, of.arrays.slowest)
     least = min(paths.values())
     for factor in (1.001, 1.1, 1.5, 1000.0):
-        rate, arcs = first_list(of.tables, of.tables.slowest, least * factor)
+        rate, arcs = list_arcs(of.arrays, of.arrays.slowest, least * factor)
         assert rate == pytest.approx(least)
         assert listed(arcs) == {stage for stage, cost in paths.items() if cost < least * factor}
-        again, assignment, used = least_rate_over(of.tables, arcs, of.tables.slowest)
-        plain = least_rate(of.tables, of.tables.slowest)
+        again, assignment, used = min_rate_over(of.arrays, arcs, of.arrays.slowest)
+        plain = min_rate(of.arrays, of.arrays.slowest)
         assert again == plain[0]
         assert assignment.tolist() == plain[1].tolist()
         assert used.tolist() == plain[2].tolist()
@@ -96,12 +96,12 @@ def test_exactly_the_stages_on_paths_below_the_cutoff_are_listed(seed):
 @pytest.mark.parametrize("seed", range(6))
 def test_a_list_is_narrowed_to_what_a_faster_stage_time_leaves(seed):
     of = problem(seed)
-    least = min(through(of, of.tables.slowest).values())
-    _, wide = first_list(of.tables, of.tables.slowest, least * 2)
-    faster = of.tables.slowest * 0.9
+    least = min(through(of, of.arrays.slowest).values())
+    _, wide = list_arcs(of.arrays, of.arrays.slowest, least * 2)
+    faster = of.arrays.slowest * 0.9
     paths = through(of, faster)
     for cutoff in (least * 1.15, least * 1.4):
-        rate, narrow = worthwhile(of.tables, wide, faster, cutoff)
+        rate, narrow = prune_arcs(of.arrays, wide, faster, cutoff)
         assert rate == pytest.approx(min(paths.values()))
         assert listed(narrow) == {stage for stage, cost in paths.items() if cost < cutoff}
 
@@ -109,18 +109,18 @@ def test_a_list_is_narrowed_to_what_a_faster_stage_time_leaves(seed):
 @pytest.mark.parametrize("seed", [0, 1])
 def test_a_cutoff_that_nothing_is_below_leaves_no_list(seed):
     of = problem(seed)
-    rate, arcs = first_list(of.tables, of.tables.slowest, 1e9)
+    rate, arcs = list_arcs(of.arrays, of.arrays.slowest, 1e9)
     assert len(listed(arcs)) > 0
     for _, nothing in (
-        first_list(of.tables, of.tables.slowest, rate * 0.99),
-        worthwhile(of.tables, arcs, of.tables.slowest, rate * 0.99),
+        list_arcs(of.arrays, of.arrays.slowest, rate * 0.99),
+        prune_arcs(of.arrays, arcs, of.arrays.slowest, rate * 0.99),
     ):
         assert listed(nothing) == set()
 
 
 def test_more_stages_than_there_was_room_for_are_listed_all_the_same():
     of = random_problem(40, 2, 0, throughput=0.01, serial=0.0)
-    _, arcs = first_list(of.tables, of.tables.slowest, 1e9)
+    _, arcs = list_arcs(of.arrays, of.arrays.slowest, 1e9)
     assert len(arcs.first) == 2 * 40 * 41 / 2 > 16 * 40
 
 
@@ -128,11 +128,11 @@ def test_more_stages_than_there_was_room_for_are_listed_all_the_same():
 def test_falling_stage_times_get_the_least_rate_or_a_bound_below_it(seed):
     of = problem(seed)
     best = exact(of, Budget()).certificate.best
-    narrowing, attained = Narrowing(of.tables), 0
-    tau = of.tables.slowest
-    while tau > 0.3 * of.tables.slowest:
-        rate, assignment, _ = narrowing.least_rate(tau, best)
-        plain = least_rate(of.tables, tau)
+    narrowing, attained = ArcLists(of.arrays), 0
+    tau = of.arrays.slowest
+    while tau > 0.3 * of.arrays.slowest:
+        rate, assignment, _ = narrowing.min_rate(tau, best)
+        plain = min_rate(of.arrays, tau)
         if assignment is None:
             assert rate <= plain[0]
             assert tau * (of.fixed_usd_per_hour + rate) >= best * (1 - 1e-9)

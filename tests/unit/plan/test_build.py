@@ -8,13 +8,12 @@ import pytest
 from berth.cluster.load import load_cluster
 from berth.errors import InputError, UnknownNameError
 from berth.plan.build import (
-    layers_called,
+    apply_pins,
     link_bytes_per_s,
-    only_types,
+    match_layers,
+    match_type,
     problem_for,
-    set_up,
-    type_called,
-    with_pins,
+    restrict_to_types,
 )
 from berth.plan.problem import UNLIMITED
 from berth.plan.profile import load_layer_profile
@@ -66,27 +65,29 @@ def test_times_are_the_profiles():
     np.testing.assert_array_equal(problem.beta, times.beta)
 
 
-def test_tables_are_paid_for_once_on_servers_or_on_the_units():
-    servers = set_up(CTRDNN, CLOUD, 1000)
-    units = set_up(CTRDNN, CLOUD, 1000, tables="units")
-    assert servers.problem.sharded_bytes.sum() == 0
-    assert units.problem.sharded_bytes.sum() == CTRDNN.sharded_bytes.sum() > 0
-    assert servers.fixed.server_cores >= 1
-    assert units.fixed.server_cores == 0
-    assert servers.problem.fixed_usd_per_hour == pytest.approx(0.04 * (1 + servers.fixed.server_cores))
+def test_tables_are_paid_for_once_on_servers_or_on_replicas():
+    servers = problem_for(CTRDNN, CLOUD, 1000)
+    replicas = problem_for(CTRDNN, CLOUD, 1000, tables="replicas")
+    assert servers.sharded_bytes.sum() == 0
+    assert replicas.sharded_bytes.sum() == CTRDNN.sharded_bytes.sum() > 0
+    assert servers.source.fixed.server_cores >= 1
+    assert replicas.source.fixed.server_cores == 0
+    assert servers.fixed_usd_per_hour == pytest.approx(0.04 * (1 + servers.source.fixed.server_cores))
 
 
 def test_a_price_given_replaces_what_would_be_fixed():
-    setup = set_up(CTRDNN, CLOUD, 1000, fixed_usd_per_hour=1.5)
-    assert setup.fixed is None
-    assert setup.problem.fixed_usd_per_hour == 1.5
+    problem = problem_for(CTRDNN, CLOUD, 1000, fixed_usd_per_hour=1.5)
+    assert problem.source.fixed is None
+    assert problem.fixed_usd_per_hour == 1.5
 
 
 def test_feeding_grows_with_the_rate_and_its_cost_hardly():
-    setup = set_up(CTRDNN, CLOUD, 1000)
-    slow, fast = setup.feeding(1e6), setup.feeding(1e7)
+    problem = problem_for(CTRDNN, CLOUD, 1000)
+    slow, fast = problem.source.serving_cores(1e6), problem.source.serving_cores(1e7)
     assert fast.reader_cores > 5 * slow.reader_cores
-    assert fast.usd == pytest.approx(slow.usd, rel=0.1)  # whole cores apart, it is the same per example
+    assert problem.serving_usd(1e7) == pytest.approx(
+        problem.serving_usd(1e6), rel=0.1
+    )  # whole cores apart, it is the same per example
 
 
 @pytest.mark.parametrize(
@@ -101,11 +102,11 @@ def test_feeding_grows_with_the_rate_and_its_cost_hardly():
     ],
 )
 def test_layers_answer_to_names_beginnings_kinds_and_ranges(text, meant):
-    assert layers_called(problem_for(CTRDNN, CLOUD, 1), text) == meant
+    assert match_layers(problem_for(CTRDNN, CLOUD, 1), text) == meant
 
 
 def test_a_pin_leaves_one_type():
-    problem = with_pins(problem_for(CTRDNN, CLOUD, 1), ["emb=cpu", "fc1..fc2=v100"])
+    problem = apply_pins(problem_for(CTRDNN, CLOUD, 1), ["emb=cpu", "fc1..fc2=v100"])
     assert problem.allowed[0].tolist() == [True, False, False, False, False]
     assert problem.allowed[CTRDNN.names.index("fc2")].tolist() == [False, False, True, False, False]
     assert problem.allowed[1].all()
@@ -124,7 +125,7 @@ def test_a_pin_leaves_one_type():
 )
 def test_a_pin_that_means_nothing_is_refused(pins, said):
     with pytest.raises(InputError) as caught:
-        with_pins(problem_for(CTRDNN, CLOUD, 1), pins)
+        apply_pins(problem_for(CTRDNN, CLOUD, 1), pins)
     assert said in str(caught.value)
 
 
@@ -143,12 +144,12 @@ def test_a_device_without_a_price_is_named():
 
 def test_types_answer_to_aliases_and_can_be_kept_alone():
     problem = problem_for(CTRDNN, CLOUD, 1)
-    assert type_called(problem, "CPU") == "cpu-core"
-    kept = only_types(problem, ["T4"])
+    assert match_type(problem, "CPU") == "cpu-core"
+    kept = restrict_to_types(problem, ["T4"])
     assert kept.allowed[:, 1].all()
     assert kept.allowed.sum() == len(problem.layers)
 
 
 def test_tables_live_somewhere_known():
     with pytest.raises(UnknownNameError, match="nowhere"):
-        set_up(CTRDNN, CLOUD, 1, tables="nowhere")
+        problem_for(CTRDNN, CLOUD, 1, tables="nowhere")

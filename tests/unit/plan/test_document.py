@@ -7,12 +7,12 @@ import json
 import numpy as np
 import pytest
 
-from berth.errors import SpecError
-from berth.plan.document import answer, parse_problem, problem_document, read_problem
+from berth.errors import InputError, SpecError
 from berth.plan.infeasible import diagnose
 from berth.plan.problem import UNLIMITED
+from berth.plan.problem_json import answer, parse_problem, problem_document, read_problem
 from berth.plan.search.exact import exact
-from berth.plan.search.method import Budget, method
+from berth.plan.search.method import Budget, get_method
 
 PROBLEM = {
     "batch": 100,
@@ -41,8 +41,8 @@ def changed(*path, to=None, drop=False):
     return document
 
 
-def refused(document) -> SpecError:
-    with pytest.raises(SpecError) as caught:
+def refused(document) -> InputError:
+    with pytest.raises(InputError) as caught:
         parse_problem(json.dumps(document, indent=1), "p.json")
     return caught.value
 
@@ -86,52 +86,65 @@ def test_memory_and_allowed_types_are_optional_extras_and_survive_writing():
 @pytest.mark.parametrize(
     ("document", "said"),
     [
-        (changed("layers", 0, "oct", 1, to=float("nan")), "layers[0].oct[1] is NaN"),
-        (changed("layers", 0, "oct", 0, to=0), "layers[0].oct[0] is 0"),
-        (changed("layers", 1, "odt", 0, to=-1), "layers[1].odt[0] is -1"),
-        (changed("layers", 1, "alpha", 1, to=1.01), "a number from 0 to 1"),
-        (changed("layers", 1, "beta", 1, to=-0.01), "a number from 0 to 1"),
-        (changed("layers", 1, "cross", to=-0.01), "layers[1].cross is -0.01"),
-        (changed("layers", 0, "oct", to=[1]), "oct has 1 numbers for 2 types"),
-        (changed("layers", 0, "oct", to=3), "oct is 3, not a list"),
-        (changed("layers", 0, "oct", 0, to="3"), 'oct[0] is "3"'),
-        (changed("layers", 0, "oct", 0, to=True), "oct[0] is true"),
+        (changed("layers", 0, "oct", 1, to=float("nan")), "oct.1: input should be a finite number (given: nan)"),
+        (changed("layers", 0, "oct", 0, to=0), "layers.0.oct.0: input should be greater than 0 (given: 0)"),
+        (changed("layers", 1, "odt", 0, to=-1), "odt.0: input should be greater than or equal to 0 (given: -1)"),
+        (changed("layers", 1, "alpha", 1, to=1.01), "less than or equal to 1 (given: 1.01)"),
+        (changed("layers", 1, "beta", 1, to=-0.01), "greater than or equal to 0 (given: -0.01)"),
+        (changed("layers", 1, "cross", to=-0.01), "cross: input should be greater than or equal to 0 (given: -0.01)"),
+        (changed("layers", 0, "oct", to=[1]), "layers.0.oct: has 1 numbers for 2 types"),
+        (changed("layers", 0, "oct", to=3), "layers.0.oct: input should be a valid list (given: 3)"),
+        (changed("layers", 0, "oct", 0, to="3"), "layers.0.oct.0: input should be a valid number (given: '3')"),
+        (changed("layers", 0, "oct", 0, to=True), "layers.0.oct.0: input should be a valid number (given: True)"),
         (changed("layers", 0, "alhpa", to=[1, 1]), "did you mean 'alpha'?"),
-        (changed("layers", 0, "alpha", drop=True), "'alpha' is missing"),
+        (changed("layers", 0, "alpha", drop=True), "layers.0.alpha: is missing"),
         (changed("layers", 1, "name", to="emb"), "two layers are called 'emb'"),
-        (changed("layers", 1, "name", to=7), "name is 7, not text"),
+        (changed("layers", 1, "name", to=7), "layers.1.name: input should be a valid string (given: 7)"),
         (changed("layers", 1, "allowed", to=["gqu"]), "did you mean 'gpu'?"),
-        (changed("layers", to=[]), "layers is empty"),
-        (changed("layers", to={"a": 1}), "layers is an object, not a list"),
-        (changed("layers", 0, to=4), "layer 1 is 4, not an object"),
-        (changed("types", to=[]), "types is empty"),
+        (changed("layers", to=[]), "layers: list should have at least 1 item"),
+        (changed("layers", to={"a": 1}), "layers: input should be a valid list"),
+        (changed("layers", 0, to=4), "layers.0: input should be a valid dictionary"),
+        (changed("types", to=[]), "types: list should have at least 1 item"),
         (changed("types", 1, "name", to="cpu"), "two types are called 'cpu'"),
-        (changed("types", 0, "usd_per_hour", to=0), "types[0].usd_per_hour is 0"),
-        (changed("types", 0, "usd_per_hour", to=-1), "types[0].usd_per_hour is -1"),
-        (changed("types", 0, "limit", to=1.5), "limit is 1.5, not whole"),
-        (changed("types", 0, "limit", to=-1), "types[0].limit is -1"),
-        (changed("throughput", to=0), "throughput is 0"),
-        (changed("throughput", to=float("inf")), "throughput is Infinity"),
-        (changed("batch", to=-1), "batch is -1"),
+        (changed("types", 0, "usd_per_hour", to=0), "usd_per_hour: input should be greater than 0 (given: 0)"),
+        (changed("types", 0, "usd_per_hour", to=-1), "usd_per_hour: input should be greater than 0 (given: -1)"),
+        (changed("types", 0, "limit", to=1.5), "types.0.limit: 1.5 is not a whole number"),
+        (changed("types", 0, "limit", to=-1), "types.0.limit: input should be greater than or equal to 0 (given: -1)"),
+        (changed("throughput", to=0), "throughput: input should be greater than 0 (given: 0)"),
+        (changed("throughput", to=float("inf")), "throughput: input should be a finite number (given: inf)"),
+        (changed("batch", to=-1), "batch: input should be greater than 0 (given: -1)"),
         (changed("batch", to=1e308), "berth plans with 1e-18 to 1e+18"),
-        (changed("batch", to=10**400), "berth plans with 1e-18 to 1e+18"),
+        (changed("batch", to=10**400), "batch: input should be"),
         (changed("throughput", to=1e-308), "berth plans with 1e-18 to 1e+18"),
-        (changed("samples", drop=True), "'samples' is missing"),
+        (changed("samples", drop=True), "samples: is missing"),
         (changed("sample", to=1), "did you mean 'samples'?"),
-        ([1, 2], "the problem is a list, not an object"),
+        ([1, 2], "holds a list where keys and values belong"),
     ],
 )  # fmt: skip
-def test_a_slip_is_one_message(document, said):
+def test_invalid_input_is_one_message(document, said):
     error = refused(document)
     assert said in str(error)
     assert "Traceback" not in str(error)
 
 
-def test_a_slip_is_reported_at_its_line_and_column():
+def test_an_error_is_reported_with_line_and_column():
     error = refused(changed("layers", 1, "alpha", 0, to=2))
     line, column = map(int, error.where.split(":")[1:])
     text = json.dumps(changed("layers", 1, "alpha", 0, to=2), indent=1).splitlines()[line - 1]
     assert text[column - 1 :].startswith("2")
+
+
+@pytest.mark.parametrize(("name", "escaped"), [("\U0001f600", True), ("\x7f", False)])
+@pytest.mark.parametrize(
+    ("path", "value", "said"),
+    [(("batch",), -1, "batch: input should be"), (("layers", 0, "oct"), [1], "oct: has 1 numbers")],
+)
+def test_an_error_in_json_that_is_not_yaml_is_reported_without_a_position(name, escaped, path, value, said):
+    document = changed(*path, to=value)
+    document["layers"][1]["name"] = name
+    with pytest.raises(SpecError, match=said) as caught:
+        parse_problem(json.dumps(document, ensure_ascii=escaped), "p.json")
+    assert caught.value.where == "p.json"
 
 
 @pytest.mark.parametrize(
@@ -144,7 +157,7 @@ def test_a_slip_is_reported_at_its_line_and_column():
     ],
     ids=["half", "empty", "twice", "deep"],
 )
-def test_what_is_not_json_is_said_so(text, where):
+def test_invalid_json_is_refused_with_its_position(text, where):
     with pytest.raises(SpecError) as caught:
         parse_problem(text, "p.json")
     assert caught.value.where == where
@@ -163,7 +176,7 @@ def test_the_answer_has_exactly_the_promised_keys_and_adds_up():
         "cpu_s",
     ]  # fmt: skip
     price = {one.name: one.usd_per_hour for one in problem.types}
-    rate = 0.5 + sum(price[stage["type"]] * stage["units"] for stage in found["stages"])
+    rate = 0.5 + sum(price[stage["type"]] * stage["replicas"] for stage in found["stages"])
     assert found["cost_usd"] == pytest.approx(36000 / found["throughput"] / 3600 * rate)
     assert [layer for stage in found["stages"] for layer in stage["layers"]] == ["emb", "fc"]
     assert found["lower_bound_usd"] == pytest.approx(found["cost_usd"])
@@ -173,7 +186,7 @@ def test_the_answer_has_exactly_the_promised_keys_and_adds_up():
 
 def test_a_method_that_proves_nothing_states_no_bound():
     problem = parse_problem(json.dumps(PROBLEM), "p.json")
-    assert answer(method("greedy")(problem, Budget()))["lower_bound_usd"] is None
+    assert answer(get_method("greedy")(problem, Budget()))["lower_bound_usd"] is None
 
 
 def test_an_infeasible_problem_says_why_and_what_is_nearest():

@@ -9,24 +9,24 @@ import pytest
 
 from berth.cluster.load import load_cluster
 from berth.errors import InputError
-from berth.plan.build import problem_for, set_up, with_pins
-from berth.plan.choose import Asked, choose, reason, refusal
+from berth.plan.build import apply_pins, problem_for
 from berth.plan.explain import (
     candidates,
-    fixed_curve,
+    device_mix,
+    explain,
+    fixed_plan_costs,
     limited_by,
-    mix,
     provenance,
     round_down,
-    why,
 )
 from berth.plan.job import planned_job
-from berth.plan.plan import with_units
-from berth.plan.ports import port_notes
+from berth.plan.nics import nic_notes
+from berth.plan.plan import with_replicas
 from berth.plan.profile import load_layer_profile
 from berth.plan.profile.job import job_profile_yaml
 from berth.plan.search.exact import exact
-from berth.plan.search.method import Budget, method
+from berth.plan.search.method import Budget, get_method
+from berth.plan.solve import SearchOptions, no_plan_error, no_plan_reason, search
 from berth.units import format_rate, format_usd
 
 CTRDNN = load_layer_profile("ctrdnn")
@@ -39,14 +39,14 @@ SLOW = problem_for(CTRDNN, CLOUD, 1e5)
 def fast():
     outcome = exact(FAST, Budget())
     found = candidates(FAST, outcome)
-    return outcome, found, why(outcome, found)
+    return outcome, found, explain(outcome, found)
 
 
 @pytest.fixture(scope="module")
 def slow():
     outcome = exact(SLOW, Budget())
     found = candidates(SLOW, outcome)
-    return outcome, found, why(outcome, found)
+    return outcome, found, explain(outcome, found)
 
 
 def test_the_choice_comes_first_and_no_candidate_is_cheaper(fast):
@@ -59,7 +59,7 @@ def test_the_choice_comes_first_and_no_candidate_is_cheaper(fast):
 
 def test_candidates_differ_in_their_devices_and_all_hold(fast):
     _, found, _ = fast
-    sets = [frozenset(one.plan.units) for one in found if one.plan and not one.name.endswith("-only")]
+    sets = [frozenset(one.plan.device_counts) for one in found if one.plan and not one.name.endswith("-only")]
     assert len(sets) == len(set(sets)) > 2
     assert not [what for one in found if one.plan for what in one.plan.violations()]
 
@@ -78,8 +78,8 @@ def test_a_fixed_plan_that_is_the_optimum_lends_its_name(slow):
 def test_one_more_unit_is_computed_not_guessed(fast):
     outcome, _, sentences = fast
     plan = outcome.plan
-    units = [stage.units + (row == plan.bottleneck) for row, stage in enumerate(plan.stages)]
-    more = with_units(FAST, plan.assignment, units)
+    units = [stage.replicas + (row == plan.bottleneck) for row, stage in enumerate(plan.stages)]
+    more = with_replicas(FAST, plan.assignment, units)
     said = next(text for text in sentences if text.startswith("One more"))
     assert format_rate(more.throughput) in said
     assert format_usd(more.cost_usd) in said
@@ -99,38 +99,43 @@ def test_a_limit_that_binds_is_named_with_what_it_costs():
     limited = few.with_limits({"T4": 2})
     outcome = exact(limited, Budget())
     free = exact(limited.with_limits({"T4": 10**9}), Budget()).plan
-    said = [text for text in why(outcome, []) if text.startswith("The limit")]
-    assert outcome.plan.units["T4"] == 2
+    said = [text for text in explain(outcome, []) if text.startswith("The limit")]
+    assert outcome.plan.device_counts["T4"] == 2
     assert said == [
-        f"The limit of 2 T4 binds: with {free.units['T4']} of them the training would cost {format_usd(free.cost_usd)}."
+        f"The limit of 2 T4 binds: with {free.device_counts['T4']} of them "
+        f"the training would cost {format_usd(free.cost_usd)}."
     ]
 
 
-def test_units_that_are_not_to_be_had_are_said_so():
+def test_a_bottleneck_at_its_limit_is_reported():
     only = (
         SLOW.without("cpu-core").without("V100-16").without("A100-40").without("H100").with_limits({"T4": 1})
     )
     outcome = exact(only, Budget())
-    assert "One more unit there is not to be had: there are 1 T4." in why(outcome, [])
+    assert "It can't get another replica: there are only 1 T4." in explain(outcome, [])
 
 
 def test_what_pins_cost_is_the_difference():
-    pinned = with_pins(SLOW, ["emb=cpu"])
+    pinned = apply_pins(SLOW, ["emb=cpu"])
     outcome = exact(pinned, Budget())
     extra = outcome.plan.cost_usd - exact(SLOW, Budget()).plan.cost_usd
-    assert any(f"The pins cost {format_usd(extra)}" in text for text in why(outcome, []))
-    kept = with_pins(SLOW, ["emb=T4"])
-    assert "The pins cost nothing: the best plan keeps them anyway." in why(exact(kept, Budget()), [])
+    assert any(f"The pins cost {format_usd(extra)}" in text for text in explain(outcome, []))
+    kept = apply_pins(SLOW, ["emb=T4"])
+    assert "The pins cost nothing: the best plan satisfies them anyway." in explain(exact(kept, Budget()), [])
 
 
 def test_the_next_best_has_other_devices_and_its_own_price(fast):
     outcome, found, sentences = fast
     second = min(
-        (one.plan for one in found if one.plan and set(one.plan.units) != set(outcome.plan.units)),
+        (
+            one.plan
+            for one in found
+            if one.plan and set(one.plan.device_counts) != set(outcome.plan.device_counts)
+        ),
         key=lambda plan: plan.cost_usd,
     )
     said = next(text for text in sentences if text.startswith("Next best"))
-    assert mix(second) in said
+    assert device_mix(second) in said
     assert format_usd(second.cost_usd) in said
 
 
@@ -139,9 +144,9 @@ def test_the_proof_is_stated_and_was_checked(fast):
 
 
 def test_a_search_that_proves_nothing_is_held_against_the_optimum():
-    outcome = method("cpu-only")(SLOW, Budget())
+    outcome = get_method("cpu-only")(SLOW, Budget())
     best = exact(SLOW, Budget()).plan
-    said = why(outcome, [])[-1]
+    said = explain(outcome, [])[-1]
     assert f"{outcome.plan.cost_usd / best.cost_usd - 1:.2%} above the optimum" in said
 
 
@@ -151,23 +156,22 @@ def test_what_limits_a_plan_is_its_slowest_stage(fast):
     assert limited_by(plan).endswith(slowest.type_name)
 
 
-def test_ports_that_are_too_narrow_are_noted(fast):
-    setup = set_up(CTRDNN, CLOUD, 4e6)
+def test_nics_that_are_too_slow_are_noted(fast):
     flow = CTRDNN.cross_bytes[fast[0].plan.stages[0].last] / CTRDNN.batch * fast[0].plan.throughput
-    notes = port_notes(setup, fast[0].plan)
+    notes = nic_notes(fast[0].plan)
     assert flow > 4 * 25e9 / 8  # four machines of V100 with a port of 25 Gbit/s each
     assert any("all 4 machines of V100-16 carry 12.5GB/s" in note for note in notes)
-    assert not port_notes(setup, exact(SLOW, Budget()).plan)
+    assert not nic_notes(exact(SLOW, Budget()).plan)
 
 
 def test_every_device_says_measured_or_modelled():
-    sources = provenance(set_up(CTRDNN, CLOUD, 1))
+    sources = provenance(problem_for(CTRDNN, CLOUD, 1))
     assert sources["cpu-core"].startswith("measured")
     assert all(text.startswith("modelled") for name, text in sources.items() if name != "cpu-core")
 
 
 def test_a_fixed_plan_has_gaps_where_it_is_too_slow():
-    costs = fixed_curve(SLOW, "cpu-only", [1e4, 1e9])
+    costs = fixed_plan_costs(SLOW, "cpu-only", [1e4, 1e9])
     assert costs[0] > 0
     assert costs[1] is None
 
@@ -181,36 +185,41 @@ def test_rates_are_rounded_down_to_three_digits(rate):
 # --- choosing ---
 
 
+def refusal(problem, outcome):
+    return no_plan_error(problem, outcome, no_plan_reason(problem, outcome))
+
+
 def test_the_fastest_under_a_price_is_under_it_and_nothing_faster_is():
-    outcome = choose(SLOW.at(1.0), Asked(max_usd=1.0))
+    outcome = search(SLOW.at(1.0), SearchOptions(), 1.0)
     plan = outcome.plan
-    assert plan.cost_usd <= 1.0
-    assert exact(SLOW.at(plan.throughput * 1.00001), Budget()).plan.cost_usd > 1.0
-    said = why(outcome, [], max_usd=1.0)
+    assert plan.cost_usd + SLOW.serving_usd(plan.throughput) <= 1.0
+    faster = exact(SLOW.at(plan.throughput * 1.00001), Budget()).plan
+    assert faster.cost_usd + SLOW.serving_usd(faster.throughput) > 1.0
+    said = explain(outcome, [], max_usd=1.0)
     assert any(text.startswith("The price binds") for text in said)
 
 
 def test_a_price_below_the_cheapest_is_refused_with_the_cheapest():
     best = exact(SLOW.at(1.0), Budget()).plan
     with pytest.raises(InputError, match=re.escape(format_usd(best.cost_usd))):
-        choose(SLOW.at(1.0), Asked(max_usd=best.cost_usd / 2))
+        search(SLOW.at(1.0), SearchOptions(), best.cost_usd / 2)
 
 
 def test_a_preferred_type_is_taken_if_it_costs_little_more():
-    dear = choose(SLOW, Asked(prefer=("cpu",), within=0.5))
-    assert set(dear.plan.units) == {"T4"}
+    dear = search(SLOW, SearchOptions(prefer=("cpu",), within=0.5))
+    assert set(dear.plan.device_counts) == {"T4"}
     assert "no plan on cpu-core alone is within 50%" in dear.note
-    taken = choose(SLOW, Asked(prefer=("cpu",), within=10.0))
-    assert set(taken.plan.units) == {"cpu-core"}
+    taken = search(SLOW, SearchOptions(prefer=("cpu",), within=10.0))
+    assert set(taken.plan.device_counts) == {"cpu-core"}
     assert taken.lower_bound_usd == pytest.approx(dear.plan.cost_usd)
-    both = choose(SLOW, Asked(prefer=("cpu", "T4"), within=0.0))
-    assert set(both.plan.units) == {"T4"}
+    both = search(SLOW, SearchOptions(prefer=("cpu", "T4"), within=0.0))
+    assert set(both.plan.device_counts) == {"T4"}
 
 
 def test_an_impossible_throughput_is_refused_with_the_nearest():
     problem = SLOW.at(1e9)
     error = refusal(problem, exact(problem, Budget()))
-    nearest = re.search(r"the nearest that can be held: ([\d.]+)M/s", str(error))
+    nearest = re.search(r"the highest throughput with a plan: ([\d.]+)M/s", str(error))
     rate = float(nearest[1]) * 1e6
     assert exact(SLOW.at(rate), Budget()).plan is not None
     assert exact(SLOW.at(rate * 1.02), Budget()).plan is None
@@ -218,9 +227,9 @@ def test_an_impossible_throughput_is_refused_with_the_nearest():
 
 def test_a_method_that_misses_a_plan_does_not_call_the_problem_infeasible():
     problem = SLOW.at(3e6)
-    outcome = method("cpu-only")(problem, Budget())
+    outcome = get_method("cpu-only")(problem, Budget())
     assert outcome.plan is None
-    assert "exact finds one" in reason(problem, outcome).reason
+    assert "exact finds one" in no_plan_reason(problem, outcome).reason
     assert "cpu-only found no plan" in str(refusal(problem, outcome))
 
 
@@ -228,21 +237,19 @@ def test_a_method_that_misses_a_plan_does_not_call_the_problem_infeasible():
 
 
 def test_the_job_is_the_gang_that_reduces_gradients():
-    setup = set_up(CTRDNN, CLOUD, 4e6)
-    plan = exact(setup.problem, Budget()).plan
-    job, stage = planned_job(setup, plan)
+    plan = exact(problem_for(CTRDNN, CLOUD, 4e6), Budget()).plan
+    job, stage = planned_job(plan)
     layers = CTRDNN.layers[stage.first : stage.last + 1]
     assert job.parameter_bytes.value == sum(layer.dense_bytes for layer in layers)
     assert job.compute_s[stage.type_name].value == pytest.approx(stage.compute_s * CTRDNN.batch)
-    assert job.batch == round(CTRDNN.batch / stage.units)
+    assert job.batch == round(CTRDNN.batch / stage.replicas)
     assert job.compute_s[stage.type_name].source.kind == "modelled"
 
 
 def test_the_job_profile_reads_back(tmp_path):
     from berth.workload.profiles import load_profile
 
-    setup = set_up(CTRDNN, CLOUD, 1e5)
-    job, _ = planned_job(setup, exact(setup.problem, Budget()).plan)
+    job, _ = planned_job(exact(problem_for(CTRDNN, CLOUD, 1e5), Budget()).plan)
     path = tmp_path / "job.yaml"
     path.write_text(job_profile_yaml(job))
     again = load_profile(path)
@@ -251,33 +258,32 @@ def test_the_job_profile_reads_back(tmp_path):
     assert again.compute_s == job.compute_s
 
 
-def test_what_binds_is_said_of_the_optimum_not_of_a_dear_plan():
-    dear = method("cpu-only")(SLOW, Budget())
-    said = why(dear, [])
+def test_binding_constraints_are_those_of_the_optimum_not_of_an_expensive_plan():
+    dear = get_method("cpu-only")(SLOW, Budget())
+    said = explain(dear, [])
     assert dear.plan.cost_usd > exact(SLOW, Budget()).plan.cost_usd * 1.01
     assert any(text.startswith("The throughput does not bind") for text in said)
 
 
 def test_what_pins_cost_is_not_what_a_search_missed():
-    kept = with_pins(SLOW, ["emb=T4"])
+    kept = apply_pins(SLOW, ["emb=T4"])
     best = exact(SLOW, Budget()).plan
-    dear = method("random")(kept, Budget(evaluations=1))
+    dear = get_method("random")(kept, Budget(evaluations=1))
     assert dear.plan.cost_usd > best.cost_usd * 1.01
-    assert "The pins cost nothing: the best plan keeps them anyway." in why(dear, [])
+    assert "The pins cost nothing: the best plan satisfies them anyway." in explain(dear, [])
 
 
-def test_a_search_that_missed_what_just_holds_is_told_to_go_on():
+def test_a_search_that_missed_a_barely_feasible_plan_asks_for_a_larger_budget():
     just = FAST.at(exact(FAST, Budget()).plan.throughput * (1 + 5e-10))
-    missed = method("cpu-only")(just, Budget())
+    missed = get_method("cpu-only")(just, Budget())
     assert missed.plan is None
     assert "exact finds one" in str(refusal(just, missed))
     assert "larger --budget" in str(refusal(just, missed))
 
 
-def test_ports_of_fewer_machines_than_there_are_are_counted(fast):
-    setup = set_up(CTRDNN, CLOUD, 4e6)
+def test_nics_of_some_of_the_machines_are_counted(fast):
     plan = fast[0].plan
-    few = with_units(FAST, plan.assignment, [1] * len(plan.stages))
+    few = with_replicas(FAST, plan.assignment, [1] * len(plan.stages))
     crowded = replace(few, stages=tuple(replace(stage, compute_s=1e-9, data_s=1e-9) for stage in few.stages))
-    notes = port_notes(setup, crowded)
+    notes = nic_notes(crowded)
     assert any(re.search(r"but 1 machines? for the V100-16 carry", note) for note in notes)

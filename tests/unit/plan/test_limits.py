@@ -11,7 +11,7 @@ import pytest
 from scipy.optimize import linprog
 
 from berth.plan.limits import FOUND, NONE, TOO_MANY, labelled, priced
-from berth.plan.problem import Problem, UnitType, make_problem
+from berth.plan.problem import DevicePool, Problem, make_problem
 
 LAYERS, KINDS = 4, 3
 PRICES = (0.5, 1.7, 3.1)
@@ -25,7 +25,7 @@ def problem(seed: int, limits: tuple[int, ...], memory: float | None = None) -> 
     return make_problem(
         batch=4096,
         throughput=1 / TAU,
-        types=tuple(UnitType(f"t{k}", PRICES[k], limits[k], memory) for k in range(KINDS)),
+        types=tuple(DevicePool(f"t{k}", PRICES[k], limits[k], memory) for k in range(KINDS)),
         layers=tuple("abcd"),
         oct_s=random.uniform(0.3, 2.0, shape) / [1.0, 3.0, 6.0],
         odt_s=random.uniform(0.1, 1.0, shape),
@@ -77,7 +77,7 @@ def cheapest(of: Problem) -> tuple[float, list[float]]:
 
 def asked(of: Problem, cutoff: float, prices: np.ndarray | None = None) -> tuple[int, float, list[int]]:
     given = np.zeros(KINDS) if prices is None else prices
-    status, rate, assignment = labelled(of.tables, TAU, given, cutoff, 4000, 1_000_000, 0)
+    status, rate, assignment = labelled(of.arrays, TAU, given, cutoff, 4000, 1_000_000, 0)
     return status, rate, assignment.tolist()
 
 
@@ -113,10 +113,10 @@ def test_the_cheapest_plan_under_limits_is_found_even_if_it_uses_all_there_is(se
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_a_plan_as_dear_as_the_cutoff_is_not_below_it(seed):
+def test_a_plan_that_costs_as_much_as_the_cutoff_is_not_below_it(seed):
     for of in scarce(seed)[:-1]:
         rate, _ = cheapest(of)
-        _, sought, _, _ = priced(of.tables, TAU, np.zeros(KINDS), 1e6, 60)
+        _, sought, _, _ = priced(of.arrays, TAU, np.zeros(KINDS), 1e6, 60)
         for prices in (np.zeros(KINDS), np.array([0.3, 0.0, 0.9]), sought):
             assert asked(of, rate, prices)[0] == NONE
             assert asked(of, rate * (1 + 1e-6), prices)[:2] == (FOUND, pytest.approx(rate))
@@ -124,7 +124,7 @@ def test_a_plan_as_dear_as_the_cutoff_is_not_below_it(seed):
 
 def labels_needed(of: Problem, cutoff: float, prices: np.ndarray) -> int:
     """The fewest labels with which the search comes to its end."""
-    ends = (n for n in range(1, 4000) if labelled(of.tables, TAU, prices, cutoff, n, 10**6, 0)[0] != TOO_MANY)
+    ends = (n for n in range(1, 4000) if labelled(of.arrays, TAU, prices, cutoff, n, 10**6, 0)[0] != TOO_MANY)
     return next(ends)
 
 
@@ -132,7 +132,7 @@ def labels_needed(of: Problem, cutoff: float, prices: np.ndarray) -> int:
 def test_what_can_not_stay_below_the_cutoff_is_not_followed(seed):
     of = scarce(seed)[1]
     rate, _ = cheapest(of)
-    _, sought, _, _ = priced(of.tables, TAU, np.zeros(KINDS), 1e6, 60)
+    _, sought, _, _ = priced(of.arrays, TAU, np.zeros(KINDS), 1e6, 60)
     for prices in (np.zeros(KINDS), sought):
         assert labels_needed(of, rate, prices) < labels_needed(of, 1e6, prices) / 2
 
@@ -143,7 +143,7 @@ def test_a_beam_finds_a_plan_that_keeps_the_limits_and_a_wide_one_the_best(seed)
         rate, _ = cheapest(of)
         limits = [one.limit for one in of.types]
         for beam in (1, 3, 100):
-            status, found, assignment = labelled(of.tables, TAU, np.zeros(KINDS), 1e6, 4000, 10**6, beam)
+            status, found, assignment = labelled(of.arrays, TAU, np.zeros(KINDS), 1e6, 4000, 10**6, beam)
             if status == FOUND:
                 used = units_of(of, tuple(assignment))
                 assert np.dot(used, PRICES) == pytest.approx(found)
@@ -155,19 +155,19 @@ def test_a_beam_of_one_keeps_a_path_for_every_end_of_a_stage():
     of = problem(1, PLENTY)
     kept = 1 + LAYERS * KINDS  # the empty path, and one for each last layer and type
     for most, status in ((kept, FOUND), (kept - 1, TOO_MANY)):
-        assert labelled(of.tables, TAU, np.zeros(KINDS), 1e6, most, 10**6, 1)[0] == status
+        assert labelled(of.arrays, TAU, np.zeros(KINDS), 1e6, most, 10**6, 1)[0] == status
 
 
 def test_labels_beyond_what_is_allowed_end_the_search_without_an_answer():
     of = problem(1, PLENTY)
     enough = next(
-        n for n in range(1, 4000) if labelled(of.tables, TAU, np.zeros(KINDS), 1e6, n, 10**6, 0)[0] == FOUND
+        n for n in range(1, 4000) if labelled(of.arrays, TAU, np.zeros(KINDS), 1e6, n, 10**6, 0)[0] == FOUND
     )
     assert enough > 1 + LAYERS * KINDS
     for most in range(1, enough, 7):
-        assert labelled(of.tables, TAU, np.zeros(KINDS), 1e6, most, 10**6, 0)[0] == TOO_MANY
+        assert labelled(of.arrays, TAU, np.zeros(KINDS), 1e6, most, 10**6, 0)[0] == TOO_MANY
     patient = next(
-        n for n in range(4000) if labelled(of.tables, TAU, np.zeros(KINDS), 1e6, 4000, n, 0)[0] == FOUND
+        n for n in range(4000) if labelled(of.arrays, TAU, np.zeros(KINDS), 1e6, 4000, n, 0)[0] == FOUND
     )
     looked = sum(  # each path to an end of a stage is looked at once for each stage of another type behind it
         (LAYERS - 1 - last) * (KINDS - 1) * kept for last, kept in enumerate(paths_kept(of))
@@ -227,12 +227,12 @@ def bound_at(of: Problem, prices: np.ndarray) -> float:
 
 @pytest.mark.parametrize("memory", [None, 12.0], ids=["any", "some memory"])
 @pytest.mark.parametrize("seed", range(6))
-def test_prices_on_limits_prove_what_they_are_said_to_prove(seed, memory):
+def test_prices_on_limits_give_valid_bounds(seed, memory):
     for of in scarce(seed, memory):
         rate, _ = cheapest(of)
         limits = [one.limit for one in of.types]
         for steps in (1, 3, 10, 60):
-            bound, prices, kept_rate, kept = priced(of.tables, TAU, np.zeros(KINDS), 1e6, steps)
+            bound, prices, kept_rate, kept = priced(of.arrays, TAU, np.zeros(KINDS), 1e6, steps)
             assert (prices >= 0).all()
             if len(ways(of)):
                 assert bound == pytest.approx(bound_at(of, prices))
@@ -249,29 +249,29 @@ def test_prices_on_limits_prove_what_they_are_said_to_prove(seed, memory):
 def test_prices_on_limits_come_near_the_best_that_prices_can_prove(seed):
     for of in scarce(seed)[:-1]:
         free = bound_at(of, np.zeros(KINDS))
-        bound, prices, _, _ = priced(of.tables, TAU, np.zeros(KINDS), 1e6, 200)
+        bound, prices, _, _ = priced(of.arrays, TAU, np.zeros(KINDS), 1e6, 200)
         assert bound >= free
         assert bound >= best_bound(of) * (1 - 2e-3)
-        again, *_ = priced(of.tables, TAU, prices, 1e6, 1)
+        again, *_ = priced(of.arrays, TAU, prices, 1e6, 1)
         assert again == pytest.approx(bound)  # they are given back as they can be used again
 
 
 def test_limits_that_do_not_bind_have_no_price():
     of = problem(1, PLENTY)
     rate, used = cheapest(of)
-    bound, prices, kept_rate, kept = priced(of.tables, TAU, np.zeros(KINDS), 1e6, 60)
+    bound, prices, kept_rate, kept = priced(of.arrays, TAU, np.zeros(KINDS), 1e6, 60)
     assert bound == kept_rate == pytest.approx(rate)
     assert prices.tolist() == [0.0] * KINDS
     assert units_of(of, tuple(kept.tolist())) == used
     just = problem(1, tuple(max(1, int(units)) for units in used))  # all that there is, and no more
-    assert priced(just.tables, TAU, np.zeros(KINDS), 1e6, 60)[2] == pytest.approx(rate)
+    assert priced(just.arrays, TAU, np.zeros(KINDS), 1e6, 60)[2] == pytest.approx(rate)
 
 
 def test_limits_that_no_plan_keeps_are_shown_by_a_bound_above_everything_there_is():
     of = problem(5, (3, 3, 3))
     assert len(ways(of)) > 0  # every stage of some plans keeps the limits by itself
     assert cheapest(of)[0] == best_bound(of) == math.inf
-    bound, *_ = priced(of.tables, TAU, np.zeros(KINDS), math.inf, 400)
+    bound, *_ = priced(of.arrays, TAU, np.zeros(KINDS), math.inf, 400)
     assert sum(one.usd_per_hour * one.limit for one in of.types) < bound < math.inf
 
 
@@ -279,8 +279,8 @@ def test_prices_are_not_sought_beyond_the_target():
     of = next(one for one in scarce(2) if best_bound(one) > bound_at(one, np.zeros(KINDS)) * 1.01)
     free, best = bound_at(of, np.zeros(KINDS)), best_bound(of)
     half = (free + best) / 2
-    bounds = [priced(of.tables, TAU, np.zeros(KINDS), half, steps)[0] for steps in range(1, 60)]
+    bounds = [priced(of.arrays, TAU, np.zeros(KINDS), half, steps)[0] for steps in range(1, 60)]
     reached = next(bound for bound in bounds if bound >= half)
-    assert reached < max(priced(of.tables, TAU, np.zeros(KINDS), best, steps)[0] for steps in (50, 200))
+    assert reached < max(priced(of.arrays, TAU, np.zeros(KINDS), best, steps)[0] for steps in (50, 200))
     assert bounds[-1] == reached  # and not a step farther
-    assert priced(of.tables, TAU, np.zeros(KINDS), free, 200)[0] == pytest.approx(free)
+    assert priced(of.arrays, TAU, np.zeros(KINDS), free, 200)[0] == pytest.approx(free)

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from berth.errors import InputError
-from berth.plan.objective.crew import Crew
-from berth.plan.objective.measure import Measured, Run, cuts_of
-from berth.plan.objective.refine import objective, refine
-from berth.plan.objective.stagework import Piece
+from berth.plan.objective.measure import MeasuredObjective, MeasureOptions, stage_ranges
+from berth.plan.objective.refine import make_objective, refine
+from berth.plan.objective.stage_processes import StageProcesses
+from berth.plan.objective.stage_worker import StageTask
 from berth.plan.plan import cheapest
-from berth.plan.problem import Problem, UnitType, make_problem
+from berth.plan.problem import DevicePool, Problem, make_problem
 from berth.plan.search.method import Budget
 
 TINY = """
@@ -53,7 +53,7 @@ def given() -> Problem:
     return make_problem(
         batch=32,
         throughput=1000.0,
-        types=(UnitType("cpu-core", 0.04, 100), UnitType("T4", 0.5, 8)),
+        types=(DevicePool("cpu-core", 0.04, 100), DevicePool("T4", 0.5, 8)),
         layers=("linear0", "relu1", "linear2", "linear3"),
         oct_s=[[2e-4, 2e-5]] * 4,
         odt_s=1e-5,
@@ -64,9 +64,11 @@ def given() -> Problem:
 
 
 @pytest.fixture
-def measured(tiny: str, given: Problem) -> Iterator[Measured]:
-    with Measured(given, tiny, Run(micro_batches=2, batches=2, most_stages=2)) as truth:
-        yield truth
+def measured(tiny: str, given: Problem) -> Iterator[MeasuredObjective]:
+    with MeasuredObjective(
+        given, tiny, MeasureOptions(micro_batches=2, batches=2, max_stages=2)
+    ) as objective:
+        yield objective
 
 
 def alive(pid: int) -> bool:
@@ -79,7 +81,7 @@ def alive(pid: int) -> bool:
 
 @pytest.mark.slow
 def test_a_model_runs_in_stages_is_refined_within_budget_and_leaves_no_process(
-    measured: Measured, given: Problem
+    measured: MeasuredObjective, given: Problem
 ) -> None:
     start = cheapest(given, [0, 0, 0, 0])
     assert start is not None
@@ -99,7 +101,7 @@ def test_a_model_runs_in_stages_is_refined_within_budget_and_leaves_no_process(
     runs = len(measured.records)
     measured(np.array([[1, 1, 0, 0], [0, 0, 1, 1]]))
     assert len(measured.records) == runs
-    pids = measured.crew.pids
+    pids = measured.processes.pids
     assert pids
     measured.close()
     assert not any(alive(pid) for pid in pids)
@@ -107,35 +109,37 @@ def test_a_model_runs_in_stages_is_refined_within_budget_and_leaves_no_process(
 
 @pytest.mark.slow
 def test_a_layer_that_fails_is_named_and_every_process_ends(tiny: str, given: Problem) -> None:
-    truth = Measured(given, f"{tiny}:make_broken", Run(micro_batches=2, batches=1, most_stages=2))
+    objective = MeasuredObjective(
+        given, f"{tiny}:make_broken", MeasureOptions(micro_batches=2, batches=1, max_stages=2)
+    )
     with pytest.raises(InputError, match="layer 'broken2' of tiny fails: no such thing"):
-        truth(np.array([[0, 0, 1, 1]]))
-    assert truth.crew.pids == []
+        objective(np.array([[0, 0, 1, 1]]))
+    assert objective.processes.pids == []
 
 
 @pytest.mark.slow
-def test_an_unknown_model_is_said_by_the_process_that_looks_for_it() -> None:
-    crew = Crew("nonsense", 2)
+def test_an_unknown_model_is_reported_by_the_stage_process() -> None:
+    processes = StageProcesses("nonsense", 2)
     with pytest.raises(InputError, match="no model is called 'nonsense'"):
-        crew.run([(0, 1)], Piece(0, 0, 0, 1, 1, 4, 1, 0))
-    assert crew.pids == []
+        processes.run([(0, 1)], StageTask(0, 0, 0, 1, 1, 4, 1, 0))
+    assert processes.pids == []
 
 
 def test_a_profile_alone_can_not_be_run_and_the_hint_says_how(given: Problem) -> None:
-    with pytest.raises(InputError, match="is a profile of layers") as refused:
-        Measured(given, "mine.yaml")
+    with pytest.raises(InputError, match="is a layer profile") as refused:
+        MeasuredObjective(given, "mine.yaml")
     assert "measure:model=path.py:make_model" in str(refused.value)
 
 
 def test_a_profile_of_ones_own_is_run_as_the_model_that_is_named(tiny: str, given: Problem) -> None:
-    with closing(objective(f"measure:model={tiny}", given, model="mine.yaml")) as truth:
-        assert isinstance(truth, Measured)
-        assert truth.crew.model == tiny
+    with closing(make_objective(f"measure:model={tiny}", given, model="mine.yaml")) as objective:
+        assert isinstance(objective, MeasuredObjective)
+        assert objective.processes.model == tiny
 
 
 def test_a_model_with_other_layers_than_the_profile_is_refused(tiny: str, given: Problem) -> None:
-    with pytest.raises(InputError, match=f"has 4 layers, and the profile {len(given.layers) - 1}"):
-        Measured(replace_layers(given), tiny)
+    with pytest.raises(InputError, match=f"has 4 layers, but the profile has {len(given.layers) - 1}"):
+        MeasuredObjective(replace_layers(given), tiny)
 
 
 def replace_layers(given: Problem) -> Problem:
@@ -156,26 +160,26 @@ class _Gone:
         """Nothing to close."""
 
 
-def test_a_process_that_died_unasked_is_said_and_the_others_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    crew = Crew("nce", 1)
-    monkeypatch.setattr(crew, "_hire", lambda count: crew.commands.append(_Gone()))
+def test_a_dead_process_is_reported_and_the_others_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    processes = StageProcesses("nce", 1)
+    monkeypatch.setattr(processes, "_start", lambda count: processes.commands.append(_Gone()))
     with pytest.raises(InputError, match="a stage's process died"):
-        crew.run([(0, 1)], Piece(0, 0, 0, 1, 1, 4, 1, 0))
-    assert crew.commands == []
+        processes.run([(0, 1)], StageTask(0, 0, 0, 1, 1, 4, 1, 0))
+    assert processes.commands == []
 
 
 @pytest.mark.parametrize(
-    ("kinds", "cuts"),
+    ("kinds", "ranges"),
     [([0, 0, 0], ((0, 2),)), ([0, 1, 1], ((0, 0), (1, 2))), ([2, 1, 2], ((0, 0), (1, 1), (2, 2)))],
 )
-def test_stages_are_maximal_runs(kinds: list[int], cuts: tuple[tuple[int, int], ...]) -> None:
-    assert cuts_of(kinds) == cuts
+def test_stages_are_maximal_runs(kinds: list[int], ranges: tuple[tuple[int, int], ...]) -> None:
+    assert stage_ranges(kinds) == ranges
 
 
 def test_without_a_cpu_among_the_types_this_machine_must_be_named() -> None:
     bare = make_problem(
-        batch=4, throughput=1, types=(UnitType("x", 1.0),), layers=("a",), oct_s=1, odt_s=0, alpha=1, beta=1
+        batch=4, throughput=1, types=(DevicePool("x", 1.0),), layers=("a",), oct_s=1, odt_s=0, alpha=1, beta=1
     )
-    with pytest.raises(InputError, match="no device of the problem is a CPU"):
-        Measured(bare, "ctrdnn")
-    assert Measured(bare, "ctrdnn", Run(here="x")).here_s.tolist() == [1.0]
+    with pytest.raises(InputError, match="no device type of the problem is a CPU"):
+        MeasuredObjective(bare, "ctrdnn")
+    assert MeasuredObjective(bare, "ctrdnn", MeasureOptions(here="x")).here_s.tolist() == [1.0]

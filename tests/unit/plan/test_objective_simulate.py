@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from berth.errors import InputError
-from berth.plan.evaluate import Evaluated, Evaluator
-from berth.plan.objective.judged import Judged
+from berth.plan.evaluate import BatchEvaluation, Evaluator
 from berth.plan.objective.pipeline import (
     BACKWARD,
     FORWARD,
@@ -16,19 +15,20 @@ from berth.plan.objective.pipeline import (
     REDUCE,
     ROWS,
     WORK_COLUMNS,
-    Order,
+    ScheduleParams,
     seconds_per_batch,
 )
-from berth.plan.objective.provide import replay
-from berth.plan.objective.refine import objective, refine
-from berth.plan.objective.simulate import Pipeline, Simulated
-from berth.plan.plan import cheapest, with_units
-from berth.plan.problem import Problem, UnitType, make_problem
+from berth.plan.objective.protocol import Evaluation
+from berth.plan.objective.refine import make_objective, refine
+from berth.plan.objective.simulate import PipelineOptions, SimulatedObjective
+from berth.plan.objective.sizing import evaluate_measured
+from berth.plan.plan import cheapest, with_replicas
+from berth.plan.problem import DevicePool, Problem, make_problem
+from berth.plan.search.assignments import AssignmentSpace
 from berth.plan.search.exact import exact
 from berth.plan.search.method import Budget
-from berth.plan.search.moves import Moves
 
-LIKE_THE_FORMULA = Pipeline(micro_batches=1, schedule="stream", shared="none", jitter=0.0)
+LIKE_THE_FORMULA = PipelineOptions(micro_batches=1, schedule="stream", shared="none", jitter=0.0)
 
 
 def problem(seed: int = 0, layers: int = 6, types: int = 3, **more: float) -> Problem:
@@ -38,7 +38,7 @@ def problem(seed: int = 0, layers: int = 6, types: int = 3, **more: float) -> Pr
     return make_problem(
         batch=64,
         throughput=more.get("throughput", 30.0),
-        types=tuple(UnitType(f"t{kind}", float(draw.uniform(0.5, 3.0)), 60) for kind in range(types)),
+        types=tuple(DevicePool(f"t{kind}", float(draw.uniform(0.5, 3.0)), 60) for kind in range(types)),
         layers=tuple(f"l{layer}" for layer in range(layers)),
         oct_s=times,
         odt_s=times * draw.uniform(0.0, 0.8, (layers, types)),
@@ -56,41 +56,41 @@ def stages(count: int, forward: float = 1.0, backward: float = 2.0) -> np.ndarra
 
 
 def taken(work: np.ndarray, micro: int, *, group: int = 1, drains: bool = False, flight: int = 2) -> float:
-    order = Order(micro, group, 3, drains, flight)
+    order = ScheduleParams(micro, group, 3, drains, flight)
     return seconds_per_batch(work, np.ones((micro * group * 3, len(work))), order)
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_without_waits_noise_and_shared_links_the_simulation_is_the_formula(seed: int) -> None:
     given = problem(seed)
-    rows = Moves(given, np.random.default_rng(seed)).runs(60)
-    truth, formula = Simulated(given, LIKE_THE_FORMULA)(rows), Evaluator(given)(rows)
+    rows = AssignmentSpace(given, np.random.default_rng(seed)).random_runs(60)
+    simulated, formula = SimulatedObjective(given, LIKE_THE_FORMULA)(rows), Evaluator(given)(rows)
     feasible = np.isfinite(formula.cost_usd)
     assert feasible.sum() > 10
-    np.testing.assert_allclose(truth.cost_usd, formula.cost_usd, rtol=1e-9)
-    np.testing.assert_allclose(truth.stage_s[feasible], formula.stage_s[feasible], rtol=1e-9)
-    np.testing.assert_array_equal(truth.shortfall, formula.shortfall)
+    np.testing.assert_allclose(simulated.cost_usd, formula.cost_usd, rtol=1e-9)
+    np.testing.assert_allclose(simulated.stage_s[feasible], formula.stage_s[feasible], rtol=1e-9)
+    np.testing.assert_array_equal(simulated.shortfall, formula.shortfall)
 
 
 class OnlyOthers:
-    """A truth under which one assignment is too slow and every other costs a dollar."""
+    """An objective under which one assignment is too slow and every other costs a dollar."""
 
     name = "simulate"
 
     def __init__(self, refused: object, most: float = 1.0) -> None:
         self.refused, self.usd = np.asarray(refused), most
 
-    def __call__(self, assignments: np.ndarray) -> Evaluated:
+    def __call__(self, assignments: np.ndarray) -> BatchEvaluation:
         refused = (np.atleast_2d(assignments) == self.refused).all(axis=1)
         cost = np.where(refused, np.inf, self.usd)
         late = np.where(np.isfinite(cost), 0.0, 0.5 + ~refused)
-        return Evaluated(cost, np.where(refused, 0.1, 0.2), late)
+        return BatchEvaluation(cost, np.where(refused, 0.1, 0.2), late)
 
-    def judge(self, assignment: object) -> Judged:
+    def evaluate(self, assignment: object) -> Evaluation:
         found = self(np.asarray(assignment)[None])
         stages = 1 + int(np.count_nonzero(np.diff(np.asarray(assignment))))
         held = bool(np.isfinite(found.cost_usd[0]))
-        return Judged(
+        return Evaluation(
             float(found.cost_usd[0]), 1 / float(found.stage_s[0]), (1,) * stages if held else (), ""
         )
 
@@ -165,32 +165,34 @@ def test_more_micro_batches_lose_less_to_filling() -> None:
 @pytest.mark.parametrize("shared", ["pair", "all"])
 def test_a_slower_shared_link_is_never_faster(shared: str) -> None:
     given = problem(1)
-    plan = with_units(given, [0, 0, 1, 1, 0, 0], [20, 20, 20])
+    plan = with_replicas(given, [0, 0, 1, 1, 0, 0], [20, 20, 20])
     rates = [
-        Simulated(given, Pipeline(shared=shared, lanes=lanes, jitter=0.0)).throughput_of(plan)
+        SimulatedObjective(given, PipelineOptions(shared=shared, lanes=lanes, jitter=0.0)).throughput_of(plan)
         for lanes in (np.inf, 16.0, 4.0, 1.0, 0.25)
     ]
     assert rates == sorted(rates, reverse=True)
     assert rates[-1] < rates[0]
 
 
-def test_the_units_asked_for_hold_the_throughput_in_the_simulation() -> None:
+def test_the_replicas_hold_the_throughput_in_the_simulation() -> None:
     given = problem(2, throughput=20.0)
-    truth = Simulated(given, Pipeline(micro_batches=4))
-    judged = truth.judge([0, 0, 0, 1, 1, 1])
-    assert judged.feasible
-    plan = with_units(given, [0, 0, 0, 1, 1, 1], judged.units)
-    assert truth.throughput_of(plan) == pytest.approx(judged.throughput)
-    assert judged.throughput >= given.throughput * (1 - 1e-8)
+    objective = SimulatedObjective(given, PipelineOptions(micro_batches=4))
+    evaluation = objective.evaluate([0, 0, 0, 1, 1, 1])
+    assert evaluation.feasible
+    plan = with_replicas(given, [0, 0, 0, 1, 1, 1], evaluation.replicas)
+    assert objective.throughput_of(plan) == pytest.approx(evaluation.throughput)
+    assert evaluation.throughput >= given.throughput * (1 - 1e-8)
     formula = cheapest(given, [0, 0, 0, 1, 1, 1])
     assert formula is not None
-    assert judged.cost_usd >= formula.cost_usd
+    assert evaluation.cost_usd >= formula.cost_usd
 
 
 def test_equal_seeds_give_equal_answers_and_other_seeds_others() -> None:
     given = problem(3)
-    rows = Moves(given, np.random.default_rng(0)).runs(30)
-    first, again, other = (Simulated(given, Pipeline(jitter=0.3), seed=seed)(rows) for seed in (1, 1, 2))
+    rows = AssignmentSpace(given, np.random.default_rng(0)).random_runs(30)
+    first, again, other = (
+        SimulatedObjective(given, PipelineOptions(jitter=0.3), seed=seed)(rows) for seed in (1, 1, 2)
+    )
     np.testing.assert_array_equal(first.cost_usd, again.cost_usd)
     assert (first.cost_usd != other.cost_usd).any()
 
@@ -200,26 +202,32 @@ def test_refining_keeps_the_budget_and_is_never_worse_than_its_start(method: str
     given = problem(4, throughput=15.0)
     plan = exact(given, Budget()).plan
     assert plan is not None
-    found = refine(given, plan, objective("simulate", given), method, Budget(evaluations=80))
+    found = refine(given, plan, make_objective("simulate", given), method, Budget(evaluations=80))
     assert found.outcome.evaluations <= 80
     assert found.outcome.plan is not None
     assert found.best.cost_usd <= found.start.cost_usd
-    assert [stage.units for stage in found.outcome.plan.stages] == list(found.best.units)
+    assert [stage.replicas for stage in found.outcome.plan.stages] == list(found.best.replicas)
     assert found.gain == pytest.approx(1 - found.best.cost_usd / found.start.cost_usd)
 
 
 def test_passes_and_noise_of_a_run_are_replayed_as_the_simulation_would_take_them() -> None:
     given = problem(2, throughput=20.0)
-    truth = Simulated(given, Pipeline(micro_batches=4, jitter=0.0))
+    objective = SimulatedObjective(given, PipelineOptions(micro_batches=4, jitter=0.0))
     kinds = np.array([0, 0, 0, 1, 1, 1])
-    noise = np.ones((len(truth.setting.normals), 2))
-    cost, time_s, units = replay(kinds, given.tables, truth.setting, truth.passes[:2], noise)
-    judged = truth.judge(kinds)
-    assert cost * given.samples / 3600 == pytest.approx(judged.cost_usd)
-    assert 1 / time_s == pytest.approx(judged.throughput)
-    assert units[:2].tolist() == list(judged.units)
-    slower, _, _ = replay(kinds, given.tables, truth.setting, 1.2 * truth.passes[:2], noise)
-    uneven, _, _ = replay(kinds, given.tables, truth.setting, truth.passes[:2], 1.2 * noise)
+    noise = np.ones((len(objective.settings.normals), 2))
+    cost, time_s, units = evaluate_measured(
+        kinds, given.arrays, objective.settings, objective.passes[:2], noise
+    )
+    evaluation = objective.evaluate(kinds)
+    assert cost * given.samples / 3600 == pytest.approx(evaluation.cost_usd)
+    assert 1 / time_s == pytest.approx(evaluation.throughput)
+    assert units[:2].tolist() == list(evaluation.replicas)
+    slower, _, _ = evaluate_measured(
+        kinds, given.arrays, objective.settings, 1.2 * objective.passes[:2], noise
+    )
+    uneven, _, _ = evaluate_measured(
+        kinds, given.arrays, objective.settings, objective.passes[:2], 1.2 * noise
+    )
     assert slower > cost * 1.05
     assert uneven == pytest.approx(slower, rel=0.05)
 
@@ -229,7 +237,7 @@ def test_what_the_formula_holds_and_the_simulation_does_not_says_by_how_much() -
         rate for rate in range(400, 0, -1) if cheapest(problem(2, throughput=rate), [0, 0, 0, 1, 1, 1])
     )
     given = problem(2, throughput=float(highest))
-    found = Simulated(given, Pipeline(micro_batches=1))(np.array([[0, 0, 0, 1, 1, 1]]))
+    found = SimulatedObjective(given, PipelineOptions(micro_batches=1))(np.array([[0, 0, 0, 1, 1, 1]]))
     assert found.cost_usd[0] == np.inf
     assert found.stage_s[0] > 1 / highest
     assert found.shortfall[0] == pytest.approx(np.log(found.stage_s[0] * highest))
@@ -238,19 +246,25 @@ def test_what_the_formula_holds_and_the_simulation_does_not_says_by_how_much() -
 def test_what_the_formula_refuses_is_refused_with_its_shortfall() -> None:
     given = problem(5, throughput=1e6)
     rows = np.zeros((1, 6), np.int64)
-    found = Simulated(given)(rows)
+    found = SimulatedObjective(given)(rows)
     assert np.isinf(found.cost_usd[0])
     assert found.shortfall[0] == Evaluator(given)(rows).shortfall[0] > 0
 
 
 def test_options_may_follow_the_name() -> None:
-    truth = objective("simulate:lanes=2,schedule=fill-drain,micro-batches=8", problem())
-    assert isinstance(truth, Simulated)
-    assert (truth.pipeline.lanes, truth.pipeline.schedule, truth.pipeline.micro_batches) == (
+    objective = make_objective("simulate:lanes=2,schedule=fill-drain,micro-batches=8", problem())
+    assert isinstance(objective, SimulatedObjective)
+    assert (objective.pipeline.lanes, objective.pipeline.schedule, objective.pipeline.micro_batches) == (
         2,
         "fill-drain",
         8,
     )
+
+
+def test_the_former_prefix_of_an_option_is_read() -> None:
+    objective = make_objective("simulate:most-micro-batches=16", problem())
+    assert isinstance(objective, SimulatedObjective)
+    assert objective.pipeline.max_micro_batches == 16
 
 
 @pytest.mark.parametrize(
@@ -258,19 +272,19 @@ def test_options_may_follow_the_name() -> None:
     [
         ("guess", "no objective is called 'guess'"),
         ("simulate:lane=2", "no option of the objective is called 'lane'"),
-        ("simulate:lanes", "'lanes' is not an option"),
+        ("simulate:lanes", "'lanes' is not KEY=VALUE"),
         ("simulate:lanes=0", "lanes is 0"),
         ("simulate:lanes=many", "lanes is 'many'"),
         ("simulate:schedule=zigzag", "no schedule is called 'zigzag'"),
         ("simulate:micro_batches=-1", "micro_batches is -1"),
         ("simulate:micro_batches=1.5", "micro_batches is 1.5"),
         ("simulate:jitter=7", "jitter is 7"),
-        ("measure", "a bare problem can't be measured"),
+        ("measure", "a JSON problem can't be measured"),
     ],
 )
-def test_a_bad_objective_is_said(name: str, said: str) -> None:
+def test_an_invalid_objective_is_refused(name: str, said: str) -> None:
     with pytest.raises(InputError, match=said):
-        objective(name, problem())
+        make_objective(name, problem())
 
 
 def test_exact_and_fixed_methods_do_not_search_a_black_box() -> None:
@@ -278,4 +292,4 @@ def test_exact_and_fixed_methods_do_not_search_a_black_box() -> None:
     plan = exact(given, Budget()).plan
     assert plan is not None
     with pytest.raises(InputError, match="brute can't search under simulate"):
-        refine(given, plan, objective("simulate", given), "brute")
+        refine(given, plan, make_objective("simulate", given), "brute")

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from berth.errors import InputError, UnknownNameError
-from berth.plan.problem import LARGEST, SMALLEST, UNLIMITED, Problem, UnitType, make_problem
+from berth.plan.problem import LARGEST, SMALLEST, UNLIMITED, DevicePool, Problem, make_problem
 
-TYPES = (UnitType("cpu", 0.5, 30), UnitType("gpu", 2.5))
+TYPES = (DevicePool("cpu", 0.5, 30), DevicePool("gpu", 2.5))
 
 
 def problem(**given: object) -> Problem:
@@ -57,7 +57,7 @@ def second(value: float) -> np.ndarray:
         ({"layers": ()}, "has no layers"),
         ({"types": ()}, "there is no device type"),
         ({"layers": ("a", "b", "a")}, "two layers are called 'a'"),
-        ({"types": (UnitType("x", 1.0), UnitType("x", 2.0))}, "two device types are called 'x'"),
+        ({"types": (DevicePool("x", 1.0), DevicePool("x", 2.0))}, "two device types are called 'x'"),
         ({"batch": 0}, "batch is 0\n  a number above 0 is expected"),
         ({"batch": float("inf")}, "batch is inf"),
         ({"throughput": 0}, "throughput is 0\n  a number above 0"),
@@ -68,10 +68,10 @@ def second(value: float) -> np.ndarray:
         ({"samples": float("nan")}, "samples is nan"),
         ({"epochs": 0}, "epochs is 0\n  a number above 0"),
         ({"fixed_usd_per_hour": -0.5}, "fixed price is -0.5\n  a number not below 0"),
-        ({"types": (UnitType("x", 0.0),)}, "price of x is 0\n  a number above 0"),
-        ({"types": (UnitType("x", 1.0, -1),)}, "limit of x is -1\n  a number not below 0"),
-        ({"types": (UnitType("x", 1.0, 1, 0.0),)}, "memory of x is 0\n  a number above 0"),
-        ({"types": (UnitType("x", 1.0, 1, float("nan")),)}, "memory of x is nan"),
+        ({"types": (DevicePool("x", 0.0),)}, "price of x is 0\n  a number above 0"),
+        ({"types": (DevicePool("x", 1.0, -1),)}, "limit of x is -1\n  a number not below 0"),
+        ({"types": (DevicePool("x", 1.0, 1, 0.0),)}, "memory of x is 0\n  a number above 0"),
+        ({"types": (DevicePool("x", 1.0, 1, float("nan")),)}, "memory of x is nan"),
         ({"oct_s": second(0.0)}, "computation time (oct) of layer 'b' on gpu is 0\n  a number above 0"),
         ({"oct_s": second(1e-19)}, "layer 'b' on gpu is 1e-19\n  berth plans with"),
         ({"oct_s": second(float("inf"))}, "layer 'b' on gpu is inf"),
@@ -85,7 +85,7 @@ def second(value: float) -> np.ndarray:
         ({"sharded_bytes": [0.0, 0.0, 2e18]}, "sharded bytes of c is 2e+18"),
     ],
 )  # fmt: skip
-def test_what_nobody_can_plan_with_is_named(given, said):
+def test_invalid_numbers_are_refused_with_their_name(given, said):
     with pytest.raises(InputError, match=re.escape(said)):
         problem(**given)
 
@@ -94,7 +94,7 @@ def test_the_ends_of_what_is_allowed_are_allowed():
     problem(batch=SMALLEST, throughput=LARGEST, samples=LARGEST, epochs=SMALLEST)
     problem(oct_s=second(SMALLEST), odt_s=second(0.0), alpha=second(1.0), beta=second(0.0))
     problem(oct_s=second(LARGEST), odt_s=second(LARGEST), cross_s=LARGEST, replicated_bytes=LARGEST)
-    problem(types=(UnitType("x", SMALLEST, 0, SMALLEST), UnitType("y", LARGEST, 1, 0.5)))
+    problem(types=(DevicePool("x", SMALLEST, 0, SMALLEST), DevicePool("y", LARGEST, 1, 0.5)))
 
 
 def test_a_pin_leaves_what_was_allowed_there_and_nothing_else():
@@ -109,8 +109,8 @@ def test_other_limits_and_throughputs_change_nothing_else():
     of = problem().with_limits({"gpu": 3}).at(7.0)
     assert [one.limit for one in of.types] == [30, 3]
     assert of.throughput == 7.0
-    assert of.tables.slowest == pytest.approx(1 / 7)
-    assert of.tables.limit.tolist() == [30.0, 3.0]
+    assert of.arrays.slowest == pytest.approx(1 / 7)
+    assert of.arrays.limit.tolist() == [30.0, 3.0]
 
 
 def test_names_that_nothing_answers_to_are_refused():
@@ -120,16 +120,11 @@ def test_names_that_nothing_answers_to_are_refused():
         problem().type_index("tpu")
 
 
-def test_dollars_are_those_of_all_examples_of_all_epochs():
-    of = problem(samples=3600.0, epochs=2.0, fixed_usd_per_hour=1.0)
-    assert of.usd(0.5, 4.0) == pytest.approx(2 * 0.5 * (1.0 + 4.0))
-
-
 def test_tables_are_per_example_with_the_serial_part_apart():
     of = problem(oct_s=2.0, odt_s=4.0, cross_s=[5.0, 6.0, 0.0], sharded_bytes=[7.0, 8.0, 9.0])
-    tables = of.tables
-    assert tables.layer[0, 1, :4] == pytest.approx([0.02, 0.18, 0.08, 0.32])
-    assert tables.running[1, 2, :4] == pytest.approx([0.04, 0.36, 0.16, 0.64])
-    assert tables.running[1, :, 5].tolist() == [0.0, 7.0, 15.0, 24.0]
-    assert tables.cross.tolist() == [0.5, 0.6, 0.0]
-    assert tables.memory.tolist() == [np.inf, np.inf]
+    arrays = of.arrays
+    assert arrays.layer[0, 1, :4] == pytest.approx([0.02, 0.18, 0.08, 0.32])
+    assert arrays.running[1, 2, :4] == pytest.approx([0.04, 0.36, 0.16, 0.64])
+    assert arrays.running[1, :, 5].tolist() == [0.0, 7.0, 15.0, 24.0]
+    assert arrays.cross.tolist() == [0.5, 0.6, 0.0]
+    assert arrays.memory.tolist() == [np.inf, np.inf]

@@ -23,10 +23,10 @@ from berth.plan.profile import (
     write_profile,
 )
 from berth.plan.profile.files import profile_yaml
-from berth.workload.profile import Source
+from berth.workload.profile import Provenance
 from berth.zoo import zoo
 
-MEASURED = Source("measured", "here, with care: 7 repeats", 2026)
+MEASURED = Provenance("measured", "here, with care: 7 repeats", 2026)
 NAMES = ("emb", "fc")
 
 
@@ -60,7 +60,7 @@ def test_times_are_arrays_of_layers_by_devices():
     assert (times.oct_s > 0).all()
 
 
-def test_no_devices_are_no_columns():
+def test_no_devices_give_no_columns():
     assert two_layers().times([]).oct_s.shape == (2, 0)
 
 
@@ -117,7 +117,7 @@ NAMED = st.one_of(
     TEXTS.filter(bool), st.sampled_from(["yes", "null", "1e5", "2emb", "a: b", "#", "-", "~", "0x1F"])
 )
 SOURCES = st.builds(
-    Source, st.sampled_from(["measured", "modelled"]), TEXTS, st.none() | st.integers(1990, 2100)
+    Provenance, st.sampled_from(["measured", "modelled"]), TEXTS, st.none() | st.integers(1990, 2100)
 )
 
 
@@ -169,7 +169,7 @@ GOOD = profile_yaml(two_layers())
         ("made: 2026-11-16", "made: yesterday", "yesterday", "date"),
     ],
 )
-def test_a_slip_is_reported_at_its_line_and_column(tmp_path, old, new, marked, message):
+def test_an_error_is_reported_with_line_and_column(tmp_path, old, new, marked, message):
     assert GOOD.count(old) == 1
     path = tmp_path / "slip.yaml"
     path.write_text(GOOD.replace(old, new))
@@ -193,7 +193,7 @@ def test_an_unknown_name_is_refused_with_the_nearest():
         load_layer_profile("matchnt")
 
 
-def test_a_folder_that_is_not_there_is_the_users_slip(tmp_path):
+def test_a_missing_folder_is_an_input_error(tmp_path):
     with pytest.raises(InputError, match="can't be written"):
         write_profile(two_layers(), tmp_path / "none" / "mine.yaml")
 

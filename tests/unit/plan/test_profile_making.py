@@ -14,8 +14,8 @@ from berth.errors import InputError
 from berth.plan.profile import load_layer_profile, modelled_times, profile_model, read_profile
 from berth.plan.profile.facts import layer_facts
 from berth.plan.profile.gpu import gpu_times
-from berth.plan.profile.timing import chain_states, summed_up, time_layer
-from berth.plan.profile.workers import Order
+from berth.plan.profile.measure import ProfilingTask
+from berth.plan.profile.timing import chain_states, summarize, time_layer
 from berth.plan.threads import single_thread
 from berth.zoo import load_model, make_model
 
@@ -113,7 +113,7 @@ def test_rows_that_are_made_as_keys_are_met_count_as_sparse(tmp_path):
     assert (table.touched_bytes, table.sparse_bytes, table.touched_growth) == (5 * row, 5 * row, 0.0)
     assert linear.dense_bytes == 4 * (3 * 8 + 1)
     assert taken.seconds > 0
-    assert len(model.layer(0).asked()) == 4 * 3, "what earlier runs asked for is forgotten"
+    assert len(model.layer(0).pulled_keys()) == 4 * 3, "pulls of earlier runs are discarded"
 
 
 def chain_states_of_first(model):
@@ -136,8 +136,8 @@ def test_a_layer_is_timed_as_often_as_asked():
 
 
 def test_median_and_spread():
-    assert summed_up([4.0, 1.0, 2.0, 3.0, 100.0]) == (3.0, pytest.approx(2 / 3))
-    assert summed_up([2.0]) == (2.0, 0.0)
+    assert summarize([4.0, 1.0, 2.0, 3.0, 100.0]) == (3.0, pytest.approx(2 / 3))
+    assert summarize([2.0]) == (2.0, 0.0)
 
 
 def test_counting_leaves_the_number_of_threads_as_it_was():
@@ -192,18 +192,18 @@ def test_a_layer_of_ones_own_fails_at_its_line(tmp_path):
 def test_a_gpu_is_measured_layer_by_layer_and_its_synchronisation_modelled(own):
     """The same code on a CPU, which stands in for the GPU: only CUDA's events are left out."""
     layers = tuple(layer_facts(load_model(own), 16))
-    order = Order(own, 16, 2, layers, processes=2)
+    task = ProfilingTask(own, 16, 2, layers, processes=2)
     seen: list[str] = []
-    times = gpu_times(order, "T4", "cpu", date(2026, 11, 16), seen.append)
+    times = gpu_times(task, "T4", "cpu", date(2026, 11, 16), seen.append)
     assert (times.compute.kind, times.data.kind, times.scaling.kind) == ("measured", "modelled", "measured")
-    assert len(seen) == len(layers) * len(order.unit_counts)
+    assert len(seen) == len(layers) * len(task.replica_counts)
     assert all(seconds > 0 for seconds in times.oct_s)
     assert times.odt_s == modelled_times(layers, "T4").odt_s
 
 
 def test_a_batch_is_never_divided_below_one_example():
-    assert Order("nce", 3, 7, (), 2).unit_counts == (1, 2)
-    assert Order("nce", 4096, 7, (), 2).unit_counts == (1, 2, 4, 8)
+    assert ProfilingTask("nce", 3, 7, (), 2).replica_counts == (1, 2)
+    assert ProfilingTask("nce", 4096, 7, (), 2).replica_counts == (1, 2, 4, 8)
 
 
 @pytest.mark.slow

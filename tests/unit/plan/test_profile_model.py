@@ -18,7 +18,7 @@ from berth.plan.profile import (
     write_job_profile,
 )
 from berth.plan.profile.machine import catalogued_gpu
-from berth.plan.profile.roofline import machinery_of
+from berth.plan.profile.roofline import device_speeds
 from berth.workload import load_profile
 
 FC = LayerFacts(
@@ -110,7 +110,7 @@ def test_every_device_with_figures_can_be_modelled_and_has_a_link_with_a_source(
     assert (entry.link_bytes_per_s is None) == (entry.link_source is None)
     if entry.device.flops is None or entry.device.memory_bytes_per_s is None:
         with pytest.raises(InputError, match="is not known"):
-            machinery_of(name)
+            device_speeds(name)
     else:
         assert entry.link_bytes_per_s is not None
         assert modelled_times([FC, EMB], name).compute.kind == "modelled"
@@ -161,5 +161,5 @@ def test_a_model_that_reduces_nothing_has_no_job_profile():
 
     profile = load_layer_profile("nce")
     bare = replace(profile, layers=tuple(replace(layer, dense_bytes=0) for layer in profile.layers))
-    with pytest.raises(InputError, match="nothing to reduce"):
+    with pytest.raises(InputError, match="nothing to all-reduce"):
         job_profile(bare)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from berth.plan.evaluate import Evaluator, provisioned
-from berth.plan.problem import Problem, UnitType, make_problem
+from berth.plan.problem import DevicePool, Problem, make_problem
 from berth.plan.provision import LAST
 
 CPU, GPU = 0, 1
@@ -20,7 +20,7 @@ def problem(seed: int = 0, **given: object) -> Problem:
     values = {
         "batch": 4096,
         "throughput": 20_000.0,
-        "types": (UnitType("cpu", 0.04, 500), UnitType("gpu", 2.4, 64)),
+        "types": (DevicePool("cpu", 0.04, 500), DevicePool("gpu", 2.4, 64)),
         "layers": tuple("abcdef"),
         "oct_s": random.uniform(0.05, 1.0, (6, 2)) * [1.0, 0.1],
         "odt_s": random.uniform(0.01, 0.2, (6, 2)),
@@ -37,7 +37,7 @@ def one_layer(**given: object) -> Problem:
     values = {
         "batch": 1000,
         "throughput": 4000.0,
-        "types": (UnitType("gpu", 3.6, 100),),
+        "types": (DevicePool("gpu", 3.6, 100),),
         "layers": ("a",),
         "oct_s": 1.0,
         "odt_s": 0.0,
@@ -49,7 +49,7 @@ def one_layer(**given: object) -> Problem:
 
 
 def units(of: Problem) -> list[int]:
-    return provisioned(np.zeros(len(of.layers), np.int64), of.tables)[3].astype(int).tolist()
+    return provisioned(np.zeros(len(of.layers), np.int64), of.arrays)[3].astype(int).tolist()
 
 
 @pytest.mark.parametrize(
@@ -66,8 +66,8 @@ def units(of: Problem) -> list[int]:
         ({"sharded_bytes": 40.0, "replicated_bytes": 2.0}, 5),
     ],
 )
-def test_a_stage_gets_the_fewest_units_that_hold_it_and_keep_up(given, wanted):
-    limited = (UnitType("gpu", 3.6, 100, 10.0),)
+def test_a_stage_gets_the_fewest_replicas_that_hold_it_and_keep_up(given, wanted):
+    limited = (DevicePool("gpu", 3.6, 100, 10.0),)
     of = one_layer(types=limited, **given)
     assert units(of) == [wanted]
     batch_s = max(
@@ -83,8 +83,8 @@ def test_a_stage_gets_the_fewest_units_that_hold_it_and_keep_up(given, wanted):
     [
         {"throughput": 500_000.0},
         {"alpha": 0.7},  # the serial part alone takes 0.3 s
-        {"types": (UnitType("gpu", 3.6, 3),)},
-        {"types": (UnitType("gpu", 3.6, 100, 10.0),), "replicated_bytes": 10.0, "sharded_bytes": 1.0},
+        {"types": (DevicePool("gpu", 3.6, 3),)},
+        {"types": (DevicePool("gpu", 3.6, 100, 10.0),), "replicated_bytes": 10.0, "sharded_bytes": 1.0},
         {"allowed": False},
     ],
     ids=["too many units", "never quick enough", "too few units", "never fits", "forbidden"],
@@ -114,18 +114,19 @@ def cheapest(of: Problem, assignment: tuple[int, ...], most: int) -> float:
             used[kind] += count
         within = all(count <= kind.limit for count, kind in zip(used, of.types, strict=True))
         if within and max(times) * of.throughput <= 1 + 1e-9:
-            best = min(best, of.usd(max(times), rate))
+            hours = of.epochs * of.samples * max(times) / 3600
+            best = min(best, hours * (of.fixed_usd_per_hour + rate))
     return best
 
 
 @pytest.mark.parametrize("assignment", [(CPU, GPU), (GPU, GPU), (CPU, CPU), (GPU, CPU)])
 @pytest.mark.parametrize("fixed", [0.0, 5.0, 100.0])
-def test_no_other_numbers_of_units_are_cheaper(assignment, fixed):
+def test_no_other_numbers_of_replicas_are_cheaper(assignment, fixed):
     for seed in range(3):
         random = np.random.default_rng(seed)
         of = problem(
             layers=("a", "b"),
-            types=(UnitType("cpu", 0.5, 30), UnitType("gpu", 2.4, 12)),
+            types=(DevicePool("cpu", 0.5, 30), DevicePool("gpu", 2.4, 12)),
             throughput=10_000.0,
             oct_s=random.uniform(0.5, 2.0, (2, 2)),
             odt_s=random.uniform(0.1, 2.0, (2, 2)),
@@ -142,11 +143,11 @@ def test_no_other_numbers_of_units_are_cheaper(assignment, fixed):
     "given",
     [
         {"oct_s": 1e13, "throughput": 1e12},  # 1e22 units for the throughput, which no integer counts
-        {"types": (UnitType("gpu", 3.6, 100, 2.0),), "replicated_bytes": 2 - 1e-9, "sharded_bytes": 1e18},
+        {"types": (DevicePool("gpu", 3.6, 100, 2.0),), "replicated_bytes": 2 - 1e-9, "sharded_bytes": 1e18},
     ],
     ids=["throughput", "memory"],
 )
-def test_more_units_than_a_machine_word_counts_are_too_many(given):
+def test_more_replicas_than_a_machine_word_counts_are_too_many(given):
     found = Evaluator(one_layer(**given))(np.zeros((1, 1), np.int64))
     assert found.cost_usd[0] == np.inf
     assert found.shortfall[0] > 10
@@ -156,13 +157,13 @@ def test_how_far_a_plan_falls_short_is_counted_in_logarithms():
     def short(**given: object) -> float:
         return float(Evaluator(one_layer(**given))(np.zeros((1, 1), np.int64)).shortfall[0])
 
-    three = (UnitType("gpu", 3.6, 3),)
+    three = (DevicePool("gpu", 3.6, 3),)
     assert short(types=three) == pytest.approx(np.log(5 / 4))  # four units of three, and one for both
     assert short(throughput=4e6, types=three) == pytest.approx(np.log(4001 / 4))
     assert short(throughput=3e6, alpha=0.5) == pytest.approx(1 + np.log(0.5e-3 * 3e6))
     assert short(throughput=3e6, odt_s=2.0, beta=0.25) == pytest.approx(1 + np.log(1.5e-3 * 3e6))
     assert short(allowed=False) == 2.0
-    held = {"types": (UnitType("gpu", 3.6, 100, 10.0),), "replicated_bytes": 10.0, "sharded_bytes": 1.0}
+    held = {"types": (DevicePool("gpu", 3.6, 100, 10.0),), "replicated_bytes": 10.0, "sharded_bytes": 1.0}
     assert short(**held) == 1.0  # time has nothing to do with it
     assert short(**held, allowed=False) == 3.0
 
@@ -170,7 +171,7 @@ def test_how_far_a_plan_falls_short_is_counted_in_logarithms():
 def test_a_stage_pays_for_the_crossings_at_its_own_edges_alone():
     of = problem(
         layers=tuple("abcd"),
-        types=(UnitType("cpu", 1.0, 10**6), UnitType("gpu", 1.0, 10**6)),
+        types=(DevicePool("cpu", 1.0, 10**6), DevicePool("gpu", 1.0, 10**6)),
         throughput=1.0,
         batch=1,
         oct_s=1e-6,
@@ -182,7 +183,7 @@ def test_a_stage_pays_for_the_crossings_at_its_own_edges_alone():
     )
 
     def found(*kinds: int) -> tuple[list[int], list[int]]:
-        _, _, stages, counts = provisioned(np.array(kinds), of.tables)
+        _, _, stages, counts = provisioned(np.array(kinds), of.arrays)
         return counts.astype(int).tolist(), stages[:, LAST].astype(int).tolist()
 
     assert found(CPU, CPU, GPU, GPU) == ([200, 200], [1, 3])
@@ -215,7 +216,7 @@ def test_an_evaluator_counts_and_keeps_the_best_it_has_seen():
 
 def test_of_two_plans_that_cost_the_same_the_first_stays_the_best():
     of = problem(
-        types=(UnitType("cpu", 1.0, 500), UnitType("gpu", 1.0, 500)), oct_s=1.0, odt_s=0.1, alpha=0.99
+        types=(DevicePool("cpu", 1.0, 500), DevicePool("gpu", 1.0, 500)), oct_s=1.0, odt_s=0.1, alpha=0.99
     )
     evaluator = Evaluator(of)
     evaluator(np.zeros(6, np.int64))
@@ -233,21 +234,21 @@ def test_the_serial_part_may_take_exactly_as_long_as_there_is():
 
 
 def test_a_layer_that_fills_the_memory_to_the_last_byte_fits():
-    assert units(one_layer(types=(UnitType("gpu", 3.6, 100, 10.0),), replicated_bytes=10.0)) == [4]
-    assert units(one_layer(types=(UnitType("gpu", 3.6, 100, 10.0),), replicated_bytes=10.1)) == [0]
+    assert units(one_layer(types=(DevicePool("gpu", 3.6, 100, 10.0),), replicated_bytes=10.0)) == [4]
+    assert units(one_layer(types=(DevicePool("gpu", 3.6, 100, 10.0),), replicated_bytes=10.1)) == [0]
 
 
 @pytest.mark.parametrize("dollar", [1e-5, 1e5])
-def test_another_currency_changes_no_units(dollar):
+def test_another_currency_changes_no_replicas(dollar):
     more = 0
     for seed in range(4):
         of = problem(seed, throughput=3000.0)
-        types = tuple(UnitType(one.name, one.usd_per_hour * dollar, one.limit) for one in of.types)
+        types = tuple(DevicePool(one.name, one.usd_per_hour * dollar, one.limit) for one in of.types)
         other = problem(seed, throughput=3000.0, types=types, fixed_usd_per_hour=2.0 * dollar)
         for row in np.random.default_rng(seed).integers(0, 2, (8, 6)):
-            cost, stage_s, _, counts = provisioned(row, of.tables)
-            again = provisioned(row, other.tables)
+            cost, stage_s, _, counts = provisioned(row, of.arrays)
+            again = provisioned(row, other.arrays)
             assert again[3].tolist() == counts.tolist()
             assert again[0] == pytest.approx(cost * dollar)
-            more += bool(stage_s < 0.9 * of.tables.slowest)
+            more += bool(stage_s < 0.9 * of.arrays.slowest)
     assert more > 10  # plans that are faster than wanted, because that is cheaper

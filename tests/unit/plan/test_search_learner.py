@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from berth.plan.evaluate import Evaluated
-from berth.plan.problem import Problem, UnitType, make_problem
-from berth.plan.search.learned import RECIPE, Rewards, learned
+from berth.plan.evaluate import BatchEvaluation
+from berth.plan.problem import DevicePool, Problem, make_problem
+from berth.plan.search.learned import DEFAULT_CONFIG, Rewards, learned
+from berth.plan.search.learned_cache import EvaluationCache
 from berth.plan.search.learned_features import Features, features
-from berth.plan.search.learned_memory import Memory
-from berth.plan.search.learned_policy import Policy, Sight
+from berth.plan.search.learned_policy import Policy, PolicyInputs
 from berth.plan.search.learned_weights import load, save
 from berth.plan.search.method import Budget, Search
 
@@ -24,7 +24,7 @@ def problem(layers: int = 6, kinds: int = 3, seed: int = 0, throughput: float = 
     return make_problem(
         batch=512,
         throughput=throughput,
-        types=tuple(UnitType(f"t{kind}", float(draw.uniform(0.1, 4.0)), 500) for kind in range(kinds)),
+        types=tuple(DevicePool(f"t{kind}", float(draw.uniform(0.1, 4.0)), 500) for kind in range(kinds)),
         layers=tuple(f"layer{index}" for index in range(layers)),
         oct_s=draw.lognormal(-2.0, 1.0, shape),
         odt_s=draw.lognormal(-4.0, 1.0, shape),
@@ -44,12 +44,12 @@ def permuted(seen: Features, order: list[int]) -> Features:
 
 @pytest.mark.parametrize("cell", ["lstm", "rnn"])
 def test_plans_are_drawn_as_often_as_their_probability_says(cell):
-    sight, net = Sight.of(features(problem(layers=3, kinds=2))), policy(cell)
+    inputs, net = PolicyInputs.of(features(problem(layers=3, kinds=2))), policy(cell)
     count = 40_000
-    drawn = net.sample(sight, count, torch.Generator().manual_seed(1), heat=1.3)
+    drawn = net.sample(inputs, count, torch.Generator().manual_seed(1), temperature=1.3)
     every = torch.tensor([[row >> 2 & 1, row >> 1 & 1, row & 1] for row in range(8)])
     share = [(drawn == plan).all(dim=1).float().mean().item() for plan in every]
-    likely = net(sight, every, heat=1.3)[0].sum(dim=0).exp().detach().numpy()
+    likely = net(inputs, every, temperature=1.3)[0].sum(dim=0).exp().detach().numpy()
     assert likely.sum() == pytest.approx(1.0, abs=1e-5)
     assert share == pytest.approx(likely, abs=5 * 0.5 / count**0.5)
 
@@ -60,8 +60,8 @@ def test_the_order_of_the_types_does_not_matter(cell):
     net = policy(cell)
     plans = torch.randint(4, (10, 6), generator=torch.Generator().manual_seed(0))
     renamed = torch.tensor(np.argsort(order))[plans]
-    logs, entropy = net(Sight.of(seen), plans)
-    other_logs, other_entropy = net(Sight.of(permuted(seen, order)), renamed)
+    logs, entropy = net(PolicyInputs.of(seen), plans)
+    other_logs, other_entropy = net(PolicyInputs.of(permuted(seen, order)), renamed)
     assert torch.allclose(logs, other_logs, atol=1e-5)
     assert torch.allclose(entropy, other_entropy, atol=1e-5)
 
@@ -70,8 +70,8 @@ def test_a_forbidden_place_has_no_probability():
     given = problem()
     allowed = given.allowed.copy()
     allowed[2, 1] = allowed[4, 0] = allowed[4, 2] = False
-    sight = Sight.of(features(replace(given, allowed=allowed)))
-    drawn = policy().sample(sight, 500, torch.Generator().manual_seed(0), heat=8.0)
+    inputs = PolicyInputs.of(features(replace(given, allowed=allowed)))
+    drawn = policy().sample(inputs, 500, torch.Generator().manual_seed(0), temperature=8.0)
     assert (drawn[:, 2] != 1).all()
     assert (drawn[:, 4] == 1).all()
 
@@ -104,39 +104,41 @@ def test_features_are_finite_whatever_is_missing(layers):
 
 
 def test_an_infeasible_plan_is_paid_less_the_more_it_falls_short():
-    found = Evaluated(np.array([10.0, 5.0, np.inf, np.inf]), np.zeros(4), np.array([0.0, 0.0, 0.1, 2.0]))
-    graded = Rewards(RECIPE).advantages(found)
+    found = BatchEvaluation(
+        np.array([10.0, 5.0, np.inf, np.inf]), np.zeros(4), np.array([0.0, 0.0, 0.1, 2.0])
+    )
+    graded = Rewards(DEFAULT_CONFIG).advantages(found)
     assert graded[1] > graded[0] > graded[2] > graded[3]
-    flat = Rewards(replace(RECIPE, graded=False)).advantages(found)
+    flat = Rewards(replace(DEFAULT_CONFIG, graded_penalty=False)).advantages(found)
     assert flat[2] == flat[3]
 
 
 def test_a_round_of_equal_rewards_teaches_nothing():
-    found = Evaluated(np.full(3, np.inf), np.zeros(3), np.full(3, 0.7))
-    assert (Rewards(RECIPE).advantages(found) == 0).all()
+    found = BatchEvaluation(np.full(3, np.inf), np.zeros(3), np.full(3, 0.7))
+    assert (Rewards(DEFAULT_CONFIG).advantages(found) == 0).all()
 
 
 def test_no_plan_is_paid_for_twice():
     search = Search(problem(), Budget(evaluations=4))
-    memory = Memory(search, elites=2)
+    memory = EvaluationCache(search, elites=2)
     plans = np.array([[0] * 6, [1] * 6, [0] * 6, [2] * 6])
-    known, found = memory.judge(plans, at_most=2)
+    known, found = memory.evaluate(plans, at_most=2)
     assert known.tolist() == plans[:3].tolist()
     assert found.cost_usd[0] == found.cost_usd[2]
     assert search.evaluate.evaluations == 2
     assert memory.new_share(plans) == 0.25
     more = np.array([[0, 0, 1, 1, 2, 2], [0, 1, 1, 1, 1, 1], [2] * 6])
-    known, _ = memory.judge(more)
+    known, _ = memory.evaluate(more)
     assert search.evaluate.evaluations == 4
     assert known.tolist() == more[:2].tolist()
 
 
 def test_the_best_plans_seen_are_kept_in_order_and_once():
     search = Search(problem(), Budget())
-    memory = Memory(search, elites=3)
+    memory = EvaluationCache(search, elites=3)
     plans = np.random.default_rng(0).integers(0, 3, (40, 6))
     for _ in range(2):
-        memory.judge(plans)
+        memory.evaluate(plans)
     unique = np.unique(plans, axis=0)
     cost = search.evaluate.formula(unique).cost_usd
     assert memory.elites.tolist() == unique[np.argsort(cost)][:3].tolist()
@@ -145,14 +147,14 @@ def test_the_best_plans_seen_are_kept_in_order_and_once():
 @pytest.mark.parametrize("cell", ["lstm", "rnn"])
 def test_shipped_weights_fit_and_know_more_than_fresh_ones(cell):
     """Of the plans of the very first rounds, the best is cheaper with them."""
-    shipped, fresh = RECIPE, replace(RECIPE, pretrained=False)
-    bare = {"repairs": 0, "greedy": False}
+    shipped, fresh = DEFAULT_CONFIG, replace(DEFAULT_CONFIG, pretrained=False)
+    bare = {"mutations": 0, "greedy": False}
     gains = []
     for seed in range(4):
         given = problem(layers=14, kinds=4, seed=seed, throughput=1000.0)
         with_them, without = (
-            learned(cell, given, Budget(64, 60.0, 0), recipe=replace(recipe, **bare)).curve[-1][1]
-            for recipe in (shipped, fresh)
+            learned(cell, given, Budget(64, 60.0, 0), config=replace(config, **bare)).curve[-1][1]
+            for config in (shipped, fresh)
         )
         gains.append(without / with_them)
     assert np.median(gains) > 1.05
@@ -170,4 +172,4 @@ def test_weights_survive_being_written_and_read(tmp_path):
 def test_a_space_that_is_exhausted_ends_the_search():
     outcome = learned("lstm", problem(layers=3, kinds=2), Budget(6400, 60.0, 0))
     assert outcome.evaluations <= 8 + 3 * 2 + 2
-    assert outcome.note == "found nothing new any more"
+    assert outcome.note == "no new plans were found any more"

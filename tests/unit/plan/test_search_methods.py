@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from berth.errors import InputError, UnknownNameError
-from berth.plan.evaluate import Evaluated, Evaluator
-from berth.plan.problem import Problem, UnitType, make_problem
+from berth.plan.evaluate import BatchEvaluation, Evaluator
+from berth.plan.problem import DevicePool, Problem, make_problem
+from berth.plan.search.assignments import AssignmentSpace, cost_score
 from berth.plan.search.fixed import cpu_types
-from berth.plan.search.method import BLACK_BOX, METHODS, Budget, Outcome, method
-from berth.plan.search.moves import Moves, badness
+from berth.plan.search.method import BLACK_BOX, METHODS, Budget, Outcome, get_method
 
 SEARCHES = ("random", "greedy", "genetic", "bayes", "brute", "rl-lstm", "rl-rnn")
 FIXED = ("cpu-only", "gpu-only", "heuristic")
@@ -35,7 +35,7 @@ def problem(
     return make_problem(
         batch=512,
         throughput=throughput,
-        types=tuple(UnitType(name, usd) for name, usd in zip(names, price, strict=False)),
+        types=tuple(DevicePool(name, usd) for name, usd in zip(names, price, strict=False)),
         layers=tuple(f"layer{index}" for index in range(layers)),
         kinds=("embedding", *["fully_connected"] * (layers - 1)),
         oct_s=draw.lognormal(0.0, 0.8, (layers, 1)) / speed,
@@ -49,7 +49,7 @@ def problem(
 
 
 def run(name: str, given: Problem, evaluations: int = 300, seed: int = 0, **more: object) -> Outcome:
-    return method(name)(given, Budget(evaluations, 60.0, seed), None, **more)
+    return get_method(name)(given, Budget(evaluations, 60.0, seed), None, **more)
 
 
 def same(left: Outcome, right: Outcome) -> bool:
@@ -119,18 +119,18 @@ def test_brute_force_says_how_far_it_came_when_there_are_too_many():
     assert outcome.evaluations == 1000
     assert outcome.plan is not None
     assert outcome.lower_bound_usd == 0.0
-    assert outcome.note.startswith("refused to go on after 1,000 of 43,046,721")
+    assert outcome.note.startswith("stopped after 1,000 of 43,046,721 assignments")
 
 
 def test_brute_force_meets_every_assignment_once():
     allowed = np.array([[True, True, False], [False, True, True], [True, True, True]])
     given = problem(layers=3, allowed=allowed)
     seen: list[tuple[int, ...]] = []
-    moves = Moves(given, np.random.default_rng(0))
+    space = AssignmentSpace(given, np.random.default_rng(0))
     from berth.plan.search.brute import _numbered
 
-    for first in range(0, moves.total, 5):
-        seen += [tuple(row) for row in _numbered(moves, first, min(5, moves.total - first))]
+    for first in range(0, space.size, 5):
+        seen += [tuple(row) for row in _numbered(space, first, min(5, space.size - first))]
     assert len(seen) == len(set(seen)) == 12
     assert all(allowed[range(3), row].all() for row in seen)
 
@@ -143,7 +143,7 @@ def test_a_forbidden_type_is_never_evaluated(name, monkeypatch):
     tried: list[np.ndarray] = []
     inner = Evaluator.__call__
 
-    def watched(self: Evaluator, plans: np.ndarray) -> Evaluated:
+    def watched(self: Evaluator, plans: np.ndarray) -> BatchEvaluation:
         tried.append(np.atleast_2d(plans))
         return inner(self, plans)
 
@@ -189,10 +189,10 @@ def test_another_objective_is_followed_from_the_plan_to_begin_with(name):
     start = np.array([1, 1, 1, 1, 1, 1])
     tried: list[np.ndarray] = []
 
-    def distance(plans: np.ndarray) -> Evaluated:
+    def distance(plans: np.ndarray) -> BatchEvaluation:
         tried.extend(plans)
         cost = 1.0 + (plans != wanted).sum(axis=1)
-        return Evaluated(cost, np.ones(len(plans)), np.zeros(len(plans)))
+        return BatchEvaluation(cost, np.ones(len(plans)), np.zeros(len(plans)))
 
     outcome = run(name, given, 250 if name != "bayes" else 120, objective=distance, start=start)
     assert any((plan == start).all() for plan in tried[:64])
@@ -227,11 +227,11 @@ def test_a_missing_library_is_named_with_its_extra(name, module, extra, monkeypa
 
 def test_an_unknown_method_is_refused_with_the_nearest():
     with pytest.raises(UnknownNameError, match="did you mean 'genetic'"):
-        method("genetik")
+        get_method("genetik")
 
 
 def test_every_method_of_the_list_can_be_fetched():
-    assert all(callable(method(name)) for name in METHODS)
+    assert all(callable(get_method(name)) for name in METHODS)
 
 
 def test_only_what_is_called_cpu_or_known_as_one_is_a_cpu():
@@ -240,7 +240,7 @@ def test_only_what_is_called_cpu_or_known_as_one_is_a_cpu():
     assert cpu_types(problem(names=("V100", "A100", "T4"))) == ([], "no type is a CPU")
     kinds, note = cpu_types(problem(names=("big", "small", "T4")))
     assert kinds == [0]
-    assert note == "no type is called cpu: big, the cheapest, stands for it"
+    assert note == "no type is called cpu: big, the cheapest, counts as one"
 
 
 def test_the_fixed_plans_are_what_they_say():
@@ -265,27 +265,29 @@ def test_cpu_only_without_a_cpu_says_so():
 
 
 def test_infeasible_plans_are_worse_than_any_feasible_one_and_ordered_by_shortfall():
-    found = Evaluated(np.array([1e30, np.inf, np.inf, 2.0]), np.zeros(4), np.array([0.0, 0.1, 3.0, 0.0]))
-    assert np.argsort(badness(found)).tolist() == [3, 0, 1, 2]
+    found = BatchEvaluation(
+        np.array([1e30, np.inf, np.inf, 2.0]), np.zeros(4), np.array([0.0, 0.1, 3.0, 0.0])
+    )
+    assert np.argsort(cost_score(found)).tolist() == [3, 0, 1, 2]
 
 
-@pytest.mark.parametrize("draw", ["uniform", "runs"])
+@pytest.mark.parametrize("draw", ["random_uniform", "random_runs"])
 def test_random_plans_respect_what_is_forbidden_and_reach_all_that_is_allowed(draw):
     allowed = np.random.default_rng(1).random((6, 4)) < 0.5
     allowed[:, 1] = True
     given = problem(layers=6, names=("a", "b", "c", "d"), allowed=allowed)
-    plans = getattr(Moves(given, np.random.default_rng(0)), draw)(2000)
+    plans = getattr(AssignmentSpace(given, np.random.default_rng(0)), draw)(2000)
     met = np.zeros_like(allowed)
     met[np.arange(6), plans] = True
     assert (met == allowed).all()
 
 
-def test_changed_runs_change_one_stretch_and_nothing_forbidden():
+def test_mutated_runs_change_one_run_and_nothing_forbidden():
     allowed = np.random.default_rng(2).random((9, 3)) < 0.7
     allowed[:, 0] = True
-    moves = Moves(problem(layers=9, allowed=allowed), np.random.default_rng(0))
-    plans = moves.runs(500)
-    changed = moves.changed_runs(plans)
+    space = AssignmentSpace(problem(layers=9, allowed=allowed), np.random.default_rng(0))
+    plans = space.random_runs(500)
+    changed = space.mutate_runs(plans)
     assert allowed[np.arange(9), changed].all()
     assert (changed != plans).any(axis=1).mean() > 0.5
     for before, after in zip(plans, changed, strict=True):

@@ -12,18 +12,23 @@ from berth.cluster.load import load_cluster
 from berth.schedule.policies.dally import efficiency, held_out
 from berth.schedule.policies.registry import load_policy
 from berth.schedule.policies.waits import survival_moments, timer_from
-from berth.schedule.view import OFFER
+from berth.schedule.records import WAIT_STATS
 from berth.schedule.world import new_jobs
+from berth.simulate.engine_state import EVICTED, STARTED
 from berth.simulate.run import Setting, simulate
-from berth.simulate.view import EVICTED, STARTED
 from berth.workload.trace import Trace
 
 
 def waiting(since=100.0, timers=(10.0, 20.0), floor=0, widest=2, remaining=1000.0, slow=(1.0, 1.0, 1.0)):
     job = new_jobs(1).view(np.recarray)[0]
-    job.since, job.floor, job.widest, job.remaining = since, floor, widest, remaining
-    job.timer[: len(timers)] = timers
-    job.slow[: len(slow)] = slow
+    job.queued_since_s, job.nearest_tier, job.widest_tier, job.estimated_remaining_s = (
+        since,
+        floor,
+        widest,
+        remaining,
+    )
+    job.delay_timer_s[: len(timers)] = timers
+    job.slowdown[: len(slow)] = slow
     return job
 
 
@@ -43,7 +48,7 @@ def test_a_job_accepts_one_tier_more_after_each_timer(now, floor, tier, due):
     assert held_out(waiting(floor=floor), now, 0.0) == (tier, due)
 
 
-def test_nobody_waits_longer_than_waiting_can_save():
+def test_no_job_waits_longer_than_waiting_can_save():
     job = waiting(timers=(1e6, 1e6), slow=(1.0, 1.05, 1.25))
     assert held_out(job, 100.0, 1.0) == (0, pytest.approx(150))  # 1000 s x 5 %
     assert held_out(job, 150.1, 1.0) == (1, pytest.approx(350))  # and 1000 s x 20 % more
@@ -51,18 +56,18 @@ def test_nobody_waits_longer_than_waiting_can_save():
 
 def test_efficiency_is_the_share_of_time_that_was_computation():
     job = waiting(slow=(1.0, 1.5, 2.0))
-    job.compute, job.work = 0.8, 1000.0
+    job.compute_share, job.work_s = 0.8, 1000.0
     assert efficiency(job) == pytest.approx(0.4)  # not run yet: at the widest tier
-    job.ran, job.remaining = 500.0, 600.0
+    job.ran_s, job.estimated_remaining_s = 500.0, 600.0
     assert efficiency(job) == pytest.approx(0.8 * 400 / 500)
 
 
 def offer(waits, gave_up=None, at=0.0):
-    record = np.zeros(1, OFFER).view(np.recarray)[0]
-    record.count, record.fixed = len(waits), 777.0
-    record.wait[: len(waits)] = waits
+    record = np.zeros(1, WAIT_STATS).view(np.recarray)[0]
+    record.count, record.initial_timer_s = len(waits), 777.0
+    record.wait_s[: len(waits)] = waits
     record.gave_up[: len(waits)] = gave_up or [0] * len(waits)
-    record.at[: len(waits)] = at
+    record.at_s[: len(waits)] = at
     return record
 
 
@@ -123,12 +128,12 @@ def attempts(run, job):
 
 def test_learned_timers_move_away_from_the_fixed_ones():
     run = logged("dally:mode=tuned,preempt=no", gap_s=1500.0)
-    machine = run.world.offers[:, 0]  # by demand: 1, 2, 3, 4 and 6 GPUs
+    machine = run.world.wait_stats[:, 0]  # by demand: 1, 2, 3, 4 and 6 GPUs
     assert machine["count"].tolist() == [0, *machine["count"][1:4], 0]  # one GPU, and six, never choose
-    assert all(0 < timer < 86400 and timer != 43200 for timer in machine["timer"][1:4])
+    assert all(0 < timer < 86400 and timer != 43200 for timer in machine["timer_s"][1:4])
 
 
-def test_nobody_is_moved_too_soon_or_too_often():
+def test_no_job_is_moved_too_soon_or_too_often():
     run = logged("dally:mode=full,min_run=10m,budget=1h")
     evicted = [attempts(run, job) for job in range(300) if run.records["evictions"][job]]
     assert evicted
@@ -138,11 +143,11 @@ def test_nobody_is_moved_too_soon_or_too_often():
         assert all(later - sooner >= 3600 for sooner, later in itertools.pairwise(outs))
 
 
-def test_without_preemption_nobody_is_moved():
+def test_without_preemption_no_job_is_moved():
     assert logged("dally:mode=full,preempt=no").records["evictions"].sum() == 0
 
 
-def test_a_job_that_was_evicted_holds_out_anew():
+def test_an_evicted_job_starts_its_delay_timers_again():
     run = logged("dally:order=las,machine=30m,rack=1h")
     again = 0
     for job in range(300):
@@ -151,7 +156,7 @@ def test_a_job_that_was_evicted_holds_out_anew():
             entry = run.log[
                 (run.log["job"] == job) & (run.log["time"] == begun) & (run.log["what"] == STARTED)
             ]
-            if entry["tier"][0] > run.records["floor"][job]:
+            if entry["tier"][0] > run.records["nearest_tier"][job]:
                 again += 1
-                assert begun - out >= (1800 if run.records["floor"][job] == 0 else 3600)
+                assert begun - out >= (1800 if run.records["nearest_tier"][job] == 0 else 3600)
     assert again

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,8 @@ import pytest
 from berth.cluster.load import load_cluster
 from berth.schedule.hooks import compiled_notes
 from berth.schedule.policies.registry import describe, load_policy, policy_names
+from berth.schedule.policy import Rules
+from berth.schedule.records import POLICY_FIELDS
 from berth.simulate.run import Setting, simulate
 from berth.workload.trace import Trace
 
@@ -31,13 +34,25 @@ def test_the_policy_of_the_guide_runs_compiled_and_does_what_it_says(tmp_path):
     }
     trace = Trace.from_columns(columns, source="test")
     run = simulate(trace, load_cluster("2x8"), policy, Setting(network="off"))
-    assert run.records["first_start"].tolist() == [0.0, 0.0, 60.0]
-    assert np.count_nonzero(run.records["at_tier"][2]) == 1
+    assert run.records["first_start_s"].tolist() == [0.0, 0.0, 60.0]
+    assert np.count_nonzero(run.accounts["tier_gpu_s"][2]) == 1
 
 
 def test_the_policy_of_the_guide_is_the_one_among_the_examples():
     (source,) = re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL)
     assert source == (Path(__file__).parents[3] / "examples" / "mine.py").read_text()
+
+
+def test_the_guide_lists_the_fields_that_a_policy_can_read():
+    table = GUIDE.split("| field | means |")[1].split("\n\n")[0]
+    listed = {name for row in table.splitlines()[2:] for name in re.findall(r"`(\w+)", row.split("|")[1])}
+    assert listed == set(POLICY_FIELDS)
+
+
+def test_the_guide_lists_every_rule():
+    table = GUIDE.split("| rule | default | means |")[1].split("\n\n")[0]
+    listed = {name for row in table.splitlines()[2:] for name in re.findall(r"`(\w+)`", row.split("|")[1])}
+    assert listed == {field.name for field in fields(Rules)}
 
 
 @pytest.mark.parametrize("name", policy_names())

@@ -80,14 +80,14 @@ def records_under(policy: str, network: str):
 
 def test_without_a_network_who_passes_never_delays_the_first_who_waits():
     strict, easy = records_under("fifo", "off"), records_under("easy", "off")
-    assert easy["first_start"].tolist() == [0.0, 1000.0, 20.0]
-    assert strict["first_start"][1] == easy["first_start"][1]
+    assert easy["first_start_s"].tolist() == [0.0, 1000.0, 20.0]
+    assert strict["first_start_s"][1] == easy["first_start_s"][1]
 
 
 def test_on_shared_links_the_first_is_delayed_by_no_more_than_who_passes_overlaps():
     strict, easy = records_under("fifo", "on"), records_under("easy", "on")
-    overlap_s = easy["end"][2] - easy["first_start"][2]
-    delay_s = easy["first_start"][1] - strict["first_start"][1]
-    assert easy["first_start"][2] == 20.0
+    overlap_s = easy["end_s"][2] - easy["first_start_s"][2]
+    delay_s = easy["first_start_s"][1] - strict["first_start_s"][1]
+    assert easy["first_start_s"][2] == 20.0
     assert 0.0 < delay_s <= overlap_s
-    assert easy["first_start"][1] == easy["end"][0]  # it takes the place the moment that comes free
+    assert easy["first_start_s"][1] == easy["end_s"][0]  # it takes the place the moment that comes free

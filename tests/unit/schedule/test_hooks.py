@@ -63,7 +63,7 @@ def test_interpreted_and_compiled_policies_decide_alike(kind, constants, monkeyp
     monkeypatch.setattr(compiling, "_ready", {})
     monkeypatch.setattr(compiling, "_notes", {})
     twin = interpreted_twin(kind, monkeypatch)(**constants)
-    assert np.array_equal(run(twin)["end"], compiled["end"])
+    assert np.array_equal(run(twin)["end_s"], compiled["end_s"])
     assert any("interpreted" in note for note in compiled_notes(twin))
 
 
@@ -74,17 +74,17 @@ class Spelled(Policy):
     ranks: ClassVar[dict[int, float]] = {1: 5.0}
 
     def rules(self):
-        return Rules(steady=True, preempt=Preempt.BY_ORDER)
+        return Rules(static_order=True, preempt=Preempt.BY_ORDER)
 
     @staticmethod
-    def order(job, now, my):
-        return Spelled.ranks.get(int(job.gpus), float(job.remaining))
+    def order(job, now, params):
+        return Spelled.ranks.get(int(job.gpus), float(job.estimated_remaining_s))
 
 
 def test_what_cannot_be_compiled_runs_and_says_so_once():
     (note,) = compiled_notes(Spelled())
     assert note.startswith("Spelled.order can't be compiled")
-    assert (run(Spelled())["end"] > 0).all()
+    assert (run(Spelled())["end_s"] > 0).all()
 
 
 def test_policies_that_come_with_berth_are_all_compiled():
@@ -103,16 +103,16 @@ def test_policies_that_come_with_berth_are_all_compiled():
 @dataclass(frozen=True)
 class Faulty(Policy):
     @staticmethod
-    def order(job, now, my):
+    def order(job, now, params):
         if job.gpus == 6:
             raise RuntimeError(f"no rank for {[job.gpus]!s} at {now}")
-        return {}.get("never", float(job.arrival))
+        return {}.get("never", float(job.arrival_s))
 
 
 def test_an_error_in_an_interpreted_function_stops_the_run():
     with pytest.raises(RuntimeError, match=r"no rank for \[.*6.*\] at"):
         run(Faulty())
-    assert (run(Spelled())["end"] > 0).all()  # and does not haunt the next one
+    assert (run(Spelled())["end_s"] > 0).all()  # and does not haunt the next one
 
 
 def half(value):
@@ -124,13 +124,13 @@ class WithHelper(Policy):
     weight: float = 2.0
 
     @staticmethod
-    def order(job, now, my):
-        return half(job.arrival) * my.weight
+    def order(job, now, params):
+        return half(job.arrival_s) * params.weight
 
 
 def test_helpers_are_compiled_with_the_function_that_calls_them():
     assert compiled_notes(WithHelper()) == []
-    assert np.array_equal(run(WithHelper())["end"], run(load_policy("fit-first"))["end"])
+    assert np.array_equal(run(WithHelper())["end_s"], run(load_policy("fit-first"))["end_s"])
 
 
 def test_compiled_functions_are_kept_and_a_changed_one_is_not_mistaken(tmp_path, monkeypatch):
@@ -156,7 +156,7 @@ class Level(IntEnum):
 @dataclass(frozen=True)
 class WithConstants(Policy):
     @staticmethod
-    def order(job, now, my):
+    def order(job, now, params):
         return TABLE[0] + Level.TOP
 
 
@@ -175,7 +175,7 @@ def test_a_constant_of_the_module_that_differs_in_anything_makes_another_functio
     assert fingerprint() != before
 
 
-def test_a_kept_function_that_is_damaged_is_compiled_anew(tmp_path, monkeypatch):
+def test_a_damaged_cached_function_is_compiled_again(tmp_path, monkeypatch):
     monkeypatch.setattr(compiling, "cache_folder", lambda: tmp_path)
     compiling._compiled(WithHelper.order, ["weight"], "order")
     (kept,) = (tmp_path / "policies").iterdir()

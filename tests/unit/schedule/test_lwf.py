@@ -8,8 +8,8 @@ import pytest
 
 from berth.schedule.policies.registry import load_policy
 from berth.simulate.events import event_frame
+from berth.simulate.explain_job import explain_job
 from berth.simulate.run import Setting, simulate
-from berth.simulate.stories import tell
 from berth.testing import check_policy, cluster, jobs
 
 # vgg16 sends five times what resnet50 does, and that four times what mobilenetv3 does. The first gang of four
@@ -58,10 +58,10 @@ def test_without_a_network_there_are_no_links_to_wait_for():
 
 def test_the_wait_is_explained():
     rows = jobs([(0, 4, 1000, "vgg16"), (10, 5, 10, "vgg16")])
-    story = tell(rows, cluster(RACK), load_policy("lwf"), Setting(log=True), "j1", "lwf")
+    story = explain_job(rows, cluster(RACK), load_policy("lwf"), Setting(log=True), "j1", "lwf")
     (because,) = story.chapters[0].because
     assert because.reason.code == "links-busy"
-    assert "others send too much already" in because.reason.sentence
+    assert "other jobs send too much" in because.reason.sentence
 
 
 @pytest.mark.parametrize(
@@ -72,13 +72,13 @@ def test_the_wait_is_explained():
     ],
     ids=["nothing is free", "something is, for another"],
 )
-def test_who_finds_no_room_is_not_told_that_links_are_busy(rows):
-    story = tell(jobs(rows), cluster(RACK), load_policy("lwf"), Setting(log=True), "j1", "lwf")
+def test_a_job_without_room_does_not_get_the_reason_links_busy(rows):
+    story = explain_job(jobs(rows), cluster(RACK), load_policy("lwf"), Setting(log=True), "j1", "lwf")
     assert {because.reason.code for because in story.chapters[0].because} == {"no-room"}
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_nobody_ever_shares_a_link_with_two_others_or_with_one_as_large(seed):
+def test_no_job_shares_a_link_with_two_others_or_with_one_as_large(seed):
     # Counted from the log: at every start, who else crosses the same up-links.
     models = ["vgg16", "resnet50", "mobilenetv3", "bert-large"]
     rows, state = [], seed + 1
@@ -89,7 +89,7 @@ def test_nobody_ever_shares_a_link_with_two_others_or_with_one_as_large(seed):
         )
     machines = cluster([[3, 3, 3], [4, 4], [2, 2, 2]])
     run = simulate(jobs(rows), machines, load_policy("lwf"), Setting(log=True))
-    message = dict(zip(run.trace.job_ids, run.records["message"].tolist(), strict=True))
+    message = dict(zip(run.trace.job_ids, run.records["message_bytes"].tolist(), strict=True))
     crossing: dict[str, set[tuple[int, int]]] = {}
     joined = 0
     for event in event_frame(run).iter_rows(named=True):

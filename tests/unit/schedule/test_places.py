@@ -19,7 +19,7 @@ class Anywhere(Policy):
     emptiest: float = 0.0
 
     def rules(self) -> Rules:
-        return Rules(steady=True, emptiest=bool(self.emptiest))
+        return Rules(static_order=True, worst_fit=bool(self.emptiest))
 
 
 def places(machines: object, gangs: list[int], emptiest: float = 0.0) -> list[list[str]]:

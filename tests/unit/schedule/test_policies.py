@@ -12,10 +12,10 @@ from berth.cluster.load import load_cluster
 from berth.errors import InputError
 from berth.schedule.policies.registry import load_policy, policy_names
 from berth.schedule.policies.tiresias import index_table
-from berth.schedule.view import DONE
+from berth.schedule.records import DONE
 from berth.simulate.audit import audit
+from berth.simulate.engine_state import STARTED
 from berth.simulate.run import Setting, simulate
-from berth.simulate.view import STARTED
 from berth.workload.trace import Trace
 
 FREE = Setting(network="off", eviction_s=0.0, eviction_large_s=0.0)
@@ -38,7 +38,7 @@ def starts(run, job):
 
 
 def ends(policy, cluster, jobs):
-    return play(policy, cluster, jobs).records["end"].tolist()
+    return play(policy, cluster, jobs).records["end_s"].tolist()
 
 
 LOGGED = Setting(network="off", eviction_s=0.0, eviction_large_s=0.0, log=True)
@@ -94,7 +94,7 @@ def test_tiresias_brings_a_starved_job_back_to_the_first_queue():
     assert starts(play(f"{policy},starvation=3", "8", jobs, LOGGED), 0)[:2] == [0.0, 60.5]
 
 
-def test_gittins_prefers_whom_the_distribution_says_will_end_soon():
+def test_gittins_prefers_the_job_that_is_most_likely_to_end_soon():
     # services are 8 or 800 GPU-s: who has had more than 8 is a long one and makes way for a new one
     jobs = [(0, 8, 100), (5, 8, 1), (20, 8, 1), (40, 8, 1)]
     assert ends("gittins:delta=8,first=8", "8", jobs) == pytest.approx([103, 6, 21, 41])
@@ -117,17 +117,19 @@ def test_gittins_must_have_something_to_look_ahead_by(delta):
 def test_gandiva_takes_turns():
     # two jobs on one machine, 60 s each in turn: 0 runs 0-60, 120-180; 1 runs 60-120, 180-240
     done = play("gandiva:eviction=0", "8", [(0, 8, 120), (0, 8, 120)])
-    assert done.records["end"].tolist() == pytest.approx([180, 240])
+    assert done.records["end_s"].tolist() == pytest.approx([180, 240])
     assert int(done.clock[0]["evictions"]) == 2
 
 
 def test_gandiva_states_its_own_cost_of_an_eviction():
     setting = Setting(network="off", eviction_s=40.0, eviction_large_s=40.0)
     run = play("gandiva", "8", [(0, 8, 120), (0, 8, 120)], setting)
-    assert (run.records["lost"] / run.records["evictions"]).tolist() == pytest.approx([0.8, 0.8])  # 8 GPUs
+    assert (run.accounts["lost_gpu_s"] / run.records["evictions"]).tolist() == pytest.approx(
+        [0.8, 0.8]
+    )  # 8 GPUs
 
 
-def test_themis_serves_whom_waiting_stretches_most():
+def test_themis_serves_the_job_that_waiting_stretches_most():
     # at the first lease's end (100) the short job has rho 110/10, the long one 1000/1000
     assert ends("themis:lease=100s", "8", [(0, 8, 1000), (0, 8, 10)]) == pytest.approx([1010, 110])
 
@@ -142,7 +144,7 @@ def test_lwf_takes_the_emptiest_machine_where_others_fill_the_fullest():
     # packed, both small jobs stand on one machine and the large one fits on the other at once
     assert ends("fit-first", "2x8", jobs)[2] == pytest.approx(12)
     spread = play("lwf", "2x8", jobs, Setting(network="off"))
-    assert spread.records["at_tier"][2].tolist()[:2] == [0.0, 80.0]  # it runs at once, over both machines
+    assert spread.accounts["tier_gpu_s"][2].tolist()[:2] == [0.0, 80.0]  # it runs at once, over both machines
 
 
 # 2 machines of 8: 3 devices of one and 1 of the other are free, so a gang of 4 must wait or be spread
@@ -164,10 +166,11 @@ BUSY = [(0, 5, 1000), (0, 7, 1000), (10, 4, 50)]
         ("dally:machine=12h,cap=yes", 1, 10),
     ],
 )
-def test_how_long_a_gang_holds_out_for_one_machine(policy, tier, start):
-    job = play(policy, "2x8", BUSY).records[2]
-    assert job["first_start"] == pytest.approx(start)
-    assert np.flatnonzero(job["at_tier"]).tolist() == [tier]
+def test_how_long_a_gang_waits_for_one_machine(policy, tier, start):
+    run = play(policy, "2x8", BUSY)
+    job = run.records[2]
+    assert job["first_start_s"] == pytest.approx(start)
+    assert np.flatnonzero(run.accounts[2]["tier_gpu_s"]).tolist() == [tier]
 
 
 # 8 machines of 2 in racks and pods of 2: every device is taken by a job of its own; the first and the last
@@ -186,16 +189,16 @@ SCATTERED = [(0, 1, 10 if i in (0, 15) else 90_000) for i in range(16)] + [(1, 2
 )
 def test_timers_add_up_over_any_number_of_tiers(constants, start):
     job = play(f"dally:order=fifo,{constants}", "2x2x2x2", SCATTERED).records[16]
-    assert job["first_start"] == pytest.approx(start)
+    assert job["first_start_s"] == pytest.approx(start)
 
 
 def test_a_refused_offer_does_not_reset_the_clock():
     # one device each of two machines of a rack comes free, at 100 and 300; the pair, there since 1, refuses
     # what the rack offers until it has held out 400 s
     taken = [(0, 1, {1: 100, 3: 300}.get(i, 90_000)) for i in range(16)]
-    job = play("dally:order=fifo,machine=400s", "2x2x2x2", [*taken, (1, 2, 50)]).records[16]
-    assert job["first_start"] == pytest.approx(401)
-    assert np.flatnonzero(job["at_tier"]).tolist() == [1]
+    run = play("dally:order=fifo,machine=400s", "2x2x2x2", [*taken, (1, 2, 50)])
+    assert run.records[16]["first_start_s"] == pytest.approx(401)
+    assert np.flatnonzero(run.accounts[16]["tier_gpu_s"]).tolist() == [1]
 
 
 MODELS = ["vgg16", "resnet50", "bert-large", "mobilenetv3"]
@@ -217,16 +220,16 @@ def test_every_policy_brings_every_job_to_its_end(policy, network):
     run = simulate(trace, load_cluster("2x2x4"), load_policy(policy), setting)
     records = run.records
     assert (records["state"] == DONE).all()
-    assert (records["left"] == 0.0).all()
+    assert (records["true_remaining_s"] == 0.0).all()
     assert audit(run).violations == ()  # work and device-seconds are conserved, tiers and waits are true
     assert run.world.hosts["free"].tolist() == run.world.hosts["size"].tolist()
-    wait = records["end"] - records["arrival"] - records["waited"]
-    assert records["ran"] == pytest.approx(wait)  # it waits or it runs
-    assert records["at_tier"].sum(axis=1) == pytest.approx(records["attained"])
+    wait = records["end_s"] - records["arrival_s"] - records["waited_s"]
+    assert records["ran_s"] == pytest.approx(wait)  # it waits or it runs
+    assert run.accounts["tier_gpu_s"].sum(axis=1) == pytest.approx(records["attained_gpu_s"])
     single = records["gpus"] == 1
-    assert (records["exposed"] >= -1e-6 * records["attained"]).all()
-    assert records["exposed"][single] == pytest.approx(np.zeros(single.sum()), abs=1e-6)
+    assert (run.accounts["exposed_comm_gpu_s"] >= -1e-6 * records["attained_gpu_s"]).all()
+    assert run.accounts["exposed_comm_gpu_s"][single] == pytest.approx(np.zeros(single.sum()), abs=1e-6)
     if network == "off":
-        assert records["exposed"] == pytest.approx(np.zeros(80), abs=1e-6)
+        assert run.accounts["exposed_comm_gpu_s"] == pytest.approx(np.zeros(80), abs=1e-6)
     else:  # 12 devices never fit one machine of 4
-        assert (records["exposed"][records["gpus"] == 12] > 0.0).all()
+        assert (run.accounts["exposed_comm_gpu_s"][records["gpus"] == 12] > 0.0).all()

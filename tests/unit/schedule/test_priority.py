@@ -59,7 +59,7 @@ def test_a_higher_priority_goes_before_the_policys_order(policy):
     # j1 is first by any order: it came first, is smallest and has attained nothing; j2 has the priority.
     trace = with_priorities([(0, 1, 2000, 9), (10, 1, 100, 0), (20, 1, 500, 1)])
     run = simulate(trace, cluster([1]), load_policy(policy), Setting(network="off", eviction_s=0.0))
-    starts = run.records["first_start"]
+    starts = run.records["first_start_s"]
     assert starts[0] == 0.0
     assert starts[2] < starts[1]
 
@@ -69,17 +69,17 @@ class Huge(Policy):
     """Orders so far apart that no factor of the priority could reach over them."""
 
     def rules(self) -> Rules:
-        return Rules(steady=True, preempt=Preempt.BY_ORDER, keys_hold=True)
+        return Rules(static_order=True, preempt=Preempt.BY_ORDER, monotone_order=True)
 
     @staticmethod
-    def order(job: Any, now: float, my: Any) -> float:
+    def order(job: Any, now: float, params: Any) -> float:
         return 1e300 if job.priority > 0 else -1e300
 
 
 def test_a_running_job_of_lower_priority_makes_way_whatever_its_order():
     trace = with_priorities([(0, 2, 100, 0), (10, 2, 50, 1)])
     run = simulate(trace, cluster([2]), Huge(), Setting(network="off", eviction_s=0.0))
-    assert run.records["end"].tolist() == [150.0, 60.0]
+    assert run.records["end_s"].tolist() == [150.0, 60.0]
     assert run.records["evictions"].tolist() == [1, 0]
 
 
@@ -88,7 +88,7 @@ class ByRank(ByGain):
     """Moves the last in the order first."""
 
     def rules(self) -> Rules:
-        return replace(super().rules(), by_rank=True)
+        return replace(super().rules(), victims_by_order=True)
 
 
 @pytest.mark.parametrize(

@@ -71,7 +71,7 @@ def test_what_can_never_start_now_keeps_nothing_from_others():
     setting = Setting(network="off", log=True, faults=faults([(0.5, 0, "drain"), (500, 0, "undrain")]))
     rows = [job(1, 8, 10, priority=5), job(2, 4, 1000)]
     run = check_policy(load_policy("fit-first"), jobs(rows), cluster([4, 4]), setting)
-    starts = {name: run.records[row]["first_start"] for row, name in enumerate(["j0", "j1"])}
+    starts = {name: run.records[row]["first_start_s"] for row, name in enumerate(["j0", "j1"])}
     assert starts["j1"] == 2.0
 
 

@@ -13,7 +13,7 @@ TIERS = ("machine", "rack", "network")
 
 
 def sentence(code: int, gpus: int = 8, until: float = math.inf, saves: float = 0.0, **more: object) -> str:
-    job = {"reason": code, "holds_out": 1, "until": until, "saves": saves, "gpus": gpus}
+    job = {"reason": code, "waits_for_tier": 1, "until_s": until, "saves_s": saves, "gpus": gpus}
     return explain(job, 100.0, TIERS, **more).sentence
 
 
@@ -28,7 +28,7 @@ def test_one_device_is_not_spoken_of_as_several():
     assert sentence(reasons.NO_ROOM, gpus=2) == "fewer than 2 devices are free"
 
 
-def test_a_gain_of_less_than_a_second_is_not_told():
+def test_a_gain_of_less_than_a_second_is_not_mentioned():
     assert "saves" not in sentence(reasons.TOO_SPREAD, saves=9.41e-9)
     assert sentence(reasons.TOO_SPREAD, saves=60.0).endswith("; that saves it 1m")
 
@@ -42,7 +42,7 @@ def test_a_wait_for_a_tier_says_how_long_it_goes_on():
     assert "for up to 1m more" in sentence(reasons.TOO_SPREAD, until=160.0)
 
 
-def test_a_quota_is_told_with_its_numbers():
+def test_a_quota_is_explained_with_its_numbers():
     assert sentence(reasons.OVER_QUOTA, quota=QuotaUse(6, 8)) == (
         "its virtual cluster holds 6 of its 8 devices, and it asks for 8"
     )

@@ -19,8 +19,8 @@ class Largest(Policy):
     weight: float = 1.0
 
     @staticmethod
-    def order(job, now, my):
-        return -my.weight * job.gpus
+    def order(job, now, params):
+        return -params.weight * job.gpus
 """
 
 
@@ -88,7 +88,7 @@ def test_a_folder_whose_name_looks_like_a_file_is_passed(tmp_path):
     assert load_policy(f"{file}").weight == 1.0
 
 
-def test_a_file_that_was_edited_is_loaded_anew(tmp_path):
+def test_an_edited_file_is_loaded_again(tmp_path):
     file = tmp_path / "mine.py"
     file.write_text(MINE)
     load_policy(f"{file}:Largest")
@@ -100,7 +100,11 @@ def test_a_file_that_was_edited_is_loaded_anew(tmp_path):
     ("source", "name", "words"),
     [
         (MINE, "Larges", [f"mine.py:{MINE.splitlines().index('@dataclass(frozen=True)') + 1}", "'Largest'?"]),
-        (MINE.replace("job, now, my", "job, now"), "Largest", ["mine.py:", "write def order(job, now, my):"]),
+        (
+            MINE.replace("job, now, params", "job, now"),
+            "Largest",
+            ["mine.py:", "write def order(job, now, params):"],
+        ),
         (
             MINE + MINE.replace("class Largest", "class Smallest"),
             "",
@@ -115,7 +119,7 @@ def test_a_file_that_was_edited_is_loaded_anew(tmp_path):
         ("x = 1", "", ["does not say which"]),
     ],
 )
-def test_what_is_wrong_with_ones_own_file_is_told_with_its_place(tmp_path, source, name, words):
+def test_an_error_in_a_policy_file_is_reported_with_its_line(tmp_path, source, name, words):
     file = tmp_path / "mine.py"
     file.write_text(source)
     with pytest.raises(InputError) as caught:

@@ -44,19 +44,23 @@ class GangsGain(Policy):
 
     def rules(self) -> Rules:
         return Rules(
-            steady=True, preempt=Preempt.BY_GAIN, margin=1.0, min_run_s=1.0, budget_s=self.patience_s
+            static_order=True,
+            preempt=Preempt.BY_GAIN,
+            gain_margin=1.0,
+            min_run_s=1.0,
+            eviction_interval_s=self.patience_s,
         )
 
     @staticmethod
-    def reach(job: Any, now: float, my: Any) -> int:
-        return job.floor
+    def allowed_tier(job: Any, now: float, params: Any) -> int:
+        return job.nearest_tier
 
     @staticmethod
-    def gain(job: Any, here: float, there: float, now: float, my: Any) -> float:
+    def gain(job: Any, here: float, there: float, now: float, params: Any) -> float:
         return 1000.0 if job.gpus > 1 else 0.0
 
     @staticmethod
-    def cost(victim: Any, job: Any, now: float, my: Any) -> float:
+    def cost(victim: Any, job: Any, now: float, params: Any) -> float:
         return 1.0 if victim.gpus < job.gpus else math.inf
 
 
@@ -83,12 +87,12 @@ def test_a_job_on_a_drained_machine_is_not_evicted_by_reconsidering():
     assert events(log, "evicted") == [(20.0, "j1")]
 
 
-def test_a_freed_share_is_not_stolen_and_nobody_thrashes():
+def test_a_freed_share_is_not_stolen_and_no_job_thrashes():
     # Both gangs want the machine; each could evict the other for ever. The budget ends it.
     @dataclass(frozen=True)
     class Greedy(GangsGain):
         @staticmethod
-        def cost(victim: Any, job: Any, now: float, my: Any) -> float:
+        def cost(victim: Any, job: Any, now: float, params: Any) -> float:
             return 1.0
 
     arrivals = [(float(at), 1, 1.0) for at in range(2, 200, 2)]  # so that there is always an event
@@ -184,15 +188,15 @@ def test_a_job_that_no_longer_fits_anywhere_is_named_and_nothing_hangs(policy):
         require_finished(run)
 
 
-def test_rounds_no_longer_than_a_restore_end_in_a_standstill_and_not_in_a_hang():
+def test_rounds_no_longer_than_a_restore_end_in_a_detected_livelock():
     setting = Setting(network="off", eviction_s=60.0, log=True)
     rows = [(0, 1, 50), (0, 1, 100), (0, 1, 100)]
     run = simulate(jobs(rows), cluster([1]), Rounds(period_s=60.0), setting)
-    assert run.standstill
+    assert run.livelock
     assert run.unfinished == ("j1", "j2")
     assert audit(run).violations == ()
-    assert "nothing gets done" in (unfinished_note(run) or "")
-    with pytest.raises(PolicyError, match="nothing gets done"):
+    assert "no progress is made" in (unfinished_note(run) or "")
+    with pytest.raises(PolicyError, match="no progress is made"):
         check_policy(Rounds(period_s=60.0), jobs(rows), cluster([1]), setting)
 
 
@@ -203,15 +207,15 @@ def test_rounds_that_get_nothing_done_go_on_while_something_may_yet_happen():
         network="off", eviction_s=60.0, faults=faults([(0, 1, "drain"), (back_s, 1, "undrain")])
     )
     run = simulate(jobs([(0, 1, 100), (0, 1, 100)]), cluster([1, 1]), Rounds(period_s=60.0), setting)
-    assert not run.standstill
+    assert not run.livelock
     assert run.unfinished == ()
-    assert run.records["end"].min() > back_s
+    assert run.records["end_s"].min() > back_s
 
 
-def test_rounds_hardly_longer_than_a_restore_are_slow_and_no_standstill():
+def test_rounds_hardly_longer_than_a_restore_are_slow_and_not_a_livelock():
     setting = Setting(network="off", eviction_s=60.0)
     run = simulate(jobs([(0, 1, 100), (0, 1, 100)]), cluster([1]), Rounds(period_s=60.01), setting)
-    assert not run.standstill
+    assert not run.livelock
     assert run.unfinished == ()
 
 
@@ -220,7 +224,7 @@ class Restless(Policy):
     """Wants to be asked again a moment later, for ever."""
 
     @staticmethod
-    def wake(job: Any, now: float, my: Any) -> float:
+    def wake(job: Any, now: float, params: Any) -> float:
         return now
 
 
@@ -235,11 +239,11 @@ class Impatient(Policy):
     """Asks to be woken at a moment that is past: a natural slip, and once an endless loop."""
 
     @staticmethod
-    def wake(job: Any, now: float, my: Any) -> float:
-        return job.arrival
+    def wake(job: Any, now: float, params: Any) -> float:
+        return job.arrival_s
 
 
-def test_a_moment_that_is_past_wakes_nobody():
+def test_a_wake_time_in_the_past_is_ignored():
     assert len(starts(play(Impatient(), [2], [(0, 2, 100), (1, 2, 100)]))) == 2
 
 
@@ -274,11 +278,11 @@ def test_restoring_that_is_cut_short_costs_only_what_it_took():
     run = check_policy(
         EXERCISES["least-left"], jobs(rows), cluster([1]), Setting(network="off", eviction_s=40.0, log=True)
     )
-    assert run.records["lost"].tolist() == [45.0, 0.0, 0.0]
-    assert run.records["end"].tolist() == [165.0, 20.0, 35.0]
+    assert run.accounts["lost_gpu_s"].tolist() == [45.0, 0.0, 0.0]
+    assert run.records["end_s"].tolist() == [165.0, 20.0, 35.0]
 
 
-def test_nobody_moves_to_a_shape_that_is_no_better():
+def test_no_job_moves_to_a_shape_that_is_not_better():
     rows = [(0, 1, 10)] * 9 + [(0, 1, 20), (0, 1, 30), (0, 8, 10)]  # 8 devices lie as 3 + 3 + 2 either way
     setting = Setting(network="static", eviction_s=0.0, eviction_large_s=0.0, log=True)
     run = check_policy(EXERCISES["even-shapes"], jobs(rows), cluster([3, 4, 4]), setting)
@@ -302,7 +306,7 @@ def test_a_starved_job_comes_back_by_itself_when_nothing_else_happens():
     assert events(log, "evicted")[:3] == [(3250.0, "j0"), (6500.0, "j1"), (9750.0, "j0")]
 
 
-def test_what_is_held_for_another_is_no_place_that_comes_free_soon():
+def test_devices_reserved_for_another_job_do_not_count_as_coming_free():
     # m0 is held for j3, which needs all of it. j4 can't have it either: it takes the two single devices at once.
     rows = [(0, 1, 50), (0, 1, 50), (0, 1, 5000), (1, 4, 1000), (60, 2, 20_000)]
     policy = load_policy("berth:order=fifo,hold_after=10s,hold_share=1000,defragment=0,move_up=0,others=0")
@@ -310,7 +314,7 @@ def test_what_is_held_for_another_is_no_place_that_comes_free_soon():
     assert starts(log)[-2:] == [(60.0, "j4", ["m1:1", "m2:1"]), (5000.0, "j3", ["m0:4"])]
 
 
-def test_nobody_waits_for_a_shape_made_of_several_types():
+def test_no_job_waits_for_a_shape_made_of_several_device_types():
     # Five A40s are free as 4 + 1. When j0 leaves its A30s at 91 s, 3 + 2 would be free, of two types: no shape.
     machines = [[{"A30": 4}, {"A40": 4}, {"A40": 4}, {"A40": 1}]]
     rows = [(0, 4, 100), (0, 4, 90_000), (2, 5, 1000)]
@@ -322,7 +326,7 @@ def test_nobody_waits_for_a_shape_made_of_several_types():
     ("priorities", "moves"),
     [((0, 0, 0), [1, 0, 0]), ((5, 0, 0), [0, 1, 0]), ((5, 5, 0), [0, 0, 0]), ((5, 5, 9), [1, 0, 0])],
 )
-def test_nobody_steps_aside_for_a_lower_priority(priorities, moves):
+def test_no_job_moves_aside_for_a_lower_priority(priorities, moves):
     # Both machines have two free devices; j2 fits when one of the two gangs moves to the other machine.
     def give(world: Any, clock: Any) -> int:
         world.jobs["priority"] = priorities
@@ -332,16 +336,16 @@ def test_nobody_steps_aside_for_a_lower_priority(priorities, moves):
     trace = jobs([(0, 2, 9000), (0, 2, 9000), (400, 4, 100)])
     run = simulate(trace, cluster([4, 4]), EXERCISES["step-aside"], setting, watch=give)
     assert run.records["moves"].tolist() == moves
-    assert run.records["first_start"][2] == (400.0 if sum(moves) else 9000.0)
+    assert run.records["first_start_s"][2] == (400.0 if sum(moves) else 9000.0)
 
 
-def test_who_would_step_aside_in_vain_leaves_nothing_behind():
+def test_claims_that_do_not_suffice_are_rolled_back():
     # Every machine has one free device. On m3 the single job could move, the pair could not: so nobody does.
     rows = [(0, 3, 9000), (0, 3, 9000), (0, 3, 9000), (0, 2, 9000), (0, 1, 9000), (400, 4, 100)]
     setting = Setting(network="off", eviction_s=0.0)
     run = check_policy(EXERCISES["step-aside"], jobs(rows), cluster([4, 4, 4, 4]), setting)
     assert run.records["moves"].sum() == 0
-    assert run.records["first_start"][5] == 9000.0
+    assert run.records["first_start_s"][5] == 9000.0
     assert run.world.hosts["free"].tolist() == [4, 4, 4, 4]
 
 
@@ -356,11 +360,11 @@ class Beckons(Policy):
     """Accepts the nearest tier only, and asks to be woken at once, every time."""
 
     @staticmethod
-    def reach(job: Any, now: float, my: Any) -> int:
-        return job.floor
+    def allowed_tier(job: Any, now: float, params: Any) -> int:
+        return job.nearest_tier
 
     @staticmethod
-    def wake(job: Any, now: float, my: Any) -> float:
+    def wake(job: Any, now: float, params: Any) -> float:
         return now
 
 
@@ -368,11 +372,11 @@ def test_a_policy_that_asks_to_be_woken_at_once_forever_ends_with_its_name():
     # j0 needs the four devices of m0, which stays down; six are free elsewhere. Nothing runs.
     setting = Setting(network="off", log=True, faults=faults([(0, 0, "fail")]))
     run = simulate(jobs([(1, 4, 100)]), cluster([4, 3, 3]), Beckons(), setting, name="beckons")
-    assert (run.unfinished, run.standstill) == (("j0",), "waking")
+    assert (run.unfinished, run.livelock) == (("j0",), "waking")
     assert audit(run).violations == ()
     note = unfinished_note(run) or ""
     assert note.startswith("beckons: 1 job never finishes (j0): stopped at 1")
-    assert "its `wake` asks again and again to be called" in note
+    assert "its `wake` asks to be called again and again" in note
 
 
 @pytest.mark.parametrize("to_come", [(), ((1e9, 1, 10),)])
@@ -382,7 +386,7 @@ def test_moments_a_microsecond_apart_do_not_keep_a_run_from_its_end(to_come):
     run = simulate(
         jobs(rows), cluster([4, 3, 3]), Beckons(), Setting(network="off", log=True), name="beckons"
     )
-    assert run.standstill == "waking"
+    assert run.livelock == "waking"
     assert run.unfinished[:2] == ("j0", "j1")
     assert audit(run).violations == ()
 
@@ -391,14 +395,14 @@ def test_a_policy_that_looks_every_second_for_hours_is_not_stopped():
     @dataclass(frozen=True)
     class Polls(Beckons):
         @staticmethod
-        def reach(job: Any, now: float, my: Any) -> int:
-            return job.widest if now - job.since >= 30_000.0 else job.floor
+        def allowed_tier(job: Any, now: float, params: Any) -> int:
+            return job.widest_tier if now - job.queued_since_s >= 30_000.0 else job.nearest_tier
 
         @staticmethod
-        def wake(job: Any, now: float, my: Any) -> float:
+        def wake(job: Any, now: float, params: Any) -> float:
             return now + 1.0
 
     setting = Setting(network="off", faults=faults([(0, 0, "fail")]))
     run = simulate(jobs([(1, 4, 100)]), cluster([[4, 3], [3]]), Polls(), setting)
     assert run.unfinished == ()
-    assert run.records["first_start"].tolist() == [30_001.0]
+    assert run.records["first_start_s"].tolist() == [30_001.0]

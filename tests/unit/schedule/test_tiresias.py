@@ -86,7 +86,7 @@ def test_the_compiled_rule_is_the_naive_one(seed):
     }
     trace = Trace.from_columns(columns, source="test")
     run = simulate(trace, load_cluster("16"), Tiresias(3250, 7200), COUNTED)
-    assert np.abs(run.records["end"] - naive(trace, 16)).max() < 60  # whole seconds add up
+    assert np.abs(run.records["end_s"] - naive(trace, 16)).max() < 60  # whole seconds add up
 
 
 def test_the_difference_to_the_published_program_is_its_late_demotion(shared_traces):

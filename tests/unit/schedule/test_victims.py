@@ -20,15 +20,15 @@ class Pushy(Policy):
     by_rank: float = 0.0
 
     def rules(self):
-        return Rules(steady=True, preempt=Preempt.BY_GAIN, by_rank=bool(self.by_rank))
+        return Rules(static_order=True, preempt=Preempt.BY_GAIN, victims_by_order=bool(self.by_rank))
 
     @staticmethod
-    def gain(job, here, there, now, my):
-        return 1e9 if job.arrival == 2 else 0.0
+    def gain(job, here, there, now, params):
+        return 1e9 if job.arrival_s == 2 else 0.0
 
     @staticmethod
-    def cost(victim, job, now, my):
-        return 100.0 * victim.arrival
+    def cost(victim, job, now, params):
+        return 100.0 * victim.arrival_s
 
 
 @pytest.mark.parametrize(("by_rank", "victim"), [(0.0, 0), (1.0, 1)])
@@ -42,7 +42,7 @@ def test_the_victim_is_the_cheapest_or_the_least_deserving(by_rank, victim):
     trace = Trace.from_columns(columns, source="test")
     run = simulate(trace, load_cluster("2x8"), Pushy(by_rank), Setting(network="off"))
     assert run.records["evictions"].tolist() == [int(victim == 0), int(victim == 1), 0]
-    assert run.records["first_start"][2] == 2.0
+    assert run.records["first_start_s"][2] == 2.0
 
 
 @dataclass(frozen=True)
@@ -52,14 +52,14 @@ class Weighing(Policy):
     gained_s: float = 0.0
 
     def rules(self):
-        return Rules(steady=True, preempt=Preempt.BY_GAIN, margin=1.0)
+        return Rules(static_order=True, preempt=Preempt.BY_GAIN, gain_margin=1.0)
 
     @staticmethod
-    def gain(job, here, there, now, my):
-        return my.gained_s if job.arrival == 2 else 0.0
+    def gain(job, here, there, now, params):
+        return params.gained_s if job.arrival_s == 2 else 0.0
 
     @staticmethod
-    def cost(victim, job, now, my):
+    def cost(victim, job, now, params):
         return 1000.0
 
 

@@ -12,7 +12,7 @@ import pytest
 from berth.schedule.policies.registry import load_policy
 from berth.schedule.policy import Blocked, Policy, Preempt, Rules
 from berth.schedule.reasons import CODES, bring_up_to_date
-from berth.schedule.view import WAITING
+from berth.schedule.records import WAITING
 from berth.simulate.run import Setting, simulate
 from berth.testing import cluster, faults, jobs
 from berth.testing.policies import EXERCISES, Delay
@@ -29,19 +29,19 @@ class Turning(Policy):
 
     def rules(self) -> Rules:
         again = 30.0 if self.rekeyed else math.inf
-        return Rules(steady=bool(self.rekeyed), rekey_after_s=again, blocked=Blocked.STOP)
+        return Rules(static_order=bool(self.rekeyed), reorder_after_s=again, blocked=Blocked.STOP)
 
     @staticmethod
-    def order(job: Any, now: float, my: Any) -> float:
-        return job.arrival if now - job.since < 30.0 else -job.arrival
+    def order(job: Any, now: float, params: Any) -> float:
+        return job.arrival_s if now - job.queued_since_s < 30.0 else -job.arrival_s
 
 
 @pytest.mark.parametrize("rekeyed", [0.0, 1.0], ids=["asked at every pass", "asked after a wait"])
 def test_an_order_that_turns_while_they_wait_is_followed(rekeyed):
     rows = [(0, 1, 100), *((number, 1, 10) for number in range(1, 7)), (145, 1, 10)]
     run = simulate(jobs(rows), cluster([1]), Turning(rekeyed), QUIET)
-    assert np.argsort(run.records["first_start"]).tolist() == [0, 6, 5, 4, 3, 2, 1, 7]
-    assert run.records["end"].max() == 170.0
+    assert np.argsort(run.records["first_start_s"]).tolist() == [0, 6, 5, 4, 3, 2, 1, 7]
+    assert run.records["end_s"].max() == 170.0
 
 
 @dataclass(frozen=True)
@@ -49,17 +49,17 @@ class JustAfter(Policy):
     """Holds out for one machine until just after ten seconds, and says ten."""
 
     @staticmethod
-    def reach(job: Any, now: float, my: Any) -> int:
-        return job.widest if now > 10.0 else job.floor
+    def allowed_tier(job: Any, now: float, params: Any) -> int:
+        return job.widest_tier if now > 10.0 else job.nearest_tier
 
     @staticmethod
-    def wake(job: Any, now: float, my: Any) -> float:
+    def wake(job: Any, now: float, params: Any) -> float:
         return 10.0 if now <= 10.0 else math.inf
 
 
 def test_a_timer_that_runs_out_but_for_rounding_is_looked_at_again_within_a_moment():
     rows = [(0, 3, 1000), (0, 3, 1000), (1, 2, 10)]
-    start = simulate(jobs(rows), cluster([4, 4]), JustAfter(), QUIET).records["first_start"][2]
+    start = simulate(jobs(rows), cluster([4, 4]), JustAfter(), QUIET).records["first_start_s"][2]
     assert 10.0 < start < 10.001
 
 
@@ -118,8 +118,8 @@ def test_what_waiting_saves_is_the_work_left_times_the_slow_down_of_the_next_tie
     rows = [(0, 2, 1000, "vgg16"), (0, 2, 1000, "vgg16"), (5, 2, 100, "vgg16")]
     records = at_the_end_of(rows, [[3], [3]], EXERCISES["nearest-only"], 50.0, network="static")
     waits = records[2]
-    assert waits["slow"][1] < waits["slow"][2]
-    assert waits["saves"] == pytest.approx(100.0 * (waits["slow"][1] - waits["slow"][0]))
+    assert waits["slowdown"][1] < waits["slowdown"][2]
+    assert waits["saves_s"] == pytest.approx(100.0 * (waits["slowdown"][1] - waits["slowdown"][0]))
 
 
 @dataclass(frozen=True)
@@ -127,14 +127,14 @@ class OneMakesWay(Policy):
     """The second to come has the first moved."""
 
     def rules(self) -> Rules:
-        return Rules(steady=True, preempt=Preempt.BY_GAIN, look_ahead=True)
+        return Rules(static_order=True, preempt=Preempt.BY_GAIN, relax_locality=True)
 
     @staticmethod
-    def gain(job: Any, here: float, there: float, now: float, my: Any) -> float:
-        return 1e9 if job.arrival == 10 else 0.0
+    def gain(job: Any, here: float, there: float, now: float, params: Any) -> float:
+        return 1e9 if job.arrival_s == 10 else 0.0
 
     @staticmethod
-    def cost(victim: Any, job: Any, now: float, my: Any) -> float:
+    def cost(victim: Any, job: Any, now: float, params: Any) -> float:
         return 1.0
 
 
@@ -142,7 +142,7 @@ def test_the_usual_size_of_jobs_counts_each_job_once_however_often_it_starts():
     run = simulate(jobs([(0, 4, 100), (10, 4, 50), (500, 2, 200)]), cluster([4]), OneMakesWay(), QUIET)
     assert run.records["evictions"].tolist() == [1, 0, 0]
     assert run.world.state["starts"][0] == 3
-    assert run.world.state["usual"][0] == pytest.approx(np.log([400.0, 200.0, 400.0]).mean())
+    assert run.world.state["typical_log_gpu_s"][0] == pytest.approx(np.log([400.0, 200.0, 400.0]).mean())
 
 
 @dataclass(frozen=True)
@@ -150,36 +150,36 @@ class HoldsOut(Policy):
     """Holds out for the nearest tier for ten seconds, and remembers how it went."""
 
     def rules(self) -> Rules:
-        return Rules(steady=True, learns=True)
+        return Rules(static_order=True, learn_timers=True)
 
     def timers(self, tiers: Any) -> list[float]:
         return [10.0] * len(tiers)
 
     @staticmethod
-    def reach(job: Any, now: float, my: Any) -> int:
-        return job.floor if now - job.since < job.timer[0] else job.widest
+    def allowed_tier(job: Any, now: float, params: Any) -> int:
+        return job.nearest_tier if now - job.queued_since_s < job.delay_timer_s[0] else job.widest_tier
 
     @staticmethod
-    def wake(job: Any, now: float, my: Any) -> float:
-        return job.since + job.timer[0]
+    def wake(job: Any, now: float, params: Any) -> float:
+        return job.queued_since_s + job.delay_timer_s[0]
 
     @staticmethod
-    def observe(offer: Any, wait: float, gave_up: int, now: float, my: Any) -> float:
-        return offer.fixed
+    def observe(stats: Any, wait: float, gave_up: int, now: float, params: Any) -> float:
+        return stats.initial_timer_s
 
 
-def test_every_start_of_a_gang_tells_what_came_after_its_wait_and_what_had_not_come():
+def test_every_start_of_a_gang_records_the_tier_it_got_and_the_tiers_it_gave_up():
     # j2 gives up one machine after 10 s and is spread; j3 and j4 have one at once. j5 is no gang.
     rows = [(0, 3, 100), (0, 3, 105), (1, 2, 50), (100, 2, 1000), (100, 2, 50), (100, 1, 50)]
     run = simulate(jobs(rows), cluster([4, 4]), HoldsOut(), QUIET)
-    assert run.records["first_start"].tolist() == [0.0, 0.0, 11.0, 100.0, 100.0, 100.0]
-    single, pair, three = run.world.offers[:, :2]
+    assert run.records["first_start_s"].tolist() == [0.0, 0.0, 11.0, 100.0, 100.0, 100.0]
+    single, pair, three = run.world.wait_stats[:, :2]
     assert single["count"].tolist() == [0, 0]
     assert three["count"].tolist() == [2, 0]
     assert pair["count"].tolist() == [3, 1]
-    assert pair[0]["wait"][:3].tolist() == [10.0, 0.0, 0.0]
+    assert pair[0]["wait_s"][:3].tolist() == [10.0, 0.0, 0.0]
     assert pair[0]["gave_up"][:3].tolist() == [1, 0, 0]
-    assert pair[1]["wait"][0] == 10.0
+    assert pair[1]["wait_s"][0] == 10.0
     assert pair[1]["gave_up"][0] == 0
 
 
@@ -188,7 +188,7 @@ class ByUser(Policy):
     """Whoever came first as a user goes first, with all jobs."""
 
     @staticmethod
-    def order(job: Any, now: float, my: Any) -> float:
+    def order(job: Any, now: float, params: Any) -> float:
         return float(job.user)
 
 
@@ -202,7 +202,7 @@ def test_a_policy_knows_whose_job_it_is():
     }
     run = simulate(Trace.from_columns(columns, source="test"), cluster(1), ByUser(), Setting(network="off"))
     assert run.records["user"].tolist() == [0, 1, 2, 0, 1]
-    assert np.argsort(run.records["end"]).tolist() == [0, 3, 1, 4, 2]
+    assert np.argsort(run.records["end_s"]).tolist() == [0, 3, 1, 4, 2]
 
 
 @dataclass(frozen=True)
@@ -212,24 +212,24 @@ class TwoKeys(Policy):
     turns: float = 0.0
 
     def rules(self) -> Rules:
-        return Rules(steady=True, preempt=Preempt.BY_ORDER if self.turns else Preempt.NEVER)
+        return Rules(static_order=True, preempt=Preempt.BY_ORDER if self.turns else Preempt.NEVER)
 
     @staticmethod
-    def order(job: Any, now: float, my: Any) -> float:
+    def order(job: Any, now: float, params: Any) -> float:
         return 0.0
 
     @staticmethod
-    def then(job: Any, now: float, my: Any) -> float:
-        return job.remaining
+    def tie_break(job: Any, now: float, params: Any) -> float:
+        return job.estimated_remaining_s
 
 
 @pytest.mark.parametrize(("turns", "ends"), [(0.0, [100.0, 160.0, 110.0]), (1.0, [160.0, 61.0, 12.0])])
 def test_among_equals_the_second_key_decides_before_who_came_first(turns, ends):
     rows = [(0, 1, 100), (1, 1, 50), (2, 1, 10)]
-    assert simulate(jobs(rows), cluster(1), TwoKeys(turns), QUIET).records["end"].tolist() == ends
+    assert simulate(jobs(rows), cluster(1), TwoKeys(turns), QUIET).records["end_s"].tolist() == ends
 
 
 def test_what_a_policy_learns_is_how_long_each_waited():
     # j0 waits for nothing, j1 from 10 s on until 50 s: half of the old timer and half of the wait each time.
     run = simulate(jobs([(0, 4, 50), (10, 4, 50)]), cluster([4]), Delay(first_s=300.0), QUIET)
-    assert run.world.offers["timer"][0, 0] == 0.5 * (0.5 * 300.0 + 40.0)
+    assert run.world.wait_stats["timer_s"][0, 0] == 0.5 * (0.5 * 300.0 + 40.0)

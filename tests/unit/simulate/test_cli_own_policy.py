@@ -26,7 +26,7 @@ class {name}(Policy):
     '''{name} goes first.'''
 
     @staticmethod
-    def order(job, now, my):
+    def order(job, now, params):
         {body}
 """
 BODIES = {
@@ -110,7 +110,7 @@ def test_every_verb_says_that_a_policy_is_interpreted(berth, verb):
         ("Divides", ["ZeroDivisionError", f"mine.py:{line_of('Divides')}"]),
     ],
 )
-def test_a_function_that_fails_stops_the_run_and_is_told_with_its_place(berth, name, words):
+def test_a_function_that_fails_stops_the_run_and_is_reported_with_its_line(berth, name, words):
     code, out, error = simulated(berth, f"mine.py:{name}")
     assert (code, out) == (2, "")
     assert "Traceback" not in error
@@ -126,7 +126,7 @@ def test_from_python_the_error_itself_is_raised_even_by_compiled_code(berth, nam
     assert any("mine.py" in note for note in caught.value.__notes__)
 
 
-def test_a_class_that_is_not_there_is_told_with_the_line_of_the_nearest(berth):
+def test_an_unknown_class_is_reported_with_the_line_of_the_nearest(berth):
     code, _, error = simulated(berth, "mine.py:Smal")
     assert code == 2
     assert "mine.py:8: no policy is called 'Smal'" in error

@@ -13,7 +13,7 @@ from berth.simulate import comparison
 from berth.simulate.comparison import Difference, compare
 from berth.simulate.faults import parse_faults
 from berth.simulate.run import Setting, simulate
-from berth.simulate.source import Source
+from berth.simulate.trace_source import TraceSource
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ POLICIES = {"fifo": load_policy("fifo"), "srtf": load_policy("srtf")}
 
 def test_a_generated_trace_is_compared_over_seeds():
     cluster = load_cluster("1x2x4:H100")
-    source = Source("generate:jobs=60,load=1.5,durations=exponential:1h,sizes=powers-of-two")
+    source = TraceSource("generate:jobs=60,load=1.5,durations=exponential:1h,sizes=powers-of-two")
     found = compare(source, cluster, POLICIES, Setting(), seeds=3)
     assert (found.method, found.seeds, len(found.results)) == ("seeds", 3, 3)
     assert [one.metric for one in found.differences] == ["mean_jct_s", "p99_jct_s", "makespan_s"]
@@ -59,7 +59,7 @@ def test_failures_vary_with_the_seed_and_are_the_same_for_every_policy(monkeypat
 
     monkeypatch.setattr(comparison, "simulate", recorded)
     setting = Setting(network="off", seed=2, fault_spec=parse_faults("mtbf=3h,mttr=20m,seed=5"))
-    found = compare(Source(str(path)), load_cluster("1x2x4:H100"), POLICIES, setting, seeds=3)
+    found = compare(TraceSource(str(path)), load_cluster("1x2x4:H100"), POLICIES, setting, seeds=3)
     assert (found.method, found.seeds) == ("seeds", 3)
     assert found.how == "3 seeds of the failures of machines, the same for every policy"
     assert found.fault_seeds == (7, 8, 9)
@@ -73,7 +73,7 @@ def test_drains_are_planned_and_not_random(tmp_path):
     path = tmp_path / "jobs.csv"
     path.write_text("job_id,submit_s,num_gpu,duration_s\na,0,4,100\nb,0,4,100\n")
     setting = Setting(network="off", fault_spec=parse_faults("drain=r0-m0@10s+1h"))
-    found = compare(Source(str(path)), load_cluster("1x1x4:H100"), POLICIES, setting, seeds=3)
+    found = compare(TraceSource(str(path)), load_cluster("1x1x4:H100"), POLICIES, setting, seeds=3)
     assert (found.method, found.fault_seeds) == ("bootstrap", ())
     assert found.results[0][0].makespan_s == 10 + 3600 + 100
 
@@ -92,7 +92,7 @@ def test_a_comparison_keeps_no_run(monkeypatch):
         return run
 
     monkeypatch.setattr(comparison, "simulate", watched)
-    source = Source("generate:jobs=10,load=0.5,durations=fixed:1m")
+    source = TraceSource("generate:jobs=10,load=0.5,durations=fixed:1m")
     compare(source, load_cluster("1x1x4:H100"), POLICIES, Setting(network="off"), seeds=3)
     assert (len(alive), most) == (6, 0)
 
@@ -101,7 +101,7 @@ def test_one_trace_without_chance_is_bootstrapped_and_its_makespan_has_no_interv
     path = tmp_path / "jobs.csv"
     rows = [f"{i},{i},4,{1 + i % 7 * 30},resnet50" for i in range(40)]
     path.write_text("\n".join(["job_id,submit_s,num_gpu,duration_s,model", *rows]) + "\n")
-    found = compare(Source(str(path)), load_cluster("1x1x4:H100"), POLICIES, Setting(), seeds=5)
+    found = compare(TraceSource(str(path)), load_cluster("1x1x4:H100"), POLICIES, Setting(), seeds=5)
     assert (found.method, found.seeds) == ("bootstrap", 1)
     mean, _, makespan = found.differences
     assert mean.low < mean.ratio < mean.high

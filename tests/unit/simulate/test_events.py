@@ -58,7 +58,7 @@ def test_an_empty_log_is_a_table_too():
     assert dict(event_frame(run).schema) == SCHEMA
 
 
-def test_a_file_that_is_no_log_is_refused(tmp_path):
+def test_a_file_that_is_not_a_log_is_refused(tmp_path):
     (tmp_path / "x.parquet").write_bytes(b"nothing of the kind")
     with pytest.raises(InputError, match="is not a log of events"):
         read_events(tmp_path / "x.parquet")

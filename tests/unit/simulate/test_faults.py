@@ -8,10 +8,10 @@ import pytest
 
 from berth.cluster.load import load_cluster
 from berth.errors import InputError
+from berth.simulate.engine_state import FAIL, FAULT, REPAIR
 from berth.simulate.events import event_frame
 from berth.simulate.faults import Drain, FaultSpec, check_faults, draw_faults, horizon_of, parse_faults
 from berth.simulate.run import Setting, simulate
-from berth.simulate.view import FAIL, FAULT, REPAIR
 from berth.testing import check_policy, cluster, faults, jobs
 from berth.testing.policies import EXERCISES
 
@@ -103,8 +103,8 @@ def play(machines, rows, down, policy="fit-first", **values):
 
 def test_a_gang_loses_all_its_places_when_one_of_its_machines_fails():
     run = play([2, 2], [(0, 3, 100)], [(40, 1, "fail"), (60, 1, "repair")], checkpoint_s=0.0)
-    assert run.records["end"].tolist() == [160.0]
-    assert run.records["lost"].tolist() == [120.0]
+    assert run.records["end_s"].tolist() == [160.0]
+    assert run.accounts["lost_gpu_s"].tolist() == [120.0]
     assert event_frame(run).filter(pl.col("event") == "evicted")["reason"].to_list() == ["host-lost"]
 
 
@@ -112,33 +112,33 @@ def test_a_gang_loses_all_its_places_when_one_of_its_machines_fails():
 def test_only_what_was_done_since_the_last_checkpoint_is_done_again(checkpoint_s, again_s):
     down = [(45, 0, "fail"), (50, 0, "repair")]
     run = play([1], [(0, 1, 100)], down, checkpoint_s=checkpoint_s, eviction_s=7.0)
-    assert run.records["end"].tolist() == [50 + 7 + (100 - 45) + again_s]
-    assert run.records["lost"].tolist() == [again_s + 7.0]
+    assert run.records["end_s"].tolist() == [50 + 7 + (100 - 45) + again_s]
+    assert run.accounts["lost_gpu_s"].tolist() == [again_s + 7.0]
 
 
 def test_a_drained_machine_keeps_what_runs_and_takes_nothing_new():
     run = play([2, 2], [(0, 1, 100), (10, 1, 10), (10, 2, 10)], [(5, 0, "drain"), (500, 0, "undrain")])
     places = event_frame(run).filter(pl.col("event") == "started")["places"].to_list()
     assert places == [["m0:1"], ["m1:1"], ["m1:2"]]
-    assert run.records["first_start"].tolist() == [0.0, 10.0, 20.0]
+    assert run.records["first_start_s"].tolist() == [0.0, 10.0, 20.0]
 
 
 def test_a_machine_that_fails_while_it_is_drained_comes_back_when_both_are_over():
     down = [(5, 0, "drain"), (10, 0, "fail"), (20, 0, "undrain"), (40, 0, "repair")]
     run = play([2], [(0, 1, 100), (15, 1, 10)], down, checkpoint_s=1.0)
-    assert run.records["first_start"].tolist() == [0.0, 40.0]
+    assert run.records["first_start_s"].tolist() == [0.0, 40.0]
     assert run.records["evictions"].tolist() == [1, 0]
 
 
 def test_two_failures_of_one_machine_at_once_need_two_repairs():
     down = [(5, 0, "fail"), (5, 0, "fail"), (10, 0, "repair"), (20, 0, "repair")]
-    assert play([2], [(6, 2, 10)], down).records["first_start"].tolist() == [20.0]
+    assert play([2], [(6, 2, 10)], down).records["first_start_s"].tolist() == [20.0]
 
 
 def test_jobs_wait_while_nothing_is_up_and_the_trace_may_end_with_machines_down():
     down = [(5, 0, "fail"), (5, 1, "fail"), (100, 0, "repair"), (10_000, 1, "repair")]
     run = play([2, 2], [(10, 2, 10), (11, 2, 10)], down)
-    assert run.records["first_start"].tolist() == [100.0, 110.0]
+    assert run.records["first_start_s"].tolist() == [100.0, 110.0]
     assert event_frame(run)["time_s"].max() == 120.0  # the repair at 10,000 s was not waited for
 
 

@@ -10,7 +10,7 @@ import pytest
 from berth.cluster.load import load_cluster
 from berth.errors import InputError
 from berth.schedule.policies.registry import load_policy
-from berth.schedule.view import MAX_KINDS, MAX_TIERS
+from berth.schedule.records import MAX_DEVICE_TYPES, MAX_TIERS
 from berth.schedule.world import new_jobs, new_world
 from berth.simulate.run import Setting, simulate
 from berth.testing import cluster, jobs
@@ -31,7 +31,7 @@ def mixed(types: int):
 
 @pytest.mark.parametrize("network", ["off", "on"])
 def test_as_many_tiers_and_types_as_fit_are_scheduled(network):
-    for machines in (deep(MAX_TIERS), mixed(MAX_KINDS)):
+    for machines in (deep(MAX_TIERS), mixed(MAX_DEVICE_TYPES)):
         run = simulate(jobs([(0, 1, 10)]), machines, load_policy("fifo"), Setting(network=network))
         assert run.unfinished == ()
 
@@ -41,7 +41,7 @@ def test_as_many_tiers_and_types_as_fit_are_scheduled(network):
     ("machines", "what"),
     [
         (deep(MAX_TIERS + 1), f"has 9 tiers; berth schedules on at most {MAX_TIERS}"),
-        (mixed(MAX_KINDS + 1), f"has 9 device types; berth schedules on at most {MAX_KINDS}"),
+        (mixed(MAX_DEVICE_TYPES + 1), f"has 9 device types; berth schedules on at most {MAX_DEVICE_TYPES}"),
     ],
 )
 def test_one_more_is_refused_by_name(machines, what, network):

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from berth.compile import entry
-from berth.schedule.attempt import touch
+from berth.schedule.progress import advance_progress
 from berth.schedule.world import new_jobs
 from berth.simulate.audit import audit
 from berth.simulate.engine import roll_back
+from berth.simulate.engine_state import new_accounts
 from berth.simulate.run import Setting, simulate
 from berth.testing import cluster, faults, jobs
 from berth.testing.policies import EXERCISES
@@ -18,14 +19,14 @@ CHECKPOINT_S = 1800.0
 
 
 @entry
-def fail_after(jobs, seconds, speeds):
+def fail_after(jobs, accounts, seconds, speeds):
     """Runs the first job for these seconds at these speeds in turn; then a machine of it fails."""
     now = 0.0
     for i in range(len(seconds)):
         jobs[0].speed = speeds[i]
         now += seconds[i]
-        touch(jobs[0], now)
-    roll_back(jobs[0], now)
+        advance_progress(jobs[0], now)
+    roll_back(jobs[0], accounts[0], now)
 
 
 @pytest.mark.parametrize(
@@ -43,16 +44,17 @@ def fail_after(jobs, seconds, speeds):
 )
 def test_work_since_the_last_checkpoint_is_lost_at_the_speeds_it_was_done(phases, redone, lost_s):
     records = new_jobs(1).view(np.recarray)
-    records.work = records.left = records.saved = records.booked = 1e6
-    records.gpus, records.checkpoint_s, records.next_checkpoint = 2, CHECKPOINT_S, CHECKPOINT_S
+    records.work_s = records.true_remaining_s = records.checkpointed_remaining_s = 1e6
+    records.gpus, records.checkpoint_interval_s, records.next_checkpoint_s = 2, CHECKPOINT_S, CHECKPOINT_S
+    accounts = new_accounts(records).view(np.recarray)
     seconds, speeds = (np.asarray(values, float) for values in zip(*phases, strict=True))
-    fail_after(records, seconds, speeds)
+    fail_after(records, accounts, seconds, speeds)
     done = float((seconds * speeds).sum())
-    assert records.redone[0] == pytest.approx(redone, abs=1e-6)
-    assert records.left[0] == pytest.approx(1e6 - done + redone, abs=1e-6)
-    assert records.lost[0] == pytest.approx(2 * lost_s, abs=1e-6)
+    assert accounts["redone_s"][0] == pytest.approx(redone, abs=1e-6)
+    assert records.true_remaining_s[0] == pytest.approx(1e6 - done + redone, abs=1e-6)
+    assert accounts["lost_gpu_s"][0] == pytest.approx(2 * lost_s, abs=1e-6)
     assert lost_s <= CHECKPOINT_S
-    assert records.booked[0] == records.left[0]
+    assert accounts["accounted_remaining_s"][0] == records.true_remaining_s[0]
 
 
 def integrate(history, since_s: float, until_s: float) -> float:
@@ -82,10 +84,10 @@ def test_on_shared_links_the_loss_follows_the_speeds_that_the_job_had(failure_s)
     down = faults([(failure_s, 0, "fail"), (failure_s + 10, 0, "repair")])
     setting = Setting(network="on", congestion=8.0, log=True, faults=down, checkpoint_s=CHECKPOINT_S)
     run = simulate(jobs(rows), cluster([[4, 4]] * 3), EXERCISES["fit-first"], setting, watch=watch)
-    job = run.records[0]
+    account = run.accounts[0]
     last = failure_s // CHECKPOINT_S * CHECKPOINT_S
     assert len({speed for _, speed in history}) > 1, "no speed changed: this would show nothing"
-    assert job["redone"] == pytest.approx(integrate(history, last, failure_s), rel=1e-9)
+    assert account["redone_s"] == pytest.approx(integrate(history, last, failure_s), rel=1e-9)
     restored_s = 60.0
-    assert job["lost"] == pytest.approx((failure_s - last + restored_s) * 12, rel=1e-9)
+    assert account["lost_gpu_s"] == pytest.approx((failure_s - last + restored_s) * 12, rel=1e-9)
     assert audit(run).violations == ()

@@ -8,9 +8,9 @@ from berth.errors import InputError
 from berth.schedule.policies.registry import load_policy
 from berth.simulate.audit import audit, check
 from berth.simulate.events import event_frame
+from berth.simulate.explain_job import explain_job
 from berth.simulate.quotas import load_quotas
 from berth.simulate.run import Setting, simulate
-from berth.simulate.stories import tell
 from berth.testing import check_policy, cluster, jobs
 
 
@@ -66,7 +66,7 @@ def test_the_audit_counts_quotas_itself():
 def test_the_reason_of_a_wait_names_the_quota():
     trace = jobs([(0, 3, 100, None, "x"), (10, 2, 10, None, "x")])
     setting = Setting(network="off", quotas={"x": 4}, log=True)
-    story = tell(trace, cluster([8]), load_policy("fit-first"), setting, "j1", "fit-first")
+    story = explain_job(trace, cluster([8]), load_policy("fit-first"), setting, "j1", "fit-first")
     (because,) = story.chapters[0].because
     assert because.reason.code == "over-quota"
     assert because.reason.sentence == "its virtual cluster holds 3 of its 4 devices, and it asks for 2"
@@ -82,8 +82,8 @@ def test_quotas_are_written_out_or_in_a_file_and_the_written_ones_win(tmp_path):
 BAD = {
     "no number": (["x"], "is not a quota"),
     "no name": (["=3"], "is not a quota"),
-    "nothing": (["x=0"], "no number of devices above zero"),
-    "a share": (["x=0.5"], "no number of devices above zero"),
+    "nothing": (["x=0"], "not a number of devices above zero"),
+    "a share": (["x=0.5"], "not a number of devices above zero"),
     "twice": (["x=1", "x=2"], "twice"),
 }
 
@@ -103,7 +103,7 @@ def test_a_file_of_quotas_that_is_none_is_refused_with_its_line(tmp_path, text):
         load_quotas([], file)
 
 
-def test_a_quota_of_nobody_is_refused():
+def test_a_quota_of_an_unknown_virtual_cluster_is_refused():
     trace = jobs([(0, 2, 10, None, "vision")])
     with pytest.raises(InputError, match="did you mean 'vision'"):
         simulate(trace, cluster([8]), load_policy("fifo"), Setting(network="off", quotas={"visoin": 3}))

@@ -14,7 +14,7 @@ from berth.schedule.policies.registry import load_policy
 from berth.simulate.audit import audit
 from berth.simulate.reference import reference_device
 from berth.simulate.run import Setting, simulate
-from berth.simulate.source import Source
+from berth.simulate.trace_source import TraceSource
 from berth.testing import cluster, jobs
 from berth.testing.policies import EXERCISES
 from berth.workload.profiles import load_profile
@@ -30,7 +30,7 @@ def ratio(model: str, device: str, reference: str) -> float:
 
 def busy_trace(machines):
     options = "generate:jobs=80,load=1.4,sizes=odd,durations=exponential:1h,mix=balanced,seed=3"
-    return Source(options).trace(machines)
+    return TraceSource(options).trace(machines)
 
 
 MIXED = [[{"H100": 4, "V100": 4}, {"H100": 4, "V100": 4}], [{"V100": 8}, {"V100": 8}]]
@@ -49,7 +49,7 @@ RACKS_SWAPPED = [[{"V100": 8}] * 3, [{"H100": 8}, {"H100": 8}], [{"V100": 8}] * 
 def test_the_order_of_the_file_changes_no_finish_time(written, otherwise, policy, network):
     trace, setting = busy_trace(cluster(written)), Setting(network=network, congestion=5.0)
     ends = [
-        simulate(trace, cluster(text), load_policy(policy), setting).records["end"]
+        simulate(trace, cluster(text), load_policy(policy), setting).records["end_s"]
         for text in (written, otherwise)
     ]
     assert (ends[0] > 0).all()
@@ -63,7 +63,7 @@ def test_a_duration_is_that_on_the_reference_device(first):
     trace = jobs([(0, 1, 1000, "resnet50"), (0, 1, 1000, "resnet50")])
     setting = Setting(network="off", reference_device="V100")
     run = simulate(trace, machines, EXERCISES["fit-first"], setting)
-    assert run.records["end"] == pytest.approx([1000 * ratio("resnet50", "H100", "V100"), 1000.0])
+    assert run.records["end_s"] == pytest.approx([1000 * ratio("resnet50", "H100", "V100"), 1000.0])
 
 
 def test_without_a_reference_device_the_most_common_type_is_meant():
@@ -73,7 +73,7 @@ def test_without_a_reference_device_the_most_common_type_is_meant():
         assert reference_device(cluster(order)).name == "H100", "a tie goes by name"
 
 
-def test_a_core_is_no_reference():
+def test_a_core_is_not_a_reference_device():
     assert reference_device(cluster([{"cpu-core": 96, "V100": 4}])).name == "V100-16"
     with pytest.raises(InputError, match="cpu-core is not a GPU"):
         reference_device(cluster([{"V100": 4}]), "cpu-core")
@@ -87,7 +87,7 @@ def test_a_trace_of_another_device_runs_as_fast_as_the_cluster_is(network):
         trace, machines, EXERCISES["fit-first"], Setting(network=network, reference_device="V100", log=True)
     )
     expected = [1000 * ratio(model, "H100", "V100") for model in ("vgg16", "resnet50")]
-    assert run.records["end"] == pytest.approx(expected)
+    assert run.records["end_s"] == pytest.approx(expected)
     assert not audit(run).violations
 
 
@@ -97,7 +97,7 @@ def test_a_gang_scales_by_its_iteration_at_the_nearest_place():
     trace = jobs([(0, 8, 1000, "vgg16")])
     own, slower = (
         simulate(trace, machines, EXERCISES["fit-first"], replace(setting, reference_device=name)).records[
-            "end"
+            "end_s"
         ][0]
         for name in (None, "V100")
     )
@@ -111,7 +111,7 @@ def test_each_job_may_name_the_device_of_its_duration():
     named = replace(trace, frame=trace.frame.with_columns(device=np.array(["T4", None], object)))
     run = simulate(named, machines, EXERCISES["fit-first"], Setting(network="off", reference_device="V100"))
     expected = [1000 * ratio("resnet50", "H100", device) for device in ("T4", "V100")]
-    assert run.records["end"] == pytest.approx(expected)
+    assert run.records["end_s"] == pytest.approx(expected)
 
 
 def test_an_unknown_reference_is_named_with_what_is_near():
@@ -141,7 +141,7 @@ def test_the_reference_is_a_unit_and_nothing_else():
     on_h100 = jobs([(at, gpus, duration * factor, model) for at, gpus, duration, model in rows])
     ends = [
         simulate(trace, machines, load_policy("srtf"), Setting(network="off", reference_device=name)).records[
-            "end"
+            "end_s"
         ]
         for trace, name in ((on_t4, "T4"), (on_h100, "H100"))
     ]

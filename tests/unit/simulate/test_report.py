@@ -12,8 +12,9 @@ from html.parser import HTMLParser
 import polars as pl
 import pytest
 
-from berth.report.html import Played, embedded, report_page
+from berth.report.html import embedded, report_page
 from berth.simulate.metrics import summarise
+from berth.simulate.policy_run import PolicyRun
 from berth.simulate.timeline import TimerWatch
 
 
@@ -42,7 +43,7 @@ class Reader(HTMLParser):
 
 @pytest.fixture
 def report(busy_run):
-    return report_page([Played(busy_run, summarise(busy_run))], ["a note <b>with</b> markup"])
+    return report_page([PolicyRun(busy_run, summarise(busy_run))], ["a note <b>with</b> markup"])
 
 
 def data_of(page):
@@ -58,7 +59,7 @@ def test_the_data_is_in_the_page(report, busy_run):
     assert len(run["gantt"]["jobs"]) == 80
     assert len(run["map"]["rows"]) == 2
     assert max(run["jct"]) == pytest.approx(
-        float((busy_run.records["end"] - busy_run.records["arrival"]).max()), rel=1e-3
+        float((busy_run.records["end_s"] - busy_run.records["arrival_s"]).max()), rel=1e-3
     )
 
 
@@ -86,7 +87,7 @@ def test_a_job_called_like_a_script_stays_a_name(busy_run):
     trace = dataclasses.replace(
         busy_run.trace, frame=busy_run.trace.frame.with_columns(pl.Series("job_id", ids)), source=evil
     )
-    page = report_page([Played(dataclasses.replace(busy_run, trace=trace), summarise(busy_run))], [evil])
+    page = report_page([PolicyRun(dataclasses.replace(busy_run, trace=trace), summarise(busy_run))], [evil])
     assert evil not in page
     assert data_of(page)["runs"][0]["gantt"]["jobs"][0][0] == evil
 
@@ -98,11 +99,13 @@ def test_embedded_data_holds_no_angle_bracket():
 
 def test_timers_are_drawn_where_they_were_learned(busy_run, report):
     assert 'id="timers"' not in report
-    offers, demands = busy_run.world.offers, busy_run.world.demands["gpus"]
-    samples = offers["count"].copy()
+    wait_stats, demands = busy_run.world.wait_stats, busy_run.world.demands["gpus"]
+    samples = wait_stats["count"].copy()
     samples[0, 0] = 7
-    watch = TimerWatch(1, [0.0, 10.0], [offers["timer"].copy(), offers["timer"] + 5.0], demands, samples)
-    page = report_page([Played(busy_run, summarise(busy_run), watch)], [])
+    watch = TimerWatch(
+        1, [0.0, 10.0], [wait_stats["timer_s"].copy(), wait_stats["timer_s"] + 5.0], demands, samples
+    )
+    page = report_page([PolicyRun(busy_run, summarise(busy_run), watch)], [])
     assert 'id="timers"' in page
     (line,) = data_of(page)["runs"][0]["timers"]
     assert demands[0] == 1

@@ -45,11 +45,11 @@ def test_two_gangs_on_one_link_finish_when_the_explicit_simulation_says(model, c
 
     near_s = float(run.jobs.traffic["near_s"][0])
     seconds = slowdown * alone_s(traffic, flows[0])
-    for record in run.records:
-        assert float(record["end"]) == pytest.approx(WORK_S * seconds / near_s, rel=0.08)
-        ran_s = float(record["end"] - record["first_start"])
+    for record, account in zip(run.records, run.accounts, strict=True):
+        assert float(record["end_s"]) == pytest.approx(WORK_S * seconds / near_s, rel=0.08)
+        ran_s = float(record["end_s"] - record["first_start_s"])
         exposed = (ran_s - WORK_S * traffic.compute_s / near_s) * 12
-        assert float(record["exposed"]) == pytest.approx(exposed, rel=1e-9)
+        assert float(account["exposed_comm_gpu_s"]) == pytest.approx(exposed, rel=1e-9)
 
 
 @pytest.mark.slow
@@ -58,9 +58,9 @@ def test_a_gang_that_comes_later_slows_the_first_only_while_it_runs():
     alone = simulate(jobs([(0, 12, WORK_S, "vgg16")]), CLUSTER, EXERCISES["fit-first"], setting)
     pair = [(0, 12, WORK_S, "vgg16"), (100, 12, 50, "vgg16")]
     first, second = simulate(jobs(pair), CLUSTER, EXERCISES["fit-first"], setting).records
-    shared_s = float(second["end"]) - 100
-    slowed = shared_s / (50 * float(alone.records[0]["end"]) / WORK_S)
+    shared_s = float(second["end_s"]) - 100
+    slowed = shared_s / (50 * float(alone.records[0]["end_s"]) / WORK_S)
     # both make the same progress while they meet, so the first one loses just what the second one did
     lost_s = shared_s * (1 - 1 / slowed)
     assert slowed > 1.1
-    assert float(first["end"]) == pytest.approx(float(alone.records[0]["end"]) + lost_s, rel=1e-9)
+    assert float(first["end_s"]) == pytest.approx(float(alone.records[0]["end_s"]) + lost_s, rel=1e-9)

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
+import signal
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -114,3 +118,25 @@ def test_two_processes_find_what_one_does(tmp_path):
     assert [{**row["result"], "cpu_s": 0} for row in alone] == [
         {**row["result"], "cpu_s": 0} for row in together
     ]
+
+
+def test_ctrl_c_that_another_thread_receives_waits_until_the_workers_are_started(ctrl_c):
+    started = []
+    done = threading.Event()
+    other = threading.Thread(target=done.wait)  # its mask lets the signal in
+    other.start()
+
+    def start():
+        with room._ctrl_c_held_back():
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.05)
+            started.append("worker")
+
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            start()
+    finally:
+        done.set()
+        other.join()
+    assert started == ["worker"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

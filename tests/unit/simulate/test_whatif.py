@@ -20,13 +20,13 @@ def test_more_racks_are_copies_of_the_last_with_names_of_their_own():
     assert after.notes == ("what if: 2 more racks like r1",)
 
 
-def test_a_cluster_without_racks_gets_machines_and_is_told_so():
+def test_a_cluster_without_racks_gets_machines_and_a_note():
     after = add_racks(load_cluster("3x8"), 1)
     assert len(after.machines) == 4
     assert "the cluster has no racks, so machines were added" in after.notes[0]
 
 
-def test_a_rack_added_to_one_of_two_halls_stands_in_the_last_hall():
+def test_a_rack_added_to_one_of_two_halls_is_in_the_last_hall():
     after = add_racks(load_cluster("2x2x2x8"), 1)
     assert len(after.group_names[1]) == 5
     assert after.groups[2].tolist() == [0] * 4 + [1] * 6

@@ -44,11 +44,11 @@ def test_jobs_are_named_by_their_number_and_may_have_a_model():
 @dataclass(frozen=True)
 class ShortestFirst(Policy):
     def rules(self):
-        return Rules(steady=True, preempt=Preempt.BY_ORDER)
+        return Rules(static_order=True, preempt=Preempt.BY_ORDER)
 
     @staticmethod
-    def order(job, now, my):
-        return job.remaining
+    def order(job, now, params):
+        return job.estimated_remaining_s
 
 
 def test_a_policy_that_keeps_the_rules_passes():

@@ -30,34 +30,34 @@ def test_the_exercises_keep_their_promises(name):
 @dataclass(frozen=True)
 class NotSteady(Policy):
     def rules(self):
-        return Rules(steady=True)
+        return Rules(static_order=True)
 
     @staticmethod
-    def order(job, now, my):
-        return job.gpus - (now - job.since) / 3600
+    def order(job, now, params):
+        return job.gpus - (now - job.queued_since_s) / 3600
 
 
 @dataclass(frozen=True)
 class KeysRise(Policy):
     def rules(self):
-        return Rules(preempt=Preempt.BY_ORDER, keys_hold=True)
+        return Rules(preempt=Preempt.BY_ORDER, monotone_order=True)
 
     @staticmethod
-    def order(job, now, my):
-        return job.attained
+    def order(job, now, params):
+        return job.attained_gpu_s
 
 
 @dataclass(frozen=True)
 class Unannounced(Policy):
     @staticmethod
-    def reach(job, now, my):
-        return job.widest if now >= job.since + 150.0 else job.floor
+    def allowed_tier(job, now, params):
+        return job.widest_tier if now >= job.queued_since_s + 150.0 else job.nearest_tier
 
 
 @dataclass(frozen=True)
 class Counts(Policy):
     @staticmethod
-    def order(job, now, my):
+    def order(job, now, params):
         job.notes[0] += 1.0
         return job.notes[0]
 
@@ -65,16 +65,16 @@ class Counts(Policy):
 @dataclass(frozen=True)
 class Announced(Unannounced):
     @staticmethod
-    def wake(job, now, my):
-        return job.since + 150.0 if now < job.since + 150.0 else math.inf
+    def wake(job, now, params):
+        return job.queued_since_s + 150.0 if now < job.queued_since_s + 150.0 else math.inf
 
 
 @pytest.mark.parametrize(
     ("policy", "words"),
     [
-        (NotSteady(), ["NotSteady.order of job j", "when it was queued", "steady=False"]),
-        (KeysRise(), ["KeysRise.order of job j", "rose from", "keys_hold=False"]),
-        (Unannounced(), ["Unannounced.reach of job j", "by itself", "wake"]),
+        (NotSteady(), ["NotSteady.order of job j", "when it was queued", "static_order=False"]),
+        (KeysRise(), ["KeysRise.order of job j", "rose from", "monotone_order=False"]),
+        (Unannounced(), ["Unannounced.allowed_tier of job j", "by itself", "wake"]),
         (Counts(), ["Counts.order of job j", "asked again", "same answer"]),
     ],
     ids=lambda value: type(value).__name__,
@@ -95,5 +95,5 @@ def test_the_default_rules_promise_nothing():
         checked: ClassVar[bool] = True
 
     assert Plain().rules() == Rules()
-    assert not Rules().steady
-    assert not Rules().keys_hold
+    assert not Rules().static_order
+    assert not Rules().monotone_order

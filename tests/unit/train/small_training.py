@@ -9,9 +9,10 @@ from pathlib import Path
 
 import torch
 
-from berth.train import faults
+from berth.train import fault_points
 from berth.train.embedding import Embedding
-from berth.train.session import Checkpoints, Session
+from berth.train.options import Checkpoints, TrainOptions
+from berth.train.session import Session
 from berth.train.tables import adagrad
 
 STEPS = 12
@@ -45,7 +46,10 @@ def train(
 ) -> Session:
     """Trains to `steps` and closes nothing; `log` gets a line for every step."""
     how = Checkpoints(folder, every=every, full_every=3, keep=2)
-    session = Session(model or Small(), batch=batch, checkpoints=how, **options)
+    parts = {name: options.pop(name) for name in ("store", "notify") if name in options}
+    session = Session(
+        model or Small(), options=TrainOptions(batch=batch, checkpoints=how, **options), **parts
+    )
     lines = log.open("a") if log else None
 
     def report(of: Session) -> None:
@@ -64,7 +68,7 @@ def in_child(work: Callable[[], object], fault: str | None = None) -> int:
         code = 1
         try:
             if fault is not None:
-                os.environ[faults.VARIABLE] = fault
+                os.environ[fault_points.VARIABLE] = fault
             work()
             code = 0
         except BaseException:  # noqa: BLE001 - shown, and told by the exit code

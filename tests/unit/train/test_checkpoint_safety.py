@@ -13,9 +13,10 @@ import torch
 
 from berth.errors import InputError
 from berth.train import Checkpoints, Session
-from berth.train.checkpoint import Shelf
+from berth.train.checkpoint import CheckpointStore
+from berth.train.checkpoint.inspect import open_checkpoint
 from berth.train.checkpoint.manifest import FORMAT
-from berth.train.checkpoint.saved import chain_at
+from berth.train.options import TrainOptions
 
 
 @pytest.fixture(autouse=True)
@@ -27,7 +28,7 @@ def quick(monkeypatch):
 def trained(small, folder, steps, keep=3, full_every=8, **options):
     """A checkpoint after every step."""
     how = Checkpoints(folder, every=1, keep=keep, full_every=full_every)
-    session = Session(small.Small(), batch=2, checkpoints=how, **options)
+    session = Session(small.Small(), options=TrainOptions(batch=2, checkpoints=how), **options)
     session.run(steps)
     session.close()
     return session
@@ -35,9 +36,9 @@ def trained(small, folder, steps, keep=3, full_every=8, **options):
 
 def chains(folder):
     """Steps of every chain that is kept, by its full base."""
-    shelf, found = Shelf(folder), {}
-    for step in shelf.steps():
-        chain = shelf.chain(step)
+    checkpoint_store, found = CheckpointStore(folder), {}
+    for step in checkpoint_store.steps():
+        chain = checkpoint_store.chain(step)
         found[chain[0].step] = [one.step for one in chain]
     return found
 
@@ -52,12 +53,12 @@ def flip(path) -> None:
 @pytest.mark.parametrize("full_every", [1, 3, 8, 100])
 def test_from_the_second_checkpoint_on_two_full_chains_are_kept(small, tmp_path, keep, full_every):
     how = Checkpoints(tmp_path, every=1, keep=keep, full_every=full_every)
-    session = Session(small.Small(), batch=2, checkpoints=how)
+    session = Session(small.Small(), options=TrainOptions(batch=2, checkpoints=how))
     for _ in session.steps(12):
         session._writer.wait()
         kept, step = chains(tmp_path), session.progress.step
         assert len(kept) >= min(step, 2)
-        assert len(Shelf(tmp_path).steps()) <= max(keep, full_every) + full_every
+        assert len(CheckpointStore(tmp_path).steps()) <= max(keep, full_every) + full_every
         assert kept[max(kept)][-1] == step
         assert len(kept[max(kept)]) <= full_every
     session.close()
@@ -74,11 +75,11 @@ def test_any_flipped_byte_of_the_newest_chain_leaves_the_other_to_go_on_from(sma
             shutil.copytree(tmp_path / "run", copy)
             flip(copy / file.parent.name / file.name)
             said = []
-            session = trained(small, copy, 13, say=said.append)
+            session = trained(small, copy, 13, notify=said.append)
             expected = step - 1 if step > newest else kept[other][-1]
             assert session.resumed_from == expected
-            assert any(f"checkpoint of step {step} is refused" in text for text in said)
-            assert f"going back to step {expected}" in "".join(said)
+            assert any(f"checkpoint of step {step} can't be used" in text for text in said)
+            assert f"falling back to step {expected}" in "".join(said)
 
 
 def test_the_oldest_chain_goes_once_two_others_are_there(small, tmp_path):
@@ -100,7 +101,7 @@ def test_what_is_newer_than_the_checkpoint_a_run_goes_back_to_is_renamed_not_del
     whole = {file.name: file.read_bytes() for file in (tmp_path / "step-000000000004").iterdir()}
     flip(tmp_path / "step-000000000003" / "dense.bin")
     said = []
-    session = trained(small, tmp_path, 3, say=said.append)
+    session = trained(small, tmp_path, 3, notify=said.append)
     assert session.resumed_from == 2
     aside = tmp_path / "set-aside-step-000000000004"
     assert {file.name: file.read_bytes() for file in aside.iterdir()} == whole
@@ -122,19 +123,19 @@ def test_a_file_that_can_not_be_read_for_a_moment_costs_no_checkpoint(small, tmp
 
     said = []
     monkeypatch.setattr(hashlib, "file_digest", stale)
-    session = trained(small, tmp_path, 2, say=said.append)
+    session = trained(small, tmp_path, 2, notify=said.append)
     assert session.resumed_from == 2
     assert any("Stale file handle" in text for text in said)
     monkeypatch.undo()
     (tmp_path / "set-aside-step-000000000003").rename(tmp_path / "step-000000000003")
-    assert Shelf(tmp_path).newest()[-1].step == 3
+    assert CheckpointStore(tmp_path).newest()[-1].step == 3
 
 
 def test_old_ones_are_not_removed_by_mistake_when_a_manifest_can_not_be_read(small, tmp_path):
     trained(small, tmp_path, 6)
     flip(tmp_path / "step-000000000005" / "manifest.json")
-    Shelf(tmp_path).retire(1)
-    assert set(Shelf(tmp_path).steps()) >= {2, 3, 4, 6}
+    CheckpointStore(tmp_path).prune(1)
+    assert set(CheckpointStore(tmp_path).steps()) >= {2, 3, 4, 6}
 
 
 def as_of_format(folder, number) -> None:
@@ -149,11 +150,11 @@ def test_a_newer_format_is_refused_by_name_and_left_alone(small, tmp_path):
     trained(small, tmp_path, 3)
     as_of_format(tmp_path / "step-000000000003", FORMAT + 1)
     names = sorted(path.name for path in tmp_path.iterdir())
-    what = rf"step 3 is written by a newer berth \(format {FORMAT + 1}\); this one reads up to {FORMAT}"
+    what = rf"step 3 was written by a newer version of berth \(format {FORMAT + 1}\); this one reads up to {FORMAT}"
     for ask in (
         lambda: trained(small, tmp_path, 4),
-        lambda: chain_at(tmp_path),
-        lambda: chain_at(tmp_path, 3),
+        lambda: open_checkpoint(tmp_path),
+        lambda: open_checkpoint(tmp_path, 3),
     ):
         with pytest.raises(InputError, match=what):
             ask()
@@ -168,7 +169,7 @@ def test_an_older_format_is_still_read(small, tmp_path):
 
 def test_save_is_honoured_for_a_step_that_is_saved_already(small, tmp_path):
     how = Checkpoints(tmp_path, every=1)
-    session = Session(small.Small(), batch=16, checkpoints=how)
+    session = Session(small.Small(), options=TrainOptions(batch=16, checkpoints=how))
     session.run(3)
     with torch.no_grad():
         session.model.top[0].weight.fill_(0.25)
@@ -176,20 +177,24 @@ def test_save_is_honoured_for_a_step_that_is_saved_already(small, tmp_path):
     session.save()
     rows = session.store.table("rows").save()
     session.close()
-    again = Session(small.Small(), batch=16, checkpoints=how)
+    again = Session(small.Small(), options=TrainOptions(batch=16, checkpoints=how))
     assert again.resumed_from == 3
     assert bool((again.model.top[0].weight == 0.25).all())
     assert np.array_equal(again.store.table("rows").save().records, rows.records)
     again.run(4)
     again.close()
-    assert Shelf(tmp_path).newest()[-1].step == 4
+    assert CheckpointStore(tmp_path).newest()[-1].step == 4
     names = {path.name for path in (tmp_path / "step-000000000003").iterdir()}
-    assert names == {"manifest.json", *Shelf(tmp_path).chain(3)[-1].parts}
+    assert names == {"manifest.json", *CheckpointStore(tmp_path).chain(3)[-1].parts}
 
 
 def test_a_second_save_of_a_step_that_fails_leaves_the_first(small, tmp_path, monkeypatch):
     said = []
-    session = Session(small.Small(), batch=16, checkpoints=Checkpoints(tmp_path, every=1), say=said.append)
+    session = Session(
+        small.Small(),
+        options=TrainOptions(batch=16, checkpoints=Checkpoints(tmp_path, every=1)),
+        notify=said.append,
+    )
     session.run(2)
 
     def full(*_):
@@ -201,18 +206,20 @@ def test_a_second_save_of_a_step_that_fails_leaves_the_first(small, tmp_path, mo
     monkeypatch.undo()
     session.close()
     assert "could not be written" in said[-1]
-    assert Shelf(tmp_path).newest()[-1].step == 2
+    assert CheckpointStore(tmp_path).newest()[-1].step == 2
 
 
 def test_a_killed_second_save_of_a_step_leaves_the_first(small, tmp_path, killed):
     def twice():
-        session = Session(small.Small(), batch=16, checkpoints=Checkpoints(tmp_path, every=1))
+        session = Session(
+            small.Small(), options=TrainOptions(batch=16, checkpoints=Checkpoints(tmp_path, every=1))
+        )
         session.run(2)
         session.save()
         session.close()
 
     assert small.in_child(twice, "checkpoint: parts written@3") == killed
-    assert Shelf(tmp_path).newest()[-1].step == 2
+    assert CheckpointStore(tmp_path).newest()[-1].step == 2
 
 
 SCHEDULES = {
@@ -238,10 +245,10 @@ def test_a_schedule_of_the_learning_rate_goes_on_where_it_was(small, tmp_path, k
         for end in ends:
             model = small.Small()
             optimiser = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+            options = TrainOptions(batch=16, checkpoints=Checkpoints(folder, every=100))
             session = Session(
-                model, batch=16, optimiser=optimiser, scheduler=SCHEDULES[kind](optimiser),
-                checkpoints=Checkpoints(folder, every=100),
-            )  # fmt: skip
+                model, options=options, optimiser=optimiser, scheduler=SCHEDULES[kind](optimiser)
+            )
             seen += [(loss, optimiser.param_groups[0]["lr"]) for loss in session.steps(end)]
             session.save()
             session.close()
@@ -257,7 +264,10 @@ def test_a_run_with_another_schedule_is_another_training(small, tmp_path):
         model = small.Small()
         optimiser = torch.optim.SGD(model.parameters(), lr=0.05)
         return Session(
-            model, batch=16, optimiser=optimiser, scheduler=make(optimiser), checkpoints=str(tmp_path)
+            model,
+            options=TrainOptions(batch=16, checkpoints=str(tmp_path)),
+            optimiser=optimiser,
+            scheduler=make(optimiser),
         )
 
     session = begun(SCHEDULES["step"])
@@ -267,12 +277,12 @@ def test_a_run_with_another_schedule_is_another_training(small, tmp_path):
         begun(SCHEDULES["cycle"])
 
 
-def test_a_folder_of_damaged_checkpoints_is_told_in_one_line_for_each_cause(small, tmp_path):
+def test_a_folder_of_damaged_checkpoints_gives_one_line_for_each_cause(small, tmp_path):
     trained(small, tmp_path, 12)
     flip(tmp_path / "step-000000000002" / "table-0.bin")
     flip(tmp_path / "step-000000000010" / "manifest.json")
     with pytest.raises(InputError) as error:
-        chain_at(tmp_path)
+        open_checkpoint(tmp_path)
     lines = str(error.value).splitlines()
     assert "none of the checkpoints here can be used" in lines[0]
     assert any("steps 2 to 9" in line and "table-0.bin of step 2" in line for line in lines)

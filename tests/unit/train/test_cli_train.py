@@ -44,16 +44,16 @@ def run(tmp_path_factory):
     return folder
 
 
-def test_it_works_at_once_and_tells_time_per_layer_and_what_the_tables_hold():
+def test_it_works_without_options_and_shows_layer_times_and_tables():
     shown = berth(*SMALL, "--steps", 20)
     assert "ctrdnn-8: done at step 20: 1,280 examples" in shown
-    assert "best AUC that these data allow 0.80" in shown
+    assert "best possible AUC on this data 0.80" in shown
     for word in ("predicted", "measured", "embedding", "fc2", "push of rows", "dense update", "hits"):
         assert word in shown
     assert max(map(len, shown.splitlines())) <= 80
 
 
-def test_json_tells_the_same_to_programs():
+def test_json_has_the_same_information():
     document = told(*SMALL, "--examples", "1k")
     assert (document["step"], document["examples"]) == (16, 1024)
     assert document["tables"]["embedding"]["rows"] > 1000
@@ -71,22 +71,22 @@ def test_a_training_goes_on_from_its_folder_and_comes_to_the_same(run, tmp_path)
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (["--batch", "32", "--checkpoint", "RUN"], "another training (batch: 64 there, 32 here)"),
-        (["--seed", "9", "--checkpoint", "RUN"], "another training"),
-        (["--checkpoint", "NEW", "--resume"], "holds no checkpoint to go on from"),
+        (["--batch", "32", "--checkpoint", "RUN"], "a different run (batch: 64 there, 32 here)"),
+        (["--seed", "9", "--checkpoint", "RUN"], "a different run"),
+        (["--checkpoint", "NEW", "--resume"], "holds no checkpoint to resume"),
         (["--resume"], "need a folder"),
         (["--checkpoint", "RUN", "--resume", "--fresh"], "exclude each other"),
-        (["--steps", "3", "--examples", "3"], "both say how far"),
+        (["--steps", "3", "--examples", "3"], "exclude each other"),
         (["--examples", "many"], "is not a number"),
         (["--examples", "0"], "a number above 0 is expected"),
         (["--data", "NEW/none.tsv"], "no such file or folder"),
         (["--memory", "1 furlong"], "is not a size"),
         (["--memory", "1kB", "--steps", "1"], "too small"),
         (["--servers", "2", "--mode", "snyc"], "no mode is called 'snyc'"),
-        (["--staleness", "2"], "--staleness is of mode half-async"),
-        (["--plan", "nowhere.yaml", "--stages", "2"], "--plan and --stages both say where to cut"),
-        (["--stages", "99"], "1 to 8 stages, not 99"),
-        (["--stages", "2", "--servers", "0", "--workers", "2"], "need a server"),
+        (["--staleness", "2"], "--staleness applies to mode half-async"),
+        (["--plan", "nowhere.yaml", "--stages", "2"], "--plan and --stages exclude each other"),
+        (["--stages", "99"], "1 to 8 stages, got 99"),
+        (["--stages", "2", "--servers", "0", "--workers", "2"], "takes a server"),
     ],
 )
 def test_a_mistake_is_said_in_a_sentence(more, message, run, tmp_path):
@@ -121,12 +121,12 @@ def click_log(path, rows: int, *, torn: bool = False) -> None:
     path.write_bytes(gzip.compress(("\n".join(lines) + "\n").encode()))
 
 
-def test_click_logs_are_read_once_and_bad_lines_are_told(tmp_path):
+def test_click_logs_are_read_once_and_bad_lines_are_reported(tmp_path):
     click_log(tmp_path / "day_0.tsv.gz", 300, torn=True)
     shown = berth(*SMALL, "--data", tmp_path)
     assert "done at step 5: 299 examples" in shown
-    assert "1 row could not be read and was left out" in shown
-    assert "day_0.tsv.gz:6: has not 40 columns" in " ".join(shown.split())
+    assert "1 row could not be read and was skipped" in shown
+    assert "day_0.tsv.gz:6: does not have 40 columns" in " ".join(shown.split())
     assert told(*SMALL, "--data", tmp_path, "--steps", 12)["examples"] == 12 * 64  # goes round
 
 
@@ -136,7 +136,7 @@ def test_strict_stops_at_a_bad_line_with_exit_code_two(tmp_path, monkeypatch, ca
     with pytest.raises(SystemExit) as ended:
         main()
     assert ended.value.code == 2
-    assert f"error: {tmp_path}/day_0.tsv.gz:6: has not 40 columns" in capsys.readouterr().err
+    assert f"error: {tmp_path}/day_0.tsv.gz:6: does not have 40 columns" in capsys.readouterr().err
 
 
 def command(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -166,9 +166,9 @@ def test_sigterm_is_a_preemption_saved_and_exit_code_zero(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("division", [[], ["--servers", "1"]], ids=["alone", "launched"])
-def test_ctrl_c_saves_and_says_how_to_go_on(division, tmp_path, ctrl_c):
-    arguments = [*SMALL, "--steps", "1000000", "--checkpoint", str(tmp_path / "run"), *division]
+@pytest.mark.parametrize("config", [[], ["--servers", "1"]], ids=["alone", "launched"])
+def test_ctrl_c_saves_and_says_how_to_go_on(config, tmp_path, ctrl_c):
+    arguments = [*SMALL, "--steps", "1000000", "--checkpoint", str(tmp_path / "run"), *config]
     log = tmp_path / "log.csv"
     process = subprocess.Popen(
         [sys.executable, "-m", "berth", *arguments, "--fresh", "--csv", str(log)],
@@ -183,7 +183,7 @@ def test_ctrl_c_saves_and_says_how_to_go_on(division, tmp_path, ctrl_c):
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does
     _, said = process.communicate(timeout=60)
     assert process.returncode == 130, said
-    assert f"; to go on: berth {' '.join(arguments)} --csv {log}" in said
+    assert f"; to resume: berth {' '.join(arguments)} --csv {log}" in said
     assert told(*SMALL, "--steps", 1, "--resume", "--checkpoint", tmp_path / "run")["resumed_from"] > 0
 
 
@@ -192,7 +192,7 @@ def test_days_end_rows_fade_and_the_dead_leave():
     counts = document["tables"]["embedding"]["counts"]
     assert counts["removed"] > 0
     assert document["tables"]["embedding"]["rows"] == counts["created"] - counts["removed"]
-    with pytest.raises(InputError, match="rows of nce are not clicked"):
+    with pytest.raises(InputError, match="nce does not train on clicks"):
         berth("train", "nce", "--day-every", "1M")
     with pytest.raises(InputError, match="--day-every is 0"):
         berth(*SMALL, "--day-every", "0")
@@ -231,7 +231,7 @@ def test_fresh_throws_away_what_was_saved(tmp_path):
 
 
 class TestTables:
-    def test_info_tells_rows_and_lengths(self, run):
+    def test_info_shows_rows_and_lengths(self, run):
         shown = berth("table", "info", run, "--step", 10)
         assert "after step 10 (delta, 1 over the full one of step 8)" in shown
         document = told("table", "info", run)
@@ -277,8 +277,8 @@ class TestTables:
             (["info", "RUN", "--step", "99"], "holds no checkpoint of step 99"),
             (["info", "RUN", "--table", "x"], "no table is called 'x'"),
             (["export", "RUN"], "nothing to write"),
-            (["shrink", "RUN", "NEW/s"], "no life cycle"),
-            (["shrink", "RUN", "RUN", "--shorter-than", "1"], "holds checkpoints already"),
+            (["shrink", "RUN", "NEW/s"], "no decay policy"),
+            (["shrink", "RUN", "RUN", "--shorter-than", "1"], "already holds checkpoints"),
         ],
     )
     def test_a_mistake_is_said_in_a_sentence(self, arguments, message, run, tmp_path):

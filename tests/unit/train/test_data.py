@@ -16,7 +16,7 @@ from berth.errors import InputError
 from berth.train.data.batch import Share
 from berth.train.data.clicks import VOCABULARIES, ClickStream
 from berth.train.data.files import FileStream, click_files
-from berth.train.data.prefetch import Ahead
+from berth.train.data.prefetch import Prefetcher
 from berth.train.metrics import auc
 
 PACKERS = {
@@ -80,10 +80,10 @@ class TestClicks:
         assert np.abs(found - law / law.sum()).max() < 0.005
         assert (keys >> 32 == np.arange(26)).all()
 
-    def test_nobody_beats_the_true_probabilities(self):
+    def test_no_score_beats_the_true_probabilities(self):
         stream = ClickStream()
-        _, dense, chances, labels = stream.draw(0, 1 << 16)
-        assert auc(chances, labels) == pytest.approx(stream.best_auc(), abs=0.005)
+        _, dense, probabilities, labels = stream.draw(0, 1 << 16)
+        assert auc(probabilities, labels) == pytest.approx(stream.best_auc(), abs=0.005)
         assert stream.best_auc() == pytest.approx(0.803, abs=0.002)
         assert auc(dense[:, 1], labels) < 0.6
 
@@ -165,29 +165,29 @@ class TestFiles:
         assert sum(batch.part(3) for batch in (batches[-1] for batches in told)) == 1.0
 
     @pytest.mark.parametrize(
-        ("text", "why"),
+        ("text", "reason"),
         [
-            ("", "has not 40 columns"),
-            (line(1) + "\t", "has not 40 columns"),
-            (line(1).rsplit("\t", 1)[0], "has not 40 columns"),
+            ("", "does not have 40 columns"),
+            (line(1) + "\t", "does not have 40 columns"),
+            (line(1).rsplit("\t", 1)[0], "does not have 40 columns"),
             ("2" + line(1)[1:], "the label is neither 0 nor 1"),
             ("-1" + line(1)[1:], "the label is neither 0 nor 1"),
             (line(1)[1:], "the label is neither 0 nor 1"),
-            ("0\tx" + line(1)[2:], "one of the 13 numbers is not whole"),
-            ("0\t1.5" + line(1)[2:], "one of the 13 numbers is not whole"),
+            ("0\tx" + line(1)[2:], "one of the 13 numbers is not an integer"),
+            ("0\t1.5" + line(1)[2:], "one of the 13 numbers is not an integer"),
             (line(1) + "g", "one of the 26 ids is not hexadecimal of at most 8 digits"),
             (line(1) + "123456789", "one of the 26 ids is not hexadecimal of at most 8 digits"),
         ],
     )
-    def test_a_bad_line_is_counted_and_named(self, tmp_path, text, why):
+    def test_a_bad_line_is_counted_and_named(self, tmp_path, text, reason):
         path = tmp_path / "a.tsv"
         write(path, range(20), insert={5: text})
         stream = FileStream(path)
         batches = taken(stream)
         assert sum(batch.examples for batch in batches) == 20
         assert stream.bad_rows == 1
-        assert stream.first_bad == [f"{path}:6: {why}"]
-        with pytest.raises(InputError, match=why) as error:
+        assert stream.first_bad == [f"{path}:6: {reason}"]
+        with pytest.raises(InputError, match=reason) as error:
             taken(FileStream(path, strict=True))
         assert error.value.where == f"{path}:6"
 
@@ -198,7 +198,7 @@ class TestFiles:
         stream = FileStream(path)
         assert sum(batch.examples for batch in taken(stream)) == 2
         assert [text.rpartition(":")[2] for text in stream.first_bad] == [
-            " one of the 13 numbers is not whole",
+            " one of the 13 numbers is not an integer",
             " one of the 26 ids is not hexadecimal of at most 8 digits",
         ]
 
@@ -230,7 +230,7 @@ class TestFiles:
 
     def test_a_file_without_a_good_row_is_refused(self, tmp_path):
         (tmp_path / "a.tsv").write_text("nothing\n")
-        with pytest.raises(InputError, match="holds no row that can be read"):
+        with pytest.raises(InputError, match="has no readable row"):
             taken(FileStream(tmp_path, epochs=None))
 
     @pytest.mark.parametrize("packer", PACKERS)
@@ -316,21 +316,21 @@ class TestParquet:
         for number, wanted in enumerate((["C1", "C2", "x"], names)):
             frame = pl.DataFrame({"label": [0, 1], **{name: columns[name] for name in wanted}})
             frame.write_parquet(tmp_path / f"{number}.parquet")
-        with pytest.raises(InputError, match="has other columns than the files before it") as error:
+        with pytest.raises(InputError, match="has different columns than earlier files") as error:
             taken(FileStream(tmp_path))
         assert error.value.where == str(tmp_path / "1.parquet")
         assert "C1, C2, x" in error.value.hint
 
     @pytest.mark.parametrize(
-        ("columns", "why"),
+        ("columns", "reason"),
         [
-            ({"label": [0, 1], "when": [[1], [2]]}, "column 'when' is List"),
-            ({"words": ["a", "b"], "x": [1.0, 2.0]}, "has no column of labels"),
+            ({"label": [0, 1], "when": [[1], [2]]}, "column 'when' has type List"),
+            ({"words": ["a", "b"], "x": [1.0, 2.0]}, "has no label column"),
         ],
     )
-    def test_a_column_of_no_use_is_refused_by_name(self, tmp_path, columns, why):
+    def test_a_column_of_no_use_is_refused_by_name(self, tmp_path, columns, reason):
         pl.DataFrame(columns).write_parquet(tmp_path / "a.parquet")
-        with pytest.raises(InputError, match=why):
+        with pytest.raises(InputError, match=reason):
             taken(FileStream(tmp_path))
 
     def test_something_else_is_refused_by_name(self, tmp_path):
@@ -345,18 +345,18 @@ class TestAhead:
             yield from range(5)
             raise ValueError("here")
 
-        ahead = Ahead(items())
+        ahead = Prefetcher(items())
         assert [next(ahead) for _ in range(5)] == list(range(5))
         for _ in range(2):
             with pytest.raises(ValueError, match="here"):
                 next(ahead)
 
     def test_who_asks_again_after_the_end_does_not_wait(self):
-        ahead = Ahead(iter("ab"))
+        ahead = Prefetcher(iter("ab"))
         assert [next(ahead, "end") for _ in range(4)] == ["a", "b", "end", "end"]
 
     def test_it_can_be_left_early(self):
-        ahead = Ahead(itertools.count())
+        ahead = Prefetcher(itertools.count())
         assert next(ahead) == 0
         ahead.close()
         assert not ahead._thread.is_alive()

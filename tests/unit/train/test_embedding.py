@@ -11,7 +11,7 @@ from berth.train.data.batch import Batch
 from berth.train.embedding import Embedding, SparseLookup, embeddings_of, slot_keys, with_sparse_tables
 from berth.train.learner import Learner
 from berth.train.local import LocalStore
-from berth.train.tables import Initialiser, Life, adagrad, sgd
+from berth.train.tables import DecayPolicy, Initialiser, adagrad, sgd
 from berth.zoo import make_model
 
 
@@ -87,7 +87,7 @@ def test_rows_without_a_gradient_are_not_pushed():
 
 
 def test_keys_that_are_not_whole_numbers_are_refused():
-    with pytest.raises(InputError, match="keys of an Embedding are int64, not"):
+    with pytest.raises(InputError, match="keys of an Embedding must be int64, got"):
         Embedding(2)(torch.ones(3))
 
 
@@ -124,12 +124,12 @@ def test_look_ups_of_the_zoo_become_sparse_tables(name, tables):
 
 
 def test_a_life_cycle_counts_what_was_shown_and_clicked():
-    layer = Embedding(2, life=Life())
+    layer = Embedding(2, decay=DecayPolicy())
     layer(torch.tensor([[1, 2], [1, 3]])).sum().backward()
     layer.push(torch.tensor([1, 0]))
-    life = layer._home().table("embedding").save()
-    assert life.keys.tolist() == [1, 2, 3]
-    assert life.records[:, -3:-1].tolist() == [[2, 1], [1, 1], [1, 0]]  # shows, clicks
+    decay = layer._backing_store().table("embedding").save()
+    assert decay.keys.tolist() == [1, 2, 3]
+    assert decay.records[:, -3:-1].tolist() == [[2, 1], [1, 1], [1, 0]]  # shows, clicks
     layer(torch.tensor([1, 2, 3])).sum().backward()
     with pytest.raises(InputError, match="first dimension"):
         layer.push(torch.tensor([1, 0]))
@@ -150,7 +150,7 @@ class TestLocalStore:
         one, same, other = Embedding(4, name="t"), Embedding(4, name="t"), Embedding(5, name="t")
         store.open([one.spec])
         store.open([same.spec])
-        with pytest.raises(InputError, match="two tables are called 't'"):
+        with pytest.raises(InputError, match="two different tables are named 't'"):
             store.open([other.spec])
 
     def test_an_unknown_table_is_named(self):
@@ -184,28 +184,28 @@ class TestLocalStore:
 
 @pytest.mark.parametrize("examples", [0, 2])
 def test_clicks_of_a_batch_are_those_of_its_examples_of_which_there_may_be_none(examples):
-    layer = Embedding(2, life=Life())
+    layer = Embedding(2, decay=DecayPolicy())
     layer(keys(examples, 3)).sum().backward()
     layer.push(torch.ones(examples))
-    assert layer._home().table("embedding").save().records[:, -2].sum() == 3 * examples
+    assert layer._backing_store().table("embedding").save().records[:, -2].sum() == 3 * examples
 
 
 def test_keys_that_do_not_belong_to_examples_are_refused():
-    layer = Embedding(2, life=Life())
+    layer = Embedding(2, decay=DecayPolicy())
     layer(keys(3)).sum().backward()
-    with pytest.raises(InputError, match="whose first dimension is that of the labels"):
+    with pytest.raises(InputError, match="must be that of the labels"):
         layer.push(torch.ones(2))
 
 
 def test_a_layer_that_was_not_learned_from_pushes_nothing():
     layer = Embedding(2, optimiser=sgd(1.0))
     before = layer(keys(4)).detach().clone()
-    layer.push()  # nobody went backward
+    layer.push()  # no backward pass
     layer(keys(4)).sum().backward()
-    layer.forget()
+    layer.discard_pulls()
     layer.push()
     assert torch.equal(layer(keys(4)), before)
-    assert layer.asked().tolist() == keys(4).tolist()
+    assert layer.pulled_keys().tolist() == keys(4).tolist()
     assert "2, name='embedding'" in repr(layer)
 
 
@@ -215,9 +215,9 @@ def test_a_store_needs_a_folder_for_its_budget_and_divides_it_once(tmp_path):
     store = LocalStore(memory_bytes=64 << 20, folder=tmp_path)
     store.open([Embedding(2).spec])
     store.open([Embedding(2).spec])  # the same one
-    with pytest.raises(InputError, match="the memory is divided already"):
+    with pytest.raises(InputError, match="the memory budget is already divided"):
         store.open([Embedding(2, name="other").spec])
-    with pytest.raises(InputError, match="two tables are called 'embedding', and differ"):
+    with pytest.raises(InputError, match="two different tables are named 'embedding'"):
         store.open([Embedding(3).spec])
     with pytest.raises(InputError, match="did you mean 'embedding'"):
         store.table("embeding")
@@ -242,6 +242,6 @@ def test_keys_are_found_among_the_inputs_also_where_the_model_makes_them_long(ki
         learner = Learner(Model(computed), LocalStore())
         learner.store.prefetch = lambda table, keys, into=announced: into.append((table, keys.tolist()))
         learner.step(0, batch)
-        learner.announce(batch)
+        learner.prefetch(batch)
         assert announced == ([] if computed else [("rows", [3, 1, 4, 1])])
-        assert learner.unannounced == (["rows"] if computed else [])
+        assert learner.tables_without_prefetch == (["rows"] if computed else [])

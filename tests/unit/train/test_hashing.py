@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from berth.train.tables.hashing import GOLDEN, chances, shard_of
+from berth.train.tables.hashing import GOLDEN, shard_of, uniform
 from berth.train.tables.initialise import Initialiser, fill_weights
 
 MASK = 2**64 - 1
@@ -37,7 +37,7 @@ def test_the_shard_of_a_key_is_the_rest_of_its_salted_word(shards):
 
 
 def test_chances_are_the_upper_bits_of_the_salted_word():
-    assert chances(KEYS, 7).tolist() == [(salted(int(key), 7) >> 40) / 2**24 for key in KEYS]
+    assert uniform(KEYS, 7).tolist() == [(salted(int(key), 7) >> 40) / 2**24 for key in KEYS]
 
 
 @pytest.mark.parametrize("seed", [0, 5])

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from berth.train.tables.hashing import chances, shard_of
-from berth.train.tables.index import EMPTY, MOST_ENTRIES, Index
+from berth.train.tables.hashing import shard_of, uniform
+from berth.train.tables.index import EMPTY, MAX_ENTRIES, Index
 
 EXTREMES = np.array([0, -1, 1, 2**63 - 1, -(2**63), EMPTY, 2**32, -(2**32)])
 
@@ -67,7 +67,7 @@ def test_cold_places_are_counted():
 
 def test_more_keys_than_places_can_name_are_refused():
     with pytest.raises(ValueError, match="use more shards"):
-        Index().entries_for(MOST_ENTRIES + 1)
+        Index().entries_for(MAX_ENTRIES + 1)
 
 
 def test_shards_are_even_and_independent_of_where_a_key_lives():
@@ -79,7 +79,7 @@ def test_shards_are_even_and_independent_of_where_a_key_lives():
 
 def test_chances_are_uniform_and_differ_by_salt():
     keys = np.arange(50_000)
-    first, second = chances(keys, 1), chances(keys, 2)
+    first, second = uniform(keys, 1), uniform(keys, 2)
     assert abs(first.mean() - 0.5) < 0.01
     assert 0 <= first.min() < first.max() < 1
     assert abs(np.corrcoef(first, second)[0, 1]) < 0.02

@@ -12,7 +12,8 @@ import torch
 
 from berth.errors import InputError
 from berth.train import ClickStream, Session, fit, load_for_inference
-from berth.train.recipes import recipe
+from berth.train.options import TrainOptions
+from berth.train.recipes import make_recipe
 
 HERE = Path(__file__).parent
 
@@ -24,7 +25,7 @@ def batch(first=10**6, examples=50):
 
 @pytest.mark.parametrize("memory", [None, "8MB"])
 def test_the_model_of_a_fit_predicts_what_it_predicted_in_the_session(small, memory):
-    session = Session(small.Small(), batch=64, memory=memory)
+    session = Session(small.Small(), options=TrainOptions(batch=64, memory=memory))
     session.run(5)
     session.model.eval()
     expected = session.model(batch())
@@ -61,7 +62,7 @@ np.save({str(tmp_path / "out.npy")!r}, out.detach().numpy())
 
 
 def test_a_model_of_the_zoo_is_known_by_the_checkpoint_itself(tmp_path):
-    made = recipe("ctrdnn-8", batch=64, seed=3)
+    made = make_recipe("ctrdnn-8", batch=64, seed=3)
     result = fit(made.model, made.data, steps=3, batch=64, seed=3, checkpoints=str(tmp_path))
     loaded = load_for_inference(tmp_path)
     assert torch.equal(loaded(batch()), result.model(batch()))
@@ -70,9 +71,9 @@ def test_a_model_of_the_zoo_is_known_by_the_checkpoint_itself(tmp_path):
 
 def test_a_model_that_is_not_that_of_the_checkpoint_is_refused(small, tmp_path):
     fit(small.Small(), steps=1, batch=64, checkpoints=str(tmp_path))
-    with pytest.raises(InputError, match="of another model"):
+    with pytest.raises(InputError, match="of a different model"):
         load_for_inference(tmp_path, "ctrdnn-8")
-    with pytest.raises(InputError, match=r"is of Small, which only you can make") as error:
+    with pytest.raises(InputError, match=r"is of Small, which is not in the zoo") as error:
         load_for_inference(tmp_path)
     assert "load_for_inference(folder, make_model())" in error.value.hint
     with pytest.raises(InputError, match="holds no checkpoint"):

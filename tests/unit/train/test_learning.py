@@ -13,7 +13,8 @@ from berth.train.data.examples import ExampleStream
 from berth.train.learner import Learner, click_loss, scores_of
 from berth.train.local import LocalStore
 from berth.train.metrics import Progress, Window, auc, best_auc
-from berth.train.recipes import recipe
+from berth.train.options import TrainOptions
+from berth.train.recipes import make_recipe
 from berth.train.timing import PUSH, UPDATE, LayerClock
 from berth.zoo.layered import Layer, LayeredModel
 
@@ -28,8 +29,8 @@ def log_loss_of_a_constant(labels) -> float:
     ("name", "steps", "better"), [("ctrdnn-8", 80, 0.65), ("matchnet", 60, 0.75), ("2emb", 60, 0.75)]
 )
 def test_a_click_model_ranks_and_predicts_better_than_a_constant(name, steps, better):
-    made = recipe(name, batch=512)
-    session = Session(made.model, made.data, batch=512)
+    made = make_recipe(name, batch=512)
+    session = Session(made.model, made.data, TrainOptions(batch=512))
     result = session.run(steps)
     labels = session.progress.window.arrays()["labels"]
     late = session.progress.window.arrays()["scores"][-5120:]
@@ -37,9 +38,9 @@ def test_a_click_model_ranks_and_predicts_better_than_a_constant(name, steps, be
     assert np.mean(result.losses[-10:]) < log_loss_of_a_constant(labels) - 0.01
 
 
-def test_word_vectors_tell_true_words_from_noise():
-    made = recipe("nce", batch=512)
-    result = Session(made.model, made.data, batch=512).run(60)
+def test_word_vectors_separate_true_words_from_noise():
+    made = make_recipe("nce", batch=512)
+    result = Session(made.model, made.data, TrainOptions(batch=512)).run(60)
     constant = 17 * log_loss_of_a_constant(np.array([1] + [0] * 16))
     assert np.mean(result.losses[-10:]) < constant - 0.2
 
@@ -63,7 +64,7 @@ def test_own_modules_train_with_their_own_forward(small):
 
 
 def test_built_in_data_need_an_end(small):
-    with pytest.raises(InputError, match="the built-in data never end"):
+    with pytest.raises(InputError, match="the built-in data is endless"):
         fit(small.Small())
 
 
@@ -76,8 +77,8 @@ def test_the_same_seed_gives_the_same_losses_and_another_does_not(small):
 def test_watched_steps_compute_what_others_do():
     losses = []
     for watched in (False, True):
-        made = recipe("ctrdnn-8", batch=64)
-        session = Session(made.model, made.data, batch=64)
+        made = make_recipe("ctrdnn-8", batch=64)
+        session = Session(made.model, made.data, TrainOptions(batch=64))
         if watched:
             session.learner.clock = LayerClock(made.model, every=1, skipped=0)
         losses.append(session.run(4).losses)
@@ -142,7 +143,7 @@ def test_gradients_of_workers_add_up_to_those_of_one(small, workers, rows):
 
             learner = Learner(
                 model, Summing(sums), optimiser=torch.optim.SGD(model.parameters(), 0.0), workers=count,
-                exchange=keep,
+                all_reduce=keep,
             )  # fmt: skip
             for step, batch in enumerate(Clicks(rows).batches(32, 0, Share(worker, count), 0)):
                 value, _ = learner.step(step, batch)
@@ -184,10 +185,10 @@ def test_the_keys_of_the_next_batch_are_announced(name, small):
         def prefetch(self, table, keys):
             self.announced.append((table, keys.tobytes()))
 
-    made = None if name == "own" else recipe(name, batch=16)
+    made = None if name == "own" else make_recipe(name, batch=16)
     model, data = (small.Small(), ClickStream()) if made is None else (made.model, made.data)
     store = Noting()
-    Session(model, data, batch=16, store=store).run(4)
+    Session(model, data, TrainOptions(batch=16), store=store).run(4)
     tables = len(store.pulled) // 4
     assert store.announced[: 2 * tables] == store.pulled[2 * tables :]  # the first step shows which they are
 
@@ -236,8 +237,10 @@ def test_a_model_may_answer_with_more_than_one_tensor(small):
         def loss(self, output, labels):
             return click_loss(output["click"], labels)
 
-    result = Session(Both(), batch=16).run(2)
-    assert result.losses == pytest.approx(Session(small.Small(), batch=16).run(2).losses)
+    result = Session(Both(), options=TrainOptions(batch=16)).run(2)
+    assert result.losses == pytest.approx(
+        Session(small.Small(), options=TrainOptions(batch=16)).run(2).losses
+    )
     assert np.isnan(result.auc)
 
 

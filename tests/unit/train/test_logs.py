@@ -10,7 +10,7 @@ import pytest
 
 from berth.errors import InputError
 from berth.train import logs
-from berth.train.logs import COLUMNS, CsvLog, TensorBoardLog, figures, hit_rate
+from berth.train.logs import COLUMNS, CsvLog, TensorBoardLog, current_metrics, hit_rate
 from berth.train.metrics import Progress
 
 TOLD = {
@@ -23,7 +23,7 @@ TOLD = {
 
 def test_figures_are_those_of_all_tables():
     progress = Progress(step=4, examples=8)
-    told = figures(progress, TOLD)
+    told = current_metrics(progress, TOLD)
     assert tuple(told) == COLUMNS
     assert (told["step"], told["examples"], told["moved_bytes"]) == (4, 8, 100)
     assert told["hit_rate"] == hit_rate(TOLD) == pytest.approx(0.85)
@@ -78,7 +78,7 @@ def test_a_file_that_can_not_be_written_is_named(tmp_path):
     assert error.value.where == str(tmp_path / "nowhere" / "log.csv")
 
 
-def test_without_tensorboard_one_is_told_what_to_install(monkeypatch):
+def test_without_tensorboard_the_error_names_the_package(monkeypatch):
     monkeypatch.setattr(logs, "find_spec", lambda name: None)
     with pytest.raises(InputError, match="--tensorboard needs tensorboard"):
         TensorBoardLog("folder")

@@ -15,13 +15,13 @@ from berth.errors import InputError, WireError
 from berth.train import LocalStore, with_sparse_tables
 from berth.train.data import Batch, ClickStream, Share
 from berth.train.learner import Learner
-from berth.train.member import NoRows
-from berth.train.rendezvous import Seat
-from berth.train.stages import parcels
+from berth.train.process_group import ProcessGroup
+from berth.train.rendezvous import RankInfo
+from berth.train.stages import p2p
 from berth.train.stages.cut import Layout, even_cuts
 from berth.train.stages.learner import StageLearner
-from berth.train.tables import Life
-from berth.train.team import Team
+from berth.train.tables import DecayPolicy
+from berth.train.worker import NoTables
 from berth.zoo import make_model
 
 
@@ -57,7 +57,7 @@ class Wires:
 @pytest.fixture
 def wires(monkeypatch):
     made = Wires()
-    monkeypatch.setattr(parcels, "dist", SimpleNamespace(isend=made.isend, recv=made.recv))
+    monkeypatch.setattr(p2p, "dist", SimpleNamespace(isend=made.isend, recv=made.recv))
     return made
 
 
@@ -76,16 +76,18 @@ def alone(examples):
     return model, told
 
 
-def in_stages(examples, stages, micro):
+def in_stages(examples, stages, micro_batches):
     """Each stage has a model of its own, of which it trains its layers."""
     models, told, failed = [whole_model() for _ in range(stages)], [], []
     cuts, layout = even_cuts(len(models[0]), stages), Layout(1, stages)
 
     def work(rank):
         try:
-            store = LocalStore() if rank == 0 else NoRows()
-            team = Team(Seat(rank, stages), layout)
-            learner = StageLearner(models[rank], store, team, cuts[rank], micro=micro)
+            store = LocalStore() if rank == 0 else NoTables()
+            process_group = ProcessGroup(RankInfo(rank, stages), layout)
+            learner = StageLearner(
+                models[rank], store, process_group, cuts[rank], micro_batches=micro_batches
+            )
             for step, batch in enumerate(batches(examples)):
                 if rank == 0:
                     told.append(learner.step(step, batch))
@@ -112,12 +114,13 @@ def in_stages(examples, stages, micro):
 
 
 @pytest.mark.parametrize(
-    ("stages", "micro", "examples"), [(1, 3, 10), (2, 1, 9), (2, 4, 10), (3, 2, 7), (2, 4, 3), (3, 3, 1)]
+    ("stages", "micro_batches", "examples"),
+    [(1, 3, 10), (2, 1, 9), (2, 4, 10), (3, 2, 7), (2, 4, 3), (3, 3, 1)],
 )
-def test_stages_learn_what_one_process_learns(wires, stages, micro, examples):
+def test_stages_learn_what_one_process_learns(wires, stages, micro_batches, examples):
     """Also where a batch has fewer examples than micro-batches, as the last one of the data may."""
     model, expected = alone(examples)
-    weights, told = in_stages(examples, stages, micro)
+    weights, told = in_stages(examples, stages, micro_batches)
     assert [loss for loss, _ in told] == pytest.approx([loss for loss, _ in expected], rel=1e-5)
     for (_, (scores, labels)), (_, (wanted, truth)) in zip(told, expected, strict=True):
         assert scores.tolist() == pytest.approx(wanted.tolist(), rel=1e-4, abs=1e-5)
@@ -128,10 +131,10 @@ def test_stages_learn_what_one_process_learns(wires, stages, micro, examples):
 
 
 def test_clicks_are_counted_by_the_batch_and_not_by_its_parts():
-    model = with_sparse_tables(make_model("ctrdnn-8", 5, rows=1), life=Life())
-    team, cut = Team(Seat(0, 2), Layout(1, 2)), even_cuts(len(model), 2)[0]
-    with pytest.raises(InputError, match="count clicks by the batch"):
-        StageLearner(model, LocalStore(), team, cut, micro=2)
+    model = with_sparse_tables(make_model("ctrdnn-8", 5, rows=1), decay=DecayPolicy())
+    process_group, cut = ProcessGroup(RankInfo(0, 2), Layout(1, 2)), even_cuts(len(model), 2)[0]
+    with pytest.raises(InputError, match="count clicks per batch"):
+        StageLearner(model, LocalStore(), process_group, cut, micro_batches=2)
 
 
 @pytest.mark.parametrize(
@@ -149,10 +152,10 @@ def test_a_parcel_arrives_as_it_was_sent(wires, what):
     came = []
 
     def give():
-        parcels.Post().send(1, what)
+        p2p.StageChannel().send(1, what)
 
     def take():
-        came.append(parcels.Post().receive(0))
+        came.append(p2p.StageChannel().receive(0))
 
     for name, work in (("0", give), ("1", take)):
         thread = threading.Thread(target=work, name=name)
@@ -172,29 +175,29 @@ def same(one, other):
     return one == other
 
 
-def test_what_is_no_parcel_is_refused(wires):
+def test_an_invalid_message_is_an_error(wires):
     wires.sent[1, 0].put(torch.tensor([0]))
     found = []
 
     def take():
         try:
-            parcels.Post().receive(1)
+            p2p.StageChannel().receive(1)
         except WireError as error:
             found.append(str(error))
 
     thread = threading.Thread(target=take, name="0")
     thread.start()
     thread.join(20)
-    assert found == ["rank 1 sent what is not a parcel"]
+    assert found == ["invalid message from rank 1"]
 
 
 def test_bytes_that_were_sent_are_counted(wires):
-    post, sizes = parcels.Post(), []
+    channel, sizes = p2p.StageChannel(), []
 
     def give():
-        post.send(1, torch.zeros(1000))
-        sizes.append(post.sent_bytes)
-        post.flush()
+        channel.send(1, torch.zeros(1000))
+        sizes.append(channel.sent_bytes)
+        channel.flush()
 
     thread = threading.Thread(target=give, name="0")
     thread.start()
@@ -202,7 +205,7 @@ def test_bytes_that_were_sent_are_counted(wires):
     assert 4000 < sizes[0] < 4200
 
 
-def test_a_batch_is_whole_if_nobody_says_otherwise():
+def test_a_batch_has_full_weight_by_default():
     assert Batch(None, None, 3).part(1) == 1.0
     assert Batch(None, None, 3).part(4) == 0.25
     assert Batch(None, None, 0, 5).part(4) == 0.0

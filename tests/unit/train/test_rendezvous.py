@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from berth.errors import InputError
-from berth.train.rendezvous import Seat, first_host, seat_of
+from berth.train.rendezvous import RankInfo, first_host, rank_from_environment
 
 TORCHRUN = {"RANK": "1", "WORLD_SIZE": "3", "MASTER_ADDR": "node7", "MASTER_PORT": "29400"}
 SLURM = {
@@ -17,25 +17,25 @@ SLURM = {
 
 
 @pytest.mark.parametrize(
-    ("environment", "seat"),
+    ("environment", "rank_info"),
     [
         ({}, None),
-        (TORCHRUN, Seat(1, 3, "node7", 29400)),
-        ({"RANK": "0", "WORLD_SIZE": "1"}, Seat(0, 1)),
-        (SLURM, Seat(2, 4, "gpu03", 29512)),
-        ({**SLURM, "MASTER_PORT": "5000"}, Seat(2, 4, "gpu03", 5000)),
-        ({**SLURM, **TORCHRUN}, Seat(1, 3, "node7", 29400)),
+        (TORCHRUN, RankInfo(1, 3, "node7", 29400)),
+        ({"RANK": "0", "WORLD_SIZE": "1"}, RankInfo(0, 1)),
+        (SLURM, RankInfo(2, 4, "gpu03", 29512)),
+        ({**SLURM, "MASTER_PORT": "5000"}, RankInfo(2, 4, "gpu03", 5000)),
+        ({**SLURM, **TORCHRUN}, RankInfo(1, 3, "node7", 29400)),
         ({**SLURM, "SLURM_NTASKS": "1"}, None),
     ],
 )
-def test_a_seat_is_read_from_torchruns_variables_or_from_slurms(environment, seat):
-    assert seat_of(environment) == seat
+def test_a_rank_is_read_from_the_variables_of_torchrun_or_slurm(environment, rank_info):
+    assert rank_from_environment(environment) == rank_info
 
 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"RANK": "3"}, "rank 3 is not one of 3"),
+        ({"RANK": "3"}, "rank 3 is out of range"),
         ({"RANK": "one"}, "RANK is 'one'"),
         ({"MASTER_ADDR": None}, "MASTER_ADDR"),
     ],
@@ -43,12 +43,12 @@ def test_a_seat_is_read_from_torchruns_variables_or_from_slurms(environment, sea
 def test_half_an_environment_is_refused(change, words):
     told = {name: value for name, value in {**TORCHRUN, **change}.items() if value is not None}
     with pytest.raises(InputError, match=words):
-        seat_of(told)
+        rank_from_environment(told)
 
 
 def test_a_seat_says_itself_in_the_words_it_is_read_from():
-    seat = Seat(2, 5, "10.0.0.1", 4321)
-    assert seat_of(seat.environment()) == seat
+    rank_info = RankInfo(2, 5, "10.0.0.1", 4321)
+    assert rank_from_environment(rank_info.environment()) == rank_info
 
 
 @pytest.mark.parametrize(

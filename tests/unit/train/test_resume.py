@@ -12,12 +12,13 @@ import numpy as np
 import pytest
 
 from berth.errors import InputError
-from berth.train.checkpoint import Shelf
-from berth.train.faults import MOMENTS
+from berth.train.checkpoint import CheckpointStore
+from berth.train.fault_points import FAULT_POINTS
 from berth.train.interruption import Interruption, Stopped
 from berth.train.local import LocalStore
-from berth.train.session import _same
-from berth.train.tables import Life, shard_of, split
+from berth.train.options import TrainOptions
+from berth.train.session import _check_same_run
+from berth.train.tables import DecayPolicy, shard_of, split
 
 
 def folders(tmp_path):
@@ -25,12 +26,12 @@ def folders(tmp_path):
 
 
 @pytest.mark.parametrize("times", [2, *(pytest.param(count, marks=pytest.mark.slow) for count in (1, 4))])
-@pytest.mark.parametrize("moment", [name for name in MOMENTS if not name.startswith("server")])
+@pytest.mark.parametrize("fault_point", [name for name in FAULT_POINTS if not name.startswith("server")])
 def test_killed_at_any_moment_the_losses_are_those_of_an_uninterrupted_run(
-    small, moment, times, tmp_path, uninterrupted, killed
+    small, fault_point, times, tmp_path, uninterrupted, killed
 ):
     saved, log = folders(tmp_path)
-    assert small.in_child(lambda: small.train(saved, log), f"{moment}@{times}") == killed
+    assert small.in_child(lambda: small.train(saved, log), f"{fault_point}@{times}") == killed
     assert small.in_child(lambda: small.train(saved, log)) == 0
     assert small.losses(log) == uninterrupted
 
@@ -72,7 +73,7 @@ def test_sigterm_saves_the_step_and_says_preempted(small, tmp_path, uninterrupte
 
     def stopped():
         how = small.Checkpoints(saved, every=100)
-        session = small.Session(small.Small(), batch=64, checkpoints=how)
+        session = small.Session(small.Small(), options=TrainOptions(batch=64, checkpoints=how))
 
         def report(of):
             if of.progress.step == 7:
@@ -83,7 +84,7 @@ def test_sigterm_saves_the_step_and_says_preempted(small, tmp_path, uninterrupte
         assert str(result).startswith("preempted at step 7")
 
     assert small.in_child(stopped) == 0
-    assert Shelf(saved).steps() == [7]
+    assert CheckpointStore(saved).steps() == [7]
     assert small.in_child(lambda: small.train(saved, log)) == 0
     assert small.losses(log) == {step: loss for step, loss in uninterrupted.items() if step > 7}
 
@@ -96,12 +97,14 @@ def test_ctrl_c_saves_the_step_too_and_is_raised_when_all_is_safe(small, tmp_pat
             if of.progress.step == 7:
                 os.kill(os.getpid(), signal.SIGINT)
 
-        session = small.Session(small.Small(), batch=64, checkpoints=small.Checkpoints(saved, every=100))
+        session = small.Session(
+            small.Small(), options=TrainOptions(batch=64, checkpoints=small.Checkpoints(saved, every=100))
+        )
         with pytest.raises(Stopped, match="stopped after step 7, which is saved"):
             session.run(12, report=report)
 
     assert small.in_child(stopped) == 0
-    assert Shelf(saved).steps() == [7]
+    assert CheckpointStore(saved).steps() == [7]
     assert small.in_child(lambda: small.train(saved, log)) == 0
     assert small.losses(log) == {step: loss for step, loss in uninterrupted.items() if step > 7}
 
@@ -109,7 +112,7 @@ def test_ctrl_c_saves_the_step_too_and_is_raised_when_all_is_safe(small, tmp_pat
 def test_a_second_ctrl_c_waits_for_nothing(ctrl_c):
     with Interruption() as interruption:
         signal.raise_signal(signal.SIGINT)
-        assert interruption.heard
+        assert interruption.requested
         signal.raise_signal(signal.SIGTERM)  # asks for nothing new
         with pytest.raises(KeyboardInterrupt) as raised:
             signal.raise_signal(signal.SIGINT)
@@ -123,7 +126,7 @@ def test_days_end_after_the_same_steps_whatever_interrupts_them(small, tmp_path)
 
     def work(folder, into, steps=12):
         model = small.Small()
-        model.rows.life = Life(least_score=0.3)
+        model.rows.decay = DecayPolicy(min_score=0.3)
         session = small.train(folder, into, model=model, steps=steps, day_every=150)
         table = session.store.table("rows")
         assert table.day == steps * 64 // 150
@@ -160,7 +163,7 @@ def test_a_damaged_checkpoint_is_refused_and_the_one_before_is_used(
     assert small.in_child(lambda: small.train(saved, log)) == 0
     assert small.losses(log) == {step: loss for step, loss in uninterrupted.items() if step > 6}
     if (part, how) != ("manifest.json", "missing"):
-        assert "checkpoint of step 9 is refused" in capfd.readouterr().out
+        assert "checkpoint of step 9 can't be used" in capfd.readouterr().out
 
 
 def test_a_delta_over_a_damaged_checkpoint_is_refused(small, tmp_path, uninterrupted, capfd):
@@ -170,8 +173,8 @@ def test_a_delta_over_a_damaged_checkpoint_is_refused(small, tmp_path, uninterru
     log.unlink()
     assert small.in_child(lambda: small.train(saved, log)) == 0
     said = capfd.readouterr().out
-    assert "it rests on step 6" in said
-    assert "going back to step 3" in said
+    assert "it is based on step 6" in said
+    assert "falling back to step 3" in said
     assert small.losses(log) == {step: loss for step, loss in uninterrupted.items() if step > 3}
 
 
@@ -179,14 +182,14 @@ def test_only_the_newest_are_kept_with_those_they_rest_on(small, tmp_path):
     saved, _ = folders(tmp_path)
     assert small.in_child(lambda: small.train(saved, steps=18)) == 0
     # 3 full, 6 full, 9 and 12 over it, 15 full, 18 over it: keep=2 are 15 and 18, and 12 rests on another
-    assert Shelf(saved).steps() == [6, 9, 12, 15, 18]
-    assert [manifest.kind for manifest in Shelf(saved).newest()] == ["full", "delta"]
+    assert CheckpointStore(saved).steps() == [6, 9, 12, 15, 18]
+    assert [manifest.kind for manifest in CheckpointStore(saved).newest()] == ["full", "delta"]
 
 
 def test_a_folder_with_another_training_is_refused_by_name(small, tmp_path):
     saved, _ = folders(tmp_path)
     assert small.in_child(lambda: small.train(saved, steps=3)) == 0
-    with pytest.raises(InputError, match=r"another training \(seed: 0 there, 5 here"):
+    with pytest.raises(InputError, match=r"a different run \(seed: 0 there, 5 here"):
         small.train(saved, seed=5)
 
 
@@ -194,10 +197,10 @@ def test_checkpoints_of_an_earlier_version_over_the_same_files_are_refused_with_
     files = {"kind": "files", "files": [["day0.tsv", 100]], "window": 64}
     now = {"seed": 0, "data": {**files, "shuffled": "within an epoch"}}
     with pytest.raises(InputError, match="holds checkpoints of an earlier version of berth, which shuffled"):
-        _same({"seed": 0, "data": files}, now, "run")
+        _check_same_run({"seed": 0, "data": files}, now, "run")
     for other in ({"seed": 1, "data": files}, {"seed": 0, "data": {**files, "window": 32}}):
-        with pytest.raises(InputError, match="another training"):
-            _same(other, now, "run")
+        with pytest.raises(InputError, match="a different run"):
+            _check_same_run(other, now, "run")
 
 
 class Sharded:
@@ -256,7 +259,7 @@ def test_a_run_goes_on_with_another_number_of_shards(small, tmp_path, uninterrup
 
 def test_two_trainings_do_not_share_a_folder(small, tmp_path):
     session = small.train(tmp_path / "saved", steps=3)
-    with pytest.raises(InputError, match="another training writes its checkpoints here"):
+    with pytest.raises(InputError, match="another run is writing checkpoints here"):
         small.train(tmp_path / "saved")
     session.close()
     small.train(tmp_path / "saved").close()
@@ -278,19 +281,19 @@ def test_a_disk_that_is_full_for_a_while_costs_one_checkpoint(
     monkeypatch.setattr(writer.ArrayFile, "finish", finish)
     small.train(tmp_path / "saved", steps=9).close()
     assert "checkpoint of step 6 could not be written: No space left on device" in capsys.readouterr().out
-    chain = Shelf(tmp_path / "saved").newest()
+    chain = CheckpointStore(tmp_path / "saved").newest()
     assert [(manifest.step, manifest.kind) for manifest in chain] == [(9, "full")]
 
 
 def test_old_checkpoints_that_can_not_be_removed_do_no_harm(small, tmp_path, monkeypatch, capsys):
-    def retire(self, keep):
+    def prune(self, keep):
         raise OSError(13, "Permission denied")
 
-    monkeypatch.setattr(Shelf, "retire", retire)
+    monkeypatch.setattr(CheckpointStore, "prune", prune)
     small.train(tmp_path / "saved", steps=9).close()
     assert "old checkpoints could not be removed: Permission denied" in capsys.readouterr().out
-    assert Shelf(tmp_path / "saved").steps() == [3, 6, 9]
-    assert len(Shelf(tmp_path / "saved").newest()) == 2
+    assert CheckpointStore(tmp_path / "saved").steps() == [3, 6, 9]
+    assert len(CheckpointStore(tmp_path / "saved").newest()) == 2
 
 
 def test_a_bug_in_the_writing_thread_is_not_lost(small, tmp_path, monkeypatch):

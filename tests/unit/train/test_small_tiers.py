@@ -19,7 +19,7 @@ ROWS = 8  # of a block
 
 @pytest.fixture
 def make(tmp_path, monkeypatch):
-    monkeypatch.setattr(tiers, "LEAST_HOT", 16)
+    monkeypatch.setattr(tiers, "MIN_HOT_ROWS", 16)
     monkeypatch.setattr(tiers, "PIECE", 32)
     monkeypatch.setattr(store, "PIECE", 32)
     monkeypatch.setattr(cold, "_PENDING", 4)
@@ -43,10 +43,10 @@ def is_sound(table):
     assert len(set(keys.tolist())) == len(set(places.tolist())) == len(keys) == len(table)
     assert held.rows.count == len(hot)
     assert held.bytes <= BUDGET
-    assert (held.chances <= evict.MOST_CHANCES).all()  # nobody is pinned
-    resting = np.ones(len(held.chances), bool)
+    assert (held.references <= evict.MAX_REFERENCES).all()  # none is pinned
+    resting = np.ones(len(held.references), bool)
     resting[hot] = False
-    assert not held.chances[resting].any()
+    assert not held.references[resting].any()
     assert not held.rows.changed[resting].any()
     living = np.bincount(positions // held.cold.per_block, minlength=len(held.cold._living))
     assert (living == held.cold._living).all()
@@ -95,7 +95,7 @@ def test_whatever_is_done_the_rows_are_those_of_a_table_in_memory(make, seed):
     assert (copy.save().records == others.save().records).all()
 
 
-def test_rows_that_nobody_asks_for_leave_the_first_too(make):
+def test_unused_rows_are_evicted_even_the_first(make):
     table = make()
     for start in range(0, 360, 20):
         table.pull(np.arange(start, start + 20))
@@ -126,7 +126,7 @@ def test_a_batch_keeps_its_own_rows_while_it_fetches_others(make):
             tables.push(np.arange(start, start + 20), gradients(range(start, start + 20)))
     hot = table.store.index.entries()[0][table.store.index.entries()[1] >= 0]
     gone = np.setdiff1d(np.arange(300), hot)
-    table.store.chances[:] = 0
+    table.store.references[:] = 0
     keys = np.concatenate([hot[:15], gone[:15]])
     assert (table.pull(keys) == plain.pull(keys)).all()
     is_sound(table)
@@ -158,8 +158,8 @@ def test_an_index_that_grows_takes_its_memory_from_the_rows(make):
 
 def test_blocks_of_which_little_lives_are_emptied(make, monkeypatch):
     emptied = []
-    sparse = cold.Cold.sparse
-    monkeypatch.setattr(cold.Cold, "sparse", lambda held: emptied.append(sparse(held)) or emptied[-1])
+    sparse = cold.ColdFile.sparse
+    monkeypatch.setattr(cold.ColdFile, "sparse", lambda held: emptied.append(sparse(held)) or emptied[-1])
     table, plain, random = make(), Table(DIM, optimiser=sgd(1.0)), np.random.default_rng(1)
     for _ in range(80):
         keys = random.permutation(250)[:40]
@@ -172,7 +172,7 @@ def test_blocks_of_which_little_lives_are_emptied(make, monkeypatch):
     assert (table.save().records == plain.save().records).all()
 
 
-def test_a_block_that_is_emptied_is_free_and_its_rows_stand_elsewhere(make):
+def test_a_compacted_block_is_free_and_its_rows_are_elsewhere(make):
     table = make()
     for start in range(0, 360, 20):
         table.pull(np.arange(start, start + 20))
@@ -180,8 +180,8 @@ def test_a_block_that_is_emptied_is_free_and_its_rows_stand_elsewhere(make):
     held.flush()
     keys, places = table.store.index.entries()
     positions = EMPTY - 1 - places.astype(np.int64)
-    most = keys[(places < EMPTY) & (positions % ROWS > 0)]
-    table.delete(most)  # one row of each block is left
+    capacity = keys[(places < EMPTY) & (positions % ROWS > 0)]
+    table.delete(capacity)  # one row of each block is left
     before = held.count
     blocks = held.sparse()
     assert len(blocks) == cold._PENDING
@@ -190,7 +190,7 @@ def test_a_block_that_is_emptied_is_free_and_its_rows_stand_elsewhere(make):
     table.pull([359])  # makes room for what the file's books have grown by
     is_sound(table)
     assert set(blocks.tolist()) <= set(held._free)
-    left = np.setdiff1d(np.arange(360), most)
+    left = np.setdiff1d(np.arange(360), capacity)
     assert (table.pull(left) == Table(DIM).pull(left)).all()
 
 
@@ -212,16 +212,16 @@ def test_there_is_room_for_the_old_and_the_new_index_while_it_grows(make, monkey
 
 
 def test_a_file_has_no_more_places_than_an_index_can_name(make, monkeypatch):
-    monkeypatch.setattr(cold, "MOST_POSITIONS", 100)
+    monkeypatch.setattr(cold, "MAX_POSITIONS", 100)
     table = make()
-    with pytest.raises(InputError, match="holds at most 100 records"):
+    with pytest.raises(InputError, match="cold rows is full"):
         table.pull(np.arange(300))
     saved = table.save()  # what is there can still be saved
     assert len(saved.keys) > 100
     assert (saved.records[:, :DIM] == Table(DIM).pull(saved.keys)).all()
 
 
-def test_after_a_disk_was_full_for_a_while_nothing_is_missing_and_nobody_is_held(make, monkeypatch):
+def test_after_a_full_disk_nothing_is_missing_and_nothing_is_pinned(make, monkeypatch):
     table, plain, full = make(), Table(DIM, optimiser=sgd(1.0)), [False]
     write = os.pwrite
 
@@ -237,7 +237,7 @@ def test_after_a_disk_was_full_for_a_while_nothing_is_missing_and_nobody_is_held
     full[0] = True
     with pytest.raises(InputError, match="cold rows can't be written: no room"):
         table.pull(np.arange(150, 300))
-    assert (table.store.chances <= evict.MOST_CHANCES).all()
+    assert (table.store.references <= evict.MAX_REFERENCES).all()
     full[0] = False
     known = np.sort(table.store.index.entries()[0])
     assert (table.pull(known) == plain.pull(known)).all()
@@ -260,7 +260,7 @@ def test_a_block_that_was_altered_does_not_hold_the_rows_beside_it(make):
         table.pull(spoilt[:1])
     fine = np.setdiff1d(np.arange(300), spoilt)[:60]
     assert (table.pull(fine) == Table(DIM).pull(fine)).all()
-    assert (table.store.chances <= evict.MOST_CHANCES).all()
+    assert (table.store.references <= evict.MAX_REFERENCES).all()
 
 
 def test_two_tables_share_a_folder_and_each_takes_its_file_along(make, tmp_path):

@@ -10,8 +10,8 @@ from berth.plan.objective.order import one_forward_one_backward
 from berth.plan.profile import load_layer_profile
 from berth.plan.profile.files import write_profile
 from berth.train.checkpoint.dense import dense_state
-from berth.train.stages.cut import Layout, StageCut, cuts_of_plan, even_cuts
-from berth.train.stages.dense import joined, optimiser_of_stage, take_part, weights_of_stage
+from berth.train.stages.cut import Layout, StageCut, cuts_from_plan, even_cuts
+from berth.train.stages.dense import load_stage_optimiser, merge_stages, stage_optimiser_state, stage_weights
 from berth.zoo import make_model
 
 PLAN = """\
@@ -26,7 +26,7 @@ stages:
 
 
 @pytest.mark.parametrize(
-    ("micro", "stage", "stages", "order"),
+    ("micro_batches", "stage", "stages", "order"),
     [
         (3, 0, 1, "FBFBFB"),
         (3, 1, 2, "FBFBFB"),
@@ -37,8 +37,8 @@ stages:
         (2, 0, 4, "FFBB"),
     ],
 )
-def test_a_stage_holds_no_more_micro_batches_than_stages_follow_it(micro, stage, stages, order):
-    made = "".join("F" if ahead else "B" for ahead in one_forward_one_backward(micro, stage, stages))
+def test_a_stage_holds_no_more_micro_batches_than_stages_follow_it(micro_batches, stage, stages, order):
+    made = "".join("F" if ahead else "B" for ahead in one_forward_one_backward(micro_batches, stage, stages))
     assert made == order
     held = [made[: at + 1].count("F") - made[: at + 1].count("B") for at in range(len(made))]
     assert max(held) <= stages - stage
@@ -54,8 +54,8 @@ def test_even_cuts_cover_every_layer_once():
 
 
 def test_ranks_of_a_lane_follow_each_other():
-    layout = Layout(lanes=2, stages=3)
-    assert [(layout.lane(rank), layout.stage(rank)) for rank in range(layout.world)] == [
+    layout = Layout(pipelines=2, stages=3)
+    assert [(layout.pipeline(rank), layout.stage(rank)) for rank in range(layout.world_size)] == [
         (0, 0),
         (0, 1),
         (0, 2),
@@ -63,21 +63,21 @@ def test_ranks_of_a_lane_follow_each_other():
         (1, 1),
         (1, 2),
     ]
-    assert layout.together(1) == [1, 4]
+    assert layout.stage_ranks(1) == [1, 4]
 
 
 def test_a_plans_stages_are_those_of_its_file(tmp_path):
     names = make_model("nce").names
     path = tmp_path / "plan.yaml"
     path.write_text(PLAN.format(first=names[0], second=f"{names[1]} .. {names[-1]}"))
-    assert cuts_of_plan(path, "nce", names, {"T4": 2.0}) == [
+    assert cuts_from_plan(path, "nce", names, {"T4": 2.0}) == [
         StageCut(0, 0, "cpu-core", 8),
         StageCut(1, len(names) - 1, "T4", 8, 2.0),
     ]
     with pytest.raises(InputError, match="this plan is for nce"):
-        cuts_of_plan(path, "ctrdnn", make_model("ctrdnn", rows=1).names, {})
-    with pytest.raises(InputError, match="the plan uses no H100"):
-        cuts_of_plan(path, "nce", names, {"H100": 2.0})
+        cuts_from_plan(path, "ctrdnn", make_model("ctrdnn", rows=1).names, {})
+    with pytest.raises(InputError, match="the plan does not use H100"):
+        cuts_from_plan(path, "nce", names, {"H100": 2.0})
 
 
 def test_a_plan_for_a_profile_of_ones_own_is_held_against_its_layers(tmp_path):
@@ -86,9 +86,9 @@ def test_a_plan_for_a_profile_of_ones_own_is_held_against_its_layers(tmp_path):
     text = PLAN.format(first=names[0], second=f"{names[1]} .. {names[-1]}")
     path = tmp_path / "plan.yaml"
     path.write_text(text.replace("model: nce", "model: mine.yaml"))
-    assert [cut.last for cut in cuts_of_plan(path, "my_model", names, {})] == [0, len(names) - 1]
+    assert [cut.last for cut in cuts_from_plan(path, "my_model", names, {})] == [0, len(names) - 1]
     with pytest.raises(InputError, match=r"for mine\.yaml with 5 layers, not for my_model with 4"):
-        cuts_of_plan(path, "my_model", names[1:], {})
+        cuts_from_plan(path, "my_model", names[1:], {})
 
 
 def test_the_parts_of_stages_join_to_what_one_process_saves():
@@ -107,12 +107,12 @@ def test_the_parts_of_stages_join_to_what_one_process_saves():
         prefixes = [f"chain.{name}." for name in cut.names[one.first : one.last + 1]]
         weights = list(cut.stage(one.first, one.last + 1).parameters())
         optimiser = learned(cut, weights) if weights else None
-        parts.append((weights_of_stage(cut, prefixes), optimiser_of_stage(cut, optimiser)))
-    together = dense_state(*joined(cut, parts))
-    assert together[1] == alone[1]
+        parts.append((stage_weights(cut, prefixes), stage_optimiser_state(cut, optimiser)))
+    merged = dense_state(*merge_stages(cut, parts))
+    assert merged[1] == alone[1]
     for name, array in alone[0].items():
         if not name.startswith("random"):
-            assert (together[0][name] == array).all(), name
+            assert (merged[0][name] == array).all(), name
 
 
 def test_a_stage_takes_its_part_of_a_whole_optimiser():
@@ -123,7 +123,7 @@ def test_a_stage_takes_its_part_of_a_whole_optimiser():
     everything.step()
     last = list(whole.stage(5, 8).parameters())
     mine = torch.optim.Adam(last, lr=0.5)
-    take_part(whole, mine, everything.state_dict())
+    load_stage_optimiser(whole, mine, everything.state_dict())
     assert mine.param_groups[0]["lr"] == 0.01
     for weight in last:
         assert torch.equal(mine.state[weight]["exp_avg"], everything.state[weight]["exp_avg"])

@@ -57,9 +57,9 @@ def test_shards_train_as_one_table_does(shards):
     for shard, part in enumerate(parts):
         mine = shard_of(keys, shards) == shard
         part.push(keys[mine], gradients[mine])
-    joined, state = join([part.save() for part in parts]), whole.save()
-    assert (joined.keys == state.keys).all()
-    assert (joined.records == state.records).all()
+    merged, state = join([part.save() for part in parts]), whole.save()
+    assert (merged.keys == state.keys).all()
+    assert (merged.records == state.records).all()
     again = split(state, shards)
     assert sum(len(part.keys) for part in again) == len(whole)
 
@@ -91,7 +91,7 @@ def test_a_table_saved_in_parts_is_the_same_table(changed_only):
         other.load(part)
     for name, column in arrays_of(table.save()).items():
         assert (getattr(other.save(), name) == column).all()
-    assert other.gate.waiting.count > 0
+    assert other.admission_filter.pending.count > 0
     assert len(other) > 0
 
 
@@ -104,7 +104,7 @@ def test_a_whole_state_replaces_what_is_there():
 
 
 def test_a_state_of_another_shape_is_refused():
-    with pytest.raises(ValueError, match="the saved rows have 5 numbers each, this table's have 4"):
+    with pytest.raises(ValueError, match="saved rows have 5 numbers each, rows of this table have 4"):
         Table(4, optimiser=sgd()).load(trained().save())
 
 

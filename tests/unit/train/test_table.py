@@ -106,7 +106,7 @@ def test_weights_stay_within_bounds(kind):
     assert (rows.min(), rows.max()) == (-0.5, 0.25)
 
 
-def test_a_deleted_row_begins_anew():
+def test_a_deleted_row_starts_with_initial_values():
     table = Table(3)
     first = table.pull([4, 5])
     table.push([4, 5], gradients(2, 3))
@@ -159,9 +159,9 @@ def test_what_is_only_looked_at_reads_as_if_it_were_pulled_and_makes_no_row(admi
     table, keys = Table(4, admission=admission), np.arange(40)
     table.push(keys[:10], np.ones((10, 4), np.float32))
     table.pull(keys[5:20])
-    before = len(table), table.gate and table.gate.waiting.count
+    before = len(table), table.admission_filter and table.admission_filter.pending.count
     seen = table.peek(keys)
-    assert (len(table), table.gate and table.gate.waiting.count) == before
+    assert (len(table), table.admission_filter and table.admission_filter.pending.count) == before
     assert (seen == table.pull(keys)).all()
 
 
@@ -209,9 +209,9 @@ def test_where_the_system_promises_less_tables_are_smaller_and_not_refused():
     assert under_a_limit(1 << 30).stdout == "[20000, 20000]\n"
 
 
-def test_where_it_promises_next_to_nothing_one_is_told_what_to_look_at():
+def test_without_memory_the_error_says_what_to_check():
     told = under_a_limit(1 << 20).stderr
-    assert "gives this process no memory for a table" in told
+    assert "grants no memory for a table" in told
     assert "ulimit -v" in told
 
 

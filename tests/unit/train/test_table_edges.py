@@ -8,15 +8,14 @@ import numpy as np
 import pytest
 
 from berth.errors import InputError
-from berth.train.tables.admit import Admission
-from berth.train.tables.cold import BLOCK_BYTES, Cold
-from berth.train.tables.ctr import CtrTable
-from berth.train.tables.evict import MOST_CHANCES, choose, pin
+from berth.train.tables.admission import Admission
+from berth.train.tables.cold import BLOCK_BYTES, ColdFile
+from berth.train.tables.decay import DecayPolicy
+from berth.train.tables.dedup import DedupedKeys
+from berth.train.tables.evict import MAX_REFERENCES, choose_victims, pin
 from berth.train.tables.index import Index
 from berth.train.tables.initialise import Initialiser
-from berth.train.tables.life import Life
-from berth.train.tables.memory import give_back, reserve
-from berth.train.tables.merge import Merged
+from berth.train.tables.memory import release_pages, reserve
 from berth.train.tables.optimise import Optimiser, adagrad, adam, rowwise_adagrad, sgd
 from berth.train.tables.rows import Rows
 from berth.train.tables.statistics import Counts, Statistics
@@ -28,7 +27,7 @@ TOGETHER = 256  # blocks that are written at a time
 
 @pytest.fixture
 def cold(tmp_path):
-    made = Cold(tmp_path, WIDE)
+    made = ColdFile(tmp_path, WIDE)
     yield made
     made.close()
 
@@ -43,7 +42,7 @@ def records(first: int, count: int) -> tuple:
 
 @pytest.mark.parametrize(("width", "per_block"), [(1, 341), (8, 102), (1022, 1), (5000, 1)])
 def test_a_block_holds_as_many_records_as_fit(tmp_path, width, per_block):
-    made = Cold(tmp_path, width)
+    made = ColdFile(tmp_path, width)
     assert made.per_block == per_block
     made.close()
 
@@ -69,7 +68,7 @@ def test_blocks_of_dead_records_are_written_again_and_the_file_stays(cold):
 
 
 def test_of_half_empty_blocks_the_emptiest_are_named_first(tmp_path):
-    made = Cold(tmp_path, 254)  # four records in a block
+    made = ColdFile(tmp_path, 254)  # four records in a block
     assert made.per_block == 4
     keys = np.arange(3 * TOGETHER * 4)
     positions = made.append(keys, np.zeros((len(keys), 254), np.float32), np.zeros(len(keys), np.uint8))
@@ -91,20 +90,20 @@ def test_only_whole_pages_behind_what_is_kept_are_given_back():
     page = mmap.PAGESIZE // 4
     column = reserve(4 * page, np.float32)
     column[:] = 1.0
-    give_back(column, page + 1)
+    release_pages(column, page + 1)
     assert (column[: 2 * page] == 1.0).all()
     assert (column[2 * page :] == 0.0).all()
-    give_back(column, page)
+    release_pages(column, page)
     assert (column[:page] == 1.0).all()
     assert (column[page:] == 0.0).all()
 
 
 def test_the_hand_finds_victims_even_if_all_have_every_chance():
     keys, places = np.arange(10, 18), np.arange(8, dtype=np.int32)
-    left = np.full(8, MOST_CHANCES, np.uint8)
+    left = np.full(8, MAX_REFERENCES, np.uint8)
     pin(left, places[:3], True)
     out, chosen = np.zeros(4, np.int64), np.zeros(4, np.int32)
-    count, _ = choose(keys, places, left, 0, out, chosen)
+    count, _ = choose_victims(keys, places, left, 0, out, chosen)
     assert count == 4
     assert out.tolist() == [13, 14, 15, 16]
     assert chosen.tolist() == [3, 4, 5, 6]
@@ -135,12 +134,12 @@ def test_a_gradient_as_small_as_epsilon_makes_half_a_step(how, share):
 
 
 def test_a_push_of_merged_keys_makes_their_rows():
-    table, batch = Table(2, optimiser=sgd(1.0)), Merged.of(np.array([5, 6, 5]))
-    table.push_merged(batch, np.ones((3, 2), np.float32))
+    table, batch = Table(2, optimiser=sgd(1.0)), DedupedKeys.of(np.array([5, 6, 5]))
+    table.push_deduped(batch, np.ones((3, 2), np.float32))
     first = Table(2).pull([5, 6])
     assert (table.pull([5, 6]) == first - np.array([[2], [1]], np.float32)).all()
     assert (table.counts.pushed, table.counts.pushed_distinct, table.counts.dropped) == (3, 2, 0)
-    table.push_merged(Merged.of(np.array([9])), np.ones((1, 2), np.float32), create=False)
+    table.push_deduped(DedupedKeys.of(np.array([9])), np.ones((1, 2), np.float32), create=False)
     assert (len(table), table.counts.dropped) == (2, 1)
 
 
@@ -168,7 +167,7 @@ def test_places_that_fall_free_are_given_out_again_the_last_first():
     assert rows.count == 3
     assert rows.take(2).tolist() == [4, 1]
     assert rows.take(3).tolist() == [2, 6, 7]
-    with pytest.raises(InputError, match="do not fit the machine's memory"):
+    with pytest.raises(InputError, match="does not fit the memory of this machine"):
         rows.take(3)
 
 
@@ -179,7 +178,7 @@ def test_a_pull_counts_what_was_not_in_memory_once():
     table.pull([3], create=False)
     assert (table.counts.pulled, table.counts.missed, table.counts.created) == (7, 4, 2)
     for missed in (5, 5):
-        table.pull_merged(Merged.of(np.array([1, 9, 9])), np.empty((3, 2), np.float32))
+        table.pull_deduped(DedupedKeys.of(np.array([1, 9, 9])), np.empty((3, 2), np.float32))
         assert (table.counts.missed, table.counts.created) == (missed, 3)
     assert table.counts.pulled == 13
 
@@ -194,12 +193,12 @@ def test_a_delta_after_a_load_holds_only_what_came_later():
     other.push([2], np.ones((1, 2), np.float32))
     delta = other.save(changed_only=True)
     assert (delta.keys.tolist(), delta.removed.tolist()) == ([2], [])
-    with pytest.raises(InputError, match="the saved rows have 2 numbers each, this table's have 3"):
+    with pytest.raises(InputError, match="saved rows have 2 numbers each, rows of this table have 3"):
         Table(3, optimiser=sgd()).load(table.save())
 
 
 def test_a_table_saves_the_day_and_goes_on_from_it():
-    table, other = (Table(1, life=Life(decay_per_day=0.5, least_score=0.01)) for _ in range(2))
+    table, other = (Table(1, decay=DecayPolicy(decay_per_day=0.5, min_score=0.01)) for _ in range(2))
     table.push([1], np.zeros((1, 1), np.float32), shows=np.array([4.0]), clicks=np.array([4.0]))
     table.end_day()
     table.end_day()
@@ -213,17 +212,10 @@ def test_a_place_takes_the_memory_of_its_record_and_a_mark():
     assert (Rows(3, 8).place_bytes, Table(4, optimiser=adam()).store.rows.place_bytes) == (13, 4 * 13 + 1)
 
 
-def test_a_file_that_somebody_has_removed_is_no_reason_to_stumble(tmp_path):
-    held = Cold(tmp_path, 4)
+def test_closing_works_after_the_cold_file_was_removed(tmp_path):
+    held = ColdFile(tmp_path, 4)
     held.path.unlink()
     held.close()
-
-
-def test_narrow_and_wide_rows_share_a_budget(tmp_path):
-    table = CtrTable(4, memory_bytes=40 << 20, folder=tmp_path)
-    narrow, wide = table.narrow.store.memory_bytes, table.wide.store.memory_bytes
-    assert (narrow, narrow + wide) == (10 << 20, 40 << 20)
-    assert CtrTable(4).narrow.store.cold_bytes == 0
 
 
 @pytest.mark.parametrize(
@@ -243,10 +235,10 @@ def test_optimisers_have_the_rates_that_are_written_down(how, rate, initial, eps
 @pytest.mark.parametrize(
     ("ask", "error", "why"),
     [
-        (lambda: Table(0), InputError, "a row has at least one weight, not 0"),
+        (lambda: Table(0), InputError, "dim must be at least 1, got 0"),
         (lambda: Admission("odd", 1), InputError, "count"),
-        (lambda: Table(1).pull([1.5]), TypeError, "keys are integers, not float64"),
-        (lambda: Table(1).scores([1]), InputError, "the table has no life cycle"),
+        (lambda: Table(1).pull([1.5]), TypeError, "keys must be integers, got float64"),
+        (lambda: Table(1).scores([1]), InputError, "the table has no decay policy"),
     ],
 )
 def test_what_a_table_can_not_be_asked_is_refused(ask, error, why):
@@ -262,11 +254,3 @@ def test_keys_are_any_64_bits_however_they_are_written():
     table.pull(np.array([[-1], [5]], np.int32))
     assert len(table) == 2
     assert table.pull([]).shape == (0, 1)
-
-
-def test_narrow_and_wide_rows_are_forgotten_together():
-    table = CtrTable(2, life=Life(wide_score=0.1))
-    table.push([1, 2], np.ones((2, 2), np.float32))
-    assert (len(table), len(table.wide)) == (2, 2)
-    assert table.delete([2, 3]) == 1
-    assert (len(table), len(table.wide)) == (1, 1)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from berth.train.tables import Table, sgd
-from berth.train.tables.cold import Cold
+from berth.train.tables.cold import ColdFile
 from berth.train.tables.index import EMPTY
 
 DIM = 16
@@ -62,11 +62,11 @@ def test_a_batch_larger_than_the_memory_is_worked_on_in_pieces(table):
     assert table.statistics().memory_bytes <= BUDGET
 
 
-def test_the_file_does_not_grow_for_ever_and_dead_records_stay_dead(table, monkeypatch):
+def test_the_file_stays_bounded_and_dead_records_stay_dead(table, monkeypatch):
     """Rows learn and go back and forth many times over; sparse blocks are emptied."""
     emptied = []
-    sparse = Cold.sparse
-    monkeypatch.setattr(Cold, "sparse", lambda cold: emptied.append(sparse(cold)) or emptied[-1])
+    sparse = ColdFile.sparse
+    monkeypatch.setattr(ColdFile, "sparse", lambda cold: emptied.append(sparse(cold)) or emptied[-1])
     plain, random = Table(DIM), np.random.default_rng(3)
     for _ in range(100):
         keys = random.permutation(20_000)[:5000]
@@ -149,7 +149,7 @@ def test_a_full_disk_is_said(table, monkeypatch):
         fill(table)
 
 
-def test_cold_rows_can_be_deleted_and_begin_anew(table):
+def test_cold_rows_can_be_deleted_and_start_again(table):
     fill(table)
     keys = cold_keys(table)[:2000]
     assert table.delete(keys) == 2000
@@ -173,7 +173,7 @@ def test_a_budget_needs_a_folder():
 
 
 def test_the_file_goes_with_the_table(tmp_path):
-    cold = Cold(tmp_path, 4)
+    cold = ColdFile(tmp_path, 4)
     cold.append(np.arange(5), np.ones((5, 4), np.float32), np.zeros(5, np.uint8))
     assert cold.path.exists()
     cold.close()

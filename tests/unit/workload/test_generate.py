@@ -172,11 +172,11 @@ def test_a_longer_trace_begins_with_the_same_jobs():
     assert long.frame[:100].select(columns).equals(short.frame.select(columns))
 
 
-def test_no_job_is_larger_than_the_cluster_and_cuts_are_told():
+def test_no_job_is_larger_than_the_cluster_and_cuts_are_noted():
     trace = generate(spec(gpus=4, sizes=load_sizes("2=1,8=1")))
     assert set(trace.num_gpu.tolist()) == {2, 4}
     cut = int((trace.num_gpu == 4).sum())
-    assert trace.notes == (f"{cut} jobs asked for more and were cut to 4 GPUs",)
+    assert trace.notes == (f"{cut} jobs requested more and were cut to 4 GPUs",)
 
 
 def test_like_keeps_sizes_with_their_durations():
@@ -227,22 +227,22 @@ def test_a_mix_gives_each_job_its_model_whatever_the_others_are():
         (lambda: load_sizes("1=0.7,x=1"), "'x' is not a number of GPUs"),
         (lambda: load_sizes("0=1"), "'0' is not a number of GPUs"),
         (lambda: load_sizes("1=-1"), "'-1' is not a weight"),
-        (lambda: load_sizes("1=1,1=2"), "'1' stands twice"),
+        (lambda: load_sizes("1=1,1=2"), "'1' is given twice"),
         (lambda: load_sizes("1=0"), "all weights are 0"),
         (lambda: load_durations("lognorm"), "did you mean 'lognormal'"),
         (lambda: load_durations("lognormal:3600"), "'3600' has no unit"),
         (lambda: load_durations("lognormal:1h:99"), "sigma '99'"),
-        (lambda: load_durations("exponential:0"), "no time at all"),
+        (lambda: load_durations("exponential:0"), "must be greater than 0"),
         (lambda: load_durations("pareto:1:1h:1m"), "is shorter than the shortest"),
         (lambda: load_durations("fixed:1h:2h"), "too many numbers"),
         (lambda: load_durations("pareto:steep"), "alpha 'steep' is not a number from 0.01 to 100"),
         (lambda: load_arrivals("bursty:very"), "from 1 to 1000"),
         (lambda: spec(load=None, span_s=1e14), "to 35,000 years (given: 1e+14 s)"),
         (lambda: generate(spec(sizes=load_sizes("2000000000"), gpus=2**31, durations=load_durations("fixed:1000000d"))),
-         "more GPU-time than can be counted"),
+         "total GPU time of the jobs is too large"),
         (lambda: load_mix("vgg16=2,resnt50=1"), "did you mean 'resnet50'"),
         (lambda: load_mix("vgg16,"), "a name is missing"),
-        (lambda: load_mix("vgg16=2,resnet50,VGG=1"), "'vgg16' stands twice"),
+        (lambda: load_mix("vgg16=2,resnet50,VGG=1"), "'vgg16' is given twice"),
         (lambda: load_mix("balancd"), "did you mean 'balanced'"),
         (lambda: load_arrivals("poison"), "did you mean 'poisson'"),
         (lambda: load_arrivals("bursty:0.5"), "from 1 to 1000"),
@@ -251,11 +251,11 @@ def test_a_mix_gives_each_job_its_model_whatever_the_others_are():
         (lambda: spec(jobs=0), "jobs: from 1"),
         (lambda: spec(load=0.0), "load: above 0"),
         (lambda: spec(load=float("nan")), "load: above 0"),
-        (lambda: spec(gpus=None), "a load without a cluster"),
+        (lambda: spec(gpus=None), "a load needs a cluster"),
         (lambda: spec(gpus=0), "no GPU"),
         (lambda: spec(span_s=60.0), "all given"),
         (lambda: spec(load=None), "are needed"),
-        (lambda: spec(jobs=1), "one job alone"),
+        (lambda: spec(jobs=1), "a single job has no span"),
         (lambda: spec(seed=-1), "seed: a whole number"),
         (lambda: spec(users=-1), "users: from 0"),
         (lambda: spec(arrivals=Arrivals("at-once")), "no span and no load"),
@@ -275,11 +275,11 @@ def test_an_unknown_name_is_an_unknown_name():
 
 def test_as_many_jobs_as_there_may_be_are_tried_before_a_span_is_refused(monkeypatch):
     wanted = spec(jobs=None, load=1.0, gpus=20_000, span_s=7 * 3600.0, durations=load_durations("fixed:1h"))
-    monkeypatch.setattr("berth.workload.generate.MOST_JOBS", 10**6)
+    monkeypatch.setattr("berth.workload.generate.MAX_JOBS", 10**6)
     jobs = len(generate(wanted))
     assert jobs > 2**16  # more than are tried first
-    monkeypatch.setattr("berth.workload.generate.MOST_JOBS", jobs)
+    monkeypatch.setattr("berth.workload.generate.MAX_JOBS", jobs)
     assert len(generate(wanted)) == jobs
-    monkeypatch.setattr("berth.workload.generate.MOST_JOBS", jobs - 1)
+    monkeypatch.setattr("berth.workload.generate.MAX_JOBS", jobs - 1)
     with pytest.raises(InputError, match="to fill that span"):
         generate(wanted)

@@ -38,14 +38,14 @@ def test_all_models_are_listed_within_80_columns():
     assert max(map(len, shown.splitlines())) <= 80
 
 
-def test_one_model_tells_the_source_of_every_number():
+def test_one_model_shows_the_source_of_every_number():
     shown = run("models", "resnet")
     assert "ResNet-50" in shown
     assert "measured: Gavel's throughput measurements" in shown
     assert shown.count("published:") == 2
 
 
-def test_a_device_nobody_measured_is_marked_modelled():
+def test_a_device_without_measurement_is_marked_modelled():
     document = json.loads(run("models", "gpt2", "--device", "H100", "--json"))
     assert document["compute_s"]["H100"]["source"]["kind"] == "modelled"
     assert document["compute_s"]["H100"]["value"] == pytest.approx(0.426 * 125 / 989)

@@ -10,7 +10,7 @@ import pytest
 
 from berth.cluster.model import DeviceType
 from berth.errors import InputError, SpecError, UnknownNameError
-from berth.workload.profile import JobProfile, Number, Source
+from berth.workload.profile import JobProfile, Number, Provenance
 from berth.workload.profiles import all_profiles, gradient_bytes, load_profile, profile_names
 
 KINDS = {"published", "measured", "modelled"}
@@ -82,7 +82,7 @@ def test_an_unknown_model_suggests_the_nearest():
 def test_a_listed_device_keeps_its_number_and_source():
     compute = load_profile("resnet50").compute("v100")
     assert compute == Number(
-        0.221, Source("measured", "Gavel's throughput measurements, alone on one GPU", 2020)
+        0.221, Provenance("measured", "Gavel's throughput measurements, alone on one GPU", 2020)
     )
 
 
@@ -165,8 +165,8 @@ sources: {log: {kind: measured, note: "our own log", year: 2025}}
 """
     profile = load_profile(str(written(tmp_path, text)))
     assert profile.skew == 0.25
-    assert profile.compute("H100") == Number(0.005, Source("measured", "our own log", 2025))
-    assert profile.largest_tensor_bytes.source == Source("published", "our paper", 2024)
+    assert profile.compute("H100") == Number(0.005, Provenance("measured", "our own log", 2025))
+    assert profile.largest_tensor_bytes.source == Provenance("published", "our paper", 2024)
     traffic = profile.traffic()
     assert (traffic.all_to_all_bytes, traffic.collective, traffic.overlap) == (7e6, "tree", 3)
 
@@ -200,7 +200,7 @@ sources: {log: {kind: measured, note: "our own log", year: 2025}}
         ),
     ],
 )
-def test_a_mistake_in_a_profile_is_told_with_its_place(tmp_path, text, message):
+def test_a_mistake_in_a_profile_is_reported_with_its_position(tmp_path, text, message):
     with pytest.raises(SpecError, match=message):
         load_profile(written(tmp_path, text))
 
@@ -208,7 +208,7 @@ def test_a_mistake_in_a_profile_is_told_with_its_place(tmp_path, text, message):
 def test_a_profile_on_an_unknown_device_of_its_own_cant_be_scaled(tmp_path):
     profile = load_profile(written(tmp_path, "bytes: 1MB\ncompute: {Wafer: 1ms}"))
     assert profile.traffic("wafer").compute_s == 0.001
-    with pytest.raises(InputError, match="nothing tells how fast Wafer is"):
+    with pytest.raises(InputError, match="the speed of Wafer is unknown"):
         profile.traffic("A100")
 
 

@@ -10,10 +10,10 @@ import pytest
 
 from berth.cluster.load import load_cluster
 from berth.network.fabric import Fabric
+from berth.simulate.engine_state import FAIL, OFF
 from berth.simulate.faults import FaultSpec, draw_faults
 from berth.simulate.jobs import read_jobs
-from berth.simulate.source import Source
-from berth.simulate.view import FAIL, OFF
+from berth.simulate.trace_source import TraceSource
 from berth.testing import jobs
 from berth.workload.mix import load_mix
 from berth.workload.streams import IndexedPurpose, Purpose, stream, uniforms
@@ -52,9 +52,9 @@ def test_errors_of_estimates_are_not_the_next_seeds_models(seed):
     cluster = load_cluster("1x1x8:V100")
     trace = jobs([(0, 1, 100)] * 50)
     records = read_jobs(
-        trace, cluster, Fabric(cluster), OFF, load_mix("balanced"), seed=seed, doubt=0.5
+        trace, cluster, Fabric(cluster), OFF, load_mix("balanced"), seed=seed, estimate_error=0.5
     ).records
-    errors = (records["doubt"] - 0.5) / 1.0
+    errors = (records["estimate_error"] - 0.5) / 1.0
     for other in (seed - 1, seed, seed + 1):
         assert abs(np.corrcoef(errors, uniforms(max(0, other), "models", 50))[0, 1]) < 0.6
 
@@ -69,6 +69,6 @@ def test_failures_of_the_first_machine_are_not_the_arrivals():
 
 
 def test_a_seed_of_the_generator_keeps_its_promise():
-    trace = Source("generate:jobs=5,load=0.5,mix=balanced,seed=1").trace(load_cluster("1x1x8:V100"))
+    trace = TraceSource("generate:jobs=5,load=0.5,mix=balanced,seed=1").trace(load_cluster("1x1x8:V100"))
     assert trace.duration_s.tolist() == [107.303, 49.913, 684.069, 2589.062, 2721.515]
     assert trace.frame["model"].to_list() == ["transformer-xl", "vit-b16", "bert-base", "graphsage", "vgg16"]

@@ -37,7 +37,7 @@ def test_info_fits_eighty_columns_and_shows_every_part(berth):
     for part in (
         "3 jobs",
         "2 virtual clusters",
-        "Spread",
+        "Distribution",
         "Jobs by size",
         "Jobs by duration",
         "Load",
@@ -46,7 +46,7 @@ def test_info_fits_eighty_columns_and_shows_every_part(berth):
         assert part in out
 
 
-def test_info_tells_the_rows_left_out_with_their_place(berth):
+def test_info_lists_the_bad_rows_with_their_position(berth):
     _, out, _ = berth("trace", "info", SAMPLES / "openb.csv")
     assert "2 of 5 rows left out" in out
     assert f"{SAMPLES / 'openb.csv'}:4:18: num_gpu '0': asks for no GPU" in out

@@ -108,7 +108,7 @@ EXPECTED = {
 
 @pytest.mark.parametrize("packing", PACKINGS)
 @pytest.mark.parametrize("sample", EXPECTED)
-def test_every_format_is_told_by_its_content_and_read_in_every_packing(sample, packing, tmp_path):
+def test_every_format_is_detected_by_content_and_read_in_every_compression(sample, packing, tmp_path):
     kind, origin, jobs, bad = EXPECTED[sample]
     file = tmp_path / "nothing-in-the-name"
     file.write_bytes(PACKINGS[packing]((SAMPLES / sample).read_bytes()))
@@ -137,7 +137,7 @@ def test_windows_line_ends_and_a_byte_order_mark_change_nothing(sample, tmp_path
 
 NOTES = {
     "berth.csv": "column berth does not use: team",
-    "philly.csv": "1 blank line passed over",
+    "philly.csv": "1 blank line skipped",
     "cluster_job_log.json": "run time: from the first attempt's start to the last attempt's end",
     "pai_task_table.csv": "parts of GPUs rounded up to whole ones: 1 job",
     "openb.csv": "parts of GPUs rounded up to whole ones: 1 job",
@@ -170,8 +170,8 @@ def test_the_alibaba_task_table_is_read_with_a_header_too(tmp_path):
         ("j1,i1,u1,Terminated,10.0,20.0\n", "it has no GPU counts"),
         ("sn,cpu_milli,memory_mib,gpu,model\nn1,1,1,8,V100\n", "it lists machines, not jobs"),
         ("job_id,submit_s,num_gpu\na,0,1\n", "looks like berth's plain CSV, but has no column duration_s"),
-        ("colour,taste\nred,sweet\n", "is no trace that berth knows; it begins 'colour,taste'"),
-        ('{"a": 1}', "is no trace that berth knows"),
+        ("colour,taste\nred,sweet\n", "is not a trace format that berth knows; it begins 'colour,taste'"),
+        ('{"a": 1}', "is not a trace format that berth knows"),
     ],
 )
 def test_a_file_without_what_a_trace_needs_is_refused_by_name(text, says, tmp_path):

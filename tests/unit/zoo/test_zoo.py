@@ -7,7 +7,7 @@ import torch
 
 from berth.errors import InputError
 from berth.zoo import make_model, zoo
-from berth.zoo.layered import cut_off, tensors
+from berth.zoo.layered import detached, tensors
 
 SMALL_TABLES = {"rows": 2**12}
 SMALL = dict.fromkeys(zoo(), SMALL_TABLES) | {"transformer": {"width": 32}, "cnn": {"width": 8}}
@@ -86,7 +86,7 @@ def test_cutting_the_chain_anywhere_changes_nothing(name):
     for cut in range(1, len(model)):
         model.zero_grad(set_to_none=True)
         before = model.run(inputs, 0, cut)
-        handed_over = cut_off(before)
+        handed_over = detached(before)
         after = model.stage(cut)(handed_over)
         assert torch.equal(after, whole)
         model.loss(after, labels).backward()

@@ -11,9 +11,9 @@ from torch import nn
 
 from berth.errors import InputError
 from berth.zoo import LayeredModel, load_model
-from berth.zoo.layered import cut_off, mapped, tensors
+from berth.zoo.layered import detached, map_tensors, tensors
 from berth.zoo.load import load_module
-from berth.zoo.own import default_loss, kind_of
+from berth.zoo.user_model import default_loss, kind_of
 
 HEAD = "import torch\nfrom torch import nn\n"
 
@@ -52,7 +52,7 @@ def test_equal_seeds_give_equal_weights(tmp_path):
     assert not torch.equal(one.layer(0).weight, three.layer(0).weight)
 
 
-def test_the_shape_of_one_input_stands_in_for_an_example_batch(tmp_path):
+def test_the_shape_of_one_input_replaces_an_example_batch(tmp_path):
     path = own(tmp_path, "def make_model(): return nn.Sequential(nn.Linear(6, 2))")
     model = load_model(path, input_shape=(6,))
     inputs, labels = model.example_batch(3, 0)
@@ -134,13 +134,13 @@ def test_a_layer_is_of_the_kind_of_its_largest_part(module, kind):
         ("def make_model(): return 7", 3, "returns a int, not a torch nn.Module"),
         ("def make_model(): return nn.Sequential()", 3, "returns a model without layers"),
         ("def make_model():\n    return nn.Linear('x', 2)", 4, "make_model fails"),
-        ("x = (", 3, "is not Python"),
+        ("x = (", 3, "is not valid Python"),
         ("y = 1\nx = y / 0", 4, "can't be imported: ZeroDivisionError"),
         ("def make_model(): return nn.Sequential(nn.ReLU())", 3, "no example batch"),
     ],
     ids=lambda value: value if isinstance(value, str) and " " not in value else None,
 )
-def test_a_slip_is_reported_at_its_line(tmp_path, text, line, message):
+def test_an_error_is_reported_with_its_line(tmp_path, text, line, message):
     path = own(tmp_path, text)
     with pytest.raises(InputError) as caught:
         load_model(path)
@@ -155,7 +155,7 @@ def test_a_file_or_name_that_is_not_there(tmp_path):
         load_model("ctrdn")
 
 
-def test_a_failing_example_batch_is_the_users_slip(tmp_path):
+def test_a_failing_example_batch_is_an_input_error(tmp_path):
     path = own(
         tmp_path,
         """
@@ -174,12 +174,12 @@ class _Two(NamedTuple):
 
 def test_what_passes_between_layers_keeps_its_shape():
     state = _Two(torch.ones(2, requires_grad=True), [torch.zeros(3)])
-    twice = mapped(state, lambda tensor: tensor * 2)
+    twice = map_tensors(state, lambda tensor: tensor * 2)
     assert isinstance(twice, _Two)
     assert twice.left.tolist() == [2.0, 2.0]
     assert isinstance(twice.rest, list)
-    assert [tensor.requires_grad for tensor in tensors(cut_off(state))] == [True, False]
-    assert mapped("a label", torch.neg) == "a label"
+    assert [tensor.requires_grad for tensor in tensors(detached(state))] == [True, False]
+    assert map_tensors("a label", torch.neg) == "a label"
 
 
 def test_the_first_tensor_of_an_output_is_what_a_default_loss_is_of():

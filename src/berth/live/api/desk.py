@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from berth.cluster.plain import to_plain
+from berth.cluster.serialize import cluster_to_dict
 from berth.errors import InputError
 from berth.live import forecast, outlook, snapshot, views
 from berth.live.api.events import Events
@@ -83,7 +83,7 @@ class Desk:
     def cluster(self) -> dict[str, Any]:
         """Machines and who is on them."""
         with self.controller.lock:
-            plain = to_plain(self._books.cluster)
+            plain = cluster_to_dict(self._books.cluster)
             told = {
                 name: plain[name]
                 for name in ("name", "device_types", "tiers", "groups", "group_names", "notes")
@@ -132,7 +132,7 @@ class Desk:
             jobs = [books.jobs[name] for name in names if name in books.jobs]
             held = {job.id: reason for job in jobs if (reason := held_up(job)) is not None}
             reasons = [held.get(job.id) or views.reason_of(books, job, now) for job in jobs]
-            left_s = [float(books.world.jobs[job.row]["remaining"]) for job in jobs]
+            left_s = [float(books.world.jobs[job.row]["estimated_remaining_s"]) for job in jobs]
         return {
             job.id: {"reason": views.reason_row(reason), "remaining_s": left}
             | _expected(estimate, job.id, now, explained=job.id not in held)

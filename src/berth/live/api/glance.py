@@ -6,7 +6,7 @@ import json
 import sqlite3
 from typing import Any
 
-from berth.cluster.plain import to_plain
+from berth.cluster.serialize import cluster_to_dict
 from berth.live import views
 from berth.live.api.desk import Desk
 from berth.live.api.events import public
@@ -49,7 +49,7 @@ class Glance:
             "live": True,
             "policy": policy,
             "policies": _policies(),
-            "cluster": to_plain(cluster),
+            "cluster": cluster_to_dict(cluster),
         }
 
     def now(self) -> dict[str, Any]:
@@ -96,7 +96,7 @@ class Glance:
 
 def _first_of(controller: Controller) -> int:
     """The record at which a controller first opened this very cluster: seats before it name other machines."""
-    now, first = json.loads(json.dumps(to_plain(controller.books.cluster))), controller.store.seq
+    now, first = json.loads(json.dumps(cluster_to_dict(controller.books.cluster))), controller.store.seq
     db = connect(controller.store.folder / JOURNAL, read_only=True)
     try:
         for seq, body in db.execute("SELECT seq, body FROM journal WHERE kind = 'opened' ORDER BY seq DESC"):

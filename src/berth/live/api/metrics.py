@@ -56,7 +56,7 @@ def _timers(controller: Controller) -> list[tuple[str, float]]:
     for at, gpus in enumerate(books.world.demands["gpus"].tolist()):
         for tier, name in enumerate(books.setup.tiers):
             if gpus > 0:
-                timer = float(books.world.offers["timer"][at, tier])
+                timer = float(books.world.wait_stats["timer_s"][at, tier])
                 found.append((f'{{gpus="{gpus}",tier="{_escaped(name)}"}}', timer))
     return found
 

@@ -94,10 +94,10 @@ def columns(samples: Sequence[Sample]) -> dict[str, Any]:
 def sample_of(books: Books, now: float) -> Sample:
     """The numbers of one moment."""
     world, state = books.world, books.world.state[0]
-    rows = world.waiting[state["first"] : state["last"]]
-    waits = np.maximum(now - world.jobs["since"][rows], 0.0)
-    reasons, saves = world.jobs["reason"][rows], world.jobs["saves"][rows]
-    said_now = world.jobs["noted"][rows] == state["now"]  # else the last pass did not come to it
+    rows = world.waiting[state["queue_start"] : state["queue_stop"]]
+    waits = np.maximum(now - world.jobs["queued_since_s"][rows], 0.0)
+    reasons, saves = world.jobs["reason"][rows], world.jobs["saves_s"][rows]
+    said_now = world.jobs["explained_s"][rows] == state["now"]  # else the last pass did not come to it
     holding = said_now & np.isin(reasons, _BY_CHOICE) & np.isfinite(saves)
     on_machine, of_kind = _held(books)
     shut = sum(
@@ -144,7 +144,7 @@ def _usd_per_hour(books: Books, of_kind: list[int]) -> float | None:
 
 
 def _timers(books: Books) -> dict[tuple[int, str], float]:
-    offers, demands = books.world.offers["timer"], books.world.demands["gpus"].tolist()
+    offers, demands = books.world.wait_stats["timer_s"], books.world.demands["gpus"].tolist()
     return {
         (gpus, tier): float(offers[at, level])
         for at, gpus in enumerate(demands)

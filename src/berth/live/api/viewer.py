@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, FastAPI, HTTPException
 
 from berth import __version__
-from berth.cluster.plain import to_plain
+from berth.cluster.serialize import cluster_to_dict
 from berth.live.api import login, page_data, pages
 from berth.live.api.callers import known_caller
 from berth.live.api.limits import Limits
@@ -34,7 +34,7 @@ class Viewer:
 
     def __init__(self, finished: Finished) -> None:
         self._finished, self._standing = finished, standing(finished)
-        self._cluster = to_plain(finished.cluster)
+        self._cluster = cluster_to_dict(finished.cluster)
 
     def me(self, caller: Caller) -> dict[str, Any]:
         """Who asks, and what is shown."""

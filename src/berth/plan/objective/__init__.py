@@ -1,1 +1,1 @@
-"""Truths other than the closed formula: an event simulation of the planned pipeline, and a real short run."""
+"""Objectives other than the closed formula: event simulation of the pipeline, and a short real run."""

@@ -1,7 +1,6 @@
-"""Layer profiles: what a plan knows of a model.
+"""Layer profiles: what a plan needs to know about a model.
 
-Importing this package costs nothing; each name is fetched from its module when it is first used, and torch only
-when a model is really profiled.
+Importing this package is cheap; each name is imported from its module on first use, and torch only to profile a model.
 """
 
 from __future__ import annotations
@@ -13,25 +12,25 @@ from berth.lazy import exports
 if TYPE_CHECKING:
     from berth.plan.profile.amdahl import AmdahlFit as AmdahlFit
     from berth.plan.profile.amdahl import fit_amdahl as fit_amdahl
-    from berth.plan.profile.document import DeviceTimes as DeviceTimes
-    from berth.plan.profile.document import LayerFacts as LayerFacts
-    from berth.plan.profile.document import LayerProfile as LayerProfile
-    from berth.plan.profile.document import Times as Times
     from berth.plan.profile.files import load_layer_profile as load_layer_profile
     from berth.plan.profile.files import read_profile as read_profile
     from berth.plan.profile.files import shipped_profiles as shipped_profiles
     from berth.plan.profile.files import write_profile as write_profile
     from berth.plan.profile.job import job_profile as job_profile
     from berth.plan.profile.job import write_job_profile as write_job_profile
+    from berth.plan.profile.layer_profile import DeviceTimes as DeviceTimes
+    from berth.plan.profile.layer_profile import LayerFacts as LayerFacts
+    from berth.plan.profile.layer_profile import LayerProfile as LayerProfile
+    from berth.plan.profile.layer_profile import Times as Times
     from berth.plan.profile.make import profile_model as profile_model
     from berth.plan.profile.roofline import modelled_times as modelled_times
 
 _HOME = {
     "AmdahlFit": "amdahl",
-    "DeviceTimes": "document",
-    "LayerFacts": "document",
-    "LayerProfile": "document",
-    "Times": "document",
+    "DeviceTimes": "layer_profile",
+    "LayerFacts": "layer_profile",
+    "LayerProfile": "layer_profile",
+    "Times": "layer_profile",
     "fit_amdahl": "amdahl",
     "job_profile": "job",
     "load_layer_profile": "files",

@@ -1,8 +1,8 @@
-"""Amdahl's share from times at several unit counts, by least squares.
+"""Fits Amdahl's parallel share to times at several replica counts, by least squares.
 
 time(k) = c * (1 - share + share / k) is a line in 1/k: intercept a = c * (1 - share), slope b = c * share. A share
-outside [0, 1] means that the times do not shrink, or shrink faster than k (caches); it is brought back to the
-border and the line is fitted again there, so that the residual reported is that of the share returned.
+outside [0, 1] means that the times do not shrink, or shrink faster than k (caches); it is clamped and the line fitted
+again, so that the residual belongs to the share returned.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _ROUNDING = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class AmdahlFit:
-    """The parallel share, the fitted time at one unit, and the root mean square residual relative to it."""
+    """The parallel share, the fitted time of one replica, and the relative root mean square residual."""
 
     share: float
     at_one_s: float
@@ -25,7 +25,7 @@ class AmdahlFit:
 
 
 def fit_amdahl(seconds_at: Mapping[int, float]) -> AmdahlFit:
-    """The share in [0, 1] that fits times by unit count best; with a single count nothing tells: share 1."""
+    """Return the share in [0, 1] that fits times by replica count best; a single count gives share 1."""
     counts = np.array(list(seconds_at), dtype=np.float64)
     seconds = np.array(list(seconds_at.values()), dtype=np.float64)
     if not seconds.any():
@@ -34,10 +34,10 @@ def fit_amdahl(seconds_at: Mapping[int, float]) -> AmdahlFit:
     if len(counts) == 1:
         return AmdahlFit(1.0, float(seconds[0] / inverse[0]), 0.0)
     slope, intercept = np.polyfit(inverse, seconds, 1)
-    nothing = _ROUNDING * seconds.mean()
-    if slope <= nothing:
+    epsilon = _ROUNDING * seconds.mean()
+    if slope <= epsilon:
         intercept, slope = seconds.mean(), 0.0
-    elif intercept <= nothing:
+    elif intercept <= epsilon:
         intercept, slope = 0.0, float(inverse @ seconds / (inverse @ inverse))
     at_one = float(intercept + slope)
     residual = np.sqrt(np.mean((intercept + slope * inverse - seconds) ** 2)) / at_one

@@ -1,7 +1,7 @@
-"""The facts of every layer, counted while one batch really passes through it.
+"""Counts the facts of every layer while one batch passes through it.
 
-Bytes are those of the tensors themselves. Operations are counted by torch's FlopCounterMode, forward and backward;
-it counts none for look-ups and element-wise work, which is right: those are a matter of bytes.
+Bytes are those of the tensors. Operations are counted by torch's FlopCounterMode, forward and backward; it counts none
+for look-ups and element-wise work, whose time depends on bytes.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from berth.errors import InputError
-from berth.plan.profile.document import LayerFacts
-from berth.zoo.layered import LayeredModel, cut_off, growing_tables, tensors
+from berth.plan.profile.layer_profile import LayerFacts
+from berth.zoo.layered import LayeredModel, detached, growing_tables, tensors
 from berth.zoo.load import own_line
 
 NOTE = "bytes of the tensors of one batch; operations by torch's FlopCounterMode"
@@ -30,7 +30,7 @@ Report = Callable[[str], None]
 
 @dataclass
 class _Counted:
-    """What one layer did with one batch."""
+    """The counters of one layer for one batch."""
 
     before: Any
     after: Any
@@ -38,13 +38,13 @@ class _Counted:
     kernels: int = 0
     activation_bytes: int = 0
     touched: dict[int, int] = field(default_factory=dict)  # distinct rows in bytes: whole batch, half of it
-    gathered_bytes: int = 0  # rows looked up, repeated ones as often as they are met
+    gathered_bytes: int = 0  # rows looked up, with repetitions
 
 
 def layer_facts(
     model: LayeredModel, batch: int, seed: int = 0, report: Report | None = None
 ) -> list[LayerFacts]:
-    """Sends one batch through the chain, layer by layer, and counts."""
+    """Run one batch through the chain, layer by layer, and count."""
     state, labels = model.example_batch(batch, seed)
     facts = []
     for index, name in enumerate(model.names):
@@ -57,8 +57,8 @@ def layer_facts(
 
 
 def count_layer(model: LayeredModel, index: int, state: Any, labels: Any) -> _Counted:
-    """Forward and backward of one layer under all the counters."""
-    module, before = model.layer(index), cut_off(state)
+    """Run forward and backward of one layer with all counters."""
+    module, before = model.layer(index), detached(state)
     kept: dict[int, int] = {}
     own = {parameter.untyped_storage().data_ptr() for parameter in module.parameters()}
     counted = _Counted(before, None)
@@ -80,7 +80,7 @@ def count_layer(model: LayeredModel, index: int, state: Any, labels: Any) -> _Co
 
 
 def run_layer(model: LayeredModel, index: int, state: Any) -> Any:
-    """One layer forward; a failure is the model's, so it names the layer."""
+    """Run one layer forward; an error of the model names the layer."""
     try:
         return model.layer(index)(state)
     except (RuntimeError, TypeError, ValueError, IndexError, KeyError, AttributeError) as error:
@@ -89,39 +89,39 @@ def run_layer(model: LayeredModel, index: int, state: Any) -> Any:
         raise InputError(
             f"layer {model.names[index]!r} of {model.name} fails: {reason}",
             where=own_line(error, path) or model.where,
-            hint="each layer takes what the layer before returns; check the example batch too",
+            hint="each layer takes the output of the previous one; check the example batch too",
         ) from error
 
 
 def loss_or_outputs(model: LayeredModel, index: int, after: Any, labels: Any) -> list[Tensor]:
-    """What the backward pass starts from: the loss behind the last layer, the outputs of any other."""
+    """Return the roots of the backward pass: the loss for the last layer, the outputs for any other."""
     if index == len(model) - 1:
         return [model.loss(after, labels)]
     return [tensor for tensor in tensors(after) if tensor.grad_fn is not None]
 
 
 def backward(roots: list[Tensor]) -> None:
-    """Back-propagates ones, unless nothing of the layer has a gradient."""
+    """Back-propagate ones, if the layer has gradients at all."""
     if roots:
         torch.autograd.backward(roots, [torch.ones_like(root) for root in roots])
 
 
 def sparse_tables(module: nn.Module) -> Iterator[nn.Embedding | nn.EmbeddingBag]:
-    """Tables with sparse gradients: the ones that servers keep."""
+    """Yield tables with sparse gradients, which servers hold."""
     for part in module.modules():
         if isinstance(part, nn.Embedding | nn.EmbeddingBag) and part.sparse:
             yield part
 
 
 def clear(module: nn.Module) -> None:
-    """Forgets gradients, and rows that wait for theirs."""
+    """Discard gradients, and rows that wait for theirs."""
     module.zero_grad(set_to_none=True)
     for table in growing_tables(module):
-        table.forget()
+        table.discard_pulls()
 
 
 class _Launches(TorchDispatchMode):
-    """Counts operations that do work; views do none."""
+    """Counts operations other than views."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -132,7 +132,7 @@ class _Launches(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-# Views in all but name, and the gradients of ones that stand in for the next layer's.
+# Operations without work, and the gradients of ones that replace the next layer's.
 _FREE = {f"aten::{name}" for name in ("detach", "_unsafe_view", "empty", "empty_like", "ones_like", "fill_")}
 
 
@@ -141,7 +141,7 @@ def _same(tensor: Tensor) -> Tensor:
 
 
 def _looked_up(module: nn.Module) -> tuple[dict[int, int], int]:
-    """Distinct rows of one batch and of its first half (how fast they grow with the batch), and all look-ups."""
+    """Return the distinct rows of one batch and of its first half (to fit their growth), and all look-ups."""
     whole = half = gathered = 0
     for rows, row_bytes in _rows_met(module):
         gathered += len(rows) * row_bytes
@@ -151,12 +151,12 @@ def _looked_up(module: nn.Module) -> tuple[dict[int, int], int]:
 
 
 def _rows_met(module: nn.Module) -> Iterator[tuple[Tensor, int]]:
-    """For each table the rows that were looked up, repeated ones too, and the bytes of one."""
+    """Yield for each table the rows that were looked up, with repetitions, and the bytes of one."""
     for table in sparse_tables(module):
         if table.weight.grad is not None:
             yield table.weight.grad._indices()[0], _row_bytes(table)
     for growing in growing_tables(module):
-        yield growing.asked(), growing.dim * _FLOAT_BYTES
+        yield growing.pulled_keys(), growing.dim * _FLOAT_BYTES
 
 
 def _row_bytes(table: nn.Embedding | nn.EmbeddingBag) -> int:
@@ -178,7 +178,7 @@ def _facts(name: str, kind: str, module: nn.Module, counted: _Counted, is_first:
         gradient_bytes=sum(nbytes(tensor) for tensor in tensors(counted.after) if tensor.requires_grad),
         dense_bytes=sum(dense),
         largest_tensor_bytes=max(dense, default=0),
-        # A table that grows has no size of its own: it holds at least the rows of this batch.
+        # A growing table has no fixed size: it holds at least the rows of this batch.
         sparse_bytes=sum(nbytes(table.weight) for table in tables) or touched,
         touched_bytes=touched,
         touched_growth=_growth(counted.touched),
@@ -191,20 +191,23 @@ def _facts(name: str, kind: str, module: nn.Module, counted: _Counted, is_first:
 
 
 def _growth(touched: dict[int, int]) -> float:
-    """g of rows ~ batch ** g, from the whole batch and its half."""
+    """Return g of rows ~ batch ** g, from the whole batch and its half."""
     if not touched or not touched[2]:
         return 1.0
     return round(min(1.0, max(0.0, math.log2(touched[1] / touched[2]))), 4)
 
 
 def _moved(counted: _Counted, dense_bytes: int, is_first: bool) -> int:
-    """Read and written in memory: inputs twice read and their gradient written, outputs written and their
-    gradient read, weights twice read and their gradient written, what else is kept for the backward pass written
-    and read. What a layer hands on untouched moves nothing.
+    """Return the bytes read and written in memory.
+
+    Inputs are read twice and their gradient written, outputs written and their gradient read, weights read twice and
+    their gradient written, other saved tensors written and read. Tensors that a layer passes through move nothing.
     """
-    handed_on = {tensor.data_ptr() for tensor in tensors(counted.after)}
+    passed_through = {tensor.data_ptr() for tensor in tensors(counted.after)}
     taken = {tensor.data_ptr() for tensor in tensors(counted.before)}
-    read = sum(nbytes(tensor) for tensor in tensors(counted.before) if tensor.data_ptr() not in handed_on)
+    read = sum(
+        nbytes(tensor) for tensor in tensors(counted.before) if tensor.data_ptr() not in passed_through
+    )
     written = sum(nbytes(tensor) for tensor in tensors(counted.after) if tensor.data_ptr() not in taken)
     gathered = 2 * counted.gathered_bytes  # rows read, their gradients written
     passes = 1 if counted.touched or is_first else _INPUT_PASSES
@@ -213,5 +216,5 @@ def _moved(counted: _Counted, dense_bytes: int, is_first: bool) -> int:
 
 
 def nbytes(tensor: Tensor) -> int:
-    """Bytes of a dense tensor."""
+    """Return the bytes of a dense tensor."""
     return tensor.numel() * tensor.element_size()

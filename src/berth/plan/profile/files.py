@@ -1,4 +1,4 @@
-"""Layer profiles in YAML files: the user's own and the ones that berth ships, read and written without loss."""
+"""Reads and writes layer profiles as YAML without loss: shipped ones and the user's."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from pathlib import Path
 from typing import Any
 
 from berth.errors import InputError, SpecError, UnknownNameError
-from berth.plan.profile.document import DeviceTimes, LayerFacts, LayerProfile
+from berth.plan.profile.layer_profile import DeviceTimes, LayerFacts, LayerProfile
 from berth.plan.profile.spec import DeviceSpec, LayerProfileSpec
 from berth.plan.yaml_text import yaml_number, yaml_word
 from berth.spec import locate, parse, read_text
-from berth.workload.profile import Source
+from berth.workload.profile import Provenance
 
 _HEAD = """\
 # Layer profile of {model} at {batch:,} examples per batch, for `berth plan`. Bytes are single precision; oct_s is
-# seconds of computation (forward + backward), odt_s of parameter synchronisation, on ONE unit; alpha and beta
-# are the shares of them that more units divide. Every device says what was measured and what is modelled.
+# seconds of computation (forward + backward), odt_s of parameter synchronisation, on ONE device; alpha and beta
+# are the shares of them that replicas divide. Every device states what was measured and what is modelled.
 """
 _ALWAYS_WRITTEN = {"kind", "input_bytes", "output_bytes"}
 
 
 def load_layer_profile(name_or_path: str | Path) -> LayerProfile:
-    """A shipped profile by the name of its model (whatever its case), or a YAML file."""
+    """Load a shipped profile by the name of its model (in any case), or a YAML file."""
     text = str(name_or_path)
     if isinstance(name_or_path, Path) or text.endswith((".yaml", ".yml")) or "/" in text:
         return read_profile(text)
@@ -40,17 +40,17 @@ def load_layer_profile(name_or_path: str | Path) -> LayerProfile:
 
 @cache
 def shipped_profiles() -> tuple[str, ...]:
-    """Names of the models whose profiles come with berth."""
+    """Return the names of the models whose profiles are shipped."""
     return tuple(sorted(file.name.removesuffix(".yaml") for file in _folder().iterdir()))
 
 
 def read_profile(path: str | Path) -> LayerProfile:
-    """One profile from a YAML file; a mistake in it is reported with its line and column."""
+    """Read a profile from a YAML file; errors name line and column."""
     return _parsed(read_text(path), str(path))
 
 
 def write_profile(profile: LayerProfile, path: str | Path) -> None:
-    """Writes a profile as YAML that reads back equal."""
+    """Write a profile as YAML that reads back equal."""
     try:
         Path(path).write_text(profile_yaml(profile), encoding="utf-8")
     except OSError as error:
@@ -58,7 +58,7 @@ def write_profile(profile: LayerProfile, path: str | Path) -> None:
 
 
 def profile_yaml(profile: LayerProfile) -> str:
-    """The YAML text of a profile, a line per layer in every table."""
+    """Return the YAML text of a profile."""
     out = io.StringIO()
     out.write(_HEAD.format(model=profile.model, batch=profile.batch))
     out.write(f"model: {_scalar(profile.model)}\nsample: {_scalar(profile.sample)}\n")
@@ -108,7 +108,7 @@ def _refuse_other_layers(device: DeviceSpec, names: list[str], text: str, where:
         raise SpecError(
             f"devices.{key}.layers: {', '.join(missing)} missing",
             where=f"{where}:{line}:{column}",
-            hint="a device has a line for every layer, or is left out and modelled",
+            hint="give every layer a line, or leave the device out to have it modelled",
         )
 
 
@@ -140,7 +140,7 @@ def _write_device(out: io.StringIO, times: DeviceTimes, names: Iterable[str]) ->
 
 
 def _written(layer: LayerFacts) -> dict[str, Any]:
-    """The facts that differ from what is assumed when they are left out."""
+    """Return the facts that differ from their defaults."""
     defaults = {field.name: field.default for field in fields(LayerFacts)}
     return {
         key: value
@@ -149,7 +149,7 @@ def _written(layer: LayerFacts) -> dict[str, Any]:
     }
 
 
-def _source(source: Source) -> str:
+def _source(source: Provenance) -> str:
     return _flow({key: value for key, value in asdict(source).items() if value is not None})
 
 
@@ -158,7 +158,7 @@ def _flow(values: dict[str, Any]) -> str:
 
 
 def _scalar(value: Any) -> str:
-    """Text quoted unless it is a plain word; everything reads back the same."""
+    """Return a value as YAML that reads back the same."""
     if isinstance(value, float):
         return yaml_number(value)
     return str(value) if isinstance(value, int) else yaml_word(value)

@@ -1,7 +1,7 @@
-"""What the scheduler should know of a profiled model: a job profile for `berth simulate` and the network model.
+"""The job profile of a profiled model, for `berth simulate` and the network model.
 
-Gradients are the dense parameters; the rows of embedding tables travel between the workers and the servers, which
-the scheduler's model of distance knows as an exchange of every device with the others.
+Gradients are the dense parameters. Rows of embedding tables travel between workers and servers, which the network
+model treats as an all-to-all exchange.
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ from pathlib import Path
 
 from berth.cluster.catalogue import known_devices, resolve
 from berth.errors import InputError
-from berth.plan.profile.document import LayerProfile
-from berth.workload.profile import DEFAULT_OVERLAP, REFERENCE_DEVICE, JobProfile, Number, Source
+from berth.plan.profile.layer_profile import LayerProfile
+from berth.workload.profile import DEFAULT_OVERLAP, REFERENCE_DEVICE, JobProfile, Number, Provenance
 
 
 def job_profile(
     profile: LayerProfile, devices: Sequence[str] | None = None, *, name: str | None = None
 ) -> JobProfile:
-    """One iteration of the whole model on one device, for the devices given (else all that the profile holds)."""
+    """Return the profile of one iteration on one device, for the given devices (default: all of the profile)."""
     gradients = sum(layer.dense_bytes for layer in profile.layers)
     if not gradients:
         raise InputError(
-            f"{profile.model} has no dense parameters, so its workers have nothing to reduce",
+            f"{profile.model} has no dense parameters, so its workers have nothing to all-reduce",
             hint="the scheduler's job profiles are for models that synchronise gradients",
         )
     rows = sum(2 * layer.touched_bytes for layer in profile.layers)
-    counted = Source(
+    counted = Provenance(
         profile.facts.kind, f"layer profile of {profile.model}: {profile.facts.note}", profile.made.year
     )
     return JobProfile(
@@ -39,7 +39,7 @@ def job_profile(
         parameter_bytes=Number(float(gradients), counted),
         largest_tensor_bytes=Number(float(_largest_tensor(profile, gradients)), counted),
         overlap=Number(
-            DEFAULT_OVERLAP, Source("modelled", "berth's default (docs/design/network-fit.md)", 2026)
+            DEFAULT_OVERLAP, Provenance("modelled", "berth's default (docs/design/network-fit.md)", 2026)
         ),
         all_to_all_bytes=Number(float(rows), counted),
         compute_s={device: _compute(profile, device) for device in devices or _reference_first(profile)},
@@ -47,7 +47,7 @@ def job_profile(
 
 
 def job_profile_yaml(job: JobProfile) -> str:
-    """YAML that `berth models FILE` and every option that takes a model can read."""
+    """Return YAML that `berth models FILE` and every option that takes a model can read."""
     lines = [f"# One iteration of {job.name} on one device, from its layer profile."]
     lines += [f"name: {json.dumps(job.name)}", f"family: {json.dumps(job.family)}", f"batch: {job.batch}"]
     lines += [f"sample: {json.dumps(job.sample)}"]
@@ -61,7 +61,7 @@ def job_profile_yaml(job: JobProfile) -> str:
 
 
 def write_job_profile(job: JobProfile, path: str | Path) -> None:
-    """Writes a job profile as YAML."""
+    """Write a job profile as YAML."""
     try:
         Path(path).write_text(job_profile_yaml(job), encoding="utf-8")
     except OSError as error:
@@ -69,7 +69,7 @@ def write_job_profile(job: JobProfile, path: str | Path) -> None:
 
 
 def _reference_first(profile: LayerProfile) -> list[str]:
-    """The device that is meant when a cluster names none stands first: the V100 if there is one, never a core."""
+    """Return the devices with the reference device (V100) first and CPU cores last."""
     reference = resolve(REFERENCE_DEVICE)
 
     def rank(device: str) -> tuple[bool, bool]:
@@ -80,7 +80,7 @@ def _reference_first(profile: LayerProfile) -> list[str]:
 
 
 def _largest_tensor(profile: LayerProfile, gradients: int) -> int:
-    """A hand-made profile may not say; then the largest layer stands in."""
+    """Return the largest tensor, or the largest layer if the profile does not state tensors."""
     largest = max(layer.largest_tensor_bytes or layer.dense_bytes for layer in profile.layers)
     return min(largest, gradients)
 
@@ -89,12 +89,12 @@ def _compute(profile: LayerProfile, device: str) -> Number:
     times = profile.on(device)
     year = times.compute.year or profile.made.year
     return Number(
-        sum(times.oct_s), Source(times.compute.kind, f"sum over layers; {times.compute.note}", year)
+        sum(times.oct_s), Provenance(times.compute.kind, f"sum over layers; {times.compute.note}", year)
     )
 
 
 def _sourced(number: Number, unit: str) -> str:
-    """`{value: 12.5s, kind: measured, note: ..., year: 2026}`; the value reads back exactly."""
+    """Return `{value: 12.5s, kind: measured, note: ..., year: 2026}`; the value reads back exactly."""
     value = f"{int(number.value)}{unit}" if unit == "B" else f"{number.value!r}{unit}"
     parts = [f"value: {value}", f"kind: {number.source.kind}", f"note: {json.dumps(number.source.note)}"]
     if number.source.year:

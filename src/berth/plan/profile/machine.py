@@ -1,4 +1,4 @@
-"""What this machine is, in the words of a profile: its cores, its GPUs, the version of torch."""
+"""Describes this machine for a profile: its cores, its GPUs, the version of torch."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pathlib import Path
 
 from berth.cluster.catalogue import known_devices
 
-_MEMORY_TOLERANCE = 0.15  # drivers keep some of a GPU's memory for themselves
+_MEMORY_TOLERANCE = 0.15  # drivers reserve some of a GPU's memory
 
 
 def describe_core() -> str:
-    """The CPU's name, with its model number where the name is a cloud's blank one."""
+    """Return the name of the CPU, with family and model number."""
     try:
         text = Path("/proc/cpuinfo").read_text()
     except OSError:
@@ -27,14 +27,14 @@ def describe_core() -> str:
 
 
 def torch_version() -> str:
-    """Without the build: 2.13.0."""
+    """Return the version of torch without its build: 2.13.0."""
     import torch
 
     return str(torch.__version__).partition("+")[0]
 
 
 def local_gpus() -> dict[str, int]:
-    """Catalogue names of the GPUs of this machine, each with the number of its first one."""
+    """Return the catalogue names of this machine's GPUs, each with the index of its first one."""
     import torch
 
     if not torch.cuda.is_available():
@@ -49,7 +49,7 @@ def local_gpus() -> dict[str, int]:
 
 
 def catalogued_gpu(driver_name: str, memory_bytes: int) -> str | None:
-    """The catalogue's name for what a driver calls `NVIDIA A100-SXM4-80GB`; None if it has no such device."""
+    """Return the catalogue name of a driver's `NVIDIA A100-SXM4-80GB`; None if the catalogue lacks it."""
     words = set(re.split(r"[^a-z0-9]+", driver_name.lower()))
     for name, entry in known_devices().items():
         model = re.sub(r"^rtx-|-\d+$", "", name.lower())

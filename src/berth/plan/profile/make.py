@@ -1,4 +1,4 @@
-"""A profile from a model: facts counted, this machine measured, absent devices modelled."""
+"""Profiles a model: counts facts, measures this machine, models other devices."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 from berth.cluster.catalogue import device_type
 from berth.errors import InputError
 from berth.extras import require
-from berth.plan.profile.document import DeviceTimes, LayerProfile
-from berth.plan.profile.roofline import machinery_of, modelled_times
-from berth.workload.profile import Source
+from berth.plan.profile.layer_profile import DeviceTimes, LayerProfile
+from berth.plan.profile.roofline import device_speeds, modelled_times
+from berth.workload.profile import Provenance
 
 if TYPE_CHECKING:
-    from berth.plan.profile.workers import Order
+    from berth.plan.profile.measure import ProfilingTask
 
 CORE = "cpu-core"
 DEFAULT_DEVICES = (CORE, "T4", "V100-16", "A100-80", "H100")
@@ -31,15 +31,15 @@ def profile_model(
     progress: Progress | None = None,
     seed: int = 0,
 ) -> LayerProfile:
-    """Profiles a model of the zoo or `path.py:make_model`; without `batch`, at the one that suits the model."""
-    _refuse_nonsense(batch, repeats)
+    """Profile a model of the zoo or `path.py:make_model`; the default batch is the model's own."""
+    _check_counts(batch, repeats)
     wanted = list(dict.fromkeys(device_type(device).name for device in devices))
     require("torch", "profiling")
     gpus = _gpus_here()
     for device in wanted:
         if device != CORE and device not in gpus:
-            machinery_of(device)  # tells at once, not after measuring, what can't be modelled
-    from berth.plan.profile import workers
+            device_speeds(device)  # raises before measuring if it can't be modelled
+    from berth.plan.profile import measure
     from berth.plan.profile.facts import NOTE, layer_facts
     from berth.plan.threads import single_thread
     from berth.zoo.load import load_model
@@ -49,22 +49,22 @@ def profile_model(
         made = load_model(model, seed, input_shape=input_shape)
         meter.total = len(made)
         layers = tuple(layer_facts(made, batch or made.batch, seed, meter.step))
-    order = workers.Order(
-        model, batch or made.batch, repeats, layers, workers.processes_here(), input_shape, seed
+    task = measure.ProfilingTask(
+        model, batch or made.batch, repeats, layers, measure.processes_here(), input_shape, seed
     )
     return LayerProfile(
         model=made.name,
-        batch=order.batch,
+        batch=task.batch,
         layers=layers,
-        devices=tuple(_times(order, device, gpus, meter) for device in wanted),
-        facts=Source("measured", NOTE, date.today().year),
+        devices=tuple(_times(task, device, gpus, meter) for device in wanted),
+        facts=Provenance("measured", NOTE, date.today().year),
         made=date.today(),
         sample=made.sample,
     )
 
 
 class _Meter:
-    """Counts steps for a progress bar; the total grows as more is known."""
+    """Counts steps for a progress bar; the total grows as more steps become known."""
 
     def __init__(self, progress: Progress | None) -> None:
         self.done = 0
@@ -72,26 +72,26 @@ class _Meter:
         self._progress = progress
 
     def step(self, what: str) -> None:
-        """One more is done."""
+        """Report one more step."""
         self.done += 1
         if self._progress:
             self._progress(self.done, self.total, what)
 
 
-def _times(order: Order, device: str, gpus: dict[str, int], meter: _Meter) -> DeviceTimes:
-    """Measured where the device is here, else modelled."""
+def _times(task: ProfilingTask, device: str, gpus: dict[str, int], meter: _Meter) -> DeviceTimes:
+    """Measure a device of this machine, model any other."""
     if device == CORE:
         from berth.plan.profile.core import core_times
-        from berth.plan.profile.workers import steps
+        from berth.plan.profile.measure import steps
 
-        meter.total += steps(order)
-        return core_times(order, date.today(), meter.step)
+        meter.total += steps(task)
+        return core_times(task, date.today(), meter.step)
     if device in gpus:
         from berth.plan.profile.gpu import gpu_times
 
-        meter.total += len(order.unit_counts) * len(order.layers)
-        return gpu_times(order, device, f"cuda:{gpus[device]}", date.today(), meter.step)
-    return modelled_times(order.layers, device)
+        meter.total += len(task.replica_counts) * len(task.layers)
+        return gpu_times(task, device, f"cuda:{gpus[device]}", date.today(), meter.step)
+    return modelled_times(task.layers, device)
 
 
 def _gpus_here() -> dict[str, int]:
@@ -100,7 +100,7 @@ def _gpus_here() -> dict[str, int]:
     return local_gpus()
 
 
-def _refuse_nonsense(batch: int | None, repeats: int) -> None:
+def _check_counts(batch: int | None, repeats: int) -> None:
     if batch is not None and batch < 1:
         raise InputError(f"a batch holds at least one example (given: {batch})")
     if repeats < 1:

@@ -1,13 +1,13 @@
-"""Times of devices that are not here: a stated roofline over the device catalogue.
+"""Models the times of other devices by a roofline over the device catalogue.
 
     compute(k) = max(flops/k / (peak * efficiency of the kind), moved(k) / (memory bandwidth * 0.75 or 0.4))
                  + kernels * launch                         moved(k) = what scales with the batch / k + 3 * weights
     data, dense layers:   gradient bytes / link + 2 messages        a ring over two devices
     data, sparse layers:  (rows pulled + rows pushed + keys) / network + 2 messages
 
-oct_s and odt_s are the formulas at k = 1. alpha is fitted to compute(1, 2, 4, 8), so that launches and weights,
-which more units do not divide, count as serial; beta to the rows that 1/k of the batch touches; a ring all-reduce
-does not shrink with k, so beta of a dense layer is 0. docs/design/profiles.md says where the constants are from.
+oct_s and odt_s are the formulas at k = 1. alpha is fitted to compute(1, 2, 4, 8), so that launches and weights, which
+replicas do not divide, count as serial; beta is fitted to the rows that 1/k of the batch touches; a ring all-reduce
+does not shrink with k, so beta of a dense layer is 0. docs/design/profiles.md has the sources of the constants.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from berth.cluster.catalogue import known_devices, known_names, resolve
 from berth.cluster.model import DeviceType
 from berth.errors import InputError, UnknownNameError
 from berth.plan.profile.amdahl import fit_amdahl
-from berth.plan.profile.document import DeviceTimes, LayerFacts, short
+from berth.plan.profile.layer_profile import DeviceTimes, LayerFacts, short
 from berth.units import format_bandwidth, format_flops
-from berth.workload.profile import Source
+from berth.workload.profile import Provenance
 
-UNIT_COUNTS = (1, 2, 4, 8)
-NETWORK_BYTES_PER_S = 25e9 / 8  # one machine's port, as most rented GPU machines have
+REPLICA_COUNTS = (1, 2, 4, 8)
+NETWORK_BYTES_PER_S = 25e9 / 8  # the NIC of most rented GPU machines
 MESSAGE_S = 30e-6  # a message between two machines, software included
 LINK_MESSAGE_S = 10e-6  # a step of a collective between two devices of one machine
 LAUNCH_S = {"gpu": 5e-6, "cpu": 1e-6}
-DEFAULT_LINK_BYTES_PER_S = 16e9  # PCIe 3.0 x16, for devices whose link nobody stated
+DEFAULT_LINK_BYTES_PER_S = 16e9  # PCIe 3.0 x16, for devices without a stated link
 MEMORY_EFFICIENCY = 0.75
-GATHER_EFFICIENCY = 0.4  # rows of 64 to 256 bytes at random places
+GATHER_EFFICIENCY = 0.4  # rows of 64 to 256 bytes at random addresses
 # Share of the peak that training reaches: of tensor (matrix) units, and of plain fp32 units.
 EFFICIENCY = {
     "fully_connected": (0.30, 0.60),
@@ -44,8 +44,8 @@ _KEY_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Machinery:
-    """What the roofline needs to know of a device."""
+class DeviceSpeeds:
+    """The figures of a device that the roofline uses."""
 
     name: str
     kind: str
@@ -65,15 +65,15 @@ class Machinery:
 
 
 def modelled_times(layers: Sequence[LayerFacts], device: str | DeviceType) -> DeviceTimes:
-    """Times of all layers on a device, every one of them modelled."""
-    machinery = machinery_of(device)
-    computes = [[compute_s(layer, machinery, units) for units in UNIT_COUNTS] for layer in layers]
-    data = [modelled_data(layer, machinery) for layer in layers]
+    """Return modelled times of all layers on a device."""
+    speeds = device_speeds(device)
+    computes = [[compute_s(layer, speeds, replicas) for replicas in REPLICA_COUNTS] for layer in layers]
+    data = [modelled_data(layer, speeds) for layer in layers]
     return DeviceTimes(
-        device=machinery.name,
-        compute=Source("modelled", f"roofline over {machinery}"),
-        data=modelled_data_source(machinery),
-        scaling=Source("modelled", "the same roofline at 1, 2, 4 and 8 units; a ring does not shrink"),
+        device=speeds.name,
+        compute=Provenance("modelled", f"roofline over {speeds}"),
+        data=modelled_data_source(speeds),
+        scaling=Provenance("modelled", "the same roofline at 1, 2, 4 and 8 replicas; a ring does not shrink"),
         oct_s=tuple(short(seconds[0]) for seconds in computes),
         odt_s=tuple(seconds for seconds, _ in data),
         alpha=tuple(_share(seconds) for seconds in computes),
@@ -81,44 +81,44 @@ def modelled_times(layers: Sequence[LayerFacts], device: str | DeviceType) -> De
     )
 
 
-def modelled_data(layer: LayerFacts, machinery: Machinery) -> tuple[float, float]:
-    """Seconds of synchronisation on one unit, and the share of them that more units divide."""
-    seconds = [data_s(layer, machinery, units) for units in UNIT_COUNTS]
+def modelled_data(layer: LayerFacts, speeds: DeviceSpeeds) -> tuple[float, float]:
+    """Return the seconds of synchronisation on one device, and their parallel share."""
+    seconds = [data_s(layer, speeds, replicas) for replicas in REPLICA_COUNTS]
     return short(seconds[0]), _share(seconds)
 
 
-def modelled_data_source(machinery: Machinery) -> Source:
-    """What modelled synchronisation rests on."""
-    link, network = format_bandwidth(machinery.link_bytes_per_s), format_bandwidth(NETWORK_BYTES_PER_S)
-    return Source("modelled", f"dense gradients over a link of {link}, sparse rows over {network}")
+def modelled_data_source(speeds: DeviceSpeeds) -> Provenance:
+    """Return the source of modelled synchronisation times."""
+    link, network = format_bandwidth(speeds.link_bytes_per_s), format_bandwidth(NETWORK_BYTES_PER_S)
+    return Provenance("modelled", f"dense gradients over a link of {link}, sparse rows over {network}")
 
 
-def compute_s(layer: LayerFacts, device: Machinery, units: int = 1) -> float:
-    """Forward and backward of 1/units of the batch."""
+def compute_s(layer: LayerFacts, device: DeviceSpeeds, replicas: int = 1) -> float:
+    """Return the seconds of forward and backward of 1/replicas of the batch."""
     tensor, plain = EFFICIENCY.get(layer.kind, OTHER_EFFICIENCY)
     efficiency = tensor if device.has_tensor_units else plain
-    arithmetic = layer.flops / units / (device.flops * efficiency)
+    arithmetic = layer.flops / replicas / (device.flops * efficiency)
     reach = GATHER_EFFICIENCY if layer.kind == "embedding" else MEMORY_EFFICIENCY
     weights = _WEIGHT_PASSES * layer.dense_bytes
     moved = max(layer.moved_bytes, weights)
-    memory = ((moved - weights) / units + weights) / (device.memory_bytes_per_s * reach)
+    memory = ((moved - weights) / replicas + weights) / (device.memory_bytes_per_s * reach)
     return max(arithmetic, memory) + max(1, layer.kernels) * LAUNCH_S[device.kind]
 
 
-def data_s(layer: LayerFacts, device: Machinery, units: int = 1) -> float:
-    """Synchronisation of a layer's parameters when `units` share the batch."""
+def data_s(layer: LayerFacts, device: DeviceSpeeds, replicas: int = 1) -> float:
+    """Return the seconds to synchronise a layer's parameters when `replicas` share the batch."""
     seconds = 0.0
     if layer.dense_bytes:
         seconds += layer.dense_bytes / device.link_bytes_per_s + 2 * LINK_MESSAGE_S
     if layer.touched_bytes:
-        rows = layer.touched_bytes / units**layer.touched_growth
+        rows = layer.touched_bytes / replicas**layer.touched_growth
         keys = rows / layer.row_bytes * _KEY_BYTES
         seconds += (2 * rows + keys) / NETWORK_BYTES_PER_S + 2 * MESSAGE_S
     return seconds
 
 
-def machinery_of(device: str | DeviceType) -> Machinery:
-    """The figures of a device: its own where it states them, else the catalogue's."""
+def device_speeds(device: str | DeviceType) -> DeviceSpeeds:
+    """Return the figures of a device: its own if stated, otherwise the catalogue's."""
     name = device.name if isinstance(device, DeviceType) else device
     key = resolve(name)
     entry = known_devices()[key] if key else None
@@ -134,8 +134,8 @@ def machinery_of(device: str | DeviceType) -> Machinery:
         )
     link = (entry.link_bytes_per_s if entry else None) or DEFAULT_LINK_BYTES_PER_S
     precision = entry.precision if entry else "tensor"
-    return Machinery(device.name, device.kind, device.flops, precision, device.memory_bytes_per_s, link)
+    return DeviceSpeeds(device.name, device.kind, device.flops, precision, device.memory_bytes_per_s, link)
 
 
 def _share(seconds: Sequence[float]) -> float:
-    return short(fit_amdahl(dict(zip(UNIT_COUNTS, seconds, strict=True))).share)
+    return short(fit_amdahl(dict(zip(REPLICA_COUNTS, seconds, strict=True))).share)

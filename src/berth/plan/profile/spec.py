@@ -24,9 +24,9 @@ from typing import Annotated
 
 from pydantic import Field
 
-from berth.plan.profile.document import LayerFacts
+from berth.plan.profile.layer_profile import LayerFacts
 from berth.spec import Spec
-from berth.workload.profile import Source, SourceKind
+from berth.workload.profile import Provenance, ProvenanceKind
 
 Name = Annotated[str, Field(min_length=1, max_length=200)]
 Count = Annotated[int, Field(ge=0, strict=True)]
@@ -34,19 +34,19 @@ Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class SourceSpec(Spec):
-    """Where numbers are from."""
+    """The source of numbers."""
 
-    kind: SourceKind = "stated"
+    kind: ProvenanceKind = "stated"
     note: str = ""
     year: int | None = None
 
-    def source(self) -> Source:
-        """As the rest of berth knows it."""
-        return Source(self.kind, self.note, self.year)
+    def source(self) -> Provenance:
+        """Return the source as a dataclass."""
+        return Provenance(self.kind, self.note, self.year)
 
 
 class LayerSpec(Spec):
-    """The facts of one layer; what is left out is zero."""
+    """The facts of one layer."""
 
     kind: Name = "other"
     input_bytes: Count = 0
@@ -64,12 +64,12 @@ class LayerSpec(Spec):
     kernels: Count = 0
 
     def facts(self, name: str) -> LayerFacts:
-        """The layer under its name."""
+        """Return the facts with the layer's name."""
         return LayerFacts(name=name, **self.model_dump())
 
 
 class TimeSpec(Spec):
-    """One layer on one unit of one device."""
+    """The times of one layer on one device."""
 
     oct_s: Annotated[float, Field(gt=0)]
     odt_s: Annotated[float, Field(ge=0)] = 0.0

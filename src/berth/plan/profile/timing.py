@@ -1,7 +1,7 @@
-"""How long a layer computes, forward and backward: once to warm up, then as often as asked.
+"""Times the computation of a layer, forward and backward, after one warm-up run.
 
-On a CPU the clock is the process's own CPU time: with one thread that is the wall clock of a core of one's own, and
-neighbours on a busy machine do not count. On a GPU it is CUDA's events around the work.
+On a CPU the clock is the process's CPU time: with one thread that is the wall-clock time of a dedicated core, and other
+load on the machine does not count. On a GPU it is CUDA events around the work.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 
 from berth.plan.profile.facts import backward, clear, loss_or_outputs, run_layer
-from berth.zoo.layered import LayeredModel, cut_off, mapped, tensors
+from berth.zoo.layered import LayeredModel, detached, map_tensors, tensors
 
 
 class Timing(NamedTuple):
@@ -25,8 +25,8 @@ class Timing(NamedTuple):
     spread: float
 
 
-def summed_up(seconds: list[float]) -> Timing:
-    """Median and spread of repeated measurements."""
+def summarize(seconds: list[float]) -> Timing:
+    """Return median and spread of repeated measurements."""
     median = statistics.median(seconds)
     if len(seconds) < 2 or median == 0:
         return Timing(median, 0.0)
@@ -35,25 +35,25 @@ def summed_up(seconds: list[float]) -> Timing:
 
 
 def chain_states(model: LayeredModel, batch: int, seed: int, device: str = "cpu") -> tuple[list[Any], Any]:
-    """The input of every layer for one batch, and the labels, on a device."""
+    """Return the input of every layer for one batch, and the labels, on a device."""
     inputs, labels = model.example_batch(batch, seed)
-    state, labels = (mapped(part, lambda tensor: tensor.to(device)) for part in (inputs, labels))
+    state, labels = (map_tensors(part, lambda tensor: tensor.to(device)) for part in (inputs, labels))
     states = []
     for index in range(len(model)):
-        states.append(cut_off(state))
+        states.append(detached(state))
         state = run_layer(model, index, states[-1])
     return states, labels
 
 
 def time_layer(model: LayeredModel, index: int, state: Any, labels: Any, repeats: int) -> Timing:
-    """Median and spread of repeated runs, after one that is not counted."""
+    """Return median and spread of repeated runs, after a warm-up."""
     runs = [run_once(model, index, state, labels) for _ in range(1 + repeats)]
-    return summed_up(runs[1:])
+    return summarize(runs[1:])
 
 
 def run_once(model: LayeredModel, index: int, state: Any, labels: Any) -> float:
-    """Seconds of one forward and backward pass of a layer on the device where it stands."""
-    fresh, layer = cut_off(state), model.layer(index)
+    """Return the seconds of one forward and backward pass of a layer on the device of its input."""
+    fresh, layer = detached(state), model.layer(index)
     clear(layer)
     clock = _gpu_seconds if any(tensor.is_cuda for tensor in tensors(state)) else _cpu_seconds
     with clock() as taken:

@@ -1,8 +1,8 @@
 """Bayesian optimisation: optuna's tree-structured Parzen estimator, one categorical choice per layer.
 
-The estimator is fitted anew to all trials of a study for every plan it proposes, so a long study gets slower and
-slower. A study therefore ends after some hundred trials, and the next begins with the best of them: 2,000
-evaluations in less than half the time (CTRDNN, 5 types), and better plans, since what repeats itself ends too.
+The estimator is fitted to all trials of a study for every plan it proposes, so a long study slows down. A study
+therefore ends after a few hundred trials, and the next one starts with the best of them: 2,000 evaluations in less
+than half the time (CTRDNN, 5 types), and better plans, because a study that repeats itself ends too.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from berth.extras import require
-from berth.plan.evaluate import Objective, Types
+from berth.plan.evaluate import Assignments, CostFunction
 from berth.plan.problem import Problem
+from berth.plan.search.assignments import AssignmentSpace, cost_score
 from berth.plan.search.method import Budget, Outcome, Progress, Search
-from berth.plan.search.moves import Moves, badness
 
 if TYPE_CHECKING:
     import optuna
 
 _TRIALS = 400  # of one study
-_KEPT = 100  # the best, with which the next one begins
-_STUDIES = 10_000  # more than there will be: seeds of studies do not meet
+_KEPT = 100  # best trials that the next study starts with
+_STUDIES = 10_000  # upper bound on studies, so that their seeds differ
 
 
 def bayes(
@@ -32,50 +32,52 @@ def bayes(
     budget: Budget,
     progress: Progress | None = None,
     *,
-    objective: Objective | None = None,
-    start: Types | None = None,
+    objective: CostFunction | None = None,
+    start: Assignments | None = None,
 ) -> Outcome:
-    """One plan after the other: some five milliseconds each, a thousand times what an evaluation takes."""
+    """Propose and evaluate one plan at a time: about five milliseconds each, a thousand times an evaluation."""
     require("optuna", "bayes")
     import optuna
 
     search = Search(problem, budget, progress, objective, start)
-    moves = Moves(problem, np.random.default_rng(budget.seed))
-    if moves.stuck:
-        return search.nowhere("bayes")
+    space = AssignmentSpace(problem, np.random.default_rng(budget.seed))
+    if space.is_empty:
+        return search.no_placement("bayes")
     choices: dict[str, optuna.distributions.BaseDistribution] = {
-        str(layer): optuna.distributions.CategoricalDistribution([int(kind) for kind in np.flatnonzero(row)])
+        str(layer): optuna.distributions.CategoricalDistribution(
+            [int(device) for device in np.flatnonzero(row)]
+        )
         for layer, row in enumerate(problem.allowed)
     }
     kept: list[optuna.trial.FrozenTrial] = []
     studies = 0
     with _silent():
-        while search.left:
+        while search.remaining:
             sampler = optuna.samplers.TPESampler(seed=budget.seed * _STUDIES + studies)
             study = optuna.create_study(sampler=sampler)
             study.add_trials(kept)
             if start is not None and not studies:
-                study.enqueue_trial({str(layer): int(kind) for layer, kind in enumerate(start)})
+                study.enqueue_trial({str(layer): int(device) for layer, device in enumerate(start)})
             for _ in range(_TRIALS - len(kept)):
-                if not search.left:
+                if not search.remaining:
                     break
                 trial = study.ask(choices)
                 plan = np.array([trial.params[layer] for layer in choices], np.int64)
-                study.tell(trial, float(badness(search.evaluate(plan))[0]))
-                search.report()
-            kept = sorted(study.trials, key=_worth)[:_KEPT]
+                study.tell(trial, float(cost_score(search.evaluate(plan))[0]))
+                search.report_progress()
+            kept = sorted(study.trials, key=_score)[:_KEPT]
             studies += 1
     ended = search.evaluate.evaluations < budget.evaluations
     return search.outcome("bayes", note="the time ended before the evaluations" if ended else "")
 
 
-def _worth(trial: optuna.trial.FrozenTrial) -> float:
+def _score(trial: optuna.trial.FrozenTrial) -> float:
     return np.inf if trial.value is None else trial.value
 
 
 @contextmanager
 def _silent() -> Iterator[None]:
-    """optuna writes a line per trial unless told otherwise."""
+    """Silence optuna, which logs a line per trial."""
     import optuna
 
     before = optuna.logging.get_verbosity()

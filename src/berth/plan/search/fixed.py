@@ -1,7 +1,7 @@
-"""Plans that people choose without a search: all on CPU cores, all on one kind of GPU, or the two by rule.
+"""Plans without a search: all layers on CPU cores, all on one GPU type, or both by rule.
 
-A type is a CPU if its name begins with "cpu" or the device catalogue says so. In a bare problem, whose names
-say nothing, the cheapest unit stands for the CPU, and the note says that.
+A type is a CPU if its name begins with "cpu" or the device catalogue says so. If no name is known, the cheapest type
+counts as the CPU, and the note says so.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from functools import partial
 import numpy as np
 
 from berth.cluster.catalogue import known_devices, resolve
-from berth.plan.evaluate import Types
+from berth.plan.evaluate import Assignments
 from berth.plan.problem import Problem
+from berth.plan.search.assignments import AssignmentSpace
 from berth.plan.search.method import Budget, Method, Outcome, Progress, Search
-from berth.plan.search.moves import Moves
 
-_DATA_HEAVY = ("emb", "sparse", "lookup")  # beginnings of the kinds of layers that move rows
+_DATA_HEAVY = ("emb", "sparse", "lookup")  # prefixes of the kinds of layers that move rows
 
 
 def cpu_types(problem: Problem) -> tuple[list[int], str]:
-    """The types that are CPUs, and what has to be said about that."""
+    """Return the types that are CPUs, and a note if that is a guess."""
     devices = [_device_kind(name) for name in problem.type_names]
     cpus = [index for index, kind in enumerate(devices) if kind == "cpu"]
     if cpus:
@@ -28,7 +28,7 @@ def cpu_types(problem: Problem) -> tuple[list[int], str]:
     if all(kind == "gpu" for kind in devices):
         return [], "no type is a CPU"
     cheapest = int(np.argmin([one.usd_per_hour for one in problem.types]))
-    return [cheapest], f"no type is called cpu: {problem.type_names[cheapest]}, the cheapest, stands for it"
+    return [cheapest], f"no type is called cpu: {problem.type_names[cheapest]}, the cheapest, counts as one"
 
 
 def _device_kind(name: str) -> str | None:
@@ -42,28 +42,28 @@ def _fixed(name: str, problem: Problem, budget: Budget, progress: Progress | Non
     search = Search(problem, budget, progress)
     cpus, note = cpu_types(problem)
     gpus = [kind for kind in range(len(problem.types)) if kind not in cpus]
-    moves = Moves(problem, np.random.default_rng(budget.seed))
+    space = AssignmentSpace(problem, np.random.default_rng(budget.seed))
     if name != "cpu-only" and not gpus:
         note = "no type is a GPU"
-    if moves.stuck:
-        return search.nowhere(name)
+    if space.is_empty:
+        return search.no_placement(name)
     plans = np.unique(_PLANS[name](problem, cpus, gpus), axis=0)
     if len(plans):
-        search.evaluate(plans[: search.left])
-        search.report()
+        search.evaluate(plans[: search.remaining])
+        search.report_progress()
         if search.evaluate.best is None:
             note = "; ".join(filter(None, [note, "no such plan is feasible"]))
     return search.outcome(name, note=note)
 
 
-def _uniform(problem: Problem, kinds: list[int]) -> Types:
-    return np.array([[kind] * len(problem.layers) for kind in kinds], np.int64).reshape(
+def _uniform(problem: Problem, types: list[int]) -> Assignments:
+    return np.array([[device] * len(problem.layers) for device in types], np.int64).reshape(
         -1, len(problem.layers)
     )
 
 
-def _by_rule(problem: Problem, cpus: list[int], gpus: list[int]) -> Types:
-    """The first layer on a CPU, or all layers that move rows; the others on one type of GPU."""
+def _by_rule(problem: Problem, cpus: list[int], gpus: list[int]) -> Assignments:
+    """Put the first layer, or all layers that move rows, on a CPU and the others on one GPU type."""
     first = np.arange(len(problem.layers)) == 0
     heavy = first | np.array([kind.lower().startswith(_DATA_HEAVY) for kind in problem.kinds])
     plans = [np.where(on_cpu, cpu, gpu) for cpu in cpus for gpu in gpus for on_cpu in (first, heavy)]

@@ -1,7 +1,7 @@
 """A genetic algorithm (DEAP): tournaments, two-point crossover, mutation of whole runs of layers.
 
-Infeasible plans are worse than feasible ones and are compared by how far they fall short, so that a
-population in which nothing is feasible yet still climbs.
+Infeasible plans rank after feasible ones, by their shortfall, so that a population without a feasible plan still
+improves.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 from berth.extras import require
-from berth.plan.evaluate import Objective, Types
+from berth.plan.evaluate import Assignments, CostFunction
 from berth.plan.problem import Problem
+from berth.plan.search.assignments import AssignmentSpace, cost_score
 from berth.plan.search.method import Budget, Outcome, Progress, Search
-from berth.plan.search.moves import Moves, badness
 
 POPULATION = 64
 TOURNAMENT = 3
@@ -26,7 +26,7 @@ CROSSOVER, MUTATION = 0.7, 0.5
 
 
 class _Plan(list[int]):
-    """DEAP wants a sequence with a fitness."""
+    """A sequence with a fitness, as DEAP expects."""
 
     fitness: Any
 
@@ -36,52 +36,52 @@ def genetic(
     budget: Budget,
     progress: Progress | None = None,
     *,
-    objective: Objective | None = None,
-    start: Types | None = None,
+    objective: CostFunction | None = None,
+    start: Assignments | None = None,
 ) -> Outcome:
-    """A population of 64 from random runs of layers; the two best always survive."""
+    """Evolve a population of 64 random plans; the two best always survive."""
     require("deap", "genetic")
     from deap import base, tools
 
     search = Search(problem, budget, progress, objective, start)
-    moves = Moves(problem, np.random.default_rng(budget.seed))
-    if moves.stuck:
-        return search.nowhere("genetic")
-    fitness = type("Badness", (base.Fitness,), {"weights": (-1.0,)})
+    space = AssignmentSpace(problem, np.random.default_rng(budget.seed))
+    if space.is_empty:
+        return search.no_placement("genetic")
+    fitness = type("CostScore", (base.Fitness,), {"weights": (-1.0,)})
 
-    def judged(plans: Types) -> list[_Plan]:
-        plans = plans[: search.left]
+    def evaluated(plans: Assignments) -> list[_Plan]:
+        plans = plans[: search.remaining]
         made = [_Plan(plan.tolist()) for plan in plans]
-        worth = badness(search.evaluate(plans)) if len(plans) else ()
-        for one, value in zip(made, worth, strict=True):
+        score = cost_score(search.evaluate(plans)) if len(plans) else ()
+        for one, value in zip(made, score, strict=True):
             one.fitness = fitness((float(value),))
-        search.report()
+        search.report_progress()
         return made
 
-    def bred(parents: list[_Plan]) -> Types:
+    def offspring(parents: list[_Plan]) -> Assignments:
         children = [_Plan(parent) for parent in parents]
         for left, right in zip(children[::2], children[1::2], strict=False):
             if len(left) > 1 and random.random() < CROSSOVER:
                 tools.cxTwoPoint(left, right)
         plans = np.array(children, np.int64)
-        mutated = moves.draw.random(len(plans)) < MUTATION
-        plans[mutated] = moves.changed_runs(plans[mutated])
+        mutated = space.rng.random(len(plans)) < MUTATION
+        plans[mutated] = space.mutate_runs(plans[mutated])
         return plans
 
-    with _own_randomness(budget.seed):
-        first = moves.runs(POPULATION)
+    with _seeded(budget.seed):
+        first = space.random_runs(POPULATION)
         if start is not None:
             first[0] = start
-        population = judged(first)
-        while search.left:
+        population = evaluated(first)
+        while search.remaining:
             parents = tools.selTournament(population, POPULATION - ELITE, TOURNAMENT)
-            population = tools.selBest(population, ELITE) + judged(bred(parents))
+            population = tools.selBest(population, ELITE) + evaluated(offspring(parents))
     return search.outcome("genetic")
 
 
 @contextmanager
-def _own_randomness(seed: int) -> Iterator[None]:
-    """DEAP draws from Python's global generator: seeded here, and afterwards as if nothing had happened."""
+def _seeded(seed: int) -> Iterator[None]:
+    """Seed Python's global generator, which DEAP uses, and restore it afterwards."""
     before = random.getstate()
     random.seed(seed)
     try:

@@ -1,13 +1,13 @@
-"""Greedy: the front layers decided one after the other, then single changes for as long as they help."""
+"""Greedy: decide layer by layer from the front, then change single layers while that helps."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from berth.plan.evaluate import Objective, Types
+from berth.plan.evaluate import Assignments, CostFunction
 from berth.plan.problem import Problem
+from berth.plan.search.assignments import AssignmentSpace, cost_score
 from berth.plan.search.method import Budget, Outcome, Progress, Search
-from berth.plan.search.moves import Moves, badness
 
 
 def greedy(
@@ -15,46 +15,50 @@ def greedy(
     budget: Budget,
     progress: Progress | None = None,
     *,
-    objective: Objective | None = None,
-    start: Types | None = None,
+    objective: CostFunction | None = None,
+    start: Assignments | None = None,
 ) -> Outcome:
-    """Deterministic: the seed does not matter. Stops at a plan that no single change improves."""
+    """Descend to a plan that no single change improves; deterministic, the seed does not matter."""
     search = Search(problem, budget, progress, objective, start)
-    moves = Moves(problem, np.random.default_rng(budget.seed))
-    if moves.stuck:
-        return search.nowhere("greedy")
-    plan, worth = constructed(search, moves) if start is None else _pick(search, start[None])
+    space = AssignmentSpace(problem, np.random.default_rng(budget.seed))
+    if space.is_empty:
+        return search.no_placement("greedy")
+    plan, score = construct_greedily(search, space) if start is None else _best_of(search, start[None])
     better = True
-    while better and search.left:
-        after, after_worth = _pick(search, moves.single_changes(plan))
-        better = after_worth < worth
+    while better and search.remaining:
+        after, after_score = _best_of(search, space.single_layer_changes(plan))
+        better = after_score < score
         if better:
-            plan, worth = after, after_worth
-        search.report()
-    return search.outcome("greedy", note="" if search.left else "the budget ended before the descent")
+            plan, score = after, after_score
+        search.report_progress()
+    return search.outcome("greedy", note="" if search.remaining else "the budget ended before the descent")
 
 
-def constructed(search: Search, moves: Moves) -> tuple[Types, float]:
-    """Layer by layer the type with which it and all layers behind it cost least; L x T evaluations."""
-    plan, worth = moves.filled(0), float("inf")
-    for layer in range(moves.layers):
+def construct_greedily(search: Search, space: AssignmentSpace) -> tuple[Assignments, float]:
+    """Choose for each layer the type with which it and all later layers cost least; L x T evaluations."""
+    plan, score = space.fill_from(0), float("inf")
+    for layer in range(space.layers):
         tried = np.array(
-            [moves.filled(kind, layer, plan) for kind in range(moves.kinds) if moves.allowed[layer, kind]]
+            [
+                space.fill_from(device, layer, plan)
+                for device in range(space.num_types)
+                if space.allowed[layer, device]
+            ]
         )
-        if not search.left:
+        if not search.remaining:
             break
-        plan, worth = _pick(search, tried)
-    return plan, worth
+        plan, score = _best_of(search, tried)
+    return plan, score
 
 
-def _pick(search: Search, plans: Types) -> tuple[Types, float]:
-    """The best of some plans, of the first ones if the budget does not allow all."""
-    plans = plans[: search.left]
+def _best_of(search: Search, plans: Assignments) -> tuple[Assignments, float]:
+    """Return the best of some plans; of the first ones if the budget does not allow all."""
+    plans = plans[: search.remaining]
     if not len(plans):
         return plans, float("inf")
-    worth = badness(search.evaluate(plans))
-    first = int(np.argmin(worth))
-    return plans[first], float(worth[first])
+    score = cost_score(search.evaluate(plans))
+    first = int(np.argmin(score))
+    return plans[first], float(score[first])
 
 
 METHODS = {"greedy": greedy}

@@ -1,8 +1,8 @@
-"""What the learned policy sees of a problem: numbers without units, so that it can be carried to another problem.
+"""The input features of the learned policy: dimensionless, so that it transfers to other problems.
 
-Everything is measured against the problem itself: times against the slowest stage time allowed, prices
-against what the whole model would cost if every layer ran where that layer is cheapest. Features belong to
-a layer on a type, never to a type's place in the list: the policy works for any number of types and layers.
+Everything is relative to the problem itself: times to the slowest stage time allowed, prices to the cost of the whole
+model with every layer on its cheapest type. Features describe a layer on a type, never the index of a type: the policy
+works for any number of types and layers.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from berth.plan.problem import Problem
-from berth.plan.tables import (
+from berth.plan.arrays import (
     COMPUTE_SERIAL,
     COMPUTE_SHARED,
     DATA_SERIAL,
@@ -22,11 +21,12 @@ from berth.plan.tables import (
     REPLICATED,
     SHARDED,
 )
+from berth.plan.problem import Problem
 
 Floats = NDArray[np.float64]
 
 PLACE = 18  # features of a layer on a type
-KINDS = 8  # kinds of layers fall into so many bins by a hash of their name
+KINDS = 8  # bins for the kinds of layers, by a hash of their name
 LAYER = 2 + KINDS  # features of a layer
 _TINY = 1e-30
 
@@ -37,45 +37,45 @@ class Features:
 
     place: NDArray[np.float32]  # [layer, type, PLACE]
     layer: NDArray[np.float32]  # [layer, LAYER]
-    serial: NDArray[np.float32]  # [layer, type, 2]: computation and data that no units take away, over tau
+    serial: NDArray[np.float32]  # [layer, type, 2]: serial computation and data, relative to tau
     allowed: NDArray[np.bool_]  # [layer, type]
 
 
 def features(problem: Problem) -> Features:
-    """The features of a problem."""
-    tables = problem.tables
-    tau = tables.slowest
+    """Return the features of a problem."""
+    arrays = problem.arrays
+    tau = arrays.slowest
     cs, cp, ds, dp = (
-        tables.layer[:, :, column].T for column in (COMPUTE_SERIAL, COMPUTE_SHARED, DATA_SERIAL, DATA_SHARED)
+        arrays.layer[:, :, column].T for column in (COMPUTE_SERIAL, COMPUTE_SHARED, DATA_SERIAL, DATA_SHARED)
     )
-    # Dollars per hour of a layer by itself, in fractions of units, at the slowest stage time allowed.
-    units = np.maximum(cp / np.maximum(tau - cs, 1e-3 * tau), dp / np.maximum(tau - ds, 1e-3 * tau))
-    rate = tables.price * units + _TINY
+    # Dollars per hour of a single layer, with fractional replicas, at the slowest stage time allowed.
+    replicas = np.maximum(cp / np.maximum(tau - cs, 1e-3 * tau), dp / np.maximum(tau - ds, 1e-3 * tau))
+    rate = arrays.price * replicas + _TINY
     cheapest = np.where(problem.allowed, rate, np.inf).min(axis=1, keepdims=True)
     cheapest = np.where(np.isfinite(cheapest), cheapest, rate.min(axis=1, keepdims=True))
     total = cheapest.sum()
-    crossing = tables.price * tables.cross[:, None] / tau / total
-    held = (tables.layer[:, :, REPLICATED] + tables.layer[:, :, SHARDED]).T
-    dearness = _log(rate / cheapest)
+    crossing = arrays.price * arrays.cross[:, None] / tau / total
+    held = (arrays.layer[:, :, REPLICATED] + arrays.layer[:, :, SHARDED]).T
+    relative_cost = _log(rate / cheapest)
     place = [
-        dearness,
-        _behind(dearness, 1),
-        _behind(dearness, 2),
+        relative_cost,
+        _following(relative_cost, 1),
+        _following(relative_cost, 2),
         _log(_suffix(rate) / _suffix(np.broadcast_to(cheapest, rate.shape))),
         _log(rate / total),
         _clip(cs / tau),
         _clip(ds / tau),
-        _behind(_clip(cs / tau), 1),
-        _behind(_clip(ds / tau), 1),
+        _following(_clip(cs / tau), 1),
+        _following(_clip(ds / tau), 1),
         _clip(_suffix(np.maximum(cs, ds)) / tau) / 2,
         _reach(cs / tau, ds / tau),
         _log((cp + _TINY) / (dp + _TINY)),
-        np.broadcast_to(_log(tables.price / total), rate.shape),
+        np.broadcast_to(_log(arrays.price / total), rate.shape),
         _log(crossing + _TINY),
         _before(_log(crossing + _TINY)),
-        _log(np.maximum(units, 1.0) / np.maximum(tables.limit, 0.1)),
-        _log((held + 1.0) / tables.memory),
-        np.full(rate.shape, tables.fixed / (tables.fixed + total)),
+        _log(np.maximum(replicas, 1.0) / np.maximum(arrays.limit, 0.1)),
+        _log((held + 1.0) / arrays.memory),
+        np.full(rate.shape, arrays.fixed / (arrays.fixed + total)),
     ]
     return Features(
         place=np.stack(place, axis=-1).astype(np.float32),
@@ -94,8 +94,8 @@ def _clip(fraction: Floats) -> Floats:
     return np.minimum(fraction, 2.0)
 
 
-def _behind(values: Floats, steps: int) -> Floats:
-    """The values of the layer that many steps behind; the last layer's where there is none."""
+def _following(values: Floats, steps: int) -> Floats:
+    """Return the values of the layer `steps` later; the last layer's if there is none."""
     return values[np.minimum(np.arange(len(values)) + steps, len(values) - 1)]
 
 
@@ -104,12 +104,12 @@ def _before(values: Floats) -> Floats:
 
 
 def _suffix(values: Floats) -> Floats:
-    """Sums over the layer and all behind it."""
+    """Return the sums over the layer and all later ones."""
     return np.cumsum(values[::-1], axis=0)[::-1]
 
 
 def _reach(compute: Floats, data: Floats) -> Floats:
-    """The share of all layers that a stage beginning here can hold before its serial time is too long."""
+    """Return the share of layers that a stage starting here can hold before its serial time is too long."""
     layers, kinds = compute.shape
     reach = np.zeros((layers, kinds))
     for first in range(layers):

@@ -1,4 +1,4 @@
-"""Weights that were learned on other problems and are shipped: a few thousand numbers in half precision."""
+"""The shipped policy weights, pretrained on other problems: a few thousand numbers in half precision."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _FOLDER = "data"
 
 
 def load(policy: Policy, cell: Cell) -> None:
-    """Puts the shipped weights into a policy."""
+    """Load the shipped weights into a policy."""
     import torch
 
     file = resources.files("berth.plan.search").joinpath(f"{_FOLDER}/rl-{cell}.npz")
@@ -25,7 +25,7 @@ def load(policy: Policy, cell: Cell) -> None:
 
 
 def save(policy: Policy, path: Path) -> None:
-    """Writes a policy's weights as they are shipped."""
+    """Write a policy's weights in the shipped format."""
     arrays = {name: weights.numpy().astype(np.float16) for name, weights in policy.state_dict().items()}
     path.parent.mkdir(parents=True, exist_ok=True)
     np.savez_compressed(path, **arrays)

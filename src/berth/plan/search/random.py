@@ -1,13 +1,13 @@
-"""Assignments drawn at random: what any search must beat."""
+"""Random assignments: the baseline for every search."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from berth.plan.evaluate import Objective, Types
+from berth.plan.evaluate import Assignments, CostFunction
 from berth.plan.problem import Problem
+from berth.plan.search.assignments import AssignmentSpace
 from berth.plan.search.method import Budget, Outcome, Progress, Search
-from berth.plan.search.moves import Moves
 
 _BATCH = 256
 
@@ -17,19 +17,21 @@ def random(
     budget: Budget,
     progress: Progress | None = None,
     *,
-    objective: Objective | None = None,
-    start: Types | None = None,
+    objective: CostFunction | None = None,
+    start: Assignments | None = None,
 ) -> Outcome:
-    """Half of them layer by layer, half in a few runs of layers: long stages are rare among the former."""
+    """Draw half of the assignments layer by layer and half in runs of layers, since the former have few long stages."""
     search = Search(problem, budget, progress, objective, start)
-    moves = Moves(problem, np.random.default_rng(budget.seed))
-    if moves.stuck:
-        return search.nowhere("random")
-    search.begin()
-    while search.left:
-        count = min(_BATCH, search.left)
-        search.evaluate(np.concatenate([moves.uniform(count // 2), moves.runs(count - count // 2)]))
-        search.report()
+    space = AssignmentSpace(problem, np.random.default_rng(budget.seed))
+    if space.is_empty:
+        return search.no_placement("random")
+    search.evaluate_start()
+    while search.remaining:
+        count = min(_BATCH, search.remaining)
+        search.evaluate(
+            np.concatenate([space.random_uniform(count // 2), space.random_runs(count - count // 2)])
+        )
+        search.report_progress()
     return search.outcome("random")
 
 

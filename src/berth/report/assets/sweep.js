@@ -1,2 +1,2 @@
 "use strict";
-// The maps are plain tables; the data beside them is for whoever wants to take it from the page.
+// The maps are plain tables; the data next to them is for other programs.

@@ -1,4 +1,4 @@
-"""First come, first served: strictly, passing who does not fit, or passing only where that delays nobody."""
+"""First come, first served: strict, overtaking jobs that do not fit, or overtaking only without delaying them."""
 
 from __future__ import annotations
 
@@ -9,32 +9,32 @@ from berth.schedule.policy import Blocked, Policy, Rules
 
 @dataclass(frozen=True)
 class Fifo(Policy):
-    """Who comes first goes first, and nobody passes."""
+    """Strict first come, first served: no job overtakes another."""
 
     def rules(self) -> Rules:
-        """Nobody passes the first."""
-        return Rules(steady=True, blocked=Blocked.STOP)
+        """No job overtakes the first."""
+        return Rules(static_order=True, blocked=Blocked.STOP)
 
 
 @dataclass(frozen=True)
 class FitFirst(Policy):
-    """First come, first served, but who fits may pass who does not."""
+    """First come, first served, but a job that fits may overtake one that does not."""
 
     def rules(self) -> Rules:
         """Arrivals do not change."""
-        return Rules(steady=True)
+        return Rules(static_order=True)
 
 
 @dataclass(frozen=True)
 class Easy(Policy):
-    """First come, first served, with EASY backfill: who passes must not delay the first who waits.
+    """First come, first served, with EASY backfill: a job that overtakes must not delay the first waiting job.
 
-    The first job that does not fit has the soonest place held for it, read from the remaining times of what
+    The first job that does not fit has the soonest place reserved for it, read from the remaining times of what
     runs. Others may start if they end before then, or on devices it will not need (Lifka, 1995). Without a network
     that holds exactly. With one, ends are expected at present speeds and at the slow-down of a tier: a job that
     passes may slow others on its links, and the first may start later, by at most the time the two overlap.
     """
 
     def rules(self) -> Rules:
-        """Who does not fit has a place held."""
-        return Rules(steady=True, blocked=Blocked.BACKFILL)
+        """A job that does not fit has a place reserved."""
+        return Rules(static_order=True, blocked=Blocked.BACKFILL)

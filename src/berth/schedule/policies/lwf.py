@@ -25,10 +25,10 @@ class Lwf(Policy):
     ratio: float = number(0.5, "its message over that of the one other on a link, below which a gang joins")
 
     def rules(self) -> Rules:
-        """Emptiest first; nobody is moved."""
-        return Rules(steady=True, emptiest=True, link_ratio=self.ratio)
+        """Emptiest machines first; no job is moved."""
+        return Rules(static_order=True, worst_fit=True, link_ratio=self.ratio)
 
     @staticmethod
-    def order(job: Any, now: float, my: Any) -> float:
+    def order(job: Any, now: float, params: Any) -> float:
         """Least GPU time left."""
-        return job.remaining * job.gpus
+        return job.estimated_remaining_s * job.gpus

@@ -15,16 +15,16 @@ class Optimus(Policy):
 
     Optimus gives one worker after the other to the job that gains most by it. A rigid gang has one step only,
     from nothing to all: over a round, one second of progress per second, bought with its GPUs for the
-    time left. So its gain is 1 / (time left where it stands x GPUs): least GPU time left, with distance.
+    time left. So its gain is 1 / (time left where it runs x GPUs): least GPU time left, with distance.
     """
 
-    round: float = duration("10m", "how often all is decided anew")
+    round: float = duration("10m", "length of a round")
 
     def rules(self) -> Rules:
-        """Who gains most runs, for a round."""
-        return Rules(preempt=Preempt.BY_ORDER, steady=True, period_s=self.round)
+        """The jobs that gain most run, for a round."""
+        return Rules(preempt=Preempt.BY_ORDER, static_order=True, period_s=self.round)
 
     @staticmethod
-    def order(job: Any, now: float, my: Any) -> float:
+    def order(job: Any, now: float, params: Any) -> float:
         """Least GPU time left."""
-        return job.remaining * job.gpus * (job.slow[job.tier] if job.tier >= 0 else 1.0)
+        return job.estimated_remaining_s * job.gpus * (job.slowdown[job.tier] if job.tier >= 0 else 1.0)

@@ -16,7 +16,7 @@ class Preferred(Policy):
 
     def rules(self) -> Rules:
         """Arrivals do not change."""
-        return Rules(steady=True)
+        return Rules(static_order=True)
 
 
 @dataclass(frozen=True)
@@ -25,31 +25,31 @@ class Required(Policy):
 
     def rules(self) -> Rules:
         """Arrivals do not change."""
-        return Rules(steady=True)
+        return Rules(static_order=True)
 
     @staticmethod
-    def reach(job: Any, now: float, my: Any) -> int:
+    def allowed_tier(job: Any, now: float, params: Any) -> int:
         """Never wider than the nearest tier."""
-        return job.floor
+        return job.nearest_tier
 
 
 @dataclass(frozen=True)
 class Switches(Policy):
-    """Holds out for the nearest place a fixed time, then takes anything (Slurm's `--switches=N@time`)."""
+    """Waits for the nearest place a fixed time, then takes any (Slurm's `--switches=N@time`)."""
 
-    wait: float = duration("5m", "how long a job holds out; Slurm allows 5m unless told otherwise")
-    backfill: str = word("yes", "no yes", "whether who passes must not delay the first who waits")
+    wait: float = duration("5m", "how long a job waits; Slurm allows 5m by default")
+    backfill: str = word("yes", "no yes", "whether a job that overtakes must not delay the first waiting job")
 
     def rules(self) -> Rules:
         """With backfill, as Slurm is mostly run."""
-        return Rules(steady=True, blocked=Blocked.BACKFILL if self.backfill == "yes" else Blocked.SKIP)
+        return Rules(static_order=True, blocked=Blocked.BACKFILL if self.backfill == "yes" else Blocked.SKIP)
 
     @staticmethod
-    def reach(job: Any, now: float, my: Any) -> int:
+    def allowed_tier(job: Any, now: float, params: Any) -> int:
         """The nearest tier, until the time is over."""
-        return job.widest if now >= job.since + my.wait else job.floor
+        return job.widest_tier if now >= job.queued_since_s + params.wait else job.nearest_tier
 
     @staticmethod
-    def wake(job: Any, now: float, my: Any) -> float:
+    def wake(job: Any, now: float, params: Any) -> float:
         """When the time is over."""
-        return job.since + my.wait if now < job.since + my.wait else math.inf
+        return job.queued_since_s + params.wait if now < job.queued_since_s + params.wait else math.inf

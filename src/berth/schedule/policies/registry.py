@@ -86,7 +86,7 @@ def load_policy(text: str) -> Policy:
 
 
 def _find(text: str) -> tuple[type[Policy], str]:
-    """The class, and what stands behind its name."""
+    """The class, and the text after its name."""
     if match := _IN_FILE.fullmatch(text):
         file, rest = match[1], match[2] or ""
         name, _, constants = rest.partition(":")
@@ -129,7 +129,7 @@ def _is_policy(value: object) -> bool:
 
 
 def _imported(path: Path) -> ModuleType:
-    """Runs the user's file; what goes wrong in it is told with its line."""
+    """Runs the user's file; an error in it is reported with its line."""
     source = path.read_bytes()
     digest = hashlib.sha256(str(path.resolve()).encode() + source).hexdigest()[:12]
     name = f"berth_policy_{digest}"

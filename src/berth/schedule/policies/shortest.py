@@ -10,32 +10,32 @@ from berth.schedule.policy import Policy, Preempt, Rules
 
 @dataclass(frozen=True)
 class Sjf(Policy):
-    """The shortest job goes first; who runs is left alone, and who fits may pass who does not."""
+    """The shortest job goes first; running jobs are left alone, and a job that fits may overtake one that does not."""
 
     def rules(self) -> Rules:
         """What is left of a waiting job does not change."""
-        return Rules(steady=True)
+        return Rules(static_order=True)
 
     @staticmethod
-    def order(job: Any, now: float, my: Any) -> float:
+    def order(job: Any, now: float, params: Any) -> float:
         """Least work left, which is all of it before the first start."""
-        return job.remaining
+        return job.estimated_remaining_s
 
 
 @dataclass(frozen=True)
 class Srtf(Sjf):
-    """Least time left goes first, and takes the place of others."""
+    """Least remaining time goes first, and preempts others."""
 
     def rules(self) -> Rules:
-        """The most deserving run."""
-        return Rules(steady=True, preempt=Preempt.BY_ORDER, keys_hold=True)
+        """The jobs that go first run."""
+        return Rules(static_order=True, preempt=Preempt.BY_ORDER, monotone_order=True)
 
 
 @dataclass(frozen=True)
 class Srsf(Srtf):
-    """Least GPU time left (time x GPUs) goes first, and takes the place of others."""
+    """Least remaining GPU time (time x GPUs) goes first, and preempts others."""
 
     @staticmethod
-    def order(job: Any, now: float, my: Any) -> float:
+    def order(job: Any, now: float, params: Any) -> float:
         """Least GPU time left."""
-        return job.remaining * job.gpus
+        return job.estimated_remaining_s * job.gpus

@@ -1,4 +1,4 @@
-"""Themis (Mahajan et al., NSDI 2020): nobody should end much later than alone."""
+"""Themis (Mahajan et al., NSDI 2020): no job should end much later than alone."""
 
 from __future__ import annotations
 
@@ -17,14 +17,16 @@ class Themis(Policy):
     fairness knob are left out: every job is its own user and all devices are offered to all.
     """
 
-    lease: float = duration("20m", "how long devices are given before all is decided anew")
+    lease: float = duration("20m", "how long a job keeps its devices before all is decided again")
 
     def rules(self) -> Rules:
-        """Who suffers most runs, for a lease."""
+        """The jobs that are stretched most run, for a lease."""
         return Rules(preempt=Preempt.BY_ORDER, period_s=self.lease)
 
     @staticmethod
-    def order(job: Any, now: float, my: Any) -> float:
+    def order(job: Any, now: float, params: Any) -> float:
         """Highest rho first."""
-        stretch = job.slow[job.tier] if job.tier >= 0 else 1.0
-        return -(now - job.arrival + job.remaining * stretch) / max(1.0, job.work * job.doubt)
+        stretch = job.slowdown[job.tier] if job.tier >= 0 else 1.0
+        return -(now - job.arrival_s + job.estimated_remaining_s * stretch) / max(
+            1.0, job.work_s * job.estimate_error
+        )

@@ -29,40 +29,45 @@ class Tiresias(Policy):
 
     Its authors' simulator gives a mean completion time of 184,694.87 s for philly480 on 160 flat GPUs, this
     policy 183,168.29 s. The rule is the same; that program looks for a job's next demotion with seconds where
-    GPU-seconds are meant, and in whole seconds, so gangs sink late. Written anew with those two slips the
+    GPU-seconds are meant, and in whole seconds, so gangs sink late. Rewritten with those two slips the
     rule gives 184,694.87 s, without them 183,162.23 s; the rest is the order of jobs evicted at one moment.
     """
 
     first: float = number(3250, "GPU-seconds at which a job leaves the first queue")
     second: float = number(7200, "GPU-seconds at which it leaves the second")
-    starvation: float = number(0, "a job that waited so many times what it ran is first again; 0: never")
+    starvation: float = number(0, "a job that waited this many times what it ran is first again; 0: never")
     skew: float = number(0.3, "largest tensor / all parameters above which a job is kept together")
 
     def rules(self) -> Rules:
-        """Who has least service runs; a running job's rank changes with time."""
-        return Rules(preempt=Preempt.BY_ORDER, steady=self.starvation == 0, wakes=True, keys_hold=True)
+        """Jobs with least service run; a running job's order changes with time."""
+        return Rules(
+            preempt=Preempt.BY_ORDER,
+            static_order=self.starvation == 0,
+            wake_running=True,
+            monotone_order=True,
+        )
 
     @staticmethod
-    def order(job: Any, now: float, my: Any) -> float:
+    def order(job: Any, now: float, params: Any) -> float:
         """The queue."""
-        return rank(job, now, my.first, my.second, my.starvation)
+        return rank(job, now, params.first, params.second, params.starvation)
 
     @staticmethod
-    def then(job: Any, now: float, my: Any) -> float:
+    def tie_break(job: Any, now: float, params: Any) -> float:
         """First in, first out."""
         return place_in_line(job)
 
     @staticmethod
-    def reach(job: Any, now: float, my: Any) -> int:
-        """Skewed jobs are consolidated, others stand anywhere."""
-        return job.floor if job.skew > my.skew else job.widest
+    def allowed_tier(job: Any, now: float, params: Any) -> int:
+        """Skewed jobs are consolidated, others may be anywhere."""
+        return job.nearest_tier if job.skew > params.skew else job.widest_tier
 
     @staticmethod
-    def wake(job: Any, now: float, my: Any) -> float:
+    def wake(job: Any, now: float, params: Any) -> float:
         """When it sinks, or has starved."""
         if job.tier >= 0:
-            return sinks_at(job, now, my.first, my.second)
-        return starved_at(job, my.starvation)
+            return sinks_at(job, now, params.first, params.second)
+        return starved_at(job, params.starvation)
 
 
 @dataclass(frozen=True)
@@ -70,7 +75,7 @@ class Gittins(Policy):
     """The queues of Tiresias, and inside each the highest Gittins index first (Tiresias-G).
 
     The index is the chance to end within the next `delta` of service over the service that takes.
-    The distribution of GPU-seconds is that of the trace itself, so it is told more than a real scheduler,
+    The distribution of GPU-seconds is that of the trace itself, so it knows more than a real scheduler,
     which would have only the past. The index is constant between the steps of a table.
     """
 
@@ -81,8 +86,8 @@ class Gittins(Policy):
     steps: tuple[float, ...] = data()
 
     def rules(self) -> Rules:
-        """Who is most likely to end soon runs."""
-        return Rules(preempt=Preempt.BY_ORDER, steady=True, wakes=True)
+        """Jobs that are most likely to end soon run."""
+        return Rules(preempt=Preempt.BY_ORDER, static_order=True, wake_running=True)
 
     def prepare(self, trace: Trace) -> Self:
         """Reads the distribution of service from the trace."""
@@ -97,29 +102,29 @@ class Gittins(Policy):
         return self.steps
 
     @staticmethod
-    def order(job: Any, now: float, my: Any) -> float:
+    def order(job: Any, now: float, params: Any) -> float:
         """The queue."""
-        return math.floor(rank(job, now, my.first, my.second, 0.0))
+        return math.floor(rank(job, now, params.first, params.second, 0.0))
 
     @staticmethod
-    def then(job: Any, now: float, my: Any) -> float:
+    def tie_break(job: Any, now: float, params: Any) -> float:
         """The table's rank for the service so far."""
-        return my.table[_STEPS + step_of(job.attained, my.table)]
+        return params.table[_STEPS + step_of(job.attained_gpu_s, params.table)]
 
     @staticmethod
-    def reach(job: Any, now: float, my: Any) -> int:
-        """Skewed jobs are consolidated, others stand anywhere."""
-        return job.floor if job.skew > my.skew else job.widest
+    def allowed_tier(job: Any, now: float, params: Any) -> int:
+        """Skewed jobs are consolidated, others may be anywhere."""
+        return job.nearest_tier if job.skew > params.skew else job.widest_tier
 
     @staticmethod
-    def wake(job: Any, now: float, my: Any) -> float:
+    def wake(job: Any, now: float, params: Any) -> float:
         """When a running job sinks a queue or reaches the next step."""
         if job.tier < 0:
             return math.inf
-        soon = sinks_at(job, now, my.first, my.second)
-        step = step_of(job.attained, my.table) + 1
+        soon = sinks_at(job, now, params.first, params.second)
+        step = step_of(job.attained_gpu_s, params.table) + 1
         if step < _STEPS:
-            soon = min(soon, now + max(1e-3, my.table[step] - job.attained) / job.gpus)
+            soon = min(soon, now + max(1e-3, params.table[step] - job.attained_gpu_s) / job.gpus)
         return soon
 
 

@@ -16,16 +16,16 @@ _IGNORE, _COUNT = 0, 1  # places in the list of words of `censored`
 
 
 def timer_from(
-    offer: Any, since: float, samples: float, deviations: float, longest: float, censored: float
+    stats: Any, since: float, samples: float, deviations: float, longest: float, censored: float
 ) -> float:
     """The timer that the samples since then make; the fixed one if they are too few."""
-    waits, gave_up, count = np.empty(offer.count), np.empty(offer.count, np.int64), 0
-    for i in range(offer.count):
-        if offer.at[i] >= since and not (censored == _IGNORE and offer.gave_up[i]):
-            waits[count], gave_up[count] = offer.wait[i], offer.gave_up[i]
+    waits, gave_up, count = np.empty(stats.count), np.empty(stats.count, np.int64), 0
+    for i in range(stats.count):
+        if stats.at_s[i] >= since and not (censored == _IGNORE and stats.gave_up[i]):
+            waits[count], gave_up[count] = stats.wait_s[i], stats.gave_up[i]
             count += 1
     if count < samples:
-        return offer.fixed
+        return stats.initial_timer_s
     if censored in (_IGNORE, _COUNT):
         mean, deviation = moments(waits[:count])
     else:

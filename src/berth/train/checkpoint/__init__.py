@@ -1,4 +1,4 @@
-"""Checkpoints: one step of everything, or nothing."""
+"""Checkpoints: the complete state after one step, written atomically."""
 
 from __future__ import annotations
 
@@ -8,29 +8,29 @@ from berth.lazy import exports
 
 if TYPE_CHECKING:
     from berth.train.checkpoint.export import export_dense, export_table
+    from berth.train.checkpoint.inspect import SavedTable, saved_table
     from berth.train.checkpoint.manifest import DamagedError, Manifest
-    from berth.train.checkpoint.saved import SavedTable, saved_table
-    from berth.train.checkpoint.shelf import Shelf
-    from berth.train.checkpoint.writer import Moment, Writer
+    from berth.train.checkpoint.store import CheckpointStore
+    from berth.train.checkpoint.writer import Snapshot, Writer
 
 _HOMES = {
     "DamagedError": "manifest",
     "Manifest": "manifest",
-    "Moment": "writer",
-    "SavedTable": "saved",
-    "Shelf": "shelf",
+    "Snapshot": "writer",
+    "SavedTable": "inspect",
+    "CheckpointStore": "store",
     "Writer": "writer",
     "export_dense": "export",
     "export_table": "export",
-    "saved_table": "saved",
+    "saved_table": "inspect",
 }
 
 __all__ = [
+    "CheckpointStore",
     "DamagedError",
     "Manifest",
-    "Moment",
     "SavedTable",
-    "Shelf",
+    "Snapshot",
     "Writer",
     "export_dense",
     "export_table",

@@ -1,7 +1,7 @@
-"""Files of named arrays: a line of JSON says what follows, then the bytes as they stand in memory.
+"""Files of named arrays: a JSON header, then the arrays in their in-memory layout.
 
-No pickle: reading a file can run no code. A file is a sequence of frames, so that a table can be written a part at
-a time; its hash is worked out on the way.
+Without pickle, so reading a file can't run code. A file is a sequence of frames, so that a table can be written in
+parts; the hash is computed while writing.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from berth.errors import InputError
-from berth.train.faults import moment
+from berth.train.fault_points import fault_point
 
 MAGIC = b"berth arrays 1\n"
 _ALIGN = 64
@@ -28,7 +28,7 @@ Arrays = Mapping[str, NDArray[Any]]
 
 
 class ArrayFile:
-    """A file being written; `sha256` and `bytes` are those of what was written so far."""
+    """A file being written."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -45,7 +45,7 @@ class ArrayFile:
         self._file.close()
 
     def write(self, arrays: Arrays, meta: Any = None) -> None:
-        """One frame more."""
+        """Write one frame."""
         solid = {name: np.asarray(array, order="C") for name, array in arrays.items()}
         listed = [[name, array.dtype.str, list(array.shape)] for name, array in solid.items()]
         header = json.dumps({"arrays": listed, "meta": meta}, separators=(",", ":")).encode()
@@ -56,7 +56,7 @@ class ArrayFile:
             self._pad()
 
     def finish(self) -> dict[str, Any]:
-        """On the disk, and what to expect of it."""
+        """Sync and close the file; returns its hash and size."""
         os.fsync(self._file.fileno())
         self._file.close()
         return {"sha256": self._digest.hexdigest(), "bytes": self.bytes}
@@ -71,7 +71,7 @@ class ArrayFile:
                 written = 0
                 while written < len(block):
                     written += self._file.write(block[written:]) or 0
-            moment("checkpoint: a part half written")
+            fault_point("checkpoint: a part half written")
         self.bytes += len(view)
 
     def _pad(self) -> None:
@@ -79,7 +79,7 @@ class ArrayFile:
 
 
 def check(path: Path, expected: Mapping[str, Any]) -> str | None:
-    """What is wrong with a file, if anything is."""
+    """Return what is wrong with a file, or None."""
     try:
         with path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
@@ -90,15 +90,15 @@ def check(path: Path, expected: Mapping[str, Any]) -> str | None:
         return f"{path.name} is missing"
     except OSError as error:
         return f"{path.name} can't be read ({error.strerror})"
-    return None if found == expected["sha256"] else f"{path.name} is not what was written (its hash differs)"
+    return None if found == expected["sha256"] else f"{path.name} is corrupted (its hash differs)"
 
 
 def frames(path: Path) -> Iterator[tuple[dict[str, NDArray[Any]], Any]]:
-    """(arrays, meta) of every frame; arrays can be written to."""
+    """Yield (arrays, meta) of every frame; the arrays are writable."""
     with path.open("rb") as file:
         while magic := file.read(len(MAGIC)):
             if magic != MAGIC:
-                raise InputError("is not a file of arrays", where=str(path))
+                raise InputError("is not a berth array file", where=str(path))
             header = json.loads(file.read(int(file.readline())))
             file.read(1)
             _skip(file.tell(), file)
@@ -106,7 +106,7 @@ def frames(path: Path) -> Iterator[tuple[dict[str, NDArray[Any]], Any]]:
             for name, dtype, shape in header["arrays"]:
                 array = np.empty(shape, np.dtype(dtype))
                 if array.nbytes and file.readinto(array.reshape(-1).view(np.uint8).data) != array.nbytes:
-                    raise InputError("ends too early", where=str(path))
+                    raise InputError("is truncated", where=str(path))
                 _skip(file.tell(), file)
                 arrays[name] = array
             yield arrays, header["meta"]

@@ -1,4 +1,4 @@
-"""Dense weights, their optimiser and the random generators as plain arrays, and back."""
+"""State of dense weights, optimiser, scheduler and random generators as plain arrays."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from berth.train.checkpoint.arrays import Arrays
 
 
 class HasState(Protocol):
-    """A module, an optimiser, or what stands for one."""
+    """A module, an optimiser, or anything with a state dict."""
 
     def state_dict(self) -> dict[str, Any]:
-        """As torch's own answer."""
+        """Return the state as torch does."""
         ...
 
 
 def dense_state(
     model: HasState, optimiser: HasState | None, scheduler: HasState | None = None
 ) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
-    """(arrays, meta): copies, so that training can go on."""
+    """Return (arrays, meta), copied so that training can continue."""
     arrays: dict[str, NDArray[Any]] = {}
     meta = {
         "model": _packed(dict(model.state_dict()), "model", arrays),
@@ -45,7 +45,7 @@ def load_dense(
     meta: dict[str, Any],
     scheduler: LRScheduler | None = None,
 ) -> None:
-    """Puts a saved state into model, optimiser, schedule and generators."""
+    """Load a saved state into model, optimiser, scheduler and generators."""
     load_weights(model, arrays, meta)
     if optimiser is not None and meta["optimiser"] is not None:
         optimiser.load_state_dict(unpacked(meta["optimiser"], arrays))
@@ -58,15 +58,15 @@ def load_dense(
 
 
 def load_weights(model: nn.Module, arrays: Arrays, meta: dict[str, Any]) -> None:
-    """Puts the dense weights alone into a model."""
+    """Load the dense weights into a model."""
     try:
         model.load_state_dict(weights_of(arrays, meta))
     except RuntimeError as error:
-        raise InputError(f"the checkpoint is of another model: {error}") from None
+        raise InputError(f"the checkpoint is of a different model: {error}") from None
 
 
 def weights_of(arrays: Arrays, meta: dict[str, Any]) -> dict[str, torch.Tensor]:
-    """The dense weights alone, as torch's `load_state_dict` takes them."""
+    """Return the dense weights as a torch state dict."""
     weights: dict[str, torch.Tensor] = unpacked(meta["model"], arrays)
     return weights
 
@@ -81,7 +81,7 @@ def _random_state() -> dict[str, Any]:
 
 
 def _packed(value: Any, path: str, arrays: dict[str, NDArray[Any]]) -> Any:
-    """The same tree as JSON can say it, tensors moved to `arrays`."""
+    """Return the tree as JSON values, with tensors moved to `arrays`."""
     if isinstance(value, torch.Tensor):
         raw = value.detach().cpu().contiguous().clone().reshape(-1).view(torch.uint8)
         arrays[path] = raw.numpy()
@@ -94,18 +94,18 @@ def _packed(value: Any, path: str, arrays: dict[str, NDArray[Any]]) -> Any:
         return {"tuple" if isinstance(value, tuple) else "list": parts}
     if value is None or isinstance(value, bool | int | float | str):
         return value
-    raise InputError(f"{path} is a {type(value).__name__}, which a checkpoint can't hold")
+    raise InputError(f"{path} is a {type(value).__name__}, which a checkpoint can't store")
 
 
 def unpacked(value: Any, arrays: Arrays) -> Any:
-    """The tree that was packed, tensors back in their places."""
+    """Return the tree that was packed."""
     if not isinstance(value, dict):
         return value
     if "tensor" in value:
         raw, dtype = torch.from_numpy(arrays[value["tensor"]]), getattr(torch, value["dtype"])
         tensor = (raw.view(dtype) if len(raw) else raw.to(dtype)).reshape(
             value["shape"]
-        )  # nothing has no bytes
+        )  # empty tensors have no bytes
         return tensor.numpy().view(np.uint32) if value["tensor"] == "random/numpy/1" else tensor
     if "counts" in value:
         return Counter(dict(value["counts"]))

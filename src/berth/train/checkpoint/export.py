@@ -1,4 +1,4 @@
-"""Checkpoints for other programs: dense weights as torch's state dict, tables as Parquet; and changed ones kept."""
+"""Export of checkpoints: dense weights as a torch state dict, tables as Parquet, and modified copies."""
 
 from __future__ import annotations
 
@@ -12,33 +12,34 @@ import numpy as np
 from berth.errors import InputError
 from berth.train.checkpoint.arrays import ArrayFile
 from berth.train.checkpoint.dense import weights_of
+from berth.train.checkpoint.inspect import SavedTable, load_table, open_checkpoint
 from berth.train.checkpoint.manifest import Manifest, folder_of, publish, sync_folder
-from berth.train.checkpoint.saved import SavedTable, chain_at, loaded, spec_of
-from berth.train.checkpoint.shelf import Shelf
+from berth.train.checkpoint.store import CheckpointStore
+from berth.train.sparse import TableSpec
 from berth.train.tables import State, arrays_of
 
 
 def export_dense(folder: str | Path, path: str | Path, step: int | None = None) -> int:
-    """Writes the dense weights, to be read by `torch.load(path, weights_only=True)`; how many there are."""
+    """Write the dense weights for `torch.load(path, weights_only=True)`; returns their number."""
     import torch
 
-    shelf, chain = chain_at(folder, step)
-    weights = weights_of(*shelf.dense(chain[-1]))
+    checkpoint_store, chain = open_checkpoint(folder, step)
+    weights = weights_of(*checkpoint_store.dense(chain[-1]))
     torch.save(weights, Path(path))
     return sum(weight.numel() for weight in weights.values())
 
 
 def export_table(saved: SavedTable, path: str | Path, *, state: bool = False) -> int:
-    """Writes a table as Parquet: key, weights and on request what the optimiser keeps; how many rows."""
+    """Write a table as Parquet: key, weights and optionally the optimiser state; returns the number of rows."""
     import polars as pl
 
     keys = saved.state.keys.view(np.uint64)
     columns = {"key": pl.Series(keys), "weights": pl.Series(np.ascontiguousarray(saved.weights))}
     if state and saved.optimiser_state.shape[1]:
         columns["optimiser"] = pl.Series(np.ascontiguousarray(saved.optimiser_state))
-    if saved.life is not None:
+    if saved.decay is not None:
         for number, name in enumerate(("shows", "clicks", "day_seen")):
-            columns[name] = pl.Series(np.ascontiguousarray(saved.life[:, number]))
+            columns[name] = pl.Series(np.ascontiguousarray(saved.decay[:, number]))
     temporary = Path(f"{path}.partial")
     try:
         pl.DataFrame(columns).write_parquet(temporary)
@@ -48,29 +49,29 @@ def export_table(saved: SavedTable, path: str | Path, *, state: bool = False) ->
     return len(keys)
 
 
-def _state(shelf: Shelf, chain: list[Manifest], name: str, changed: SavedTable) -> State:
-    """As one whole, not as one change after another: who waits for a row is told by the last of them alone."""
+def _state(checkpoint_store: CheckpointStore, chain: list[Manifest], name: str, changed: SavedTable) -> State:
+    """Return a table as one whole state: only the last delta has the keys pending admission."""
     if name == changed.spec.name:
         return changed.state
-    return loaded(shelf, chain, spec_of(chain[-1].run["tables"][name])).save()
+    return load_table(checkpoint_store, chain, TableSpec.from_json(chain[-1].run["tables"][name])).save()
 
 
 def write_changed(folder: str | Path, out: str | Path, changed: SavedTable) -> None:
-    """A copy of a checkpoint with one table replaced, in a folder of its own: a training can go on from it."""
-    shelf, chain = chain_at(folder, changed.step)
-    target = Shelf(out)
+    """Write a copy of a checkpoint with one table replaced to a new folder; a run can resume from it."""
+    checkpoint_store, chain = open_checkpoint(folder, changed.step)
+    target = CheckpointStore(out)
     if target.steps():
-        raise InputError("holds checkpoints already", where=str(out), hint="name a new folder")
+        raise InputError("already holds checkpoints", where=str(out), hint="give a new folder")
     newest = chain[-1]
     place = folder_of(target.root, newest.step)
     place.mkdir(parents=True)
-    shutil.copyfile(folder_of(shelf.root, newest.step) / newest.dense, place / newest.dense)
+    shutil.copyfile(folder_of(checkpoint_store.root, newest.step) / newest.dense, place / newest.dense)
     parts = {newest.dense: newest.parts[newest.dense]}
     tables: dict[str, str] = {}
     for number, name in enumerate(newest.run["tables"]):
         tables[name] = f"table-{number}.bin"
         with ArrayFile(place / tables[name]) as file:
-            file.write(arrays_of(_state(shelf, chain, name, changed)), {"table": name})
+            file.write(arrays_of(_state(checkpoint_store, chain, name, changed)), {"table": name})
             parts[tables[name]] = file.finish()
     with (place / newest.dense).open("rb") as copied:
         os.fsync(copied.fileno())

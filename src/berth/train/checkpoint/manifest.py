@@ -1,6 +1,6 @@
-"""The manifest of a checkpoint: which step, what it rests on, and the hash of every part.
+"""The manifest of a checkpoint: its step, the checkpoint it is based on, and the hash of every file.
 
-It is renamed into place after all parts are on the disk. A folder without it is no checkpoint.
+It is renamed into place after all files are on disk. A folder without a manifest is not a checkpoint.
 """
 
 from __future__ import annotations
@@ -13,20 +13,21 @@ from pathlib import Path
 from typing import Any, Literal
 
 from berth.errors import InputError
-from berth.train.faults import moment
+from berth.train.fault_points import fault_point
+from berth.train.sparse import current_spec
 
-FORMAT = 2
+FORMAT = 3  # 2 and earlier: other names of the fields of a table, see `current_spec`
 NAME = "manifest.json"
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """One step of everything."""
+    """Description of one checkpoint."""
 
     step: int
     kind: Literal["full", "delta"]
-    base: int | None  # the step that a delta is laid over
-    run: dict[str, Any]  # what makes it this training and no other
+    base: int | None  # the step that a delta is based on
+    run: dict[str, Any]  # identity of the run
     parts: dict[str, dict[str, Any]]  # file: sha256 and bytes
     tables: dict[str, str]  # table: file
     progress: dict[str, Any]
@@ -36,58 +37,61 @@ class Manifest:
 
 
 class DamagedError(Exception):
-    """A checkpoint that can't be used: the file that is wrong and how, and the step it belongs to."""
+    """A checkpoint can't be used: which file is damaged, and the step it belongs to."""
 
     def __init__(self, what: str, step: int, asked: int | None = None) -> None:
         rests = asked is not None and asked != step
-        super().__init__(f"it rests on step {step:,}, where {what}" if rests else what)
+        super().__init__(f"it is based on step {step:,}, where {what}" if rests else what)
         self.what = what
         self.step = step
 
 
 def folder_of(root: Path, step: int) -> Path:
-    """Where the checkpoint of a step stands."""
+    """Return the folder of the checkpoint of a step."""
     return root / f"step-{step:012d}"
 
 
 def publish(folder: Path, manifest: Manifest) -> None:
-    """All parts are on the disk: from now on this is a checkpoint."""
+    """Write the manifest, which makes the folder a checkpoint."""
     text = _text(asdict(manifest))
     temporary = folder / f".{NAME}"
     with temporary.open("w", encoding="utf-8") as file:
         json.dump({"sha256": _hash(text), "manifest": json.loads(text)}, file)
         file.flush()
         os.fsync(file.fileno())
-    moment("checkpoint: manifest written")
+    fault_point("checkpoint: manifest written")
     temporary.rename(folder / NAME)
     sync_folder(folder)
     sync_folder(folder.parent)
-    moment("checkpoint: manifest renamed")
+    fault_point("checkpoint: manifest renamed")
 
 
 def read(root: Path, step: int) -> Manifest:
-    """The manifest of a step; refused if it is not what was written, or written by a newer berth."""
+    """Read the manifest of a step; raises if it is damaged, or written by a newer version."""
     try:
-        document = json.loads((folder_of(root, step) / NAME).read_text(encoding="utf-8"))
-        told = document["manifest"]
-        good = document["sha256"] == _hash(_text(told))
-        version = int(told["format"])
+        file = json.loads((folder_of(root, step) / NAME).read_text(encoding="utf-8"))
+        document = file["manifest"]
+        intact = file["sha256"] == _hash(_text(document))
+        version = int(document["format"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DamagedError(f"{NAME} can't be read ({error})", step) from None
-    if not good:
-        raise DamagedError(f"{NAME} is not what was written (its hash differs)", step)
+    if not intact:
+        raise DamagedError(f"{NAME} is corrupted (its hash differs)", step)
     if version > FORMAT:
         raise InputError(
-            f"the checkpoint of step {step:,} is written by a newer berth (format {version});"
+            f"the checkpoint of step {step:,} was written by a newer version of berth (format {version});"
             f" this one reads up to {FORMAT}",
             where=str(root),
-            hint="use the berth that wrote it, or another folder",
+            hint="use the version that wrote it, or another folder",
         )
-    return Manifest(**told)
+    run = document["run"]
+    if "tables" in run:
+        run = {**run, "tables": {name: current_spec(spec) for name, spec in run["tables"].items()}}
+    return Manifest(**{**document, "run": run})
 
 
 def sync_folder(folder: Path) -> None:
-    """Names in a folder survive a power cut only after this."""
+    """Sync a folder, so that its entries survive a power failure."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -95,8 +99,8 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
-def _text(told: dict[str, Any]) -> str:
-    return json.dumps(told, sort_keys=True, separators=(",", ":"))
+def _text(document: dict[str, Any]) -> str:
+    return json.dumps(document, sort_keys=True, separators=(",", ":"))
 
 
 def _hash(text: str) -> str:

@@ -1,7 +1,7 @@
-"""Checkpoints written in a background thread.
+"""Writes checkpoints in a background thread.
 
-At the end of a step everything is copied (or, for tables that do not fit in memory, written as it is read); a thread
-does the rest. What could not be written is said, the training goes on, and the next checkpoint is a full one.
+At the end of a step the state is copied (or, for tables larger than memory, written directly); a thread does the
+rest. A failed checkpoint is reported, training continues, and the next checkpoint is a full one.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from numpy.typing import NDArray
 
 from berth.train.checkpoint.arrays import ArrayFile
 from berth.train.checkpoint.manifest import NAME, Manifest, folder_of, publish, sync_folder
-from berth.train.checkpoint.shelf import Shelf
-from berth.train.faults import moment
+from berth.train.checkpoint.store import CheckpointStore
+from berth.train.fault_points import fault_point
 from berth.train.sparse import SparseStore
 from berth.train.tables import State, arrays_of
 
-Say = Callable[[str], None]
-_BASES = 2  # full checkpoints that do not share a file
+Notify = Callable[[str], None]
+_BASES = 2  # full checkpoints to keep
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
-    """What a checkpoint is of, apart from tables."""
+class Snapshot:
+    """The state of a checkpoint except its tables."""
 
     step: int
     arrays: Mapping[str, NDArray[Any]]
@@ -40,168 +40,175 @@ class Moment:
 
 
 @dataclass(slots=True)
-class Job:
-    """A checkpoint on its way to the disk."""
+class PendingCheckpoint:
+    """A checkpoint being written."""
 
-    moment: Moment
+    snapshot: Snapshot
     base: int | None
-    again: str = ""  # in the names of files that stand beside those of an earlier save of this step
+    suffix: str = ""  # of file names, if this step was saved before
     states: list[tuple[str, State]] = field(default_factory=list)
     parts: dict[str, dict[str, Any]] = field(default_factory=dict)
     tables: dict[str, str] = field(default_factory=dict)
 
     @property
     def dense(self) -> str:
-        """The file of the dense part."""
-        return f"dense{self.again}.bin"
+        """Return the file name of the dense part."""
+        return f"dense{self.suffix}.bin"
 
 
 class Writer:
-    """Writes checkpoints to a shelf, one at a time."""
+    """Writes checkpoints to a store, one at a time."""
 
     def __init__(
         self,
-        shelf: Shelf,
+        checkpoint_store: CheckpointStore,
         *,
         keep: int = 3,
         full_every: int = 8,
         streamed: bool = False,
-        say: Say = lambda text: None,
+        notify: Notify = lambda text: None,
     ) -> None:
-        self._shelf = shelf
+        self._checkpoint_store = checkpoint_store
         self._keep = keep
         self._full_every = full_every
-        self._streamed = streamed  # tables are larger than memory: written as they are read
-        self._say = say
+        self._streamed = streamed  # tables are larger than memory
+        self._notify = notify
         self._thread: threading.Thread | None = None
         self._last: int | None = None  # step of the newest checkpoint
         self._deltas = 0
         self.failure: OSError | None = None
-        self._bug: Exception | None = None
+        self._unexpected_error: Exception | None = None
 
     def resumed(self, chain: list[Manifest]) -> None:
-        """The next checkpoint may be a delta over this one."""
+        """Base the next delta on this checkpoint."""
         self._last, self._deltas = chain[-1].step, len(chain) - 1
 
     @property
     def last(self) -> int | None:
-        """The step of the newest checkpoint that is safe."""
+        """Return the step of the newest complete checkpoint."""
         self.wait()
         return self._last
 
-    def save(self, what: Moment, store: SparseStore) -> None:
-        """Takes everything as of this step; returns when the training may go on.
+    def save(self, snapshot: Snapshot, store: SparseStore) -> None:
+        """Take a snapshot of this step; returns when training can continue.
 
-        A step that is saved again is replaced at once, by the rename of its manifest. Full are: the first two, one of
+        Saving a step again replaces it atomically, by renaming its manifest. Full checkpoints are the first two, one in
         `full_every`, the one after a failure, and a step that is saved again.
         """
         self.wait()
-        twice = what.step == self._last
+        twice = snapshot.step == self._last
         full = (
             twice
             or self._last is None
             or self.failure is not None
             or self._deltas >= self._full_every - 1
-            or len({chain[-1] for chain in self._shelf.chains()}) < _BASES
+            or len({chain[-1] for chain in self._checkpoint_store.chains()}) < _BASES
         )
-        job = Job(what, None if full else self._last, self._unused(what.step) if twice else "")
+        pending = PendingCheckpoint(
+            snapshot, None if full else self._last, self._unused_suffix(snapshot.step) if twice else ""
+        )
         parts = store.save(changed_only=not full)
         self.failure = None
         try:
             if self._streamed:
-                self._make_folder(job)
-                self._write_tables(job, parts)
+                self._make_folder(pending)
+                self._write_tables(pending, parts)
             else:
-                job.states = list(parts)
+                pending.states = list(parts)
         except OSError as error:
-            self._fail(job, error)
+            self._fail(pending, error)
             return
-        moment("checkpoint: snapshot taken")
-        self._thread = threading.Thread(target=self._write, args=(job,), name="berth-checkpoint")
+        fault_point("checkpoint: snapshot taken")
+        self._thread = threading.Thread(target=self._write, args=(pending,), name="berth-checkpoint")
         self._thread.start()
 
     def wait(self) -> None:
-        """Until what was begun is on the disk, or has failed."""
+        """Wait until the pending checkpoint is on disk or has failed."""
         if self._thread is not None:
             self._thread.join()
             self._thread = None
-        if self._bug is not None:
-            raise self._bug
+        if self._unexpected_error is not None:
+            raise self._unexpected_error
 
-    def _write(self, job: Job) -> None:
-        step = job.moment.step
+    def _write(self, pending: PendingCheckpoint) -> None:
+        step = pending.snapshot.step
         try:
             if not self._streamed:
-                self._make_folder(job)
-                self._write_tables(job, job.states)
-            folder = folder_of(self._shelf.root, step)
-            with ArrayFile(folder / job.dense) as file:
-                file.write(job.moment.arrays, job.moment.meta)
-                job.parts[job.dense] = file.finish()
+                self._make_folder(pending)
+                self._write_tables(pending, pending.states)
+            folder = folder_of(self._checkpoint_store.root, step)
+            with ArrayFile(folder / pending.dense) as file:
+                file.write(pending.snapshot.arrays, pending.snapshot.meta)
+                pending.parts[pending.dense] = file.finish()
             sync_folder(folder)
-            moment("checkpoint: parts written")
-            publish(folder, self._manifest(job))
-            self._last, self._deltas = step, 0 if job.base is None else self._deltas + 1
-            self._retire(job)
+            fault_point("checkpoint: parts written")
+            publish(folder, self._manifest(pending))
+            self._last, self._deltas = step, 0 if pending.base is None else self._deltas + 1
+            self._prune(pending)
         except OSError as error:
-            self._fail(job, error)
+            self._fail(pending, error)
         except Exception as error:  # noqa: BLE001 - a bug: raised again where it is seen
-            self._bug = error
+            self._unexpected_error = error
 
-    def _unused(self, step: int) -> str:
-        """What makes names of files that are not in the folder of a step yet."""
-        names = [path.name for path in folder_of(self._shelf.root, step).iterdir()]
+    def _unused_suffix(self, step: int) -> str:
+        """Return a suffix for file names that are not in the folder yet."""
+        names = [path.name for path in folder_of(self._checkpoint_store.root, step).iterdir()]
         return next(f"-{n}" for n in count(2) if not any(name.endswith(f"-{n}.bin") for name in names))
 
-    def _retire(self, job: Job) -> None:
-        """What can't be removed does no harm: the new checkpoint is safe."""
+    def _prune(self, pending: PendingCheckpoint) -> None:
+        """Delete old checkpoints; a failure is only reported, since the new one is complete."""
         try:
-            _remove_others(folder_of(self._shelf.root, job.moment.step), job)
-            self._shelf.retire(self._keep)
+            _remove_others(folder_of(self._checkpoint_store.root, pending.snapshot.step), pending)
+            self._checkpoint_store.prune(self._keep)
         except OSError as error:
-            self._say(f"old checkpoints could not be removed: {error.strerror}")
+            self._notify(f"old checkpoints could not be removed: {error.strerror}")
 
-    def _make_folder(self, job: Job) -> None:
-        folder = folder_of(self._shelf.root, job.moment.step)
-        if not job.again:
+    def _make_folder(self, pending: PendingCheckpoint) -> None:
+        folder = folder_of(self._checkpoint_store.root, pending.snapshot.step)
+        if not pending.suffix:
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir()
-        moment("checkpoint: folder made")
+        fault_point("checkpoint: folder made")
 
-    def _write_tables(self, job: Job, parts: Iterable[tuple[str, State]]) -> None:
-        """Parts of one table go to one file, in whatever order they come."""
-        folder = folder_of(self._shelf.root, job.moment.step)
+    def _write_tables(self, pending: PendingCheckpoint, parts: Iterable[tuple[str, State]]) -> None:
+        """Write the parts of each table to one file, in any order."""
+        folder = folder_of(self._checkpoint_store.root, pending.snapshot.step)
         files: dict[str, ArrayFile] = {}
         try:
             for table, state in parts:
                 if table not in files:
-                    job.tables[table] = f"table-{len(files)}{job.again}.bin"
-                    files[table] = ArrayFile(folder / job.tables[table])
+                    pending.tables[table] = f"table-{len(files)}{pending.suffix}.bin"
+                    files[table] = ArrayFile(folder / pending.tables[table])
                 files[table].write(arrays_of(state), {"table": table})
             for table, file in files.items():
-                job.parts[job.tables[table]] = file.finish()
+                pending.parts[pending.tables[table]] = file.finish()
         finally:
             for file in files.values():
                 file.__exit__(None, None, None)
 
-    def _manifest(self, job: Job) -> Manifest:
-        told = job.moment
-        kind: Literal["full", "delta"] = "full" if job.base is None else "delta"
+    def _manifest(self, pending: PendingCheckpoint) -> Manifest:
+        snapshot = pending.snapshot
+        kind: Literal["full", "delta"] = "full" if pending.base is None else "delta"
         return Manifest(
-            told.step, kind, job.base, told.run, job.parts, job.tables, told.progress, told.position,
-            dense=job.dense,
+            snapshot.step, kind, pending.base, snapshot.run, pending.parts, pending.tables, snapshot.progress,
+            snapshot.position,
+            dense=pending.dense,
         )  # fmt: skip
 
-    def _fail(self, job: Job, error: OSError) -> None:
-        self.failure, step = error, job.moment.step
-        if not job.again:
-            shutil.rmtree(folder_of(self._shelf.root, step), ignore_errors=True)
-        stands = f"that of step {self._last:,} stands" if self._last is not None else "there is none yet"
-        self._say(f"checkpoint of step {step:,} could not be written: {error.strerror}; {stands}")
+    def _fail(self, pending: PendingCheckpoint, error: OSError) -> None:
+        self.failure, step = error, pending.snapshot.step
+        if not pending.suffix:
+            shutil.rmtree(folder_of(self._checkpoint_store.root, step), ignore_errors=True)
+        previous = (
+            f"the latest is that of step {self._last:,}"
+            if self._last is not None
+            else "there is no earlier one"
+        )
+        self._notify(f"checkpoint of step {step:,} could not be written: {error.strerror}; {previous}")
 
 
-def _remove_others(folder: Path, job: Job) -> None:
-    """Removes what an earlier save of the same step left."""
+def _remove_others(folder: Path, pending: PendingCheckpoint) -> None:
+    """Remove the files of an earlier save of the same step."""
     for path in folder.iterdir():
-        if path.name != NAME and path.name not in job.parts:
+        if path.name != NAME and path.name not in pending.parts:
             path.unlink()

@@ -1,4 +1,4 @@
-"""What a reader gives: batch n of a run, a pure function of the data, the seed and n."""
+"""Batches and their source; batch n is a pure function of the data, the seed and n."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any, Protocol
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What the model takes, and what it should have said."""
+    """Model inputs and labels."""
 
     inputs: Any
     labels: Any
     examples: int
-    whole: int | None = None  # examples of the batch that workers share; not said: as many as here in each
+    whole: int | None = None  # examples of the global batch; None: every worker has as many
 
     def part(self, workers: int) -> float:
-        """How much of the whole batch's mean is that of these examples."""
+        """Return the weight of these examples in the mean over the global batch."""
         return 1.0 / workers if self.whole is None else self.examples / self.whole
 
 
@@ -29,25 +29,25 @@ class Share:
     workers: int = 1
 
     def of(self, batch: int) -> int:
-        """How many rows of a batch these are."""
+        """Return the number of rows of a batch."""
         return len(range(self.worker, batch, self.workers))
 
 
-class Source(Protocol):
+class BatchSource(Protocol):
     """Data that can be read from any step on."""
 
     def describe(self) -> Mapping[str, Any]:
-        """What makes two sources the same data: a checkpoint is resumed with no other."""
+        """Return what identifies the data; a checkpoint is resumed with the same data only."""
         ...
 
     def batches(self, batch: int, step: int, share: Share, seed: int) -> Iterator[Batch]:
-        """Batches of `batch` examples from this step on; ends where the data ends."""
+        """Yield batches of `batch` examples from this step to the end of the data."""
         ...
 
     def position(self, step: int) -> Mapping[str, Any]:
-        """What helps to find this step quickly the next time; may be empty."""
+        """Return what helps to find this step quickly when resuming; may be empty."""
         ...
 
     def seek(self, position: Mapping[str, Any]) -> None:
-        """Takes what `position` gave."""
+        """Restore a `position`."""
         ...

@@ -1,8 +1,8 @@
-"""A stream of clicks that never ends, drawn from the seed and the example's number alone.
+"""An endless stream of synthetic clicks, drawn from the seed and the example number.
 
-26 slots with one id each, of vocabularies from 10 to a million, popular by Zipf's law (exponent 1.1); 13 dense
-features. Every id has a hidden weight; the logit of a click is their sum and that of the weighted features. So the
-true probability of every click is known, and with it the best AUC that any model can reach.
+An example has 26 slots with one id each, from vocabularies of 10 to a million ids with Zipf(1.1) popularity, and 13
+dense features. Every id has a hidden weight; the logit of a click is their sum plus that of the weighted features. So
+the true probability of every click is known, and with it the best possible AUC.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _DENSE_WEIGHT = 0.12
 _HIDDEN = 0xC11C
 _LABEL = 99
 _SALT = 0x5EED
-_FIRST = 10.0 * (1.0 - 1.5**-0.1) - 1.0  # where the area of rank 1 begins
-_NEAR = 2.0 - (1.0 - 0.1 * (10.0 * (1.0 - 2.5**-0.1) - 2.0**-1.1)) ** -10  # accepted without a look
+_FIRST = 10.0 * (1.0 - 1.5**-0.1) - 1.0  # start of the area of rank 1
+_NEAR = 2.0 - (1.0 - 0.1 * (10.0 * (1.0 - 2.5**-0.1) - 2.0**-1.1)) ** -10  # accepted without evaluation
 
 Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
@@ -38,13 +38,13 @@ Doubles = NDArray[np.float64]
 
 @inlined
 def _integral(x: float) -> float:
-    """The integral of x ** -1.1 from 1."""
+    """Return the integral of x ** -1.1 from 1."""
     return 10.0 * (1.0 - x**-0.1)
 
 
 @inlined
 def _inverse(area: float) -> float:
-    """Where that integral reaches `area`: a tenth power, which needs no logarithm."""
+    """Return where that integral reaches `area`: a tenth power, without logarithms."""
     root = 1.0 - 0.1 * area
     square = root * root
     fourth = square * square
@@ -53,7 +53,7 @@ def _inverse(area: float) -> float:
 
 @inlined
 def _zipf(word: np.uint64, values: float, area: float) -> int:
-    """A rank from 1 to `values` by rejection-inversion (Hoermann and Derflinger 1996)."""
+    """Return a rank from 1 to `values` by rejection-inversion (Hoermann and Derflinger 1996)."""
     while True:
         word = mix(word + GOLDEN)
         drawn = area + unit53(word) * (_FIRST - area)
@@ -65,13 +65,13 @@ def _zipf(word: np.uint64, values: float, area: float) -> int:
 
 @inlined
 def unit53(word: np.uint64) -> float:
-    """A number in [0, 1) from the upper 53 bits."""
+    """Return a number in [0, 1) from the upper 53 bits."""
     return np.float64(word >> np.uint64(11)) * 2.0**-53
 
 
 @inlined
 def _bell(word: np.uint64) -> float:
-    """Four uniform numbers of 16 bits, their sum scaled to mean 0 and variance 1."""
+    """Return the sum of four 16-bit uniform numbers, scaled to mean 0 and variance 1."""
     low = np.uint64(0xFFFF)
     total = (
         (word & low) + (word >> np.uint64(16) & low) + (word >> np.uint64(32) & low) + (word >> np.uint64(48))
@@ -86,7 +86,7 @@ def _draw(
     areas: Doubles,
     keys: NDArray[np.int64],
     dense: Floats,
-    chances: Doubles,
+    probabilities: Doubles,
     labels: NDArray[np.int64],
 ) -> None:
     seed, first, stride = numbers
@@ -102,12 +102,12 @@ def _draw(
             value = _bell(mix(stream + np.uint64(column + 32) * GOLDEN))
             dense[row, column] = np.float32(value)
             logit += value * (_DENSE_WEIGHT if column % 2 else -_DENSE_WEIGHT)
-        chances[row] = 1.0 / (1.0 + np.exp(-logit))
-        labels[row] = unit53(mix(stream + np.uint64(_LABEL) * GOLDEN)) < chances[row]
+        probabilities[row] = 1.0 / (1.0 + np.exp(-logit))
+        labels[row] = unit53(mix(stream + np.uint64(_LABEL) * GOLDEN)) < probabilities[row]
 
 
 class ClickStream:
-    """The built-in data: any example is drawn when it is asked for."""
+    """The built-in data; examples are generated on demand."""
 
     def __init__(self, seed: int = 0) -> None:
         self.seed = seed
@@ -115,11 +115,11 @@ class ClickStream:
         self._areas = 10.0 * (1.0 - (self._vocabularies + 0.5) ** -0.1)
 
     def describe(self) -> Mapping[str, Any]:
-        """Its seed."""
+        """Return the seed."""
         return {"kind": "clicks", "seed": self.seed}
 
     def batches(self, batch: int, step: int, share: Share, seed: int) -> Iterator[Batch]:
-        """Without end; the run's seed changes nothing, since every example is drawn anew."""
+        """Yield batches without end; the seed of the run is not used."""
         del seed
         rows = share.of(batch)
         while True:
@@ -131,15 +131,15 @@ class ClickStream:
     def draw(
         self, first: int, rows: int, stride: int = 1
     ) -> tuple[NDArray[np.int64], Floats, Doubles, NDArray[np.int64]]:
-        """Keys, dense features, true click probabilities and clicks of examples first, first + stride, ..."""
+        """Return keys, dense features, true click probabilities and clicks of examples first, first + stride, ..."""
         keys, dense = np.empty((rows, SLOTS), np.int64), np.empty((rows, DENSE), np.float32)
-        chances, labels = np.empty(rows), np.empty(rows, np.int64)
+        probabilities, labels = np.empty(rows), np.empty(rows, np.int64)
         numbers = (self.seed ^ _SALT, first, stride)
-        _draw(numbers, self._vocabularies, self._areas, keys, dense, chances, labels)
-        return keys, dense, chances, labels
+        _draw(numbers, self._vocabularies, self._areas, keys, dense, probabilities, labels)
+        return keys, dense, probabilities, labels
 
     def expected_keys(self, examples: int) -> int:
-        """How many different keys this many examples have, in expectation."""
+        """Return the expected number of unique keys of this many examples."""
         total = 0.0
         for values in VOCABULARIES:
             law = np.arange(1, values + 1, dtype=np.float64) ** -1.1
@@ -147,12 +147,12 @@ class ClickStream:
         return round(total)
 
     def best_auc(self, examples: int = 1 << 16) -> float:
-        """What a model that knew every true probability would reach, in expectation."""
+        """Return the expected AUC of the true probabilities."""
         return best_auc(self.draw(0, examples)[2])
 
     def position(self, step: int) -> Mapping[str, Any]:
-        """Nothing needs to be found."""
+        """Return nothing: any step can be generated."""
         return {}
 
     def seek(self, position: Mapping[str, Any]) -> None:
-        """Nothing to do."""
+        """Do nothing."""

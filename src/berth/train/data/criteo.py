@@ -1,6 +1,6 @@
-"""Criteo's click logs: a label, 13 whole numbers and 26 ids in hexadecimal, with tabs between.
+"""Criteo click logs: a label, 13 integers and 26 hexadecimal ids, separated by tabs.
 
-Numbers become sign(x) log(1 + |x|), missing ones 0. Lines that can't be read are told with their number and reason.
+Numbers become sign(x) log(1 + |x|), missing ones 0. Unreadable lines are returned with their number and the reason.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ import numpy as np
 from berth.compile import entry, inlined, kernel
 from berth.errors import InputError
 from berth.train.data.lines import Bytes, whole_lines
-from berth.train.data.rows import Bad, Floats, Ints, Rows, slot_bases
+from berth.train.data.rows import BadRow, Floats, Ints, Rows, slot_bases
 
 DENSE, SLOTS = 13, 26
 _NAMES = (tuple(f"C{slot + 1}" for slot in range(SLOTS)), tuple(f"I{number + 1}" for number in range(DENSE)))
 _SHORTEST = 41  # bytes of a line
 _BAD_AT_ONCE = 256
 _COLUMNS, _LABEL, _NUMBER, _ID = 1, 2, 3, 4
-_WHY = {
-    _COLUMNS: "has not 40 columns",
+_REASONS = {
+    _COLUMNS: "does not have 40 columns",
     _LABEL: "the label is neither 0 nor 1",
-    _NUMBER: "one of the 13 numbers is not whole",
+    _NUMBER: "one of the 13 numbers is not an integer",
     _ID: "one of the 26 ids is not hexadecimal of at most 8 digits",
 }
 _TAB, _NEWLINE, _RETURN, _MINUS = 9, 10, 13, 45
@@ -41,7 +41,7 @@ Out = tuple[Ints, Floats, Ints, Ints, Ints]
 
 @inlined
 def _line(block: Bytes, at: int, row: int, tables: Tables, out: Out) -> int:
-    """A line as it should be, in one pass; where the next begins, or -1: let `_reason` look at it."""
+    """Parse a valid line in one pass; returns the start of the next line, or -1 if `_reason` must check it."""
     digits, logs, bases = tables
     keys, dense, labels = out[0], out[1], out[2]
     label = np.int64(block[at]) - 48
@@ -78,7 +78,7 @@ def _line(block: Bytes, at: int, row: int, tables: Tables, out: Out) -> int:
 
 @kernel
 def _reason(block: Bytes, at: int, digits: Bytes) -> tuple[int, int]:
-    """(what is wrong with a line, where it ends)."""
+    """Return (what is wrong with a line, where it ends)."""
     columns, first, end = 1, at, at
     while block[end] != _NEWLINE:
         columns += block[end] == _TAB
@@ -108,7 +108,7 @@ def _reason(block: Bytes, at: int, digits: Bytes) -> tuple[int, int]:
 def _parse(
     block: Bytes, begin: tuple[int, int, int], tables: Tables, out: Out, bad: Ints
 ) -> tuple[int, int, int, int]:
-    """Whole lines to rows until `bad`, which gets (line, reason), is full; (where, rows, bad lines, lines)."""
+    """Parse lines until `bad`, which gets (line, reason), is full; returns (position, rows, bad lines, lines)."""
     ends, lines = out[3], out[4]
     at, rows, line = begin
     bads = 0
@@ -128,7 +128,7 @@ def _parse(
 
 
 def criteo_rows(path: Path, offset: int = 0, line: int = 0) -> Iterator[Rows]:
-    """Rows of a file from a byte (of the unpacked text) on, before which `line` lines stand."""
+    """Yield the rows of a file from a byte of the decompressed text on, after `line` lines."""
     try:
         for block in whole_lines(path, offset):
             rows = _rows(block, offset, line)
@@ -143,11 +143,11 @@ def _rows(block: Bytes, offset: int, line: int) -> Rows:
     labels, ends, numbers = np.empty((3, most), np.int64)
     keys, dense = np.empty((most, SLOTS), np.int64), np.empty((most, DENSE), np.float32)
     out = (keys, dense, labels, ends, numbers)
-    named: list[Bad] = []
+    named: list[BadRow] = []
     at, rows, lines = 0, 0, 0
     while at < len(block):
         bad = np.empty((_BAD_AT_ONCE, 2), np.int64)
         at, rows, bads, lines = _parse(block, (at, rows, lines), _TABLES, out, bad)
-        named += [Bad(line + int(number), _WHY[int(reason)]) for number, reason in bad[:bads]]
+        named += [BadRow(line + int(number), _REASONS[int(reason)]) for number, reason in bad[:bads]]
     ends, numbers = ends[:rows] + offset, numbers[:rows] + line
     return Rows(keys[:rows], dense[:rows], labels[:rows], ends, numbers, named, _NAMES, lines)

@@ -1,6 +1,6 @@
-"""Text files in blocks of whole lines, from any byte on: plain, or packed with gzip, xz or zstandard.
+"""Text files as blocks of whole lines, from any byte on: plain, or compressed with gzip, xz or zstandard.
 
-A packed file that ends too early, or is damaged, is an error and never a shorter file.
+A truncated or damaged compressed file is an error.
 """
 
 from __future__ import annotations
@@ -19,14 +19,13 @@ from numpy.typing import NDArray
 Bytes = NDArray[np.uint8]
 
 _BLOCK = 1 << 20
-_PIECE = 1 << 16  # bytes that are unpacked at a time
+_PIECE = 1 << 16  # bytes decompressed at a time
 
 
 def whole_lines(path: Path, offset: int) -> Iterator[Bytes]:
-    """Blocks that end with a line, each good until the next is asked for; a last line may lack its end.
+    """Yield blocks of whole lines, each valid until the next; the last line may lack a newline.
 
-    They begin at a byte of the unpacked text. Errors of the packers that are no OSError are EOFError, LZMAError
-    and zlib.error.
+    `offset` is a byte of the decompressed text. Decompression may raise OSError, EOFError, LZMAError and zlib.error.
     """
     with _opened(path) as file:
         _skip(file, offset)
@@ -56,17 +55,17 @@ def _opened(path: Path) -> Any:
 
 
 def _skip(file: BufferedIOBase, offset: int) -> None:
-    """A packed file has to be unpacked up to there, which is quicker than reading its rows."""
+    """Skip to a byte; a compressed file is decompressed up to it."""
     if isinstance(file, gzip.GzipFile | lzma.LZMAFile) or not file.seekable():
         while offset > 0:
             read = len(file.read(min(offset, _BLOCK)))
-            offset = offset - read if read else 0  # the file has become shorter: there are no rows
+            offset = offset - read if read else 0  # the file is shorter than before: no rows
     else:
         file.seek(offset)
 
 
 class _Zstandard(io.RawIOBase):
-    """Frames that follow one another, as one file: the library's own reader ends after the first, whole or torn."""
+    """Consecutive zstandard frames as one file: the library's reader stops after the first, even a truncated one."""
 
     def __init__(self, path: Path) -> None:
         import zstandard
@@ -94,11 +93,11 @@ class _Zstandard(io.RawIOBase):
         super().close()
 
     def _unpack(self) -> bool:
-        """Some more bytes; whether there were any to unpack."""
+        """Decompress some bytes; returns whether there were any."""
         piece = self._packed or self._file.read(_PIECE)
         if not piece:
             if not self._frame.eof:
-                raise EOFError("it ends too early")
+                raise EOFError("the file is truncated")
             return False
         if self._frame.eof:
             self._frame = self._zstandard.ZstdDecompressor().decompressobj()

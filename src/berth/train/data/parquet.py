@@ -17,7 +17,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from berth.errors import InputError
-from berth.train.data.rows import SLOT_SHIFT, Bad, Floats, Ints, Rows, slot_bases
+from berth.train.data.rows import SLOT_SHIFT, BadRow, Floats, Ints, Rows, slot_bases
 
 _BLOCK = 1 << 16
 _LABELS = ("label", "click", "clicked", "target", "y")
@@ -28,7 +28,7 @@ _MASK = (1 << (SLOT_SHIFT - 1)) - 1
 
 
 def parquet_rows(path: Path, offset: int = 0) -> Iterator[Rows]:
-    """Rows of a file from a row on."""
+    """Yield the rows of a file from a row on."""
     try:
         scan = pl.scan_parquet(path)
         schema = scan.collect_schema()
@@ -56,9 +56,9 @@ def _roles(schema: dict[str, pl.DataType], where: str) -> tuple[str, list[str], 
         elif kind.is_numeric() or kind == pl.Boolean:
             dense.append(name)
         else:
-            raise InputError(f"column {name!r} is {kind}: neither numbers nor ids", where=where)
+            raise InputError(f"column {name!r} has type {kind}: expected numbers or ids", where=where)
     if not schema or not (schema[label].is_numeric() or schema[label] == pl.Boolean):
-        raise InputError("has no column of labels", where=where, hint="call it `label`: 0 or 1")
+        raise InputError("has no label column", where=where, hint="name it `label`; values 0 or 1")
     return label, dense, slots
 
 
@@ -67,7 +67,8 @@ def _rows(frame: pl.DataFrame, label: str, dense: list[str], slots: list[str], o
     labelled, finite = (labels == 0) | (labels == 1), np.isfinite(features).all(axis=1)
     good = labelled & finite
     bad = [
-        Bad(offset + int(row) + 1, _UNBOUND if labelled[row] else _NO_LABEL) for row in np.flatnonzero(~good)
+        BadRow(offset + int(row) + 1, _UNBOUND if labelled[row] else _NO_LABEL)
+        for row in np.flatnonzero(~good)
     ]
     numbers = np.flatnonzero(good) + offset + 1
     if bad:
@@ -77,7 +78,7 @@ def _rows(frame: pl.DataFrame, label: str, dense: list[str], slots: list[str], o
 
 
 def _labels(column: pl.Series) -> NDArray[Any]:
-    """-1 where there is none."""
+    """Return the labels, -1 if missing."""
     if column.dtype.is_integer() and not column.null_count():
         return column.to_numpy()
     return column.cast(pl.Float64).fill_null(-1).fill_nan(-1).to_numpy()
@@ -91,7 +92,7 @@ def _features(frame: pl.DataFrame, names: list[str]) -> Floats:
 
 
 def _feature(column: pl.Series) -> pl.Expr:
-    """As a small float, 0 where there is none."""
+    """Return a column as float32, 0 if missing."""
     number = pl.col(column.name).cast(pl.Float32)
     if column.null_count():
         number = number.fill_null(0)
@@ -103,10 +104,10 @@ def _signed_log(values: Floats) -> Floats:
 
 
 def _keys(frame: pl.DataFrame, slots: list[str]) -> Ints:
-    """The slot's own for missing ids; whole numbers and hexadecimal text below 2**32 as they are, the rest hashed."""
+    """Return keys: integers and hexadecimal text below 2**32 unchanged, other text hashed; missing ids share a key."""
     if not slots:
         return np.empty((len(frame), 0), np.int64)
-    schema = frame.schema  # made anew whenever it is asked for
+    schema = frame.schema  # recomputed on every access
     if all(schema[name].is_integer() and not frame[name].null_count() for name in slots):
         return _plain_keys(frame, slots)
     ids = frame.select(_id(name, schema[name]) for name in slots)
@@ -121,7 +122,7 @@ def _keys(frame: pl.DataFrame, slots: list[str]) -> Ints:
 
 
 def _plain_keys(frame: pl.DataFrame, slots: list[str]) -> Ints:
-    """As `_keys` where all ids are whole numbers: one pass, and no look for missing ones."""
+    """Return the keys of integer columns without missing values, in one pass."""
     numbers = frame.select(pl.col(slots).cast(pl.Int64, wrap_numerical=True))
     ids: Ints = numbers.to_numpy(order="c", writable=True)
     ids &= _MASK
@@ -137,7 +138,7 @@ def _id(name: str, kind: pl.DataType) -> pl.Expr:
 
 
 def _with_hashes(text: pl.Series, ids: pl.Series) -> pl.Series:
-    """Numbers also for words that are none."""
+    """Return ids with hashes for text that is not hexadecimal."""
     words = text.filter(ids.is_null() & text.is_not_null()).unique()
     numbers = pl.Series([_number(word) for word in words], dtype=pl.Int64)
     hashed = text.replace_strict(words, numbers, default=None, return_dtype=pl.Int64)

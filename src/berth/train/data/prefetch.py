@@ -1,4 +1,4 @@
-"""The next batches are made by a thread while the model works on this one."""
+"""Prepares the next batches in a thread while the model trains."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 
-class Ahead(Generic[T]):
-    """The items of an iterator, up to `depth` of them made before they are asked for."""
+class Prefetcher(Generic[T]):
+    """Iterates over items, up to `depth` of which are prepared ahead."""
 
     def __init__(self, items: Iterator[T], depth: int = 2) -> None:
         self._queue: queue.Queue[tuple[T | None, BaseException | None]] = queue.Queue(depth)
@@ -33,7 +33,7 @@ class Ahead(Generic[T]):
         raise self._ended
 
     def close(self) -> None:
-        """Lets the thread end."""
+        """Stop the thread."""
         self._stopping.set()
         while self._thread.is_alive():
             try:
@@ -48,5 +48,5 @@ class Ahead(Generic[T]):
                     return
                 self._queue.put((item, None))
             self._queue.put((None, None))
-        except BaseException as error:  # noqa: BLE001 - raised again by whoever takes the batches
+        except BaseException as error:  # noqa: BLE001 - raised again in the consumer
             self._queue.put((None, error))

@@ -7,43 +7,43 @@ from typing import TYPE_CHECKING
 from berth.lazy import exports
 
 if TYPE_CHECKING:
-    from berth.train.servers.address import Address
+    from berth.train.servers.auth import Secret, client_tls, server_tls
     from berth.train.servers.client import RemoteStore
     from berth.train.servers.codec import Codec
+    from berth.train.servers.connection import ClientOptions
     from berth.train.servers.geo import GeoStore, connect
-    from berth.train.servers.link import Manners
-    from berth.train.servers.order import Mode
     from berth.train.servers.process import ServerProcess
-    from berth.train.servers.secret import Secret, client_tls, server_tls
-    from berth.train.servers.server import Server, Settings
+    from berth.train.servers.server import Server, ServerConfig
+    from berth.train.servers.sync_mode import Mode
+    from berth.train.servers.transport import Address
 
 _HOMES = {
-    "Address": "address",
+    "Address": "transport",
     "Codec": "codec",
     "GeoStore": "geo",
-    "Manners": "link",
-    "Mode": "order",
+    "ClientOptions": "connection",
+    "Mode": "sync_mode",
     "RemoteStore": "client",
-    "Secret": "secret",
+    "Secret": "auth",
     "Server": "server",
     "ServerProcess": "process",
-    "Settings": "server",
-    "client_tls": "secret",
+    "ServerConfig": "server",
+    "client_tls": "auth",
     "connect": "geo",
-    "server_tls": "secret",
+    "server_tls": "auth",
 }
 
 __all__ = [
     "Address",
+    "ClientOptions",
     "Codec",
     "GeoStore",
-    "Manners",
     "Mode",
     "RemoteStore",
     "Secret",
     "Server",
+    "ServerConfig",
     "ServerProcess",
-    "Settings",
     "client_tls",
     "connect",
     "server_tls",

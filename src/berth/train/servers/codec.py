@@ -1,7 +1,7 @@
-"""Rows in half the bytes: as IEEE halves (fp16), or as the upper half of a float (bf16), rounded to nearest even.
+"""Encoding of rows on the wire: fp32, IEEE half precision (fp16) or bfloat16, rounded to nearest even.
 
-fp16 keeps 11 bits of what lies between 6e-8 and 65,504; bf16 keeps 8 bits of anything a float can say. Both
-are for traffic alone: tables, sums and optimisers stay in single precision.
+fp16 keeps 11 bits of values between 6e-8 and 65,504; bf16 keeps 8 bits over the range of fp32. Both are for traffic
+only: tables, sums and optimisers stay in single precision.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from numba.extending import intrinsic
 
 from berth.compile import entry
 from berth.errors import UnknownNameError
-from berth.train.servers.wire import Array
 from berth.train.sparse import Floats
 
 Codec = Literal["fp32", "fp16", "bf16"]
 Halves = npt.NDArray[np.uint16]
+Array = npt.NDArray[Any]
 
 CODECS: tuple[Codec, ...] = get_args(Codec)
 
@@ -41,7 +41,7 @@ def _from_bf16(halves: Halves, out: npt.NDArray[np.uint32]) -> None:
 
 
 def _to_half(_context: Any, value: Any) -> Any:
-    """One instruction for eight numbers where the processor has it, which numpy does not use."""
+    """Use the CPU's conversion instruction (eight values at a time), which numpy does not."""
 
     def generate(_target: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         return builder.bitcast(builder.fptrunc(arguments[0], ir.HalfType()), ir.IntType(16))
@@ -73,7 +73,7 @@ def _from_fp16(halves: Halves, out: Floats) -> None:
 
 
 def checked(name: str) -> Codec:
-    """A codec by its name."""
+    """Return a codec by name."""
     for codec in CODECS:
         if codec == name:
             return codec
@@ -81,22 +81,22 @@ def checked(name: str) -> Codec:
 
 
 def dtype_of(codec: Codec) -> type[np.float32] | type[np.uint16]:
-    """What an encoded row is made of."""
+    """Return the element type of an encoded row."""
     return np.float32 if codec == "fp32" else np.uint16
 
 
 def encode(codec: Codec, values: Floats, out: Array) -> None:
-    """Write rows as they travel."""
+    """Write the encoded rows to `out`."""
     if codec == "bf16":
         _to_bf16(values.reshape(-1).view(np.uint32), out.reshape(-1))
     elif codec == "fp16":
-        _to_fp16(values.reshape(-1), out.reshape(-1))  # beyond 65,504 is infinite, and noticed
+        _to_fp16(values.reshape(-1), out.reshape(-1))  # values beyond 65,504 become infinite
     else:
         out[...] = values
 
 
 def decode(codec: Codec, values: Array) -> Floats:
-    """Rows as they are worked on; the same memory if they need no work."""
+    """Return rows as fp32; the same memory if they are fp32 already."""
     if codec == "fp32":
         return values
     out = np.empty(values.shape, np.float32)

@@ -1,8 +1,8 @@
-"""Mode geo: a worker trains on its own copies of rows, and every few steps the servers hear what it has learned.
+"""Mode geo: each worker trains on local copies of rows and exchanges the changes every few steps.
 
-A row is fetched when it is first touched. What the worker has learned since is sent as a difference; the server
-adds each worker's share of it, and the worker goes on from the merged row. The optimiser's state stays with
-the worker. Far fewer messages, at the price of rows that are a few steps old.
+A row is fetched when it is first used. The worker sends its change since the last exchange; the server adds 1/workers
+of it, and the worker continues from the merged row. The optimiser state stays with the worker. This takes far fewer
+messages, and rows are a few steps old.
 """
 
 from __future__ import annotations
@@ -14,65 +14,65 @@ from typing import Any
 import numpy as np
 
 from berth.errors import InputError, UnknownNameError
-from berth.train.servers.address import Address
+from berth.train.servers.auth import Secret
 from berth.train.servers.client import RemoteStore
-from berth.train.servers.secret import Secret
+from berth.train.servers.transport import Address
 from berth.train.sparse import Floats, Keys, SparseStore, TableSpec
 from berth.train.tables import State, Table
+from berth.train.tables.dedup import unique_keys
 from berth.train.tables.hashing import Keys as Signed
 from berth.train.tables.index import EMPTY
-from berth.train.tables.merge import distinct
 from berth.train.tables.store import as_keys
 
 
 @dataclass(slots=True)
-class Copy:
-    """This worker's rows of a table, and the same rows as the servers last told them."""
+class LocalCopy:
+    """This worker's rows of a table, and the same rows as last received from the servers."""
 
     mine: Table
-    told: Table
+    server_copy: Table
     touched: list[Signed] = field(default_factory=list)  # since the last exchange
 
 
 class GeoStore:
-    """A `SparseStore` of local copies that are merged on servers every `every` steps."""
+    """A `SparseStore` of local copies, merged on the servers every `every` steps."""
 
     def __init__(self, remote: RemoteStore, every: int = 10) -> None:
         if every < 1:
-            raise InputError(f"copies are merged every so many steps, not every {every}")
+            raise InputError(f"the exchange interval must be at least 1 step, got {every}")
         self.remote = remote
         self.every = every
-        self._copies: dict[str, Copy] = {}
+        self._local: dict[str, LocalCopy] = {}
         self._steps = 0
 
     def open(self, tables: Sequence[TableSpec]) -> None:
-        """Makes the tables there, and empty copies here."""
+        """Create the tables on the servers and empty local copies."""
         for spec in tables:
-            if spec.admission or spec.life:
-                raise InputError(f"table {spec.name!r}: rows come and go on servers, not in mode geo")
+            if spec.admission or spec.decay:
+                raise InputError(f"table {spec.name!r}: mode geo supports neither admission nor decay")
         self.remote.open(tables)
         for spec in tables:
-            self._copies[spec.name] = Copy(
+            self._local[spec.name] = LocalCopy(
                 Table(spec.dim, optimiser=spec.optimiser, initialiser=spec.initialiser), Table(spec.dim)
             )
 
     def prefetch(self, table: str, keys: Keys) -> None:
-        """Fetches rows that have no copy yet."""
-        self._fetch(table, distinct(as_keys(keys))[0], anew=False)
+        """Fetch rows that have no local copy."""
+        self._fetch(table, unique_keys(as_keys(keys))[0], refresh=False)
 
     def pull(self, table: str, keys: Keys, out: Floats | None = None) -> Floats:
-        """Own copies of rows; those not seen before are fetched."""
-        asked = as_keys(keys)
-        self._fetch(table, distinct(asked)[0], anew=False)
-        return self._copy(table).mine.pull(asked, out=out)
+        """Return local copies of rows; missing ones are fetched."""
+        requested = as_keys(keys)
+        self._fetch(table, unique_keys(requested)[0], refresh=False)
+        return self._local_table(table).mine.pull(requested, out=out)
 
     def peek(self, table: str, keys: Keys, out: Floats | None = None) -> Floats:
-        """Own copies of rows, and those of the servers where there is none; none is made."""
-        asked, mine = as_keys(keys), self._copy(table).mine
-        rows = mine.peek(asked, out=out)
-        absent = np.flatnonzero(mine.store.index.find(asked)[0] == EMPTY)
+        """Return local copies, or rows of the servers where there is none; creates no rows."""
+        requested, mine = as_keys(keys), self._local_table(table).mine
+        rows = mine.peek(requested, out=out)
+        absent = np.flatnonzero(mine.store.index.find(requested)[0] == EMPTY)
         if len(absent):
-            rows[absent] = self.remote.peek(table, asked[absent].view(np.uint64))
+            rows[absent] = self.remote.peek(table, requested[absent].view(np.uint64))
         return rows
 
     def push(
@@ -84,80 +84,82 @@ class GeoStore:
         shows: Floats | None = None,
         clicks: Floats | None = None,
     ) -> None:
-        """Own copies learn at once."""
-        asked, copy = as_keys(keys), self._copy(table)
-        self._fetch(table, distinct(asked)[0], anew=False)
-        copy.mine.push(asked, gradients, shows, clicks)
-        copy.touched.append(asked.copy())
+        """Apply gradients to local copies."""
+        requested, local = as_keys(keys), self._local_table(table)
+        self._fetch(table, unique_keys(requested)[0], refresh=False)
+        local.mine.push(requested, gradients, shows, clicks)
+        local.touched.append(requested.copy())
 
     def end_step(self, step: int) -> None:
-        """Exchanges with the servers when it is time."""
+        """End the step; exchange changes if it is due."""
         self._steps += 1
         if self._steps % self.every == 0:
             self.exchange()
         self.remote.end_step(step)
 
     def exchange(self) -> None:
-        """Sends what was learned since the last time, and goes on from the merged rows."""
-        for name, copy in self._copies.items():
-            if not copy.touched:
+        """Send the changes since the last exchange and fetch the merged rows."""
+        for name, local in self._local.items():
+            if not local.touched:
                 continue
-            keys = distinct(np.concatenate(copy.touched))[0]
-            copy.touched = []
-            self.remote.merge(name, keys.view(np.uint64), copy.mine.pull(keys) - copy.told.pull(keys))
-            self._fetch(name, keys, anew=True)
+            keys = unique_keys(np.concatenate(local.touched))[0]
+            local.touched = []
+            self.remote.merge(
+                name, keys.view(np.uint64), local.mine.pull(keys) - local.server_copy.pull(keys)
+            )
+            self._fetch(name, keys, refresh=True)
 
     def end_day(self) -> None:
-        """Waits for all workers to come to the end of the day."""
+        """Exchange, then end the day with all workers."""
         self.exchange()
         self.remote.end_day()
 
     def save(self, *, changed_only: bool = False) -> Iterator[tuple[str, State]]:
-        """The merged rows, after an exchange; optimisers start anew from them."""
+        """Yield the merged rows after an exchange; they carry no optimiser state."""
         self.exchange()
         yield from self.remote.save(changed_only=changed_only)
 
     def load(self, table: str, state: State) -> None:
-        """Rows for the servers; copies are fetched again."""
+        """Load rows on the servers and drop the local copies."""
         self.remote.load(table, state)
-        copy = self._copy(table)
-        for rows in (copy.mine, copy.told):
+        local = self._local_table(table)
+        for rows in (local.mine, local.server_copy):
             rows.delete(rows.store.index.entries()[0])
-        copy.touched = []
+        local.touched = []
 
     def statistics(self) -> Mapping[str, Any]:
-        """As the servers tell it."""
+        """Return the statistics of the servers."""
         return self.remote.statistics()
 
     def close(self) -> None:
-        """Sends what is left, then leaves."""
+        """Exchange a last time, then disconnect."""
         self.exchange()
         self.remote.close()
 
-    def _copy(self, table: str) -> Copy:
-        if table not in self._copies:
-            raise UnknownNameError("table", table, self._copies)
-        return self._copies[table]
+    def _local_table(self, table: str) -> LocalCopy:
+        if table not in self._local:
+            raise UnknownNameError("table", table, self._local)
+        return self._local[table]
 
-    def _fetch(self, table: str, keys: Signed, *, anew: bool) -> None:
-        copy = self._copy(table)
-        if not anew:
-            keys = keys[copy.mine.store.index.find(keys)[0] == EMPTY]
+    def _fetch(self, table: str, keys: Signed, *, refresh: bool) -> None:
+        local = self._local_table(table)
+        if not refresh:
+            keys = keys[local.mine.store.index.find(keys)[0] == EMPTY]
         if not len(keys):
             return
         rows = self.remote.pull(table, keys.view(np.uint64))
-        for mine in (copy.mine, copy.told):
-            _put(mine, keys, rows)
+        for mine in (local.mine, local.server_copy):
+            _set_weights(mine, keys, rows)
 
 
-def connect(addresses: Sequence[Address], secret: Secret, *, every: int = 10, **settings: Any) -> SparseStore:
-    """The store for the mode in which the servers run."""
-    remote = RemoteStore(addresses, secret, **settings)
+def connect(addresses: Sequence[Address], secret: Secret, *, every: int = 10, **config: Any) -> SparseStore:
+    """Return the store for the mode in which the servers run."""
+    remote = RemoteStore(addresses, secret, **config)
     return GeoStore(remote, every) if remote.mode == "geo" else remote
 
 
-def _put(table: Table, keys: Signed, rows: Floats) -> None:
-    """Set weights, and leave the optimiser's state as it is."""
+def _set_weights(table: Table, keys: Signed, rows: Floats) -> None:
+    """Set weights; the optimiser state stays."""
     table.touch(keys)
     places = table.store.locate(keys)[0]
     data = table.store.rows.data

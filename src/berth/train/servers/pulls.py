@@ -1,4 +1,23 @@
-"""Rows on their way to a worker: several tables in one message to each server, some before they are asked for."""
+"""Pulls of one worker: rows of several tables in one message per server, prefetched where the mode allows it.
+
+States of the keys of one batch of a table:
+
+    announce()                    prefetch_announced(), end of step             pull()
+    ---------->  announced  ------------------------------------->  pending  ---------->  read
+                     |                                                 |                   |
+                     |  pull(): the batch is needed now                |  stale: a push    |  sync mode: rows were
+                     +-----------------> pending ----------> read      |  or step came     |  read, not created
+                                                                       v  in between       v
+                     pull() without announce() goes               discarded            uncreated
+                     straight to pending                          (still received)         |  push() or
+                                                                                           |  create_deferred()
+                                                                                           v
+                                                                                        created
+
+In sync mode a pending pull is valid for one `version`: a push, a step or a load makes it stale. In the other modes
+older values are allowed, so it is always valid. A prefetching pull in sync mode is read-only: new rows are created by
+the push, if the batch is trained on. Tables with admission are not prefetched in sync mode, since their pulls count.
+"""
 
 from __future__ import annotations
 
@@ -9,193 +28,195 @@ import numpy as np
 
 from berth.errors import ServerError
 from berth.train.servers.codec import CODECS, Codec, decode
-from berth.train.servers.links import Links, must_fit
-from berth.train.servers.route import Route, route
-from berth.train.servers.wire import Array, Flag, Frame, Kind
+from berth.train.servers.protocol import Array, Flag, Frame, Kind
+from berth.train.servers.routing import Route, make_route
+from berth.train.servers.server_pool import ServerPool, check_message_size
 from berth.train.sparse import Floats, TableSpec
 
-_RECENT = 4  # routes of pulls that a push may use again
-_MOST_AHEAD = 64  # batches of a table that are prepared
+_RECENT = 4  # routes of recent pulls, reused by pushes
+_MAX_ANNOUNCED = 64  # announced batches per table
 
 
 @dataclass(slots=True)
-class Joined:
-    """A table, as this worker knows it."""
+class RemoteTable:
+    """A table on the servers, with the state of this worker's pulls."""
 
     spec: TableSpec
-    numbers: list[int]  # on each server
-    ahead: deque[Route] = field(default_factory=deque)
+    table_ids: list[int]  # on each server
+    announced: deque[Route] = field(default_factory=deque)
     recent: deque[Route] = field(default_factory=lambda: deque(maxlen=_RECENT))
-    flights: deque[tuple[Flight, int]] = field(default_factory=deque)
+    pending_pulls: deque[tuple[PendingPull, int]] = field(default_factory=deque)
 
-    def route_of(self, asked: Array, servers: int) -> Route:
-        """The way of these keys: mostly that of the last pull."""
-        for way in self.recent:
-            if way.is_of(asked):
-                return way
-        return route(asked, servers)
+    def route_of(self, requested: Array, servers: int) -> Route:
+        """Return the route of these keys, usually that of the last pull."""
+        for route in self.recent:
+            if route.matches(requested):
+                return route
+        return make_route(requested, servers)
 
-    def announced(self, asked: Array) -> Route | None:
-        """The way that was prepared for these keys; those before it were announced and never asked for."""
-        for number, way in enumerate(self.ahead):
-            if way.is_of(asked):
+    def take_announced(self, requested: Array) -> Route | None:
+        """Remove and return the announced route of these keys; earlier ones were never pulled and are dropped."""
+        for number, route in enumerate(self.announced):
+            if route.matches(requested):
                 for _ in range(number + 1):
-                    self.ahead.popleft()
-                return way
+                    self.announced.popleft()
+                return route
         return None
 
 
 @dataclass(slots=True, eq=False)
-class Flight:
-    """Rows of one or several tables that were asked for in one message to each server."""
+class PendingPull:
+    """A pull of one or several tables, one message per server, whose rows have not all been read."""
 
-    sections: list[tuple[Joined, Route]]
-    numbers: list[int]  # of the request to each server
-    epoch: int
-    left: int  # sections that nobody has read yet
-    peeks: bool = False  # no rows were made for it
-    landed: dict[int, Frame] = field(default_factory=dict)
+    sections: list[tuple[RemoteTable, Route]]
+    request_ids: list[int]  # one per server
+    version: int
+    unread: int  # sections not yet read
+    read_only: bool = False  # creates no rows
+    received: dict[int, Frame] = field(default_factory=dict)
 
 
 class Pulls:
-    """All rows that are under way. In sync mode they are good until something may have learned: an epoch."""
+    """All pulls of one worker; see the diagram above."""
 
-    def __init__(self, links: Links, codec: Codec, tables: dict[str, Joined]) -> None:
-        self.epoch = 0
-        self._links = links
+    def __init__(self, pool: ServerPool, codec: Codec, tables: dict[str, RemoteTable]) -> None:
+        self.version = 0
+        self._pool = pool
         self._codec: Codec = codec
         self._code = CODECS.index(codec)
         self._tables = tables
-        self._is_sync = links.mode == "sync"
-        self._owed: list[tuple[Joined, Route]] = []  # rows that were read ahead, and not made by a push yet
+        self._is_sync = pool.mode == "sync"
+        self._uncreated: list[tuple[RemoteTable, Route]] = []  # read ahead, not yet created by a push
 
-    def prepare(self, joined: Joined, asked: Array) -> None:
-        """Keys that will be pulled: find their way, and let servers fetch cold rows."""
-        if len(joined.ahead) >= _MOST_AHEAD:
+    def announce(self, remote: RemoteTable, requested: Array) -> None:
+        """Route the keys of a later pull; servers with cold rows load them."""
+        if len(remote.announced) >= _MAX_ANNOUNCED:
             return
-        way = route(asked, len(self._links))
-        joined.ahead.append(way)
-        if self._links.tiered and self._is_sync:
-            for shard in range(len(self._links)):
-                head = np.array([[joined.numbers[shard], 0]], np.int32)
-                self._links.keep_bound(shard)
-                self._links.ask(shard, Kind.WARM, [head, way.keys_of(shard)])
+        route = make_route(requested, len(self._pool))
+        remote.announced.append(route)
+        if self._pool.tiered and self._is_sync:
+            for shard in range(len(self._pool)):
+                head = np.array([[remote.table_ids[shard], 0]], np.int32)
+                self._pool.wait_for_window(shard)
+                self._pool.send(shard, Kind.PREFETCH, [head, route.keys_of(shard)])
 
     @property
-    def has_ahead(self) -> bool:
-        """Whether `fetch_ahead` has something to ask for."""
-        return bool(self._announced())
+    def has_announced(self) -> bool:
+        """Whether `prefetch_announced` has something to request."""
+        return bool(self._prefetchable())
 
-    def fetch_ahead(self) -> None:
-        """Ask for the rows of the batch that was announced: a step has ended, so they are those of the next one.
-
-        New rows are not made: that is done by the push, if the batch is really learned from. Where older values
-        are allowed, the rows of all batches that were announced are asked for.
-        """
-        while tables := self._announced():
-            sections = [(joined, joined.ahead.popleft()) for joined in tables]
-            flight = self._launch(sections, peeks=self._is_sync)
-            sections[0][0].flights.append((flight, 0))
+    def prefetch_announced(self) -> None:
+        """Request the rows of announced batches: the next one in sync mode, all of them in the other modes."""
+        while tables := self._prefetchable():
+            sections = [(remote, remote.announced.popleft()) for remote in tables]
+            pending = self._request(sections, read_only=self._is_sync)
+            sections[0][0].pending_pulls.append((pending, 0))
             if self._is_sync:
                 return
 
-    def _announced(self) -> list[Joined]:
-        """Tables with a batch that may be asked for now; where a pull decides who gets a row, none is in sync mode."""
+    def _prefetchable(self) -> list[RemoteTable]:
+        """Return the tables with an announced batch that may be requested now."""
         return [
-            joined
-            for joined in self._tables.values()
-            if joined.ahead and not (self._is_sync and (joined.flights or joined.spec.admission))
+            remote
+            for remote in self._tables.values()
+            if remote.announced and not (self._is_sync and (remote.pending_pulls or remote.spec.admission))
         ]
 
-    def pull(self, joined: Joined, asked: Array, out: Floats) -> None:
-        """Rows of keys, from those under way if they are there."""
-        flight, section = self._flight(joined, asked)
-        way = flight.sections[section][1]
-        if way not in joined.recent:
-            joined.recent.append(way)
-        if flight.peeks:
-            self._owed.append((joined, way))
-        self._read(flight, section, out)
+    def pull(self, remote: RemoteTable, requested: Array, out: Floats) -> None:
+        """Write the rows of the keys to `out`, from a pending pull if there is one."""
+        pending, section = self._pending_for(remote, requested)
+        route = pending.sections[section][1]
+        if route not in remote.recent:
+            remote.recent.append(route)
+        if pending.read_only:
+            self._uncreated.append((remote, route))
+        self._read(pending, section, out)
 
-    def peek(self, joined: Joined, asked: Array, out: Floats) -> None:
-        """Rows of keys as they are now; those under way stay under way."""
-        self._read(self._launch([(joined, joined.route_of(asked, len(self._links)))], peeks=True), 0, out)
+    def peek(self, remote: RemoteTable, requested: Array, out: Floats) -> None:
+        """Write the current rows of the keys to `out`; pending pulls stay pending."""
+        self._read(
+            self._request([(remote, remote.route_of(requested, len(self._pool)))], read_only=True), 0, out
+        )
 
-    def pushed(self, joined: Joined, way: Route) -> None:
-        """A push makes the rows of its keys; from now on, others are told."""
-        self._owed = [owed for owed in self._owed if owed[1] is not way]
-        self.epoch += 1
+    def pushed(self, remote: RemoteTable, route: Route) -> None:
+        """Note a push: it creates the rows of its keys and makes pending pulls stale."""
+        self._uncreated = [uncreated for uncreated in self._uncreated if uncreated[1] is not route]
+        self.version += 1
 
-    def settle(self) -> None:
-        """Rows that were pulled and not pushed are made, as if they had not been read ahead."""
-        owed, self._owed = self._owed, []
-        for joined, way in owed:
-            self._forget(self._launch([(joined, way)]))
+    def create_deferred(self) -> None:
+        """Create the rows that were read ahead and not pushed."""
+        uncreated, self._uncreated = self._uncreated, []
+        for remote, route in uncreated:
+            self._discard(self._request([(remote, route)]))
 
-    def _read(self, flight: Flight, section: int, out: Floats) -> None:
-        flight.left -= 1
-        for shard, frame in list(flight.landed.items()):
-            self._spread(flight, shard, frame, section, out)
-        for shard, frame in self._links.arrivals(_missing(flight)):
-            flight.landed[shard] = frame
-            self._spread(flight, shard, frame, section, out)
+    def _read(self, pending: PendingPull, section: int, out: Floats) -> None:
+        pending.unread -= 1
+        for shard, frame in list(pending.received.items()):
+            self._spread(pending, shard, frame, section, out)
+        for shard, frame in self._pool.as_completed(_missing(pending)):
+            pending.received[shard] = frame
+            self._spread(pending, shard, frame, section, out)
 
-    def _flight(self, joined: Joined, asked: Array) -> tuple[Flight, int]:
-        while joined.flights:
-            flight, section = joined.flights.popleft()
-            fresh = flight.epoch == self.epoch or not self._is_sync
-            if fresh and flight.sections[section][1].is_of(asked):
-                return flight, section
-            self._forget(flight)
-        way = joined.announced(asked)
-        if way is None:
-            return self._launch([(joined, joined.route_of(asked, len(self._links)))]), 0
-        peeks = self._is_sync and not joined.spec.admission
-        along = [  # other tables' keys of the same batch, unless being asked for would change something for them
-            (other, other.ahead.popleft())
+    def _pending_for(self, remote: RemoteTable, requested: Array) -> tuple[PendingPull, int]:
+        while remote.pending_pulls:
+            pending, section = remote.pending_pulls.popleft()
+            fresh = pending.version == self.version or not self._is_sync
+            if fresh and pending.sections[section][1].matches(requested):
+                return pending, section
+            self._discard(pending)
+        route = remote.take_announced(requested)
+        if route is None:
+            return self._request([(remote, remote.route_of(requested, len(self._pool)))]), 0
+        read_only = self._is_sync and not remote.spec.admission
+        others = [  # other tables of the same batch, unless a pull changes their state
+            (other, other.announced.popleft())
             for other in self._tables.values()
-            if other is not joined
-            and other.ahead
-            and not other.flights
-            and (not self._is_sync or (peeks and not other.spec.admission))
+            if other is not remote
+            and other.announced
+            and not other.pending_pulls
+            and (not self._is_sync or (read_only and not other.spec.admission))
         ]
-        return self._launch([(joined, way), *along], peeks=peeks), 0
+        return self._request([(remote, route), *others], read_only=read_only), 0
 
-    def _launch(self, sections: list[tuple[Joined, Route]], *, peeks: bool = False) -> Flight:
-        """Ask all servers for the rows of some tables."""
-        numbers = []
-        for shard in range(len(self._links)):
-            head = np.array([[joined.numbers[shard], self._code] for joined, _ in sections], np.int32)
+    def _request(self, sections: list[tuple[RemoteTable, Route]], *, read_only: bool = False) -> PendingPull:
+        """Send a pull of some tables to all servers."""
+        request_ids = []
+        for shard in range(len(self._pool)):
+            head = np.array([[remote.table_ids[shard], self._code] for remote, _ in sections], np.int32)
             arrays: list[Array] = [head]
-            must_fit(sum(4 * joined.spec.dim * len(way.keys_of(shard)) + 64 for joined, way in sections))
-            for joined, way in sections:
-                arrays.append(way.keys_of(shard))
-                if joined.spec.counts_pulls:
-                    arrays.append(way.times_of(shard))
-            flags = Flag.PEEK if peeks else Flag.NONE
-            numbers.append(self._links.ask(shard, Kind.PULL, arrays, flags=flags))
-        flight = Flight(sections, numbers, self.epoch, len(sections), peeks)
-        for section, (joined, _) in enumerate(sections[1:], 1):
-            joined.flights.append((flight, section))
-        return flight
+            check_message_size(
+                sum(4 * remote.spec.dim * len(route.keys_of(shard)) + 64 for remote, route in sections)
+            )
+            for remote, route in sections:
+                arrays.append(route.keys_of(shard))
+                if remote.spec.counts_pulls:
+                    arrays.append(route.counts_of(shard))
+            flags = Flag.PEEK if read_only else Flag.NONE
+            request_ids.append(self._pool.send(shard, Kind.PULL, arrays, flags=flags))
+        pending = PendingPull(sections, request_ids, self.version, len(sections), read_only)
+        for section, (remote, _) in enumerate(sections[1:], 1):
+            remote.pending_pulls.append((pending, section))
+        return pending
 
-    def _spread(self, flight: Flight, shard: int, frame: Frame, section: int, out: Floats) -> None:
-        rows, way = decode(self._codec, frame.arrays()[section]), flight.sections[section][1]
-        if rows.shape != (len(way.keys_of(shard)), out.shape[1]):
-            raise ServerError(f"{self._links[shard].name} answered with rows of another shape")
-        way.spread(shard, rows, out)
-        if not flight.left:
-            self._links[shard].release(frame)
+    def _spread(self, pending: PendingPull, shard: int, frame: Frame, section: int, out: Floats) -> None:
+        rows, route = decode(self._codec, frame.arrays()[section]), pending.sections[section][1]
+        if rows.shape != (len(route.keys_of(shard)), out.shape[1]):
+            raise ServerError(f"{self._pool[shard].name} returned rows of the wrong shape")
+        route.spread(shard, rows, out)
+        if not pending.unread:
+            self._pool[shard].release(frame)
 
-    def _forget(self, flight: Flight) -> None:
-        """Rows that nobody wants any more must still be taken from the wire."""
-        flight.left -= 1
-        if flight.left:
+    def _discard(self, pending: PendingPull) -> None:
+        """Receive and release a pull that is no longer needed."""
+        pending.unread -= 1
+        if pending.unread:
             return
-        flight.landed.update(self._links.arrivals(_missing(flight)))
-        for shard, frame in flight.landed.items():
-            self._links[shard].release(frame)
+        pending.received.update(self._pool.as_completed(_missing(pending)))
+        for shard, frame in pending.received.items():
+            self._pool[shard].release(frame)
 
 
-def _missing(flight: Flight) -> dict[int, int]:
-    return {shard: number for shard, number in enumerate(flight.numbers) if shard not in flight.landed}
+def _missing(pending: PendingPull) -> dict[int, int]:
+    return {
+        shard: number for shard, number in enumerate(pending.request_ids) if shard not in pending.received
+    }

@@ -1,7 +1,7 @@
-"""A sparse server: one loop over all connections, one thread for everything.
+"""A sparse server: one event loop, one thread.
 
-Kernels do the work between two looks at the sockets. Threads would wait for each other's turn with the
-interpreter; more cores are used by more servers.
+Kernels run between two polls of the sockets. Threads would only contend for the interpreter lock; more servers use more
+cores.
 """
 
 from __future__ import annotations
@@ -23,103 +23,116 @@ from typing import Any
 import numpy as np
 
 from berth.errors import BerthError, InputError, RefusedError, WireError
-from berth.train.servers.address import Address, listen_local, listen_tcp, peer_user, tune
-from berth.train.servers.channel import Channel, Room
-from berth.train.servers.desk import Desk
-from berth.train.servers.greet import Door, Greeting
-from berth.train.servers.messages import error_facts
-from berth.train.servers.order import Mode, Order
-from berth.train.servers.ring import RING_BYTES, make_memory, map_memory
-from berth.train.servers.secret import Secret
+from berth.train.servers.auth import Secret, ServerHandshake, WorkerIdentity
+from berth.train.servers.protocol import MAX_PAYLOAD_BYTES, Flag, Frame, Kind, error_to_json, pack, pack_json
+from berth.train.servers.request_queue import RequestQueue
 from berth.train.servers.shard import Shard
-from berth.train.servers.wire import MOST_BYTES, Flag, Frame, Kind, pack, pack_json
+from berth.train.servers.sync_mode import Mode, StepTracker
+from berth.train.servers.transport import (
+    RING_BYTES,
+    Address,
+    Channel,
+    PayloadBuffer,
+    listen_local,
+    listen_tcp,
+    make_memory,
+    map_memory,
+    peer_user,
+    set_tcp_options,
+)
 
-_GREETING_S = 5.0  # to prove the secret
-_MOST_GUESTS = 64  # that have not
+_HANDSHAKE_S = 5.0  # deadline for authentication
+_MAX_UNAUTHENTICATED = 64  # connections
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
-    """What one server of a run is told."""
+class ServerConfig:
+    """Configuration of one server of a run."""
 
     index: int = 0
     servers: int = 1
     workers: int = 1
     mode: Mode = "sync"
-    staleness: int = 0  # half-async: steps that a worker may be ahead of another
+    staleness: int = 0  # half-async: steps by which a worker may lead another
     memory_bytes: int | None = None
     folder: str | Path | None = None
     host: str = "127.0.0.1"
     port: int = 0
-    patience_s: float = 300.0  # how long a worker may be waited for: longer than a table takes to be saved
+    timeout_s: float = 300.0  # limit for waiting for a worker; longer than saving a table takes
     ring_bytes: int = RING_BYTES
 
 
 @dataclass(slots=True, eq=False)
-class Caller:
-    """A connection: a guest until its secret is proven, then a rank."""
+class Connection:
+    """A connection; `rank` is set once it is authenticated."""
 
     channel: Channel
-    door: Door
-    since_s: float
+    handshake: ServerHandshake
+    connected_s: float
     local: bool
-    shaking: bool  # hands, as TLS does
+    tls_pending: bool  # TLS handshake not finished
     rank: int | None = None
-    gone: bool = False
-    heard_s: float = 0.0
-    events: int = selectors.EVENT_READ  # that we are told of
+    closed: bool = False
+    last_frame_s: float = 0.0
+    events: int = selectors.EVENT_READ  # registered with the selector
 
-    def reserve(self, length: int) -> Room:
-        """Memory for an answer."""
+    def reserve(self, length: int) -> PayloadBuffer:
+        """Return memory for a response."""
         return self.channel.reserve(length)
 
     def send(
-        self, kind: Kind, request: int, room: Room | None = None, *, flags: int = Flag.NONE, step: int = 0
+        self,
+        kind: Kind,
+        request: int,
+        buffer: PayloadBuffer | None = None,
+        *,
+        flags: int = Flag.NONE,
+        step: int = 0,
     ) -> None:
-        """An answer; a worker that is gone asks again when it is back."""
-        if self.gone:
+        """Send a response; after a reconnect the worker requests it again."""
+        if self.closed:
             return
         try:
-            self.channel.send(kind, request, room, flags=flags, step=step)
+            self.channel.send(kind, request, buffer, flags=flags, step=step)
         except OSError:
-            self.gone = True
+            self.closed = True
             return
-        if room and room.place is None and not self.channel.has_outgoing:
-            self.channel.recycle(room.payload)
+        if buffer and buffer.ring_offset is None and not self.channel.has_outgoing:
+            self.channel.recycle(buffer.payload)
 
     def release(self, frame: Frame) -> None:
-        """A request is done."""
+        """Release the memory of a request."""
         self.channel.release(frame)
 
 
 class Server:
-    """One process's share of the tables, for all workers of a run."""
+    """Serves one shard of every table to all workers of a run."""
 
     def __init__(
         self,
         secret: Secret,
-        settings: Settings | None = None,
+        config: ServerConfig | None = None,
         *,
         tls: ssl.SSLContext | None = None,
-        say: Callable[[str], None] = lambda line: None,
+        notify: Callable[[str], None] = lambda line: None,
     ) -> None:
-        self.settings = settings or Settings()
+        self.config = config or ServerConfig()
         self.instance = secrets.token_hex(8)
         self._secret = secret
         self._tls = tls
-        self._say = say
+        self._notify = notify
         self._generation = 0
-        self._sessions: dict[int, int] = {}  # of each rank
-        self._callers: set[Caller] = set()
-        self._bytes = {"in": 0, "out": 0}  # of connections that are over
+        self._sessions: dict[int, int] = {}  # by rank
+        self._connections: set[Connection] = set()
+        self._bytes = {"in": 0, "out": 0}  # of closed connections
         self._running = True
-        self.desk = self._new_desk()
+        self.queue = self._new_queue()
         self._select = selectors.DefaultSelector()
-        self._tcp = listen_tcp(self.settings.host, self.settings.port)
+        self._tcp = listen_tcp(self.config.host, self.config.port)
         self._local, name = listen_local()
-        self.address = Address(self.settings.host, self._tcp.getsockname()[1], name)
-        self._wake, self._woken = socket.socketpair()
-        for listener in (self._tcp, self._local, self._woken):
+        self.address = Address(self.config.host, self._tcp.getsockname()[1], name)
+        self._wake, self._wake_receiver = socket.socketpair()
+        for listener in (self._tcp, self._local, self._wake_receiver):
             if listener is not None:
                 listener.setblocking(False)
                 self._select.register(listener, selectors.EVENT_READ)
@@ -128,231 +141,238 @@ class Server:
         """Serve until `stop`."""
         try:
             while self._running:
-                self.turn()
+                self.run_once()
         finally:
             self.close()
 
     def watch(self, stream: Any) -> None:
-        """End when this stream does: its other end is held by who started us."""
+        """Stop when this stream closes: the parent process holds the other end."""
         self._select.register(stream, selectors.EVENT_READ, "watched")
 
     def stop(self) -> None:
-        """End the loop, from any thread or signal handler."""
+        """Stop the loop; callable from any thread or signal handler."""
         self._running = False
-        with contextlib.suppress(OSError):  # it may have noticed by itself, and be gone
+        with contextlib.suppress(OSError):  # already closed
             self._wake.send(b"\0")
 
-    def turn(self) -> None:
-        """Wait for something to happen, and do what follows from it."""
-        for key, mask in self._select.select(self._patience_s()):
+    def run_once(self) -> None:
+        """Wait for events once, and handle them."""
+        for key, mask in self._select.select(self._timeout_s()):
             if key.data == "watched":
                 self._running = self._running and bool(os.read(key.fd, 4096))
-            elif isinstance(key.data, Caller):
-                self._attend(key.data, mask)
+            elif isinstance(key.data, Connection):
+                self._serve(key.data, mask)
             elif key.fileobj in (self._tcp, self._local):
                 self._accept(key.fileobj)
             else:
-                self._woken.recv(4096)
+                self._wake_receiver.recv(4096)
         now = time.monotonic()
-        self.desk.run(now)
-        waits = self.desk.waits_since_s()
-        if waits is not None and waits <= now - self.settings.patience_s:
-            self.desk.give_up(now - self.settings.patience_s, self._known(now))
-        self._tidy(now)
+        self.queue.run(now)
+        waits = self.queue.oldest_wait_s()
+        if waits is not None and waits <= now - self.config.timeout_s:
+            self.queue.expire(now - self.config.timeout_s, self._rank_status(now))
+        self._cleanup(now)
 
     def close(self) -> None:
-        """Hang up on everybody."""
-        for caller in self._callers:
-            caller.channel.close()
-        self._callers.clear()
+        """Close all sockets."""
+        for connection in self._connections:
+            connection.channel.close()
+        self._connections.clear()
         self._select.close()
-        for opened in (self._tcp, self._local, self._wake, self._woken):
+        for opened in (self._tcp, self._local, self._wake, self._wake_receiver):
             if opened is not None:
                 opened.close()
 
-    def _patience_s(self) -> float | None:
-        """How long nothing may happen before somebody has to be told."""
-        waits = self.desk.waits_since_s()
-        ends = [] if waits is None else [waits + self.settings.patience_s]
-        ends += [caller.since_s + _GREETING_S for caller in self._callers if caller.rank is None]
+    def _timeout_s(self) -> float | None:
+        """Return the time until the next timeout, or None."""
+        waits = self.queue.oldest_wait_s()
+        ends = [] if waits is None else [waits + self.config.timeout_s]
+        ends += [
+            connection.connected_s + _HANDSHAKE_S
+            for connection in self._connections
+            if connection.rank is None
+        ]
         return max(min(ends) - time.monotonic(), 0.001) if ends else None
 
     def _accept(self, listener: Any) -> None:
         try:
             peer, _ = listener.accept()
         except OSError:
-            return  # it has changed its mind
+            return  # the client disconnected
         local = listener is self._local
         tls = self._tls if not local else None
         try:
-            if not self._may_come(peer, local):
+            if not self._may_connect(peer, local):
                 peer.close()
                 return
             if not local:
-                tune(peer)
+                set_tcp_options(peer)
             if tls:
                 peer = tls.wrap_socket(peer, server_side=True, do_handshake_on_connect=False)
         except OSError:
-            peer.close()  # it is gone before it was greeted
+            peer.close()  # disconnected before the handshake
             return
         channel = Channel(peer, checked=not local and not tls)
-        caller = Caller(channel, Door(self._secret), time.monotonic(), local, shaking=bool(tls))
-        self._callers.add(caller)
-        self._select.register(peer, selectors.EVENT_READ, caller)
+        connection = Connection(
+            channel, ServerHandshake(self._secret), time.monotonic(), local, tls_pending=bool(tls)
+        )
+        self._connections.add(connection)
+        self._select.register(peer, selectors.EVENT_READ, connection)
 
-    def _may_come(self, peer: socket.socket, local: bool) -> bool:
-        """Not too many at once, and of this machine only the same user."""
-        guests = sum(caller.rank is None for caller in self._callers)
-        return guests < _MOST_GUESTS and (not local or peer_user(peer) == os.getuid())
+    def _may_connect(self, peer: socket.socket, local: bool) -> bool:
+        """Return whether a connection is acceptable: not too many pending, and the same user on this machine."""
+        unauthenticated = sum(connection.rank is None for connection in self._connections)
+        return unauthenticated < _MAX_UNAUTHENTICATED and (not local or peer_user(peer) == os.getuid())
 
-    def _attend(self, caller: Caller, mask: int) -> None:
-        """Read and write what a connection is ready for; whatever goes wrong ends it and nothing else."""
+    def _serve(self, connection: Connection, mask: int) -> None:
+        """Read and write what a connection is ready for; an error closes this connection only."""
         try:
-            if caller.shaking and not _shaken(caller.channel.socket):
+            if connection.tls_pending and not _tls_done(connection.channel.socket):
                 return
-            caller.shaking = False
+            connection.tls_pending = False
             if mask & selectors.EVENT_WRITE:
-                caller.channel.flush()
+                connection.channel.flush()
             if mask & selectors.EVENT_READ:
-                for frame in caller.channel.receive():
-                    self._take(caller, frame)
+                for frame in connection.channel.receive():
+                    self._on_frame(connection, frame)
         except BerthError as error:
-            self._refuse(caller, error)
+            self._refuse(connection, error)
         except OSError:
-            caller.gone = True
+            connection.closed = True
 
-    def _take(self, caller: Caller, frame: Frame) -> None:
-        if caller.gone:
+    def _on_frame(self, connection: Connection, frame: Frame) -> None:
+        if connection.closed:
             return
         now = time.monotonic()
-        caller.heard_s = now
-        if caller.rank is None:
-            self._meet(caller, frame)
+        connection.last_frame_s = now
+        if connection.rank is None:
+            self._authenticate(connection, frame)
         elif frame.kind == Kind.BYE:
-            self._sessions.pop(caller.rank, None)
-            self.desk.workers[caller.rank].accepted = 0
-            self.desk.workers[caller.rank].failed.clear()
-            caller.send(Kind.DONE, frame.request)
+            self._sessions.pop(connection.rank, None)
+            self.queue.workers[connection.rank].accepted = 0
+            self.queue.workers[connection.rank].failed.clear()
+            connection.send(Kind.DONE, frame.request)
         elif frame.kind <= Kind.ERROR:
             raise WireError(f"{frame.kind.name} is not a request")
         else:
-            self.desk.submit(caller.rank, frame, caller, now)
+            self.queue.submit(connection.rank, frame, connection, now)
 
-    def _meet(self, caller: Caller, frame: Frame) -> None:
+    def _authenticate(self, connection: Connection, frame: Frame) -> None:
         payload = frame.payload.tobytes()
         if frame.kind == Kind.HELLO:
-            caller.send(Kind.CHALLENGE, 0, _raw(caller.door.hello(payload)))
+            connection.send(Kind.CHALLENGE, 0, _raw_buffer(connection.handshake.hello(payload)))
         elif frame.kind == Kind.PROOF:
-            proof = caller.door.proof(payload)
-            if caller.door.greeting:
-                self._welcome(caller, caller.door.greeting, proof)
+            proof = connection.handshake.proof(payload)
+            if connection.handshake.identity:
+                self._welcome(connection, connection.handshake.identity, proof)
         else:
-            raise WireError("who does not say hello is not heard")
+            raise WireError("expected HELLO")
 
-    def _welcome(self, caller: Caller, greeting: Greeting, proof: bytes) -> None:
-        self._check(greeting)
-        self._replace(greeting)
-        shared = caller.local and greeting.shared
+    def _welcome(self, connection: Connection, identity: WorkerIdentity, proof: bytes) -> None:
+        self._check(identity)
+        self._replace(identity)
+        shared = connection.local and identity.shared
         facts = {
             "instance": self.instance,
-            "mode": self.settings.mode,
-            "patience_s": self.settings.patience_s,
-            "accepted": self.desk.workers[greeting.rank].accepted,
-            "tiered": self.settings.memory_bytes is not None,
+            "mode": self.config.mode,
+            "patience_s": self.config.timeout_s,
+            "accepted": self.queue.workers[identity.rank].accepted,
+            "tiered": self.config.memory_bytes is not None,
             "shared": shared,
         }
-        caller.send(Kind.WELCOME, 0, _raw(proof + json.dumps(facts).encode()))
+        connection.send(Kind.WELCOME, 0, _raw_buffer(proof + json.dumps(facts).encode()))
         if shared:
-            handle = make_memory(self.settings.ring_bytes)
-            socket.send_fds(caller.channel.socket, [b"\0"], [handle])
+            handle = make_memory(self.config.ring_bytes)
+            socket.send_fds(connection.channel.socket, [b"\0"], [handle])
             to_server, to_client = map_memory(handle)
-            caller.channel.attach(to_client, to_server)
-        caller.channel.most_bytes = MOST_BYTES
-        caller.rank = greeting.rank
-        self._say(f"rank {greeting.rank} joined{', by shared memory' if shared else ''}")
+            connection.channel.attach(to_client, to_server)
+        connection.channel.max_bytes = MAX_PAYLOAD_BYTES
+        connection.rank = identity.rank
+        self._notify(f"rank {identity.rank} joined{', by shared memory' if shared else ''}")
 
-    def _check(self, greeting: Greeting) -> None:
-        mine = self.settings
-        if (greeting.index, greeting.servers) != (mine.index, mine.servers):
+    def _check(self, identity: WorkerIdentity) -> None:
+        mine = self.config
+        if (identity.index, identity.servers) != (mine.index, mine.servers):
             raise RefusedError(
-                f"this is server {mine.index} of {mine.servers}, not {greeting.index} of {greeting.servers}"
+                f"this is server {mine.index} of {mine.servers}, not {identity.index} of {identity.servers}"
             )
-        if greeting.workers != mine.workers or greeting.rank >= mine.workers:
+        if identity.workers != mine.workers or identity.rank >= mine.workers:
             raise RefusedError(
-                f"rank {greeting.rank} of {greeting.workers} workers: this run has {mine.workers}"
+                f"rank {identity.rank} of {identity.workers} workers: this run has {mine.workers}"
             )
-        if greeting.generation < self._generation:
+        if identity.generation < self._generation:
             raise RefusedError(
-                f"generation {greeting.generation} is over: the run is at {self._generation} by now"
+                f"generation {identity.generation} is out of date: the run is at {self._generation}"
             )
-        if greeting.generation == self._generation:
-            before = self._sessions.get(greeting.rank, greeting.session)
-            if before != greeting.session:
-                raise RefusedError(f"rank {greeting.rank} is taken by another process")
+        if identity.generation == self._generation:
+            before = self._sessions.get(identity.rank, identity.session)
+            if before != identity.session:
+                raise RefusedError(f"rank {identity.rank} is in use by another process")
 
-    def _replace(self, greeting: Greeting) -> None:
-        """Whoever was there before makes room: an older connection of the rank, or an older generation."""
-        newer = greeting.generation > self._generation
-        for caller in self._callers:
-            if caller.rank is not None and (newer or caller.rank == greeting.rank):
-                self._lost(caller)
+    def _replace(self, identity: WorkerIdentity) -> None:
+        """Close older connections of the rank, or all of an older generation."""
+        newer = identity.generation > self._generation
+        for connection in self._connections:
+            if connection.rank is not None and (newer or connection.rank == identity.rank):
+                self._lost(connection)
         if newer:
-            self._generation, self._sessions = greeting.generation, {}
-            self.desk = self._new_desk()
-        self._sessions[greeting.rank] = greeting.session
+            self._generation, self._sessions = identity.generation, {}
+            self.queue = self._new_queue()
+        self._sessions[identity.rank] = identity.session
 
-    def _refuse(self, caller: Caller, error: BerthError) -> None:
-        """Say why, as far as the socket takes it, and hang up."""
-        self._say(f"refused {'a guest' if caller.rank is None else f'rank {caller.rank}'}: {error}")
-        caller.send(Kind.ERROR, 0, Room(pack([pack_json(error_facts(error))])))
-        caller.gone = True
+    def _refuse(self, connection: Connection, error: BerthError) -> None:
+        """Send the reason as far as the socket accepts it, and close."""
+        peer = "an unauthenticated connection" if connection.rank is None else f"rank {connection.rank}"
+        self._notify(f"refused {peer}: {error}")
+        connection.send(Kind.ERROR, 0, PayloadBuffer(pack([pack_json(error_to_json(error))])))
+        connection.closed = True
 
-    def _lost(self, caller: Caller) -> None:
-        caller.gone = True
-        if caller.rank is not None:
-            self.desk.lost(caller.rank, caller)
-            caller.rank = None
+    def _lost(self, connection: Connection) -> None:
+        connection.closed = True
+        if connection.rank is not None:
+            self.queue.lost(connection.rank, connection)
+            connection.rank = None
 
-    def _tidy(self, now: float) -> None:
-        """Close what is over, and ask to be told when sockets that are full take more."""
-        for caller in list(self._callers):
-            if caller.rank is None and now - caller.since_s > _GREETING_S:
-                caller.gone = True
-            if caller.gone:
-                self._hang_up(caller)
+    def _cleanup(self, now: float) -> None:
+        """Close finished connections and update the selector's events."""
+        for connection in list(self._connections):
+            if connection.rank is None and now - connection.connected_s > _HANDSHAKE_S:
+                connection.closed = True
+            if connection.closed:
+                self._close(connection)
                 continue
-            events = selectors.EVENT_READ | (selectors.EVENT_WRITE if caller.channel.has_outgoing else 0)
-            if caller.events != events:
-                caller.events = events
-                self._select.modify(caller.channel, events, caller)
+            events = selectors.EVENT_READ | (selectors.EVENT_WRITE if connection.channel.has_outgoing else 0)
+            if connection.events != events:
+                connection.events = events
+                self._select.modify(connection.channel, events, connection)
 
-    def _hang_up(self, caller: Caller) -> None:
-        if caller.rank is not None:
-            self._say(f"rank {caller.rank} left")
-        self._lost(caller)
-        self._bytes["in"] += caller.channel.bytes_in
-        self._bytes["out"] += caller.channel.bytes_out
-        self._select.unregister(caller.channel)
-        caller.channel.close()
-        self._callers.discard(caller)
+    def _close(self, connection: Connection) -> None:
+        if connection.rank is not None:
+            self._notify(f"rank {connection.rank} left")
+        self._lost(connection)
+        self._bytes["in"] += connection.channel.bytes_in
+        self._bytes["out"] += connection.channel.bytes_out
+        self._select.unregister(connection.channel)
+        connection.channel.close()
+        self._connections.discard(connection)
 
-    def _known(self, now: float) -> dict[int, str]:
-        """What can be said about each rank: for those who wait for it."""
-        seen = dict.fromkeys(self._sessions, "its connection is lost")
-        for caller in self._callers:
-            if caller.rank is not None:
-                seen[caller.rank] = f"last heard {now - caller.heard_s:.0f} s ago"
-        return seen
+    def _rank_status(self, now: float) -> dict[int, str]:
+        """Return the connection status of each rank, for timeout errors."""
+        status = dict.fromkeys(self._sessions, "connection lost")
+        for connection in self._connections:
+            if connection.rank is not None:
+                status[connection.rank] = f"last frame {now - connection.last_frame_s:.0f} s ago"
+        return status
 
-    def _new_desk(self) -> Desk:
-        mine = self.settings
+    def _new_queue(self) -> RequestQueue:
+        mine = self.config
         if not 0 <= mine.index < mine.servers:
-            raise InputError(f"there is no server {mine.index} of {mine.servers}")
+            raise InputError(f"server index {mine.index} is out of range: there are {mine.servers}")
         shard = Shard(memory_bytes=mine.memory_bytes, folder=mine.folder)
-        return Desk(shard, Order(mine.mode, mine.workers, mine.staleness), self._traffic)
+        return RequestQueue(shard, StepTracker(mine.mode, mine.workers, mine.staleness), self._traffic)
 
     def _traffic(self) -> dict[str, Any]:
-        here = [caller.channel for caller in self._callers]
+        here = [connection.channel for connection in self._connections]
         return {
             "bytes_in": self._bytes["in"] + sum(channel.bytes_in for channel in here),
             "bytes_out": self._bytes["out"] + sum(channel.bytes_out for channel in here),
@@ -360,12 +380,12 @@ class Server:
         }
 
 
-def _raw(data: bytes) -> Room:
-    return Room(np.frombuffer(bytearray(data), np.uint8))
+def _raw_buffer(data: bytes) -> PayloadBuffer:
+    return PayloadBuffer(np.frombuffer(bytearray(data), np.uint8))
 
 
-def _shaken(peer: socket.socket) -> bool:
-    """Whether TLS is agreed upon."""
+def _tls_done(peer: socket.socket) -> bool:
+    """Return whether the TLS handshake is finished."""
     try:
         if isinstance(peer, ssl.SSLSocket):
             peer.do_handshake()
@@ -375,5 +395,5 @@ def _shaken(peer: socket.socket) -> bool:
 
 
 def to_stderr(line: str) -> None:
-    """Say a line to whoever reads the server's log."""
+    """Print a line to standard error."""
     print(line, file=sys.stderr, flush=True)

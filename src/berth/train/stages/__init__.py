@@ -1,1 +1,1 @@
-"""A model cut into stages that run in processes of their own, micro-batches on their way through them."""
+"""Pipeline parallelism: a model split into stages that run in separate processes."""

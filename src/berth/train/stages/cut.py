@@ -1,4 +1,4 @@
-"""Where a model is cut, and who runs which part: from a plan, or evenly."""
+"""How a model is split into stages, from a plan or evenly, and which rank runs which stage."""
 
 from __future__ import annotations
 
@@ -12,59 +12,59 @@ from berth.errors import InputError
 
 @dataclass(frozen=True, slots=True)
 class StageCut:
-    """Layers `first` to `last` (included), on a kind of device."""
+    """One stage: layers `first` to `last` (inclusive) on a device type."""
 
     first: int
     last: int
-    kind: str = "cpu"
-    planned: int | None = None  # units of the kind; one process runs them, in each lane
-    slow_down: float = 1.0  # of an emulated device, beside this machine's cores
+    device_type: str = "cpu"
+    planned_replicas: int | None = None  # devices in the plan; one process per pipeline runs the stage
+    slowdown: float = 1.0  # of an emulated device, relative to a core of this machine
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Lanes of stages: each lane is a pipeline of its own over its share of every batch.
+    """Pipelines of stages; each pipeline trains on its share of every batch.
 
-    Ranks of a lane follow each other: rank = lane x stages + stage.
+    Ranks of a pipeline are consecutive: rank = pipeline x stages + stage.
     """
 
-    lanes: int
+    pipelines: int
     stages: int
 
     @property
-    def world(self) -> int:
-        """How many processes that takes."""
-        return self.lanes * self.stages
+    def world_size(self) -> int:
+        """Return the number of worker processes."""
+        return self.pipelines * self.stages
 
-    def lane(self, rank: int) -> int:
-        """Which pipeline a rank belongs to."""
+    def pipeline(self, rank: int) -> int:
+        """Return the pipeline of a rank."""
         return rank // self.stages
 
     def stage(self, rank: int) -> int:
-        """Where in it."""
+        """Return the stage of a rank."""
         return rank % self.stages
 
-    def rank(self, lane: int, stage: int) -> int:
-        """Who that is."""
-        return lane * self.stages + stage
+    def rank(self, pipeline: int, stage: int) -> int:
+        """Return the rank of a stage of a pipeline."""
+        return pipeline * self.stages + stage
 
-    def together(self, stage: int) -> list[int]:
-        """The ranks that run the same layers."""
-        return [self.rank(lane, stage) for lane in range(self.lanes)]
+    def stage_ranks(self, stage: int) -> list[int]:
+        """Return the ranks that run the same layers."""
+        return [self.rank(pipeline, stage) for pipeline in range(self.pipelines)]
 
 
-def cuts_of_plan(
-    path: str | Path, model: str, layers: Sequence[str], slow_downs: Mapping[str, float]
+def cuts_from_plan(
+    path: str | Path, model: str, layers: Sequence[str], slowdowns: Mapping[str, float]
 ) -> list[StageCut]:
-    """The stages of a plan's file, checked against the model that is to be trained."""
+    """Return the stages of a plan file, checked against the model."""
     from berth.plan.files import check_plan
 
     checked = check_plan(path)
-    if checked.broken:
-        where, what = checked.broken[0]
-        raise InputError(what, where=where, hint="`berth plan check` lists all that is wrong")
+    if checked.violations:
+        where, what = checked.violations[0]
+        raise InputError(what, where=where, hint="`berth plan check` lists all problems")
     names = list(checked.plan.problem.layers)
-    planned = checked.wanted.model
+    planned = checked.request.model
     by_profile = planned is not None and planned.endswith((".yaml", ".yml"))  # a file, which names no model
     if (not by_profile and planned not in (None, model)) or list(layers) != names:
         again = f"berth profile ... --out {planned}, then " if by_profile else ""
@@ -74,21 +74,25 @@ def cuts_of_plan(
             where=str(path),
             hint=f"make one: {again}berth plan {planned if by_profile else model} --out plan.yaml ...",
         )
-    kinds = {stage.type_name for stage in checked.plan.stages}
-    unknown = [kind for kind in slow_downs if kind not in kinds]
+    device_types = {stage.type_name for stage in checked.plan.stages}
+    unknown = [device_type for device_type in slowdowns if device_type not in device_types]
     if unknown:
         raise InputError(
-            f"the plan uses no {unknown[0]}", where=str(path), hint=f"it has {', '.join(sorted(kinds))}"
+            f"the plan does not use {unknown[0]}",
+            where=str(path),
+            hint=f"it uses {', '.join(sorted(device_types))}",
         )
     return [
-        StageCut(stage.first, stage.last, stage.type_name, stage.units, slow_downs.get(stage.type_name, 1.0))
+        StageCut(
+            stage.first, stage.last, stage.type_name, stage.replicas, slowdowns.get(stage.type_name, 1.0)
+        )
         for stage in checked.plan.stages
     ]
 
 
 def even_cuts(layers: int, stages: int) -> list[StageCut]:
-    """As many layers in each stage as can be."""
+    """Return stages with as equal a number of layers as possible."""
     if not 1 <= stages <= layers:
-        raise InputError(f"a model of {layers} layers has 1 to {layers} stages, not {stages}")
+        raise InputError(f"a model of {layers} layers can have 1 to {layers} stages, got {stages}")
     bounds = [layers * number // stages for number in range(stages + 1)]
     return [StageCut(first, after - 1) for first, after in pairwise(bounds)]

@@ -1,6 +1,6 @@
-"""Dense weights and their optimiser by the names and numbers of the whole model, whoever holds which part.
+"""Dense weights and optimiser state of stages, by the names and numbers of the whole model.
 
-So a checkpoint does not know how a model was cut, and one that was cut otherwise can go on from it.
+So a checkpoint does not depend on the stages, and a run with other stages can resume from it.
 """
 
 from __future__ import annotations
@@ -14,63 +14,69 @@ from torch import Tensor, nn
 
 
 @dataclass(slots=True)
-class Part:
-    """State as torch's own `state_dict` gives it: of a model or an optimiser, or of a part of it."""
+class StateDict:
+    """State of a model or optimiser, as a torch `state_dict`."""
 
     state: dict[str, Any]
 
     def state_dict(self) -> dict[str, Any]:
-        """As torch's modules and optimisers answer."""
+        """Return the state."""
         return self.state
 
 
-def weights_of_stage(whole: nn.Module, prefixes: Iterable[str]) -> dict[str, Tensor]:
-    """Those of some layers, by their names in the whole model."""
+def stage_weights(whole: nn.Module, prefixes: Iterable[str]) -> dict[str, Tensor]:
+    """Return the weights of some layers, by their names in the whole model."""
     wanted = tuple(prefixes)
     return {name: value for name, value in whole.state_dict().items() if name.startswith(wanted)}
 
 
-def optimiser_of_stage(whole: nn.Module, optimiser: torch.optim.Optimizer | None) -> dict[str, Any]:
-    """An optimiser's state, its weights numbered as in the whole model."""
+def stage_optimiser_state(whole: nn.Module, optimiser: torch.optim.Optimizer | None) -> dict[str, Any]:
+    """Return the optimiser state of a stage, with weights numbered as in the whole model."""
     if optimiser is None:
         return {"state": {}, "param_groups": []}
     numbers = _numbers(whole)
-    mine = [weight for group in optimiser.param_groups for weight in group["params"]]
-    told = optimiser.state_dict()
-    state = {numbers[id(mine[local])]: facts for local, facts in told["state"].items()}
+    own = [weight for group in optimiser.param_groups for weight in group["params"]]
+    state_dict_ = optimiser.state_dict()
+    state = {numbers[id(own[local])]: values for local, values in state_dict_["state"].items()}
     groups = [
-        {**group, "params": [numbers[id(mine[local])] for local in group["params"]]}
-        for group in told["param_groups"]
+        {**group, "params": [numbers[id(own[local])] for local in group["params"]]}
+        for group in state_dict_["param_groups"]
     ]
     return {"state": state, "param_groups": groups}
 
 
-def joined(whole: nn.Module, parts: Iterable[tuple[dict[str, Tensor], dict[str, Any]]]) -> tuple[Part, Part]:
-    """The whole model's weights and optimiser from those of its stages."""
+def merge_stages(
+    whole: nn.Module, parts: Iterable[tuple[dict[str, Tensor], dict[str, Any]]]
+) -> tuple[StateDict, StateDict]:
+    """Return weights and optimiser state of the whole model from those of its stages."""
     weights: dict[str, Tensor] = {}
     state: dict[int, Any] = {}
     options: dict[str, Any] = {}
     for some, optimiser in parts:
         weights |= some
-        state |= {int(number): facts for number, facts in optimiser["state"].items()}
+        state |= {int(number): values for number, values in optimiser["state"].items()}
         for group in optimiser["param_groups"]:
             options = {**group}
     options["params"] = list(range(len(_numbers(whole))))
     ordered = {name: weights[name] for name in whole.state_dict()}
-    return Part(ordered), Part({"state": dict(sorted(state.items())), "param_groups": [options]})
+    return StateDict(ordered), StateDict({"state": dict(sorted(state.items())), "param_groups": [options]})
 
 
-def take_part(whole: nn.Module, optimiser: torch.optim.Optimizer | None, saved: dict[str, Any]) -> None:
-    """Puts what a whole optimiser had stored for these weights into the optimiser of some of them."""
+def load_stage_optimiser(
+    whole: nn.Module, optimiser: torch.optim.Optimizer | None, saved: dict[str, Any]
+) -> None:
+    """Load the state of a stage's weights from that of the whole optimiser."""
     if optimiser is None:
         return
     numbers = _numbers(whole)
-    mine = [weight for group in optimiser.param_groups for weight in group["params"]]
-    known = {int(number): facts for number, facts in saved["state"].items()}
+    own = [weight for group in optimiser.param_groups for weight in group["params"]]
+    by_number = {int(number): values for number, values in saved["state"].items()}
     state = {
-        local: known[numbers[id(weight)]] for local, weight in enumerate(mine) if numbers[id(weight)] in known
+        local: by_number[numbers[id(weight)]]
+        for local, weight in enumerate(own)
+        if numbers[id(weight)] in by_number
     }
-    options = {**saved["param_groups"][0], "params": list(range(len(mine)))}
+    options = {**saved["param_groups"][0], "params": list(range(len(own)))}
     optimiser.load_state_dict({"state": state, "param_groups": [options]})
 
 

@@ -1,4 +1,4 @@
-"""Sparse tables: rows by 64-bit key, made on first touch, that grow without collisions and beyond memory."""
+"""Sparse tables: rows by 64-bit key, created on first use, without collisions, larger than memory if needed."""
 
 from __future__ import annotations
 
@@ -7,20 +7,18 @@ from typing import TYPE_CHECKING
 from berth.lazy import exports
 
 if TYPE_CHECKING:
-    from berth.train.tables.admit import Admission
-    from berth.train.tables.ctr import CtrTable
+    from berth.train.tables.admission import Admission
+    from berth.train.tables.decay import DecayPolicy
     from berth.train.tables.hashing import shard_of
     from berth.train.tables.initialise import Initialiser
-    from berth.train.tables.life import Life
     from berth.train.tables.optimise import Optimiser, adagrad, adam, rowwise_adagrad, sgd
     from berth.train.tables.state import State, arrays_of, from_arrays, join, split
     from berth.train.tables.statistics import Statistics, shard_skew
     from berth.train.tables.table import Table
 
 _HOMES = {
-    "Admission": "admit",
-    "CtrTable": "ctr",
-    "Life": "life",
+    "Admission": "admission",
+    "DecayPolicy": "decay",
     "State": "state",
     "arrays_of": "state",
     "from_arrays": "state",
@@ -40,9 +38,8 @@ _HOMES = {
 
 __all__ = [
     "Admission",
-    "CtrTable",
+    "DecayPolicy",
     "Initialiser",
-    "Life",
     "Optimiser",
     "State",
     "Statistics",

@@ -1,9 +1,9 @@
-"""Cold records in one file: written in blocks, never changed in place, checked whenever they are read.
+"""Cold records in one scratch file: written in blocks, never changed in place, verified on every read.
 
-Records that leave memory are collected and written many blocks at a time; those that come back leave a dead
-record behind. A block without a living record is used again, and `sparse` names those worth emptying. The
-checksum of every block is kept in memory, so a block that was altered, torn or never written is noticed. The
-file is scratch: what must survive the process is saved (`state.py`).
+Evicted records are collected and written many blocks at a time; a record that is loaded again leaves a dead one
+behind. Blocks without live records are reused, and `sparse` returns those worth compacting. The checksum of every
+block is kept in memory, so a block that was altered, torn or never written is detected. Checkpoints use `state.py`
+instead.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ Positions = NDArray[np.int64]
 Marks = NDArray[np.uint8]
 
 BLOCK_BYTES = 4096
-MOST_POSITIONS = 2**31 - 2  # an index tells where a cold record is by a negative number of 32 bits
-_PENDING = 256  # blocks that are written together
-_READ_TOGETHER = 512  # records; their blocks fit the processor's caches
+MAX_POSITIONS = 2**31 - 2  # the index stores a cold position as a negative 32-bit number
+_PENDING = 256  # blocks written together
+_READ_TOGETHER = 512  # records; their blocks fit the CPU caches
 _NOT_PENDING = -1
 
 
 def cold_memory(width: int, records: int) -> int:
-    """Memory that cold records take at most: half of a file may be dead, and columns grow by a quarter."""
+    """Return the most memory that cold records take: half of a file may be dead, and columns grow by a quarter."""
     each = max(1, BLOCK_BYTES // (8 + 4 * width))
     blocks = max(_PENDING, 2 * -(-records // each) + _PENDING) * 5 // 4
     return blocks * (12 + each) + _PENDING * each * 2 * (8 + 4 * width)
 
 
-class Cold:
+class ColdFile:
     """Records of `width` floats and their keys, by position."""
 
     def __init__(self, folder: str | Path, width: int) -> None:
@@ -50,7 +50,7 @@ class Cold:
         self._file, name = tempfile.mkstemp(".rows", "cold-", folder)
         self.path = Path(name)
         self._close = weakref.finalize(self, _discard, self._file, name)
-        self._blocks = 0  # of the file, and with memory for:
+        self._blocks = 0  # in the file
         self._sums = np.zeros(_PENDING, np.uint32)
         self._living = np.zeros(_PENDING, np.int32)
         self._pending_at = np.full(_PENDING, _NOT_PENDING, np.int32)
@@ -65,7 +65,7 @@ class Cold:
 
     @property
     def memory_bytes(self) -> int:
-        """Memory for checksums, counts and what is still to be written."""
+        """Return the memory of checksums, counts and pending blocks."""
         columns = (
             self._sums,
             self._living,
@@ -79,7 +79,7 @@ class Cold:
 
     @property
     def file_bytes(self) -> int:
-        """Size of the file."""
+        """Return the size of the file."""
         return self._blocks * self.block.itemsize
 
     def close(self) -> None:
@@ -87,7 +87,7 @@ class Cold:
         self._close()
 
     def append(self, keys: Keys, rows: Floats, changed: Marks) -> Positions:
-        """Take records in; where they are now."""
+        """Add records; returns their positions."""
         positions = np.empty(len(keys), np.int64)
         start = 0
         while start < len(keys):
@@ -106,7 +106,7 @@ class Cold:
         return positions
 
     def read(self, positions: Positions) -> tuple[Floats, Marks]:
-        """Records, and whether they changed since the last save."""
+        """Return records, and whether they changed since the last save."""
         blocks = positions // self.per_block
         order = np.argsort(blocks, kind="stable")
         rows = np.empty((len(positions), self._rows.shape[1]), np.float32)
@@ -117,18 +117,18 @@ class Cold:
         return rows, self._changed[positions]
 
     def drop(self, positions: Positions) -> None:
-        """Let records die."""
+        """Delete records."""
         self._count(positions, -1)
         blocks = np.unique(positions // self.per_block)
         dead = (self._living[blocks] == 0) & (self._pending_at[blocks] == _NOT_PENDING)
         self._free.extend(blocks[dead].tolist())
 
     def clear_changed(self) -> None:
-        """All has been saved."""
+        """Mark all records as saved."""
         self._changed[:] = 0
 
     def sparse(self) -> NDArray[np.int64]:
-        """Blocks more than half dead, if they are most of the file; the emptiest first, a few at a time."""
+        """Return blocks that are more than half dead, the emptiest first, if the file is mostly dead."""
         used = self._blocks - len(self._free)
         if used < 2 * _PENDING or used * self.per_block < 2 * self.count:
             return np.empty(0, np.int64)
@@ -141,15 +141,15 @@ class Cold:
         return poor[np.argsort(living[poor], kind="stable")[:_PENDING]]
 
     def candidates(self, blocks: NDArray[np.int64]) -> tuple[Keys, Positions]:
-        """The keys in blocks, living or dead, and their positions."""
+        """Return the keys in blocks, live or dead, and their positions."""
         positions = blocks[:, None] * self.per_block + np.arange(self.per_block)
         return self._contents(blocks)["keys"].reshape(-1), positions.reshape(-1)
 
     def flush(self) -> None:
-        """Write what is pending."""
-        if len(self._free) < _PENDING and (self._blocks + _PENDING) * self.per_block > MOST_POSITIONS:
+        """Write the pending blocks."""
+        if len(self._free) < _PENDING and (self._blocks + _PENDING) * self.per_block > MAX_POSITIONS:
             raise InputError(
-                f"the file of cold rows holds at most {MOST_POSITIONS} records",
+                f"the file of cold rows is full ({MAX_POSITIONS} records)",
                 where=str(self.path),
                 hint="use more servers, or more memory",
             )
@@ -189,7 +189,7 @@ class Cold:
         self.count += step * len(positions)
 
     def _contents(self, blocks: NDArray[np.int64]) -> NDArray[np.void]:
-        """Blocks, ascending, from the file or from what is still to be written."""
+        """Return blocks, ascending, from the file or from the pending ones."""
         out = np.empty(len(blocks), self.block)
         pending_at = self._pending_at[blocks]
         stored = np.flatnonzero(pending_at == _NOT_PENDING)
@@ -200,14 +200,14 @@ class Cold:
         return out
 
     def _read_stored(self, blocks: NDArray[np.int64], stored: NDArray[np.int64], raw: Marks) -> None:
-        """Neighbours in the file are neighbours in `raw` too, and read in one call."""
+        """Read stored blocks; adjacent ones in one call."""
         size, view = self.block.itemsize, raw.data
         numbers, ats = blocks[stored].tolist(), (stored * size).tolist()
         sums = self._sums[blocks[stored]].tolist()
         for first, last in _runs(blocks[stored]):
             start, stop = ats[first], ats[last - 1] + size
             if os.preadv(self._file, [view[start:stop]], numbers[first] * size) < stop - start:
-                view[start:stop] = bytes(stop - start)  # a torn file: the checksums will say where
+                view[start:stop] = bytes(stop - start)  # torn file: caught by the checksums
         for number, at, expected in zip(numbers, ats, sums, strict=True):
             if zlib.crc32(view[at : at + size]) != expected:
                 raise self._corrupt(number)
@@ -236,7 +236,7 @@ def _write(file: int, raw: Marks, offset: int, path: Path) -> None:
             written = os.pwrite(file, view, offset)
         except OSError as error:
             raise InputError(
-                f"cold rows can't be written: {error.strerror}", where=str(path), hint="make room on the disk"
+                f"cold rows can't be written: {error.strerror}", where=str(path), hint="free some disk space"
             ) from error
         view, offset = view[written:], offset + written
 

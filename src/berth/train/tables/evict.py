@@ -1,7 +1,7 @@
-"""Which records leave memory: the clock, with a few chances for those that are asked for often.
+"""Eviction: the clock algorithm with reference counts (generalised CLOCK).
 
-The hand walks the entries of the index, where key and place stand side by side. A record it meets loses one
-chance; one without chances leaves. Records that the batch at hand works on are pinned.
+The hand walks the entries of the index, where key and place are side by side. It decrements the count of each record
+it meets and evicts records with count zero. Records of the current batch are pinned.
 """
 
 from __future__ import annotations
@@ -13,47 +13,47 @@ from berth.compile import entry
 from berth.train.tables.hashing import Keys
 from berth.train.tables.index import Places
 
-Chances = NDArray[np.uint8]
+References = NDArray[np.uint8]
 
-MOST_CHANCES = 3
+MAX_REFERENCES = 3
 _PIN = 0x80
 
 
 @entry
-def touch(chances: Chances, places: Places) -> None:
-    """Records that are used gain a chance."""
+def add_reference(references: References, places: Places) -> None:
+    """Increment the reference counts of used records."""
     for number in range(len(places)):
-        if places[number] >= 0 and chances[places[number]] < MOST_CHANCES:
-            chances[places[number]] += 1
+        if places[number] >= 0 and references[places[number]] < MAX_REFERENCES:
+            references[places[number]] += 1
 
 
 @entry
-def pin(chances: Chances, places: Places, pinned: bool) -> None:
-    """Hold records in memory, or no longer."""
+def pin(references: References, places: Places, pinned: bool) -> None:
+    """Pin or unpin records in memory."""
     for number in range(len(places)):
         if places[number] >= 0:
             if pinned:
-                chances[places[number]] |= _PIN
+                references[places[number]] |= _PIN
             else:
-                chances[places[number]] &= ~_PIN
+                references[places[number]] &= ~_PIN
 
 
 @entry
-def choose(
-    table: Keys, places: Places, chances: Chances, hand: int, keys: Keys, chosen: Places
+def choose_victims(
+    table: Keys, places: Places, references: References, hand: int, keys: Keys, victims: Places
 ) -> tuple[int, int]:
-    """Fill `keys` and `chosen` with records that shall leave: how many, and where the hand stands now."""
+    """Fill `keys` and `victims` with records to evict; returns their number and the new position of the hand."""
     mask, count = len(places) - 1, 0
     hand &= mask
-    for _ in range((MOST_CHANCES + 1) * len(places)):
+    for _ in range((MAX_REFERENCES + 1) * len(places)):
         place = places[hand]
         if place >= 0:
-            if chances[place] == 0:
-                keys[count], chosen[count] = table[hand], place
-                chances[place] = _PIN  # not to be chosen twice
+            if references[place] == 0:
+                keys[count], victims[count] = table[hand], place
+                references[place] = _PIN  # not to be chosen twice
                 count += 1
-            elif chances[place] < _PIN:
-                chances[place] -= 1
+            elif references[place] < _PIN:
+                references[place] -= 1
         hand = (hand + 1) & mask
         if count == len(keys):
             break

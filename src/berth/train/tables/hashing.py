@@ -1,7 +1,7 @@
-"""Numbers that depend on a key alone: where it lives, in which shard, and the chances drawn for it.
+"""Hashes of keys: position in the index, shard, and random numbers.
 
-The mixer is the finaliser of SplitMix64 (Steele, Lea, Flood 2014): a bijection of 64-bit words, so that two
-keys never mix to the same word. What must be independent of one another uses different salts.
+The mixer is the finaliser of SplitMix64 (Steele, Lea, Flood 2014), a bijection of 64-bit words, so two keys never
+collide. Independent uses have different salts.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _SECOND = np.uint64(0x94D049BB133111EB)
 
 @inlined
 def mix(word: np.uint64) -> np.uint64:
-    """A word whose every bit depends on every bit of the given one."""
+    """Return a word whose every bit depends on every bit of the input."""
     word = (word ^ (word >> np.uint64(30))) * _FIRST
     word = (word ^ (word >> np.uint64(27))) * _SECOND
     return word ^ (word >> np.uint64(31))
@@ -31,13 +31,13 @@ def mix(word: np.uint64) -> np.uint64:
 
 @inlined
 def salted(key: int, salt: int) -> np.uint64:
-    """A word for a key; words of the same key under different salts have nothing to do with each other."""
+    """Return the hash of a key; hashes under different salts are independent."""
     return mix(mix(np.uint64(key)) ^ (np.uint64(salt) + np.uint64(1)) * GOLDEN)
 
 
 @inlined
 def unit(word: np.uint64) -> float:
-    """A number in [0, 1) from the upper 24 bits: each is exact in single precision."""
+    """Return a number in [0, 1) from the upper 24 bits, exact in single precision."""
     return np.float64(word >> np.uint64(40)) * 2.0**-24
 
 
@@ -48,20 +48,20 @@ def _shards(keys: Keys, shards: int, out: NDArray[np.int32]) -> None:
 
 
 def shard_of(keys: Keys, shards: int) -> NDArray[np.int32]:
-    """The shard of each key when there are this many."""
+    """Return the shard of each key."""
     out = np.empty(len(keys), np.int32)
     _shards(keys, shards, out)
     return out
 
 
 @entry
-def _chances(keys: Keys, salt: int, out: NDArray[np.float32]) -> None:
+def _uniform(keys: Keys, salt: int, out: NDArray[np.float32]) -> None:
     for at in range(len(keys)):
         out[at] = unit(salted(keys[at], salt))
 
 
-def chances(keys: Keys, salt: int) -> NDArray[np.float32]:
-    """A number in [0, 1) for each key, the same whenever it is asked for."""
+def uniform(keys: Keys, salt: int) -> NDArray[np.float32]:
+    """Return a reproducible number in [0, 1) for each key."""
     out = np.empty(len(keys), np.float32)
-    _chances(keys, salt, out)
+    _uniform(keys, salt, out)
     return out

@@ -1,8 +1,8 @@
-"""From 64-bit keys to places: open addressing, linear probing, no tombstones.
+"""Hash index from 64-bit keys to places: open addressing, linear probing, no tombstones.
 
-A key's home is given by the upper bits of its mixed word, so growing walks old and new memory in the same
-order. An entry is empty by its place, not by its key: every 64-bit key is allowed. Deleting shifts the
-entries behind the hole back, so that probes stay as short as if the key had never been there.
+The home of a key is given by the upper bits of its hash, so growing walks old and new memory in the same order. An
+entry is empty by its place, not by its key, so every 64-bit key is allowed. Deletion shifts later entries back, so
+probes stay as short as if the key had never been inserted.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from berth.train.tables.memory import prefetch
 
 Places = NDArray[np.int32]
 
-EMPTY = -1  # below it: places in the cold tier
-MOST_ENTRIES = 2**31 - 2
+EMPTY = -1  # smaller values: positions in the cold tier
+MAX_ENTRIES = 2**31 - 2
 ENTRY_BYTES = 12
 
 _AHEAD = 16
 FIRST_BITS = 6
-LOAD = 0.75  # a miss then looks at 8.5 entries, a hit at 2.5 (Knuth 6.4)
+LOAD = 0.75  # expected probes: 8.5 for a miss, 2.5 for a hit (Knuth 6.4)
 
 
 @inlined
 def home(key: int, shift: np.uint64) -> np.int64:
-    """Where the search for a key begins."""
+    """Return the first entry to probe for a key."""
     return np.int64(mix(np.uint64(key)) >> shift)
 
 
 @inlined
 def seek(table: Keys, places: Places, shift: np.uint64, key: int) -> np.int64:
-    """The entry of a key, or the empty one where it would be put."""
+    """Return the entry of a key, or the empty entry for it."""
     mask = len(places) - 1
     at = home(key, shift)
     while places[at] != EMPTY and table[at] != key:
@@ -60,7 +60,7 @@ def _find(table: Keys, places: Places, shift: np.uint64, keys: Keys, out: Places
 
 @entry
 def _put(table: Keys, places: Places, shift: np.uint64, keys: Keys, values: Places) -> int:
-    """Set the places of keys; how many were new."""
+    """Set the places of keys; returns how many were new."""
     fresh = 0
     for number in range(len(keys)):
         at = seek(table, places, shift, keys[number])
@@ -81,7 +81,7 @@ def _grow(table: Keys, places: Places, wide_table: Keys, wide_places: Places, sh
 
 @kernel
 def close_hole(table: Keys, places: Places, shift: np.uint64, hole: np.int64) -> None:
-    """Move back what stands behind a hole and may stand nearer to its home."""
+    """Shift entries after a hole back towards their homes."""
     mask = len(places) - 1
     at = (hole + 1) & mask
     while places[at] != EMPTY:
@@ -106,7 +106,7 @@ def _remove(table: Keys, places: Places, shift: np.uint64, keys: Keys, out: Plac
 
 
 class Index:
-    """Keys and their places; a place is any 32-bit number but `EMPTY`."""
+    """Keys and their places; a place is any 32-bit number except `EMPTY`."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -116,46 +116,46 @@ class Index:
 
     @property
     def bytes(self) -> int:
-        """Memory of the entries."""
+        """Return the memory of the entries."""
         return len(self.places) * ENTRY_BYTES
 
     def find(self, keys: Keys) -> tuple[Places, int, int]:
-        """The place of each key (`EMPTY` where there is none), how many have none, how many a cold one."""
+        """Return the place of each key (`EMPTY` if none), how many have none, and how many are cold."""
         out = np.empty(len(keys), np.int32)
         missing, cold = _find(self.table, self.places, self.shift, keys, out)
         return out, missing, cold
 
     def put(self, keys: Keys, places: Places) -> None:
-        """Give each key its place, known or not."""
+        """Set the places of keys, new or known."""
         self.make_room(len(keys))
         self.move(keys, places)
 
     def move(self, keys: Keys, places: Places) -> None:
-        """As `put`, for keys that are known or for which there is room."""
+        """As `put`, for known keys, or after `make_room`."""
         self.count += _put(self.table, self.places, self.shift, keys, places)
 
     def remove(self, keys: Keys) -> Places:
-        """Forget keys; the places they had (`EMPTY` for those not known)."""
+        """Remove keys; returns their places (`EMPTY` if unknown)."""
         out = np.empty(len(keys), np.int32)
         self.count -= _remove(self.table, self.places, self.shift, keys, out)
         return out
 
     def entries(self) -> tuple[Keys, Places]:
-        """All keys and their places, in the order of the index."""
+        """Return all keys and their places, in index order."""
         taken = np.flatnonzero(self.places != EMPTY)
         return self.table[taken], self.places[taken]
 
     def entries_for(self, more: int) -> int:
-        """How many entries there must be for so many more keys."""
-        if self.count + more > MOST_ENTRIES:
-            raise InputError(f"an index holds at most {MOST_ENTRIES} keys", hint="use more shards")
+        """Return the number of entries needed for `more` additional keys."""
+        if self.count + more > MAX_ENTRIES:
+            raise InputError(f"an index holds at most {MAX_ENTRIES} keys", hint="use more shards")
         size = len(self.places)
         while self.count + more > size * LOAD:
             size *= 2
         return size
 
     def make_room(self, more: int) -> None:
-        """Grow until so many more keys fit."""
+        """Grow for `more` additional keys."""
         size = self.entries_for(more)
         if size == len(self.places):
             return

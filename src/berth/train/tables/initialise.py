@@ -1,6 +1,6 @@
-"""First values of a row, drawn from its key and the seed alone.
+"""Initial values of a row, drawn from its key and the seed.
 
-So a row is the same whoever touches it first, in whatever order, on whichever of however many servers.
+They do not depend on the order of use or on the number of servers.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Initialiser:
 
 @inlined
 def draw(stream: np.uint64, column: int, kind: int) -> float:
-    """One number of a key's stream; the normal one by Box and Muller from two uniform ones."""
+    """Return one number of a key's stream; normal ones by Box-Muller."""
     word = mix(stream + np.uint64(column) * GOLDEN)
     if kind == _UNIFORM:
         return 2.0 * unit(word) - 1.0
@@ -60,7 +60,7 @@ def _fill_state(data: Floats, width: int, dim: int, places: Places, state: Float
 
 
 def fill_weights(out: Floats, which: Places, keys: Keys, how: Initialiser) -> None:
-    """Write what the rows of keys begin with to some rows of `out`, [n, dim]."""
+    """Write the initial weights of keys to some rows of `out`, [n, dim]."""
     kind = _UNIFORM if how.kind == "uniform" else _NORMAL
     dim = out.shape[1]
     _fill(out.reshape(-1), dim, dim, keys, which, (kind, float(how.scale), how.seed))
@@ -69,7 +69,7 @@ def fill_weights(out: Floats, which: Places, keys: Keys, how: Initialiser) -> No
 def fill(
     data: Floats, width: int, dim: int, keys: Keys, places: Places, how: Initialiser, state: Floats
 ) -> None:
-    """Write the first values of new rows: `dim` weights, then what the optimiser begins with."""
+    """Write the initial values of new rows: `dim` weights, then the optimiser state."""
     kind = _UNIFORM if how.kind == "uniform" else _NORMAL
     _fill(data, width, dim, keys, places, (kind, float(how.scale), how.seed))
     _fill_state(data, width, dim, places, state)

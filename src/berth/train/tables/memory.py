@@ -1,7 +1,7 @@
-"""Memory that grows without being copied, and a word to the processor about what is needed next.
+"""Arrays that grow without copying, and cache prefetch for kernels.
 
-`reserve` asks for as much address space as a column could ever need; the system gives real memory only to
-the pages that are touched. So a column has one address for life, and kernels see one plain array.
+`reserve` maps the largest address range that a column could need; the system backs only touched pages. So a column
+never moves, and kernels see one plain array.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from numba.extending import intrinsic
 from numpy.typing import DTypeLike, NDArray
 
 HUGE_PAGE_BYTES = 2 << 20
-# Without it a process that has reserved more than there is can't be forked. Python names it from 3.13 on.
+# Without MAP_NORESERVE a process that reserved more than physical memory can't fork. Python defines it from 3.13 on.
 _LINUX = 0x4000 if sys.platform == "linux" and platform.machine() in ("x86_64", "aarch64") else 0
 _NO_RESERVE: int = getattr(mmap, "MAP_NORESERVE", _LINUX)
 
 
 def physical_bytes() -> int:
-    """Memory of this machine."""
+    """Return the physical memory of this machine."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def reserve(items: int, dtype: DTypeLike) -> NDArray[Any]:
-    """An array of zeros that takes memory page by page as it is touched."""
+    """Return an array of zeros that takes memory as its pages are touched."""
     kind = np.dtype(dtype)
     size = max(items, 1) * kind.itemsize
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE
@@ -40,8 +40,8 @@ def reserve(items: int, dtype: DTypeLike) -> NDArray[Any]:
     return np.frombuffer(space, kind, count=items)
 
 
-def give_back(column: NDArray[Any], start: int) -> None:
-    """Return the pages of a reserved column from item `start` on; they read as zeros afterwards."""
+def release_pages(column: NDArray[Any], start: int) -> None:
+    """Release the pages of a reserved column from item `start` on; they read as zeros afterwards."""
     space: Any = column.base
     while not isinstance(space, mmap.mmap):
         space = space.obj if isinstance(space, memoryview) else space.base
@@ -52,7 +52,7 @@ def give_back(column: NDArray[Any], start: int) -> None:
 
 
 def _prefetch(_context: Any, array: Any, at: Any) -> Any:
-    """Tell the processor that `array[at]` will be needed soon: look-ups then overlap their cache misses."""
+    """Prefetch `array[at]` into the CPU caches, so that cache misses of look-ups overlap."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         data = context.make_array(signature.args[0])(context, builder, arguments[0]).data

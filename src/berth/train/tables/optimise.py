@@ -1,7 +1,7 @@
-"""Optimisers of rows: one gradient per row, its weights and its state updated in one visit.
+"""Optimisers of rows: weights and optimiser state of a row are updated in one pass.
 
-The state stands behind the weights in the same record. All arithmetic is in single precision and in a fixed
-order, so the same pushes give the same bits.
+The state follows the weights in the same record. All arithmetic is in single precision and in a fixed order, so equal
+pushes give equal bits.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _LINE = 16  # floats of a cache line
 
 @dataclass(frozen=True, slots=True)
 class Optimiser:
-    """How a row learns from a gradient.
+    """How a row is updated by a gradient.
 
     `rowwise_adagrad` keeps one number per row and scales by sqrt(initial / (initial + sum)), as Paddle's
     sparse rule does; `adagrad` is torch's; `adam` counts the steps of each row by itself.
@@ -48,48 +48,48 @@ class Optimiser:
 
     @property
     def code(self) -> int:
-        """The kind, as kernels know it."""
+        """Return the kind as the kernels' number."""
         return get_args(Kind).index(self.kind)
 
     def first_state(self, dim: int) -> Floats:
-        """What a new row's optimiser begins with."""
+        """Return the initial optimiser state of a row."""
         if self.kind == "sgd":
             return np.empty(0, np.float32)
         if self.kind == "rowwise_adagrad":
             return np.zeros(1, np.float32)
         if self.kind == "adagrad":
             return np.full(dim, self.initial_accumulator, np.float32)
-        return np.zeros(2 * dim + 1, np.float32)  # two moments, and the steps so far
+        return np.zeros(2 * dim + 1, np.float32)  # two moments and the step count
 
     def numbers(self) -> Floats:
-        """Its settings, as kernels read them."""
+        """Return the settings as an array for kernels."""
         settings = (self.learning_rate, self.epsilon, self.initial_accumulator, self.beta1, self.beta2)
         return np.array((*settings, *self.bounds), np.float32)
 
 
 def sgd(learning_rate: float = 0.01) -> Optimiser:
-    """Plain steps."""
+    """Return stochastic gradient descent."""
     return Optimiser("sgd", learning_rate)
 
 
 def rowwise_adagrad(learning_rate: float = 0.05, initial_accumulator: float = 3.0) -> Optimiser:
-    """One accumulator per row: 4 bytes beside the weights."""
+    """Return AdaGrad with one accumulator per row (4 bytes)."""
     return Optimiser("rowwise_adagrad", learning_rate, initial_accumulator)
 
 
 def adagrad(learning_rate: float = 0.05, initial_accumulator: float = 0.0) -> Optimiser:
-    """One accumulator per weight, as torch's Adagrad."""
+    """Return AdaGrad with one accumulator per weight, as torch's."""
     return Optimiser("adagrad", learning_rate, initial_accumulator)
 
 
 def adam(learning_rate: float = 0.001) -> Optimiser:
-    """Two moments per weight."""
+    """Return Adam, with two moments per weight."""
     return Optimiser("adam", learning_rate, epsilon=1e-8)
 
 
 @inlined
 def bounded(weight: np.float32, lower: np.float32, upper: np.float32) -> np.float32:
-    """Kept within bounds; not a number stays what it is, so that it is noticed."""
+    """Clip a weight; NaN stays NaN."""
     return lower if weight < lower else (upper if weight > upper else weight)
 
 
@@ -97,7 +97,7 @@ def bounded(weight: np.float32, lower: np.float32, upper: np.float32) -> np.floa
 def step_sgd(
     data: Floats, base: np.uint64, dim: np.uint64, grads: Floats, grad: np.uint64, numbers: Floats
 ) -> None:
-    """A step against the gradient."""
+    """Update a row by SGD."""
     rate, lower, upper = numbers[_RATE], numbers[_LOWER], numbers[_UPPER]
     for column in range(dim):
         weight = data[base + column] - rate * grads[grad + column]
@@ -168,12 +168,12 @@ def apply(
     kind: int,
     numbers: Floats,
 ) -> None:
-    """Let each row learn from its gradient (`grads` is flat); places below zero are passed over."""
+    """Update each row with its gradient (`grads` is flat); negative places are skipped."""
     near = len(places) - _AHEAD
     wide, weights = (
         np.uint64(width),
         np.uint64(dim),
-    )  # unsigned: loops need no look at signs, and run in vectors
+    )  # unsigned: no sign checks, so loops vectorise
     for number in range(len(places)):
         if number < near and places[number + _AHEAD] >= 0:
             soon = np.int64(places[number + _AHEAD]) * width

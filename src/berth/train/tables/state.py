@@ -1,6 +1,6 @@
-"""A table as plain arrays: to be saved, sent, split over another number of shards, and loaded.
+"""A table as plain arrays, to save, send, reshard and load.
 
-Keys ascend, so the same table gives the same arrays whatever happened in which order.
+Keys ascend, so equal tables give equal arrays.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from berth.train.tables.initialise import Floats
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """All of a table, or what changed since it was last saved."""
+    """A whole table, or its changes since the last save."""
 
     whole: bool
     day: int
     keys: Keys
-    records: Floats  # [key, weights + optimiser's state + life]
+    records: Floats  # [key, weights + optimiser state + decay columns]
     removed: Keys  # since the last save; empty in a whole state
-    waiting_keys: Keys  # not admitted yet
-    waiting: NDArray[np.int32]  # what is known of them
+    waiting_keys: Keys  # pending admission
+    waiting: NDArray[np.int32]  # their counters
 
 
 _TOGETHER = (("keys", "records"), ("removed",), ("waiting_keys", "waiting"))
 
 
 def split(state: State, shards: int) -> list[State]:
-    """The parts of a state that belong to each of so many shards."""
+    """Return the part of a state of each shard."""
     parts: list[dict[str, Any]] = [{} for _ in range(shards)]
     for names in _TOGETHER:
         owner = shard_of(getattr(state, names[0]), shards)
@@ -43,7 +43,7 @@ def split(state: State, shards: int) -> list[State]:
 
 
 def join(states: Sequence[State]) -> State:
-    """One state from those of all shards."""
+    """Return one state from those of all shards."""
     first = states[0]
     columns: dict[str, Any] = {}
     for names in _TOGETHER:
@@ -54,11 +54,11 @@ def join(states: Sequence[State]) -> State:
 
 
 def arrays_of(state: State) -> dict[str, NDArray[np.generic]]:
-    """The state as named arrays, as `numpy.savez` takes them."""
+    """Return a state as named arrays."""
     return {field.name: np.asarray(getattr(state, field.name)) for field in fields(state)}
 
 
 def from_arrays(arrays: dict[str, NDArray[np.generic]]) -> State:
-    """The state that `arrays_of` was made from."""
+    """Return the state in named arrays."""
     values: dict[str, Any] = {field.name: arrays[field.name] for field in fields(State)}
     return State(**{**values, "whole": bool(values["whole"]), "day": int(values["day"])})

@@ -1,7 +1,7 @@
-"""A sparse table: pull rows by key, push gradients for them.
+"""A sparse table: pull rows by key, push gradients.
 
-A row is made when it is first touched, if it is admitted. A push merges the gradients of the same key and lets
-each row learn once. With a life cycle, `end_day` deletes the rows that nobody needs any more.
+A row is created on first use, if its key is admitted. A push sums the gradients of each key and updates each row once.
+With a decay policy, `end_day` deletes expired rows.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from berth.errors import InputError
-from berth.train.tables import life as lives
-from berth.train.tables.admit import Admission, Gate
+from berth.train.tables import decay as decay_rules
+from berth.train.tables.admission import Admission, AdmissionFilter
+from berth.train.tables.decay import DecayPolicy
+from berth.train.tables.dedup import DedupedKeys, unique_keys
 from berth.train.tables.hashing import Keys
 from berth.train.tables.index import EMPTY, Places
 from berth.train.tables.initialise import Floats, Initialiser, fill, fill_weights
-from berth.train.tables.life import Life
-from berth.train.tables.merge import Merged, distinct
 from berth.train.tables.optimise import Optimiser, apply
 from berth.train.tables.state import State, join
 from berth.train.tables.statistics import Counts, Statistics
@@ -30,7 +30,7 @@ _NONE = np.empty(0, np.int64)
 
 
 class Table:
-    """Rows of `dim` weights by 64-bit key; beyond `memory_bytes` they go to a file in `folder`."""
+    """Rows of `dim` weights by 64-bit key; beyond `memory_bytes` cold rows go to a file in `folder`."""
 
     def __init__(
         self,
@@ -39,42 +39,46 @@ class Table:
         optimiser: Optimiser | None = None,
         initialiser: Initialiser | None = None,
         admission: Admission | None = None,
-        life: Life | None = None,
+        decay: DecayPolicy | None = None,
         memory_bytes: int | None = None,
         folder: str | Path | None = None,
     ) -> None:
         if dim < 1:
-            raise InputError(f"a row has at least one weight, not {dim}")
+            raise InputError(f"dim must be at least 1, got {dim}")
         self.dim = dim
         self.optimiser = optimiser or Optimiser()
         self.initialiser = initialiser or Initialiser()
-        self.gate = Gate(admission) if admission else None
-        self.life = life
+        self.admission_filter = AdmissionFilter(admission) if admission else None
+        self.decay = decay
         self.day = 0
         self.counts = Counts()
         self._numbers = self.optimiser.numbers()
         self._removed: list[Keys] = []  # since the last save
-        self.width = len(self._first_state()) + dim
+        self.width = len(self._initial_state()) + dim
         self.store = _store(self.width, memory_bytes, folder)
 
     def __len__(self) -> int:
         return self.store.index.count
 
     def pull(self, keys: object, *, out: Floats | None = None, create: bool = True) -> Floats:
-        """The weights of each key, [n, dim], into `out` if given; a key without a row gets one, or zeros."""
-        asked = as_keys(keys)
-        self.counts.pulled += len(asked)
-        weights = np.empty((len(asked), self.dim), np.float32) if out is None else self._fitting(asked, out)
+        """Return the weights of each key, [n, dim]; a key without a row gets one, or zeros if it is not admitted."""
+        requested = as_keys(keys)
+        self.counts.pulled += len(requested)
+        weights = (
+            np.empty((len(requested), self.dim), np.float32)
+            if out is None
+            else self._checked_out(requested, out)
+        )
         before = self._misses()
-        for part in self.store.pieces(len(asked)):
-            self.store.rows.read_weights(self._places(asked[part], create), weights[part])
+        for part in self.store.pieces(len(requested)):
+            self.store.rows.read_weights(self._places(requested[part], create), weights[part])
         self.counts.missed += self._misses() - before
         return weights
 
-    def pull_merged(self, batch: Merged, out: Floats) -> None:
-        """The weights of each key into `out`; each distinct one is looked up once. Not where keys are counted."""
+    def pull_deduped(self, batch: DedupedKeys, out: Floats) -> None:
+        """Write the weights of each key to `out`, looking up each unique key once; not for counted admission."""
         self.counts.pulled += len(batch)
-        out = self._fitting(batch.keys, out)
+        out = self._checked_out(batch.keys, out)
         weights = np.empty((len(batch.unique), self.dim), np.float32)
         before = self._misses()
         for part in self.store.pieces(len(batch.unique)):
@@ -83,25 +87,29 @@ class Table:
         batch.spread(weights, out)
 
     def peek(self, keys: object, *, out: Floats | None = None) -> Floats:
-        """As `pull`, and no row is made: a key without one reads as it would if it were pulled."""
-        asked = as_keys(keys)
-        self.counts.pulled += len(asked)
-        weights = np.empty((len(asked), self.dim), np.float32) if out is None else self._fitting(asked, out)
+        """Return what `pull` would, without creating rows."""
+        requested = as_keys(keys)
+        self.counts.pulled += len(requested)
+        weights = (
+            np.empty((len(requested), self.dim), np.float32)
+            if out is None
+            else self._checked_out(requested, out)
+        )
         before = self.store.fetched
-        for part in self.store.pieces(len(asked)):
-            places, missing = self.store.locate(asked[part])
+        for part in self.store.pieces(len(requested)):
+            places, missing = self.store.locate(requested[part])
             self.store.rows.read_weights(places, weights[part])
             if missing:
-                self._foretell(asked[part], np.flatnonzero(places == EMPTY), weights[part])
+                self._initial_weights(requested[part], np.flatnonzero(places == EMPTY), weights[part])
                 self.counts.missed += missing
         self.counts.missed += self.store.fetched - before
         return weights
 
     def touch(self, keys: object) -> None:
-        """Make the rows of keys that have none yet."""
-        asked = as_keys(keys)
-        for part in self.store.pieces(len(asked)):
-            self._places(asked[part], True)
+        """Create the missing rows of keys."""
+        requested = as_keys(keys)
+        for part in self.store.pieces(len(requested)):
+            self._places(requested[part], True)
 
     def push(
         self,
@@ -112,88 +120,94 @@ class Table:
         *,
         create: bool = True,
     ) -> None:
-        """Let the row of each key learn from its gradient, [n, dim]; each key was shown once if not said."""
-        self.push_merged(Merged.of(as_keys(keys)), gradients, shows, clicks, create=create)
+        """Update the row of each key with its gradient, [n, dim]; the default is one show per key."""
+        self.push_deduped(DedupedKeys.of(as_keys(keys)), gradients, shows, clicks, create=create)
 
-    def push_merged(
+    def push_deduped(
         self,
-        batch: Merged,
+        batch: DedupedKeys,
         gradients: Floats,
         shows: Floats | None = None,
         clicks: Floats | None = None,
         *,
         create: bool = True,
     ) -> None:
-        """The same for keys of which the distinct ones are known."""
-        slopes = batch.summed(self._checked(batch.keys, gradients))
+        """As `push`, for deduplicated keys."""
+        gradients_by_key = batch.summed(self._checked(batch.keys, gradients))
         self.counts.pushed += len(batch)
         self.counts.pushed_distinct += len(batch.unique)
-        counts_clicks = self.life is not None or (self.gate is not None and self.gate.rule.kind == "score")
-        seen = lives.shows_and_clicks(counts_clicks, len(batch), shows, clicks)
-        if seen is not None:
-            seen = batch.summed(seen)
+        counts_clicks = self.decay is not None or (
+            self.admission_filter is not None and self.admission_filter.rule.kind == "score"
+        )
+        views = decay_rules.shows_and_clicks(counts_clicks, len(batch), shows, clicks)
+        if views is not None:
+            views = batch.summed(views)
         for part in self.store.pieces(len(batch.unique)):
-            self._learn(batch.unique[part], slopes[part], None if seen is None else seen[part], create)
+            self._apply(
+                batch.unique[part], gradients_by_key[part], None if views is None else views[part], create
+            )
 
     def delete(self, keys: object) -> int:
-        """Forget the rows of keys; how many there were."""
+        """Delete the rows of keys; returns how many there were."""
         removed = self.store.remove(as_keys(keys))
         self._removed.append(removed)
         self.counts.removed += len(removed)
         return len(removed)
 
     def end_day(self) -> Keys:
-        """A day is over: rows fade, those that died are deleted. The keys of the dead."""
+        """End the day: delete expired rows; returns their keys."""
         self.day += 1
-        if self.gate:
-            self.gate.fade()
-        if self.life is None:
+        if self.admission_filter:
+            self.admission_filter.decay()
+        if self.decay is None:
             return _NONE
-        dead = [keys[self.life.dead_on(self.day, self._lives(keys))] for keys in self.store.in_parts()]
-        gone = np.sort(np.concatenate([_NONE, *dead]))
-        self.delete(gone)
-        return gone
+        expired = [
+            keys[self.decay.expired_on(self.day, self._decay_columns(keys))] for keys in self.store.in_parts()
+        ]
+        removed = np.sort(np.concatenate([_NONE, *expired]))
+        self.delete(removed)
+        return removed
 
     def scores(self, keys: object) -> Floats:
-        """What the rows of keys are worth today; 0 for keys without a row."""
-        if self.life is None:
-            raise InputError("the table has no life cycle", hint="give it one: Table(..., life=Life())")
-        asked = as_keys(keys)
-        known = self.store.index.find(asked)[0] != EMPTY
-        out = np.zeros(len(asked), np.float32)
-        out[known] = self.life.score_on(self.day, self._lives(asked[known]))
+        """Return the scores of keys today; 0 for keys without a row."""
+        if self.decay is None:
+            raise InputError("the table has no decay policy", hint="set one: Table(..., decay=DecayPolicy())")
+        requested = as_keys(keys)
+        known = self.store.index.find(requested)[0] != EMPTY
+        out = np.zeros(len(requested), np.float32)
+        out[known] = self.decay.score_on(self.day, self._decay_columns(requested[known]))
         return out
 
     def save(self, *, changed_only: bool = False) -> State:
-        """The table as arrays, all of it or what changed since the last call.
+        """Return the whole table, or its changes since the last call.
 
-        The next call counts changes from here; if this state can't be kept, save all the next time.
+        The next call counts changes from here; if this state is lost, save the whole table next time.
         """
         return join(list(self.save_parts(changed_only=changed_only)))
 
     def save_parts(self, *, changed_only: bool = False) -> Iterator[State]:
-        """As `save`, a little at a time: load them in this order. Meanwhile the table must be left alone."""
-        gone = np.unique(np.concatenate([_NONE, *self._removed])) if changed_only else _NONE
-        gone = gone[self.store.index.find(gone)[0] == EMPTY]
+        """Yield the result of `save` in parts, in loading order; the table must not change meanwhile."""
+        removed = np.unique(np.concatenate([_NONE, *self._removed])) if changed_only else _NONE
+        removed = removed[self.store.index.find(removed)[0] == EMPTY]
         nothing = np.empty((0, self.width), np.float32)
-        nobody = np.empty(0, np.int32)
-        yield State(not changed_only, self.day, _NONE, nothing, gone, _NONE, nobody)
+        no_counts = np.empty(0, np.int32)
+        yield State(not changed_only, self.day, _NONE, nothing, removed, _NONE, no_counts)
         for keys in self.store.in_parts():
             records, changed = self.store.records(keys)
             wanted = np.flatnonzero(changed) if changed_only else np.arange(len(keys))
             wanted = wanted[np.argsort(keys[wanted])]
-            yield State(False, self.day, keys[wanted], records[wanted], _NONE, _NONE, nobody)
-        waiting = self.gate.waiting.entries() if self.gate else (_NONE, nobody)
+            yield State(False, self.day, keys[wanted], records[wanted], _NONE, _NONE, no_counts)
+        waiting = self.admission_filter.pending.entries() if self.admission_filter else (_NONE, no_counts)
         yield State(False, self.day, _NONE, nothing, _NONE, *waiting)
         self._removed = []
         self.store.clear_changed()
 
     def load(self, state: State) -> None:
-        """Put a saved state into the table: a whole one replaces what is there, a delta is laid over it."""
+        """Load a saved state: a whole one replaces the table, changes are applied to it."""
         if state.records.shape != (len(state.keys), self.width):
             raise InputError(
-                f"the saved rows have {state.records.shape[-1]} numbers each, this table's have {self.width}",
-                hint="dimension, optimiser and life cycle must be those it was saved with",
+                f"saved rows have {state.records.shape[-1]} numbers each, rows of this table have {self.width}",
+                hint="dim, optimiser and decay must be those it was saved with",
             )
         self.store.remove(np.concatenate([_NONE, *self.store.in_parts()]) if state.whole else state.removed)
         for part in self.store.pieces(len(state.keys)):
@@ -206,13 +220,13 @@ class Table:
         self.day = state.day
         self._removed = []
         self.store.clear_changed()
-        if self.gate:
-            self.gate.load(state.waiting_keys, state.waiting)
+        if self.admission_filter:
+            self.admission_filter.load(state.waiting_keys, state.waiting)
 
     def statistics(self) -> Statistics:
-        """The table at this moment."""
+        """Return size and counters."""
         store = self.store
-        waiting = self.gate.waiting.bytes if self.gate else 0
+        waiting = self.admission_filter.pending.bytes if self.admission_filter else 0
         return Statistics(
             len(self),
             store.rows.count,
@@ -223,19 +237,21 @@ class Table:
             store.evicted,
         )
 
-    def _learn(self, keys: Keys, slopes: Floats, seen: Floats | None, create: bool) -> None:
-        counted = self.gate is not None and self.gate.rule.kind == "count"  # when the row was pulled
+    def _apply(self, keys: Keys, gradients_by_key: Floats, views: Floats | None, create: bool) -> None:
+        counted = (
+            self.admission_filter is not None and self.admission_filter.rule.kind == "count"
+        )  # rows are created by pulls
         places, rows = self._places(keys, create and not counted), self.store.rows
         absent = places == EMPTY
         self.counts.dropped += int(absent.sum())
-        if seen is not None and self.gate and absent.any():
-            worth = (self.life or Life()).score(seen[absent, 0], seen[absent, 1])
-            self.gate.see(keys[absent], worth)
-        flat, code = slopes.reshape(-1), self.optimiser.code
+        if views is not None and self.admission_filter and absent.any():
+            worth = (self.decay or DecayPolicy()).score(views[absent, 0], views[absent, 1])
+            self.admission_filter.record_scores(keys[absent], worth)
+        flat, code = gradients_by_key.reshape(-1), self.optimiser.code
         apply(rows.data, rows.changed, rows.width, self.dim, places, flat, code, self._numbers)
-        if seen is not None and self.life:
-            lives.see(
-                rows.data, rows.width, places, seen.reshape(-1), float(self.day), self.life.decay_per_day
+        if views is not None and self.decay:
+            decay_rules.add_views(
+                rows.data, rows.width, places, views.reshape(-1), float(self.day), self.decay.decay_per_day
             )
 
     def _places(self, keys: Keys, create: bool) -> Places:
@@ -243,9 +259,9 @@ class Table:
         if not missing or not create:
             return places
         absent = np.flatnonzero(places == EMPTY)
-        fresh, inverse = distinct(keys[absent])
-        if self.gate:
-            admitted = self.gate.ask(fresh, np.bincount(inverse, minlength=len(fresh)))
+        fresh, inverse = unique_keys(keys[absent])
+        if self.admission_filter:
+            admitted = self.admission_filter.admit(fresh, np.bincount(inverse, minlength=len(fresh)))
             self.counts.refused += int((~admitted).sum())
             given = np.full(len(fresh), EMPTY, np.int32)
             given[admitted] = self._create(fresh[admitted], places)
@@ -254,33 +270,33 @@ class Table:
         places[absent] = given[inverse]
         return places
 
-    def _foretell(self, keys: Keys, absent: NDArray[np.int64], out: Floats) -> None:
-        """The first values of rows that are not there, for those that would get one."""
-        if self.gate:
-            absent = absent[self.gate.would_admit(keys[absent])]
+    def _initial_weights(self, keys: Keys, absent: NDArray[np.int64], out: Floats) -> None:
+        """Write the initial weights of missing rows that would be created."""
+        if self.admission_filter:
+            absent = absent[self.admission_filter.would_admit(keys[absent])]
         fill_weights(out, absent.astype(np.int32), keys[absent], self.initialiser)
 
-    def _create(self, keys: Keys, beside: Places) -> Places:
-        places, rows = self.store.create(keys, beside), self.store.rows
-        fill(rows.data, rows.width, self.dim, keys, places, self.initialiser, self._first_state())
+    def _create(self, keys: Keys, pinned: Places) -> Places:
+        places, rows = self.store.create(keys, pinned), self.store.rows
+        fill(rows.data, rows.width, self.dim, keys, places, self.initialiser, self._initial_state())
         rows.changed[places] = 1
         self.counts.created += len(keys)
         return places
 
-    def _first_state(self) -> Floats:
-        born = np.array([0, 0, self.day] if self.life else [], np.float32)
-        return np.concatenate([self.optimiser.first_state(self.dim), born])
+    def _initial_state(self) -> Floats:
+        decay_columns = np.array([0, 0, self.day] if self.decay else [], np.float32)
+        return np.concatenate([self.optimiser.first_state(self.dim), decay_columns])
 
-    def _lives(self, keys: Keys) -> Floats:
-        return self.store.records(keys)[0][:, -lives.COLUMNS :]
+    def _decay_columns(self, keys: Keys) -> Floats:
+        return self.store.records(keys)[0][:, -decay_rules.COLUMNS :]
 
     def _misses(self) -> int:
         return self.counts.created + self.counts.refused + self.store.fetched
 
-    def _fitting(self, keys: Keys, out: Floats) -> Floats:
+    def _checked_out(self, keys: Keys, out: Floats) -> Floats:
         right = out.shape == (len(keys), self.dim) and out.dtype == np.float32 and out.flags.c_contiguous
         if not right:
-            raise InputError(f"rows are written to contiguous float32 of shape ({len(keys)}, {self.dim})")
+            raise InputError(f"`out` must be contiguous float32 of shape ({len(keys)}, {self.dim})")
         return out
 
     def _checked(self, keys: Keys, gradients: Floats) -> Floats:

@@ -1,11 +1,11 @@
-"""The formats of traces that berth reads, told apart by what is in a file, never by its name."""
+"""Trace formats, detected by file content, never by file name."""
 
 from __future__ import annotations
 
 from berth.errors import TraceError, UnknownNameError
 from berth.workload.formats.alibaba2020 import ALIBABA_2020
 from berth.workload.formats.alibaba2023 import ALIBABA_2023
-from berth.workload.formats.base import CsvFormat, Draft, Format, Head
+from berth.workload.formats.base import CsvFormat, Format, Head, ParsedJobs
 from berth.workload.formats.helios import HELIOS
 from berth.workload.formats.philly_csv import PHILLY_CSV
 from berth.workload.formats.philly_json import PHILLY_JSON
@@ -13,21 +13,21 @@ from berth.workload.formats.plain import PLAIN
 from berth.workload.formats.refused import refuse_known
 from berth.workload.formats.tiresias import TIRESIAS
 
-__all__ = ["FORMATS", "CsvFormat", "Draft", "Format", "Head", "detect", "named"]
+__all__ = ["FORMATS", "CsvFormat", "Format", "Head", "ParsedJobs", "detect", "named"]
 
 _ALL: tuple[Format, ...] = (PLAIN, PHILLY_CSV, PHILLY_JSON, HELIOS, ALIBABA_2020, ALIBABA_2023, TIRESIAS)
 FORMATS: dict[str, Format] = {kind.name: kind for kind in _ALL}
 
 
 def named(name: str) -> Format:
-    """The format of this name."""
+    """Return the format of this name."""
     if name not in FORMATS:
         raise UnknownNameError("trace format", name, FORMATS)
     return FORMATS[name]
 
 
 def detect(head: Head, source: str) -> Format:
-    """The format of a file that begins so."""
+    """Return the format of a file by its beginning."""
     for kind in _ALL:
         if kind.recognises(head):
             return kind
@@ -36,7 +36,7 @@ def detect(head: Head, source: str) -> Format:
 
 
 def _unknown(head: Head, source: str) -> TraceError:
-    """Says which format comes nearest, and what is missing for it."""
+    """An error that names the closest format and its missing columns."""
 
     def found(kind: CsvFormat) -> float:
         return sum(name in head.fields for name in kind.needs) / len(kind.needs)
@@ -48,7 +48,7 @@ def _unknown(head: Head, source: str) -> TraceError:
         return TraceError(what, where=f"{source}:1", hint=f"its columns: {', '.join(head.fields)}")
     shown = head.text.split("\n", 1)[0][:60]
     return TraceError(
-        f"is no trace that berth knows; it begins {shown!r}",
+        f"is not a trace format that berth knows; it begins {shown!r}",
         where=source,
         hint="write it as CSV with the columns job_id,submit_s,num_gpu,duration_s",
     )

@@ -1,10 +1,9 @@
 """Alibaba PAI (cluster-trace-gpu-v2020), `pai_task_table.csv`, as published without a header or with one.
 
-A job is one or more tasks (workers, evaluators ...), each of so many instances that ask for a percentage
-of a GPU. The tasks that ask for GPUs make up the job: it runs from the first one's start to the last one's
-end on the sum of their GPUs, rounded up to whole ones. The table has no submissions (those stand in the
-job table, which has no GPUs): the first start stands in. `gpu_type` is the device on which the duration was taken,
-where all tasks of a job had the same; MISC is none.
+A job is one or more tasks (workers, evaluators ...), each with instances that request a percentage of a GPU.
+The tasks that request GPUs make up the job: it runs from the first start to the last end on the sum of their
+GPUs, rounded up. The table has no submission times (the job table has them, but no GPUs): the first start is used
+instead. `gpu_type` is the device of the duration if all tasks of a job have the same; MISC is unknown.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import polars as pl
 
 from berth.units import format_count
 from berth.workload.formats.base import CsvFormat, Head
-from berth.workload.parsing.columns import MOST_GPUS, Columns
+from berth.workload.parsing.columns import MAX_GPUS, Columns
 
 _COLUMNS = (
     "job_name", "task_name", "inst_num", "status", "start_time", "end_time",
@@ -35,7 +34,7 @@ def _parse(rows: Columns) -> pl.DataFrame:
     rows.reject(np.isnan(percent) | (percent == 0), "plan_gpu", "asks for no GPU")
     instances = rows.whole("inst_num")
     rows.reject(instances <= 0, "inst_num", "is not above zero")
-    rows.reject(instances * percent > MOST_GPUS, "plan_gpu", "is out of all proportion")
+    rows.reject(instances * percent > MAX_GPUS, "plan_gpu", "is implausibly large")
     start_s = rows.number("start_time", optional=True)
     rows.reject(np.isnan(start_s), "start_time", "the task never started")
     end_s = rows.number("end_time", optional=True)
@@ -61,7 +60,7 @@ def _finish(tasks: pl.DataFrame, notes: list[str]) -> pl.DataFrame:
     # A sum of percentages may miss a whole number by a rounding error only.
     jobs = jobs.with_columns((pl.col("gpus") - 1e-9).ceil().alias("num_gpu"))
     parts = int((jobs["num_gpu"] - jobs["gpus"] > 1e-6).sum())
-    notes.append("the table has no submissions: a job's first start stands in")
+    notes.append("the table has no submissions: a job's first start is used instead")
     if len(jobs) < len(tasks):
         notes.append(f"{len(tasks):,} tasks joined into {format_count(len(jobs), 'job')}")
     if parts:

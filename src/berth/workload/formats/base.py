@@ -1,8 +1,7 @@
-"""What a trace format is: how it is recognised, and how its rows become jobs.
+"""Trace formats: how a format is recognised, and how its rows become jobs.
 
 A CSV format is two functions: `parse` turns a block of checked columns into jobs, `finish` sees all of
-them together (to find out units, or to join rows into jobs). Formats with another shape bring a `read` of
-their own.
+them together (to find out units, or to join rows into jobs). Other formats implement `read`.
 """
 
 from __future__ import annotations
@@ -16,21 +15,21 @@ import polars as pl
 
 from berth.errors import TraceError, nearest
 from berth.units import format_count
+from berth.workload.parsing.bad_rows import BadRowCollector
 from berth.workload.parsing.columns import Columns
 from berth.workload.parsing.csv_rows import CsvRows
-from berth.workload.parsing.faults import Faults
-from berth.workload.parsing.source import Source
+from berth.workload.parsing.stream import TraceStream
 
 
 @dataclass(frozen=True)
 class Head:
-    """The beginning of a file, by which formats are told apart."""
+    """The beginning of a file, for format detection."""
 
     text: str
     fields: tuple[str, ...]  # of the first line that is not blank
 
     @staticmethod
-    def of(source: Source) -> Head:
+    def of(source: TraceStream) -> Head:
         """The head of an opened trace."""
         text = source.head.decode(errors="replace").lstrip()
         try:
@@ -41,8 +40,8 @@ class Head:
 
 
 @dataclass
-class Draft:
-    """Jobs as a format read them: not yet in order, and not yet counted from the first submission."""
+class ParsedJobs:
+    """Jobs as parsed: not sorted yet, and times not relative to the first submission yet."""
 
     frame: pl.DataFrame
     rows: int
@@ -62,10 +61,10 @@ class Format(Protocol):
         """What people call it."""
 
     def recognises(self, head: Head) -> bool:
-        """Whether a file that begins so is of this format."""
+        """Whether a file with this beginning has this format."""
 
-    def read(self, source: Source, head: Head, faults: Faults) -> Draft:
-        """All jobs of the file; rows that are none are booked."""
+    def read(self, source: TraceStream, head: Head, bad_rows: BadRowCollector) -> ParsedJobs:
+        """Return all jobs of the file; other rows are added to `bad_rows`."""
 
 
 def _unchanged(frame: pl.DataFrame, notes: list[str]) -> pl.DataFrame:
@@ -82,27 +81,29 @@ class CsvFormat:
     parse: Callable[[Columns], pl.DataFrame]
     finish: Callable[[pl.DataFrame, list[str]], pl.DataFrame] = _unchanged
     wall_clock: bool = False
-    all_columns: tuple[str, ...] | None = None  # columns beyond these are told in a note
+    all_columns: tuple[str, ...] | None = None  # other columns are listed in a note
     bare: Callable[[Head], tuple[str, ...] | None] = lambda head: None  # names of a file without a header
 
     def recognises(self, head: Head) -> bool:
-        """By the header, or by the look of the first row where the format has none."""
+        """Whether the header matches, or the first row of a file without header."""
         return set(self.needs) <= set(head.fields) or self.bare(head) is not None
 
-    def read(self, source: Source, head: Head, faults: Faults) -> Draft:
-        """All rows, block by block, so that the text of a large file is never held at once."""
+    def read(self, source: TraceStream, head: Head, bad_rows: BadRowCollector) -> ParsedJobs:
+        """Read all rows, block by block: the text of a large file is never in memory at once."""
         bare = self.bare(head)
         names = bare or head.fields
         self._check_header(names, source.name)
-        rows = CsvRows(source.name, names, header=bare is None, faults=faults)
-        parts = [self.parse(Columns(block, faults)) for block in rows.blocks(source.pieces())]
+        rows = CsvRows(source.name, names, header=bare is None, bad_rows=bad_rows)
+        parts = [self.parse(Columns(block, bad_rows)) for block in rows.blocks(source.pieces())]
         notes = self._notes(names, rows.blank_lines)
         if not rows.rows:
             raise TraceError(
                 "has a header and no rows", where=source.name, hint="a trace has one row per job"
             )
         frame = pl.concat(parts, how="diagonal_relaxed") if parts else pl.DataFrame()
-        return Draft(self.finish(frame, notes) if len(frame) else frame, rows.rows, self.wall_clock, notes)
+        return ParsedJobs(
+            self.finish(frame, notes) if len(frame) else frame, rows.rows, self.wall_clock, notes
+        )
 
     def _check_header(self, names: tuple[str, ...], where: str) -> None:
         twice = [name for name in names if names.count(name) > 1]
@@ -123,5 +124,5 @@ class CsvFormat:
             plural = "s" if len(unknown) > 1 else ""
             notes.append(f"column{plural} berth does not use: {', '.join(unknown)}")
         if blank_lines:
-            notes.append(f"{format_count(blank_lines, 'blank line')} passed over")
+            notes.append(f"{format_count(blank_lines, 'blank line')} skipped")
         return notes

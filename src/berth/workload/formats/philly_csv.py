@@ -1,7 +1,7 @@
 """Microsoft's Philly trace (2017) as the Pollux simulator reduced it.
 
 The columns are `timestamp,duration,num_gpus,gpu_time,cluster`; the last is the virtual cluster. There are
-no job names: a job is named by the line it stands on.
+no job names: the id of a job is its line number.
 """
 
 from __future__ import annotations

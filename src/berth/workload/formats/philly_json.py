@@ -14,10 +14,10 @@ from typing import Any
 import polars as pl
 
 from berth.errors import TraceError
-from berth.workload.formats.base import Draft, Head
-from berth.workload.parsing.faults import Faults
+from berth.workload.formats.base import Head, ParsedJobs
+from berth.workload.parsing.bad_rows import BadRowCollector
 from berth.workload.parsing.json_list import Item, items
-from berth.workload.parsing.source import Source
+from berth.workload.parsing.stream import TraceStream
 from berth.workload.trace import BadRow
 
 
@@ -92,7 +92,7 @@ def _seconds(record: dict[str, Any], name: str) -> float:
     except (ValueError, TypeError):
         raise _NotAJobError(name, value, "is not a date") from None
     if not 1970 <= stamp.year < 2100:
-        raise _NotAJobError(name, value, "is not of these times")
+        raise _NotAJobError(name, value, "is not between 1970 and 2099")
     return stamp.timestamp()
 
 
@@ -109,7 +109,7 @@ class _PhillyJson:
         """A JSON list whose first object has attempts and a submission."""
         return head.text.startswith("[") and '"attempts"' in head.text and '"submitted_time"' in head.text
 
-    def read(self, source: Source, head: Head, faults: Faults) -> Draft:
+    def read(self, source: TraceStream, head: Head, bad_rows: BadRowCollector) -> ParsedJobs:
         """All jobs of the list, one object at a time."""
         jobs, rows = _Jobs(), 0
         for item in items(source):
@@ -118,11 +118,11 @@ class _PhillyJson:
                 jobs.add(item)
             except _NotAJobError as fault:
                 bad = BadRow(item.line, item.column, fault.field, fault.value, fault.reason)
-                faults.add(1, [bad])
+                bad_rows.add(1, [bad])
         if not rows:
             raise TraceError("is an empty list", where=source.name, hint="a trace has one object per job")
         notes = ["run time: from the first attempt's start to the last attempt's end"]
-        return Draft(pl.DataFrame(vars(jobs)), rows, wall_clock=True, notes=notes)
+        return ParsedJobs(pl.DataFrame(vars(jobs)), rows, wall_clock=True, notes=notes)
 
 
 PHILLY_JSON = _PhillyJson()

@@ -13,7 +13,7 @@ _STATES = {"Terminated", "Running", "Failed", "Waiting"}
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A known kind of file that is no trace with durations."""
+    """A known file type that is not a trace with durations."""
 
     title: str
     recognises: Callable[[Head], bool]
@@ -59,7 +59,7 @@ REFUSED = (
 
 
 def refuse_known(head: Head, source: str) -> None:
-    """Raises for a file of a known kind that can't be a trace."""
+    """Raise a TraceError for a known file type that can't be used as a trace."""
     for kind in REFUSED:
         if kind.recognises(head):
             raise TraceError(f"is {kind.title}: {kind.lacks}", where=source, hint=kind.hint)

@@ -1,1 +1,1 @@
-"""From bytes to checked columns, whatever the format: sources, rows, numbers, and the book of faults."""
+"""From bytes to checked columns, whatever the format: sources, rows, numbers, and the book of bad_rows."""

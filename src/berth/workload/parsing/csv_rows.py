@@ -2,8 +2,8 @@
 
 Nearly all traces have neither quotes nor odd line ends: their blocks are split by polars, after numpy has
 made sure that every line has the same number of fields. From the first block on that has quotes, bytes
-that are not UTF-8 or lone carriage returns, the careful way takes over: Python's csv module, one record at
-a time. Both give the same rows, the careful one some five times slower.
+that are not UTF-8 or lone carriage returns, the slow path takes over: Python's csv module, one record at
+a time. Both give the same rows; the slow path takes about five times as long.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from berth.arrays import BoolArray, Int64Array
 from berth.errors import TraceError
-from berth.workload.parsing.faults import Faults
+from berth.workload.parsing.bad_rows import BadRowCollector
 from berth.workload.trace import BadRow
 
 _BLOCK_BYTES = 1 << 23
@@ -33,8 +34,8 @@ class Block:
     """Some rows: every column is text, an empty field is null."""
 
     cells: pl.DataFrame
-    lines: NDArray[np.int64]
-    raws: Sequence[str] | None = None  # the records as they stand in the file, where fields may be quoted
+    lines: Int64Array
+    raws: Sequence[str] | None = None  # the raw records, if fields may be quoted
 
     def locate(self, row: int, field: str) -> tuple[int, int]:
         """Line and column (from 1) at which a field begins."""
@@ -58,13 +59,13 @@ def _field_start(raw: str, index: int) -> int:
 
 
 class CsvRows:
-    """Takes the bytes of a CSV file apart; rows of the wrong width are booked as faults."""
+    """Splits the bytes of a CSV file into rows; rows of the wrong width are bad rows."""
 
-    def __init__(self, source: str, names: Sequence[str], *, header: bool, faults: Faults) -> None:
+    def __init__(self, source: str, names: Sequence[str], *, header: bool, bad_rows: BadRowCollector) -> None:
         self._source = source
         self._names = list(names)
         self._header = header  # the first line that is not blank is still to be skipped
-        self._faults = faults
+        self._faults = bad_rows
         self._line = 1
         self.rows = 0
         self.blank_lines = 0
@@ -76,9 +77,9 @@ class CsvRows:
             body = self._skip_header(raw)
             text = body.replace(b"\r\n", b"\n")
             if b'"' in text or b"\r" in text or not _is_utf8(text):
-                yield from self._careful(chain([body], texts))
+                yield from self._slow(chain([body], texts))
                 return
-            yield from self._quick(text)
+            yield from self._fast(text)
 
     def _whole_lines(self, pieces: Iterable[bytes]) -> Iterator[bytes]:
         """The same bytes, cut at line ends; the last line gets a newline if it has none."""
@@ -100,7 +101,7 @@ class CsvRows:
             yield rest if rest.endswith(b"\n") else rest + b"\n"
 
     def _skip_header(self, text: bytes) -> bytes:
-        """What stands below the first line that is not blank."""
+        """The text after the first line that is not blank."""
         start = 0
         while self._header and start < len(text):
             end = text.index(b"\n", start) + 1
@@ -110,7 +111,7 @@ class CsvRows:
             start = end
         return text[start:]
 
-    def _quick(self, text: bytes) -> Iterator[Block]:
+    def _fast(self, text: bytes) -> Iterator[Block]:
         buffer = np.frombuffer(text, np.uint8)
         newline = buffer == _NEWLINE
         count = int(np.count_nonzero(newline))
@@ -126,15 +127,15 @@ class CsvRows:
         if len(lines):
             yield Block(self._split(text, len(lines)), lines)
 
-    def _all_of_full_width(self, buffer: NDArray[np.uint8], newline: NDArray[np.bool_], count: int) -> bool:
+    def _all_of_full_width(self, buffer: NDArray[np.uint8], newline: BoolArray, count: int) -> bool:
         separators = np.flatnonzero(newline | (buffer == _COMMA))
         width = len(self._names)
         return len(separators) == count * width and bool(newline[separators[width - 1 :: width]].all())
 
     def _of_full_width(
-        self, text: bytes, buffer: NDArray[np.uint8], ends: NDArray[np.int64], lines: NDArray[np.int64]
-    ) -> NDArray[np.bool_]:
-        """Which lines have all their fields; the others are booked, blank ones apart."""
+        self, text: bytes, buffer: NDArray[np.uint8], ends: Int64Array, lines: Int64Array
+    ) -> BoolArray:
+        """Which lines have all their fields; the others are bad rows, except blank ones."""
         starts = np.concatenate(([0], ends[:-1] + 1))
         widths = np.add.reduceat(buffer == _COMMA, starts, dtype=np.int64) + 1
         blank = ends == starts
@@ -148,7 +149,7 @@ class CsvRows:
                 for row in picked
             )
             self._faults.add(len(picked), rows)
-        good: NDArray[np.bool_] = ~blank & (widths == wanted)
+        good: BoolArray = ~blank & (widths == wanted)
         return good
 
     def _split(self, text: bytes, count: int) -> pl.DataFrame:
@@ -161,7 +162,7 @@ class CsvRows:
         reason = "too few fields" if width < len(self._names) else "too many fields"
         return BadRow(line, None, "", raw, reason)
 
-    def _careful(self, texts: Iterator[bytes]) -> Iterator[Block]:
+    def _slow(self, texts: Iterator[bytes]) -> Iterator[Block]:
         records = self._records(_Lines(texts, self._line))
         while batch := list(islice(records, _RECORDS)):
             good = [record for record in batch if record[2] is not None]
@@ -174,7 +175,7 @@ class CsvRows:
             yield Block(cells, lines, [raw for _, raw, _ in good])
 
     def _records(self, feed: _Lines) -> Iterator[tuple[int, str, list[str | None] | None]]:
-        """First line, raw text and fields of each record; a record without fields was booked as a fault."""
+        """First line, raw text and fields of each record; a record without fields is a bad row."""
         reader = csv.reader(feed, strict=True)
         while feed.more():
             feed.mark()
@@ -196,7 +197,7 @@ class CsvRows:
             if fault is None:
                 yield line, raw, [field or None for field in fields]
                 continue
-            # A stray quote may have swallowed good lines: only the first is bad, the others are read anew.
+            # A stray quote may have swallowed good lines: only the first is bad, the others are read again.
             feed.give_back(taken[1:])
             shown = taken[0].rstrip("\r\n").encode(errors="replace").decode()
             self._faults.add(1, [BadRow(line, None, "", shown, fault)])
@@ -207,7 +208,7 @@ class _Lines:
     """Lines for the csv module, which remembers those that a record took and can take some back."""
 
     def __init__(self, texts: Iterator[bytes], line: int) -> None:
-        # Not str.splitlines: it also splits at form feeds and the like, which are no line ends in CSV.
+        # Not str.splitlines: it also splits at form feeds and the like, which do not end a line in CSV.
         decoded = (text.decode(errors="surrogateescape").removesuffix("\n") for text in texts)
         self._lines = (f"{line}\n" for text in decoded for line in text.split("\n"))
         self._back: deque[str] = deque()

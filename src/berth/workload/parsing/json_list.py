@@ -1,4 +1,4 @@
-"""The objects of a long JSON list, one at a time, so that a list of gigabytes needs no gigabytes."""
+"""Streams the objects of a long JSON list, one at a time, in constant memory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from berth.errors import TraceError
-from berth.workload.parsing.source import Source
+from berth.workload.parsing.stream import TraceStream
 
 _BETWEEN = re.compile(r"[\s,]*")
 _WINDOW = 1 << 20  # an error further than this from the end of what was read is not for lack of text
@@ -28,7 +28,7 @@ class Item:
 class _Text:
     """The text of a file from some point on, refilled as it is used up."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: TraceStream) -> None:
         self._source = source
         self._pieces = source.pieces()
         self._decode = codecs.getincrementaldecoder("utf-8")().decode
@@ -54,7 +54,7 @@ class _Text:
             raise self.error("is not text (UTF-8) beyond this point", self.start) from None
 
     def consume(self, end: int) -> None:
-        """Everything before `end` is done with."""
+        """Drop everything before `end`."""
         newlines = self.text.count("\n", self.start, end)
         self.line += newlines
         if newlines:
@@ -70,7 +70,7 @@ class _Text:
         return TraceError(what, where=where, hint="a JSON list of jobs is expected")
 
 
-def items(source: Source) -> Iterator[Item]:
+def items(source: TraceStream) -> Iterator[Item]:
     """The elements of a file that is one JSON list."""
     decoder = json.JSONDecoder()
     text = _Text(source)

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from berth.errors import InputError, UnknownNameError
-from berth.train.servers import GeoStore, Secret, Settings, connect
-from berth.train.servers.inside import serving
+from berth.train.servers import GeoStore, Secret, ServerConfig, connect
+from berth.train.servers.process import in_process_servers
 from berth.train.sparse import TableSpec
-from berth.train.tables import Initialiser, Life, Table, adagrad, join, sgd
+from berth.train.tables import DecayPolicy, Initialiser, Table, adagrad, join, sgd
 
 SECRET = Secret.random()
 DIM = 8
@@ -18,7 +18,7 @@ DIM = 8
 def test_geo_alone_with_merges_after_every_step_is_like_a_table():
     spec = TableSpec("rows", DIM, adagrad(), Initialiser())
     table = Table(DIM, optimiser=adagrad())
-    with serving(2, SECRET, Settings(mode="geo")) as running:
+    with in_process_servers(2, SECRET, ServerConfig(mode="geo")) as running:
         store = connect([one.address for one in running], SECRET, every=1)
         assert isinstance(store, GeoStore)
         store.open([spec])
@@ -40,7 +40,7 @@ def test_geo_alone_with_merges_after_every_step_is_like_a_table():
 def test_geo_servers_hear_nothing_between_merges_and_average_what_workers_learned():
     keys = np.array([1, 2], np.uint64)
     spec = TableSpec("rows", DIM, sgd(1.0), Initialiser(scale=0.0))
-    with serving(1, SECRET, Settings(mode="geo", workers=2)) as running:
+    with in_process_servers(1, SECRET, ServerConfig(mode="geo", workers=2)) as running:
         addresses = [one.address for one in running]
         stores = [connect(addresses, SECRET, every=2, rank=rank, workers=2) for rank in range(2)]
         for store in stores:
@@ -51,7 +51,7 @@ def test_geo_servers_hear_nothing_between_merges_and_average_what_workers_learne
                 store.push("rows", keys, np.full((2, DIM), rank + 1.0, np.float32))
                 store.end_step(step)
             if step == 0:
-                assert running[0].desk.shard.keys_pushed == 0
+                assert running[0].queue.shard.keys_pushed == 0
         # worker 0 learned -2, worker 1 learned -4; worker 1 goes on from what both have given
         assert (stores[1].pull("rows", keys) == -3).all()
         assert (stores[0].pull("rows", keys) == -1).all()
@@ -60,15 +60,15 @@ def test_geo_servers_hear_nothing_between_merges_and_average_what_workers_learne
 
 
 def test_geo_refuses_tables_whose_rows_come_and_go():
-    with serving(1, SECRET, Settings(mode="geo")) as running:
+    with in_process_servers(1, SECRET, ServerConfig(mode="geo")) as running:
         store = connect([running[0].address], SECRET)
         with pytest.raises(InputError, match="mode geo"):
-            store.open([TableSpec("rows", DIM, sgd(), Initialiser(), life=Life())])
+            store.open([TableSpec("rows", DIM, sgd(), Initialiser(), decay=DecayPolicy())])
         store.close()
 
 
 def test_geo_copies_are_fetched_again_after_a_load_and_a_day():
-    with serving(1, SECRET, Settings(mode="geo")) as running:
+    with in_process_servers(1, SECRET, ServerConfig(mode="geo")) as running:
         store = connect([running[0].address], SECRET, every=100)
         store.open([TableSpec("rows", DIM, sgd(1.0), Initialiser(scale=0.0))])
         keys = np.array([1, 2], np.uint64)
@@ -84,5 +84,5 @@ def test_geo_copies_are_fetched_again_after_a_load_and_a_day():
         with pytest.raises(UnknownNameError):
             store.pull("row", keys)
         store.close()
-    with pytest.raises(InputError, match="every so many steps, not every 0"):
+    with pytest.raises(InputError, match="at least 1 step, got 0"):
         GeoStore(store.remote, every=0)

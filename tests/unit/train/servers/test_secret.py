@@ -10,17 +10,16 @@ import numpy as np
 import pytest
 
 from berth.errors import InputError, RefusedError, ServerError, WireError
-from berth.train.servers import Address, Manners, RemoteStore, Secret, Server, Settings
-from berth.train.servers.greet import Door, Greeting
-from berth.train.servers.inside import serving
-from berth.train.servers.secret import VARIABLE, challenge
-from berth.train.servers.wire import HEADER, Flag, Header, Kind
+from berth.train.servers import Address, ClientOptions, RemoteStore, Secret, Server, ServerConfig
+from berth.train.servers.auth import VARIABLE, ServerHandshake, WorkerIdentity, challenge
+from berth.train.servers.process import in_process_servers
+from berth.train.servers.protocol import HEADER, Flag, Header, Kind
 from berth.train.sparse import TableSpec
 from berth.train.tables import Initialiser, sgd
 
 SECRET = Secret(b"a secret of thirty-two bytes....")
 SPEC = TableSpec("rows", 4, sgd(), Initialiser())
-GREETING = Greeting(0, 1, 0, 1, 1, 99)
+GREETING = WorkerIdentity(0, 1, 0, 1, 1, 99)
 
 
 def frame(kind, payload):
@@ -60,7 +59,7 @@ def hung_up(peer):
 
 @pytest.fixture
 def server():
-    with serving(1, SECRET) as servers:
+    with in_process_servers(1, SECRET) as servers:
         yield servers[0]
 
 
@@ -75,7 +74,7 @@ def still_serves(server):
 @pytest.mark.parametrize("shared", [True, False])
 def test_a_wrong_secret_is_refused(server, shared):
     with pytest.raises(RefusedError, match="secret differs"):
-        RemoteStore([server.address], Secret.random(), manners=Manners(shared=shared))
+        RemoteStore([server.address], Secret.random(), options=ClientOptions(shared=shared))
     assert still_serves(server)
 
 
@@ -95,13 +94,13 @@ def test_a_wrong_secret_is_refused(server, shared):
     ],
     ids=["http", "zeros", "pull", "push", "short", "proof first", "no proof", "hello twice", "huge", "ring"],
 )
-def test_whoever_does_not_greet_properly_is_hung_up_on(server, data):
+def test_an_invalid_handshake_closes_the_connection(server, data):
     peer = dial(server.address)
     peer.sendall(data)
     assert hung_up(peer)
     peer.close()
     assert still_serves(server)
-    assert server.desk.shard.keys_pushed == 0
+    assert server.queue.shard.keys_pushed == 0
 
 
 def test_a_recorded_answer_is_of_no_use(server):
@@ -124,19 +123,19 @@ def test_a_recorded_answer_is_of_no_use(server):
 
 def test_a_server_that_does_not_know_the_secret_is_not_trusted():
     listener = socket.create_server(("127.0.0.1", 0))
-    door = Door(Secret.random())
+    handshake = ServerHandshake(Secret.random())
 
     def pretend():
         peer, _ = listener.accept()
         _, body = read(peer)
-        peer.sendall(frame(Kind.CHALLENGE, door.hello(body)))
+        peer.sendall(frame(Kind.CHALLENGE, handshake.hello(body)))
         read(peer)
         peer.sendall(frame(Kind.WELCOME, bytes(32) + b"{}"))
         peer.close()
 
     thread = threading.Thread(target=pretend, daemon=True)
     thread.start()
-    with pytest.raises(RefusedError, match="not ours"):
+    with pytest.raises(RefusedError, match="does not know the secret"):
         RemoteStore([Address("127.0.0.1", listener.getsockname()[1])], SECRET)
     thread.join()
     listener.close()
@@ -164,10 +163,10 @@ def test_the_secret_has_no_readable_form_and_short_ones_are_refused():
 def test_it_is_found_in_a_file_or_in_the_environment(tmp_path, monkeypatch):
     path = tmp_path / "secret"
     path.write_bytes(b"a secret of thirty-two bytes....\n")
-    same = SECRET.proof("client", b"", b"", b"")
-    assert Secret.find(path).proof("client", b"", b"", b"") == same
+    proof = SECRET.proof("client", b"", b"", b"")
+    assert Secret.find(path).proof("client", b"", b"", b"") == proof
     monkeypatch.setenv(VARIABLE, "a secret of thirty-two bytes....")
-    assert Secret.find().proof("client", b"", b"", b"") == same
+    assert Secret.find().proof("client", b"", b"", b"") == proof
     monkeypatch.delenv(VARIABLE)
     with pytest.raises(InputError, match="shared secret"):
         Secret.find()
@@ -176,24 +175,24 @@ def test_it_is_found_in_a_file_or_in_the_environment(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("changes", "complaint"),
+    ("changes", "message"),
     [
         ({"rank": 3, "workers": 1}, "this run has 1"),
         ({"workers": 2}, "this run has 1"),
         ({"generation": 0}, None),
     ],
 )
-def test_a_worker_of_another_run_is_refused(server, changes, complaint):
-    if complaint is None:
+def test_a_worker_of_another_run_is_refused(server, changes, message):
+    if message is None:
         RemoteStore([server.address], SECRET, generation=5).close()
-        complaint = "generation 0 is over"
-    with pytest.raises(RefusedError, match=complaint):
+        message = "generation 0 is out of date"
+    with pytest.raises(RefusedError, match=message):
         RemoteStore([server.address], SECRET, **changes)
 
 
 def test_a_rank_is_taken_by_one_process_at_a_time(server):
     store = RemoteStore([server.address], SECRET)
-    with pytest.raises(RefusedError, match="taken"):
+    with pytest.raises(RefusedError, match="in use"):
         RemoteStore([server.address], SECRET)
     store.open([SPEC])
     store.close()
@@ -211,12 +210,12 @@ def test_a_newer_generation_begins_with_empty_tables_and_ends_the_older(server):
     with pytest.raises((ServerError, WireError)):
         old.pull("rows", np.arange(3, dtype=np.uint64))
     new.close()
-    old.links.close()
+    old.pool.close()
 
 
-def test_a_server_listens_to_its_own_machine_alone_unless_told(server):
+def test_a_server_listens_on_the_loopback_interface_by_default(server):
     assert server.address.host == "127.0.0.1"
-    with pytest.raises(ServerError, match="nobody listens"):
+    with pytest.raises(ServerError, match="connection refused"):
         RemoteStore([Address("127.0.0.1", 1)], SECRET)
 
 
@@ -241,8 +240,8 @@ def test_who_was_greeted_and_greets_again_is_hung_up_on(server):
 
 
 def test_who_takes_too_long_to_greet_is_hung_up_on(monkeypatch):
-    monkeypatch.setattr("berth.train.servers.server._GREETING_S", 0.05)
-    with serving(1, SECRET) as servers:
+    monkeypatch.setattr("berth.train.servers.server._HANDSHAKE_S", 0.05)
+    with in_process_servers(1, SECRET) as servers:
         peer = dial(servers[0].address)
         assert hung_up(peer)
         peer.close()
@@ -250,35 +249,35 @@ def test_who_takes_too_long_to_greet_is_hung_up_on(monkeypatch):
 
 
 def test_too_many_guests_at_once_are_turned_away(monkeypatch):
-    monkeypatch.setattr("berth.train.servers.server._MOST_GUESTS", 2)
-    with serving(1, SECRET) as servers:
-        guests = [dial(servers[0].address) for _ in range(2)]
-        for guest in guests:
+    monkeypatch.setattr("berth.train.servers.server._MAX_UNAUTHENTICATED", 2)
+    with in_process_servers(1, SECRET) as servers:
+        unauthenticated = [dial(servers[0].address) for _ in range(2)]
+        for guest in unauthenticated:
             guest.sendall(frame(Kind.HELLO, bytes(32) + GREETING.pack()))
             assert read(guest)[0] == Kind.CHALLENGE
         late = dial(servers[0].address)
         assert hung_up(late)
         late.close()
-        for guest in guests:
+        for guest in unauthenticated:
             guest.close()
-        while servers[0]._callers:
+        while servers[0]._connections:
             os.sched_yield()
         assert still_serves(servers[0])
 
 
 def test_a_worker_that_wants_another_server_is_refused():
     with (
-        serving(2, SECRET) as servers,
+        in_process_servers(2, SECRET) as servers,
         pytest.raises(RefusedError, match="this is server 1 of 2, not 0 of 2"),
     ):
         RemoteStore([servers[1].address, servers[0].address], SECRET)
 
 
 def test_a_server_is_one_of_those_there_are():
-    with pytest.raises(InputError, match="there is no server 2 of 2"):
-        Server(SECRET, Settings(index=2, servers=2))
+    with pytest.raises(InputError, match="server index 2 is out of range"):
+        Server(SECRET, ServerConfig(index=2, servers=2))
 
 
 def test_an_address_that_is_taken_is_named(server):
     with pytest.raises(InputError, match="can't listen: Address already in use"):
-        Server(SECRET, Settings(port=server.address.port))
+        Server(SECRET, ServerConfig(port=server.address.port))

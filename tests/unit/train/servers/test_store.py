@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from berth.errors import InputError, RefusedError, ServerError, UnknownNameError, WaitError
-from berth.train.servers import Address, Manners, RemoteStore, Secret, Settings, connect
-from berth.train.servers.channel import Channel, Room
-from berth.train.servers.flusher import Flusher
-from berth.train.servers.inside import serving
-from berth.train.servers.wire import Kind
+from berth.train.servers import Address, ClientOptions, RemoteStore, Secret, ServerConfig, connect
+from berth.train.servers.process import in_process_servers
+from berth.train.servers.protocol import Kind
+from berth.train.servers.server_pool import Flusher
+from berth.train.servers.transport import Channel, PayloadBuffer
 from berth.train.sparse import TableSpec
 from berth.train.tables import Admission, Initialiser, Table, adagrad, join, sgd
 
@@ -29,8 +29,8 @@ def batch(seed, count=600):
     return keys, random.standard_normal((count, DIM)).astype(np.float32)
 
 
-def opened(running, specs=(SPEC,), **settings):
-    store = RemoteStore([one.address for one in running], SECRET, **settings)
+def opened(running, specs=(SPEC,), **config):
+    store = RemoteStore([one.address for one in running], SECRET, **config)
     store.open(specs)
     return store
 
@@ -83,7 +83,7 @@ def test_cut_connections_change_nothing(seed):
     random = np.random.default_rng(seed)
     cuts = random.integers(100, 60_000, 12).tolist()
     table = Table(DIM, optimiser=adagrad())
-    with serving(1, SECRET) as running:
+    with in_process_servers(1, SECRET) as running:
         proxy = Proxy(running[0].address, cuts)
         store = RemoteStore([proxy.address], SECRET)
         store.open([SPEC])
@@ -96,42 +96,42 @@ def test_cut_connections_change_nothing(seed):
         assert store.statistics()["retries"] > 3
         store.close()
         mine = table.save()
-        theirs = running[0].desk.shard.tables[0].save()
+        theirs = running[0].queue.shard.tables[0].save()
         assert (mine.records == theirs.records).all()
         proxy.close()
 
 
-def test_a_server_that_started_anew_is_not_taken_for_the_old_one():
-    with serving(1, SECRET) as olds, serving(1, SECRET) as news:
+def test_a_restarted_server_is_not_taken_for_the_old_one():
+    with in_process_servers(1, SECRET) as olds, in_process_servers(1, SECRET) as news:
         proxy = Proxy(olds[0].address, [3000])
         store = RemoteStore([proxy.address], SECRET)
         store.open([SPEC])
         proxy.target = (news[0].address.host, news[0].address.port)
         with pytest.raises(ServerError, match="lost its rows"):
             train(store, 0, 1, 5, [])
-        store.links.close()
+        store.pool.close()
         proxy.close()
 
 
-def test_a_silent_server_is_given_up():
-    with serving(1, SECRET, Settings(patience_s=0.2)) as running:
-        store = opened(running, manners=Manners(patience_s=0.2))
-        store.links[0].channel.send(Kind.STATISTICS, 1)  # taken for an old request: never answered anew
-        with pytest.raises(ServerError, match=r"no answer within 0\.4 s from server 0"):
-            store.links.answer(0, 999)
-        store.links.close()
+def test_a_server_that_does_not_respond_is_an_error():
+    with in_process_servers(1, SECRET, ServerConfig(timeout_s=0.2)) as running:
+        store = opened(running, options=ClientOptions(timeout_s=0.2))
+        store.pool[0].channel.send(Kind.STATISTICS, 1)  # taken for an old request: never answered anew
+        with pytest.raises(ServerError, match=r"no response within 0\.4 s from server 0"):
+            store.pool.response(0, 999)
+        store.pool.close()
 
 
 @pytest.mark.parametrize("mode", ["sync", "half-async"])
 def test_a_missing_worker_is_named(mode):
-    with serving(1, SECRET, Settings(mode=mode, workers=2, patience_s=0.3)) as running:
+    with in_process_servers(1, SECRET, ServerConfig(mode=mode, workers=2, timeout_s=0.3)) as running:
         store = opened(running, rank=0, workers=2)
         other = opened(running, rank=1, workers=2)
         store.end_step(0)
-        with pytest.raises(WaitError, match=r"step 1 of rank 0 waits in vain for rank 1 \(last heard"):
+        with pytest.raises(WaitError, match=r"step 1 of rank 0 timed out waiting for rank 1 \(last frame"):
             store.pull("rows", batch(0)[0])
-        other.links.close()
-        with pytest.raises(WaitError, match=r"rank 1 \(its connection is lost\)"):
+        other.pool.close()
+        with pytest.raises(WaitError, match=r"rank 1 \(connection lost\)"):
             store.pull("rows", batch(0)[0])
         store.close()
 
@@ -163,11 +163,11 @@ def run_workers(running, workers, steps=8):
 
 def summed(keys, gradients):
     """As a worker sends them: each key once, gradients added in the order of the batch."""
-    distinct, first, which = np.unique(keys, return_index=True, return_inverse=True)
+    unique, first, which = np.unique(keys, return_index=True, return_inverse=True)
     order = np.argsort(first)
-    sums = np.zeros((len(distinct), gradients.shape[1]), np.float32)
+    sums = np.zeros((len(unique), gradients.shape[1]), np.float32)
     np.add.at(sums, np.argsort(order)[which], gradients)
-    return distinct[order], sums
+    return unique[order], sums
 
 
 def test_three_workers_in_sync_mode_give_the_same_bits_on_any_number_of_servers():
@@ -179,7 +179,7 @@ def test_three_workers_in_sync_mode_give_the_same_bits_on_any_number_of_servers(
         parts = [summed(keys[rank::3], gradients[rank::3]) for rank in range(3)]
         table.push(np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts]))
     for servers in (1, 2):
-        with serving(servers, SECRET, Settings(workers=3)) as running:
+        with in_process_servers(servers, SECRET, ServerConfig(workers=3)) as running:
             state, _ = run_workers(running, 3)
         assert (state.keys == table.save().keys).all()
         assert (state.records == table.save().records).all()
@@ -192,7 +192,7 @@ def test_in_the_free_modes_all_pushes_arrive(mode):
     table = Table(DIM, optimiser=sgd())
     for step in range(8):
         table.push(*batch(step))
-    with serving(2, SECRET, Settings(mode=mode, workers=2, staleness=1)) as running:
+    with in_process_servers(2, SECRET, ServerConfig(mode=mode, workers=2, staleness=1)) as running:
         stores = [opened(running, [spec], rank=rank, workers=2) for rank in range(2)]
         threads = [
             threading.Thread(target=train, args=(store, rank, 2, 8, [])) for rank, store in enumerate(stores)
@@ -210,14 +210,14 @@ def test_in_the_free_modes_all_pushes_arrive(mode):
 
 
 def test_in_async_mode_announced_rows_are_fetched_ahead_and_pulled_without_a_message():
-    with serving(1, SECRET, Settings(mode="async")) as running:
+    with in_process_servers(1, SECRET, ServerConfig(mode="async")) as running:
         store = opened(running)
         keys, gradients = batch(1)
         store.prefetch("rows", keys)
         store.end_step(0)
-        sent = store.links[0].bytes_moved[1]
+        sent = store.pool[0].bytes_moved[1]
         rows = store.pull("rows", keys)
-        assert store.links[0].bytes_moved[1] == sent
+        assert store.pool[0].bytes_moved[1] == sent
         assert (rows == Table(DIM, optimiser=adagrad()).pull(keys)).all()
         store.push("rows", keys, gradients)
         store.close()
@@ -226,12 +226,12 @@ def test_in_async_mode_announced_rows_are_fetched_ahead_and_pulled_without_a_mes
 def test_in_sync_mode_announced_tables_come_in_one_message_and_stale_rows_are_asked_for_again():
     specs = [TableSpec(f"table {number}", DIM, adagrad(), Initialiser(seed=number)) for number in range(5)]
     tables = [Table(DIM, optimiser=adagrad(), initialiser=spec.initialiser) for spec in specs]
-    with serving(2, SECRET) as running:
+    with in_process_servers(2, SECRET) as running:
         store = opened(running, specs)
         for step in range(4):
             for number, spec in enumerate(specs):
                 store.prefetch(spec.name, batch(10 * step + number)[0])
-            before = store.links[0]._last
+            before = store.pool[0]._last
             for number, spec in enumerate(specs):
                 keys, gradients = batch(10 * step + number)
                 assert (store.pull(spec.name, keys) == tables[number].pull(keys)).all()
@@ -239,7 +239,7 @@ def test_in_sync_mode_announced_tables_come_in_one_message_and_stale_rows_are_as
                     store.push(spec.name, keys, gradients)
                     tables[number].push(keys, gradients)
             if step < 3:
-                assert store.links[0]._last == before + 1
+                assert store.pool[0]._last == before + 1
                 for number, spec in enumerate(specs):
                     store.push(spec.name, *batch(10 * step + number))
                     tables[number].push(*batch(10 * step + number))
@@ -251,7 +251,7 @@ def test_in_sync_mode_the_rows_of_the_next_step_come_with_the_end_of_this_one():
     """They are those after the step; what is announced and never pulled makes no row."""
     keys, gradients = batch(1)
     later, _ = batch(2)
-    with serving(1, SECRET) as running:
+    with in_process_servers(1, SECRET) as running:
         store, plain = opened(running), Table(DIM, optimiser=adagrad())
         for asked in (keys, keys, later):
             store.pull("rows", keys)
@@ -259,9 +259,9 @@ def test_in_sync_mode_the_rows_of_the_next_step_come_with_the_end_of_this_one():
             plain.push(keys, gradients)
             store.prefetch("rows", asked)
             store.end_step(0)
-        sent = store.links[0]._last
+        sent = store.pool[0]._last
         assert (store.pull("rows", later) == plain.peek(later)).all()
-        assert store.links[0]._last == sent  # nothing was asked for
+        assert store.pool[0]._last == sent  # nothing was asked for
         store.prefetch("rows", np.arange(5000, 5100, dtype=np.uint64))
         store.end_step(3)
         plain.touch(later)
@@ -272,7 +272,7 @@ def test_in_sync_mode_the_rows_of_the_next_step_come_with_the_end_of_this_one():
 @pytest.mark.parametrize("mode", ["sync", "geo"])
 def test_rows_that_are_only_looked_at_are_not_made(mode):
     keys, gradients = batch(1)
-    with serving(2, SECRET, Settings(mode=mode)) as running:
+    with in_process_servers(2, SECRET, ServerConfig(mode=mode)) as running:
         store = connect([one.address for one in running], SECRET, every=1)
         store.open([SPEC])
         store.pull("rows", keys)
@@ -290,8 +290,8 @@ def test_rows_that_are_only_looked_at_are_not_made(mode):
 @pytest.mark.parametrize("shared", [True, False])
 def test_pushes_without_pulls_are_bounded_and_all_arrive(in_flight, shared):
     table = Table(DIM, optimiser=adagrad())
-    with serving(2, SECRET) as running:
-        store = opened(running, manners=Manners(shared=shared, in_flight=in_flight, patience_s=5))
+    with in_process_servers(2, SECRET) as running:
+        store = opened(running, options=ClientOptions(shared=shared, in_flight=in_flight, timeout_s=5))
         for step in range(12):
             keys, gradients = batch(step, 6000)
             keys = keys * np.uint64(6000) + np.arange(
@@ -299,14 +299,14 @@ def test_pushes_without_pulls_are_bounded_and_all_arrive(in_flight, shared):
             )  # distinct: too many to share a message
             store.push("rows", keys, gradients)
             table.push(keys, gradients)
-            assert max(link.pushes_in_flight for link in store.links) <= in_flight
+            assert max(link.pushes_in_flight for link in store.pool) <= in_flight
         assert (store.pull("rows", keys) == table.pull(keys)).all()
         store.close()
 
 
 def test_more_batches_than_a_queue_holds_can_be_announced_under_a_budget(tmp_path):
     specs = [TableSpec(f"table {number}", DIM, sgd(), Initialiser()) for number in range(6)]
-    with serving(1, SECRET, Settings(memory_bytes=30 << 20, folder=tmp_path)) as running:
+    with in_process_servers(1, SECRET, ServerConfig(memory_bytes=30 << 20, folder=tmp_path)) as running:
         store = opened(running, specs)
         for seed in range(60):
             for spec in specs:
@@ -316,7 +316,7 @@ def test_more_batches_than_a_queue_holds_can_be_announced_under_a_budget(tmp_pat
 
 
 def test_keys_announced_and_never_pulled_do_no_harm():
-    with serving(1, SECRET) as running:
+    with in_process_servers(1, SECRET) as running:
         store = opened(running)
         for seed in range(100):
             store.prefetch("rows", batch(seed)[0])
@@ -329,7 +329,7 @@ def test_keys_announced_and_never_pulled_do_no_harm():
 def test_rows_in_half_the_bytes_learn_nearly_the_same(codec):
     table = Table(DIM, optimiser=sgd())
     spec = TableSpec("rows", DIM, sgd(), Initialiser())
-    with serving(2, SECRET) as running:
+    with in_process_servers(2, SECRET) as running:
         store = opened(running, [spec], codec=codec)
         for step in range(5):
             keys, gradients = batch(step)
@@ -341,7 +341,7 @@ def test_rows_in_half_the_bytes_learn_nearly_the_same(codec):
 
 
 def test_what_makes_no_sense_is_refused_before_it_travels():
-    with serving(1, SECRET) as running:
+    with in_process_servers(1, SECRET) as running:
         store = opened(running)
         keys, gradients = batch(0)
         with pytest.raises(UnknownNameError):
@@ -352,13 +352,13 @@ def test_what_makes_no_sense_is_refused_before_it_travels():
             store.push("rows", keys, gradients, shows=gradients[:, 0])
         with pytest.raises(InputError, match="contiguous float32"):
             store.pull("rows", keys, np.empty((3, DIM), np.float32))
-        with pytest.raises(RefusedError, match="another dim, admission"):
+        with pytest.raises(RefusedError, match="different dim, admission"):
             store.open([TableSpec("rows", 9, adagrad(), Initialiser(), Admission("count", 2))])
         store.close()
 
 
 def test_a_message_that_would_be_refused_is_not_sent():
-    with serving(1, SECRET) as running:
+    with in_process_servers(1, SECRET) as running:
         store = opened(running, [TableSpec("wide", 100_000, sgd(), Initialiser())])
         with pytest.raises(InputError, match="smaller batches"):
             store.pull("wide", np.arange(1000, dtype=np.uint64), np.empty((1000, 100_000), np.float32))
@@ -370,7 +370,7 @@ def test_a_large_state_is_loaded_in_pieces(monkeypatch):
     spec = TableSpec("rows", DIM, adagrad(), Initialiser(), Admission("count", 4))
     table = Table(DIM, optimiser=adagrad(), admission=spec.admission)
     table.pull(batch(0)[0])
-    with serving(2, SECRET) as running:
+    with in_process_servers(2, SECRET) as running:
         store = opened(running, [spec])
         store.pull("rows", batch(1)[0])
         store.load("rows", table.save())
@@ -383,18 +383,18 @@ def test_a_large_state_is_loaded_in_pieces(monkeypatch):
         store.close()
 
 
-def test_statistics_tell_rows_traffic_and_skew():
-    with serving(2, SECRET) as running:
+def test_statistics_have_rows_traffic_and_skew():
+    with in_process_servers(2, SECRET) as running:
         store = opened(running)
         keys, gradients = batch(0)
         store.pull("rows", keys)
         store.push("rows", keys, gradients)
-        told = store.statistics()
-        assert told["tables"]["rows"]["rows"] == len(np.unique(keys))
-        assert sum(one["keys_pushed"] for one in told["servers"]) == len(np.unique(keys))
-        assert told["skew"] >= 1
-        assert sum(one["bytes_in"] for one in told["servers"]) > 0
-        assert told["bytes_received"] > len(np.unique(keys)) * 4 * DIM
+        statistics = store.statistics()
+        assert statistics["tables"]["rows"]["rows"] == len(np.unique(keys))
+        assert sum(one["keys_pushed"] for one in statistics["servers"]) == len(np.unique(keys))
+        assert statistics["skew"] >= 1
+        assert sum(one["bytes_in"] for one in statistics["servers"]) > 0
+        assert statistics["bytes_received"] > len(np.unique(keys)) * 4 * DIM
         store.close()
 
 
@@ -408,14 +408,14 @@ def test_what_a_socket_does_not_take_at_once_is_sent_on_while_the_worker_compute
     one.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
     channel, flusher = Channel(one), Flusher()
     payload = np.arange(1 << 20, dtype=np.uint8)
-    channel.send(Kind.PUSH, 1, Room(payload.copy()))
+    channel.send(Kind.PUSH, 1, PayloadBuffer(payload.copy()))
     assert channel.has_outgoing
     flusher.watch(channel)
     came = bytearray()
     while len(came) < 48 + len(payload):
         came += other.recv(1 << 16)
     assert came[48:] == payload.tobytes()
-    channel.send(Kind.PUSH, 2, Room(payload.copy()))
+    channel.send(Kind.PUSH, 2, PayloadBuffer(payload.copy()))
     other.close()  # a connection that broke is for the worker to notice
     flusher.watch(channel)
     flusher.close()
@@ -425,8 +425,8 @@ def test_what_a_socket_does_not_take_at_once_is_sent_on_while_the_worker_compute
 
 @pytest.mark.parametrize("shared", [True, False])
 def test_an_empty_batch_travels_too(shared):
-    with serving(2, SECRET) as running:
-        store = opened(running, manners=Manners(shared=shared))
+    with in_process_servers(2, SECRET) as running:
+        store = opened(running, options=ClientOptions(shared=shared))
         nothing = np.empty(0, np.uint64)
         store.prefetch("rows", nothing)
         assert store.pull("rows", nothing).shape == (0, DIM)

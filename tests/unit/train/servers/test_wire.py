@@ -11,11 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from berth.errors import WireError
-from berth.train.servers.channel import Channel, Room
-from berth.train.servers.ring import Inbox, Outbox, make_memory, map_memory
-from berth.train.servers.wire import (
+from berth.train.servers.protocol import (
     HEADER,
-    MOST_BYTES,
+    MAX_PAYLOAD_BYTES,
     Flag,
     Header,
     Kind,
@@ -25,27 +23,33 @@ from berth.train.servers.wire import (
     read_json,
     unpack,
 )
+from berth.train.servers.transport import Channel, Inbox, Outbox, PayloadBuffer, make_memory, map_memory
 
 
 def header_of(**changes):
-    facts = {"kind": Kind.PULL, "flags": Flag.AGAIN, "step": 7, "checksum": 1, "request": 2**40}
-    facts |= {"length": 100, "place": 2**50, "released": 3} | changes
+    facts = {"kind": Kind.PULL, "flags": Flag.RETRY, "step": 7, "checksum": 1, "request": 2**40}
+    facts |= {"length": 100, "ring_offset": 2**50, "released": 3} | changes
     return Header(**facts)
 
 
 def test_a_header_comes_out_as_it_went_in():
-    assert read_header(header_of().pack(), MOST_BYTES) == header_of()
+    assert read_header(header_of().pack(), MAX_PAYLOAD_BYTES) == header_of()
 
 
 @pytest.mark.parametrize(
-    ("at", "byte", "complaint"),
-    [(0, 0, "not a frame"), (4, 9, "version 9"), (5, 200, "kind 200"), (29, 255, "more than")],
+    ("at", "byte", "message"),
+    [
+        (0, 0, "not a berth frame"),
+        (4, 9, "version 9"),
+        (5, 200, "unknown frame type 200"),
+        (29, 255, "exceeds the limit"),
+    ],
 )
-def test_a_header_that_berth_would_not_send_is_refused(at, byte, complaint):
+def test_a_header_that_berth_would_not_send_is_refused(at, byte, message):
     raw = bytearray(header_of(request=0).pack())
     raw[at] = byte
-    with pytest.raises(WireError, match=complaint):
-        read_header(raw, MOST_BYTES)
+    with pytest.raises(WireError, match=message):
+        read_header(raw, MAX_PAYLOAD_BYTES)
 
 
 def test_arrays_come_out_as_they_went_in():
@@ -77,11 +81,11 @@ def test_a_payload_with_one_wrong_byte_never_reaches_beyond_itself(at, byte):
         assert sum(array.nbytes for array in unpack(payload)) <= len(payload)
 
 
-def pair(**settings):
+def pair(**config):
     one, other = socket.socketpair()
-    channels = Channel(one, **settings), Channel(other, **settings)
+    channels = Channel(one, **config), Channel(other, **config)
     for channel in channels:
-        channel.most_bytes = MOST_BYTES
+        channel.max_bytes = MAX_PAYLOAD_BYTES
     return channels
 
 
@@ -89,7 +93,7 @@ def test_frames_arrive_whole_and_in_order_however_they_are_cut():
     mine, theirs = pair(checked=True)
     payloads = [np.random.default_rng(size).bytes(size) for size in (0, 1, 70_000, 3_000_000, 5)]
     for number, data in enumerate(payloads):
-        mine.send(Kind.PUSH, number, Room(np.frombuffer(bytearray(data), np.uint8)), step=number)
+        mine.send(Kind.PUSH, number, PayloadBuffer(np.frombuffer(bytearray(data), np.uint8)), step=number)
     found = []
     while len(found) < len(payloads):
         found += theirs.receive()
@@ -104,13 +108,13 @@ def test_a_damaged_payload_is_noticed():
     mine, theirs = pair()
     header = header_of(flags=Flag.CHECKED, checksum=12345, length=3)
     mine.socket.send(header.pack() + b"abc")
-    with pytest.raises(WireError, match="damaged"):
+    with pytest.raises(WireError, match="checksum mismatch"):
         theirs.receive()
     mine.close()
     theirs.close()
 
 
-def test_a_payload_said_to_stand_in_shared_memory_that_is_not_there_is_refused():
+def test_a_payload_in_shared_memory_that_is_not_attached_is_an_error():
     mine, theirs = pair()
     mine.socket.send(header_of(flags=Flag.IN_RING).pack())
     with pytest.raises(WireError, match="shared memory"):
@@ -135,15 +139,15 @@ def test_payloads_go_through_shared_memory_and_its_places_are_used_again():
     one, other = map_memory(make_memory(1 << 16))
     mine.attach(one, other)
     theirs.attach(other, one)
-    for turn in range(50):
-        room = mine.reserve(40_000)
-        assert room.place is not None
-        room.payload[:] = turn
-        mine.send(Kind.PUSH, turn, room)
+    for number in range(50):
+        buffer = mine.reserve(40_000)
+        assert buffer.ring_offset is not None
+        buffer.payload[:] = number
+        mine.send(Kind.PUSH, number, buffer)
         (frame,) = theirs.receive()
-        assert (frame.payload == turn).all()
+        assert (frame.payload == number).all()
         theirs.release(frame)
-        theirs.send(Kind.DONE, turn)
+        theirs.send(Kind.DONE, number)
         mine.receive()
     mine.close()
     theirs.close()
@@ -155,10 +159,10 @@ def test_what_does_not_fit_the_ring_goes_through_the_socket():
     mine.attach(one, other)
     theirs.attach(other, one)
     rooms = [mine.reserve(40_000), mine.reserve(40_000)]
-    assert [room.place is None for room in rooms] == [False, True]
-    for number, room in enumerate(rooms):
-        room.payload[:] = number
-        mine.send(Kind.PUSH, number, room)
+    assert [buffer.ring_offset is None for buffer in rooms] == [False, True]
+    for number, buffer in enumerate(rooms):
+        buffer.payload[:] = number
+        mine.send(Kind.PUSH, number, buffer)
     assert [int(frame.payload[0]) for frame in theirs.receive()] == [0, 1]
     mine.close()
     theirs.close()
@@ -176,17 +180,17 @@ def test_no_place_of_the_ring_is_given_out_twice(deeds):
             outbox.free(inbox.released)
         taken = outbox.take(length)
         if taken is not None:
-            place, room = taken
-            room[:] = number % 251
-            view, end = inbox.look(place, length)
+            ring_offset, buffer = taken
+            buffer[:] = number % 251
+            view, end = inbox.read(ring_offset, length)
             alive.append((end, view, number % 251))
     assert all((view == mark).all() for _, view, mark in alive)
 
 
-@pytest.mark.parametrize(("place", "length"), [(8190, 10), (2**63, 9000)])
-def test_a_place_outside_the_ring_is_refused(place, length):
+@pytest.mark.parametrize(("ring_offset", "length"), [(8190, 10), (2**63, 9000)])
+def test_a_place_outside_the_ring_is_refused(ring_offset, length):
     with pytest.raises(WireError):
-        Inbox(np.zeros(8192, np.uint8)).look(place, length)
+        Inbox(np.zeros(8192, np.uint8)).read(ring_offset, length)
 
 
 def test_more_read_than_was_sent_is_refused():

@@ -1,0 +1,158 @@
+"""Options shared by the simulation commands."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from berth.cli import complete
+from berth.cli.quantities import congestion_of, congestions, read, share
+from berth.errors import UnknownNameError
+
+if TYPE_CHECKING:
+    from berth.cluster.model import Cluster
+    from berth.simulate.run import Setting
+
+TraceName = Annotated[
+    str,
+    typer.Argument(
+        metavar="TRACE", help="A trace of any known format, or generate:jobs=1000,load=0.9,sizes=odd,seed=1."
+    ),
+]
+ClusterName = Annotated[
+    str,
+    typer.Option(
+        "--cluster",
+        metavar="CLUSTER",
+        help="A shape (4x20x8:H100), a preset or a file.",
+        autocompletion=complete.clusters,
+    ),
+]
+PolicyNames = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--policy",
+        metavar="POLICY",
+        autocompletion=complete.policies,
+        help="Repeatable. Constants inline (name:key=value,...); or mine.py:Mine.",
+    ),
+]
+Network = Annotated[
+    str,
+    typer.Option(
+        metavar="on|static|off",
+        help="Jobs share links; jobs do not affect each other; no network cost. congestion=X: on, with --congestion X.",
+    ),
+]
+Congestion = Annotated[
+    float,
+    typer.Option(metavar="X", help="Background load, 1 or more: divides every bandwidth above the machine."),
+]
+EvictionCost = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TIME",
+        help="Time lost by each eviction or migration.",
+        show_default="40s; 60s above 8 GPUs",
+    ),
+]
+CheckpointEvery = Annotated[str, typer.Option(metavar="TIME", help="Checkpoint interval.")]
+MixName = Annotated[
+    str,
+    typer.Option("--mix", metavar="MIX", help="Models of jobs that name none, e.g. vgg16=2,resnet50=1."),
+]
+Seed = Annotated[int, typer.Option(metavar="N", min=0, help="Random seed.")]
+Doubt = Annotated[str, typer.Option(metavar="SHARE", help="Error of estimated remaining times, e.g. 50%.")]
+Faults = Annotated[
+    str | None, typer.Option(metavar="HOW", help="Machines fail: mtbf=30d,mttr=4h; or drain=r0-m3@2d+6h.")
+]
+Quota = Annotated[
+    list[str] | None,
+    typer.Option("--quota", metavar="VC=GPUS", help="GPU limit of a virtual cluster. Repeatable."),
+]
+Quotas = Annotated[str | None, typer.Option("--quotas", metavar="FILE", help="GPU limits as a YAML file.")]
+AddRacks = Annotated[
+    int | None, typer.Option(metavar="N", min=0, help="What if: add N racks like the last one.")
+]
+Links = Annotated[
+    list[str] | None,
+    typer.Option("--link", metavar="TIER=2x", help="What if: make a tier this much faster. Repeatable."),
+]
+Device = Annotated[
+    str | None,
+    typer.Option(
+        metavar="DEVICE", autocompletion=complete.devices, help="What if: replace all GPUs by this type."
+    ),
+]
+ReferenceDevice = Annotated[
+    str | None,
+    typer.Option(
+        metavar="DEVICE",
+        autocompletion=complete.devices,
+        help="The device on which the trace's durations were taken, e.g. V100.",
+        show_default="the cluster's most common GPU",
+    ),
+]
+
+
+@dataclass(frozen=True)
+class ScenarioOptions:
+    """Options of all commands that simulate one trace."""
+
+    network: Network = "on"
+    congestion: Congestion = 1.0
+    eviction_cost: EvictionCost = None
+    checkpoint_every: CheckpointEvery = "30m"
+    mix: MixName = "balanced"
+    seed: Seed = 0
+    reference_device: ReferenceDevice = None
+    doubt: Doubt = "0"
+    faults: Faults = None
+    quota: Quota = None
+    quotas: Quotas = None
+
+    def setting(self) -> Setting:
+        """Return the options as a setting; faults and quotas are added by `build_scenario`."""
+        from berth.simulate.run import NETWORKS, Setting
+        from berth.units import seconds
+        from berth.workload.mix import load_mix
+
+        network, congestion = self.network, self.congestion
+        if network.startswith("congestion="):
+            (congestion,) = congestions("--network congestion", network.removeprefix("congestion="))[:1]
+            network = "on"
+        if network not in NETWORKS:
+            raise UnknownNameError("network", network, NETWORKS)
+        standard = Setting()
+        cost = None if self.eviction_cost is None else read("--eviction-cost", seconds, self.eviction_cost)
+        return Setting(
+            network=network,
+            congestion=congestion_of("--congestion", congestion),
+            eviction_s=standard.eviction_s if cost is None else cost,
+            eviction_large_s=standard.eviction_large_s if cost is None else cost,
+            checkpoint_s=read("--checkpoint-every", seconds, self.checkpoint_every),
+            estimate_error=share("--doubt", self.doubt),
+            mix=load_mix(self.mix),
+            seed=self.seed,
+        )
+
+
+@dataclass(frozen=True)
+class WhatIfOptions:
+    """Changes of the cluster before the simulation."""
+
+    add_racks: AddRacks = None
+    link: Links = None
+    device: Device = None
+
+    def apply(self, cluster: Cluster) -> Cluster:
+        """Return the changed cluster."""
+        from berth.simulate import whatif
+
+        if self.add_racks is not None:
+            cluster = whatif.add_racks(cluster, self.add_racks)
+        for link in self.link or ():
+            cluster = whatif.scale_link(cluster, link)
+        return cluster if self.device is None else whatif.replace_device(cluster, self.device)

@@ -1,0 +1,92 @@
+"""Migration of running jobs to a nearer or more balanced place that has come free."""
+
+from __future__ import annotations
+
+from berth.compile import kernel, step
+from berth.schedule.allocation import claim_in_group, reclaim, relocate, return_devices
+from berth.schedule.balance import (
+    best_shape,
+    free_per_host,
+    imbalance_of,
+    most_balanced_group,
+    sensitive_to_imbalance,
+    slowdown_by_imbalance,
+)
+from berth.schedule.placement import find_place
+from berth.schedule.policy import Hooks
+from berth.schedule.progress import advance_progress, restore_cost_s
+from berth.schedule.reasons import MOVED_UP
+from berth.schedule.records import World
+
+
+@step
+def migrate_nearer(world: World, hooks: Hooks, now: float) -> None:
+    """Moves spread jobs to nearer places if that saves enough of what moving costs."""
+    for i in range(world.state[0].running):
+        row = world.running[i]
+        job = world.jobs[row]
+        if job.tier == 0 or job.started_s == now:
+            continue
+        nearer = -1
+        if job.tier > job.nearest_tier:
+            advance_progress(job, now)
+            nearer = nearer_tier(world, row)
+        if nearer >= 0:
+            migrate_to(world, hooks, row, nearer, now)
+        else:
+            rebalance(world, hooks, row, now)
+
+
+@kernel
+def nearer_tier(world: World, row: int) -> int:
+    """The nearest tier with a free place for a running job that is nearer than its own, or -1."""
+    job = world.jobs[row]
+    balanced = sensitive_to_imbalance(world, job)
+    device_type = world.hosts[world.places[job.first_place].host].device_type
+    tier, _ = find_place(world, device_type, job.gpus, job.nearest_tier, job.tier - 1, balanced)
+    return tier
+
+
+@kernel
+def migrate_to(world: World, hooks: Hooks, row: int, tier: int, now: float) -> None:
+    """Moves a running job to a place at a nearer tier, if it pays."""
+    job = world.jobs[row]
+    saves_s = hooks.gain(job, job.slowdown[job.tier], job.slowdown[tier], now, world.params[0])
+    if saves_s <= world.rules[0].migrate_gain * restore_cost_s(world, job.gpus):
+        return
+    balanced = sensitive_to_imbalance(world, job)
+    device_type = world.hosts[world.places[job.first_place].host].device_type
+    return_devices(world, job.first_place)
+    # with its own devices free there may be a place that is nearer still
+    tier, group = find_place(world, device_type, job.gpus, job.nearest_tier, tier, balanced)
+    relocate(
+        world, row, claim_in_group(world, device_type, tier, group, job.gpus, balanced), tier, now, MOVED_UP
+    )
+    job.saves_s = saves_s
+
+
+@kernel
+def rebalance(world: World, hooks: Hooks, row: int, now: float) -> None:
+    """Moves a gang in a rack to a more balanced place in a rack, if it pays; its own devices count as free."""
+    job, rules = world.jobs[row], world.rules[0]
+    if job.tier != 1 or not sensitive_to_imbalance(world, job):
+        return
+    own = imbalance_of(world, job.first_place)
+    here = slowdown_by_imbalance(job, own)
+    if here <= 1.0 + rules.imbalance_tolerance:
+        return
+    advance_progress(job, now)
+    device_type = world.hosts[world.places[job.first_place].host].device_type
+    return_devices(world, job.first_place)
+    group = most_balanced_group(world, device_type, job.gpus, 1)
+    saves_s = 0.0
+    if group >= 0:
+        x, _, _ = best_shape(free_per_host(world, device_type, 1, group), job.gpus)
+        if x < own:
+            there = slowdown_by_imbalance(job, x)
+            saves_s = hooks.gain(job, job.slowdown[1] * here, job.slowdown[1] * there, now, world.params[0])
+    if saves_s <= rules.migrate_gain * restore_cost_s(world, job.gpus):
+        reclaim(world, job.first_place)
+        return
+    relocate(world, row, claim_in_group(world, device_type, 1, group, job.gpus, True), 1, now, MOVED_UP)
+    job.saves_s = saves_s

@@ -1,0 +1,143 @@
+"""Preemption by order: at every event the jobs that run are those that go first."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from berth.compile import inlined, kernel, step
+from berth.schedule.allocation import (
+    charge_quota,
+    evict,
+    reclaim,
+    requeue,
+    return_devices,
+    start_job,
+    still_free,
+)
+from berth.schedule.placement import exceeds_quota, find_place_for
+from berth.schedule.policy import Hooks
+from berth.schedule.progress import advance_progress
+from berth.schedule.queue import drop_started, precedes, set_bound, set_order, smallest_demand, sort_rows
+from berth.schedule.reasons import OUTRANKED
+from berth.schedule.records import Array, World
+from berth.schedule.start_waiting import allowed_tier_of, explain_wait, start_reason, wake_time_of
+
+
+@step
+def preempt_by_order(world: World, hooks: Hooks, now: float) -> float:
+    """Lets a waiting job that finds no place take devices of running jobs that go after it.
+
+    Running jobs return their devices one after the other, last in the order first, while the waiting job goes
+    before them. Then they take their devices again, in order, if these are still free; a job that can't is
+    evicted. On a flat pool this equals the greedy walk over all jobs, waiting and running, without touching
+    running jobs that nothing threatens.
+    """
+    jobs, waiting, state = world.jobs, world.waiting, world.state[0]
+    ranked = long_running(world, rank_threatened(world, hooks, now), now)
+    total = len(ranked)
+    # ranked[offered:] have returned their devices; ranked[settled:] have not taken them again yet
+    offered, settled = total, total
+    evicted = np.empty(total, np.int64)
+    count = 0
+    wake, i = math.inf, state.queue_start
+    state.search_epoch += 1
+    while i < state.queue_stop:
+        row = waiting[i]
+        if not threatens(world, row, ranked, offered, settled) and state.free < smallest_demand(world):
+            break
+        i += 1
+        while settled < total and not precedes(jobs[row], jobs[ranked[settled]]):
+            count = settle(world, ranked[settled], evicted, count)
+            settled += 1
+        allowed_tier = allowed_tier_of(world, hooks, row, now)
+        device_type, tier, group = find_place_for(world, row, allowed_tier, False)
+        # once a job has taken its devices again no other returns its own: it would be asked twice
+        while device_type < 0 and threatens(world, row, ranked, offered, settled):
+            offered -= 1
+            settled = offered
+            return_devices(world, jobs[ranked[offered]].first_place)
+            charge_quota(world, ranked[offered], -jobs[ranked[offered]].gpus)
+            if state.free >= jobs[row].gpus:
+                state.search_epoch += 1  # a search that failed before may succeed now
+                device_type, tier, group = find_place_for(world, row, allowed_tier, False)
+        if device_type >= 0:
+            start_job(world, row, device_type, tier, group, now, start_reason(world, row, tier))
+        else:
+            jobs[row].waits_for_tier, jobs[row].until_s = allowed_tier, wake_time_of(world, hooks, row, now)
+            wake = min(wake, jobs[row].until_s)
+    while settled < total:
+        count = settle(world, ranked[settled], evicted, count)
+        settled += 1
+    drop_started(world, i)
+    for k in range(state.queue_start, i):  # only now is it known what stays free
+        explain_wait(world, waiting[k], jobs[waiting[k]].waits_for_tier, jobs[waiting[k]].until_s)
+    for k in range(count):
+        requeue(world, hooks, evicted[k], now, OUTRANKED)
+    return wake
+
+
+@inlined
+def threatens(world: World, row: int, ranked: Array, offered: int, settled: int) -> bool:
+    """Whether a waiting job goes before the next running job that could return its devices."""
+    may_offer = offered == settled and offered > 0
+    return may_offer and precedes(world.jobs[row], world.jobs[ranked[offered - 1]])
+
+
+@kernel
+def rank_threatened(world: World, hooks: Hooks, now: float) -> Array:
+    """The running jobs that the first waiting job may displace, in order.
+
+    While their order only improves, jobs that went before it at the last look still do.
+    """
+    state, jobs, bounded = world.state[0], world.jobs, world.bound[0].valid
+    top = jobs[world.waiting[state.queue_start]]
+    rows, indices = np.empty(state.running, np.int32), np.empty(state.running, np.int32)
+    count, last = 0, -1
+    for i in range(state.running):
+        row = world.running[i]
+        job = jobs[row]
+        ahead = job.priority > top.priority
+        if bounded and (ahead or (job.priority == top.priority and job.order_key < top.order_key)):
+            if last < 0 or precedes(jobs[last], job):
+                last = row
+            continue
+        advance_progress(job, now)
+        set_order(world, hooks, row, now)
+        rows[count], indices[count] = row, i
+        count += 1
+    threatened = rows[:count]
+    sort_rows(jobs, threatened)
+    for i in range(count):  # nearly in order for the next time
+        world.running[indices[i]] = rows[i]
+        jobs[rows[i]].running_index = indices[i]
+    if count > 0 and (last < 0 or precedes(jobs[last], jobs[threatened[count - 1]])):
+        last = threatened[count - 1]
+    set_bound(world, last)
+    return threatened
+
+
+@kernel
+def long_running(world: World, rows: Array, now: float) -> Array:
+    """Those of the rows, in order, that this pass has not just started."""
+    count = 0
+    for row in rows:
+        if world.jobs[row].started_s < now:
+            rows[count] = row
+            count += 1
+    return rows[:count]
+
+
+@inlined
+def settle(world: World, row: int, evicted: Array, count: int) -> int:
+    """Lets a running job take its returned devices again, or evicts it; returns the number evicted."""
+    claim = world.jobs[row].first_place
+    keeps = still_free(world, claim) and not exceeds_quota(world, row)
+    charge_quota(world, row, world.jobs[row].gpus)
+    if keeps:
+        reclaim(world, claim)
+        return count
+    evict(world, row, OUTRANKED)
+    evicted[count] = row
+    return count + 1

@@ -1,0 +1,203 @@
+"""Preemption for gain: running jobs are evicted where another gains more than that costs them."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from berth.compile import inlined, kernel, step
+from berth.schedule.allocation import evict, requeue, return_devices, start_job
+from berth.schedule.placement import accepts_device_type, device_types_of, exceeds_quota, find_place_for
+from berth.schedule.policy import Hooks
+from berth.schedule.progress import advance_progress, restore_cost_s
+from berth.schedule.queue import dequeue_at
+from berth.schedule.reasons import MADE_ROOM, MADE_WAY, NEAREST
+from berth.schedule.records import Array, World, places_of
+from berth.schedule.reservation import (
+    available_to,
+    close_reservation,
+    is_reserved_from,
+    open_reservation,
+    outranks_reservation,
+)
+
+_MAX_JOBS = 4  # blocked jobs for which victims are looked for in one pass
+
+
+@step
+def preempt_for_gain(world: World, hooks: Hooks, now: float) -> float:
+    """For the first few blocked jobs: evicts the cheapest jobs inside one group, if it pays.
+
+    Returns when a job that is protected from eviction now may be evicted, if that would pay.
+    """
+    state, margin = world.state[0], world.rules[0].gain_margin
+    tried, i, wake = 0, state.queue_start, math.inf
+    while i < state.queue_stop and tried < _MAX_JOBS:
+        row = world.waiting[i]
+        job = world.jobs[row]
+        here = job.slowdown[min(job.widest_tier, job.nearest_tier + 1)]
+        gain = hooks.gain(job, here, job.slowdown[job.nearest_tier], now, world.params[0])
+        i += 1
+        if gain <= margin * restore_cost_s(world, job.gpus) or exceeds_quota(world, row):
+            continue
+        tried += 1
+        opens = state.reserved_for == row or outranks_reservation(world, row)
+        open_reservation(world, opens)
+        started = start_on_leftover(world, i - 1, now) or start_by_eviction(world, hooks, i - 1, gain, now)
+        close_reservation(world, opens, row, started)
+        if started:
+            i = state.queue_start  # the victims are in the queue now
+        else:
+            wake = min(wake, next_evictable_s(world, hooks, row, gain, now))
+    return wake
+
+
+@kernel
+def next_evictable_s(world: World, hooks: Hooks, row: int, gain: float, now: float) -> float:
+    """When the first protected job that it would pay to evict for `row` loses its protection; cost as of now."""
+    job, margin = world.jobs[row], world.rules[0].gain_margin
+    wake = math.inf
+    for i in range(world.state[0].running):
+        victim = world.jobs[world.running[i]]
+        until_s = protected_until_s(world, victim)
+        if not now < until_s < wake:
+            continue
+        advance_progress(victim, now)
+        cost = hooks.cost(victim, job, now, world.params[0]) + restore_cost_s(world, victim.gpus)
+        device_type = world.hosts[world.places[victim.first_place].host].device_type
+        if gain > margin * cost and accepts_device_type(job, device_type):
+            wake = until_s
+    return wake
+
+
+@inlined
+def protected_until_s(world: World, victim: Any) -> float:
+    """Until when a job may not be evicted: it has not worked for long, or was evicted recently.
+
+    Restoring does not count as work: otherwise gangs could evict each other forever and make no progress.
+    """
+    rules = world.rules[0]
+    until_s = max(victim.started_s, victim.restored_at_s) + rules.min_run_s
+    if victim.evictions > 0:
+        return max(until_s, victim.last_eviction_s + rules.eviction_interval_s)
+    return until_s
+
+
+@kernel
+def start_on_leftover(world: World, at: int, now: float) -> bool:
+    """Starts a job on devices that an earlier eviction of this pass has freed beyond what was needed."""
+    row = world.waiting[at]
+    world.state[0].search_epoch += 1
+    device_type, tier, group = find_place_for(world, row, world.jobs[row].nearest_tier, False)
+    if device_type < 0:
+        return False
+    start_job(world, row, device_type, tier, group, now, NEAREST)
+    dequeue_at(world, at)
+    return True
+
+
+@kernel
+def start_by_eviction(world: World, hooks: Hooks, at: int, gain: float, now: float) -> bool:
+    """Starts a job by evictions among devices of one type, the first for which it pays."""
+    job = world.jobs[world.waiting[at]]
+    for device_type in device_types_of(world, job):
+        if accepts_device_type(job, device_type) and evict_on_type(world, hooks, at, device_type, gain, now):
+            return True
+    return False
+
+
+@kernel
+def evict_on_type(world: World, hooks: Hooks, at: int, device_type: int, gain: float, now: float) -> bool:
+    """Finds the cheapest victims inside one group of the job's nearest tier, and evicts them if it pays."""
+    row = world.waiting[at]
+    job = world.jobs[row]
+    victims, costs = eviction_candidates(world, hooks, row, device_type, now)
+    group, considered, cost = cheapest_group(world, row, device_type, victims, costs)
+    if group < 0 or exceeds_quota(world, row):
+        return False
+    own_cost = restore_cost_s(world, job.gpus) * (job.first_start_s >= 0)
+    if gain <= world.rules[0].gain_margin * (cost + own_cost):
+        return False
+    evicted = np.empty(considered, np.int64)
+    count = 0
+    for k in range(considered):
+        if holds_devices_in(world, row, victims[k], job.nearest_tier, group):
+            return_devices(world, world.jobs[victims[k]].first_place)
+            evict(world, victims[k], MADE_WAY)
+            evicted[count] = victims[k]
+            count += 1
+    start_job(world, row, device_type, job.nearest_tier, group, now, MADE_ROOM)
+    job.saves_s = gain
+    dequeue_at(world, at)
+    for k in range(count):
+        requeue(world, hooks, evicted[k], now, MADE_WAY)
+    return True
+
+
+@kernel
+def eviction_candidates(
+    world: World, hooks: Hooks, row: int, device_type: int, now: float
+) -> tuple[Array, Array]:
+    """Running jobs that may be evicted for `row`, with the cost of each: cheapest, or last in order, first."""
+    state, job = world.state[0], world.jobs[row]
+    rows = np.empty(state.running, np.int64)
+    costs, ranks = np.empty(state.running), np.empty(state.running)
+    priorities = np.zeros(state.running, np.int64)
+    count = 0
+    for i in range(state.running):
+        victim = world.jobs[world.running[i]]
+        if now < protected_until_s(world, victim):
+            continue
+        if victim.priority > job.priority or victim.started_s == now:
+            continue
+        if world.hosts[world.places[victim.first_place].host].device_type != device_type:
+            continue
+        advance_progress(victim, now)
+        cost = hooks.cost(victim, job, now, world.params[0]) + restore_cost_s(world, victim.gpus)
+        if cost < math.inf:
+            rows[count], costs[count], ranks[count] = world.running[i], cost, cost
+            if world.rules[0].victims_by_order:
+                ranks[count], priorities[count] = -hooks.order(victim, now, world.params[0]), victim.priority
+            count += 1
+    order = np.argsort(ranks[:count], kind="mergesort")
+    order = order[np.argsort(priorities[:count][order], kind="mergesort")]
+    return rows[:count][order], costs[:count][order]
+
+
+@kernel
+def cheapest_group(
+    world: World, row: int, device_type: int, victims: Array, costs: Array
+) -> tuple[int, int, float]:
+    """(group, number of victims to consider, their cost) of the group that has room first; group -1: none."""
+    job = world.jobs[row]
+    size = world.groups.shape[1]
+    free, total = np.zeros(size, np.int64), np.zeros(size)
+    for at in range(len(world.hosts)):
+        host = world.hosts[at]
+        if host.device_type == device_type and not is_reserved_from(world, row, host):
+            free[host.group[job.nearest_tier]] += host.free
+    for k in range(len(victims)):
+        last = -1
+        for place in places_of(world, world.jobs[victims[k]].first_place):
+            host = world.hosts[place.host]
+            number = host.group[job.nearest_tier]
+            if available_to(world, row, host, device_type):
+                free[number] += place.count
+                if number != last:
+                    total[number] += costs[k]
+                    last = number
+                if free[number] >= job.gpus:
+                    return number, k + 1, total[number]
+    return -1, 0, 0.0
+
+
+@kernel
+def holds_devices_in(world: World, row: int, victim: int, tier: int, group: int) -> bool:
+    """Whether a running job holds devices inside a group that `row` could use."""
+    for place in places_of(world, world.jobs[victim].first_place):
+        host = world.hosts[place.host]
+        if host.group[tier] == group and not host.down and not is_reserved_from(world, row, host):
+            return True
+    return False

@@ -1,0 +1,327 @@
+"""The scheduler's state as compiled code sees it: one record per job, host and group, and queues of rows.
+
+A pass reads many fields of few jobs, so state is kept in arrays of records. The simulator owns one such world
+and runs it in virtual time; the live controller keeps one up to date from its journal. Times are in seconds,
+sizes in devices. A job's record is declared by concern; a policy reads the fields in `POLICY_FIELDS` and no others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+MAX_TIERS = 8
+MAX_DEVICE_TYPES = 8
+SMALL_GANG = 8  # up to this many devices a restore costs `eviction_s`, above it `eviction_large_s`
+MAX_PARAMS = 24
+NOTES = 4  # numbers a policy may keep with each job
+TABLE = 512  # entries of a policy's table
+WINDOW = 100  # waits kept per size and tier
+
+FUTURE, WAITING, RUNNING, DONE, REFUSED = 0, 1, 2, 3, 4
+
+_ORDER = [  # what decides which of two jobs goes first: see queue.precedes
+    ("priority", "i4"),  # highest first
+    ("state", "i4"),
+    ("order_key", "f8"),  # the policy's `order`, smallest first
+    ("tie_break", "f8"),  # the policy's `tie_break`, smallest first
+    ("arrival_s", "f8"),
+    ("id", "i8"),  # equal to the row
+]
+_REQUEST = [  # what was asked for
+    ("gpus", "i4"),
+    ("demand", "i4"),  # index of its GPU count among all distinct ones
+    ("device_type", "i4"),  # the type it needs; -1: any in `device_type_mask`
+    ("device_type_mask", "i4"),  # types it accepts, one bit each
+    ("nearest_tier", "i4"),  # nearest tier that can ever hold it
+    ("widest_tier", "i4"),  # farthest tier its user allows
+    ("user", "i4"),  # numbered in order of appearance
+    ("quota", "i4"),  # virtual cluster it is charged to; -1: none
+    ("work_s", "f8"),  # seconds it needs at the nearest placement, alone
+]
+_PROGRESS = [
+    ("estimated_remaining_s", "f8"),  # work left at the nearest placement, as far as the scheduler knows
+    ("true_remaining_s", "f8"),  # work left in truth; policies do not see it
+    ("estimate_error", "f8"),  # estimated / true remaining time: 1 where durations are known
+    ("attained_gpu_s", "f8"),  # service of all attempts
+    ("ran_s", "f8"),  # running time of all attempts
+    ("updated_s", "f8"),  # time at which these were last brought up to date
+    ("restored_at_s", "f8"),  # until then the attempt restores its state and makes no progress
+    ("speed", "f8"),  # seconds of work per second
+    ("next_checkpoint_s", "f8"),  # of the current attempt; inf: none
+    ("checkpoint_interval_s", "f8"),  # 0: it checkpoints only when it is evicted
+    ("checkpointed_remaining_s", "f8"),  # true_remaining_s at the last checkpoint
+]
+_PLACEMENT = [
+    ("tier", "i4"),  # tier at which it runs; -1: it does not run
+    ("first_place", "i4"),  # head of its list of places
+    ("running_index", "i4"),  # its index in `World.running`
+    ("in_ending_list", "i4"),
+    ("queued_since_s", "f8"),  # arrival or last eviction
+    ("started_s", "f8"),  # start of the current attempt
+    ("expected_end_s", "f8"),
+    ("last_eviction_s", "f8"),  # -inf: never
+    ("evictions", "i4"),
+    ("moves", "i4"),
+    ("first_start_s", "f8"),  # -1: not yet
+    ("end_s", "f8"),
+    ("waited_s", "f8"),
+]
+_LOCALITY = [  # what distance costs it
+    ("compute_share", "f8"),  # share of an iteration at the nearest placement that is computation
+    ("skew", "f8"),  # largest tensor / all parameters
+    # iteration time at each tier / at the nearest tier, on as few machines as hold it there and with idle links
+    ("slowdown", "f8", (MAX_TIERS,)),
+    ("message_bytes", "f8"),  # sent per iteration; 0: distance costs nothing
+    ("delay_timer_s", "f8", (MAX_TIERS,)),  # how long to wait for each tier
+    ("shape_imbalance", "f8", (3,)),  # three points of slowdown over imbalance: see balance.py
+    ("shape_slowdown", "f8", (3,)),
+    ("imbalance_slowdown", "f8"),  # of the place that is being considered
+    ("typical_gpu_s", "f8"),  # service that recent jobs needed; set before `spread` is called
+    ("traffic_row", "i4"),  # row of its model and size among the traffic records
+]
+_POLICY = [("queue", "i4"), ("notes", "f8", (NOTES,))]  # the policy's own, written by `order`
+_EXPLANATION = [  # why it waits, or runs where it does: a code of reasons.py and the numbers behind it
+    ("reason", "i4"),
+    ("waits_for_tier", "i4"),
+    ("until_s", "f8"),
+    ("saves_s", "f8"),
+    ("explained_s", "f8"),  # when this was written, for a waiting job
+]
+JOB = np.dtype(
+    [*_ORDER, *_REQUEST, *_PROGRESS, *_PLACEMENT, *_LOCALITY, *_POLICY, *_EXPLANATION],
+    align=True,
+)
+# how long a job really takes, and how records are linked, is not for policies
+INTERNAL_FIELDS = {
+    *("true_remaining_s", "checkpointed_remaining_s", "next_checkpoint_s", "checkpoint_interval_s"),
+    *("order_key", "tie_break", "demand", "first_place", "running_index", "in_ending_list", "traffic_row"),
+    *(
+        "expected_end_s",
+        "end_s",
+        "explained_s",
+        "reason",
+        "waits_for_tier",
+        "until_s",
+        "saves_s",
+    ),
+}
+POLICY_FIELDS = tuple(name for name in JOB.names or () if name not in INTERNAL_FIELDS)
+RENAMED = {  # names of fields, hooks and rules in policies written for earlier versions, for hints
+    "arrival": "arrival_s",
+    "attained": "attained_gpu_s",
+    "bent": "imbalance_slowdown",
+    "budget_s": "eviction_interval_s",
+    "by_rank": "victims_by_order",
+    "compute": "compute_share",
+    "doubt": "estimate_error",
+    "emptiest": "worst_fit",
+    "evicted": "last_eviction_s",
+    "farther": "defragment_farther",
+    "first_start": "first_start_s",
+    "fixed": "initial_timer_s",
+    "floor": "nearest_tier",
+    "hold_after_s": "reserve_after_s",
+    "hold_share": "reserve_share",
+    "keys_hold": "monotone_order",
+    "kind": "device_type",
+    "kinds": "device_type_mask",
+    "learns": "learn_timers",
+    "look_ahead": "relax_locality",
+    "margin": "gain_margin",
+    "message": "message_bytes",
+    "move_up": "migrate_gain",
+    "ran": "ran_s",
+    "reach": "allowed_tier",
+    "rekey_after_s": "reorder_after_s",
+    "remaining": "estimated_remaining_s",
+    "shape": "imbalance_tolerance",
+    "since": "queued_since_s",
+    "slow": "slowdown",
+    "started": "started_s",
+    "steady": "static_order",
+    "then": "tie_break",
+    "timer": "delay_timer_s",
+    "touched": "updated_s",
+    "usual": "typical_gpu_s",
+    "waited": "waited_s",
+    "wakes": "wake_running",
+    "widest": "widest_tier",
+    "work": "work_s",
+}
+
+HOST = np.dtype(  # the devices of one type in one machine; depth-first, so that every group is a range
+    [
+        ("free", "i4"),  # 0 while it is down
+        ("masked", "i4"),  # free, but reserved: not counted in `free`
+        ("size", "i4"),
+        ("device_type", "i4"),
+        ("down", "i4"),  # how many faults and drains keep it down
+        ("machine", "i4"),
+        ("group", "i4", (MAX_TIERS,)),
+    ],
+    align=True,
+)
+
+GROUP = np.dtype(  # [tier, group]
+    [("start", "i4"), ("stop", "i4"), ("free", "i4", (MAX_DEVICE_TYPES,))], align=True
+)
+
+PLACE = np.dtype([("host", "i4"), ("count", "i4"), ("next", "i4"), ("spare", "i4")], align=True)
+
+DEMAND = np.dtype(  # all jobs of one size
+    [
+        ("gpus", "i4"),
+        ("waiting", "i4"),
+        # epoch of the last search that found no place, by device type + 1 and tier
+        ("failed", "i8", (MAX_DEVICE_TYPES + 1, MAX_TIERS)),
+        ("failed_open", "i8", (MAX_DEVICE_TYPES + 1, MAX_TIERS)),  # the same with reserved devices counted
+    ],
+    align=True,
+)
+
+WAIT_STATS = np.dtype(  # recent waits of jobs of one size for one tier
+    [
+        ("timer_s", "f8"),
+        ("initial_timer_s", "f8"),
+        ("count", "i4"),
+        ("next", "i4"),
+        ("at_s", "f8", (WINDOW,)),
+        ("wait_s", "f8", (WINDOW,)),
+        ("gave_up", "i4", (WINDOW,)),
+    ],
+    align=True,
+)
+
+# `closed`: epoch in which a job of this quota blocked all later ones of it
+QUOTA = np.dtype([("used", "i8"), ("allowed", "i8"), ("closed", "i8")], align=True)
+
+PARAMS = np.dtype(
+    [
+        ("value", "f8", (MAX_PARAMS,)),
+        ("table", "f8", (TABLE,)),
+        # the first call of a policy's function that failed, with its arguments: see failures.py
+        # 0: none; else 1 + the hook's number, negative where it was interpreted, and where a limit stopped it
+        ("failed", "i8"),
+        ("failed_with", "f8", (4,)),
+        ("failed_job", "i8", (JOB.itemsize // 8,)),
+        ("failed_other", "i8", (JOB.itemsize // 8,)),
+        ("failed_stats", "i8", (WAIT_STATS.itemsize // 8,)),
+    ],
+    align=True,
+)
+
+STATE = np.dtype(  # counters and cursors of the pass
+    [
+        ("now", "f8"),
+        ("queue_start", "i8"),  # waiting[queue_start:queue_stop] is the queue
+        ("queue_stop", "i8"),
+        ("running", "i8"),
+        ("ending", "i8"),
+        ("masked", "i8"),  # free devices that are reserved
+        ("search_epoch", "i8"),  # a search that failed in this epoch need not be repeated
+        ("decisions", "i8"),
+        ("spare", "i8"),  # unused entries of `places`
+        ("free", "i8"),  # devices of all types
+        ("device_types", "i8"),
+        ("reserved_for", "i8"),  # row of the job that a group is reserved for; -1: none
+        ("last_reserved", "i8"),  # the last such row of this pass, whether or not it is still reserved
+        ("reserved_tier", "i4"),
+        ("reserved_group", "i4"),
+        ("reserved_type", "i4"),  # device type
+        ("reserved_until_s", "f8"),  # when that job is expected to start there
+        ("reserved_spare", "i8"),  # devices of the group that it will not need then
+        ("reserved_below", "i8"),  # the group is reserved from jobs of a priority below this
+        ("running_wake_s", "f8"),  # no running job's order changes by itself before
+        ("next_round_s", "f8"),
+        ("next_reorder_s", "f8"),  # no waiting job has waited `reorder_after_s` before
+        ("starts", "i8"),
+        ("typical_log_gpu_s", "f8"),  # mean logarithm of the service of recently started jobs
+    ],
+    align=True,
+)
+
+# the running job that goes last, while `valid`: a lower bound, since a running job's order only improves
+BOUND = np.dtype([("valid", "i4"), *(field for field in _ORDER if field[0] != "state")], align=True)
+
+RULES = np.dtype(  # what a policy asks for beside its functions: see policy.Rules
+    [
+        ("preempt", "i4"),
+        ("blocked", "i4"),
+        ("wake_running", "i4"),
+        ("static_order", "i4"),
+        ("monotone_order", "i4"),
+        ("has_tie_break", "i4"),
+        ("period_s", "f8"),
+        ("relax_locality", "i4"),
+        ("migrate_gain", "f8"),
+        ("defragment", "f8"),
+        ("defragment_farther", "i4"),
+        ("imbalance_tolerance", "f8"),
+        ("reserve_after_s", "f8"),
+        ("reserve_share", "f8"),
+        ("reorder_after_s", "f8"),
+        ("min_run_s", "f8"),
+        ("eviction_interval_s", "f8"),
+        ("gain_margin", "f8"),
+        ("victims_by_order", "i4"),
+        ("worst_fit", "i4"),
+        ("link_ratio", "f8"),
+        ("learn_timers", "i4"),
+        ("eviction_s", "f8"),
+        ("eviction_large_s", "f8"),
+    ],
+    align=True,
+)
+
+START, EVICT, MOVE = 1, 2, 3
+DECISION = np.dtype(
+    [
+        ("what", "i4"),
+        ("job", "i4"),
+        ("reason", "i4"),
+        ("from_tier", "i4"),  # -1: it did not run
+        ("to_tier", "i4"),  # -1: it no longer runs
+        ("ran_since_s", "f8"),  # start of the attempt that ends
+    ],
+    align=True,
+)
+
+Array = NDArray[Any]
+_njit: Any = numba.njit  # untyped
+
+
+class World(NamedTuple):
+    """All that a pass reads and writes."""
+
+    jobs: Array  # JOB, in order of arrival
+    hosts: Array  # HOST
+    groups: Array  # GROUP [tier, group]
+    places: Array  # PLACE: a linked list per running job, in one arena
+    demands: Array  # DEMAND, smallest first
+    wait_stats: Array  # WAIT_STATS [demand, tier]
+    quotas: Array  # QUOTA
+    waiting: Array  # job rows, first to start first
+    running: Array  # job rows
+    ending: Array  # job rows by expected end as of the last look; some may no longer run
+    decisions: Array  # DECISION, in the order taken
+    params: Array  # PARAMS, one record
+    rules: Array  # RULES, one record
+    bound: Array  # BOUND, one record
+    state: Array  # STATE, one record
+
+
+def _places_of(world: World, first: int) -> Iterator[Any]:
+    """The places in a list, one after the other."""
+    while first >= 0:
+        place = world.places[first]
+        yield place
+        first = place.next
+
+
+# compiled where it is used: numba can't load a generator from its cache on disk
+places_of: Callable[[World, int], Iterator[Any]] = _njit(forceinline=True)(_places_of)

@@ -1,0 +1,202 @@
+"""Reservations: when a group will be free for a gang, and keeping it free until then, within one pass.
+
+A running job is expected to end when its remaining work is done at its current speed. The free devices that
+are reserved are masked: they leave the counts of free devices for the rest of the pass. A job that may use them
+opens the reservation (`open_reservation`), searches and starts, and closes it again (`close_reservation`).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from berth.compile import inlined, kernel
+from berth.schedule.allocation import take_devices
+from berth.schedule.placement import accepts_device_type
+from berth.schedule.progress import advance_progress
+from berth.schedule.records import RUNNING, Array, World, places_of
+
+EVERY_JOB = 1 << 40  # above every priority
+A_MOMENT_S = 1e-6  # times closer together than this are the same moment, but for rounding
+
+
+@kernel
+def running_by_end(world: World, now: float) -> Array:
+    """Running rows by expected end, soonest first; `expected_end_s` of each is up to date."""
+    ending, state = world.ending, world.state[0]
+    ends, count = np.empty(state.ending), 0  # side by side: records lie far apart
+    for i in range(state.ending):
+        job = world.jobs[ending[i]]
+        if job.state != RUNNING:
+            job.in_ending_list = 0
+            continue
+        advance_progress(job, now)
+        job.expected_end_s = max(now, job.restored_at_s) + job.estimated_remaining_s / job.speed
+        row, end, k = ending[i], job.expected_end_s, count - 1
+        while k >= 0 and ends[k] > end:
+            ending[k + 1], ends[k + 1] = ending[k], ends[k]
+            k -= 1
+        ending[k + 1], ends[k + 1] = row, end
+        count += 1
+    state.ending = count
+    return ending[:count]
+
+
+@kernel
+def soonest_place(world: World, row: int, tier: int, rows: Array, now: float) -> tuple[float, int, int, int]:
+    """(time, group, device type, devices to spare): when and where a tier first holds the gang; (inf, ...): never.
+
+    Devices reserved for another job are not counted: how long it will run there is unknown.
+    """
+    job, device_types = world.jobs[row], world.state[0].device_types
+    free = np.zeros((world.groups.shape[1], device_types), np.int64)  # a gang's devices are all of one type
+    best, best_type, best_free = -1, -1, 1 << 30
+    for at in range(len(world.hosts)):
+        host = world.hosts[at]
+        if usable(world, row, host):
+            free[host.group[tier], host.device_type] += host.free + host.masked
+    for number in range(len(free)):
+        for device_type in range(device_types):
+            if job.gpus <= free[number, device_type] < best_free:
+                best, best_type, best_free = number, device_type, free[number, device_type]
+    if best >= 0:
+        return now, best, best_type, best_free - job.gpus
+    return first_to_hold(world, row, tier, rows, free)
+
+
+@kernel
+def first_to_hold(world: World, row: int, tier: int, rows: Array, idle: Array) -> tuple[float, int, int, int]:
+    """The same for a gang that no group holds yet; `idle`: devices by group and type that it may use.
+
+    All that ends at the same moment is counted. Of groups that hold the gang from that moment on, the one is taken
+    that keeps fewest idle devices from other jobs: those that the gang will not leave to spare.
+    """
+    job, device_types = world.jobs[row], world.state[0].device_types
+    free, when = idle.copy(), math.inf
+    reached, count = np.empty(free.size, np.int64), 0
+    for i in range(len(rows)):
+        end_s = world.jobs[rows[i]].expected_end_s
+        if end_s > when + A_MOMENT_S:
+            break
+        for place in places_of(world, world.jobs[rows[i]].first_place):
+            host = world.hosts[place.host]
+            if not host.down and usable(world, row, host):
+                number, before = host.group[tier], free[host.group[tier], host.device_type]
+                free[number, host.device_type] = before + place.count
+                if before < job.gpus <= before + place.count:
+                    reached[count], when = number * device_types + host.device_type, min(when, end_s)
+                    count += 1
+    best, best_type, fewest = -1, -1, 1 << 30
+    for i in range(count):
+        number, device_type = reached[i] // device_types, reached[i] % device_types
+        kept = max(0, idle[number, device_type] - (free[number, device_type] - job.gpus))
+        if kept < fewest:
+            best, best_type, fewest = number, device_type, kept
+    return when, best, best_type, free[best, best_type] - job.gpus if best >= 0 else 0
+
+
+@inlined
+def usable(world: World, row: int, host: Any) -> bool:
+    """Whether a job accepts a host's devices and they are not reserved from it."""
+    return accepts_device_type(world.jobs[row], host.device_type) and not is_reserved_from(world, row, host)
+
+
+@inlined
+def available_to(world: World, row: int, host: Any, device_type: int) -> bool:
+    """Whether a host that is up has devices of a type that are not reserved from a job."""
+    return not host.down and host.device_type == device_type and not is_reserved_from(world, row, host)
+
+
+@inlined
+def is_reserved_from(world: World, row: int, host: Any) -> bool:
+    """Whether a host is part of what is reserved for another job."""
+    state = world.state[0]
+    if state.reserved_for < 0 or state.reserved_for == row or outranks_reservation(world, row):
+        return False
+    reserved = host.group[state.reserved_tier] == state.reserved_group
+    return reserved and host.device_type == state.reserved_type
+
+
+@inlined
+def outranks_reservation(world: World, row: int) -> bool:
+    """Whether a group is reserved, but only from jobs of a lower priority than this one."""
+    return world.state[0].reserved_for >= 0 and world.jobs[row].priority >= world.state[0].reserved_below
+
+
+@inlined
+def available_to_some(world: World) -> int:
+    """Free devices that at least one waiting job may take: all but those reserved from every other job."""
+    state = world.state[0]
+    return state.free + (state.masked if state.reserved_below < EVERY_JOB else 0)
+
+
+@kernel
+def reserve(
+    world: World, row: int, tier: int, group: int, device_type: int, until_s: float, spare: int, below: int
+) -> None:
+    """Reserves a group's devices of one type from other jobs of a priority below this; EVERY_JOB: from all others."""
+    state = world.state[0]
+    state.reserved_for, state.last_reserved = row, row
+    state.reserved_tier, state.reserved_group, state.reserved_type = tier, group, device_type
+    state.reserved_until_s, state.reserved_spare, state.reserved_below = until_s, spare, below
+    mask(world)
+
+
+@kernel
+def reserve_soonest(world: World, row: int, tier: int, below: int, now: float) -> None:
+    """Reserves the place where a job can start soonest."""
+    until_s, group, device_type, spare = soonest_place(world, row, tier, running_by_end(world, now), now)
+    if group >= 0:
+        reserve(world, row, tier, group, device_type, until_s, spare, below)
+
+
+@inlined
+def open_reservation(world: World, opens: bool) -> None:
+    """Unmasks the reserved devices for a job that may use them; close the reservation afterwards."""
+    if opens:
+        unmask(world)
+
+
+@inlined
+def close_reservation(world: World, opens: bool, row: int, started: bool) -> None:
+    """Masks what is still free of the reserved group; where its own job has started, the reservation ends."""
+    if opens and started and world.state[0].reserved_for == row:
+        world.state[0].reserved_for = -1
+    elif opens:
+        mask(world)
+
+
+@kernel
+def mask(world: World) -> None:
+    """Takes the reserved devices out of the counts."""
+    state = world.state[0]
+    group = world.groups[state.reserved_tier, state.reserved_group]
+    for at in range(group.start, group.stop):
+        host = world.hosts[at]
+        if host.free > 0 and host.device_type == state.reserved_type:
+            host.masked = host.free
+            state.masked += host.free
+            take_devices(world, at, host.free)
+
+
+@kernel
+def unmask(world: World) -> None:
+    """Puts them back into the counts."""
+    state = world.state[0]
+    group = world.groups[state.reserved_tier, state.reserved_group]
+    for at in range(group.start, group.stop):
+        host = world.hosts[at]
+        if host.masked > 0:
+            take_devices(world, at, -host.masked)
+            state.masked -= host.masked
+            host.masked = 0
+
+
+@kernel
+def cancel_reservation(world: World) -> None:
+    """Ends the reservation, if there is one."""
+    if world.state[0].reserved_for >= 0:
+        unmask(world)
+        world.state[0].reserved_for = -1

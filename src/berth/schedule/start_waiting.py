@@ -1,0 +1,249 @@
+"""Starting waiting jobs on free devices: every job in order gets the nearest place it accepts, or a reason."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from berth.compile import inlined, kernel, step
+from berth.schedule.allocation import start_job
+from berth.schedule.balance import best_shape, free_per_host, sensitive_to_imbalance, slowdown_by_imbalance
+from berth.schedule.placement import accepts_device_type, exceeds_quota, find_place_for, nearest_place
+from berth.schedule.policy import Blocked, Hooks, Preempt
+from berth.schedule.progress import restore_cost_s
+from berth.schedule.queue import drop_started, set_order, smallest_demand, sort_rows
+from berth.schedule.reasons import (
+    BACKFILLED,
+    BEHIND,
+    HELD_FOR_OTHER,
+    LINKS_BUSY,
+    NEAREST,
+    NO_ROOM,
+    OVER_QUOTA,
+    SPREAD,
+    TOO_SPREAD,
+)
+from berth.schedule.records import WAITING, World
+from berth.schedule.reservation import (
+    A_MOMENT_S,
+    EVERY_JOB,
+    close_reservation,
+    open_reservation,
+    reserve_soonest,
+)
+
+
+@step
+def refresh_order(world: World, hooks: Hooks, now: float) -> float:
+    """Sorts the queue again, for policies whose order changes while a job waits.
+
+    Returns when the policy wants to be asked again, also about jobs that the pass does not reach.
+    """
+    waiting, wake = world.waiting[world.state[0].queue_start : world.state[0].queue_stop], math.inf
+    for row in waiting:
+        set_order(world, hooks, row, now)
+        wake = min(wake, wake_time_of(world, hooks, row, now))
+    sort_rows(world.jobs, waiting)
+    return wake
+
+
+@step
+def refresh_overdue_order(world: World, hooks: Hooks, now: float) -> float:
+    """Sorts the queue again when a job has waited `reorder_after_s`; returns inf."""
+    state, reorder_after_s = world.state[0], world.rules[0].reorder_after_s
+    waiting = world.waiting[state.queue_start : state.queue_stop]
+    state.next_reorder_s = now + max(1.0, reorder_after_s)
+    for row in waiting:
+        due = world.jobs[row].queued_since_s + reorder_after_s
+        if due <= now:
+            set_order(world, hooks, row, now)
+        else:
+            state.next_reorder_s = min(state.next_reorder_s, due)
+    sort_rows(world.jobs, waiting)
+    return math.inf
+
+
+@step
+def start_waiting(world: World, hooks: Hooks, now: float, blocked: int) -> float:
+    """Starts waiting jobs that fit; `blocked` is what a job that does not fit means for those behind it.
+
+    Returns when to look again if nothing happens before.
+    """
+    waiting, state, by_order = world.waiting, world.state[0], world.rules[0].preempt == Preempt.BY_ORDER
+    state.search_epoch += 1
+    wake, i = math.inf, state.queue_start
+    smallest = smallest_demand(world)
+    priority, considered = EVERY_JOB, state.queue_start
+    while i < state.queue_stop and state.free + state.masked >= smallest:
+        row = waiting[i]
+        if world.jobs[row].priority < priority:
+            priority = world.jobs[row].priority
+            if blocked == Blocked.SKIP and not by_order:
+                considered = reserve_from_lower(world, considered, i, now)
+        i += 1
+        allowed_tier = allowed_tier_of(world, hooks, row, now)
+        if start_in_order(world, row, allowed_tier, now):
+            smallest = smallest_demand(world)
+            continue
+        if state.reserved_for >= 0 and state.reserved_for != row and backfill(world, row, allowed_tier, now):
+            continue
+        own = wake_time_of(world, hooks, row, now)
+        wake = min(wake, own)
+        explain_wait(world, row, allowed_tier, own)
+        # a job over its quota blocks only jobs of the same quota; by order it may still preempt one of them
+        if blocked != Blocked.SKIP and not by_order and exceeds_quota(world, row):
+            world.quotas[world.jobs[row].quota].closed = state.search_epoch
+        elif blocked == Blocked.STOP:
+            break
+        elif blocked == Blocked.BACKFILL and state.reserved_for < 0:
+            reserve_soonest(world, row, allowed_tier, EVERY_JOB, now)
+    drop_started(world, i)
+    return wake
+
+
+@inlined
+def start_in_order(world: World, row: int, allowed_tier: int, now: float) -> bool:
+    """Starts a job if there is a place for it that is not reserved for another."""
+    rules = world.rules[0]
+    own = world.state[0].reserved_for == row
+    open_reservation(world, own)
+    device_type, tier, group = find_place_for(world, row, allowed_tier, own)
+    started = device_type >= 0
+    if started and tier == 1 and rules.relax_locality and not own:
+        # whether it takes a place with a bad shape is decided by relax_locality
+        slowdown = imbalance_slowdown_in(world, row, device_type, group)
+        started = slowdown <= 1.0 + rules.imbalance_tolerance
+    if started:
+        start_job(world, row, device_type, tier, group, now, start_reason(world, row, tier))
+    close_reservation(world, own, row, started)
+    return started
+
+
+@kernel
+def reserve_from_lower(world: World, considered: int, stop: int, now: float) -> int:
+    """Reserves a place for the first job that does not fit, before jobs of lower priority are considered.
+
+    Jobs of equal priority may overtake each other where the policy says so; a job of lower priority only where
+    that does not delay the first. Returns how far down the queue a place was looked for: a job that finds none
+    now finds none later in this pass.
+    """
+    while considered < stop and world.state[0].reserved_for < 0:
+        row = world.waiting[considered]
+        considered += 1
+        job = world.jobs[row]
+        if job.state == WAITING and not exceeds_quota(world, row):
+            reserve_soonest(world, row, job.waits_for_tier, job.priority, now)
+    return considered
+
+
+@kernel
+def backfill(world: World, row: int, allowed_tier: int, now: float) -> bool:
+    """Starts a job on reserved devices if it ends before they are needed, or if they will not be needed."""
+    job, state = world.jobs[row], world.state[0]
+    restore_s = restore_cost_s(world, job.gpus) if job.first_start_s >= 0 else 0.0
+    in_time = (
+        now + restore_s + job.estimated_remaining_s * job.slowdown[allowed_tier] <= state.reserved_until_s
+    )
+    if job.gpus > state.free + state.masked or (not in_time and job.gpus > state.reserved_spare):
+        return False
+    if world.demands[job.demand].failed_open[job.device_type + 1, allowed_tier] == state.search_epoch:
+        return False
+    open_reservation(world, True)
+    device_type, tier, group = find_place_for(world, row, allowed_tier, True)
+    if device_type >= 0:
+        start_job(world, row, device_type, tier, group, now, BACKFILLED)
+        if not in_time:
+            state.reserved_spare -= job.gpus
+    close_reservation(world, True, row, device_type >= 0)
+    return device_type >= 0
+
+
+@kernel
+def allowed_tier_of(world: World, hooks: Hooks, row: int, now: float) -> int:
+    """The widest tier that the policy accepts for a job now, within what its user allows."""
+    job = world.jobs[row]
+    if world.rules[0].learn_timers:
+        for tier in range(world.groups.shape[0]):
+            job.delay_timer_s[tier] = world.wait_stats[job.demand, tier].timer_s
+    wanted = hooks.allowed_tier(job, now, world.params[0])
+    return max(job.nearest_tier, min(wanted, job.widest_tier))
+
+
+@inlined
+def wake_time_of(world: World, hooks: Hooks, row: int, now: float) -> float:
+    """When the policy wants to be asked again about a job; a time in the past means never."""
+    wake = hooks.wake(world.jobs[row], now, world.params[0])
+    if wake == now:  # a timer that expires now but for rounding
+        return max(now + A_MOMENT_S, np.nextafter(now, math.inf))
+    return wake if wake > now else math.inf
+
+
+@inlined
+def start_reason(world: World, row: int, tier: int) -> int:
+    """Why a place was taken: the nearest there can be, or a farther one."""
+    return NEAREST if tier == world.jobs[row].nearest_tier else SPREAD
+
+
+@kernel
+def imbalance_slowdown_in(world: World, row: int, device_type: int, group: int) -> float:
+    """Slowdown of a gang by the best shape that a rack has for it now."""
+    job = world.jobs[row]
+    if not sensitive_to_imbalance(world, job):
+        return 1.0
+    x, _, _ = best_shape(free_per_host(world, device_type, 1, group), job.gpus)
+    return slowdown_by_imbalance(job, x)
+
+
+# Why a job waits
+
+
+@kernel
+def explain_wait(world: World, row: int, allowed_tier: int, wake: float) -> None:
+    """Records why a job waits, with the numbers behind it."""
+    job, state = world.jobs[row], world.state[0]
+    job.waits_for_tier, job.until_s, job.explained_s = allowed_tier, wake, state.now
+    wider = min(allowed_tier + 1, job.widest_tier)
+    job.saves_s = job.estimated_remaining_s * (job.slowdown[wider] - job.slowdown[allowed_tier])
+    if exceeds_quota(world, row):
+        quota = world.quotas[job.quota]
+        job.reason = OVER_QUOTA if quota.used + job.gpus > quota.allowed else BEHIND
+        return
+    top, reserved = world.groups.shape[0] - 1, state.reserved_for >= 0 and state.masked > 0
+    if reserved and state.reserved_for != row and free_with_reserved(world, row, allowed_tier) >= job.gpus:
+        job.reason = HELD_FOR_OTHER
+    elif world.rules[0].link_ratio < math.inf and nearest_place(world, row, allowed_tier)[0] >= 0:
+        job.reason = LINKS_BUSY
+    elif most_free(world, job) >= job.gpus or (reserved and free_with_reserved(world, row, top) >= job.gpus):
+        job.reason = TOO_SPREAD
+    else:
+        job.reason = NO_ROOM
+
+
+@kernel
+def free_with_reserved(world: World, row: int, tier: int) -> int:
+    """Free devices of the reserved type, reserved ones included, in that group of a tier around them with most."""
+    state = world.state[0]
+    if not accepts_device_type(world.jobs[row], state.reserved_type):
+        return 0
+    reserved = world.groups[state.reserved_tier, state.reserved_group]
+    best, last, free = 0, -1, 0
+    for at in range(reserved.start, reserved.stop):
+        host = world.hosts[at]
+        if host.group[tier] != last:
+            last = host.group[tier]
+            free = world.groups[tier, last].free[state.reserved_type]
+        free += host.masked
+        best = max(best, free)
+    return best
+
+
+@inlined
+def most_free(world: World, job: Any) -> int:
+    """Free devices of the accepted type that has most."""
+    free, most = world.groups[world.groups.shape[0] - 1, 0].free, 0
+    for device_type in range(world.state[0].device_types):
+        if accepts_device_type(job, device_type):
+            most = max(most, free[device_type])
+    return most

@@ -1,0 +1,292 @@
+"""A training run in several processes; each runs one stage of one pipeline, in lock-step.
+
+At the end of every step the ranks agree on the loss, on whether to stop, and on whether the data has ended, so all stop
+after the same step. Rank 0 writes checkpoints and sends the others the state to resume from.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from berth.train.checkpoint import CheckpointStore, Manifest
+from berth.train.checkpoint.dense import dense_state, load_weights, unpacked
+from berth.train.data import BatchSource
+from berth.train.data.prefetch import Prefetcher
+from berth.train.fault_points import fault_point
+from berth.train.heartbeat import HEARTBEAT
+from berth.train.learner import Learner
+from berth.train.local import LocalStore
+from berth.train.metrics import auc, join_windows
+from berth.train.options import TrainOptions
+from berth.train.process_group import ProcessGroup
+from berth.train.session import Result, Session
+from berth.train.sparse import SparseStore
+from berth.train.stages.dense import load_stage_optimiser, merge_stages, stage_optimiser_state, stage_weights
+from berth.train.stages.learner import StageLearner
+
+_GATHER_INTERVAL_S = 0.5  # between two gatherings of scores
+
+
+class DistributedSession(Session):
+    """One rank of a run."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        data: BatchSource,
+        options: TrainOptions,
+        *,
+        process_group: ProcessGroup,
+        store: SparseStore | None,
+        learner: Callable[[SparseStore], Learner],
+        notify: Callable[[str], None] = print,
+    ) -> None:
+        self.process_group = process_group
+        self._other_windows: list[dict[str, Any]] = []  # last scores of the other pipelines, on rank 0
+        self._gathered_at = 0.0
+        self._stop_agreed = False
+        self._resumed_dense: tuple[dict[str, Any], dict[str, Any]] | None = None
+        self._resumed_position: dict[str, Any] | None = None
+        checkpoints = options.checkpointing
+        self._saves_every = checkpoints.every if checkpoints is not None else None
+        if not process_group.is_main:
+            options = replace(options, checkpoints=None)
+        super().__init__(
+            model, data, options, store=store, learner=learner, share=process_group.share, notify=notify
+        )
+        self.rank_info = process_group.rank_info
+        self._synchronise_start()
+
+    def steps(self, until: int | None = None) -> Generator[float, None, None]:
+        """Yield the loss of every step; all ranks stop after the same one."""
+        reads = self.process_group.stage == 0
+        batches = self.data.batches(self.batch, self.progress.step, self.process_group.share, self.seed)
+        ahead = Prefetcher(batches) if reads else None
+        first = True
+        try:
+            batch = next(ahead, None) if ahead else None
+            self._stop_agreed, ended, _, _ = self._agree(
+                (self._stop_requested(), reads and batch is None, False), 0.0
+            )
+            self.progress.begin()
+            while (until is None or self.progress.step < until) and not self._stop_agreed and not ended:
+                self._seed_step()
+                following = next(ahead, None) if ahead else None
+                if following is not None:
+                    self.learner.prefetch(following)
+                flags = (self._stop_requested(), reads and following is None, self._wants_scores(until))
+                self.process_group.flags = tuple(map(float, flags))
+                loss, scores = self._step(batch)
+                examples = batch.whole if batch is not None and batch.whole is not None else self.batch
+                batch = following
+                flags = (self._stop_requested(), *flags[1:])
+                self._stop_agreed, ended, gather, loss = self._agree(flags, loss)
+                self._count(loss, examples, scores)
+                HEARTBEAT.step = self.progress.step
+                if first:
+                    self._warn_about_prefetch()
+                if gather:
+                    self._gather_windows()
+                fault_point("step")
+                self._end_day_if_due()
+                self._save_if_due()
+                first = False
+                yield loss
+        finally:
+            if ahead is not None:
+                ahead.close()
+
+    @property
+    def _stopping(self) -> bool:
+        return self._stop_agreed
+
+    def _stop_requested(self) -> bool:
+        return self._interruption is not None and self._interruption.requested
+
+    def _step(self, batch: Any) -> tuple[float, Any]:
+        if self.process_group.stage == 0:
+            return self.learner.step(self.progress.step, batch)
+        assert isinstance(self.learner, StageLearner)
+        self.learner.follow(self.progress.step)
+        return 0.0, (None, None)
+
+    def _agree(self, flags: tuple[bool, bool, bool], loss: float) -> tuple[bool, bool, bool, float]:
+        """Return whether any rank was asked to stop, whether any reached the end of the data, whether rank 0 wants the
+        scores of all, and the sum of the losses."""
+        sums, self.process_group.step_sums = self.process_group.step_sums, None
+        if sums is None:  # not sent along with the gradients
+            sums = self.process_group.agree([*map(float, flags), loss])
+        return sums[0] > 0, sums[1] > 0, sums[2] > 0, sums[3]
+
+    def _warn_about_prefetch(self) -> None:
+        """Warn about tables whose keys are not among the model inputs, so they can't be prefetched from servers."""
+        tables = self.learner.tables_without_prefetch
+        if tables and self.process_group.is_main and not isinstance(self.store, LocalStore):
+            self._notify(
+                f"keys of {', '.join(tables)} are computed inside the model, so rows are not prefetched:"
+                " pass the keys to the model as an entry of its inputs"
+            )
+
+    def _wants_scores(self, until: int | None) -> bool:
+        """Return whether rank 0 gathers the scores of all pipelines after this step, for the global AUC."""
+        if not self.process_group.is_main or not self._reports or self.process_group.layout.pipelines == 1:
+            return False
+        now, last = time.monotonic(), self.progress.step + 1 == until
+        if not last and now - self._gathered_at < _GATHER_INTERVAL_S:
+            return False
+        self._gathered_at = now
+        return True
+
+    def _gather_windows(self) -> None:
+        """Send the last scores of every pipeline, held by its first stage, to rank 0."""
+        layout, channel = self.process_group.layout, self.process_group.channel
+        if layout.pipelines == 1 or self.process_group.stage:
+            return
+        if not self.process_group.is_main:
+            channel.send(
+                0, {name: torch.from_numpy(part) for name, part in self.progress.window.arrays().items()}
+            )
+            channel.flush()
+            return
+        received = [channel.receive(layout.rank(pipeline, 0)) for pipeline in range(1, layout.pipelines)]
+        self._other_windows = [{name: part.numpy() for name, part in one.items()} for one in received]
+        together = join_windows(self._windows())
+        self.progress.global_auc = auc(together["scores"], together["labels"])
+
+    def _windows(self) -> list[dict[str, Any]]:
+        return [*super()._windows(), *self._other_windows]
+
+    def _load_windows(self, windows: list[dict[str, Any]]) -> None:
+        super()._load_windows(windows)
+        self._other_windows = windows[1:]
+
+    def _seed_step(self) -> None:
+        """Seed the generator from run seed, step and rank, so that a resumed run draws the same numbers."""
+        torch.manual_seed(
+            (self.seed * 1_000_003 + self.progress.step) * 4_099 + self.process_group.rank_info.rank
+        )
+
+    def _result(self, preempted: bool, losses: list[float]) -> Result:
+        """Return the result; rank 0 adds the statistics and CPU time of all processes."""
+        own: dict[str, Any] = {
+            "stage": self.process_group.stage,
+            "pipeline": self.process_group.pipeline,
+            "cpu_ms_per_1000": self.progress.cpu_ms_per_1000,
+            "sent_bytes": self.process_group.channel.sent_bytes,
+        }
+        if isinstance(self.learner, StageLearner):
+            own |= {
+                "layers": list(self.learner.layers),
+                "slowdown": self.learner.cut.slowdown,
+                "busy_s": self.learner.busy_s / max(len(losses), 1),
+            }
+        result = super()._result(preempted, losses)
+        own["shared_memory"] = result.statistics.get("shared_memory")
+        if not self.process_group.is_main:
+            self.process_group.channel.send(0, own)
+            return result
+        others = [
+            self.process_group.channel.receive(rank)
+            for rank in range(1, self.process_group.rank_info.world_size)
+        ]
+        examples = max(len(losses), 1) * self.batch
+        served = sum(one["cpu_s"] for one in result.statistics.get("servers", ())) * 1e6 / examples
+        workers = sum(one["cpu_ms_per_1000"] for one in (own, *others))
+        statistics = {**result.statistics, "workers": [own, *others]}
+        return replace(result, cpu_ms_per_1000=workers + served, statistics=statistics)
+
+    def identity(self) -> dict[str, Any]:
+        """Independent of the stages: a stage without weights has no optimiser."""
+        trained = any(weight.requires_grad for weight in self.model.parameters())
+        return {**super().identity(), "dense optimiser": "Adam" if trained else None}
+
+    def close(self, *, keep_rows: bool = False) -> None:
+        """Close the session and leave the process group."""
+        super().close(keep_rows=keep_rows)
+        self.process_group.leave()
+
+    def _resume(self, checkpoint_store: CheckpointStore, chain: list[Manifest]) -> None:
+        super()._resume(checkpoint_store, chain)
+        self._resumed_position = chain[-1].position
+
+    def _synchronise_start(self) -> None:
+        """Bring all ranks to the step, weights and data position that rank 0 resumed from."""
+        channel = self.process_group.channel
+        if self.process_group.is_main:
+            message: dict[str, Any] = {"step": self.progress.step, "position": self._resumed_position}
+            if self._resumed_dense is not None:
+                arrays, meta = self._resumed_dense
+                message |= {"meta": json.dumps(meta)}
+                message |= {"arrays": {name: torch.from_numpy(array) for name, array in arrays.items()}}
+            layout = self.process_group.layout
+            for rank in range(1, self.process_group.rank_info.world_size):
+                pipeline = layout.pipeline(rank)
+                saved = self._other_windows[pipeline - 1] if self._other_windows and pipeline else {}
+                window = {name: torch.from_numpy(part) for name, part in saved.items()}
+                channel.send(rank, {**message, "window": window})
+            channel.flush()
+            self._resumed_dense = None
+        else:
+            message = channel.receive(0)
+            self.progress.step = message["step"]
+            if message["window"]:
+                self.progress.window.load({name: part.numpy() for name, part in message["window"].items()})
+            if message["position"] is not None:
+                self.data.seek(message["position"])
+            if "meta" in message:
+                arrays = {name: part.numpy() for name, part in message["arrays"].items()}
+                self._load_dense(arrays, json.loads(message["meta"]))
+        self.process_group.wait_for_all()
+
+    def _save_if_due(self) -> None:
+        if self._saves_every is None or self.progress.step % self._saves_every:
+            return
+        self._gather_windows()
+        if self.process_group.is_main:
+            self.save()
+        else:
+            self._send_weights()
+
+    def _finish(self, preempted: bool) -> None:
+        self._gather_windows()
+        writes = self._writer is not None and self._writer.last != self.progress.step
+        if self.process_group.agree([float(writes)])[0] > 0 and not self.process_group.is_main:
+            self._send_weights()
+        super()._finish(preempted)
+        self.process_group.wait_for_all()  # servers are needed until the last checkpoint is complete
+
+    def _stage_state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        if isinstance(self.learner, StageLearner):
+            weights = stage_weights(self.model, self.learner.prefixes)
+        else:
+            weights = dict(self.model.state_dict())
+        return weights, stage_optimiser_state(self.model, self.learner.optimiser)
+
+    def _send_weights(self) -> None:
+        """Send this stage's weights to rank 0, from pipeline 0 only: the others hold the same."""
+        if self.process_group.pipeline == 0 and self.process_group.stage > 0:
+            weights, optimiser = self._stage_state()
+            self.process_group.channel.send(0, {"weights": weights, **optimiser})
+            self.process_group.channel.flush()
+
+    def _dense(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the state of all stages of pipeline 0."""
+        parts = [self._stage_state()]
+        for stage in range(1, self.process_group.layout.stages):
+            message = self.process_group.channel.receive(self.process_group.layout.rank(0, stage))
+            parts.append((message.pop("weights"), message))
+        return dense_state(*merge_stages(self.model, parts))
+
+    def _load_dense(self, arrays: Mapping[str, Any], meta: dict[str, Any]) -> None:
+        """Load this stage's part of the state of the whole model."""
+        self._resumed_dense = (dict(arrays), meta) if self.process_group.is_main else None
+        load_weights(self.model, arrays, meta)
+        if meta["optimiser"] is not None:
+            load_stage_optimiser(self.model, self.learner.optimiser, unpacked(meta["optimiser"], arrays))

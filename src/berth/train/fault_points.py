@@ -1,0 +1,39 @@
+"""Named points at which a test can kill the process, as a power failure would.
+
+`BERTH_TRAIN_FAULT="name@3"` kills this process (SIGKILL) at the third passage of a point. Under a launcher,
+`"name@3/worker1"` selects one process, before its first restart.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+
+FAULT_POINTS = (
+    "step",
+    "checkpoint: snapshot taken",
+    "checkpoint: folder made",
+    "checkpoint: a part half written",
+    "checkpoint: parts written",
+    "checkpoint: manifest written",
+    "checkpoint: manifest renamed",
+    "checkpoint: old ones removed",
+    "server: step ended",
+)
+VARIABLE = "BERTH_TRAIN_FAULT"
+NAME = "BERTH_TRAIN_NAME"  # name and attempt of a process, as `worker1/2`
+
+_passed: dict[str, int] = {}
+
+
+def fault_point(name: str) -> None:
+    """Do nothing, unless a test requested a kill here."""
+    requested = os.environ.get(VARIABLE)
+    if requested is None:
+        return
+    _passed[name] = _passed.get(name, 0) + 1
+    point, _, process = requested.partition("/")
+    if process and f"{process}/1" != os.environ.get(NAME):
+        return
+    if point == f"{name}@{_passed[name]}":
+        os.kill(os.getpid(), signal.SIGKILL)

@@ -1,0 +1,185 @@
+"""Heartbeats of the ranks, and reports of ranks that hold up the others.
+
+Every rank publishes a heartbeat: a counter, its step, and whether it waits for others. A rank whose heartbeat has
+stopped is silent (stopped, hung or disconnected); one that neither ends its step nor waits is busy. The lowest rank
+that is not silent reports both after `SILENT_S`. Nothing is killed: only the rendezvous timeout ends a run.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from berth.errors import ServerError
+
+SILENT_S = float(os.environ.get("BERTH_TRAIN_SILENT_S", "30"))
+LOG_FD = "BERTH_TRAIN_VOICE"  # file descriptor of the launcher's standard error
+_CHECKS = 6  # checks per SILENT_S
+
+
+@dataclass(slots=True)
+class Heartbeat:
+    """What this process is doing."""
+
+    step: int = 0
+    waiting: bool = False
+
+
+HEARTBEAT = Heartbeat()
+
+
+@contextmanager
+def waiting_for_peers() -> Iterator[None]:
+    """Mark a wait for other ranks; a lost connection becomes a `ServerError`."""
+    HEARTBEAT.waiting = True
+    try:
+        yield
+    except RuntimeError as error:  # torch.distributed has no common error type
+        raise ServerError(f"lost another process of the run: {str(error).splitlines()[0]}") from error
+    finally:
+        HEARTBEAT.waiting = False
+
+
+def notify(text: str) -> None:
+    """Print a line to standard error, or to that of the launcher."""
+    os.write(int(os.environ.get(LOG_FD, "2")), f"{text}\n".encode())
+
+
+class KeyValueStore(Protocol):
+    """Where heartbeats are published, such as torch's store."""
+
+    def set(self, key: str, value: str) -> Any:
+        """Set a value."""
+        ...
+
+    def check(self, keys: list[str]) -> bool:
+        """Return whether all keys are set."""
+        ...
+
+    def get(self, key: str) -> bytes:
+        """Return a value."""
+        ...
+
+
+@dataclass(slots=True)
+class _PeerState:
+    """The last heartbeat of a rank, and since when it is unchanged."""
+
+    beat: str = ""
+    state: str = ""
+    beat_at: float = 0.0
+    state_at: float = 0.0
+
+    def update(self, text: str, now: float) -> None:
+        beat, _, state = text.partition(" ")
+        if beat != self.beat:
+            self.beat, self.beat_at = beat, now
+        if state != self.state:
+            self.state, self.state_at = state, now
+
+
+class StallMonitor:
+    """One rank's view of all ranks."""
+
+    def __init__(
+        self,
+        rank: int,
+        world_size: int,
+        *,
+        silent_s: float = SILENT_S,
+        notify: Callable[[str], None] = notify,
+    ) -> None:
+        self._rank, self._silent_s, self._notify = rank, silent_s, notify
+        now = time.monotonic()
+        self._peers = {other: _PeerState(beat_at=now, state_at=now) for other in range(world_size)}
+        self._beats = 0
+        self._exchanged_at = now  # the last completed exchange
+        self._quiet_until = 0.0
+        self._repeat_s = silent_s
+        self._ended = threading.Event()
+
+    def start(self, store: KeyValueStore) -> None:
+        """Start two threads: exchanging blocks while rank 0, which hosts the store, is stopped."""
+        for name, work in (("pulse", lambda: self.exchange(store, time.monotonic())), ("watch", self._check)):
+            threading.Thread(target=self._repeat, args=(work,), daemon=True, name=f"berth-{name}").start()
+
+    def stop(self) -> None:
+        """Stop the threads."""
+        self._ended.set()
+
+    def exchange(self, store: KeyValueStore, now: float) -> None:
+        """Publish this rank's heartbeat and read those of the others.
+
+        After a long gap the clocks of the others are reset: they could not publish, or this rank itself was stopped.
+        """
+        self._beats += 1
+        after_gap = now - self._exchanged_at >= self._silent_s
+        text = f"{self._beats} {HEARTBEAT.step} {int(HEARTBEAT.waiting)}"
+        store.set(f"pulse/{self._rank}", text)
+        for other, peer in self._peers.items():
+            if other == self._rank:
+                peer.update(text, now)
+            elif store.check([f"pulse/{other}"]):
+                peer.update(store.get(f"pulse/{other}").decode(), now)
+            if after_gap:
+                peer.state_at = now
+                peer.beat_at = peer.beat_at if other == 0 else now
+        self._exchanged_at = now
+
+    def stall_message(self, now: float) -> str | None:
+        """Return which ranks hold up the others, if this rank is to report it."""
+        silent = [rank for rank in self._peers if self._is_silent(rank, now)]
+        responsive = [rank for rank in self._peers if rank not in silent]
+        busy = [
+            rank
+            for rank in responsive
+            if self._peers[rank].state.endswith(" 0")
+            and self._observed_until(rank, now) - self._peers[rank].state_at >= self._silent_s
+        ]
+        if (
+            not (silent or busy)
+            or self._rank != min(responsive, default=self._rank)
+            or now < self._quiet_until
+        ):
+            if not (silent or busy):
+                self._repeat_s, self._quiet_until = self._silent_s, 0.0
+            return None
+        self._quiet_until, self._repeat_s = now + self._repeat_s, 2 * self._repeat_s
+        reports = [
+            f"rank {rank} has been silent for {now - self._peers[rank].beat_at:.0f} s{self._last_step(rank)}"
+            for rank in silent
+        ]
+        reports += [
+            f"rank {rank} has been busy for {now - self._peers[rank].state_at:.0f} s{self._last_step(rank)}"
+            for rank in busy
+        ]
+        return f"waiting: {', '.join(reports)}"
+
+    def _is_silent(self, rank: int, now: float) -> bool:
+        observed_until = self._observed_until(rank, now)
+        return rank != self._rank and observed_until - self._peers[rank].beat_at >= self._silent_s
+
+    def _observed_until(self, rank: int, now: float) -> float:
+        """Return the time up to which a rank is observed. Rank 0 hosts the store, so no response is its silence."""
+        return now if rank == 0 else self._exchanged_at
+
+    def _last_step(self, rank: int) -> str:
+        step = self._peers[rank].state.partition(" ")[0]
+        return f" (after step {int(step):,})" if step else ""
+
+    def _check(self) -> None:
+        text = self.stall_message(time.monotonic())
+        if text is not None:
+            self._notify(text)
+
+    def _repeat(self, work: Callable[[], None]) -> None:
+        while not self._ended.wait(self._silent_s / _CHECKS):
+            try:
+                work()
+            except RuntimeError:  # the store is gone, and so is rank 0
+                continue

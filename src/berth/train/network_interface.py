@@ -1,0 +1,61 @@
+"""Selects the network interface of the route to the rendezvous for gloo."""
+
+from __future__ import annotations
+
+import array
+import fcntl
+import os
+import socket
+import struct
+
+IFNAME = "GLOO_SOCKET_IFNAME"
+_SIOCGIFADDR = 0x8915
+
+
+def use_route_interface(host: str, port: int) -> str | None:
+    """Make gloo use the interface of the route to `host`, unless the environment names one; returns its name."""
+    if IFNAME in os.environ:
+        return os.environ[IFNAME]
+    address = source_address(host, port)
+    name = interface_of(address) if address is not None else None
+    if name is not None:
+        os.environ[IFNAME] = name
+    return name
+
+
+def source_address(host: str, port: int) -> str | None:
+    """Return the source address of packets to `host`; sends nothing."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port or 1, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.connect(address)
+            return str(probe.getsockname()[0])
+    except OSError:
+        return None
+
+
+def interface_of(address: str) -> str | None:
+    """Return the interface with an address."""
+    if ":" in address:
+        return _interface_of_six(address)
+    if address.startswith("127."):
+        address = "127.0.0.1"
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            request = array.array("B", struct.pack("256s", name[:15].encode()))
+            try:
+                fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, request)
+            except OSError:
+                continue  # no IPv4 address
+            if socket.inet_ntoa(request.tobytes()[20:24]) == address:
+                return name
+    return None
+
+
+def _interface_of_six(address: str) -> str | None:
+    wanted = socket.inet_pton(socket.AF_INET6, address.partition("%")[0]).hex()
+    try:
+        with open("/proc/net/if_inet6", encoding="ascii") as file:
+            return next((line.split()[-1] for line in file if line.split()[0] == wanted), None)
+    except OSError:
+        return None

@@ -1,0 +1,213 @@
+"""Several processes train as one, whatever is killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from berth.train import ClickStream
+from berth.train.fault_points import VARIABLE
+
+pytestmark = pytest.mark.slow
+
+STEPS = 24
+TOGETHER = ("--workers", "2", "--servers", "2")
+CUT = ("--stages", "3", "--micro", "2")
+THREE = ("--workers", "3")
+
+
+def command(folder: Path, *config: str) -> list[str]:
+    return [
+        *(
+            sys.executable,
+            "-m",
+            "berth",
+            "train",
+            "ctrdnn-8",
+            "--steps",
+            str(STEPS),
+            "--batch",
+            "64",
+            "--json",
+        ),
+        *("--checkpoint", str(folder), "--checkpoint-every", "5", *config),
+    ]
+
+
+def train(
+    folder: Path, *config: str, fault: str | None = None, steps: int | None = STEPS
+) -> tuple[dict, str]:
+    environment = {**os.environ, **({VARIABLE: fault} if fault else {})}
+    wanted = command(folder, *config)
+    if steps is None:
+        del wanted[wanted.index("--steps") : wanted.index("--batch")]
+    done = subprocess.run(wanted, capture_output=True, text=True, env=environment, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout), done.stderr
+
+
+def differences(one: Path, other: Path) -> str:
+    told = subprocess.run(
+        [sys.executable, "-m", "berth", "table", "diff", str(one), str(other), "--json"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return told.stdout + told.stderr
+
+
+@pytest.fixture(scope="module")
+def alone_folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("alone") / "run"
+    return folder, train(folder)[0]
+
+
+@pytest.fixture(scope="module")
+def alone(alone_folder):
+    return alone_folder[1]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """Runs that nothing happened to, by how they are divided."""
+    made = {}
+    for config in (TOGETHER, CUT, THREE):
+        folder = tmp_path_factory.mktemp("whole") / "run"
+        made[config] = (folder, train(folder, *config)[0])
+    return made
+
+
+@pytest.mark.parametrize("config", [TOGETHER, CUT], ids=["workers", "stages"])
+def test_several_processes_learn_what_one_process_learns(config, whole, alone):
+    together = whole[config][1]
+    assert together["step"] == alone["step"] == STEPS
+    assert together["examples"] == alone["examples"]
+    assert together["loss"] == pytest.approx(alone["loss"], rel=1e-5)  # sums in another order
+    assert together["tables"]["embedding"]["rows"] == alone["tables"]["embedding"]["rows"]
+
+
+@pytest.mark.parametrize("config", [TOGETHER, CUT, THREE], ids=["2 workers", "stages", "3 workers"])
+def test_rows_and_auc_are_those_of_one_process_up_to_the_order_of_sums(config, whole, alone_folder):
+    """The AUC is that of the scores of all workers, not of the first one's."""
+    folder, told = alone_folder
+    assert whole[config][1]["auc"] == pytest.approx(told["auc"], abs=1e-4)
+    rows = json.loads(differences(folder, whole[config][0]))
+    assert (rows["only_first"], rows["only_second"]) == (0, 0)
+    assert rows["mean"] < 1e-6
+    assert rows["largest"] < 1e-3  # of a weight whose gradient is nearly nothing, AdaGrad divides by that
+
+
+@pytest.mark.parametrize("servers", ["1", "3"])
+def test_one_worker_has_the_rows_of_one_process_bit_for_bit_over_any_number_of_servers(
+    servers, alone_folder, tmp_path
+):
+    folder, alone = alone_folder
+    told, _ = train(tmp_path / "run", "--servers", servers)
+    for name in ("step", "examples", "loss", "auc"):
+        assert told[name] == alone[name], name
+    rows = json.loads(differences(folder, tmp_path / "run"))
+    assert (rows["changed"], rows["only_first"], rows["only_second"]) == (0, 0, 0)
+    assert rows["same"] == alone["tables"]["embedding"]["rows"]
+
+
+@pytest.mark.parametrize(
+    "mode",
+    [("async",), ("half-async", "--staleness", "2"), ("geo", "--geo-every", "3")],
+    ids=lambda mode: mode[0],
+)
+def test_other_modes_learn_from_every_example_once(mode, whole, tmp_path):
+    """Only rows differ between modes: dense gradients are summed in every step of all of them."""
+    folder, sync = whole[TOGETHER]
+    told, said = train(tmp_path / "run", *TOGETHER, "--mode", *mode)
+    assert f"2 servers ({mode[0]})" in said
+    assert (told["step"], told["examples"]) == (sync["step"], sync["examples"])
+    assert told["loss"] == pytest.approx(sync["loss"], rel=0.05)  # geo learns from others three steps late
+    rows = json.loads(differences(folder, tmp_path / "run"))
+    learned, announced = (ClickStream(0).draw(*some)[0] for some in ((0, STEPS * 64), (STEPS * 64, 64)))
+    # the rows of the batch after the last were fetched ahead, which makes them
+    assert (rows["only_first"], rows["only_second"]) == (0, len(np.setdiff1d(announced, learned)))
+    assert rows["changed"] > 0  # they learned at other moments
+
+
+def test_workers_come_to_the_end_of_a_day_together(tmp_path):
+    days = ("--day-every", "320")
+    alone, together = (train(tmp_path / name, *days, *how)[0] for name, how in (("a", ()), ("b", TOGETHER)))
+    assert together["tables"]["embedding"]["rows"] == alone["tables"]["embedding"]["rows"]
+    assert together["tables"]["embedding"]["counts"]["removed"] > 0
+
+
+def line(number: int) -> str:
+    return "\t".join([str(number % 3 // 2), *[str(number % 50)] * 13, *[f"{number * 31 % 97:x}"] * 26])
+
+
+@pytest.mark.parametrize(
+    "config", [TOGETHER, ("--workers", "2", "--stages", "2", "--micro", "2")], ids=["workers", "stages"]
+)
+def test_all_learn_from_a_last_batch_that_is_too_small_to_be_shared(config, tmp_path):
+    (tmp_path / "clicks.tsv").write_text("".join(f"{line(number)}\n" for number in range(129)))
+    whole, shared = (
+        train(tmp_path / name, "--data", str(tmp_path / "clicks.tsv"), *how, steps=None)[0]
+        for name, how in (("alone", ()), ("together", config))
+    )
+    assert (shared["step"], shared["examples"]) == (whole["step"], whole["examples"]) == (3, 129)
+    assert shared["loss"] == pytest.approx(whole["loss"], rel=2e-3)
+
+
+@pytest.mark.parametrize(
+    ("config", "fault", "who"),
+    [
+        (TOGETHER, "step@12/worker0", "worker 0"),
+        (TOGETHER, "step@13/worker1", "worker 1"),
+        (TOGETHER, "server: step ended@25/server1", "server 1"),
+        (TOGETHER, "checkpoint: manifest written@2/worker0", "worker 0"),
+        (CUT, "step@14/worker2", "worker 2"),
+        (CUT, "checkpoint: parts written@2/worker0", "worker 0"),
+    ],
+)
+def test_after_a_kill_the_run_is_the_one_that_was_never_killed(config, fault, who, whole, tmp_path):
+    folder, untouched = whole[config]
+    result, said = train(tmp_path / "run", *config, fault=fault)
+    assert f"{who} was killed (SIGKILL): restarting all from the last checkpoint" in said
+    assert result["resumed_from"] in (5, 10)
+    for name in ("step", "loss", "auc"):
+        assert result[name] == untouched[name], name
+    told = json.loads(differences(folder, tmp_path / "run"))
+    assert told["steps"] == [STEPS, STEPS]
+    assert (told["changed"], told["only_first"], told["only_second"]) == (0, 0, 0)
+
+
+def test_without_checkpoints_a_kill_is_the_end_and_says_so():
+    arguments = [*command(Path("unused"), *TOGETHER)]
+    del arguments[arguments.index("--checkpoint") : arguments.index("--checkpoint-every")]
+    done = subprocess.run(
+        arguments,
+        capture_output=True,
+        text=True,
+        env={**os.environ, VARIABLE: "step@3/worker1"},
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "worker 1 was killed (SIGKILL); can't resume without --checkpoint" in done.stderr
+
+
+def test_asked_to_stop_all_save_the_same_step_and_say_preempted(tmp_path):
+    arguments = command(tmp_path / "run", *TOGETHER)
+    arguments[arguments.index(str(STEPS))] = "1000000"
+    process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    assert "2 servers" in process.stderr.readline()
+    while not list((tmp_path / "run").glob("step-*/manifest.json")):
+        assert process.poll() is None
+        os.sched_yield()
+    process.send_signal(signal.SIGTERM)
+    out, said = process.communicate(timeout=120)
+    assert process.returncode == 0, said
+    assert json.loads(out)["preempted"]
