@@ -73,8 +73,6 @@ NOT_YET_CLEAN = (
     "src/berth/cli/up.py",
     "src/berth/cli/view.py",
     "src/berth/cli/why.py",
-    "src/berth/compile.py",
-    "src/berth/handed.py",
     "src/berth/live",
     "src/berth/schedule",
     "src/berth/simulate",
@@ -87,8 +85,6 @@ NOT_YET_CLEAN = (
     "tests/unit/live",
     "tests/unit/schedule",
     "tests/unit/simulate",
-    "tests/unit/test_compile.py",
-    "tests/unit/test_handed.py",
     "tests/unit/testing",
 )
 
