@@ -55,7 +55,7 @@ def test_a_request_that_is_too_large_is_answered_so_however_much_of_it_comes(ser
 
 
 def test_a_peer_of_the_same_account_may_take_its_time(served, monkeypatch):
-    monkeypatch.setattr("berth.live.api.peers._FIRST_REQUEST_S", 0.05)
+    monkeypatch.setattr("berth.live.api.connections._FIRST_REQUEST_S", 0.05)
     with connected(served.unix) as sock, connected(served.tcp) as stranger:
         assert select.select([stranger], [], [], 30)[0]
         assert stranger.recv(1) == b""

@@ -12,12 +12,12 @@ from pydantic import BaseModel, ConfigDict, Field
 from berth import __version__
 from berth.errors import BerthError, InputError, UnknownNameError
 from berth.live import commands
-from berth.live.api import login, page_data, pages
-from berth.live.api.callers import known_caller
-from berth.live.api.desk import BusyError, Desk
-from berth.live.api.glance import Glance
+from berth.live.api import dashboard_routes, login, pages
+from berth.live.api.auth import authenticate
+from berth.live.api.dashboard_data import DashboardData
 from berth.live.api.limits import Limits
 from berth.live.api.links import job_at, machine_at
+from berth.live.api.service import BusyError, Service
 from berth.live.api.tokens import Caller
 from berth.live.bounds import DeniedError
 from berth.live.commands import ConflictError, MissingError
@@ -96,8 +96,8 @@ class WhatIf(BaseModel):
     add_racks: Annotated[int, Field(ge=0, le=64, strict=True), Whole] = 0
 
 
-def make_app(desk: Desk) -> FastAPI:
-    """The application; everything it knows is at the desk."""
+def make_app(service: Service) -> FastAPI:
+    """The application; everything it knows is at the service."""
     app = FastAPI(
         title="berth",
         description=_ABOUT,
@@ -106,14 +106,16 @@ def make_app(desk: Desk) -> FastAPI:
         redoc_url=None,
         generate_unique_id_function=lambda route: route.name,
     )
-    app.add_middleware(Limits, tokens=desk.tokens)
-    app.state.desk = desk
-    app.include_router(_router(desk), prefix="/api/v1", responses=_ERRORS)
-    session = login.router(desk.tokens, desk.codes, desk.session)
+    app.add_middleware(Limits, tokens=service.tokens)
+    app.state.service = service
+    app.include_router(_router(service), prefix="/api/v1", responses=_ERRORS)
+    session = login.router(service.tokens, service.codes, service.session)
     app.include_router(session, prefix="/api/v1", responses=_ERRORS)
-    app.include_router(page_data.router(Glance(desk), desk.tokens), prefix="/api/v1", responses=_ERRORS)
+    app.include_router(
+        dashboard_routes.router(DashboardData(service), service.tokens), prefix="/api/v1", responses=_ERRORS
+    )
     app.include_router(pages.router())
-    app.get("/metrics", response_class=PlainTextResponse, tags=["metrics"])(_metrics(desk))
+    app.get("/metrics", response_class=PlainTextResponse, tags=["metrics"])(_metrics(service))
     app.add_exception_handler(BerthError, _told_error)
     app.add_exception_handler(405, _wrong_method)
     app.add_exception_handler(RequestValidationError, _invalid)
@@ -155,18 +157,18 @@ async def _told_error(request: Request, error: Exception) -> JSONResponse:
     return JSONResponse(detail, status)
 
 
-def _metrics(desk: Desk) -> Any:
+def _metrics(service: Service) -> Any:
     async def metrics() -> PlainTextResponse:
         """What Prometheus reads."""
-        return PlainTextResponse(desk.metrics(), media_type="text/plain; version=0.0.4")
+        return PlainTextResponse(service.metrics(), media_type="text/plain; version=0.0.4")
 
     return metrics
 
 
-def _router(desk: Desk) -> APIRouter:
+def _router(service: Service) -> APIRouter:
     router = APIRouter()
 
-    who = known_caller(desk.tokens)
+    who = authenticate(service.tokens)
 
     async def admin(caller: Annotated[Caller, Depends(who)]) -> Caller:
         if caller.role != "admin":
@@ -177,29 +179,29 @@ def _router(desk: Desk) -> APIRouter:
     Admin = Annotated[Caller, Depends(admin)]  # noqa: N806 - a type
 
     async def ask(command: commands.Command) -> dict[str, Any]:
-        return await asyncio.wrap_future(desk.controller.ask(command))
+        return await asyncio.wrap_future(service.controller.ask(command))
 
     @router.get("/status", tags=["cluster"])
     def status(caller: Anyone) -> dict[str, Any]:
         """The cluster in a few numbers."""
-        return desk.status()
+        return service.status()
 
     @router.get("/cluster", tags=["cluster"], responses=machine_at("/machines/0/name"))
     def cluster(caller: Anyone) -> dict[str, Any]:
         """Machines, tiers, device types and who is on each device."""
-        return desk.cluster()
+        return service.cluster()
 
     @router.post("/jobs", status_code=201, tags=["jobs"], responses=job_at("/job", 201))
     async def submit(caller: Anyone, submission: Submission) -> dict[str, Any]:
         """Takes a job; when this answers, it is on the disk."""
-        return await ask(desk.submission(submission.spec, caller, submission.id))
+        return await ask(service.submission(submission.spec, caller, submission.id))
 
     @router.post("/jobs/batch", status_code=201, tags=["jobs"])
     async def submit_many(caller: Anyone, batch: Batch) -> dict[str, Any]:
         """Takes many jobs; each has its own answer."""
 
         async def one(job: Submission) -> dict[str, Any]:
-            return await ask(desk.submission(job.spec, caller, job.id))
+            return await ask(service.submission(job.spec, caller, job.id))
 
         answers = await asyncio.gather(*map(one, batch.jobs), return_exceptions=True)
         return {"jobs": [one if isinstance(one, dict) else {"error": str(one)} for one in answers]}
@@ -207,27 +209,27 @@ def _router(desk: Desk) -> APIRouter:
     @router.post("/dry-run", tags=["jobs"])
     def dry_run(caller: Anyone, submission: Submission) -> dict[str, Any]:
         """Where and when a job would start (modelled: everything takes as long as is expected of it)."""
-        return desk.dry_run(submission.spec, caller)
+        return service.dry_run(submission.spec, caller)
 
     @router.get("/jobs", tags=["jobs"])
     def jobs(caller: Anyone, over: bool = False, limit: Limit = 1000) -> dict[str, Any]:
         """Jobs that wait or run, in the order of the queue; `over`: those that have ended."""
-        return desk.jobs(caller, over=over, limit=limit)
+        return service.jobs(caller, over=over, limit=limit)
 
     @router.get("/jobs/{job}", tags=["jobs"])
     def job(caller: Anyone, job: str) -> dict[str, Any]:
         """One job; the beginning of an id will do."""
-        return desk.job(job, caller)
+        return service.job(job, caller)
 
     @router.get("/jobs/{job}/why", tags=["jobs"])
     def why(caller: Anyone, job: str) -> dict[str, Any]:
         """Why it waits, or runs where it does."""
-        return desk.why(job, caller)
+        return service.why(job, caller)
 
     @router.get("/jobs/{job}/history", tags=["jobs"])
     def history(caller: Anyone, job: str) -> dict[str, Any]:
         """All that happened to it."""
-        return desk.history(job)
+        return service.history(job)
 
     @router.get("/jobs/{job}/logs", tags=["jobs"], response_class=PlainTextResponse)
     def logs(
@@ -239,23 +241,23 @@ def _router(desk: Desk) -> APIRouter:
         limit: Annotated[int, Query(ge=1, le=1 << 22)] = 1 << 20,
     ) -> PlainTextResponse:
         """What a member of the gang has written; `X-Next-Offset` says where to read on."""
-        text, following = desk.logs(job, caller, attempt=attempt, rank=rank, offset=offset, limit=limit)
+        text, following = service.logs(job, caller, attempt=attempt, rank=rank, offset=offset, limit=limit)
         return PlainTextResponse(text, headers={"X-Next-Offset": str(following)})
 
     @router.post("/jobs/{job}/cancel", tags=["jobs"])
     async def cancel(caller: Anyone, job: str) -> dict[str, Any]:
         """It is not to run, or not any longer."""
-        return await ask(commands.cancel(desk.own(job, caller)))
+        return await ask(commands.cancel(service.own(job, caller)))
 
     @router.post("/cancel", tags=["jobs"])
     async def cancel_several(caller: Anyone, several: Several) -> dict[str, Any]:
         """Cancels several: all, or none if one is unknown or somebody else's; `was_over`: it had ended before."""
-        return await ask(commands.cancel_all([desk.own(job, caller) for job in several.jobs]))
+        return await ask(commands.cancel_all([service.own(job, caller) for job in several.jobs]))
 
     @router.post("/jobs/{job}/priority", tags=["jobs"])
     async def priority(caller: Admin, job: str, wish: Priority) -> dict[str, Any]:
         """Higher goes first."""
-        return await ask(commands.prioritise(desk.own(job, caller), wish.priority))
+        return await ask(commands.prioritise(service.own(job, caller), wish.priority))
 
     @router.post("/machines/{machine}/drain", tags=["cluster"])
     async def drain(caller: Admin, machine: str) -> dict[str, Any]:
@@ -270,7 +272,7 @@ def _router(desk: Desk) -> APIRouter:
     @router.post("/what-if", tags=["cluster"])
     def what_if(caller: Anyone, question: Annotated[WhatIf, Body()]) -> dict[str, Any]:
         """The same jobs from here under another policy, or on more racks (modelled)."""
-        return desk.what_if(policy=question.policy, racks=question.add_racks)
+        return service.what_if(policy=question.policy, racks=question.add_racks)
 
     @router.get("/events", tags=["cluster"], response_class=StreamingResponse)
     async def events(
@@ -279,6 +281,6 @@ def _router(desk: Desk) -> APIRouter:
     ) -> StreamingResponse:
         """Everything that happens, as it is committed (server-sent events)."""
         after = int(last_event_id) if last_event_id else None
-        return StreamingResponse(desk.events.stream(after), media_type="text/event-stream")
+        return StreamingResponse(service.events.stream(after), media_type="text/event-stream")
 
     return router

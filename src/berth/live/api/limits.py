@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from berth.live.api.callers import Known
+from berth.live.api.auth import Authenticator
 
 Scope = dict[str, Any]
 Message = dict[str, Any]
@@ -40,7 +40,7 @@ class Limits:
     """
 
     def __init__(
-        self, app: Any, tokens: Known, *, body_bytes: int = 16 << 20, per_s: float = 2_000.0
+        self, app: Any, tokens: Authenticator, *, body_bytes: int = 16 << 20, per_s: float = 2_000.0
     ) -> None:
         self._app, self._tokens, self._body_bytes, self._per_s = app, tokens, body_bytes, per_s
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()

@@ -9,9 +9,9 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, HTTPException
 from pydantic import BaseModel, ConfigDict, Field
 
-from berth.live.api.callers import Known, known_caller
+from berth.live.api.auth import Authenticator, authenticate
 from berth.live.api.links import code_at
-from berth.live.api.tokens import Caller, Codes
+from berth.live.api.tokens import Caller, LoginCodes
 
 
 class Code(BaseModel):
@@ -27,10 +27,10 @@ class Session(BaseModel):
     token: str
 
 
-def router(tokens: Known, codes: Codes, token_for: Callable[[Caller], str | None]) -> APIRouter:
+def router(tokens: Authenticator, codes: LoginCodes, token_for: Callable[[Caller], str | None]) -> APIRouter:
     """Serve both ends of a login."""
     routes = APIRouter(tags=["dashboard"])
-    Anyone = Annotated[Caller, Depends(known_caller(tokens))]  # noqa: N806 - a type
+    Anyone = Annotated[Caller, Depends(authenticate(tokens))]  # noqa: N806 - a type
 
     @routes.post("/login-code", status_code=201, responses=code_at("/code"))
     def login_code(caller: Anyone) -> Code:

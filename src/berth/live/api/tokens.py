@@ -165,7 +165,7 @@ class Tokens:
         write_private(self._path, json.dumps(kept))
 
 
-class Codes:
+class LoginCodes:
     """Login codes: each opens the dashboard once, so that no token is ever part of a command line."""
 
     def __init__(self) -> None:

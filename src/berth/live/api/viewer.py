@@ -7,21 +7,21 @@ from fastapi import APIRouter, Depends, FastAPI, HTTPException
 
 from berth import __version__
 from berth.cluster.serialize import cluster_to_dict
-from berth.live.api import login, page_data, pages
-from berth.live.api.callers import known_caller
+from berth.live.api import dashboard_routes, login, pages
+from berth.live.api.auth import authenticate
 from berth.live.api.limits import Limits
 from berth.live.api.series import columns
-from berth.live.api.tokens import Caller, Codes
+from berth.live.api.tokens import Caller, LoginCodes
 from berth.live.finished import Finished, standing
 
 READER = Caller("reader", "user")
 
 
-class OneToken:
+class SingleToken:
     """One reader, whose token lives as long as the process."""
 
     def __init__(self) -> None:
-        self.token, self.codes = secrets.token_urlsafe(32), Codes()
+        self.token, self.codes = secrets.token_urlsafe(32), LoginCodes()
 
     def caller(self, token: str) -> Caller | None:
         """Whose token this is."""
@@ -145,22 +145,22 @@ def _typed(records: Numbered, kind: str) -> Numbered:
     return [one for one in records if one[1]["kind"] == kind]
 
 
-def make_viewer(finished: Finished, tokens: OneToken) -> FastAPI:
+def make_viewer(finished: Finished, tokens: SingleToken) -> FastAPI:
     """The application over one finished run."""
     app = FastAPI(title="berth", version=__version__, docs_url=None, redoc_url=None)
     app.add_middleware(Limits, tokens=tokens)
     viewer = Viewer(finished)
     session = login.router(tokens, tokens.codes, lambda _: tokens.token)
     app.include_router(session, prefix="/api/v1")
-    app.include_router(page_data.router(viewer, tokens), prefix="/api/v1")
+    app.include_router(dashboard_routes.router(viewer, tokens), prefix="/api/v1")
     app.include_router(_jobs(viewer, tokens), prefix="/api/v1")
     app.include_router(pages.router())
     return app
 
 
-def _jobs(viewer: Viewer, tokens: OneToken) -> APIRouter:
+def _jobs(viewer: Viewer, tokens: SingleToken) -> APIRouter:
     routes = APIRouter()
-    Anyone = Annotated[Caller, Depends(known_caller(tokens))]  # noqa: N806 - a type
+    Anyone = Annotated[Caller, Depends(authenticate(tokens))]  # noqa: N806 - a type
 
     @routes.get("/jobs/{job:path}/history")
     def history(caller: Anyone, job: str) -> dict[str, Any]:

@@ -8,9 +8,9 @@ from typing import Any
 
 from berth.cluster.serialize import cluster_to_dict
 from berth.live import views
-from berth.live.api.desk import Desk
 from berth.live.api.events import public
 from berth.live.api.series import Series
+from berth.live.api.service import Service
 from berth.live.api.tokens import Caller
 from berth.live.books import Books
 from berth.live.controller import Controller
@@ -31,13 +31,13 @@ _PAGE = (
 )
 
 
-class Glance:
-    """The dashboard's side of a desk."""
+class DashboardData:
+    """The dashboard's side of a service."""
 
-    def __init__(self, desk: Desk) -> None:
-        self._desk, self._controller = desk, desk.controller
-        self._series = Series(desk.controller)
-        self._first = _first_of(desk.controller)
+    def __init__(self, service: Service) -> None:
+        self._service, self._controller = service, service.controller
+        self._series = Series(service.controller)
+        self._first = _first_of(service.controller)
 
     def me(self, caller: Caller) -> dict[str, Any]:
         """Who asks, and what can be done here."""
@@ -91,7 +91,7 @@ class Glance:
 
     def reasons(self, ids: list[str]) -> dict[str, Any]:
         """By id: why a job stands where it stands, and when it should start."""
-        return {name: facts.pop("reason") | facts for name, facts in self._desk.reasons(ids).items()}
+        return {name: facts.pop("reason") | facts for name, facts in self._service.reasons(ids).items()}
 
 
 def _first_of(controller: Controller) -> int:

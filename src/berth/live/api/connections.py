@@ -58,7 +58,7 @@ def peer_uid(sock: Any) -> int:
     return int(struct.unpack("3i", found)[1])
 
 
-def listen_here(folder: Path) -> socket.socket:
+def listen_unix(folder: Path) -> socket.socket:
     """Listen on the Unix socket of a state folder. Whoever holds the store's lock may replace it."""
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     with short_path(folder) as path:

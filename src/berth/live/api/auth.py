@@ -11,14 +11,14 @@ from berth.live.api.tokens import OWNER, Caller
 _bearer = HTTPBearer(auto_error=False)
 
 
-class Known(Protocol):
+class Authenticator(Protocol):
     """Whatever knows tokens."""
 
     def caller(self, token: str) -> Caller | None:
         """Whose token this is."""
 
 
-def known_caller(tokens: Known) -> Callable[..., Awaitable[Caller]]:
+def authenticate(tokens: Authenticator) -> Callable[..., Awaitable[Caller]]:
     """A dependency that lets only known callers through; a token counts more than the socket it came over."""
 
     async def who(

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Protocol
 from fastapi import APIRouter, Depends, Query
 from fastapi.responses import JSONResponse
 
-from berth.live.api.callers import Known, known_caller
+from berth.live.api.auth import Authenticator, authenticate
 from berth.live.api.tokens import Caller
 
 _MOST_IDS = 300  # a screen of a long list
@@ -37,10 +37,10 @@ class Source(Protocol):
         """By id: why a job stands where it stands, and when it should start."""
 
 
-def router(source: Source, tokens: Known) -> APIRouter:
+def router(source: Source, tokens: Authenticator) -> APIRouter:
     """The routes of a source."""
     routes = APIRouter(tags=["dashboard"])
-    Anyone = Annotated[Caller, Depends(known_caller(tokens))]  # noqa: N806 - a type
+    Anyone = Annotated[Caller, Depends(authenticate(tokens))]  # noqa: N806 - a type
 
     @routes.get("/me", response_class=JSONResponse)
     def me(caller: Anyone) -> JSONResponse:

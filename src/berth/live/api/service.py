@@ -15,7 +15,7 @@ from berth.errors import InputError
 from berth.live import forecast, outlook, snapshot, views
 from berth.live.api.events import Events
 from berth.live.api.metrics import metrics_text
-from berth.live.api.tokens import Caller, Codes, Tokens
+from berth.live.api.tokens import Caller, LoginCodes, Tokens
 from berth.live.books import Books
 from berth.live.bounds import Bounds, DeniedError
 from berth.live.causes import sentence
@@ -42,14 +42,14 @@ class BusyError(InputError):
     """Not now."""
 
 
-class Desk:
+class Service:
     """Everything that can be read."""
 
     def __init__(
         self, controller: Controller, tokens: Tokens, attempts: Path, bounds: Bounds | None = None
     ) -> None:
         self.controller, self.tokens = controller, tokens
-        self.codes, self._bounds = Codes(), bounds or Bounds()
+        self.codes, self._bounds = LoginCodes(), bounds or Bounds()
         self.events = Events(controller)
         self._attempts = attempts
         self._setups = Setups(controller.store)
