@@ -11,6 +11,7 @@ from collections import deque
 import pytest
 from fastapi.testclient import TestClient
 from jsonschema import Draft202012Validator
+from prometheus_client.parser import text_string_to_metric_families
 
 from berth.clock import MachineClock
 from berth.cluster.load import load_cluster
@@ -359,8 +360,8 @@ def test_too_many_requests_are_refused_for_whoever_sends_them():
 
 
 def test_forecasts_are_made_a_few_at_a_time(service, monkeypatch):
-    monkeypatch.setattr("berth.live.api.service._THINKING_S", 0.01)
-    with service.api._thinking(), service.api._thinking():
+    monkeypatch.setattr("berth.live.api.service._FORECAST_WAIT_S", 0.01)
+    with service.api._forecasting(), service.api._forecasting():
         busy = service.alice.post("/api/v1/dry-run", json=JOB)
     assert busy.status_code == 429
     assert service.alice.post("/api/v1/dry-run", json=JOB).status_code == 200
@@ -380,16 +381,29 @@ def test_a_token_that_was_taken_away_no_longer_works(service, tmp_path):
     assert service.bob.get("/api/v1/status").status_code == 200
 
 
-def test_metrics_are_what_prometheus_reads(service):
-    from prometheus_client.parser import text_string_to_metric_families
+def scraped(service):
+    """The value of each metric, by its name and labels."""
+    text = service.nobody.get("/metrics").text
+    samples = [one for family in text_string_to_metric_families(text) for one in family.samples]
+    return {(one.name, *one.labels.values()): one.value for one in samples}
 
+
+def test_metrics_are_what_prometheus_reads(service):
     service.alice.post("/api/v1/jobs", json=JOB)
-    found = {
-        family.name: family for family in text_string_to_metric_families(service.nobody.get("/metrics").text)
+    found = scraped(service)
+    assert sum(value for (name, *_), value in found.items() if name == "berth_devices") == 16
+    assert found["berth_submitted_total",] == 1
+    assert {name for name, *_ in found} == {
+        "berth_backend_up",
+        "berth_devices",
+        "berth_jobs",
+        "berth_journal_records",
+        "berth_machines_shut",
+        "berth_pass_seconds",
+        "berth_passes_total",
+        "berth_submitted_total",
+        "berth_timer_seconds",
     }
-    devices = {sample.labels["use"]: sample.value for sample in found["berth_devices"].samples}
-    assert sum(devices.values()) == 16
-    assert found["berth_submitted"].samples[0].value == 1
 
 
 def test_metrics_count_what_runs_on_a_drained_machine_as_busy_and_are_exact(service):
@@ -399,10 +413,10 @@ def test_metrics_count_what_runs_on_a_drained_machine_as_busy_and_are_exact(serv
     machine = books.cluster.machines[next(iter(books.attempts.values())).machines[0]].name
     service.admin.post(f"/api/v1/machines/{machine}/drain")
     books.submitted = 123_456_789
-    text = service.nobody.get("/metrics").text
-    assert 'berth_devices{use="busy"} 4\n' in text
-    assert 'berth_devices{use="shut"} 0\n' in text
-    assert "berth_submitted_total 123456789\n" in text
+    found = scraped(service)
+    assert (found["berth_devices", "busy"], found["berth_devices", "shut"]) == (4, 0)
+    assert found["berth_machines_shut", "drained"] == 1
+    assert found["berth_submitted_total",] == 123_456_789
 
 
 def test_a_letter_of_a_log_that_lies_between_two_pieces_is_whole(service, tmp_path):
@@ -447,7 +461,7 @@ def test_events_tell_what_was_committed(service):
 def test_the_description_names_every_moment_and_every_length_of_time(service):
     """Names of moments have no unit in them, so it is told with the schema."""
     about = service.nobody.get("/openapi.json").json()["info"]["description"]
-    moments = set(re.findall(r"`(\w+)`", about.partition("Moments are")[2].partition("\n\n")[0]))
+    moments = set(re.findall(r"`(\w+)`", about.partition("Points in time are")[2].partition("\n\n")[0]))
     for number in range(3):
         service.alice.post("/api/v1/jobs", json=JOB | {"id": f"job-{number}"})
     wait_until(lambda: service.alice.get("/api/v1/jobs/job-0").json()["state"] == "running")

@@ -109,7 +109,7 @@ def test_a_sample_counts_devices_jobs_and_dollars(crank):
     seats = next(iter(one.books.attempts.values())).seats
     one.ask(commands.drain(one.cluster.machines[seats[-1].machine].name))  # two of its four devices are held
     one.step(30.0)
-    told = series.told(-1.0)
+    told = series.after(-1.0)
     last = {name: column[-1] for name, column in told.items() if name != "timers"}
     assert (last["busy"], last["free"], last["shut"], last["foreign"]) == (10, 4, 2, 0)
     assert (last["queued"], last["running"]) == (1, 1)
@@ -124,12 +124,12 @@ def test_a_bucket_of_time_keeps_its_last_sample_and_later_ones_are_told_alone(cr
     one.step(10.0)
     one.submit(2)
     one.submit(3)
-    told = series.told(-1.0)
+    told = series.after(-1.0)
     assert told["time"] == sorted(told["time"])
     assert len({time // 2.0 for time in told["time"]}) == len(told["time"])
     assert told["running"][-1] == 3
-    assert series.told(told["time"][-1])["time"] == []
-    assert series.told(told["time"][0])["time"] == told["time"][1:]
+    assert series.after(told["time"][-1])["time"] == []
+    assert series.after(told["time"][0])["time"] == told["time"][1:]
 
 
 def test_those_hold_out_who_could_start_and_wait_for_a_nearer_place(crank):
@@ -138,11 +138,11 @@ def test_those_hold_out_who_could_start_and_wait_for_a_nearer_place(crank):
     for machine in range(4):
         one.submit(3, job=f"m{machine}", seconds=600)
     one.submit(4, model="vgg16", seconds=3600)  # one device is free on each machine
-    told = series.told(-1.0)
+    told = series.after(-1.0)
     assert (told["queued"][-1], told["holding"][-1]) == (1, 1)
     assert told["saves_s"][-1] > 0.0
     one.submit(8)  # never enough for it, so nothing is its choice
-    told = series.told(-1.0)
+    told = series.after(-1.0)
     assert (told["queued"][-1], told["holding"][-1]) == (2, 1)
 
 
@@ -150,6 +150,6 @@ def test_timers_are_told_by_demand_and_tier(crank):
     one = crank(policy="dally:mode=manual,machine=1h,rack=2h")
     series = Series(one.controller)
     one.submit(2)
-    timers = {(row["gpus"], row["tier"]): row["seconds"][-1] for row in series.told(-1.0)["timers"]}
+    timers = {(row["gpus"], row["tier"]): row["seconds"][-1] for row in series.after(-1.0)["timers"]}
     assert timers[2, "machine"] == 3600.0
     assert timers[2, "rack"] == 7200.0
