@@ -13,15 +13,15 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from berth.cluster.model import Cluster
 from berth.live.backend import BackendError, Forget, Launch, MachineSeen, Observation, Order, Pace, Seen, Stop
+from berth.live.backends.ray_client import AgentClient
 from berth.live.backends.ray_gang import Part, end_of, fenced, give_up, parts_of
-from berth.live.backends.ray_link import Link
 from berth.live.backends.ray_nodes import Node, NodeFacts, cluster_of, facts_of, node_of
 from berth.live.causes import Cause
 from berth.live.folder import ENDED, SUPERVISE, Folder, tokens_in, write_whole
@@ -66,7 +66,7 @@ class RayBackend:
         self._root = root.absolute()
         self._fence_s, self._start_s = fence_s, start_s
         self._missing_s, self._notice_s = missing_s, notice_s
-        self._link = Link(address, self._root / "ray.log", answer_s=answer_s)
+        self._agent = AgentClient(address, self._root / "ray.log", answer_s=answer_s)
         self._supervise = self._root / "supervise.py"
         self._nodes: dict[str, Node] = {}  # as last seen
         self._gangs: dict[str, tuple[Part, ...]] = {}
@@ -75,7 +75,7 @@ class RayBackend:
 
     def cluster(self) -> Cluster:
         """All nodes with GPUs that live, and those that were seen here before: they may come back."""
-        nodes = self._all_nodes(self._link.ask("look", patient=True))
+        nodes = self._all_nodes(self._agent.ask("look", patient=True))
         here = [node.facts for node in nodes]
         path = self._root / "machines.json"
         known = [facts_of(plain) for plain in json.loads(path.read_text())] if path.exists() else []
@@ -97,7 +97,7 @@ class RayBackend:
         except OSError as error:
             raise BackendError(f"{self._root}: {error}") from None
         for token in strays:
-            self._link.ask("end", token=token, runners=[])
+            self._agent.ask("end", token=token, runners=[])
         machines = {
             name: MachineSeen(drained=node.draining, foreign=node.foreign((*live, *strays)))
             for name, node in view.nodes.items()
@@ -105,7 +105,7 @@ class RayBackend:
         return Observation({token: seen for token, seen in attempts.items() if seen is not None}, machines)
 
     def _look(self) -> _View:
-        said = self._link.ask("look")
+        said = self._agent.ask("look")
         nodes: dict[str, Node] = {}
         for node in sorted(self._all_nodes(said), key=lambda node: node.id):
             known = self._nodes.get(node.facts.name)
@@ -214,7 +214,7 @@ class RayBackend:
             }
             for at, part in enumerate(parts)
         ]
-        self._link.ask(
+        self._agent.ask(
             "start",
             token=folder.token,
             supervise=str(self._supervise),
@@ -226,7 +226,7 @@ class RayBackend:
     def _clear(self, token: str, runners: list[str]) -> None:
         """Its devices are free before anybody is told that it has ended."""
         if token not in self._cleared:
-            self._link.ask("end", token=token, runners=runners)
+            self._agent.ask("end", token=token, runners=runners)
             self._cleared.add(token)
 
     def apply(self, orders: Sequence[Order]) -> Sequence[Order]:
@@ -260,6 +260,10 @@ class RayBackend:
             for key in [key for key in self._waits if key[0] == order.token]:
                 del self._waits[key]
 
+    def devices_of(self, token: str) -> Mapping[str, Sequence[int]] | None:
+        """Return the devices that an attempt was launched on, by machine, as its folder has them."""
+        return Folder(self._root, token).devices()
+
     def close(self) -> None:
         """Lets go of Ray; what runs goes on running."""
-        self._link.close()
+        self._agent.close()

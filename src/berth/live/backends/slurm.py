@@ -32,17 +32,23 @@ from berth.live.backends.slurm_attempt import (
     REFUSED,
     SUBMITTED,
     Attempt,
-    Chores,
+    FollowUps,
     Parts,
-    Patience,
+    Timeouts,
     parts_of,
     submitted,
 )
+from berth.live.backends.slurm_commands import Partition, SlurmCommands
 from berth.live.backends.slurm_discover import FOUND, discover
 from berth.live.backends.slurm_json import SlurmJob, SlurmNode
-from berth.live.backends.slurm_read import Partition, SlurmCommands
-from berth.live.backends.slurm_room import Room, rooms_of
-from berth.live.backends.slurm_submit import RefusedError, Site, parts_to_submit, submit
+from berth.live.backends.slurm_submit import (
+    Headroom,
+    RefusedError,
+    Site,
+    headroom_by_node,
+    parts_to_submit,
+    submit,
+)
 from berth.live.causes import Cause, Hindrance
 from berth.live.folder import ENDED, SUPERVISE, Folder, tokens_in, write_whole
 
@@ -74,17 +80,17 @@ class SlurmBackend:
         partition: str | None = None,
         options: Sequence[str] = (),
         python: str = sys.executable,
-        patience: Patience | None = None,
+        timeouts: Timeouts | None = None,
         commands: SlurmCommands | None = None,
     ) -> None:
         # one that was found is found anew: nodes come and go
         self._root, self._cluster = root, None if cluster is not None and cluster.name == FOUND else cluster
         partition = partition or os.environ.get("SBATCH_PARTITION")
         self._site = Site(root / "supervise.py", python, partition, tuple(options))
-        self._patience, self._slurm = patience or Patience(), commands or SlurmCommands()
+        self._timeouts, self._slurm = timeouts or Timeouts(), commands or SlurmCommands()
         self._partition: Partition | None = None
         self._nodes: dict[str, SlurmNode] = {}
-        self._rooms: dict[str, Room] = {}
+        self._headroom: dict[str, Headroom] = {}
         self._parts: dict[str, Parts] = {}
         self._missing: dict[int, float] = {}  # jobs that Slurm does not show any more, since when
         root.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -100,6 +106,10 @@ class SlurmBackend:
             self._cluster = discover(nodes, self._slurm.switches())
         return self._cluster
 
+    def devices_of(self, token: str) -> Mapping[str, Sequence[int]] | None:
+        """Return the devices that an attempt was launched on, by machine, as its folder has them."""
+        return Folder(self._root, token).devices()
+
     def close(self) -> None:
         """Nothing is held; what runs goes on."""
 
@@ -110,14 +120,16 @@ class SlurmBackend:
         self._partition = self._slurm.partition(self._site.partition)
         self._nodes = {node.name: node for node in self._slurm.nodes()}
         jobs = self._slurm.jobs()  # after the nodes and before the folders: each may know more than the last
-        chores = Chores()
+        follow_ups = FollowUps()
         try:
             mine = self._mine(jobs)
-            self._rooms = rooms_of(self._nodes.values(), [job for some in mine.values() for job in some])
-            attempts = self._attempts(mine, chores)
+            self._headroom = headroom_by_node(
+                self._nodes.values(), [job for some in mine.values() for job in some]
+            )
+            attempts = self._attempts(mine, follow_ups)
         except OSError as error:
             raise BackendError(f"{self._root}: {error}") from None
-        self._see_to(chores)
+        self._see_to(follow_ups)
         machines = (self._nodes.get(machine.name) for machine in self.cluster().machines)
         known = [node for node in machines if node is not None and "UNKNOWN" not in node.states]
         return Observation(attempts, {node.name: self._machine(node) for node in known}, self._hindrances)
@@ -143,7 +155,7 @@ class SlurmBackend:
                 mine.setdefault(token, []).append(job)
         return mine
 
-    def _attempts(self, mine: Mapping[str, list[SlurmJob]], chores: Chores) -> dict[str, Seen]:
+    def _attempts(self, mine: Mapping[str, list[SlurmJob]], follow_ups: FollowUps) -> dict[str, Seen]:
         live, now = tokens_in(self._root), self._now()
         there = {job.id for jobs in mine.values() for job in jobs}
         missing: dict[int, float] = {}
@@ -160,14 +172,14 @@ class SlurmBackend:
             for job in submitted(folder).values() if SUBMITTED in marks else ():
                 if job not in there:
                     missing[job] = self._missing.get(job, now)
-            unsure = {job for job, since in missing.items() if now - since < self._patience.missing_s}
+            unsure = {job for job, since in missing.items() if now - since < self._timeouts.missing_s}
             jobs = mine.get(token, ())
-            attempt = Attempt(folder, marks, self._parts[token], jobs, now, self._patience, unsure)
-            if (seen := attempt.look(chores)) is not None:
+            attempt = Attempt(folder, marks, self._parts[token], jobs, now, self._timeouts, unsure)
+            if (seen := attempt.look(follow_ups)) is not None:
                 attempts[token] = seen
         self._missing = missing
         late = (job for token in mine.keys() - set(live) for job in mine[token])
-        chores.cancel += [job.id for job in late if job.waits]  # submitted twice, and noticed late
+        follow_ups.cancel += [job.id for job in late if job.waits]  # submitted twice, and noticed late
         return attempts
 
     def _now(self) -> float:
@@ -176,16 +188,16 @@ class SlurmBackend:
         clock.touch()
         return clock.stat().st_mtime
 
-    def _see_to(self, chores: Chores) -> None:
+    def _see_to(self, follow_ups: FollowUps) -> None:
         with contextlib.suppress(BackendError):  # the next observation finds the same
-            self._slurm.cancel(dict.fromkeys(chores.cancel))
-            self._slurm.release(dict.fromkeys(chores.release))
+            self._slurm.cancel(dict.fromkeys(follow_ups.cancel))
+            self._slurm.release(dict.fromkeys(follow_ups.release))
 
     def _machine(self, node: SlurmNode) -> MachineSeen:
         return MachineSeen(
             up=not node.states & _GONE,
             drained=bool(node.states & _CLOSED) or self._closed,
-            foreign=self._rooms[node.name].foreign,
+            foreign=self._headroom[node.name].foreign,
         )
 
     @property
@@ -211,7 +223,7 @@ class SlurmBackend:
                         done.append(order)
         except BackendError as error:
             _log.warning("%s; the rest is launched later", error)
-        self._see_to(Chores(release=ids))
+        self._see_to(FollowUps(release=ids))
         return done
 
     def _launch(self, order: Launch) -> list[int]:
@@ -230,10 +242,10 @@ class SlurmBackend:
         max_time = self._partition.max_time if self._partition is not None else None
         try:
             for part in parts_to_submit(order):
-                node, room = self._nodes.get(part.machine), self._rooms.get(part.machine)
+                node, headroom = self._nodes.get(part.machine), self._headroom.get(part.machine)
                 if part.number not in ids:
                     ids[part.number] = submit(
-                        self._slurm, self._site, folder, part, node, room, max_time=max_time
+                        self._slurm, self._site, folder, part, node, headroom, max_time=max_time
                     )
         except RefusedError as error:
             folder.log(0).write_text(f"berth: {error}\n")

@@ -35,7 +35,7 @@ _CAUSES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class Timeouts:
     """How long to wait for what, in seconds."""
 
     margin_s: float = 10.0  # for what must have ended by now: beyond the grace, or behind a fence
@@ -45,7 +45,7 @@ class Patience:
 
 
 @dataclass(slots=True)
-class Chores:
+class FollowUps:
     """What an observation finds to be done; all of it may be done again."""
 
     release: list[int] = field(default_factory=list)
@@ -79,22 +79,22 @@ class Attempt:
         parts: Parts,
         jobs: Sequence[SlurmJob],
         now: float,
-        patience: Patience,
+        timeouts: Timeouts,
         unsure: Set[int] = frozenset(),
     ) -> None:
         self._folder, self._marks, self._parts = folder, marks, parts
-        self._now, self._patience = now, patience
+        self._now, self._timeouts = now, timeouts
         self._unsure = unsure  # jobs that are missing from Slurm's answer, which may be a wrong one
         self._alive = [job for job in jobs if not job.over]
         self._jobs = {job.id: job for job in jobs}
         self._stopped = "stop" in marks
 
-    def look(self, chores: Chores) -> Seen | None:
+    def look(self, follow_ups: FollowUps) -> Seen | None:
         """What to show; None: it is not wholly submitted, and may be launched again."""
         if SUBMITTED not in self._marks:
-            return self._unsubmitted(chores)
+            return self._unsubmitted(follow_ups)
         ids = [number for _, number in sorted(submitted(self._folder).items())]
-        chores.cancel += [job.id for job in self._alive if job.id not in ids]  # submitted twice
+        follow_ups.cancel += [job.id for job in self._alive if job.id not in ids]  # submitted twice
         ends = [self._end(part) for part in range(len(ids))]
         if all(end is not None for end in ends):
             return self._ended([end for end in ends if end is not None])
@@ -104,8 +104,8 @@ class Attempt:
         if self._hopeless(open_.values()):
             self._mark("failed")
         if self._told_at is not None:
-            return self._ending(ends, open_, chores)
-        chores.release += [job.id for job in open_.values() if job is not None and job.held]
+            return self._ending(ends, open_, follow_ups)
+        follow_ups.release += [job.id for job in open_.values() if job is not None and job.held]
         begun = all(end is not None or f"part-{part}.running" in self._marks for part, end in enumerate(ends))
         return Seen("running") if begun else self._starting(open_.values())
 
@@ -118,11 +118,11 @@ class Attempt:
                 )
         return Seen("starting")
 
-    def _unsubmitted(self, chores: Chores) -> Seen | None:
+    def _unsubmitted(self, follow_ups: FollowUps) -> Seen | None:
         refused = REFUSED in self._marks
         if not refused and not self._stopped:
             return None
-        chores.cancel += [job.id for job in self._alive]  # they are held, and never were anything else
+        follow_ups.cancel += [job.id for job in self._alive]  # they are held, and never were anything else
         if self._alive:
             return Seen("starting")
         if refused:
@@ -138,16 +138,16 @@ class Attempt:
         return any(job is None or _gone(job) or job.over or (late and _in_vain(job)) for job in jobs)
 
     def _ending(
-        self, ends: list[dict[str, Any] | None], open_: Mapping[int, SlurmJob | None], chores: Chores
+        self, ends: list[dict[str, Any] | None], open_: Mapping[int, SlurmJob | None], follow_ups: FollowUps
     ) -> Seen:
         """It was told to end: what has not begun never will, and what does not end is ended."""
         assert self._told_at is not None
-        overdue = self._now - self._told_at > self._parts.grace_s + self._patience.margin_s
+        overdue = self._now - self._told_at > self._parts.grace_s + self._timeouts.margin_s
         for part, job in open_.items():
             if _gone(job):
                 self._mark(f"part-{part}.fenced")
             elif job is not None and not job.over and (job.waits or overdue):
-                chores.cancel.append(job.id)
+                follow_ups.cancel.append(job.id)
         if not all(self._settled(part, job) for part, job in open_.items()):
             return Seen("running" if any("running" in mark for mark in self._marks) else "starting")
         gone = [self._guess(part, job) for part, job in open_.items()]
@@ -157,8 +157,8 @@ class Attempt:
         """Whether a part that said nothing will say nothing any more."""
         if job is None or _gone(job):
             fenced = _written(self._folder.path / f"part-{part}.fenced")
-            return fenced is not None and self._now - fenced > self._patience.margin_s
-        return job.over and self._told_at is not None and self._now - self._told_at > self._patience.settle_s
+            return fenced is not None and self._now - fenced > self._timeouts.margin_s
+        return job.over and self._told_at is not None and self._now - self._told_at > self._timeouts.settle_s
 
     def _guess(self, part: int, job: SlurmJob | None) -> dict[str, Any]:
         """The end of a part that left no word."""
@@ -196,7 +196,7 @@ class Attempt:
         """Whether a job is still completing: only when it is over does Slurm say what ended it."""
         told = [_written(self._folder.path / mark) for mark in self._marks if mark.endswith(".ended")]
         last = max((time for time in told if time is not None), default=None)
-        fresh = last is not None and self._now - last <= self._patience.margin_s
+        fresh = last is not None and self._now - last <= self._timeouts.margin_s
         return fresh and any(not job.over and not job.waits for job in self._jobs.values())
 
     @property
@@ -217,7 +217,7 @@ class Attempt:
     @property
     def _late(self) -> bool:
         released = _written(self._folder.path / SUBMITTED)
-        return released is not None and self._now - released > self._patience.start_s
+        return released is not None and self._now - released > self._timeouts.start_s
 
     def _end(self, part: int) -> dict[str, Any] | None:
         return self._folder.told(part, "ended")

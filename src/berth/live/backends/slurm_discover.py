@@ -15,8 +15,8 @@ from berth.cluster.model import Cluster, DeviceType, Machine
 from berth.cluster.tiers import default_tiers
 from berth.errors import InputError
 from berth.live.backends.device_names import device_named, possible
+from berth.live.backends.slurm_commands import Switch
 from berth.live.backends.slurm_json import SlurmNode
-from berth.live.backends.slurm_read import Switch
 from berth.units import format_count
 
 FOUND = "slurm"  # the name of a cluster that nobody described

@@ -89,7 +89,7 @@ class SlurmNode:
         return sum(count for _, count in self.gpus)
 
 
-class Facts:
+class JsonObject:
     """One object of an answer; it knows where it is, for the message when a fact can't be read."""
 
     def __init__(self, plain: Mapping[str, Any], where: str = "Slurm") -> None:
@@ -132,10 +132,10 @@ class Facts:
             raise self._unreadable(key, "a list of strings", value)
         return tuple(value)
 
-    def inner(self, key: str) -> Facts | None:
+    def inner(self, key: str) -> JsonObject | None:
         """An object within; None where there is a plain value instead."""
         value = self._plain.get(key)
-        return Facts(value, f"{self._where}.{key}") if isinstance(value, Mapping) else None
+        return JsonObject(value, f"{self._where}.{key}") if isinstance(value, Mapping) else None
 
     def has(self, key: str) -> bool:
         """Whether the key is there at all."""
@@ -151,7 +151,7 @@ class Facts:
         return BackendError(f"{self._where}.{key}: expected {expected}, got {shown}")
 
 
-def listed(answer: str, key: str, command: str) -> Iterator[Facts]:
+def parse_list(answer: str, key: str, command: str) -> Iterator[JsonObject]:
     """The objects of an answer's list. An answer with an error in it is no answer.
 
     A `squeue` that can't reach its controller ends with code 0 and an empty list.
@@ -168,7 +168,7 @@ def listed(answer: str, key: str, command: str) -> Iterator[Facts]:
     if not isinstance(document.get(key), list):
         found = ", ".join(sorted(document)) or "nothing"
         raise BackendError(f"{where}: no list {key!r}, only {found}; berth can't read the JSON of this Slurm")
-    return (Facts(plain, f"{where}: {key}[{at}]") for at, plain in enumerate(document[key]))
+    return (JsonObject(plain, f"{where}: {key}[{at}]") for at, plain in enumerate(document[key]))
 
 
 def _release(document: Mapping[str, Any]) -> str:
@@ -186,7 +186,7 @@ def _error_text(error: Any) -> str:
     return f"{': '.join(words) or 'an error'}{f' (error {number})' if number is not None else ''}"
 
 
-def job_of(facts: Facts) -> SlurmJob:
+def parse_job(facts: JsonObject) -> SlurmJob:
     """A job out of Slurm's JSON."""
     return SlurmJob(
         id=facts.number("job_id"),
@@ -195,7 +195,7 @@ def job_of(facts: Facts) -> SlurmJob:
         states=facts.words("job_state") | facts.words("flags") & {"COMPLETING"},
         reason=facts.text("state_reason"),
         node=facts.text("nodes", "required_nodes"),
-        gpus=sum(count for _, count in gpus_of(facts.text("tres_per_node"))),
+        gpus=sum(count for _, count in parse_gpus(facts.text("tres_per_node"))),
         cpus=facts.number("cpus"),
         memory_mib=facts.number("memory_per_node"),
         code=_exit_code(facts),
@@ -203,7 +203,7 @@ def job_of(facts: Facts) -> SlurmJob:
     )
 
 
-def node_of(facts: Facts) -> SlurmNode:
+def parse_node(facts: JsonObject) -> SlurmNode:
     """A node out of Slurm's JSON."""
     flags = (
         facts.words("state_flags") if facts.has("state_flags") else frozenset()
@@ -213,8 +213,8 @@ def node_of(facts: Facts) -> SlurmNode:
         address=facts.text("address", "name"),
         states=facts.words("state") | flags,
         partitions=facts.names("partitions"),
-        gpus=tuple(gpus_of(facts.text("gres"))),
-        gpus_used=sum(count for _, count in gpus_of(facts.text("gres_used"))),
+        gpus=tuple(parse_gpus(facts.text("gres"))),
+        gpus_used=sum(count for _, count in parse_gpus(facts.text("gres_used"))),
         cpus=facts.number("cpus"),
         cpus_used=facts.number("alloc_cpus"),
         memory_mib=facts.number("real_memory"),
@@ -222,12 +222,12 @@ def node_of(facts: Facts) -> SlurmNode:
     )
 
 
-def gpus_of(text: str) -> list[tuple[str, int]]:
+def parse_gpus(text: str) -> list[tuple[str, int]]:
     """`gpu:a100:8(S:0-1),gpu:2` as types and counts."""
     return [(match[1] or "", int(match[2])) for match in _GPUS.finditer(text)]
 
 
-def _exit_code(facts: Facts) -> int:
+def _exit_code(facts: JsonObject) -> int:
     """Of a process: its code, or 128 and the signal that ended it."""
     status = facts.inner("exit_code")
     if status is None:

@@ -22,7 +22,7 @@ AGENT = Path(__file__).with_name("ray_agent.py")
 _GLANCE_S = 1.0  # so long a connection that is being made may keep the controller from its work
 
 
-class Link:
+class AgentClient:
     """One process that speaks to Ray at a time."""
 
     def __init__(self, address: str, log: Path, *, connect_s: float = 60.0, answer_s: float = 10.0) -> None:

@@ -11,7 +11,7 @@ from functools import cached_property
 from itertools import product
 
 from berth.live.backend import BackendError
-from berth.live.backends.slurm_json import SlurmJob, SlurmNode, job_of, listed, node_of
+from berth.live.backends.slurm_json import SlurmJob, SlurmNode, parse_job, parse_list, parse_node
 
 _DISTURBING = ("SQUEUE_", "SINFO_", "SCANCEL_")  # in the environment they narrow what is shown or done
 _NODES_BY_SCONTROL = (23, 2)  # `scontrol --json` is new in 23.02, and `sinfo --json` lists no nodes any more
@@ -80,7 +80,7 @@ class SlurmCommands:
     def jobs(self) -> list[SlurmJob]:
         """Every job of this user that Slurm still knows, over or not; a release that ignores `--me` shows more."""
         argv = ("squeue", "--me", "--states=all", "--json")
-        jobs = (job_of(facts) for facts in listed(self.ask(*argv), "jobs", argv[0]))
+        jobs = (parse_job(facts) for facts in parse_list(self.ask(*argv), "jobs", argv[0]))
         return [job for job in jobs if job.user_id == os.getuid()]
 
     def nodes(self) -> list[SlurmNode]:
@@ -88,16 +88,16 @@ class SlurmCommands:
         argv: Sequence[str] = ("sinfo", "--json")
         if self.version >= _NODES_BY_SCONTROL:
             argv = ("scontrol", "--details", "--json", "show", "nodes")
-        return [node_of(facts) for facts in listed(self.ask(*argv), "nodes", argv[0])]
+        return [parse_node(facts) for facts in parse_list(self.ask(*argv), "nodes", argv[0])]
 
     def switches(self) -> list[Switch]:
         """The tree above the nodes; empty where Slurm was told of none."""
-        return list(switches_of(self.run("scontrol", "show", "topology").stdout))
+        return list(parse_switches(self.run("scontrol", "show", "topology").stdout))
 
     def partition(self, name: str | None) -> Partition | None:
         """A partition by its name, or the one for jobs that name none; None: there is no such partition."""
         for line in self.ask("scontrol", "--oneliner", "show", "partition").splitlines():
-            facts = words_of(line)
+            facts = parse_fields(line)
             found = facts.get("PartitionName")
             if found is not None and (found == name if name else facts.get("Default") == "YES"):
                 return Partition(found, facts.get("MaxTime", "UNLIMITED"), facts.get("State", "UP"))
@@ -118,21 +118,21 @@ class SlurmCommands:
             self.run("scancel", *options, *listed)
 
 
-def switches_of(text: str) -> Iterator[Switch]:
+def parse_switches(text: str) -> Iterator[Switch]:
     """What `scontrol show topology` says."""
     for line in text.splitlines():
-        facts = words_of(line)
+        facts = parse_fields(line)
         if "SwitchName" in facts:
-            nodes = hosts_of(facts.get("Nodes", ""))
+            nodes = expand_hosts(facts.get("Nodes", ""))
             yield Switch(facts["SwitchName"], int(facts.get("Level", "0")), tuple(nodes))
 
 
-def words_of(line: str) -> dict[str, str]:
+def parse_fields(line: str) -> dict[str, str]:
     """`A=1 B=2` as a table."""
     return dict(word.split("=", 1) for word in line.split() if "=" in word)
 
 
-def hosts_of(text: str) -> list[str]:
+def expand_hosts(text: str) -> list[str]:
     """`n[00-02,7],login` as names."""
     found: list[str] = []
     for entry in re.findall(r"(?:[^,\[]|\[[^\]]*\])+", text):
