@@ -67,7 +67,7 @@ def save(books: Books) -> bytes:
     out.write(len(text).to_bytes(8, "little") + text)
     for array in books.world:
         np.save(out, array, allow_pickle=False)
-    return zstandard.ZstdCompressor(level=1).compress(out.getvalue())
+    return zstandard.ZstdCompressor(level=1, write_checksum=True).compress(out.getvalue())
 
 
 def load(data: bytes) -> Books:

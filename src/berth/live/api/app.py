@@ -17,6 +17,7 @@ from berth.live.api.callers import known_caller
 from berth.live.api.desk import BusyError, Desk
 from berth.live.api.glance import Glance
 from berth.live.api.limits import Limits
+from berth.live.api.links import job_at, machine_at
 from berth.live.api.tokens import Caller
 from berth.live.bounds import DeniedError
 from berth.live.commands import ConflictError, MissingError
@@ -97,7 +98,14 @@ class WhatIf(BaseModel):
 
 def make_app(desk: Desk) -> FastAPI:
     """The application; everything it knows is at the desk."""
-    app = FastAPI(title="berth", description=_ABOUT, version=__version__, docs_url=None, redoc_url=None)
+    app = FastAPI(
+        title="berth",
+        description=_ABOUT,
+        version=__version__,
+        docs_url=None,
+        redoc_url=None,
+        generate_unique_id_function=lambda route: route.name,
+    )
     app.add_middleware(Limits, tokens=desk.tokens)
     app.state.desk = desk
     app.include_router(_router(desk), prefix="/api/v1", responses=_ERRORS)
@@ -176,12 +184,12 @@ def _router(desk: Desk) -> APIRouter:
         """The cluster in a few numbers."""
         return desk.status()
 
-    @router.get("/cluster", tags=["cluster"])
+    @router.get("/cluster", tags=["cluster"], responses=machine_at("/machines/0/name"))
     def cluster(caller: Anyone) -> dict[str, Any]:
         """Machines, tiers, device types and who is on each device."""
         return desk.cluster()
 
-    @router.post("/jobs", status_code=201, tags=["jobs"])
+    @router.post("/jobs", status_code=201, tags=["jobs"], responses=job_at("/job", 201))
     async def submit(caller: Anyone, submission: Submission) -> dict[str, Any]:
         """Takes a job; when this answers, it is on the disk."""
         return await ask(desk.submission(submission.spec, caller, submission.id))

@@ -10,6 +10,7 @@ from fastapi import APIRouter, Depends, HTTPException
 from pydantic import BaseModel, ConfigDict, Field
 
 from berth.live.api.callers import Known, known_caller
+from berth.live.api.links import code_at
 from berth.live.api.tokens import Caller, Codes
 
 
@@ -31,7 +32,7 @@ def router(tokens: Known, codes: Codes, token_for: Callable[[Caller], str | None
     routes = APIRouter(tags=["dashboard"])
     Anyone = Annotated[Caller, Depends(known_caller(tokens))]  # noqa: N806 - a type
 
-    @routes.post("/login-code", status_code=201)
+    @routes.post("/login-code", status_code=201, responses=code_at("/code"))
     def login_code(caller: Anyone) -> Code:
         """Make a code that opens the dashboard once, within two minutes, with the rights of the caller."""
         if caller.session:
