@@ -22,6 +22,8 @@ _ENVIRONMENT = "_ZN08NumbaEnv"  # prefix of the variables that point to a functi
 class OuterLibrary(_JITCodeLibrary):  # type: ignore[misc]
     """A function that is called from outside, with each function that it reaches once."""
 
+    _linking_libraries: list[Any]
+
     def finalize(self) -> None:
         """Links, optimizes, generates machine code."""
         self._linking_libraries = _reachable(self._linking_libraries)

@@ -9,9 +9,8 @@ import numpy as np
 from numba import types
 
 from berth.native.kernels import indirect, inlined, kernel, types_of
-from berth.network._contention_kernels import describe, join, leave
-from berth.network._flow_kernels import TREE, flow
-from berth.network._kernels import communication_s, overlapped_s
+from berth.network._flow_kernels import TREE
+from berth.network.compiled import communication_s, describe, flow, join, leave, overlapped_s
 from berth.schedule.progress import advance_progress
 from berth.schedule.records import Array, World, places_of
 from berth.simulate.engine_state import OFF, SHARED, EngineState, Net
