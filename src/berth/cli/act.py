@@ -46,7 +46,8 @@ def cancel(jobs: JobNames, state: State = None, url: Url = None, as_json: AsJson
     except InputError as error:
         raise InputError(f"{error.what}: nothing is cancelled", hint=error.hint) from None
     lines = [
-        f"{one['job']} {'is over: ' if 'was_over' in one else ''}{one['state']}" for one in answer["jobs"]
+        f"{one['job']} {'is over: ' if 'already_ended' in one else ''}{one['state']}"
+        for one in answer["jobs"]
     ]
     _told(answer, "\n".join(lines), as_json)
 

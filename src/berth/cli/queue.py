@@ -121,7 +121,7 @@ def nodes(state: State = None, url: Url = None, as_json: AsJson = False) -> None
     for machine in told["machines"]:
         jobs = list(dict.fromkeys(machine["jobs"].values()))
         shown = ", ".join(jobs[:4]) + (f" +{len(jobs) - 4}" if len(jobs) > 4 else "")
-        state_ = ", ".join(machine["shut"]) or ("in use by others" if machine["foreign"] else "up")
+        state_ = ", ".join(machine["unavailable"]) or ("in use by others" if machine["external"] else "up")
         kinds = ", ".join(f"{count}x {kind}" for kind, count in machine["devices"].items())
         rows.append(
             [machine["name"], "/".join(machine["groups"]), state_, kinds, shown, str(machine["free"])]

@@ -111,7 +111,7 @@ def _spec(command: list[str], options: dict[str, Any], env: list[str]) -> dict[s
     given: dict[str, Any] = {}
     if len(command) == 1 and command[0].endswith((".yaml", ".yml")):
         beside = Path(command[0]).parent
-        given = with_plan(yaml_spec.load(command[0], JobSpec), beside).plain()
+        given = with_plan(yaml_spec.load(command[0], JobSpec), beside).to_dict()
         given |= _with_profile(given.get("model"), beside)
     elif command:
         given = {"run": command, "name": os.path.basename(command[-1 if len(command) == 1 else 0])[:200]}

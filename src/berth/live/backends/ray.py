@@ -19,12 +19,22 @@ from pathlib import Path
 from typing import Any, Literal
 
 from berth.cluster.model import Cluster
-from berth.live.backend import BackendError, Forget, Launch, MachineSeen, Observation, Order, Pace, Seen, Stop
+from berth.live.backend import (
+    AttemptStatus,
+    BackendError,
+    Forget,
+    Launch,
+    MachineStatus,
+    Observation,
+    Order,
+    Pace,
+    Stop,
+)
 from berth.live.backends.ray_client import AgentClient
 from berth.live.backends.ray_gang import Part, end_of, fenced, give_up, parts_of
 from berth.live.backends.ray_nodes import Node, NodeFacts, cluster_of, facts_of, node_of
-from berth.live.causes import Cause
 from berth.live.folder import ENDED, SUPERVISE, Folder, tokens_in, write_whole
+from berth.live.lifecycle import Cause
 
 _log = logging.getLogger("berth.live")
 # What became of a part: it told its end, was fenced before it began, was lost with its node, has a runner, or has none.
@@ -99,9 +109,9 @@ class RayBackend:
         for token in strays:
             self._agent.ask("end", token=token, runners=[])
         machines = {
-            name: MachineSeen(drained=node.draining, foreign=node.foreign((*live, *strays)))
+            name: MachineStatus(drained=node.draining, external=node.external((*live, *strays)))
             for name, node in view.nodes.items()
-        } | {name: MachineSeen(up=False) for name in view.dead}
+        } | {name: MachineStatus(up=False) for name in view.dead}
         return Observation({token: seen for token, seen in attempts.items() if seen is not None}, machines)
 
     def _look(self) -> _View:
@@ -125,7 +135,7 @@ class RayBackend:
         plain = (token for token in held if "/" not in token and token.strip("."))
         return sorted(token for token in plain if (self._root / ENDED / token).exists())
 
-    def _attempt(self, folder: Folder, view: _View) -> Seen | None:
+    def _attempt(self, folder: Folder, view: _View) -> AttemptStatus | None:
         """An attempt as its folder and Ray show it; does what must be done for it to come together, or to end."""
         parts = self._parts(folder)
         if parts is None:
@@ -146,12 +156,12 @@ class RayBackend:
             if dead:
                 return replace(end, cause=Cause.NODE_LOST, detail=", ".join(dead))
             # Ray may be about to notice that the node is dead: nothing is to be placed there again before that
-            return end if self._waited(folder.token, "notice", self._notice_s) else Seen("running")
+            return end if self._waited(folder.token, "notice", self._notice_s) else AttemptStatus("running")
         missing = [at for at, fate in enumerate(fates) if fate == "missing"]
         if missing:
             self._start(folder, parts, missing)
         seen = folder.seen(together=False)
-        return seen if seen is not None and seen.state == "running" else Seen("starting")
+        return seen if seen is not None and seen.state == "running" else AttemptStatus("starting")
 
     def _parts(self, folder: Folder) -> tuple[Part, ...] | None:
         if folder.token not in self._gangs:
@@ -254,7 +264,7 @@ class RayBackend:
         elif isinstance(order, Stop):
             folder.stop()
         elif isinstance(order, Forget):
-            folder.put_away()
+            folder.archive()
             self._gangs.pop(order.token, None)
             self._cleared.discard(order.token)
             for key in [key for key in self._waits if key[0] == order.token]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
-from berth.live.backend import Seen
-from berth.live.causes import Cause
+from berth.live.backend import AttemptStatus
 from berth.live.folder import Folder
+from berth.live.lifecycle import Cause
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +43,11 @@ def give_up(folder: Folder, at: int | None = None) -> None:
     (folder.path / "failed").touch()
 
 
-def end_of(folder: Folder, *, whole: bool, cause: Cause, detail: str = "") -> Seen:
+def end_of(folder: Folder, *, whole: bool, cause: Cause, detail: str = "") -> AttemptStatus:
     """The end of a gang; unless the `whole` of it has told, nobody knows how it went."""
     if whole:
         seen = folder.seen(together=False)
         assert seen is not None
         return seen
     done = (folder.path / "done").exists()
-    return Seen("ended", stopped=folder.stopped, done=done, lost=True, cause=cause, detail=detail)
+    return AttemptStatus("ended", stopped=folder.stopped, done=done, lost=True, cause=cause, detail=detail)

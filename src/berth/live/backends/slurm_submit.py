@@ -141,7 +141,7 @@ class Headroom:
     """A node as it stands open to berth; parts that are submitted take their share out of it."""
 
     devices: int  # all of the node's
-    foreign: int  # of them, those that others hold or make useless
+    external: int  # of them, those that others hold or make useless
     cpus: int  # that others leave
     memory_mib: int  # that others leave; 0: Slurm does not count it here
     cpus_free: int
@@ -149,7 +149,7 @@ class Headroom:
 
     def take(self, devices: int, memory_bytes: int = 0) -> tuple[int, int]:
         """Cores and memory to ask for with so many devices."""
-        ours = max(1, self.devices - self.foreign)
+        ours = max(1, self.devices - self.external)
         cpus = max(1, min(self.cpus * devices // ours, self.cpus_free))
         self.cpus_free -= cpus
         if not self.memory_mib:
@@ -163,7 +163,7 @@ class Headroom:
 def headroom_by_node(nodes: Iterable[SlurmNode], mine: Sequence[SlurmJob]) -> dict[str, Headroom]:
     """The headroom of each node, given berth's own jobs.
 
-    What a node has in use and is not berth's is foreign, also where Slurm hides the jobs of others. The nodes were
+    What a node has in use and is not berth's is external, also where Slurm hides the jobs of others. The nodes were
     asked for first, so a job that has ended since still counts as berth's.
     """
     by_node: dict[str, list[SlurmJob]] = {}
@@ -183,17 +183,17 @@ def _headroom_of(node: SlurmNode, mine: Sequence[SlurmJob]) -> Headroom:
         memory = 0
     headroom = Headroom(
         devices=max(1, node.size),
-        foreign=0,
+        external=0,
         cpus=cpus,
         memory_mib=memory,
         cpus_free=cpus - sum(job.cpus for job in alive),
         memory_free_mib=memory - sum(job.memory_mib for job in alive),
     )
-    headroom.foreign = _foreign(node, headroom, sum(job.gpus for job in counted))
+    headroom.external = _external(node, headroom, sum(job.gpus for job in counted))
     return headroom
 
 
-def _foreign(node: SlurmNode, headroom: Headroom, mine: int) -> int:
+def _external(node: SlurmNode, headroom: Headroom, mine: int) -> int:
     """Devices that berth can't have."""
     if not node.size:
         return int(headroom.cpus < node.cpus)  # the node is one device: whole or not at all

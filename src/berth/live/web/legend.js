@@ -38,5 +38,5 @@ function* meaning(app, map, look) {
   yield [look.empty, "free"];
   yield [look.drained, "takes no jobs", "hatch"];
   yield [look.lost, "lost", "cross"];
-  if (world.foreign.some(Boolean)) yield [look.others, "held by others"];
+  if (world.external.some(Boolean)) yield [look.others, "held by others"];
 }

@@ -16,14 +16,14 @@ export function machines(app, root) {
   const list = new List({label: "machines", key: (machine) => machine, narrowHeight: 56, make: () => {
     const row = el("div", {class: "machine"}, ...CLASSES.map((name) => el("span", {class: name})));
     row.append(el("button", {type: "button", onclick: () => {
-      drain(cluster.machines[row.item].name, Boolean(app.world.shut[row.item] & DRAINED));
+      drain(cluster.machines[row.item].name, Boolean(app.world.unavailable[row.item] & DRAINED));
     }}));
     return row;
   }, fill: (row, machine) => {
     const texts = words(app.world, rackOf, machine), button = row.lastChild;
     CLASSES.forEach((name, i) => put(row.children[i], texts[i]));
     row.dataset.state = texts[2];
-    put(button, app.world.shut[machine] & DRAINED ? "undrain" : "drain");
+    put(button, app.world.unavailable[machine] & DRAINED ? "undrain" : "drain");
     button.hidden = !acts();
   }});
   const search = el("input", {type: "search", id: "search", placeholder: "machine, rack or state", "aria-label": "Search machines", autocomplete: "off",
@@ -41,12 +41,12 @@ export function machines(app, root) {
 }
 
 function words(world, rackOf, machine) {
-  const {name, devices} = world.cluster.machines[machine], shut = world.shut[machine], owners = world.owners();
+  const {name, devices} = world.cluster.machines[machine], unavailable = world.unavailable[machine], owners = world.owners();
   const held = owners.subarray(world.first[machine], world.first[machine] + world.sizes[machine]).filter((owner) => owner >= 0);
   const jobs = [...new Set(held)].map((owner) => world.jobs[owner].id);
-  const state = shut & LOST ? "lost" : shut & DRAINED ? "drained" : shut ? "closed" : world.foreign[machine] ? "shared with others" : "up";
+  const state = unavailable & LOST ? "lost" : unavailable & DRAINED ? "drained" : unavailable ? "closed" : world.external[machine] ? "shared with others" : "up";
   const kinds = devices.map(([kind, n]) => `${n} × ${world.cluster.device_types[kind].name}`).join(", ");
-  const free = shut ? 0 : world.sizes[machine] - held.length - world.foreign[machine];
+  const free = unavailable ? 0 : world.sizes[machine] - held.length - world.external[machine];
   const who = jobs.slice(0, 4).join(", ") + (jobs.length > 4 ? ` and ${jobs.length - 4} more` : "");
   return [name, rackOf[machine], state, kinds, String(Math.max(0, free)), who];
 }

@@ -79,9 +79,9 @@ export class ClusterMap {
     const look = colours(), lit = this.lit(world);
     this.jobColours = coloursOf(world, look.jobs.length);
     for (let machine = 0; machine < world.sizes.length; machine++) {
-      const from = world.first[machine], to = from + world.sizes[machine], box = boxes[machine], shut = world.shut[machine];
-      const mark = shut & LOST ? CROSS : shut ? HATCH : 0;
-      let others = mark ? 0 : world.foreign[machine];
+      const from = world.first[machine], to = from + world.sizes[machine], box = boxes[machine], unavailable = world.unavailable[machine];
+      const mark = unavailable & LOST ? CROSS : unavailable ? HATCH : 0;
+      let others = mark ? 0 : world.external[machine];
       for (let device = to - 1; device >= from; device--) {
         const owner = owners[device];
         let key = owner >= 0 ? this.colourOf(world, world.jobs[owner]) : others-- > 0 ? OTHERS : FREE;
@@ -91,9 +91,9 @@ export class ClusterMap {
         this.paint(pen, look, key, box.x + (device - from) * pitch, box.y, cell);
       }
     }
-    const {busy, free, shut} = world.counts();
+    const {busy, free, unavailable} = world.counts();
     this.base.setAttribute("aria-label",
-      `${plural(world.devices, "device")}: ${busy} in use, ${free} free, ${shut} shut. The list of machines says the same in words.`);
+      `${plural(world.devices, "device")}: ${busy} in use, ${free} free, ${unavailable} unavailable. The list of machines says the same in words.`);
     if (this.pointed) this.outline();
   }
 
@@ -168,15 +168,15 @@ export class ClusterMap {
   }
 
   words(job, machine) {
-    const world = this.app.world, {name} = world.cluster.machines[machine], shut = world.shut[machine];
+    const world = this.app.world, {name} = world.cluster.machines[machine], unavailable = world.unavailable[machine];
     const lines = [];
     if (job) {
       const attempt = world.attempts[job.attempt], tier = world.cluster.tiers[attempt.tier].name;
       lines.push(el("b", {text: `${job.id}  ${job.name}`}), el("div", {text: `${job.user ? `${job.user}, ` : ""}${plural(job.gpus, "GPU")} within one ${tier}`}));
       if (job.evictions) lines.push(el("div", {text: `evicted ${plural(job.evictions, "time")}`}));
-    } else lines.push(el("b", {text: shut & LOST ? "lost" : shut ? "takes no jobs" : "free"}));
-    const rest = job && shut ? ` (${shut & LOST ? "lost" : "drained"})` : "";
-    const held = world.foreign[machine] ? `, ${world.foreign[machine]} held by others` : "";
+    } else lines.push(el("b", {text: unavailable & LOST ? "lost" : unavailable ? "takes no jobs" : "free"}));
+    const rest = job && unavailable ? ` (${unavailable & LOST ? "lost" : "drained"})` : "";
+    const held = world.external[machine] ? `, ${world.external[machine]} held by others` : "";
     lines.push(el("div", {class: "quiet", text: name + rest + held}));
     return lines;
   }

@@ -16,8 +16,8 @@ export function overview(app, root) {
   const map = new ClusterMap(app, {
     onJob: (job) => { location.hash = `#/job/${encodeURIComponent(job.id)}`; },
     onMachine: (machine) => {
-      const {name} = app.world.cluster.machines[machine], shut = app.world.shut[machine];
-      if (app.live && app.admin && app.at === null && !(shut & LOST)) drain(name, Boolean(shut & DRAINED));
+      const {name} = app.world.cluster.machines[machine], unavailable = app.world.unavailable[machine];
+      if (app.live && app.admin && app.at === null && !(unavailable & LOST)) drain(name, Boolean(unavailable & DRAINED));
     },
   });
   map.mode = sessionStorage.getItem("berth.colour") || "job";

@@ -19,9 +19,9 @@ export class Stats {
   }
 
   show() {
-    const {app} = this, world = app.world, {busy, free, shut, foreign} = world.counts();
+    const {app} = this, world = app.world, {busy, free, unavailable, external} = world.counts();
     const waiting = world.waiting(), running = world.running(), now = app.time;
-    const away = [shut ? `${count(shut)} shut` : "", foreign ? `${count(foreign)} with others` : ""].filter(Boolean);
+    const away = [unavailable ? `${count(unavailable)} unavailable` : "", external ? `${count(external)} with others` : ""].filter(Boolean);
     this.set("use", `${count(busy)} of ${count(world.devices)}`, [`${count(free)} free`, ...away].join(", "));
     this.bar.style.width = percent(busy / Math.max(1, world.devices));
     const spread = running.filter((job) => world.attempts[job.attempt].tier > 0).length;

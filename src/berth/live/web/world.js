@@ -21,8 +21,8 @@ export class World {
     this.jobs = []; // facts that don't change, and those that do
     this.byId = new Map();
     this.attempts = [];
-    this.shut = new Uint8Array(this.sizes.length);
-    this.foreign = new Int32Array(this.sizes.length);
+    this.unavailable = new Uint8Array(this.sizes.length);
+    this.external = new Int32Array(this.sizes.length);
     this.owner = new Int32Array(next).fill(-1);
     this.changes = [];
     this.at = 0; // changes that are applied
@@ -44,8 +44,8 @@ export class World {
       const job = this.jobs[this.byId.get(attempt.job)];
       job.attempt = this.attempts.push({...attempt, job: job.index}) - 1;
     }
-    for (const [machine, why] of Object.entries(now.shut)) this.shut[machine] = why.reduce((mask, one) => mask | SHUT[one], 0);
-    for (const [machine, devices] of Object.entries(now.foreign)) this.foreign[machine] = devices;
+    for (const [machine, why] of Object.entries(now.unavailable)) this.unavailable[machine] = why.reduce((mask, one) => mask | SHUT[one], 0);
+    for (const [machine, devices] of Object.entries(now.external)) this.external[machine] = devices;
     return this;
   }
 
@@ -71,9 +71,9 @@ export class World {
     this.push({time, job, before, after});
   }
 
-  machine(machine, time, mask, foreign) {
-    const before = [this.shut[machine], this.foreign[machine]];
-    this.push({time, machine, before, after: [mask, foreign]});
+  machine(machine, time, mask, external) {
+    const before = [this.unavailable[machine], this.external[machine]];
+    this.push({time, machine, before, after: [mask, external]});
   }
 
   push(change) {
@@ -88,7 +88,7 @@ export class World {
     if (change.job) {
       if ("attempt" in facts) this.busy += this.held(facts.attempt) - this.held(change.job.attempt);
       Object.assign(change.job, facts);
-    } else [this.shut[change.machine], this.foreign[change.machine]] = facts;
+    } else [this.unavailable[change.machine], this.external[change.machine]] = facts;
   }
 
   held(attempt) {
@@ -128,16 +128,16 @@ export class World {
   // Devices by what is done with them.
   counts() {
     const owners = this.owners();
-    let busy = 0, shut = 0, foreign = 0;
+    let busy = 0, unavailable = 0, external = 0;
     for (let machine = 0; machine < this.sizes.length; machine++) {
       const from = this.first[machine], to = from + this.sizes[machine];
       let held = 0;
       for (let device = from; device < to; device++) if (owners[device] >= 0) held++;
       busy += held;
-      if (this.shut[machine]) shut += this.sizes[machine] - held;
-      else foreign += Math.min(this.foreign[machine], this.sizes[machine] - held);
+      if (this.unavailable[machine]) unavailable += this.sizes[machine] - held;
+      else external += Math.min(this.external[machine], this.sizes[machine] - held);
     }
-    return {busy, shut, foreign, free: this.devices - busy - shut - foreign};
+    return {busy, unavailable, external, free: this.devices - busy - unavailable - external};
   }
 }
 
@@ -177,14 +177,14 @@ const FOLDS = {
   prioritised(world, record, job) { if (job) world.change(job, record.time, {priority: record.priority}); },
   machine(world, record) {
     const {machine} = record, bit = SHUT[record.why];
-    world.machine(machine, record.time, record.is ? world.shut[machine] | bit : world.shut[machine] & ~bit, world.foreign[machine]);
+    world.machine(machine, record.time, record.is ? world.unavailable[machine] | bit : world.unavailable[machine] & ~bit, world.external[machine]);
     if (!record.is || record.why !== "lost") return;
     for (const job of world.running()) {
       const here = world.attempts[job.attempt].seats.some(([at]) => at === machine);
       if (here) wait(world, job, record.time, {evictions: job.evictions + 1});
     }
   },
-  foreign(world, record) { world.machine(record.machine, record.time, world.shut[record.machine], record.devices); },
+  external(world, record) { world.machine(record.machine, record.time, world.unavailable[record.machine], record.devices); },
 };
 
 function place(world, record, job) {
