@@ -45,7 +45,7 @@ class Stage:
         return self
 
     def running(self, parts: int = 1) -> "Stage":
-        until(lambda: all(self.folder.told(part, "running") for part in range(parts)))
+        until(lambda: all(self.folder.report(part, "running") for part in range(parts)))
         return self
 
     def end(self) -> None:
@@ -125,7 +125,7 @@ import supervise
 end_all = supervise.Part._end_all
 def told_first(part):
     (part.folder / "stop").touch()
-    part.told = True
+    part.signalled = True
     end_all(part)
 supervise.Part._end_all = told_first
 supervise.main(sys.argv[2])
@@ -160,7 +160,7 @@ def test_a_killed_supervisor_leaves_nothing_behind_and_never_runs_again(stage, t
     record = tmp_path / "ran"
     script = f"echo once >> {record}; setsid sleep 600 & sleep 600"
     stage.start(launch("/bin/sh", "-c", script)).running()
-    pid = stage.folder.told(0, "running")["pids"]["0"]
+    pid = stage.folder.report(0, "running")["pids"]["0"]
     until(record.exists)
     stage.processes[0].kill()
     stage.processes[0].wait()
@@ -181,7 +181,7 @@ def test_a_killed_supervisor_is_followed_by_its_keeper_also_for_what_cleared_its
     note = tmp_path / "pid"
     stage.start(launch("/bin/sh", "-c", ESCAPES.format(note=note))).running()
     until(lambda: note.exists() and note.read_text())
-    os.kill(stage.folder.told(0, "ready")["pid"], signal.SIGKILL)
+    os.kill(stage.folder.report(0, "ready")["pid"], signal.SIGKILL)
     stage.end()  # the keeper, which nothing had to start again
     assert not alive(int(note.read_text()))
     seen = stage.folder.seen()
@@ -249,7 +249,7 @@ def test_a_gang_on_several_machines_begins_when_all_are_there(stage, tmp_path):
     script = "echo $RANK $MASTER_PORT >> " + str(tmp_path / "began")
     order = launch("/bin/sh", "-c", script, members=4, machines=2, env={})
     stage.start(order, "m0")
-    until(lambda: stage.folder.told(0, "ready"))
+    until(lambda: stage.folder.report(0, "ready"))
     assert not (tmp_path / "began").exists()
     stage.start(order, "m1").end()
     lines = [line.split() for line in (tmp_path / "began").read_text().splitlines()]

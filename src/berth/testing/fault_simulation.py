@@ -1,6 +1,6 @@
 """Deterministic fault simulation of the live controller: its real code, an engine in memory, time turned by hand.
 
-A drama is a seed. It submits, cancels, drains, loses machines, crashes the controller before or after any write to
+A run is a seed. It submits, cancels, drains, loses machines, crashes the controller before or after any write to
 its journal, fills the disk, loses and delays orders, jumps the clock; after every step the state are audited. At the
 end all is healed, and every accepted job must have finished exactly once by its own record, and the journal must replay
 without a difference. A seed that fails fails again.
@@ -20,13 +20,13 @@ from berth.clock import ManualClock
 from berth.cluster.load import load_cluster
 from berth.errors import InputError
 from berth.live import commands, snapshot
-from berth.live.audit import audit
 from berth.live.controller import Controller
 from berth.live.records import Record
 from berth.live.recover import apply_all
 from berth.live.setup import Setup
 from berth.live.spec import JobSpec
 from berth.live.store import Store, StoreError
+from berth.testing.live_audit import audit
 from berth.testing.memory import FAILS, SECONDS, Faults, MemoryBackend
 
 CLUSTERS = ("2x3x4:V100-16", "1x4x2:V100-16", "3x2x8:V100-16", "8")
@@ -63,7 +63,7 @@ class FragileStore(Store):
         super().snapshot(code, state)
 
 
-class Drama:
+class FaultRun:
     """One story, from its seed."""
 
     def __init__(self, seed: int, folder: Path, *, steps: int = 120) -> None:
@@ -110,7 +110,7 @@ class Drama:
     def _something_happens(self) -> None:
         happens = self.random.choice(
             [self._submit] * 5
-            + [self._cancel, self._prioritise, self._drain, self._lose, self._mend, self._resubmit]
+            + [self._cancel, self._prioritise, self._drain, self._lose, self._repair, self._resubmit]
             + [self._crash] * 2
             + [self._fill_disk, self._jump, self._learn, self._snapshot]
             + [lambda: None] * 6
@@ -210,8 +210,8 @@ class Drama:
     def _lose(self) -> None:
         self.backend.lose(self._machine())
 
-    def _mend(self) -> None:
-        self.backend.mend(self._machine())
+    def _repair(self) -> None:
+        self.backend.repair(self._machine())
 
     def _crash(self) -> None:
         self.store.crash = self.random.choice(("before", "after", "snapshot"))
@@ -232,7 +232,7 @@ class Drama:
         """Nothing goes wrong any more, and all machines are back: everything must come to its end."""
         self.backend.faults = Faults()
         for machine in self.cluster.machines:
-            self.backend.mend(machine.name)
+            self.backend.repair(machine.name)
             self.controller.ask(commands.drain(machine.name, back=True))
         for _ in range(6000):
             self.store.crash, self.store.full = None, False
@@ -267,11 +267,11 @@ class Drama:
 
 def _main(seed: str) -> None:
     """Plays one story and tells of it: `python -m berth.testing.fault_simulation 17`."""
-    with tempfile.TemporaryDirectory(prefix="berth-drama-") as folder:
-        drama = Drama(int(seed), Path(folder))
-        print(f"{drama.policy} on {drama.cluster.name}")
-        drama.play()
-    print(f"{len(drama.accepted)} jobs, {drama.crashes} crashes, {drama.last_seq} records: all is well")
+    with tempfile.TemporaryDirectory(prefix="berth-faults-") as folder:
+        run = FaultRun(int(seed), Path(folder))
+        print(f"{run.policy} on {run.cluster.name}")
+        run.play()
+    print(f"{len(run.accepted)} jobs, {run.crashes} crashes, {run.last_seq} records: all is well")
 
 
 if __name__ == "__main__":

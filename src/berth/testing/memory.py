@@ -145,7 +145,7 @@ class MemoryBackend:
                 lost = AttemptStatus("ended", lost=True, cause=Cause.NODE_LOST, detail=machine)
                 self._end(life, lost, self._clock.monotonic())
 
-    def mend(self, machine: str) -> None:
+    def repair(self, machine: str) -> None:
         """It is back, empty."""
         self.machines[machine] = MachineStatus()
 

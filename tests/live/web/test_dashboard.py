@@ -300,7 +300,7 @@ def test_a_machine_is_drained_and_undrained(berth: Berth, look: Looker) -> None:
     sees(page, ".machine.row", "drained")
     assert berth.ask("GET", "cluster")["machines"][2]["unavailable"] == ["drained"]
     go(page, "#/")
-    sees(page, ".stats .use", "4 shut")
+    sees(page, ".stats .use", "4 unavailable")
     look.keep(page, "drained")
     go(page, "#/machines")
     row.locator("button").click()

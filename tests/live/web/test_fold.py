@@ -15,7 +15,7 @@ from berth.live.api.events import public
 from berth.live.recover import apply_all, group_passes
 from berth.live.state import ControllerState
 from berth.live.store import Store
-from berth.testing.fault_simulation import Drama
+from berth.testing.fault_simulation import FaultRun
 
 pytestmark = pytest.mark.slow
 CHECKS = 60  # moments of a story at which the pictures are compared
@@ -26,7 +26,7 @@ FOLD = """async ({cluster, groups}) => {
     devices: [...world.owners()].map(at => at < 0 ? null : world.jobs[at].id),
     states: Object.fromEntries(world.jobs.map(job => [job.id, STATES[job.state]])),
     priorities: Object.fromEntries(world.jobs.map(job => [job.id, job.priority])),
-    shut: [...world.shut], external: [...world.external],
+    unavailable: [...world.unavailable], external: [...world.external],
   });
   for (const {records, time} of groups) { records.forEach(record => world.take(record)); told.push(look()); }
   const back = [...groups].reverse().map(({time}) => { world.seek(time); return look(); }).reverse();
@@ -42,29 +42,29 @@ def picture(state: ControllerState) -> dict[str, Any]:
         "devices": [one["jobs"].get(str(number)) for one in machines for number in range(one["size"])],
         "states": {job.id: shown(state, job) for job in state.jobs.values() if job.ends_as is None},
         "priorities": {job.id: job.spec.priority for job in state.jobs.values() if job.ends_as is None},
-        "unavailable": [sum(MASK[why] for why in shut) for shut in state.unavailable],
+        "unavailable": [sum(MASK[why] for why in reasons) for reasons in state.unavailable],
         "external": state.external,
     }
 
 
 def shown(state: ControllerState, job: Any) -> str:
-    state = views.state_of(state, job)
-    return "queued" if state == "evicting" else state
+    found = views.state_of(state, job)
+    return "queued" if found == "evicting" else found
 
 
 @pytest.mark.parametrize("seed", [3, 8, 14, 21])
 def test_page_and_controller_come_to_the_same_picture(
     berth: Berth, look: Looker, tmp_path: Path, seed: int
 ) -> None:
-    drama = Drama(seed, tmp_path / "drama")
-    drama.play()
-    store = Store(tmp_path / "drama")
+    run = FaultRun(seed, tmp_path / "run")
+    run.play()
+    store = Store(tmp_path / "run")
     records = list(store.records())
     store.close()
     groups, pictures = cut(records)
     page = look.open(berth.url)
     plain = [{"records": [public(one) for one in group], "time": group[-1].time} for group in groups]
-    told = page.evaluate(FOLD, {"cluster": cluster_to_dict(drama.cluster), "groups": plain})
+    told = page.evaluate(FOLD, {"cluster": cluster_to_dict(run.cluster), "groups": plain})
     for at, wanted in enumerate(pictures):
         compare(told["forth"][at], wanted, f"seed {seed}, forwards, group {at}")
     lasts = [first[-1].time < second[0].time for first, second in pairwise(groups)]

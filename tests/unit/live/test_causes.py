@@ -8,7 +8,7 @@ from berth.live import commands
 from berth.live.api.service import Service
 from berth.live.api.tokens import Caller, Tokens
 from berth.live.backend import AttemptStatus, BackendError, Blocker
-from berth.live.folder import together_seen
+from berth.live.folder import gang_end
 from berth.live.lifecycle import Cause, sentence
 from berth.live.records import Record
 from berth.live.recover import apply_all
@@ -169,4 +169,4 @@ def test_cancelled_by_berth_is_no_riddle(crank, service_of):
     ],
 )
 def test_the_cause_of_a_gang_is_that_of_the_part_that_ended_first_by_itself(ends, cause):
-    assert together_seen([{"code": None} | end for end in ends]).cause == cause
+    assert gang_end([{"code": None} | end for end in ends]).cause == cause

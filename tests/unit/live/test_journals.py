@@ -11,7 +11,6 @@ import pytest
 from berth.clock import ManualClock
 from berth.errors import InputError
 from berth.live import recover as recovery
-from berth.live.audit import audit
 from berth.live.controller import Controller
 from berth.live.profiles import numbers_of
 from berth.live.recover import apply_all, recover, replay_journal
@@ -19,6 +18,7 @@ from berth.live.setup import Setup
 from berth.live.snapshot import facts_of, same
 from berth.live.spec import spec_from_dict
 from berth.live.store import Store
+from berth.testing.live_audit import audit
 from berth.testing.memory import MemoryBackend
 
 HERE = Path(__file__).parents[2] / "data" / "journals"

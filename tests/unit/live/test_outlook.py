@@ -59,9 +59,9 @@ def test_what_passes_later_is_told_with_how(crank):
     told = outlook(live)
     assert told.overtakers_of("big").first == (("short", IN_TIME),)
     assert "overtaken by short: backfill, it ends before this job can start" in told.sentence(
-        "big", told.told.now
+        "big", told.expected.now
     )
-    assert told.told.starts["big"] < told.told.starts["long"]
+    assert told.expected.starts["big"] < told.expected.starts["long"]
 
 
 def test_devices_that_the_first_does_not_need_are_said_to_be_spare(crank):
@@ -83,7 +83,7 @@ def test_equal_priorities_that_fit_sooner_are_not_called_backfill(crank):
     live.submit(gpus=4, seconds=5000, job="long")
     told = outlook(live)
     assert told.overtakers_of("big").first == (("long", FITS),)
-    assert told.sentence("big", told.told.now).endswith(
+    assert told.sentence("big", told.expected.now).endswith(
         "when long ends; overtaken by long, which fits sooner"
     )
 
@@ -95,7 +95,7 @@ def test_an_overdue_job_is_called_so_and_nothing_starts_now(half):
     half.clock.advance(1500)
     told, now = outlook(half), half.controller.now()
     assert told.overdue["half"] == pytest.approx(501, abs=2)
-    assert told.told.starts["big"] == pytest.approx(now + 250)  # a quarter of what it was given
+    assert told.expected.starts["big"] == pytest.approx(now + 250)  # a quarter of what it was given
     assert told.sentence("big", now) == (
         "needs 16 devices; 8 are free; starts in 4m10s when half ends (8m21s overdue)"
     )

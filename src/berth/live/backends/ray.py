@@ -177,9 +177,9 @@ class RayBackend:
         return [self._fate(folder, at, part, view, shut=shut) for at, part in enumerate(parts)]
 
     def _fate(self, folder: Folder, at: int, part: Part, view: _View, *, shut: bool) -> Fate:
-        if folder.told(at, "ended") is not None:
+        if folder.report(at, "ended") is not None:
             return "told"
-        begun = folder.told(at, "ready") is not None
+        begun = folder.report(at, "ready") is not None
         if shut and not begun:
             return "void"
         missing = (folder.token, f"missing {part.machine}")
@@ -197,7 +197,7 @@ class RayBackend:
         return "gone" if self._waited(folder.token, part.machine, self._fence_s) else "here"
 
     def _late(self, folder: Folder, parts: tuple[Part, ...]) -> bool:
-        begun = all(folder.told(at, "ready") is not None for at in range(len(parts)))
+        begun = all(folder.report(at, "ready") is not None for at in range(len(parts)))
         if begun or not self._waited(folder.token, "", self._start_s):
             return False
         told = "%s did not come together in %.0f s: its devices are taken, or not all nodes see %s"
@@ -220,7 +220,7 @@ class RayBackend:
                 "node": self._nodes[part.machine].id if part.machine in self._nodes else "",
                 "gpus": part.gpus,
                 "runner": part.runner,
-                "begun": folder.told(at, "ready") is not None,
+                "begun": folder.report(at, "ready") is not None,
             }
             for at, part in enumerate(parts)
         ]

@@ -16,7 +16,7 @@ from typing import Any
 
 from berth.live.backend import AttemptStatus
 from berth.live.backends.slurm_json import SlurmJob
-from berth.live.folder import Folder, together_seen
+from berth.live.folder import Folder, gang_end
 from berth.live.lifecycle import Cause
 
 SUBMITTED = "slurm.json"  # part -> job; written when all are submitted, before any is released
@@ -177,7 +177,7 @@ class Attempt:
         self._folder.log(self._parts.ranks[part]).write_text(f"berth: {what}\n{hint}\n")
 
     def _ended(self, ends: list[dict[str, Any]]) -> AttemptStatus:
-        seen = together_seen(ends)
+        seen = gang_end(ends)
         if self._stopped:
             return replace(seen, cause=seen.cause or Cause.STOPPED)
         by_slurm = seen.stopped or seen.lost
@@ -220,7 +220,7 @@ class Attempt:
         return released is not None and self._now - released > self._timeouts.start_s
 
     def _end(self, part: int) -> dict[str, Any] | None:
-        return self._folder.told(part, "ended")
+        return self._folder.report(part, "ended")
 
     def _mark(self, name: str) -> None:
         with contextlib.suppress(FileExistsError):
