@@ -56,7 +56,7 @@ def _wrong(path: Path, seq: int, why: str, kept: int | None) -> InputError:
     ]
     if kept is not None:
         accept = f"UPDATE journal SET {COLUMN} = NULL WHERE seq = {seq}"
-        ways.insert(0, (f"accept it as it is: the state kept at record {kept} does not need it", accept))
+        ways.insert(0, (f"accept it as it is: the snapshot at record {kept} does not need it", accept))
     choices = "; or ".join(f'{what}\n  sqlite3 {path.name} "{sql}"\n' for what, sql in ways).rstrip()
     return InputError(
         f"the journal is damaged: record {seq} {why}",

@@ -1,9 +1,9 @@
-"""Deterministic fault simulation of the live controller: its real code, an engine in memory, time turned by hand.
+"""Deterministic fault simulation of the live controller: its real code, an engine in memory, virtual time.
 
-A run is a seed. It submits, cancels, drains, loses machines, crashes the controller before or after any write to
-its journal, fills the disk, loses and delays orders, jumps the clock; after every step the state are audited. At the
-end all is healed, and every accepted job must have finished exactly once by its own record, and the journal must replay
-without a difference. A seed that fails fails again.
+A run is given by its seed. It submits, cancels, drains, loses machines, crashes the controller before or after any
+write to its journal, fills the disk, loses and delays orders, and jumps the clock. After every step the state is
+audited. At the end all faults are repaired; then every accepted job must have finished exactly once, and the journal
+must replay without a difference.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MODELS = ("resnet50", "vgg19", "bert-base")
 
 
 class CrashError(BaseException):
-    """The process is gone, as far as the controller can tell."""
+    """The process is gone, as far as the controller knows."""
 
 
 class FragileStore(Store):
@@ -64,7 +64,7 @@ class FragileStore(Store):
 
 
 class FaultRun:
-    """One story, from its seed."""
+    """One run, from its seed."""
 
     def __init__(self, seed: int, folder: Path, *, steps: int = 120) -> None:
         self.random, self.folder, self.steps = Random(seed), folder, steps
@@ -91,15 +91,15 @@ class FaultRun:
 
     @property
     def store(self) -> FragileStore:
-        """The store of the controller that lives now."""
+        """The store of the current controller."""
         store = self.controller.store
         assert isinstance(store, FragileStore)
         return store
 
     def play(self) -> None:
-        """The whole story; AssertionError where something is wrong."""
+        """Run it; raise AssertionError if something is wrong."""
         for _ in range(self.steps):
-            self._something_happens()
+            self._random_event()
             self._step()
         self._heal()
         self._check_end()
@@ -107,7 +107,7 @@ class FaultRun:
         self.last_seq = self.store.seq
         self.controller.close()
 
-    def _something_happens(self) -> None:
+    def _random_event(self) -> None:
         happens = self.random.choice(
             [self._submit] * 5
             + [self._cancel, self._prioritise, self._drain, self._lose, self._repair, self._resubmit]
@@ -123,20 +123,24 @@ class FaultRun:
         try:
             self.controller.step()
         except CrashError:
-            self._rise_again()
+            self._restart()
         self._collect()
         wrong = audit(self.controller.state)
         assert not wrong, wrong
 
-    def _rise_again(self) -> None:
-        """A new process: nothing of the old one is left but its store and what the engine runs."""
+    def _restart(self) -> None:
+        """Start a new controller: only the store and the engine's jobs are left of the old one."""
         self.crashes += 1
         self.store.close()
         if self.random.random() < 0.2:
             self.policy = self.random.choice(POLICIES)
         self.controller = self._open()
         self.pending = [
-            (name, spec, answer if answer.done() else self._ask(name, spec))  # nobody was told: asked again
+            (
+                name,
+                spec,
+                answer if answer.done() else self._ask(name, spec),
+            )  # without an answer it is sent again
             for name, spec, answer in self.pending
         ]
 
@@ -190,7 +194,7 @@ class FaultRun:
             if answer.done() and answer.exception() is None:
                 self.cancelled.add(name)
             elif not answer.done() or not isinstance(answer.exception(), InputError):
-                self.cancelled.add(name)  # it may have been: nobody was told
+                self.cancelled.add(name)  # it may have been: there was no answer
 
     def _prioritise(self) -> None:
         if (name := self._known()) is not None:
@@ -220,7 +224,7 @@ class FaultRun:
         try:
             self.controller.keep_snapshot()
         except CrashError:
-            self._rise_again()
+            self._restart()
 
     def _fill_disk(self) -> None:
         self.store.full = True
@@ -242,7 +246,7 @@ class FaultRun:
             self.clock.advance(30.0)
         assert not self.controller.state.jobs, f"left over: {sorted(self.controller.state.jobs)}"
         self.controller.step()
-        assert not self.backend.alive(), "something runs that nobody wants"
+        assert not self.backend.alive(), "an attempt runs without a job"
 
     def _check_end(self) -> None:
         for name in self.accepted:
@@ -266,7 +270,7 @@ class FaultRun:
 
 
 def _main(seed: str) -> None:
-    """Plays one story and tells of it: `python -m berth.testing.fault_simulation 17`."""
+    """Run one seed and print a summary: `python -m berth.testing.fault_simulation 17`."""
     with tempfile.TemporaryDirectory(prefix="berth-faults-") as folder:
         run = FaultRun(int(seed), Path(folder))
         print(f"{run.policy} on {run.cluster.name}")

@@ -148,5 +148,5 @@ def test_a_snapshot_of_another_form_is_not_used(crank, monkeypatch, caplog):
     live.controller.keep_snapshot()
     monkeypatch.setattr("berth.live.snapshot._FORM", -1)
     state = recover(live.controller.store)
-    assert "can't be used: it is of another form" in caplog.text
+    assert "can't be used: it has another form" in caplog.text
     assert same(state, live.state)

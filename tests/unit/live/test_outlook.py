@@ -25,7 +25,7 @@ def half(crank):
     return live
 
 
-def test_a_row_says_what_is_free_and_which_end_lets_it_start(half):
+def test_a_row_has_the_free_devices_and_the_end_that_allows_the_start(half):
     told = outlook(half)
     assert told.sentence("big", half.controller.now()) == (
         "needs 16 devices; 8 are free; starts in 16m40s when half ends"
@@ -36,7 +36,7 @@ def test_a_row_says_what_is_free_and_which_end_lets_it_start(half):
     assert told.row("half", half.controller.now())["expected_end"] == row["expected_start"]
 
 
-def test_a_row_names_what_backfills_and_why_that_is_no_harm(half):
+def test_a_row_names_the_backfilling_jobs_and_why_they_do_not_delay_it(half):
     half.submit(gpus=4, seconds=2000, job="long")
     half.submit(gpus=4, seconds=100, job="short")
     half.clock.advance(1)
@@ -48,7 +48,7 @@ def test_a_row_names_what_backfills_and_why_that_is_no_harm(half):
     assert told.row("long", half.controller.now())["overtaken_by"] == []
 
 
-def test_what_passes_later_is_told_with_how(crank):
+def test_a_row_has_later_overtakers_and_how_they_overtake(crank):
     live = crank(policy="fit-first", cluster="1x2x4:V100-16")
     live.submit(gpus=4, seconds=1000, job="late")
     live.submit(gpus=4, seconds=100, job="soon")
@@ -64,7 +64,7 @@ def test_what_passes_later_is_told_with_how(crank):
     assert told.expected.starts["big"] < told.expected.starts["long"]
 
 
-def test_devices_that_the_first_does_not_need_are_said_to_be_spare(crank):
+def test_devices_that_the_first_job_does_not_need_are_called_spare(crank):
     live = crank(policy="easy", cluster="1x2x4:V100-16")
     live.submit(gpus=4, seconds=1000, job="late")
     live.submit(gpus=4, seconds=100, job="soon")

@@ -53,7 +53,7 @@ def shown(state: ControllerState, job: Any) -> str:
 
 
 @pytest.mark.parametrize("seed", [3, 8, 14, 21])
-def test_page_and_controller_come_to_the_same_picture(
+def test_dashboard_and_controller_agree_on_the_state(
     berth: Berth, look: Looker, tmp_path: Path, seed: int
 ) -> None:
     run = FaultRun(seed, tmp_path / "run")
