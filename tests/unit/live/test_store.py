@@ -7,6 +7,7 @@ import shutil
 import sqlite3
 
 import pytest
+import zstandard
 
 from berth.errors import InputError
 from berth.live.records import VERSION, Record
@@ -96,6 +97,13 @@ def test_whatever_of_a_record_is_changed_is_noticed(folder, change, told):
         Store(folder)
 
 
+def decompresses_to(content, data):
+    try:
+        return zstandard.decompress(data) == content
+    except zstandard.ZstdError:
+        return False
+
+
 def test_a_damaged_snapshot_is_not_used(crank, caplog):
     live = crank()
     live.submit(gpus=4, seconds=500)
@@ -103,15 +111,18 @@ def test_a_damaged_snapshot_is_not_used(crank, caplog):
     path = live.folder / "journal.sqlite"
     db = sqlite3.connect(path)
     seq, state = db.execute("SELECT seq, state FROM snapshots ORDER BY seq DESC").fetchone()
-    for at in range(
-        len(state) // 2, len(state) // 2 + 40
-    ):  # bytes that may or may not be part of a structure
+    content = zstandard.decompress(state)
+    noticed = 0
+    for at in range(len(state) // 2, len(state) // 2 + 40):
         changed = state[:at] + bytes([state[at] ^ 1]) + state[at + 1 :]
         db.execute("UPDATE snapshots SET state = ? WHERE seq = ?", (changed, seq))
         db.commit()
         caplog.clear()
         assert same(recover(live.controller.store), live.books)
-        assert f"the state kept at record {seq} can't be used" in caplog.text
+        if not decompresses_to(content, changed):
+            assert f"the state kept at record {seq} can't be used" in caplog.text
+            noticed += 1
+    assert noticed > 30  # some bits of a compressed block have no meaning: padding, symbols that do not occur
     db.close()
 
 

@@ -56,7 +56,7 @@ def test_a_policy_that_keeps_the_rules_passes():
     assert run.records["evictions"].tolist() == [1, 0]
 
 
-def test_a_run_that_breaks_a_rule_is_told(monkeypatch):
+def test_a_run_that_breaks_a_rule_is_reported(monkeypatch):
     from berth.testing import check
 
     def forget_the_end(run):

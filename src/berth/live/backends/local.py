@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from berth.cluster.model import Cluster
@@ -129,6 +129,10 @@ class LocalBackend:
                 if child is not None:
                     child.wait()
                 self._wake()
+
+    def devices_of(self, token: str) -> Mapping[str, Sequence[int]] | None:
+        """Return the devices that an attempt was launched on, by machine, as its folder has them."""
+        return Folder(self._root, token).devices()
 
     def close(self) -> None:
         """Stop watching the supervisors; they continue."""

@@ -14,7 +14,7 @@ import json
 import logging
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -271,6 +271,10 @@ class RayBackend:
             self._cleared.discard(order.token)
             for key in [key for key in self._waits if key[0] == order.token]:
                 del self._waits[key]
+
+    def devices_of(self, token: str) -> Mapping[str, Sequence[int]] | None:
+        """Return the devices that an attempt was launched on, by machine, as its folder has them."""
+        return Folder(self._root, token).devices()
 
     def close(self) -> None:
         """Disconnect from Ray; gangs continue."""

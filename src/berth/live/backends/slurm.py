@@ -101,6 +101,10 @@ class SlurmBackend:
             self._cluster = discover(nodes, self._slurm.switches())
         return self._cluster
 
+    def devices_of(self, token: str) -> Mapping[str, Sequence[int]] | None:
+        """Return the devices that an attempt was launched on, by machine, as its folder has them."""
+        return Folder(self._root, token).devices()
+
     def close(self) -> None:
         """Do nothing: jobs continue."""
 
