@@ -20,16 +20,16 @@ from berth.testing.drama import Drama
 pytestmark = pytest.mark.slow
 CHECKS = 60  # moments of a story at which the pictures are compared
 FOLD = """async ({cluster, groups}) => {
-  const {World, STATES} = await import('/web/world.js');
-  const world = new World(cluster), told = [];
+  const {ClusterState, STATES} = await import('/web/state.js');
+  const state = new ClusterState(cluster), told = [];
   const look = () => ({
-    devices: [...world.owners()].map(at => at < 0 ? null : world.jobs[at].id),
-    states: Object.fromEntries(world.jobs.map(job => [job.id, STATES[job.state]])),
-    priorities: Object.fromEntries(world.jobs.map(job => [job.id, job.priority])),
-    shut: [...world.shut], foreign: [...world.foreign],
+    devices: [...state.owners()].map(at => at < 0 ? null : state.jobs[at].id),
+    states: Object.fromEntries(state.jobs.map(job => [job.id, STATES[job.state]])),
+    priorities: Object.fromEntries(state.jobs.map(job => [job.id, job.priority])),
+    shut: [...state.shut], foreign: [...state.foreign],
   });
-  for (const {records, time} of groups) { records.forEach(record => world.take(record)); told.push(look()); }
-  const back = [...groups].reverse().map(({time}) => { world.seek(time); return look(); }).reverse();
+  for (const {records, time} of groups) { records.forEach(record => state.applyRecord(record)); told.push(look()); }
+  const back = [...groups].reverse().map(({time}) => { state.seek(time); return look(); }).reverse();
   return {forth: told, back};
 }"""
 MASK = {"lost": 1, "drained": 2, "closed": 4}
