@@ -38,7 +38,8 @@ def cancel(*, jobs: JobNames, options: LiveOptions) -> None:
     except InputError as error:
         raise InputError(f"{error.what}: nothing is cancelled", hint=error.hint) from None
     lines = [
-        f"{one['job']} {'is over: ' if 'was_over' in one else ''}{one['state']}" for one in answer["jobs"]
+        f"{one['job']} {'is over: ' if 'already_ended' in one else ''}{one['state']}"
+        for one in answer["jobs"]
     ]
     options.show(answer, "\n".join(lines))
 

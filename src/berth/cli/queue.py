@@ -84,7 +84,7 @@ def nodes(*, options: LiveOptions) -> None:
     rows = []
     for machine in answer["machines"]:
         jobs = some(list(dict.fromkeys(machine["jobs"].values())), 4)
-        state = ", ".join(machine["shut"]) or ("in use by others" if machine["foreign"] else "up")
+        state = ", ".join(machine["unavailable"]) or ("in use by others" if machine["external"] else "up")
         devices = ", ".join(f"{count}x {kind}" for kind, count in machine["devices"].items())
         groups = "/".join(machine["groups"])
         rows.append([machine["name"], groups, state, devices, jobs, str(machine["free"])])

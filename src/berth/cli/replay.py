@@ -23,7 +23,7 @@ def replay(
 ) -> None:
     """Repeat every decision of a journal, in virtual time, and count the differences."""
     from berth.live.home import JOURNAL, state_folder
-    from berth.live.replay import replay_journal
+    from berth.live.recover import replay_journal
     from berth.report.terminal import print_json
 
     path = Path(journal) if journal else state_folder(None)

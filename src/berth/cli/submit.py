@@ -115,7 +115,7 @@ def _spec(command: list[str], options: dict[str, Any], env: list[str]) -> dict[s
             from berth.live.planned import with_plan
 
             job = with_plan(job, beside)
-        given = job.plain()
+        given = job.to_dict()
         given |= _with_profile(given.get("model"), beside)
     elif command:
         given = {"run": command, "name": os.path.basename(command[-1 if len(command) == 1 else 0])[:200]}

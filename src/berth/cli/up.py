@@ -69,9 +69,9 @@ def up(
     import logging
     from pathlib import Path
 
-    from berth.live.bounds import Bounds
     from berth.live.home import state_folder
     from berth.live.server import Options, Server
+    from berth.live.spec import Bounds
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     folder = state_folder(state)
@@ -82,8 +82,8 @@ def up(
     bounds = Bounds(user_priority, seconds(user_grace), user_restarts)
     shared = Path(work).expanduser().resolve() if work else None
     server = Server(Options(folder, cluster, backend, policy, host, port, shared, adopt, bounds))
-    setup = server.controller.books.setup
-    found = server.controller.books
+    setup = server.controller.state.setup
+    found = server.controller.state
 
     def ready(url: str) -> None:
         typer.echo(

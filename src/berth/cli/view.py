@@ -28,10 +28,10 @@ def view(
     import uvicorn
 
     from berth.live.api.viewer import READER, SingleToken, make_viewer
-    from berth.live.finished import read_finished
     from berth.live.server import listen
+    from berth.live.simulation_view import read_simulation
 
-    finished = read_finished(file, cluster)
+    finished = read_simulation(file, cluster)
     tokens = SingleToken()
     socket = listen("127.0.0.1", port)
     url = f"http://127.0.0.1:{socket.getsockname()[1]}/#"

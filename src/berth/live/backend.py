@@ -14,7 +14,7 @@ from typing import Literal, Protocol
 
 from berth.cluster.model import Cluster
 from berth.errors import BerthError
-from berth.live.causes import Cause, Hindrance
+from berth.live.lifecycle import Cause
 
 
 class BackendError(BerthError):
@@ -67,7 +67,7 @@ Order = Launch | Stop | Forget
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class AttemptStatus:
     """An attempt as the back end shows it."""
 
     state: Literal["starting", "running", "ended"]
@@ -82,21 +82,34 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
-class MachineSeen:
+class MachineStatus:
     """A machine as the back end shows it."""
 
     up: bool = True
     drained: bool = False
-    foreign: int = 0  # devices that jobs of others hold
+    external: int = 0  # devices that jobs of others hold
+
+
+@dataclass(frozen=True, slots=True)
+class Blocker:
+    """Something that keeps jobs from starting, whatever the policy decides."""
+
+    cause: Cause
+    sentence: str
+    devices: Mapping[int, frozenset[int]] | None = None  # by machine, if only these are concerned
+
+    def to_dict(self) -> dict[str, str]:
+        """Return it as JSON data."""
+        return {"cause": str(self.cause), "sentence": self.sentence}
 
 
 @dataclass(frozen=True, slots=True)
 class Observation:
     """All attempts that the back end knows, and all machines."""
 
-    attempts: Mapping[str, Seen]
-    machines: Mapping[str, MachineSeen]  # one that is missing is not taken for lost at once
-    hindrances: tuple[Hindrance, ...] = ()
+    attempts: Mapping[str, AttemptStatus]
+    machines: Mapping[str, MachineStatus]  # one that is missing is not taken for lost at once
+    blockers: tuple[Blocker, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """The controller: observe, take in what was asked, decide, write it down, answer, act. One step at a time.
 
-Nothing is answered and nothing is done before it is on the disk. If it can't be written, the books are read
+Nothing is answered and nothing is done before it is on the disk. If it can't be written, the state are read
 back from the store: what was not written has not happened. Tests call `step` by hand; `berth up` lets a thread do it.
 """
 
@@ -19,17 +19,25 @@ from typing import Any, TypeVar
 from berth.clock import Clock, MachineClock, SteadyTime
 from berth.errors import BerthError
 from berth.live import snapshot
-from berth.live.backend import Backend, BackendError, Observation, Order, Stop
-from berth.live.books import Books
-from berth.live.causes import Cause, Hindrance
+from berth.live.backend import Backend, BackendError, Blocker, Observation, Order, Stop
 from berth.live.commands import Command
-from berth.live.orders import Blocked, blocked_devices, happened, launches, wanted
-from berth.live.passing import decide
-from berth.live.presence import MANY_MISSING_S, MISSING_S, Presence
-from berth.live.rebase import rebase
+from berth.live.decisions import decide
+from berth.live.lifecycle import Cause
+from berth.live.migrate import migrate
+from berth.live.reconcile import (
+    MANY_MISSING_S,
+    MISSING_S,
+    Blocked,
+    MachineLiveness,
+    blocked_devices,
+    desired_orders,
+    launches,
+    observed_changes,
+)
 from berth.live.records import LOST, QUIET, Record
 from berth.live.recover import recover
 from berth.live.setup import Setup
+from berth.live.state import ControllerState
 from berth.live.store import Store, StoreError
 from berth.native.cache import fingerprint
 from berth.units import format_count
@@ -47,31 +55,31 @@ class Controller:
 
     def __init__(self, store: Store, backend: Backend, setup: Setup, clock: Clock | None = None) -> None:
         self.store, self.backend = store, backend
-        self.lock = threading.RLock()  # held while the books change; readers take it too
-        self.seen: Observation | None = None
-        self.trouble: str | None = None  # of the back end, as long as it lasts
-        self._presence = Presence()
+        self.lock = threading.RLock()  # held while the state change; readers take it too
+        self.observation: Observation | None = None
+        self.backend_error: str | None = None  # of the back end, as long as it lasts
+        self._liveness = MachineLiveness()
         self._looked = self._look_at = -math.inf  # when the back end was observed last, and will be next
         self._pace_s = 0.0  # between the two
         self._engine: ThreadPoolExecutor | None = None  # asks the back end, while questions are answered here
         self._asked: list[tuple[Command, Future[dict[str, Any]]]] = []
         self._asked_lock = threading.Lock()
         self._closed = False  # nobody answers any more
-        self.called = threading.Event()  # something is to be done before the next poll
+        self.wakeup = threading.Event()  # something is to be done before the next poll
         self._fenced: set[str] = set()
         self._places: dict[str, Mapping[str, Sequence[int]] | None] = {}  # of unknown attempts
         self.listeners: list[Callable[[int, Sequence[Record]], None]] = []  # told of every commit
         self._ordered: list[Order] = []
-        books = recover(store)
-        self._time = SteadyTime(clock or MachineClock(), not_before=books.now if books else 0.0)
+        state = recover(store)
+        self._time = SteadyTime(clock or MachineClock(), not_before=state.now if state else 0.0)
         # drawn at every start: a journal that was set back to a backup never comes to a token of after the backup
         epoch = {"epoch": secrets.token_hex(4)}
-        opened = Record(self._time.now(), "opened", body=setup.plain() | epoch)
-        self.books = Books(setup) if books is None else rebase(books, setup)
+        opened = Record(self._time.now(), "opened", body=setup.to_dict() | epoch)
+        self.state = ControllerState(setup) if state is None else migrate(state, setup)
         records = [opened, *self._lost_by_adoption(opened.time)]
         for record in records:
-            self.books.fold(record)
-        store.commit(records, self._over(), ends_adoption=True)
+            self.state.apply(record)
+        store.commit(records, self._pop_ended(), ends_adoption=True)
         self._kept = store.seq
         self._news = True  # something has changed since the last pass
         self.passes, self.pass_s = 0, 0.0
@@ -81,7 +89,7 @@ class Controller:
         if not self.store.adopted:
             return []
         lost = {"codes": [], "lost": True, "cause": "the state was adopted from another place"}
-        attempts = self.books.attempts.values()
+        attempts = self.state.attempts.values()
         return [Record(now, "exited", one.job, {"token": one.token, **lost}) for one in attempts]
 
     @property
@@ -91,7 +99,7 @@ class Controller:
 
     def now(self) -> float:
         """What time it is, by the journal's reckoning."""
-        return max(self._time.now(), self.books.now)
+        return max(self._time.now(), self.state.now)
 
     def ask(self, command: Command) -> Future[dict[str, Any]]:
         """Puts a question; the answer comes once it is on the disk."""
@@ -101,18 +109,20 @@ class Controller:
                 answer.set_exception(StoreError(_CLOSED))
                 return answer
             self._asked.append((command, answer))
-        self.called.set()
+        self.wakeup.set()
         return answer
 
     def step(self) -> float:
         """One round; returns for how many seconds nothing is to be done, unless somebody calls."""
-        self.called.clear()
+        self.wakeup.clear()
         if self._asked:
             self._hurry()
         seen = self._observe() if self._due else None
         self._take(seen, decides=True)
         with self.lock:
-            orders = wanted(self.books, self.seen.attempts) if self.seen is not None else []
+            orders = (
+                desired_orders(self.state, self.observation.attempts) if self.observation is not None else []
+            )
         self._act(orders)
         self._look_later(orders)
         if self.store.seq - self._kept >= SNAPSHOT_EVERY:
@@ -121,29 +131,29 @@ class Controller:
 
     def answer(self) -> None:
         """What was asked is written down and answered; nothing is decided yet."""
-        self.called.clear()
+        self.wakeup.clear()
         self._take(None, decides=False)
 
-    def hindrances(self) -> list[Hindrance]:
+    def blockers(self) -> list[Blocker]:
         """What keeps jobs from starting, whatever the policy decides; empty: nothing does."""
-        found = list(self.seen.hindrances) if self.seen is not None else []
-        if self.trouble is not None:
-            what = f"the back end does not answer, so nothing is decided: {self.trouble}"
-            found.append(Hindrance(Cause.UNREACHABLE, what))
-        if doubtful := self._presence.doubtful:
-            after_s = MANY_MISSING_S if self._presence.many else MISSING_S
+        found = list(self.observation.blockers) if self.observation is not None else []
+        if self.backend_error is not None:
+            what = f"the back end does not answer, so nothing is decided: {self.backend_error}"
+            found.append(Blocker(Cause.UNREACHABLE, what))
+        if doubtful := self._liveness.doubtful:
+            after_s = MANY_MISSING_S if self._liveness.many else MISSING_S
             machines = f"{format_count(len(doubtful), 'machine')} missing from the back end's answer, or down"
             what = (
                 f"{machines} ({_some(sorted(doubtful))}): "
                 f"nothing is decided; lost if still so after {after_s:.0f} s"
             )
-            found.append(Hindrance(Cause.MACHINES_MISSING, what))
+            found.append(Blocker(Cause.MACHINES_MISSING, what))
         if unknown := self._unknown():
             found.append(self._unknown_attempts(unknown))
         return found
 
-    def _unknown_attempts(self, unknown: list[str]) -> Hindrance:
-        blocked, machines = self._blocked(), self.books.cluster.machines
+    def _unknown_attempts(self, unknown: list[str]) -> Blocker:
+        blocked, machines = self._blocked(), self.state.cluster.machines
         if blocked is None:
             held = "no job is launched"
         else:
@@ -153,21 +163,21 @@ class Controller:
             f"{format_count(len(unknown), 'attempt')} running that the journal does not know ({_some(unknown)}): "
             f"{held} until they have been stopped"
         )
-        return Hindrance(Cause.UNKNOWN_ATTEMPTS, what, blocked)
+        return Blocker(Cause.UNKNOWN_ATTEMPTS, what, blocked)
 
     def _unknown(self) -> list[str]:
         """Attempts that run and that the journal does not know, because it was set back to a backup.
 
         The devices that they hold look free. They are stopped (see `orders.wanted`).
         """
-        seen = self.seen.attempts if self.seen is not None else {}
+        seen = self.observation.attempts if self.observation is not None else {}
         return sorted(
-            token for token, one in seen.items() if one.state != "ended" and token not in self.books.attempts
+            token for token, one in seen.items() if one.state != "ended" and token not in self.state.attempts
         )
 
     def _blocked(self) -> Blocked | None:
         """Devices that unknown attempts may hold; None: it may be any."""
-        return blocked_devices(self.books.cluster, map(self._places.get, self._unknown()))
+        return blocked_devices(self.state.cluster, map(self._places.get, self._unknown()))
 
     def _take(self, seen: Observation | None, *, decides: bool) -> None:
         with self._asked_lock:
@@ -192,7 +202,7 @@ class Controller:
         *,
         decides: bool,
     ) -> list[tuple[Future[dict[str, Any]], Any]]:
-        """Everything that changes the books, and the one commit that makes it so."""
+        """Everything that changes the state, and the one commit that makes it so."""
         records: list[Record] = []
         answers: list[tuple[Future[dict[str, Any]], Any]] = []
         try:
@@ -200,15 +210,17 @@ class Controller:
                 answers.append((future, self._answer(command, records, now)))
             if seen is not None:
                 doubtful = self._doubtful(seen)
-                for record in happened(self.books, seen, self._fenced, now, doubtful, self._blocked()):
-                    self._fold(record, records)
+                for record in observed_changes(
+                    self.state, seen, self._fenced, now, doubtful, self._blocked()
+                ):
+                    self._apply(record, records)
             decides = decides and not self._blind
             if decides:
                 self._decide(records, now)
             self._news = self._news or any(record.kind not in QUIET for record in records)
             if records:
                 first = self.store.seq + 1
-                self.store.commit(records, self._over())
+                self.store.commit(records, self._pop_ended())
                 for listener in self.listeners:
                     listener(first, records)
             if decides:
@@ -223,52 +235,52 @@ class Controller:
     @property
     def _blind(self) -> bool:
         """Whether what is known of the back end is too old, or too doubtful, to decide anything by."""
-        return self.seen is None or self.trouble is not None or bool(self._presence.doubtful)
+        return self.observation is None or self.backend_error is not None or bool(self._liveness.doubtful)
 
     def _doubtful(self, seen: Observation) -> frozenset[str]:
-        books = self.books
-        names = [machine.name for machine in books.cluster.machines]
-        there = [name for index, name in enumerate(names) if LOST not in books.shut[index]]
-        needed = {names[index] for attempt in books.attempts.values() for index in attempt.machines}
+        state = self.state
+        names = [machine.name for machine in state.cluster.machines]
+        there = [name for index, name in enumerate(names) if LOST not in state.unavailable[index]]
+        needed = {names[index] for attempt in state.attempts.values() for index in attempt.machines}
         down = {name for name, machine in seen.machines.items() if not machine.up}
-        return self._presence.judge(there, set(seen.machines), needed, self._time.now(), down)
+        return self._liveness.update(there, set(seen.machines), needed, self._time.now(), down)
 
     def _decide(self, records: list[Record], now: float) -> None:
         """A pass, if anything has changed since the last one, and the launches that have become possible."""
-        while (ready := self.books.next_ready()) is not None and ready[0] <= now:
-            self._fold(Record(now, "ready", ready[1]), records)
-        if self._news or now >= self.books.wake or any(record.kind not in QUIET for record in records):
+        while (ready := self.state.next_ready()) is not None and ready[0] <= now:
+            self._apply(Record(now, "ready", ready[1]), records)
+        if self._news or now >= self.state.wake or any(record.kind not in QUIET for record in records):
             began = time.perf_counter()
-            records += decide(self.books, now)
+            records += decide(self.state, now)
             self.pass_s = time.perf_counter() - began
             self.passes += 1
         if (blocked := self._blocked()) is None:
             return
-        for record in launches(self.books, now, blocked):
-            self._fold(record, records)
+        for record in launches(self.state, now, blocked):
+            self._apply(record, records)
 
     def _answer(self, command: Command, records: list[Record], now: float) -> Any:
         try:
-            answer = command(self.books, self.store, now)
+            answer = command(self.state, self.store, now)
         except BerthError as error:
             return error
         for record in answer.records:
-            self._fold(record, records)
+            self._apply(record, records)
         return answer.value
 
-    def _fold(self, record: Record, records: list[Record]) -> None:
-        self.books.fold(record)
+    def _apply(self, record: Record, records: list[Record]) -> None:
+        self.state.apply(record)
         records.append(record)
 
-    def _over(self) -> list[Any]:
-        over, self.books.over = self.books.over, []
-        return over
+    def _pop_ended(self) -> list[Any]:
+        ended, self.state.ended = self.state.ended, []
+        return ended
 
     def _read_back(self) -> None:
         """What was not written has not happened."""
-        books = recover(self.store)
-        assert books is not None
-        self.books = books
+        state = recover(self.store)
+        assert state is not None
+        self.state = state
 
     @property
     def _due(self) -> bool:
@@ -277,18 +289,18 @@ class Controller:
     def _observe(self) -> Observation | None:
         self._looked = self._time.now()
         try:
-            self.seen = self._ask_engine(self.backend.observe)
-            self.trouble = None
+            self.observation = self._ask_engine(self.backend.observe)
+            self.backend_error = None
         except BackendError as error:
-            self.trouble = str(error)
+            self.backend_error = str(error)
             _log.warning("the back end can't be observed: %s", error)
             return None
-        self._fenced &= set(self.books.attempts)
+        self._fenced &= set(self.state.attempts)
         self._places = {
             token: self._places.get(token) or self._ask_engine(partial(self.backend.devices_of, token))
             for token in self._unknown()
         }
-        return self.seen
+        return self.observation
 
     def _act(self, orders: list[Order]) -> None:
         if not orders:
@@ -296,7 +308,7 @@ class Controller:
         try:
             done = self._ask_engine(lambda: self.backend.apply(orders))
         except BackendError as error:
-            self.trouble = str(error)
+            self.backend_error = str(error)
             _log.warning("the back end did not take %d orders: %s", len(orders), error)
             return
         self._fenced |= {order.token for order in done if isinstance(order, Stop)}
@@ -321,7 +333,7 @@ class Controller:
         if orders and orders != self._ordered:
             self._look_at = self._looked
             return
-        if self.books.jobs or orders or self._blind:
+        if self.state.jobs or orders or self._blind:
             self._pace_s = pace.busy_s
         elif self._looked + self._pace_s <= self._look_at:
             return  # it was not observed since the last step
@@ -335,8 +347,8 @@ class Controller:
             return 0.0
         until = self._look_at
         if not self._blind:
-            until = min(until, self.books.wake)
-            if (ready := self.books.next_ready()) is not None:
+            until = min(until, self.state.wake)
+            if (ready := self.state.next_ready()) is not None:
                 until = min(until, ready[0])
         return max(0.0, until - self._time.now())
 
@@ -344,7 +356,7 @@ class Controller:
         """Keeps the state, so that a restart need not fold what came before."""
         try:
             with self.lock:
-                self.store.snapshot(fingerprint(), snapshot.save(self.books))
+                self.store.snapshot(fingerprint(), snapshot.save(self.state))
             self._kept = self.store.seq
         except StoreError as error:
             _log.warning("%s", error)
@@ -353,7 +365,7 @@ class Controller:
         """Steps until told otherwise; between two steps, questions are answered as they come.
 
         A step over a large cluster takes a while, so steps take up at most a third of the time. Should a step fail in
-        a way that nobody foresaw, this raises: the journal is right, and the books may not be.
+        a way that nobody foresaw, this raises: the journal is right, and the state may not be.
         """
         try:
             with ThreadPoolExecutor(1, thread_name_prefix="back-end") as self._engine:
@@ -377,10 +389,10 @@ class Controller:
             pause = min(_LONGEST_PAUSE_S, 2.0 * (time.monotonic() - began))
             after = time.monotonic() + pause
             while (left := after - time.monotonic()) > 0 and not until.is_set():
-                if self.called.wait(left):
+                if self.wakeup.wait(left):
                     self.answer()
                     rest = 0.0
-            self.called.wait(rest)
+            self.wakeup.wait(rest)
 
     def close(self, *, keep: bool = True) -> None:
         """Keeps the state and lets go of the store; what runs goes on running."""

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from berth.live import supervise
-from berth.live.backend import Launch, Seen
-from berth.live.causes import Cause
+from berth.live.backend import AttemptStatus, Launch
+from berth.live.lifecycle import Cause
 from berth.live.private import make_folders
 
 SUPERVISE = Path(supervise.__file__)
@@ -40,7 +40,7 @@ class Folder:
 
     def prepare(self, launch: Launch, *, address: str | None = None) -> bool:
         """Writes what is to run; False: it was written, stopped or ended before."""
-        if self._bring_back():
+        if self._unarchive():
             return False
         make_folders(self.path)
         target = self.path / "launch.json"
@@ -51,12 +51,12 @@ class Folder:
 
     def stop(self) -> None:
         """From now on it ends, or never begins."""
-        if self._bring_back():
+        if self._unarchive():
             return
         make_folders(self.path)
         (self.path / "stop").touch()
 
-    def _bring_back(self) -> bool:
+    def _unarchive(self) -> bool:
         """Shows an end once more that was put away; False: there is none.
 
         The journal still has the attempt, so it has lost the record of its end: it was set back to a backup.
@@ -77,9 +77,9 @@ class Folder:
         """Whether it was written what is to run."""
         return (self.path / "launch.json").exists()
 
-    def never_began(self) -> Seen | None:
+    def never_began(self) -> AttemptStatus | None:
         """The end of an attempt that was stopped before it was launched; None: it may still be launched."""
-        return Seen("ended", stopped=True, lost=True, cause=Cause.STOPPED) if self.stopped else None
+        return AttemptStatus("ended", stopped=True, lost=True, cause=Cause.STOPPED) if self.stopped else None
 
     def devices(self) -> dict[str, list[int]] | None:
         """Return the devices that it was launched on, by machine; None if that can't be read."""
@@ -120,7 +120,7 @@ class Folder:
         except FileNotFoundError:
             return None
 
-    def seen(self, *, together: bool = True) -> Seen | None:
+    def seen(self, *, together: bool = True) -> AttemptStatus | None:
         """What the parts have said so far, put together; None: it was never launched."""
         if not self.launched:
             return self.never_began()
@@ -129,10 +129,10 @@ class Folder:
         if all(end is not None for end in ended):
             return together_seen([end for end in ended if end is not None])
         if all(self.told(part, "running") is not None for part in parts):
-            return Seen("running")
-        return Seen("starting")
+            return AttemptStatus("running")
+        return AttemptStatus("starting")
 
-    def put_away(self) -> None:
+    def archive(self) -> None:
         """Its end is on record: it is kept for its logs, and so that nothing starts under its token again."""
         make_folders(self._ended.parent)
         if self.path.exists():
@@ -144,12 +144,12 @@ class Folder:
         return (self._ended if self._ended.exists() else self.path) / name
 
 
-def together_seen(ends: list[dict[str, Any]]) -> Seen:
+def together_seen(ends: list[dict[str, Any]]) -> AttemptStatus:
     """The end of a gang, from the ends of its parts. Where one part knows nothing, it has not gone well for all."""
     codes = {int(rank): int(code) for end in ends for rank, code in end["codes"].items()}
     if not any(codes.values()) and not all(end["codes"] for end in ends):
         codes = {}
-    return Seen(
+    return AttemptStatus(
         "ended",
         codes=tuple(codes[rank] for rank in sorted(codes)),
         code=_first_code(ends),

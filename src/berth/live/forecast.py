@@ -1,6 +1,6 @@
 """The fold in virtual time: what would happen from here, if every job took as long as is expected of it.
 
-The very pass that schedules the cluster is run over a copy of the books, from one expected end to the next. So an
+The very pass that schedules the cluster is run over a copy of the state, from one expected end to the next. So an
 estimate, a dry run and a what-if are all the same question: what does this state become. All of it is modelled.
 
 A job that has outlived its estimate is overdue: it is expected to need another quarter of the time it was given, as
@@ -14,14 +14,15 @@ import math
 from dataclasses import dataclass, field, replace
 
 from berth.live import _kernels
-from berth.live.books import Books
-from berth.live.job import STOPPING, Job
-from berth.live.orders import launches
-from berth.live.passing import decide
-from berth.live.rebase import rebase
+from berth.live.decisions import decide
+from berth.live.job import Job
+from berth.live.lifecycle import STOPPING
+from berth.live.migrate import migrate
+from berth.live.reconcile import launches
 from berth.live.records import Record
 from berth.live.setup import DEFAULT_DURATION_S, Setup
 from berth.live.spec import JobSpec, submission
+from berth.live.state import ControllerState
 from berth.simulate.whatif import add_racks
 
 EVENTS = 3_000  # ends that a forecast looks at, unless told otherwise
@@ -52,13 +53,13 @@ class Forecast:
         return sum(end - self.now for end in self.ends.values()) / len(self.ends) if self.ends else None
 
 
-def overdue_s(books: Books, job: Job, now: float) -> float:
+def overdue_s(state: ControllerState, job: Job, now: float) -> float:
     """For how long a running job has outlived its estimate; 0: it has not."""
     if job.token is None:
         return 0.0
-    record = books.world.jobs[job.row]
+    record = state.world.jobs[job.row]
     speed, touched = float(record["speed"]), float(record["updated_s"])
-    estimate_s = job.spec.duration or books.durations.get(job.spec.name) or DEFAULT_DURATION_S
+    estimate_s = job.spec.duration or state.durations.get(job.spec.name) or DEFAULT_DURATION_S
     worked_s = max(0.0, now - max(touched, float(record["restored_at_s"]))) * speed
     if float(record["work_s"]) - float(record["true_remaining_s"]) + worked_s < estimate_s:
         return 0.0
@@ -67,19 +68,19 @@ def overdue_s(books: Books, job: Job, now: float) -> float:
 
 
 def forecast(
-    books: Books,
+    state: ControllerState,
     *,
     now: float | None = None,
     pending: bool = True,
     until: str | None = None,
     events: int = EVENTS,
 ) -> Forecast:
-    """Plays books that are not needed any more from `now` to the end, or until a job has started.
+    """Plays state that are not needed any more from `now` to the end, or until a job has started.
 
     `pending`: something has changed since the last pass, so that the controller would run one now. Without that there
     is none before the next event: one more pass could decide what the controller never would.
     """
-    play = _Play(books, max(books.now, now or 0.0))
+    play = _Play(state, max(state.now, now or 0.0))
     play.begin(pending=pending)
     for _ in range(events):
         if until is not None and until in play.told.starts:
@@ -88,29 +89,29 @@ def forecast(
             break
     else:
         play.told.complete = False
-    play.told.whole = all(job.ends_as is not None for job in books.jobs.values())
+    play.told.whole = all(job.ends_as is not None for job in state.jobs.values())
     return play.told
 
 
 class _Play:
     """One forecast on its way."""
 
-    def __init__(self, books: Books, now: float) -> None:
-        self.books, self.told = books, Forecast(now)
+    def __init__(self, state: ControllerState, now: float) -> None:
+        self.state, self.told = state, Forecast(now)
         self._ends: list[tuple[float, str, int]] = []
         self._ended: dict[str, set[str]] = {}  # jobs that end at this moment, and their machines
 
     def begin(self, *, pending: bool) -> None:
-        """Brings the books up to the present, with a pass if one is due."""
-        books, now = self.books, self.told.now
-        books.now = now
-        _kernels.bring_up_to(books.scene, now)
-        running = [job.id for job in books.jobs.values() if job.token is not None]
-        ready = books.next_ready()
-        if pending or books.wake <= now or (ready is not None and ready[0] <= now):
+        """Brings the state up to the present, with a pass if one is due."""
+        state, now = self.state, self.told.now
+        state.now = now
+        _kernels.bring_up_to(state.native_world, now)
+        running = [job.id for job in state.jobs.values() if job.token is not None]
+        ready = state.next_ready()
+        if pending or state.wake <= now or (ready is not None and ready[0] <= now):
             self._pass(now)
         for name in running:
-            if name in books.jobs and books.jobs[name].token is not None and name not in self.told.starts:
+            if name in state.jobs and state.jobs[name].token is not None and name not in self.told.starts:
                 self._expect(name)
         self.told.expected_ends = {name: end for end, name, _ in self._ends if name in set(running)}
 
@@ -126,14 +127,14 @@ class _Play:
         return True
 
     def _next(self) -> float:
-        ready = self.books.next_ready()
+        ready = self.state.next_ready()
         times = (
             self._ends[0][0] if self._ends else math.inf,
-            self.books.wake,
+            self.state.wake,
             ready[0] if ready else math.inf,
         )
         return (
-            max(min(times), math.nextafter(self.books.now, math.inf)) if min(times) < math.inf else math.inf
+            max(min(times), math.nextafter(self.state.now, math.inf)) if min(times) < math.inf else math.inf
         )
 
     def _pass(self, now: float) -> None:
@@ -144,20 +145,20 @@ class _Play:
 
     def _let_stop(self, now: float) -> bool:
         """What was evicted or moved has left at once, whatever its grace; returns whether anything had to."""
-        books = self.books
-        stopping = [one for one in books.attempts.values() if one.state == STOPPING]
+        state = self.state
+        stopping = [one for one in state.attempts.values() if one.state == STOPPING]
         for attempt in stopping:
             body = {"token": attempt.token, "codes": [], "stopped": True, "lost": True}
-            books.fold(Record(now, "exited", attempt.job, body))
-        for record in launches(books, now, {}):
-            books.fold(record)
+            state.apply(Record(now, "exited", attempt.job, body))
+        for record in launches(state, now, {}):
+            state.apply(record)
         return bool(stopping)
 
     def _decide(self, now: float) -> None:
-        books = self.books
-        while (ready := books.next_ready()) is not None and ready[0] <= now:
-            books.fold(Record(now, "ready", ready[1]))
-        made = decide(books, now)[1:]
+        state = self.state
+        while (ready := state.next_ready()) is not None and ready[0] <= now:
+            state.apply(Record(now, "ready", ready[1]))
+        made = decide(state, now)[1:]
         evicted = [record for record in made if record.kind == "evict"]
         for record in made:
             if record.kind != "evict" and record.job is not None:
@@ -166,57 +167,61 @@ class _Play:
                 self._expect(record.job)
 
     def _note_start(self, record: Record, evicted: list[Record]) -> None:
-        books, told, name = self.books, self.told, record.job
+        state, told, name = self.state, self.told, record.job
         assert name is not None
-        attempt = books.attempts[record.body["token"]]
+        attempt = state.attempts[record.body["token"]]
         places: dict[str, int] = {}
         for seat in attempt.seats:
-            machine = books.cluster.machines[seat.machine].name
+            machine = state.cluster.machines[seat.machine].name
             places[machine] = places.get(machine, 0) + len(seat.devices)
         told.starts[name], told.places[name] = record.time, places
-        told.tiers[name], told.reasons[name] = books.setup.tiers[attempt.tier], int(record.body["reason"])
+        told.tiers[name], told.reasons[name] = state.setup.tiers[attempt.tier], int(record.body["reason"])
         there = [job for job, machines in self._ended.items() if machines & set(places)]
         told.after[name] = there or list(self._ended)
         told.displaced[name] = [one.job for one in evicted if one.job and name in one.body.get("by", [])]
-        holder = int(books.world.state[0]["last_reserved"])
-        if holder >= 0 and (other := books.rows[holder]) is not None:
+        holder = int(state.world.state[0]["last_reserved"])
+        if holder >= 0 and (other := state.rows[holder]) is not None:
             told.reserved[name] = other.id
 
     def _expect(self, name: str) -> None:
-        job = self.books.jobs[name]
-        record = self.books.world.jobs[job.row]
-        end = max(self.books.now, float(record["restored_at_s"])) + float(record["true_remaining_s"]) / float(
+        job = self.state.jobs[name]
+        record = self.state.world.jobs[job.row]
+        end = max(self.state.now, float(record["restored_at_s"])) + float(record["true_remaining_s"]) / float(
             record["speed"]
         )
         heapq.heappush(self._ends, (end, name, job.attempts))
 
     def _end(self, name: str, attempt: int, now: float) -> None:
         """A job ends, unless it has been evicted since this was expected of it."""
-        books, job = self.books, self.books.jobs.get(name)
+        state, job = self.state, self.state.jobs.get(name)
         if job is None or job.attempts != attempt or job.token is None:
             return
-        machines = books.attempts[job.token].machines
-        self._ended[name] = {books.cluster.machines[machine].name for machine in machines}
+        machines = state.attempts[job.token].machines
+        self._ended[name] = {state.cluster.machines[machine].name for machine in machines}
         for token in list(job.alive):
             codes = [0] if token == job.token else []
-            books.fold(Record(now, "exited", name, {"token": token, "codes": codes, "lost": not codes}))
+            state.apply(Record(now, "exited", name, {"token": token, "codes": codes, "lost": not codes}))
         self.told.ends[name] = now
 
 
-def dry_run(books: Books, spec: JobSpec, user: str, now: float | None = None) -> tuple[str, Forecast]:
-    """Where and when a job would start that was submitted now; for books that are not needed any more."""
+def dry_run(
+    state: ControllerState, spec: JobSpec, user: str, now: float | None = None
+) -> tuple[str, Forecast]:
+    """Where and when a job would start that was submitted now; for state that are not needed any more."""
     name = "?"  # no other job's: ids begin with a letter or a digit
-    moment = max(books.now, now or 0.0)
-    books.fold(Record(moment, "submitted", name, submission(spec, user)))
-    return name, forecast(books, now=moment, until=name)
+    moment = max(state.now, now or 0.0)
+    state.apply(Record(moment, "submitted", name, submission(spec, user)))
+    return name, forecast(state, now=moment, until=name)
 
 
-def what_if(books: Books, *, policy: str | None = None, racks: int = 0, now: float | None = None) -> Forecast:
-    """The same jobs from here, under another policy or on more racks; for books that are not needed any more."""
-    setup: Setup = books.setup
+def what_if(
+    state: ControllerState, *, policy: str | None = None, racks: int = 0, now: float | None = None
+) -> Forecast:
+    """The same jobs from here, under another policy or on more racks; for state that are not needed any more."""
+    setup: Setup = state.setup
     if policy is not None:
         setup = replace(setup, policy=policy)
     if racks:
         setup = replace(setup, cluster=add_racks(setup.cluster, racks))
     setup.load_policy()
-    return forecast(rebase(books, setup), now=now)
+    return forecast(migrate(state, setup), now=now)

@@ -3,25 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Any
 
+from berth.live.lifecycle import WAITS, AttemptState, JobState, StopReason
 from berth.live.profiles import Numbers
-from berth.live.spec import JobSpec, spec_of
-
-QUEUED: Final = "queued"
-DELAYED: Final = "delayed"  # it failed, and is tried again a little later
-PLACED: Final = "placed"
-FINISHED: Final = "finished"
-FAILED: Final = "failed"
-CANCELLED: Final = "cancelled"
-JobState = Literal["queued", "delayed", "placed", "finished", "failed", "cancelled"]
-
-WAITS: Final = "waits"  # for its devices to be released by others
-LAUNCHING: Final = "launching"
-RUNNING: Final = "running"
-STOPPING: Final = "stopping"
-AttemptState = Literal["waits", "launching", "running", "stopping"]
-Why = Literal["evicted", "moved", "cancelled", "lost", "finished"]
+from berth.live.spec import JobSpec, spec_from_dict
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,15 +15,15 @@ class Seat:
     """Devices of one type in one machine, by their numbers there."""
 
     machine: int
-    kind: int
+    device_type: int
     devices: tuple[int, ...]
 
-    def plain(self) -> list[Any]:
+    def to_list(self) -> list[Any]:
         """As it stands in the journal."""
-        return [self.machine, self.kind, list(self.devices)]
+        return [self.machine, self.device_type, list(self.devices)]
 
 
-def seat_of(plain: list[Any]) -> Seat:
+def seat_from_list(plain: list[Any]) -> Seat:
     """The seat that was written down."""
     return Seat(int(plain[0]), int(plain[1]), tuple(int(number) for number in plain[2]))
 
@@ -53,7 +39,7 @@ class Attempt:
     tier: int
     since: float  # when it was decided
     state: AttemptState = WAITS
-    why: Why | None = None  # it stops
+    why: StopReason | None = None  # it stops
     began: float | None = None  # when it was seen running
 
     @property
@@ -61,15 +47,15 @@ class Attempt:
         """Those it has devices on."""
         return tuple(dict.fromkeys(seat.machine for seat in self.seats))
 
-    def plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """For a snapshot."""
         facts = {name: getattr(self, name) for name in self.__slots__}
-        return facts | {"seats": [seat.plain() for seat in self.seats]}
+        return facts | {"seats": [seat.to_list() for seat in self.seats]}
 
 
-def attempt_of(plain: dict[str, Any]) -> Attempt:
+def attempt_from_dict(plain: dict[str, Any]) -> Attempt:
     """The attempt out of a snapshot."""
-    return Attempt(**plain | {"seats": tuple(seat_of(seat) for seat in plain["seats"])})
+    return Attempt(**plain | {"seats": tuple(seat_from_list(seat) for seat in plain["seats"])})
 
 
 @dataclass(slots=True)
@@ -98,11 +84,11 @@ class Job:
     not_before: float = 0.0  # while delayed
     ended: float | None = None
 
-    def plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """For a snapshot and for the list of those that are over."""
-        return {name: getattr(self, name) for name in self.__slots__} | {"spec": self.spec.plain()}
+        return {name: getattr(self, name) for name in self.__slots__} | {"spec": self.spec.to_dict()}
 
 
-def job_of(plain: dict[str, Any]) -> Job:
+def job_from_dict(plain: dict[str, Any]) -> Job:
     """The job out of a snapshot."""
-    return Job(**plain | {"spec": spec_of(plain["spec"])})
+    return Job(**plain | {"spec": spec_from_dict(plain["spec"])})

@@ -17,10 +17,10 @@ import regex
 
 from berth.live import commands
 from berth.live.controller import Controller
+from berth.live.demand import sensitivity_key
 from berth.live.folder import Folder
-from berth.live.job import RUNNING
+from berth.live.lifecycle import RUNNING
 from berth.live.store import StoreError
-from berth.live.wants import sensitivity_key
 
 _log = logging.getLogger("berth.live")
 _ENOUGH = 10  # steps before anything is learned
@@ -53,15 +53,15 @@ class Meter:
     def read(self) -> None:
         """Looks at every running attempt once."""
         with self._controller.lock:
-            books = self._controller.books
+            state = self._controller.state
             running = [
-                (token, attempt.job, attempt.tier, books.jobs[attempt.job].spec)
-                for token, attempt in books.attempts.items()
+                (token, attempt.job, attempt.tier, state.jobs[attempt.job].spec)
+                for token, attempt in state.attempts.items()
                 if attempt.state == RUNNING
             ]
-            known = {key: dict(tiers) for key, tiers in books.step_s.items()}
-            keys = {job: sensitivity_key(books.setup, spec) for _, job, _, spec in running}
-            now = books.now
+            known = {key: dict(tiers) for key, tiers in state.step_s.items()}
+            keys = {job: sensitivity_key(state.setup, spec) for _, job, _, spec in running}
+            now = state.now
         self._readings = {token: self._readings.get(token, _Reading()) for token, *_ in running}
         rows = []
         for token, job, tier, spec in running:

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from bisect import bisect_left, insort
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from berth.live import views
-from berth.live.books import Books
+from berth.live.demand import device_types_of
 from berth.live.forecast import Forecast, forecast, overdue_s
-from berth.live.job import QUEUED, Job
-from berth.live.overtakers import FITS, IN_TIME, NAMED, SPARE, Overtakers, overtakers
-from berth.live.wants import kinds_of
+from berth.live.job import Job
+from berth.live.lifecycle import QUEUED
+from berth.live.state import ControllerState
+from berth.schedule.reasons import BACKFILLED
 from berth.units import format_count, format_seconds
 
+IN_TIME, SPARE, FITS = "ends-in-time", "uses-spare-devices", "fits-sooner"
+LISTED = 10  # a row lists this many overtakers, and counts the others
+NAMED = 2  # a sentence names this many of each kind
 _PASSES = {
     IN_TIME: "overtaken by {}: backfill, it ends before this job can start",
     SPARE: "overtaken by {}: backfill, on devices that this job does not need",
@@ -37,13 +43,13 @@ class Need:
 class Outlook:
     """A forecast, and the state it was made from."""
 
-    def __init__(self, books: Books, now: float, *, pending: bool, events: int) -> None:
-        """Plays these books, which are not needed any more."""
-        waiting = views.queue(books)
-        self.names = {job.id: job.spec.name for job in books.jobs.values()}
-        self.overdue = {job.id: late for job in books.jobs.values() if (late := overdue_s(books, job, now))}
-        self._needs = needs_of(books, [job for job in waiting if job.state == QUEUED])
-        self.told: Forecast = forecast(books, now=now, pending=pending, events=events)
+    def __init__(self, state: ControllerState, now: float, *, pending: bool, events: int) -> None:
+        """Plays these state, which are not needed any more."""
+        waiting = views.queue(state)
+        self.names = {job.id: job.spec.name for job in state.jobs.values()}
+        self.overdue = {job.id: late for job in state.jobs.values() if (late := overdue_s(state, job, now))}
+        self._needs = needs_of(state, [job for job in waiting if job.state == QUEUED])
+        self.told: Forecast = forecast(state, now=now, pending=pending, events=events)
         self._overtakers = overtakers([job.id for job in waiting], self.told)
 
     def row(self, name: str, now: float) -> dict[str, Any]:
@@ -110,7 +116,7 @@ class Outlook:
         return name if self.names.get(name, "job") in ("job", name) else f"{name} ({self.names[name]})"
 
 
-def never(played: Books, job: Job, told: Forecast) -> str:
+def never(played: ControllerState, job: Job, told: Forecast) -> str:
     """Why a job did not start in a forecast that has been played."""
     need = needs_of(played, [job])[job.id]
     if need.in_service < need.gpus:
@@ -125,25 +131,25 @@ def _too_few(need: Need) -> str:
     return f"needs {format_count(need.gpus, 'device')}, and {have}{closed}"
 
 
-def needs_of(books: Books, jobs: Sequence[Job]) -> dict[str, Need]:
+def needs_of(state: ControllerState, jobs: Sequence[Job]) -> dict[str, Need]:
     """By job, what it needs, and what the cluster has of it."""
     closed = tuple(
-        machine.name for machine, shut in zip(books.cluster.machines, books.shut, strict=True) if shut
+        machine.name for machine, shut in zip(state.cluster.machines, state.unavailable, strict=True) if shut
     )
     rooms: dict[tuple[tuple[int, ...], int], tuple[int, int]] = {}  # many jobs ask for the same
     needs: dict[str, Need] = {}
     for job in jobs:
-        asked = kinds_of(books.setup, job.spec), int(books.world.jobs[job.row]["widest_tier"])
+        asked = device_types_of(state.setup, job.spec), int(state.world.jobs[job.row]["widest_tier"])
         if asked not in rooms:
-            rooms[asked] = _room(books, *asked)
+            rooms[asked] = _room(state, *asked)
         free, most = rooms[asked]
-        needs[job.id] = Need(job.spec.gpus, free, most, books.setup.tiers[asked[1]], closed)
+        needs[job.id] = Need(job.spec.gpus, free, most, state.setup.tiers[asked[1]], closed)
     return needs
 
 
-def _room(books: Books, kinds: Sequence[int], tier: int) -> tuple[int, int]:
+def _room(state: ControllerState, kinds: Sequence[int], tier: int) -> tuple[int, int]:
     """Free devices of the type that has most, and all in service in the largest group of a tier."""
-    hosts = books.world.hosts
+    hosts = state.world.hosts
     free = most = 0
     for kind in kinds:
         here = hosts[(hosts["down"] == 0) & (hosts["device_type"] == kind)]
@@ -151,3 +157,75 @@ def _room(books: Books, kinds: Sequence[int], tier: int) -> tuple[int, int]:
             free = max(free, int(here["free"].sum()))
             most = max(most, int(np.bincount(here["group"][:, tier], weights=here["size"]).max()))
     return free, most
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Overtakers that do so in the same way."""
+
+    how: str
+    count: int
+    first: tuple[str, ...]  # at most NAMED, the first to start first
+
+
+@dataclass(frozen=True, slots=True)
+class Overtakers:
+    """All overtakers of one job; the first to start first."""
+
+    count: int = 0
+    first: tuple[tuple[str, str], ...] = ()  # (job, how), at most LISTED
+    groups: tuple[Group, ...] = ()
+
+
+def overtakers(order: Sequence[str], told: Forecast) -> dict[str, Overtakers]:
+    """By job, for those of a queue that are overtaken.
+
+    The queue is walked once from its end, with the starts of what lies behind kept in order. What is kept of a job is
+    bounded, so the time grows with the length of the queue, not with its square.
+    """
+    backfills: dict[str, list[tuple[float, int]]] = {}
+    for place, name in enumerate(order):
+        if name in told.starts and told.reasons[name] == BACKFILLED and name in told.reserved:
+            backfills.setdefault(told.reserved[name], []).append((told.starts[name], place))
+    found: dict[str, Overtakers] = {}
+    behind: list[tuple[float, int]] = []  # start and place in the queue
+    for place in range(len(order) - 1, -1, -1):
+        name = order[place]
+        start = told.starts.get(name, math.inf)
+        if count := bisect_left(behind, (start,)):
+            passes = sorted(one for one in backfills.get(name, ()) if one[1] > place and one[0] < start)
+            found[name] = _of_one(
+                order, told, name, behind[: min(count, LISTED + len(passes))], count, passes
+            )
+        if start < math.inf:
+            insort(behind, (start, place))
+    return found
+
+
+def _of_one(
+    order: Sequence[str],
+    told: Forecast,
+    name: str,
+    first: Sequence[tuple[float, int]],
+    count: int,
+    passes: Sequence[tuple[float, int]],
+) -> Overtakers:
+    """`first` of `count` overtakers, and those that backfill (`passes`)."""
+    start = told.starts.get(name, -math.inf)
+    how = {place: IN_TIME if told.ends.get(order[place], math.inf) <= start else SPARE for _, place in passes}
+    others = [one for one in first if one[1] not in how]
+    kinds = {
+        FITS: (count - len(passes), others),
+        IN_TIME: (list(how.values()).count(IN_TIME), [one for one in passes if how[one[1]] == IN_TIME]),
+        SPARE: (list(how.values()).count(SPARE), [one for one in passes if how[one[1]] == SPARE]),
+    }
+    ordered = sorted((some[0], kind, size, some) for kind, (size, some) in kinds.items() if some)
+    return Overtakers(
+        count,
+        tuple((order[place], how.get(place, FITS)) for _, place in first[:LISTED]),
+        tuple(Group(kind, size, _names(order, some[:NAMED])) for _, kind, size, some in ordered),
+    )
+
+
+def _names(order: Sequence[str], places: Iterable[tuple[float, int]]) -> tuple[str, ...]:
+    return tuple(order[place] for _, place in places)

@@ -1,6 +1,6 @@
 """The records of the journal: one kind for everything that changes the state.
 
-Things that happened: `opened`, `submitted`, `cancelled`, `prioritised`, `machine`, `foreign`, `launch`, `started`,
+Things that happened: `opened`, `submitted`, `cancelled`, `prioritised`, `machine`, `external`, `launch`, `started`,
 `exited`, `ready`, `learned`. And what was decided: `pass` (its body says how many decisions follow), then `start`,
 `evict` and `move`, one record each. Bodies are plain JSON; numbers come back from it as they went in, to the bit.
 
@@ -10,6 +10,7 @@ Each record has the version of its form in `v`. What an older berth wrote is bro
 1. no `v`; a submission names its model, which may be the path of a file
 2. a submission has the numbers of its job's profile
 3. `opened` has an epoch, which is part of the tokens of the attempts that follow
+4. `external` was called `foreign`
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from typing import Any
 from berth.errors import InputError
 from berth.live.profiles import journalled_numbers
 
-VERSION = 3
+VERSION = 4
+_RENAMED = {"foreign": "external"}  # before version 4
 DECISIONS = ("start", "evict", "move")
 # what keeps a machine from taking jobs: it is gone, its people drained it here, or the engine has closed it
 LOST, DRAINED, CLOSED = "lost", "drained", "closed"
@@ -44,9 +46,9 @@ class Record:
 
 
 def read(time: float, kind: str, job: str | None, line: str) -> Record:
-    """The record that was stored, in the form in which it was written."""
+    """Return the record that was stored, in the form in which it was written but for the names of its kind."""
     body = json.loads(line)
-    return Record(time, kind, job, body, body.pop("v", 1))
+    return Record(time, _RENAMED.get(kind, kind), job, body, body.pop("v", 1))
 
 
 def upcast(record: Record) -> Record:

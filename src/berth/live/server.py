@@ -22,7 +22,6 @@ from berth.live.api.service import Service
 from berth.live.api.tokens import Tokens, drop_old_admin_token
 from berth.live.backend import Backend, BackendError
 from berth.live.backends.local import LocalBackend
-from berth.live.bounds import Bounds
 from berth.live.controller import Controller
 from berth.live.folder import tokens_in
 from berth.live.home import ENDPOINT, OLD_ATTEMPTS, SOCKET, usual_work_folder
@@ -30,6 +29,7 @@ from berth.live.meter import Meter
 from berth.live.private import FOLDER_MODE, make_folders, write_private
 from berth.live.recover import recover
 from berth.live.setup import Setup
+from berth.live.spec import Bounds
 from berth.live.store import Store
 
 _log = logging.getLogger("berth.live")
@@ -98,7 +98,7 @@ class Server:
     def _called(self) -> None:
         controller = getattr(self, "controller", None)
         if controller is not None:
-            controller.called.set()
+            controller.wakeup.set()
 
     def run(self, ready: Callable[[str], None] | None = None) -> None:
         """Serves until a signal comes; what runs goes on running after that."""
@@ -129,7 +129,7 @@ class Server:
             server.run(sockets=[self._socket, self._here])
         finally:
             self._over.set()
-            self.controller.called.set()
+            self.controller.wakeup.set()
             for thread in threads:
                 thread.join()
             for name in (ENDPOINT, SOCKET):
@@ -142,7 +142,7 @@ class Server:
         """A controller that fails in a way nobody foresaw ends everything: what is on the disk is right."""
         try:
             self.controller.run(self._over)
-        except BaseException:  # noqa: BLE001 - whatever it is, nobody may go on with these books
+        except BaseException:  # noqa: BLE001 - whatever it is, nobody may go on with these state
             _log.exception(
                 "the controller failed; what runs goes on, and `berth up` takes it from the journal"
             )

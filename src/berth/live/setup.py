@@ -34,7 +34,7 @@ class Setup:
         return tuple(tier.name for tier in self.cluster.tiers)
 
     @cached_property
-    def kinds(self) -> tuple[str, ...]:
+    def device_type_names(self) -> tuple[str, ...]:
         """Names of the device types."""
         return tuple(kind.name for kind in self.cluster.device_types)
 
@@ -58,7 +58,7 @@ class Setup:
             )
         return policy
 
-    def plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """As it stands in the journal, with the code it was made by."""
         return {
             "cluster": cluster_to_dict(self.cluster),
@@ -70,7 +70,7 @@ class Setup:
         }
 
 
-def setup_of(plain: dict[str, Any]) -> Setup:
+def setup_from_dict(plain: dict[str, Any]) -> Setup:
     """The setup that was written down."""
     facts = {name: plain[name] for name in ("policy", "eviction_s", "eviction_large_s", "store")}
     return Setup(cluster=cluster_from_dict(plain["cluster"]), **facts)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from decimal import Decimal
 from typing import Annotated, Any, Literal, Self
 
@@ -29,7 +30,7 @@ from pydantic import (
 from berth.errors import InputError
 from berth.live.profiles import NO_OTHER_KEYS, InlineProfile, numbers_of
 from berth.spec import Bytes, Seconds, Spec
-from berth.units import seconds, size_bytes
+from berth.units import format_seconds, seconds, size_bytes
 
 
 def said(words: str) -> WrapValidator:
@@ -132,7 +133,7 @@ class JobSpec(Spec):
         assert self.run is not None, "a plan is read before a job is taken"
         return ["/bin/sh", "-c", self.run] if isinstance(self.run, str) else list(self.run)
 
-    def plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """What differs from the defaults, as JSON can hold it and as it may be written."""
         told: dict[str, Any] = self.model_dump(mode="json", exclude_defaults=True)
         for name, unit in (("duration", "s"), ("grace", "s"), ("memory", "B")):
@@ -189,10 +190,10 @@ def check_name(text: str) -> None:
 
 def submission(spec: JobSpec, user: str) -> dict[str, Any]:
     """Return the body of the record of a submission; the profile that it names is resolved here, once."""
-    return {"spec": spec.plain(), "profile": numbers_of(spec.model), "user": user}
+    return {"spec": spec.to_dict(), "profile": numbers_of(spec.model), "user": user}
 
 
-def spec_of(plain: dict[str, Any]) -> JobSpec:
+def spec_from_dict(plain: dict[str, Any]) -> JobSpec:
     """Return the job that `plain` wrote down. It was accepted then, so today's rules are not applied to it."""
     facts = {name: value for name, value in plain.items() if name in JobSpec.model_fields}
     for name, read in (("duration", seconds), ("grace", seconds), ("memory", size_bytes)):
@@ -210,3 +211,36 @@ def _check_pattern(text: str) -> None:
         raise InputError(f"step_pattern is not a regular expression: {error}") from None
     if "seconds" not in groups and "per_second" not in groups:
         raise InputError("step_pattern needs a group named `seconds` or `per_second`: (?P<seconds>[0-9.]+)")
+
+
+_BOUNDS = "an admin may ask for more; `berth up` sets these bounds"
+
+
+class DeniedError(InputError):
+    """The caller may not do this."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """The most that a user may ask for."""
+
+    priority: int = 0
+    grace_s: float = 600.0
+    restarts: int = 100
+
+    def check(self, spec: JobSpec) -> None:
+        """Refuse a user's job that asks for more, and say what is allowed."""
+        for name, asked, most in (
+            ("priority", spec.priority, self.priority),
+            ("restarts", spec.restarts, self.restarts),
+        ):
+            if asked > most:
+                raise DeniedError(
+                    f"a user's {name} is at most {most}, and {asked} is asked for", hint=_BOUNDS
+                )
+        if spec.grace > self.grace_s:
+            raise DeniedError(
+                f"a user's grace is at most {format_seconds(self.grace_s)}, "
+                f"and {format_seconds(spec.grace)} is asked for",
+                hint=_BOUNDS,
+            )

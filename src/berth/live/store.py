@@ -191,7 +191,7 @@ class Store:
         query = "SELECT time, kind, job, body FROM journal WHERE seq = ?"
         return read(*self._reader.execute(query, (seq,)).fetchone())
 
-    def over(self, job: str) -> dict[str, Any] | None:
+    def ended_job(self, job: str) -> dict[str, Any] | None:
         """A job that is over."""
         row = self._reader.execute("SELECT facts FROM over WHERE job = ?", (job,)).fetchone()
         return None if row is None else json.loads(row[0])
@@ -267,7 +267,7 @@ def _row(seq: int, record: Record) -> tuple[Any, ...]:
 
 
 def _over_row(job: Job) -> tuple[Any, ...]:
-    facts = json.dumps(job.plain(), separators=(",", ":"))
+    facts = json.dumps(job.to_dict(), separators=(",", ":"))
     return job.id, job.spec.name, job.user, job.state, job.submitted, job.ended, facts
 
 

@@ -129,9 +129,9 @@ class Part:
                 while os.waitpid(-1, os.WNOHANG)[0]:
                     pass
             time.sleep(0.01)
-        self.bury()
+        self.reap_orphans()
 
-    def bury(self) -> None:
+    def reap_orphans(self) -> None:
         """Somebody ran this part before and was killed: nothing of it may live on, and it never runs again."""
         while strays := _with_token(self.launch["token"]):
             for pid in strays:
@@ -381,7 +381,7 @@ def main(folder: str, machine: str = "", devices: str = "", lifeline: str = "") 
     if (part.folder / f"{part.name}.ended").exists():
         return
     if (part.folder / f"{part.name}.ready").exists():
-        part.bury()
+        part.reap_orphans()
         return
     keeper = os.getpid()
     child = os.fork()

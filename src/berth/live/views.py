@@ -1,4 +1,4 @@
-"""What people are shown: the books as plain data, the same for the terminal, the API and the page."""
+"""What people are shown: the state as plain data, the same for the terminal, the API and the page."""
 
 from __future__ import annotations
 
@@ -8,48 +8,48 @@ from typing import Any
 
 import numpy as np
 
-from berth.live.backend import Observation
-from berth.live.books import Books
-from berth.live.causes import Hindrance, sentence
-from berth.live.job import DELAYED, LAUNCHING, PLACED, QUEUED, RUNNING, STOPPING, WAITS, Attempt, Job
-from berth.live.orders import overlaps
+from berth.live.backend import Blocker, Observation
+from berth.live.demand import device_types_of
+from berth.live.job import Attempt, Job
+from berth.live.lifecycle import DELAYED, LAUNCHING, PLACED, QUEUED, RUNNING, STOPPING, WAITS, sentence
+from berth.live.reconcile import overlaps
 from berth.live.spec import JobSpec
-from berth.live.wants import kinds_of
+from berth.live.state import ControllerState
 from berth.schedule.reasons import CODES, HELD_FOR_OTHER, Reason, bring_up_to_date, explain
 from berth.units import format_count
 
 _DETAILS = ("run", "env", "cwd", "step_pattern")  # of a job: for its owner only
 
 
-def state_of(books: Books, job: Job) -> str:
+def state_of(state: ControllerState, job: Job) -> str:
     """One word for where a job stands."""
     if job.ends_as is not None:
         return "stopping"
     if job.state != PLACED:
-        stopping = any(books.attempts[token].state == STOPPING for token in job.alive)
+        stopping = any(state.attempts[token].state == STOPPING for token in job.alive)
         return "evicting" if job.state == QUEUED and stopping else job.state
     assert job.token is not None
-    return {WAITS: "starting", LAUNCHING: "starting", RUNNING: "running"}[books.attempts[job.token].state]
+    return {WAITS: "starting", LAUNCHING: "starting", RUNNING: "running"}[state.attempts[job.token].state]
 
 
-def job_row(books: Books, job: Job, *, details: bool = True) -> dict[str, Any]:
+def job_row(state: ControllerState, job: Job, *, details: bool = True) -> dict[str, Any]:
     """A job in a list."""
-    return job_facts(books, job) | {"spec": spec_row(job.spec, details=details)}
+    return job_facts(state, job) | {"spec": spec_row(job.spec, details=details)}
 
 
 def spec_row(spec: JobSpec, *, details: bool) -> dict[str, Any]:
     """What was asked for a job; its details are for its owner only."""
-    return {name: value for name, value in spec.plain().items() if details or name not in _DETAILS}
+    return {name: value for name, value in spec.to_dict().items() if details or name not in _DETAILS}
 
 
-def job_facts(books: Books, job: Job) -> dict[str, Any]:
+def job_facts(state: ControllerState, job: Job) -> dict[str, Any]:
     """The same without its spec, which does not change and may be written out without the controller's lock."""
-    record = books.world.jobs[job.row]
+    record = state.world.jobs[job.row]
     row: dict[str, Any] = {
         "id": job.id,
         "name": job.spec.name,
         "user": job.user,
-        "state": state_of(books, job),
+        "state": state_of(state, job),
         "gpus": job.spec.gpus,
         "priority": job.spec.priority,
         "submitted": job.submitted,
@@ -61,7 +61,7 @@ def job_facts(books: Books, job: Job) -> dict[str, Any]:
         "last_end": last_end(job),
     }
     if job.token is not None:
-        row |= attempt_facts(books, books.attempts[job.token])
+        row |= attempt_facts(state, state.attempts[job.token])
     return row
 
 
@@ -72,51 +72,51 @@ def last_end(job: Job) -> dict[str, Any] | None:
     return {"cause": job.cause, "detail": job.detail, "sentence": sentence(job.cause, job.detail)}
 
 
-def held_up(books: Books, job: Job, seen: Observation | None, hindrances: list[Hindrance]) -> Reason | None:
+def launch_blocker(
+    state: ControllerState, job: Job, seen: Observation | None, blockers: list[Blocker]
+) -> Reason | None:
     """What keeps a job from starting beside the policy: the state of the back end, or of its own launch there."""
     if job.ends_as is not None or job.state == DELAYED:
         return None
     if job.token is not None:
-        if books.attempts[job.token].state == RUNNING:
+        if state.attempts[job.token].state == RUNNING:
             return None
         found = seen.attempts.get(job.token) if seen is not None else None
         if found is not None and found.cause is not None:
             return Reason(str(found.cause), sentence(found.cause, found.detail))
-    first = next((one for one in hindrances if _concerns(books, job, one)), None)
+    first = next((one for one in blockers if _concerns(state, job, one)), None)
     return Reason(str(first.cause), first.sentence) if first is not None else None
 
 
-def _concerns(books: Books, job: Job, hindrance: Hindrance) -> bool:
-    """Whether a hindrance keeps this job from starting; one of some devices does if it would start with them."""
-    if hindrance.devices is None:
+def _concerns(state: ControllerState, job: Job, blocker: Blocker) -> bool:
+    """Whether a blocker keeps this job from starting; one of some devices does if it would start with them."""
+    if blocker.devices is None:
         return True
     if job.token is not None:
-        return overlaps(books.attempts[job.token], hindrance.devices)
-    kinds = kinds_of(books.setup, job.spec)
-    free = sum(int(host["free"]) for host in books.world.hosts if int(host["device_type"]) in kinds)
-    blocked = sum(
-        books.devices.count_blocked(machine, kind) for machine in hindrance.devices for kind in kinds
-    )
+        return overlaps(state.attempts[job.token], blocker.devices)
+    kinds = device_types_of(state.setup, job.spec)
+    free = sum(int(host["free"]) for host in state.world.hosts if int(host["device_type"]) in kinds)
+    blocked = sum(state.devices.count_blocked(machine, kind) for machine in blocker.devices for kind in kinds)
     return free < job.spec.gpus <= free + blocked
 
 
-def attempt_facts(books: Books, attempt: Attempt) -> dict[str, Any]:
+def attempt_facts(state: ControllerState, attempt: Attempt) -> dict[str, Any]:
     """Where an attempt is."""
-    names, kinds = books.cluster.machines, books.cluster.device_types
+    names, kinds = state.cluster.machines, state.cluster.device_types
     return {
         "token": attempt.token,
         "attempt": attempt.number,
-        "tier": books.setup.tiers[attempt.tier],
+        "tier": state.setup.tiers[attempt.tier],
         "placed": attempt.since,
         "began": attempt.began,
         "places": [
-            {"machine": names[s.machine].name, "kind": kinds[s.kind].name, "devices": list(s.devices)}
+            {"machine": names[s.machine].name, "kind": kinds[s.device_type].name, "devices": list(s.devices)}
             for s in attempt.seats
         ],
     }
 
 
-def over_row(facts: dict[str, Any], *, details: bool = True) -> dict[str, Any]:
+def ended_row(facts: dict[str, Any], *, details: bool = True) -> dict[str, Any]:
     """A job that is over, out of the store."""
     spec = facts["spec"]
     if not details:
@@ -142,14 +142,14 @@ def over_row(facts: dict[str, Any], *, details: bool = True) -> dict[str, Any]:
     }
 
 
-def queue(books: Books) -> list[Job]:
+def queue(state: ControllerState) -> list[Job]:
     """Those who wait, most deserving first."""
-    state = books.world.state[0]
-    rows = books.world.waiting[state["queue_start"] : state["queue_stop"]]
-    return [job for row in rows if (job := books.rows[int(row)]) is not None]
+    counters = state.world.state[0]
+    rows = state.world.waiting[counters["queue_start"] : counters["queue_stop"]]
+    return [job for row in rows if (job := state.rows[int(row)]) is not None]
 
 
-def reason_of(books: Books, job: Job, now: float) -> Reason:
+def reason_of(state: ControllerState, job: Job, now: float) -> Reason:
     """Why a job waits, or runs where it does, as of the last pass."""
     if job.ends_as is not None:
         return Reason("stopping", f"it is {job.ends_as} once its processes have left")
@@ -164,10 +164,10 @@ def reason_of(books: Books, job: Job, now: float) -> Reason:
         )
         return Reason("delayed", f"{failed}; it is tried again soon", seconds_left=left_s)
     if job.state == QUEUED:
-        bring_up_to_date(books.world, job.row)
-    reason = explain(books.world.jobs[job.row], now, books.setup.tiers)
-    holder = int(books.world.state[0]["last_reserved"])
-    if reason.code == CODES[HELD_FOR_OTHER] and holder >= 0 and (other := books.rows[holder]) is not None:
+        bring_up_to_date(state.world, job.row)
+    reason = explain(state.world.jobs[job.row], now, state.setup.tiers)
+    holder = int(state.world.state[0]["last_reserved"])
+    if reason.code == CODES[HELD_FOR_OTHER] and holder >= 0 and (other := state.rows[holder]) is not None:
         return replace(reason, sentence=f"the devices that would fit are reserved for {other.id}")
     return reason
 
@@ -183,32 +183,32 @@ def reason_row(reason: Reason) -> dict[str, Any]:
     }
 
 
-def why(books: Books, job: Job, now: float) -> dict[str, Any]:
+def why(state: ControllerState, job: Job, now: float) -> dict[str, Any]:
     """All that explains where a job stands: the reason, its place in the queue, and what is free in each rack."""
-    reason = reason_of(books, job, now)
-    told: dict[str, Any] = {"job": job.id, "state": state_of(books, job), "gpus": job.spec.gpus}
+    reason = reason_of(state, job, now)
+    told: dict[str, Any] = {"job": job.id, "state": state_of(state, job), "gpus": job.spec.gpus}
     told["priority"] = job.spec.priority
     told["reason"] = reason_row(reason)
     told["last_end"] = last_end(job)
     if job.state == QUEUED and job.ends_as is None:
-        told["position"] = [other.id for other in queue(books)].index(job.id) + 1
-        told["free"] = free_by_group(books, job)
-        told["summary"] = summary(told["free"], job.spec.gpus, books.setup.tiers[group_level(books)])
-        told["waits_for_release"] = [token for token in job.alive if books.attempts[token].state == STOPPING]
+        told["position"] = [other.id for other in queue(state)].index(job.id) + 1
+        told["free"] = free_by_group(state, job)
+        told["summary"] = summary(told["free"], job.spec.gpus, state.setup.tiers[group_level(state)])
+        told["waits_for_release"] = [token for token in job.alive if state.attempts[token].state == STOPPING]
     elif job.token is not None:
-        attempt = books.attempts[job.token]
-        told |= attempt_facts(books, attempt)
+        attempt = state.attempts[job.token]
+        told |= attempt_facts(state, attempt)
         if attempt.state == WAITS:
-            ahead = books.ahead_of(attempt) or [token for token in job.alive if token != attempt.token]
+            ahead = state.ahead_of(attempt) or [token for token in job.alive if token != attempt.token]
             told["waits_for_release"] = ahead
-    record = books.world.jobs[job.row]
+    record = state.world.jobs[job.row]
     told["slowdown_by_tier"] = {
         name: float(record["slowdown"][tier])
-        for tier, name in enumerate(books.setup.tiers)
+        for tier, name in enumerate(state.setup.tiers)
         if tier >= record["nearest_tier"]
     }
     told["timer_by_tier_s"] = {
-        name: _finite(record["delay_timer_s"][tier]) for tier, name in enumerate(books.setup.tiers)
+        name: _finite(record["delay_timer_s"][tier]) for tier, name in enumerate(state.setup.tiers)
     }
     return told
 
@@ -217,19 +217,21 @@ def _finite(value: float) -> float | None:
     return float(value) if np.isfinite(value) else None
 
 
-def group_level(books: Books) -> int:
+def group_level(state: ControllerState) -> int:
     """The level of racks; of machines, where there are none."""
-    return 1 if len(books.cluster.tiers) > 2 else 0
+    return 1 if len(state.cluster.tiers) > 2 else 0
 
 
-def free_by_group(books: Books, job: Job | None = None) -> list[dict[str, Any]]:
+def free_by_group(state: ControllerState, job: Job | None = None) -> list[dict[str, Any]]:
     """Devices in each rack (machine, where there are no racks): all, free, and free in its emptiest machine."""
-    cluster = books.cluster
-    level = group_level(books)
-    wanted = range(len(books.setup.kinds)) if job is None else kinds_of(books.setup, job.spec)
+    cluster = state.cluster
+    level = group_level(state)
+    wanted = (
+        range(len(state.setup.device_type_names)) if job is None else device_types_of(state.setup, job.spec)
+    )
     total, free, largest = (np.zeros(len(cluster.group_names[level]), int) for _ in range(3))
     on_machine = np.zeros(len(cluster.machines), int)
-    for host in books.world.hosts:
+    for host in state.world.hosts:
         if int(host["device_type"]) in wanted:
             group = int(host["group"][level])
             total[group] += host["size"]
@@ -263,11 +265,11 @@ def summary(groups: list[dict[str, Any]], gpus: int, word: str) -> str:
     return f"{free} devices are free, {largest} of them in one {word}"
 
 
-def machines(books: Books) -> list[dict[str, Any]]:
+def machines(state: ControllerState) -> list[dict[str, Any]]:
     """Every machine, and who is on it."""
-    cluster = books.cluster
+    cluster = state.cluster
     kinds = cluster.device_types
-    given = books.devices.holders()
+    given = state.devices.holders()
     found = []
     for index, machine in enumerate(cluster.machines):
         holders = given.get(index, {})
@@ -280,25 +282,25 @@ def machines(books: Books) -> list[dict[str, Any]]:
                 ],
                 "devices": {kinds[kind].name: count for kind, count in machine.devices},
                 "size": machine.size,
-                "free": books.free_on(index),
-                "shut": list(books.shut[index]),
-                "foreign": books.foreign[index],
-                "jobs": {str(number): books.attempts[token].job for number, token in sorted(holders.items())},
+                "free": state.free_on(index),
+                "unavailable": list(state.unavailable[index]),
+                "external": state.external[index],
+                "jobs": {str(number): state.attempts[token].job for number, token in sorted(holders.items())},
             }
         )
     return found
 
 
-def counts(books: Books) -> dict[str, int]:
+def counts(state: ControllerState) -> dict[str, int]:
     """How many jobs are in each state, and devices: all, free, and those that nobody may use."""
     found = {"queued": 0, "delayed": 0, "placed": 0}
-    for job in books.jobs.values():
+    for job in state.jobs.values():
         found[job.state] = found.get(job.state, 0) + 1
-    total, free = books.cluster.devices, int(books.world.state[0]["free"])
-    given = books.devices.holders()  # what runs on a machine that was drained goes on
+    total, free = state.cluster.devices, int(state.world.state[0]["free"])
+    given = state.devices.holders()  # what runs on a machine that was drained goes on
     shut = sum(
         machine.size - len(given.get(index, ()))
-        for index, machine in enumerate(books.cluster.machines)
-        if books.shut[index]
+        for index, machine in enumerate(state.cluster.machines)
+        if state.unavailable[index]
     )
-    return found | {"devices": total, "free": free, "shut": shut}
+    return found | {"devices": total, "free": free, "unavailable": shut}

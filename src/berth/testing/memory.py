@@ -14,17 +14,17 @@ from random import Random
 from berth.clock import Clock
 from berth.cluster.model import Cluster
 from berth.live.backend import (
+    AttemptStatus,
     BackendError,
     Forget,
     Launch,
-    MachineSeen,
+    MachineStatus,
     Observation,
     Order,
     Pace,
-    Seen,
     Stop,
 )
-from berth.live.causes import Cause
+from berth.live.lifecycle import Cause
 
 SECONDS = "SECONDS"  # in a job's environment: how long it works
 FAILS = "FAILS"  # how often it fails before it does not
@@ -50,7 +50,7 @@ class _Life:
     ends: float  # by itself
     fails: bool
     kill_at: float | None = None  # told to stop; it ends then at the latest
-    seen: Seen | None = None  # its end
+    seen: AttemptStatus | None = None  # its end
 
 
 @dataclass(slots=True)
@@ -86,7 +86,7 @@ class MemoryBackend:
         self._on: dict[tuple[str, int], str] = {}  # who has each device
         self._of_job: dict[str, str] = {}
         self._late: list[tuple[float, Order]] = []
-        self.machines: dict[str, MachineSeen] = {m.name: MachineSeen() for m in cluster.machines}
+        self.machines: dict[str, MachineStatus] = {m.name: MachineStatus() for m in cluster.machines}
         self.work: dict[str, Work] = {}
 
     def cluster(self) -> Cluster:
@@ -131,23 +131,23 @@ class MemoryBackend:
             {token: self._shown(life) for token, life in self._lives.items()}, dict(self.machines)
         )
 
-    def _shown(self, life: _Life) -> Seen:
+    def _shown(self, life: _Life) -> AttemptStatus:
         if life.seen is not None:
             return life.seen
-        return Seen("running" if self._clock.monotonic() >= life.begins else "starting")
+        return AttemptStatus("running" if self._clock.monotonic() >= life.begins else "starting")
 
     def lose(self, machine: str) -> None:
         """A machine vanishes, and every gang with a part on it is gone."""
         self._live()
-        self.machines[machine] = MachineSeen(up=False)
+        self.machines[machine] = MachineStatus(up=False)
         for life in self._lives.values():
             if life.seen is None and any(member.machine == machine for member in life.launch.members):
-                lost = Seen("ended", lost=True, cause=Cause.NODE_LOST, detail=machine)
+                lost = AttemptStatus("ended", lost=True, cause=Cause.NODE_LOST, detail=machine)
                 self._end(life, lost, self._clock.monotonic())
 
     def mend(self, machine: str) -> None:
         """It is back, empty."""
-        self.machines[machine] = MachineSeen()
+        self.machines[machine] = MachineStatus()
 
     def alive(self) -> Mapping[str, Launch]:
         """What has processes now."""
@@ -173,7 +173,7 @@ class MemoryBackend:
             told = life.kill_at is not None
             self._end(
                 life,
-                Seen(
+                AttemptStatus(
                     "ended",
                     codes=(1 if life.fails else 0,),
                     stopped=told,
@@ -183,9 +183,9 @@ class MemoryBackend:
                 life.ends,
             )
         elif stops <= now:
-            self._end(life, Seen("ended", codes=(143,), stopped=True, cause=Cause.STOPPED), stops)
+            self._end(life, AttemptStatus("ended", codes=(143,), stopped=True, cause=Cause.STOPPED), stops)
 
-    def _end(self, life: _Life, seen: Seen, at: float) -> None:
+    def _end(self, life: _Life, seen: AttemptStatus, at: float) -> None:
         work = self.work[life.launch.job]
         work.left_s = max(0.0, work.left_s - max(0.0, at - life.begins))
         if seen.done:
@@ -204,7 +204,7 @@ class MemoryBackend:
             self._lives[order.token] = self._forgotten.pop(order.token)  # its end is shown again
         if isinstance(order, Launch):
             if order.token in self._stopped:
-                never = Seen("ended", stopped=True, lost=True, cause=Cause.STOPPED)
+                never = AttemptStatus("ended", stopped=True, lost=True, cause=Cause.STOPPED)
                 self._lives.setdefault(order.token, _Life(order, now, now, fails=False, seen=never))
             elif order.token not in self._lives:
                 self._start(order, now)

@@ -100,7 +100,7 @@ def test_unlike_devices_are_never_taken_for_one_type():
 
 
 @pytest.mark.parametrize(
-    ("free", "held", "foreign"),
+    ("free", "held", "external"),
     [
         (4, {}, 0),
         (1, {}, 3),
@@ -110,8 +110,8 @@ def test_unlike_devices_are_never_taken_for_one_type():
         (2.0000001, {"ours": 2.0}, 0),
     ],
 )
-def test_devices_are_foreign_that_are_neither_free_nor_ours(free, held, foreign):
-    assert node("a", free=free, held=held).foreign(["ours", "gone"]) == foreign
+def test_devices_are_foreign_that_are_neither_free_nor_ours(free, held, external):
+    assert node("a", free=free, held=held).external(["ours", "gone"]) == external
 
 
 def test_what_is_known_of_a_machine_can_be_written_down():

@@ -93,11 +93,11 @@ def test_a_placement_group_that_comes_after_its_end_is_removed_and_never_foreign
             [{"GPU": 1}], name="unknown", lifetime="detached", bundle_label_selector=pinned
         )
         assert theirs.wait(30)
-        until(lambda: backend.observe().machines["m0"].foreign == 1)
+        until(lambda: backend.observe().machines["m0"].external == 1)
         until(lambda: ray.util.placement_group_table(late)["state"] == "REMOVED")
         assert ray.util.placement_group_table(theirs)["state"] == "CREATED"
         ray.util.remove_placement_group(theirs)
-    until(lambda: backend.observe().machines["m0"].foreign == 0)
+    until(lambda: backend.observe().machines["m0"].external == 0)
 
 
 def test_a_node_that_ray_drains_takes_no_jobs(racks, backend):

@@ -298,14 +298,14 @@ def test_a_machine_is_drained_and_undrained(berth: Berth, look: Looker) -> None:
     sees(page, "dialog", "Drain r1-m0?")
     page.click("dialog button.primary")
     sees(page, ".machine.row", "drained")
-    assert berth.ask("GET", "cluster")["machines"][2]["shut"] == ["drained"]
+    assert berth.ask("GET", "cluster")["machines"][2]["unavailable"] == ["drained"]
     go(page, "#/")
     sees(page, ".stats .use", "4 unavailable")
     look.keep(page, "drained")
     go(page, "#/machines")
     row.locator("button").click()
     page.click("dialog button.primary")
-    until(lambda: berth.ask("GET", "cluster")["machines"][2]["shut"] == [])
+    until(lambda: berth.ask("GET", "cluster")["machines"][2]["unavailable"] == [])
     until(lambda: "drained" not in text(page, ".machine.row"))
 
 

@@ -12,7 +12,7 @@ from fastapi.testclient import TestClient
 
 from berth.errors import InputError
 from berth.live.api.viewer import SingleToken, make_viewer
-from berth.live.finished import Finished, read_finished, standing
+from berth.live.simulation_view import Finished, read_simulation, state_at_busiest
 from berth.simulate.events import read_events
 
 
@@ -23,7 +23,7 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def finished(log: Path) -> Finished:
-    return read_finished(log)
+    return read_simulation(log)
 
 
 def test_no_device_is_ever_held_twice_and_all_are_given_back(finished: Finished) -> None:
@@ -72,7 +72,7 @@ def test_samples_count_what_the_log_counts(log: Path, finished: Finished) -> Non
 
 
 def test_the_page_begins_where_most_devices_are_held(finished: Finished) -> None:
-    told = standing(finished)
+    told = state_at_busiest(finished)
     held = sum(len(numbers) for one in told["attempts"] for _, _, numbers in one["seats"])
     assert held >= max(sample.busy for sample in finished.samples)
     assert told["time"] == finished.records[finished.busiest - 1]["time"]
@@ -91,10 +91,10 @@ def test_a_log_without_its_cluster_needs_one_named(log: Path, tmp_path: Path) ->
     bare = tmp_path / "bare.parquet"
     read_events(log).write_parquet(bare)
     with pytest.raises(InputError, match="does not say which cluster"):
-        read_finished(bare)
-    assert read_finished(bare, "2x4x4").records[0]["kind"] == "submitted"
+        read_simulation(bare)
+    assert read_simulation(bare, "2x4x4").records[0]["kind"] == "submitted"
     with pytest.raises(InputError, match="is not in"):
-        read_finished(bare, "1x1x4")
+        read_simulation(bare, "1x1x4")
 
 
 def _asked(client: TestClient, token: str, path: str) -> Any:

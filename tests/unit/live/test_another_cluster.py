@@ -16,11 +16,11 @@ def test_a_job_whose_tier_is_gone_waits_aside_for_one_that_has_it(crank, cluster
     live.restart(cluster=cluster)
     behind = live.submit(gpus=1)
     live.step(1)
-    assert live.books.jobs[aside].state == "delayed"
-    assert live.state(running) == "placed" or behind  # what runs is another matter
+    assert live.state.jobs[aside].state == "delayed"
+    assert live.state_of(running) == "placed" or behind  # what runs is another matter
     live.restart(cluster="2x2x4:V100-16")
     live.step(2000, times=4)
-    assert live.state(aside) in ("placed", "finished")
+    assert live.state_of(aside) in ("placed", "finished")
 
 
 def test_a_preferred_tier_that_is_gone_is_a_wish_no_more(crank):
@@ -28,7 +28,7 @@ def test_a_preferred_tier_that_is_gone_is_a_wish_no_more(crank):
     live.submit(gpus=16, seconds=1000)
     job = live.submit(gpus=2, preferred="rack")
     live.restart(cluster="4x4:V100-16")
-    assert live.books.jobs[job].state == "queued"
+    assert live.state.jobs[job].state == "queued"
 
 
 def test_history_names_machines_and_tiers_as_they_were(crank):

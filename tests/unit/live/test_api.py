@@ -20,9 +20,9 @@ from berth.live.api.events import Events
 from berth.live.api.limits import Limits
 from berth.live.api.service import Service
 from berth.live.api.tokens import OWNER, Caller, LoginCodes, Tokens
-from berth.live.bounds import Bounds
 from berth.live.controller import Controller
 from berth.live.setup import Setup
+from berth.live.spec import Bounds
 from berth.live.store import Store
 from berth.testing.memory import MemoryBackend
 
@@ -42,7 +42,7 @@ def service(tmp_path):
     thread.start()
     yield Harness(service, tokens)
     over.set()
-    controller.called.set()
+    controller.wakeup.set()
     thread.join()
     controller.close()
 
@@ -162,7 +162,7 @@ def test_the_beginning_of_an_id_will_do_if_it_names_one(service):
 def test_no_job_has_a_name_that_is_a_path(service, name):
     refused = service.admin.post("/api/v1/jobs", json=JOB | {"id": name})
     assert refused.status_code == 422
-    assert not service.api.controller.books.jobs
+    assert not service.api.controller.state.jobs
 
 
 def test_paths_of_logs_can_not_escape(service, tmp_path):
@@ -211,7 +211,7 @@ def test_a_profile_may_be_sent_with_the_job(service):
     model = {"name": "mine", "parameter_bytes": 4.4e8, "compute_s": {"V100": 0.12}}
     job = service.alice.post("/api/v1/jobs", json={"spec": JOB["spec"] | {"model": model}}).json()["job"]
     assert service.alice.get(f"/api/v1/jobs/{job}").json()["spec"]["model"] == model
-    assert service.api.controller.books.jobs[job].profile["compute_s"] == {"V100": 0.12}
+    assert service.api.controller.state.jobs[job].profile["compute_s"] == {"V100": 0.12}
 
 
 @pytest.mark.parametrize(
@@ -407,14 +407,14 @@ def test_metrics_are_what_prometheus_reads(service):
 
 
 def test_metrics_count_what_runs_on_a_drained_machine_as_busy_and_are_exact(service):
-    books = service.api.controller.books
+    state = service.api.controller.state
     service.alice.post("/api/v1/jobs", json=JOB)
-    wait_until(lambda: books.attempts)
-    machine = books.cluster.machines[next(iter(books.attempts.values())).machines[0]].name
+    wait_until(lambda: state.attempts)
+    machine = state.cluster.machines[next(iter(state.attempts.values())).machines[0]].name
     service.admin.post(f"/api/v1/machines/{machine}/drain")
-    books.submitted = 123_456_789
+    state.submitted = 123_456_789
     found = scraped(service)
-    assert (found["berth_devices", "busy"], found["berth_devices", "shut"]) == (4, 0)
+    assert (found["berth_devices", "busy"], found["berth_devices", "unavailable"]) == (4, 0)
     assert found["berth_machines_shut", "drained"] == 1
     assert found["berth_submitted_total",] == 123_456_789
 
@@ -507,7 +507,7 @@ def test_several_are_cancelled_at_once_or_none(service):
     assert told == {"jobs": [{"job": "one", "state": "cancelled"}, {"job": "two", "state": "cancelled"}]}
     wait_until(lambda: states()[:2] == ["cancelled"] * 2)
     again = service.alice.post("/api/v1/cancel", json={"jobs": mine}).json()["jobs"]
-    assert again == [{"job": job, "state": "cancelled", "was_over": True} for job in mine]
+    assert again == [{"job": job, "state": "cancelled", "already_ended": True} for job in mine]
     assert service.alice.post("/api/v1/cancel", json={"jobs": []}).status_code == 422
 
 

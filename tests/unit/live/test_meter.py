@@ -18,7 +18,7 @@ def measured(crank, tmp_path, request):
     live = crank()
     live.job = live.submit(gpus=2, seconds=10_000, step_pattern=getattr(request, "param", PATTERN))
     live.step(1, times=2)
-    live.attempt = Folder(tmp_path, live.books.jobs[live.job].token).path
+    live.attempt = Folder(tmp_path, live.state.jobs[live.job].token).path
     live.attempt.mkdir(parents=True)
     live.meter = Meter(live.controller, tmp_path)
     return live
@@ -42,7 +42,7 @@ def test_what_a_job_reports_is_learned_once_there_is_enough_of_it(measured):
     assert [(row["tier"], row["count"], row["seconds"]) for row in told(measured)["steps"]] == [
         ("machine", 10, 0.6)
     ]
-    assert list(measured.books.step_s.values()) == [{0: 0.6}]
+    assert list(measured.state.step_s.values()) == [{0: 0.6}]
 
 
 def test_steps_of_a_tier_are_counted_once_however_often_they_were_told(measured):

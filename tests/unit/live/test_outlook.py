@@ -5,14 +5,13 @@ from __future__ import annotations
 import pytest
 
 from berth.live import commands, forecast, views
-from berth.live.outlook import Outlook
-from berth.live.overtakers import FITS, IN_TIME, SPARE
+from berth.live.outlook import FITS, IN_TIME, SPARE, Outlook
 from berth.live.snapshot import copy_of
 from berth.live.spec import JobSpec
 
 
 def outlook(live, **options) -> Outlook:
-    copy = copy_of(live.books)
+    copy = copy_of(live.state)
     return Outlook(copy, live.controller.now(), pending=live.controller.pending, events=300, **options)
 
 
@@ -41,9 +40,9 @@ def test_a_row_names_what_backfills_and_why_that_is_no_harm(half):
     half.submit(gpus=4, seconds=2000, job="long")
     half.submit(gpus=4, seconds=100, job="short")
     half.clock.advance(1)
-    copy = copy_of(half.books)
-    assert half.state("short") == "placed"  # it ends in time
-    assert half.state("long") == "queued"
+    copy = copy_of(half.state)
+    assert half.state_of("short") == "placed"  # it ends in time
+    assert half.state_of("long") == "queued"
     told = Outlook(copy, half.controller.now(), pending=False, events=300)
     assert told.overtakers_of("big").first == ()  # what has started is not behind it any more
     assert told.row("long", half.controller.now())["overtaken_by"] == []
@@ -114,14 +113,14 @@ def test_too_few_machines_in_service_are_the_reason_and_named(crank):
         "needs 16 devices, and the machines in service have 12 within one network; out of service: r0-m0"
     )
     assert told.row("big", live.controller.now())["expected_start"] is None
-    name, played = forecast.dry_run(copy_of(live.books), JobSpec(run="x", gpus=16), "me")
+    name, played = forecast.dry_run(copy_of(live.state), JobSpec(run="x", gpus=16), "me")
     assert name not in played.starts
     assert played.complete
 
 
 def test_a_reservation_names_the_job_it_is_for(half):
     half.submit(gpus=4, seconds=5000, job="long")
-    reason = views.reason_of(half.books, half.books.jobs["long"], half.controller.now())
+    reason = views.reason_of(half.state, half.state.jobs["long"], half.controller.now())
     assert (reason.code, reason.sentence) == (
         "held-for-other",
         "the devices that would fit are reserved for big",
@@ -131,11 +130,11 @@ def test_a_reservation_names_the_job_it_is_for(half):
 def test_a_forecast_runs_no_pass_that_the_controller_would_not(half, monkeypatch):
     passes = []
     decide = forecast.decide
-    monkeypatch.setattr(forecast, "decide", lambda books, now: passes.append(now) or decide(books, now))
+    monkeypatch.setattr(forecast, "decide", lambda state, now: passes.append(now) or decide(state, now))
     now = half.controller.now() + 7
-    forecast.forecast(copy_of(half.books), now=now, pending=False)
+    forecast.forecast(copy_of(half.state), now=now, pending=False)
     assert passes
     assert min(passes) > now
     passes.clear()
-    forecast.forecast(copy_of(half.books), now=now, pending=True)
+    forecast.forecast(copy_of(half.state), now=now, pending=True)
     assert passes[0] == now

@@ -35,7 +35,7 @@ def test_now_is_the_books_in_columns(dashboard):
     assert [(one["job"], one["tier"]) for one in told["attempts"]] == [(running, 1)]
     assert sum(len(numbers) for _, _, numbers in told["attempts"][0]["seats"]) == 8
     crank.ask(commands.drain("r1-m1"))
-    assert page.now()["shut"] == {"3": ["drained"]}
+    assert page.now()["unavailable"] == {"3": ["drained"]}
 
 
 def test_the_journal_leaves_out_what_jobs_run_and_what_moves_nobody(dashboard):
@@ -86,7 +86,7 @@ def test_the_order_and_reasons_are_the_controllers(dashboard):
     crank, page = dashboard
     crank.submit(16)
     jobs = [crank.submit(2), crank.submit(4)]
-    assert page.queue()["order"] == [job.id for job in views.queue(crank.books)]
+    assert page.queue()["order"] == [job.id for job in views.queue(crank.state)]
     told = page.reasons([*jobs, "nobody"])
     assert set(told) == set(jobs)
     assert told[jobs[0]]["sentence"] == "fewer than 2 devices are free"
@@ -106,12 +106,12 @@ def test_a_sample_counts_devices_jobs_and_dollars(crank):
     series = Series(one.controller)
     one.submit(10)
     one.submit(8)
-    seats = next(iter(one.books.attempts.values())).seats
+    seats = next(iter(one.state.attempts.values())).seats
     one.ask(commands.drain(one.cluster.machines[seats[-1].machine].name))  # two of its four devices are held
     one.step(30.0)
     told = series.after(-1.0)
     last = {name: column[-1] for name, column in told.items() if name != "timers"}
-    assert (last["busy"], last["free"], last["shut"], last["foreign"]) == (10, 4, 2, 0)
+    assert (last["busy"], last["free"], last["unavailable"], last["external"]) == (10, 4, 2, 0)
     assert (last["queued"], last["running"]) == (1, 1)
     assert last["longest_wait_s"] == last["mean_wait_s"] >= 30.0
     assert last["usd_per_hour"] == pytest.approx(10 * one.cluster.device_types[0].usd_per_hour)

@@ -179,18 +179,18 @@ def test_a_type_that_may_be_one_of_several_is_not_guessed_and_that_is_said():
 
 def test_the_gpus_of_others_are_what_is_used_and_not_ours():
     headrooms = headroom_by_node([node(used="gpu:a100:5(IDX:0-4)", cpus_used=7, memory_used=20_000)], [job()])
-    assert headrooms["n1"].foreign == 3
+    assert headrooms["n1"].external == 3
 
 
 def test_a_job_of_ours_that_has_just_ended_is_not_taken_for_somebody_elses(monkeypatch):
     monkeypatch.setattr("berth.live.backends.slurm_submit.time.time", lambda: 1000.0)
     used = node(used="gpu:a100:2", cpus_used=4, memory_used=16_000)
-    assert headroom_by_node([used], [job(state="COMPLETED", end_time=995)])["n1"].foreign == 0
-    assert headroom_by_node([used], [job(state="COMPLETED", end_time=900)])["n1"].foreign == 2
+    assert headroom_by_node([used], [job(state="COMPLETED", end_time=995)])["n1"].external == 0
+    assert headroom_by_node([used], [job(state="COMPLETED", end_time=900)])["n1"].external == 2
 
 
 @pytest.mark.parametrize(
-    ("facts", "foreign"),
+    ("facts", "external"),
     [
         ({}, 0),
         ({"cpus_used": 13}, 5),  # three cores are left, so three GPUs
@@ -201,8 +201,8 @@ def test_a_job_of_ours_that_has_just_ended_is_not_taken_for_somebody_elses(monke
         ({"memory": 1, "memory_used": 0}, 0),  # memory that nobody wrote down
     ],
 )
-def test_gpus_that_others_make_useless_count_as_theirs(facts, foreign):
-    assert headroom_by_node([node(**facts)], [])["n1"].foreign == foreign
+def test_gpus_that_others_make_useless_count_as_theirs(facts, external):
+    assert headroom_by_node([node(**facts)], [])["n1"].external == external
 
 
 def test_a_part_asks_for_its_share_of_what_others_leave():

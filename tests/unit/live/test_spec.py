@@ -13,7 +13,7 @@ def test_what_is_written_comes_back_from_the_journal():
         "run: python train.py\nname: a\ngpus: 8\nduration: 90m\ngrace: 5s\nmemory: 2GiB\nenv: {LR: '0.1'}\n"
     )
     spec = yaml_spec.parse(text, JobSpec, "job.yaml")
-    assert JobSpec.model_validate(spec.plain()) == spec
+    assert JobSpec.model_validate(spec.to_dict()) == spec
     assert spec.duration == 5400
 
 

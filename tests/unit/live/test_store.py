@@ -11,8 +11,7 @@ import zstandard
 
 from berth.errors import InputError
 from berth.live.records import VERSION, Record
-from berth.live.recover import recover
-from berth.live.replay import replay_journal
+from berth.live.recover import recover, replay_journal
 from berth.live.snapshot import same
 from berth.live.store import Store
 
@@ -118,7 +117,7 @@ def test_a_damaged_snapshot_is_not_used(crank, caplog):
         db.execute("UPDATE snapshots SET state = ? WHERE seq = ?", (changed, seq))
         db.commit()
         caplog.clear()
-        assert same(recover(live.controller.store), live.books)
+        assert same(recover(live.controller.store), live.state)
         if not decompresses_to(content, changed):
             assert f"the state kept at record {seq} can't be used" in caplog.text
             noticed += 1
@@ -143,11 +142,11 @@ def test_a_controller_goes_on_after_what_the_message_says(crank, way):
     accept, back = offered(error)
     sql(path, accept if way == "accept" else back)
     live.controller = live.open()
-    assert [live.state(job) for job in jobs] == ["finished"] * 2 + [
+    assert [live.state_of(job) for job in jobs] == ["finished"] * 2 + [
         "finished" if way == "accept" else "placed"
     ]
     live.step(200, times=6)
-    assert [live.state(job) for job in jobs] == ["finished"] * 3
+    assert [live.state_of(job) for job in jobs] == ["finished"] * 3
     live.restart()
 
 
@@ -192,15 +191,15 @@ def test_an_adoption_that_was_cut_short_is_completed_at_the_next_start(crank, tm
     live = crank()
     job = live.submit(gpus=4, seconds=10_000)
     live.step(1)
-    assert live.state(job) == "placed"
+    assert live.state_of(job) == "placed"
     live.controller.store.close()
     copy = tmp_path / "copy"
     shutil.copytree(live.folder, copy)
     Store(copy, adopt=True).close()  # the back end was down: no controller came up
     live.folder = copy
     live.controller = live.open()
-    assert not live.books.attempts
-    assert live.books.jobs[job].state == "delayed"  # it waits again
+    assert not live.state.attempts
+    assert live.state.jobs[job].state == "delayed"  # it waits again
     assert not live.controller.store.adopted
     live.restart()
     assert len([one for one in live.controller.store.records() if one.kind == "exited"]) == 1

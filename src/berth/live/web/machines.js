@@ -16,14 +16,14 @@ export function machines(app, root) {
   const list = new List({label: "machines", key: (machine) => machine, narrowHeight: 56, make: () => {
     const row = el("div", {class: "machine"}, ...CLASSES.map((name) => el("span", {class: name})));
     row.append(el("button", {type: "button", onclick: () => {
-      drain(cluster.machines[row.item].name, Boolean(app.state.shut[row.item] & DRAINED));
+      drain(cluster.machines[row.item].name, Boolean(app.state.unavailable[row.item] & DRAINED));
     }}));
     return row;
   }, fill: (row, machine) => {
     const texts = words(app.state, rackOf, machine), button = row.lastChild;
     CLASSES.forEach((name, i) => put(row.children[i], texts[i]));
     row.dataset.state = texts[2];
-    put(button, app.state.shut[machine] & DRAINED ? "undrain" : "drain");
+    put(button, app.state.unavailable[machine] & DRAINED ? "undrain" : "drain");
     button.hidden = !acts();
   }});
   const search = el("input", {type: "search", id: "search", placeholder: "machine, rack or state", "aria-label": "Search machines", autocomplete: "off",
@@ -41,12 +41,12 @@ export function machines(app, root) {
 }
 
 function words(state, rackOf, machine) {
-  const {name, devices} = state.cluster.machines[machine], shut = state.shut[machine], owners = state.owners();
+  const {name, devices} = state.cluster.machines[machine], unavailable = state.unavailable[machine], owners = state.owners();
   const held = owners.subarray(state.first[machine], state.first[machine] + state.sizes[machine]).filter((owner) => owner >= 0);
   const jobs = [...new Set(held)].map((owner) => state.jobs[owner].id);
-  const condition = shut & LOST ? "lost" : shut & DRAINED ? "drained" : shut ? "closed" : state.foreign[machine] ? "shared with others" : "up";
+  const condition = unavailable & LOST ? "lost" : unavailable & DRAINED ? "drained" : unavailable ? "closed" : state.external[machine] ? "shared with others" : "up";
   const kinds = devices.map(([kind, n]) => `${n} × ${state.cluster.device_types[kind].name}`).join(", ");
-  const free = shut ? 0 : state.sizes[machine] - held.length - state.foreign[machine];
+  const free = unavailable ? 0 : state.sizes[machine] - held.length - state.external[machine];
   const who = jobs.slice(0, 4).join(", ") + (jobs.length > 4 ? ` and ${jobs.length - 4} more` : "");
   return [name, rackOf[machine], condition, kinds, String(Math.max(0, free)), who];
 }

@@ -79,9 +79,9 @@ export class ClusterMap {
     const look = colours(), lit = this.lit(state);
     this.jobColours = coloursOf(state, look.jobs.length);
     for (let machine = 0; machine < state.sizes.length; machine++) {
-      const from = state.first[machine], to = from + state.sizes[machine], box = boxes[machine], shut = state.shut[machine];
-      const mark = shut & LOST ? CROSS : shut ? HATCH : 0;
-      let others = mark ? 0 : state.foreign[machine];
+      const from = state.first[machine], to = from + state.sizes[machine], box = boxes[machine], unavailable = state.unavailable[machine];
+      const mark = unavailable & LOST ? CROSS : unavailable ? HATCH : 0;
+      let others = mark ? 0 : state.external[machine];
       for (let device = to - 1; device >= from; device--) {
         const owner = owners[device];
         let key = owner >= 0 ? this.colourOf(state, state.jobs[owner]) : others-- > 0 ? OTHERS : FREE;
@@ -91,9 +91,9 @@ export class ClusterMap {
         this.paint(pen, look, key, box.x + (device - from) * pitch, box.y, cell);
       }
     }
-    const {busy, free, shut} = state.counts();
+    const {busy, free, unavailable} = state.counts();
     this.base.setAttribute("aria-label",
-      `${plural(state.devices, "device")}: ${busy} in use, ${free} free, ${shut} unavailable. The list of machines has the same as text.`);
+      `${plural(state.devices, "device")}: ${busy} in use, ${free} free, ${unavailable} unavailable. The list of machines has the same as text.`);
     if (this.pointed) this.outline();
   }
 
@@ -168,15 +168,15 @@ export class ClusterMap {
   }
 
   words(job, machine) {
-    const state = this.app.state, {name} = state.cluster.machines[machine], shut = state.shut[machine];
+    const state = this.app.state, {name} = state.cluster.machines[machine], unavailable = state.unavailable[machine];
     const lines = [];
     if (job) {
       const attempt = state.attempts[job.attempt], tier = state.cluster.tiers[attempt.tier].name;
       lines.push(el("b", {text: `${job.id}  ${job.name}`}), el("div", {text: `${job.user ? `${job.user}, ` : ""}${plural(job.gpus, "GPU")} within one ${tier}`}));
       if (job.evictions) lines.push(el("div", {text: `evicted ${plural(job.evictions, "time")}`}));
-    } else lines.push(el("b", {text: shut & LOST ? "lost" : shut ? "takes no jobs" : "free"}));
-    const rest = job && shut ? ` (${shut & LOST ? "lost" : "drained"})` : "";
-    const held = state.foreign[machine] ? `, ${state.foreign[machine]} held by others` : "";
+    } else lines.push(el("b", {text: unavailable & LOST ? "lost" : unavailable ? "takes no jobs" : "free"}));
+    const rest = job && unavailable ? ` (${unavailable & LOST ? "lost" : "drained"})` : "";
+    const held = state.external[machine] ? `, ${state.external[machine]} held by others` : "";
     lines.push(el("div", {class: "quiet", text: name + rest + held}));
     return lines;
   }

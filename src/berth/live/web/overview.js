@@ -15,8 +15,8 @@ export function overview(app, root) {
   const map = new ClusterMap(app, {
     onJob: (job) => { location.hash = `#/job/${encodeURIComponent(job.id)}`; },
     onMachine: (machine) => {
-      const {name} = app.state.cluster.machines[machine], shut = app.state.shut[machine];
-      if (app.live && app.admin && app.at === null && !(shut & LOST)) drain(name, Boolean(shut & DRAINED));
+      const {name} = app.state.cluster.machines[machine], unavailable = app.state.unavailable[machine];
+      if (app.live && app.admin && app.at === null && !(unavailable & LOST)) drain(name, Boolean(unavailable & DRAINED));
     },
   });
   map.mode = sessionStorage.getItem("berth.colour") || "job";
@@ -70,9 +70,9 @@ class Stats {
   }
 
   show() {
-    const {app} = this, state = app.state, {busy, free, shut, foreign} = state.counts();
+    const {app} = this, state = app.state, {busy, free, unavailable, external} = state.counts();
     const waiting = state.waiting(), running = state.running(), now = app.time;
-    const away = [shut ? `${count(shut)} unavailable` : "", foreign ? `${count(foreign)} with others` : ""].filter(Boolean);
+    const away = [unavailable ? `${count(unavailable)} unavailable` : "", external ? `${count(external)} with others` : ""].filter(Boolean);
     this.set("use", `${count(busy)} of ${count(state.devices)}`, [`${count(free)} free`, ...away].join(", "));
     this.bar.style.width = percent(busy / Math.max(1, state.devices));
     const spread = running.filter((job) => state.attempts[job.attempt].tier > 0).length;
@@ -152,5 +152,5 @@ function* meaning(app, map, look) {
   yield [look.empty, "free"];
   yield [look.drained, "takes no jobs", "hatch"];
   yield [look.lost, "lost", "cross"];
-  if (state.foreign.some(Boolean)) yield [look.others, "held by others"];
+  if (state.external.some(Boolean)) yield [look.others, "held by others"];
 }

@@ -5,7 +5,7 @@
 
 export const QUEUED = 0, DELAYED = 1, STARTING = 2, RUNNING = 3, FINISHED = 4, FAILED = 5, CANCELLED = 6, UNKNOWN = 7;
 export const STATES = ["queued", "delayed", "starting", "running", "finished", "failed", "cancelled", "unknown"];
-const SHUT = {lost: 1, drained: 2, closed: 4};
+const UNAVAILABLE = {lost: 1, drained: 2, closed: 4};
 export const LOST = 1, DRAINED = 2;
 const FACTS = ["state", "since", "attempt", "evictions", "failures", "ended", "priority"];
 const DEFAULT_RESTARTS = 3;
@@ -21,8 +21,8 @@ export class ClusterState {
     this.jobs = []; // constant and changing attributes
     this.byId = new Map();
     this.attempts = [];
-    this.shut = new Uint8Array(this.sizes.length);
-    this.foreign = new Int32Array(this.sizes.length);
+    this.unavailable = new Uint8Array(this.sizes.length);
+    this.external = new Int32Array(this.sizes.length);
     this.owner = new Int32Array(next).fill(-1);
     this.changes = [];
     this.at = 0; // number of changes that are applied
@@ -42,8 +42,8 @@ export class ClusterState {
       const job = this.jobs[this.byId.get(attempt.job)];
       job.attempt = this.attempts.push({...attempt, job: job.index}) - 1;
     }
-    for (const [machine, why] of Object.entries(now.shut)) this.shut[machine] = why.reduce((mask, one) => mask | SHUT[one], 0);
-    for (const [machine, devices] of Object.entries(now.foreign)) this.foreign[machine] = devices;
+    for (const [machine, why] of Object.entries(now.unavailable)) this.unavailable[machine] = why.reduce((mask, one) => mask | UNAVAILABLE[one], 0);
+    for (const [machine, devices] of Object.entries(now.external)) this.external[machine] = devices;
     return this;
   }
 
@@ -69,9 +69,9 @@ export class ClusterState {
     this.push({time, job, before, after});
   }
 
-  machine(machine, time, mask, foreign) {
-    const before = [this.shut[machine], this.foreign[machine]];
-    this.push({time, machine, before, after: [mask, foreign]});
+  machine(machine, time, mask, external) {
+    const before = [this.unavailable[machine], this.external[machine]];
+    this.push({time, machine, before, after: [mask, external]});
   }
 
   push(change) {
@@ -82,7 +82,7 @@ export class ClusterState {
   apply(change, facts) {
     this.ownerStale = true;
     if (change.job) Object.assign(change.job, facts);
-    else [this.shut[change.machine], this.foreign[change.machine]] = facts;
+    else [this.unavailable[change.machine], this.external[change.machine]] = facts;
   }
 
   // Goes to a time, forwards or backwards.
@@ -118,16 +118,16 @@ export class ClusterState {
   // Devices by use.
   counts() {
     const owners = this.owners();
-    let busy = 0, shut = 0, foreign = 0;
+    let busy = 0, unavailable = 0, external = 0;
     for (let machine = 0; machine < this.sizes.length; machine++) {
       const from = this.first[machine], to = from + this.sizes[machine];
       let held = 0;
       for (let device = from; device < to; device++) if (owners[device] >= 0) held++;
       busy += held;
-      if (this.shut[machine]) shut += this.sizes[machine] - held;
-      else foreign += Math.min(this.foreign[machine], this.sizes[machine] - held);
+      if (this.unavailable[machine]) unavailable += this.sizes[machine] - held;
+      else external += Math.min(this.external[machine], this.sizes[machine] - held);
     }
-    return {busy, shut, foreign, free: this.devices - busy - shut - foreign};
+    return {busy, unavailable, external, free: this.devices - busy - unavailable - external};
   }
 }
 
@@ -166,15 +166,15 @@ const HANDLERS = {
   cancelled(state, record, job) { if (job) end(state, job, record.time, CANCELLED); },
   prioritised(state, record, job) { if (job) state.change(job, record.time, {priority: record.priority}); },
   machine(state, record) {
-    const {machine} = record, bit = SHUT[record.why];
-    state.machine(machine, record.time, record.is ? state.shut[machine] | bit : state.shut[machine] & ~bit, state.foreign[machine]);
+    const {machine} = record, bit = UNAVAILABLE[record.why];
+    state.machine(machine, record.time, record.is ? state.unavailable[machine] | bit : state.unavailable[machine] & ~bit, state.external[machine]);
     if (!record.is || record.why !== "lost") return;
     for (const job of state.running()) {
       const here = state.attempts[job.attempt].seats.some(([at]) => at === machine);
       if (here) wait(state, job, record.time, {evictions: job.evictions + 1});
     }
   },
-  foreign(state, record) { state.machine(record.machine, record.time, state.shut[record.machine], record.devices); },
+  external(state, record) { state.machine(record.machine, record.time, state.unavailable[record.machine], record.devices); },
 };
 
 function place(state, record, job) {

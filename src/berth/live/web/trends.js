@@ -30,7 +30,7 @@ export function trends(app, root) {
     if (!series || !series.time.length) return;
     charts.use.set(series.time, [
       {label: "in use", colour: 0, values: series.busy, fill: true}, {label: "free", colour: 2, values: series.free},
-      {label: "unavailable", colour: 5, values: series.shut}]);
+      {label: "unavailable", colour: 5, values: series.unavailable}]);
     charts.queue.set(series.time, [{label: "waiting", colour: 1, values: series.queued, fill: true},
       ...(app.live ? [{label: "by choice", colour: 3, values: series.holding}] : []), {label: "running", colour: 0, values: series.running}]);
     charts.wait.set(series.time, [{label: "mean", colour: 4, values: series.mean_wait_s, grows: true},

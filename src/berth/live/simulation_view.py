@@ -19,6 +19,7 @@ from berth.cluster.model import Cluster
 from berth.cluster.serialize import cluster_from_dict
 from berth.errors import InputError
 from berth.live.api.series import Sample
+from berth.live.lifecycle import PLACED, SIMULATED, AttemptTrack, JobTrack
 from berth.simulate.events import read_events, read_facts
 
 _SAMPLES = 1_200
@@ -46,7 +47,7 @@ class Finished:
     end_s: float = 0.0
 
 
-def read_finished(path: Path, cluster: str | None = None) -> Finished:
+def read_simulation(path: Path, cluster: str | None = None) -> Finished:
     """Reads a log; a cluster that is named takes the place of the one in the file."""
     frame = read_events(path)
     facts = read_facts(path) or {}
@@ -66,7 +67,7 @@ def read_finished(path: Path, cluster: str | None = None) -> Finished:
 
 
 class _Walk:
-    """One pass over the log, keeping the books of who holds what."""
+    """One pass over the log, keeping the state of who holds what."""
 
     def __init__(self, found: Finished, about: dict[str, tuple[str, str]], where: str) -> None:
         cluster = found.cluster
@@ -87,7 +88,7 @@ class _Walk:
         self._waiting_sum = 0.0
         self._held = [0] * len(cluster.device_types)
         self._most = 0
-        self._shut: dict[int, set[str]] = {}
+        self._unavailable: dict[int, set[str]] = {}
 
     def walk(self, frame: pl.DataFrame) -> None:
         """Every event, in order."""
@@ -109,28 +110,24 @@ class _Walk:
         if event in _MACHINE:
             why, is_ = _MACHINE[event]
             machine = self._machine(row["machine"])
-            (set.add if is_ else set.discard)(self._shut.setdefault(machine, set()), why)
+            (set.add if is_ else set.discard)(self._unavailable.setdefault(machine, set()), why)
             self._write(time, "machine", None, row, {"machine": machine, "why": why, "is": is_})
             return
-        job = row["job"]
-        if event == "arrived":
+        job, kind = row["job"], SIMULATED[event]
+        body: dict[str, Any] = {}
+        self._leave(job)
+        if kind == "submitted":
             user, model = self._about.get(job, ("", ""))
             self._waits(job, time)
-            spec = {"name": model or job, "gpus": row["gpus"]}
-            self._write(time, "submitted", job, row, {"user": user, "spec": spec})
-        elif event in ("started", "moved"):
-            self._leave(job)
+            body = {"user": user, "spec": {"name": model or job, "gpus": row["gpus"]}}
+        elif kind == "evict":
+            self._waits(job, time)
+        elif kind == "exited":
+            body = {"token": f"{job}.{self._tries[job]}", "codes": [0]}
+        else:
             self._waits_no_more(job)
             body = self._take(job, row)
-            self._write(time, "start" if event == "started" else "move", job, row, body)
-        elif event == "evicted":
-            self._leave(job)
-            self._waits(job, time)
-            self._write(time, "evict", job, row, {})
-        else:
-            self._leave(job)
-            body = {"token": f"{job}.{self._tries[job]}", "codes": [0]}
-            self._write(time, "exited", job, row, body)
+        self._write(time, kind, job, row, body)
 
     def _write(
         self, time: float, kind: str, job: str | None, row: dict[str, Any], body: dict[str, Any]
@@ -186,14 +183,14 @@ class _Walk:
     def _sample(self, time: float) -> Sample:
         waiting, busy = len(self._waiting), sum(self._held)
         sizes = self._found.cluster.machines
-        shut = sum(sizes[machine].size for machine, why in self._shut.items() if why)
+        shut = sum(sizes[machine].size for machine, why in self._unavailable.items() if why)
         known = [price for price in self._prices if price is not None]
         return Sample(
             time=time,
             busy=busy,
             free=max(0, self._found.cluster.devices - busy - shut),
-            shut=shut,
-            foreign=0,
+            unavailable=shut,
+            external=0,
             queued=waiting,
             running=len(self._seats),
             mean_wait_s=max(0.0, time - self._waiting_sum / waiting) if waiting else 0.0,
@@ -205,54 +202,53 @@ class _Walk:
         )
 
 
-def standing(found: Finished) -> dict[str, Any]:
-    """Who is where and who waits at the busiest moment, in the shape of a live cluster's state."""
+def state_at_busiest(found: Finished) -> dict[str, Any]:
+    """Return placements and queue at the busiest moment, in the form of a live cluster's state."""
     records = found.records[: found.busiest]
-    jobs: dict[str, dict[str, Any]] = {}
-    placed: dict[str, dict[str, Any]] = {}
-    shut: dict[str, list[str]] = {}
+    submitted: dict[str, dict[str, Any]] = {}
+    jobs: dict[str, JobTrack] = {}
+    unavailable: dict[str, list[str]] = {}
     for record in records:
-        kind, name, time = record["kind"], record["job"], record["time"]
+        kind, name = record["kind"], record["job"]
         if kind == "machine":
-            why = shut.setdefault(str(record["machine"]), [])
+            why = unavailable.setdefault(str(record["machine"]), [])
             (why.append if record["is"] else why.remove)(record["why"])
-        elif kind == "submitted":
-            jobs[name] = _waiting(name, record)
-        elif kind in ("start", "move"):
-            jobs[name]["state"] = "running"
-            placed[name] = {key: record[key] for key in ("job", "token", "tier", "time", "seats")} | {
-                "began": time
-            }
-        elif kind == "evict":
-            jobs[name] |= {"state": "queued", "since": time, "evictions": jobs[name]["evictions"] + 1}
-            placed.pop(name, None)
-        else:
+        elif kind == "exited":
             jobs.pop(name, None)
-            placed.pop(name, None)
+        else:
+            if kind == "submitted":
+                submitted[name], jobs[name] = record, JobTrack()
+            jobs[name].apply(kind, record["time"], record)
+    rows = [_job_row(submitted[name], job) for name, job in jobs.items()]
     return {
         "seq": found.busiest,
         "time": records[-1]["time"] if records else 0.0,
-        "jobs": {key: [job[key] for job in jobs.values()] for key in _waiting("", _NOBODY)},
-        "attempts": list(placed.values()),
-        "shut": {machine: why for machine, why in shut.items() if why},
-        "foreign": {},
+        "jobs": {key: [row[key] for row in rows] for key in _job_row(_NO_JOB, JobTrack())},
+        "attempts": [_attempt_row(job.last) for job in jobs.values() if job.state == PLACED and job.last],
+        "unavailable": {machine: why for machine, why in unavailable.items() if why},
+        "external": {},
     }
 
 
-_NOBODY: dict[str, Any] = {"time": 0.0, "user": "", "spec": {"name": "", "gpus": 0}}
+_NO_JOB: dict[str, Any] = {"job": "", "time": 0.0, "user": "", "spec": {"name": "", "gpus": 0}}
 
 
-def _waiting(name: str, record: dict[str, Any]) -> dict[str, Any]:
+def _job_row(submitted: dict[str, Any], job: JobTrack) -> dict[str, Any]:
     return {
-        "id": name,
-        "name": record["spec"]["name"],
-        "user": record["user"],
-        "gpus": record["spec"]["gpus"],
+        "id": submitted["job"],
+        "name": submitted["spec"]["name"],
+        "user": submitted["user"],
+        "gpus": submitted["spec"]["gpus"],
         "priority": 0,
         "restarts": 0,
-        "state": "queued",
-        "submitted": record["time"],
-        "since": record["time"],
-        "evictions": 0,
+        "state": "running" if job.state == PLACED else job.state,
+        "submitted": submitted["time"],
+        "since": job.since,
+        "evictions": job.evictions,
         "failures": 0,
     }
+
+
+def _attempt_row(attempt: AttemptTrack) -> dict[str, Any]:
+    keys = ("job", "token", "tier", "time", "seats")
+    return {key: attempt.start[key] for key in keys} | {"began": attempt.placed_at}

@@ -1,72 +1,83 @@
 """Wanted against seen: what happened since, and what the back end should do next.
 
-`happened` turns an observation into records. `wanted` lists the orders that bring the back end to what the books
+`happened` turns an observation into records. `wanted` lists the orders that bring the back end to what the state
 say; it may repeat itself until an observation shows that it was heard.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
 from typing import Any
 
 from berth.cluster.model import Cluster
-from berth.live.backend import Forget, Launch, MachineSeen, Member, Observation, Order, Seen, Stop
-from berth.live.books import Books
-from berth.live.causes import Cause
-from berth.live.job import LAUNCHING, RUNNING, STOPPING, WAITS, Attempt
+from berth.live.backend import AttemptStatus, Forget, Launch, MachineStatus, Member, Observation, Order, Stop
+from berth.live.job import Attempt
+from berth.live.lifecycle import LAUNCHING, RUNNING, STOPPING, WAITS, Cause
 from berth.live.records import CLOSED, LOST, Record
+from berth.live.state import ControllerState
 
+ANSWERS = 3  # in a row without a machine
+MISSING_S = 10.0  # and over so many seconds
+MANY = 0.25  # more than this share of the machines at once may be a wrong answer
+MANY_MISSING_S = 120.0
 Blocked = Mapping[int, frozenset[int]]  # devices by machine
 
 
-def happened(
-    books: Books,
+def observed_changes(
+    state: ControllerState,
     seen: Observation,
     fenced: Set[str],
     now: float,
     doubtful: Set[str] = frozenset(),
     blocked: Blocked | None = None,
 ) -> Iterator[Record]:
-    """What an observation tells that the books do not know; each is to be folded before the next is asked for.
+    """What an observation tells that the state do not know; each is to be folded before the next is asked for.
 
     `fenced`: tokens that the back end had agreed to stop before it was observed. Only of those is it certain that they
     are gone when they are not seen. `doubtful`: machines of which nothing is known. `blocked`: devices of attempts that
     the journal does not know.
     """
     blocked = blocked or {}
-    for index, machine in enumerate(books.cluster.machines):
+    for index, machine in enumerate(state.cluster.machines):
         if machine.name not in doubtful:
-            yield from _machine(books, index, seen.machines.get(machine.name), now, blocked)
-    for token in list(books.attempts):
-        attempt = books.attempts.get(token)
+            yield from _machine(state, index, seen.machines.get(machine.name), now, blocked)
+    for token in list(state.attempts):
+        attempt = state.attempts.get(token)
         if attempt is None:
             continue
-        gone = [books.cluster.machines[index].name for index in attempt.machines if LOST in books.shut[index]]
+        gone = [
+            state.cluster.machines[index].name
+            for index in attempt.machines
+            if LOST in state.unavailable[index]
+        ]
         if record := _attempt(attempt, seen.attempts.get(token), fenced, now, ", ".join(gone)):
             yield record
     for index in blocked:  # ends of attempts may have freed some
-        if (name := books.cluster.machines[index].name) not in doubtful:
-            yield from _machine(books, index, seen.machines.get(name), now, blocked)
+        if (name := state.cluster.machines[index].name) not in doubtful:
+            yield from _machine(state, index, seen.machines.get(name), now, blocked)
 
 
 def _machine(
-    books: Books, index: int, seen: MachineSeen | None, now: float, blocked: Blocked
+    state: ControllerState, index: int, seen: MachineStatus | None, now: float, blocked: Blocked
 ) -> Iterator[Record]:
     lost = seen is None or not seen.up
     for why, is_ in ((LOST, lost), (CLOSED, seen is not None and seen.drained)):
-        if is_ != (why in books.shut[index]):
+        if is_ != (why in state.unavailable[index]):
             yield Record(now, "machine", body={"machine": index, "why": why, "is": is_})
     if seen is None:
         return
     numbers = sorted(blocked.get(index, ()))
-    devices, known = seen.foreign + len(numbers), books.foreign[index]
-    changed = tuple(numbers) != books.devices.blocked.get(index, ())
-    if changed or devices < known or (devices > known and (books.shut[index] or books.free_on(index))):
+    devices, known = seen.external + len(numbers), state.external[index]
+    changed = tuple(numbers) != state.devices.blocked.get(index, ())
+    if changed or devices < known or (devices > known and (state.unavailable[index] or state.free_on(index))):
         body = {"machine": index, "devices": devices} | ({"numbers": numbers} if numbers else {})
-        yield Record(now, "foreign", body=body)
+        yield Record(now, "external", body=body)
 
 
-def _attempt(attempt: Attempt, seen: Seen | None, fenced: Set[str], now: float, gone: str) -> Record | None:
+def _attempt(
+    attempt: Attempt, seen: AttemptStatus | None, fenced: Set[str], now: float, gone: str
+) -> Record | None:
     """What became of an attempt; `gone`: its machines that are lost."""
     if attempt.state == WAITS:
         return None
@@ -113,33 +124,33 @@ def overlaps(attempt: Attempt, blocked: Blocked) -> bool:
     return any(not blocked.get(seat.machine, frozenset()).isdisjoint(seat.devices) for seat in attempt.seats)
 
 
-def launches(books: Books, now: float, blocked: Blocked) -> Iterator[Record]:
+def launches(state: ControllerState, now: float, blocked: Blocked) -> Iterator[Record]:
     """Attempts whose devices have become free: they are launched as soon as this is on record."""
-    for attempt in list(books.attempts.values()):
-        if attempt.state == WAITS and books.may_launch(attempt) and not overlaps(attempt, blocked):
+    for attempt in list(state.attempts.values()):
+        if attempt.state == WAITS and state.may_launch(attempt) and not overlaps(attempt, blocked):
             yield Record(now, "launch", attempt.job, {"token": attempt.token})
 
 
-def wanted(books: Books, seen: Mapping[str, Seen]) -> list[Order]:
+def desired_orders(state: ControllerState, seen: Mapping[str, AttemptStatus]) -> list[Order]:
     """What the back end should do, given what it last showed."""
     orders: list[Order] = []
-    for token, attempt in books.attempts.items():
+    for token, attempt in state.attempts.items():
         found = seen.get(token)
         if attempt.state == LAUNCHING and found is None:
-            orders.append(launch_of(books, attempt))
+            orders.append(launch_of(state, attempt))
         elif found is not None and found.state == "ended":
             continue
         elif attempt.state == STOPPING or (attempt.state == RUNNING and found is None):
-            orders.append(Stop(token, books.jobs[attempt.job].spec.grace))
+            orders.append(Stop(token, state.jobs[attempt.job].spec.grace))
     for token, found in seen.items():
-        if token not in books.attempts:
+        if token not in state.attempts:
             orders.append(Forget(token) if found.state == "ended" else Stop(token, 0.0))
     return orders
 
 
-def launch_of(books: Books, attempt: Attempt) -> Launch:
+def launch_of(state: ControllerState, attempt: Attempt) -> Launch:
     """The order that starts an attempt."""
-    job = books.jobs[attempt.job]
+    job = state.jobs[attempt.job]
     return Launch(
         token=attempt.token,
         job=job.id,
@@ -147,7 +158,7 @@ def launch_of(books: Books, attempt: Attempt) -> Launch:
         name=job.spec.name,
         user=job.user,
         argv=tuple(job.spec.argv),
-        members=members_of(books, attempt),
+        members=members_of(state, attempt),
         env=job.spec.env,
         cwd=job.spec.cwd,
         grace_s=job.spec.grace,
@@ -155,17 +166,63 @@ def launch_of(books: Books, attempt: Attempt) -> Launch:
     )
 
 
-def members_of(books: Books, attempt: Attempt) -> tuple[Member, ...]:
+def members_of(state: ControllerState, attempt: Attempt) -> tuple[Member, ...]:
     """The processes of a gang: one for each device, or for each machine, in the order of its seats."""
     per_machine: dict[int, list[int]] = {}
     for seat in attempt.seats:
         per_machine.setdefault(seat.machine, []).extend(seat.devices)
     members: list[Member] = []
     for machine, devices in per_machine.items():
-        name = books.cluster.machines[machine].name
-        if books.jobs[attempt.job].spec.per == "machine":
+        name = state.cluster.machines[machine].name
+        if state.jobs[attempt.job].spec.per == "machine":
             members.append(Member(len(members), 0, name, tuple(devices)))
         else:
             for local, device in enumerate(devices):
                 members.append(Member(len(members), local, name, (device,)))
     return tuple(members)
+
+
+@dataclass(slots=True)
+class _Missing:
+    since: float
+    answers: int = 0
+
+
+class MachineLiveness:
+    """What was missing, since when, in how many answers."""
+
+    def __init__(self) -> None:
+        self._known: set[str] = set()
+        self._missing: dict[str, _Missing] = {}
+        self.doubtful: frozenset[str] = frozenset()
+        self.many = False
+
+    def update(
+        self,
+        machines: Collection[str],
+        seen: Set[str],
+        needed: Set[str],
+        now: float,
+        down: Set[str] = frozenset(),
+    ) -> frozenset[str]:
+        """Machines that are missing or down in this answer, and not yet taken for lost.
+
+        `machines`: all that are not lost. `needed`: those with attempts on them. One that was never up and is not
+        needed may be lost at once: that changes nothing. `down`: those seen that are not up; unless many machines are
+        gone at once, they are believed at once.
+        """
+        there = seen - down
+        self._known |= there
+        gone = {name for name in machines if name not in there and (name in self._known or name in needed)}
+        self._missing = {name: self._missing.get(name) or _Missing(now) for name in gone}
+        for one in self._missing.values():
+            one.answers += 1
+        all_gone = 1 < len(gone) == len(machines) or 0 < len(gone - down) == len(machines)
+        self.many = len(gone) > max(1, MANY * len(machines)) or all_gone
+        patience_s = MANY_MISSING_S if self.many else MISSING_S
+        self.doubtful = frozenset(
+            name
+            for name, one in self._missing.items()
+            if (self.many or name not in down) and (one.answers < ANSWERS or now - one.since < patience_s)
+        )
+        return self.doubtful

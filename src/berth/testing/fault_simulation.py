@@ -1,7 +1,7 @@
 """Deterministic fault simulation of the live controller: its real code, an engine in memory, time turned by hand.
 
 A drama is a seed. It submits, cancels, drains, loses machines, crashes the controller before or after any write to
-its journal, fills the disk, loses and delays orders, jumps the clock; after every step the books are audited. At the
+its journal, fills the disk, loses and delays orders, jumps the clock; after every step the state are audited. At the
 end all is healed, and every accepted job must have finished exactly once by its own record, and the journal must replay
 without a difference. A seed that fails fails again.
 """
@@ -23,7 +23,7 @@ from berth.live import commands, snapshot
 from berth.live.audit import audit
 from berth.live.controller import Controller
 from berth.live.records import Record
-from berth.live.recover import fold_all
+from berth.live.recover import apply_all
 from berth.live.setup import Setup
 from berth.live.spec import JobSpec
 from berth.live.store import Store, StoreError
@@ -125,7 +125,7 @@ class Drama:
         except CrashError:
             self._rise_again()
         self._collect()
-        wrong = audit(self.controller.books)
+        wrong = audit(self.controller.state)
         assert not wrong, wrong
 
     def _rise_again(self) -> None:
@@ -237,16 +237,16 @@ class Drama:
         for _ in range(6000):
             self.store.crash, self.store.full = None, False
             self._step()
-            if not self.controller.books.jobs and not self.pending:
+            if not self.controller.state.jobs and not self.pending:
                 break
             self.clock.advance(30.0)
-        assert not self.controller.books.jobs, f"left over: {sorted(self.controller.books.jobs)}"
+        assert not self.controller.state.jobs, f"left over: {sorted(self.controller.state.jobs)}"
         self.controller.step()
         assert not self.backend.alive(), "something runs that nobody wants"
 
     def _check_end(self) -> None:
         for name in self.accepted:
-            over = self.store.over(name)
+            over = self.store.ended_job(name)
             assert over is not None, f"{name} was accepted and is lost"
             work = self.backend.work.get(name)
             finished = work.finished if work else 0
@@ -259,14 +259,14 @@ class Drama:
         assert not extra, f"{extra} ran without being accepted"
 
     def _check_replay(self) -> None:
-        """From the first record on, the same decisions, and the same books."""
-        books = fold_all(None, self.store.records(), trust=True)
-        assert books is not None
-        assert snapshot.same(books, self.controller.books), "a replay comes to other books"
+        """From the first record on, the same decisions, and the same state."""
+        state = apply_all(None, self.store.records(), trust=True)
+        assert state is not None
+        assert snapshot.same(state, self.controller.state), "a replay comes to other state"
 
 
 def _main(seed: str) -> None:
-    """Plays one story and tells of it: `python -m berth.testing.drama 17`."""
+    """Plays one story and tells of it: `python -m berth.testing.fault_simulation 17`."""
     with tempfile.TemporaryDirectory(prefix="berth-drama-") as folder:
         drama = Drama(int(seed), Path(folder))
         print(f"{drama.policy} on {drama.cluster.name}")

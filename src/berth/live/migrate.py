@@ -7,12 +7,13 @@ import math
 import numpy as np
 
 from berth.live import _kernels
-from berth.live.books import Books
-from berth.live.job import DELAYED, QUEUED, STOPPING, Attempt, Job, Seat
-from berth.live.passing import take_seats
+from berth.live.decisions import take_seats
+from berth.live.demand import fits
+from berth.live.job import Attempt, Job, Seat
+from berth.live.lifecycle import DELAYED, QUEUED, STOPPING, transition
 from berth.live.rows import with_demand
 from berth.live.setup import Setup
-from berth.live.wants import fits
+from berth.live.state import ControllerState
 from berth.schedule import reasons
 from berth.schedule.records import FUTURE
 
@@ -20,37 +21,37 @@ _KEPT = ("attained_gpu_s", "ran_s", "evictions", "moves", "waited_s", "first_sta
 _WORK = ("work_s", "true_remaining_s", "estimated_remaining_s", "checkpointed_remaining_s")
 
 
-def rebase(books: Books, setup: Setup) -> Books:
-    """Books with this setup and all that the old ones know; the old ones if nothing has changed."""
-    if _same(books.setup, setup):
-        return books
-    new = Books(setup)
-    new.now, new.submitted, new.over = books.now, books.submitted, books.over
-    new.epoch = books.epoch
-    new.users, new.durations = books.users, books.durations
-    if books.setup.tiers == setup.tiers:
-        new.step_s = books.step_s
+def migrate(state: ControllerState, setup: Setup) -> ControllerState:
+    """ControllerState with this setup and all that the old ones know; the old ones if nothing has changed."""
+    if _same(state.setup, setup):
+        return state
+    new = ControllerState(setup)
+    new.now, new.submitted, new.ended = state.now, state.submitted, state.ended
+    new.epoch = state.epoch
+    new.users, new.durations = state.users, state.durations
+    if state.setup.tiers == setup.tiers:
+        new.step_s = state.step_s
     names = {machine.name: index for index, machine in enumerate(setup.cluster.machines)}
-    old_names = [machine.name for machine in books.cluster.machines]
-    _rejoin(books, new)
-    for attempt in books.attempts.values():
-        _seat_again(books, new, attempt, names)
-    for machine, shut in enumerate(books.shut):
+    old_names = [machine.name for machine in state.cluster.machines]
+    _rejoin(state, new)
+    for attempt in state.attempts.values():
+        _seat_again(state, new, attempt, names)
+    for machine, shut in enumerate(state.unavailable):
         at = names.get(old_names[machine])
         if at is not None and shut:
-            new.shut[at] = shut
-            _kernels.take_down(new.scene, at)
-    _keep_windows(books, new)
+            new.unavailable[at] = shut
+            _kernels.take_down(new.native_world, at)
+    _keep_windows(state, new)
     new.wake = new.now
     return new
 
 
 def _same(old: Setup, new: Setup) -> bool:
-    before, after = old.plain(), new.plain()
+    before, after = old.to_dict(), new.to_dict()
     return {**before, "code": ""} == {**after, "code": ""}
 
 
-def _rejoin(old: Books, new: Books) -> None:
+def _rejoin(old: ControllerState, new: ControllerState) -> None:
     """All jobs wait, in the order in which they came."""
     for job in (job for job in old.rows if job is not None):
         record = old.world.jobs[job.row].copy()
@@ -67,20 +68,22 @@ def _rejoin(old: Books, new: Books) -> None:
         if job.state == DELAYED and job.ends_as is None:
             new.delayed.add(job.id)
         elif job.state != DELAYED and (job.ends_as is None or job.token is not None):
-            new.join(new.scene, new.hooks, job.row, new.now)
+            new.join(new.native_world, new.hooks, job.row, new.now)
             fresh["queued_since_s"] = job.since
 
 
-def _set_aside_or_back(new: Books, job: Job) -> None:
+def _set_aside_or_back(new: ControllerState, job: Job) -> None:
     """A job that this cluster can never hold blocks nobody; it waits for one that can."""
     possible = fits(new.setup, job.spec)
     if not possible and job.state == QUEUED:
-        job.state, job.not_before = DELAYED, math.inf
+        transition(job, "unplaceable")
+        job.not_before = math.inf
     elif possible and job.state == DELAYED and job.not_before == math.inf:
-        job.state, job.not_before = QUEUED, 0.0
+        transition(job, "ready")
+        job.not_before = 0.0
 
 
-def _seat_again(old: Books, new: Books, attempt: Attempt, names: dict[str, int]) -> None:
+def _seat_again(old: ControllerState, new: ControllerState, attempt: Attempt, names: dict[str, int]) -> None:
     """An attempt goes on where it runs; one whose machines are gone stops, and its job waits."""
     job = new.jobs[attempt.job]
     seats = _translated(old, new, attempt, names)
@@ -98,38 +101,41 @@ def _seat_again(old: Books, new: Books, attempt: Attempt, names: dict[str, int])
         _unseat(new, job, attempt)
 
 
-def _unseat(new: Books, job: Job, attempt: Attempt) -> None:
-    job.token, job.state, job.since = None, QUEUED, new.now
+def _unseat(new: ControllerState, job: Job, attempt: Attempt) -> None:
+    transition(job, "lost", since=new.now)
+    job.token = None
     attempt.state, attempt.why = STOPPING, "lost"
     if not fits(new.setup, job.spec):
-        _kernels.withdraw(new.scene, job.row)
+        _kernels.withdraw(new.native_world, job.row)
         new.world.jobs[job.row]["state"] = FUTURE
         _set_aside_or_back(new, job)
         new.delayed.add(job.id)
 
 
-def _translated(old: Books, new: Books, attempt: Attempt, names: dict[str, int]) -> tuple[Seat, ...]:
+def _translated(
+    old: ControllerState, new: ControllerState, attempt: Attempt, names: dict[str, int]
+) -> tuple[Seat, ...]:
     """Those of its seats that still exist, as the new cluster numbers machines and device types."""
     kinds = {kind.name: index for index, kind in enumerate(new.cluster.device_types)}
     found = []
     for seat in attempt.seats:
         machine = names.get(old.cluster.machines[seat.machine].name)
-        kind = kinds.get(old.cluster.device_types[seat.kind].name)
+        kind = kinds.get(old.cluster.device_types[seat.device_type].name)
         if machine is not None and kind is not None and new.devices.has(machine, kind, seat.devices):
             found.append(Seat(machine, kind, seat.devices))
     return tuple(found)
 
 
-def tier_of(books: Books, seats: tuple[Seat, ...]) -> int:
+def tier_of(state: ControllerState, seats: tuple[Seat, ...]) -> int:
     """The nearest tier with one group around all of these."""
     machines = [seat.machine for seat in seats]
-    for level in range(len(books.cluster.tiers)):
-        if len(set(books.cluster.groups[level][machines].tolist())) == 1:
+    for level in range(len(state.cluster.tiers)):
+        if len(set(state.cluster.groups[level][machines].tolist())) == 1:
             return level
-    return len(books.cluster.tiers) - 1
+    return len(state.cluster.tiers) - 1
 
 
-def _keep_windows(old: Books, new: Books) -> None:
+def _keep_windows(old: ControllerState, new: ControllerState) -> None:
     """Learned timers stay where the policy and the tiers are the same."""
     if old.setup.policy != new.setup.policy or old.setup.tiers != new.setup.tiers:
         return

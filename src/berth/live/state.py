@@ -1,21 +1,23 @@
 """The fold: a state that is what the journal's records make of it, and nothing else.
 
 There is no clock and no I/O here. The controller, the recovery after a crash, a replay and a forecast all fold records
-into books; only where the records come from differs.
+into state; only where the records come from differs.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Literal
 
 import numpy as np
 
 from berth.live import _kernels
+from berth.live.demand import device_types_of, sensitivity_key, tier_range_of
 from berth.live.devices import Devices
-from berth.live.job import (
+from berth.live.job import Attempt, Job, Seat
+from berth.live.lifecycle import (
     CANCELLED,
-    DELAYED,
     FAILED,
     FINISHED,
     LAUNCHING,
@@ -24,17 +26,14 @@ from berth.live.job import (
     RUNNING,
     STOPPING,
     WAITS,
-    Attempt,
-    Job,
-    Seat,
-    Why,
+    StopReason,
+    transition,
 )
 from berth.live.records import LOST, Record
 from berth.live.rows import FIRST, with_demand, with_room
 from berth.live.sensitivity import Sensitivities, learned_slowdowns
 from berth.live.setup import DEFAULT_DURATION_S, Setup
-from berth.live.spec import spec_of
-from berth.live.wants import kinds_of, reach_of, sensitivity_key
+from berth.live.spec import spec_from_dict
 from berth.native.kernels import specialize
 from berth.native.structs import to_native
 from berth.schedule import reasons
@@ -46,7 +45,7 @@ from berth.schedule.world import new_jobs, new_world
 _LONGEST_DELAY_S = 300.0
 
 
-class Books:
+class ControllerState:
     """All that a controller knows."""
 
     def __init__(self, setup: Setup) -> None:
@@ -62,18 +61,18 @@ class Books:
             eviction_large_s=setup.eviction_large_s,
         )
         self.hooks = to_native(hooks(policy))
-        self.steps = to_native(phases_for(policy.rules(), self.scene, self.hooks))
-        self.run_pass = specialize(_kernels.run_pass, self.scene, self.hooks, self.steps, 0.0)
-        self.join = specialize(_kernels.join, self.scene, self.hooks, 0, 0.0)
+        self.phases = to_native(phases_for(policy.rules(), self.native_world, self.hooks))
+        self.run_pass = specialize(_kernels.run_pass, self.native_world, self.hooks, self.phases, 0.0)
+        self.join = specialize(_kernels.join, self.native_world, self.hooks, 0, 0.0)
         self.jobs: dict[str, Job] = {}  # those that are not over
         self.delayed: set[str] = set()
         self.rows: list[Job | None] = []
         self.attempts: dict[str, Attempt] = {}  # those that have not ended
         self.devices = Devices(setup.cluster)
-        self.shut: list[list[str]] = [
+        self.unavailable: list[list[str]] = [
             [] for _ in setup.cluster.machines
         ]  # why each takes no jobs; empty: it does
-        self.foreign: list[int] = [0] * len(
+        self.external: list[int] = [0] * len(
             setup.cluster.machines
         )  # devices that others hold, as far as booked
         self.users: dict[str, int] = {}
@@ -83,15 +82,15 @@ class Books:
         self.epoch = ""  # of the controller that decides: part of its tokens
         self.now = 0.0
         self.wake = math.inf
-        self.over: list[Job] = []  # jobs that ended since somebody last looked
+        self.ended: list[Job] = []  # jobs that ended since somebody last looked
         self._sensitivities = Sensitivities(setup.cluster)
-        self._fold: dict[str, Callable[[Record], None]] = {
+        self._handlers: dict[str, Callable[[Record], None]] = {
             "opened": self._opened,
             "submitted": self._submitted,
             "cancelled": self._cancelled,
             "prioritised": self._prioritised,
             "machine": self._machine,
-            "foreign": self._foreign,
+            "external": self._external,
             "launch": self._launch,
             "started": self._started,
             "exited": self._exited,
@@ -101,18 +100,18 @@ class Books:
 
     @property
     def world(self) -> World:
-        """The scheduler's arrays; `scene` is the same world, for compiled code."""
+        """The scheduler's arrays; `native_world` is the same world, for compiled code."""
         return self._world
 
     @world.setter
     def world(self, world: World) -> None:
         if world is not getattr(self, "_world", None):
-            self._world, self.scene = world, to_native(world)
+            self._world, self.native_world = world, to_native(world)
 
-    def fold(self, record: Record) -> None:
+    def apply(self, record: Record) -> None:
         """Takes in one record of something that happened."""
         self.now = max(self.now, record.time)
-        self._fold[record.kind](record)
+        self._handlers[record.kind](record)
 
     def next_ready(self) -> tuple[float, str] | None:
         """When the first delayed job may be tried again."""
@@ -127,7 +126,7 @@ class Books:
     def _submitted(self, record: Record) -> None:
         assert record.job is not None
         assert record.job not in self.jobs, f"{record.job} is submitted twice"
-        spec, profile = spec_of(record.body["spec"]), record.body["profile"]
+        spec, profile = spec_from_dict(record.body["spec"]), record.body["profile"]
         job = Job(record.job, spec, profile, record.body["user"], record.time, since=record.time)
         self.submitted += 1
         self.jobs[job.id] = job
@@ -136,7 +135,7 @@ class Books:
         job.row = len(self.rows)
         self.rows.append(job)
         self.write(job)
-        self.join(self.scene, self.hooks, job.row, self.now)
+        self.join(self.native_world, self.hooks, job.row, self.now)
 
     def make_room(self) -> None:
         """One more row can be written."""
@@ -156,15 +155,15 @@ class Books:
         record["demand"] = np.searchsorted(self.world.demands["gpus"], spec.gpus)
         record["delay_timer_s"][: len(self.timers)] = self.timers
         record["user"] = self.users.setdefault(job.user, len(self.users))
-        kinds = kinds_of(self.setup, spec)
+        kinds = device_types_of(self.setup, spec)
         record["device_type"] = kinds[0] if len(kinds) == 1 else -1
         record["device_type_mask"] = (
-            sum(1 << kind for kind in kinds) if len(kinds) < len(self.setup.kinds) else -1
+            sum(1 << kind for kind in kinds) if len(kinds) < len(self.setup.device_type_names) else -1
         )
         expected_s = spec.duration or self.durations.get(spec.name) or DEFAULT_DURATION_S
         for name in ("work_s", "true_remaining_s", "estimated_remaining_s", "checkpointed_remaining_s"):
             record[name] = expected_s
-        record["nearest_tier"], record["widest_tier"] = reach_of(self.setup, spec)
+        record["nearest_tier"], record["widest_tier"] = tier_range_of(self.setup, spec)
         self._sensitivities.write(record, job.profile, spec.gpus)
         self._apply_steps(job)
 
@@ -173,9 +172,9 @@ class Books:
         job.ends_as = CANCELLED
         self.delayed.discard(job.id)
         if job.state == QUEUED:
-            _kernels.withdraw(self.scene, job.row)
+            _kernels.withdraw(self.native_world, job.row)
         elif job.state == PLACED:
-            _kernels.finish(self.scene, job.row, self.now)
+            _kernels.finish(self.native_world, job.row, self.now)
             self.vacate(job, "cancelled")
         self._settle(job)
 
@@ -185,23 +184,23 @@ class Books:
         self.world.jobs[job.row]["priority"] = job.spec.priority
         self.world.bound[0]["valid"] = 0
         if job.state == QUEUED and job.ends_as is None:
-            _kernels.reorder(self.scene, self.hooks, job.row, self.now)
+            _kernels.reorder(self.native_world, self.hooks, job.row, self.now)
 
     # -- machines
 
     def _machine(self, record: Record) -> None:
         machine, why = int(record.body["machine"]), record.body["why"]
-        shut = self.shut[machine]
+        shut = self.unavailable[machine]
         if record.body["is"]:
             shut.append(why)
             if len(shut) == 1:
-                _kernels.take_down(self.scene, machine)
+                _kernels.take_down(self.native_world, machine)
             if why == LOST:
                 self._lose(machine)
             return
         shut.remove(why)
         if not shut:
-            self.foreign[machine] = _kernels.bring_up(self.scene, machine, self.foreign[machine])
+            self.external[machine] = _kernels.bring_up(self.native_world, machine, self.external[machine])
 
     def _lose(self, machine: int) -> None:
         """Everything on a machine is gone; gangs that had a part there wait again."""
@@ -209,20 +208,22 @@ class Books:
             attempt = self.attempts[token]
             job = self.jobs[attempt.job]
             if job.token == token:
-                _kernels.give_back(self.scene, self.hooks, job.row, self.now, reasons.HOST_LOST)
-                self.wait_again(job, "lost")
+                _kernels.give_back(self.native_world, self.hooks, job.row, self.now, reasons.HOST_LOST)
+                self.requeue(job, "lost")
 
     def free_on(self, machine: int) -> int:
         """Devices of a machine that nobody is given."""
         return int(self.world.groups["free"][0, machine].sum())
 
-    def _foreign(self, record: Record) -> None:
+    def _external(self, record: Record) -> None:
         machine, devices = int(record.body["machine"]), int(record.body["devices"])
         self.devices.block(machine, record.body.get("numbers", ()))
-        if not self.shut[machine]:
-            self.foreign[machine] += _kernels.lend(self.scene, machine, devices - self.foreign[machine])
+        if not self.unavailable[machine]:
+            self.external[machine] += _kernels.set_external(
+                self.native_world, machine, devices - self.external[machine]
+            )
         else:
-            self.foreign[machine] = devices
+            self.external[machine] = devices
 
     # -- attempts
 
@@ -234,13 +235,14 @@ class Books:
         attempt = Attempt(token, job.id, job.attempts, seats, tier, self.now)
         self.devices.give(token, seats)
         self.attempts[token] = attempt
-        job.token, job.state = token, PLACED
+        transition(job, "start" if job.state == QUEUED else "move")
+        job.token = token
         job.alive.append(token)
         if job.first_start is None:
             job.first_start = self.now
         return attempt
 
-    def vacate(self, job: Job, why: Why) -> None:
+    def vacate(self, job: Job, why: StopReason) -> None:
         """The attempt that holds a job's place gives it up; it ends at once if it was never launched."""
         assert job.token is not None
         attempt = self.attempts[job.token]
@@ -252,10 +254,10 @@ class Books:
         else:
             attempt.state = STOPPING
 
-    def wait_again(self, job: Job, why: Why) -> None:
+    def requeue(self, job: Job, event: Literal["evict", "lost"]) -> None:
         """A job whose place is gone from the world already waits again."""
-        self.vacate(job, why)
-        job.state, job.since = QUEUED, self.now
+        self.vacate(job, "evicted" if event == "evict" else "lost")
+        transition(job, event, since=self.now)
         job.evictions += 1
 
     def may_launch(self, attempt: Attempt) -> bool:
@@ -301,7 +303,7 @@ class Books:
         self._ended(attempt)
         if job.ends_as is not None:
             if holds_place:
-                _kernels.finish(self.scene, job.row, self.now)
+                _kernels.finish(self.native_world, job.row, self.now)
                 self._drop_place(job)
         elif fine:
             self._finished(job)
@@ -323,10 +325,10 @@ class Books:
 
     def _finished(self, job: Job) -> None:
         if job.state == PLACED:
-            _kernels.finish(self.scene, job.row, self.now)
+            _kernels.finish(self.native_world, job.row, self.now)
             self._drop_place(job)
         elif job.state == QUEUED:
-            _kernels.withdraw(self.scene, job.row)
+            _kernels.withdraw(self.native_world, job.row)
         job.ends_as = FINISHED
         ran_s = self.now - (job.first_start if job.first_start is not None else self.now)
         self.durations[job.spec.name] = max(1.0, float(self.world.jobs[job.row]["ran_s"]) or ran_s)
@@ -336,19 +338,19 @@ class Books:
         job.token = None
         job.failures += counts
         if job.failures > job.spec.restarts:
-            _kernels.finish(self.scene, job.row, self.now)
+            _kernels.finish(self.native_world, job.row, self.now)
             job.ends_as = FAILED
             return
-        _kernels.put_off(self.scene, job.row, self.now)
-        job.state = DELAYED
+        _kernels.put_off(self.native_world, job.row, self.now)
+        transition(job, "attempt-failed")
         self.delayed.add(job.id)
         job.not_before = self.now + min(_LONGEST_DELAY_S, 2.0 ** min(job.failures, 20))
 
     def _ready(self, record: Record) -> None:
         job = self._job(record)
         self.delayed.remove(job.id)
-        job.state, job.since = QUEUED, self.now
-        self.join(self.scene, self.hooks, job.row, self.now)
+        transition(job, "ready", since=self.now)
+        self.join(self.native_world, self.hooks, job.row, self.now)
 
     def _settle(self, job: Job) -> None:
         """A job that will not run again is over once the last of its attempts has ended."""
@@ -357,7 +359,7 @@ class Books:
         job.state, job.ended = job.ends_as, self.now
         self.rows[job.row] = None
         del self.jobs[job.id]
-        self.over.append(job)
+        self.ended.append(job)
 
     # -- what was learned
 
@@ -376,7 +378,7 @@ class Books:
         self._sensitivities.write(record, job.profile, job.spec.gpus)
         record["slowdown"] = learned_slowdowns(record["slowdown"].copy(), known, int(record["nearest_tier"]))
         if job.token is not None:
-            _kernels.run_at_speed(self.scene, job.row, self.now)
+            _kernels.run_at_speed(self.native_world, job.row, self.now)
 
     def _job(self, record: Record) -> Job:
         assert record.job is not None

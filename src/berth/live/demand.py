@@ -7,17 +7,17 @@ from berth.live.setup import Setup
 from berth.live.spec import JobSpec
 
 
-def kinds_of(setup: Setup, spec: JobSpec) -> tuple[int, ...]:
+def device_types_of(setup: Setup, spec: JobSpec) -> tuple[int, ...]:
     """The device types a job takes, as the cluster numbers them: those it names, or any GPU."""
     wanted = [spec.kind] if spec.kind is not None else spec.any_of
     if wanted is None:
         return usable_types(setup.cluster)
-    return tuple(index for index, name in enumerate(setup.kinds) if name in wanted)
+    return tuple(index for index, name in enumerate(setup.device_type_names) if name in wanted)
 
 
-def reach_of(setup: Setup, spec: JobSpec) -> tuple[int, int]:
+def tier_range_of(setup: Setup, spec: JobSpec) -> tuple[int, int]:
     """(nearest tier worth waiting for, farthest allowed) of a job; one that fits nowhere waits for everything."""
-    nearest, last = nearest_of(setup, spec), len(setup.tiers) - 1
+    nearest, last = nearest_tier_of(setup, spec), len(setup.tiers) - 1
     if nearest is None:
         return last, last
     widest = _level(setup, spec.required, last)
@@ -31,15 +31,15 @@ def _level(setup: Setup, tier: str | None, otherwise: int) -> int:
 
 def fits(setup: Setup, spec: JobSpec) -> bool:
     """Whether the cluster can ever hold the job within the tier that it requires."""
-    nearest = nearest_of(setup, spec)
+    nearest = nearest_tier_of(setup, spec)
     if nearest is None:
         return False
     return spec.required is None or nearest <= _level(setup, spec.required, -1)
 
 
-def nearest_of(setup: Setup, spec: JobSpec) -> int | None:
+def nearest_tier_of(setup: Setup, spec: JobSpec) -> int | None:
     """The nearest tier with a group that can ever hold the job on devices it accepts; None: there is none."""
-    kinds = kinds_of(setup, spec)
+    kinds = device_types_of(setup, spec)
     for level, largest in enumerate(setup.largest):
         if any(spec.gpus <= largest[kind] for kind in kinds):
             return level
@@ -48,4 +48,4 @@ def nearest_of(setup: Setup, spec: JobSpec) -> int | None:
 
 def sensitivity_key(setup: Setup, spec: JobSpec) -> str:
     """Jobs that have this in common are taken to have equal step times at equal tiers."""
-    return f"{spec.name}/{spec.gpus}/{'+'.join(setup.kinds[kind] for kind in kinds_of(setup, spec))}"
+    return f"{spec.name}/{spec.gpus}/{'+'.join(setup.device_type_names[kind] for kind in device_types_of(setup, spec))}"

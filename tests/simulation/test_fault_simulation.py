@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from berth.testing.drama import Drama
+from berth.testing.fault_simulation import Drama
 
 SEEDS, SHARD = 200, 20
 SOAK_SEEDS, SOAK_SHARD = 5000, 250
@@ -20,7 +20,7 @@ def play(seed: int) -> Drama:
         drama.play()
         return drama
     except BaseException as error:
-        error.add_note(f"again: python -m berth.testing.drama {seed}")
+        error.add_note(f"again: python -m berth.testing.fault_simulation {seed}")
         raise
     finally:
         shutil.rmtree(folder)
