@@ -51,15 +51,11 @@ NOT_YET_CLEAN = (
     "src/berth/cli/up.py",
     "src/berth/cli/view.py",
     "src/berth/cli/why.py",
-    "src/berth/compile.py",
-    "src/berth/handed.py",
     "src/berth/live/api",
     "src/berth/live/backends",
     "src/berth/live/web",
     "src/berth/schedule",
     "tests/unit/cli",
-    "tests/unit/test_compile.py",
-    "tests/unit/test_handed.py",
 )
 
 _COMPARED = (

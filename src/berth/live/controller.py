@@ -17,7 +17,6 @@ from functools import partial
 from typing import Any, TypeVar
 
 from berth.clock import Clock, MachineClock, SteadyTime
-from berth.compile import fingerprint
 from berth.errors import BerthError
 from berth.live import snapshot
 from berth.live.backend import Backend, BackendError, Blocker, Observation, Order, Stop
@@ -40,6 +39,7 @@ from berth.live.recover import recover
 from berth.live.setup import Setup
 from berth.live.state import ControllerState
 from berth.live.store import Store, StoreError
+from berth.native.cache import fingerprint
 from berth.units import format_count
 
 _log = logging.getLogger("berth.live")

@@ -10,7 +10,6 @@ from typing import Any
 
 import zstandard
 
-from berth.compile import fingerprint
 from berth.errors import InputError
 from berth.live import snapshot
 from berth.live.damage import verify
@@ -20,6 +19,7 @@ from berth.live.records import DECISIONS, Record, upcast
 from berth.live.setup import setup_from_dict
 from berth.live.state import ControllerState
 from berth.live.store import Store, connect, records_of
+from berth.native.cache import fingerprint
 
 _log = logging.getLogger("berth.live")
 

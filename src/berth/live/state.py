@@ -11,8 +11,6 @@ from typing import Literal
 
 import numpy as np
 
-from berth.compile import bound
-from berth.handed import handed
 from berth.live import _kernels
 from berth.live.demand import device_types_of, sensitivity_key, tier_range_of
 from berth.live.devices import Devices
@@ -35,6 +33,8 @@ from berth.live.rows import FIRST, with_demand, with_free_rows
 from berth.live.sensitivity import Sensitivities, learned_slowdowns
 from berth.live.setup import DEFAULT_DURATION_S, Setup
 from berth.live.spec import spec_from_dict
+from berth.native.kernels import specialize
+from berth.native.structs import to_native
 from berth.schedule import reasons
 from berth.schedule.decide import phases_for
 from berth.schedule.hooks import hooks
@@ -59,10 +59,10 @@ class ControllerState:
             eviction_s=setup.eviction_s,
             eviction_large_s=setup.eviction_large_s,
         )
-        self.hooks = handed(hooks(policy))
-        self.phases = handed(phases_for(policy.rules(), self.native_world, self.hooks))
-        self.run_pass = bound(_kernels.run_pass, self.native_world, self.hooks, self.phases, 0.0)
-        self.join = bound(_kernels.join, self.native_world, self.hooks, 0, 0.0)
+        self.hooks = to_native(hooks(policy))
+        self.phases = to_native(phases_for(policy.rules(), self.native_world, self.hooks))
+        self.run_pass = specialize(_kernels.run_pass, self.native_world, self.hooks, self.phases, 0.0)
+        self.join = specialize(_kernels.join, self.native_world, self.hooks, 0, 0.0)
         self.jobs: dict[str, Job] = {}  # those that have not ended
         self.delayed: set[str] = set()
         self.rows: list[Job | None] = []
@@ -102,7 +102,7 @@ class ControllerState:
     @world.setter
     def world(self, world: World) -> None:
         if world is not getattr(self, "_world", None):
-            self._world, self.native_world = world, handed(world)
+            self._world, self.native_world = world, to_native(world)
 
     def apply(self, record: Record) -> None:
         """Apply one record; passes are applied by `decisions`."""

@@ -20,16 +20,16 @@ from berth.testing.fault_simulation import FaultRun
 pytestmark = pytest.mark.slow
 CHECKS = 60  # moments of a story at which the pictures are compared
 FOLD = """async ({cluster, groups}) => {
-  const {World, STATES} = await import('/web/world.js');
-  const world = new World(cluster), told = [];
+  const {ClusterState, STATES} = await import('/web/state.js');
+  const state = new ClusterState(cluster), told = [];
   const look = () => ({
-    devices: [...world.owners()].map(at => at < 0 ? null : world.jobs[at].id),
-    states: Object.fromEntries(world.jobs.map(job => [job.id, STATES[job.state]])),
-    priorities: Object.fromEntries(world.jobs.map(job => [job.id, job.priority])),
-    unavailable: [...world.unavailable], external: [...world.external],
+    devices: [...state.owners()].map(at => at < 0 ? null : state.jobs[at].id),
+    states: Object.fromEntries(state.jobs.map(job => [job.id, STATES[job.state]])),
+    priorities: Object.fromEntries(state.jobs.map(job => [job.id, job.priority])),
+    unavailable: [...state.unavailable], external: [...state.external],
   });
-  for (const {records, time} of groups) { records.forEach(record => world.take(record)); told.push(look()); }
-  const back = [...groups].reverse().map(({time}) => { world.seek(time); return look(); }).reverse();
+  for (const {records, time} of groups) { records.forEach(record => state.applyRecord(record)); told.push(look()); }
+  const back = [...groups].reverse().map(({time}) => { state.seek(time); return look(); }).reverse();
   return {forth: told, back};
 }"""
 MASK = {"lost": 1, "drained": 2, "closed": 4}
@@ -48,8 +48,8 @@ def picture(state: ControllerState) -> dict[str, Any]:
 
 
 def shown(state: ControllerState, job: Any) -> str:
-    found = views.state_of(state, job)
-    return "queued" if found == "evicting" else found
+    word = views.state_of(state, job)
+    return "queued" if word == "evicting" else word
 
 
 @pytest.mark.parametrize("seed", [3, 8, 14, 21])

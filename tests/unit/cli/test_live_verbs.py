@@ -249,7 +249,7 @@ def test_wait_ends_with_the_jobs_own_code(live, fails, code):
 def test_what_is_sent_twice_with_an_id_is_taken_once(live):
     assert live("submit", "--id", "mine", "--grace", "0s", "--", "work").startswith("mine  http://127.0.0.1:")
     assert live("submit", "--id", "mine", "--grace", "0s", "--", "work").startswith(
-        "mine  was taken before: "
+        "mine  already submitted: "
     )
 
 

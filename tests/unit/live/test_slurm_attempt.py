@@ -13,7 +13,7 @@ from berth.live.backends.slurm_json import SlurmJob
 from berth.live.folder import Folder
 from berth.live.lifecycle import Cause
 
-PATIENCE = Timeouts(margin_s=10.0, start_s=60.0, settle_s=2.0)
+TIMEOUTS = Timeouts(margin_s=10.0, start_s=60.0, settle_s=2.0)
 GRACE_S = 30.0
 AT = 1_000_000.0  # when the gang was released
 ENDED = {"codes": {"0": 0}, "code": 0, "time": AT, "stopped": False, "done": False}
@@ -40,7 +40,7 @@ class Gang:
         jobs = [_job(number, *state.split()) for number, state in self.states.items()]
         marks = frozenset(os.listdir(self.folder.path))
         self.follow_ups = FollowUps()
-        seen = Attempt(self.folder, marks, parts_of(self.folder), jobs, now, PATIENCE, self.unsure).look(
+        seen = Attempt(self.folder, marks, parts_of(self.folder), jobs, now, TIMEOUTS, self.unsure).observe(
             self.follow_ups
         )
         for mark in set(os.listdir(self.folder.path)) - marks:

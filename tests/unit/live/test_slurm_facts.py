@@ -109,7 +109,7 @@ def test_what_narrows_the_view_in_the_environment_is_not_passed_on(tmp_path, mon
 
 
 def test_a_command_that_hangs_is_an_error_after_a_while():
-    with pytest.raises(BackendError, match="sleep gave no answer within"):
+    with pytest.raises(BackendError, match="sleep did not answer within"):
         SlurmCommands(timeout_s=0.01).ask("sleep", "10")
 
 
@@ -138,7 +138,7 @@ def test_a_node_without_a_switch_is_near_no_other_node():
 def test_without_a_topology_there_are_machines_and_a_network_and_that_is_said():
     cluster = discover([node("a", gpus="gpu:h100:8"), node("b", gpus="gpu:h100:8")], [])
     assert [tier.name for tier in cluster.tiers] == ["machine", "network"]
-    assert cluster.notes == ("Slurm was told of no topology: all nodes are taken to be equally far",)
+    assert cluster.notes == ("Slurm has no topology configured: all nodes are treated as equally distant",)
 
 
 def test_nodes_without_gpus_are_left_out_unless_all_are():

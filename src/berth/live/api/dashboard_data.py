@@ -101,10 +101,13 @@ class DashboardData:
 def _first_of(controller: Controller) -> int:
     """The record since which the cluster is unchanged: placements before it refer to other machines."""
     now, first = json.loads(json.dumps(cluster_to_dict(controller.state.cluster))), controller.store.seq
+    now.pop("notes")
     db = connect(controller.store.folder / JOURNAL, read_only=True)
     try:
         for seq, body in db.execute("SELECT seq, body FROM journal WHERE kind = 'opened' ORDER BY seq DESC"):
-            if json.loads(body)["cluster"] != now:
+            cluster = json.loads(body)["cluster"]
+            cluster.pop("notes", None)
+            if cluster != now:
                 break
             first = seq
     finally:

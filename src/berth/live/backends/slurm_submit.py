@@ -1,7 +1,11 @@
-"""One part of a gang as a held Slurm job: what it asks for, and the script that it runs.
+"""Submits one part of a gang as a held Slurm job: its resources and its script.
 
-Nothing that a user wrote reaches a shell: the command stands in the attempt's folder, and the script only starts the
-supervisor that reads it.
+A user's command never reaches a shell: it is in the attempt's folder, and the script only starts the supervisor that
+reads it.
+
+By Slurm's defaults a job that asks for no memory gets all memory of a node, and one core. So a part asks for its
+devices' share of what other users leave. If they hold so much of the cores or memory that a GPU can't be used, that GPU
+counts as theirs.
 """
 
 from __future__ import annotations
@@ -21,17 +25,17 @@ from berth.live.folder import Folder
 from berth.live.supervise import KEPT
 
 _TIME_OPTIONS = ("--time", "-t")
-LEAST_MIB = 1024  # of memory for one device; a node with less was not described
+LEAST_MIB = 1024  # memory per device; a node with less has no memory configured
 _JUST_ENDED_S = 10.0
 
 
 class RefusedError(BackendError):
-    """Slurm will never take it, and says why."""
+    """Slurm refuses the job permanently; the message is Slurm's."""
 
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """How jobs are submitted here."""
+    """How jobs are submitted at this site."""
 
     supervise: Path
     python: str
@@ -40,7 +44,7 @@ class Site:
 
     @property
     def limits_time(self) -> bool:
-        """Whether a time limit is given by whoever runs berth."""
+        """Whether the operator sets a time limit."""
         given = any(option.split("=")[0] in _TIME_OPTIONS for option in self.options)
         return given or "SBATCH_TIMELIMIT" in os.environ
 
@@ -56,7 +60,7 @@ class Part:
 
 
 def parts_to_submit(order: Launch) -> list[Part]:
-    """One for each machine, in the order in which the gang's ranks come to them."""
+    """Return one part per machine, in rank order."""
     found = []
     for number, machine in enumerate(dict.fromkeys(member.machine for member in order.members)):
         members = [member for member in order.members if member.machine == machine]
@@ -75,22 +79,22 @@ def submit(
     *,
     max_time: str | None = None,
 ) -> int:
-    """The number of the held job. BackendError: it may have been taken or not; RefusedError: it never will be."""
+    """Submit a held job and return its id. On BackendError the outcome is unknown; RefusedError is permanent."""
     if node is None or headroom is None or max(part.devices) >= max(1, node.size):
         raise RefusedError(f"Slurm has no node {part.machine!r} with {max(part.devices) + 1} GPUs")
     argv = ("sbatch", *_request(site, folder, part, node, headroom, max_time))
-    done = _tried(commands, argv, _script(site, folder, part.machine))
+    done = _sbatch(commands, argv, _script(site, folder, part.machine))
     try:
         return int(done.stdout.split(";")[0])
     except ValueError:
-        raise BackendError(f"sbatch: expected the number of a job, got {done.stdout.strip()!r}") from None
+        raise BackendError(f"sbatch: expected a job id, got {done.stdout.strip()!r}") from None
 
 
-def _tried(commands: SlurmCommands, argv: Sequence[str], script: str) -> subprocess.CompletedProcess[str]:
-    """Runs sbatch, which ends with 1 whatever is wrong.
+def _sbatch(commands: SlurmCommands, argv: Sequence[str], script: str) -> subprocess.CompletedProcess[str]:
+    """Run sbatch, which exits with 1 for any error.
 
-    It is refused for good if it fails twice while the controller answers a ping. A job that was taken although sbatch
-    failed is found by its name, and is cancelled where there are two.
+    The refusal is permanent if it fails twice while the controller answers a ping. A job that was accepted although
+    sbatch failed is found by its name, and cancelled if it is a duplicate.
     """
     for _ in range(2):
         done = commands.run(*argv, text=script)
@@ -123,13 +127,13 @@ def _script(site: Site, folder: Folder, machine: str) -> str:
     argv: Sequence[str] = (site.python, "-I", "-S", str(site.supervise), str(folder.path), machine)
     return (
         "#!/bin/sh\n"
-        '[ "$CUDA_VISIBLE_DEVICES" != NoDevFiles ] || CUDA_VISIBLE_DEVICES=\n'  # Slurm's word for: by count alone
+        '[ "$CUDA_VISIBLE_DEVICES" != NoDevFiles ] || CUDA_VISIBLE_DEVICES=\n'  # set by Slurm where it only counts GPUs
         f'exec {shlex.join(argv)} "$CUDA_VISIBLE_DEVICES"\n'
     )
 
 
 def gres_of(node: SlurmNode, devices: Iterable[int]) -> str:
-    """The GPUs to ask for, by type: devices are numbered through the types of a node in Slurm's order."""
+    """Return the GPUs to request, by type: devices are numbered through a node's types in Slurm's order."""
     types = [kind for kind, count in node.gpus for _ in range(count)]
     chosen = [types[number] for number in devices if number < len(types)]
     counts = {kind: chosen.count(kind) for kind in dict.fromkeys(chosen)}
@@ -138,17 +142,17 @@ def gres_of(node: SlurmNode, devices: Iterable[int]) -> str:
 
 @dataclass(slots=True)
 class Headroom:
-    """A node as it stands open to berth; parts that are submitted take their share out of it."""
+    """What berth may use of a node; submitted parts take their share."""
 
-    devices: int  # all of the node's
-    external: int  # of them, those that others hold or make useless
-    cpus: int  # that others leave
-    memory_mib: int  # that others leave; 0: Slurm does not count it here
+    devices: int  # of the node
+    external: int  # held or made unusable by others
+    cpus: int  # not used by others
+    memory_mib: int  # not used by others; 0: Slurm does not track it
     cpus_free: int
     memory_free_mib: int
 
     def take(self, devices: int, memory_bytes: int = 0) -> tuple[int, int]:
-        """Cores and memory to ask for with so many devices."""
+        """Return the cores and memory to request with this number of devices."""
         ours = max(1, self.devices - self.external)
         cpus = max(1, min(self.cpus * devices // ours, self.cpus_free))
         self.cpus_free -= cpus
@@ -161,10 +165,10 @@ class Headroom:
 
 
 def headroom_by_node(nodes: Iterable[SlurmNode], mine: Sequence[SlurmJob]) -> dict[str, Headroom]:
-    """The headroom of each node, given berth's own jobs.
+    """Return the headroom of each node, given berth's own jobs.
 
-    What a node has in use and is not berth's is external, also where Slurm hides the jobs of others. The nodes were
-    asked for first, so a job that has ended since still counts as berth's.
+    Resources in use that are not berth's are external, also where Slurm hides other users' jobs. The nodes were read
+    before the jobs, so a job that has just ended still counts as berth's.
     """
     by_node: dict[str, list[SlurmJob]] = {}
     for job in mine:
@@ -194,9 +198,9 @@ def _headroom_of(node: SlurmNode, mine: Sequence[SlurmJob]) -> Headroom:
 
 
 def _external(node: SlurmNode, headroom: Headroom, mine: int) -> int:
-    """Devices that berth can't have."""
+    """The number of devices that berth can't use."""
     if not node.size:
-        return int(headroom.cpus < node.cpus)  # the node is one device: whole or not at all
+        return int(headroom.cpus < node.cpus)  # the node is one device
     left = node.size - max(0, node.gpus_used - mine)
     if node.cpus >= node.size:
         left = min(left, headroom.cpus)
