@@ -16,7 +16,6 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any, TypeVar
 
 from berth.clock import Clock, MachineClock, SteadyTime
-from berth.compile import fingerprint
 from berth.errors import BerthError
 from berth.live import snapshot
 from berth.live.backend import Backend, BackendError, Observation, Order, Stop
@@ -31,6 +30,7 @@ from berth.live.records import LOST, QUIET, Record
 from berth.live.recover import recover
 from berth.live.setup import Setup
 from berth.live.store import Store, StoreError
+from berth.native.cache import fingerprint
 from berth.units import format_count
 
 _log = logging.getLogger("berth.live")
