@@ -30,7 +30,7 @@ from berth.live.job import (
     Why,
 )
 from berth.live.records import LOST, Record
-from berth.live.rows import FIRST, with_demand, with_room
+from berth.live.rows import FIRST, with_demand, with_room, with_user
 from berth.live.sensitivity import Sensitivities, learned_slowdowns
 from berth.live.setup import DEFAULT_DURATION_S, Setup
 from berth.live.spec import spec_of
@@ -133,6 +133,7 @@ class Books:
         self.jobs[job.id] = job
         self.make_room()
         self.world = with_demand(self.world, spec.gpus, self.timers)
+        self.world = with_user(self.world, self.users.setdefault(job.user, len(self.users)))
         job.row = len(self.rows)
         self.rows.append(job)
         self.write(job)
@@ -155,7 +156,7 @@ class Books:
         record["arrival_s"], record["gpus"], record["priority"] = self.now, spec.gpus, spec.priority
         record["demand"] = np.searchsorted(self.world.demands["gpus"], spec.gpus)
         record["delay_timer_s"][: len(self.timers)] = self.timers
-        record["user"] = self.users.setdefault(job.user, len(self.users))
+        record["user"] = self.users[job.user]
         kinds = kinds_of(self.setup, spec)
         record["device_type"] = kinds[0] if len(kinds) == 1 else -1
         record["device_type_mask"] = (

@@ -10,7 +10,7 @@ from berth.live import _kernels
 from berth.live.books import Books
 from berth.live.job import DELAYED, QUEUED, STOPPING, Attempt, Job, Seat
 from berth.live.passing import take_seats
-from berth.live.rows import with_demand
+from berth.live.rows import with_demand, with_usage
 from berth.live.setup import Setup
 from berth.live.wants import fits
 from berth.schedule import reasons
@@ -28,6 +28,7 @@ def rebase(books: Books, setup: Setup) -> Books:
     new.now, new.submitted, new.over = books.now, books.submitted, books.over
     new.epoch = books.epoch
     new.users, new.durations = books.users, books.durations
+    new.world = with_usage(new.world, books.world, new.now)
     if books.setup.tiers == setup.tiers:
         new.step_s = books.step_s
     names = {machine.name: index for index, machine in enumerate(setup.cluster.machines)}

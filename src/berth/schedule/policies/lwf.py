@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from berth.schedule.policies.constant import number
-from berth.schedule.policy import Policy, Rules
+from berth.schedule.policy import Policy
+from berth.schedule.rules import Rules, StaticOrder
+from berth.schedule.views import JobView
 
 
 @dataclass(frozen=True)
@@ -26,9 +27,9 @@ class Lwf(Policy):
 
     def rules(self) -> Rules:
         """Emptiest machines first; no job is moved."""
-        return Rules(static_order=True, worst_fit=True, link_ratio=self.ratio)
+        return Rules(order=StaticOrder(), worst_fit=True, link_ratio=self.ratio)
 
     @staticmethod
-    def order(job: Any, now: float, params: Any) -> float:
+    def order(job: JobView, now: float, params: Lwf) -> float:
         """Least GPU time left."""
         return job.estimated_remaining_s * job.gpus

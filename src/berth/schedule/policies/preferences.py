@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
-from berth.schedule.policies.constant import duration, word
-from berth.schedule.policy import Blocked, Policy, Rules
+from berth.schedule.policies.constant import choice, duration
+from berth.schedule.policy import Policy
+from berth.schedule.rules import Blocked, Rules, StaticOrder
+from berth.schedule.views import JobView
 
 
 @dataclass(frozen=True)
@@ -16,7 +17,7 @@ class Preferred(Policy):
 
     def rules(self) -> Rules:
         """Arrivals do not change."""
-        return Rules(static_order=True)
+        return Rules(order=StaticOrder())
 
 
 @dataclass(frozen=True)
@@ -25,10 +26,10 @@ class Required(Policy):
 
     def rules(self) -> Rules:
         """Arrivals do not change."""
-        return Rules(static_order=True)
+        return Rules(order=StaticOrder())
 
     @staticmethod
-    def allowed_tier(job: Any, now: float, params: Any) -> int:
+    def allowed_tier(job: JobView, now: float, params: Required) -> int:
         """Never wider than the nearest tier."""
         return job.nearest_tier
 
@@ -38,18 +39,18 @@ class Switches(Policy):
     """Waits for the nearest place a fixed time, then takes any (Slurm's `--switches=N@time`)."""
 
     wait: float = duration("5m", "how long a job waits; Slurm allows 5m by default")
-    backfill: str = word("yes", "no yes", "whether a job that overtakes must not delay the first waiting job")
+    backfill: bool = choice(True, "whether a job that overtakes must not delay the first waiting job")
 
     def rules(self) -> Rules:
         """With backfill, as Slurm is mostly run."""
-        return Rules(static_order=True, blocked=Blocked.BACKFILL if self.backfill == "yes" else Blocked.SKIP)
+        return Rules(order=StaticOrder(), blocked=Blocked.BACKFILL if self.backfill else Blocked.SKIP)
 
     @staticmethod
-    def allowed_tier(job: Any, now: float, params: Any) -> int:
+    def allowed_tier(job: JobView, now: float, params: Switches) -> int:
         """The nearest tier, until the time is over."""
         return job.widest_tier if now >= job.queued_since_s + params.wait else job.nearest_tier
 
     @staticmethod
-    def wake(job: Any, now: float, params: Any) -> float:
+    def wake(job: JobView, now: float, params: Switches) -> float:
         """When the time is over."""
         return job.queued_since_s + params.wait if now < job.queued_since_s + params.wait else math.inf

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
-from berth.schedule.policy import Policy, Preempt, Rules
+from berth.schedule.policy import Policy
+from berth.schedule.rules import PreemptByOrder, Rules, StaticOrder
+from berth.schedule.views import JobView
 
 
 @dataclass(frozen=True)
@@ -14,10 +15,10 @@ class Sjf(Policy):
 
     def rules(self) -> Rules:
         """What is left of a waiting job does not change."""
-        return Rules(static_order=True)
+        return Rules(order=StaticOrder())
 
     @staticmethod
-    def order(job: Any, now: float, params: Any) -> float:
+    def order(job: JobView, now: float, params: Sjf) -> float:
         """Least work left, which is all of it before the first start."""
         return job.estimated_remaining_s
 
@@ -28,7 +29,7 @@ class Srtf(Sjf):
 
     def rules(self) -> Rules:
         """The jobs that go first run."""
-        return Rules(static_order=True, preempt=Preempt.BY_ORDER, monotone_order=True)
+        return Rules(order=StaticOrder(), preempt=PreemptByOrder(monotone_order=True))
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,6 @@ class Srsf(Srtf):
     """Least remaining GPU time (time x GPUs) goes first, and preempts others."""
 
     @staticmethod
-    def order(job: Any, now: float, params: Any) -> float:
+    def order(job: JobView, now: float, params: Sjf) -> float:
         """Least GPU time left."""
         return job.estimated_remaining_s * job.gpus
