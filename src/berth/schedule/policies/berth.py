@@ -33,11 +33,9 @@ import math
 from dataclasses import dataclass
 from enum import IntEnum, auto
 
+from berth.schedule import Defragment, JobView, Migrate, Policy, PreemptByOrder, Reserve, Rules, StaticOrder
 from berth.schedule.policies.constant import choice, duration, number
 from berth.schedule.policies.las import LasJob, place_in_line, rank, sinks_at, update_queue
-from berth.schedule.policy import Policy
-from berth.schedule.rules import Defragment, Migrate, PreemptByOrder, Reserve, Rules, StaticOrder
-from berth.schedule.views import JobView
 
 
 class Rank(IntEnum):
@@ -135,9 +133,8 @@ class Berth(Policy):
         """1 if it should start at `tier` now rather than wait, for its own sake and for that of others."""
         slow = job.slowdown[tier] * job.imbalance_slowdown
         holds = min(wait, job.estimated_remaining_s * slow)
-        at_its_tier = (
-            tier == job.nearest_tier and job.imbalance_slowdown > 1.0
-        )  # all others would take such a place at once
+        # all other policies would take a place at its nearest tier at once
+        at_its_tier = tier == job.nearest_tier and job.imbalance_slowdown > 1.0
         if not at_its_tier and params.others * job.gpus * holds * holds > job.typical_gpu_s * wait:
             return 0
         loses = job.estimated_remaining_s * (slow - job.slowdown[job.nearest_tier])

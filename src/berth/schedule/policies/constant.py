@@ -40,7 +40,6 @@ class Constant:
     """One constant of a policy, as its list of constants shows it."""
 
     name: str
-    kind: str  # number, duration or word
     default: str  # as one would write it
     words: tuple[str, ...]
     help: str
@@ -83,16 +82,11 @@ def _words(entry: Field[Any]) -> dict[str, float]:
 
 
 def _described(entry: Field[Any]) -> Constant:
-    words = _words(entry)
-    kind = "word" if words else entry.metadata.get("kind", "number")
-    value = entry.default
-    if value is MISSING:
-        default = ""
-    elif words:
-        default = next(word for word, meant in words.items() if meant == value)
-    else:
-        default = format_seconds(value) if kind == "duration" else f"{value:g}"
-    return Constant(_name(entry), kind, default, tuple(words), entry.metadata.get("help", ""))
+    words, value = _words(entry), entry.default
+    default = next((word for word, meant in words.items() if meant == value), "")
+    if not words and value is not MISSING:
+        default = format_seconds(value) if entry.metadata.get("kind") == "duration" else f"{value:g}"
+    return Constant(_name(entry), default, tuple(words), entry.metadata.get("help", ""))
 
 
 def _parse(entry: Field[Any], policy: str, text: str) -> float:

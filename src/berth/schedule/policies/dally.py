@@ -9,24 +9,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import IntEnum, auto
+from enum import IntEnum
 
+from berth.schedule import JobView, Policy, PreemptByGain, PreemptByOrder, Rules, StaticOrder, WaitStatsView
 from berth.schedule.policies.constant import choice, duration, number
 from berth.schedule.policies.las import LasJob, place_in_line, rank, sinks_at, update_queue
 from berth.schedule.policies.waits import Censored, timer_from
-from berth.schedule.policy import Policy
-from berth.schedule.rules import PreemptByGain, PreemptByOrder, Rules, StaticOrder
-from berth.schedule.views import JobView, WaitStatsView
 
 Mode = IntEnum("Mode", ["NO_WAIT", "FULL", "MANUAL", "TUNED"])
 
-
-class Order(IntEnum):
-    """Which job goes first."""
-
-    EFF = auto()  # the one that the network slows most
-    FIFO = auto()
-    LAS = auto()  # least attained service, in queues
+Order = IntEnum("Order", ["EFF", "FIFO", "LAS"])  # most hurt by the network; arrival; least attained service
 
 
 @dataclass(frozen=True)

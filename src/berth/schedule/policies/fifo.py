@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from berth.schedule.policy import Policy
-from berth.schedule.rules import Blocked, Rules, StaticOrder
+from berth.schedule import Blocked, Policy, Rules, StaticOrder
 
 
 @dataclass(frozen=True)

@@ -34,10 +34,8 @@ def update_queue(job: LasJob, now: float, first: float, second: float, starvatio
         job.entered_s = max(job.entered_s, now - max(0.0, over) / job.gpus)
     if job.tier < 0 and now >= starved_at(job, starvation):
         job.queue, job.entered_s = 0, now
-        job.forgiven_gpu_s, job.forgiven_wait_s = (
-            job.attained_gpu_s,
-            job.waited_s + now - job.queued_since_s,
-        )
+        job.forgiven_gpu_s = job.attained_gpu_s
+        job.forgiven_wait_s = job.waited_s + now - job.queued_since_s
 
 
 def rank(job: LasJob, now: float) -> float:

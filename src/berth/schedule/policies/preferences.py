@@ -5,28 +5,18 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from berth.schedule.policies.constant import choice, duration
-from berth.schedule.policy import Policy
-from berth.schedule.rules import Blocked, Rules, StaticOrder
-from berth.schedule.views import JobView
+from berth.schedule import Blocked, JobView, Policy, Rules, StaticOrder, choice, duration
+from berth.schedule.policies.fifo import FitFirst
 
 
 @dataclass(frozen=True)
-class Preferred(Policy):
+class Preferred(FitFirst):
     """Near if that is possible now, else anywhere at once (`preferred` topology in Kueue and KAI)."""
 
-    def rules(self) -> Rules:
-        """Arrivals do not change."""
-        return Rules(order=StaticOrder())
-
 
 @dataclass(frozen=True)
-class Required(Policy):
+class Required(FitFirst):
     """Waits for the nearest place for as long as it takes (`required` topology in Kueue and KAI)."""
-
-    def rules(self) -> Rules:
-        """Arrivals do not change."""
-        return Rules(order=StaticOrder())
 
     @staticmethod
     def allowed_tier(job: JobView, now: float, params: Required) -> int:

@@ -4,18 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from berth.schedule.policy import Policy
-from berth.schedule.rules import PreemptByOrder, Rules, StaticOrder
-from berth.schedule.views import JobView
+from berth.schedule import JobView, PreemptByOrder, Rules, StaticOrder
+from berth.schedule.policies.fifo import FitFirst
 
 
 @dataclass(frozen=True)
-class Sjf(Policy):
+class Sjf(FitFirst):
     """The shortest job goes first; running jobs are left alone, and a job that fits may overtake one that does not."""
-
-    def rules(self) -> Rules:
-        """What is left of a waiting job does not change."""
-        return Rules(order=StaticOrder())
 
     @staticmethod
     def order(job: JobView, now: float, params: Sjf) -> float:

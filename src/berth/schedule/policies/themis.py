@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from berth.schedule.policies.constant import duration
-from berth.schedule.policy import Policy
-from berth.schedule.rules import PreemptByOrder, Rules
-from berth.schedule.views import JobView
+from berth.schedule import JobView, Policy, PreemptByOrder, Rules, duration
 
 
 @dataclass(frozen=True)

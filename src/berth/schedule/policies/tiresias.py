@@ -11,11 +11,9 @@ import numpy as np
 
 from berth import reproducible
 from berth.errors import InputError
+from berth.schedule import JobView, Policy, PreemptByOrder, Rules, StaticOrder
 from berth.schedule.policies.constant import array, number
 from berth.schedule.policies.las import LasJob, place_in_line, rank, sinks_at, starved_at, update_queue
-from berth.schedule.policy import Policy
-from berth.schedule.rules import PreemptByOrder, Rules, StaticOrder
-from berth.schedule.views import JobView
 
 if TYPE_CHECKING:
     from typing import Self
@@ -120,10 +118,7 @@ class Gittins(Policy):
         """The table's rank for the service so far."""
         return params.steps[_STEPS + step_of(job.attained_gpu_s, params.steps)]
 
-    @staticmethod
-    def allowed_tier(job: JobView, now: float, params: Gittins) -> int:
-        """Skewed jobs are consolidated, others may be anywhere."""
-        return job.nearest_tier if job.skew > params.skew else job.widest_tier
+    allowed_tier = staticmethod(Tiresias.allowed_tier)
 
     @staticmethod
     def wake(job: LasJob, now: float, params: Gittins) -> float:
