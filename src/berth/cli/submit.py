@@ -105,13 +105,17 @@ def submit(
 def _spec(command: list[str], options: dict[str, Any], env: list[str]) -> dict[str, Any]:
     """The job as the file says, with what the command line says instead."""
     from berth import spec as yaml_spec
-    from berth.live.planned import with_plan
     from berth.live.spec import JobSpec
 
     given: dict[str, Any] = {}
     if len(command) == 1 and command[0].endswith((".yaml", ".yml")):
         beside = Path(command[0]).parent
-        given = with_plan(yaml_spec.load(command[0], JobSpec), beside).plain()
+        job = yaml_spec.load(command[0], JobSpec)
+        if job.plan is not None:
+            from berth.live.planned import with_plan
+
+            job = with_plan(job, beside)
+        given = job.plain()
         given |= _with_profile(given.get("model"), beside)
     elif command:
         given = {"run": command, "name": os.path.basename(command[-1 if len(command) == 1 else 0])[:200]}

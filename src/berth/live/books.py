@@ -219,6 +219,7 @@ class Books:
 
     def _foreign(self, record: Record) -> None:
         machine, devices = int(record.body["machine"]), int(record.body["devices"])
+        self.devices.block(machine, record.body.get("numbers", ()))
         if not self.shut[machine]:
             self.foreign[machine] += _kernels.lend(self.scene, machine, devices - self.foreign[machine])
         else:

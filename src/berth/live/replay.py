@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from berth.errors import InputError
+from berth.live.damage import verify
 from berth.live.passing import ReplayError
 from berth.live.records import DECISIONS, Record
 from berth.live.recover import fold_all
@@ -20,6 +21,7 @@ def replay_journal(path: Path) -> dict[str, Any]:
     try:
         db = connect(path, read_only=True)
         try:
+            verify(db, path)
             fold_all(None, _counted(records_of(db), told), trust=True, whoever=True)
         except ReplayError as error:
             told["differences"], told["first"] = 1, str(error)

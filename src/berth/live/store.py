@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from berth.errors import BerthError, InputError
+from berth.live.damage import COLUMN, checksum, damaged, has_checksums, verify
 from berth.live.home import JOURNAL
 from berth.live.ids import Ids
 from berth.live.job import Job
@@ -28,7 +29,7 @@ from berth.live.records import Record, read
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS journal (
-    seq INTEGER PRIMARY KEY, time REAL NOT NULL, kind TEXT NOT NULL, job TEXT, body TEXT NOT NULL);
+    seq INTEGER PRIMARY KEY, time REAL NOT NULL, kind TEXT NOT NULL, job TEXT, body TEXT NOT NULL, sum INTEGER);
 CREATE INDEX IF NOT EXISTS journal_job ON journal (job, seq) WHERE job IS NOT NULL;
 CREATE INDEX IF NOT EXISTS journal_opened ON journal (seq, time) WHERE kind = 'opened';
 CREATE TABLE IF NOT EXISTS snapshots (seq INTEGER PRIMARY KEY, code TEXT NOT NULL, state BLOB NOT NULL);
@@ -78,6 +79,9 @@ class Store:
                 raise damaged(path, found)
             with self._db:
                 self._db.executescript(_SCHEMA)
+                if not has_checksums(self._db):
+                    self._db.execute(f"ALTER TABLE journal ADD COLUMN {COLUMN} INTEGER")
+            verify(self._db, path)
             self.name = self.fact("name", secrets.token_hex(3))
             version = self.fact("version", _VERSION)
         except sqlite3.DatabaseError as error:
@@ -134,14 +138,14 @@ class Store:
 
         `ends_adoption`: the records say what became of the original's attempts, so the adoption is complete.
         """
-        rows = [
-            (self.seq + 1 + at, record.time, record.kind, record.job, record.line())
-            for at, record in enumerate(records)
-        ]
+        rows = [_row(self.seq + 1 + at, record) for at, record in enumerate(records)]
         try:
             with self._writing, self._db:
-                self._db.executemany("INSERT INTO journal VALUES (?, ?, ?, ?, ?)", rows)
-                self._db.executemany("INSERT INTO over VALUES (?, ?, ?, ?, ?, ?, ?)", map(_over_row, over))
+                self._db.executemany("INSERT INTO journal VALUES (?, ?, ?, ?, ?, ?)", rows)
+                # a journal that was set back may have left some
+                self._db.executemany(
+                    "INSERT OR REPLACE INTO over VALUES (?, ?, ?, ?, ?, ?, ?)", map(_over_row, over)
+                )
                 if ends_adoption:
                     self._db.execute("DELETE FROM facts WHERE name = ?", (_ADOPTING,))
         except sqlite3.Error as error:
@@ -247,17 +251,6 @@ def records_of(db: sqlite3.Connection, after: int = 0) -> Iterator[Record]:
         raise damaged(Path(path), error) from None
 
 
-def damaged(path: Path, why: object) -> InputError:
-    """The error of a journal that can't be read."""
-    return InputError(
-        f"the journal is damaged: {why}",
-        where=str(path),
-        hint=f"move {path.name}, {path.name}-wal and {path.name}-shm aside together (an old -wal beside another "
-        "journal damages it), then restore a backup; without one, save what can be read with\n"
-        f"  sqlite3 aside/{path.name} .recover | sqlite3 {path.name}",
-    )
-
-
 def home_of(folder: Path) -> str:
     """Return what a store is bound to: the host, by its machine id or its name, and the folder's path."""
     try:
@@ -265,6 +258,12 @@ def home_of(folder: Path) -> str:
     except OSError:
         host = ""
     return f"{host or socket.gethostname()} {folder.resolve()}"
+
+
+def _row(seq: int, record: Record) -> tuple[Any, ...]:
+    time, kind, job, line = record.time, record.kind, record.job, record.line()
+    encoded = None if job is None else job.encode()
+    return seq, time, kind, job, line, checksum(seq, time, kind.encode(), encoded, line.encode())
 
 
 def _over_row(job: Job) -> tuple[Any, ...]:

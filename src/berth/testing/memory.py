@@ -82,6 +82,7 @@ class MemoryBackend:
         self._random, self.faults = Random(seed), faults or Faults()
         self._lives: dict[str, _Life] = {}
         self._stopped: set[str] = set()  # tokens that never start any more
+        self._forgotten: dict[str, _Life] = {}
         self._on: dict[tuple[str, int], str] = {}  # who has each device
         self._of_job: dict[str, str] = {}
         self._late: list[tuple[float, Order]] = []
@@ -91,6 +92,14 @@ class MemoryBackend:
     def cluster(self) -> Cluster:
         """What it was made with."""
         return self._cluster
+
+    def devices_of(self, token: str) -> Mapping[str, Sequence[int]] | None:
+        """Return the devices that an attempt holds, by machine."""
+        found: dict[str, list[int]] = {}
+        for (machine, device), holder in self._on.items():
+            if holder == token:
+                found.setdefault(machine, []).append(device)
+        return found or None
 
     def close(self) -> None:
         """Nothing is held."""
@@ -191,8 +200,13 @@ class MemoryBackend:
 
     def _do(self, order: Order) -> None:
         now = self._clock.monotonic()
+        if not isinstance(order, Forget) and order.token in self._forgotten:
+            self._lives[order.token] = self._forgotten.pop(order.token)  # its end is shown again
         if isinstance(order, Launch):
-            if order.token not in self._lives and order.token not in self._stopped:
+            if order.token in self._stopped:
+                never = Seen("ended", stopped=True, lost=True, cause=Cause.STOPPED)
+                self._lives.setdefault(order.token, _Life(order, now, now, fails=False, seen=never))
+            elif order.token not in self._lives:
                 self._start(order, now)
         elif isinstance(order, Stop):
             self._stopped.add(order.token)
@@ -200,8 +214,7 @@ class MemoryBackend:
             if life is not None and life.seen is None and life.kill_at is None:
                 life.kill_at = now + self._random.uniform(0, order.grace_s)
         elif isinstance(order, Forget) and (life := self._lives.get(order.token)) and life.seen is not None:
-            self._stopped.add(order.token)
-            del self._lives[order.token]
+            self._forgotten[order.token] = self._lives.pop(order.token)
 
     def _start(self, order: Launch, now: float) -> None:
         if any(not self.machines[member.machine].up for member in order.members):
