@@ -109,7 +109,7 @@ def submissions(folder: Path, count: int) -> list[Figure]:
     import uvicorn
 
     from berth.live.api.app import make_app
-    from berth.live.api.desk import Desk
+    from berth.live.api.service import Service
     from berth.live.api.tokens import Tokens
 
     cluster = load_cluster(CLUSTER)
@@ -117,7 +117,7 @@ def submissions(folder: Path, count: int) -> list[Figure]:
     controller = Controller(store, MemoryBackend(cluster, MachineClock()), Setup(cluster, store=store.name))
     tokens = Tokens(folder)
     token = tokens.add("bench", "admin")
-    app = make_app(Desk(controller, tokens, folder))
+    app = make_app(Service(controller, tokens, folder))
     server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error", access_log=False))
     over = threading.Event()
     threads = [

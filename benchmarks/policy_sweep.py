@@ -19,7 +19,7 @@ from typing import Any
 
 from berth.cluster.load import load_cluster
 from berth.cluster.model import Cluster
-from berth.compile import fingerprint
+from berth.native.cache import fingerprint
 from berth.schedule.policies.berth import Berth, Rank
 from berth.schedule.policies.dally import Dally
 from berth.schedule.policy import Policy

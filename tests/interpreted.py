@@ -13,8 +13,7 @@ os.environ["NUMBA_DISABLE_JIT"] = "1"  # before numba is first imported
 
 import numpy as np
 
-from berth import compile as compiling
-from berth import handed as handing
+from berth.native import kernels, structs
 
 
 class Record(np.void):
@@ -45,16 +44,16 @@ def plain(function):
     return function
 
 
-def _step(function):
-    function.at = lambda signature: function
+def _indirect(function):
+    function.pointer = lambda signature: function
     return function
 
 
-compiling.kernel = compiling.inlined = compiling.entry = plain
-compiling.step = _step
-compiling.types_of = lambda *values: ()
-compiling.bound = lambda function, *arguments: function
-handing.handed = as_records
+kernels.kernel = kernels.inlined = kernels.entry = plain
+kernels.indirect = _indirect
+kernels.types_of = lambda *values: ()
+kernels.specialize = lambda function, *arguments: function
+structs.to_native = as_records
 
 from berth.train.tables import memory  # noqa: E402 - each import here finds what was replaced above
 

@@ -52,16 +52,12 @@ NOT_YET_CLEAN = (
     "src/berth/cli/up.py",
     "src/berth/cli/view.py",
     "src/berth/cli/why.py",
-    "src/berth/compile.py",
-    "src/berth/handed.py",
     "src/berth/live",
     "src/berth/schedule",
     "src/berth/testing",
     "tests/live",
     "tests/unit/cli",
     "tests/unit/live",
-    "tests/unit/test_compile.py",
-    "tests/unit/test_handed.py",
 )
 
 _COMPARED = (

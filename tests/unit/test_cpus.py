@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from numpy._core import _multiarray_umath as umath
 
-from berth.compile import cache_folder
+from berth.native.cache import cache_folder
 
 ROOT = Path(__file__).parents[2]
 

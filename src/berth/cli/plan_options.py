@@ -255,11 +255,11 @@ def plan_request(source: SourceOptions, goal: GoalOptions, problem: ProblemOptio
 
 def warm_up(problem: Problem | None = None) -> None:
     """Load the kernels; the first run on a machine compiles them and says so."""
-    from berth import compile as compiling
+    from berth.native import cache
     from berth.plan.explain import is_large
     from berth.plan.warmup import load_arc_kernels, load_kernels
 
-    folder = compiling.cache_folder() / f"plan-{compiling.fingerprint('plan')}"
+    folder = cache.cache_folder() / f"plan-{cache.fingerprint('plan')}"
     cold = not any(folder.rglob("*.nbi"))
     with spinner(COMPILING, elsewhere=True) if cold else nullcontext():
         load_kernels()

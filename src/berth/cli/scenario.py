@@ -146,10 +146,10 @@ def load_policies(texts: list[str] | None) -> dict[str, Policy]:
 
 def warm_up(policies: dict[str, Policy]) -> list[str]:
     """Load or compile the engine and the policies; print and return notes about interpreted ones."""
-    from berth import compile as compiling
+    from berth.native import cache
     from berth.schedule.hooks import compiled_notes
 
-    folder = compiling.cache_folder() / compiling.fingerprint()
+    folder = cache.cache_folder() / cache.fingerprint()
     cold = not any(folder.rglob("engine.advance-*.nbi"))
     with spinner(COMPILING, elsewhere=True) if cold else nullcontext():
         for policy in policies.values():

@@ -27,12 +27,12 @@ def view(
 
     import uvicorn
 
-    from berth.live.api.viewer import READER, OneToken, make_viewer
+    from berth.live.api.viewer import READER, SingleToken, make_viewer
     from berth.live.finished import read_finished
     from berth.live.server import listen
 
     finished = read_finished(file, cluster)
-    tokens = OneToken()
+    tokens = SingleToken()
     socket = listen("127.0.0.1", port)
     url = f"http://127.0.0.1:{socket.getsockname()[1]}/#"
     shown = (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from berth.compile import entry, kernel
+from berth.native.kernels import entry, kernel
 from berth.schedule.allocation import claim_on_host, release, requeue, start_on, take_devices
 from berth.schedule.decide import Phases, decide
 from berth.schedule.policy import Hooks

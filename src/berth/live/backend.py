@@ -123,5 +123,11 @@ class Backend(Protocol):
     def apply(self, orders: Sequence[Order]) -> Sequence[Order]:
         """Asks for changes; returns the orders that were certainly done. The others may have been or not."""
 
+    def devices_of(self, token: str) -> Mapping[str, Sequence[int]] | None:
+        """Return the devices that an attempt was launched on, by machine; None if that is not known.
+
+        A machine with an empty sequence is known to be in use, but not which of its devices.
+        """
+
     def close(self) -> None:
         """Lets go of the engine; what runs goes on running."""

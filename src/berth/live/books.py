@@ -11,8 +11,6 @@ from collections.abc import Callable
 
 import numpy as np
 
-from berth.compile import bound
-from berth.handed import handed
 from berth.live import _kernels
 from berth.live.devices import Devices
 from berth.live.job import (
@@ -37,6 +35,8 @@ from berth.live.sensitivity import Sensitivities, learned_slowdowns
 from berth.live.setup import DEFAULT_DURATION_S, Setup
 from berth.live.spec import spec_of
 from berth.live.wants import kinds_of, reach_of, sensitivity_key
+from berth.native.kernels import specialize
+from berth.native.structs import to_native
 from berth.schedule import reasons
 from berth.schedule.decide import phases_for
 from berth.schedule.hooks import hooks
@@ -61,10 +61,10 @@ class Books:
             eviction_s=setup.eviction_s,
             eviction_large_s=setup.eviction_large_s,
         )
-        self.hooks = handed(hooks(policy))
-        self.steps = handed(phases_for(policy.rules(), self.scene, self.hooks))
-        self.run_pass = bound(_kernels.run_pass, self.scene, self.hooks, self.steps, 0.0)
-        self.join = bound(_kernels.join, self.scene, self.hooks, 0, 0.0)
+        self.hooks = to_native(hooks(policy))
+        self.steps = to_native(phases_for(policy.rules(), self.scene, self.hooks))
+        self.run_pass = specialize(_kernels.run_pass, self.scene, self.hooks, self.steps, 0.0)
+        self.join = specialize(_kernels.join, self.scene, self.hooks, 0, 0.0)
         self.jobs: dict[str, Job] = {}  # those that are not over
         self.delayed: set[str] = set()
         self.rows: list[Job | None] = []
@@ -107,7 +107,7 @@ class Books:
     @world.setter
     def world(self, world: World) -> None:
         if world is not getattr(self, "_world", None):
-            self._world, self.scene = world, handed(world)
+            self._world, self.scene = world, to_native(world)
 
     def fold(self, record: Record) -> None:
         """Takes in one record of something that happened."""
@@ -218,6 +218,7 @@ class Books:
 
     def _foreign(self, record: Record) -> None:
         machine, devices = int(record.body["machine"]), int(record.body["devices"])
+        self.devices.block(machine, record.body.get("numbers", ()))
         if not self.shut[machine]:
             self.foreign[machine] += _kernels.lend(self.scene, machine, devices - self.foreign[machine])
         else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -55,6 +56,7 @@ class Hindrance:
 
     cause: Cause
     sentence: str
+    devices: Mapping[int, frozenset[int]] | None = None  # by machine, if only these are concerned
 
     def plain(self) -> dict[str, Any]:
         """As data."""

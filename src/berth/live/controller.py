@@ -11,19 +11,19 @@ import math
 import secrets
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from functools import partial
 from typing import Any, TypeVar
 
 from berth.clock import Clock, MachineClock, SteadyTime
-from berth.compile import fingerprint
 from berth.errors import BerthError
 from berth.live import snapshot
 from berth.live.backend import Backend, BackendError, Observation, Order, Stop
 from berth.live.books import Books
 from berth.live.causes import Cause, Hindrance
 from berth.live.commands import Command
-from berth.live.orders import happened, launches, wanted
+from berth.live.orders import Blocked, blocked_devices, happened, launches, wanted
 from berth.live.passing import decide
 from berth.live.presence import MANY_MISSING_S, MISSING_S, Presence
 from berth.live.rebase import rebase
@@ -31,6 +31,7 @@ from berth.live.records import LOST, QUIET, Record
 from berth.live.recover import recover
 from berth.live.setup import Setup
 from berth.live.store import Store, StoreError
+from berth.native.cache import fingerprint
 from berth.units import format_count
 
 _log = logging.getLogger("berth.live")
@@ -58,6 +59,7 @@ class Controller:
         self._closed = False  # nobody answers any more
         self.called = threading.Event()  # something is to be done before the next poll
         self._fenced: set[str] = set()
+        self._places: dict[str, Mapping[str, Sequence[int]] | None] = {}  # of unknown attempts
         self.listeners: list[Callable[[int, Sequence[Record]], None]] = []  # told of every commit
         self._ordered: list[Order] = []
         books = recover(store)
@@ -129,21 +131,29 @@ class Controller:
             what = f"the back end does not answer, so nothing is decided: {self.trouble}"
             found.append(Hindrance(Cause.UNREACHABLE, what))
         if doubtful := self._presence.doubtful:
-            some = ", ".join(sorted(doubtful)[:3]) + (" ..." if len(doubtful) > 3 else "")
             after_s = MANY_MISSING_S if self._presence.many else MISSING_S
+            machines = f"{format_count(len(doubtful), 'machine')} missing from the back end's answer, or down"
             what = (
-                f"{format_count(len(doubtful), 'machine')} missing from the back end's answer, or down ({some}): "
+                f"{machines} ({_some(sorted(doubtful))}): "
                 f"nothing is decided; lost if still so after {after_s:.0f} s"
             )
             found.append(Hindrance(Cause.MACHINES_MISSING, what))
         if unknown := self._unknown():
-            what = (
-                f"{format_count(len(unknown), 'attempt')} running that the journal does not know "
-                f"({', '.join(unknown[:3])}{' ...' if len(unknown) > 3 else ''}): "
-                "no job is launched until they have been stopped"
-            )
-            found.append(Hindrance(Cause.UNKNOWN_ATTEMPTS, what))
+            found.append(self._unknown_attempts(unknown))
         return found
+
+    def _unknown_attempts(self, unknown: list[str]) -> Hindrance:
+        blocked, machines = self._blocked(), self.books.cluster.machines
+        if blocked is None:
+            held = "no job is launched"
+        else:
+            devices = format_count(sum(map(len, blocked.values())), "device")
+            held = f"{devices} of {_some([machines[at].name for at in sorted(blocked)])} can't be used"
+        what = (
+            f"{format_count(len(unknown), 'attempt')} running that the journal does not know ({_some(unknown)}): "
+            f"{held} until they have been stopped"
+        )
+        return Hindrance(Cause.UNKNOWN_ATTEMPTS, what, blocked)
 
     def _unknown(self) -> list[str]:
         """Attempts that run and that the journal does not know, because it was set back to a backup.
@@ -154,6 +164,10 @@ class Controller:
         return sorted(
             token for token, one in seen.items() if one.state != "ended" and token not in self.books.attempts
         )
+
+    def _blocked(self) -> Blocked | None:
+        """Devices that unknown attempts may hold; None: it may be any."""
+        return blocked_devices(self.books.cluster, map(self._places.get, self._unknown()))
 
     def _take(self, seen: Observation | None, *, decides: bool) -> None:
         with self._asked_lock:
@@ -186,7 +200,7 @@ class Controller:
                 answers.append((future, self._answer(command, records, now)))
             if seen is not None:
                 doubtful = self._doubtful(seen)
-                for record in happened(self.books, seen, self._fenced, now, doubtful):
+                for record in happened(self.books, seen, self._fenced, now, doubtful, self._blocked()):
                     self._fold(record, records)
             decides = decides and not self._blind
             if decides:
@@ -228,9 +242,9 @@ class Controller:
             records += decide(self.books, now)
             self.pass_s = time.perf_counter() - began
             self.passes += 1
-        if self._unknown():
+        if (blocked := self._blocked()) is None:
             return
-        for record in launches(self.books, now):
+        for record in launches(self.books, now, blocked):
             self._fold(record, records)
 
     def _answer(self, command: Command, records: list[Record], now: float) -> Any:
@@ -270,6 +284,10 @@ class Controller:
             _log.warning("the back end can't be observed: %s", error)
             return None
         self._fenced &= set(self.books.attempts)
+        self._places = {
+            token: self._places.get(token) or self._ask_engine(partial(self.backend.devices_of, token))
+            for token in self._unknown()
+        }
         return self.seen
 
     def _act(self, orders: list[Order]) -> None:
@@ -370,3 +388,8 @@ class Controller:
             self.keep_snapshot()
         self.backend.close()
         self.store.close()
+
+
+def _some(names: Sequence[str]) -> str:
+    """The first of some names."""
+    return ", ".join(names[:3]) + (" ..." if len(names) > 3 else "")

@@ -26,15 +26,29 @@ class Devices:
                 first += count
         self._given: dict[Device, str] = {}
         self._held: dict[Device, list[str]] = {}
+        self.blocked: dict[
+            int, tuple[int, ...]
+        ] = {}  # by machine: held by attempts that the journal does not know
+
+    def block(self, machine: int, numbers: Iterable[int]) -> None:
+        """Set which devices of a machine are held by attempts that the journal does not know."""
+        self.blocked[machine] = tuple(numbers)
+        if not self.blocked[machine]:
+            del self.blocked[machine]
+
+    def count_blocked(self, machine: int, kind: int) -> int:
+        """Return how many devices of one type on a machine are blocked."""
+        return len({*self.blocked.get(machine, ())} & {*self._numbers.get((machine, kind), ())})
 
     def has(self, machine: int, kind: int, numbers: Iterable[int]) -> bool:
         """Whether a machine has these devices of this type."""
         return set(numbers) <= set(self._numbers.get((machine, kind), ()))
 
     def pick(self, machine: int, kind: int, count: int) -> Seat:
-        """The lowest numbers that nobody is given, those that nobody holds first."""
+        """The lowest numbers that nobody is given; those that nobody holds first, blocked ones last."""
+        blocked = self.blocked.get(machine, ())
         free = [n for n in self._numbers[machine, kind] if (machine, n) not in self._given]
-        free.sort(key=lambda number: ((machine, number) in self._held, number))
+        free.sort(key=lambda number: (number in blocked, (machine, number) in self._held, number))
         assert len(free) >= count, f"machine {machine} has {len(free)} free devices of {count}"
         return Seat(machine, kind, tuple(sorted(free[:count])))
 

@@ -81,6 +81,17 @@ class Folder:
         """The end of an attempt that was stopped before it was launched; None: it may still be launched."""
         return Seen("ended", stopped=True, lost=True, cause=Cause.STOPPED) if self.stopped else None
 
+    def devices(self) -> dict[str, list[int]] | None:
+        """Return the devices that it was launched on, by machine; None if that can't be read."""
+        try:
+            members = json.loads((self.path / "launch.json").read_text())["members"]
+            found: dict[str, list[int]] = {}
+            for member in members:
+                found.setdefault(member["machine"], []).extend(member["devices"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+        return found
+
     def parts(self, *, together: bool) -> int:
         """How many supervisors it needs: one, or one for each machine."""
         if together:

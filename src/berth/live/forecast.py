@@ -149,7 +149,7 @@ class _Play:
         for attempt in stopping:
             body = {"token": attempt.token, "codes": [], "stopped": True, "lost": True}
             books.fold(Record(now, "exited", attempt.job, body))
-        for record in launches(books, now):
+        for record in launches(books, now, {}):
             books.fold(record)
         return bool(stopping)
 

@@ -6,27 +6,37 @@ say; it may repeat itself until an observation shows that it was heard.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from typing import Any
 
+from berth.cluster.model import Cluster
 from berth.live.backend import Forget, Launch, MachineSeen, Member, Observation, Order, Seen, Stop
 from berth.live.books import Books
 from berth.live.causes import Cause
 from berth.live.job import LAUNCHING, RUNNING, STOPPING, WAITS, Attempt
 from berth.live.records import CLOSED, LOST, Record
 
+Blocked = Mapping[int, frozenset[int]]  # devices by machine
+
 
 def happened(
-    books: Books, seen: Observation, fenced: Set[str], now: float, doubtful: Set[str] = frozenset()
+    books: Books,
+    seen: Observation,
+    fenced: Set[str],
+    now: float,
+    doubtful: Set[str] = frozenset(),
+    blocked: Blocked | None = None,
 ) -> Iterator[Record]:
     """What an observation tells that the books do not know; each is to be folded before the next is asked for.
 
     `fenced`: tokens that the back end had agreed to stop before it was observed. Only of those is it certain that they
-    are gone when they are not seen. `doubtful`: machines of which nothing is known.
+    are gone when they are not seen. `doubtful`: machines of which nothing is known. `blocked`: devices of attempts that
+    the journal does not know.
     """
+    blocked = blocked or {}
     for index, machine in enumerate(books.cluster.machines):
         if machine.name not in doubtful:
-            yield from _machine(books, index, seen.machines.get(machine.name), now)
+            yield from _machine(books, index, seen.machines.get(machine.name), now, blocked)
     for token in list(books.attempts):
         attempt = books.attempts.get(token)
         if attempt is None:
@@ -34,17 +44,26 @@ def happened(
         gone = [books.cluster.machines[index].name for index in attempt.machines if LOST in books.shut[index]]
         if record := _attempt(attempt, seen.attempts.get(token), fenced, now, ", ".join(gone)):
             yield record
+    for index in blocked:  # ends of attempts may have freed some
+        if (name := books.cluster.machines[index].name) not in doubtful:
+            yield from _machine(books, index, seen.machines.get(name), now, blocked)
 
 
-def _machine(books: Books, index: int, seen: MachineSeen | None, now: float) -> Iterator[Record]:
+def _machine(
+    books: Books, index: int, seen: MachineSeen | None, now: float, blocked: Blocked
+) -> Iterator[Record]:
     lost = seen is None or not seen.up
     for why, is_ in ((LOST, lost), (CLOSED, seen is not None and seen.drained)):
         if is_ != (why in books.shut[index]):
             yield Record(now, "machine", body={"machine": index, "why": why, "is": is_})
-    if seen is None or seen.foreign == books.foreign[index]:
+    if seen is None:
         return
-    if seen.foreign < books.foreign[index] or books.shut[index] or books.free_on(index):
-        yield Record(now, "foreign", body={"machine": index, "devices": seen.foreign})
+    numbers = sorted(blocked.get(index, ()))
+    devices, known = seen.foreign + len(numbers), books.foreign[index]
+    changed = tuple(numbers) != books.devices.blocked.get(index, ())
+    if changed or devices < known or (devices > known and (books.shut[index] or books.free_on(index))):
+        body = {"machine": index, "devices": devices} | ({"numbers": numbers} if numbers else {})
+        yield Record(now, "foreign", body=body)
 
 
 def _attempt(attempt: Attempt, seen: Seen | None, fenced: Set[str], now: float, gone: str) -> Record | None:
@@ -73,10 +92,31 @@ def _attempt(attempt: Attempt, seen: Seen | None, fenced: Set[str], now: float, 
     return None
 
 
-def launches(books: Books, now: float) -> Iterator[Record]:
+def blocked_devices(cluster: Cluster, where: Iterable[Mapping[str, Sequence[int]] | None]) -> Blocked | None:
+    """Return the devices that attempts may hold, given what the back end knows of each; None: it may be any device.
+
+    Of a machine that is known without its devices, all are blocked.
+    """
+    index = {machine.name: at for at, machine in enumerate(cluster.machines)}
+    found: dict[int, frozenset[int]] = {}
+    for places in where:
+        if places is None:
+            return None
+        for name, numbers in places.items():
+            if (at := index.get(name)) is not None:
+                found[at] = found.get(at, frozenset()) | set(numbers or range(cluster.machines[at].size))
+    return found
+
+
+def overlaps(attempt: Attempt, blocked: Blocked) -> bool:
+    """Whether an attempt has one of these devices."""
+    return any(not blocked.get(seat.machine, frozenset()).isdisjoint(seat.devices) for seat in attempt.seats)
+
+
+def launches(books: Books, now: float, blocked: Blocked) -> Iterator[Record]:
     """Attempts whose devices have become free: they are launched as soon as this is on record."""
     for attempt in list(books.attempts.values()):
-        if attempt.state == WAITS and books.may_launch(attempt):
+        if attempt.state == WAITS and books.may_launch(attempt) and not overlaps(attempt, blocked):
             yield Record(now, "launch", attempt.job, {"token": attempt.token})
 
 

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator
 
 import zstandard
 
-from berth.compile import fingerprint
 from berth.live import snapshot
 from berth.live.books import Books
 from berth.live.passing import ReplayError, follow
@@ -15,6 +14,7 @@ from berth.live.rebase import rebase
 from berth.live.records import Record, upcast
 from berth.live.setup import setup_of
 from berth.live.store import Store
+from berth.native.cache import fingerprint
 
 _log = logging.getLogger("berth.live")
 

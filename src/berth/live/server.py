@@ -17,8 +17,8 @@ from berth.cluster.load import load_cluster
 from berth.cluster.model import Cluster
 from berth.errors import InputError, UnknownNameError
 from berth.live.api.app import make_app
-from berth.live.api.desk import Desk
-from berth.live.api.peers import MOST_CONNECTIONS, Connection, listen_here
+from berth.live.api.connections import MOST_CONNECTIONS, Connection, listen_unix
+from berth.live.api.service import Service
 from berth.live.api.tokens import Tokens, drop_old_admin_token
 from berth.live.backend import Backend, BackendError
 from berth.live.backends.local import LocalBackend
@@ -70,10 +70,10 @@ class Server:
             self.controller = Controller(self.store, self.backend, setup)
             tokens = Tokens(options.state)
             drop_old_admin_token(options.state, tokens)
-            self._here = listen_here(options.state)
+            self._here = listen_unix(options.state)
             undo.pop_all()
-        self.desk = Desk(self.controller, tokens, self.work, options.bounds)
-        self.app = make_app(self.desk)
+        self.service = Service(self.controller, tokens, self.work, options.bounds)
+        self.app = make_app(self.service)
         self.url = url_of(self._socket)
         self._over = threading.Event()
         self._failed = False

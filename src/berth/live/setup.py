@@ -10,8 +10,8 @@ import numpy as np
 
 from berth.cluster.model import Cluster
 from berth.cluster.serialize import cluster_from_dict, cluster_to_dict
-from berth.compile import fingerprint
 from berth.errors import InputError
+from berth.native.cache import fingerprint
 from berth.schedule.policies.registry import load_policy
 from berth.schedule.policy import Policy
 

@@ -34,6 +34,7 @@ def facts_of(books: Books) -> dict[str, Any]:
     facts["jobs"] = [job.plain() for job in books.jobs.values()]
     facts["rows"] = [None if job is None else job.id for job in books.rows]
     facts["attempts"] = [attempt.plain() for attempt in books.attempts.values()]
+    facts["blocked"] = [[machine, list(numbers)] for machine, numbers in books.devices.blocked.items()]
     return facts
 
 
@@ -82,6 +83,8 @@ def load(data: bytes) -> Books:
     for name in _PLAIN:
         setattr(books, name, facts[name])
     books.step_s = {key: {int(tier): s for tier, s in known.items()} for key, known in books.step_s.items()}
+    for machine, numbers in facts.get("blocked", ()):  # older berths have none
+        books.devices.block(machine, numbers)
     _fill(books, map(job_of, facts["jobs"]), facts["rows"], map(attempt_of, facts["attempts"]))
     return books
 
@@ -92,6 +95,7 @@ def copy_of(books: Books) -> Books:
     new.world = World(*(array.copy() for array in books.world))
     for name in _PLAIN:
         setattr(new, name, copy.deepcopy(getattr(books, name)))
+    new.devices.blocked = dict(books.devices.blocked)
     jobs = (replace(job, alive=list(job.alive)) for job in books.jobs.values())
     rows = [None if job is None else job.id for job in books.rows]
     _fill(new, jobs, rows, map(copy.copy, books.attempts.values()))

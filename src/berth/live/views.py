@@ -12,6 +12,7 @@ from berth.live.backend import Observation
 from berth.live.books import Books
 from berth.live.causes import Hindrance, sentence
 from berth.live.job import DELAYED, LAUNCHING, PLACED, QUEUED, RUNNING, STOPPING, WAITS, Attempt, Job
+from berth.live.orders import overlaps
 from berth.live.spec import JobSpec
 from berth.live.wants import kinds_of
 from berth.schedule.reasons import CODES, HELD_FOR_OTHER, Reason, bring_up_to_date, explain
@@ -81,8 +82,22 @@ def held_up(books: Books, job: Job, seen: Observation | None, hindrances: list[H
         found = seen.attempts.get(job.token) if seen is not None else None
         if found is not None and found.cause is not None:
             return Reason(str(found.cause), sentence(found.cause, found.detail))
-    first = next(iter(hindrances), None)
+    first = next((one for one in hindrances if _concerns(books, job, one)), None)
     return Reason(str(first.cause), first.sentence) if first is not None else None
+
+
+def _concerns(books: Books, job: Job, hindrance: Hindrance) -> bool:
+    """Whether a hindrance keeps this job from starting; one of some devices does if it would start with them."""
+    if hindrance.devices is None:
+        return True
+    if job.token is not None:
+        return overlaps(books.attempts[job.token], hindrance.devices)
+    kinds = kinds_of(books.setup, job.spec)
+    free = sum(int(host["free"]) for host in books.world.hosts if int(host["device_type"]) in kinds)
+    blocked = sum(
+        books.devices.count_blocked(machine, kind) for machine in hindrance.devices for kind in kinds
+    )
+    return free < job.spec.gpus <= free + blocked
 
 
 def attempt_facts(books: Books, attempt: Attempt) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import inspect
 from numba.extending import register_jitable
 
 from berth import reproducible
-from berth.compile import entry
+from berth.native.kernels import entry
 from berth.network import _contention_kernels, _flow_kernels, _kernels, _sharing_kernels
 
 for _module in (reproducible, _kernels, _flow_kernels, _sharing_kernels, _contention_kernels):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from berth.compile import entry
+from berth.native.kernels import entry
 from berth.plan.arrays import ProblemArrays
 from berth.plan.problem import Problem
 from berth.plan.provision import FORBIDDEN_SHORT, STAGE_COLUMNS, cut_stages, shortfall, sweep

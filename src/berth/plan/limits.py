@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from berth.compile import entry, kernel
+from berth.native.kernels import entry, kernel
 from berth.plan.arrays import ProblemArrays
 from berth.plan.provision import SLACK
 from berth.plan.shortest_path import REPLICAS, arc_replicas, backward, empty_paths, forward, trace_back, use

@@ -16,7 +16,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from berth.compile import inlined, kernel
+from berth.native.kernels import inlined, kernel
 from berth.plan.arrays import (
     COMPUTE_SERIAL,
     COMPUTE_SHARED,

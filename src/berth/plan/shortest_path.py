@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from berth.compile import entry, inlined, kernel
+from berth.native.kernels import entry, inlined, kernel
 from berth.plan.arrays import (
     COMPUTE_SERIAL,
     COMPUTE_SHARED,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from berth import reproducible
-from berth.compile import inlined, kernel
+from berth.native.kernels import inlined, kernel
 from berth.schedule.balance import balanced_shares, free_per_host, sensitive_to_imbalance
 from berth.schedule.policy import Hooks
 from berth.schedule.queue import add_running, enqueue, remove_running, set_order

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from berth.compile import inlined, kernel
+from berth.native.kernels import inlined, kernel
 from berth.schedule.records import Array, World, places_of
 
 

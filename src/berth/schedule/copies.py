@@ -10,8 +10,7 @@ import types as python
 from collections.abc import Callable
 from typing import Any
 
-from numba.core.dispatcher import Dispatcher
-
+from berth.native.functions import plain_function, reachable, referenced
 from berth.schedule.source import Node, is_own, node_of
 
 _TICK, _RANGE = "_berth_tick", "_berth_range"  # numba allows no other `range` by that name
@@ -21,45 +20,19 @@ for _name in __future__.all_feature_names:
     _FUTURE |= getattr(__future__, _name).compiler_flag
 
 
-def plain_function(value: Any) -> Any:
-    """The Python function that a value is, or was compiled from; None: it is neither."""
-    value = value.py_func if isinstance(value, Dispatcher) else value
-    return value if isinstance(value, python.FunctionType) else None
-
-
-def referred(function: Callable[..., Any]) -> dict[str, Any]:
-    """The names of its module that a function uses."""
-    scope = function.__globals__
-    return {name: scope[name] for name in sorted(_names(function.__code__)) if name in scope}
-
-
-def _names(code: Any) -> set[str]:
-    inner = (_names(part) for part in code.co_consts if isinstance(part, python.CodeType))
-    return set(code.co_names).union(*inner)
-
-
-def reached(function: Callable[..., Any]) -> list[Any]:
-    """A function and all that it calls by name, directly or not; always in the same order."""
-    found: list[Any] = [function]
-    for one in found:  # which grows
-        helpers = filter(None, map(plain_function, referred(one).values()))
-        found += [helper for helper in dict.fromkeys(helpers) if helper not in found]
-    return found
-
-
 def copied(function: Callable[..., Any], wrap: Callable[[Any], Any], range_: Any, tick: Any = None) -> Any:
     """A copy of a function that calls copies of its helpers, each one as `wrap` returns it.
 
     In a user's functions, `range` is `range_`; `tick`, if there is one, is called with the number of a site
     in every turn of a loop and at the beginning of every helper that calls others.
     """
-    functions = reached(function)
+    functions = reachable(function)
     made = [_ticking(one, i) if tick and is_own(one) else _copy(one) for i, one in enumerate(functions)]
     ready = dict(zip(functions, map(wrap, made), strict=True))
     for one, its_copy in zip(functions, made, strict=True):
         scope = its_copy.__globals__
         scope[_TICK], scope[_RANGE] = tick, range_
-        for name, value in {"range": range, **referred(one)}.items():
+        for name, value in {"range": range, **referenced(one)}.items():
             if value is range and is_own(one) and (name != "range" or not tick):
                 scope[name] = range_
             elif (helper := plain_function(value)) is not None:
@@ -69,7 +42,7 @@ def copied(function: Callable[..., Any], wrap: Callable[[Any], Any], range_: Any
 
 def place_of_site(function: Callable[..., Any], site: int) -> str:
     """`mine.py:12`: where the copy of a function, or of its helper, called `tick` with this number."""
-    code = reached(function)[site >> _LINE_BITS].__code__
+    code = reachable(function)[site >> _LINE_BITS].__code__
     return f"{code.co_filename}:{code.co_firstlineno + site % (1 << _LINE_BITS)}"
 
 
@@ -97,7 +70,7 @@ def _ticking(function: Any, index: int) -> Any:
         return _copy(function)
     ticking = _Ticking(index << _LINE_BITS, code.co_firstlineno, "range" not in function.__globals__)
     inner = ticking.visit(_bare(node))
-    if index and any(map(plain_function, referred(function).values())):
+    if index and any(map(plain_function, referenced(function).values())):
         inner.body.insert(0, ticking.statement(node))
     around = ast.arguments([], [ast.arg(name) for name in code.co_freevars], None, [], [], None, [])
     outer = ast.copy_location(ast.FunctionDef("_outer", around, [inner], [], None), node)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from numba import types
 
-from berth.compile import Step, inlined, step, types_of
+from berth.native.kernels import IndirectKernel, indirect, inlined, types_of
 from berth.schedule.defragment import defragment
 from berth.schedule.delay_timers import update_timers
 from berth.schedule.migrate_nearer import migrate_nearer
@@ -106,11 +106,11 @@ def phases_for(rules: Rules, world: World, hooks: Hooks) -> Phases:
     reserves = rules.reserve_after_s < math.inf and not by_order
     arguments = (*types_of(world, hooks), types.float64)
 
-    def act(wanted: bool, phase: Step) -> Any:
-        return (phase if wanted else _nothing).at(types.void(*arguments))
+    def act(wanted: bool, phase: IndirectKernel) -> Any:
+        return (phase if wanted else _nothing).pointer(types.void(*arguments))
 
-    def wake(wanted: bool, phase: Step) -> Any:
-        return (phase if wanted else _never).at(types.float64(*arguments))
+    def wake(wanted: bool, phase: IndirectKernel) -> Any:
+        return (phase if wanted else _never).pointer(types.float64(*arguments))
 
     reorders = rules.static_order and rules.reorder_after_s < math.inf
     return Phases(
@@ -118,7 +118,7 @@ def phases_for(rules: Rules, world: World, hooks: Hooks) -> Phases:
             wake(reorders, refresh_overdue_order) if rules.static_order else wake(True, refresh_order)
         ),
         reserve_for_longest_waiting=act(reserves, reserve_for_longest_waiting),
-        start_waiting=start_waiting.at(types.float64(*arguments, types.int64)),
+        start_waiting=start_waiting.pointer(types.float64(*arguments, types.int64)),
         preempt_by_order=wake(by_order, preempt_by_order),
         defragment=act(rules.defragment > 0, defragment),
         relax_locality=act(rules.relax_locality, relax_locality),
@@ -128,12 +128,12 @@ def phases_for(rules: Rules, world: World, hooks: Hooks) -> Phases:
     )
 
 
-@step
+@indirect
 def _nothing(world: World, hooks: Hooks, now: float) -> None:
     """A phase that the rules do not ask for."""
 
 
-@step
+@indirect
 def _never(world: World, hooks: Hooks, now: float) -> float:
     """The same where a time is returned."""
     return math.inf

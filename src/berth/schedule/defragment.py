@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from berth.compile import inlined, kernel, step
+from berth.native.kernels import indirect, inlined, kernel
 from berth.schedule.allocation import (
     cancel_claim,
     claim_in_group,
@@ -44,7 +44,7 @@ _MAX_MOVES = 16  # running jobs that move for one
 _MIN_RUN_S = 300.0  # since a job's last start or move
 
 
-@step
+@indirect
 def defragment(world: World, hooks: Hooks, now: float) -> None:
     """Starts the first blocked jobs, in order, that would fit if the free devices were together."""
     state, waiting = world.state[0], world.waiting

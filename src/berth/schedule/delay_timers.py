@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from berth.compile import kernel, step
+from berth.native.kernels import indirect, kernel
 from berth.schedule.policy import Hooks
 from berth.schedule.records import START, WINDOW, World
 
 
-@step
+@indirect
 def update_timers(world: World, hooks: Hooks, now: float) -> None:
     """Calls `observe` for every start of this pass."""
     state = world.state[0]

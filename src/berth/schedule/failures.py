@@ -18,8 +18,8 @@ from typing import Any, cast
 import numpy as np
 from numba import types
 
-from berth.compile import Address
 from berth.errors import InputError
+from berth.native.kernels import FunctionPointer
 from berth.schedule import limits
 from berth.schedule.checks import own_place
 from berth.schedule.copies import copied, place_of_site
@@ -76,7 +76,7 @@ def wrong_answer(hook: str, answer: Any) -> str | None:
     return "a timer can't be negative" if hook == "observe" and answer < 0.0 else None
 
 
-def interpreted(function: Callable[..., Any], names: list[str], hook: str) -> Address:
+def interpreted(function: Callable[..., Any], names: list[str], hook: str) -> FunctionPointer:
     """A Python function behind the same kind of address as a compiled one, which hands records over as pointers."""
     signature = SIGNATURES[hook]
     readers = [_reader(kind) for kind in signature.args]
@@ -101,7 +101,7 @@ def interpreted(function: Callable[..., Any], names: list[str], hook: str) -> Ad
     callback = ctypes.CFUNCTYPE(_C_TYPES[signature.return_type], *kinds)(call)
     address = ctypes.cast(callback, ctypes.c_void_p).value
     assert address is not None
-    return Address(address, signature, callback)
+    return FunctionPointer(address, signature, callback)
 
 
 def plain_function(function: Callable[..., Any]) -> Callable[..., Any]:

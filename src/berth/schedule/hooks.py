@@ -10,39 +10,29 @@ code and of everything it refers to.
 from __future__ import annotations
 
 import hashlib
-import os
-import pickle
 import re
 from collections import namedtuple
 from collections.abc import Callable
-from enum import Enum
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-import numba
-import numpy as np
 from numba import njit, types
-from numba.core import serialize
-from numba.core.compiler import CompileResult
-from numba.core.registry import cpu_target
 
-from berth.compile import Address, cache_folder
 from berth.errors import InputError
+from berth.native import functions
+from berth.native.functions import fingerprint_of, load_or_compile
+from berth.native.kernels import FunctionPointer
 from berth.schedule import copies, elements, limits, sealed, source
 from berth.schedule.checks import check_policy
 from berth.schedule.failures import HOOK_BITS, HOOKS, IDLE, constant_names, function_of, interpreted
 from berth.schedule.policy import SIGNATURES, Hooks, Policy, Preempt
 from berth.schedule.records import NOTES
 
-_result: Any = CompileResult  # numba's own way to keep compiled code between runs, untyped
-_dumps: Any = serialize.dumps
-_njit: Any = njit
+_njit: Any = njit  # numba is untyped
 _types: Any = types
 
-
-_KEPT = 1000  # compiled functions on disk, some 20 kB each
-_ready: dict[tuple[type, str], Address] = {}
+_ready: dict[tuple[type, str], FunctionPointer] = {}
 _notes: dict[tuple[type, str], str] = {}
 
 
@@ -64,7 +54,7 @@ def compiled_notes(policy: Policy) -> list[str]:
     return [note for (kind, _), note in list(_notes.items()) if kind is type(policy)]
 
 
-def _hook(kind: type[Policy], name: str) -> Address:
+def _hook(kind: type[Policy], name: str) -> FunctionPointer:
     function = function_of(kind, name)
     if function is function_of(Policy, name):
         kind = Policy  # shared by all that do not override it
@@ -89,15 +79,10 @@ def _reason(error: Exception) -> str:
     return (told or lines or [type(error).__name__])[0][:160]
 
 
-def _compiled(function: Callable[..., Any], names: list[str], hook: str) -> Address:
+def _compiled(function: Callable[..., Any], names: list[str], hook: str) -> FunctionPointer:
     """`function(..., params)` behind a fixed signature whose last argument is the record of constants."""
-    path = cache_folder() / "policies" / f"{_fingerprint(function, names, hook)}.bin"
-    result = _stored(path)
-    if result is None:
-        result = _compile(function, names, hook)
-        _store(path, result)
-    address = result.library.get_pointer_to_function(result.fndesc.llvm_cfunc_wrapper_name)
-    return Address(address, SIGNATURES[hook], result)
+    key = _fingerprint(function, names, hook)
+    return load_or_compile(key, SIGNATURES[hook], lambda: _compile(function, names, hook))
 
 
 _TRUSTED = """
@@ -214,60 +199,11 @@ _KINDS = {
 
 
 def _fingerprint(function: Callable[..., Any], names: list[str], hook: str) -> str:
-    """A name for all that the compiled code depends on."""
-    target = cpu_target.target_context.codegen().magic_tuple()
-    facts = numba.__version__, np.__version__, target, names, hook, SIGNATURES[hook], _guards()
-    digest = hashlib.sha256(repr(facts).encode())
-    for one in copies.reached(function):
-        digest.update(_digest(one))
-    return digest.hexdigest()[:32]
+    return fingerprint_of(function, names, hook, SIGNATURES[hook], _guards())
 
 
 @cache
 def _guards() -> str:
-    """The sources of what is compiled around every function."""
-    files = [Path(str(module.__file__)) for module in (copies, elements, limits, sealed, source)]
+    """A digest of the sources that are compiled around every function."""
+    files = [Path(str(module.__file__)) for module in (copies, elements, functions, limits, sealed, source)]
     return hashlib.sha256(b"".join(file.read_bytes() for file in [Path(__file__), *files])).hexdigest()
-
-
-def _digest(function: Callable[..., Any]) -> bytes:
-    """All that is compiled of a function by itself, its lines included: messages have them."""
-    code = function.__code__
-    closed = [cell.cell_contents for cell in function.__closure__ or ()]
-    values = {
-        name: _told(value)
-        for name, value in copies.referred(function).items()
-        if copies.plain_function(value) is None
-    }
-    facts = (code.co_consts, code.co_names, code.co_linetable, function.__defaults__, closed, values)
-    return code.co_code + repr(facts).encode()
-
-
-def _told(value: Any) -> str:
-    """A value by all that compiled code takes over of it, which its text may round, shorten or leave out."""
-    if isinstance(value, np.ndarray):
-        return f"{value.dtype}{value.shape}{hashlib.sha256(value.tobytes()).hexdigest()}"
-    if isinstance(value, type) and issubclass(value, Enum):
-        return repr({member.name: member.value for member in value})
-    return repr(value)
-
-
-def _stored(path: Path) -> Any:
-    cpu_target.target_context.refresh()
-    try:
-        return _result._rebuild(cpu_target.target_context, *pickle.loads(path.read_bytes()))
-    except (OSError, pickle.PickleError, EOFError, AttributeError, TypeError, ValueError, ImportError):
-        return None
-
-
-def _store(path: Path, result: Any) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_suffix(f".{os.getpid()}")
-        part.write_bytes(_dumps(result._reduce()))
-        part.replace(path)
-        kept = sorted(path.parent.iterdir(), key=lambda entry: entry.stat().st_mtime)
-        for old in kept[:-_KEPT]:
-            old.unlink(missing_ok=True)
-    except OSError:
-        return  # nowhere to write: it is compiled again next time

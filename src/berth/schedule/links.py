@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from berth.compile import kernel
+from berth.native.kernels import kernel
 from berth.schedule.allocation import cancel_claim, claim_in_group
 from berth.schedule.balance import sensitive_to_imbalance
 from berth.schedule.records import Array, World, places_of

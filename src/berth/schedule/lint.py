@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
 
 from berth.errors import InputError, nearest
-from berth.schedule.copies import plain_function
+from berth.native.functions import plain_function
 from berth.schedule.elements import out_of_bounds
 from berth.schedule.records import JOB, WAIT_STATS
 from berth.schedule.sealed import READABLE, WRITABLE, not_writable, unknown_field

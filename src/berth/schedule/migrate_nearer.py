@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from berth.compile import kernel, step
+from berth.native.kernels import indirect, kernel
 from berth.schedule.allocation import claim_in_group, reclaim, relocate, return_devices
 from berth.schedule.balance import (
     best_shape,
@@ -19,7 +19,7 @@ from berth.schedule.reasons import MOVED_UP
 from berth.schedule.records import World
 
 
-@step
+@indirect
 def migrate_nearer(world: World, hooks: Hooks, now: float) -> None:
     """Moves spread jobs to nearer places if that saves enough of what moving costs."""
     for i in range(world.state[0].running):

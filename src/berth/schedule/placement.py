@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from berth.compile import inlined, kernel
+from berth.native.kernels import inlined, kernel
 from berth.schedule.balance import most_balanced_group, sensitive_to_imbalance
 from berth.schedule.links import may_send
 from berth.schedule.records import World

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from berth.compile import inlined, kernel, step
+from berth.native.kernels import indirect, inlined, kernel
 from berth.schedule.allocation import (
     charge_quota,
     evict,
@@ -25,7 +25,7 @@ from berth.schedule.records import Array, World
 from berth.schedule.start_waiting import allowed_tier_of, explain_wait, start_reason, wake_time_of
 
 
-@step
+@indirect
 def preempt_by_order(world: World, hooks: Hooks, now: float) -> float:
     """Lets a waiting job that finds no place take devices of running jobs that go after it.
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from berth.compile import inlined, kernel, step
+from berth.native.kernels import indirect, inlined, kernel
 from berth.schedule.allocation import evict, requeue, return_devices, start_job
 from berth.schedule.placement import accepts_device_type, device_types_of, exceeds_quota, find_place_for
 from berth.schedule.policy import Hooks
@@ -26,7 +26,7 @@ from berth.schedule.reservation import (
 _MAX_JOBS = 4  # blocked jobs for which victims are looked for in one pass
 
 
-@step
+@indirect
 def preempt_for_gain(world: World, hooks: Hooks, now: float) -> float:
     """For the first few blocked jobs: evicts the cheapest jobs inside one group, if it pays.
 

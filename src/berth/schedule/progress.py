@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from berth.compile import inlined, kernel
+from berth.native.kernels import inlined, kernel
 from berth.schedule.records import SMALL_GANG, World
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from berth.compile import inlined, kernel
+from berth.native.kernels import inlined, kernel
 from berth.schedule.policy import Hooks
 from berth.schedule.records import WAITING, Array, World
 

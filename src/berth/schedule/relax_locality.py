@@ -11,7 +11,7 @@ import math
 import numpy as np
 
 from berth import reproducible
-from berth.compile import inlined, kernel, step
+from berth.native.kernels import indirect, inlined, kernel
 from berth.schedule.allocation import start_job
 from berth.schedule.balance import best_shape, sensitive_to_imbalance, slowdown_by_imbalance
 from berth.schedule.placement import exceeds_quota, find_place_for
@@ -36,7 +36,7 @@ from berth.schedule.start_waiting import imbalance_slowdown_in
 _exp = kernel(reproducible.exp)
 
 
-@step
+@indirect
 def relax_locality(world: World, hooks: Hooks, now: float) -> None:
     """Starts waiting jobs, in order, spread over devices that no job took, where the policy agrees."""
     state, waiting = world.state[0], world.waiting
@@ -119,7 +119,7 @@ def same_rack_and_type(world: World, free: Array, at: int) -> Array:
     return found
 
 
-@step
+@indirect
 def reserve_for_longest_waiting(world: World, hooks: Hooks, now: float) -> None:
     """Starts the job that has waited longest, once over the limit, or reserves a place for it."""
     state, rules, waiting = world.state[0], world.rules[0], world.waiting

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from berth.compile import inlined, kernel
+from berth.native.kernels import inlined, kernel
 from berth.schedule.allocation import take_devices
 from berth.schedule.placement import accepts_device_type
 from berth.schedule.progress import advance_progress

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from berth.compile import inlined, kernel, step
+from berth.native.kernels import indirect, inlined, kernel
 from berth.schedule.allocation import start_job
 from berth.schedule.balance import best_shape, free_per_host, sensitive_to_imbalance, slowdown_by_imbalance
 from berth.schedule.placement import accepts_device_type, exceeds_quota, find_place_for, nearest_place
@@ -35,7 +35,7 @@ from berth.schedule.reservation import (
 )
 
 
-@step
+@indirect
 def refresh_order(world: World, hooks: Hooks, now: float) -> float:
     """Sorts the queue again, for policies whose order changes while a job waits.
 
@@ -49,7 +49,7 @@ def refresh_order(world: World, hooks: Hooks, now: float) -> float:
     return wake
 
 
-@step
+@indirect
 def refresh_overdue_order(world: World, hooks: Hooks, now: float) -> float:
     """Sorts the queue again when a job has waited `reorder_after_s`; returns inf."""
     state, reorder_after_s = world.state[0], world.rules[0].reorder_after_s
@@ -65,7 +65,7 @@ def refresh_overdue_order(world: World, hooks: Hooks, now: float) -> float:
     return math.inf
 
 
-@step
+@indirect
 def start_waiting(world: World, hooks: Hooks, now: float, blocked: int) -> float:
     """Starts waiting jobs that fit; `blocked` is what a job that does not fit means for those behind it.
 

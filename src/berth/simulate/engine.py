@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from berth.compile import entry, inlined, kernel
+from berth.native.kernels import entry, inlined, kernel
 from berth.schedule.allocation import release, requeue, take_devices
 from berth.schedule.decide import Phases, decide
 from berth.schedule.policy import Hooks

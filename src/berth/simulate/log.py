@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from berth.compile import kernel
+from berth.native.kernels import kernel
 from berth.schedule.records import World, places_of
 from berth.simulate.engine_state import EVICTED, MOVED, STARTED, EngineState
 

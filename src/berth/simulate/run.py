@@ -13,7 +13,7 @@ import numpy as np
 from berth.cluster.gpus import gpu_part
 from berth.cluster.model import Cluster, DeviceType
 from berth.errors import InputError
-from berth.handed import handed
+from berth.native.structs import to_native
 from berth.network._contention_kernels import new_flows, new_loads
 from berth.network.fabric import Fabric
 from berth.network.sharing import LinkShares
@@ -157,10 +157,10 @@ class Engine:
         self.state = _new_state(cluster, self.jobs, setting)
         self._logged: list[Array] = []
         self._places: list[Array] = []
-        self._world, self._hooks = handed(self.world), handed(hooks(policy))
-        self._net, self._state = handed(_new_net(cluster, fabric, len(trace))), handed(self.state)
-        self._phases = handed(phases_for(policy.rules(), self._world, self._hooks))
-        self._speed = handed(speed_hooks_for(self._world, self._state, self._net, self.state.clock))
+        self._world, self._hooks = to_native(self.world), to_native(hooks(policy))
+        self._net, self._state = to_native(_new_net(cluster, fabric, len(trace))), to_native(self.state)
+        self._phases = to_native(phases_for(policy.rules(), self._world, self._hooks))
+        self._speed = to_native(speed_hooks_for(self._world, self._state, self._net, self.state.clock))
 
     def run(self, progress: Progress | None = None, watch: Watch | None = None) -> str:
         """Runs to the end; returns why the run was stopped before it, or ""."""
@@ -215,7 +215,7 @@ class Engine:
                 log=np.zeros(2 * len(self.state.log), LOG),
                 log_places=np.zeros(2 * len(self.state.log_places), LOG_PLACE),
             )
-            self._state = handed(self.state)
+            self._state = to_native(self.state)
         part = self.state.log[: clock["log"]].copy()
         part["places"] += sum(len(places) for places in self._places)
         self._logged.append(part)

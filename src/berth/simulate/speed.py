@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import types
 
-from berth.compile import inlined, kernel, step, types_of
+from berth.native.kernels import indirect, inlined, kernel, types_of
 from berth.network import compiled
 from berth.network._flow_kernels import TREE
 from berth.schedule.progress import advance_progress
@@ -31,11 +31,11 @@ def speed_hooks_for(world: World, engine: EngineState, net: Net, clock: Array) -
     """Both functions; they do nothing where all devices are alike and nothing is sent."""
     signature = types.void(*types_of(world, engine, net), types.int64, types.float64)
     if clock["network"][0] == OFF and clock["device_types"][0] == 1:
-        return SpeedHooks(_nothing.at(signature), _nothing.at(signature))
-    return SpeedHooks(enter.at(signature), depart.at(signature))
+        return SpeedHooks(_nothing.pointer(signature), _nothing.pointer(signature))
+    return SpeedHooks(enter.pointer(signature), depart.pointer(signature))
 
 
-@step
+@indirect
 def _nothing(world: World, engine: EngineState, net: Net, row: int, now: float) -> None:
     """Where nothing is sent, no speed changes."""
 
@@ -59,7 +59,7 @@ def traffic_of(world: World, engine: EngineState, row: int) -> Any:
     return engine.traffic[job.traffic_row + world.hosts[world.places[job.first_place].host].device_type]
 
 
-@step
+@indirect
 def enter(world: World, engine: EngineState, net: Net, row: int, now: float) -> None:
     """Sets the speed of a gang that has just taken its place, and of those it now shares links with."""
     job, clock = world.jobs[row], engine.clock[0]
@@ -97,7 +97,7 @@ def enter(world: World, engine: EngineState, net: Net, row: int, now: float) -> 
     job.speed = traffic.near_s / _overlapped_s(traffic.compute_s, comm, traffic.overlap, traffic.forward)
 
 
-@step
+@indirect
 def depart(world: World, engine: EngineState, net: Net, row: int, now: float) -> None:
     """Takes a gang off its links; the gangs it shared them with go on faster."""
     follow(world, engine, net, _leave(net.shares, net.flows, net.loads, row), now)

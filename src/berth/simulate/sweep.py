@@ -23,9 +23,9 @@ from typing import Any
 
 import numpy as np
 
-from berth import compile as compiling
 from berth.cluster.load import load_cluster
 from berth.errors import InputError
+from berth.native.cache import fingerprint
 from berth.schedule.policies.registry import load_policy
 from berth.simulate.intervals import ratio_interval
 from berth.simulate.metrics import summarise
@@ -122,7 +122,7 @@ def _code(policy: str) -> str:
     """A name for the code that a cell ran: another engine or policy is another cell."""
     source = inspect.getsourcefile(type(load_policy(policy)))
     own = Path(source).read_bytes() if source else b""
-    return hashlib.sha256(compiling.fingerprint().encode() + own).hexdigest()[:12]
+    return hashlib.sha256(fingerprint().encode() + own).hexdigest()[:12]
 
 
 def run_cell(cell: Cell) -> Row:

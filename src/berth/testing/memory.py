@@ -93,6 +93,14 @@ class MemoryBackend:
         """What it was made with."""
         return self._cluster
 
+    def devices_of(self, token: str) -> Mapping[str, Sequence[int]] | None:
+        """Return the devices that an attempt holds, by machine."""
+        found: dict[str, list[int]] = {}
+        for (machine, device), holder in self._on.items():
+            if holder == token:
+                found.setdefault(machine, []).append(device)
+        return found or None
+
     def close(self) -> None:
         """Nothing is held."""
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from berth.compile import entry
 from berth.errors import InputError
+from berth.native.kernels import entry
 from berth.schedule.checks import rules_of, where_of
 from berth.schedule.failures import (
     constant_names,

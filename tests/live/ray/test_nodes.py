@@ -4,9 +4,9 @@ import pytest
 
 from berth.errors import InputError
 from berth.live.backend import BackendError
-from berth.live.backends import ray_link
+from berth.live.backends import ray_client
 from berth.live.backends.ray import RayBackend
-from berth.live.backends.ray_link import Link
+from berth.live.backends.ray_client import AgentClient
 from berth.live.backends.ray_nodes import cluster_of, facts_of, node_of
 
 
@@ -151,8 +151,8 @@ def link(monkeypatch, tmp_path):
     """A line to something that answers as it is told."""
     agent = tmp_path / "agent.py"
     agent.write_text(ECHO)
-    monkeypatch.setattr(ray_link, "AGENT", agent)
-    found = Link("here", tmp_path / "log", answer_s=0.2)
+    monkeypatch.setattr(ray_client, "AGENT", agent)
+    found = AgentClient("here", tmp_path / "log", answer_s=0.2)
     yield found
     found.close()
 
@@ -170,8 +170,8 @@ def test_after_an_answer_that_does_not_come_the_next_question_goes_to_a_new_proc
 def test_while_a_connection_is_made_nobody_waits_for_it(monkeypatch, tmp_path):
     agent = tmp_path / "agent.py"
     agent.write_text("import sys; sys.stdin.read()")
-    monkeypatch.setattr(ray_link, "AGENT", agent)
-    link = Link("here", tmp_path / "log", connect_s=1.5)
+    monkeypatch.setattr(ray_client, "AGENT", agent)
+    link = AgentClient("here", tmp_path / "log", connect_s=1.5)
     with pytest.raises(BackendError, match="connecting to Ray at here"):
         link.ask("look")
     with pytest.raises(BackendError, match="can't be reached"):

@@ -9,8 +9,8 @@ import pytest
 from berth.live import commands
 from berth.live.backend import BackendError, Forget, Launch, MachineSeen, Member, Seen, Stop
 from berth.live.backends.slurm import SlurmBackend
-from berth.live.backends.slurm_attempt import Patience
-from berth.live.backends.slurm_read import SlurmCommands
+from berth.live.backends.slurm_attempt import Timeouts
+from berth.live.backends.slurm_commands import SlurmCommands
 from berth.live.folder import Folder
 
 pytestmark = pytest.mark.slow
@@ -41,7 +41,7 @@ def launch_of(token: str, run: str, machines: dict[str, list[int]], **facts) -> 
 
 @pytest.fixture
 def backend(slurm, tmp_path):
-    return SlurmBackend(tmp_path, patience=Patience(margin_s=2.0, start_s=20.0, settle_s=1.0))
+    return SlurmBackend(tmp_path, timeouts=Timeouts(margin_s=2.0, start_s=20.0, settle_s=1.0))
 
 
 def until_seen(slurm_module, backend, token: str, state: str) -> Seen:

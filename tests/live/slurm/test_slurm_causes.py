@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from berth.live import commands
-from berth.live.api.desk import Desk as ApiDesk
+from berth.live.api.service import Service
 from berth.live.api.tokens import Caller, Tokens
 from berth.live.spec import JobSpec
 
@@ -23,19 +23,19 @@ class Reader:
 
     def __init__(self, one, job: str) -> None:
         self.one, self.job = one, job
-        self.desk = ApiDesk(one.controller, Tokens(one.folder), one.folder / "attempts")
+        self.service = Service(one.controller, Tokens(one.folder), one.folder / "attempts")
 
     def attempts(self) -> list[dict]:
-        return self.desk.history(self.job)["attempts"]
+        return self.service.history(self.job)["attempts"]
 
     def ends(self) -> list[str]:
         return [attempt["cause"] for attempt in self.attempts() if "cause" in attempt]
 
     def why(self) -> dict:
-        return self.desk.why(self.job, ADMIN)
+        return self.service.why(self.job, ADMIN)
 
     def queue(self) -> dict:
-        return self.desk.jobs(ADMIN, over=False, limit=10)
+        return self.service.jobs(ADMIN, over=False, limit=10)
 
 
 def slurm_jobs(slurm) -> list[str]:

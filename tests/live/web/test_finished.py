@@ -11,7 +11,7 @@ from browsing import make_log
 from fastapi.testclient import TestClient
 
 from berth.errors import InputError
-from berth.live.api.viewer import OneToken, make_viewer
+from berth.live.api.viewer import SingleToken, make_viewer
 from berth.live.finished import Finished, read_finished, standing
 from berth.simulate.events import read_events
 
@@ -104,7 +104,7 @@ def _asked(client: TestClient, token: str, path: str) -> Any:
 
 
 def test_a_job_has_the_history_that_the_log_tells(log: Path, finished: Finished) -> None:
-    tokens = OneToken()
+    tokens = SingleToken()
     client = TestClient(make_viewer(finished, tokens))
     evicted = next(one["job"] for one in finished.records if one["kind"] == "evict")
     events = read_events(log).filter(pl.col("job") == evicted)
@@ -118,7 +118,7 @@ def test_a_job_has_the_history_that_the_log_tells(log: Path, finished: Finished)
 
 
 def test_pages_of_records_join_without_holes(finished: Finished) -> None:
-    tokens = OneToken()
+    tokens = SingleToken()
     client = TestClient(make_viewer(finished, tokens))
     found: list[Any] = []
     after, whole = 0, False
@@ -133,14 +133,14 @@ def test_pages_of_records_join_without_holes(finished: Finished) -> None:
     "path", ["me", "now", "journal", "series", "queue", "reasons", "jobs/j0", "jobs/j0/history"]
 )
 def test_nobody_reads_without_the_token(finished: Finished, path: str) -> None:
-    client = TestClient(make_viewer(finished, OneToken()))
+    client = TestClient(make_viewer(finished, SingleToken()))
     assert client.get(f"/api/v1/{path}").status_code == 401
     wrong = {"Authorization": "Bearer wrong"}
     assert client.get(f"/api/v1/{path}", headers=wrong).status_code == 401
 
 
 def test_a_job_that_never_was_is_missing(finished: Finished) -> None:
-    tokens = OneToken()
+    tokens = SingleToken()
     answer = TestClient(make_viewer(finished, tokens)).get(
         "/api/v1/jobs/nobody", headers={"Authorization": f"Bearer {tokens.token}"}
     )

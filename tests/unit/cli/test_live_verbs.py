@@ -12,7 +12,7 @@ import uvicorn
 from berth.clock import MachineClock
 from berth.cluster.load import load_cluster
 from berth.live.api.app import make_app
-from berth.live.api.desk import Desk
+from berth.live.api.service import Service
 from berth.live.api.tokens import Tokens
 from berth.live.commands import cancel_all
 from berth.live.controller import Controller
@@ -32,7 +32,7 @@ def served(tmp_path_factory):
     controller = Controller(store, backend, Setup(cluster, "fifo", store=store.name))
     tokens, socket, over = Tokens(folder), listen("127.0.0.1", 0), threading.Event()
     controller.attempts = folder / "attempts"
-    app = make_app(Desk(controller, tokens, controller.attempts))
+    app = make_app(Service(controller, tokens, controller.attempts))
     web = uvicorn.Server(uvicorn.Config(app, log_level="error", access_log=False))
     threads = [
         threading.Thread(target=controller.run, args=(over,)),

@@ -13,8 +13,8 @@ from berth.clock import MachineClock, ManualClock
 from berth.cluster.load import load_cluster
 from berth.live import commands
 from berth.live.api.app import make_app
-from berth.live.api.desk import Desk
-from berth.live.api.peers import Connection, listen_here
+from berth.live.api.connections import Connection, listen_unix
+from berth.live.api.service import Service
 from berth.live.api.tokens import Tokens
 from berth.live.audit import audit
 from berth.live.controller import Controller
@@ -108,8 +108,8 @@ def served(tmp_path):
     backend = MemoryBackend(cluster, MachineClock(), startup_s=0.0)
     controller = Controller(store, backend, Setup(cluster, "fifo", store=store.name))
     tokens, over = Tokens(store.folder), threading.Event()
-    sockets = [listen("127.0.0.1", 0), listen_here(store.folder)]
-    app = make_app(Desk(controller, tokens, tmp_path / "attempts"))
+    sockets = [listen("127.0.0.1", 0), listen_unix(store.folder)]
+    app = make_app(Service(controller, tokens, tmp_path / "attempts"))
     web = uvicorn.Server(uvicorn.Config(app, http=Connection, log_level="error", access_log=False))
     threads = [
         threading.Thread(target=controller.run, args=(over,)),

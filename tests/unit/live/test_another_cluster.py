@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from berth.live.api.desk import Desk
+from berth.live.api.service import Service
 from berth.live.api.tokens import Tokens
 
 
@@ -37,8 +37,8 @@ def test_history_names_machines_and_tiers_as_they_were(crank):
     live.step(1, times=2)
     live.step(100)
     live.restart(cluster="2x4:V100-16")  # two tiers, and its machines have other names
-    desk = Desk(live.controller, Tokens(live.folder), Path(live.folder))
-    told = desk.history(job)
+    service = Service(live.controller, Tokens(live.folder), Path(live.folder))
+    told = service.history(job)
     assert told["attempts"][0]["tier"] == "network"
     assert told["attempts"][0]["places"] == {"r0-m0": 4, "r0-m1": 4, "r1-m0": 4, "r1-m1": 4}
     assert [event["tier"] for event in told["events"] if event["kind"] == "start"] == ["network"]

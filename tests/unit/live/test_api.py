@@ -11,14 +11,15 @@ from collections import deque
 import pytest
 from fastapi.testclient import TestClient
 from jsonschema import Draft202012Validator
+from prometheus_client.parser import text_string_to_metric_families
 
 from berth.clock import MachineClock
 from berth.cluster.load import load_cluster
 from berth.live.api.app import make_app
-from berth.live.api.desk import Desk
 from berth.live.api.events import Events
 from berth.live.api.limits import Limits
-from berth.live.api.tokens import OWNER, Caller, Codes, Tokens
+from berth.live.api.service import Service
+from berth.live.api.tokens import OWNER, Caller, LoginCodes, Tokens
 from berth.live.bounds import Bounds
 from berth.live.controller import Controller
 from berth.live.setup import Setup
@@ -35,20 +36,20 @@ def service(tmp_path):
         store, MemoryBackend(cluster, MachineClock()), Setup(cluster, "fifo", store=store.name)
     )
     tokens = Tokens(tmp_path)
-    desk = Desk(controller, tokens, tmp_path / "attempts")
+    service = Service(controller, tokens, tmp_path / "attempts")
     over = threading.Event()
     thread = threading.Thread(target=controller.run, args=(over,))
     thread.start()
-    yield Service(desk, tokens)
+    yield Harness(service, tokens)
     over.set()
     controller.called.set()
     thread.join()
     controller.close()
 
 
-class Service:
-    def __init__(self, desk, tokens):
-        self.desk, self.app = desk, make_app(desk)
+class Harness:
+    def __init__(self, api, tokens):
+        self.api, self.app = api, make_app(api)
         self.admin = self.client(tokens.add("root", "admin"))
         self.alice = self.client(tokens.add("alice", "user"))
         self.bob = self.client(tokens.add("bob", "user"))
@@ -161,7 +162,7 @@ def test_the_beginning_of_an_id_will_do_if_it_names_one(service):
 def test_no_job_has_a_name_that_is_a_path(service, name):
     refused = service.admin.post("/api/v1/jobs", json=JOB | {"id": name})
     assert refused.status_code == 422
-    assert not service.desk.controller.books.jobs
+    assert not service.api.controller.books.jobs
 
 
 def test_paths_of_logs_can_not_escape(service, tmp_path):
@@ -169,7 +170,7 @@ def test_paths_of_logs_can_not_escape(service, tmp_path):
     service.alice.post("/api/v1/jobs", json=JOB | {"id": "x"})
     wait_until(lambda: service.alice.get("/api/v1/jobs/x").json()["attempts"])
     attempts = tmp_path / "attempts"
-    mine = attempts / "live" / service.desk.controller.store.tokens_of("x")[0]
+    mine = attempts / "live" / service.api.controller.store.tokens_of("x")[0]
     mine.mkdir(parents=True)
     (mine / "rank-0.log").write_text("mine")
     for place in (tmp_path, attempts, attempts / "live"):
@@ -210,7 +211,7 @@ def test_a_profile_may_be_sent_with_the_job(service):
     model = {"name": "mine", "parameter_bytes": 4.4e8, "compute_s": {"V100": 0.12}}
     job = service.alice.post("/api/v1/jobs", json={"spec": JOB["spec"] | {"model": model}}).json()["job"]
     assert service.alice.get(f"/api/v1/jobs/{job}").json()["spec"]["model"] == model
-    assert service.desk.controller.books.jobs[job].profile["compute_s"] == {"V100": 0.12}
+    assert service.api.controller.books.jobs[job].profile["compute_s"] == {"V100": 0.12}
 
 
 @pytest.mark.parametrize(
@@ -230,7 +231,7 @@ def test_a_users_wishes_have_bounds_and_an_admins_have_none(service, asked, most
 
 
 def test_bounds_are_the_site_s_to_choose(service):
-    service.desk._bounds = Bounds(priority=50, grace_s=3600, restarts=1)
+    service.api._bounds = Bounds(priority=50, grace_s=3600, restarts=1)
     spec = JOB["spec"] | {"priority": 50, "grace": "1h", "restarts": 1}
     assert service.alice.post("/api/v1/jobs", json={"spec": spec}).status_code == 201
     assert service.alice.post("/api/v1/jobs", json={"spec": spec | {"restarts": 2}}).status_code == 403
@@ -282,7 +283,7 @@ def test_a_page_of_the_account_itself_makes_no_codes_either(tmp_path):
 
 
 def test_only_the_newest_codes_of_a_user_count():
-    codes, alice, bob = Codes(), Caller("alice", "user"), Caller("bob", "user")
+    codes, alice, bob = LoginCodes(), Caller("alice", "user"), Caller("bob", "user")
     kept = codes.add(bob)
     made = [codes.add(alice) for _ in range(25)]
     assert [code for code in made if codes.take(code)] == made[-10:]
@@ -359,8 +360,8 @@ def test_too_many_requests_are_refused_for_whoever_sends_them():
 
 
 def test_forecasts_are_made_a_few_at_a_time(service, monkeypatch):
-    monkeypatch.setattr("berth.live.api.desk._THINKING_S", 0.01)
-    with service.desk._thinking(), service.desk._thinking():
+    monkeypatch.setattr("berth.live.api.service._FORECAST_WAIT_S", 0.01)
+    with service.api._forecasting(), service.api._forecasting():
         busy = service.alice.post("/api/v1/dry-run", json=JOB)
     assert busy.status_code == 429
     assert service.alice.post("/api/v1/dry-run", json=JOB).status_code == 200
@@ -380,35 +381,48 @@ def test_a_token_that_was_taken_away_no_longer_works(service, tmp_path):
     assert service.bob.get("/api/v1/status").status_code == 200
 
 
-def test_metrics_are_what_prometheus_reads(service):
-    from prometheus_client.parser import text_string_to_metric_families
+def scraped(service):
+    """The value of each metric, by its name and labels."""
+    text = service.nobody.get("/metrics").text
+    samples = [one for family in text_string_to_metric_families(text) for one in family.samples]
+    return {(one.name, *one.labels.values()): one.value for one in samples}
 
+
+def test_metrics_are_what_prometheus_reads(service):
     service.alice.post("/api/v1/jobs", json=JOB)
-    found = {
-        family.name: family for family in text_string_to_metric_families(service.nobody.get("/metrics").text)
+    found = scraped(service)
+    assert sum(value for (name, *_), value in found.items() if name == "berth_devices") == 16
+    assert found["berth_submitted_total",] == 1
+    assert {name for name, *_ in found} == {
+        "berth_backend_up",
+        "berth_devices",
+        "berth_jobs",
+        "berth_journal_records",
+        "berth_machines_shut",
+        "berth_pass_seconds",
+        "berth_passes_total",
+        "berth_submitted_total",
+        "berth_timer_seconds",
     }
-    devices = {sample.labels["use"]: sample.value for sample in found["berth_devices"].samples}
-    assert sum(devices.values()) == 16
-    assert found["berth_submitted"].samples[0].value == 1
 
 
 def test_metrics_count_what_runs_on_a_drained_machine_as_busy_and_are_exact(service):
-    books = service.desk.controller.books
+    books = service.api.controller.books
     service.alice.post("/api/v1/jobs", json=JOB)
     wait_until(lambda: books.attempts)
     machine = books.cluster.machines[next(iter(books.attempts.values())).machines[0]].name
     service.admin.post(f"/api/v1/machines/{machine}/drain")
     books.submitted = 123_456_789
-    text = service.nobody.get("/metrics").text
-    assert 'berth_devices{use="busy"} 4\n' in text
-    assert 'berth_devices{use="shut"} 0\n' in text
-    assert "berth_submitted_total 123456789\n" in text
+    found = scraped(service)
+    assert (found["berth_devices", "busy"], found["berth_devices", "shut"]) == (4, 0)
+    assert found["berth_machines_shut", "drained"] == 1
+    assert found["berth_submitted_total",] == 123_456_789
 
 
 def test_a_letter_of_a_log_that_lies_between_two_pieces_is_whole(service, tmp_path):
     service.alice.post("/api/v1/jobs", json=JOB | {"id": "poet"})
     wait_until(lambda: service.alice.get("/api/v1/jobs/poet").json()["attempts"])
-    folder = tmp_path / "attempts" / "live" / service.desk.controller.store.tokens_of("poet")[0]
+    folder = tmp_path / "attempts" / "live" / service.api.controller.store.tokens_of("poet")[0]
     folder.mkdir(parents=True)
     (folder / "rank-0.log").write_bytes("aé日🙂".encode() + b"\xff\xf0\x9f")
     text, offset = "", 0
@@ -436,7 +450,7 @@ def test_dry_run_and_what_if_are_labelled_modelled(service):
 
 def test_events_tell_what_was_committed(service):
     records = []
-    service.desk.controller.listeners.append(lambda first, made: records.extend(made))
+    service.api.controller.listeners.append(lambda first, made: records.extend(made))
     service.alice.post("/api/v1/jobs", json=JOB)
     assert records[0].kind == "submitted"
     from berth.live.api.events import public
@@ -447,7 +461,7 @@ def test_events_tell_what_was_committed(service):
 def test_the_description_names_every_moment_and_every_length_of_time(service):
     """Names of moments have no unit in them, so it is told with the schema."""
     about = service.nobody.get("/openapi.json").json()["info"]["description"]
-    moments = set(re.findall(r"`(\w+)`", about.partition("Moments are")[2].partition("\n\n")[0]))
+    moments = set(re.findall(r"`(\w+)`", about.partition("Points in time are")[2].partition("\n\n")[0]))
     for number in range(3):
         service.alice.post("/api/v1/jobs", json=JOB | {"id": f"job-{number}"})
     wait_until(lambda: service.alice.get("/api/v1/jobs/job-0").json()["state"] == "running")

@@ -1,5 +1,6 @@
 """The API and its description agree: generated requests, alone and in a row, on every route, under all checks."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -8,6 +9,7 @@ import pytest
 
 pytestmark = pytest.mark.slow
 CONFIG = Path(__file__).with_name("schemathesis.toml")
+HOOKS = Path(__file__).with_name("schemathesis_hooks.py")
 PHASES = "examples,coverage,fuzzing,stateful"
 
 
@@ -18,6 +20,7 @@ def test_no_request_whatever_contradicts_the_description(served, tmp_path):
     done = subprocess.run(
         [*schemathesis, f"{served.tcp.url}/openapi.json", *options, *token],
         cwd=tmp_path,
+        env=os.environ | {"SCHEMATHESIS_HOOKS": str(HOOKS)},
         capture_output=True,
         text=True,
         timeout=1500,

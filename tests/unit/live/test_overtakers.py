@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from berth.live.api.desk import Desk
+from berth.live.api.service import Service
 from berth.live.api.tokens import OWNER, Tokens
 from berth.live.forecast import Forecast
 from berth.live.outlook import Outlook
@@ -91,7 +91,7 @@ def test_rows_of_the_queue_are_put_together_without_the_controllers_lock(crank, 
     for number in range(6):
         live.submit(gpus=16, seconds=100 + number)
     live.step(1)
-    desk = Desk(live.controller, Tokens(live.folder), live.folder)
+    service = Service(live.controller, Tokens(live.folder), live.folder)
     row, held = Outlook.row, []
 
     def watched(self, name, now):
@@ -99,7 +99,7 @@ def test_rows_of_the_queue_are_put_together_without_the_controllers_lock(crank, 
         return row(self, name, now)
 
     monkeypatch.setattr(Outlook, "row", watched)
-    rows = desk.jobs(OWNER, over=False, limit=100)["jobs"]
+    rows = service.jobs(OWNER, over=False, limit=100)["jobs"]
     assert [one["position"] for one in rows[:5]] == [1, 2, 3, 4, 5]
     assert held == [False] * 6
 

@@ -7,24 +7,24 @@ import json
 import pytest
 
 from berth.live import commands, views
-from berth.live.api.desk import Desk
-from berth.live.api.glance import Glance
+from berth.live.api.dashboard_data import DashboardData
 from berth.live.api.series import Series
+from berth.live.api.service import Service
 from berth.live.api.tokens import Caller, Tokens
 
 
 @pytest.fixture
-def glance(crank, tmp_path):
+def dashboard(crank, tmp_path):
     one = crank(policy="berth")
-    return one, _glance(one, tmp_path)
+    return one, _dashboard(one, tmp_path)
 
 
-def _glance(one, folder):
-    return Glance(Desk(one.controller, Tokens(folder), folder / "attempts"))
+def _dashboard(one, folder):
+    return DashboardData(Service(one.controller, Tokens(folder), folder / "attempts"))
 
 
-def test_now_is_the_books_in_columns(glance):
-    crank, page = glance
+def test_now_is_the_books_in_columns(dashboard):
+    crank, page = dashboard
     running, waiting = crank.submit(8, name="wide"), crank.submit(16, name="all", priority=3)
     crank.step(1.0, times=2)
     told = page.now()
@@ -38,8 +38,8 @@ def test_now_is_the_books_in_columns(glance):
     assert page.now()["shut"] == {"3": ["drained"]}
 
 
-def test_the_journal_leaves_out_what_jobs_run_and_what_moves_nobody(glance):
-    crank, page = glance
+def test_the_journal_leaves_out_what_jobs_run_and_what_moves_nobody(dashboard):
+    crank, page = dashboard
     job = crank.submit(4, env={"KEY": "hush"}, name="mine", restarts=1)
     crank.step(1.0, times=70)
     told = page.journal(0, 1000)
@@ -58,18 +58,18 @@ def test_the_journal_begins_where_the_cluster_became_what_it_is(crank, tmp_path)
     one = crank()
     one.submit(4)
     one.restart()
-    before = _glance(one, tmp_path).journal(0, 1000)
+    before = _dashboard(one, tmp_path).journal(0, 1000)
     assert before["first"] == before["records"][0]["seq"] == 1
     one.restart(cluster="3x2x4:V100-16")
     seq = one.controller.store.seq
     one.submit(2)
-    after = _glance(one, tmp_path).journal(0, 1000)
+    after = _dashboard(one, tmp_path).journal(0, 1000)
     assert after["first"] == after["records"][0]["seq"] == seq
 
 
 @pytest.mark.parametrize("limit", [1, 2, 1000])
-def test_pages_of_the_journal_have_no_holes(glance, limit):
-    crank, page = glance
+def test_pages_of_the_journal_have_no_holes(dashboard, limit):
+    crank, page = dashboard
     for _ in range(4):
         crank.submit(2)
     whole = page.journal(0, 10_000)["records"]
@@ -82,8 +82,8 @@ def test_pages_of_the_journal_have_no_holes(glance, limit):
     assert after == crank.controller.store.seq
 
 
-def test_the_order_and_reasons_are_the_controllers(glance):
-    crank, page = glance
+def test_the_order_and_reasons_are_the_controllers(dashboard):
+    crank, page = dashboard
     crank.submit(16)
     jobs = [crank.submit(2), crank.submit(4)]
     assert page.queue()["order"] == [job.id for job in views.queue(crank.books)]
@@ -93,8 +93,8 @@ def test_the_order_and_reasons_are_the_controllers(glance):
     assert told[jobs[0]]["expected_start"] > crank.controller.now()
 
 
-def test_everybody_is_told_who_they_are_and_which_policies_can_be_tried(glance):
-    _, page = glance
+def test_everybody_is_told_who_they_are_and_which_policies_can_be_tried(dashboard):
+    _, page = dashboard
     told = page.me(Caller("alice", "user"))
     assert (told["user"], told["role"], told["live"], told["policy"]) == ("alice", "user", True, "berth")
     assert "fifo" in told["policies"]
@@ -109,7 +109,7 @@ def test_a_sample_counts_devices_jobs_and_dollars(crank):
     seats = next(iter(one.books.attempts.values())).seats
     one.ask(commands.drain(one.cluster.machines[seats[-1].machine].name))  # two of its four devices are held
     one.step(30.0)
-    told = series.told(-1.0)
+    told = series.after(-1.0)
     last = {name: column[-1] for name, column in told.items() if name != "timers"}
     assert (last["busy"], last["free"], last["shut"], last["foreign"]) == (10, 4, 2, 0)
     assert (last["queued"], last["running"]) == (1, 1)
@@ -124,12 +124,12 @@ def test_a_bucket_of_time_keeps_its_last_sample_and_later_ones_are_told_alone(cr
     one.step(10.0)
     one.submit(2)
     one.submit(3)
-    told = series.told(-1.0)
+    told = series.after(-1.0)
     assert told["time"] == sorted(told["time"])
     assert len({time // 2.0 for time in told["time"]}) == len(told["time"])
     assert told["running"][-1] == 3
-    assert series.told(told["time"][-1])["time"] == []
-    assert series.told(told["time"][0])["time"] == told["time"][1:]
+    assert series.after(told["time"][-1])["time"] == []
+    assert series.after(told["time"][0])["time"] == told["time"][1:]
 
 
 def test_those_hold_out_who_could_start_and_wait_for_a_nearer_place(crank):
@@ -138,11 +138,11 @@ def test_those_hold_out_who_could_start_and_wait_for_a_nearer_place(crank):
     for machine in range(4):
         one.submit(3, job=f"m{machine}", seconds=600)
     one.submit(4, model="vgg16", seconds=3600)  # one device is free on each machine
-    told = series.told(-1.0)
+    told = series.after(-1.0)
     assert (told["queued"][-1], told["holding"][-1]) == (1, 1)
     assert told["saves_s"][-1] > 0.0
     one.submit(8)  # never enough for it, so nothing is its choice
-    told = series.told(-1.0)
+    told = series.after(-1.0)
     assert (told["queued"][-1], told["holding"][-1]) == (2, 1)
 
 
@@ -150,6 +150,6 @@ def test_timers_are_told_by_demand_and_tier(crank):
     one = crank(policy="dally:mode=manual,machine=1h,rack=2h")
     series = Series(one.controller)
     one.submit(2)
-    timers = {(row["gpus"], row["tier"]): row["seconds"][-1] for row in series.told(-1.0)["timers"]}
+    timers = {(row["gpus"], row["tier"]): row["seconds"][-1] for row in series.after(-1.0)["timers"]}
     assert timers[2, "machine"] == 3600.0
     assert timers[2, "rack"] == 7200.0

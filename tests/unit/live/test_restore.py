@@ -7,6 +7,7 @@ from contextlib import closing
 import pytest
 
 from berth.errors import InputError
+from berth.live import views
 from berth.live.backend import Launch, Member, Stop
 from berth.live.backends.local import LocalBackend
 from berth.live.folder import Folder, tokens_in
@@ -152,7 +153,7 @@ def test_nothing_is_launched_on_devices_that_an_unknown_attempt_still_holds(cran
     live.controller = live.open()
     after = live.submit(gpus=16, seconds=10, job="after")
     assert (set(live.backend.alive()), set(live.books.jobs)) == ({token}, {after})
-    assert live.books.jobs[after].state == "placed"
+    assert live.books.jobs[after].state == "queued"
     (hindrance,) = live.controller.hindrances()
     assert hindrance.cause == "unknown-attempts"
     assert token in hindrance.sentence
@@ -160,6 +161,73 @@ def test_nothing_is_launched_on_devices_that_an_unknown_attempt_still_holds(cran
     assert live.state(after) == "finished"
     assert not live.controller.hindrances()
     assert live.backend.work[before].finished == 0
+
+
+def restored_without(live, tmp_path, **job):
+    """Set the journal back to before a job that runs on; return the token of its attempt, which can't be stopped."""
+    live.controller.store.close()
+    backup = tmp_path / "backup"
+    shutil.copytree(live.folder, backup)
+    live.controller = live.open()
+    live.submit(seconds=1e6, job="before", **job)
+    live.step(1)
+    (token,) = live.backend.alive()
+    live.controller.store.close()
+    shutil.rmtree(live.folder)
+    backup.rename(live.folder)
+    live.backend._lives[token].kill_at = float("inf")  # its node does not answer
+    live.controller = live.open()
+    return token
+
+
+def test_an_unknown_attempt_that_can_not_be_stopped_blocks_only_its_devices(crank, tmp_path):
+    live = crank()
+    token = restored_without(live, tmp_path, gpus=2)
+    (machine,) = live.backend.devices_of(token)
+    live.step(1)
+    (hindrance,) = live.controller.hindrances()
+    assert hindrance.sentence == (
+        f"1 attempt running that the journal does not know ({token}): "
+        f"2 devices of {machine} can't be used until they have been stopped"
+    )
+    jobs = [live.submit(gpus=1, seconds=10) for _ in range(14)]
+    late = live.submit(gpus=16, seconds=10)
+    live.restart()
+    live.step(30, times=3)
+    assert [live.state(job) for job in jobs] == ["finished"] * 14
+    assert live.state(late) == "queued"
+    reason = views.held_up(live.books, live.books.jobs[late], live.controller.seen, [hindrance])
+    assert (reason.code, reason.sentence) == ("unknown-attempts", hindrance.sentence)
+    (shown,) = [one for one in views.machines(live.books) if one["foreign"]]
+    assert (shown["name"], shown["foreign"], shown["free"]) == (machine, 2, 2)
+    live.backend._lives[token].kill_at = live.clock.monotonic()
+    live.step(30, times=3)
+    assert live.state(late) == "finished"
+    assert not live.controller.hindrances()
+
+
+def test_a_job_that_waits_for_other_devices_does_not_name_an_unknown_attempt(crank, tmp_path):
+    live = crank()
+    restored_without(live, tmp_path, gpus=2)
+    live.step(1)
+    live.submit(gpus=14, seconds=100)
+    job = live.submit(gpus=4, seconds=10)
+    (hindrance,) = live.controller.hindrances()
+    assert views.held_up(live.books, live.books.jobs[job], live.controller.seen, [hindrance]) is None
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["its machine is known", "nothing is known"])
+def test_an_unknown_attempt_blocks_all_devices_that_it_may_hold(crank, tmp_path, known):
+    live = crank()
+    token = restored_without(live, tmp_path, gpus=2)
+    (machine,) = live.backend.devices_of(token)
+    live.backend.devices_of = lambda _: {machine: ()} if known else None
+    live.step(1)
+    (hindrance,) = live.controller.hindrances()
+    assert (f"4 devices of {machine} can't be used" if known else "no job is launched") in hindrance.sentence
+    job = live.submit(gpus=12, seconds=10)
+    live.step(30, times=3)
+    assert live.state(job) == ("finished" if known else "placed")
 
 
 def test_a_damaged_mark_is_no_reason_not_to_start_and_is_written_again(crank, tmp_path):

@@ -8,12 +8,12 @@ import os
 import pytest
 
 from berth.live.backend import Launch, Member, Seen
-from berth.live.backends.slurm_attempt import SUBMITTED, Attempt, Chores, Parts, Patience, parts_of
+from berth.live.backends.slurm_attempt import SUBMITTED, Attempt, FollowUps, Parts, Timeouts, parts_of
 from berth.live.backends.slurm_json import SlurmJob
 from berth.live.causes import Cause
 from berth.live.folder import Folder
 
-PATIENCE = Patience(margin_s=10.0, start_s=60.0, settle_s=2.0)
+TIMEOUTS = Timeouts(margin_s=10.0, start_s=60.0, settle_s=2.0)
 GRACE_S = 30.0
 AT = 1_000_000.0  # when the gang was released
 ENDED = {"codes": {"0": 0}, "code": 0, "time": AT, "stopped": False, "done": False}
@@ -29,7 +29,7 @@ class Gang:
         self.folder.prepare(Launch("t", "j", 1, "job", "ada", ("true",), members, grace_s=GRACE_S))
         self.write(SUBMITTED, {"0": 11, "1": 12}, AT)
         self.states = {11: "RUNNING", 12: "RUNNING"}
-        self.chores = Chores()
+        self.follow_ups = FollowUps()
         self.unsure: set[int] = set()
 
     def write(self, name: str, facts: dict | None = None, at: float = AT) -> None:
@@ -39,9 +39,9 @@ class Gang:
     def at(self, now: float) -> Seen | None:
         jobs = [_job(number, *state.split()) for number, state in self.states.items()]
         marks = frozenset(os.listdir(self.folder.path))
-        self.chores = Chores()
-        seen = Attempt(self.folder, marks, parts_of(self.folder), jobs, now, PATIENCE, self.unsure).look(
-            self.chores
+        self.follow_ups = FollowUps()
+        seen = Attempt(self.folder, marks, parts_of(self.folder), jobs, now, TIMEOUTS, self.unsure).observe(
+            self.follow_ups
         )
         for mark in set(os.listdir(self.folder.path)) - marks:
             os.utime(self.folder.path / mark, (now, now))
@@ -76,16 +76,16 @@ def test_a_gang_runs_when_all_its_parts_do(gang):
 def test_a_job_that_is_still_held_is_released(gang):
     gang.states[12] = "PENDING JobHeldUser"
     assert gang.at(AT + 1) == Seen("starting")
-    assert gang.chores == Chores(release=[12])
+    assert gang.follow_ups == FollowUps(release=[12])
 
 
 def test_a_gang_of_which_a_part_does_not_begin_is_given_up(gang):
     gang.states[12] = "PENDING Resources"
     assert gang.at(AT + 59) == Seen("starting")
-    assert gang.chores == Chores()
+    assert gang.follow_ups == FollowUps()
     gang.at(AT + 61)
     gang.at(AT + 61)
-    assert gang.chores == Chores(cancel=[12])
+    assert gang.follow_ups == FollowUps(cancel=[12])
     gang.write("part-0.ended", {"codes": {}, "lost": True})
     gang.states |= {11: "COMPLETED", 12: "CANCELLED"}
     seen = gang.at(AT + 64)
@@ -123,9 +123,9 @@ def test_the_rest_of_a_gang_that_lost_a_node_has_its_grace(gang):
     gang.states[11] = "NODE_FAIL"
     gang.at(AT + 5)
     assert gang.at(AT + 44) == Seen("starting")
-    assert gang.chores == Chores()
+    assert gang.follow_ups == FollowUps()
     gang.at(AT + 46)
-    assert gang.chores == Chores(cancel=[12])
+    assert gang.follow_ups == FollowUps(cancel=[12])
 
 
 def test_a_word_that_comes_from_a_lost_node_counts(gang):
@@ -140,9 +140,9 @@ def test_a_word_that_comes_from_a_lost_node_counts(gang):
 def test_what_does_not_end_when_it_is_told_is_cancelled(gang):
     gang.write("stop", at=AT + 5)
     gang.at(AT + 44)
-    assert gang.chores == Chores()
+    assert gang.follow_ups == FollowUps()
     gang.at(AT + 46)
-    assert gang.chores == Chores(cancel=[11, 12])
+    assert gang.follow_ups == FollowUps(cancel=[11, 12])
     gang.states = {11: "CANCELLED", 12: "CANCELLED"}
     assert gang.at(AT + 47) == Seen("ended", stopped=True, lost=True, cause=Cause.STOPPED)
 
@@ -210,16 +210,16 @@ def test_jobs_that_are_missing_from_an_answer_are_not_taken_for_gone_at_once(gan
 def test_a_job_that_was_submitted_twice_is_cancelled(gang):
     gang.states[13] = "PENDING JobHeldUser"
     gang.at(AT)
-    assert gang.chores == Chores(cancel=[13])
+    assert gang.follow_ups == FollowUps(cancel=[13])
 
 
 def test_what_was_not_wholly_submitted_may_be_launched_again_or_stopped(gang):
     (gang.folder.path / SUBMITTED).unlink()
     gang.states = {11: "PENDING JobHeldUser"}
     assert gang.at(AT) is None
-    assert gang.chores == Chores()
+    assert gang.follow_ups == FollowUps()
     gang.write("stop")
     assert gang.at(AT) == Seen("starting")
-    assert gang.chores == Chores(cancel=[11])
+    assert gang.follow_ups == FollowUps(cancel=[11])
     gang.states = {11: "CANCELLED"}
     assert gang.at(AT) == Seen("ended", stopped=True, lost=True, cause=Cause.STOPPED)

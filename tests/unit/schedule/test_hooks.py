@@ -134,7 +134,7 @@ def test_helpers_are_compiled_with_the_function_that_calls_them():
 
 
 def test_compiled_functions_are_kept_and_a_changed_one_is_not_mistaken(tmp_path, monkeypatch):
-    monkeypatch.setattr(compiling, "cache_folder", lambda: tmp_path)
+    monkeypatch.setattr("berth.native.functions.cache_folder", lambda: tmp_path)
     names, signature = ["weight"], "order"
     compiling._compiled(WithHelper.order, names, signature)
     (kept,) = (tmp_path / "policies").iterdir()
@@ -176,7 +176,7 @@ def test_a_constant_of_the_module_that_differs_in_anything_makes_another_functio
 
 
 def test_a_damaged_cached_function_is_compiled_again(tmp_path, monkeypatch):
-    monkeypatch.setattr(compiling, "cache_folder", lambda: tmp_path)
+    monkeypatch.setattr("berth.native.functions.cache_folder", lambda: tmp_path)
     compiling._compiled(WithHelper.order, ["weight"], "order")
     (kept,) = (tmp_path / "policies").iterdir()
     kept.write_bytes(kept.read_bytes()[:100])

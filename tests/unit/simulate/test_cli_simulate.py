@@ -197,7 +197,7 @@ def test_an_audited_run_says_so(berth, trace):
 
 @pytest.mark.parametrize("verb", ["simulate", "compare", "sweep", "explain"])
 def test_the_first_run_says_that_kernels_are_compiled(berth, trace, tmp_path, monkeypatch, verb):
-    monkeypatch.setattr("berth.compile.cache_folder", lambda: tmp_path / "empty")
+    monkeypatch.setattr("berth.native.cache.cache_folder", lambda: tmp_path / "empty")
     words = {
         "simulate": [trace, "--policy=fifo"],
         "compare": [trace, "--policy=fifo", "--policy=srtf"],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from berth.compile import entry
+from berth.native.kernels import entry
 from berth.schedule.progress import advance_progress
 from berth.schedule.world import new_jobs
 from berth.simulate.audit import audit

@@ -1,27 +1,27 @@
-"""OpenAPI links: which value of an answer another request may be asked with.
+"""OpenAPI links: which value of a response is a parameter of another request.
 
-They are part of the description at /openapi.json, for people and for tools that chain requests.
+They are part of the description at /openapi.json, for readers and for tools that chain requests.
 """
 
 from typing import Any
 
-_ABOUT_A_JOB = ("job", "why", "history", "logs", "cancel", "priority")
-_ABOUT_A_MACHINE = ("drain", "undrain")
+_JOB_OPERATIONS = ("job", "why", "history", "logs", "cancel", "priority")
+_MACHINE_OPERATIONS = ("drain", "undrain")
 Responses = dict[int | str, dict[str, Any]]
 
 
 def job_at(pointer: str, status: int = 200) -> Responses:
-    """The answer has the id of a job there."""
-    return {status: {"links": {name: _parameter(name, "job", pointer) for name in _ABOUT_A_JOB}}}
+    """Links from the id of a job at this place of the response."""
+    return {status: {"links": {name: _parameter(name, "job", pointer) for name in _JOB_OPERATIONS}}}
 
 
 def machine_at(pointer: str) -> Responses:
-    """The answer has the name of a machine there."""
-    return {200: {"links": {name: _parameter(name, "machine", pointer) for name in _ABOUT_A_MACHINE}}}
+    """Links from the name of a machine at this place of the response."""
+    return {200: {"links": {name: _parameter(name, "machine", pointer) for name in _MACHINE_OPERATIONS}}}
 
 
 def code_at(pointer: str) -> Responses:
-    """The answer has a code for a login there."""
+    """Links from a login code at this place of the response."""
     body = {"code": f"$response.body#{pointer}"}
     return {201: {"links": {"login": {"operationId": "login", "requestBody": body}}}}
 

@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from berth.compile import entry, inlined, kernel
+from berth.native.kernels import entry, inlined, kernel
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

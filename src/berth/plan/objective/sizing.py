@@ -14,7 +14,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from berth.compile import entry, kernel
+from berth.native.kernels import entry, kernel
 from berth.plan.arrays import COMPUTE_SERIAL, COMPUTE_SHARED, ProblemArrays
 from berth.plan.objective.step_time import PipelineSettings, estimate, simulated_s
 from berth.plan.provision import (

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from berth.compile import kernel
+from berth.native.kernels import kernel
 from berth.plan.arrays import ProblemArrays
 from berth.plan.objective.pipeline import (
     BACKWARD,

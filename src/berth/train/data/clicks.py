@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from berth.compile import entry, inlined
+from berth.native.kernels import entry, inlined
 from berth.train.data.batch import Batch, Share
 from berth.train.metrics import best_auc
 from berth.train.tables.hashing import GOLDEN, mix, salted, unit

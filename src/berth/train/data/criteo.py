@@ -12,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from berth.compile import entry, inlined, kernel
 from berth.errors import InputError
+from berth.native.kernels import entry, inlined, kernel
 from berth.train.data.lines import Bytes, whole_lines
 from berth.train.data.rows import BadRow, Floats, Ints, Rows, slot_bases
 

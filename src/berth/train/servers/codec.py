@@ -14,8 +14,8 @@ from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
 
-from berth.compile import entry
 from berth.errors import UnknownNameError
+from berth.native.kernels import entry
 from berth.train.sparse import Floats
 
 Codec = Literal["fp32", "fp16", "bf16"]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from berth.compile import entry
+from berth.native.kernels import entry
 from berth.train.tables.dedup import add_rows, same_keys, spread_rows, unique_keys
 from berth.train.tables.hashing import SHARD_SALT, Keys, salted
 from berth.train.tables.initialise import Floats

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from berth.compile import entry
 from berth.errors import InputError, RefusedError
+from berth.native.kernels import entry
 from berth.train.servers.protocol import PART_BYTES, split_state
 from berth.train.sparse import Floats, TableSpec
 from berth.train.tables import Initialiser, Optimiser, State, Table

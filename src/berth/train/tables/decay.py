@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from berth.compile import entry
 from berth.errors import InputError
+from berth.native.kernels import entry
 from berth.train.tables.index import Places
 from berth.train.tables.initialise import Floats
 

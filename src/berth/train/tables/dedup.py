@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from berth.compile import entry
+from berth.native.kernels import entry
 from berth.train.tables.hashing import Keys
 from berth.train.tables.index import home
 from berth.train.tables.initialise import Floats

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from berth.compile import entry
+from berth.native.kernels import entry
 from berth.train.tables.hashing import Keys
 from berth.train.tables.index import Places
 

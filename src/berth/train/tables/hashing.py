@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from berth.compile import entry, inlined
+from berth.native.kernels import entry, inlined
 
 Keys = NDArray[np.int64]
 

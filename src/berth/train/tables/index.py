@@ -10,8 +10,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from berth.compile import entry, inlined, kernel
 from berth.errors import InputError
+from berth.native.kernels import entry, inlined, kernel
 from berth.train.tables.hashing import Keys, mix
 from berth.train.tables.memory import prefetch
 

@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from berth.compile import entry, inlined
+from berth.native.kernels import entry, inlined
 from berth.train.tables.hashing import GOLDEN, Keys, mix, salted, unit
 from berth.train.tables.index import Places
 

@@ -12,8 +12,8 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from berth.compile import entry, inlined
 from berth.errors import UnknownNameError
+from berth.native.kernels import entry, inlined
 from berth.train.tables.index import Places
 from berth.train.tables.initialise import Floats
 from berth.train.tables.memory import prefetch

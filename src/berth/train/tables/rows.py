@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from berth.compile import entry
 from berth.errors import InputError
+from berth.native.kernels import entry
 from berth.train.tables.index import MAX_ENTRIES, Places
 from berth.train.tables.initialise import Floats
 from berth.train.tables.memory import physical_bytes, prefetch, release_pages, reserve

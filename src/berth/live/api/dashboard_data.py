@@ -1,4 +1,4 @@
-"""A live cluster as the dashboard reads it: the books in columns, and the public part of the journal."""
+"""A live cluster as the dashboard reads it: the state in columns, and the public part of the journal."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 
 from berth.cluster.serialize import cluster_to_dict
 from berth.live import views
-from berth.live.api.desk import Desk
 from berth.live.api.events import public
 from berth.live.api.series import Series
+from berth.live.api.service import Service
 from berth.live.api.tokens import Caller
 from berth.live.books import Books
 from berth.live.controller import Controller
@@ -20,7 +20,7 @@ from berth.live.store import connect
 from berth.schedule.policies.registry import load_policy, policy_names
 from berth.schedule.policy import Policy
 
-# what changes who is where; passes and what was learned do not
+# records that change placements or machines; `pass` and `learned` do not
 _KINDS = (
     "opened", "submitted", "cancelled", "prioritised", "machine", "foreign", "started", "exited", "ready",
     "start", "evict", "move",
@@ -31,16 +31,20 @@ _PAGE = (
 )
 
 
-class Glance:
-    """The dashboard's side of a desk."""
+_JOB_COLUMNS = ("id", "user", "submitted", "since", "evictions", "failures")
+_SPEC_COLUMNS = ("name", "gpus", "priority", "restarts")
 
-    def __init__(self, desk: Desk) -> None:
-        self._desk, self._controller = desk, desk.controller
-        self._series = Series(desk.controller)
-        self._first = _first_of(desk.controller)
+
+class DashboardData:
+    """What the dashboard reads of a service."""
+
+    def __init__(self, service: Service) -> None:
+        self._service, self._controller = service, service.controller
+        self._series = Series(service.controller)
+        self._first = _first_of(service.controller)
 
     def me(self, caller: Caller) -> dict[str, Any]:
-        """Who asks, and what can be done here."""
+        """Return the caller, the cluster, and what the caller can do here."""
         with self._controller.lock:
             cluster, policy = self._controller.books.cluster, self._controller.books.setup.policy
         return {
@@ -53,7 +57,7 @@ class Glance:
         }
 
     def now(self) -> dict[str, Any]:
-        """Who is where and who waits, as of one record of the journal."""
+        """Return placements and queue as of one record of the journal."""
         with self._controller.lock:
             books = self._controller.books
             return {
@@ -66,7 +70,7 @@ class Glance:
             }
 
     def journal(self, after: int, limit: int) -> dict[str, Any]:
-        """Records that changed who is where, in order, since the cluster is what it is."""
+        """Return records that changed placements, in order, since the cluster last changed."""
         store, after = self._controller.store, max(after, self._first - 1)
         with self._controller.lock:
             seq = store.seq
@@ -81,26 +85,29 @@ class Glance:
         return {"records": records, "first": self._first, "last": last, "whole": whole}
 
     def series(self, after: float) -> dict[str, Any]:
-        """Numbers over time, in columns."""
-        return self._series.told(after)
+        """Return numbers over time, in columns."""
+        return self._series.after(after)
 
     def queue(self) -> dict[str, Any]:
-        """Ids of those who wait, most deserving first."""
+        """Return the ids of waiting jobs in queue order."""
         with self._controller.lock:
             return {"order": [job.id for job in views.queue(self._controller.books)]}
 
     def reasons(self, ids: list[str]) -> dict[str, Any]:
-        """By id: why a job stands where it stands, and when it should start."""
-        return {name: facts.pop("reason") | facts for name, facts in self._desk.reasons(ids).items()}
+        """Return by id why a job waits or runs where it does, and its expected start."""
+        return {name: facts.pop("reason") | facts for name, facts in self._service.reasons(ids).items()}
 
 
 def _first_of(controller: Controller) -> int:
-    """The record at which a controller first opened this very cluster: seats before it name other machines."""
+    """The record since which the cluster is unchanged: placements before it refer to other machines."""
     now, first = json.loads(json.dumps(cluster_to_dict(controller.books.cluster))), controller.store.seq
+    now.pop("notes")
     db = connect(controller.store.folder / JOURNAL, read_only=True)
     try:
         for seq, body in db.execute("SELECT seq, body FROM journal WHERE kind = 'opened' ORDER BY seq DESC"):
-            if json.loads(body)["cluster"] != now:
+            cluster = json.loads(body)["cluster"]
+            cluster.pop("notes", None)
+            if cluster != now:
                 break
             first = seq
     finally:
@@ -109,30 +116,20 @@ def _first_of(controller: Controller) -> int:
 
 
 def _policies() -> list[str]:
-    """Those that need not read a whole trace beforehand."""
+    """The policies that need no trace in advance."""
     return [name for name in policy_names() if type(load_policy(name)).prepare is Policy.prepare]
 
 
 def _jobs(books: Books) -> dict[str, list[Any]]:
-    """Jobs that are not over, a list for each fact."""
+    """Jobs that have not ended, one list per attribute."""
     jobs = list(books.jobs.values())
-    return {
-        "id": [job.id for job in jobs],
-        "name": [job.spec.name for job in jobs],
-        "user": [job.user for job in jobs],
-        "gpus": [job.spec.gpus for job in jobs],
-        "priority": [job.spec.priority for job in jobs],
-        "restarts": [job.spec.restarts for job in jobs],
-        "state": [views.state_of(books, job) for job in jobs],
-        "submitted": [job.submitted for job in jobs],
-        "since": [job.since for job in jobs],
-        "evictions": [job.evictions for job in jobs],
-        "failures": [job.failures for job in jobs],
-    }
+    columns = {name: [getattr(job, name) for job in jobs] for name in _JOB_COLUMNS}
+    columns |= {name: [getattr(job.spec, name) for job in jobs] for name in _SPEC_COLUMNS}
+    return columns | {"state": [views.state_of(books, job) for job in jobs]}
 
 
 def _attempts(books: Books) -> list[dict[str, Any]]:
-    """Attempts that hold a place."""
+    """Attempts that hold devices."""
     placed = [books.attempts[job.token] for job in books.jobs.values() if job.token is not None]
     return [
         {

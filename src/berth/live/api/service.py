@@ -1,11 +1,12 @@
-"""What the API answers, without HTTP: reads of the books and of the store, under the rights of whoever asks."""
+"""What the API answers, without HTTP: reads of the controller's state and store, under the caller's rights."""
 
 from __future__ import annotations
 
+import asyncio
 import codecs
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from berth.errors import InputError
 from berth.live import forecast, outlook, snapshot, views
 from berth.live.api.events import Events
 from berth.live.api.metrics import metrics_text
-from berth.live.api.tokens import Caller, Codes, Tokens
+from berth.live.api.tokens import Caller, LoginCodes, Tokens
 from berth.live.books import Books
 from berth.live.bounds import Bounds, DeniedError
 from berth.live.causes import sentence
@@ -31,43 +32,48 @@ from berth.schedule.policies.registry import load_policy
 from berth.schedule.reasons import Reason
 from berth.units import format_count
 
-_THINKERS, _THINKING_S = 2, 5.0  # forecasts at a time, and how long the next one waits
-_FRESH_S = 5.0  # an estimate is good for so long
-_ESTIMATED = 300  # ends that the estimates of a queue look at
-_SESSION_S = 12 * 3600.0  # a page that was opened with a code is let in for this long
-_BUSY = 4_000  # jobs beyond which no estimates are made unasked
+_FORECASTS, _FORECAST_WAIT_S = 2, 5.0  # concurrent forecasts, and how long another one waits for its turn
+_OUTLOOK_TTL_S = 5.0
+_OUTLOOK_EVENTS = 300  # ends of jobs that an outlook simulates
+_OUTLOOK_MOST_JOBS = 4_000  # with more jobs no outlook is computed for lists
+_SESSION_S = 12 * 3600.0  # validity of a token that a page gets for a login code
+_CLUSTER_KEYS = ("name", "device_types", "tiers", "groups", "group_names", "notes")
 
 
 class BusyError(InputError):
-    """Not now."""
+    """Too many requests of this kind at the moment."""
 
 
-class Desk:
-    """Everything that can be read."""
+class Service:
+    """All reads, and the checks before a command."""
 
     def __init__(
         self, controller: Controller, tokens: Tokens, attempts: Path, bounds: Bounds | None = None
     ) -> None:
         self.controller, self.tokens = controller, tokens
-        self.codes, self._bounds = Codes(), bounds or Bounds()
+        self.codes, self._bounds = LoginCodes(), bounds or Bounds()
         self.events = Events(controller)
         self._attempts = attempts
         self._setups = Setups(controller.store)
-        self._estimate: tuple[float, Outlook] | None = None
-        self._estimating = threading.Lock()
-        self._thinkers = threading.Semaphore(_THINKERS)
+        self._outlook: tuple[float, Outlook] | None = None
+        self._outlook_lock = threading.Lock()
+        self._forecasts = threading.Semaphore(_FORECASTS)
 
     @property
     def _books(self) -> Books:
         return self.controller.books
 
+    async def run(self, command: Command) -> dict[str, Any]:
+        """Run a command in the controller's thread and return its answer."""
+        return await asyncio.wrap_future(self.controller.ask(command))
+
     def metrics(self) -> str:
-        """For Prometheus."""
+        """Return the metrics for Prometheus."""
         with self.controller.lock:
             return metrics_text(self.controller)
 
     def status(self) -> dict[str, Any]:
-        """A few numbers."""
+        """Return the cluster in a few numbers."""
         with self.controller.lock:
             return views.counts(self._books) | {
                 "time": self.controller.now(),
@@ -81,40 +87,34 @@ class Desk:
             }
 
     def cluster(self) -> dict[str, Any]:
-        """Machines and who is on them."""
+        """Return the machines and the jobs on them."""
         with self.controller.lock:
             plain = cluster_to_dict(self._books.cluster)
-            told = {
-                name: plain[name]
-                for name in ("name", "device_types", "tiers", "groups", "group_names", "notes")
-            }
-            return told | {"machines": views.machines(self._books)}
+            return {name: plain[name] for name in _CLUSTER_KEYS} | {"machines": views.machines(self._books)}
 
     def jobs(self, caller: Caller, *, over: bool, limit: int) -> dict[str, Any]:
-        """The queue in its order and what runs, or what has ended."""
+        """Return waiting jobs in queue order and running jobs; with `over`, jobs that have ended."""
         if over:
             rows = self.controller.store.recent(limit)
             return {"jobs": [views.over_row(row, details=caller.may_touch(row["user"])) for row in rows]}
-        estimate = self._estimated()
+        estimates = self._current_outlook()
         with self.controller.lock:
             books, now = self._books, self.controller.now()
             waiting = views.queue(books)
-            known = {job.id for job in waiting}
-            others = [job for job in books.jobs.values() if job.id not in known]
-            listed, held_up = [*waiting, *others][:limit], self._held_up()
+            queued = {job.id for job in waiting}
+            listed = [*waiting, *(job for job in books.jobs.values() if job.id not in queued)][:limit]
             facts, specs = [views.job_facts(books, job) for job in listed], [job.spec for job in listed]
-            held = {job.id: reason for job in listed if (reason := held_up(job)) is not None}
-            reasons = [held.get(job.id) or views.reason_of(books, job, now) for job in listed]
+            reasons = self._reasons(listed, now)
             counts = {"waiting": len(waiting), "total": len(books.jobs)}
             warnings = self._warnings()
-        # the forecast is of a copy: what it says is put together while the controller goes on
+        # The outlook is computed from a copy, so the lock is not needed for it.
         rows = [
             row
             | {"spec": views.spec_row(spec, details=caller.may_touch(row["user"]))}
             | {"reason": views.reason_row(reason)}
             | ({"position": place} if place <= len(waiting) else {})
-            | _expected(estimate, row["id"], now, explained=row["id"] not in held)
-            for place, (row, spec, reason) in enumerate(zip(facts, specs, reasons, strict=True), 1)
+            | _expected(estimates, row["id"], now, held_up=held_up)
+            for place, (row, spec, (reason, held_up)) in enumerate(zip(facts, specs, reasons, strict=True), 1)
         ]
         return {"jobs": rows, **counts, "warnings": warnings}
 
@@ -122,48 +122,51 @@ class Desk:
         return [one.plain() for one in self.controller.hindrances()]
 
     def reasons(self, names: Iterable[str]) -> dict[str, dict[str, Any]]:
-        """By job that is not over: why it waits or runs where it does, the work left, and what a forecast says.
+        """Return by job why it waits or runs where it does, its remaining work, and its expected start.
 
-        What the back end holds up comes before the policy's reasons.
+        Jobs that have ended are left out. A reason of the back end takes precedence over the policy's.
         """
-        estimate = self._estimated()
+        estimates = self._current_outlook()
         with self.controller.lock:
-            books, now, held_up = self._books, self.controller.now(), self._held_up()
+            books, now = self._books, self.controller.now()
             jobs = [books.jobs[name] for name in names if name in books.jobs]
-            held = {job.id: reason for job in jobs if (reason := held_up(job)) is not None}
-            reasons = [held.get(job.id) or views.reason_of(books, job, now) for job in jobs]
-            left_s = [float(books.world.jobs[job.row]["estimated_remaining_s"]) for job in jobs]
+            reasons = self._reasons(jobs, now)
+            remaining_s = [float(books.world.jobs[job.row]["estimated_remaining_s"]) for job in jobs]
         return {
-            job.id: {"reason": views.reason_row(reason), "remaining_s": left}
-            | _expected(estimate, job.id, now, explained=job.id not in held)
-            for job, reason, left in zip(jobs, reasons, left_s, strict=True)
+            job.id: {"reason": views.reason_row(reason), "remaining_s": remaining}
+            | _expected(estimates, job.id, now, held_up=held_up)
+            for job, (reason, held_up), remaining in zip(jobs, reasons, remaining_s, strict=True)
         }
 
-    def _held_up(self) -> Callable[[Job], Reason | None]:
-        """What the back end holds up, by job; for as long as the controller's lock is held."""
+    def _reasons(self, jobs: Sequence[Job], now: float) -> list[tuple[Reason, bool]]:
+        """The reason of each job, and whether the back end holds it up. Needs the controller's lock."""
         books, seen, hindrances = self._books, self.controller.seen, self.controller.hindrances()
-        return lambda job: views.held_up(books, job, seen, hindrances)
+        found = []
+        for job in jobs:
+            held_up = views.held_up(books, job, seen, hindrances)
+            found.append((held_up or views.reason_of(books, job, now), held_up is not None))
+        return found
 
-    def _estimated(self) -> Outlook | None:
-        """When jobs should start, from a forecast that is not too old; it is made by one caller at a time."""
-        known = self._estimate
-        if known is not None and time.monotonic() - known[0] < _FRESH_S:
+    def _current_outlook(self) -> Outlook | None:
+        """Expected starts, at most a few seconds old. One thread computes them; others get the previous ones."""
+        known = self._outlook
+        if known is not None and time.monotonic() - known[0] < _OUTLOOK_TTL_S:
             return known[1]
-        if not self._estimating.acquire(blocking=False):
+        if not self._outlook_lock.acquire(blocking=False):
             return known[1] if known else None
         try:
             with self.controller.lock:
-                if len(self._books.jobs) > _BUSY:
+                if len(self._books.jobs) > _OUTLOOK_MOST_JOBS:
                     return None
             copy, now, pending = self._copy()
-            made = Outlook(copy, now, pending=pending, events=_ESTIMATED)
-            self._estimate = (time.monotonic(), made)
+            made = Outlook(copy, now, pending=pending, events=_OUTLOOK_EVENTS)
+            self._outlook = (time.monotonic(), made)
             return made
         finally:
-            self._estimating.release()
+            self._outlook_lock.release()
 
     def find(self, prefix: str) -> str:
-        """A job's id by its beginning."""
+        """Return the id of the job with this id or unique prefix."""
         with self.controller.lock:
             if prefix in self._books.jobs:
                 return prefix
@@ -181,7 +184,7 @@ class Desk:
         )
 
     def own(self, prefix: str, caller: Caller) -> str:
-        """The same, if it is the caller's."""
+        """Return the id of a job if the caller may change it."""
         name = self.find(prefix)
         if not caller.may_touch(self._owner(name)):
             raise DeniedError(f"job {name} is not yours")
@@ -196,7 +199,7 @@ class Desk:
         return str(over["user"]) if over is not None else ""
 
     def job(self, prefix: str, caller: Caller) -> dict[str, Any]:
-        """One job."""
+        """Return one job."""
         name = self.find(prefix)
         with self.controller.lock:
             job = self._books.jobs.get(name)
@@ -207,29 +210,28 @@ class Desk:
         return views.over_row(over, details=caller.may_touch(over["user"]))
 
     def why(self, prefix: str, caller: Caller) -> dict[str, Any]:
-        """Why it stands where it stands."""
+        """Return why a job waits or runs where it does, or how it ended."""
         name = self.find(prefix)
         with self.controller.lock:
             job = self._books.jobs.get(name)
             if job is not None:
-                told = views.why(self._books, job, self.controller.now())
-                told["warnings"] = self._warnings()
-        if job is None:
-            row = self.job(name, caller)
-            said = f"it is over: {row['state']}"
-            if row["cause"] and row["state"] != FINISHED:
-                said += f", {sentence(row['cause'], row['detail'])}"
-            return {"job": name, "state": row["state"], "reason": {"code": "over", "sentence": said}}
-        return told | self.reasons([name]).get(name, {})
+                answer = views.why(self._books, job, self.controller.now()) | {"warnings": self._warnings()}
+        if job is not None:
+            return answer | self.reasons([name]).get(name, {})
+        row = self.job(name, caller)
+        text = f"it is over: {row['state']}"
+        if row["cause"] and row["state"] != FINISHED:
+            text += f", {sentence(row['cause'], row['detail'])}"
+        return {"job": name, "state": row["state"], "reason": {"code": "over", "sentence": text}}
 
     def history(self, prefix: str) -> dict[str, Any]:
-        """All that happened to a job."""
+        """Return all events and attempts of a job."""
         return history(self.find(prefix), self.controller.store, self._setups)
 
     def logs(
         self, prefix: str, caller: Caller, *, attempt: int | None, rank: int, offset: int, limit: int
     ) -> tuple[str, int]:
-        """A piece of a log, and where the next begins."""
+        """Return a piece of a log and the offset of the next piece."""
         name = self.own(prefix, caller)
         row = self.job(name, caller)
         if attempt is not None and attempt > row["attempts"]:
@@ -246,15 +248,15 @@ class Desk:
                 data = file.read(limit)
         except FileNotFoundError:
             return "", offset
-        whole = _whole_letters(data, limit)
+        whole = _whole_characters(data, limit)
         return data[:whole].decode(errors="replace"), offset + whole
 
     def session(self, caller: Caller) -> str | None:
-        """A token for a page, with the rights of the caller; None: the caller's own has ended."""
+        """Return a token for a page, with the caller's rights; None if the caller's own token has ended."""
         return self.tokens.add_session(caller, time.time() + _SESSION_S)
 
     def submission(self, spec: JobSpec, caller: Caller, job: str | None) -> Command:
-        """The command that submits a job, if the caller may ask for all of it."""
+        """Return the command that submits a job, if the caller may ask for all of it."""
         try:
             spec.check_together()
         except InputError as error:
@@ -264,76 +266,78 @@ class Desk:
         return submit(spec, caller.user, job)
 
     def dry_run(self, spec: JobSpec, caller: Caller) -> dict[str, Any]:
-        """Where and when a job would start."""
+        """Return where and when a job would start (modelled)."""
         self.submission(spec, caller, None)
         with self.controller.lock:
             check_fits(self._books, spec)
-        with self._thinking():
+        with self._forecasting():
             copy, now, _ = self._copy()
-            name, told = forecast.dry_run(copy, spec, caller.user, now)
+            name, found = forecast.dry_run(copy, spec, caller.user, now)
         return {
             "modelled": True,
-            "now": told.now,
-            "blocker": None if name in told.starts else outlook.never(copy, copy.jobs[name], told),
-            "starts": told.starts.get(name),
-            "tier": told.tiers.get(name),
-            "machines": told.places.get(name),
+            "now": found.now,
+            "blocker": None if name in found.starts else outlook.never(copy, copy.jobs[name], found),
+            "starts": found.starts.get(name),
+            "tier": found.tiers.get(name),
+            "machines": found.places.get(name),
+        }
+
+    def what_if(self, *, policy: str | None, racks: int) -> dict[str, Any]:
+        """Return the outcome of the current jobs as the cluster is, and with the change (modelled)."""
+        if policy is not None:
+            load_policy(policy)  # refuses an unknown one before the state is copied
+        with self._forecasting():
+            state, now, pending = self._copy()
+            current_policy = state.setup.policy
+            changed = forecast.what_if(snapshot.copy_of(state), policy=policy, racks=racks, now=now)
+            unchanged = forecast.forecast(state, now=now, pending=pending)
+        return {
+            "modelled": True,
+            "as_it_is": _outcome(unchanged),
+            "changed": _outcome(changed),
+            "policy": policy or current_policy,
+            "add_racks": racks,
         }
 
     def _copy(self) -> tuple[Books, float, bool]:
-        """Books to play with, what time it is, and whether a pass is due."""
+        """A copy of the state, the time, and whether a scheduling pass is due."""
         with self.controller.lock:
             return snapshot.copy_of(self._books), self.controller.now(), self.controller.pending
 
     @contextmanager
-    def _thinking(self) -> Iterator[None]:
-        """Forecasts take a while: a few at a time, so that everything else is answered meanwhile."""
-        if not self._thinkers.acquire(timeout=_THINKING_S):
-            raise BusyError("too many forecasts are being made", hint="ask again in a moment")
+    def _forecasting(self) -> Iterator[None]:
+        """Limit concurrent forecasts, which take long, so that other requests are answered meanwhile."""
+        if not self._forecasts.acquire(timeout=_FORECAST_WAIT_S):
+            raise BusyError("too many forecasts are running", hint="ask again in a moment")
         try:
             yield
         finally:
-            self._thinkers.release()
-
-    def what_if(self, *, policy: str | None, racks: int) -> dict[str, Any]:
-        """From here as it is, and from here with the change."""
-        if policy is not None:
-            load_policy(policy)  # an unknown one is refused before the state is copied
-        with self._thinking():
-            state, now, pending = self._copy()
-            was = state.setup.policy
-            changed = forecast.what_if(snapshot.copy_of(state), policy=policy, racks=racks, now=now)
-            plain = forecast.forecast(state, now=now, pending=pending)
-        return {
-            "modelled": True,
-            "as_it_is": _result(plain),
-            "changed": _result(changed),
-            "policy": policy or was,
-            "add_racks": racks,
-        }
+            self._forecasts.release()
 
 
-def _expected(estimate: Outlook | None, name: str, now: float, *, explained: bool) -> dict[str, Any]:
-    """The forecast of a job; not `explained`: the back end holds it up, whatever the policy would do."""
-    if estimate is None:
+def _expected(estimates: Outlook | None, name: str, now: float, *, held_up: bool) -> dict[str, Any]:
+    """The forecast of a job, without a blocker if the back end holds it up: then the policy does not matter."""
+    if estimates is None:
         return {"expected_start": None}
-    row = estimate.row(name, now)
-    return row if explained or "blocker" not in row else row | {"blocker": None}
+    row = estimates.row(name, now)
+    return row | {"blocker": None} if held_up and "blocker" in row else row
 
 
-def _whole_letters(data: bytes, limit: int) -> int:
-    """How many of these bytes end with a whole letter: the rest of one that was cut comes with the next piece."""
+def _whole_characters(data: bytes, limit: int) -> int:
+    """The number of bytes up to the last whole character; the rest of a cut one comes with the next piece."""
     decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
     decoder.decode(data)
     whole = len(data) - len(decoder.getstate()[0])
-    return whole if whole or len(data) < limit else len(data)  # a limit below a letter's bytes gets on, too
+    return (
+        whole if whole or len(data) < limit else len(data)
+    )  # a limit below one character makes progress, too
 
 
-def _result(told: Forecast) -> dict[str, Any]:
-    last = max(told.ends.values(), default=told.now)
+def _outcome(found: Forecast) -> dict[str, Any]:
+    last = max(found.ends.values(), default=found.now)
     return {
-        "jobs": len(told.ends),
-        "whole": told.whole,
-        "mean_left_s": told.mean_left_s(),
-        "last_end_s": last - told.now,
+        "jobs": len(found.ends),
+        "whole": found.whole,
+        "mean_left_s": found.mean_left_s(),
+        "last_end_s": last - found.now,
     }

@@ -1,4 +1,4 @@
-"""Named tuples that compiled code knows by one address."""
+"""Named tuples that compiled code receives as one pointer."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 from numba import njit, types
 from numba.core.errors import TypingError
 
-from berth.compile import step
-from berth.handed import handed
+from berth.native.kernels import indirect
+from berth.native.structs import to_native
 
 RECORD = np.dtype([("size", "i4"), ("weight", "f8"), ("part", "f8", (2,))], align=True)
 
@@ -32,12 +32,12 @@ def outer() -> Outer:
     return Outer(np.arange(5), Inner(table, np.array([7], np.int32)), np.zeros(3, RECORD))
 
 
-def test_arrays_are_read_under_their_names_wherever_they_stand():
+def test_arrays_are_read_by_field_at_any_depth():
     @njit
     def read(given):
         return given.numbers[4], given.inner.table[2, 1], given.inner.row[0], given.numbers[1:3].sum()
 
-    assert read(handed(outer())) == (4, 9.0, 7, 3)
+    assert read(to_native(outer())) == (4, 9.0, 7, 3)
 
 
 def test_lengths_and_shapes_are_those_of_the_arrays():
@@ -45,10 +45,10 @@ def test_lengths_and_shapes_are_those_of_the_arrays():
     def read(given):
         return len(given.records), given.inner.table.shape, given.inner.table.size, given.inner.table.strides
 
-    assert read(handed(outer())) == (3, (3, 4), 12, (32, 8))
+    assert read(to_native(outer())) == (3, (3, 4), 12, (32, 8))
 
 
-def test_what_compiled_code_writes_stands_in_the_arrays():
+def test_compiled_code_writes_to_the_arrays_themselves():
     @njit
     def write(given):
         given.inner.table[1, 3] = -1.0
@@ -57,14 +57,14 @@ def test_what_compiled_code_writes_stands_in_the_arrays():
         record.part[1] = 2.0
 
     values = outer()
-    write(handed(values))
+    write(to_native(values))
     assert values.inner.table[1, 3] == -1.0
     assert values.records["size"].tolist() == [0, 0, 5]
     assert values.records["weight"].tolist() == [0.0, 0.0, 0.5]
     assert values.records["part"].tolist() == [[0.0, 0.0], [0.0, 0.0], [0.0, 2.0]]
 
 
-def test_an_address_is_passed_on_from_function_to_function():
+def test_a_struct_is_passed_on_from_function_to_function():
     @njit
     def last(inner):
         return inner.table[-1, -1]
@@ -73,10 +73,10 @@ def test_an_address_is_passed_on_from_function_to_function():
     def both(given):
         return last(given.inner) + given.numbers[-1]
 
-    assert both(handed(outer())) == 15.0
+    assert both(to_native(outer())) == 15.0
 
 
-def test_nobody_counts_references_to_the_arrays():
+def test_reading_an_array_counts_no_references():
     @njit
     def total(given):
         one = given.numbers
@@ -84,19 +84,19 @@ def test_nobody_counts_references_to_the_arrays():
         return one.sum() + other.sum()
 
     values = outer()
-    table = handed(values)
+    table = to_native(values)
     before = sys.getrefcount(values.numbers)
     result = total(table)
     after = sys.getrefcount(values.numbers)
     assert (result, after) == (20, before)
 
 
-@step
+@indirect
 def _twice(number: float) -> float:
     return 2.0 * number
 
 
-def test_functions_stand_in_it_by_their_addresses():
+def test_a_function_is_called_by_its_address():
     class Functions(NamedTuple):
         twice: Any
 
@@ -104,31 +104,31 @@ def test_functions_stand_in_it_by_their_addresses():
     def call(functions, number):
         return functions.twice(number)
 
-    assert call(handed(Functions(_twice.at(types.float64(types.float64)))), 21.0) == 42.0
+    assert call(to_native(Functions(_twice.pointer(types.float64(types.float64)))), 21.0) == 42.0
 
 
-def test_tuples_of_like_arrays_are_compiled_for_once():
+def test_tuples_of_equal_types_share_one_compiled_version():
     @njit
     def size(given):
         return len(given.numbers)
 
     longer = outer()._replace(numbers=np.arange(9))
-    assert (size(handed(outer())), size(handed(longer))) == (5, 9)
+    assert (size(to_native(outer())), size(to_native(longer))) == (5, 9)
     assert len(size.signatures) == 1
     floats = outer()._replace(numbers=np.zeros(2))
-    assert size(handed(floats)) == 2
+    assert size(to_native(floats)) == 2
     assert len(size.signatures) == 2
 
 
-def test_a_name_it_does_not_have_is_refused():
+def test_an_unknown_field_is_refused():
     @njit
     def read(given):
         return given.nothing
 
     with pytest.raises(TypingError, match="nothing"):
-        read(handed(outer()))
+        read(to_native(outer()))
 
 
-def test_part_of_an_array_is_refused():
-    with pytest.raises(AssertionError, match="whole"):
-        handed(outer()._replace(numbers=np.arange(10)[::2]))
+def test_an_array_that_is_not_contiguous_is_refused():
+    with pytest.raises(AssertionError, match="contiguous"):
+        to_native(outer()._replace(numbers=np.arange(10)[::2]))

@@ -12,32 +12,33 @@ from pathlib import Path
 import pytest
 from numba.core.dispatcher import Dispatcher
 
-from berth import compile as compiling
-from berth.compile import Step, compiled_sources, room_of
+from berth.native import cache
+from berth.native.cache import compiled_sources, package_of
+from berth.native.kernels import IndirectKernel, entry
 from berth.network import _flow_kernels, _kernels
 
-SOURCES = Path(compiling.__file__).parents[1]
+SOURCES = Path(cache.__file__).parents[2]
 
 
 @pytest.mark.parametrize("name", ["berth.simulate.run", "berth.plan.evaluate"])
-def test_every_compiled_function_stands_in_a_source_that_the_fingerprint_covers(name):
+def test_every_compiled_function_is_in_a_source_that_the_fingerprint_covers(name):
     import_module(name)
     found = [
         (module, value)
         for module in list(sys.modules)
         if module.startswith("berth.") and not module.startswith(("berth.live", "berth.testing"))
         for value in vars(sys.modules[module]).values()
-        if isinstance(value, Dispatcher | Step)
+        if isinstance(value, Dispatcher | IndirectKernel)
     ]
     assert found
     for _, value in found:
-        function = value.py_func if isinstance(value, Dispatcher) else value._function
+        function = value.py_func
         file = Path(inspect.getfile(function))
-        assert file in compiled_sources(room_of(function.__module__)), file
+        assert file in compiled_sources(package_of(function.__module__)), file
 
 
 @pytest.mark.parametrize("module", [_kernels, _flow_kernels])
-def test_kernels_that_name_no_compiler_are_covered_too(module):
+def test_kernels_that_do_not_import_numba_are_covered_too(module):
     assert Path(inspect.getfile(module)) in compiled_sources()
 
 
@@ -71,7 +72,7 @@ def test_every_kernel_is_cached_under_the_fingerprint_whatever_is_imported_first
         "found = {v._cache.cache_path for m in list(sys.modules.values()) if m.__name__.startswith('berth.')\n"
         "    for v in vars(m).values() if isinstance(v, Dispatcher)\n"
         "    and not inspect.isgeneratorfunction(v.py_func)}\n"  # part of the functions that iterate over it
-        "from berth.compile import fingerprint\n"
+        "from berth.native.cache import fingerprint\n"
         "print(len(found), all(fingerprint() in path for path in found))"
     )
     count, same = run_python(code, PYTHONPATH=str(SOURCES), XDG_CACHE_HOME=str(tmp_path)).split()
@@ -81,11 +82,11 @@ def test_every_kernel_is_cached_under_the_fingerprint_whatever_is_imported_first
 
 def test_a_folder_that_another_process_uses_is_not_removed(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(compiling, "_KEPT", 1)
+    monkeypatch.setattr(cache, "_KEPT", 1)
     code = (
-        "import sys; from berth.compile import claim, folder_of\n"
-        "import berth.compile; berth.compile.fingerprint = lambda room='': 'aaaa'\n"
-        "assert claim(''); print(folder_of(), flush=True); sys.stdin.read()"
+        "import sys; from berth.native import cache\n"
+        "cache.fingerprint = lambda package='': 'aaaa'\n"
+        "assert cache.lock_folder(''); print(cache.package_folder(), flush=True); sys.stdin.read()"
     )
     holder = subprocess.Popen(
         [sys.executable, "-c", code],
@@ -99,34 +100,34 @@ def test_a_folder_that_another_process_uses_is_not_removed(tmp_path, monkeypatch
         for age, name in enumerate(("aaaa", "bbbb", "cccc", "dddd")):
             (used.parent / name).mkdir(exist_ok=True)
             os.utime(used.parent / name, (age, age))
-        compiling.claim.cache_clear()
-        assert compiling.claim("")
+        cache._locks.clear()
+        assert cache.lock_folder("")
         left = {path.name for path in used.parent.iterdir()}
-        assert left == {"aaaa", "dddd", compiling.fingerprint()}
+        assert left == {"aaaa", "dddd", cache.fingerprint()}
     finally:
         holder.communicate()
-    compiling.claim.cache_clear()
-    assert compiling.claim("")
+    cache._locks.clear()
+    assert cache.lock_folder("")
     assert "aaaa" not in {path.name for path in used.parent.iterdir()}
-    compiling.claim.cache_clear()
+    cache._locks.clear()
 
 
-def test_a_folder_that_vanishes_meanwhile_does_not_turn_the_cache_off(tmp_path, monkeypatch):
+def test_a_folder_that_another_process_removes_does_not_disable_the_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    (compiling.cache_folder()).mkdir(parents=True)
-    (compiling.cache_folder() / "gone").symlink_to(tmp_path / "nowhere")  # listed, and then not there
-    compiling.claim.cache_clear()
-    assert compiling.claim("")
-    compiling.claim.cache_clear()
+    (cache.cache_folder()).mkdir(parents=True)
+    (cache.cache_folder() / "gone").symlink_to(tmp_path / "nowhere")  # listed, and then not there
+    cache._locks.clear()
+    assert cache.lock_folder("")
+    cache._locks.clear()
 
 
-def test_a_disk_that_fails_costs_the_cache_and_not_the_run(tmp_path, monkeypatch):
+def test_kernels_run_without_a_cache_where_the_disk_fails(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     (tmp_path / "file").write_text("not a folder")
-    compiling.claim.cache_clear()
-    assert compiling.claim("") is False
-    assert compiling.entry(_twice)(21) == 42
-    compiling.claim.cache_clear()
+    cache._locks.clear()
+    assert cache.lock_folder("") is False
+    assert entry(_twice)(21) == 42
+    cache._locks.clear()
 
 
 def _twice(number):

@@ -1,4 +1,4 @@
-"""Slurm's commands: what they show of jobs, nodes, partitions and switches, and what they are asked to do."""
+"""Runs Slurm's commands to read jobs, nodes, partitions and switches, and to release and cancel jobs."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from functools import cached_property
 from itertools import product
 
 from berth.live.backend import BackendError
-from berth.live.backends.slurm_json import SlurmJob, SlurmNode, job_of, listed, node_of
+from berth.live.backends.slurm_json import SlurmJob, SlurmNode, parse_job, parse_list, parse_node
 
-_DISTURBING = ("SQUEUE_", "SINFO_", "SCANCEL_")  # in the environment they narrow what is shown or done
-_NODES_BY_SCONTROL = (23, 2)  # `scontrol --json` is new in 23.02, and `sinfo --json` lists no nodes any more
+_IGNORED_ENV = ("SQUEUE_", "SINFO_", "SCANCEL_")  # these variables would filter the output
+_NODES_BY_SCONTROL = (23, 2)  # `sinfo --json` lists no nodes since 23.02, and `scontrol --json` is new there
 
 
 @dataclass(frozen=True, slots=True)
 class Switch:
-    """A switch, and all the nodes below it."""
+    """A switch and all nodes below it."""
 
     name: str
     level: int
@@ -28,7 +28,7 @@ class Switch:
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """Where jobs are submitted to."""
+    """A partition that jobs are submitted to."""
 
     name: str
     max_time: str = "UNLIMITED"  # as Slurm writes it, such as 1-00:00:00
@@ -36,14 +36,14 @@ class Partition:
 
 
 class SlurmCommands:
-    """Runs Slurm's commands, never through a shell and never without a limit in time."""
+    """Runs Slurm's commands, without a shell and with a timeout."""
 
     def __init__(self, timeout_s: float = 30.0) -> None:
         self._timeout_s = timeout_s
 
     def run(self, *argv: str, text: str = "") -> subprocess.CompletedProcess[str]:
-        """The command, however it ended; BackendError: it can't be started, or did not end in time."""
-        env = {name: value for name, value in os.environ.items() if not name.startswith(_DISTURBING)}
+        """Run a command; raise BackendError only if it can't be started or does not end in time."""
+        env = {name: value for name, value in os.environ.items() if not name.startswith(_IGNORED_ENV)}
         try:
             return subprocess.run(
                 argv,
@@ -55,12 +55,12 @@ class SlurmCommands:
                 check=False,
             )
         except subprocess.TimeoutExpired:
-            raise BackendError(f"{argv[0]} gave no answer within {self._timeout_s:g} s") from None
+            raise BackendError(f"{argv[0]} did not answer within {self._timeout_s:g} s") from None
         except OSError as error:
             raise BackendError(f"{argv[0]}: {error}") from None
 
     def ask(self, *argv: str) -> str:
-        """What the command says; BackendError if it fails."""
+        """Return the output of a command; raise BackendError if it fails."""
         done = self.run(*argv)
         if done.returncode:
             raise BackendError(f"{argv[0]}: {done.stderr.strip() or f'code {done.returncode}'}")
@@ -68,72 +68,72 @@ class SlurmCommands:
 
     @cached_property
     def version(self) -> tuple[int, int]:
-        """The release of the commands, such as (22, 5)."""
-        said = self.ask("scontrol", "--version")
-        match = re.search(r"(\d+)\.(\d+)", said)
+        """The release of Slurm, such as (22, 5)."""
+        output = self.ask("scontrol", "--version")
+        match = re.search(r"(\d+)\.(\d+)", output)
         if match is None:
             raise BackendError(
-                f"scontrol --version: expected a release such as 23.11.4, got {said.strip()!r}"
+                f"scontrol --version: expected a release such as 23.11.4, got {output.strip()!r}"
             )
         return int(match[1]), int(match[2])
 
     def jobs(self) -> list[SlurmJob]:
-        """Every job of this user that Slurm still knows, over or not; a release that ignores `--me` shows more."""
+        """Return all jobs of this user that Slurm still lists, also ended ones. Some releases ignore `--me`."""
         argv = ("squeue", "--me", "--states=all", "--json")
-        jobs = (job_of(facts) for facts in listed(self.ask(*argv), "jobs", argv[0]))
+        jobs = (parse_job(facts) for facts in parse_list(self.ask(*argv), "jobs", argv[0]))
         return [job for job in jobs if job.user_id == os.getuid()]
 
     def nodes(self) -> list[SlurmNode]:
-        """Every node, with what is in use on it."""
+        """Return all nodes with their allocated resources."""
         argv: Sequence[str] = ("sinfo", "--json")
         if self.version >= _NODES_BY_SCONTROL:
             argv = ("scontrol", "--details", "--json", "show", "nodes")
-        return [node_of(facts) for facts in listed(self.ask(*argv), "nodes", argv[0])]
+        return [parse_node(facts) for facts in parse_list(self.ask(*argv), "nodes", argv[0])]
 
     def switches(self) -> list[Switch]:
-        """The tree above the nodes; empty where Slurm was told of none."""
-        return list(switches_of(self.run("scontrol", "show", "topology").stdout))
+        """Return the switches; none if no topology is configured."""
+        return list(parse_switches(self.run("scontrol", "show", "topology").stdout))
 
     def partition(self, name: str | None) -> Partition | None:
-        """A partition by its name, or the one for jobs that name none; None: there is no such partition."""
+        """Return a partition by name, or the default partition; None if it does not exist."""
         for line in self.ask("scontrol", "--oneliner", "show", "partition").splitlines():
-            facts = words_of(line)
+            facts = parse_fields(line)
             found = facts.get("PartitionName")
             if found is not None and (found == name if name else facts.get("Default") == "YES"):
                 return Partition(found, facts.get("MaxTime", "UNLIMITED"), facts.get("State", "UP"))
         return None
 
     def answers(self) -> bool:
-        """Whether a Slurm controller, the first or a backup, answers."""
+        """Whether a Slurm controller, primary or backup, answers."""
         return self.run("scontrol", "ping").returncode == 0
 
     def release(self, ids: Iterable[int]) -> bool:
-        """Lets held jobs go; False: not all of them were."""
+        """Release held jobs; return whether all were released."""
         listed = ",".join(str(number) for number in ids)
         return not listed or self.run("scontrol", "release", listed).returncode == 0
 
     def cancel(self, ids: Iterable[int], *options: str) -> None:
-        """Ends jobs, or sends them a signal; those that are over already do not mind."""
+        """Cancel jobs, or send them a signal; jobs that have ended are ignored."""
         if listed := [str(number) for number in ids]:
             self.run("scancel", *options, *listed)
 
 
-def switches_of(text: str) -> Iterator[Switch]:
-    """What `scontrol show topology` says."""
+def parse_switches(text: str) -> Iterator[Switch]:
+    """Yield the switches in the output of `scontrol show topology`."""
     for line in text.splitlines():
-        facts = words_of(line)
+        facts = parse_fields(line)
         if "SwitchName" in facts:
-            nodes = hosts_of(facts.get("Nodes", ""))
+            nodes = expand_hosts(facts.get("Nodes", ""))
             yield Switch(facts["SwitchName"], int(facts.get("Level", "0")), tuple(nodes))
 
 
-def words_of(line: str) -> dict[str, str]:
-    """`A=1 B=2` as a table."""
+def parse_fields(line: str) -> dict[str, str]:
+    """Return `A=1 B=2` as a dict."""
     return dict(word.split("=", 1) for word in line.split() if "=" in word)
 
 
-def hosts_of(text: str) -> list[str]:
-    """`n[00-02,7],login` as names."""
+def expand_hosts(text: str) -> list[str]:
+    """Return the names in a host list such as `n[00-02,7],login`."""
     found: list[str] = []
     for entry in re.findall(r"(?:[^,\[]|\[[^\]]*\])+", text):
         pieces = re.split(r"\[([^\]]*)\]", entry)

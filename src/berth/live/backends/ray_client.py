@@ -1,6 +1,6 @@
-"""A line to the process that speaks to Ray: every question has its time, and one that is not answered ends the line.
+"""The client of the agent process, which talks to Ray: every request has a timeout, and a timeout ends the process.
 
-The next question opens a new one. While that is being opened the controller is told so at once, not kept waiting.
+The next request starts a new one. While it connects, requests fail at once, so the controller does not wait.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from berth.extras import require
 from berth.live.backend import BackendError
 
 AGENT = Path(__file__).with_name("ray_agent.py")
-_GLANCE_S = 1.0  # so long a connection that is being made may keep the controller from its work
+_CONNECT_POLL_S = 1.0  # how long a request waits for a connection that is being established
 
 
-class Link:
-    """One process that speaks to Ray at a time."""
+class AgentClient:
+    """Runs one agent process at a time."""
 
     def __init__(self, address: str, log: Path, *, connect_s: float = 60.0, answer_s: float = 10.0) -> None:
         require("ray", "--backend ray")
@@ -35,13 +35,13 @@ class Link:
         self._read = b""
 
     def ask(self, do: str, *, patient: bool = False, **facts: Any) -> Any:
-        """The answer to a question, or BackendError; `patient`: a connection that is being made is waited for."""
+        """Send a request and return its answer; with `patient`, wait until the agent is connected."""
         process = self._connection(patient=patient)
         assert process.stdin is not None
         try:
             process.stdin.write(json.dumps({"do": do, **facts}).encode() + b"\n")
         except OSError:
-            raise self._broken("the process that speaks to Ray has ended") from None
+            raise self._broken("the agent process has ended") from None
         return self._answer(process, self._answer_s, f"Ray at {self._address} did not answer in time")
 
     def _connection(self, *, patient: bool) -> subprocess.Popen[bytes]:
@@ -51,7 +51,7 @@ class Link:
         assert process is not None
         if not self._connected:
             left = max(0.0, self._opened + self._connect_s - time.monotonic())
-            if not patient and left > _GLANCE_S and not self._readable(process, _GLANCE_S):
+            if not patient and left > _CONNECT_POLL_S and not self._readable(process, _CONNECT_POLL_S):
                 raise BackendError(f"connecting to Ray at {self._address}")
             self._answer(process, left, f"Ray at {self._address} can't be reached")
             self._connected = True
@@ -66,7 +66,7 @@ class Link:
                     "-P",
                     str(AGENT),
                     self._address,
-                ],  # -P: `import ray` is not the file beside it
+                ],  # -P: `import ray` must not find ray.py here
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -84,7 +84,7 @@ class Link:
                 raise self._broken(late)
             got = os.read(process.stdout.fileno(), 1 << 20)
             if not got:
-                raise self._broken("the process that speaks to Ray has ended")
+                raise self._broken("the agent process has ended")
             self._read += got
         line, _, self._read = self._read.partition(b"\n")
         reply = json.loads(line)
@@ -104,7 +104,7 @@ class Link:
         return BackendError(f"{why} (see {self._log})")
 
     def close(self) -> None:
-        """Lets go; what was started in Ray goes on."""
+        """End the agent process; what it started in Ray continues."""
         process, self._process = self._process, None
         if process is None:
             return

@@ -1,0 +1,1 @@
+"""Everything that berth needs from numba: kernels, their cache on disk, structs and functions by address."""

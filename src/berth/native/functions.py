@@ -1,0 +1,120 @@
+"""Compiled functions that are chosen at run time, such as the hooks of a policy, by their address.
+
+Such a function is compiled with its helpers (plain functions that it refers to by name) and kept on disk under a
+fingerprint of everything that the compiled code depends on: byte code, constants, the values of globals.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pickle
+import types as python
+from collections.abc import Callable
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import numba
+import numpy as np
+from numba.core import serialize
+from numba.core.compiler import CompileResult
+from numba.core.dispatcher import Dispatcher
+from numba.core.registry import cpu_target
+
+from berth.native.cache import cache_folder
+from berth.native.kernels import FunctionPointer, Signature, pointer_to
+
+_CompileResult: Any = CompileResult  # numba's own way to keep compiled code between runs, untyped
+_dumps: Any = serialize.dumps
+
+_KEPT = 1000  # compiled functions on disk, some 20 kB each
+_DAMAGED = (OSError, pickle.PickleError, EOFError, AttributeError, TypeError, ValueError, ImportError)
+
+
+def load_or_compile(key: str, signature: Signature, compile_function: Callable[[], Any]) -> FunctionPointer:
+    """The function that is stored under a key; `compile_function` returns numba's result where there is none."""
+    path = cache_folder() / "policies" / f"{key}.bin"
+    result = _load(path)
+    if result is None:
+        result = compile_function()
+        _store(path, result)
+    return pointer_to(result, signature)
+
+
+def fingerprint_of(function: Callable[..., Any], *facts: object) -> str:
+    """A name for all that the compiled code of a function depends on: its source, its helpers, `facts`."""
+    target = cpu_target.target_context.codegen().magic_tuple()
+    digest = hashlib.sha256(repr((numba.__version__, np.__version__, target, *facts)).encode())
+    for one in reachable(function):
+        digest.update(_digest(one))
+    return digest.hexdigest()[:32]
+
+
+def plain_function(value: Any) -> Any:
+    """The Python function that a value is, or was compiled from; None: it is neither."""
+    value = value.py_func if isinstance(value, Dispatcher) else value
+    return value if isinstance(value, python.FunctionType) else None
+
+
+def referenced(function: Callable[..., Any]) -> dict[str, Any]:
+    """The globals that a function uses, by name."""
+    scope = function.__globals__
+    return {name: scope[name] for name in sorted(_names(function.__code__)) if name in scope}
+
+
+def reachable(function: Callable[..., Any]) -> list[Any]:
+    """A function and all functions that it calls by name, directly or not, in a fixed order."""
+    found: list[Any] = [function]
+    for one in found:  # which grows
+        helpers = filter(None, map(plain_function, referenced(one).values()))
+        found += [helper for helper in dict.fromkeys(helpers) if helper not in found]
+    return found
+
+
+def _names(code: Any) -> set[str]:
+    inner = (_names(part) for part in code.co_consts if isinstance(part, python.CodeType))
+    return set(code.co_names).union(*inner)
+
+
+def _digest(function: Callable[..., Any]) -> bytes:
+    """All that is compiled of a function itself; its lines too, since messages contain them."""
+    code = function.__code__
+    closed = [cell.cell_contents for cell in function.__closure__ or ()]
+    values = {
+        name: _described(value)
+        for name, value in referenced(function).items()
+        if plain_function(value) is None
+    }
+    facts = (code.co_consts, code.co_names, code.co_linetable, function.__defaults__, closed, values)
+    return code.co_code + repr(facts).encode()
+
+
+def _described(value: Any) -> str:
+    """A value with everything that compiled code takes from it; its `repr` may round or shorten it."""
+    if isinstance(value, np.ndarray):
+        return f"{value.dtype}{value.shape}{hashlib.sha256(value.tobytes()).hexdigest()}"
+    if isinstance(value, type) and issubclass(value, Enum):
+        return repr({member.name: member.value for member in value})
+    return repr(value)
+
+
+def _load(path: Path) -> Any:
+    cpu_target.target_context.refresh()
+    try:
+        return _CompileResult._rebuild(cpu_target.target_context, *pickle.loads(path.read_bytes()))
+    except _DAMAGED:
+        return None
+
+
+def _store(path: Path, result: Any) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = path.with_suffix(f".{os.getpid()}")
+        part.write_bytes(_dumps(result._reduce()))
+        part.replace(path)
+        kept = sorted(path.parent.iterdir(), key=lambda entry: entry.stat().st_mtime)
+        for old in kept[:-_KEPT]:
+            old.unlink(missing_ok=True)
+    except OSError:
+        return  # nowhere to write: it is compiled again next time
