@@ -32,13 +32,14 @@ from berth.live.recover import recover
 from berth.live.setup import Setup
 from berth.live.store import Store, StoreError
 from berth.native.cache import fingerprint
-from berth.units import format_count
+from berth.units import format_count, format_seconds
 
 _log = logging.getLogger("berth.live")
 T = TypeVar("T")
 SNAPSHOT_EVERY = 5_000  # records
 _GLANCE_S = 0.01  # between two looks at what was asked, while the back end takes its time
 _CLOSED = "the controller has ended; ask again when it is up"
+_AHEAD_S = 60.0  # a journal that is further ahead of the clock is reported
 _LONGEST_PAUSE_S = 0.25  # between two steps while there is something to do
 
 
@@ -64,6 +65,11 @@ class Controller:
         self._ordered: list[Order] = []
         books = recover(store)
         self._time = SteadyTime(clock or MachineClock(), not_before=books.now if books else 0.0)
+        if self._time.ahead_s > _AHEAD_S:
+            _log.warning(
+                "the journal ends %s ahead of this machine's clock: times stay ahead until the clock is there",
+                format_seconds(self._time.ahead_s),
+            )
         # drawn at every start: a journal that was set back to a backup never comes to a token of after the backup
         epoch = {"epoch": secrets.token_hex(4)}
         opened = Record(self._time.now(), "opened", body=setup.plain() | epoch)
