@@ -151,7 +151,8 @@ class ControllerState:
         record["arrival_s"], record["gpus"], record["priority"] = self.now, spec.gpus, spec.priority
         record["demand"] = np.searchsorted(self.world.demands["gpus"], spec.gpus)
         record["delay_timer_s"][: len(self.timers)] = self.timers
-from berth.live.rows import FIRST, with_demand, with_free_rows, with_user
+        record["user"] = self.users[job.user]
+        kinds = device_types_of(self.setup, spec)
         record["device_type"] = kinds[0] if len(kinds) == 1 else -1
         record["device_type_mask"] = (
             sum(1 << kind for kind in kinds) if len(kinds) < len(self.setup.device_type_names) else -1
