@@ -40,13 +40,14 @@ from berth.live.setup import Setup
 from berth.live.state import ControllerState
 from berth.live.store import Store, StoreError
 from berth.native.cache import fingerprint
-from berth.units import format_count
+from berth.units import format_count, format_seconds
 
 _log = logging.getLogger("berth.live")
 T = TypeVar("T")
 SNAPSHOT_EVERY = 5_000  # records
 _POLL_REQUESTS_S = 0.01  # between two checks for requests during a call of the back end
 _CLOSED = "the controller has ended; try again when it is up"
+_AHEAD_S = 60.0  # a journal that is further ahead of the clock is reported
 _LONGEST_PAUSE_S = 0.25  # between two steps while there is something to do
 
 
@@ -74,6 +75,11 @@ class Controller:
         self._last_orders: list[Order] = []
         state = recover(store)
         self._time = SteadyTime(clock or MachineClock(), not_before=state.now if state else 0.0)
+        if self._time.ahead_s > _AHEAD_S:
+            _log.warning(
+                "the journal ends %s ahead of this machine's clock: times stay ahead until the clock is there",
+                format_seconds(self._time.ahead_s),
+            )
         # new at every start: no token of after a backup is used again once the backup is restored
         epoch = {"epoch": secrets.token_hex(4)}
         opened = Record(self._time.now(), "opened", body=setup.to_dict() | epoch)

@@ -11,7 +11,7 @@ from berth.live.decisions import take_seats
 from berth.live.demand import fits
 from berth.live.job import Attempt, Job, Seat
 from berth.live.lifecycle import DELAYED, QUEUED, STOPPING, transition
-from berth.live.rows import with_demand
+from berth.live.rows import with_demand, with_usage
 from berth.live.setup import Setup
 from berth.live.state import ControllerState
 from berth.schedule import reasons
@@ -29,6 +29,7 @@ def migrate(state: ControllerState, setup: Setup) -> ControllerState:
     new.now, new.submitted, new.ended = state.now, state.submitted, state.ended
     new.epoch = state.epoch
     new.users, new.durations = state.users, state.durations
+    new.world = with_usage(new.world, state.world, new.now)
     if state.setup.tiers == setup.tiers:
         new.step_s = state.step_s
     names = {machine.name: index for index, machine in enumerate(setup.cluster.machines)}

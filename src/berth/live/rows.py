@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from berth.schedule.records import DECISION, DEMAND, MAX_TIERS, WAIT_STATS, Array, World
+from berth.schedule.records import DECISION, DEMAND, MAX_TIERS, USER, WAIT_STATS, Array, World
 from berth.schedule.world import new_jobs
 
 FIRST = 256  # rows at the start
@@ -27,6 +27,23 @@ def with_demand(world: World, gpus: int, timers: Array) -> World:
     wait_stats["timer_s"][at, : len(timers)] = wait_stats["initial_timer_s"][at, : len(timers)] = timers
     world.jobs["demand"][world.jobs["demand"] >= at] += 1
     return world._replace(demands=demands, wait_stats=wait_stats)
+
+
+def with_user(world: World, user: int) -> World:
+    """The world with totals for the user of this number."""
+    if user < len(world.users):
+        return world
+    users = np.zeros(2 * user, USER)
+    users[: len(world.users)] = world.users
+    return world._replace(users=users)
+
+
+def with_usage(world: World, earlier: World, now: float) -> World:
+    """The world, in which nothing runs, with what users have used in an earlier one."""
+    users = earlier.users.copy()
+    users["gpu_s"] += users["gpus"] * np.maximum(0.0, now - users["updated_s"])
+    users["gpus"], users["devices"], users["updated_s"] = 0, 0, now
+    return world._replace(users=users)
 
 
 def with_free_rows(world: World, kept: Array) -> World:

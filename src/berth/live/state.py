@@ -29,7 +29,7 @@ from berth.live.lifecycle import (
     transition,
 )
 from berth.live.records import LOST, Record
-from berth.live.rows import FIRST, with_demand, with_free_rows
+from berth.live.rows import FIRST, with_demand, with_free_rows, with_user
 from berth.live.sensitivity import Sensitivities, learned_slowdowns
 from berth.live.setup import DEFAULT_DURATION_S, Setup
 from berth.live.spec import spec_from_dict
@@ -128,6 +128,7 @@ class ControllerState:
         self.jobs[job.id] = job
         self.reserve_row()
         self.world = with_demand(self.world, spec.gpus, self.timers)
+        self.world = with_user(self.world, self.users.setdefault(job.user, len(self.users)))
         job.row = len(self.rows)
         self.rows.append(job)
         self.write(job)
@@ -150,7 +151,7 @@ class ControllerState:
         record["arrival_s"], record["gpus"], record["priority"] = self.now, spec.gpus, spec.priority
         record["demand"] = np.searchsorted(self.world.demands["gpus"], spec.gpus)
         record["delay_timer_s"][: len(self.timers)] = self.timers
-        record["user"] = self.users.setdefault(job.user, len(self.users))
+        record["user"] = self.users[job.user]
         kinds = device_types_of(self.setup, spec)
         record["device_type"] = kinds[0] if len(kinds) == 1 else -1
         record["device_type_mask"] = (

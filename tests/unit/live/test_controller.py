@@ -334,6 +334,21 @@ def test_a_restart_finds_everything_as_it_was(crank):
     assert {work.finished for work in live.backend.work.values()} == {1}
 
 
+def test_a_clock_that_is_behind_the_journal_is_reported_and_time_goes_on(crank, caplog):
+    live = crank()
+    live.submit(gpus=1, seconds=300)
+    live.step(50)
+    before = live.books.now
+    live.clock.jump(-30)
+    live.restart()
+    assert "ahead of this machine's clock" not in caplog.text  # seconds are what clocks are corrected by
+    live.clock.jump(-86_400)
+    live.restart()
+    assert "the journal ends 1d ahead of this machine's clock" in caplog.text
+    live.step(10)
+    assert live.books.now == before + 10
+
+
 def test_timers_and_windows_survive_a_restart(crank):
     live = crank(policy="dally:mode=tuned")
     for _ in range(6):

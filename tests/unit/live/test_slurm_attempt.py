@@ -171,15 +171,22 @@ def test_a_gang_at_its_time_limit_has_failed_even_after_a_checkpoint(gang):
 
 @pytest.mark.parametrize(
     ("state", "cause"),
-    [("PREEMPTED", Cause.PREEMPTED), ("OUT_OF_MEMORY", Cause.MEMORY), ("NODE_FAIL", Cause.NODE_LOST)],
+    [
+        ("CANCELLED", Cause.CANCELLED),
+        ("PREEMPTED", Cause.PREEMPTED),
+        ("OUT_OF_MEMORY", Cause.MEMORY),
+        ("NODE_FAIL", Cause.NODE_LOST),
+    ],
 )
-def test_the_slurm_state_of_an_ended_job_is_the_cause(gang, state, cause):
+def test_the_slurm_state_of_a_killed_job_is_the_cause_and_only_memory_is_its_own_failure(gang, state, cause):
     for part in (0, 1):
         gang.write(
             f"part-{part}.ended", {"code": 137, "codes": {str(part): 137}, "cause": "signal", "time": AT}
         )
+    assert gang.at(AT) == AttemptStatus("running")  # Slurm has not yet said why
     gang.states = {11: state, 12: "COMPLETED"}
-    assert gang.at(AT).cause == cause
+    seen = gang.at(AT)
+    assert (seen.cause, seen.lost) == (cause, cause is not Cause.MEMORY)
 
 
 def test_a_failure_of_the_gang_is_not_attributed_to_slurm(gang):

@@ -186,16 +186,18 @@ class Attempt:
         seen = gang_end(ends)
         if self._stopped:
             return replace(seen, cause=seen.cause or Cause.STOPPED)
-        by_slurm = seen.stopped or seen.lost
-        if by_slurm and not seen.done and self._undecided:
+        # Slurm's signal may end a job's processes before their supervisor receives it
+        maybe_by_slurm = seen.stopped or seen.lost or seen.cause is Cause.SIGNAL
+        if maybe_by_slurm and not seen.done and self._undecided:
             return AttemptStatus("running")  # Slurm is about to report why
-        own = not by_slurm and seen.cause in (Cause.EXIT, Cause.MEMORY)
+        own = not maybe_by_slurm and seen.cause in (Cause.EXIT, Cause.MEMORY)
         cause, detail = (None, "") if own else self._cause
         if cause is None:
             return replace(seen, lost=seen.lost or seen.stopped)
         if cause is Cause.TIME_LIMIT:  # it would reach the limit every time, so it counts as a failure
             return replace(seen, lost=False, code=seen.code or TIMED_OUT, cause=cause, detail=detail)
-        return replace(seen, lost=seen.lost or seen.stopped, cause=cause, detail=detail)
+        lost = seen.lost or seen.stopped or cause is not Cause.MEMORY
+        return replace(seen, lost=lost, cause=cause, detail=detail)
 
     @property
     def _undecided(self) -> bool:
