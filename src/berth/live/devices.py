@@ -44,10 +44,13 @@ class Devices:
         """Whether a machine has these devices of this type."""
         return set(numbers) <= set(self._numbers.get((machine, kind), ()))
 
+    def free(self, machine: int, kind: int) -> list[int]:
+        """Return the devices of one type on a machine that are not given to an attempt."""
+        return [n for n in self._numbers.get((machine, kind), ()) if (machine, n) not in self._given]
+
     def pick(self, machine: int, kind: int, count: int) -> Seat:
         """Return the lowest free numbers; those that no attempt holds first, blocked ones last."""
-        blocked = self.blocked.get(machine, ())
-        free = [n for n in self._numbers[machine, kind] if (machine, n) not in self._given]
+        blocked, free = self.blocked.get(machine, ()), self.free(machine, kind)
         free.sort(key=lambda number: (number in blocked, (machine, number) in self._held, number))
         assert len(free) >= count, f"machine {machine} has {len(free)} free devices of {count}"
         return Seat(machine, kind, tuple(sorted(free[:count])))

@@ -19,6 +19,8 @@ from berth.cluster.model import Cluster
 from berth.cluster.serialize import cluster_from_dict
 from berth.errors import InputError
 from berth.live.api.series import Sample
+from berth.live.devices import Devices
+from berth.live.job import Seat
 from berth.live.lifecycle import PLACED, SIMULATED, AttemptTrack, JobTrack
 from berth.simulate.events import read_events, read_facts
 
@@ -29,7 +31,6 @@ _MACHINE = {  # event: (why, is it so now)
     "drained": ("drained", True),
     "undrained": ("drained", False),
 }
-Seats = list[list[Any]]
 
 
 @dataclass(slots=True)
@@ -74,13 +75,8 @@ class _Walk:
         self._tiers = {tier.name: level for level, tier in enumerate(cluster.tiers)}
         self._kinds = {kind.name: index for index, kind in enumerate(cluster.device_types)}
         self._prices = [kind.usd_per_hour for kind in cluster.device_types]
-        self._free: dict[tuple[int, int], list[int]] = {}
-        for index, machine in enumerate(cluster.machines):
-            first = 0
-            for kind, count in machine.devices:
-                self._free[index, kind] = list(range(first, first + count))
-                first += count
-        self._seats: dict[str, Seats] = {}
+        self._devices = Devices(cluster)
+        self._seats: dict[str, list[Seat]] = {}
         self._tries: Counter[str] = Counter()
         self._waiting: dict[str, float] = {}  # start of each wait, the longest first
         self._waiting_sum = 0.0
@@ -146,28 +142,27 @@ class _Walk:
 
     def _take(self, job: str, row: dict[str, Any]) -> dict[str, Any]:
         kind = self._kinds.get(row["device"], 0)
-        seats: Seats = []
+        seats = self._seats[job] = []
         for place in row["places"] or []:
             name, _, count = place.rpartition(":")
             machine = self._machine(name)
-            free = self._free.get((machine, kind), [])
-            if len(free) < int(count):
+            if len(self._devices.free(machine, kind)) < int(count):
                 raise InputError(f"{place} is more than is free there", where=self._where)
-            seats.append([machine, kind, free[: int(count)]])
-            del free[: int(count)]
+            seats.append(self._devices.pick(machine, kind, int(count)))
+            self._devices.give(job, seats[-1:])
         self._held[kind] += row["gpus"]
-        self._seats[job] = seats
         self._tries[job] += 1
         if sum(self._held) > self._most:
             self._most, self._found.busiest = sum(self._held), len(self._found.records) + 1
-        return {"token": f"{job}.{self._tries[job]}", "seats": seats, "tier": self._tiers.get(row["tier"], 0)}
+        tier, plain = self._tiers.get(row["tier"], 0), [seat.to_list() for seat in seats]
+        return {"token": f"{job}.{self._tries[job]}", "seats": plain, "tier": tier}
 
     def _leave(self, job: str) -> None:
-        for machine, kind, numbers in self._seats.pop(job, []):
-            free = self._free[machine, kind]
-            free.extend(numbers)
-            free.sort()
-            self._held[kind] -= len(numbers)
+        seats = self._seats.pop(job, [])
+        self._devices.take_back(job, seats)
+        self._devices.left(job, seats)
+        for seat in seats:
+            self._held[seat.device_type] -= len(seat.devices)
 
     def _machine(self, name: str) -> int:
         if name not in self._machines:
@@ -181,13 +176,13 @@ class _Walk:
     def _sample(self, time: float) -> Sample:
         waiting, busy = len(self._waiting), sum(self._held)
         sizes = self._found.cluster.machines
-        shut = sum(sizes[machine].size for machine, why in self._unavailable.items() if why)
+        unavailable = sum(sizes[machine].size for machine, why in self._unavailable.items() if why)
         known = [price for price in self._prices if price is not None]
         return Sample(
             time=time,
             busy=busy,
-            free=max(0, self._found.cluster.devices - busy - shut),
-            unavailable=shut,
+            free=max(0, self._found.cluster.devices - busy - unavailable),
+            unavailable=unavailable,
             external=0,
             queued=waiting,
             running=len(self._seats),

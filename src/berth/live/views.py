@@ -18,6 +18,9 @@ from berth.live.state import ControllerState
 from berth.schedule.reasons import CODES, HELD_FOR_OTHER, Reason, bring_up_to_date, explain
 from berth.units import format_count
 
+_JOB_FIELDS = ("id", "user", "submitted", "attempts", "evictions", "failures")
+_SPEC_DEFAULTS = {"name": "job", "gpus": 1, "priority": 0}
+_END_DEFAULTS = {"cause": None, "detail": "", "ran_s": None}  # older versions have none
 _DETAILS = ("run", "env", "cwd", "step_pattern")  # for the owner of a job only
 
 
@@ -44,20 +47,12 @@ def spec_row(spec: JobSpec, *, details: bool) -> dict[str, Any]:
 
 def job_facts(state: ControllerState, job: Job) -> dict[str, Any]:
     """Return a row without its spec, which does not change and needs no lock."""
-    record = state.world.jobs[job.row]
-    row: dict[str, Any] = {
-        "id": job.id,
-        "name": job.spec.name,
-        "user": job.user,
+    row = {name: getattr(job, name) for name in _JOB_FIELDS}
+    row |= {name: getattr(job.spec, name) for name in _SPEC_DEFAULTS}
+    row |= {
         "state": state_of(state, job),
-        "gpus": job.spec.gpus,
-        "priority": job.spec.priority,
-        "submitted": job.submitted,
         "since": job.since,
-        "attempts": job.attempts,
-        "evictions": job.evictions,
-        "failures": job.failures,
-        "remaining_s": float(record["estimated_remaining_s"]),
+        "remaining_s": float(state.world.jobs[job.row]["estimated_remaining_s"]),
         "last_end": last_end(job),
     }
     if job.token is not None:
@@ -118,28 +113,11 @@ def attempt_facts(state: ControllerState, attempt: Attempt) -> dict[str, Any]:
 
 def ended_row(facts: dict[str, Any], *, details: bool = True) -> dict[str, Any]:
     """Return an ended job of the store as a row."""
-    spec = facts["spec"]
-    if not details:
-        spec = {name: value for name, value in spec.items() if name not in _DETAILS}
-    return {
-        "id": facts["id"],
-        "name": spec.get("name", "job"),
-        "user": facts["user"],
-        "state": facts["state"],
-        "gpus": spec.get("gpus", 1),
-        "priority": spec.get("priority", 0),
-        "submitted": facts["submitted"],
-        "first_start": facts["first_start"],
-        "ended": facts["ended"],
-        "code": facts["code"],
-        "cause": facts.get("cause"),
-        "detail": facts.get("detail", ""),
-        "ran_s": facts.get("ran_s"),
-        "attempts": facts["attempts"],
-        "evictions": facts["evictions"],
-        "failures": facts["failures"],
-        "spec": spec,
-    }
+    spec = {name: value for name, value in facts["spec"].items() if details or name not in _DETAILS}
+    row = {name: facts[name] for name in (*_JOB_FIELDS, "state", "first_start", "ended", "code")}
+    row |= {name: spec.get(name, default) for name, default in _SPEC_DEFAULTS.items()}
+    row |= {name: facts.get(name, default) for name, default in _END_DEFAULTS.items()}
+    return row | {"spec": spec}
 
 
 def queue(state: ControllerState) -> list[Job]:
@@ -174,13 +152,8 @@ def reason_of(state: ControllerState, job: Job, now: float) -> Reason:
 
 def reason_row(reason: Reason) -> dict[str, Any]:
     """Return a reason as JSON data."""
-    return {
-        "code": reason.code,
-        "sentence": reason.sentence,
-        "tier": reason.tier,
-        "seconds_left": reason.seconds_left,
-        "saves_s": reason.saves_s,
-    }
+    names = ("code", "sentence", "tier", "seconds_left", "saves_s")
+    return {name: getattr(reason, name) for name in names}
 
 
 def why(state: ControllerState, job: Job, now: float) -> dict[str, Any]:
