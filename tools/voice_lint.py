@@ -39,7 +39,6 @@ NOT_YET_CLEAN = (
     "docs/screenshot.py",
     "docs/security.md",
     "docs/waiting.md",
-    "examples/",
     "src/berth/cli/act.py",
     "src/berth/cli/dashboard.py",
     "src/berth/cli/live_options.py",
@@ -54,7 +53,6 @@ NOT_YET_CLEAN = (
     "src/berth/live/api",
     "src/berth/live/backends",
     "src/berth/live/web",
-    "src/berth/schedule",
     "tests/unit/cli",
 )
 

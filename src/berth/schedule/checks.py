@@ -161,13 +161,10 @@ def _check_hook(kind: type[Policy], owner: type[Policy], hook: str) -> None:
     except TypeError as error:
         hint = f"write def {hook}({', '.join(wanted.parameters)}):"
         raise InputError(f"{name}: {error}", where=place_of(function), hint=hint) from error
-    if takes_cluster(function) and (
-        hook not in WITH_CLUSTER or [*inspect.signature(function).parameters][-1] != "cluster"
-    ):
-        what = (
-            f"{name}: cluster is the last parameter, of {', '.join(WITH_CLUSTER[:-1])} or {WITH_CLUSTER[-1]}"
-        )
-        raise InputError(what, where=place_of(function))
+    last = [*inspect.signature(function).parameters][-1]
+    if takes_cluster(function) and (hook not in WITH_CLUSTER or last != "cluster"):
+        hooks = f"{', '.join(WITH_CLUSTER[:-1])} or {WITH_CLUSTER[-1]}"
+        raise InputError(f"{name}: cluster is the last parameter, of {hooks}", where=place_of(function))
     if not is_own(function):
         return  # one of berth's own, under a name of the user's
     check_hook(hook, function, _roles(function, wanted), names_of(kind))
@@ -182,7 +179,7 @@ def _roles(function: Any, wanted: inspect.Signature) -> Roles:
 def _check_fields(owner: type[Policy]) -> None:
     """A class with constants is a dataclass, with names that nothing else has, and not too many of them."""
     if inspect.get_annotations(owner) and not (is_dataclass(owner) and "__dataclass_fields__" in vars(owner)):
-        what = f"{owner.__name__!r} has constants but is no dataclass"
+        what = f"{owner.__name__!r} has constants but is not a dataclass"
         raise InputError(what, where=where_of(owner), hint="write @dataclass(frozen=True) above the class")
     found = constant_fields(owner)
     for field in found:

@@ -76,8 +76,10 @@ def _reason(error: Exception) -> str:
     """The line of numba's long messages that says what it could not do."""
     plain = re.sub(r"\x1b\[[0-9;]*m", "", str(error))
     lines = [line.strip() for line in plain.splitlines() if line.strip()]
-    told = [line for line in lines if not line.startswith(("Failed in", "During", "File", "def ", "<source"))]
-    return (told or lines or [type(error).__name__])[0][:160]
+    known = [
+        line for line in lines if not line.startswith(("Failed in", "During", "File", "def ", "<source"))
+    ]
+    return (known or lines or [type(error).__name__])[0][:160]
 
 
 def _compiled(function: Callable[..., Any], names: Names, hook: str) -> FunctionPointer:
@@ -166,10 +168,9 @@ def _parts(names: Names, hook: str, own: bool, cluster: bool) -> dict[str, Any]:
     given = [
         f"seal({name})" if is_record else name for name, is_record in zip(arguments, records, strict=True)
     ]
-    given = [*given[:-1], "params", given[-1]] if hook in WITH_CLUSTER else [*given, "params"]
-    if hook in WITH_CLUSTER and not cluster:
-        given.pop()
-    call = f"f({', '.join(given)})".replace("params", f"My({', '.join(values) or '0.0'})")
+    params = f"My({', '.join(values) or '0.0'})"
+    last = [given.pop()] if hook in WITH_CLUSTER else []
+    call = f"f({', '.join([*given, params, *(last if cluster else [])])})"
     return {
         "arguments": ", ".join(arguments),
         "call": f"{call}; answer = 0.0" if hook == "update" else f"answer = {call}",
