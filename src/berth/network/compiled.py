@@ -9,16 +9,14 @@ from __future__ import annotations
 
 import inspect
 
-from numba.extending import register_jitable
-
 from berth import reproducible
-from berth.native.kernels import entry
+from berth.native.kernels import compilable, entry
 from berth.network import _contention_kernels, _flow_kernels, _kernels, _sharing_kernels
 
 for _module in (reproducible, _kernels, _flow_kernels, _sharing_kernels, _contention_kernels):
     for _function in list(vars(_module).values()):
         if inspect.isfunction(_function) and _function.__module__ == _module.__name__:
-            register_jitable(_function)
+            compilable(_function)
 
 communication_s = entry(_kernels.communication_s)
 overlapped_s = entry(_kernels.overlapped_s)

@@ -7,12 +7,13 @@ sizes in devices. A job's record is declared by concern; a policy reads the fiel
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
+
+from berth.native.kernels import inlined
 
 MAX_TIERS = 8
 MAX_DEVICE_TYPES = 8
@@ -313,7 +314,6 @@ DECISION = np.dtype(
 )
 
 Array = NDArray[Any]
-_njit: Any = numba.njit  # untyped
 
 
 class World(NamedTuple):
@@ -338,13 +338,10 @@ class World(NamedTuple):
     state: Array  # STATE, one record
 
 
-def _places_of(world: World, first: int) -> Iterator[Any]:
+@inlined
+def places_of(world: World, first: int) -> Iterator[Any]:
     """The places in a list, one after the other."""
     while first >= 0:
         place = world.places[first]
         yield place
         first = place.next
-
-
-# compiled where it is used: numba can't load a generator from its cache on disk
-places_of: Callable[[World, int], Iterator[Any]] = _njit(forceinline=True)(_places_of)
