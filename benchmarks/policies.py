@@ -1,4 +1,4 @@
-"""`make bench-policies`: does berth's own policy keep its promise, that nobody has to choose timers?
+"""`make bench-policies`: is berth's own policy as good as the best timers of each cell, without timers to choose?
 
 A sweep of load x congestion x mix, at two job orders, with remaining times known exactly and to +-50 % only.
 In each cell the best of the modes of `dally` (no-wait, full, manual, tuned) is the one with the least mean

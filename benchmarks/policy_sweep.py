@@ -1,6 +1,6 @@
 """The sweep behind `make bench-policies`: cells of load x congestion x mix, each run on several seeds.
 
-A cell's traces are the same for all contenders (paired seeds). What has been computed stands on disk under
+A cell's traces are the same for all contenders (paired seeds). What has been computed is on disk under
 the fingerprint of everything it depends on, so that a sweep which was interrupted goes on where it stopped.
 """
 
@@ -21,7 +21,7 @@ from berth.cluster.load import load_cluster
 from berth.cluster.model import Cluster
 from berth.native.cache import fingerprint
 from berth.schedule.policies.berth import Berth, Rank
-from berth.schedule.policies.dally import Dally
+from berth.schedule.policies.dally import Dally, Mode, Order
 from berth.schedule.policy import Policy
 from berth.simulate.metrics import summarise
 from berth.simulate.outcome import require_finished
@@ -85,10 +85,13 @@ def cells(quick: bool) -> list[Cell]:
 def contenders(rank: Rank) -> dict[str, tuple[Policy, float]]:
     """Policies at one job order, with how uncertain remaining times are to them.
 
-    Whom a job that does not fit holds up is the same for all: nobody. At FIFO order nobody is evicted.
+    Under every contender a job that does not fit blocks no other job. At FIFO order no job is evicted.
     """
     own = Berth(order_by=rank)
-    fixed: dict[str, tuple[Policy, float]] = {mode: (Dally(mode=mode, order_by=rank), 0.0) for mode in MODES}
+    order = Order[rank.name]
+    fixed: dict[str, tuple[Policy, float]] = {
+        mode: (Dally(mode=Mode[mode.upper().replace("-", "_")], order_by=order), 0.0) for mode in MODES
+    }
     return fixed | {OWN: (own, 0.0), UNSURE: (own, DOUBT)}
 
 
@@ -130,7 +133,7 @@ def _trace(mix: str, load: float, seed: int) -> Trace:
 def sweep(
     wanted: Iterable[Cell], seeds: int, folder: Path, workers: int, progress: Callable[[int, int], None]
 ) -> Results:
-    """Every cell on every seed, from disk where it stands there already."""
+    """Every cell on every seed, read from disk where it is there already."""
     folder.mkdir(parents=True, exist_ok=True)
     tasks = [(cell, seed) for cell in wanted for seed in range(FIRST_SEED, FIRST_SEED + seeds)]
     files = {task: folder / f"{_key(*task)}.json" for task in tasks}

@@ -116,7 +116,7 @@ def test_without_latency_time_scales_with_bytes_over_bandwidth(volume, bandwidth
 
 @untimed
 @given(VOLUMES, fabrics(), PLACEMENTS)
-def test_nobody_beats_the_wire(volume, fabric, placement):
+def test_no_collective_is_faster_than_the_slowest_link_allows(volume, fabric, placement):
     """Every machine must learn the whole sum, and a device must send most of its vector at least once."""
     assume(len(placement.machines) > 1)
     net = fabric.arrays

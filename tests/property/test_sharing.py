@@ -85,7 +85,7 @@ def test_no_link_is_over_its_capacity_and_every_job_has_its_bottleneck(capacity,
 
 @untimed
 @given(CAPACITIES, jobs(), st.data())
-def test_coming_and_going_leaves_the_same_bits_as_starting_anew(capacity, present, data):
+def test_rates_after_flows_come_and_go_equal_rates_computed_from_scratch(capacity, present, data):
     shares = shares_with(capacity, present)
     gone = data.draw(st.lists(st.sampled_from(sorted(present)), unique=True))
     for job in gone:

@@ -28,6 +28,20 @@ def test_importing_a_package_or_the_command_line_loads_no_heavy_module(module):
     assert not HEAVY & modules_after(f"import {module}")
 
 
+def test_the_command_line_is_there_without_numpy():
+    assert "numpy" not in modules_after("import berth.cli.main")
+
+
+def test_a_job_is_submitted_without_a_compiler(tmp_path):
+    (tmp_path / "journal.sqlite").touch()  # of a controller that does not answer
+    arguments = ["berth", "submit", "--state", str(tmp_path), "--gpus", "1", "--", "true"]
+    program = (
+        f"import sys\nfrom berth.cli.main import main\nsys.argv = {arguments}\n"
+        "try:\n    main()\nexcept SystemExit as left:\n    assert left.code == 75"
+    )
+    assert not HEAVY & modules_after(program)
+
+
 @pytest.mark.parametrize(
     "package",
     [

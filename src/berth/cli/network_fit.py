@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from berth.arrays import FloatArray
 from berth.cli.options import AsJson, Force
 from berth.cli.output import check_output
 
 if TYPE_CHECKING:
+    from berth.arrays import FloatArray
     from berth.network.fit import StepTimeFit
     from berth.network.measurements import Measurements
 

@@ -125,13 +125,21 @@ def _predicted(recipe: Recipe, examples: int) -> dict[str, float]:
     }
 
 
+def _profiled_core(recipe: Recipe) -> str:
+    """Return the CPU core that the shipped profile was measured on."""
+    from berth.plan.profile import load_layer_profile
+
+    return load_layer_profile(recipe.name).on(_CORE).compute.note.partition(", one thread")[0]
+
+
 def _notes(recipe: Recipe, bad: int, examples: int) -> list[str]:
     from berth.units import format_count
 
     notes = []
     if examples:
-        notes.append(f"predicted: the profile of {recipe.name} on one core, scaled to {examples:,} examples;")
-        notes.append("  its look-ups use the ids of its own examples. measured: CPU time, median.")
+        notes.append(f"predicted: the profile of {recipe.name}, scaled to {examples:,} examples, of")
+        notes.append(f"  {_profiled_core(recipe)};")
+        notes.append("  its look-ups use the ids of its own examples. measured: CPU time here, median.")
     if bad:
         notes.append(
             f"{format_count(bad, 'row')} could not be read and {'was' if bad == 1 else 'were'} skipped:"

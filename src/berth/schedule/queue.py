@@ -10,8 +10,10 @@ import numpy as np
 from berth.native.kernels import inlined, kernel
 from berth.schedule.policy import Hooks
 from berth.schedule.records import WAITING, Array, World
+from berth.schedule.totals import update_totals
 
 _ABOVE_ANY = 2**31 - 1  # priority of the bound while nothing runs
+_SHIFTS_PER_ROW = 8  # insertion sort gives up beyond this average
 
 
 @inlined
@@ -31,10 +33,20 @@ def precedes(first: Any, second: Any) -> bool:
 @inlined
 def set_order(world: World, hooks: Hooks, row: int, now: float) -> None:
     """Sets a job's place in the order from the policy."""
-    job, params = world.jobs[row], world.params[0]
-    job.order_key = hooks.order(job, now, params)
+    job, cluster, params = world.jobs[row], world.cluster[0], world.params[0]
+    job.order_key = order_of(world, hooks, row, now)
     if world.rules[0].has_tie_break:
-        job.tie_break = hooks.tie_break(job, now, params)
+        job.tie_break = hooks.tie_break(job, now, cluster, params)
+
+
+@inlined
+def order_of(world: World, hooks: Hooks, row: int, now: float) -> float:
+    """The policy's order of a job, whose state of the policy is updated first."""
+    job, cluster, params = world.jobs[row], world.cluster[0], world.params[0]
+    update_totals(world, job, now)
+    if world.rules[0].has_update:
+        hooks.update(job, now, cluster, params)
+    return hooks.order(job, now, cluster, params)
 
 
 @kernel
@@ -108,13 +120,14 @@ def smallest_demand(world: World) -> int:
 
 @kernel
 def sort_rows(jobs: Array, rows: Array) -> None:
-    """Insertion sort: the rows are nearly in order.
+    """Sorts rows by insertion, since they are nearly in order; rows that are not are merged.
 
     Keys are copied side by side first: records lie far apart, and most comparisons end with the key.
     """
     keys, priorities = np.empty(len(rows)), np.empty(len(rows), np.int32)
     for i in range(len(rows)):
         keys[i], priorities[i] = jobs[rows[i]].order_key, jobs[rows[i]].priority
+    shifts_left = _SHIFTS_PER_ROW * len(rows)
     for i in range(1, len(rows)):
         row, key, priority = rows[i], keys[i], priorities[i]
         k = i - 1
@@ -125,6 +138,29 @@ def sort_rows(jobs: Array, rows: Array) -> None:
             rows[k + 1], keys[k + 1], priorities[k + 1] = rows[k], keys[k], priorities[k]
             k -= 1
         rows[k + 1], keys[k + 1], priorities[k + 1] = row, key, priority
+        shifts_left -= i - 1 - k
+        if shifts_left < 0:
+            merge_rows(jobs, rows)
+            return
+
+
+@kernel
+def merge_rows(jobs: Array, rows: Array) -> None:
+    """Merge sort, for rows whose order has changed a lot."""
+    source, target, width = rows.copy(), np.empty_like(rows), 1
+    while width < len(rows):
+        for start in range(0, len(rows), 2 * width):
+            middle, stop = min(start + width, len(rows)), min(start + 2 * width, len(rows))
+            left, right = start, middle
+            for at in range(start, stop):
+                if right == stop or (left < middle and precedes(jobs[source[left]], jobs[source[right]])):
+                    target[at] = source[left]
+                    left += 1
+                else:
+                    target[at] = source[right]
+                    right += 1
+        source, target, width = target, source, 2 * width
+    rows[:] = source
 
 
 @inlined

@@ -137,7 +137,7 @@ def _long_run(covariance: Floats, weights: Floats) -> float:
 
 
 def _correlation(series: Floats) -> tuple[Floats, Floats]:
-    """Autocovariances from lag 0 on, and the weights of those from lag 1 on that stand out (a flat top)."""
+    """Autocovariances from lag 0 on, and the weights of those from lag 1 on that are significant (a flat top)."""
     count = len(series)
     if count < 8 or not series.std() > 1e-9 * (np.abs(series).max() + 1e-300):
         return np.zeros(1), np.zeros(0)

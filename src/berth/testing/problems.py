@@ -21,7 +21,7 @@ def random_problem(
     serial: float = 0.02,
     fixed: float = 1.0,
 ) -> Problem:
-    """A cheap slow type and faster dearer ones, over layers that compute and layers that move data.
+    """A cheap slow type and faster, more expensive ones, over layers that compute and layers that move data.
 
     `serial` is the largest part of a layer's time that more replicas do not share.
     """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -105,7 +106,7 @@ def _servers(process_group: ProcessGroup, workers: int, config: LaunchConfig) ->
     if process_group.is_main:
         return _start_servers(process_group, workers, config)
     published = json.loads(process_group.store.get(_SERVERS_KEY))
-    return [Address.from_json(text) for text in published["servers"]], Secret.find(published["secret_file"])
+    return [Address.from_json(text) for text in published["servers"]], shared_secret(published["secret_file"])
 
 
 def _start_servers(
@@ -141,6 +142,22 @@ def secret_file(secret: Secret) -> Iterator[str]:
         path.touch(mode=0o600)
         path.write_text(secret.environment()[VARIABLE])
         yield str(path)
+
+
+def shared_secret(path: str | None) -> Secret:
+    """Return the secret of rank 0, from the environment or from the file that rank 0 published.
+
+    Anyone who reaches the key-value store can publish a path, so the file must be one that only this user can read.
+    """
+    if path is None or VARIABLE in os.environ:
+        return Secret.find()
+    try:
+        file = os.lstat(path)
+    except OSError as error:
+        raise InputError(f"the secret can't be read: {error.strerror}", where=path) from error
+    if not stat.S_ISREG(file.st_mode) or file.st_uid != os.getuid() or file.st_mode & 0o077:
+        raise InputError("is not a private file of this user, so it is not the run's secret", where=path)
+    return Secret.find(path)
 
 
 class NoTables:

@@ -14,13 +14,13 @@ import small_slurm
 from berth.cluster.load import load_cluster
 from berth.live import commands
 from berth.live.backends.slurm import SlurmBackend
-from berth.live.backends.slurm_attempt import Patience
+from berth.live.backends.slurm_attempt import Timeouts
 from berth.live.controller import Controller
 from berth.live.setup import Setup
 from berth.live.spec import JobSpec
 from berth.live.store import Store
 
-QUICK = Patience(margin_s=2.0, start_s=20.0, settle_s=1.0)
+QUICK = Timeouts(margin_s=2.0, start_s=20.0, settle_s=1.0)
 
 
 @pytest.fixture(scope="session")
@@ -57,7 +57,7 @@ class Desk:
     def open(self) -> None:
         """A controller on the store, the first one or the next."""
         self.store = Store(self.folder)
-        self.backend = SlurmBackend(self.folder / "attempts", self.described, patience=QUICK)
+        self.backend = SlurmBackend(self.folder / "attempts", self.described, timeouts=QUICK)
         setup = Setup(self.backend.cluster(), policy=self.policy, store=self.store.name)
         self.controller = Controller(self.store, self.backend, setup)
 
@@ -80,28 +80,28 @@ class Desk:
         small_slurm.until(cranked, what, self.shown, timeout_s)
 
     def shown(self) -> str:
-        books, seen = self.controller.books, self.controller.seen
-        return f"{list(books.attempts.values())} {seen.attempts if seen else None} {self.controller.trouble}"
+        state, seen = self.controller.state, self.controller.observation
+        return f"{list(state.attempts.values())} {seen.attempts if seen else None} {self.controller.backend_error}"
 
     def running(self, job: str) -> bool:
-        active = self.controller.books.jobs.get(job)
-        attempt = self.controller.books.attempts.get(active.token) if active and active.token else None
+        active = self.controller.state.jobs.get(job)
+        attempt = self.controller.state.attempts.get(active.token) if active and active.token else None
         return attempt is not None and attempt.state == "running"
 
     def until_running(self, job: str) -> None:
         self.until(lambda: self.running(job), f"{job} runs")
 
     def over(self, job: str) -> dict | None:
-        return self.store.over(job)
+        return self.store.ended_job(job)
 
     def until_over(self, *jobs: str) -> None:
         self.until(lambda: all(self.over(job) for job in jobs), f"{jobs} are over")
 
     def machines(self, job: str) -> list[str]:
         """Where it is placed now."""
-        books = self.controller.books
-        attempt = books.attempts[books.jobs[job].token]
-        return [books.cluster.machines[index].name for index in attempt.machines]
+        state = self.controller.state
+        attempt = state.attempts[state.jobs[job].token]
+        return [state.cluster.machines[index].name for index in attempt.machines]
 
 
 @pytest.fixture
@@ -124,15 +124,15 @@ from pathlib import Path
 from threading import Event
 from berth.live import commands
 from berth.live.backends.slurm import SlurmBackend
-from berth.live.backends.slurm_attempt import Patience
+from berth.live.backends.slurm_attempt import Timeouts
 from berth.live.controller import Controller
 from berth.live.setup import Setup
 from berth.live.spec import JobSpec
 from berth.live.store import Store
 
 store = Store(Path(sys.argv[1]))
-patience = Patience(margin_s=2.0, start_s=20.0, settle_s=1.0)
-backend = SlurmBackend(store.folder / "attempts", patience=patience)
+timeouts = Timeouts(margin_s=2.0, start_s=20.0, settle_s=1.0)
+backend = SlurmBackend(store.folder / "attempts", timeouts=timeouts)
 controller = Controller(store, backend, Setup(backend.cluster(), policy="fifo", store=store.name))
 for text in sys.argv[2:]:
     controller.ask(commands.submit(JobSpec.model_validate_json(text), "ada"))

@@ -66,7 +66,7 @@ def test_a_table_under_a_budget_keeps_half_the_speed_or_misses(slower, met):
 
 
 @pytest.mark.parametrize(("rate", "met"), [(20.0, True), (19.9, False)])
-def test_tables_are_held_against_so_many_rows_a_second(rate, met):
+def test_table_rates_are_compared_with_the_required_rows_per_second(rate, met):
     peers = {name: [1.0] for name in (*tables.PEERS, *tables.PEERS.values())}
     rates = peers | {"pull  berth, out=": [rate], "push  berth adagrad": [9.0]}
     held = {one.what: one.met for one in tables.figures("t", rates) if one.bars}

@@ -65,7 +65,7 @@ def test_no_penalty_is_max_min_random_phase(own, other):
 
 @given(share, share, weight, weight)
 @settings(max_examples=60)
-def test_the_random_phases_stand_still(m_i, m_j, w_i, w_j):
+def test_the_random_phases_are_a_fixed_point(m_i, m_j, w_i, w_j):
     r_i = kept("weighted random phase", [m_i, w_i], [m_j, w_j])
     r_j = kept("weighted random phase", [m_j, w_j], [m_i, w_i])
     # ratio = 1 / (1 - m + t), so t and phi of either job follow from what it keeps.

@@ -104,7 +104,7 @@ def test_a_missed_bar_is_shown_as_missed_with_what_was_found(tmp_path):
     assert "Not measured yet: `make bench-live`." in made
 
 
-def test_rooms_measured_on_different_machines_say_which_was_which(tmp_path):
+def test_packages_measured_on_different_machines_name_the_machine(tmp_path):
     results.store("plan", [figure()], tmp_path)
     here = results.load(tmp_path / "plan.json")
     there = replace(here, name="live", machine={**here.machine, "cores": "64"})

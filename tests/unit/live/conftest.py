@@ -13,16 +13,16 @@ from berth.clock import MachineClock, ManualClock
 from berth.cluster.load import load_cluster
 from berth.live import commands
 from berth.live.api.app import make_app
-from berth.live.api.desk import Desk
-from berth.live.api.peers import Connection, listen_here
+from berth.live.api.connections import Connection, listen_unix
+from berth.live.api.service import Service
 from berth.live.api.tokens import Tokens
-from berth.live.audit import audit
 from berth.live.controller import Controller
 from berth.live.home import Endpoint
 from berth.live.server import listen, url_of
 from berth.live.setup import Setup
 from berth.live.spec import JobSpec
 from berth.live.store import Store
+from berth.testing.live_audit import audit
 from berth.testing.memory import MemoryBackend
 
 
@@ -70,15 +70,15 @@ class Crank:
         for _ in range(times):
             self.clock.advance(seconds)
             self.controller.step()
-            assert not audit(self.controller.books)
+            assert not audit(self.controller.state)
 
-    def state(self, job: str) -> str:
-        found = self.books.jobs.get(job)
-        return found.state if found is not None else self.controller.store.over(job)["state"]
+    def state_of(self, job: str) -> str:
+        found = self.state.jobs.get(job)
+        return found.state if found is not None else self.controller.store.ended_job(job)["state"]
 
     @property
-    def books(self):
-        return self.controller.books
+    def state(self):
+        return self.controller.state
 
 
 @pytest.fixture
@@ -108,8 +108,8 @@ def served(tmp_path):
     backend = MemoryBackend(cluster, MachineClock(), startup_s=0.0)
     controller = Controller(store, backend, Setup(cluster, "fifo", store=store.name))
     tokens, over = Tokens(store.folder), threading.Event()
-    sockets = [listen("127.0.0.1", 0), listen_here(store.folder)]
-    app = make_app(Desk(controller, tokens, tmp_path / "attempts"))
+    sockets = [listen("127.0.0.1", 0), listen_unix(store.folder)]
+    app = make_app(Service(controller, tokens, tmp_path / "attempts"))
     web = uvicorn.Server(uvicorn.Config(app, http=Connection, log_level="error", access_log=False))
     threads = [
         threading.Thread(target=controller.run, args=(over,)),
@@ -121,7 +121,7 @@ def served(tmp_path):
     yield Served(Endpoint(url, tokens.add("root", "admin")), Endpoint(url, folder=store.folder))
     web.should_exit = True
     over.set()
-    controller.called.set()
+    controller.wakeup.set()
     for thread in threads:
         thread.join()
     controller.close()

@@ -50,12 +50,12 @@ def test_no_answer_comes_before_the_body_that_its_route_does_not_need(served, re
 
 @pytest.mark.parametrize("reached", REACHED)
 def test_a_request_that_is_too_large_is_answered_so_however_much_of_it_comes(served, reached):
-    with pytest.raises(InputError, match="a request has at most 16777216 bytes"):
+    with pytest.raises(InputError, match="a request may have at most 16777216 bytes"):
         Client(getattr(served, reached)).post("jobs", body={"spec": {"run": "x" * (20 << 20)}})
 
 
 def test_a_peer_of_the_same_account_may_take_its_time(served, monkeypatch):
-    monkeypatch.setattr("berth.live.api.peers._FIRST_REQUEST_S", 0.05)
+    monkeypatch.setattr("berth.live.api.connections._FIRST_REQUEST_S", 0.05)
     with connected(served.unix) as sock, connected(served.tcp) as stranger:
         assert select.select([stranger], [], [], 30)[0]
         assert stranger.recv(1) == b""

@@ -13,11 +13,10 @@ from berth.errors import InputError
 from berth.live.backend import BackendError
 from berth.live.backends.device_names import device_named
 from berth.live.backends.slurm import SlurmBackend
+from berth.live.backends.slurm_commands import Partition, SlurmCommands, Switch, expand_hosts, parse_switches
 from berth.live.backends.slurm_discover import discover
-from berth.live.backends.slurm_json import Facts, SlurmNode, gpus_of, job_of, node_of
-from berth.live.backends.slurm_read import Partition, SlurmCommands, Switch, hosts_of, switches_of
-from berth.live.backends.slurm_room import rooms_of
-from berth.live.backends.slurm_submit import Part, RefusedError, Site, gres_of, submit
+from berth.live.backends.slurm_json import JsonObject, SlurmNode, parse_gpus, parse_job, parse_node
+from berth.live.backends.slurm_submit import Part, RefusedError, Site, gres_of, headroom_by_node, submit
 from berth.live.folder import Folder
 from berth.live.server import make_backend
 
@@ -34,7 +33,7 @@ def node(
         "alloc_cpus": cpus_used,
     }
     rest = {"real_memory": memory, "alloc_memory": memory_used, "state": "mixed", "partitions": []}
-    return node_of(Facts(facts | rest))
+    return parse_node(JsonObject(facts | rest))
 
 
 def job(name="berth:t:0", on="n1", gpus=2, cpus=4, memory=16_000, state="RUNNING", **more):
@@ -47,7 +46,7 @@ def job(name="berth:t:0", on="n1", gpus=2, cpus=4, memory=16_000, state="RUNNING
         "exit_code": 0,
         "end_time": 0,
     }
-    return job_of(Facts(rest | facts | {"memory_per_node": memory, "job_state": state} | more))
+    return parse_job(JsonObject(rest | facts | {"memory_per_node": memory, "job_state": state} | more))
 
 
 @pytest.mark.parametrize(
@@ -61,7 +60,7 @@ def job(name="berth:t:0", on="n1", gpus=2, cpus=4, memory=16_000, state="RUNNING
     ],
 )
 def test_lists_of_hosts(text, names):
-    assert hosts_of(text) == names
+    assert expand_hosts(text) == names
 
 
 @pytest.mark.parametrize(
@@ -78,7 +77,7 @@ def test_lists_of_hosts(text, names):
     ],
 )
 def test_gpus(text, found):
-    assert gpus_of(text) == found
+    assert parse_gpus(text) == found
 
 
 def test_a_job_that_is_completing_is_not_over_and_a_held_one_waits():
@@ -110,7 +109,7 @@ def test_what_narrows_the_view_in_the_environment_is_not_passed_on(tmp_path, mon
 
 
 def test_a_command_that_hangs_is_an_error_after_a_while():
-    with pytest.raises(BackendError, match="sleep gave no answer within"):
+    with pytest.raises(BackendError, match="sleep did not answer within"):
         SlurmCommands(timeout_s=0.01).ask("sleep", "10")
 
 
@@ -124,13 +123,13 @@ SwitchName=spine2 Level=1 LinkSpeed=1 Nodes=b[0-1] Switches=leaf3
 
 
 def test_switches_become_tiers_and_one_tier_joins_all():
-    cluster = discover([node(name) for name in ("a0", "a1", "a2", "a3", "b0", "b1")], switches_of(TREE))
+    cluster = discover([node(name) for name in ("a0", "a1", "a2", "a3", "b0", "b1")], parse_switches(TREE))
     assert [tier.name for tier in cluster.tiers] == ["machine", "rack", "pod", "network"]
     assert cluster.group_names[1:] == (("leaf1", "leaf2", "leaf3"), ("spine1", "spine2"), ("slurm",))
     assert cluster.groups.tolist()[1:] == [[0, 0, 1, 1, 2, 2], [0, 0, 0, 0, 1, 1], [0] * 6]
 
 
-def test_a_node_below_no_switch_is_near_to_nobody():
+def test_a_node_without_a_switch_is_near_no_other_node():
     cluster = discover([node(name) for name in ("a", "b", "c", "d")], [Switch("s", 0, ("a", "b"))])
     assert cluster.groups[1].tolist() == [0, 0, 1, 2]
     assert cluster.groups[2].tolist() == [0] * 4
@@ -139,7 +138,7 @@ def test_a_node_below_no_switch_is_near_to_nobody():
 def test_without_a_topology_there_are_machines_and_a_network_and_that_is_said():
     cluster = discover([node("a", gpus="gpu:h100:8"), node("b", gpus="gpu:h100:8")], [])
     assert [tier.name for tier in cluster.tiers] == ["machine", "network"]
-    assert cluster.notes == ("Slurm was told of no topology: all nodes are taken to be equally far",)
+    assert cluster.notes == ("Slurm has no topology configured: all nodes are treated as equally distant",)
 
 
 def test_nodes_without_gpus_are_left_out_unless_all_are():
@@ -179,19 +178,19 @@ def test_a_type_that_may_be_one_of_several_is_not_guessed_and_that_is_said():
 
 
 def test_the_gpus_of_others_are_what_is_used_and_not_ours():
-    rooms = rooms_of([node(used="gpu:a100:5(IDX:0-4)", cpus_used=7, memory_used=20_000)], [job()])
-    assert rooms["n1"].foreign == 3
+    headrooms = headroom_by_node([node(used="gpu:a100:5(IDX:0-4)", cpus_used=7, memory_used=20_000)], [job()])
+    assert headrooms["n1"].external == 3
 
 
-def test_a_job_of_ours_that_has_just_ended_is_not_taken_for_somebody_elses(monkeypatch):
-    monkeypatch.setattr("berth.live.backends.slurm_room.time.time", lambda: 1000.0)
+def test_a_job_of_ours_that_has_just_ended_does_not_count_as_external(monkeypatch):
+    monkeypatch.setattr("berth.live.backends.slurm_submit.time.time", lambda: 1000.0)
     used = node(used="gpu:a100:2", cpus_used=4, memory_used=16_000)
-    assert rooms_of([used], [job(state="COMPLETED", end_time=995)])["n1"].foreign == 0
-    assert rooms_of([used], [job(state="COMPLETED", end_time=900)])["n1"].foreign == 2
+    assert headroom_by_node([used], [job(state="COMPLETED", end_time=995)])["n1"].external == 0
+    assert headroom_by_node([used], [job(state="COMPLETED", end_time=900)])["n1"].external == 2
 
 
 @pytest.mark.parametrize(
-    ("facts", "foreign"),
+    ("facts", "external"),
     [
         ({}, 0),
         ({"cpus_used": 13}, 5),  # three cores are left, so three GPUs
@@ -202,17 +201,17 @@ def test_a_job_of_ours_that_has_just_ended_is_not_taken_for_somebody_elses(monke
         ({"memory": 1, "memory_used": 0}, 0),  # memory that nobody wrote down
     ],
 )
-def test_gpus_that_others_make_useless_count_as_theirs(facts, foreign):
-    assert rooms_of([node(**facts)], [])["n1"].foreign == foreign
+def test_gpus_that_others_make_useless_count_as_theirs(facts, external):
+    assert headroom_by_node([node(**facts)], [])["n1"].external == external
 
 
 def test_a_part_asks_for_its_share_of_what_others_leave():
-    room = rooms_of([node(used="gpu:a100:4", cpus_used=8, memory_used=32_000)], [])["n1"]
-    assert room.take(1) == (2, 8_000)
-    assert room.take(3) == (6, 24_000)
-    assert room.take(1) == (1, 1)  # there is nothing left; Slurm has it wait
-    assert rooms_of([node(memory=1)], [])["n1"].take(4) == (8, 0)
-    assert rooms_of([node()], [])["n1"].take(1, memory_bytes=20_000 * 2**20) == (2, 20_000)
+    headroom = headroom_by_node([node(used="gpu:a100:4", cpus_used=8, memory_used=32_000)], [])["n1"]
+    assert headroom.take(1) == (2, 8_000)
+    assert headroom.take(3) == (6, 24_000)
+    assert headroom.take(1) == (1, 1)  # there is nothing left; Slurm has it wait
+    assert headroom_by_node([node(memory=1)], [])["n1"].take(4) == (8, 0)
+    assert headroom_by_node([node()], [])["n1"].take(1, memory_bytes=20_000 * 2**20) == (2, 20_000)
 
 
 def test_gpus_are_asked_for_by_their_type():
@@ -228,7 +227,7 @@ def test_a_number_that_sbatch_does_not_give_may_have_been_given_all_the_same(tmp
 
     folder, part = Folder(tmp_path, "s-j1.1"), Part(0, "n1", (0,), 0)
     with pytest.raises(BackendError, match="Welcome") as error:
-        submit(Chatty(), Site(tmp_path, "python"), folder, part, node(), rooms_of([node()], [])["n1"])
+        submit(Chatty(), Site(tmp_path, "python"), folder, part, node(), headroom_by_node([node()], [])["n1"])
     assert not isinstance(error.value, RefusedError)
 
 
@@ -249,12 +248,12 @@ class Submitting(SlurmCommands):
 
 def submitted_by(commands, tmp_path, *options: str, max_time="UNLIMITED") -> int:
     site = Site(tmp_path, "python", options=options)
-    room = rooms_of([node()], [])["n1"]
+    headroom = headroom_by_node([node()], [])["n1"]
     folder, part = Folder(tmp_path, "s-j1.1"), Part(0, "n1", (0,), 0)
-    return submit(commands, site, folder, part, node(), room, max_time=max_time)
+    return submit(commands, site, folder, part, node(), headroom, max_time=max_time)
 
 
-def test_a_refusal_is_told_from_a_controller_that_does_not_answer_whatever_sbatch_prints(tmp_path):
+def test_a_refusal_is_distinguished_from_a_slurm_controller_that_does_not_answer(tmp_path):
     with pytest.raises(BackendError) as error:
         submitted_by(Submitting(1, up=False), tmp_path)
     assert not isinstance(error.value, RefusedError)
@@ -306,7 +305,7 @@ def test_only_nodes_of_the_partition_are_found(tmp_path, monkeypatch):
     assert names_of(SlurmBackend(tmp_path, commands=commands)) == ["b"]
 
 
-def test_a_cluster_that_was_found_is_found_anew_and_one_that_was_described_is_not(tmp_path):
+def test_a_discovered_cluster_is_discovered_again_and_a_described_one_is_not(tmp_path):
     commands = PretendedCommands(in_partition("a", "main"))
     found = SlurmBackend(tmp_path, commands=commands).cluster()
     commands.listed.append(in_partition("b", "main"))
@@ -315,7 +314,7 @@ def test_a_cluster_that_was_found_is_found_anew_and_one_that_was_described_is_no
     assert names_of(SlurmBackend(tmp_path, described, commands=commands)) == ["a"]
 
 
-def test_a_machine_without_slurm_is_told_so(tmp_path, monkeypatch):
+def test_a_machine_without_slurm_is_a_clear_error(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(BackendError, match="scontrol: "):
         make_backend("slurm", tmp_path, None, lambda: None).cluster()

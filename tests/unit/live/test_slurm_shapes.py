@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from berth.live.backend import BackendError
-from berth.live.backends.slurm_json import Facts, SlurmNode, job_of, listed, node_of
-from berth.live.backends.slurm_read import SlurmCommands
+from berth.live.backends.slurm_commands import SlurmCommands
+from berth.live.backends.slurm_json import JsonObject, SlurmNode, parse_job, parse_list, parse_node
 
 SHAPES = Path(__file__).parent / "slurm_json"
 RELEASES = ("22.05", "23.02", "23.11", "24.05", "24.11")
@@ -94,7 +94,7 @@ def test_nodes_read_the_same_in_every_release(commands):
 
 
 def test_jobs_read_the_same_in_every_release(release):
-    jobs = [job_of(facts) for facts in listed(answer(release, "jobs"), "jobs", "squeue")]
+    jobs = [parse_job(facts) for facts in parse_list(answer(release, "jobs"), "jobs", "squeue")]
     for job, (number, user, states, reason, node, gpus, cpus, memory, code, ended) in zip(
         jobs, JOBS, strict=True
     ):
@@ -117,11 +117,11 @@ def test_jobs_of_another_user_are_not_ours_whatever_their_name(commands, tmp_pat
 def test_a_fact_that_is_missing_or_written_otherwise_is_named_with_the_release(release, what):
     read, keys = {
         "nodes": (
-            node_of,
+            parse_node,
             ("name", "state", "gres", "gres_used", "cpus", "alloc_cpus", "alloc_memory", "partitions"),
         ),
         "jobs": (
-            job_of,
+            parse_job,
             ("job_id", "name", "user_id", "job_state", "nodes", "cpus", "exit_code", "end_time"),
         ),
     }[what]
@@ -135,7 +135,7 @@ def test_a_fact_that_is_missing_or_written_otherwise_is_named_with_the_release(r
 
 def _assert_named(document, what, read, release, key):
     with pytest.raises(BackendError) as error:
-        list(map(read, listed(json.dumps(document), what, "squeue")))
+        list(map(read, parse_list(json.dumps(document), what, "squeue")))
     assert f"Slurm {release}" in str(error.value)
     assert f"{what}[1]" in str(error.value)
     assert key in str(error.value)
@@ -146,7 +146,7 @@ def test_a_list_under_another_key_is_named_with_the_release():
     with pytest.raises(
         BackendError, match=r"scontrol \(Slurm 26\.05\.1\): no list 'nodes', only errors, meta, node_list"
     ):
-        listed(json.dumps(document), "nodes", "scontrol")
+        parse_list(json.dumps(document), "nodes", "scontrol")
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ def test_a_list_under_another_key_is_named_with_the_release():
 )
 def test_an_answer_with_an_error_is_an_error_and_no_empty_list(answer, what):
     with pytest.raises(BackendError, match=what):
-        listed(answer, "jobs", "squeue")
+        parse_list(answer, "jobs", "squeue")
 
 
 @pytest.mark.parametrize(
@@ -190,11 +190,11 @@ def test_a_limit_that_is_infinite_or_not_set_counts_nothing():
         "cpus": {"set": False, "infinite": False, "number": 7},
         "end": {"set": True, "infinite": True, "number": 9},
     }
-    assert (Facts(numbers).number("cpus"), Facts(numbers).number("end")) == (0, 0)
+    assert (JsonObject(numbers).number("cpus"), JsonObject(numbers).number("end")) == (0, 0)
 
 
 def test_a_node_of_22_05_keeps_its_flags_apart():
     assert replace(NODES[1], states=frozenset()) != NODES[1]
     facts = json.loads(answer("22.05", "nodes"))["nodes"][1]
     assert (facts["state"], facts["state_flags"]) == ("idle", ["DRAIN"])
-    assert node_of(Facts(facts)).states == {"IDLE", "DRAIN"}
+    assert parse_node(JsonObject(facts)).states == {"IDLE", "DRAIN"}

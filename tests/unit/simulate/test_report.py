@@ -9,13 +9,18 @@ import json
 import re
 from html.parser import HTMLParser
 
+import numpy as np
 import polars as pl
 import pytest
 
+from berth.cluster.load import load_cluster
 from berth.report.html import embedded, report_page
+from berth.schedule.policies.registry import load_policy
 from berth.simulate.metrics import summarise
 from berth.simulate.policy_run import PolicyRun
+from berth.simulate.run import Setting, simulate
 from berth.simulate.timeline import TimerWatch
+from berth.simulate.trace_source import TraceSource
 
 
 class Reader(HTMLParser):
@@ -97,20 +102,32 @@ def test_embedded_data_holds_no_angle_bracket():
     assert "<" not in embedded({"a": "<!--<script>"})
 
 
-def test_timers_are_drawn_where_they_were_learned(busy_run, report):
+def test_timers_are_drawn_where_they_were_learned(report):
     assert 'id="timers"' not in report
-    wait_stats, demands = busy_run.world.wait_stats, busy_run.world.demands["gpus"]
-    samples = wait_stats["count"].copy()
-    samples[0, 0] = 7
-    watch = TimerWatch(
-        1, [0.0, 10.0], [wait_stats["timer_s"].copy(), wait_stats["timer_s"] + 5.0], demands, samples
+    pool = load_cluster("2x2x4")
+    trace = TraceSource("generate:jobs=200,load=1.2,sizes=odd,durations=exponential:1h").trace(pool)
+    watch = TimerWatch(20)
+    run = simulate(
+        trace, pool, load_policy("dally:mode=tuned"), Setting(congestion=5.0, log=True), watch=watch
     )
-    page = report_page([PolicyRun(busy_run, summarise(busy_run), watch)], [])
+    page = report_page([PolicyRun(run, summarise(run), watch)], [])
     assert 'id="timers"' in page
-    (line,) = data_of(page)["runs"][0]["timers"]
-    assert demands[0] == 1
-    assert (line["label"], line["y"]) == ("1 GPU, machine", [0.0, 5.0])
+    line = data_of(page)["runs"][0]["timers"][0]
+    demand, tier = np.unravel_index(watch.samples[:, :2].argmax(), (len(watch.demands), 2))  # most samples
+    assert line["label"] == f"{watch.demands[demand]} GPUs, {('machine', 'rack')[tier]}"
+    learned = [timers[demand, tier] for timers in watch.timers]
+    assert line["y"] == pytest.approx(learned, rel=1e-3)
+    assert len(set(line["y"])) > 1
 
 
-def test_a_large_trace_does_not_make_a_large_page(report):
-    assert len(report) < 120_000
+def test_a_large_trace_does_not_make_a_large_page():
+    pool = load_cluster("4x4x8")
+
+    def page_of(jobs):
+        trace = TraceSource(f"generate:jobs={jobs},load=0.9").trace(pool)
+        run = simulate(trace, pool, load_policy("srtf"), Setting(network="off", log=True))
+        return report_page([PolicyRun(run, summarise(run))], [])
+
+    small, large = page_of(300), page_of(20_000)
+    assert len(large) < 5 * len(small)  # 67 times the jobs
+    assert len(large) < 200_000

@@ -50,6 +50,9 @@ def test_it_works_without_options_and_shows_layer_times_and_tables():
     assert "best possible AUC on this data 0.80" in shown
     for word in ("predicted", "measured", "embedding", "fc2", "push of rows", "dense update", "hits"):
         assert word in shown
+    assert "AVX-512);" in shown.split("predicted: the profile of ctrdnn-8")[1], (
+        "the CPU of the shipped profile"
+    )
     assert max(map(len, shown.splitlines())) <= 80
 
 

@@ -17,7 +17,7 @@ from berth.train.recipes import make_recipe
 from berth.train.rendezvous import RankInfo
 from berth.train.servers import Secret
 from berth.train.servers.auth import VARIABLE
-from berth.train.worker import secret_file, worker_session
+from berth.train.worker import secret_file, shared_secret, worker_session
 
 
 def free_port() -> int:
@@ -32,6 +32,26 @@ def test_a_secret_in_a_file_is_for_its_owner_alone_and_goes_away():
         assert Path(path).parent.stat().st_mode & 0o077 == 0
         assert Secret.find(path).environment() == secret.environment()
     assert not Path(path).exists()
+
+
+def test_a_published_path_counts_only_if_the_file_is_private(monkeypatch, tmp_path):
+    monkeypatch.delenv(VARIABLE, raising=False)
+    known, link = tmp_path / "known", tmp_path / "link"
+    known.write_text("what everybody on this machine can read")
+    link.symlink_to(known)
+    for path in (known, link, tmp_path, tmp_path / "missing"):
+        with pytest.raises(InputError, match=r"not a private file|can't be read"):
+            shared_secret(str(path))
+    known.chmod(0o600)
+    assert shared_secret(str(known)).environment() == Secret.find(known).environment()
+
+
+def test_the_secret_of_the_environment_goes_before_a_published_path(monkeypatch, tmp_path):
+    secret, other = Secret.random(), tmp_path / "other"
+    other.touch(mode=0o600)
+    other.write_text("0123456789abcdef0123456789abcdef")
+    monkeypatch.setenv(VARIABLE, secret.environment()[VARIABLE])
+    assert shared_secret(str(other)).environment() == secret.environment()
 
 
 def test_on_several_machines_a_secret_must_be_given(monkeypatch):

@@ -1,4 +1,4 @@
-"""Server-sent events: every committed record, in order, from wherever a listener left off."""
+"""Server-sent events: every committed record, in order, from where a listener left off."""
 
 from __future__ import annotations
 
@@ -12,41 +12,43 @@ from typing import Any
 from berth.live.controller import Controller
 from berth.live.records import Record
 
-_KEPT = 2_000  # records for listeners who come back
-_BEHIND = 5_000  # records that a listener may be behind
-_ALIVE_S = 15.0  # a comment goes out at least so often
+_KEPT = 2_000  # records for listeners that reconnect
+_MOST_BEHIND = 5_000  # records that a listener may be behind
+_KEEP_ALIVE_S = 15.0
+Numbered = tuple[int, Record]
+Queue = asyncio.Queue[Numbered | None]
 
 
 class Events:
-    """Hands records from the controller's thread to whoever listens."""
+    """Passes records from the controller's thread to listeners."""
 
     def __init__(self, controller: Controller) -> None:
-        self._kept: deque[tuple[int, Record]] = deque(maxlen=_KEPT)
-        self._next = controller.store.seq + 1  # the first record that is heard here
-        self._listeners: dict[asyncio.Queue[tuple[int, Record] | None], asyncio.AbstractEventLoop] = {}
-        controller.listeners.append(self._told)
+        self._kept: deque[Numbered] = deque(maxlen=_KEPT)
+        self._next = controller.store.seq + 1  # number of the first record that is passed on
+        self._listeners: dict[Queue, asyncio.AbstractEventLoop] = {}
+        controller.listeners.append(self._on_commit)
 
-    def _told(self, first: int, records: Sequence[Record]) -> None:
-        numbered = [(first + at, record) for at, record in enumerate(records)]
+    def _on_commit(self, first: int, records: Sequence[Record]) -> None:
+        numbered = list(enumerate(records, first))
         self._kept.extend(numbered)
         for queue, loop in list(self._listeners.items()):
             with contextlib.suppress(RuntimeError):  # its loop has just been closed
                 loop.call_soon_threadsafe(self._put, queue, numbered)
 
-    def _put(
-        self, queue: asyncio.Queue[tuple[int, Record] | None], numbered: Sequence[tuple[int, Record]]
-    ) -> None:
+    def _put(self, queue: Queue, numbered: Sequence[Numbered]) -> None:
         for one in numbered:
-            if queue.qsize() >= _BEHIND:
+            if queue.qsize() >= _MOST_BEHIND:
                 self._listeners.pop(queue, None)
-                queue.put_nowait(None)  # too slow: it comes back and is told from where it stopped
+                queue.put_nowait(None)  # too slow: it reconnects and continues where it stopped
                 return
             queue.put_nowait(one)
 
     async def stream(self, after: int | None) -> AsyncIterator[str]:
-        """The text of an event stream; `after` is the number of the last record the listener has."""
-        queue: asyncio.Queue[tuple[int, Record] | None] = asyncio.Queue()
-        self._listeners[queue] = asyncio.get_running_loop()  # first: what comes twice is told once
+        """Yield the text of an event stream; `after` is the number of the listener's last record."""
+        queue: Queue = asyncio.Queue()
+        self._listeners[queue] = (
+            asyncio.get_running_loop()
+        )  # before reading _kept: duplicates are dropped below
         kept = list(self._kept)
         missed = [one for one in kept if after is not None and one[0] > after]
         last = after or 0
@@ -59,7 +61,7 @@ class Events:
                 yield _event(seq, record)
             while True:
                 try:
-                    one = await asyncio.wait_for(queue.get(), _ALIVE_S)
+                    one = await asyncio.wait_for(queue.get(), _KEEP_ALIVE_S)
                 except TimeoutError:
                     yield ": alive\n\n"
                     continue
@@ -77,16 +79,14 @@ def _event(seq: int, record: Record) -> str:
 
 
 def public(record: Record) -> dict[str, Any]:
-    """A record as everybody may see it: what a job runs is its owner's business."""
+    """Return a record without what only the owner of the job may read."""
     body = record.body
     if record.kind == "submitted":
         spec = {name: body["spec"].get(name) for name in ("name", "gpus", "priority", "model", "restarts")}
         if isinstance(spec["model"], dict):
             spec["model"] = spec["model"].get("name", "inline")
-        body = {
-            "user": body["user"],
-            "spec": {name: value for name, value in spec.items() if value is not None},
-        }
+        public_spec = {name: value for name, value in spec.items() if value is not None}
+        body = {"user": body["user"], "spec": public_spec}
     elif record.kind == "opened":
         body = {"policy": body["policy"]}
     return {"time": record.time, "kind": record.kind, "job": record.job} | body

@@ -1,4 +1,4 @@
-"""Bounds on what one caller may ask for: bytes in a request, time to send it, requests in a second."""
+"""Limits per caller: bytes of a request, time to send it, requests per second."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from berth.live.api.callers import Known
+from berth.live.api.auth import Authenticator
 
 Scope = dict[str, Any]
 Message = dict[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 _MOST_CALLERS = 10_000
-_BODY_S = 20.0  # for a body to come
-_REFUSED_S = 5.0  # for the rest of a request that was refused
+_BODY_S = 20.0  # to receive a body
+_REFUSED_S = 5.0  # to read the rest of a refused request
 _BEARER = b"bearer "
 
 
 class _RefusedError(Exception):
-    """A request is not heard."""
+    """A request exceeds a limit."""
 
     def __init__(self, status: int, what: str) -> None:
         super().__init__(what)
@@ -31,22 +31,22 @@ class _RefusedError(Exception):
 
 
 class Limits:
-    """ASGI middleware: requests that are too large, too slow or too many are refused before anything reads them.
+    """ASGI middleware that refuses requests that are too large, too slow or too many.
 
-    Every other request is read to its end before anything answers it. A route without a body would answer at once, and
-    a client that asked for its connection to be closed would still be sending: it would find a broken pipe.
+    It reads every other request to its end before the application answers. Otherwise a route without a body answers at
+    once, and a client that asked to close the connection and is still sending gets a broken pipe.
 
-    A known token is a caller of its own; everything else is its peer's, whatever it sends as a token.
+    Requests are counted by token if the token is valid, else by the address of the peer.
     """
 
     def __init__(
-        self, app: Any, tokens: Known, *, body_bytes: int = 16 << 20, per_s: float = 2_000.0
+        self, app: Any, tokens: Authenticator, *, body_bytes: int = 16 << 20, per_s: float = 2_000.0
     ) -> None:
         self._app, self._tokens, self._body_bytes, self._per_s = app, tokens, body_bytes, per_s
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request."""
+        """Handle one request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -54,7 +54,7 @@ class Limits:
         try:
             request = await self._read(scope, headers, receive)
         except _RefusedError as error:
-            waits = b"expect" in headers  # for leave to send its body, which it does not get
+            waits = b"expect" in headers  # it waits for permission to send its body and does not get it
             await _refuse(error, _nothing if waits else receive, send)
             return
         if request is None:
@@ -62,10 +62,10 @@ class Limits:
         await self._app(scope, _first(request, receive), send)
 
     async def _read(self, scope: Scope, headers: dict[bytes, bytes], receive: Receive) -> Message | None:
-        """The request with all of its body; None: the caller has gone."""
+        """The request with its whole body, None if the client disconnected."""
         if not self._allowed(self._caller(scope, headers)):
             raise _RefusedError(429, "too many requests")
-        large = _RefusedError(413, f"a request has at most {self._body_bytes} bytes")
+        large = _RefusedError(413, f"a request may have at most {self._body_bytes} bytes")
         length = headers.get(b"content-length", b"0")
         if not length.isdigit() or int(length) > self._body_bytes:
             raise large
@@ -82,8 +82,7 @@ class Limits:
                     if not message.get("more_body", False):
                         return {"type": "http.request", "body": bytes(body), "more_body": False}
         except TimeoutError:
-            what = f"the body of a request has to come within {_BODY_S:g} s"
-            raise _RefusedError(408, what) from None
+            raise _RefusedError(408, f"the body did not arrive within {_BODY_S:g} s") from None
 
     def _allowed(self, caller: str) -> bool:
         now = time.monotonic()
@@ -105,11 +104,11 @@ class Limits:
 
 
 def _first(request: Message, receive: Receive) -> Receive:
-    """What an application receives: a request that was read already, and then whatever follows."""
-    waiting = [request]
+    """The messages for the application: first the request that was read, then what follows."""
+    pending = [request]
 
     async def received() -> Message:
-        return waiting.pop() if waiting else await receive()
+        return pending.pop() if pending else await receive()
 
     return received
 
@@ -119,7 +118,7 @@ async def _nothing() -> Message:
 
 
 async def _refuse(error: _RefusedError, receive: Receive, send: Send) -> None:
-    """Answers, and reads on for a while before the connection is closed, so that the answer is read, too."""
+    """Answer, and read on for a while before the connection is closed, so that the client reads the answer."""
     body = f'{{"detail":"{error}"}}'.encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     await send({"type": "http.response.start", "status": error.status, "headers": headers})

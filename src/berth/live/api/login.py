@@ -1,16 +1,19 @@
-"""From a command line to a browser: a code that works once buys a token that the page keeps.
+"""Login of a browser: a code that works once is exchanged for a token that the page keeps.
 
-The arguments of a browser's process can be read by others on the machine, so no token is ever among them.
+Other users of the machine can read the arguments of a browser's process, so a token is never among them.
 """
 
 from collections.abc import Callable
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, HTTPException
+from fastapi import APIRouter, HTTPException, Request
 from pydantic import BaseModel, ConfigDict, Field
 
-from berth.live.api.callers import Known, known_caller
-from berth.live.api.tokens import Caller, Codes
+from berth.live.api.auth import Anyone
+from berth.live.api.links import code_at
+from berth.live.api.tokens import Caller, LoginCodes
+
+router = APIRouter(tags=["dashboard"])
 
 
 class Code(BaseModel):
@@ -26,25 +29,22 @@ class Session(BaseModel):
     token: str
 
 
-def router(tokens: Known, codes: Codes, token_for: Callable[[Caller], str | None]) -> APIRouter:
-    """Serve both ends of a login."""
-    routes = APIRouter(tags=["dashboard"])
-    Anyone = Annotated[Caller, Depends(known_caller(tokens))]  # noqa: N806 - a type
+@router.post("/login-code", status_code=201, responses=code_at("/code"))
+def login_code(request: Request, caller: Anyone) -> Code:
+    """Create a code that opens the dashboard once, within two minutes, with the rights of the caller."""
+    if caller.session:
+        raise HTTPException(403, "a page's token can't create login codes; use the token it was created for")
+    codes: LoginCodes = request.app.state.codes
+    return Code(code=codes.add(caller))
 
-    @routes.post("/login-code", status_code=201)
-    def login_code(caller: Anyone) -> Code:
-        """Make a code that opens the dashboard once, within two minutes, with the rights of the caller."""
-        if caller.session:
-            raise HTTPException(403, "a page's token makes no login codes; ask with the token behind it")
-        return Code(code=codes.add(caller))
 
-    @routes.post("/login", status_code=201)
-    def login(given: Code) -> Session:
-        """Exchange a code for a token."""
-        caller = codes.take(given.code)
-        token = token_for(caller) if caller is not None else None
-        if token is None:
-            raise HTTPException(401, "this code is unknown, was used, or is too old, or its token has ended")
-        return Session(token=token)
-
-    return routes
+@router.post("/login", status_code=201)
+def login(request: Request, given: Code) -> Session:
+    """Exchange a code for a token."""
+    codes: LoginCodes = request.app.state.codes
+    session: Callable[[Caller], str | None] = request.app.state.session
+    caller = codes.take(given.code)
+    token = session(caller) if caller is not None else None
+    if token is None:
+        raise HTTPException(401, "this code is unknown, used or too old, or its token has ended")
+    return Session(token=token)

@@ -1,66 +1,70 @@
-"""The controller's numbers in the text that Prometheus reads."""
+"""The controller's metrics in the text format of Prometheus."""
 
 from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
 
 from berth.live import views
 from berth.live.controller import Controller
 
-_HELP = {
-    "berth_jobs": "Jobs that are not over, by state.",
-    "berth_devices": "Devices, by what is done with them.",
-    "berth_submitted_total": "Jobs taken since the journal began.",
-    "berth_passes_total": "Scheduling passes since this controller started.",
-    "berth_pass_seconds": "Seconds that the last pass took.",
-    "berth_journal_records": "Records in the journal.",
-    "berth_machines_shut": "Machines that take no jobs, by why.",
-    "berth_backend_up": "1 if the back end answered when it was last asked.",
-    "berth_timer_seconds": "How long jobs of a size hold out for a tier.",
-}
-_TYPES = {"berth_submitted_total": "counter", "berth_passes_total": "counter"}
-
 
 def metrics_text(controller: Controller) -> str:
-    """All of them."""
-    books = controller.books
-    counts = views.counts(books)
-    shut: dict[str, int] = {"lost": 0, "drained": 0, "closed": 0}
-    for reasons in books.shut:
-        for reason in reasons:
-            shut[reason] += 1
-    busy = counts["devices"] - counts["free"] - counts["shut"]
-    rows: dict[str, list[tuple[str, float]]] = {
-        "berth_jobs": [(f'{{state="{state}"}}', counts[state]) for state in ("queued", "delayed", "placed")],
-        "berth_devices": [
-            ('{use="busy"}', max(0, busy)),
-            ('{use="free"}', counts["free"]),
-            ('{use="shut"}', counts["shut"]),
-        ],
-        "berth_submitted_total": [("", books.submitted)],
-        "berth_passes_total": [("", controller.passes)],
-        "berth_pass_seconds": [("", controller.pass_s)],
-        "berth_journal_records": [("", controller.store.seq)],
-        "berth_machines_shut": [(f'{{why="{why}"}}', number) for why, number in shut.items()],
-        "berth_backend_up": [("", 0 if controller.trouble else 1)],
-        "berth_timer_seconds": _timers(controller),
-    }
-    lines: list[str] = []
-    for name, values in rows.items():
-        lines += [f"# HELP {name} {_HELP[name]}", f"# TYPE {name} {_TYPES.get(name, 'gauge')}"]
-        lines += [f"{name}{labels} {value!r}" for labels, value in values]
-    return "\n".join(lines) + "\n"
+    """Return all metrics of a controller; call with its lock held."""
+    registry = CollectorRegistry()
+    registry.register(_ControllerMetrics(controller))
+    return generate_latest(registry).decode()
 
 
-def _timers(controller: Controller) -> list[tuple[str, float]]:
-    books = controller.books
-    found = []
-    for at, gpus in enumerate(books.world.demands["gpus"].tolist()):
-        for tier, name in enumerate(books.setup.tiers):
-            if gpus > 0:
-                timer = float(books.world.wait_stats["timer_s"][at, tier])
-                found.append((f'{{gpus="{gpus}",tier="{_escaped(name)}"}}', timer))
-    return found
+class _ControllerMetrics(Collector):
+    def __init__(self, controller: Controller) -> None:
+        self._controller = controller
+
+    def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
+        controller, state = self._controller, self._controller.state
+        counts = views.counts(state)
+        states = ("queued", "delayed", "placed")
+        yield _gauge(
+            "berth_jobs", "Jobs that have not ended, by state.", "state", {s: counts[s] for s in states}
+        )
+        uses = {"busy": max(0, counts["devices"] - counts["free"] - counts["unavailable"])}
+        uses |= {use: counts[use] for use in ("free", "unavailable")}
+        yield _gauge("berth_devices", "Devices, by use.", "use", uses)
+        yield CounterMetricFamily(
+            "berth_submitted", "Jobs submitted since the journal began.", state.submitted
+        )
+        yield CounterMetricFamily(
+            "berth_passes", "Scheduling passes since this controller started.", controller.passes
+        )
+        yield GaugeMetricFamily(
+            "berth_pass_seconds", "Duration of the last scheduling pass.", controller.pass_s
+        )
+        yield GaugeMetricFamily("berth_journal_records", "Records in the journal.", controller.store.seq)
+        shut = Counter({"lost": 0, "drained": 0, "closed": 0})
+        shut.update(why for reasons in state.unavailable for why in reasons)
+        yield _gauge("berth_machines_shut", "Machines that take no jobs, by reason.", "why", shut)
+        up = 0 if controller.backend_error else 1
+        yield GaugeMetricFamily("berth_backend_up", "1 if the back end answered the last request.", up)
+        yield self._timers()
+
+    def _timers(self) -> GaugeMetricFamily:
+        family = GaugeMetricFamily(
+            "berth_timer_seconds", "How long jobs of a size wait for a tier.", labels=["gpus", "tier"]
+        )
+        world = self._controller.state.world
+        for at, gpus in enumerate(world.demands["gpus"].tolist()):
+            for level, tier in enumerate(self._controller.state.setup.tiers):
+                if gpus > 0:
+                    family.add_metric([str(gpus), tier], float(world.wait_stats["timer_s"][at, level]))
+        return family
 
 
-def _escaped(text: str) -> str:
-    """A name as the value of a label."""
-    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+def _gauge(name: str, documentation: str, label: str, values: Mapping[str, int]) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(name, documentation, labels=[label])
+    for value, number in values.items():
+        family.add_metric([value], number)
+    return family

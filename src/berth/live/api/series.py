@@ -1,7 +1,7 @@
-"""Numbers over time for the dashboard: a ring of samples, taken when the books change.
+"""Numbers over time for the dashboard: ring buffers of samples, taken at each commit.
 
-Between two commits nothing changes, so samples are taken at commits and curves are steps. Each bucket of time keeps the
-last sample in it: two seconds for the last hour, a minute for the last three days. It lives and dies with the process.
+Nothing changes between two commits, so the curves are steps. A bucket keeps the last sample in it: buckets of two
+seconds cover the last hour, buckets of a minute the last three days. Samples are kept in memory only.
 """
 
 from __future__ import annotations
@@ -13,60 +13,56 @@ from typing import Any
 
 import numpy as np
 
-from berth.live.books import Books
 from berth.live.controller import Controller
-from berth.live.records import Record
+from berth.live.state import ControllerState
 from berth.schedule.reasons import LINKS_BUSY, LOOKS_AHEAD, TOO_SPREAD
 
 _FINE_S, _FINE = 2.0, 1_800
 _COARSE_S, _COARSE = 60.0, 4_320
-_BY_CHOICE = (TOO_SPREAD, LOOKS_AHEAD, LINKS_BUSY)
+_WAITS_BY_CHOICE = (TOO_SPREAD, LOOKS_AHEAD, LINKS_BUSY)
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """The books at one moment."""
+    """The cluster at one moment."""
 
     time: float
     busy: int
     free: int
-    shut: int
-    foreign: int
+    unavailable: int
+    external: int
     queued: int
     running: int
-    mean_wait_s: float  # of those who wait now, since they last began to
+    mean_wait_s: float  # of the jobs waiting now, since they last entered the queue
     longest_wait_s: float
-    holding: int  # jobs that could start, and hold out for a nearer place
-    saves_s: float  # what that should save them in all (modelled)
+    holding: int  # jobs that could start but wait for a nearer placement
+    saves_s: float  # what that saves in total (modelled)
     usd_per_hour: float | None  # of the devices in use
-    timers: dict[tuple[int, str], float]  # by demand and tier
+    timers: dict[tuple[int, str], float]  # by GPUs and tier
 
 
 class Series:
-    """Samples of one controller's books."""
+    """Samples of one controller."""
 
     def __init__(self, controller: Controller) -> None:
         self._controller = controller
         self._fine: deque[Sample] = deque(maxlen=_FINE)
         self._coarse: deque[Sample] = deque(maxlen=_COARSE)
-        controller.listeners.append(self._committed)
-
-    def _committed(self, first: int, records: Sequence[Record]) -> None:
-        self.take()
+        controller.listeners.append(lambda first, records: self.take())
 
     def take(self) -> None:
-        """One look at the books, by whoever may read them now."""
-        sample = sample_of(self._controller.books, self._controller.now())
+        """Take a sample; call with the controller's lock held."""
+        sample = sample_of(self._controller.state, self._controller.now())
         _keep(self._fine, sample, _FINE_S)
         _keep(self._coarse, sample, _COARSE_S)
 
-    def told(self, after: float) -> dict[str, Any]:
-        """Samples after a moment, in columns."""
+    def after(self, moment: float) -> dict[str, Any]:
+        """Return the samples after a moment, in columns."""
         with self._controller.lock:
             self.take()
             fine = list(self._fine)
             samples = [one for one in self._coarse if one.time < fine[0].time] + fine
-        return columns([one for one in samples if one.time > after])
+        return columns([one for one in samples if one.time > moment])
 
 
 def _keep(ring: deque[Sample], sample: Sample, bucket_s: float) -> None:
@@ -77,77 +73,77 @@ def _keep(ring: deque[Sample], sample: Sample, bucket_s: float) -> None:
 
 
 def columns(samples: Sequence[Sample]) -> dict[str, Any]:
-    """One list for each number; a timer that was always zero is left out."""
-    told: dict[str, Any] = {
+    """Return one list per number; timers that are always zero are left out."""
+    found: dict[str, Any] = {
         field.name: [getattr(one, field.name) for one in samples]
         for field in fields(Sample)
         if field.name != "timers"
     }
     keys = sorted({key for one in samples for key, value in one.timers.items() if value > 0.0})
-    told["timers"] = [
+    found["timers"] = [
         {"gpus": gpus, "tier": tier, "seconds": [one.timers.get((gpus, tier)) for one in samples]}
         for gpus, tier in keys
     ]
-    return told
+    return found
 
 
-def sample_of(books: Books, now: float) -> Sample:
-    """The numbers of one moment."""
-    world, state = books.world, books.world.state[0]
-    rows = world.waiting[state["queue_start"] : state["queue_stop"]]
+def sample_of(state: ControllerState, now: float) -> Sample:
+    """Return the numbers of the current state."""
+    world, counters = state.world, state.world.state[0]
+    rows = world.waiting[counters["queue_start"] : counters["queue_stop"]]
     waits = np.maximum(now - world.jobs["queued_since_s"][rows], 0.0)
     reasons, saves = world.jobs["reason"][rows], world.jobs["saves_s"][rows]
-    said_now = world.jobs["explained_s"][rows] == state["now"]  # else the last pass did not come to it
-    holding = said_now & np.isin(reasons, _BY_CHOICE) & np.isfinite(saves)
-    on_machine, of_kind = _held(books)
+    explained_now = world.jobs["explained_s"][rows] == counters["now"]  # else the last pass did not reach it
+    holding = explained_now & np.isin(reasons, _WAITS_BY_CHOICE) & np.isfinite(saves)
+    by_machine, by_type = _held(state)
     shut = sum(
         machine.size - held
-        for machine, held, why in zip(books.cluster.machines, on_machine, books.shut, strict=True)
+        for machine, held, why in zip(state.cluster.machines, by_machine, state.unavailable, strict=True)
         if why
     )
     return Sample(
         time=now,
-        busy=sum(of_kind),
-        free=int(state["free"]),
-        shut=shut,
-        foreign=sum(books.foreign),
+        busy=sum(by_type),
+        free=int(counters["free"]),
+        unavailable=shut,
+        external=sum(state.external),
         queued=len(rows),
-        running=int(state["running"]),
+        running=int(counters["running"]),
         mean_wait_s=float(waits.mean()) if len(rows) else 0.0,
         longest_wait_s=float(waits.max(initial=0.0)),
         holding=int(holding.sum()),
         saves_s=float(saves[holding].sum()),
-        usd_per_hour=_usd_per_hour(books, of_kind),
-        timers=_timers(books),
+        usd_per_hour=_usd_per_hour(state, by_type),
+        timers=_timers(state),
     )
 
 
-def _held(books: Books) -> tuple[list[int], list[int]]:
-    """Devices that attempts hold, by machine and by type."""
-    on_machine, of_kind = [0] * len(books.cluster.machines), [0] * len(books.cluster.device_types)
-    for attempt in books.attempts.values():
-        if attempt.why is None:  # else it is on its way out
+def _held(state: ControllerState) -> tuple[list[int], list[int]]:
+    """Devices held by attempts, by machine and by type."""
+    by_machine, by_type = [0] * len(state.cluster.machines), [0] * len(state.cluster.device_types)
+    for attempt in state.attempts.values():
+        if attempt.why is None:  # else it is being stopped
             for seat in attempt.seats:
-                on_machine[seat.machine] += len(seat.devices)
-                of_kind[seat.kind] += len(seat.devices)
-    return on_machine, of_kind
+                by_machine[seat.machine] += len(seat.devices)
+                by_type[seat.device_type] += len(seat.devices)
+    return by_machine, by_type
 
 
-def _usd_per_hour(books: Books, of_kind: list[int]) -> float | None:
-    """Price of the devices in use; None: some price is not known."""
+def _usd_per_hour(state: ControllerState, by_type: list[int]) -> float | None:
+    """The price of the devices in use, None if one is unknown."""
     total = 0.0
-    for device, held in zip(books.cluster.device_types, of_kind, strict=True):
+    for device, held in zip(state.cluster.device_types, by_type, strict=True):
         if device.usd_per_hour is None:
             return None
         total += device.usd_per_hour * held
     return total
 
 
-def _timers(books: Books) -> dict[tuple[int, str], float]:
-    offers, demands = books.world.wait_stats["timer_s"], books.world.demands["gpus"].tolist()
+def _timers(state: ControllerState) -> dict[tuple[int, str], float]:
+    offers, demands = state.world.wait_stats["timer_s"], state.world.demands["gpus"].tolist()
     return {
         (gpus, tier): float(offers[at, level])
         for at, gpus in enumerate(demands)
-        for level, tier in enumerate(books.setup.tiers)
+        for level, tier in enumerate(state.setup.tiers)
         if gpus > 0 and np.isfinite(offers[at, level])
     }

@@ -1,8 +1,8 @@
-"""Who may do what: bearer tokens with a role, kept only as hashes.
+"""Bearer tokens with a role, stored only as hashes.
 
 A token is 32 random bytes, so a plain SHA-256 of it can't be inverted or guessed. An admin may do everything; a user
-sees the cluster, and acts on jobs of their own only. The account that runs the controller needs no token: it is known
-by its uid, over the Unix socket.
+sees the cluster and acts only on their own jobs. The account that runs the controller needs no token: the Unix socket
+identifies it by its uid.
 """
 
 from __future__ import annotations
@@ -24,24 +24,23 @@ from berth.errors import InputError
 from berth.live.private import FILE_MODE, write_private
 
 Role = Literal["admin", "user"]
-_OLD_ADMIN_FILE = "admin.token"  # an older berth kept an admin's token in it
-_CODE_S = 120.0  # a login code that is not used by then is void
-_MOST_CODES = 10  # of one user, at once
+_OLD_ADMIN_FILE = "admin.token"  # where older versions kept an admin's token
+_CODE_S = 120.0  # validity of a login code
+_MOST_CODES = 10  # valid login codes per user
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who asks."""
+    """An authenticated user."""
 
     user: str
     role: Role
-    token: str = field(
-        default="", compare=False, repr=False
-    )  # the hash of theirs; none: known by their account
-    session: bool = field(default=False, compare=False)  # whether the token is a page's
+    # the hash of the token; empty if the account was identified by its uid
+    token: str = field(default="", compare=False, repr=False)
+    session: bool = field(default=False, compare=False)  # whether it is a page's token
 
     def may_touch(self, owner: str) -> bool:
-        """Whether jobs of this owner are theirs to change and to read in full."""
+        """Whether the caller may change jobs of this owner and read them in full."""
         return self.role == "admin" or self.user == owner
 
 
@@ -56,18 +55,17 @@ class Token:
     role: Role
     label: str = ""
     expires: float | None = None  # Unix time
-    behind: str | None = (
-        None  # of a page's token: the hash of the one it was made for, empty for the account's own
-    )
+    # of a page's token: the hash of the token it was created for, empty if that was the account itself
+    behind: str | None = None
 
     @property
     def valid(self) -> bool:
-        """Whether it has not expired."""
+        """Whether the token has not expired."""
         return self.expires is None or time.time() < self.expires
 
 
 class Tokens:
-    """The tokens of one store, by their hashes."""
+    """The tokens of one state folder, by their hashes."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / "tokens.json"
@@ -85,17 +83,17 @@ class Tokens:
         stamp = facts.st_mtime_ns, facts.st_ino
         if stamp != self._stamp:
             try:
-                told = json.loads(self._path.read_text())
-                self._known = {name: Token(**token) for name, token in told.items()}
+                plain = json.loads(self._path.read_text())
+                self._known = {name: Token(**token) for name, token in plain.items()}
             except (ValueError, TypeError, AttributeError):
                 raise InputError(
-                    "is damaged", where=str(self._path), hint="delete it, and make the tokens again"
+                    "is damaged", where=str(self._path), hint="delete it and create the tokens again"
                 ) from None
             self._stamp = stamp
 
     @contextlib.contextmanager
     def _changing(self) -> Iterator[None]:
-        """Hold the file against other processes from reading it until it is written."""
+        """Lock the file against other processes while it is read and written."""
         lock = os.open(self._path.with_name("tokens.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
         try:
             with self._lock:
@@ -106,7 +104,7 @@ class Tokens:
             os.close(lock)
 
     def add(self, user: str, role: Role, *, label: str = "", expires: float | None = None) -> str:
-        """Make a token; it is shown this once and never again."""
+        """Create a token and return it; only its hash is stored."""
         token = secrets.token_urlsafe(32)
         with self._changing():
             self._known[_hash(token)] = Token(user, role, label, expires)
@@ -114,7 +112,7 @@ class Tokens:
         return token
 
     def add_session(self, caller: Caller, expires: float) -> str | None:
-        """Make a page's token, which ends with the caller's own; None: that one has ended already."""
+        """Create a token for a page, valid as long as the caller's own; None if that one has ended."""
         token = secrets.token_urlsafe(32)
         made = Token(caller.user, caller.role, "dashboard", expires, caller.token)
         with self._changing():
@@ -125,7 +123,7 @@ class Tokens:
         return token
 
     def remove(self, user: str) -> int:
-        """End all tokens of a user."""
+        """Revoke all tokens of a user and return their number."""
         with self._changing():
             gone = [name for name, token in self._known.items() if token.user == user]
             for name in gone:
@@ -134,19 +132,19 @@ class Tokens:
         return len(gone)
 
     def revoke(self, token: str) -> None:
-        """End one token."""
+        """Revoke one token."""
         with self._changing():
             if self._known.pop(_hash(token), None) is not None:
                 self._write()
 
     def listed(self) -> list[Token]:
-        """All tokens that have not expired."""
+        """Return all valid tokens."""
         with self._lock:
             self._load()
             return [token for token in self._known.values() if self._valid(token)]
 
     def caller(self, token: str) -> Caller | None:
-        """Whose token this is."""
+        """Return the caller that a token belongs to, None if it is not valid."""
         with self._lock:
             self._load()
             name = _hash(token)
@@ -156,7 +154,7 @@ class Tokens:
         return Caller(found.user, found.role, name, session=found.behind is not None)
 
     def _valid(self, token: Token) -> bool:
-        """Whether it has not expired, and the one behind it is known and has not either."""
+        """Whether a token and the one it was created for are both known and not expired."""
         behind = self._known.get(token.behind) if token.behind else None
         return token.valid and (not token.behind or (behind is not None and behind.valid))
 
@@ -165,15 +163,15 @@ class Tokens:
         write_private(self._path, json.dumps(kept))
 
 
-class Codes:
-    """Login codes: each opens the dashboard once, so that no token is ever part of a command line."""
+class LoginCodes:
+    """Login codes: each opens the dashboard once, so that a token is never part of a command line."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._known: dict[str, tuple[Caller, float]] = {}
 
     def add(self, caller: Caller) -> str:
-        """Make a code for a caller; the oldest of too many is void."""
+        """Create a code for a caller; beyond the limit, the oldest one becomes invalid."""
         code, now = secrets.token_urlsafe(16), time.monotonic()
         with self._lock:
             self._known = {name: one for name, one in self._known.items() if one[1] > now}
@@ -184,7 +182,7 @@ class Codes:
         return code
 
     def take(self, code: str) -> Caller | None:
-        """Whose code this is; it is void from now on."""
+        """Return the caller that a code belongs to and invalidate it."""
         with self._lock:
             found = self._known.pop(code, None)
         return found[0] if found is not None and found[1] > time.monotonic() else None
@@ -195,7 +193,7 @@ def _hash(token: str) -> str:
 
 
 def drop_old_admin_token(folder: Path, tokens: Tokens) -> None:
-    """End the token that an older berth left in a file: jobs could read it."""
+    """Revoke the token that an older version left in a file that jobs could read."""
     path = folder / _OLD_ADMIN_FILE
     try:
         tokens.revoke(path.read_text().strip())

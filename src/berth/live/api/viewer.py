@@ -1,43 +1,43 @@
-"""The dashboard over a finished simulation: the same page, read-only, without a controller."""
+"""The dashboard over a finished simulation: the same page, read-only."""
 
 import secrets
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import APIRouter, Depends, FastAPI, HTTPException
+from fastapi import APIRouter, FastAPI, HTTPException, Request
 
 from berth import __version__
 from berth.cluster.serialize import cluster_to_dict
-from berth.live.api import login, page_data, pages
-from berth.live.api.callers import known_caller
+from berth.live.api import dashboard_routes, login, pages
+from berth.live.api.auth import Anyone
 from berth.live.api.limits import Limits
 from berth.live.api.series import columns
-from berth.live.api.tokens import Caller, Codes
-from berth.live.finished import Finished, standing
+from berth.live.api.tokens import Caller, LoginCodes
+from berth.live.simulation_view import Finished, state_at_busiest
 
 READER = Caller("reader", "user")
 
 
-class OneToken:
-    """One reader, whose token lives as long as the process."""
+class SingleToken:
+    """One reader, with a token that is valid as long as the process runs."""
 
     def __init__(self) -> None:
-        self.token, self.codes = secrets.token_urlsafe(32), Codes()
+        self.token, self.codes = secrets.token_urlsafe(32), LoginCodes()
 
     def caller(self, token: str) -> Caller | None:
-        """Whose token this is."""
+        """Return the reader if this is the token."""
         same = secrets.compare_digest(token.encode(), self.token.encode())
         return READER if same else None
 
 
 class Viewer:
-    """A finished run as the page reads it."""
+    """A finished run as the dashboard reads it."""
 
     def __init__(self, finished: Finished) -> None:
-        self._finished, self._standing = finished, standing(finished)
+        self._finished, self._standing = finished, state_at_busiest(finished)
         self._cluster = cluster_to_dict(finished.cluster)
 
     def me(self, caller: Caller) -> dict[str, Any]:
-        """Who asks, and what is shown."""
+        """Return the caller and the run."""
         finished = self._finished
         return {
             "user": caller.user,
@@ -51,33 +51,33 @@ class Viewer:
         }
 
     def now(self) -> dict[str, Any]:
-        """The busiest moment: there the page begins."""
+        """Return placements and queue at the busiest moment, where the page starts."""
         return self._standing
 
     def journal(self, after: int, limit: int) -> dict[str, Any]:
-        """Records in order."""
+        """Return records in order."""
         records = self._finished.records[after : after + limit]
         last = after + len(records)
         return {"records": records, "first": 1, "last": last, "whole": last >= len(self._finished.records)}
 
     def series(self, after: float) -> dict[str, Any]:
-        """Numbers over time, in columns."""
+        """Return numbers over time, in columns."""
         return columns([one for one in self._finished.samples if one.time > after])
 
     def queue(self) -> dict[str, Any]:
-        """Nobody waits any more."""
+        """Return an empty queue: the run is over."""
         return {"order": []}
 
     def reasons(self, ids: list[str]) -> dict[str, Any]:
-        """A log has reasons for what was decided, not for what was not: see a job's events."""
+        """Return nothing: a log has reasons only for decisions that were taken, in a job's events."""
         return {}
 
     def job(self, name: str) -> dict[str, Any]:
-        """One job and what became of it."""
+        """Return one job."""
         records = self._records(name)
         first = records[0][1]
-        starts = [record["time"] for _, record, _ in _typed(records, "start")]
-        ended = [record["time"] for _, record, _ in _typed(records, "exited")]
+        starts = [record["time"] for _, record, _ in _of_kind(records, "start")]
+        ended = [record["time"] for _, record, _ in _of_kind(records, "exited")]
         return {
             "id": name,
             "name": first.get("spec", {}).get("name", name),
@@ -87,12 +87,12 @@ class Viewer:
             "submitted": first["time"],
             "first_start": starts[0] if starts else None,
             "ended": ended[-1] if ended else None,
-            "attempts": len(starts) + len(_typed(records, "move")),
-            "evictions": len(_typed(records, "evict")),
+            "attempts": len(starts) + len(_of_kind(records, "move")),
+            "evictions": len(_of_kind(records, "evict")),
         }
 
     def history(self, name: str) -> dict[str, Any]:
-        """All that happened to a job."""
+        """Return all events and attempts of a job."""
         records = self._records(name)
         return {
             "job": name,
@@ -109,12 +109,10 @@ class Viewer:
         return [(at + 1, finished.records[at], finished.reasons[at]) for at in finished.of_job[name]]
 
     def _event(self, seq: int, record: dict[str, Any], reason: str | None) -> dict[str, Any]:
-        told = {"seq": seq, "time": record["time"], "kind": record["kind"]}
+        event = {"seq": seq, "time": record["time"], "kind": record["kind"]}
         if reason and reason != "none":
-            told["reason"] = reason
-        if "seats" in record:
-            told |= self._where(record)
-        return told
+            event["reason"] = reason
+        return event | self._where(record) if "seats" in record else event
 
     def _where(self, record: dict[str, Any]) -> dict[str, Any]:
         cluster = self._finished.cluster
@@ -141,35 +139,34 @@ class Viewer:
 Numbered = list[tuple[int, dict[str, Any], str | None]]
 
 
-def _typed(records: Numbered, kind: str) -> Numbered:
+def _of_kind(records: Numbered, kind: str) -> Numbered:
     return [one for one in records if one[1]["kind"] == kind]
 
 
-def make_viewer(finished: Finished, tokens: OneToken) -> FastAPI:
-    """The application over one finished run."""
+def make_viewer(finished: Finished, tokens: SingleToken) -> FastAPI:
+    """Return the application over one finished run."""
     app = FastAPI(title="berth", version=__version__, docs_url=None, redoc_url=None)
     app.add_middleware(Limits, tokens=tokens)
-    viewer = Viewer(finished)
-    session = login.router(tokens, tokens.codes, lambda _: tokens.token)
-    app.include_router(session, prefix="/api/v1")
-    app.include_router(page_data.router(viewer, tokens), prefix="/api/v1")
-    app.include_router(_jobs(viewer, tokens), prefix="/api/v1")
+    app.state.authenticator, app.state.dashboard = tokens, Viewer(finished)
+    app.state.codes, app.state.session = tokens.codes, lambda caller: tokens.token
+    for routes in (login.router, dashboard_routes.router, router):
+        app.include_router(routes, prefix="/api/v1")
     app.include_router(pages.router())
     return app
 
 
-def _jobs(viewer: Viewer, tokens: OneToken) -> APIRouter:
-    routes = APIRouter()
-    Anyone = Annotated[Caller, Depends(known_caller(tokens))]  # noqa: N806 - a type
+router = APIRouter()
 
-    @routes.get("/jobs/{job:path}/history")
-    def history(caller: Anyone, job: str) -> dict[str, Any]:
-        """All that happened to a job."""
-        return viewer.history(job)
 
-    @routes.get("/jobs/{job:path}")
-    def job(caller: Anyone, job: str) -> dict[str, Any]:
-        """One job."""
-        return viewer.job(job)
+@router.get("/jobs/{job:path}/history")
+def history(request: Request, caller: Anyone, job: str) -> dict[str, Any]:
+    """Return all events and attempts of a job."""
+    viewer: Viewer = request.app.state.dashboard
+    return viewer.history(job)
 
-    return routes
+
+@router.get("/jobs/{job:path}")
+def job(request: Request, caller: Anyone, job: str) -> dict[str, Any]:
+    """Return one job."""
+    viewer: Viewer = request.app.state.dashboard
+    return viewer.job(job)

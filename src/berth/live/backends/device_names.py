@@ -1,4 +1,4 @@
-"""The device type that an engine's name of a GPU means: one of the catalogue's, or one known by name only."""
+"""Maps a scheduler's name of a GPU to a device type: one of the catalogue, or one known by name only."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _VENDORS = ("nvidia", "tesla", "geforce", "quadro", "amd", "instinct")
 
 
 def device_named(written: str) -> DeviceType:
-    """The catalogue's device, if the name means one device and no other."""
+    """Return the catalogue's device if the name is unambiguous, else a device known by name only."""
     words = [word for word in written.lower().replace("_", "-").split("-") if word not in _VENDORS]
     memory = [f"{word.rstrip('gb')}gb" for word in words if re.fullmatch(r"\d+gb?", word)]
     for guess in (written or UNNAMED, "-".join(words), "-".join(words[:1] + memory), "".join(words)):
@@ -23,7 +23,7 @@ def device_named(written: str) -> DeviceType:
 
 
 def possible(name: str) -> list[str]:
-    """The devices that a name may mean, where it does not say which of several: `a100` has 40 or 80 GB."""
+    """Return the devices that an ambiguous name may mean: `a100` has 40 or 80 GB."""
     bare = "-".join(word for word in name.lower().replace("_", "-").split("-") if word not in _VENDORS)
     models = [known for known in known_devices() if known.lower().startswith(f"{bare}-")]
     return models if len(models) > 1 and resolve(bare) in models else []

@@ -1,12 +1,12 @@
-"""The process that speaks to Ray, so that the controller need not: requests come in as lines, answers leave as lines.
+"""The agent process, which talks to Ray for the controller: requests and answers are lines of JSON.
 
     python -P ray_agent.py ADDRESS
 
-Ray ends a driver whose cluster does not answer, and some of its calls wait for ever; here that harms nobody: whoever
-waits for an answer ends this process and starts another. It ends by itself when its requests do. Everything it makes in
-Ray is detached, bears a name and is found again by that name.
+Ray ends a driver whose cluster does not answer, and some of its calls block indefinitely. The controller ends this
+process on a timeout and starts another. It exits when its input is closed. Everything it creates in Ray is detached,
+has a name, and is found again by that name.
 
-The file stands alone (ray and the standard library), so that machines need no berth to run what it sends them.
+The file needs only ray and the standard library, so that machines need no berth to run what it sends them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, Place
 
 NAMESPACE = "berth"
 _BUNDLE = re.compile(r"bundle_group_(\d+)_([0-9a-f]+)")
-# Starts the supervisor as no child of the worker: Ray kills those when a worker ends, and it has work to do then.
+# Detaches the supervisor from the worker: Ray kills a worker's children, and the supervisor acts when it ends.
 _DETACH = """
 import os, sys
 if os.fork() == 0:
@@ -38,31 +38,20 @@ if os.fork() == 0:
 
 
 class Runner:
-    """Keeps the supervisor of one part of a gang, on one machine; ends with it.
+    """Keeps the supervisor of one part of a gang, on one machine, and exits with it.
 
-    Two pipes join them, and nothing is ever written: the supervisor reads the end of one when this process is gone,
-    and kills everything of the part; this process reads the end of the other when the supervisor is gone.
+    Two pipes connect them, and nothing is written to either. The supervisor reads end of file from one when this
+    process has exited, and kills the part. This process reads end of file from the other when the supervisor has.
     """
 
     def __init__(self, supervise: str, folder: str, machine: str) -> None:
         given = ",".join(ray.get_runtime_context().get_accelerator_ids().get("GPU", []))
         lifeline, self._hold = os.pipe()
         self._ended, alive = os.pipe()
-        command = [
-            sys.executable,
-            "-I",
-            "-S",
-            "-c",
-            _DETACH,
-            supervise,
-            folder,
-            machine,
-            given,
-            str(lifeline),
-        ]
+        options = ["-I", "-S", "-c", _DETACH, supervise, folder, machine, given, str(lifeline)]
         with open(os.path.join(folder, "supervisor.log"), "ab") as log:
             subprocess.run(
-                command,
+                [sys.executable, *options],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=log,
@@ -81,13 +70,13 @@ class Runner:
 
 
 class Agent:
-    """What can be asked."""
+    """Handles requests; each method is one."""
 
     def __init__(self) -> None:
         self._groups: dict[str, tuple[str, dict[int, float]]] = {}  # by id: name, GPUs of each bundle
 
     def look(self) -> dict[str, Any]:
-        """All nodes that live, the machines of those that Ray calls dead, and the names of all runners that live."""
+        """Return live nodes, machines of dead nodes, and the names of live runners."""
         free, draining = ray_state.available_resources_per_node(), ray_state.state.get_draining_nodes()
         nodes = [
             {
@@ -111,7 +100,7 @@ class Agent:
         return {"nodes": nodes, "dead": dead, "runners": ray.util.list_named_actors()}
 
     def _held(self, free: dict[str, float]) -> dict[str, float]:
-        """GPUs of a node by the name of the placement group that has them, as of the report that says what is free."""
+        """GPUs of a node by the placement group that holds them, from the node's free resources."""
         held: dict[str, float] = {}
         for name in free:
             if found := _BUNDLE.fullmatch(name):
@@ -129,9 +118,9 @@ class Agent:
     def start(
         self, token: str, supervise: str, folder: str, parts: list[dict[str, Any]], missing: list[int]
     ) -> None:
-        """A placement group with a bundle for each part, and runners in it for those that are missing.
+        """Create a placement group with a bundle per part, and start the missing runners in it.
 
-        A part that somebody has `begun` before is only to be buried: that needs its node, and no devices.
+        A runner for a part that has `begun` before only records its end, which needs its node but no devices.
         """
         runner = ray.remote(max_restarts=0, num_cpus=0)(Runner)
         group = _find(token)
@@ -148,9 +137,9 @@ class Agent:
             runner.options(**options).remote(supervise, folder, part["machine"])
 
     def end(self, token: str, runners: list[str]) -> None:
-        """Nothing of a gang is left: neither its runners nor its placement group."""
+        """Remove the runners and the placement group of a gang."""
         for name in runners:
-            with contextlib.suppress(ValueError):  # it has gone by itself
+            with contextlib.suppress(ValueError):  # it has already exited
                 ray.kill(ray.get_actor(name))
         if (group := _find(token)) is not None:
             remove_placement_group(group)
@@ -173,9 +162,9 @@ def _place(token: str, parts: list[dict[str, Any]]) -> PlacementGroup:
 
 
 def main(address: str) -> None:
-    """Answers until nobody asks any more."""
+    """Answer requests until the input is closed."""
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what Ray prints is no answer
+    os.dup2(2, 1)  # what Ray prints goes to stderr
     requests: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
     threading.Thread(target=_read, args=(requests,), daemon=True).start()
     request: dict[str, Any] = {"do": "connect"}
@@ -187,7 +176,7 @@ def main(address: str) -> None:
                 answer = None
             else:
                 answer = getattr(agent, request.pop("do"))(**request)
-        except Exception as error:  # noqa: BLE001 - whatever it was, the asker is told, and starts anew
+        except Exception as error:  # noqa: BLE001 - the client gets any error and restarts this process
             lines = str(error).strip().splitlines()
             print(json.dumps({"error": f"{type(error).__name__}: {lines[0] if lines else ''}"}), file=answers)
             answers.flush()
@@ -203,7 +192,7 @@ def _connect(address: str) -> None:
 def _read(requests: queue.SimpleQueue[dict[str, Any]]) -> None:
     for line in sys.stdin:
         requests.put(json.loads(line))
-    os._exit(0)  # whatever Ray is doing: nobody waits for it
+    os._exit(0)  # also while Ray blocks
 
 
 if __name__ == "__main__":

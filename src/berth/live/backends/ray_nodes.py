@@ -1,7 +1,7 @@
-"""Ray's nodes as machines: names, devices and tiers from what the nodes say of themselves.
+"""Ray's nodes as machines: names, devices and tiers from the nodes' labels and resources.
 
-A node with GPUs is a machine. Its label `machine` is its name (else its host's name is), and the labels `rack`, `pod`,
-`zone` and `region` are its tiers. What a node does not say is never near: without a rack it stands in one of its own.
+A node with GPUs is a machine. Its label `machine` is its name (else its host name is), and the labels `rack`, `pod`,
+`zone` and `region` are its tiers. A node without a label is a group of its own at that tier.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from berth.cluster.tiers import default_tier
 from berth.errors import InputError
 from berth.live.backends.device_names import device_named
 
-# nearest first; a label of Ray's own is used where ours is not given
+# nearest first; Ray's own label is used where berth's is missing
 TIERS = {
     "rack": ("rack",),
     "pod": ("pod",),
@@ -32,7 +32,7 @@ _TYPE_LABEL, _TYPE_RESOURCE = "ray.io/accelerator-type", "accelerator_type:"
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
-    """What does not change about a machine, as far as its node tells."""
+    """What does not change about a machine, as reported by its node."""
 
     name: str
     devices: int
@@ -41,44 +41,44 @@ class NodeFacts:
     tiers: tuple[str | None, ...] = (None,) * len(TIERS)
 
     def plain(self) -> dict[str, Any]:
-        """As JSON can hold it."""
+        """Return the facts for JSON."""
         return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A node that lives."""
+    """A live node."""
 
     id: str
     address: str
     facts: NodeFacts
     draining: bool
     free: float  # GPUs
-    held: Mapping[str, float]  # GPUs, by the name of the placement group
+    held: Mapping[str, float]  # GPUs by the name of the placement group
 
-    def foreign(self, ours: Iterable[str]) -> int:
-        """GPUs that others than these placement groups hold."""
+    def external(self, ours: Iterable[str]) -> int:
+        """Return the number of GPUs held outside these placement groups."""
         own = sum(self.held.get(token, 0.0) for token in ours)
         return max(0, min(self.facts.devices, math.ceil(self.facts.devices - self.free - own - 1e-6)))
 
 
 def facts_of(plain: Mapping[str, Any]) -> NodeFacts:
-    """The facts that were written down."""
+    """Return facts from JSON."""
     return NodeFacts(**{**plain, "tiers": tuple(plain["tiers"])})
 
 
-def node_of(said: Mapping[str, Any]) -> Node:
-    """A node as Ray shows it."""
-    labels, resources = said["labels"], said["resources"]
+def node_of(report: Mapping[str, Any]) -> Node:
+    """Return a node from Ray's report."""
+    labels, resources = report["labels"], report["resources"]
     cores = int(resources.get("CPU", 0))
     facts = NodeFacts(
-        name=labels.get("machine") or said["host"],
+        name=labels.get("machine") or report["host"],
         devices=int(resources.get("GPU", 0)),
         kind=_kind(labels, resources),
         cores=cores or None,
         tiers=tuple(next(filter(None, map(labels.get, keys)), None) for keys in TIERS.values()),
     )
-    return Node(said["id"], said["address"], facts, said["draining"], said["free"], said["held"])
+    return Node(report["id"], report["address"], facts, report["draining"], report["free"], report["held"])
 
 
 def _kind(labels: Mapping[str, str], resources: Mapping[str, float]) -> str:
@@ -87,27 +87,27 @@ def _kind(labels: Mapping[str, str], resources: Mapping[str, float]) -> str:
 
 
 def cluster_of(machines: Iterable[NodeFacts], name: str = "ray") -> Cluster:
-    """The cluster that these machines make."""
+    """Return the cluster made of these machines."""
     facts = sorted(machines, key=lambda one: (tuple(map(_natural, reversed(one.tiers))), _natural(one.name)))
     if not facts:
         raise InputError(
             "no node of the Ray cluster has GPUs", hint="ray start --num-gpus N, on each machine"
         )
-    twice = {one.name for one in facts if sum(one.name == other.name for other in facts) > 1}
-    if twice:
-        what = f"two nodes of the Ray cluster are called {min(twice)!r}"
-        raise InputError(what, hint="name them apart: ray start --labels machine=NAME")
-    kinds = list(dict.fromkeys(one.kind for one in facts))
+    duplicates = {one.name for one in facts if sum(one.name == other.name for other in facts) > 1}
+    if duplicates:
+        what = f"two nodes of the Ray cluster have the name {min(duplicates)!r}"
+        raise InputError(what, hint="give each its own: ray start --labels machine=NAME")
+    types = list(dict.fromkeys(one.kind for one in facts))
     levels = [level for level in range(len(TIERS)) if any(one.tiers[level] for one in facts)]
     names = ("machine", *(list(TIERS)[level] for level in levels), "network")
     rows = _groups(facts, levels)
     top = [0] * len(facts)
     return Cluster(
         name=name,
-        device_types=tuple(device_named(kind) for kind in kinds),
+        device_types=tuple(device_named(kind) for kind in types),
         tiers=tuple(default_tier(tier, at, len(names)) for at, tier in enumerate(names)),
         machines=tuple(
-            Machine(one.name, ((kinds.index(one.kind), one.devices),), one.cores) for one in facts
+            Machine(one.name, ((types.index(one.kind), one.devices),), one.cores) for one in facts
         ),
         groups=np.array([range(len(facts)), *(numbers for numbers, _ in rows), top], dtype=np.int32),
         group_names=(tuple(one.name for one in facts), *(named for _, named in rows), (name,)),
@@ -115,9 +115,9 @@ def cluster_of(machines: Iterable[NodeFacts], name: str = "ray") -> Cluster:
 
 
 def _groups(facts: list[NodeFacts], levels: list[int]) -> list[tuple[list[int], tuple[str, ...]]]:
-    """At each level the group of each machine, and the groups' names.
+    """At each level the group of each machine, and the names of the groups.
 
-    Equal racks in unlike zones are two racks. What has no label at a level is a group of its own there.
+    Racks of the same name in different zones are different racks.
     """
     rows = []
     paths: list[tuple[str | None, ...]] = [(one.name,) for one in facts]
@@ -137,5 +137,5 @@ def _groups(facts: list[NodeFacts], levels: list[int]) -> list[tuple[list[int], 
 
 
 def _natural(text: str | None) -> list[tuple[int, str]]:
-    """m2 before m10."""
+    """A sort key with m2 before m10."""
     return [(int(part) if part.isdecimal() else -1, part) for part in re.split(r"(\d+)", text or "")]

@@ -1,9 +1,9 @@
-"""Slurm's JSON as typed facts: jobs and nodes, in the shapes of Slurm 22.05, 23.02, 23.11, 24.05 and 24.11.
+"""Slurm's JSON as typed data: jobs and nodes, in the shapes of Slurm 22.05, 23.02, 23.11, 24.05 and 24.11.
 
-Releases write the same fact differently: a number is `8` or `{"set": true, "infinite": false, "number": 8}`, a state is
-`"RUNNING"` or `["RUNNING", "COMPLETING"]`, an exit code is `256` or an object. A fact that is missing, or written in a
-way that none of these releases has, is a BackendError with the release and the key: a guess could place two jobs on one
-GPU.
+Releases represent the same value differently: a number is `8` or `{"set": true, "infinite": false, "number": 8}`, a
+state is `"RUNNING"` or `["RUNNING", "COMPLETING"]`, an exit code is `256` or an object. A value that is missing, or has
+a form that none of these releases uses, is a BackendError with the release and the key: a guess could place two jobs on
+one GPU.
 """
 
 from __future__ import annotations
@@ -34,36 +34,36 @@ class SlurmJob:
     user_id: int
     states: frozenset[str]
     reason: str
-    node: str  # where it is, or must be; several stand as Slurm writes them
+    node: str  # where it runs or must run; several as Slurm writes them
     gpus: int
     cpus: int
     memory_mib: int
-    code: int  # exit code, once it is over
-    ended: float  # when it ended, or will at the latest
+    code: int  # exit code, once it has ended
+    ended: float  # when it ended, or its latest end
 
     @property
     def waits(self) -> bool:
-        """It holds nothing yet."""
+        """Whether the job is waiting and holds no resources."""
         return bool(self.states & _WAITING_STATES)
 
     @property
     def held(self) -> bool:
-        """It waits for whoever submitted it to let it go."""
+        """Whether the job waits to be released by its user."""
         return self.waits and self.reason == "JobHeldUser"
 
     @property
     def over(self) -> bool:
-        """Nothing of it runs any more; while it is completing, something may."""
+        """Whether none of its processes runs any more; while it is completing, some may."""
         return bool(self.states & _OVER_STATES) and "COMPLETING" not in self.states
 
     @property
     def node_failed(self) -> bool:
-        """Its node went away, and nobody knows what became of its processes."""
+        """Whether its node was lost, so the state of its processes is unknown."""
         return bool(self.states & {"NODE_FAIL", "BOOT_FAIL"})
 
     @property
     def ours(self) -> tuple[str, int] | None:
-        """The token and the part in its name, if berth could have submitted it."""
+        """The token and part number in its name, None if berth did not submit it."""
         match = _OURS.fullmatch(self.name)
         return (match[1], int(match[2])) if match else None
 
@@ -76,7 +76,7 @@ class SlurmNode:
     address: str
     states: frozenset[str]
     partitions: tuple[str, ...]
-    gpus: tuple[tuple[str, int], ...]  # type as Slurm writes it, and how many
+    gpus: tuple[tuple[str, int], ...]  # type as Slurm writes it, and count
     gpus_used: int
     cpus: int
     cpus_used: int
@@ -85,18 +85,18 @@ class SlurmNode:
 
     @property
     def size(self) -> int:
-        """GPUs of all types."""
+        """Number of GPUs of all types."""
         return sum(count for _, count in self.gpus)
 
 
-class Facts:
-    """One object of an answer; it knows where it is, for the message when a fact can't be read."""
+class JsonObject:
+    """One object of a JSON document, with its location for error messages."""
 
-    def __init__(self, plain: Mapping[str, Any], where: str = "Slurm") -> None:
-        self._plain, self._where = plain, where
+    def __init__(self, plain: Mapping[str, Any], path: str = "Slurm") -> None:
+        self._plain, self._path = plain, path
 
     def text(self, *keys: str) -> str:
-        """The first of these that is not empty; empty where Slurm has nothing to say."""
+        """Return the first of these values that is not empty, else an empty string."""
         for key in keys:
             value = self._value(key)
             if value is None or isinstance(value, str | int):
@@ -107,7 +107,7 @@ class Facts:
         return ""
 
     def number(self, key: str) -> int:
-        """A plain number, or an object with one; 0 where it is not set."""
+        """Return a plain number, or the number of an object; 0 where it is not set."""
         value = self._value(key)
         if isinstance(value, Mapping) and "number" in value:
             value = value["number"] if value.get("set", True) and not value.get("infinite") else 0
@@ -118,11 +118,11 @@ class Facts:
         return int(value)
 
     def words(self, key: str) -> frozenset[str]:
-        """One word or a list of them, in capitals."""
+        """Return one word or a list of words, in capitals."""
         return frozenset(word.upper() for word in self.names(key))
 
     def names(self, key: str) -> tuple[str, ...]:
-        """A list of strings; a string is a list of one, or several with commas between."""
+        """Return a list of strings, also from a string with commas."""
         value = self._value(key)
         if isinstance(value, str):
             value = [word for word in value.split(",") if word]
@@ -132,29 +132,29 @@ class Facts:
             raise self._unreadable(key, "a list of strings", value)
         return tuple(value)
 
-    def inner(self, key: str) -> Facts | None:
-        """An object within; None where there is a plain value instead."""
+    def inner(self, key: str) -> JsonObject | None:
+        """Return a nested object, None where the value is not an object."""
         value = self._plain.get(key)
-        return Facts(value, f"{self._where}.{key}") if isinstance(value, Mapping) else None
+        return JsonObject(value, f"{self._path}.{key}") if isinstance(value, Mapping) else None
 
     def has(self, key: str) -> bool:
-        """Whether the key is there at all."""
+        """Whether the key exists."""
         return key in self._plain
 
     def _value(self, key: str) -> Any:
         if key not in self._plain:
-            raise BackendError(f"{self._where}: no key {key!r}; berth can't read the JSON of this Slurm")
+            raise BackendError(f"{self._path}: no key {key!r}; berth can't read the JSON of this Slurm")
         return self._plain[key]
 
     def _unreadable(self, key: str, expected: str, value: Any) -> BackendError:
         shown = json.dumps(value)[:80]
-        return BackendError(f"{self._where}.{key}: expected {expected}, got {shown}")
+        return BackendError(f"{self._path}.{key}: expected {expected}, got {shown}")
 
 
-def listed(answer: str, key: str, command: str) -> Iterator[Facts]:
-    """The objects of an answer's list. An answer with an error in it is no answer.
+def parse_list(answer: str, key: str, command: str) -> Iterator[JsonObject]:
+    """Return the objects of a list in the output of a command.
 
-    A `squeue` that can't reach its controller ends with code 0 and an empty list.
+    Errors in the document count: a `squeue` that can't reach its controller exits with 0 and prints an empty list.
     """
     try:
         document = json.loads(answer)
@@ -168,11 +168,11 @@ def listed(answer: str, key: str, command: str) -> Iterator[Facts]:
     if not isinstance(document.get(key), list):
         found = ", ".join(sorted(document)) or "nothing"
         raise BackendError(f"{where}: no list {key!r}, only {found}; berth can't read the JSON of this Slurm")
-    return (Facts(plain, f"{where}: {key}[{at}]") for at, plain in enumerate(document[key]))
+    return (JsonObject(plain, f"{where}: {key}[{at}]") for at, plain in enumerate(document[key]))
 
 
 def _release(document: Mapping[str, Any]) -> str:
-    """`Slurm 23.11.4`, as far as the answer says."""
+    """`Slurm 23.11.4`, if the document has the release."""
     meta = document.get("meta") or {}
     about = meta.get("slurm") or meta.get("Slurm") or {}
     return f"Slurm {about.get('release') or 'of unknown release'}"
@@ -186,52 +186,50 @@ def _error_text(error: Any) -> str:
     return f"{': '.join(words) or 'an error'}{f' (error {number})' if number is not None else ''}"
 
 
-def job_of(facts: Facts) -> SlurmJob:
-    """A job out of Slurm's JSON."""
+def parse_job(data: JsonObject) -> SlurmJob:
+    """Return a job from Slurm's JSON."""
     return SlurmJob(
-        id=facts.number("job_id"),
-        name=facts.text("name"),
-        user_id=facts.number("user_id"),
-        states=facts.words("job_state") | facts.words("flags") & {"COMPLETING"},
-        reason=facts.text("state_reason"),
-        node=facts.text("nodes", "required_nodes"),
-        gpus=sum(count for _, count in gpus_of(facts.text("tres_per_node"))),
-        cpus=facts.number("cpus"),
-        memory_mib=facts.number("memory_per_node"),
-        code=_exit_code(facts),
-        ended=float(facts.number("end_time")),
+        id=data.number("job_id"),
+        name=data.text("name"),
+        user_id=data.number("user_id"),
+        states=data.words("job_state") | data.words("flags") & {"COMPLETING"},
+        reason=data.text("state_reason"),
+        node=data.text("nodes", "required_nodes"),
+        gpus=sum(count for _, count in parse_gpus(data.text("tres_per_node"))),
+        cpus=data.number("cpus"),
+        memory_mib=data.number("memory_per_node"),
+        code=_exit_code(data),
+        ended=float(data.number("end_time")),
     )
 
 
-def node_of(facts: Facts) -> SlurmNode:
-    """A node out of Slurm's JSON."""
-    flags = (
-        facts.words("state_flags") if facts.has("state_flags") else frozenset()
-    )  # a list of its own in 22.05
+def parse_node(data: JsonObject) -> SlurmNode:
+    """Return a node from Slurm's JSON."""
+    flags = data.words("state_flags") if data.has("state_flags") else frozenset()  # only in 22.05
     return SlurmNode(
-        name=facts.text("name"),
-        address=facts.text("address", "name"),
-        states=facts.words("state") | flags,
-        partitions=facts.names("partitions"),
-        gpus=tuple(gpus_of(facts.text("gres"))),
-        gpus_used=sum(count for _, count in gpus_of(facts.text("gres_used"))),
-        cpus=facts.number("cpus"),
-        cpus_used=facts.number("alloc_cpus"),
-        memory_mib=facts.number("real_memory"),
-        memory_used_mib=facts.number("alloc_memory"),
+        name=data.text("name"),
+        address=data.text("address", "name"),
+        states=data.words("state") | flags,
+        partitions=data.names("partitions"),
+        gpus=tuple(parse_gpus(data.text("gres"))),
+        gpus_used=sum(count for _, count in parse_gpus(data.text("gres_used"))),
+        cpus=data.number("cpus"),
+        cpus_used=data.number("alloc_cpus"),
+        memory_mib=data.number("real_memory"),
+        memory_used_mib=data.number("alloc_memory"),
     )
 
 
-def gpus_of(text: str) -> list[tuple[str, int]]:
-    """`gpu:a100:8(S:0-1),gpu:2` as types and counts."""
+def parse_gpus(text: str) -> list[tuple[str, int]]:
+    """Return `gpu:a100:8(S:0-1),gpu:2` as types and counts."""
     return [(match[1] or "", int(match[2])) for match in _GPUS.finditer(text)]
 
 
-def _exit_code(facts: Facts) -> int:
-    """Of a process: its code, or 128 and the signal that ended it."""
-    status = facts.inner("exit_code")
+def _exit_code(data: JsonObject) -> int:
+    """The exit code, or 128 plus the signal that ended the process."""
+    status = data.inner("exit_code")
     if status is None:
-        plain = facts.number("exit_code")  # as wait(2) has it
+        plain = data.number("exit_code")  # as wait(2) has it
         code, signal = plain >> 8, plain & 0x7F
     else:
         code = status.number("return_code")

@@ -1,0 +1,144 @@
+"""A live cluster as the dashboard reads it: the state in columns, and the public part of the journal."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from typing import Any
+
+from berth.cluster.serialize import cluster_to_dict
+from berth.live import views
+from berth.live.api.events import public
+from berth.live.api.series import Series
+from berth.live.api.service import Service
+from berth.live.api.tokens import Caller
+from berth.live.controller import Controller
+from berth.live.home import JOURNAL
+from berth.live.records import read
+from berth.live.state import ControllerState
+from berth.live.store import connect
+from berth.schedule.policies.registry import load_policy, policy_names
+from berth.schedule.policy import Policy
+
+# records that change placements or machines; `pass` and `learned` do not
+_KINDS = (
+    "opened", "submitted", "cancelled", "prioritised", "machine", "external", "foreign", "started", "exited",
+    "ready", "start", "evict", "move",
+)  # fmt: skip
+_PAGE = (
+    "SELECT seq, time, kind, job, body FROM journal "
+    f"WHERE seq > ? AND kind IN ({', '.join('?' * len(_KINDS))}) ORDER BY seq LIMIT ?"
+)
+
+
+_JOB_COLUMNS = ("id", "user", "submitted", "since", "evictions", "failures")
+_SPEC_COLUMNS = ("name", "gpus", "priority", "restarts")
+
+
+class DashboardData:
+    """What the dashboard reads of a service."""
+
+    def __init__(self, service: Service) -> None:
+        self._service, self._controller = service, service.controller
+        self._series = Series(service.controller)
+        self._first = _first_of(service.controller)
+
+    def me(self, caller: Caller) -> dict[str, Any]:
+        """Return the caller, the cluster, and what the caller can do here."""
+        with self._controller.lock:
+            cluster, policy = self._controller.state.cluster, self._controller.state.setup.policy
+        return {
+            "user": caller.user,
+            "role": caller.role,
+            "live": True,
+            "policy": policy,
+            "policies": _policies(),
+            "cluster": cluster_to_dict(cluster),
+        }
+
+    def now(self) -> dict[str, Any]:
+        """Return placements and queue as of one record of the journal."""
+        with self._controller.lock:
+            state = self._controller.state
+            return {
+                "seq": self._controller.store.seq,
+                "time": self._controller.now(),
+                "jobs": _jobs(state),
+                "attempts": _attempts(state),
+                "unavailable": {str(index): why for index, why in enumerate(state.unavailable) if why},
+                "external": {str(index): count for index, count in enumerate(state.external) if count},
+            }
+
+    def journal(self, after: int, limit: int) -> dict[str, Any]:
+        """Return records that changed placements, in order, since the cluster last changed."""
+        store, after = self._controller.store, max(after, self._first - 1)
+        with self._controller.lock:
+            seq = store.seq
+        db: sqlite3.Connection = connect(store.folder / JOURNAL, read_only=True)
+        try:
+            rows = db.execute(_PAGE, (after, *_KINDS, limit)).fetchall()
+        finally:
+            db.close()
+        records = [{"seq": row[0]} | public(read(*row[1:])) for row in rows]
+        whole = len(rows) < limit
+        last = max(after, seq) if whole else rows[-1][0]
+        return {"records": records, "first": self._first, "last": last, "whole": whole}
+
+    def series(self, after: float) -> dict[str, Any]:
+        """Return numbers over time, in columns."""
+        return self._series.after(after)
+
+    def queue(self) -> dict[str, Any]:
+        """Return the ids of waiting jobs in queue order."""
+        with self._controller.lock:
+            return {"order": [job.id for job in views.queue(self._controller.state)]}
+
+    def reasons(self, ids: list[str]) -> dict[str, Any]:
+        """Return by id why a job waits or runs where it does, and its expected start."""
+        return {name: facts.pop("reason") | facts for name, facts in self._service.reasons(ids).items()}
+
+
+def _first_of(controller: Controller) -> int:
+    """The record since which the cluster is unchanged: placements before it refer to other machines."""
+    now, first = json.loads(json.dumps(cluster_to_dict(controller.state.cluster))), controller.store.seq
+    now.pop("notes")
+    db = connect(controller.store.folder / JOURNAL, read_only=True)
+    try:
+        for seq, body in db.execute("SELECT seq, body FROM journal WHERE kind = 'opened' ORDER BY seq DESC"):
+            cluster = json.loads(body)["cluster"]
+            cluster.pop("notes", None)
+            if cluster != now:
+                break
+            first = seq
+    finally:
+        db.close()
+    return int(first)
+
+
+def _policies() -> list[str]:
+    """The policies that need no trace in advance."""
+    return [name for name in policy_names() if type(load_policy(name)).prepare is Policy.prepare]
+
+
+def _jobs(state: ControllerState) -> dict[str, list[Any]]:
+    """Jobs that have not ended, one list per attribute."""
+    jobs = list(state.jobs.values())
+    columns = {name: [getattr(job, name) for job in jobs] for name in _JOB_COLUMNS}
+    columns |= {name: [getattr(job.spec, name) for job in jobs] for name in _SPEC_COLUMNS}
+    return columns | {"state": [views.state_of(state, job) for job in jobs]}
+
+
+def _attempts(state: ControllerState) -> list[dict[str, Any]]:
+    """Attempts that hold devices."""
+    placed = [state.attempts[job.token] for job in state.jobs.values() if job.token is not None]
+    return [
+        {
+            "job": attempt.job,
+            "token": attempt.token,
+            "tier": attempt.tier,
+            "time": attempt.since,
+            "began": attempt.began,
+            "seats": [seat.to_list() for seat in attempt.seats],
+        }
+        for attempt in placed
+    ]

@@ -1,0 +1,282 @@
+"""Deterministic fault simulation of the live controller: its real code, an engine in memory, virtual time.
+
+A run is given by its seed. It submits, cancels, drains, loses machines, crashes the controller before or after any
+write to its journal, fills the disk, loses and delays orders, and jumps the clock. After every step the state is
+audited. At the end all faults are repaired; then every accepted job must have finished exactly once, and the journal
+must replay without a difference.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from berth.clock import ManualClock
+from berth.cluster.load import load_cluster
+from berth.errors import InputError
+from berth.live import commands, snapshot
+from berth.live.controller import Controller
+from berth.live.records import Record
+from berth.live.recover import apply_all
+from berth.live.setup import Setup
+from berth.live.spec import JobSpec
+from berth.live.store import Store, StoreError
+from berth.testing.live_audit import audit
+from berth.testing.memory import FAILS, SECONDS, Faults, MemoryBackend
+
+CLUSTERS = ("2x3x4:V100-16", "1x4x2:V100-16", "3x2x8:V100-16", "8")
+POLICIES = ("berth", "dally:mode=tuned", "fifo", "srtf", "tiresias")
+MODELS = ("resnet50", "vgg19", "bert-base")
+
+
+class CrashError(BaseException):
+    """The process is gone, as far as the controller knows."""
+
+
+class FragileStore(Store):
+    """A store whose process may die at a write, or whose disk may be full."""
+
+    def __init__(self, folder: Path) -> None:
+        self.crash: str | None = None  # "before" or "after" the next write
+        self.full = False
+        super().__init__(folder)
+
+    def commit(self, records: Sequence[Record], over: Any = (), *, ends_adoption: bool = False) -> None:
+        """Writes, unless something happens first."""
+        if self.full:
+            raise StoreError("database or disk is full")
+        if self.crash == "before":
+            raise CrashError
+        super().commit(records, over, ends_adoption=ends_adoption)
+        if self.crash == "after":
+            raise CrashError
+
+    def snapshot(self, code: str, state: bytes) -> None:
+        """A crash may come here too."""
+        if self.crash == "snapshot":
+            raise CrashError
+        super().snapshot(code, state)
+
+
+class FaultRun:
+    """One run, from its seed."""
+
+    def __init__(self, seed: int, folder: Path, *, steps: int = 120) -> None:
+        self.random, self.folder, self.steps = Random(seed), folder, steps
+        self.clock = ManualClock()
+        self.cluster = load_cluster(self.random.choice(CLUSTERS))
+        self.policy = self.random.choice(POLICIES)
+        chance = self.random.choice((0, 5, 20))
+        self.backend = MemoryBackend(
+            self.cluster,
+            self.clock,
+            seed=seed,
+            faults=Faults(chance, chance, chance, chance, chance),
+        )
+        self.pending: list[tuple[str, JobSpec, Future[dict[str, Any]]]] = []
+        self.accepted: dict[str, JobSpec] = {}
+        self.cancelled: set[str] = set()
+        self.crashes = self.named = self.last_seq = 0
+        self.controller = self._open()
+
+    def _open(self) -> Controller:
+        store = FragileStore(self.folder)
+        setup = Setup(self.cluster, policy=self.policy, store=store.name)
+        return Controller(store, self.backend, setup, self.clock)
+
+    @property
+    def store(self) -> FragileStore:
+        """The store of the current controller."""
+        store = self.controller.store
+        assert isinstance(store, FragileStore)
+        return store
+
+    def play(self) -> None:
+        """Run it; raise AssertionError if something is wrong."""
+        for _ in range(self.steps):
+            self._random_event()
+            self._step()
+        self._heal()
+        self._check_end()
+        self._check_replay()
+        self.last_seq = self.store.seq
+        self.controller.close()
+
+    def _random_event(self) -> None:
+        happens = self.random.choice(
+            [self._submit] * 5
+            + [self._cancel, self._prioritise, self._drain, self._lose, self._repair, self._resubmit]
+            + [self._crash] * 2
+            + [self._fill_disk, self._jump, self._learn, self._snapshot]
+            + [lambda: None] * 6
+        )
+        self.store.full = self.store.full and self.random.random() < 0.5
+        happens()
+        self.clock.advance(self.random.choice((0.0, 0.1, 1.0, 10.0, 60.0, 900.0)))
+
+    def _step(self) -> None:
+        try:
+            self.controller.step()
+        except CrashError:
+            self._restart()
+        self._collect()
+        wrong = audit(self.controller.state)
+        assert not wrong, wrong
+
+    def _restart(self) -> None:
+        """Start a new controller: only the store and the engine's jobs are left of the old one."""
+        self.crashes += 1
+        self.store.close()
+        if self.random.random() < 0.2:
+            self.policy = self.random.choice(POLICIES)
+        self.controller = self._open()
+        self.pending = [
+            (
+                name,
+                spec,
+                answer if answer.done() else self._ask(name, spec),
+            )  # without an answer it is sent again
+            for name, spec, answer in self.pending
+        ]
+
+    def _ask(self, name: str, spec: JobSpec) -> Future[dict[str, Any]]:
+        return self.controller.ask(commands.submit(spec, "user", name))
+
+    def _collect(self) -> None:
+        left = []
+        for name, spec, answer in self.pending:
+            if not answer.done():
+                left.append((name, spec, answer))
+            elif answer.exception() is None:
+                self.accepted[name] = spec
+            elif isinstance(answer.exception(), StoreError):
+                left.append((name, spec, self._ask(name, spec)))
+        self.pending = left
+
+    def _submit(self) -> None:
+        self.named += 1
+        largest = self.cluster.devices
+        facts: dict[str, Any] = {
+            "run": "work",
+            "name": self.random.choice(("a", "b", "c")),
+            "gpus": min(largest, self.random.choice((1, 1, 2, 3, 4, 6, 8, 12, largest))),
+            "model": self.random.choice(MODELS),
+            "duration": self.random.choice((None, "30s", "600s")),
+            "grace": self.random.choice(("0s", "5s", "60s")),
+            "priority": self.random.choice((0, 0, 0, 5)),
+            "restarts": 50,
+            "env": {
+                SECONDS: str(self.random.choice((1, 30, 300, 3000))),
+                FAILS: str(self.random.choice((0, 0, 0, 1, 2))),
+            },
+        }
+        spec = JobSpec(**facts)
+        name = f"job-{self.named}"
+        self.pending.append((name, spec, self._ask(name, spec)))
+
+    def _known(self) -> str | None:
+        names = sorted(self.accepted)
+        return self.random.choice(names) if names else None
+
+    def _resubmit(self) -> None:
+        if (name := self._known()) is not None:
+            self.pending.append((name, self.accepted[name], self._ask(name, self.accepted[name])))
+
+    def _cancel(self) -> None:
+        if (name := self._known()) is not None and self.random.random() < 0.5:
+            answer = self.controller.ask(commands.cancel(name))
+            self._step()
+            if answer.done() and answer.exception() is None:
+                self.cancelled.add(name)
+            elif not answer.done() or not isinstance(answer.exception(), InputError):
+                self.cancelled.add(name)  # it may have been: there was no answer
+
+    def _prioritise(self) -> None:
+        if (name := self._known()) is not None:
+            self.controller.ask(commands.prioritise(name, self.random.randrange(-5, 6)))
+
+    def _learn(self) -> None:
+        if (name := self._known()) is not None:
+            tier = self.random.randrange(len(self.cluster.tiers))
+            self.controller.ask(commands.learn(name, tier, self.random.uniform(0.1, 2.0)))
+
+    def _machine(self) -> str:
+        return self.random.choice(self.cluster.machines).name
+
+    def _drain(self) -> None:
+        self.controller.ask(commands.drain(self._machine(), back=self.random.random() < 0.5))
+
+    def _lose(self) -> None:
+        self.backend.lose(self._machine())
+
+    def _repair(self) -> None:
+        self.backend.repair(self._machine())
+
+    def _crash(self) -> None:
+        self.store.crash = self.random.choice(("before", "after", "snapshot"))
+
+    def _snapshot(self) -> None:
+        try:
+            self.controller.keep_snapshot()
+        except CrashError:
+            self._restart()
+
+    def _fill_disk(self) -> None:
+        self.store.full = True
+
+    def _jump(self) -> None:
+        self.clock.jump(self.random.choice((-1e6, -60.0, 60.0, 1e5)))
+
+    def _heal(self) -> None:
+        """Nothing goes wrong any more, and all machines are back: everything must come to its end."""
+        self.backend.faults = Faults()
+        for machine in self.cluster.machines:
+            self.backend.repair(machine.name)
+            self.controller.ask(commands.drain(machine.name, back=True))
+        for _ in range(6000):
+            self.store.crash, self.store.full = None, False
+            self._step()
+            if not self.controller.state.jobs and not self.pending:
+                break
+            self.clock.advance(30.0)
+        assert not self.controller.state.jobs, f"left over: {sorted(self.controller.state.jobs)}"
+        self.controller.step()
+        assert not self.backend.alive(), "an attempt runs without a job"
+
+    def _check_end(self) -> None:
+        for name in self.accepted:
+            over = self.store.ended_job(name)
+            assert over is not None, f"{name} was accepted and is lost"
+            work = self.backend.work.get(name)
+            finished = work.finished if work else 0
+            if name in self.cancelled and over["state"] == "cancelled":
+                assert finished <= 1
+            else:
+                assert over["state"] == "finished", f"{name} is {over['state']}"
+                assert finished == 1, f"{name} finished {finished} times"
+        extra = {row["id"] for row in self.store.recent(10_000)} - set(self.accepted)
+        assert not extra, f"{extra} ran without being accepted"
+
+    def _check_replay(self) -> None:
+        """From the first record on, the same decisions, and the same state."""
+        state = apply_all(None, self.store.records(), trust=True)
+        assert state is not None
+        assert snapshot.same(state, self.controller.state), "a replay comes to other state"
+
+
+def _main(seed: str) -> None:
+    """Run one seed and print a summary: `python -m berth.testing.fault_simulation 17`."""
+    with tempfile.TemporaryDirectory(prefix="berth-faults-") as folder:
+        run = FaultRun(int(seed), Path(folder))
+        print(f"{run.policy} on {run.cluster.name}")
+        run.play()
+    print(f"{len(run.accepted)} jobs, {run.crashes} crashes, {run.last_seq} records: all is well")
+
+
+if __name__ == "__main__":
+    _main(sys.argv[1])

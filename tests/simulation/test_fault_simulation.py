@@ -1,0 +1,47 @@
+"""The live controller under faults: every seed is a story that repeats itself."""
+
+import shutil
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from berth.testing.fault_simulation import FaultRun
+
+SEEDS, SHARD = 200, 20
+SOAK_SEEDS, SOAK_SHARD = 5000, 250
+
+
+def play(seed: int) -> FaultRun:
+    quick = Path("/dev/shm")  # a sync costs nothing there, and is still a sync
+    folder = Path(tempfile.mkdtemp(prefix="berth-faults-", dir=quick if quick.is_dir() else None))
+    try:
+        run = FaultRun(seed, folder)
+        run.play()
+        return run
+    except BaseException as error:
+        error.add_note(f"again: python -m berth.testing.fault_simulation {seed}")
+        raise
+    finally:
+        shutil.rmtree(folder)
+
+
+def test_a_story_is_its_seed():
+    one, other = play(3), play(3)
+    assert one.crashes == other.crashes > 0
+    assert sorted(one.accepted) == sorted(other.accepted)
+    assert one.last_seq == other.last_seq
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(0, SEEDS, SHARD))
+def test_no_job_is_lost_or_run_twice_whatever_is_killed_when(first):
+    crashes = sum(play(seed).crashes for seed in range(first, first + SHARD))
+    assert crashes > SHARD  # else the stories are too tame to show anything
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("first", range(10_000, 10_000 + SOAK_SEEDS, SOAK_SHARD))
+def test_thousands_of_stories_end_well(first):
+    for seed in range(first, first + SOAK_SHARD):
+        play(seed)

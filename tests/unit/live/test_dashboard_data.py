@@ -1,0 +1,155 @@
+"""What the dashboard is given: the state in columns, the public journal, numbers over time."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from berth.live import commands, views
+from berth.live.api.dashboard_data import DashboardData
+from berth.live.api.series import Series
+from berth.live.api.service import Service
+from berth.live.api.tokens import Caller, Tokens
+
+
+@pytest.fixture
+def dashboard(crank, tmp_path):
+    one = crank(policy="berth")
+    return one, _dashboard(one, tmp_path)
+
+
+def _dashboard(one, folder):
+    return DashboardData(Service(one.controller, Tokens(folder), folder / "attempts"))
+
+
+def test_now_is_the_state_in_columns(dashboard):
+    crank, page = dashboard
+    running, waiting = crank.submit(8, name="wide"), crank.submit(16, name="all", priority=3)
+    crank.step(1.0, times=2)
+    told = page.now()
+    assert told["seq"] == crank.controller.store.seq
+    assert told["jobs"]["id"] == [running, waiting]
+    assert told["jobs"]["state"] == ["running", "queued"]
+    assert told["jobs"]["priority"] == [0, 3]
+    assert [(one["job"], one["tier"]) for one in told["attempts"]] == [(running, 1)]
+    assert sum(len(numbers) for _, _, numbers in told["attempts"][0]["seats"]) == 8
+    crank.ask(commands.drain("r1-m1"))
+    assert page.now()["unavailable"] == {"3": ["drained"]}
+
+
+def test_the_journal_omits_commands_and_records_that_change_no_placement(dashboard):
+    crank, page = dashboard
+    job = crank.submit(4, env={"KEY": "hush"}, name="mine", restarts=1)
+    crank.step(1.0, times=70)
+    told = page.journal(0, 1000)
+    kinds = [record["kind"] for record in told["records"] if record["job"] == job]
+    assert kinds == ["submitted", "start", "started", "exited"]
+    assert told["records"][0]["kind"] == "opened"
+    assert set(told["records"][0]) == {"seq", "time", "kind", "job", "policy"}
+    submitted = next(one for one in told["records"] if one["kind"] == "submitted")
+    assert submitted["spec"] == {"name": "mine", "gpus": 4, "restarts": 1}
+    assert "hush" not in json.dumps(told)
+    assert "work" not in json.dumps(told["records"])  # the command
+    assert "pass" not in {one["kind"] for one in told["records"]}
+
+
+def test_the_journal_begins_where_the_cluster_became_what_it_is(crank, tmp_path):
+    one = crank()
+    one.submit(4)
+    one.restart()
+    before = _dashboard(one, tmp_path).journal(0, 1000)
+    assert before["first"] == before["records"][0]["seq"] == 1
+    one.restart(cluster="3x2x4:V100-16")
+    seq = one.controller.store.seq
+    one.submit(2)
+    after = _dashboard(one, tmp_path).journal(0, 1000)
+    assert after["first"] == after["records"][0]["seq"] == seq
+
+
+@pytest.mark.parametrize("limit", [1, 2, 1000])
+def test_pages_of_the_journal_have_no_holes(dashboard, limit):
+    crank, page = dashboard
+    for _ in range(4):
+        crank.submit(2)
+    whole = page.journal(0, 10_000)["records"]
+    found, after, done = [], 0, False
+    while not done:
+        told = page.journal(after, limit)
+        found += told["records"]
+        after, done = told["last"], told["whole"]
+    assert found == whole
+    assert after == crank.controller.store.seq
+
+
+def test_the_order_and_reasons_are_the_controllers(dashboard):
+    crank, page = dashboard
+    crank.submit(16)
+    jobs = [crank.submit(2), crank.submit(4)]
+    assert page.queue()["order"] == [job.id for job in views.queue(crank.state)]
+    told = page.reasons([*jobs, "nobody"])
+    assert set(told) == set(jobs)
+    assert told[jobs[0]]["sentence"] == "fewer than 2 devices are free"
+    assert told[jobs[0]]["expected_start"] > crank.controller.now()
+
+
+def test_me_has_the_user_and_the_policies_for_a_what_if(dashboard):
+    _, page = dashboard
+    told = page.me(Caller("alice", "user"))
+    assert (told["user"], told["role"], told["live"], told["policy"]) == ("alice", "user", True, "berth")
+    assert "fifo" in told["policies"]
+    assert told["cluster"]["name"] == "2x2x4:V100-16"
+
+
+def test_a_sample_counts_devices_jobs_and_dollars(crank):
+    one = crank(policy="fifo")
+    series = Series(one.controller)
+    one.submit(10)
+    one.submit(8)
+    seats = next(iter(one.state.attempts.values())).seats
+    one.ask(commands.drain(one.cluster.machines[seats[-1].machine].name))  # two of its four devices are held
+    one.step(30.0)
+    told = series.after(-1.0)
+    last = {name: column[-1] for name, column in told.items() if name != "timers"}
+    assert (last["busy"], last["free"], last["unavailable"], last["external"]) == (10, 4, 2, 0)
+    assert (last["queued"], last["running"]) == (1, 1)
+    assert last["longest_wait_s"] == last["mean_wait_s"] >= 30.0
+    assert last["usd_per_hour"] == pytest.approx(10 * one.cluster.device_types[0].usd_per_hour)
+
+
+def test_a_time_bucket_keeps_its_last_sample_and_later_ones_are_sent_alone(crank):
+    one = crank(policy="fifo")
+    series = Series(one.controller)
+    one.submit(1)
+    one.step(10.0)
+    one.submit(2)
+    one.submit(3)
+    told = series.after(-1.0)
+    assert told["time"] == sorted(told["time"])
+    assert len({time // 2.0 for time in told["time"]}) == len(told["time"])
+    assert told["running"][-1] == 3
+    assert series.after(told["time"][-1])["time"] == []
+    assert series.after(told["time"][0])["time"] == told["time"][1:]
+
+
+def test_holding_jobs_are_those_that_wait_for_a_nearer_place(crank):
+    one = crank(policy="dally:mode=manual,machine=1h,rack=2h")
+    series = Series(one.controller)
+    for machine in range(4):
+        one.submit(3, job=f"m{machine}", seconds=600)
+    one.submit(4, model="vgg16", seconds=3600)  # one device is free on each machine
+    told = series.after(-1.0)
+    assert (told["queued"][-1], told["holding"][-1]) == (1, 1)
+    assert told["saves_s"][-1] > 0.0
+    one.submit(8)  # never enough for it, so nothing is its choice
+    told = series.after(-1.0)
+    assert (told["queued"][-1], told["holding"][-1]) == (2, 1)
+
+
+def test_timers_are_listed_by_demand_and_tier(crank):
+    one = crank(policy="dally:mode=manual,machine=1h,rack=2h")
+    series = Series(one.controller)
+    one.submit(2)
+    timers = {(row["gpus"], row["tier"]): row["seconds"][-1] for row in series.after(-1.0)["timers"]}
+    assert timers[2, "machine"] == 3600.0
+    assert timers[2, "rack"] == 7200.0

@@ -1,0 +1,44 @@
+"""A store that is opened on another cluster: jobs it can't hold block nobody, and old records keep their meaning."""
+
+from pathlib import Path
+
+import pytest
+
+from berth.live.api.service import Service
+from berth.live.api.tokens import Tokens
+
+
+@pytest.mark.parametrize("cluster", ["4x4:V100-16", "2x4x2:V100-16"], ids=["no such tier", "too small"])
+def test_a_job_whose_required_tier_is_gone_is_delayed_until_a_cluster_has_it(crank, cluster):
+    live = crank()
+    running = live.submit(gpus=16, seconds=1000)
+    aside = live.submit(gpus=4, required="machine" if "x4x" in cluster else "rack")
+    live.restart(cluster=cluster)
+    behind = live.submit(gpus=1)
+    live.step(1)
+    assert live.state.jobs[aside].state == "delayed"
+    assert live.state_of(running) == "placed" or behind  # what runs is another matter
+    live.restart(cluster="2x2x4:V100-16")
+    live.step(2000, times=4)
+    assert live.state_of(aside) in ("placed", "finished")
+
+
+def test_a_preferred_tier_that_the_cluster_no_longer_has_is_ignored(crank):
+    live = crank()
+    live.submit(gpus=16, seconds=1000)
+    job = live.submit(gpus=2, preferred="rack")
+    live.restart(cluster="4x4:V100-16")
+    assert live.state.jobs[job].state == "queued"
+
+
+def test_history_names_machines_and_tiers_as_they_were(crank):
+    live = crank()
+    job = live.submit(gpus=16, seconds=10)  # over the network: the third tier
+    live.step(1, times=2)
+    live.step(100)
+    live.restart(cluster="2x4:V100-16")  # two tiers, and its machines have other names
+    service = Service(live.controller, Tokens(live.folder), Path(live.folder))
+    told = service.history(job)
+    assert told["attempts"][0]["tier"] == "network"
+    assert told["attempts"][0]["places"] == {"r0-m0": 4, "r0-m1": 4, "r1-m0": 4, "r1-m1": 4}
+    assert [event["tier"] for event in told["events"] if event["kind"] == "start"] == ["network"]
