@@ -338,7 +338,7 @@ def test_a_clock_that_is_behind_the_journal_is_reported_and_time_goes_on(crank, 
     live = crank()
     live.submit(gpus=1, seconds=300)
     live.step(50)
-    before = live.books.now
+    before = live.state.now
     live.clock.jump(-30)
     live.restart()
     assert "ahead of this machine's clock" not in caplog.text  # seconds are what clocks are corrected by
@@ -346,7 +346,7 @@ def test_a_clock_that_is_behind_the_journal_is_reported_and_time_goes_on(crank, 
     live.restart()
     assert "the journal ends 1d ahead of this machine's clock" in caplog.text
     live.step(10)
-    assert live.books.now == before + 10
+    assert live.state.now == before + 10
 
 
 def test_timers_and_windows_survive_a_restart(crank):
