@@ -47,7 +47,7 @@ class _ControllerMetrics(Collector):
         shut = Counter({"lost": 0, "drained": 0, "closed": 0})
         shut.update(why for reasons in state.unavailable for why in reasons)
         yield _gauge("berth_machines_shut", "Machines that take no jobs, by reason.", "why", shut)
-        up = 0 if controller.backend_error else 1
+        up = 0 if controller.observer.error else 1
         yield GaugeMetricFamily("berth_backend_up", "1 if the back end answered the last request.", up)
         yield self._timers()
 
