@@ -70,7 +70,7 @@ def passes(folder: Path, jobs: int, rounds: int = 300) -> list[Figure]:
         clock.advance(20.0)
         while len(controller.state.jobs) < jobs + running:
             controller.ask(commands.submit(spec(random), "me"))
-            if len(controller._asked) >= 200:
+            if len(controller._requests) >= 200:
                 break
         began, made = time.perf_counter(), controller.passes
         controller.step()

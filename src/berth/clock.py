@@ -58,7 +58,9 @@ class SteadyTime:
 
     def __init__(self, clock: Clock, not_before: float = 0.0) -> None:
         self._clock = clock
-        self._begin = max(clock.wall(), not_before)
+        wall = clock.wall()
+        self._begin = max(wall, not_before)
+        self.ahead_s = self._begin - wall  # of the wall clock, at the start
         self._monotonic = clock.monotonic()
 
     def now(self) -> float:

@@ -87,7 +87,13 @@ def test_commands_need_no_token_over_the_socket_and_one_over_tcp(up):
         f"{url}/api/v1/login", json.dumps({"code": code}).encode(), {"Content-Type": "application/json"}
     )
     with urllib.request.urlopen(login, timeout=30) as answer:
-        assert json.load(answer)["token"]
+        session = json.load(answer)["token"]
+    for secret in (token, code, session):
+        assert secret
+        holders = [
+            path for path in live.state.rglob("*") if path.is_file() and secret.encode() in path.read_bytes()
+        ]
+        assert not holders, "a token is in no log and in no file, not even the journal"
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root, to become another user")
@@ -121,7 +127,7 @@ def test_a_copy_of_a_live_state_is_refused_and_adopting_it_leaves_the_jobs_alone
     shutil.copytree(work, copy.state.with_name("copy-work"))
     done = copy.berth("up", "--state", str(copy.state), "--port", "0", check=False)
     assert done.returncode == 2
-    assert "is the state of another place" in done.stderr
+    assert "belongs to another place" in done.stderr
     assert "--adopt" in done.stderr
     assert live.state_of(job) == "running"
     adopted = Up(copy.state, "--cluster", "1x1x2", "--adopt").start()

@@ -21,7 +21,8 @@ def write_files(report: PlanReport, files: dict[str, str]) -> None:
 
     solution = report.solution
     if path := files.get("--out"):
-        write_plan(path, solution.request, solution.final)
+        refinement = solution.refinement
+        write_plan(path, solution.request, solution.final, refinement.best if refinement else None)
     if path := files.get("--certificate"):
         document = proof_document(solution.outcome)
         write_text(path, json.dumps(document, indent=1, allow_nan=False) + "\n")

@@ -1,8 +1,8 @@
-"""What people may ask of a controller: each is checked against the state, and becomes records or an error."""
+"""Commands of users: each is checked against the controller's state and becomes records or an error."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,7 @@ from berth.units import format_count
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What is to be written down, and what the asker is told once it is."""
+    """The records of a command, and its answer once they are committed."""
 
     records: tuple[Record, ...]
     value: dict[str, Any]
@@ -28,15 +28,15 @@ Command = Callable[[ControllerState, Store, float], Answer]
 
 
 class ConflictError(InputError):
-    """What was asked does not agree with what stands."""
+    """A request that conflicts with the current state."""
 
 
 class MissingError(InputError):
-    """Nothing answers to this name."""
+    """A name that does not exist."""
 
 
 def submit(spec: JobSpec, user: str, job: str | None = None) -> Command:
-    """A new job. With an id of its own it may be sent again: the second time changes nothing."""
+    """Submit a job. With an id of its own, submitting it again changes nothing."""
     body = submission(spec, user)
 
     def run(state: ControllerState, store: Store, now: float) -> Answer:
@@ -53,7 +53,7 @@ def submit(spec: JobSpec, user: str, job: str | None = None) -> Command:
 
 
 def _known(state: ControllerState, store: Store, job: str) -> dict[str, Any] | None:
-    ended = (one for one in state.ended if one.id == job)  # in this very step
+    ended = (one for one in state.ended if one.id == job)  # in this step
     found = state.jobs.get(job) or next(ended, None)
     return found.to_dict() if found is not None else store.ended_job(job)
 
@@ -66,9 +66,9 @@ def _next_id(state: ControllerState, store: Store) -> str:
 
 
 def check_fits(state: ControllerState, spec: JobSpec) -> None:
-    """Refuses what can never run, with the reason."""
+    """Refuse a job that can never run, with the reason."""
     if spec.run is None:
-        raise InputError("there is nothing to run", hint="a plan is read by `berth submit`, not by the API")
+        raise InputError("the job has no command", hint="a plan is read by `berth submit`, not by the API")
     cluster = state.cluster
     kinds = state.setup.device_type_names
     for name in [spec.kind] if spec.kind else spec.any_of or []:
@@ -89,7 +89,7 @@ def check_fits(state: ControllerState, spec: JobSpec) -> None:
 
 
 def cancel(job: str) -> Command:
-    """A job is not to run, or not any longer."""
+    """Cancel a job."""
 
     def run(state: ControllerState, store: Store, now: float) -> Answer:
         found = active(state, store, job)
@@ -101,7 +101,7 @@ def cancel(job: str) -> Command:
 
 
 def cancel_all(jobs: Sequence[str]) -> Command:
-    """The same for several at once; one that is over stays what it is."""
+    """Cancel several jobs; those that have ended are unchanged."""
 
     def run(state: ControllerState, store: Store, now: float) -> Answer:
         records: list[Record] = []
@@ -110,9 +110,9 @@ def cancel_all(jobs: Sequence[str]) -> Command:
             try:
                 answer = cancel(job)(state, store, now)
             except ConflictError:
-                over = _known(state, store, job)
-                assert over is not None
-                answer = Answer((), {"job": job, "state": over["state"], "already_ended": True})
+                ended = _known(state, store, job)
+                assert ended is not None
+                answer = Answer((), {"job": job, "state": ended["state"], "already_ended": True})
             records += answer.records
             rows.append(answer.value)
         return Answer(tuple(records), {"jobs": rows})
@@ -121,7 +121,7 @@ def cancel_all(jobs: Sequence[str]) -> Command:
 
 
 def prioritise(job: str, priority: int) -> Command:
-    """A job's priority becomes another; higher goes first."""
+    """Change the priority of a job; higher goes first."""
 
     def run(state: ControllerState, store: Store, now: float) -> Answer:
         if active(state, store, job).ends_as is not None:
@@ -133,7 +133,7 @@ def prioritise(job: str, priority: int) -> Command:
 
 
 def drain(machine: str, *, back: bool = False) -> Command:
-    """A machine takes no new jobs (what runs there goes on), or takes them again."""
+    """Drain a machine (running jobs continue), or undrain it."""
 
     def run(state: ControllerState, store: Store, now: float) -> Answer:
         index = machine_index(state, machine)
@@ -147,7 +147,7 @@ def drain(machine: str, *, back: bool = False) -> Command:
 
 
 def learn(job: str, tier: int, step_s: float) -> Command:
-    """A job's steps were measured: what is known of such jobs at this tier is replaced."""
+    """Record the measured step time of such jobs at this tier."""
 
     def run(state: ControllerState, store: Store, now: float) -> Answer:
         found = active(state, store, job)
@@ -159,7 +159,7 @@ def learn(job: str, tier: int, step_s: float) -> Command:
 
 
 def active(state: ControllerState, store: Store, job: str) -> Job:
-    """A job that is not over, by its id."""
+    """Return a job that has not ended, by its id."""
     found = state.jobs.get(job)
     if found is None:
         over = _known(state, store, job)
@@ -170,12 +170,8 @@ def active(state: ControllerState, store: Store, job: str) -> Job:
 
 
 def machine_index(state: ControllerState, name: str) -> int:
-    """A machine by its name."""
+    """Return the index of a machine."""
     for index, machine in enumerate(state.cluster.machines):
         if machine.name == name:
             return index
-    raise UnknownNameError("machine", name, _names(state))
-
-
-def _names(state: ControllerState) -> Iterable[str]:
-    return (machine.name for machine in state.cluster.machines)
+    raise UnknownNameError("machine", name, (machine.name for machine in state.cluster.machines))

@@ -1,4 +1,4 @@
-"""A pass over the state: what it decides becomes records, and records become what it decided.
+"""A scheduling pass: its decisions as records, and recorded decisions applied to the state.
 
 `decide` runs the policy. `replay_pass` applies a pass of the journal: it decides again and must come to the same
 records, or, where the code has changed since, applies the recorded decisions.
@@ -22,11 +22,11 @@ from berth.schedule.records import EVICT, MOVE
 
 
 class ReplayError(BerthError):
-    """A pass came to other decisions than the journal has."""
+    """A pass that decides otherwise than the journal."""
 
 
 def decide(state: ControllerState, now: float) -> list[Record]:
-    """One pass at `now`: the record of it, and one for each decision, all of them done in the state."""
+    """Run one pass at `now` and apply its decisions; return its record and one for each decision."""
     state.now = now = max(state.now, now)
     state.wake = state.run_pass(state.native_world, state.hooks, state.phases, now)
     raise_failure(state.policy, state.world.params, lambda row: _job_at(state, row).id)
@@ -45,7 +45,7 @@ Left = tuple[str, int, set[int]]  # job, reason, machines
 
 
 def _leave(state: ControllerState, decisions: Decisions) -> list[Left]:
-    """Who leaves a place does so before anybody takes one; returns who was evicted, why, and from where."""
+    """Free the devices of evicted and moved jobs; return those that were evicted, why, and from which machines."""
     left: list[Left] = []
     for what, row, reason in decisions:
         job = _job_at(state, row)
@@ -59,14 +59,14 @@ def _leave(state: ControllerState, decisions: Decisions) -> list[Left]:
 
 
 def _evicted(state: ControllerState, left: Left, taken: Sequence[Record]) -> Record:
-    """The record of an eviction, with those who took a place on the machines it leaves."""
+    """Return the record of an eviction, with the jobs that were placed on the machines it leaves."""
     job, reason, machines = left
     by = [one.job for one in taken if one.job != job and machines & {seat[0] for seat in one.body["seats"]}]
     return Record(state.now, "evict", job, {"reason": reason, "by": by} if by else {"reason": reason})
 
 
 def _take(state: ControllerState, decisions: Decisions) -> list[Record]:
-    """Gangs take the places at which the pass left them, each one once."""
+    """Create an attempt for each gang that was placed; return their records."""
     taken = {row: (what, reason) for what, row, reason in decisions if what != EVICT}
     made = []
     for row, (_, reason) in taken.items():
@@ -97,7 +97,7 @@ def _finite(value: float) -> float | None:
 
 
 def _seats(state: ControllerState, row: int) -> tuple[Seat, ...]:
-    """The devices of a gang that has just taken its places, machine by machine."""
+    """Return the devices of a gang that was just placed, by machine."""
     gpus = int(state.world.jobs[row]["gpus"])
     hosts, counts = np.empty(gpus, np.int32), np.empty(gpus, np.int32)
     size = _kernels.place_of(state.native_world, row, hosts, counts)
@@ -109,7 +109,7 @@ def _seats(state: ControllerState, row: int) -> tuple[Seat, ...]:
 
 
 def replay_pass(state: ControllerState, recorded: Sequence[Record], *, trust: bool) -> None:
-    """Folds a pass that stands in the journal: its record, then its decisions."""
+    """Apply a pass of the journal: its record, then its decisions."""
     if not trust:
         _apply_as_recorded(state, recorded)
         return
@@ -126,7 +126,7 @@ def _short(records: Sequence[Record]) -> str:
 
 
 def _apply_as_recorded(state: ControllerState, recorded: Sequence[Record]) -> None:
-    """Does what the journal says, asking nobody."""
+    """Apply the decisions of the journal without running the policy."""
     state.now = max(state.now, recorded[0].time)
     state.wake = state.now
     for record in recorded[1:]:
@@ -151,7 +151,7 @@ def _apply_as_recorded(state: ControllerState, recorded: Sequence[Record]) -> No
 
 
 def take_seats(state: ControllerState, job: Job, seats: Sequence[Seat], tier: int, reason: int) -> None:
-    """A waiting job takes just these places in the world."""
+    """Place a waiting job on these devices."""
     hosts = state.world.hosts
     where = [
         np.flatnonzero((hosts["machine"] == s.machine) & (hosts["device_type"] == s.device_type))[0]

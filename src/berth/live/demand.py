@@ -1,4 +1,4 @@
-"""What a job asks for, in the numbers of one cluster: kinds of devices, tiers, and what it is known by."""
+"""The demand of a job, in terms of one cluster: device types, tiers, and the key of its measured step times."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from berth.live.spec import JobSpec
 
 
 def device_types_of(setup: Setup, spec: JobSpec) -> tuple[int, ...]:
-    """The device types a job takes, as the cluster numbers them: those it names, or any GPU."""
+    """Return the indices of the device types that a job accepts: those it names, or any GPU."""
     wanted = [spec.kind] if spec.kind is not None else spec.any_of
     if wanted is None:
         return usable_types(setup.cluster)
@@ -16,7 +16,7 @@ def device_types_of(setup: Setup, spec: JobSpec) -> tuple[int, ...]:
 
 
 def tier_range_of(setup: Setup, spec: JobSpec) -> tuple[int, int]:
-    """(nearest tier worth waiting for, farthest allowed) of a job; one that fits nowhere waits for everything."""
+    """Return (nearest tier worth waiting for, farthest allowed) of a job; the last tier if it fits nowhere."""
     nearest, last = nearest_tier_of(setup, spec), len(setup.tiers) - 1
     if nearest is None:
         return last, last
@@ -25,12 +25,12 @@ def tier_range_of(setup: Setup, spec: JobSpec) -> tuple[int, int]:
 
 
 def _level(setup: Setup, tier: str | None, otherwise: int) -> int:
-    """A job may have been taken when the cluster had other tiers: one that is gone says nothing."""
+    """Return the level of a tier; `otherwise` if the cluster does not have it any more."""
     return setup.tiers.index(tier) if tier in setup.tiers else otherwise
 
 
 def fits(setup: Setup, spec: JobSpec) -> bool:
-    """Whether the cluster can ever hold the job within the tier that it requires."""
+    """Return whether the cluster can ever hold the job within its required tier."""
     nearest = nearest_tier_of(setup, spec)
     if nearest is None:
         return False
@@ -38,7 +38,7 @@ def fits(setup: Setup, spec: JobSpec) -> bool:
 
 
 def nearest_tier_of(setup: Setup, spec: JobSpec) -> int | None:
-    """The nearest tier with a group that can ever hold the job on devices it accepts; None: there is none."""
+    """Return the nearest tier with a group that can ever hold the job; None if there is none."""
     kinds = device_types_of(setup, spec)
     for level, largest in enumerate(setup.largest):
         if any(spec.gpus <= largest[kind] for kind in kinds):
@@ -47,5 +47,5 @@ def nearest_tier_of(setup: Setup, spec: JobSpec) -> int | None:
 
 
 def sensitivity_key(setup: Setup, spec: JobSpec) -> str:
-    """Jobs that have this in common are taken to have equal step times at equal tiers."""
+    """Return the key of jobs that are assumed to have equal step times at equal tiers."""
     return f"{spec.name}/{spec.gpus}/{'+'.join(setup.device_type_names[kind] for kind in device_types_of(setup, spec))}"

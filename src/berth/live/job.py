@@ -1,4 +1,4 @@
-"""A job and its attempts as they stand: plain facts that the fold keeps up to date."""
+"""A job and its attempts, as the controller's state has them."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ class Seat:
     devices: tuple[int, ...]
 
     def to_list(self) -> list[Any]:
-        """As it stands in the journal."""
+        """Return it as the journal has it."""
         return [self.machine, self.device_type, list(self.devices)]
 
 
 def seat_from_list(plain: list[Any]) -> Seat:
-    """The seat that was written down."""
+    """Return the seat that `to_list` describes."""
     return Seat(int(plain[0]), int(plain[1]), tuple(int(number) for number in plain[2]))
 
 
 @dataclass(slots=True)
 class Attempt:
-    """One try at running a job. Nothing else ever bears its token."""
+    """One attempt to run a job. Its token is never used again."""
 
     token: str
     job: str
@@ -39,28 +39,28 @@ class Attempt:
     tier: int
     since: float  # when it was decided
     state: AttemptState = WAITS
-    why: StopReason | None = None  # it stops
+    why: StopReason | None = None  # why it stops
     began: float | None = None  # when it was seen running
 
     @property
     def machines(self) -> tuple[int, ...]:
-        """Those it has devices on."""
+        """The machines that it has devices on."""
         return tuple(dict.fromkeys(seat.machine for seat in self.seats))
 
     def to_dict(self) -> dict[str, Any]:
-        """For a snapshot."""
+        """Return it as a snapshot has it."""
         facts = {name: getattr(self, name) for name in self.__slots__}
         return facts | {"seats": [seat.to_list() for seat in self.seats]}
 
 
 def attempt_from_dict(plain: dict[str, Any]) -> Attempt:
-    """The attempt out of a snapshot."""
+    """Return the attempt that `to_dict` describes."""
     return Attempt(**plain | {"seats": tuple(seat_from_list(seat) for seat in plain["seats"])})
 
 
 @dataclass(slots=True)
 class Job:
-    """A job that is not over."""
+    """A job that has not ended."""
 
     id: str
     spec: JobSpec
@@ -69,15 +69,15 @@ class Job:
     submitted: float
     row: int = -1  # in the world
     state: JobState = "queued"
-    token: str | None = None  # of the attempt that holds its place
+    token: str | None = None  # of the attempt that holds its devices
     attempts: int = 0
     alive: list[str] = field(default_factory=list)  # tokens of attempts that have not ended
     failures: int = 0
     evictions: int = 0
     ends_as: JobState | None = None  # what it becomes once its attempts have ended
     code: int | None = None  # exit code
-    cause: str | None = None  # of the end of its last attempt; journals of older berths do not have it
-    detail: str = ""  # what the back end said about that
+    cause: str | None = None  # of the end of its last attempt; journals of older versions have none
+    detail: str = ""  # from the back end
     ran_s: float = 0.0  # while its processes ran, in all attempts
     since: float = 0.0  # when it last began to wait
     first_start: float | None = None
@@ -85,10 +85,10 @@ class Job:
     ended: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """For a snapshot and for the list of those that are over."""
+        """Return it as a snapshot and the table of ended jobs have it."""
         return {name: getattr(self, name) for name in self.__slots__} | {"spec": self.spec.to_dict()}
 
 
 def job_from_dict(plain: dict[str, Any]) -> Job:
-    """The job out of a snapshot."""
+    """Return the job that `to_dict` describes."""
     return Job(**plain | {"spec": spec_from_dict(plain["spec"])})

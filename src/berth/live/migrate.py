@@ -1,4 +1,4 @@
-"""The same jobs on another cluster, or under another policy: what runs stays where it is, if that still exists."""
+"""Migration of a state to another cluster or policy: attempts stay on their devices if these still exist."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from berth.live.decisions import take_seats
 from berth.live.demand import fits
 from berth.live.job import Attempt, Job, Seat
 from berth.live.lifecycle import DELAYED, QUEUED, STOPPING, transition
-from berth.live.rows import with_demand
+from berth.live.rows import with_demand, with_usage
 from berth.live.setup import Setup
 from berth.live.state import ControllerState
 from berth.schedule import reasons
@@ -22,26 +22,27 @@ _WORK = ("work_s", "true_remaining_s", "estimated_remaining_s", "checkpointed_re
 
 
 def migrate(state: ControllerState, setup: Setup) -> ControllerState:
-    """ControllerState with this setup and all that the old ones know; the old ones if nothing has changed."""
+    """Return the state with another setup; the same state if nothing has changed."""
     if _same(state.setup, setup):
         return state
     new = ControllerState(setup)
     new.now, new.submitted, new.ended = state.now, state.submitted, state.ended
     new.epoch = state.epoch
     new.users, new.durations = state.users, state.durations
+    new.world = with_usage(new.world, state.world, new.now)
     if state.setup.tiers == setup.tiers:
         new.step_s = state.step_s
     names = {machine.name: index for index, machine in enumerate(setup.cluster.machines)}
     old_names = [machine.name for machine in state.cluster.machines]
-    _rejoin(state, new)
+    _requeue_all(state, new)
     for attempt in state.attempts.values():
-        _seat_again(state, new, attempt, names)
+        _restore_attempt(state, new, attempt, names)
     for machine, shut in enumerate(state.unavailable):
         at = names.get(old_names[machine])
         if at is not None and shut:
             new.unavailable[at] = shut
             _kernels.take_down(new.native_world, at)
-    _keep_windows(state, new)
+    _keep_timers(state, new)
     new.wake = new.now
     return new
 
@@ -51,16 +52,16 @@ def _same(old: Setup, new: Setup) -> bool:
     return {**before, "code": ""} == {**after, "code": ""}
 
 
-def _rejoin(old: ControllerState, new: ControllerState) -> None:
-    """All jobs wait, in the order in which they came."""
+def _requeue_all(old: ControllerState, new: ControllerState) -> None:
+    """Queue all jobs, in the order of their submission."""
     for job in (job for job in old.rows if job is not None):
         record = old.world.jobs[job.row].copy()
-        new.make_room()
+        new.reserve_row()
         new.world = with_demand(new.world, job.spec.gpus, new.timers)
         job.row = len(new.rows)
         new.rows.append(job)
         new.jobs[job.id] = job
-        _set_aside_or_back(new, job)
+        _delay_or_requeue(new, job)
         new.write(job)
         fresh = new.world.jobs[job.row]
         for name in (*_KEPT, *_WORK, "arrival_s"):
@@ -72,8 +73,8 @@ def _rejoin(old: ControllerState, new: ControllerState) -> None:
             fresh["queued_since_s"] = job.since
 
 
-def _set_aside_or_back(new: ControllerState, job: Job) -> None:
-    """A job that this cluster can never hold blocks nobody; it waits for one that can."""
+def _delay_or_requeue(new: ControllerState, job: Job) -> None:
+    """Delay a job that the cluster can never hold, until one can."""
     possible = fits(new.setup, job.spec)
     if not possible and job.state == QUEUED:
         transition(job, "unplaceable")
@@ -83,10 +84,12 @@ def _set_aside_or_back(new: ControllerState, job: Job) -> None:
         job.not_before = 0.0
 
 
-def _seat_again(old: ControllerState, new: ControllerState, attempt: Attempt, names: dict[str, int]) -> None:
-    """An attempt goes on where it runs; one whose machines are gone stops, and its job waits."""
+def _restore_attempt(
+    old: ControllerState, new: ControllerState, attempt: Attempt, names: dict[str, int]
+) -> None:
+    """Keep an attempt on its devices; stop one whose machines are gone, and queue its job."""
     job = new.jobs[attempt.job]
-    seats = _translated(old, new, attempt, names)
+    seats = _remaining_seats(old, new, attempt, names)
     holds_place, whole = job.token == attempt.token, len(seats) == len(attempt.seats)
     attempt.seats = seats
     new.attempts[attempt.token] = attempt
@@ -96,26 +99,26 @@ def _seat_again(old: ControllerState, new: ControllerState, attempt: Attempt, na
         record = new.world.jobs[job.row]
         restored_at_s = float(record["restored_at_s"])
         take_seats(new, job, seats, attempt.tier, reasons.NONE)
-        record["restored_at_s"] = restored_at_s  # it went on all the time: nothing is restored
+        record["restored_at_s"] = restored_at_s  # it never stopped: nothing is restored
     elif holds_place:
-        _unseat(new, job, attempt)
+        _requeue_lost(new, job, attempt)
 
 
-def _unseat(new: ControllerState, job: Job, attempt: Attempt) -> None:
+def _requeue_lost(new: ControllerState, job: Job, attempt: Attempt) -> None:
     transition(job, "lost", since=new.now)
     job.token = None
     attempt.state, attempt.why = STOPPING, "lost"
     if not fits(new.setup, job.spec):
         _kernels.withdraw(new.native_world, job.row)
         new.world.jobs[job.row]["state"] = FUTURE
-        _set_aside_or_back(new, job)
+        _delay_or_requeue(new, job)
         new.delayed.add(job.id)
 
 
-def _translated(
+def _remaining_seats(
     old: ControllerState, new: ControllerState, attempt: Attempt, names: dict[str, int]
 ) -> tuple[Seat, ...]:
-    """Those of its seats that still exist, as the new cluster numbers machines and device types."""
+    """Return the seats of an attempt that still exist, as the new cluster numbers machines and device types."""
     kinds = {kind.name: index for index, kind in enumerate(new.cluster.device_types)}
     found = []
     for seat in attempt.seats:
@@ -127,7 +130,7 @@ def _translated(
 
 
 def tier_of(state: ControllerState, seats: tuple[Seat, ...]) -> int:
-    """The nearest tier with one group around all of these."""
+    """Return the nearest tier with one group around all of these."""
     machines = [seat.machine for seat in seats]
     for level in range(len(state.cluster.tiers)):
         if len(set(state.cluster.groups[level][machines].tolist())) == 1:
@@ -135,8 +138,8 @@ def tier_of(state: ControllerState, seats: tuple[Seat, ...]) -> int:
     return len(state.cluster.tiers) - 1
 
 
-def _keep_windows(old: ControllerState, new: ControllerState) -> None:
-    """Learned timers stay where the policy and the tiers are the same."""
+def _keep_timers(old: ControllerState, new: ControllerState) -> None:
+    """Keep learned timers if the policy and the tiers are the same."""
     if old.setup.policy != new.setup.policy or old.setup.tiers != new.setup.tiers:
         return
     sizes = old.world.demands["gpus"].tolist()

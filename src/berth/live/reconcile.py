@@ -1,7 +1,7 @@
-"""Wanted against seen: what happened since, and what the back end should do next.
+"""Reconciliation of the controller's state with the back end: what has changed there, and what to order next.
 
-`happened` turns an observation into records. `wanted` lists the orders that bring the back end to what the state
-say; it may repeat itself until an observation shows that it was heard.
+`observed_changes` turns an observation into records. `desired_orders` lists the orders that bring the back end to the
+state; orders are repeated until an observation shows their effect. `MachineLiveness` decides when a machine is lost.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from berth.live.lifecycle import LAUNCHING, RUNNING, STOPPING, WAITS, Cause
 from berth.live.records import CLOSED, LOST, Record
 from berth.live.state import ControllerState
 
-ANSWERS = 3  # in a row without a machine
-MISSING_S = 10.0  # and over so many seconds
-MANY = 0.25  # more than this share of the machines at once may be a wrong answer
+ANSWERS = 3  # in a row without the machine
+MISSING_S = 10.0  # and for this long
+MANY = 0.25  # if more than this share is missing at once, the answer may be wrong
 MANY_MISSING_S = 120.0
 Blocked = Mapping[int, frozenset[int]]  # devices by machine
 
@@ -32,11 +32,11 @@ def observed_changes(
     doubtful: Set[str] = frozenset(),
     blocked: Blocked | None = None,
 ) -> Iterator[Record]:
-    """What an observation tells that the state do not know; each is to be folded before the next is asked for.
+    """Yield records of what is new in an observation; each must be applied before the next is requested.
 
-    `fenced`: tokens that the back end had agreed to stop before it was observed. Only of those is it certain that they
-    are gone when they are not seen. `doubtful`: machines of which nothing is known. `blocked`: devices of attempts that
-    the journal does not know.
+    `fenced`: tokens that the back end had agreed to stop before it was observed: only these have certainly ended when
+    they are not seen. `doubtful`: machines of unknown status. `blocked`: devices of attempts that the journal does not
+    know.
     """
     blocked = blocked or {}
     for index, machine in enumerate(state.cluster.machines):
@@ -78,7 +78,7 @@ def _machine(
 def _attempt(
     attempt: Attempt, seen: AttemptStatus | None, fenced: Set[str], now: float, gone: str
 ) -> Record | None:
-    """What became of an attempt; `gone`: its machines that are lost."""
+    """Return the record of a change of an attempt; `gone`: its machines that are lost."""
     if attempt.state == WAITS:
         return None
     if seen is None:
@@ -89,12 +89,11 @@ def _attempt(
         return Record(now, "exited", attempt.job, end)
     if seen.state == "ended":
         facts = {"stopped": seen.stopped, "done": seen.done, "lost": seen.lost}
-        told = {name: True for name, value in facts.items() if value}
         body: dict[str, Any] = {"token": attempt.token, "code": seen.code, "codes": list(seen.codes)}
-        body |= told
+        body |= {name: True for name, value in facts.items() if value}
         cause, detail = seen.cause, seen.detail
         if attempt.why == "lost" and cause in (None, Cause.STOPPED, Cause.SUPERVISOR_LOST):
-            cause, detail = Cause.NODE_LOST, gone  # that is why it was stopped
+            cause, detail = Cause.NODE_LOST, gone  # the reason for stopping it
         if cause is not None:
             body |= {"cause": cause.value} | ({"detail": detail} if detail else {})
         return Record(now, "exited", attempt.job, body)
@@ -125,14 +124,14 @@ def overlaps(attempt: Attempt, blocked: Blocked) -> bool:
 
 
 def launches(state: ControllerState, now: float, blocked: Blocked) -> Iterator[Record]:
-    """Attempts whose devices have become free: they are launched as soon as this is on record."""
+    """Yield the records of attempts whose devices have become free; they are launched once this is committed."""
     for attempt in list(state.attempts.values()):
         if attempt.state == WAITS and state.may_launch(attempt) and not overlaps(attempt, blocked):
             yield Record(now, "launch", attempt.job, {"token": attempt.token})
 
 
 def desired_orders(state: ControllerState, seen: Mapping[str, AttemptStatus]) -> list[Order]:
-    """What the back end should do, given what it last showed."""
+    """Return the orders for the back end, given its last observation."""
     orders: list[Order] = []
     for token, attempt in state.attempts.items():
         found = seen.get(token)
@@ -149,7 +148,7 @@ def desired_orders(state: ControllerState, seen: Mapping[str, AttemptStatus]) ->
 
 
 def launch_of(state: ControllerState, attempt: Attempt) -> Launch:
-    """The order that starts an attempt."""
+    """Return the order that starts an attempt."""
     job = state.jobs[attempt.job]
     return Launch(
         token=attempt.token,
@@ -167,7 +166,7 @@ def launch_of(state: ControllerState, attempt: Attempt) -> Launch:
 
 
 def members_of(state: ControllerState, attempt: Attempt) -> tuple[Member, ...]:
-    """The processes of a gang: one for each device, or for each machine, in the order of its seats."""
+    """Return the processes of a gang: one for each device or machine, in the order of its seats."""
     per_machine: dict[int, list[int]] = {}
     for seat in attempt.seats:
         per_machine.setdefault(seat.machine, []).extend(seat.devices)
@@ -189,7 +188,12 @@ class _Missing:
 
 
 class MachineLiveness:
-    """What was missing, since when, in how many answers."""
+    """Which machines are missing from the back end's answers, and which of them are lost.
+
+    An answer may be empty or cut short, so one answer without a machine means nothing. A machine that is reported
+    down is lost at once. One that is missing is lost after `ANSWERS` answers in a row over `MISSING_S`; if many are
+    missing or down at once, over `MANY_MISSING_S`. Until then nothing is decided.
+    """
 
     def __init__(self) -> None:
         self._known: set[str] = set()
@@ -205,11 +209,10 @@ class MachineLiveness:
         now: float,
         down: Set[str] = frozenset(),
     ) -> frozenset[str]:
-        """Machines that are missing or down in this answer, and not yet taken for lost.
+        """Return the machines that are missing or down in this answer, but not lost yet.
 
-        `machines`: all that are not lost. `needed`: those with attempts on them. One that was never up and is not
-        needed may be lost at once: that changes nothing. `down`: those seen that are not up; unless many machines are
-        gone at once, they are believed at once.
+        `machines`: all that are not lost. `needed`: those with attempts on them; one that was never up and is not
+        needed may be lost at once. `down`: those seen that are not up.
         """
         there = seen - down
         self._known |= there

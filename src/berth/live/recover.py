@@ -1,4 +1,4 @@
-"""From the journal back to the state: the newest snapshot that can be read, and every record behind it."""
+"""The state from the journal: the newest usable snapshot, and all records after it; and replays of whole journals."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ _log = logging.getLogger("berth.live")
 
 
 def recover(store: Store) -> ControllerState | None:
-    """The state as they stood at the last commit; None: nothing was ever committed."""
+    """Return the state of the last commit; None if nothing was ever committed."""
     try:
         state = _newest(store, trust=True)
     except ReplayError as error:
-        _log.warning("%s; the journal's decisions are taken as they stand", error)
+        _log.warning("%s; the decisions of the journal are applied as recorded", error)
         state = _newest(store, trust=False)
     if state is not None:
-        state.ended = []  # the store has them
+        state.ended = []  # they are in the store
     return state
 
 
@@ -41,7 +41,7 @@ def _newest(store: Store, *, trust: bool) -> ControllerState | None:
         try:
             state = snapshot.load(data)
         except (ValueError, KeyError, TypeError, EOFError, zstandard.ZstdError) as error:
-            _log.warning("the state kept at record %d can't be used: %s", seq, error)
+            _log.warning("the snapshot at record %d can't be used: %s", seq, error)
             continue
         return apply_all(state, store.records(seq), trust=trust, code=code)
     return apply_all(None, store.records(), trust=trust)
@@ -55,9 +55,9 @@ def apply_all(
     any_code: bool = False,
     code: str | None = None,
 ) -> ControllerState | None:
-    """Folds records in order. Passes are decided again where this code (or `whoever`) wrote them, if `trust`.
+    """Apply records in order. With `trust`, passes that this code wrote (with `any_code`, all) are decided again.
 
-    `code`: what wrote the first records, if they are not the journal's first.
+    `code`: the fingerprint that wrote the first records, if they are not the first of the journal.
     """
     same = trust and code in (None, fingerprint())
     for group in group_passes(map(upcast, records)):
@@ -77,7 +77,7 @@ def apply_all(
 
 
 def group_passes(records: Iterable[Record]) -> Iterator[list[Record]]:
-    """A pass together with its decisions; every other record alone."""
+    """Yield each pass together with its decisions, and every other record alone."""
     source = iter(records)
     for record in source:
         group = [record]
@@ -87,25 +87,25 @@ def group_passes(records: Iterable[Record]) -> Iterator[list[Record]]:
 
 
 def replay_journal(path: Path) -> dict[str, Any]:
-    """Folds a journal from its first record; every pass is decided again, whoever wrote it."""
-    told: dict[str, Any] = {"records": 0, "passes": 0, "decisions": 0, "differences": 0, "first": None}
+    """Replay a journal from its first record and compare every decision; return counts and the first difference."""
+    counts: dict[str, Any] = {"records": 0, "passes": 0, "decisions": 0, "differences": 0, "first": None}
     try:
         db = connect(path, read_only=True)
         try:
             verify(db, path)
-            apply_all(None, _counted(records_of(db), told), trust=True, any_code=True)
+            apply_all(None, _counted(records_of(db), counts), trust=True, any_code=True)
         except ReplayError as error:
-            told["differences"], told["first"] = 1, str(error)
+            counts["differences"], counts["first"] = 1, str(error)
         finally:
             db.close()
     except sqlite3.Error as error:
         raise InputError(f"{path}: {error}", hint="is it a journal of berth?") from None
-    return told
+    return counts
 
 
-def _counted(records: Iterator[Record], told: dict[str, Any]) -> Iterator[Record]:
+def _counted(records: Iterator[Record], counts: dict[str, Any]) -> Iterator[Record]:
     for record in records:
-        told["records"] += 1
-        told["passes"] += record.kind == "pass"
-        told["decisions"] += record.kind in DECISIONS
+        counts["records"] += 1
+        counts["passes"] += record.kind == "pass"
+        counts["decisions"] += record.kind in DECISIONS
         yield record

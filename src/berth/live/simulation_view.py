@@ -1,7 +1,7 @@
-"""A finished simulation in the words of the journal, so that one page shows both.
+"""A finished simulation as journal records, so that the dashboard shows both.
 
-A log says how many devices a gang held on a machine, not which: they are numbered here, lowest first, as a live
-controller would. Numbers over time are taken at equal steps while the log is walked.
+A log has the number of devices of a gang on each machine; they are numbered here, lowest first, as a live controller
+would. Time series are sampled at equal intervals.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Seats = list[list[Any]]
 
 @dataclass(slots=True)
 class Finished:
-    """A run that is over."""
+    """A finished simulation."""
 
     cluster: Cluster
     policy: str
@@ -48,13 +48,11 @@ class Finished:
 
 
 def read_simulation(path: Path, cluster: str | None = None) -> Finished:
-    """Reads a log; a cluster that is named takes the place of the one in the file."""
+    """Read an event log; `cluster` replaces the one in the file."""
     frame = read_events(path)
     facts = read_facts(path) or {}
     if cluster is None and "cluster" not in facts:
-        raise InputError(
-            "does not say which cluster it was made on", where=str(path), hint="name it with --cluster"
-        )
+        raise InputError("does not name its cluster", where=str(path), hint="name it with --cluster")
     known = load_cluster(cluster) if cluster is not None else cluster_from_dict(facts["cluster"])
     found = Finished(known, facts.get("policy", "unknown policy"), facts.get("trace", path.name))
     jobs = facts.get("jobs") or {"job_id": [], "user": [], "model": []}
@@ -67,7 +65,7 @@ def read_simulation(path: Path, cluster: str | None = None) -> Finished:
 
 
 class _Walk:
-    """One pass over the log, keeping the state of who holds what."""
+    """One pass over the log, with the devices of each job."""
 
     def __init__(self, found: Finished, about: dict[str, tuple[str, str]], where: str) -> None:
         cluster = found.cluster
@@ -84,14 +82,14 @@ class _Walk:
                 first += count
         self._seats: dict[str, Seats] = {}
         self._tries: Counter[str] = Counter()
-        self._waiting: dict[str, float] = {}  # since when, the longest first
+        self._waiting: dict[str, float] = {}  # start of each wait, the longest first
         self._waiting_sum = 0.0
         self._held = [0] * len(cluster.device_types)
         self._most = 0
         self._unavailable: dict[int, set[str]] = {}
 
     def walk(self, frame: pl.DataFrame) -> None:
-        """Every event, in order."""
+        """Process every event in order."""
         found = self._found
         times = frame["time_s"].to_list()
         found.end_s = times[-1] if times else 0.0

@@ -1,8 +1,7 @@
-"""The state as bytes, and back: the scheduler's arrays as they lie in memory, the rest as JSON.
+"""Snapshots of the controller's state: the scheduler's arrays as they are in memory, the rest as JSON.
 
-A snapshot names its form: the layout of the arrays and the names of all that is kept beside them. Any berth with the
-same form reads it, whatever has changed in the code since. Where a field keeps its name and its type but changes its
-meaning, raise `_FORM`.
+A snapshot names its form: the layout of the arrays and the names of all other fields. Any version with the same form
+reads it. Increase `_FORM` when a field keeps its name and type but changes its meaning.
 """
 
 from __future__ import annotations
@@ -25,14 +24,14 @@ from berth.live.state import ControllerState
 from berth.schedule.records import Array, World
 
 _FORM = 1
-# what is kept beside the arrays: its name in a snapshot, and the attribute
+# other fields: the name in a snapshot, and the attribute
 _KEPT = {"shut": "unavailable", "foreign": "external"} | {
     name: name for name in ("users", "step_s", "durations", "submitted", "epoch", "now", "wake")
 }
 
 
 def facts_of(state: ControllerState) -> dict[str, Any]:
-    """All that the state hold beside the scheduler's arrays."""
+    """Return all of a state but the scheduler's arrays."""
     facts: dict[str, Any] = {name: getattr(state, attribute) for name, attribute in _KEPT.items()}
     facts["setup"] = state.setup.to_dict()
     facts["jobs"] = [job.to_dict() for job in state.jobs.values()]
@@ -53,12 +52,12 @@ def form_of(world: World) -> str:
 
 
 def same(one: ControllerState, other: ControllerState) -> bool:
-    """Whether two state hold the same, to the bit."""
+    """Return whether two states are equal, to the bit."""
     return facts_of(one) == facts_of(other) and all(map(_equal, one.world, other.world))
 
 
 def _equal(one: Array, other: Array) -> bool:
-    """Field by field: what lies between the fields is nobody's."""
+    """Compare field by field: padding has no meaning."""
     if one.shape != other.shape:
         return False
     names = one.dtype.names
@@ -66,7 +65,7 @@ def _equal(one: Array, other: Array) -> bool:
 
 
 def save(state: ControllerState) -> bytes:
-    """All that the state hold."""
+    """Return a state as bytes."""
     out = io.BytesIO()
     text = json.dumps({"form": form_of(state.world), **facts_of(state)}).encode()
     out.write(len(text).to_bytes(8, "little") + text)
@@ -76,25 +75,25 @@ def save(state: ControllerState) -> bytes:
 
 
 def load(data: bytes) -> ControllerState:
-    """The state that were saved, by this code or another; ValueError: they are of another form."""
+    """Return the state that was saved; raise ValueError if it has another form."""
     source = io.BytesIO(zstandard.ZstdDecompressor().decompress(data))
     facts = json.loads(source.read(int.from_bytes(source.read(8), "little")))
     state = ControllerState(setup_from_dict(facts["setup"]))
     if facts.get("form") != form_of(state.world):
-        raise ValueError("it is of another form")
-    # a file does not keep that a dtype is aligned, and compiled code minds
+        raise ValueError("it has another form")
+    # a file does not keep the alignment of a dtype, which compiled code needs
     state.world = World(*(np.load(source, allow_pickle=False).view(new.dtype) for new in state.world))
     for name, attribute in _KEPT.items():
         setattr(state, attribute, facts[name])
     state.step_s = {key: {int(tier): s for tier, s in known.items()} for key, known in state.step_s.items()}
-    for machine, numbers in facts.get("blocked", ()):  # older berths have none
+    for machine, numbers in facts.get("blocked", ()):  # older versions have none
         state.devices.block(machine, numbers)
     _fill(state, map(job_from_dict, facts["jobs"]), facts["rows"], map(attempt_from_dict, facts["attempts"]))
     return state
 
 
 def copy_of(state: ControllerState) -> ControllerState:
-    """ControllerState that share nothing with these that ever changes."""
+    """Return a deep copy of a state."""
     new = ControllerState(state.setup)
     new.world = World(*(array.copy() for array in state.world))
     for attribute in _KEPT.values():
@@ -109,7 +108,7 @@ def copy_of(state: ControllerState) -> ControllerState:
 def _fill(
     state: ControllerState, jobs: Iterable[Job], rows: Iterable[str | None], attempts: Iterable[Attempt]
 ) -> None:
-    """Puts jobs and attempts into state that have none; attempts in the order in which they were decided."""
+    """Fill an empty state with jobs and attempts; attempts in the order of their decisions."""
     for job in jobs:
         state.jobs[job.id] = job
         if job.state == DELAYED and job.ends_as is None:

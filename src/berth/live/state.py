@@ -1,7 +1,6 @@
-"""The fold: a state that is what the journal's records make of it, and nothing else.
+"""The controller's state: the result of applying the records of the journal, without a clock and without I/O.
 
-There is no clock and no I/O here. The controller, the recovery after a crash, a replay and a forecast all fold records
-into state; only where the records come from differs.
+The controller, recovery, replays and forecasts all apply records to a `ControllerState`; only their source differs.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from berth.live.lifecycle import (
     transition,
 )
 from berth.live.records import LOST, Record
-from berth.live.rows import FIRST, with_demand, with_room
+from berth.live.rows import FIRST, with_demand, with_free_rows, with_user
 from berth.live.sensitivity import Sensitivities, learned_slowdowns
 from berth.live.setup import DEFAULT_DURATION_S, Setup
 from berth.live.spec import spec_from_dict
@@ -46,7 +45,7 @@ _LONGEST_DELAY_S = 300.0
 
 
 class ControllerState:
-    """All that a controller knows."""
+    """Jobs, attempts, machines and the scheduler's arrays."""
 
     def __init__(self, setup: Setup) -> None:
         self.setup = setup
@@ -64,25 +63,22 @@ class ControllerState:
         self.phases = to_native(phases_for(policy.rules(), self.native_world, self.hooks))
         self.run_pass = specialize(_kernels.run_pass, self.native_world, self.hooks, self.phases, 0.0)
         self.join = specialize(_kernels.join, self.native_world, self.hooks, 0, 0.0)
-        self.jobs: dict[str, Job] = {}  # those that are not over
+        self.jobs: dict[str, Job] = {}  # those that have not ended
         self.delayed: set[str] = set()
         self.rows: list[Job | None] = []
         self.attempts: dict[str, Attempt] = {}  # those that have not ended
         self.devices = Devices(setup.cluster)
-        self.unavailable: list[list[str]] = [
-            [] for _ in setup.cluster.machines
-        ]  # why each takes no jobs; empty: it does
-        self.external: list[int] = [0] * len(
-            setup.cluster.machines
-        )  # devices that others hold, as far as booked
+        # by machine: the reasons why it takes no jobs, and how many of its devices are used outside berth
+        self.unavailable: list[list[str]] = [[] for _ in setup.cluster.machines]
+        self.external: list[int] = [0] * len(setup.cluster.machines)
         self.users: dict[str, int] = {}
-        self.step_s: dict[str, dict[int, float]] = {}  # measured, by kind of job and tier
-        self.durations: dict[str, float] = {}  # by name: how long such jobs ran
+        self.step_s: dict[str, dict[int, float]] = {}  # measured, by sensitivity key and tier
+        self.durations: dict[str, float] = {}  # of ended jobs, by name
         self.submitted = 0
-        self.epoch = ""  # of the controller that decides: part of its tokens
+        self.epoch = ""  # of the running controller: part of its tokens
         self.now = 0.0
         self.wake = math.inf
-        self.ended: list[Job] = []  # jobs that ended since somebody last looked
+        self.ended: list[Job] = []  # jobs that ended since the last commit
         self._sensitivities = Sensitivities(setup.cluster)
         self._handlers: dict[str, Callable[[Record], None]] = {
             "opened": self._opened,
@@ -100,7 +96,7 @@ class ControllerState:
 
     @property
     def world(self) -> World:
-        """The scheduler's arrays; `native_world` is the same world, for compiled code."""
+        """The scheduler's arrays; `native_world` has the same arrays for compiled code."""
         return self._world
 
     @world.setter
@@ -109,19 +105,19 @@ class ControllerState:
             self._world, self.native_world = world, to_native(world)
 
     def apply(self, record: Record) -> None:
-        """Takes in one record of something that happened."""
+        """Apply one record; passes are applied by `decisions`."""
         self.now = max(self.now, record.time)
         self._handlers[record.kind](record)
 
     def next_ready(self) -> tuple[float, str] | None:
-        """When the first delayed job may be tried again."""
+        """Return the time and id of the delayed job that is retried first."""
         return min(((self.jobs[name].not_before, name) for name in self.delayed), default=None)
 
-    # -- jobs come and go
+    # -- jobs
 
     def _opened(self, record: Record) -> None:
-        """A controller began; the setup was taken from this record already."""
-        self.epoch = record.body.get("epoch", "")  # older berths have none
+        """A controller has started; the setup of this record is in use already."""
+        self.epoch = record.body.get("epoch", "")  # older versions have none
 
     def _submitted(self, record: Record) -> None:
         assert record.job is not None
@@ -130,31 +126,32 @@ class ControllerState:
         job = Job(record.job, spec, profile, record.body["user"], record.time, since=record.time)
         self.submitted += 1
         self.jobs[job.id] = job
-        self.make_room()
+        self.reserve_row()
         self.world = with_demand(self.world, spec.gpus, self.timers)
+        self.world = with_user(self.world, self.users.setdefault(job.user, len(self.users)))
         job.row = len(self.rows)
         self.rows.append(job)
         self.write(job)
         self.join(self.native_world, self.hooks, job.row, self.now)
 
-    def make_room(self) -> None:
-        """One more row can be written."""
+    def reserve_row(self) -> None:
+        """Make sure that one more row fits."""
         if len(self.rows) < len(self.world.jobs):
             return
         kept = [row for row, job in enumerate(self.rows) if job is not None]
-        self.world = with_room(self.world, np.array(kept, np.int64))
+        self.world = with_free_rows(self.world, np.array(kept, np.int64))
         self.rows = [job for job in self.rows if job is not None]
         for row, job in enumerate(self.rows):
             assert job is not None
             job.row = row
 
     def write(self, job: Job) -> None:
-        """The scheduler's record of a job that has just come."""
+        """Write the scheduler's record of a new job."""
         spec, record = job.spec, self.world.jobs[job.row]
         record["arrival_s"], record["gpus"], record["priority"] = self.now, spec.gpus, spec.priority
         record["demand"] = np.searchsorted(self.world.demands["gpus"], spec.gpus)
         record["delay_timer_s"][: len(self.timers)] = self.timers
-        record["user"] = self.users.setdefault(job.user, len(self.users))
+        record["user"] = self.users[job.user]
         kinds = device_types_of(self.setup, spec)
         record["device_type"] = kinds[0] if len(kinds) == 1 else -1
         record["device_type_mask"] = (
@@ -203,7 +200,7 @@ class ControllerState:
             self.external[machine] = _kernels.bring_up(self.native_world, machine, self.external[machine])
 
     def _lose(self, machine: int) -> None:
-        """Everything on a machine is gone; gangs that had a part there wait again."""
+        """Requeue the gangs with a part on a lost machine."""
         for token in [token for token, attempt in self.attempts.items() if machine in attempt.machines]:
             attempt = self.attempts[token]
             job = self.jobs[attempt.job]
@@ -212,7 +209,7 @@ class ControllerState:
                 self.requeue(job, "lost")
 
     def free_on(self, machine: int) -> int:
-        """Devices of a machine that nobody is given."""
+        """Return the free devices of a machine."""
         return int(self.world.groups["free"][0, machine].sum())
 
     def _external(self, record: Record) -> None:
@@ -228,7 +225,7 @@ class ControllerState:
     # -- attempts
 
     def place(self, job: Job, seats: tuple[Seat, ...], tier: int) -> Attempt:
-        """A new attempt of a job on these devices."""
+        """Create an attempt of a job on these devices."""
         job.attempts += 1
         epoch = f".{self.epoch}" if self.epoch else ""
         token = f"{self.setup.store}-{job.id}.{job.attempts}{epoch}"
@@ -243,7 +240,7 @@ class ControllerState:
         return attempt
 
     def vacate(self, job: Job, why: StopReason) -> None:
-        """The attempt that holds a job's place gives it up; it ends at once if it was never launched."""
+        """Release the devices of a job's attempt; it ends at once if it was never launched."""
         assert job.token is not None
         attempt = self.attempts[job.token]
         job.token = None
@@ -255,17 +252,17 @@ class ControllerState:
             attempt.state = STOPPING
 
     def requeue(self, job: Job, event: Literal["evict", "lost"]) -> None:
-        """A job whose place is gone from the world already waits again."""
+        """Let a job wait again that has left its place in the scheduler's arrays."""
         self.vacate(job, "evicted" if event == "evict" else "lost")
         transition(job, event, since=self.now)
         job.evictions += 1
 
     def may_launch(self, attempt: Attempt) -> bool:
-        """Whether all earlier attempts on its devices, and of its job, have ended."""
+        """Return whether all earlier attempts on its devices and of its job have ended."""
         return self.jobs[attempt.job].alive[0] == attempt.token and not self.ahead_of(attempt)
 
     def ahead_of(self, attempt: Attempt) -> list[str]:
-        """Attempts on its devices that have not left yet."""
+        """Return earlier attempts that still hold its devices."""
         return self.devices.ahead(attempt.token, attempt.seats)
 
     def _launch(self, record: Record) -> None:
@@ -282,10 +279,10 @@ class ControllerState:
             record_["restored_at_s"] = max(float(record_["restored_at_s"]), self.now)
 
     def _exited(self, record: Record) -> None:
-        """An attempt has ended, as the back end saw it.
+        """End an attempt.
 
-        `codes` of its processes; none: nobody knows. `stopped`: they were told to. `done`: the job said that it has
-        finished, whatever else happened. `lost`: the job is not to blame.
+        `codes` of its processes; none: unknown. `stopped`: berth stopped them. `done`: the job reported that it has
+        finished, whatever else happened. `lost`: not the fault of the job.
         """
         attempt = self.attempts[record.body["token"]]
         job = self.jobs[attempt.job]
@@ -318,7 +315,7 @@ class ControllerState:
         self.devices.left(attempt.token, attempt.seats)
 
     def _drop_place(self, job: Job) -> None:
-        """Forgets the attempt that holds a job's place: it has ended, or was never launched."""
+        """Drop the attempt that holds a job's devices: it has ended, or was never launched."""
         if job.token in self.attempts:
             self.vacate(job, "finished")
         job.token = None
@@ -334,7 +331,7 @@ class ControllerState:
         self.durations[job.spec.name] = max(1.0, float(self.world.jobs[job.row]["ran_s"]) or ran_s)
 
     def _failed(self, job: Job, *, counts: bool) -> None:
-        """The attempt that held the job's place failed: the job waits a while, and is tried again, or not."""
+        """Delay a job whose attempt failed, or end it if it has no restarts left."""
         job.token = None
         job.failures += counts
         if job.failures > job.spec.restarts:
@@ -353,7 +350,7 @@ class ControllerState:
         self.join(self.native_world, self.hooks, job.row, self.now)
 
     def _settle(self, job: Job) -> None:
-        """A job that will not run again is over once the last of its attempts has ended."""
+        """End a job that will not run again, once its last attempt has ended."""
         if job.ends_as is None or job.alive:
             return
         job.state, job.ended = job.ends_as, self.now
@@ -361,7 +358,7 @@ class ControllerState:
         del self.jobs[job.id]
         self.ended.append(job)
 
-    # -- what was learned
+    # -- measured step times
 
     def _learned(self, record: Record) -> None:
         key, tier = record.body["key"], int(record.body["tier"])

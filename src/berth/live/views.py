@@ -1,4 +1,4 @@
-"""What people are shown: the state as plain data, the same for the terminal, the API and the page."""
+"""The controller's state as JSON data, for the command line, the API and the dashboard."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from berth.live.state import ControllerState
 from berth.schedule.reasons import CODES, HELD_FOR_OTHER, Reason, bring_up_to_date, explain
 from berth.units import format_count
 
-_DETAILS = ("run", "env", "cwd", "step_pattern")  # of a job: for its owner only
+_DETAILS = ("run", "env", "cwd", "step_pattern")  # for the owner of a job only
 
 
 def state_of(state: ControllerState, job: Job) -> str:
-    """One word for where a job stands."""
+    """Return the state of a job in one word."""
     if job.ends_as is not None:
         return "stopping"
     if job.state != PLACED:
@@ -33,17 +33,17 @@ def state_of(state: ControllerState, job: Job) -> str:
 
 
 def job_row(state: ControllerState, job: Job, *, details: bool = True) -> dict[str, Any]:
-    """A job in a list."""
+    """Return a job as a row of a list."""
     return job_facts(state, job) | {"spec": spec_row(job.spec, details=details)}
 
 
 def spec_row(spec: JobSpec, *, details: bool) -> dict[str, Any]:
-    """What was asked for a job; its details are for its owner only."""
+    """Return the spec of a job; its details are for its owner only."""
     return {name: value for name, value in spec.to_dict().items() if details or name not in _DETAILS}
 
 
 def job_facts(state: ControllerState, job: Job) -> dict[str, Any]:
-    """The same without its spec, which does not change and may be written out without the controller's lock."""
+    """Return a row without its spec, which does not change and needs no lock."""
     record = state.world.jobs[job.row]
     row: dict[str, Any] = {
         "id": job.id,
@@ -66,7 +66,7 @@ def job_facts(state: ControllerState, job: Job) -> dict[str, Any]:
 
 
 def last_end(job: Job) -> dict[str, Any] | None:
-    """Why the last attempt of a job ended; None: none has, or nothing is known."""
+    """Return why the last attempt of a job ended; None if none has, or the cause is not known."""
     if job.cause is None:
         return None
     return {"cause": job.cause, "detail": job.detail, "sentence": sentence(job.cause, job.detail)}
@@ -75,7 +75,7 @@ def last_end(job: Job) -> dict[str, Any] | None:
 def launch_blocker(
     state: ControllerState, job: Job, seen: Observation | None, blockers: list[Blocker]
 ) -> Reason | None:
-    """What keeps a job from starting beside the policy: the state of the back end, or of its own launch there."""
+    """Return what keeps a job from starting besides the policy: the back end, or its own launch there."""
     if job.ends_as is not None or job.state == DELAYED:
         return None
     if job.token is not None:
@@ -89,7 +89,7 @@ def launch_blocker(
 
 
 def _concerns(state: ControllerState, job: Job, blocker: Blocker) -> bool:
-    """Whether a blocker keeps this job from starting; one of some devices does if it would start with them."""
+    """Return whether a blocker keeps this job from starting; one of some devices does if it would fit with them."""
     if blocker.devices is None:
         return True
     if job.token is not None:
@@ -101,7 +101,7 @@ def _concerns(state: ControllerState, job: Job, blocker: Blocker) -> bool:
 
 
 def attempt_facts(state: ControllerState, attempt: Attempt) -> dict[str, Any]:
-    """Where an attempt is."""
+    """Return the placement of an attempt."""
     names, kinds = state.cluster.machines, state.cluster.device_types
     return {
         "token": attempt.token,
@@ -117,7 +117,7 @@ def attempt_facts(state: ControllerState, attempt: Attempt) -> dict[str, Any]:
 
 
 def ended_row(facts: dict[str, Any], *, details: bool = True) -> dict[str, Any]:
-    """A job that is over, out of the store."""
+    """Return an ended job of the store as a row."""
     spec = facts["spec"]
     if not details:
         spec = {name: value for name, value in spec.items() if name not in _DETAILS}
@@ -143,26 +143,26 @@ def ended_row(facts: dict[str, Any], *, details: bool = True) -> dict[str, Any]:
 
 
 def queue(state: ControllerState) -> list[Job]:
-    """Those who wait, most deserving first."""
+    """Return the waiting jobs in queue order."""
     counters = state.world.state[0]
     rows = state.world.waiting[counters["queue_start"] : counters["queue_stop"]]
     return [job for row in rows if (job := state.rows[int(row)]) is not None]
 
 
 def reason_of(state: ControllerState, job: Job, now: float) -> Reason:
-    """Why a job waits, or runs where it does, as of the last pass."""
+    """Return why a job waits, or runs where it does, as of the last pass."""
     if job.ends_as is not None:
-        return Reason("stopping", f"it is {job.ends_as} once its processes have left")
+        return Reason("stopping", f"it is {job.ends_as} once its processes have ended")
     if job.state == DELAYED:
         if job.not_before == math.inf:
-            return Reason("does-not-fit", "this cluster has no place that ever holds it")
+            return Reason("does-not-fit", "this cluster can never hold it")
         left_s = max(0.0, job.not_before - now)
         failed = (
             f"its last attempt failed: {sentence(job.cause, job.detail)}"
             if job.cause
             else "its last attempt failed"
         )
-        return Reason("delayed", f"{failed}; it is tried again soon", seconds_left=left_s)
+        return Reason("delayed", f"{failed}; it is retried soon", seconds_left=left_s)
     if job.state == QUEUED:
         bring_up_to_date(state.world, job.row)
     reason = explain(state.world.jobs[job.row], now, state.setup.tiers)
@@ -173,7 +173,7 @@ def reason_of(state: ControllerState, job: Job, now: float) -> Reason:
 
 
 def reason_row(reason: Reason) -> dict[str, Any]:
-    """A reason as data."""
+    """Return a reason as JSON data."""
     return {
         "code": reason.code,
         "sentence": reason.sentence,
@@ -184,33 +184,35 @@ def reason_row(reason: Reason) -> dict[str, Any]:
 
 
 def why(state: ControllerState, job: Job, now: float) -> dict[str, Any]:
-    """All that explains where a job stands: the reason, its place in the queue, and what is free in each rack."""
+    """Return the explanation of a job's state: the reason, its queue position, and the free devices of each rack."""
     reason = reason_of(state, job, now)
-    told: dict[str, Any] = {"job": job.id, "state": state_of(state, job), "gpus": job.spec.gpus}
-    told["priority"] = job.spec.priority
-    told["reason"] = reason_row(reason)
-    told["last_end"] = last_end(job)
+    answer: dict[str, Any] = {"job": job.id, "state": state_of(state, job), "gpus": job.spec.gpus}
+    answer["priority"] = job.spec.priority
+    answer["reason"] = reason_row(reason)
+    answer["last_end"] = last_end(job)
     if job.state == QUEUED and job.ends_as is None:
-        told["position"] = [other.id for other in queue(state)].index(job.id) + 1
-        told["free"] = free_by_group(state, job)
-        told["summary"] = summary(told["free"], job.spec.gpus, state.setup.tiers[group_level(state)])
-        told["waits_for_release"] = [token for token in job.alive if state.attempts[token].state == STOPPING]
+        answer["position"] = [other.id for other in queue(state)].index(job.id) + 1
+        answer["free"] = free_by_group(state, job)
+        answer["summary"] = summary(answer["free"], job.spec.gpus, state.setup.tiers[group_level(state)])
+        answer["waits_for_release"] = [
+            token for token in job.alive if state.attempts[token].state == STOPPING
+        ]
     elif job.token is not None:
         attempt = state.attempts[job.token]
-        told |= attempt_facts(state, attempt)
+        answer |= attempt_facts(state, attempt)
         if attempt.state == WAITS:
             ahead = state.ahead_of(attempt) or [token for token in job.alive if token != attempt.token]
-            told["waits_for_release"] = ahead
+            answer["waits_for_release"] = ahead
     record = state.world.jobs[job.row]
-    told["slowdown_by_tier"] = {
+    answer["slowdown_by_tier"] = {
         name: float(record["slowdown"][tier])
         for tier, name in enumerate(state.setup.tiers)
         if tier >= record["nearest_tier"]
     }
-    told["timer_by_tier_s"] = {
+    answer["timer_by_tier_s"] = {
         name: _finite(record["delay_timer_s"][tier]) for tier, name in enumerate(state.setup.tiers)
     }
-    return told
+    return answer
 
 
 def _finite(value: float) -> float | None:
@@ -218,12 +220,12 @@ def _finite(value: float) -> float | None:
 
 
 def group_level(state: ControllerState) -> int:
-    """The level of racks; of machines, where there are none."""
+    """Return the level of racks; of machines, if there are none."""
     return 1 if len(state.cluster.tiers) > 2 else 0
 
 
 def free_by_group(state: ControllerState, job: Job | None = None) -> list[dict[str, Any]]:
-    """Devices in each rack (machine, where there are no racks): all, free, and free in its emptiest machine."""
+    """Return the devices of each rack (machine, if there are none): all, free, and free on its emptiest machine."""
     cluster = state.cluster
     level = group_level(state)
     wanted = (
@@ -250,11 +252,11 @@ def free_by_group(state: ControllerState, job: Job | None = None) -> list[dict[s
 
 
 def summary(groups: list[dict[str, Any]], gpus: int, word: str) -> str:
-    """`16 devices are free, but in three racks`, in a sentence."""
+    """Return a sentence such as `16 devices are free, but in three racks`."""
     free = sum(group["free"] for group in groups)
     spread = sum(1 for group in groups if group["free"])
     if free < gpus == 1:
-        return "no device that would do is free"
+        return "no suitable device is free"
     if free < gpus:
         return f"{free} of the {format_count(gpus, 'device')} it needs {'is' if free == 1 else 'are'} free"
     largest = max(group["free"] for group in groups)
@@ -266,7 +268,7 @@ def summary(groups: list[dict[str, Any]], gpus: int, word: str) -> str:
 
 
 def machines(state: ControllerState) -> list[dict[str, Any]]:
-    """Every machine, and who is on it."""
+    """Return every machine, with the jobs on it."""
     cluster = state.cluster
     kinds = cluster.device_types
     given = state.devices.holders()
@@ -292,12 +294,12 @@ def machines(state: ControllerState) -> list[dict[str, Any]]:
 
 
 def counts(state: ControllerState) -> dict[str, int]:
-    """How many jobs are in each state, and devices: all, free, and those that nobody may use."""
+    """Return the number of jobs in each state, and of devices: all, free, and unavailable."""
     found = {"queued": 0, "delayed": 0, "placed": 0}
     for job in state.jobs.values():
         found[job.state] = found.get(job.state, 0) + 1
     total, free = state.cluster.devices, int(state.world.state[0]["free"])
-    given = state.devices.holders()  # what runs on a machine that was drained goes on
+    given = state.devices.holders()  # jobs on a drained machine continue
     shut = sum(
         machine.size - len(given.get(index, ()))
         for index, machine in enumerate(state.cluster.machines)

@@ -27,6 +27,7 @@ from berth import units as quantities
 from berth.errors import InputError, SpecError, UnknownNameError
 from berth.plan.build import match_layers, match_type
 from berth.plan.explain import layer_range, provenance, round_down
+from berth.plan.objective.protocol import Evaluation
 from berth.plan.plan import Plan, with_replicas
 from berth.plan.problem import Problem
 from berth.plan.problem_json import known_bound
@@ -91,15 +92,17 @@ class CheckedPlan:
     notes: tuple[str, ...]
 
 
-def write_plan(path: str | Path, request: PlanRequest, outcome: Outcome) -> None:
-    """Write the plan of an outcome as YAML."""
+def write_plan(
+    path: str | Path, request: PlanRequest, outcome: Outcome, evaluation: Evaluation | None = None
+) -> None:
+    """Write the plan of an outcome as YAML, with what another objective found of it."""
     try:
-        Path(path).write_text(plan_yaml(request, outcome), encoding="utf-8")
+        Path(path).write_text(plan_yaml(request, outcome, evaluation), encoding="utf-8")
     except OSError as error:
         raise InputError(f"can't be written: {error.strerror}", where=str(path)) from None
 
 
-def plan_yaml(request: PlanRequest, outcome: Outcome) -> str:
+def plan_yaml(request: PlanRequest, outcome: Outcome, evaluation: Evaluation | None = None) -> str:
     """Return the text of the file."""
     plan = outcome.plan
     if plan is None:
@@ -123,6 +126,11 @@ def plan_yaml(request: PlanRequest, outcome: Outcome) -> str:
         out.write(
             f"  - {{layers: {layers}, type: {yaml_word(stage.type_name)}, replicas: {stage.replicas}}}\n"
         )
+    if evaluation is not None:
+        found = (
+            f"{quantities.format_rate(evaluation.throughput)}, {quantities.format_usd(evaluation.cost_usd)}"
+        )
+        out.write(f"# by the objective that was asked for: {found} ({evaluation.note}); by the formula:\n")
     _write_predicted(out, plan, outcome)
     if plan.problem.source is not None:
         out.write("provenance:\n")

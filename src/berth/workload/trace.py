@@ -160,9 +160,22 @@ def _with_schema(frame: pl.DataFrame, source: str) -> pl.DataFrame:
         what = f"has no column {missing[0]!r}" if missing else f"has an unknown column {unknown[0]!r}"
         raise TraceError(what, where=source, hint=f"a trace has the columns {', '.join(SCHEMA)}")
     absent = [pl.lit(None).alias(name) for name in OPTIONAL if name not in frame.columns]
-    frame = frame.with_columns(absent).select(pl.col(name).cast(kind) for name, kind in SCHEMA.items())
+    frame = frame.with_columns(absent)
+    frame = frame.select(_as_type(frame[name], kind, source) for name, kind in SCHEMA.items())
     texts = [name for name, kind in SCHEMA.items() if kind == pl.String()]
     return frame.with_columns(pl.when(pl.col(name) != "").then(pl.col(name)).alias(name) for name in texts)
+
+
+def _as_type(column: pl.Series, kind: pl.DataType, source: str) -> pl.Series:
+    """Return a column in the type of the schema."""
+    try:
+        made = column.cast(kind)
+    except pl.exceptions.PolarsError:
+        made = None
+    if made is None or (column.dtype.is_float() and kind.is_integer() and (made != column).any()):
+        what = "whole numbers of 32 bits" if kind.is_integer() else "numbers" if kind.is_numeric() else "text"
+        raise TraceError(f"column {column.name!r} must hold {what}", where=source)
+    return made
 
 
 def _check(frame: pl.DataFrame, source: str) -> None:

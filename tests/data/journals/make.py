@@ -83,7 +83,7 @@ def tell(story: Story, model: Any) -> None:
     story.step(5)
     story.backend.lose("r0-m0")
     story.step(5, times=4)
-    story.backend.mend("r0-m0")
+    story.backend.repair("r0-m0")
     story.ask(commands.drain("r1-m0", back=True))
     story.backend.machines["r1-m1"] = MachineStatus()
     story.controller.store.close()

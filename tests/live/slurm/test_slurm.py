@@ -219,7 +219,7 @@ def test_a_drained_node_takes_no_jobs_and_comes_back(desk, slurm):
     assert one.over(job)["state"] == "cancelled"
 
 
-def test_gpus_of_a_foreign_job_are_not_used(desk, slurm, small):
+def test_gpus_of_an_external_job_are_not_used(desk, slurm, small):
     for node in small.NODES:
         slurm.run(
             "sbatch", f"--nodelist={node}", "--gres=gpu:5", "--mem=1000", "-o/dev/null", "--wrap=sleep 60"
@@ -293,7 +293,7 @@ def test_processes_that_outlive_their_slurmd_end_before_the_job_runs_again(desk,
     assert small.record(folder, "finish") == [["2"]]
 
 
-def test_a_job_that_somebody_cancelled_in_slurm_runs_again(desk, slurm, small, tmp_path):
+def test_a_job_that_was_cancelled_in_slurm_runs_again(desk, slurm, small, tmp_path):
     one = desk()
     folder = tmp_path / "cancelled"
     job = one.submit(**small.counting(folder, 15, gpus=8))

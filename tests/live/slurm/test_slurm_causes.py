@@ -42,7 +42,7 @@ def slurm_jobs(slurm) -> list[str]:
     return [str(job["job_id"]) for job in slurm.jobs() if job["name"].startswith("berth:")]
 
 
-def test_scancel_of_one_part_ends_the_gang_and_is_told_as_what_it_was(desk, slurm):
+def test_scancel_of_one_part_ends_the_gang_with_that_cause(desk, slurm):
     one = desk()
     job = one.submit("sleep 300", gpus=16)
     one.until_running(job)
@@ -56,7 +56,7 @@ def test_scancel_of_one_part_ends_the_gang_and_is_told_as_what_it_was(desk, slur
     assert one.controller.state.jobs[job].failures == 0
 
 
-def test_a_time_limit_is_told_as_one_and_does_not_restart_for_ever(desk, slurm):
+def test_a_time_limit_is_reported_and_does_not_restart_forever(desk, slurm):
     one = desk()
     job = one.submit("trap 'exit 0' TERM; while :; do sleep 0.1; done", gpus=2, restarts=0)
     one.until_running(job)
@@ -129,7 +129,7 @@ def slurm_module_until_settled(one, slurm) -> None:
     one.until(lambda: not one.controller.blockers(), "all is well")
 
 
-def test_questions_are_answered_while_sbatch_hangs(desk, slurm, tmp_path, monkeypatch):
+def test_requests_are_answered_while_sbatch_hangs(desk, slurm, tmp_path, monkeypatch):
     one = desk()
     go, called = tmp_path / "go", tmp_path / "called"
     real = Path(slurm.run("which", "sbatch").strip())

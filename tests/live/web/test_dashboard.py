@@ -150,7 +150,7 @@ def test_pointing_names_a_job_and_clicking_opens_it(berth: Berth, look: Looker) 
     assert page.url.endswith(f"#/job/{job}")
 
 
-def test_the_queue_tells_place_reason_and_expected_start(berth: Berth, look: Looker) -> None:
+def test_the_queue_shows_position_reason_and_expected_start(berth: Berth, look: Looker) -> None:
     fill(berth)
     waiting = [berth.put("small", 2), berth.put("big", 16)]
     page = look.open(berth.address)
@@ -214,7 +214,7 @@ def test_a_job_page_has_facts_attempts_events_and_the_log_as_it_grows(berth: Ber
     look.keep(page, "job")
 
 
-def test_a_job_that_was_evicted_tells_by_whom_and_what_it_cost(tmp_path: Path, look: Looker) -> None:
+def test_an_evicted_job_shows_the_preempting_job_and_the_cost(tmp_path: Path, look: Looker) -> None:
     berth = Berth(tmp_path / "state", "1x1x2:H100", "--policy", "srtf")
     berth.start()
     try:
@@ -457,7 +457,7 @@ def test_the_journal_of_a_page_is_paged_without_holes(berth: Berth) -> None:
     assert pages[: len(whole["records"])] == whole["records"]
 
 
-def test_nothing_is_told_without_a_token(berth: Berth) -> None:
+def test_nothing_is_served_without_a_token(berth: Berth) -> None:
     for path in ("me", "now", "journal", "series", "queue", "reasons"):
         with pytest.raises(urllib.error.HTTPError) as refused:
             urllib.request.urlopen(f"{berth.url}/api/v1/{path}")

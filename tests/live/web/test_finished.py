@@ -103,7 +103,7 @@ def _asked(client: TestClient, token: str, path: str) -> Any:
     return answer.json()
 
 
-def test_a_job_has_the_history_that_the_log_tells(log: Path, finished: Finished) -> None:
+def test_a_job_has_the_history_of_the_log(log: Path, finished: Finished) -> None:
     tokens = SingleToken()
     client = TestClient(make_viewer(finished, tokens))
     evicted = next(one["job"] for one in finished.records if one["kind"] == "evict")
@@ -132,7 +132,7 @@ def test_pages_of_records_join_without_holes(finished: Finished) -> None:
 @pytest.mark.parametrize(
     "path", ["me", "now", "journal", "series", "queue", "reasons", "jobs/j0", "jobs/j0/history"]
 )
-def test_nobody_reads_without_the_token(finished: Finished, path: str) -> None:
+def test_nothing_is_read_without_the_token(finished: Finished, path: str) -> None:
     client = TestClient(make_viewer(finished, SingleToken()))
     assert client.get(f"/api/v1/{path}").status_code == 401
     wrong = {"Authorization": "Bearer wrong"}

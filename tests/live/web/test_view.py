@@ -103,7 +103,7 @@ def test_lists_and_trends_follow_the_log(log: Path, address: str, look: Looker) 
     look.keep(page, "simulated-trends")
 
 
-def test_a_file_that_is_no_log_is_refused_in_one_line(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_log_is_refused_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "x.parquet").write_text("no")
     command = [sys.executable, "-m", "berth", "view", str(tmp_path / "x.parquet")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

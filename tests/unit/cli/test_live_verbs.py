@@ -260,7 +260,7 @@ def test_resubmitting_with_the_same_id_is_a_no_op(live):
             "submit --id ../x -- work",
             "id: must begin with a letter or a digit, and have only those and . _ -",
         ),
-        ("submit --env 1X=2 -- work", "is no name of a variable"),
+        ("submit --env 1X=2 -- work", "must be a variable name"),
         ("submit --priority 5000 -- work", "priority: should be less than or equal to 1000"),
         ("submit --required moon -- work", "no tier in 2x2x4:V100-16 is called 'moon'"),
         (

@@ -16,13 +16,13 @@ from berth.live.api.app import make_app
 from berth.live.api.connections import Connection, listen_unix
 from berth.live.api.service import Service
 from berth.live.api.tokens import Tokens
-from berth.live.audit import audit
 from berth.live.controller import Controller
 from berth.live.home import Endpoint
 from berth.live.server import listen, url_of
 from berth.live.setup import Setup
 from berth.live.spec import JobSpec
 from berth.live.store import Store
+from berth.testing.live_audit import audit
 from berth.testing.memory import MemoryBackend
 
 

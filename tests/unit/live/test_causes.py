@@ -8,7 +8,7 @@ from berth.live import commands
 from berth.live.api.service import Service
 from berth.live.api.tokens import Caller, Tokens
 from berth.live.backend import AttemptStatus, BackendError, Blocker
-from berth.live.folder import together_seen
+from berth.live.folder import gang_end
 from berth.live.lifecycle import Cause, sentence
 from berth.live.records import Record
 from berth.live.recover import apply_all
@@ -22,7 +22,7 @@ def service_of(tmp_path):
     return lambda live: Service(live.controller, Tokens(live.folder), tmp_path)
 
 
-def test_every_cause_has_words():
+def test_every_cause_has_a_sentence():
     named = {Cause.UNREACHABLE, Cause.MACHINES_MISSING, Cause.UNKNOWN_ATTEMPTS}  # with their own sentence
     assert all(sentence(cause) != cause for cause in Cause if cause not in named)
     assert sentence("of-the-future", "x") == "of-the-future (x)"
@@ -140,7 +140,7 @@ def test_journals_without_causes_are_read_and_replays_have_them(crank):
     assert (old.state, old.cause) == ("failed", None)
 
 
-def test_cancelled_by_berth_is_no_riddle(crank, service_of):
+def test_a_job_that_was_cancelled_says_so(crank, service_of):
     live = crank()
     job = live.submit(gpus=4, seconds=1000, grace="0s")
     live.step(1, times=2)
@@ -169,4 +169,4 @@ def test_cancelled_by_berth_is_no_riddle(crank, service_of):
     ],
 )
 def test_the_cause_of_a_gang_is_that_of_the_part_that_ended_first_by_itself(ends, cause):
-    assert together_seen([{"code": None} | end for end in ends]).cause == cause
+    assert gang_end([{"code": None} | end for end in ends]).cause == cause

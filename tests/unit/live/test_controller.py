@@ -16,7 +16,7 @@ from berth.live.spec import JobSpec
 from berth.live.store import Store, StoreError
 
 
-def test_a_job_waits_runs_and_is_over(crank):
+def test_a_job_is_queued_placed_and_finished(crank):
     live = crank()
     job = live.submit(gpus=4, seconds=60)
     live.step(1)
@@ -27,7 +27,7 @@ def test_a_job_waits_runs_and_is_over(crank):
     assert live.backend.work[job].finished == 1
 
 
-def test_what_does_not_fit_waits_until_it_does(crank):
+def test_a_job_that_does_not_fit_waits(crank):
     live = crank()
     first, second = live.submit(gpus=16, seconds=50), live.submit(gpus=16, seconds=50)
     live.step(1)
@@ -74,7 +74,7 @@ def test_the_devices_of_an_evicted_gang_are_used_only_when_it_has_left(crank):
     assert len(live.backend.work[long].attempts) == 2
 
 
-def test_history_says_who_took_the_place_and_what_that_cost(crank):
+def test_history_has_the_preempting_job_and_the_cost(crank):
     live = crank(policy="srtf")
     long = live.submit(gpus=16, seconds=5000, grace="0s")
     live.step(10, times=2)
@@ -86,7 +86,7 @@ def test_history_says_who_took_the_place_and_what_that_cost(crank):
     assert first["cost_device_s"] == 16 * (second["began"] - first["left"]) > 0
 
 
-def test_who_went_away_before_being_heard_ends_nothing(crank):
+def test_a_cancelled_request_does_not_stop_the_controller(crank):
     live = crank()
     gone = live.controller.ask(commands.submit(JobSpec(run="work"), "me", "gone"))
     assert gone.cancel()
@@ -138,7 +138,7 @@ class _Failing:
         raise sqlite3.OperationalError("database or disk is full")
 
 
-def test_after_its_end_a_controller_says_so(crank):
+def test_a_controller_that_has_ended_refuses_requests(crank):
     live = crank()
     over = threading.Event()
     over.set()
@@ -232,7 +232,7 @@ def test_any_of_several_types_will_do_and_no_other(crank, tmp_path):
     assert live.state_of(other) == "finished"
 
 
-def test_who_asks_for_gpus_gets_no_cores_unless_it_names_them(crank, tmp_path):
+def test_a_job_gets_cpu_cores_only_if_it_names_them(crank, tmp_path):
     (tmp_path / "c.yaml").write_text("machines: [{devices: {cpu-core: 8}}, {devices: {T4: 4}}]")
     live = crank(cluster=str(tmp_path / "c.yaml"))
     gpus, waiting, cores = live.submit(4, 500), live.submit(4, 500), live.submit(8, 500, kind="cpu-core")
@@ -277,7 +277,7 @@ def test_an_id_makes_a_submission_happen_once(crank):
         ({"gpus": 8, "required": "machine"}, "no machine of .* ever holds 8"),
     ],
 )
-def test_what_can_never_run_is_refused(crank, spec, said):
+def test_a_job_that_can_never_run_is_refused(crank, spec, said):
     live = crank()
     with pytest.raises(InputError, match=said):
         live.ask(commands.submit(JobSpec(run="work", **spec), "me"))
@@ -285,7 +285,7 @@ def test_what_can_never_run_is_refused(crank, spec, said):
 
 
 @pytest.mark.parametrize("command", [commands.cancel("j9"), commands.prioritise("j9", 1)])
-def test_a_job_that_is_not_there_is_named(crank, command):
+def test_an_unknown_job_is_named(crank, command):
     with pytest.raises(commands.MissingError, match="no job 'j9'"):
         crank().ask(command)
 
@@ -332,6 +332,21 @@ def test_a_restart_finds_everything_as_it_was(crank):
     live.step(2000, times=8)
     assert not live.state.jobs
     assert {work.finished for work in live.backend.work.values()} == {1}
+
+
+def test_a_clock_that_is_behind_the_journal_is_reported_and_time_goes_on(crank, caplog):
+    live = crank()
+    live.submit(gpus=1, seconds=300)
+    live.step(50)
+    before = live.books.now
+    live.clock.jump(-30)
+    live.restart()
+    assert "ahead of this machine's clock" not in caplog.text  # seconds are what clocks are corrected by
+    live.clock.jump(-86_400)
+    live.restart()
+    assert "the journal ends 1d ahead of this machine's clock" in caplog.text
+    live.step(10)
+    assert live.books.now == before + 10
 
 
 def test_timers_and_windows_survive_a_restart(crank):

@@ -8,7 +8,7 @@ from berth.live.snapshot import copy_of, facts_of
 from berth.live.spec import JobSpec
 
 
-def test_a_forecast_is_what_then_happens_if_all_take_as_long_as_expected(crank):
+def test_a_forecast_is_exact_if_durations_are(crank):
     live = crank(policy="fifo")
     jobs = [live.submit(gpus=16, seconds=seconds) for seconds in (100, 200, 50)]
     live.step(1)

@@ -11,7 +11,6 @@ import pytest
 from berth.clock import ManualClock
 from berth.errors import InputError
 from berth.live import recover as recovery
-from berth.live.audit import audit
 from berth.live.controller import Controller
 from berth.live.profiles import numbers_of
 from berth.live.recover import apply_all, recover, replay_journal
@@ -19,6 +18,7 @@ from berth.live.setup import Setup
 from berth.live.snapshot import facts_of, same
 from berth.live.spec import spec_from_dict
 from berth.live.store import Store
+from berth.testing.live_audit import audit
 from berth.testing.memory import MemoryBackend
 
 HERE = Path(__file__).parents[2] / "data" / "journals"
@@ -148,5 +148,5 @@ def test_a_snapshot_of_another_form_is_not_used(crank, monkeypatch, caplog):
     live.controller.keep_snapshot()
     monkeypatch.setattr("berth.live.snapshot._FORM", -1)
     state = recover(live.controller.store)
-    assert "can't be used: it is of another form" in caplog.text
+    assert "can't be used: it has another form" in caplog.text
     assert same(state, live.state)

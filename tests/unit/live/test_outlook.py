@@ -25,7 +25,7 @@ def half(crank):
     return live
 
 
-def test_a_row_says_what_is_free_and_which_end_lets_it_start(half):
+def test_a_row_has_the_free_devices_and_the_end_that_allows_the_start(half):
     told = outlook(half)
     assert told.sentence("big", half.controller.now()) == (
         "needs 16 devices; 8 are free; starts in 16m40s when half ends"
@@ -36,7 +36,7 @@ def test_a_row_says_what_is_free_and_which_end_lets_it_start(half):
     assert told.row("half", half.controller.now())["expected_end"] == row["expected_start"]
 
 
-def test_a_row_names_what_backfills_and_why_that_is_no_harm(half):
+def test_a_row_names_the_backfilling_jobs_and_why_they_do_not_delay_it(half):
     half.submit(gpus=4, seconds=2000, job="long")
     half.submit(gpus=4, seconds=100, job="short")
     half.clock.advance(1)
@@ -48,7 +48,7 @@ def test_a_row_names_what_backfills_and_why_that_is_no_harm(half):
     assert told.row("long", half.controller.now())["overtaken_by"] == []
 
 
-def test_what_passes_later_is_told_with_how(crank):
+def test_a_row_has_later_overtakers_and_how_they_overtake(crank):
     live = crank(policy="fit-first", cluster="1x2x4:V100-16")
     live.submit(gpus=4, seconds=1000, job="late")
     live.submit(gpus=4, seconds=100, job="soon")
@@ -59,12 +59,12 @@ def test_what_passes_later_is_told_with_how(crank):
     told = outlook(live)
     assert told.overtakers_of("big").first == (("short", IN_TIME),)
     assert "overtaken by short: backfill, it ends before this job can start" in told.sentence(
-        "big", told.told.now
+        "big", told.expected.now
     )
-    assert told.told.starts["big"] < told.told.starts["long"]
+    assert told.expected.starts["big"] < told.expected.starts["long"]
 
 
-def test_devices_that_the_first_does_not_need_are_said_to_be_spare(crank):
+def test_devices_that_the_first_job_does_not_need_are_called_spare(crank):
     live = crank(policy="easy", cluster="1x2x4:V100-16")
     live.submit(gpus=4, seconds=1000, job="late")
     live.submit(gpus=4, seconds=100, job="soon")
@@ -83,7 +83,7 @@ def test_equal_priorities_that_fit_sooner_are_not_called_backfill(crank):
     live.submit(gpus=4, seconds=5000, job="long")
     told = outlook(live)
     assert told.overtakers_of("big").first == (("long", FITS),)
-    assert told.sentence("big", told.told.now).endswith(
+    assert told.sentence("big", told.expected.now).endswith(
         "when long ends; overtaken by long, which fits sooner"
     )
 
@@ -95,7 +95,7 @@ def test_an_overdue_job_is_called_so_and_nothing_starts_now(half):
     half.clock.advance(1500)
     told, now = outlook(half), half.controller.now()
     assert told.overdue["half"] == pytest.approx(501, abs=2)
-    assert told.told.starts["big"] == pytest.approx(now + 250)  # a quarter of what it was given
+    assert told.expected.starts["big"] == pytest.approx(now + 250)  # a quarter of what it was given
     assert told.sentence("big", now) == (
         "needs 16 devices; 8 are free; starts in 4m10s when half ends (8m21s overdue)"
     )

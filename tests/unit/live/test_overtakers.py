@@ -40,7 +40,7 @@ def searched(order: list[str], told: Forecast, name: str) -> list[tuple[str, str
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_overtakers_are_those_that_a_search_finds(seed):
+def test_overtakers_are_those_of_an_exhaustive_search(seed):
     chance = Random(seed)
     order, told = forecast_of(chance, chance.randrange(1, 60))
     found = overtakers(order, told)
@@ -103,7 +103,7 @@ def test_rows_of_the_queue_are_put_together_without_the_controllers_lock(crank, 
     assert held == [False] * 6
 
 
-def test_a_copy_is_what_a_snapshot_comes_to_and_shares_nothing_that_changes(crank):
+def test_a_copy_of_a_state_equals_its_snapshot_and_shares_nothing(crank):
     live = crank(policy="berth")
     for gpus in (4, 16, 2):
         live.submit(gpus=gpus, seconds=500, env={"FAILS": "1"})

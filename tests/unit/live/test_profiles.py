@@ -27,7 +27,7 @@ def test_the_path_of_a_file_is_an_unknown_name(crank, tmp_path, monkeypatch, pat
     assert "no model is called" in str(refused.value)
 
 
-def test_a_pipe_as_a_model_holds_up_nothing(crank, tmp_path):
+def test_a_pipe_as_a_model_blocks_nothing(crank, tmp_path):
     os.mkfifo(tmp_path / "pipe.yaml")
     with pytest.raises(UnknownNameError):
         commands.submit(JobSpec(run="work", model=str(tmp_path / "pipe.yaml")), "me")

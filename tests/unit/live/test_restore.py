@@ -232,7 +232,7 @@ def test_an_unknown_attempt_blocks_all_devices_that_it_may_hold(crank, tmp_path,
     assert live.state_of(job) == ("finished" if known else "placed")
 
 
-def test_a_damaged_mark_is_no_reason_not_to_start_and_is_written_again(crank, tmp_path):
+def test_a_damaged_file_of_the_last_id_is_replaced(crank, tmp_path):
     live = crank()
     (tmp_path / "last-id").write_bytes(b"\xff\n12345")
     live.controller.store.keep_ids_in(tmp_path)
@@ -240,7 +240,7 @@ def test_a_damaged_mark_is_no_reason_not_to_start_and_is_written_again(crank, tm
     assert (tmp_path / "last-id").read_text() == "1\n"
 
 
-def test_a_mark_that_can_not_be_written_is_one_clear_error(tmp_path):
+def test_a_file_of_the_last_id_that_can_not_be_written_is_one_clear_error(tmp_path):
     (tmp_path / "last-id").mkdir()
     with pytest.raises(InputError, match="can't be written: Is a directory") as error:
         Ids(tmp_path)

@@ -92,7 +92,7 @@ def test_a_gang_of_which_a_part_does_not_begin_is_given_up(gang):
     assert (seen.state, seen.lost, seen.cause) == ("ended", True, Cause.NOT_STARTED)
 
 
-def test_a_part_that_is_over_without_a_word_ends_the_others_and_tells_its_code(gang):
+def test_a_part_that_ended_without_a_report_ends_the_others_and_has_a_code(gang):
     gang.states[11] = "FAILED"
     assert gang.at(AT + 5) == AttemptStatus("starting")
     assert (gang.folder.path / "failed").exists()
@@ -128,7 +128,7 @@ def test_the_rest_of_a_gang_that_lost_a_node_has_its_grace(gang):
     assert gang.follow_ups == FollowUps(cancel=[12])
 
 
-def test_a_word_that_comes_from_a_lost_node_counts(gang):
+def test_a_report_from_a_lost_node_counts(gang):
     gang.states[11] = "NODE_FAIL"
     gang.at(AT + 5)
     gang.write("part-0.ended", {"codes": {"0": 143}})
@@ -137,7 +137,7 @@ def test_a_word_that_comes_from_a_lost_node_counts(gang):
     assert (seen.state, seen.codes, seen.cause) == ("ended", (143, 143), Cause.NODE_LOST)
 
 
-def test_what_does_not_end_when_it_is_told_is_cancelled(gang):
+def test_a_job_that_ignores_its_stop_is_cancelled(gang):
     gang.write("stop", at=AT + 5)
     gang.at(AT + 44)
     assert gang.follow_ups == FollowUps()
@@ -147,7 +147,7 @@ def test_what_does_not_end_when_it_is_told_is_cancelled(gang):
     assert gang.at(AT + 47) == AttemptStatus("ended", stopped=True, lost=True, cause=Cause.STOPPED)
 
 
-def test_who_was_told_to_end_by_somebody_else_is_not_to_blame(gang):
+def test_a_job_that_another_user_stopped_did_not_fail(gang):
     for part in (0, 1):
         gang.write(f"part-{part}.ended", TOLD | {"codes": {str(part): 143}})
     assert gang.at(AT) == AttemptStatus("running")  # Slurm has not yet said why
@@ -161,7 +161,7 @@ def test_who_was_told_to_end_by_somebody_else_is_not_to_blame(gang):
     )
 
 
-def test_a_gang_that_reached_its_time_limit_is_to_blame_and_has_a_code_also_if_it_saved_itself(gang):
+def test_a_gang_at_its_time_limit_has_failed_even_after_a_checkpoint(gang):
     for part in (0, 1):
         gang.write(f"part-{part}.ended", TOLD | {"code": 0, "codes": {str(part): 0}})
     gang.states = {11: "TIMEOUT", 12: "TIMEOUT"}
@@ -171,18 +171,25 @@ def test_a_gang_that_reached_its_time_limit_is_to_blame_and_has_a_code_also_if_i
 
 @pytest.mark.parametrize(
     ("state", "cause"),
-    [("PREEMPTED", Cause.PREEMPTED), ("OUT_OF_MEMORY", Cause.MEMORY), ("NODE_FAIL", Cause.NODE_LOST)],
+    [
+        ("CANCELLED", Cause.CANCELLED),
+        ("PREEMPTED", Cause.PREEMPTED),
+        ("OUT_OF_MEMORY", Cause.MEMORY),
+        ("NODE_FAIL", Cause.NODE_LOST),
+    ],
 )
-def test_slurms_word_for_an_end_is_the_cause(gang, state, cause):
+def test_the_slurm_state_of_a_killed_job_is_the_cause_and_only_memory_is_its_own_failure(gang, state, cause):
     for part in (0, 1):
         gang.write(
             f"part-{part}.ended", {"code": 137, "codes": {str(part): 137}, "cause": "signal", "time": AT}
         )
+    assert gang.at(AT) == AttemptStatus("running")  # Slurm has not yet said why
     gang.states = {11: state, 12: "COMPLETED"}
-    assert gang.at(AT).cause == cause
+    seen = gang.at(AT)
+    assert (seen.cause, seen.lost) == (cause, cause is not Cause.MEMORY)
 
 
-def test_what_a_gang_did_itself_is_not_put_down_to_slurm(gang):
+def test_a_failure_of_the_gang_is_not_attributed_to_slurm(gang):
     gang.write("part-0.ended", {"code": 3, "codes": {"0": 3}, "cause": "exit", "time": AT})
     gang.write("part-1.ended", {"code": 143, "codes": {"1": 143}, "time": AT + 1})
     gang.states = {11: "FAILED", 12: "CANCELLED"}  # the second did not end in time

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from berth import units as quantities
 from berth.cli.main import main
 
 PROBLEM = {
@@ -211,6 +212,8 @@ def test_another_truth_judges_the_formulas_plan_and_what_is_found_from_there(ber
     assert found["best"]["holds"]
     assert found["best"]["cost_usd"] <= found["start"]["cost_usd"] * (1 + 1e-9)
     assert "modelled" in found["best"]["note"]
+    rate = quantities.format_rate(found["best"]["throughput"])
+    assert f"# by the objective that was asked for: {rate}, " in path.read_text()
     assert berth("plan", "check", path)[0] == 0
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -118,6 +120,38 @@ def test_gradients_of_different_weights_of_the_same_size_are_not_summed(process_
 
     with ThreadPoolExecutor(2) as pool:
         assert list(pool.map(all_reduce, process_group(2), shapes, weights)) == [True, True]
+
+
+OVER_GLOO = """
+import sys
+import torch, torch.distributed as dist
+from berth.errors import InputError
+from berth.train.process_group import ProcessGroup
+
+rank = int(sys.argv[1])
+dist.init_process_group("gloo", init_method=f"file://{sys.argv[2]}", rank=rank, world_size=2)
+model = torch.nn.ModuleList([torch.nn.Linear(3, 1, bias=False), torch.nn.Linear(3, 1, bias=False)])
+group = ProcessGroup(group=dist.group.WORLD, _shm_tried=True)
+model[0](torch.ones(1, 3)).sum().backward()
+group.all_reduce(model, 1.0)
+print(model[0].weight.grad.tolist(), group.step_sums)
+model[rank](torch.ones(1, 3)).sum().backward()
+try:
+    group.all_reduce(model, 1.0)
+except InputError as error:
+    print(error)
+"""
+
+
+@pytest.mark.slow
+def test_a_worker_that_used_other_layers_is_refused_over_gloo(tmp_path):
+    command = [sys.executable, "-c", OVER_GLOO]
+    ranks = [
+        subprocess.Popen([*command, str(rank), str(tmp_path / "store")], stdout=subprocess.PIPE, text=True)
+        for rank in range(2)
+    ]
+    for told in [process.communicate(timeout=200)[0] for process in ranks]:
+        assert told.startswith("[[2.0, 2.0, 2.0]] [2.0]\nworkers have gradients for different weights")
 
 
 def test_a_worker_that_used_other_layers_is_refused_over_shared_memory(process_group):

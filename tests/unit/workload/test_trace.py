@@ -58,6 +58,10 @@ def test_columns_come_sorted_and_from_zero():
         ({"job_id": ["a", ""]}, "a job without job_id"),
         ({"job_id": [], "submit_s": [], "num_gpu": [], "duration_s": []}, "no jobs"),
         ({"colour": ["red", "blue"]}, "unknown column 'colour'"),
+        ({"priority": [0, 10**12]}, "'priority' must hold whole numbers of 32 bits"),
+        ({"priority": [0.0, 1.5]}, "'priority' must hold whole numbers"),
+        ({"num_gpu": [1.0, 2.5]}, "'num_gpu' must hold whole numbers"),
+        ({"duration_s": ["1", "soon"]}, "'duration_s' must hold numbers"),
     ],
 )
 def test_columns_that_break_the_promises_of_a_trace_are_refused(change, says):

@@ -89,7 +89,7 @@ class LocalBackend:
                 self._supervise(folder)
         elif isinstance(order, Stop):
             folder.stop()
-            ready = folder.told(0, "ready")
+            ready = folder.report(0, "ready")
             if ready is not None and folder.held():
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(int(ready["pid"]), signal.SIGTERM)

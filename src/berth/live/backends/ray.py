@@ -191,9 +191,9 @@ class RayBackend:
         return [self._state(folder, at, part, view, fenced=fenced) for at, part in enumerate(parts)]
 
     def _state(self, folder: Folder, at: int, part: _Part, view: _View, *, fenced: bool) -> PartState:
-        if folder.told(at, "ended") is not None:
+        if folder.report(at, "ended") is not None:
             return "recorded"
-        begun = folder.told(at, "ready") is not None
+        begun = folder.report(at, "ready") is not None
         if fenced and not begun:
             return "never-started"
         missing = (folder.token, f"missing {part.machine}")
@@ -211,7 +211,7 @@ class RayBackend:
         return "lost" if self._waited(folder.token, part.machine, self._fence_s) else "has-runner"
 
     def _late(self, folder: Folder, parts: tuple[_Part, ...]) -> bool:
-        begun = all(folder.told(at, "ready") is not None for at in range(len(parts)))
+        begun = all(folder.report(at, "ready") is not None for at in range(len(parts)))
         if begun or not self._waited(folder.token, "", self._start_s):
             return False
         message = "%s did not start within %.0f s: its devices are taken, or not all nodes see %s"
@@ -234,7 +234,7 @@ class RayBackend:
                 "node": self._nodes[part.machine].id if part.machine in self._nodes else "",
                 "gpus": part.gpus,
                 "runner": part.runner,
-                "begun": folder.told(at, "ready") is not None,
+                "begun": folder.report(at, "ready") is not None,
             }
             for at, part in enumerate(parts)
         ]

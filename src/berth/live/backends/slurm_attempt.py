@@ -16,7 +16,7 @@ from typing import Any
 
 from berth.live.backend import AttemptStatus
 from berth.live.backends.slurm_json import SlurmJob
-from berth.live.folder import Folder, together_seen
+from berth.live.folder import Folder, gang_end
 from berth.live.lifecycle import Cause
 
 SUBMITTED = "slurm.json"  # part -> job id; written when all are submitted, before any is released
@@ -183,19 +183,21 @@ class Attempt:
         self._folder.log(self._parts.ranks[part]).write_text(f"berth: {what}\n{hint}\n")
 
     def _ended(self, ends: list[dict[str, Any]]) -> AttemptStatus:
-        seen = together_seen(ends)
+        seen = gang_end(ends)
         if self._stopped:
             return replace(seen, cause=seen.cause or Cause.STOPPED)
-        by_slurm = seen.stopped or seen.lost
-        if by_slurm and not seen.done and self._undecided:
+        # Slurm's signal may end a job's processes before their supervisor receives it
+        maybe_by_slurm = seen.stopped or seen.lost or seen.cause is Cause.SIGNAL
+        if maybe_by_slurm and not seen.done and self._undecided:
             return AttemptStatus("running")  # Slurm is about to report why
-        own = not by_slurm and seen.cause in (Cause.EXIT, Cause.MEMORY)
+        own = not maybe_by_slurm and seen.cause in (Cause.EXIT, Cause.MEMORY)
         cause, detail = (None, "") if own else self._cause
         if cause is None:
             return replace(seen, lost=seen.lost or seen.stopped)
         if cause is Cause.TIME_LIMIT:  # it would reach the limit every time, so it counts as a failure
             return replace(seen, lost=False, code=seen.code or TIMED_OUT, cause=cause, detail=detail)
-        return replace(seen, lost=seen.lost or seen.stopped, cause=cause, detail=detail)
+        lost = seen.lost or seen.stopped or cause is not Cause.MEMORY
+        return replace(seen, lost=lost, cause=cause, detail=detail)
 
     @property
     def _undecided(self) -> bool:
@@ -226,7 +228,7 @@ class Attempt:
         return released is not None and self._now - released > self._timeouts.start_s
 
     def _end(self, part: int) -> dict[str, Any] | None:
-        return self._folder.told(part, "ended")
+        return self._folder.report(part, "ended")
 
     def _mark(self, name: str) -> None:
         with contextlib.suppress(FileExistsError):

@@ -92,7 +92,7 @@ def test_many_machines_that_are_called_down_at_once_are_lost_only_after_a_while(
     assert sorted(lost(live)) == sorted(names)
 
 
-def test_machines_that_were_never_there_hold_nothing_up(crank):
+def test_machines_that_were_never_seen_block_nothing(crank):
     live = crank()
     forget(live, "r0-m0", "r0-m1", "r1-m0")
     job = live.submit(gpus=4, seconds=100)
@@ -173,7 +173,7 @@ def test_a_job_that_waits_for_others_keeps_the_back_end_watched(crank):
 
 
 @pytest.mark.parametrize("blocked", ["observe", "apply"])
-def test_questions_are_answered_while_the_back_end_hangs(crank, monkeypatch, blocked):
+def test_requests_are_answered_while_the_back_end_hangs(crank, monkeypatch, blocked):
     live = crank()
     call, hangs, go_on = getattr(live.backend, blocked), threading.Event(), threading.Event()
 

@@ -1,4 +1,4 @@
-"""What must hold in the state at every moment, counted again from the attempts, not from the scheduler's own word."""
+"""Invariants of a controller's state, recomputed from its attempts rather than from the scheduler's counters."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from berth.schedule.records import RUNNING as IN_PLACE
 
 
 def audit(state: ControllerState) -> list[str]:
-    """Everything that is not as it must be; empty: all is well."""
+    """Return every violated invariant as a sentence; empty if there is none."""
     return [*_devices(state), *_jobs(state), *_queue(state), *_attempts(state)]
 
 
 def _devices(state: ControllerState) -> list[str]:
-    """No device is given twice, and what is free is what nobody was given."""
+    """No device is assigned twice, and the free devices are those that are not assigned."""
     found: list[str] = []
     given: Counter[tuple[int, int]] = Counter()
     by_host: Counter[tuple[int, int]] = Counter()
@@ -29,7 +29,7 @@ def _devices(state: ControllerState) -> list[str]:
             given.update((seat.machine, number) for number in seat.devices)
             by_host[seat.machine, seat.device_type] += len(seat.devices)
     found += [
-        f"device {number} of machine {machine} is given twice"
+        f"device {number} of machine {machine} is assigned twice"
         for (machine, number), n in given.items()
         if n > 1
     ]
@@ -39,7 +39,7 @@ def _devices(state: ControllerState) -> list[str]:
         held = by_host[machine, kind]
         if state.unavailable[machine]:
             if host["free"] != 0:
-                found.append(f"machine {machine} is shut and offers {host['free']} devices")
+                found.append(f"machine {machine} is unavailable and offers {host['free']} devices")
             continue
         free_of_machine[machine] += int(host["free"])
         if host["free"] + held > host["size"]:
@@ -80,7 +80,7 @@ def _jobs(state: ControllerState) -> list[str]:
 
 
 def _queue(state: ControllerState) -> list[str]:
-    """Exactly those who wait stand in the queue, and those in place among the running."""
+    """The queue holds exactly the waiting jobs, and the list of running jobs the placed ones."""
     counters = state.world.state[0]
     waiting = state.world.waiting[counters["queue_start"] : counters["queue_stop"]]
     running = state.world.running[: counters["running"]]
@@ -102,4 +102,4 @@ def _attempts(state: ControllerState) -> list[str]:
         if job.token is not None and job.token != job.alive[-1]:
             found.append(f"{job.id} has an attempt after the one that holds its place")
     known = {token for job in state.jobs.values() for token in job.alive}
-    return found + [f"{token} belongs to nobody" for token in state.attempts if token not in known]
+    return found + [f"{token} belongs to no job" for token in state.attempts if token not in known]

@@ -85,8 +85,8 @@ class StatedBackend:
 def settle(live):
     """Steps without time passing until nothing changes any more."""
     seq, orders = -1, None
-    while (seq, orders) != (live.controller.store.seq, live.controller._ordered):
-        seq, orders = live.controller.store.seq, live.controller._ordered
+    while (seq, orders) != (live.controller.store.seq, live.controller._last_orders):
+        seq, orders = live.controller.store.seq, live.controller._last_orders
         live.step()
 
 
@@ -180,7 +180,7 @@ def test_what_is_said_to_backfill_does_not_delay_the_job_it_passes(crank, policy
                     for record in commands.cancel(other)(copy, live.controller.store, now).records:
                         copy.apply(record)
                     without = forecast.forecast(copy, now=now).starts[name]
-                    assert outlook.told.starts[name] <= without + 0.01, (
+                    assert outlook.expected.starts[name] <= without + 0.01, (
                         f"{policy}, seed {seed}, {name}, {other}"
                     )
     assert said > 0

@@ -9,7 +9,7 @@ from berth.live.api.tokens import Tokens
 
 
 @pytest.mark.parametrize("cluster", ["4x4:V100-16", "2x4x2:V100-16"], ids=["no such tier", "too small"])
-def test_a_job_whose_tier_is_gone_waits_aside_for_one_that_has_it(crank, cluster):
+def test_a_job_whose_required_tier_is_gone_is_delayed_until_a_cluster_has_it(crank, cluster):
     live = crank()
     running = live.submit(gpus=16, seconds=1000)
     aside = live.submit(gpus=4, required="machine" if "x4x" in cluster else "rack")
@@ -23,7 +23,7 @@ def test_a_job_whose_tier_is_gone_waits_aside_for_one_that_has_it(crank, cluster
     assert live.state_of(aside) in ("placed", "finished")
 
 
-def test_a_preferred_tier_that_is_gone_is_a_wish_no_more(crank):
+def test_a_preferred_tier_that_the_cluster_no_longer_has_is_ignored(crank):
     live = crank()
     live.submit(gpus=16, seconds=1000)
     job = live.submit(gpus=2, preferred="rack")

@@ -15,7 +15,7 @@ from berth.live.api.events import public
 from berth.live.recover import apply_all, group_passes
 from berth.live.state import ControllerState
 from berth.live.store import Store
-from berth.testing.fault_simulation import Drama
+from berth.testing.fault_simulation import FaultRun
 
 pytestmark = pytest.mark.slow
 CHECKS = 60  # moments of a story at which the pictures are compared
@@ -42,7 +42,7 @@ def picture(state: ControllerState) -> dict[str, Any]:
         "devices": [one["jobs"].get(str(number)) for one in machines for number in range(one["size"])],
         "states": {job.id: shown(state, job) for job in state.jobs.values() if job.ends_as is None},
         "priorities": {job.id: job.spec.priority for job in state.jobs.values() if job.ends_as is None},
-        "unavailable": [sum(MASK[why] for why in shut) for shut in state.unavailable],
+        "unavailable": [sum(MASK[why] for why in reasons) for reasons in state.unavailable],
         "external": state.external,
     }
 
@@ -53,18 +53,18 @@ def shown(state: ControllerState, job: Any) -> str:
 
 
 @pytest.mark.parametrize("seed", [3, 8, 14, 21])
-def test_page_and_controller_come_to_the_same_picture(
+def test_dashboard_and_controller_agree_on_the_state(
     berth: Berth, look: Looker, tmp_path: Path, seed: int
 ) -> None:
-    drama = Drama(seed, tmp_path / "drama")
-    drama.play()
-    store = Store(tmp_path / "drama")
+    run = FaultRun(seed, tmp_path / "run")
+    run.play()
+    store = Store(tmp_path / "run")
     records = list(store.records())
     store.close()
     groups, pictures = cut(records)
     page = look.open(berth.url)
     plain = [{"records": [public(one) for one in group], "time": group[-1].time} for group in groups]
-    told = page.evaluate(FOLD, {"cluster": cluster_to_dict(drama.cluster), "groups": plain})
+    told = page.evaluate(FOLD, {"cluster": cluster_to_dict(run.cluster), "groups": plain})
     for at, wanted in enumerate(pictures):
         compare(told["forth"][at], wanted, f"seed {seed}, forwards, group {at}")
     lasts = [first[-1].time < second[0].time for first, second in pairwise(groups)]

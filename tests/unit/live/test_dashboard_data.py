@@ -23,7 +23,7 @@ def _dashboard(one, folder):
     return DashboardData(Service(one.controller, Tokens(folder), folder / "attempts"))
 
 
-def test_now_is_the_books_in_columns(dashboard):
+def test_now_is_the_state_in_columns(dashboard):
     crank, page = dashboard
     running, waiting = crank.submit(8, name="wide"), crank.submit(16, name="all", priority=3)
     crank.step(1.0, times=2)
@@ -38,7 +38,7 @@ def test_now_is_the_books_in_columns(dashboard):
     assert page.now()["unavailable"] == {"3": ["drained"]}
 
 
-def test_the_journal_leaves_out_what_jobs_run_and_what_moves_nobody(dashboard):
+def test_the_journal_omits_commands_and_records_that_change_no_placement(dashboard):
     crank, page = dashboard
     job = crank.submit(4, env={"KEY": "hush"}, name="mine", restarts=1)
     crank.step(1.0, times=70)
@@ -93,7 +93,7 @@ def test_the_order_and_reasons_are_the_controllers(dashboard):
     assert told[jobs[0]]["expected_start"] > crank.controller.now()
 
 
-def test_everybody_is_told_who_they_are_and_which_policies_can_be_tried(dashboard):
+def test_me_has_the_user_and_the_policies_for_a_what_if(dashboard):
     _, page = dashboard
     told = page.me(Caller("alice", "user"))
     assert (told["user"], told["role"], told["live"], told["policy"]) == ("alice", "user", True, "berth")
@@ -117,7 +117,7 @@ def test_a_sample_counts_devices_jobs_and_dollars(crank):
     assert last["usd_per_hour"] == pytest.approx(10 * one.cluster.device_types[0].usd_per_hour)
 
 
-def test_a_bucket_of_time_keeps_its_last_sample_and_later_ones_are_told_alone(crank):
+def test_a_time_bucket_keeps_its_last_sample_and_later_ones_are_sent_alone(crank):
     one = crank(policy="fifo")
     series = Series(one.controller)
     one.submit(1)
@@ -132,7 +132,7 @@ def test_a_bucket_of_time_keeps_its_last_sample_and_later_ones_are_told_alone(cr
     assert series.after(told["time"][0])["time"] == told["time"][1:]
 
 
-def test_those_hold_out_who_could_start_and_wait_for_a_nearer_place(crank):
+def test_holding_jobs_are_those_that_wait_for_a_nearer_place(crank):
     one = crank(policy="dally:mode=manual,machine=1h,rack=2h")
     series = Series(one.controller)
     for machine in range(4):
@@ -146,7 +146,7 @@ def test_those_hold_out_who_could_start_and_wait_for_a_nearer_place(crank):
     assert (told["queued"][-1], told["holding"][-1]) == (2, 1)
 
 
-def test_timers_are_told_by_demand_and_tier(crank):
+def test_timers_are_listed_by_demand_and_tier(crank):
     one = crank(policy="dally:mode=manual,machine=1h,rack=2h")
     series = Series(one.controller)
     one.submit(2)

@@ -21,20 +21,20 @@ def leaving(crank):
     return live
 
 
-def test_why_says_that_it_stops_and_names_no_place_in_the_queue(leaving):
+def test_why_of_a_stopping_job_has_no_queue_position(leaving):
     told = views.why(leaving.state, leaving.state.jobs[leaving.job], leaving.controller.now())
     assert told["state"] == "stopping"
     assert "position" not in told
     assert told["reason"]["code"] == "stopping"
 
 
-def test_its_priority_can_not_be_changed(leaving):
+def test_the_priority_of_a_stopping_job_can_not_be_changed(leaving):
     with pytest.raises(ConflictError, match="is being stopped"):
         leaving.ask(commands.prioritise(leaving.job, 5))
     assert leaving.state.jobs[leaving.job].spec.priority == 0
 
 
-def test_it_is_cancelled_once(leaving):
+def test_a_stopping_job_is_cancelled_once(leaving):
     assert leaving.ask(commands.cancel(leaving.job)) == {"job": leaving.job, "state": "cancelled"}
     leaving.step(61, times=2)
     assert leaving.state_of(leaving.job) == "cancelled"
@@ -55,7 +55,7 @@ def test_a_job_that_failed_says_when_it_is_tried_again(crank):
     reason = views.reason_of(live.state, live.state.jobs[job], live.controller.now())
     assert (reason.code, reason.sentence) == (
         "delayed",
-        "its last attempt failed: its command exited with an error; it is tried again soon",
+        "its last attempt failed: its command exited with an error; it is retried soon",
     )
     assert 0 < reason.seconds_left <= 2
 
