@@ -90,7 +90,7 @@ def test_users_come_from_the_file(finished: Finished) -> None:
 def test_a_log_without_its_cluster_needs_one_named(log: Path, tmp_path: Path) -> None:
     bare = tmp_path / "bare.parquet"
     read_events(log).write_parquet(bare)
-    with pytest.raises(InputError, match="does not say which cluster"):
+    with pytest.raises(InputError, match="does not name its cluster"):
         read_simulation(bare)
     assert read_simulation(bare, "2x4x4").records[0]["kind"] == "submitted"
     with pytest.raises(InputError, match="is not in"):
