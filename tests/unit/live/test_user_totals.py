@@ -45,6 +45,7 @@ def test_what_a_user_has_used_is_kept(crank, change):
     submit(live, "me", 2, 1000)
     submit(live, "ann", 1, 1000)
     live.step(10, times=5)
+    submit(live, "bob", 4, 10)  # which waits
     before = used_gpu_s(live)
     assert before[0] == pytest.approx(2 * before[1])
     assert before[1] > 30.0
