@@ -159,6 +159,18 @@ def test_who_was_told_to_end_by_somebody_else_is_not_to_blame(gang):
     assert gang.at(AT) == Seen("ended", codes=(143, 143), code=143, stopped=True, cause=Cause.STOPPED)
 
 
+@pytest.mark.parametrize("state", ["CANCELLED", "PREEMPTED"])
+def test_processes_that_slurms_signal_reached_before_their_supervisor_are_not_to_blame(gang, state):
+    for part in (0, 1):
+        end = {"code": 143, "codes": {str(part): 143}, "cause": "signal", "time": AT}
+        gang.write(f"part-{part}.ended", end)
+    assert gang.at(AT) == Seen("running")  # Slurm has not yet said why
+    gang.states = {11: "COMPLETED", 12: state}
+    assert (gang.at(AT).lost, gang.at(AT).detail) == (True, f"Slurm's job 12 on n1: {state}")
+    gang.states = {11: "COMPLETED", 12: "COMPLETED"}  # the signal was not Slurm's
+    assert (gang.at(AT).lost, gang.at(AT).cause) == (False, Cause.SIGNAL)
+
+
 def test_a_gang_that_reached_its_time_limit_is_to_blame_and_has_a_code_also_if_it_saved_itself(gang):
     for part in (0, 1):
         gang.write(f"part-{part}.ended", TOLD | {"code": 0, "codes": {str(part): 0}})

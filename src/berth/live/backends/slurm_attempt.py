@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import signal
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -186,7 +187,7 @@ class Attempt:
         seen = together_seen(ends)
         if self._stopped:
             return replace(seen, cause=seen.cause or Cause.STOPPED)
-        by_slurm = seen.stopped or seen.lost
+        by_slurm = seen.stopped or seen.lost or _ended_by_sigterm(seen)
         if by_slurm and not seen.done and self._undecided:
             return Seen("running")  # Slurm is about to report why
         own = not by_slurm and seen.cause in (Cause.EXIT, Cause.MEMORY)
@@ -195,7 +196,7 @@ class Attempt:
             return replace(seen, lost=seen.lost or seen.stopped)
         if cause is Cause.TIME_LIMIT:  # it would reach the limit every time, so it counts as a failure
             return replace(seen, lost=False, code=seen.code or TIMED_OUT, cause=cause, detail=detail)
-        return replace(seen, lost=seen.lost or seen.stopped, cause=cause, detail=detail)
+        return replace(seen, lost=by_slurm, cause=cause, detail=detail)
 
     @property
     def _undecided(self) -> bool:
@@ -237,6 +238,11 @@ class Attempt:
         """When the gang had to end: by the controller's order, or because a part failed."""
         times = [_written(self._folder.path / mark) for mark in ("stop", "failed")]
         return min((time for time in times if time is not None), default=None)
+
+
+def _ended_by_sigterm(seen: Seen) -> bool:
+    """Whether SIGTERM ended the gang: Slurm's may reach the processes before their supervisor."""
+    return seen.cause is Cause.SIGNAL and seen.code == 128 + signal.SIGTERM
 
 
 def _stuck(job: SlurmJob) -> bool:
