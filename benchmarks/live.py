@@ -68,16 +68,16 @@ def passes(folder: Path, jobs: int, rounds: int = 300) -> list[Figure]:
     took, whole = [], []
     for _ in range(rounds):
         clock.advance(20.0)
-        while len(controller.books.jobs) < jobs + running:
+        while len(controller.state.jobs) < jobs + running:
             controller.ask(commands.submit(spec(random), "me"))
-            if len(controller._asked) >= 200:
+            if len(controller._requests) >= 200:
                 break
         began, made = time.perf_counter(), controller.passes
         controller.step()
         whole.append(1000 * (time.perf_counter() - began))
         if controller.passes > made:  # nothing may have happened that asks for one
             took.append(1000 * controller.pass_s)
-    state = controller.books.world.state[0]
+    state = controller.state.world.state[0]
     waiting = int(state["queue_stop"] - state["queue_start"])
     controller.close()
     what = f"pass, {waiting:,} waiting on {cluster.devices:,} devices"
@@ -94,7 +94,7 @@ def client(address: tuple[str, int], token: str, count: int, done: Any) -> None:
     headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
     took = []
     for _ in range(count):
-        body = json.dumps({"spec": spec(random).plain()})
+        body = json.dumps({"spec": spec(random).to_dict()})
         began = time.perf_counter()
         connection.request("POST", "/api/v1/jobs", body, headers)
         response = connection.getresponse()
@@ -131,7 +131,7 @@ def submissions(folder: Path, count: int) -> list[Figure]:
     address = (str(host), int(port))
     single = _hammer(address, token, count)
     began = time.perf_counter()
-    body = json.dumps({"jobs": [{"spec": spec(Random(n)).plain()} for n in range(2_000)]})
+    body = json.dumps({"jobs": [{"spec": spec(Random(n)).to_dict()} for n in range(2_000)]})
     connection = http.client.HTTPConnection(*address, timeout=120)
     headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
     connection.request("POST", "/api/v1/jobs/batch", body, headers)
@@ -140,10 +140,10 @@ def submissions(folder: Path, count: int) -> list[Figure]:
     assert all("job" in answer for answer in answers)
     server.should_exit = True
     over.set()
-    controller.called.set()
+    controller.wakeup.set()
     for thread in threads:
         thread.join()
-    taken = controller.books.submitted
+    taken = controller.state.submitted
     controller.close()
     assert taken == count // CLIENTS * CLIENTS + 2_000
     return [*single, figure(TITLE, "submissions in one batch call", "/s", [2_000 / batch_s])]
@@ -178,7 +178,7 @@ def restart(folder: Path, jobs: int) -> list[Figure]:
     setup = Setup(cluster, store=store.name)
     controller = Controller(store, MemoryBackend(cluster, clock), setup, clock)
     sent = 0
-    while sent < jobs or len(controller.books.jobs) > 10_000:
+    while sent < jobs or len(controller.state.jobs) > 10_000:
         for _ in range(min(1_000, jobs - sent)):
             short = JobSpec(run="work", gpus=random.choice((1, 2, 4)), env={"SECONDS": "50"})
             controller.ask(commands.submit(short, "me"))
@@ -186,7 +186,7 @@ def restart(folder: Path, jobs: int) -> list[Figure]:
         clock.advance(30.0)
         controller.step()
     records = store.seq
-    active = len(controller.books.jobs)
+    active = len(controller.state.jobs)
     store.close()  # and not the controller: as if it had been killed
     took = []
     for _ in range(3):

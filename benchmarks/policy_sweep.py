@@ -21,7 +21,7 @@ from berth.cluster.load import load_cluster
 from berth.cluster.model import Cluster
 from berth.native.cache import fingerprint
 from berth.schedule.policies.berth import Berth, Rank
-from berth.schedule.policies.dally import Dally
+from berth.schedule.policies.dally import Dally, Mode, Order
 from berth.schedule.policy import Policy
 from berth.simulate.metrics import summarise
 from berth.simulate.outcome import require_finished
@@ -88,7 +88,10 @@ def contenders(rank: Rank) -> dict[str, tuple[Policy, float]]:
     Under every contender a job that does not fit blocks no other job. At FIFO order no job is evicted.
     """
     own = Berth(order_by=rank)
-    fixed: dict[str, tuple[Policy, float]] = {mode: (Dally(mode=mode, order_by=rank), 0.0) for mode in MODES}
+    order = Order[rank.name]
+    fixed: dict[str, tuple[Policy, float]] = {
+        mode: (Dally(mode=Mode[mode.upper().replace("-", "_")], order_by=order), 0.0) for mode in MODES
+    }
     return fixed | {OWN: (own, 0.0), UNSURE: (own, DOUBT)}
 
 

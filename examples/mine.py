@@ -1,9 +1,11 @@
 """A policy of one's own: docs/guides/policies.md explains it, `berth simulate --policy mine.py` runs it."""
 
+from __future__ import annotations
+
 import math
 from dataclasses import dataclass
 
-from berth.schedule.policy import Policy, Rules
+from berth.schedule import JobView, Policy
 
 
 @dataclass(frozen=True)
@@ -12,23 +14,18 @@ class Patient(Policy):
 
     weight: float = 1.0
 
-    def rules(self):
-        return Rules(static_order=False)  # the order of the waiting changes with time
+    @staticmethod
+    def order(job: JobView, now: float, params: Patient) -> float:
+        return job.gpus - params.weight * (now - job.queued_since_s) / 3600  # the smallest number goes first
 
     @staticmethod
-    def order(job, now, params):  # smallest first
-        return job.gpus - params.weight * (now - job.queued_since_s) / 3600
+    def allowed_tier(job: JobView, now: float, params: Patient) -> int:
+        return job.widest_tier if now >= patience_ends_s(job) else job.nearest_tier
 
     @staticmethod
-    def allowed_tier(
-        job, now, params
-    ):  # the widest tier it accepts; job.nearest_tier: the nearest there can be
-        return job.widest_tier if now >= patience(job) else job.nearest_tier
-
-    @staticmethod
-    def wake(job, now, params):  # when to ask again, if nothing happens before
-        return patience(job) if now < patience(job) else math.inf
+    def wake(job: JobView, now: float, params: Patient) -> float:
+        return patience_ends_s(job) if now < patience_ends_s(job) else math.inf  # when to ask again
 
 
-def patience(job):
+def patience_ends_s(job: JobView) -> float:
     return job.queued_since_s + job.estimated_remaining_s

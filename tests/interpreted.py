@@ -67,13 +67,22 @@ from berth.train.tables import evict  # noqa: E402
 _ANSWERS = {"allowed_tier": int, "spread": int}
 
 
+def as_policy_sees(value, names, hook):
+    """A record with the policy's own fields."""
+    return failures.View(value, names.state, hook == "update") if isinstance(value, np.void) else value
+
+
 def _hook(kind, name):
     """A policy's function, called as compiled code would call it: the constants come as a record."""
-    function, names = hooking.function_of(kind, name), hooking.constant_names(kind)
+    function, names = hooking.function_of(kind, name), hooking.names_of(kind)
     answer = _ANSWERS.get(name, float)
 
     def call(*arguments):
-        return answer(function(*arguments[:-1], failures.constants_from(names, arguments[-1])))
+        values = [as_policy_sees(value, names, name) for value in arguments[:-1]]
+        cluster = [values.pop()] if name in hooking.WITH_CLUSTER else []
+        given = [*values, failures.constants_from(names.params, arguments[-1])]
+        found = function(*given, *(cluster if hooking.takes_cluster(function) else []))
+        return 0.0 if found is None else answer(found)
 
     return call
 

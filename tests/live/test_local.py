@@ -73,7 +73,7 @@ def _kill_a_supervisor(live, chance: random.Random) -> None:
             return  # it has ended since
 
 
-def test_a_job_goes_on_while_nobody_controls_it(up, tmp_path):
+def test_a_job_continues_without_a_controller(up, tmp_path):
     live = up("--cluster", "1x1x2", "--policy", "fifo")
     job = live.submit(work(tmp_path, "long", 100), gpus=2)
     until(lambda: live.state_of(job) == "running")
@@ -117,7 +117,7 @@ def _document(text: str) -> str:
     return text[text.index("\n{") + 1 :] if not text.startswith("{") else text
 
 
-def test_a_job_teaches_its_step_time(up, tmp_path):
+def test_a_job_reports_its_step_time(up, tmp_path):
     live = up("--cluster", "1x2x2", "--policy", "fifo")
     script = (
         "import time\nfrom berth.job import steps\nfor _ in steps(range(400), every_s=0.3): time.sleep(0.02)"

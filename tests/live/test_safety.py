@@ -127,7 +127,7 @@ def test_a_copy_of_a_live_state_is_refused_and_adopting_it_leaves_the_jobs_alone
     shutil.copytree(work, copy.state.with_name("copy-work"))
     done = copy.berth("up", "--state", str(copy.state), "--port", "0", check=False)
     assert done.returncode == 2
-    assert "is the state of another place" in done.stderr
+    assert "belongs to another place" in done.stderr
     assert "--adopt" in done.stderr
     assert live.state_of(job) == "running"
     adopted = Up(copy.state, "--cluster", "1x1x2", "--adopt").start()

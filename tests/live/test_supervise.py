@@ -45,7 +45,7 @@ class Stage:
         return self
 
     def running(self, parts: int = 1) -> "Stage":
-        until(lambda: all(self.folder.told(part, "running") for part in range(parts)))
+        until(lambda: all(self.folder.report(part, "running") for part in range(parts)))
         return self
 
     def end(self) -> None:
@@ -97,7 +97,7 @@ def test_the_name_of_an_attempt_is_not_in_the_variable_of_the_apis_token(stage, 
     assert "BERTH_TOKEN" not in names
 
 
-def test_when_one_fails_all_end_and_its_code_is_told(stage):
+def test_when_one_process_fails_all_end_with_its_code(stage):
     script = "import os, sys, time; sys.exit(7) if os.environ['RANK'] == '1' else time.sleep(600)"
     stage.start(launch(sys.executable, "-c", script, members=3)).end()
     seen = stage.folder.seen()
@@ -106,7 +106,7 @@ def test_when_one_fails_all_end_and_its_code_is_told(stage):
     assert not seen.stopped
 
 
-def test_told_to_stop_it_has_its_grace(stage):
+def test_a_stopped_gang_has_its_grace_period(stage):
     script = "trap 'echo saved; exit 0' TERM; while :; do sleep 0.05; done"
     stage.start(launch("/bin/sh", "-c", script)).running()
     stage.folder.stop()
@@ -117,7 +117,7 @@ def test_told_to_stop_it_has_its_grace(stage):
     assert "saved" in stage.log()
 
 
-def test_who_ended_before_being_told_has_finished(stage):
+def test_a_gang_that_ended_before_its_stop_has_finished(stage):
     late = """
 import sys
 sys.path.insert(0, sys.argv[1])
@@ -125,7 +125,7 @@ import supervise
 end_all = supervise.Part._end_all
 def told_first(part):
     (part.folder / "stop").touch()
-    part.told = True
+    part.signalled = True
     end_all(part)
 supervise.Part._end_all = told_first
 supervise.main(sys.argv[2])
@@ -136,7 +136,7 @@ supervise.main(sys.argv[2])
     assert (seen.codes, seen.stopped) == ((0,), False)
 
 
-def test_who_does_not_listen_is_killed_after_the_grace(stage):
+def test_a_process_that_ignores_sigterm_is_killed_after_the_grace_period(stage):
     script = "trap '' TERM; echo here; while :; do sleep 0.05; done"
     stage.start(launch("/bin/sh", "-c", script, grace_s=0.3)).running()
     until(lambda: "here" in stage.log())
@@ -160,7 +160,7 @@ def test_a_killed_supervisor_leaves_nothing_behind_and_never_runs_again(stage, t
     record = tmp_path / "ran"
     script = f"echo once >> {record}; setsid sleep 600 & sleep 600"
     stage.start(launch("/bin/sh", "-c", script)).running()
-    pid = stage.folder.told(0, "running")["pids"]["0"]
+    pid = stage.folder.report(0, "running")["pids"]["0"]
     until(record.exists)
     stage.processes[0].kill()
     stage.processes[0].wait()
@@ -177,18 +177,18 @@ def test_a_killed_supervisor_leaves_nothing_behind_and_never_runs_again(stage, t
 ESCAPES = "env -i setsid sh -c 'trap \"\" TERM; echo $$ > {note}; while :; do sleep 0.05; done' & sleep 600"
 
 
-def test_a_killed_supervisor_is_followed_by_its_keeper_also_for_what_cleared_its_environment(stage, tmp_path):
+def test_the_parent_of_a_killed_supervisor_kills_all_processes(stage, tmp_path):
     note = tmp_path / "pid"
     stage.start(launch("/bin/sh", "-c", ESCAPES.format(note=note))).running()
     until(lambda: note.exists() and note.read_text())
-    os.kill(stage.folder.told(0, "ready")["pid"], signal.SIGKILL)
+    os.kill(stage.folder.report(0, "ready")["pid"], signal.SIGKILL)
     stage.end()  # the keeper, which nothing had to start again
     assert not alive(int(note.read_text()))
     seen = stage.folder.seen()
     assert (seen.state, seen.lost, seen.cause) == ("ended", True, "supervisor-lost")
 
 
-def test_all_of_a_part_is_gone_once_whatever_started_it_is(stage, tmp_path):
+def test_all_processes_end_when_the_lifeline_is_closed(stage, tmp_path):
     note = tmp_path / "pid"
     stage.folder.prepare(launch("/bin/sh", "-c", "trap '' TERM; " + ESCAPES.format(note=note), grace_s=600.0))
     lifeline, hold = os.pipe()
@@ -209,7 +209,7 @@ def test_all_of_a_part_is_gone_once_whatever_started_it_is(stage, tmp_path):
     ("script", "cause"),
     [("exit 3", "exit"), ("kill -9 $$", "signal"), ("exit 0", None)],
 )
-def test_the_cause_of_an_end_is_told(stage, script, cause):
+def test_the_cause_of_an_end_is_reported(stage, script, cause):
     stage.start(launch("/bin/sh", "-c", script)).end()
     assert stage.folder.seen().cause == cause
 
@@ -231,7 +231,7 @@ def test_a_second_supervisor_does_nothing(stage, tmp_path):
     assert record.read_text() == "once\n"
 
 
-def test_stopped_before_it_began_it_never_begins(stage, tmp_path):
+def test_a_gang_that_was_stopped_before_its_start_never_starts(stage, tmp_path):
     stage.folder.prepare(launch("/bin/sh", "-c", f"touch {tmp_path / 'ran'}"))
     stage.folder.stop()
     stage.start(launch("/bin/sh", "-c", f"touch {tmp_path / 'ran'}")).end()
@@ -249,7 +249,7 @@ def test_a_gang_on_several_machines_begins_when_all_are_there(stage, tmp_path):
     script = "echo $RANK $MASTER_PORT >> " + str(tmp_path / "began")
     order = launch("/bin/sh", "-c", script, members=4, machines=2, env={})
     stage.start(order, "m0")
-    until(lambda: stage.folder.told(0, "ready"))
+    until(lambda: stage.folder.report(0, "ready"))
     assert not (tmp_path / "began").exists()
     stage.start(order, "m1").end()
     lines = [line.split() for line in (tmp_path / "began").read_text().splitlines()]
@@ -258,14 +258,14 @@ def test_a_gang_on_several_machines_begins_when_all_are_there(stage, tmp_path):
     assert stage.folder.seen(together=False).codes == (0, 0, 0, 0)
 
 
-def test_too_much_memory_ends_it_with_a_word_in_the_log(stage):
+def test_too_much_memory_kills_the_gang_with_a_line_in_the_log(stage):
     script = "import time; x = bytearray(200 << 20); x[:] = b'1' * len(x); time.sleep(60)"
     stage.start(launch(sys.executable, "-c", script, memory_bytes=50 << 20, grace_s=0.1)).end()
     assert (stage.folder.seen().code, stage.folder.seen().cause) == (137, "out-of-memory")
     assert "bytes of memory are in use" in stage.log()
 
 
-def test_what_can_not_be_started_is_told(stage):
+def test_a_command_that_can_not_be_started_is_reported(stage):
     stage.start(launch("/no/such/program")).end()
     seen = stage.folder.seen()
     assert seen.code == 127

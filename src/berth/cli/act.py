@@ -1,4 +1,4 @@
-"""`berth cancel`, `priority`, `drain`, `undrain`, `what-if`: what changes a live cluster, or asks what would."""
+"""`berth cancel`, `priority`, `drain`, `undrain`, `what-if`: change a live cluster, or simulate a change."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Annotated, Any
 import typer
 
 from berth.cli import complete
-from berth.cli.live_options import JobName, JobNames, State, Url, client
-from berth.cli.options import AsJson
+from berth.cli.live_options import JobName, JobNames, LiveOptions
+from berth.cli.option_groups import expand_options
 from berth.errors import InputError
 from berth.units import format_count, format_seconds
 
@@ -25,82 +25,75 @@ Machine = Annotated[
 ]
 
 
-def _told(answer: dict[str, Any], line: str, as_json: bool) -> None:
-    if as_json:
-        from berth.report.terminal import print_json
-
-        print_json(answer)
-    else:
-        typer.echo(line)
-
-
-def cancel(jobs: JobNames, state: State = None, url: Url = None, as_json: AsJson = False) -> None:
-    """Cancel jobs, whether they wait or run; of several all, or none if one of them is unknown."""
-    asked = client(state, url)
+@expand_options
+def cancel(*, jobs: JobNames, options: LiveOptions) -> None:
+    """Cancel waiting or running jobs: all of them, or none if one is unknown."""
+    client = options.client()
     if len(jobs) == 1:
-        answer = asked.post("jobs", jobs[0], "cancel")
-        _told(answer, f"{answer['job']} {answer['state']}", as_json)
+        answer = client.post("jobs", jobs[0], "cancel")
+        options.show(answer, f"{answer['job']} {answer['state']}")
         return
     try:
-        answer = asked.post("cancel", body={"jobs": jobs})
+        answer = client.post("cancel", body={"jobs": jobs})
     except InputError as error:
         raise InputError(f"{error.what}: nothing is cancelled", hint=error.hint) from None
     lines = [
-        f"{one['job']} {'is over: ' if 'was_over' in one else ''}{one['state']}" for one in answer["jobs"]
+        f"{one['job']} {'is over: ' if 'already_ended' in one else ''}{one['state']}"
+        for one in answer["jobs"]
     ]
-    _told(answer, "\n".join(lines), as_json)
+    options.show(answer, "\n".join(lines))
 
 
+@expand_options
 def priority(
+    *,
     job: JobName,
     value: Annotated[int, typer.Argument(metavar="PRIORITY", help="Higher goes first.")],
-    state: State = None,
-    url: Url = None,
-    as_json: AsJson = False,
+    options: LiveOptions,
 ) -> None:
-    """Change how soon a job goes."""
-    answer = client(state, url).post("jobs", job, "priority", body={"priority": value})
-    _told(answer, f"{answer['job']} has priority {answer['priority']}", as_json)
+    """Set the priority of a job."""
+    answer = options.client().post("jobs", job, "priority", body={"priority": value})
+    options.show(answer, f"{answer['job']} has priority {answer['priority']}")
 
 
-def drain(machine: Machine, state: State = None, url: Url = None, as_json: AsJson = False) -> None:
-    """Close a machine to new jobs; what runs there goes on."""
-    answer = client(state, url).post("machines", machine, "drain")
-    _told(answer, f"{machine} takes no new jobs", as_json)
+@expand_options
+def drain(*, machine: Machine, options: LiveOptions) -> None:
+    """Drain a machine: it takes no new jobs, and running jobs continue."""
+    options.show(options.client().post("machines", machine, "drain"), f"{machine} takes no new jobs")
 
 
-def undrain(machine: Machine, state: State = None, url: Url = None, as_json: AsJson = False) -> None:
-    """Open a machine to jobs again."""
-    answer = client(state, url).post("machines", machine, "undrain")
-    _told(answer, f"{machine} takes jobs again", as_json)
+@expand_options
+def undrain(*, machine: Machine, options: LiveOptions) -> None:
+    """Let a machine take jobs again."""
+    options.show(options.client().post("machines", machine, "undrain"), f"{machine} takes jobs again")
 
 
+@expand_options
 def what_if(
+    *,
     policy: Annotated[
         str | None, typer.Option(metavar="POLICY", autocompletion=complete.policies, help="Another policy.")
     ] = None,
-    add_racks: Annotated[int, typer.Option(metavar="N", min=0, max=64, help="More racks like the last.")] = 0,
-    state: State = None,
-    url: Url = None,
-    as_json: AsJson = False,
+    add_racks: Annotated[
+        int, typer.Option(metavar="N", min=0, max=64, help="Racks to add, like the last one.")
+    ] = 0,
+    options: LiveOptions,
 ) -> None:
-    """Simulate from the live state: the same jobs under another policy, or on more racks."""
+    """Simulate the current jobs to their end under another policy, or with more racks."""
     if policy is None and not add_racks:
         raise InputError("nothing would change", hint=f"write it like: {WHAT_IF_EXAMPLES[0]}")
-    told = client(state, url).post("what-if", body={"policy": policy, "add_racks": add_racks})
-    if as_json:
-        _told(told, "", True)
+    answer = options.client().post("what-if", body={"policy": policy, "add_racks": add_racks})
+    if options.print_json(answer):
         return
     from berth.report import terminal
 
     changed = ", ".join(filter(None, (policy, format_count(add_racks, "more rack") if add_racks else None)))
-    rows = [_result("as it is", told["as_it_is"]), _result(changed, told["changed"])]
-    terminal.console().print(
-        terminal.table("from here on (modelled)", ["", "jobs", "mean time left", "last end"], rows)
-    )
+    rows = [_row("as it is", answer["as_it_is"]), _row(changed, answer["changed"])]
+    columns = ["", "jobs", "mean time left", "last end"]
+    terminal.console().print(terminal.table("from here on (modelled)", columns, rows))
 
 
-def _result(name: str, told: dict[str, Any]) -> list[str]:
-    mean = "-" if told["mean_left_s"] is None else format_seconds(told["mean_left_s"])
-    more = "" if told["whole"] else " of more"
-    return [name, f"{told['jobs']}{more}", mean, format_seconds(told["last_end_s"])]
+def _row(name: str, outcome: dict[str, Any]) -> list[str]:
+    mean = "-" if outcome["mean_left_s"] is None else format_seconds(outcome["mean_left_s"])
+    more = "" if outcome["whole"] else " of more"
+    return [name, f"{outcome['jobs']}{more}", mean, format_seconds(outcome["last_end_s"])]

@@ -48,15 +48,15 @@ def _zoo() -> Iterable[str]:
 
 
 def _jobs() -> Iterable[str]:
-    from berth.cli.live_options import client
+    from berth.cli.live_options import Controller
 
-    return [row["id"] for row in client(None, None).get("jobs", limit=200)["jobs"]]
+    return [row["id"] for row in Controller().client().get("jobs", limit=200)["jobs"]]
 
 
 def _machines() -> Iterable[str]:
-    from berth.cli.live_options import client
+    from berth.cli.live_options import Controller
 
-    return [machine["name"] for machine in client(None, None).get("cluster")["machines"]]
+    return [machine["name"] for machine in Controller().client().get("cluster")["machines"]]
 
 
 clusters, devices, policies = completer(_clusters), completer(_devices), completer(_policies)

@@ -1,4 +1,4 @@
-"""`berth dashboard`: the page of a live cluster, in the browser."""
+"""`berth dashboard`: the dashboard of a live cluster in the browser."""
 
 from __future__ import annotations
 
@@ -6,29 +6,25 @@ from typing import Annotated
 
 import typer
 
-from berth.cli.live_options import State, Url, client
-from berth.cli.options import AsJson
+from berth.cli.live_options import LiveOptions
+from berth.cli.option_groups import expand_options
 
 EXAMPLE = "berth dashboard"
 
 
+@expand_options
 def dashboard(
+    *,
     open_: Annotated[bool, typer.Option("--open/--no-open", help="Open it in the browser.")] = True,
-    state: State = None,
-    url: Url = None,
-    as_json: AsJson = False,
+    options: LiveOptions,
 ) -> None:
     """Open the dashboard with a link that works once, within two minutes."""
-    asked = client(state, url)
-    link = f"{asked.url}/#code={asked.post('login-code')['code']}"
-    if as_json:
-        from berth.report.terminal import print_json
+    client = options.client()
+    link = f"{client.url}/#code={client.post('login-code')['code']}"
+    if options.as_json or not open_:
+        options.show({"url": link}, link)
+        return
+    import webbrowser
 
-        print_json({"url": link})
-    elif open_:
-        import webbrowser
-
-        typer.echo(f"opening {asked.url}", err=True)
-        webbrowser.open(link)
-    else:
-        typer.echo(link)
+    typer.echo(f"opening {client.url}", err=True)
+    webbrowser.open(link)

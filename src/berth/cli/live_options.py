@@ -1,13 +1,15 @@
-"""What every verb of a live cluster takes: where its controller is, and how the answer is printed."""
+"""Options of the verbs of a live cluster, and how their answers are printed."""
 
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from berth.cli import complete
+from berth.cli.options import AsJson
 from berth.units import format_seconds
 
 if TYPE_CHECKING:
@@ -23,59 +25,90 @@ State = Annotated[
 ]
 Url = Annotated[
     str | None,
-    typer.Option("--url", metavar="URL", help="A controller elsewhere.", show_default="$BERTH_URL"),
+    typer.Option("--url", metavar="URL", help="URL of a remote controller.", show_default="$BERTH_URL"),
 ]
 JobName = Annotated[
-    str, typer.Argument(metavar="JOB", autocompletion=complete.jobs, help="Id of a job, or its beginning.")
+    str, typer.Argument(metavar="JOB", autocompletion=complete.jobs, help="Id of a job, or a prefix of it.")
 ]
 JobNames = Annotated[
     list[str],
-    typer.Argument(metavar="JOB...", autocompletion=complete.jobs, help="Ids of jobs, or their beginnings."),
+    typer.Argument(metavar="JOB...", autocompletion=complete.jobs, help="Ids of jobs, or prefixes of them."),
 ]
 
 
-def client(state: str | None, url: str | None) -> Client:
-    """Whoever answers there."""
-    from berth.live.client import Client
-    from berth.live.home import find_endpoint
+@dataclass(frozen=True)
+class Controller:
+    """Options that name a controller."""
 
-    return Client(find_endpoint(state, url))
+    state: State = None
+    url: Url = None
+
+    def client(self) -> Client:
+        """Return a client of the controller."""
+        from berth.live.client import Client
+        from berth.live.home import find_endpoint
+
+        return Client(find_endpoint(self.state, self.url))
 
 
-def print_warnings(console: Console, told: dict[str, Any]) -> None:
-    """Prints what keeps jobs from starting, whatever the policy decides."""
-    for warning in told.get("warnings", ()):
+@dataclass(frozen=True)
+class LiveOptions(Controller):
+    """Options that name a controller and the format of its answer."""
+
+    as_json: AsJson = False
+
+    def print_json(self, answer: dict[str, Any]) -> bool:
+        """Print the answer if --json is given, and return whether it is."""
+        if self.as_json:
+            from berth.report.terminal import print_json
+
+            print_json(answer)
+        return self.as_json
+
+    def show(self, answer: dict[str, Any], text: str, *, err: bool = False) -> None:
+        """Print the answer with --json, else a text."""
+        if not self.print_json(answer):
+            typer.echo(text, err=err)
+
+
+def print_warnings(console: Console, warnings: list[dict[str, Any]]) -> None:
+    """Print what prevents jobs from starting under any policy."""
+    for warning in warnings:
         console.print(f"Warning: {warning['sentence']}.", markup=False, soft_wrap=True)
 
 
 def ago(moment: float | None, now: float) -> str:
-    """How long since a moment; a dash where there is none."""
+    """Return the time since a moment, or a dash."""
     return "-" if moment is None else format_seconds(max(0.0, now - moment))
 
 
 def ahead(moment: float | None, now: float) -> str:
-    """How long until a moment; a dash where nobody knows."""
+    """Return the time until a moment, or a dash."""
     if moment is None:
         return "-"
     return "now" if moment <= now else f"~{format_seconds(moment - now)}"
 
 
 def in_about(moment: float, now: float) -> str:
-    """The same within a sentence."""
+    """Return the time until a moment for a sentence."""
     return "now" if moment <= now else f"in about {format_seconds(moment - now)}"
 
 
 def clock(moment: float) -> str:
-    """A moment as people write it here."""
+    """Return the local date and time of a moment."""
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(moment))
 
 
 def short(name: str, most: int = 18) -> str:
-    """A name that leaves room for what stands beside it; `--json` has all of it."""
+    """Return a name shortened for a table; `--json` has the whole name."""
     return name if len(name) <= most else f"{name[: most - 1]}…"
 
 
+def some(words: list[str], most: int) -> str:
+    """Return the first words and the number of the others."""
+    return ", ".join(words[:most]) + (f" +{len(words) - most}" if len(words) > most else "")
+
+
 def places(row: dict[str, Any], most: int = 2) -> str:
-    """Machines of a job with the devices it has on each."""
-    found = [f"{place['machine']}:{len(place['devices'])}" for place in row.get("places", [])]
-    return ", ".join(found[:most]) + (f" +{len(found) - most}" if len(found) > most else "")
+    """Return the machines of a job with its number of devices on each."""
+    return some([f"{place['machine']}:{len(place['devices'])}" for place in row.get("places", [])], most)

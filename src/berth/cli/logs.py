@@ -1,4 +1,4 @@
-"""`berth logs`, `berth wait`: what a job writes, and how it ends."""
+"""`berth logs`, `berth wait`: the output of a job, and its exit code."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from berth.cli.live_options import JobName, State, Url, client
-from berth.cli.options import AsJson
+from berth.cli.live_options import Controller, JobName, LiveOptions
+from berth.cli.option_groups import expand_options
 from berth.units import seconds
 
 if TYPE_CHECKING:
@@ -22,96 +22,84 @@ Patience = Annotated[
 
 EXAMPLE = "berth logs --follow j17"
 WAIT_EXAMPLE = "berth wait j17 && echo fine"
-_OVER = ("finished", "failed", "cancelled")
+_ENDED = ("finished", "failed", "cancelled")
 _POLL_S = 0.5
 FAILED_CODE = 1
 
 
-class _Patient:
-    """A client that asks again while the controller does not answer."""
+class _RetryingClient:
+    """A client that repeats requests while the controller does not answer."""
 
     def __init__(self, client: Client, patience_s: float) -> None:
         self._client, self._patience_s = client, patience_s
 
     def get(self, *path: str) -> Any:
-        """Read something."""
-        return self._answer(lambda: self._client.get(*path))
+        """Read JSON."""
+        return self._retry(lambda: self._client.get(*path))
 
     def text(self, *path: str, **query: Any) -> tuple[str, dict[str, str]]:
-        """Read text, with the headers of the answer."""
-        return self._answer(lambda: self._client.text(*path, **query))
+        """Read text, with the headers of the response."""
+        return self._retry(lambda: self._client.text(*path, **query))
 
-    def _answer(self, ask: Callable[[], T]) -> T:
+    def _retry(self, request: Callable[[], T]) -> T:
         from berth.live.home import UnreachableError
 
-        silent_since: float | None = None
+        down_since: float | None = None
         while True:
             try:
-                return ask()
+                return request()
             except UnreachableError as error:
                 now = time.monotonic()
-                if silent_since is None and self._patience_s:
+                if down_since is None and self._patience_s:
                     typer.echo(f"{error.what}; asking again", err=True)
-                silent_since = silent_since or now
-                if now - silent_since >= self._patience_s:
+                down_since = down_since or now
+                if now - down_since >= self._patience_s:
                     raise
                 time.sleep(_POLL_S)
 
 
+@expand_options
 def logs(
+    *,
     job: JobName,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job is over.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue until the job has ended.")] = False,
     attempt: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Which try.", show_default="the last")
+        int | None, typer.Option(metavar="N", min=1, help="Number of the attempt.", show_default="the last")
     ] = None,
-    rank: Annotated[int, typer.Option(metavar="N", min=0, help="Which process of the gang.")] = 0,
+    rank: Annotated[int, typer.Option(metavar="N", min=0, help="Rank of the process.")] = 0,
     patience: Patience = "10m",
-    state: State = None,
-    url: Url = None,
+    controller: Controller,
 ) -> None:
-    """Print what a job has written; with --follow, also across restarts of the controller."""
-    asked, offset, shown = _Patient(client(state, url), seconds(patience) if follow else 0.0), 0, attempt
-    quiet = True
+    """Print the output of a job; with --follow, also across restarts of the controller."""
+    client = _RetryingClient(controller.client(), seconds(patience) if follow else 0.0)
+    offset, shown, waiting_noted = 0, attempt, False
     while True:
-        row = asked.get("jobs", job) if follow else None
-        if row is not None and quiet and not row["attempts"] and row["state"] not in _OVER:
-            typer.echo(
-                f"{row['id']} is {row['state']}; what it writes follows (berth why {row['id']})", err=True
-            )
-            quiet = False
+        row = client.get("jobs", job) if follow else None
+        if row is not None and not (waiting_noted or row["attempts"] or row["state"] in _ENDED):
+            typer.echo(f"{row['id']} is {row['state']}; its output follows (berth why {row['id']})", err=True)
+            waiting_noted = True
         if row is not None and attempt is None and row["attempts"] != shown:
             if shown:
                 typer.echo(f"--- attempt {row['attempts']} ---", err=True)
             shown, offset = row["attempts"], 0
-        text, headers = asked.text("jobs", job, "logs", attempt=shown or None, rank=rank, offset=offset)
+        text, headers = client.text("jobs", job, "logs", attempt=shown or None, rank=rank, offset=offset)
         offset = int(headers.get("x-next-offset", offset))
         typer.echo(text, nl=False)
         if text:
             continue
-        if row is None or row["state"] in _OVER:
+        if row is None or row["state"] in _ENDED:
             return
         time.sleep(_POLL_S)
 
 
-def wait(
-    job: JobName,
-    patience: Patience = "10m",
-    state: State = None,
-    url: Url = None,
-    as_json: AsJson = False,
-) -> None:
-    """Wait until a job is over, also across restarts of the controller; the exit code is the job's.
+@expand_options
+def wait(*, job: JobName, patience: Patience = "10m", options: LiveOptions) -> None:
+    """Wait until a job has ended, also across restarts of the controller, and exit with its code.
 
-    75: the controller has not answered for as long as --patience says; the job may still run.
+    Exit code 75: the controller has not answered for the time of --patience; the job may still run.
     """
-    asked = _Patient(client(state, url), seconds(patience))
-    while (row := asked.get("jobs", job))["state"] not in _OVER:
+    client = _RetryingClient(options.client(), seconds(patience))
+    while (row := client.get("jobs", job))["state"] not in _ENDED:
         time.sleep(_POLL_S)
-    if as_json:
-        from berth.report.terminal import print_json
-
-        print_json(row)
-    else:
-        typer.echo(f"{row['id']} {row['state']}", err=True)
-    code = row["code"] if row["code"] else 0
-    raise typer.Exit(code or (0 if row["state"] == "finished" else FAILED_CODE))
+    options.show(row, f"{row['id']} {row['state']}", err=True)
+    raise typer.Exit(row["code"] or (0 if row["state"] == "finished" else FAILED_CODE))

@@ -76,8 +76,8 @@ def check(
 ) -> None:
     """Run a policy on random scenarios, and report the first promise it breaks (exit code 2).
 
-    Every job's order, reach and wake are computed again at every event, against `steady`, `keys_hold` and
-    `wake`; each run is audited and repeated.
+    At every event, `update`, `order`, `allowed_tier` and `wake` of each job are called again: twice at the same
+    time, for the same answer, and against `StaticOrder`, `monotone_order` and `wake`. Each run is audited and repeated.
     """
     from berth.report import terminal
     from berth.schedule.policies.registry import load_policy

@@ -1,4 +1,4 @@
-"""`berth replay`: a journal's decisions, taken again."""
+"""`berth replay`: repeat the decisions of a journal."""
 
 from __future__ import annotations
 
@@ -21,27 +21,25 @@ def replay(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Take every decision of a journal again, in virtual time, and count the differences."""
+    """Repeat every decision of a journal, in virtual time, and count the differences."""
     from berth.live.home import JOURNAL, state_folder
-    from berth.live.replay import replay_journal
+    from berth.live.recover import replay_journal
     from berth.report.terminal import print_json
 
     path = Path(journal) if journal else state_folder(None)
     path = path / JOURNAL if path.is_dir() else path
     if not path.is_file():
         raise InputError("there is no journal", where=str(path), hint="name the state folder of a controller")
-    told = replay_journal(path)
+    result = replay_journal(path)
     if as_json:
-        print_json(told)
+        print_json(result)
     else:
-        records, decisions = (
-            format_count(told["records"], "record"),
-            format_count(told["decisions"], "decision"),
-        )
-        passes = f"{told['passes']:,} pass{'es' if told['passes'] != 1 else ''}"
-        different = format_count(told["differences"], "difference")
-        typer.echo(f"{records}, {passes}, {decisions}: {different}")
-        if told["first"]:
-            typer.echo(told["first"])
-    if told["differences"]:
+        passes = f"{result['passes']:,} pass{'es' if result['passes'] != 1 else ''}"
+        records = format_count(result["records"], "record")
+        decisions = format_count(result["decisions"], "decision")
+        differences = format_count(result["differences"], "difference")
+        typer.echo(f"{records}, {passes}, {decisions}: {differences}")
+        if result["first"]:
+            typer.echo(result["first"])
+    if result["differences"]:
         raise typer.Exit(1)

@@ -1,4 +1,4 @@
-"""`berth token`: who may use the controller."""
+"""`berth token`: create, list and remove the tokens of a controller."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from berth.cli.verbs import Verbs
 from berth.errors import InputError, UnknownNameError
 from berth.units import seconds
 
-app = Verbs(help="Say who may use the controller: make, list and remove tokens.")
+app = Verbs(help="Create, list and remove tokens of the controller's users.")
 _SHOWN = ("user", "role", "label", "expires")
 
 
 @app.verb("berth token add alice", "berth token add bob --role admin")
 def add(
-    user: Annotated[str, typer.Argument(metavar="USER", help="Whose it is.")],
+    user: Annotated[str, typer.Argument(metavar="USER", help="Name of the user.")],
     role: Annotated[
         str, typer.Option(metavar="user|admin", help="user: own jobs only; admin: everything.")
     ] = "user",
-    label: Annotated[str, typer.Option(metavar="TEXT", help="What it is for.")] = "",
+    label: Annotated[str, typer.Option(metavar="TEXT", help="Purpose of the token.")] = "",
     expires: Annotated[
-        str | None, typer.Option(metavar="TIME", help="It ends after this long: 30d.", show_default="never")
+        str | None, typer.Option(metavar="TIME", help="Validity, such as 30d.", show_default="never")
     ] = None,
     state: State = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a token; it is shown once."""
+    """Create a token. It is shown only once."""
     from berth.live.api.tokens import Role, Tokens
     from berth.live.home import existing_state
     from berth.live.spec import check_name
@@ -53,7 +53,7 @@ def add(
 
 @app.verb("berth token list", name="list")
 def list_(state: State = None, as_json: AsJson = False) -> None:
-    """List everybody who has a token."""
+    """List users with tokens."""
     from berth.live.api.tokens import Tokens
     from berth.live.home import existing_state
     from berth.report import terminal
@@ -68,11 +68,11 @@ def list_(state: State = None, as_json: AsJson = False) -> None:
 
 @app.verb("berth token remove alice")
 def remove(
-    user: Annotated[str, typer.Argument(metavar="USER", help="Whose tokens end.")],
+    user: Annotated[str, typer.Argument(metavar="USER", help="Name of the user.")],
     state: State = None,
     as_json: AsJson = False,
 ) -> None:
-    """End all tokens of a user."""
+    """Remove all tokens of a user."""
     from berth.live.api.tokens import Tokens
     from berth.live.home import existing_state
     from berth.report.terminal import print_json

@@ -1,4 +1,4 @@
-"""`berth up`: a controller on this machine, until Ctrl-C."""
+"""`berth up`: run a controller on this machine until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -31,27 +31,29 @@ def up(
         typer.Option(
             metavar="POLICY",
             autocompletion=complete.policies,
-            help="Who goes first and where.",
+            help="Scheduling policy.",
             show_default="as before, or berth",
         ),
     ] = None,
     state: State = None,
     host: Annotated[
         str,
-        typer.Option(metavar="ADDRESS", help="Address to listen on; others than this machine's need care."),
-    ] = ("127.0.0.1"),
+        typer.Option(
+            metavar="ADDRESS", help="Address to listen on; see the security guide before using another."
+        ),
+    ] = "127.0.0.1",
     port: Port = 7070,
     work: Annotated[
         str | None,
         typer.Option(
             metavar="DIR",
-            help="Folder of attempts and logs; all machines of Slurm or Ray must share it.",
+            help="Folder of attempts and logs, shared by all machines of Slurm or Ray.",
             show_default="as before, or beside the state",
         ),
     ] = None,
     adopt: Annotated[
         bool,
-        typer.Option("--adopt", help="Take over a copied or moved state; jobs that ran are queued again."),
+        typer.Option("--adopt", help="Take over a copied or moved state; running jobs are queued again."),
     ] = False,
     user_priority: Annotated[
         int, typer.Option(metavar="N", min=-1000, max=1000, help="Highest priority a user may submit with.")
@@ -63,13 +65,13 @@ def up(
         int, typer.Option(metavar="N", min=0, max=1_000_000, help="Most restarts a user may submit with.")
     ] = 100,
 ) -> None:
-    """Start the controller: it takes jobs, decides, and runs them; what runs survives it."""
+    """Start the controller, which accepts, schedules and runs jobs. Running jobs survive it."""
     import logging
     from pathlib import Path
 
-    from berth.live.bounds import Bounds
     from berth.live.home import state_folder
     from berth.live.server import Options, Server
+    from berth.live.spec import Bounds
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     folder = state_folder(state)
@@ -80,8 +82,8 @@ def up(
     bounds = Bounds(user_priority, seconds(user_grace), user_restarts)
     shared = Path(work).expanduser().resolve() if work else None
     server = Server(Options(folder, cluster, backend, policy, host, port, shared, adopt, bounds))
-    setup = server.controller.books.setup
-    found = server.controller.books
+    setup = server.controller.state.setup
+    found = server.controller.state
 
     def ready(url: str) -> None:
         typer.echo(
@@ -89,9 +91,9 @@ def up(
             "  dashboard: `berth dashboard` opens it\n"
             f"  {setup.cluster.name}: {format_count(setup.cluster.devices, 'device')} on "
             f"{format_count(len(setup.cluster.machines), 'machine')}, tiers {', '.join(setup.tiers)}\n"
-            f"  back end {backend}, policy {setup.policy}, {format_count(len(found.jobs), 'job')} found again\n"
-            f"  jobs run as this account, in {server.work}: whoever may submit is trusted with it\n"
-            "  Ctrl-C ends the controller; what runs goes on and is found again",
+            f"  back end {backend}, policy {setup.policy}, {format_count(len(found.jobs), 'job')} recovered\n"
+            f"  jobs run as this account, in {server.work}: all users who may submit are trusted with it\n"
+            "  Ctrl-C ends the controller; running jobs continue and are recovered at the next start",
             err=True,
         )
 

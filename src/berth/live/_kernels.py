@@ -144,7 +144,7 @@ def bring_up(world: World, machine: int, external: int) -> int:
 
 
 @entry
-def lend(world: World, machine: int, devices: int) -> int:
+def set_external(world: World, machine: int, devices: int) -> int:
     """Takes free devices of a machine for external use (negative: returns them); returns how many."""
     group = world.groups[0, machine]
     taken = 0

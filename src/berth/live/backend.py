@@ -1,9 +1,8 @@
-"""The seam to whatever runs jobs: plain data in and out.
+"""The interface of a back end, which runs jobs: plain data in and out.
 
-`observe` tells what is there, all of it. `apply` asks for changes and may be called again with the same order at any
-time: launching a token twice starts it once, and a token that was stopped never starts any more. An order for a token
-whose end was forgotten shows that end again. An order whose answer did not come may or may not have been done; the next
-observation tells.
+`observe` returns everything that is there. `apply` requests changes and is idempotent: launching a token twice starts
+it once, and a token that was stopped never starts again. An order for a token whose end was forgotten shows that end
+again. An order without an answer may or may not have been carried out; the next observation shows which.
 """
 
 from __future__ import annotations
@@ -14,11 +13,11 @@ from typing import Literal, Protocol
 
 from berth.cluster.model import Cluster
 from berth.errors import BerthError
-from berth.live.causes import Cause, Hindrance
+from berth.live.lifecycle import Cause
 
 
 class BackendError(BerthError):
-    """An answer that did not come, or came with an error: what was asked may have been done or not."""
+    """A back end did not answer, or answered with an error: the request may or may not have been carried out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +32,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """Start a gang, all of it or nothing."""
+    """Start a gang as a whole or not at all."""
 
     token: str
     job: str
@@ -50,7 +49,7 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """End a gang: SIGTERM, and SIGKILL after the grace. A token nobody has seen must never start after this."""
+    """Stop a gang: SIGTERM, and SIGKILL after the grace period. A token that never started must not start later."""
 
     token: str
     grace_s: float
@@ -58,7 +57,7 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class Forget:
-    """An attempt whose end is on record: nothing of it is needed but its logs."""
+    """Drop an attempt whose end is recorded; its logs are kept."""
 
     token: str
 
@@ -67,36 +66,49 @@ Order = Launch | Stop | Forget
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """An attempt as the back end shows it."""
+class AttemptStatus:
+    """The status of an attempt in the back end."""
 
     state: Literal["starting", "running", "ended"]
     _: KW_ONLY
-    codes: tuple[int, ...] = ()  # of its processes, once it has ended; empty: nobody knows
+    codes: tuple[int, ...] = ()  # of its processes, once it has ended; empty: unknown
     code: int | None = None  # of the one that failed first, or 0
-    stopped: bool = False  # it was told to stop before it ended
-    done: bool = False  # it said itself that it has finished
-    lost: bool = False  # it ended for a reason that is not its own
-    cause: Cause | None = None  # of its end, or of its not starting
+    stopped: bool = False  # it was stopped before it ended
+    done: bool = False  # it reported that it has finished
+    lost: bool = False  # it ended through no fault of its own
+    cause: Cause | None = None  # of its end, or why it does not start
     detail: str = ""  # what the engine says about that
 
 
 @dataclass(frozen=True, slots=True)
-class MachineSeen:
-    """A machine as the back end shows it."""
+class MachineStatus:
+    """The status of a machine in the back end."""
 
     up: bool = True
     drained: bool = False
-    foreign: int = 0  # devices that jobs of others hold
+    external: int = 0  # devices that are used outside berth
+
+
+@dataclass(frozen=True, slots=True)
+class Blocker:
+    """Something that keeps jobs from starting, whatever the policy decides."""
+
+    cause: Cause
+    sentence: str
+    devices: Mapping[int, frozenset[int]] | None = None  # by machine, if only these are concerned
+
+    def to_dict(self) -> dict[str, str]:
+        """Return it as JSON data."""
+        return {"cause": str(self.cause), "sentence": self.sentence}
 
 
 @dataclass(frozen=True, slots=True)
 class Observation:
     """All attempts that the back end knows, and all machines."""
 
-    attempts: Mapping[str, Seen]
-    machines: Mapping[str, MachineSeen]  # one that is missing is not taken for lost at once
-    hindrances: tuple[Hindrance, ...] = ()
+    attempts: Mapping[str, AttemptStatus]
+    machines: Mapping[str, MachineStatus]  # a missing one is not lost at once
+    blockers: tuple[Blocker, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,19 +121,19 @@ class Pace:
 
 
 class Backend(Protocol):
-    """What runs jobs."""
+    """Runs jobs."""
 
     name: str
     pace: Pace
 
     def cluster(self) -> Cluster:
-        """What there is, as far as the back end can tell."""
+        """Return the cluster, as far as the back end knows it."""
 
     def observe(self) -> Observation:
-        """What is there now; complete, or BackendError."""
+        """Return all attempts and machines, or raise BackendError."""
 
     def apply(self, orders: Sequence[Order]) -> Sequence[Order]:
-        """Asks for changes; returns the orders that were certainly done. The others may have been or not."""
+        """Request changes; return the orders that were carried out. The others may or may not have been."""
 
     def devices_of(self, token: str) -> Mapping[str, Sequence[int]] | None:
         """Return the devices that an attempt was launched on, by machine; None if that is not known.
@@ -130,4 +142,4 @@ class Backend(Protocol):
         """
 
     def close(self) -> None:
-        """Lets go of the engine; what runs goes on running."""
+        """Release the engine; running jobs continue."""

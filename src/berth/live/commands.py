@@ -1,98 +1,98 @@
-"""What people may ask of a controller: each is checked against the books, and becomes records or an error."""
+"""Commands of users: each is checked against the controller's state and becomes records or an error."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from berth.errors import InputError, UnknownNameError
-from berth.live.books import Books
+from berth.live.demand import device_types_of, fits, nearest_tier_of, sensitivity_key
 from berth.live.job import Job
 from berth.live.records import DRAINED, Record
-from berth.live.spec import JobSpec, spec_of, submission
+from berth.live.spec import JobSpec, spec_from_dict, submission
+from berth.live.state import ControllerState
 from berth.live.store import Store
-from berth.live.wants import fits, kinds_of, nearest_of, sensitivity_key
 from berth.units import format_count
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What is to be written down, and what the asker is told once it is."""
+    """The records of a command, and its answer once they are committed."""
 
     records: tuple[Record, ...]
     value: dict[str, Any]
 
 
-Command = Callable[[Books, Store, float], Answer]
+Command = Callable[[ControllerState, Store, float], Answer]
 
 
 class ConflictError(InputError):
-    """What was asked does not agree with what stands."""
+    """A request that conflicts with the current state."""
 
 
 class MissingError(InputError):
-    """Nothing answers to this name."""
+    """A name that does not exist."""
 
 
 def submit(spec: JobSpec, user: str, job: str | None = None) -> Command:
-    """A new job. With an id of its own it may be sent again: the second time changes nothing."""
+    """Submit a job. With an id of its own, submitting it again changes nothing."""
     body = submission(spec, user)
 
-    def run(books: Books, store: Store, now: float) -> Answer:
-        if job is not None and (known := _known(books, store, job)) is not None:
-            if spec_of(known["spec"]).plain() != body["spec"] or known["user"] != user:
+    def run(state: ControllerState, store: Store, now: float) -> Answer:
+        if job is not None and (known := _known(state, store, job)) is not None:
+            if spec_from_dict(known["spec"]).to_dict() != body["spec"] or known["user"] != user:
                 raise ConflictError(f"job {job} already exists with a different spec")
             return Answer((), {"job": job, "state": known["state"], "new": False})
-        check_fits(books, spec)
-        name = job or _next_id(books, store)
+        check_fits(state, spec)
+        name = job or _next_id(state, store)
         record = Record(now, "submitted", name, body)
         return Answer((record,), {"job": name, "state": "queued", "new": True})
 
     return run
 
 
-def _known(books: Books, store: Store, job: str) -> dict[str, Any] | None:
-    ended = (one for one in books.over if one.id == job)  # in this very step
-    found = books.jobs.get(job) or next(ended, None)
-    return found.plain() if found is not None else store.over(job)
+def _known(state: ControllerState, store: Store, job: str) -> dict[str, Any] | None:
+    ended = (one for one in state.ended if one.id == job)  # in this step
+    found = state.jobs.get(job) or next(ended, None)
+    return found.to_dict() if found is not None else store.ended_job(job)
 
 
-def _next_id(books: Books, store: Store) -> str:
-    number = store.ids.after(books.submitted)
-    while _known(books, store, f"j{number}") is not None:
+def _next_id(state: ControllerState, store: Store) -> str:
+    number = store.ids.after(state.submitted)
+    while _known(state, store, f"j{number}") is not None:
         number = store.ids.after(number)
     return f"j{number}"
 
 
-def check_fits(books: Books, spec: JobSpec) -> None:
-    """Refuses what can never run, with the reason."""
+def check_fits(state: ControllerState, spec: JobSpec) -> None:
+    """Refuse a job that can never run, with the reason."""
     if spec.run is None:
-        raise InputError("there is nothing to run", hint="a plan is read by `berth submit`, not by the API")
-    cluster = books.cluster
-    kinds = books.setup.kinds
+        raise InputError("the job has no command", hint="a plan is read by `berth submit`, not by the API")
+    cluster = state.cluster
+    kinds = state.setup.device_type_names
     for name in [spec.kind] if spec.kind else spec.any_of or []:
         if name not in kinds:
             raise UnknownNameError(f"device type in {cluster.name}", name, kinds)
     for tier in filter(None, (spec.required, spec.preferred)):
-        if tier not in books.setup.tiers:
-            raise UnknownNameError(f"tier in {cluster.name}", tier, books.setup.tiers)
-    if nearest_of(books.setup, spec) is None:
-        largest = max(cluster.count_of(kind) for kind in kinds_of(books.setup, spec))
+        if tier not in state.setup.tiers:
+            raise UnknownNameError(f"tier in {cluster.name}", tier, state.setup.tiers)
+    if nearest_tier_of(state.setup, spec) is None:
+        largest = max(cluster.count_of(kind) for kind in device_types_of(state.setup, spec))
         raise ConflictError(
             f"{spec.gpus} devices are asked for, and {cluster.name} has at most {largest} of one type",
             hint="a gang's devices are all of one type",
         )
-    if not fits(books.setup, spec):
+    if not fits(state.setup, spec):
         wanted = format_count(spec.gpus, "device")
         raise ConflictError(f"no {spec.required} of {cluster.name} ever holds {wanted} of one type")
 
 
 def cancel(job: str) -> Command:
-    """A job is not to run, or not any longer."""
+    """Cancel a job."""
 
-    def run(books: Books, store: Store, now: float) -> Answer:
-        found = active(books, store, job)
+    def run(state: ControllerState, store: Store, now: float) -> Answer:
+        found = active(state, store, job)
         if found.ends_as is not None:
             return Answer((), {"job": job, "state": found.ends_as})
         return Answer((Record(now, "cancelled", job),), {"job": job, "state": "cancelled"})
@@ -101,18 +101,18 @@ def cancel(job: str) -> Command:
 
 
 def cancel_all(jobs: Sequence[str]) -> Command:
-    """The same for several at once; one that is over stays what it is."""
+    """Cancel several jobs; those that have ended are unchanged."""
 
-    def run(books: Books, store: Store, now: float) -> Answer:
+    def run(state: ControllerState, store: Store, now: float) -> Answer:
         records: list[Record] = []
         rows: list[dict[str, Any]] = []
         for job in dict.fromkeys(jobs):
             try:
-                answer = cancel(job)(books, store, now)
+                answer = cancel(job)(state, store, now)
             except ConflictError:
-                over = _known(books, store, job)
-                assert over is not None
-                answer = Answer((), {"job": job, "state": over["state"], "was_over": True})
+                ended = _known(state, store, job)
+                assert ended is not None
+                answer = Answer((), {"job": job, "state": ended["state"], "already_ended": True})
             records += answer.records
             rows.append(answer.value)
         return Answer(tuple(records), {"jobs": rows})
@@ -121,10 +121,10 @@ def cancel_all(jobs: Sequence[str]) -> Command:
 
 
 def prioritise(job: str, priority: int) -> Command:
-    """A job's priority becomes another; higher goes first."""
+    """Change the priority of a job; higher goes first."""
 
-    def run(books: Books, store: Store, now: float) -> Answer:
-        if active(books, store, job).ends_as is not None:
+    def run(state: ControllerState, store: Store, now: float) -> Answer:
+        if active(state, store, job).ends_as is not None:
             raise ConflictError(f"job {job} is being stopped")
         record = Record(now, "prioritised", job, {"priority": priority})
         return Answer((record,), {"job": job, "priority": priority})
@@ -133,12 +133,12 @@ def prioritise(job: str, priority: int) -> Command:
 
 
 def drain(machine: str, *, back: bool = False) -> Command:
-    """A machine takes no new jobs (what runs there goes on), or takes them again."""
+    """Drain a machine (running jobs continue), or undrain it."""
 
-    def run(books: Books, store: Store, now: float) -> Answer:
-        index = machine_index(books, machine)
+    def run(state: ControllerState, store: Store, now: float) -> Answer:
+        index = machine_index(state, machine)
         value = {"machine": machine, "drained": not back}
-        if (DRAINED in books.shut[index]) == (not back):
+        if (DRAINED in state.unavailable[index]) == (not back):
             return Answer((), value)
         record = Record(now, "machine", body={"machine": index, "why": DRAINED, "is": not back})
         return Answer((record,), value)
@@ -147,35 +147,31 @@ def drain(machine: str, *, back: bool = False) -> Command:
 
 
 def learn(job: str, tier: int, step_s: float) -> Command:
-    """A job's steps were measured: what is known of such jobs at this tier is replaced."""
+    """Record the measured step time of such jobs at this tier."""
 
-    def run(books: Books, store: Store, now: float) -> Answer:
-        found = active(books, store, job)
-        key = sensitivity_key(books.setup, found.spec)
+    def run(state: ControllerState, store: Store, now: float) -> Answer:
+        found = active(state, store, job)
+        key = sensitivity_key(state.setup, found.spec)
         body = {"key": key, "tier": tier, "step_s": step_s}
         return Answer((Record(now, "learned", None, body),), {"job": job, "key": key, "step_s": step_s})
 
     return run
 
 
-def active(books: Books, store: Store, job: str) -> Job:
-    """A job that is not over, by its id."""
-    found = books.jobs.get(job)
+def active(state: ControllerState, store: Store, job: str) -> Job:
+    """Return a job that has not ended, by its id."""
+    found = state.jobs.get(job)
     if found is None:
-        over = _known(books, store, job)
+        over = _known(state, store, job)
         if over is not None:
             raise ConflictError(f"job {job} is over: {over['state']}")
         raise MissingError(f"there is no job {job!r}")
     return found
 
 
-def machine_index(books: Books, name: str) -> int:
-    """A machine by its name."""
-    for index, machine in enumerate(books.cluster.machines):
+def machine_index(state: ControllerState, name: str) -> int:
+    """Return the index of a machine."""
+    for index, machine in enumerate(state.cluster.machines):
         if machine.name == name:
             return index
-    raise UnknownNameError("machine", name, _names(books))
-
-
-def _names(books: Books) -> Iterable[str]:
-    return (machine.name for machine in books.cluster.machines)
+    raise UnknownNameError("machine", name, (machine.name for machine in state.cluster.machines))

@@ -1,8 +1,8 @@
-"""Damage to the journal: how it is noticed, and what to do about it.
+"""Damage to the journal: how it is detected, and what to do about it.
 
-SQLite notices damage to its own structures, not a flipped byte in a record. So a record has a checksum over all of it,
-its number included. Numbers are consecutive, so a record that is missing is noticed too. Records of older berths have
-no checksum and pass unverified.
+SQLite detects damage to its own structures, not a flipped byte in a record. So each record has a checksum that covers
+its number too. Numbers are consecutive, so a missing record is detected as well. Records of older versions have no
+checksum and are not verified.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ def checksum(seq: int, time: float, kind: bytes, job: bytes | None, body: bytes)
 
 
 def has_checksums(db: sqlite3.Connection) -> bool:
-    """Whether a journal has a column for them; those of older berths have none."""
+    """Return whether a journal has checksums; those of older versions have none."""
     return COLUMN in (row[1] for row in db.execute("PRAGMA table_info(journal)"))
 
 
 def verify(db: sqlite3.Connection, path: Path) -> None:
-    """Checks every record that has a checksum, and that none is missing; InputError names the first that is wrong."""
+    """Verify all checksums, and that no record is missing; raise InputError for the first that is wrong."""
     if not has_checksums(db):
         return
-    # as bytes: text that is damaged may not be text any more
+    # as bytes: damaged text may not be valid text
     parts = ", ".join(f"CAST({name} AS BLOB)" for name in ("kind", "job", "body"))
     last = None
     for seq, time, *texts, found in db.execute(
@@ -46,7 +46,7 @@ def verify(db: sqlite3.Connection, path: Path) -> None:
 
 
 def _wrong(path: Path, seq: int, why: str, kept: int | None) -> InputError:
-    """The error of one record; `kept`: the state that was kept at this later record does not need it."""
+    """Return the error of one record; `kept`: a snapshot at this later record does not need it."""
     ways = [
         (
             f"lose all that follows and go on from record {seq - 1}",
@@ -56,17 +56,17 @@ def _wrong(path: Path, seq: int, why: str, kept: int | None) -> InputError:
     ]
     if kept is not None:
         accept = f"UPDATE journal SET {COLUMN} = NULL WHERE seq = {seq}"
-        ways.insert(0, (f"accept it as it is: the state kept at record {kept} does not need it", accept))
-    told = "; or ".join(f'{what}\n  sqlite3 {path.name} "{sql}"\n' for what, sql in ways).rstrip()
+        ways.insert(0, (f"accept it as it is: the snapshot at record {kept} does not need it", accept))
+    choices = "; or ".join(f'{what}\n  sqlite3 {path.name} "{sql}"\n' for what, sql in ways).rstrip()
     return InputError(
         f"the journal is damaged: record {seq} {why}",
         where=str(path),
-        hint=f"{_aside(path)}, then restore a backup; without one, {told}",
+        hint=f"{_aside(path)}, then restore a backup; without one, {choices}",
     )
 
 
 def damaged(path: Path, why: object) -> InputError:
-    """The error of a journal that can't be read."""
+    """Return the error of a journal that can't be read."""
     return InputError(
         f"the journal is damaged: {why}",
         where=str(path),

@@ -1,7 +1,7 @@
-"""Which devices of a machine are whose: by number, in the plan and in fact.
+"""The devices of each attempt, by number: as assigned, and as still held.
 
-A device is *given* to the attempt that was decided last, and *held* by every attempt on it that has not ended. The
-pass gives devices away before their holders have left, so the two differ for a while.
+A device is *given* to the attempt that was decided last, and *held* by every attempt on it that has not ended. A pass
+assigns devices before their holders have left, so the two differ for a while.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Device = tuple[int, int]  # machine, number
 
 
 class Devices:
-    """Every device of a cluster."""
+    """All devices of a cluster."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._numbers: dict[tuple[int, int], range] = {}
@@ -44,35 +44,38 @@ class Devices:
         """Whether a machine has these devices of this type."""
         return set(numbers) <= set(self._numbers.get((machine, kind), ()))
 
+    def free(self, machine: int, kind: int) -> list[int]:
+        """Return the devices of one type on a machine that are not given to an attempt."""
+        return [n for n in self._numbers.get((machine, kind), ()) if (machine, n) not in self._given]
+
     def pick(self, machine: int, kind: int, count: int) -> Seat:
-        """The lowest numbers that nobody is given; those that nobody holds first, blocked ones last."""
-        blocked = self.blocked.get(machine, ())
-        free = [n for n in self._numbers[machine, kind] if (machine, n) not in self._given]
+        """Return the lowest free numbers; those that no attempt holds first, blocked ones last."""
+        blocked, free = self.blocked.get(machine, ()), self.free(machine, kind)
         free.sort(key=lambda number: (number in blocked, (machine, number) in self._held, number))
         assert len(free) >= count, f"machine {machine} has {len(free)} free devices of {count}"
         return Seat(machine, kind, tuple(sorted(free[:count])))
 
     def give(self, token: str, seats: Iterable[Seat]) -> None:
-        """An attempt is decided on these."""
+        """Assign devices to a new attempt."""
         for device in _devices(seats):
-            assert device not in self._given, f"device {device} is given twice"
+            assert device not in self._given, f"device {device} is assigned twice"
         self.restore(token, seats, given=True)
 
     def restore(self, token: str, seats: Iterable[Seat], *, given: bool) -> None:
-        """An attempt out of a snapshot; those decided earlier come first."""
+        """Restore an attempt; those decided earlier come first."""
         for device in _devices(seats):
             if given:
                 self._given[device] = token
             self._held.setdefault(device, []).append(token)
 
     def take_back(self, token: str, seats: Iterable[Seat]) -> None:
-        """The attempt's place is given up; it may still be there."""
+        """Unassign the devices of an attempt, which may still hold them."""
         for device in _devices(seats):
             if self._given.get(device) == token:
                 del self._given[device]
 
     def left(self, token: str, seats: Iterable[Seat]) -> None:
-        """The attempt has ended."""
+        """Remove an attempt that has ended."""
         for device in _devices(seats):
             holders = self._held[device]
             holders.remove(token)
@@ -80,7 +83,7 @@ class Devices:
                 del self._held[device]
 
     def ahead(self, token: str, seats: Iterable[Seat]) -> list[str]:
-        """Attempts that must end before this one may be launched."""
+        """Return the attempts that must end before this one is launched."""
         found: dict[str, None] = {}
         for device in _devices(seats):
             holders = self._held[device]
@@ -88,7 +91,7 @@ class Devices:
         return list(found)
 
     def holders(self) -> dict[int, dict[int, str]]:
-        """By machine: who is given which device."""
+        """Return by machine the attempt that each device is given to."""
         found: dict[int, dict[int, str]] = {}
         for (machine, number), token in self._given.items():
             found.setdefault(machine, {})[number] = token

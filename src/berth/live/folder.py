@@ -1,6 +1,6 @@
-"""The folder of an attempt: what is to run is written there, and what became of it is read there.
+"""The folder of an attempt: the back end writes its launch there and reads its end.
 
-The other side is `supervise.py`, on whatever machine it runs. Both need nothing but a folder they share.
+The other side is `supervise.py` on the machine of the gang. The two share nothing but this folder.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from berth.live import supervise
-from berth.live.backend import Launch, Seen
-from berth.live.causes import Cause
+from berth.live.backend import AttemptStatus, Launch
+from berth.live.lifecycle import Cause
 from berth.live.private import make_folders
 
 SUPERVISE = Path(supervise.__file__)
@@ -23,7 +23,7 @@ LIVE, ENDED = "live", "ended"
 
 
 def tokens_in(root: Path) -> list[str]:
-    """Attempts whose end is not on record yet."""
+    """Return the attempts whose end is not recorded yet."""
     try:
         return [entry.name for entry in os.scandir(root / LIVE) if entry.is_dir()]
     except FileNotFoundError:
@@ -39,8 +39,8 @@ class Folder:
         self._ended = root / ENDED / token
 
     def prepare(self, launch: Launch, *, address: str | None = None) -> bool:
-        """Writes what is to run; False: it was written, stopped or ended before."""
-        if self._bring_back():
+        """Write the launch; return False if it was written, stopped or ended before."""
+        if self._unarchive():
             return False
         make_folders(self.path)
         target = self.path / "launch.json"
@@ -50,16 +50,16 @@ class Folder:
         return True
 
     def stop(self) -> None:
-        """From now on it ends, or never begins."""
-        if self._bring_back():
+        """Stop the attempt, or keep it from starting."""
+        if self._unarchive():
             return
         make_folders(self.path)
         (self.path / "stop").touch()
 
-    def _bring_back(self) -> bool:
-        """Shows an end once more that was put away; False: there is none.
+    def _unarchive(self) -> bool:
+        """Show an archived end again; return whether there is one.
 
-        The journal still has the attempt, so it has lost the record of its end: it was set back to a backup.
+        The journal still has the attempt, so it has lost the record of its end: a backup was restored.
         """
         if not self._ended.exists():
             return False
@@ -69,17 +69,17 @@ class Folder:
 
     @property
     def stopped(self) -> bool:
-        """Whether it was told to stop."""
+        """Whether it was stopped."""
         return (self.path / "stop").exists()
 
     @property
     def launched(self) -> bool:
-        """Whether it was written what is to run."""
+        """Whether its launch was written."""
         return (self.path / "launch.json").exists()
 
-    def never_began(self) -> Seen | None:
-        """The end of an attempt that was stopped before it was launched; None: it may still be launched."""
-        return Seen("ended", stopped=True, lost=True, cause=Cause.STOPPED) if self.stopped else None
+    def never_began(self) -> AttemptStatus | None:
+        """Return the end of an attempt that was stopped before it was launched; None if it may still be launched."""
+        return AttemptStatus("ended", stopped=True, lost=True, cause=Cause.STOPPED) if self.stopped else None
 
     def devices(self) -> dict[str, list[int]] | None:
         """Return the devices that it was launched on, by machine; None if that can't be read."""
@@ -93,14 +93,14 @@ class Folder:
         return found
 
     def parts(self, *, together: bool) -> int:
-        """How many supervisors it needs: one, or one for each machine."""
+        """Return how many supervisors it needs: one, or one for each machine."""
         if together:
             return 1
         launch = json.loads((self.path / "launch.json").read_text())
         return len({member["machine"] for member in launch["members"]})
 
     def held(self, part: int = 0) -> bool:
-        """Whether a supervisor on this machine has the part."""
+        """Return whether a supervisor on this machine runs the part."""
         try:
             lock = os.open(self.path / f"part-{part}.lock", os.O_RDWR | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -113,43 +113,43 @@ class Folder:
             os.close(lock)
         return False
 
-    def told(self, part: int, what: str) -> dict[str, Any] | None:
-        """What a part said: `ready`, `running` or `ended`; None: nothing yet."""
+    def report(self, part: int, what: str) -> dict[str, Any] | None:
+        """Return what a part reported (`ready`, `running` or `ended`); None if nothing yet."""
         try:
             return dict(json.loads((self.path / f"part-{part}.{what}").read_text()))
         except FileNotFoundError:
             return None
 
-    def seen(self, *, together: bool = True) -> Seen | None:
-        """What the parts have said so far, put together; None: it was never launched."""
+    def seen(self, *, together: bool = True) -> AttemptStatus | None:
+        """Return the status that the reports of the parts amount to; None if it was never launched."""
         if not self.launched:
             return self.never_began()
         parts = range(self.parts(together=together))
-        ended = [self.told(part, "ended") for part in parts]
+        ended = [self.report(part, "ended") for part in parts]
         if all(end is not None for end in ended):
-            return together_seen([end for end in ended if end is not None])
-        if all(self.told(part, "running") is not None for part in parts):
-            return Seen("running")
-        return Seen("starting")
+            return gang_end([end for end in ended if end is not None])
+        if all(self.report(part, "running") is not None for part in parts):
+            return AttemptStatus("running")
+        return AttemptStatus("starting")
 
-    def put_away(self) -> None:
-        """Its end is on record: it is kept for its logs, and so that nothing starts under its token again."""
+    def archive(self) -> None:
+        """Keep the folder of a recorded end, for its logs and so that its token never starts again."""
         make_folders(self._ended.parent)
         if self.path.exists():
             self.path.rename(self._ended)
 
     def log(self, rank: int) -> Path:
-        """Where the output of a member is."""
+        """Return the path of the output of a member."""
         name = f"rank-{int(rank)}.log"
         return (self._ended if self._ended.exists() else self.path) / name
 
 
-def together_seen(ends: list[dict[str, Any]]) -> Seen:
-    """The end of a gang, from the ends of its parts. Where one part knows nothing, it has not gone well for all."""
+def gang_end(ends: list[dict[str, Any]]) -> AttemptStatus:
+    """Return the end of a gang, from the ends of its parts; a part without exit codes counts as not successful."""
     codes = {int(rank): int(code) for end in ends for rank, code in end["codes"].items()}
     if not any(codes.values()) and not all(end["codes"] for end in ends):
         codes = {}
-    return Seen(
+    return AttemptStatus(
         "ended",
         codes=tuple(codes[rank] for rank in sorted(codes)),
         code=_first_code(ends),
@@ -161,21 +161,21 @@ def together_seen(ends: list[dict[str, Any]]) -> Seen:
 
 
 def _first_cause(ends: list[dict[str, Any]]) -> Cause | None:
-    """The cause of the part that ended first; parts that end because another did have none."""
-    told = sorted((end.get("time", math.inf), end["cause"]) for end in ends if end.get("cause"))
-    own = [cause for _, cause in told if cause != Cause.STOPPED] or [cause for _, cause in told]
+    """Return the cause of the part that ended first; parts that end because another did have none."""
+    causes = sorted((end.get("time", math.inf), end["cause"]) for end in ends if end.get("cause"))
+    own = [cause for _, cause in causes if cause != Cause.STOPPED] or [cause for _, cause in causes]
     return Cause(own[0]) if own and own[0] in list(Cause) else None
 
 
 def _first_code(ends: list[dict[str, Any]]) -> int | None:
-    """The exit code of the gang: that of the process that failed first."""
-    told = [(end["time"], end["code"]) for end in ends if end.get("code") is not None]
-    failed = sorted(one for one in told if one[1])
-    return int(failed[0][1]) if failed else (0 if told else None)
+    """Return the exit code of the process that failed first, else 0."""
+    codes = [(end["time"], end["code"]) for end in ends if end.get("code") is not None]
+    failed = sorted(one for one in codes if one[1])
+    return int(failed[0][1]) if failed else (0 if codes else None)
 
 
 def write_whole(path: Path, text: str) -> None:
-    """A file that is there whole or not at all, whatever is killed when."""
+    """Write a file atomically."""
     part = path.with_name(f".{path.name}.{os.getpid()}")
     with part.open("w") as file:
         file.write(text)

@@ -1,10 +1,10 @@
-"""The fold in virtual time: what would happen from here, if every job took as long as is expected of it.
+"""Forecasts: the controller's state played on in virtual time, if every job takes as long as expected.
 
-The very pass that schedules the cluster is run over a copy of the books, from one expected end to the next. So an
-estimate, a dry run and a what-if are all the same question: what does this state become. All of it is modelled.
+The pass that schedules the cluster runs over a copy of the state, from one expected end to the next. An estimate, a dry
+run and a what-if differ only in the state they begin with.
 
-A job that has outlived its estimate is overdue: it is expected to need another quarter of the time it was given, as
-the scheduler itself reckons at its next pass.
+A job that has outlived its estimate is overdue: it is expected to need another quarter of its estimate, as the
+scheduler assumes at its next pass.
 """
 
 from __future__ import annotations
@@ -14,23 +14,24 @@ import math
 from dataclasses import dataclass, field, replace
 
 from berth.live import _kernels
-from berth.live.books import Books
-from berth.live.job import STOPPING, Job
-from berth.live.orders import launches
-from berth.live.passing import decide
-from berth.live.rebase import rebase
+from berth.live.decisions import decide
+from berth.live.job import Job
+from berth.live.lifecycle import STOPPING
+from berth.live.migrate import migrate
+from berth.live.reconcile import launches
 from berth.live.records import Record
 from berth.live.setup import DEFAULT_DURATION_S, Setup
 from berth.live.spec import JobSpec, submission
+from berth.live.state import ControllerState
 from berth.simulate.whatif import add_racks
 
-EVENTS = 3_000  # ends that a forecast looks at, unless told otherwise
+EVENTS = 3_000  # ends that a forecast looks at, by default
 _OVERDUE_S = 1.0  # a back end is looked at about once a second: a job that has just ended is not overdue
 
 
 @dataclass(slots=True)
 class Forecast:
-    """When jobs are expected to start and to end; what is not in here lies beyond the events looked at."""
+    """Expected starts and ends of jobs; what is missing lies beyond the events looked at."""
 
     now: float
     starts: dict[str, float] = field(default_factory=dict)
@@ -38,27 +39,27 @@ class Forecast:
     tiers: dict[str, str] = field(default_factory=dict)
     ends: dict[str, float] = field(default_factory=dict)
     reasons: dict[str, int] = field(default_factory=dict)  # of the start: see schedule/reasons.py
-    after: dict[str, list[str]] = field(default_factory=dict)  # jobs whose end lets it start
+    after: dict[str, list[str]] = field(default_factory=dict)  # jobs whose end allows its start
     displaced: dict[str, list[str]] = field(default_factory=dict)  # jobs that are evicted as it starts
     reserved: dict[str, str] = field(
         default_factory=dict
-    )  # for a job that backfills: for which job its place is kept
+    )  # by job that backfills: the job with the reservation
     expected_ends: dict[str, float] = field(default_factory=dict)  # of the attempts that run now
     whole: bool = True  # every job came to its end
     complete: bool = True  # nothing more happens by itself; otherwise the events looked at did not suffice
 
     def mean_left_s(self) -> float | None:
-        """Seconds from now to the end of a job, on average."""
+        """Return the mean time from now to the end of a job."""
         return sum(end - self.now for end in self.ends.values()) / len(self.ends) if self.ends else None
 
 
-def overdue_s(books: Books, job: Job, now: float) -> float:
-    """For how long a running job has outlived its estimate; 0: it has not."""
+def overdue_s(state: ControllerState, job: Job, now: float) -> float:
+    """Return for how long a running job has outlived its estimate."""
     if job.token is None:
         return 0.0
-    record = books.world.jobs[job.row]
+    record = state.world.jobs[job.row]
     speed, touched = float(record["speed"]), float(record["updated_s"])
-    estimate_s = job.spec.duration or books.durations.get(job.spec.name) or DEFAULT_DURATION_S
+    estimate_s = job.spec.duration or state.durations.get(job.spec.name) or DEFAULT_DURATION_S
     worked_s = max(0.0, now - max(touched, float(record["restored_at_s"]))) * speed
     if float(record["work_s"]) - float(record["true_remaining_s"]) + worked_s < estimate_s:
         return 0.0
@@ -67,55 +68,55 @@ def overdue_s(books: Books, job: Job, now: float) -> float:
 
 
 def forecast(
-    books: Books,
+    state: ControllerState,
     *,
     now: float | None = None,
     pending: bool = True,
     until: str | None = None,
     events: int = EVENTS,
 ) -> Forecast:
-    """Plays books that are not needed any more from `now` to the end, or until a job has started.
+    """Play a state, which is used up, from `now` to the end, or until a job has started.
 
-    `pending`: something has changed since the last pass, so that the controller would run one now. Without that there
-    is none before the next event: one more pass could decide what the controller never would.
+    `pending`: something has changed since the last pass, so the controller would run one now. Otherwise there is none
+    before the next event: one more pass could decide what the controller never would.
     """
-    play = _Play(books, max(books.now, now or 0.0))
+    play = _Play(state, max(state.now, now or 0.0))
     play.begin(pending=pending)
     for _ in range(events):
-        if until is not None and until in play.told.starts:
+        if until is not None and until in play.result.starts:
             break
         if not play.step():
             break
     else:
-        play.told.complete = False
-    play.told.whole = all(job.ends_as is not None for job in books.jobs.values())
-    return play.told
+        play.result.complete = False
+    play.result.whole = all(job.ends_as is not None for job in state.jobs.values())
+    return play.result
 
 
 class _Play:
-    """One forecast on its way."""
+    """A forecast in progress."""
 
-    def __init__(self, books: Books, now: float) -> None:
-        self.books, self.told = books, Forecast(now)
+    def __init__(self, state: ControllerState, now: float) -> None:
+        self.state, self.result = state, Forecast(now)
         self._ends: list[tuple[float, str, int]] = []
         self._ended: dict[str, set[str]] = {}  # jobs that end at this moment, and their machines
 
     def begin(self, *, pending: bool) -> None:
-        """Brings the books up to the present, with a pass if one is due."""
-        books, now = self.books, self.told.now
-        books.now = now
-        _kernels.bring_up_to(books.scene, now)
-        running = [job.id for job in books.jobs.values() if job.token is not None]
-        ready = books.next_ready()
-        if pending or books.wake <= now or (ready is not None and ready[0] <= now):
+        """Advance the state to the present, with a pass if one is due."""
+        state, now = self.state, self.result.now
+        state.now = now
+        _kernels.bring_up_to(state.native_world, now)
+        running = [job.id for job in state.jobs.values() if job.token is not None]
+        ready = state.next_ready()
+        if pending or state.wake <= now or (ready is not None and ready[0] <= now):
             self._pass(now)
         for name in running:
-            if name in books.jobs and books.jobs[name].token is not None and name not in self.told.starts:
+            if name in state.jobs and state.jobs[name].token is not None and name not in self.result.starts:
                 self._expect(name)
-        self.told.expected_ends = {name: end for end, name, _ in self._ends if name in set(running)}
+        self.result.expected_ends = {name: end for end, name, _ in self._ends if name in set(running)}
 
     def step(self) -> bool:
-        """Goes on to the next moment at which something happens; False: there is none."""
+        """Advance to the next event; return False if there is none."""
         now = self._next()
         if now == math.inf:
             return False
@@ -126,97 +127,101 @@ class _Play:
         return True
 
     def _next(self) -> float:
-        ready = self.books.next_ready()
+        ready = self.state.next_ready()
         times = (
             self._ends[0][0] if self._ends else math.inf,
-            self.books.wake,
+            self.state.wake,
             ready[0] if ready else math.inf,
         )
         return (
-            max(min(times), math.nextafter(self.books.now, math.inf)) if min(times) < math.inf else math.inf
+            max(min(times), math.nextafter(self.state.now, math.inf)) if min(times) < math.inf else math.inf
         )
 
     def _pass(self, now: float) -> None:
-        """Runs passes until nothing stops: as in the controller, the exit of an evicted attempt asks for another."""
+        """Run passes until nothing stops: as in the controller, the exit of an evicted attempt requires one."""
         self._decide(now)
         while self._let_stop(now):
             self._decide(now)
 
     def _let_stop(self, now: float) -> bool:
-        """What was evicted or moved has left at once, whatever its grace; returns whether anything had to."""
-        books = self.books
-        stopping = [one for one in books.attempts.values() if one.state == STOPPING]
+        """End evicted and moved attempts at once, whatever their grace; return whether there were any."""
+        state = self.state
+        stopping = [one for one in state.attempts.values() if one.state == STOPPING]
         for attempt in stopping:
             body = {"token": attempt.token, "codes": [], "stopped": True, "lost": True}
-            books.fold(Record(now, "exited", attempt.job, body))
-        for record in launches(books, now, {}):
-            books.fold(record)
+            state.apply(Record(now, "exited", attempt.job, body))
+        for record in launches(state, now, {}):
+            state.apply(record)
         return bool(stopping)
 
     def _decide(self, now: float) -> None:
-        books = self.books
-        while (ready := books.next_ready()) is not None and ready[0] <= now:
-            books.fold(Record(now, "ready", ready[1]))
-        made = decide(books, now)[1:]
+        state = self.state
+        while (ready := state.next_ready()) is not None and ready[0] <= now:
+            state.apply(Record(now, "ready", ready[1]))
+        made = decide(state, now)[1:]
         evicted = [record for record in made if record.kind == "evict"]
         for record in made:
             if record.kind != "evict" and record.job is not None:
-                if record.job not in self.told.starts:
+                if record.job not in self.result.starts:
                     self._note_start(record, evicted)
                 self._expect(record.job)
 
     def _note_start(self, record: Record, evicted: list[Record]) -> None:
-        books, told, name = self.books, self.told, record.job
+        state, found, name = self.state, self.result, record.job
         assert name is not None
-        attempt = books.attempts[record.body["token"]]
+        attempt = state.attempts[record.body["token"]]
         places: dict[str, int] = {}
         for seat in attempt.seats:
-            machine = books.cluster.machines[seat.machine].name
+            machine = state.cluster.machines[seat.machine].name
             places[machine] = places.get(machine, 0) + len(seat.devices)
-        told.starts[name], told.places[name] = record.time, places
-        told.tiers[name], told.reasons[name] = books.setup.tiers[attempt.tier], int(record.body["reason"])
+        found.starts[name], found.places[name] = record.time, places
+        found.tiers[name], found.reasons[name] = state.setup.tiers[attempt.tier], int(record.body["reason"])
         there = [job for job, machines in self._ended.items() if machines & set(places)]
-        told.after[name] = there or list(self._ended)
-        told.displaced[name] = [one.job for one in evicted if one.job and name in one.body.get("by", [])]
-        holder = int(books.world.state[0]["last_reserved"])
-        if holder >= 0 and (other := books.rows[holder]) is not None:
-            told.reserved[name] = other.id
+        found.after[name] = there or list(self._ended)
+        found.displaced[name] = [one.job for one in evicted if one.job and name in one.body.get("by", [])]
+        holder = int(state.world.state[0]["last_reserved"])
+        if holder >= 0 and (other := state.rows[holder]) is not None:
+            found.reserved[name] = other.id
 
     def _expect(self, name: str) -> None:
-        job = self.books.jobs[name]
-        record = self.books.world.jobs[job.row]
-        end = max(self.books.now, float(record["restored_at_s"])) + float(record["true_remaining_s"]) / float(
+        job = self.state.jobs[name]
+        record = self.state.world.jobs[job.row]
+        end = max(self.state.now, float(record["restored_at_s"])) + float(record["true_remaining_s"]) / float(
             record["speed"]
         )
         heapq.heappush(self._ends, (end, name, job.attempts))
 
     def _end(self, name: str, attempt: int, now: float) -> None:
-        """A job ends, unless it has been evicted since this was expected of it."""
-        books, job = self.books, self.books.jobs.get(name)
+        """End a job, unless it has been evicted since its end was expected."""
+        state, job = self.state, self.state.jobs.get(name)
         if job is None or job.attempts != attempt or job.token is None:
             return
-        machines = books.attempts[job.token].machines
-        self._ended[name] = {books.cluster.machines[machine].name for machine in machines}
+        machines = state.attempts[job.token].machines
+        self._ended[name] = {state.cluster.machines[machine].name for machine in machines}
         for token in list(job.alive):
             codes = [0] if token == job.token else []
-            books.fold(Record(now, "exited", name, {"token": token, "codes": codes, "lost": not codes}))
-        self.told.ends[name] = now
+            state.apply(Record(now, "exited", name, {"token": token, "codes": codes, "lost": not codes}))
+        self.result.ends[name] = now
 
 
-def dry_run(books: Books, spec: JobSpec, user: str, now: float | None = None) -> tuple[str, Forecast]:
-    """Where and when a job would start that was submitted now; for books that are not needed any more."""
-    name = "?"  # no other job's: ids begin with a letter or a digit
-    moment = max(books.now, now or 0.0)
-    books.fold(Record(moment, "submitted", name, submission(spec, user)))
-    return name, forecast(books, now=moment, until=name)
+def dry_run(
+    state: ControllerState, spec: JobSpec, user: str, now: float | None = None
+) -> tuple[str, Forecast]:
+    """Return where and when a job would start if it were submitted now; uses up the state."""
+    name = "?"  # ids begin with a letter or a digit
+    moment = max(state.now, now or 0.0)
+    state.apply(Record(moment, "submitted", name, submission(spec, user)))
+    return name, forecast(state, now=moment, until=name)
 
 
-def what_if(books: Books, *, policy: str | None = None, racks: int = 0, now: float | None = None) -> Forecast:
-    """The same jobs from here, under another policy or on more racks; for books that are not needed any more."""
-    setup: Setup = books.setup
+def what_if(
+    state: ControllerState, *, policy: str | None = None, racks: int = 0, now: float | None = None
+) -> Forecast:
+    """Return the forecast under another policy or with more racks; uses up the state."""
+    setup: Setup = state.setup
     if policy is not None:
         setup = replace(setup, policy=policy)
     if racks:
         setup = replace(setup, cluster=add_racks(setup.cluster, racks))
     setup.load_policy()
-    return forecast(rebase(books, setup), now=now)
+    return forecast(migrate(state, setup), now=now)

@@ -1,4 +1,4 @@
-"""A job's story out of the journal: attempts, evictions and by whom, what they cost."""
+"""The history of a job, from the journal: its attempts, its evictions and what they cost, its step times."""
 
 from __future__ import annotations
 
@@ -7,17 +7,19 @@ from collections.abc import Sequence
 from itertools import pairwise, zip_longest
 from typing import Any
 
-from berth.live.job import seat_of
+from berth.live.job import seat_from_list
+from berth.live.lifecycle import AttemptTrack, JobTrack
 from berth.live.records import Record
-from berth.live.setup import Setup, setup_of
+from berth.live.setup import Setup, setup_from_dict
 from berth.live.store import Store
 from berth.schedule.reasons import CODES
 
-Placed = tuple[int, Record, Setup]  # a record with its number and what its numbers mean
+_END = ("code", "codes", "stopped", "lost", "done", "cause", "detail")
+_SHOWN = (*_END, "token", "priority", "waited", "saves", "by")
 
 
 class Setups:
-    """Which setup held when: each numbers machines and tiers anew."""
+    """The setup at each time: machines and tiers are numbered differently in each."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -34,23 +36,22 @@ class Setups:
 
     def _setup(self, seq: int) -> Setup:
         if seq not in self._known:
-            self._known[seq] = setup_of(self._store.record(seq).body)
+            self._known[seq] = setup_from_dict(self._store.record(seq).body)
         return self._known[seq]
 
 
 def history(job: str, store: Store, setups: Setups) -> dict[str, Any]:
-    """Events in order, attempts with their places and ends, step times as they came and by tier."""
-    records = [(seq, record, setups.at_record(seq)) for seq, record in store.job_records(job)]
-    attempts = _attempts(records)
-    _reckon(attempts)
+    """Return events in order, attempts with their places and ends, and step times as reported and by tier."""
+    found = store.job_records(job)
+    records = [(record, setups.at_record(seq)) for seq, record in found]
     steps = [
         {"time": time, "tier": setups.at_time(time).tiers[tier], "count": count, "seconds": seconds}
         for time, tier, count, seconds in store.steps_of(job)
     ]
     return {
         "job": job,
-        "events": [_event(*one) for one in records],
-        "attempts": attempts,
+        "events": [_event(seq, *one) for (seq, _), one in zip(found, records, strict=True)],
+        "attempts": _attempts(records),
         "steps": steps,
         "steps_by_tier": _by_tier(steps),
     }
@@ -70,78 +71,52 @@ def _by_tier(steps: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _event(seq: int, record: Record, setup: Setup) -> dict[str, Any]:
-    told: dict[str, Any] = {"seq": seq, "time": record.time, "kind": record.kind}
     body = record.body
-    for name in (
-        "token",
-        "code",
-        "codes",
-        "stopped",
-        "done",
-        "lost",
-        "cause",
-        "detail",
-        "priority",
-        "waited",
-        "saves",
-        "by",
-    ):
-        if body.get(name) is not None:
-            told[name] = body[name]
+    row = {"seq": seq, "time": record.time, "kind": record.kind}
+    row |= {name: body[name] for name in _SHOWN if body.get(name) is not None}
     if "reason" in body:
-        told["reason"] = CODES[int(body["reason"])]
-    if "seats" in body:
-        told["tier"], told["places"] = setup.tiers[int(body["tier"])], _places(body, setup)
-    return told
+        row["reason"] = CODES[int(body["reason"])]
+    return row | (_place(body, setup) if "seats" in body else {})
 
 
-def _places(body: dict[str, Any], setup: Setup) -> dict[str, int]:
-    """Devices by machine."""
-    found: dict[str, int] = {}
-    for seat in map(seat_of, body["seats"]):
+def _place(body: dict[str, Any], setup: Setup) -> dict[str, Any]:
+    """The tier of a placement, and its devices by machine."""
+    places: dict[str, int] = {}
+    for seat in map(seat_from_list, body["seats"]):
         name = setup.cluster.machines[seat.machine].name
-        found[name] = found.get(name, 0) + len(seat.devices)
-    return found
+        places[name] = places.get(name, 0) + len(seat.devices)
+    return {"tier": setup.tiers[int(body["tier"])], "places": places}
 
 
-def _attempts(records: Sequence[Placed]) -> list[dict[str, Any]]:
-    """One row for each attempt."""
-    found: dict[str, dict[str, Any]] = {}
-    last: str | None = None
-    for _, record, setup in records:
-        body = record.body
-        if record.kind in ("start", "move"):
-            if record.kind == "move" and last is not None:
-                found[last] |= {"left": record.time, "left_for": CODES[int(body["reason"])]}
-            last = body["token"]
-            found[last] = {
-                "token": last,
-                "number": len(found) + 1,
-                "placed": record.time,
-                "tier": setup.tiers[int(body["tier"])],
-                "places": _places(body, setup),
-                "reason": CODES[int(body["reason"])],
-            }
-        elif record.kind == "evict" and last is not None:
-            found[last] |= {
-                "left": record.time,
-                "left_for": CODES[int(body["reason"])],
-                "by": body.get("by", []),
-            }
-        elif record.kind in ("started", "exited") and body["token"] in found:
-            row = found[body["token"]]
-            row["began" if record.kind == "started" else "ended"] = record.time
-            row |= {
-                name: body[name]
-                for name in ("code", "codes", "stopped", "lost", "done", "cause", "detail")
-                if name in body
-            }
-    return list(found.values())
+def _attempts(records: Sequence[tuple[Record, Setup]]) -> list[dict[str, Any]]:
+    """One row for each attempt, with what leaving its place cost: device-seconds until the job ran again.
+
+    Work that was done twice is not in the cost.
+    """
+    job = JobTrack()
+    setups: dict[str | None, Setup] = {}
+    for record, setup in records:
+        job.apply(record.kind, record.time, record.body)
+        setups.setdefault(record.body.get("token"), setup)
+    rows = [
+        _attempt(number, one, setups[one.start["token"]])
+        for number, one in enumerate(job.attempts.values(), 1)
+    ]
+    for row, following in pairwise(rows):
+        if "left" in row and "began" in following:
+            row["cost_device_s"] = (following["began"] - row["left"]) * sum(row["places"].values())
+    return rows
 
 
-def _reckon(attempts: list[dict[str, Any]]) -> None:
-    """What leaving a place cost: device-seconds until the job ran again. Work done twice is not in it."""
-    for one, following in pairwise(attempts):
-        if "left" in one and "began" in following:
-            away_s = following["began"] - one["left"]
-            one["cost_device_s"] = away_s * sum(one["places"].values())
+def _attempt(number: int, attempt: AttemptTrack, setup: Setup) -> dict[str, Any]:
+    start, left, end = attempt.start, attempt.left, attempt.end
+    row = {"token": start["token"], "number": number, "placed": attempt.placed_at}
+    row |= _place(start, setup) | {"reason": CODES[int(start["reason"])]}
+    if left is not None:
+        row |= {"left": attempt.left_at, "left_for": CODES[int(left["reason"])]}
+        row |= {} if "token" in left else {"by": left.get("by", [])}  # an eviction, not a move
+    if attempt.began_at is not None:
+        row["began"] = attempt.began_at
+    if end is not None:
+        row |= {"ended": attempt.ended_at} | {name: end[name] for name in _END if name in end}
+    return row

@@ -1,4 +1,4 @@
-"""Where a controller keeps its state, and how the commands on this machine find it."""
+"""The state folder of a controller, and how commands find the controller."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from berth.errors import InputError
 ENDPOINT = "endpoint.json"
 SOCKET = "controller.sock"
 JOURNAL = "journal.sqlite"
-OLD_ATTEMPTS = "attempts"  # an older berth kept them in the state folder
+OLD_ATTEMPTS = "attempts"  # older versions kept them in the state folder
 
 
 class UnreachableError(InputError):
-    """The controller does not answer: it is down, or starting again."""
+    """The controller does not answer: it is down or restarting."""
 
     exit_code = 75  # EX_TEMPFAIL: the same command may work in a moment
 
 
 def state_folder(given: str | None) -> Path:
-    """The folder that was named, or the one that is usual."""
+    """Return the given state folder, else the default."""
     if given:
         return Path(given).expanduser().resolve()
     if os.environ.get("BERTH_STATE"):
@@ -34,13 +34,13 @@ def state_folder(given: str | None) -> Path:
 
 
 def usual_work_folder(state: Path, name: str) -> Path:
-    """Return the folder of attempts of a store: beside its state, never in it, and no other store's."""
+    """Return the default folder of attempts of a store, beside its state folder."""
     return state.with_name(f"{state.name}-work") / name
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """A controller that answers: at a URL with a token, or at the Unix socket of its state folder."""
+    """The address of a controller: a URL with a token, or the Unix socket of its state folder."""
 
     url: str
     token: str = ""
@@ -48,10 +48,10 @@ class Endpoint:
 
 
 def find_endpoint(state: str | None, url: str | None) -> Endpoint:
-    """The controller that was named by its URL, or the one whose state is on this machine.
+    """Return the controller at a URL, or the one of a state folder on this machine.
 
-    A URL needs a token, in BERTH_TOKEN. The controller of a state folder is asked over its Unix socket, where the
-    account says who asks; with BERTH_TOKEN set, the token does.
+    A URL needs a token, in BERTH_TOKEN. The controller of a state folder is reached over its Unix socket, which
+    identifies the caller by account, or by token if BERTH_TOKEN is set.
     """
     token = os.environ.get("BERTH_TOKEN", "")
     named = url or (None if state else os.environ.get("BERTH_URL"))
@@ -72,7 +72,7 @@ def find_endpoint(state: str | None, url: str | None) -> Endpoint:
 
 
 def _own_url(folder: Path) -> str | None:
-    """Where people reach the controller whose state is in this folder; commands do not use it."""
+    """Return the URL of the controller of a state folder, for people; commands do not use it."""
     try:
         return str(json.loads((folder / ENDPOINT).read_text())["url"])
     except (OSError, ValueError, KeyError, TypeError):
@@ -81,7 +81,7 @@ def _own_url(folder: Path) -> str | None:
 
 @contextlib.contextmanager
 def short_path(folder: Path) -> Iterator[Path]:
-    """Name the socket in a folder by a path that fits into an address, however long the folder's own is."""
+    """Yield a path of the socket in a folder that is short enough for an address."""
     handle = os.open(folder, os.O_PATH | os.O_DIRECTORY)
     try:
         yield Path(f"/proc/self/fd/{handle}") / SOCKET
@@ -90,7 +90,7 @@ def short_path(folder: Path) -> Iterator[Path]:
 
 
 def existing_state(given: str | None) -> Path:
-    """The state folder, if a controller was ever up there."""
+    """Return the state folder; refuse one without a journal."""
     folder = state_folder(given)
     if not (folder / JOURNAL).is_file():
         raise InputError(

@@ -1,4 +1,4 @@
-"""Numbers for the ids of jobs, none of them twice: not even after a backup of the state folder was put back."""
+"""Numbers for the ids of jobs. None is used twice, not even after a backup of the state folder is restored."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _FILE = "last-id"
 
 
 class Ids:
-    """The highest number that was given out, in a file of the work folder.
+    """The highest number in use, in a file of the work folder.
 
-    The file is locked, so that two controllers never share a work folder: each would stop the attempts that it does not
-    know. Two copies of one state could otherwise, if one takes the place of the other while a controller is up.
+    The file is locked, so that two controllers never share a work folder (each would stop the attempts of the other),
+    even if the state folder is replaced by a copy while a controller is up.
     """
 
     def __init__(self, work: Path | None = None) -> None:
@@ -25,19 +25,19 @@ class Ids:
             try:
                 self._last = int(os.pread(self._file, 32, 0))
             except ValueError:  # new, or damaged: the journal has a number too
-                os.ftruncate(self._file, 0)  # else the rest of it would follow the next number
+                os.ftruncate(self._file, 0)  # else its rest would follow the next number
 
     def after(self, number: int) -> int:
-        """Return the next number behind this one, and behind all that were given out."""
+        """Return the next number after this one and after all that were used."""
         self._last = max(self._last, number) + 1
         if self._file is not None:
             with contextlib.suppress(OSError):  # a full disk: the journal refuses the job, too
-                # numbers only grow, so nothing of the last one is left over
+                # numbers only grow, so nothing of the last one remains
                 os.pwrite(self._file, f"{self._last}\n".encode(), 0)
         return self._last
 
     def close(self) -> None:
-        """Let another controller have the work folder."""
+        """Release the work folder for another controller."""
         if self._file is not None:
             os.close(self._file)
 
@@ -58,7 +58,7 @@ def _locked(work: Path) -> int:
         raise InputError(
             "another controller uses this work folder",
             where=str(work),
-            hint="its state folder was moved or replaced while it was up: end that controller first",
+            hint="its state folder was moved or replaced while it was up: stop that controller first",
         ) from None
     except OSError:
         pass  # a file system without locks

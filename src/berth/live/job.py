@@ -1,27 +1,13 @@
-"""A job and its attempts as they stand: plain facts that the fold keeps up to date."""
+"""A job and its attempts, as the controller's state has them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Any
 
+from berth.live.lifecycle import WAITS, AttemptState, JobState, StopReason
 from berth.live.profiles import Numbers
-from berth.live.spec import JobSpec, spec_of
-
-QUEUED: Final = "queued"
-DELAYED: Final = "delayed"  # it failed, and is tried again a little later
-PLACED: Final = "placed"
-FINISHED: Final = "finished"
-FAILED: Final = "failed"
-CANCELLED: Final = "cancelled"
-JobState = Literal["queued", "delayed", "placed", "finished", "failed", "cancelled"]
-
-WAITS: Final = "waits"  # for its devices to be released by others
-LAUNCHING: Final = "launching"
-RUNNING: Final = "running"
-STOPPING: Final = "stopping"
-AttemptState = Literal["waits", "launching", "running", "stopping"]
-Why = Literal["evicted", "moved", "cancelled", "lost", "finished"]
+from berth.live.spec import JobSpec, spec_from_dict
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,22 +15,22 @@ class Seat:
     """Devices of one type in one machine, by their numbers there."""
 
     machine: int
-    kind: int
+    device_type: int
     devices: tuple[int, ...]
 
-    def plain(self) -> list[Any]:
-        """As it stands in the journal."""
-        return [self.machine, self.kind, list(self.devices)]
+    def to_list(self) -> list[Any]:
+        """Return it as the journal has it."""
+        return [self.machine, self.device_type, list(self.devices)]
 
 
-def seat_of(plain: list[Any]) -> Seat:
-    """The seat that was written down."""
+def seat_from_list(plain: list[Any]) -> Seat:
+    """Return the seat that `to_list` describes."""
     return Seat(int(plain[0]), int(plain[1]), tuple(int(number) for number in plain[2]))
 
 
 @dataclass(slots=True)
 class Attempt:
-    """One try at running a job. Nothing else ever bears its token."""
+    """One attempt to run a job. Its token is never used again."""
 
     token: str
     job: str
@@ -53,28 +39,28 @@ class Attempt:
     tier: int
     since: float  # when it was decided
     state: AttemptState = WAITS
-    why: Why | None = None  # it stops
+    why: StopReason | None = None  # why it stops
     began: float | None = None  # when it was seen running
 
     @property
     def machines(self) -> tuple[int, ...]:
-        """Those it has devices on."""
+        """The machines that it has devices on."""
         return tuple(dict.fromkeys(seat.machine for seat in self.seats))
 
-    def plain(self) -> dict[str, Any]:
-        """For a snapshot."""
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as a snapshot has it."""
         facts = {name: getattr(self, name) for name in self.__slots__}
-        return facts | {"seats": [seat.plain() for seat in self.seats]}
+        return facts | {"seats": [seat.to_list() for seat in self.seats]}
 
 
-def attempt_of(plain: dict[str, Any]) -> Attempt:
-    """The attempt out of a snapshot."""
-    return Attempt(**plain | {"seats": tuple(seat_of(seat) for seat in plain["seats"])})
+def attempt_from_dict(plain: dict[str, Any]) -> Attempt:
+    """Return the attempt that `to_dict` describes."""
+    return Attempt(**plain | {"seats": tuple(seat_from_list(seat) for seat in plain["seats"])})
 
 
 @dataclass(slots=True)
 class Job:
-    """A job that is not over."""
+    """A job that has not ended."""
 
     id: str
     spec: JobSpec
@@ -83,26 +69,26 @@ class Job:
     submitted: float
     row: int = -1  # in the world
     state: JobState = "queued"
-    token: str | None = None  # of the attempt that holds its place
+    token: str | None = None  # of the attempt that holds its devices
     attempts: int = 0
     alive: list[str] = field(default_factory=list)  # tokens of attempts that have not ended
     failures: int = 0
     evictions: int = 0
     ends_as: JobState | None = None  # what it becomes once its attempts have ended
     code: int | None = None  # exit code
-    cause: str | None = None  # of the end of its last attempt; journals of older berths do not have it
-    detail: str = ""  # what the back end said about that
+    cause: str | None = None  # of the end of its last attempt; journals of older versions have none
+    detail: str = ""  # from the back end
     ran_s: float = 0.0  # while its processes ran, in all attempts
     since: float = 0.0  # when it last began to wait
     first_start: float | None = None
     not_before: float = 0.0  # while delayed
     ended: float | None = None
 
-    def plain(self) -> dict[str, Any]:
-        """For a snapshot and for the list of those that are over."""
-        return {name: getattr(self, name) for name in self.__slots__} | {"spec": self.spec.plain()}
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as a snapshot and the table of ended jobs have it."""
+        return {name: getattr(self, name) for name in self.__slots__} | {"spec": self.spec.to_dict()}
 
 
-def job_of(plain: dict[str, Any]) -> Job:
-    """The job out of a snapshot."""
-    return Job(**plain | {"spec": spec_of(plain["spec"])})
+def job_from_dict(plain: dict[str, Any]) -> Job:
+    """Return the job that `to_dict` describes."""
+    return Job(**plain | {"spec": spec_from_dict(plain["spec"])})

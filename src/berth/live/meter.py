@@ -1,7 +1,7 @@
-"""Step times of running jobs: what they report themselves, or what a pattern finds in their log.
+"""Step times of running jobs: as they report them, or as a pattern finds them in their log.
 
-Measurements go into a table of their own. Only when they say something new, by enough, is a record made of them that
-the scheduler hears: so a replay hears it at the same moment.
+Measurements go into their own table. The scheduler learns of them by a journal record, written only when a mean has
+changed enough, so that a replay learns of them at the same time.
 """
 
 from __future__ import annotations
@@ -17,51 +17,49 @@ import regex
 
 from berth.live import commands
 from berth.live.controller import Controller
+from berth.live.demand import sensitivity_key
 from berth.live.folder import Folder
-from berth.live.job import RUNNING
+from berth.live.lifecycle import RUNNING
 from berth.live.store import StoreError
-from berth.live.wants import sensitivity_key
 
 _log = logging.getLogger("berth.live")
-_ENOUGH = 10  # steps before anything is learned
-_NEWS = 0.05  # share by which a mean must differ from what is known
+_ENOUGH = 10  # steps before a mean is used
+_NEWS = 0.05  # share by which a mean must differ from the known one
 _MOST = 1 << 20  # bytes read of a file at a time
 _LINE = 4096  # characters of a line that a pattern is tried on
-_PATIENCE_S = (
-    0.1  # for one line: a pattern may be written so that it never ends, and the controller has to go on
-)
+_PATTERN_TIMEOUT_S = 0.1  # for one line
 
 
 @dataclass(slots=True)
 class _Reading:
-    """How far an attempt's files have been read, and what stood there."""
+    """How far the files of an attempt have been read, and the steps found so far."""
 
     report_at: int = 0
     log_at: int = 0
     count: int = 0
     seconds: float = 0.0
-    hopeless: bool = False  # its pattern does not end
+    gave_up: bool = False  # its pattern takes too long
 
 
 class Meter:
-    """Reads the folders of what runs."""
+    """Reads the folders of running attempts."""
 
     def __init__(self, controller: Controller, root: Path) -> None:
         self._controller, self._root = controller, root
         self._readings: dict[str, _Reading] = {}
 
     def read(self) -> None:
-        """Looks at every running attempt once."""
+        """Read the new step times of every running attempt."""
         with self._controller.lock:
-            books = self._controller.books
+            state = self._controller.state
             running = [
-                (token, attempt.job, attempt.tier, books.jobs[attempt.job].spec)
-                for token, attempt in books.attempts.items()
+                (token, attempt.job, attempt.tier, state.jobs[attempt.job].spec)
+                for token, attempt in state.attempts.items()
                 if attempt.state == RUNNING
             ]
-            known = {key: dict(tiers) for key, tiers in books.step_s.items()}
-            keys = {job: sensitivity_key(books.setup, spec) for _, job, _, spec in running}
-            now = books.now
+            known = {key: dict(tiers) for key, tiers in state.step_s.items()}
+            keys = {job: sensitivity_key(state.setup, spec) for _, job, _, spec in running}
+            now = state.now
         self._readings = {token: self._readings.get(token, _Reading()) for token, *_ in running}
         rows = []
         for token, job, tier, spec in running:
@@ -82,14 +80,14 @@ class Meter:
         try:
             self._controller.store.note_steps(rows)
         except StoreError:
-            return  # measurements may be lost: no decision reads them
+            return  # measurements may be lost: no decision depends on them
 
     def _read(self, folder: Folder, reading: _Reading, pattern: str | None) -> None:
         reading.report_at, lines = _new_lines(folder.path / "steps.jsonl", reading.report_at)
         for count, seconds in _reported(lines):
             reading.count += count
             reading.seconds += count * seconds
-        if pattern is None or reading.hopeless:
+        if pattern is None or reading.gave_up:
             return
         reading.log_at, lines = _new_lines(folder.log(0), reading.log_at)
         try:
@@ -97,15 +95,15 @@ class Meter:
                 reading.count += 1
                 reading.seconds += seconds
         except TimeoutError:
-            reading.hopeless = True
+            reading.gave_up = True
             _log.warning(
-                "%s: its step_pattern takes too long on a line of its log, and is given up",
+                "%s: its step_pattern takes too long on a line of its log and is ignored",
                 folder.path.name,
             )
 
 
 def _new_lines(path: Path, at: int) -> tuple[int, list[str]]:
-    """Whole lines that were added since, and how far that is."""
+    """Return the offset after the last complete line, and the lines added before it."""
     try:
         with path.open("rb") as file:
             file.seek(at)
@@ -114,17 +112,17 @@ def _new_lines(path: Path, at: int) -> tuple[int, list[str]]:
         return at, []
     whole = data.rfind(b"\n") + 1
     if not whole and len(data) == _MOST:
-        return at + len(data), []  # a line that never ends has nothing to tell
+        return at + len(data), []  # a line without an end
     return at + whole, data[:whole].decode(errors="replace").splitlines()
 
 
 def _reported(lines: list[str]) -> Iterator[tuple[int, float]]:
     for line in lines:
         try:
-            told = json.loads(line)
-            count, seconds = int(told["count"]), float(told["seconds"])
+            row = json.loads(line)
+            count, seconds = int(row["count"]), float(row["seconds"])
         except (ValueError, KeyError, TypeError):
-            continue  # a job may write what it likes
+            continue  # a job may write anything
         if count > 0 and 0 < seconds < math.inf:
             yield count, seconds
 
@@ -132,7 +130,7 @@ def _reported(lines: list[str]) -> Iterator[tuple[int, float]]:
 def _found(lines: list[str], pattern: str) -> Iterator[float]:
     search = regex.compile(pattern).search
     for line in lines:
-        match = search(line[:_LINE], timeout=_PATIENCE_S)
+        match = search(line[:_LINE], timeout=_PATTERN_TIMEOUT_S)
         if match is None:
             continue
         named = match.groupdict()

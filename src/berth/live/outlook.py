@@ -1,21 +1,27 @@
-"""What a waiting job waits for, out of one forecast: what it needs, which end lets it start, what passes it."""
+"""What a waiting job waits for, from one forecast: what it needs, which end allows its start, what overtakes it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from bisect import bisect_left, insort
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from berth.live import views
-from berth.live.books import Books
+from berth.live.demand import device_types_of
 from berth.live.forecast import Forecast, forecast, overdue_s
-from berth.live.job import QUEUED, Job
-from berth.live.overtakers import FITS, IN_TIME, NAMED, SPARE, Overtakers, overtakers
-from berth.live.wants import kinds_of
+from berth.live.job import Job
+from berth.live.lifecycle import QUEUED
+from berth.live.state import ControllerState
+from berth.schedule.reasons import BACKFILLED
 from berth.units import format_count, format_seconds
 
+IN_TIME, SPARE, FITS = "ends-in-time", "uses-spare-devices", "fits-sooner"
+LISTED = 10  # a row lists this many overtakers, and counts the others
+NAMED = 2  # a sentence names this many of each kind
 _PASSES = {
     IN_TIME: "overtaken by {}: backfill, it ends before this job can start",
     SPARE: "overtaken by {}: backfill, on devices that this job does not need",
@@ -25,7 +31,7 @@ _PASSES = {
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """A waiting job against the cluster, at the moment of the forecast."""
+    """What a waiting job needs, and what the cluster has at the time of the forecast."""
 
     gpus: int
     free: int  # of the device type that has most
@@ -35,23 +41,23 @@ class Need:
 
 
 class Outlook:
-    """A forecast, and the state it was made from."""
+    """A forecast, and facts of the state that it was made from."""
 
-    def __init__(self, books: Books, now: float, *, pending: bool, events: int) -> None:
-        """Plays these books, which are not needed any more."""
-        waiting = views.queue(books)
-        self.names = {job.id: job.spec.name for job in books.jobs.values()}
-        self.overdue = {job.id: late for job in books.jobs.values() if (late := overdue_s(books, job, now))}
-        self._needs = needs_of(books, [job for job in waiting if job.state == QUEUED])
-        self.told: Forecast = forecast(books, now=now, pending=pending, events=events)
-        self._overtakers = overtakers([job.id for job in waiting], self.told)
+    def __init__(self, state: ControllerState, now: float, *, pending: bool, events: int) -> None:
+        """Play a state, which is used up."""
+        waiting = views.queue(state)
+        self.names = {job.id: job.spec.name for job in state.jobs.values()}
+        self.overdue = {job.id: late for job in state.jobs.values() if (late := overdue_s(state, job, now))}
+        self._needs = needs_of(state, [job for job in waiting if job.state == QUEUED])
+        self.expected: Forecast = forecast(state, now=now, pending=pending, events=events)
+        self._overtakers = overtakers([job.id for job in waiting], self.expected)
 
     def row(self, name: str, now: float) -> dict[str, Any]:
-        """What is known of a job, for its row: of a waiting one what it waits for, of a running one its end."""
-        told = self.told
+        """Return the fields of a job's row: for a waiting job what it waits for, for a running one its end."""
+        expected = self.expected
         found: dict[str, Any] = {
-            "expected_start": told.starts.get(name),
-            "expected_end": told.expected_ends.get(name),
+            "expected_start": expected.starts.get(name),
+            "expected_end": expected.expected_ends.get(name),
             "overdue_s": self.overdue.get(name),
         }
         if name not in self._needs:
@@ -59,8 +65,8 @@ class Outlook:
         passed = self.overtakers_of(name)
         return found | {
             "blocker": self.sentence(name, now),
-            "starts_after": told.after.get(name, []),
-            "displaces": told.displaced.get(name, []),
+            "starts_after": expected.after.get(name, []),
+            "displaces": expected.displaced.get(name, []),
             "overtaken_by": [{"job": other, "how": how} for other, how in passed.first],
             "overtakers": passed.count,
         }
@@ -77,20 +83,20 @@ class Outlook:
         return "; ".join(parts)
 
     def overtakers_of(self, name: str) -> Overtakers:
-        """Jobs behind this one in the queue that start before it."""
+        """Return the jobs behind this one in the queue that start before it."""
         return self._overtakers.get(name, Overtakers())
 
     def _start(self, name: str, now: float) -> str:
-        told = self.told
-        if name not in told.starts:
-            if told.complete:
-                return ", and no end of a running job makes enough room"
+        expected = self.expected
+        if name not in expected.starts:
+            if expected.complete:
+                return ", and no end of a running job frees enough devices"
             return "; no estimate: too many jobs ahead of it"
-        left_s = told.starts[name] - now
+        left_s = expected.starts[name] - now
         when = f"in {format_seconds(left_s)}" if left_s >= 1.0 else "now"
-        if told.displaced[name]:
-            return f"; starts {when} in place of {self._list(told.displaced[name])}"
-        if after := told.after[name]:
+        if expected.displaced[name]:
+            return f"; starts {when} in place of {self._list(expected.displaced[name])}"
+        if after := expected.after[name]:
             verb = "ends" if len(after) == 1 else "end"
             return f"; starts {when} when {self._list(after)} {verb}{self._late(after)}"
         return f"; starts {when}"
@@ -100,22 +106,26 @@ class Outlook:
         return f" ({format_seconds(max(late))} overdue)" if late else ""
 
     def _list(self, names: Sequence[str], count: int | None = None) -> str:
-        """The first of `count` jobs by name, and how many more there are."""
+        """Return the first of `count` jobs by name, and how many more there are."""
         more = (len(names) if count is None else count) - NAMED
         shown = ", ".join(self._called(name) for name in names[:NAMED])
         return shown + (f" and {more} more" if more > 0 else "")
 
     def _called(self, name: str) -> str:
-        """A job by its id, with the name its user gave it if that says more."""
+        """Return the id of a job, with its name if it has one."""
         return name if self.names.get(name, "job") in ("job", name) else f"{name} ({self.names[name]})"
 
 
-def never(played: Books, job: Job, told: Forecast) -> str:
-    """Why a job did not start in a forecast that has been played."""
+def never(played: ControllerState, job: Job, expected: Forecast) -> str:
+    """Return why a job did not start in a forecast."""
     need = needs_of(played, [job])[job.id]
     if need.in_service < need.gpus:
         return _too_few(need)
-    return "no end of a running job makes enough room" if told.complete else "too many jobs are ahead of it"
+    return (
+        "no end of a running job frees enough devices"
+        if expected.complete
+        else "too many jobs are ahead of it"
+    )
 
 
 def _too_few(need: Need) -> str:
@@ -125,25 +135,25 @@ def _too_few(need: Need) -> str:
     return f"needs {format_count(need.gpus, 'device')}, and {have}{closed}"
 
 
-def needs_of(books: Books, jobs: Sequence[Job]) -> dict[str, Need]:
-    """By job, what it needs, and what the cluster has of it."""
+def needs_of(state: ControllerState, jobs: Sequence[Job]) -> dict[str, Need]:
+    """Return by job what it needs and what the cluster has."""
     closed = tuple(
-        machine.name for machine, shut in zip(books.cluster.machines, books.shut, strict=True) if shut
+        machine.name for machine, shut in zip(state.cluster.machines, state.unavailable, strict=True) if shut
     )
-    rooms: dict[tuple[tuple[int, ...], int], tuple[int, int]] = {}  # many jobs ask for the same
+    capacity: dict[tuple[tuple[int, ...], int], tuple[int, int]] = {}  # many jobs ask for the same
     needs: dict[str, Need] = {}
     for job in jobs:
-        asked = kinds_of(books.setup, job.spec), int(books.world.jobs[job.row]["widest_tier"])
-        if asked not in rooms:
-            rooms[asked] = _room(books, *asked)
-        free, most = rooms[asked]
-        needs[job.id] = Need(job.spec.gpus, free, most, books.setup.tiers[asked[1]], closed)
+        asked = device_types_of(state.setup, job.spec), int(state.world.jobs[job.row]["widest_tier"])
+        if asked not in capacity:
+            capacity[asked] = _capacity(state, *asked)
+        free, most = capacity[asked]
+        needs[job.id] = Need(job.spec.gpus, free, most, state.setup.tiers[asked[1]], closed)
     return needs
 
 
-def _room(books: Books, kinds: Sequence[int], tier: int) -> tuple[int, int]:
-    """Free devices of the type that has most, and all in service in the largest group of a tier."""
-    hosts = books.world.hosts
+def _capacity(state: ControllerState, kinds: Sequence[int], tier: int) -> tuple[int, int]:
+    """Return the free devices of the type with most, and the devices in service of the largest group of a tier."""
+    hosts = state.world.hosts
     free = most = 0
     for kind in kinds:
         here = hosts[(hosts["down"] == 0) & (hosts["device_type"] == kind)]
@@ -151,3 +161,77 @@ def _room(books: Books, kinds: Sequence[int], tier: int) -> tuple[int, int]:
             free = max(free, int(here["free"].sum()))
             most = max(most, int(np.bincount(here["group"][:, tier], weights=here["size"]).max()))
     return free, most
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Jobs that overtake in the same way."""
+
+    how: str
+    count: int
+    first: tuple[str, ...]  # at most NAMED, the first to start first
+
+
+@dataclass(frozen=True, slots=True)
+class Overtakers:
+    """All overtakers of one job, by their start."""
+
+    count: int = 0
+    first: tuple[tuple[str, str], ...] = ()  # (job, how), at most LISTED
+    groups: tuple[Group, ...] = ()
+
+
+def overtakers(order: Sequence[str], expected: Forecast) -> dict[str, Overtakers]:
+    """Return the overtakers of each job of a queue that is overtaken.
+
+    The queue is scanned once from its end, with the starts of the jobs behind in order. What is kept of a job is
+    bounded, so the time is near linear in the length of the queue.
+    """
+    backfills: dict[str, list[tuple[float, int]]] = {}
+    for place, name in enumerate(order):
+        if name in expected.starts and expected.reasons[name] == BACKFILLED and name in expected.reserved:
+            backfills.setdefault(expected.reserved[name], []).append((expected.starts[name], place))
+    found: dict[str, Overtakers] = {}
+    behind: list[tuple[float, int]] = []  # start and place in the queue
+    for place in range(len(order) - 1, -1, -1):
+        name = order[place]
+        start = expected.starts.get(name, math.inf)
+        if count := bisect_left(behind, (start,)):
+            passes = sorted(one for one in backfills.get(name, ()) if one[1] > place and one[0] < start)
+            found[name] = _of_one(
+                order, expected, name, behind[: min(count, LISTED + len(passes))], count, passes
+            )
+        if start < math.inf:
+            insort(behind, (start, place))
+    return found
+
+
+def _of_one(
+    order: Sequence[str],
+    expected: Forecast,
+    name: str,
+    first: Sequence[tuple[float, int]],
+    count: int,
+    passes: Sequence[tuple[float, int]],
+) -> Overtakers:
+    """`first` of `count` overtakers, and those that backfill (`passes`)."""
+    start = expected.starts.get(name, -math.inf)
+    how = {
+        place: IN_TIME if expected.ends.get(order[place], math.inf) <= start else SPARE for _, place in passes
+    }
+    others = [one for one in first if one[1] not in how]
+    kinds = {
+        FITS: (count - len(passes), others),
+        IN_TIME: (list(how.values()).count(IN_TIME), [one for one in passes if how[one[1]] == IN_TIME]),
+        SPARE: (list(how.values()).count(SPARE), [one for one in passes if how[one[1]] == SPARE]),
+    }
+    ordered = sorted((some[0], kind, size, some) for kind, (size, some) in kinds.items() if some)
+    return Overtakers(
+        count,
+        tuple((order[place], how.get(place, FITS)) for _, place in first[:LISTED]),
+        tuple(Group(kind, size, _names(order, some[:NAMED])) for _, kind, size, some in ordered),
+    )
+
+
+def _names(order: Sequence[str], places: Iterable[tuple[float, int]]) -> tuple[str, ...]:
+    return tuple(order[place] for _, place in places)

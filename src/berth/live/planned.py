@@ -1,4 +1,4 @@
-"""A job that runs a plan: what the plan rents becomes what the job asks for."""
+"""Jobs that run a plan: the devices of the plan become the demand of the job."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from berth.plan.files import PlanSpec
 
 
 def with_plan(spec: JobSpec, beside: Path) -> JobSpec:
-    """The job with devices, and a command unless it has one, from its plan; paths are read from `beside`.
+    """Return the job with devices, and a command unless it has one, from its plan; paths are relative to `beside`.
 
-    CPU cores of a plan come with the machines of its GPUs; they are not asked for by themselves.
+    CPU cores of a plan come with the machines of its GPUs and are not requested.
     """
     if spec.plan is None:
         return spec

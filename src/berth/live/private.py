@@ -10,15 +10,8 @@ from berth.errors import InputError
 
 FOLDER_MODE, FILE_MODE = 0o700, 0o600
 _JOURNAL = "journal.sqlite"
-_OWN = (
-    "controller.",
-    "endpoint.json",
-    "tokens.",
-    "admin.token",
-    "attempts",
-    "up.log",
-    _JOURNAL,
-)  # names begin so
+# prefixes of names
+_OWN = ("controller.", "endpoint.json", "tokens.", "admin.token", "attempts", "up.log", _JOURNAL)
 _NETWORK = (
     "nfs", "nfs4", "lustre", "cifs", "smb3", "smbfs", "ncpfs", "gpfs", "beegfs", "fhgfs", "ceph", "fuse.ceph",
     "glusterfs", "fuse.glusterfs", "fuse.sshfs", "afs", "pvfs2", "orangefs", "panfs", "wekafs", "ocfs2", "gfs2",
@@ -60,7 +53,7 @@ def _refuse_other_folder(folder: Path, names: list[str]) -> None:
     others = sorted(name for name in names if not _is_own(name) and name != "lost+found")
     if others and _JOURNAL not in names:
         raise InputError(
-            f"is no state folder: it has no journal, but {others[0]}",
+            f"is not a state folder: it has no journal, but {others[0]}",
             where=str(folder),
             hint="name a new or an empty folder with --state",
         )

@@ -1,15 +1,16 @@
-"""The records of the journal: one kind for everything that changes the state.
+"""The records of the journal: one kind for every change of the state.
 
-Things that happened: `opened`, `submitted`, `cancelled`, `prioritised`, `machine`, `foreign`, `launch`, `started`,
-`exited`, `ready`, `learned`. And what was decided: `pass` (its body says how many decisions follow), then `start`,
-`evict` and `move`, one record each. Bodies are plain JSON; numbers come back from it as they went in, to the bit.
+Events: `opened`, `submitted`, `cancelled`, `prioritised`, `machine`, `external`, `launch`, `started`, `exited`,
+`ready`, `learned`. Decisions: `pass` (its body has their number), followed by `start`, `evict` and `move`, one record
+each. Bodies are JSON; numbers are read back exactly.
 
-Each record has the version of its form in `v`. What an older berth wrote is brought up to date where it is folded (see
-`upcast`); what a newer one wrote is refused. Versions:
+Each record has the version of its form in `v`. Older records are converted when they are applied (`upcast`); newer ones
+are refused. Versions:
 
 1. no `v`; a submission names its model, which may be the path of a file
 2. a submission has the numbers of its job's profile
 3. `opened` has an epoch, which is part of the tokens of the attempts that follow
+4. `external` was called `foreign`
 """
 
 from __future__ import annotations
@@ -21,16 +22,17 @@ from typing import Any
 from berth.errors import InputError
 from berth.live.profiles import journalled_numbers
 
-VERSION = 3
+VERSION = 4
+_RENAMED = {"foreign": "external"}  # before version 4
 DECISIONS = ("start", "evict", "move")
-# what keeps a machine from taking jobs: it is gone, its people drained it here, or the engine has closed it
+# why a machine takes no jobs: it is lost, it was drained in berth, or the engine has closed it
 LOST, DRAINED, CLOSED = "lost", "drained", "closed"
-QUIET = ("launch", "started", "pass", *DECISIONS)  # records after which a pass would find nothing new
+QUIET = ("launch", "started", "pass", *DECISIONS)  # records after which no pass is needed
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One line of the journal."""
+    """One record of the journal."""
 
     time: float
     kind: str
@@ -39,14 +41,14 @@ class Record:
     v: int = VERSION
 
     def line(self) -> str:
-        """The body as it is stored."""
+        """Return the body as it is stored."""
         return json.dumps({"v": self.v, **self.body}, separators=(",", ":"), allow_nan=True)
 
 
 def read(time: float, kind: str, job: str | None, line: str) -> Record:
-    """The record that was stored, in the form in which it was written."""
+    """Return the record that was stored, in its original form but with the current name of its kind."""
     body = json.loads(line)
-    return Record(time, kind, job, body, body.pop("v", 1))
+    return Record(time, _RENAMED.get(kind, kind), job, body, body.pop("v", 1))
 
 
 def upcast(record: Record) -> Record:

@@ -1,81 +1,111 @@
-"""From the journal back to the books: the newest snapshot that can be read, and every record behind it."""
+"""The state from the journal: the newest usable snapshot, and all records after it; and replays of whole journals."""
 
 from __future__ import annotations
 
 import logging
+import sqlite3
 from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
 
 import zstandard
 
+from berth.errors import InputError
 from berth.live import snapshot
-from berth.live.books import Books
-from berth.live.passing import ReplayError, follow
-from berth.live.rebase import rebase
-from berth.live.records import Record, upcast
-from berth.live.setup import setup_of
-from berth.live.store import Store
+from berth.live.damage import verify
+from berth.live.decisions import ReplayError, replay_pass
+from berth.live.migrate import migrate
+from berth.live.records import DECISIONS, Record, upcast
+from berth.live.setup import setup_from_dict
+from berth.live.state import ControllerState
+from berth.live.store import Store, connect, records_of
 from berth.native.cache import fingerprint
 
 _log = logging.getLogger("berth.live")
 
 
-def recover(store: Store) -> Books | None:
-    """The books as they stood at the last commit; None: nothing was ever committed."""
+def recover(store: Store) -> ControllerState | None:
+    """Return the state of the last commit; None if nothing was ever committed."""
     try:
-        books = _newest(store, trust=True)
+        state = _newest(store, trust=True)
     except ReplayError as error:
-        _log.warning("%s; the journal's decisions are taken as they stand", error)
-        books = _newest(store, trust=False)
-    if books is not None:
-        books.over = []  # the store has them
-    return books
+        _log.warning("%s; the decisions of the journal are applied as recorded", error)
+        state = _newest(store, trust=False)
+    if state is not None:
+        state.ended = []  # they are in the store
+    return state
 
 
-def _newest(store: Store, *, trust: bool) -> Books | None:
-    for seq, code, state in store.snapshots():
+def _newest(store: Store, *, trust: bool) -> ControllerState | None:
+    for seq, code, data in store.snapshots():
         try:
-            books = snapshot.load(state)
+            state = snapshot.load(data)
         except (ValueError, KeyError, TypeError, EOFError, zstandard.ZstdError) as error:
-            _log.warning("the state kept at record %d can't be used: %s", seq, error)
+            _log.warning("the snapshot at record %d can't be used: %s", seq, error)
             continue
-        return fold_all(books, store.records(seq), trust=trust, code=code)
-    return fold_all(None, store.records(), trust=trust)
+        return apply_all(state, store.records(seq), trust=trust, code=code)
+    return apply_all(None, store.records(), trust=trust)
 
 
-def fold_all(
-    books: Books | None,
+def apply_all(
+    state: ControllerState | None,
     records: Iterable[Record],
     *,
     trust: bool,
-    whoever: bool = False,
+    any_code: bool = False,
     code: str | None = None,
-) -> Books | None:
-    """Folds records in order. Passes are decided again where this code (or `whoever`) wrote them, if `trust`.
+) -> ControllerState | None:
+    """Apply records in order. With `trust`, passes that this code wrote (with `any_code`, all) are decided again.
 
-    `code`: what wrote the first records, if they are not the journal's first.
+    `code`: the fingerprint that wrote the first records, if they are not the first of the journal.
     """
     same = trust and code in (None, fingerprint())
-    for group in passes_whole(map(upcast, records)):
+    for group in group_passes(map(upcast, records)):
         record = group[0]
         if record.kind == "opened":
-            same = trust and (whoever or record.body["code"] == fingerprint())
-            setup = setup_of(record.body)
-            books = Books(setup) if books is None else rebase(books, setup)
-            books.fold(record)
+            same = trust and (any_code or record.body["code"] == fingerprint())
+            setup = setup_from_dict(record.body)
+            state = ControllerState(setup) if state is None else migrate(state, setup)
+            state.apply(record)
             continue
-        assert books is not None, "a journal begins with `opened`"
+        assert state is not None, "a journal begins with `opened`"
         if record.kind == "pass":
-            follow(books, group, trust=same)
+            replay_pass(state, group, trust=same)
         else:
-            books.fold(record)
-    return books
+            state.apply(record)
+    return state
 
 
-def passes_whole(records: Iterable[Record]) -> Iterator[list[Record]]:
-    """A pass together with its decisions; every other record alone."""
+def group_passes(records: Iterable[Record]) -> Iterator[list[Record]]:
+    """Yield each pass together with its decisions, and every other record alone."""
     source = iter(records)
     for record in source:
         group = [record]
         if record.kind == "pass":
             group += [next(source) for _ in range(record.body.get("decisions", 0))]
         yield group
+
+
+def replay_journal(path: Path) -> dict[str, Any]:
+    """Replay a journal from its first record and compare every decision; return counts and the first difference."""
+    counts: dict[str, Any] = {"records": 0, "passes": 0, "decisions": 0, "differences": 0, "first": None}
+    try:
+        db = connect(path, read_only=True)
+        try:
+            verify(db, path)
+            apply_all(None, _counted(records_of(db), counts), trust=True, any_code=True)
+        except ReplayError as error:
+            counts["differences"], counts["first"] = 1, str(error)
+        finally:
+            db.close()
+    except sqlite3.Error as error:
+        raise InputError(f"{path}: {error}", hint="is it a journal of berth?") from None
+    return counts
+
+
+def _counted(records: Iterator[Record], counts: dict[str, Any]) -> Iterator[Record]:
+    for record in records:
+        counts["records"] += 1
+        counts["passes"] += record.kind == "pass"
+        counts["decisions"] += record.kind in DECISIONS
+        yield record

@@ -1,21 +1,21 @@
-"""A world that grows: rows for jobs that come, room made of those that are over.
+"""Growth of the scheduler's arrays: rows for new jobs, in place of those of ended ones.
 
-The scheduler's arrays have a fixed length and are walked by row. Here they are moved to longer ones when they are
-full, the rows of jobs that are over falling out; the order of the others stays, and with it every decision.
+The arrays have a fixed length. When they are full they are copied to longer ones without the rows of ended jobs. The
+order of the others does not change, so no decision does.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from berth.schedule.records import DECISION, DEMAND, MAX_TIERS, WAIT_STATS, Array, World
+from berth.schedule.records import DECISION, DEMAND, MAX_TIERS, USER, WAIT_STATS, Array, World
 from berth.schedule.world import new_jobs
 
-FIRST = 256  # rows of a new world
+FIRST = 256  # rows at the start
 
 
 def with_demand(world: World, gpus: int, timers: Array) -> World:
-    """The world with an entry for jobs of this size; sizes stand smallest first."""
+    """Return the arrays with an entry for jobs of this size; sizes are in ascending order."""
     sizes = world.demands["gpus"]
     at = int(np.searchsorted(sizes, gpus))
     if at < len(sizes) and sizes[at] == gpus:
@@ -29,8 +29,25 @@ def with_demand(world: World, gpus: int, timers: Array) -> World:
     return world._replace(demands=demands, wait_stats=wait_stats)
 
 
-def with_room(world: World, kept: Array) -> World:
-    """A full world with these rows only, in their order, and with free ones behind them."""
+def with_user(world: World, user: int) -> World:
+    """The world with totals for the user of this number."""
+    if user < len(world.users):
+        return world
+    users = np.zeros(2 * user, USER)
+    users[: len(world.users)] = world.users
+    return world._replace(users=users)
+
+
+def with_usage(world: World, earlier: World, now: float) -> World:
+    """The world, in which nothing runs, with what users have used in an earlier one."""
+    users = earlier.users.copy()
+    users["gpu_s"] += users["gpus"] * np.maximum(0.0, now - users["updated_s"])
+    users["gpus"], users["devices"], users["updated_s"] = 0, 0, now
+    return world._replace(users=users)
+
+
+def with_free_rows(world: World, kept: Array) -> World:
+    """Return full arrays with these rows only, in their order, followed by free ones."""
     size = len(world.jobs) if 2 * len(kept) <= len(world.jobs) else 2 * len(world.jobs)
     new_row = np.full(len(world.jobs), -1, np.int32)
     new_row[kept] = np.arange(len(kept), dtype=np.int32)

@@ -1,8 +1,7 @@
-"""What distance costs a job: by the profile of its model, until its own step times are known.
+"""Slowdown of a job by tier: from the profile of its model, until its own step times are known.
 
-Measured times replace the profile tier by tier. Where only some tiers were measured the profile still says how the
-others compare with them. A device whose speed nobody knows, a kind of one's own or a core of a CPU, is taken to be
-as fast as the profiles' usual one: jobs must start there too.
+Measured times replace the profile tier by tier; tiers that were not measured keep their ratio. A device of unknown
+speed (a custom type, a CPU core) counts as fast as the reference device, so that jobs can start there.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _FIELDS = ("slowdown", "compute_share", "skew", "message_bytes", "shape_imbalanc
 
 
 class Sensitivities:
-    """Facts by model and size, reckoned once each."""
+    """Slowdowns and traffic by model and size, computed once each."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -37,7 +36,7 @@ class Sensitivities:
         self._known: dict[tuple[str, int], Array] = {}  # by the profile's numbers, and devices
 
     def write(self, record: Array, numbers: Numbers, gpus: int) -> None:
-        """Fills in what a job's record says of distance."""
+        """Write the slowdowns and traffic of a job into its record."""
         key = json.dumps(numbers, sort_keys=True), gpus
         if key not in self._known:
             found, profile = new_jobs(1), profile_of(numbers)
@@ -66,7 +65,7 @@ def _with_speeds(cluster: Cluster, profile: JobProfile) -> Cluster:
 def learned_slowdowns(
     profile: NDArray[np.float64], step_s: Mapping[int, float], floor: int
 ) -> NDArray[np.float64]:
-    """Slow-down at each tier, given seconds of a step at the tiers where the job has run."""
+    """Return the slowdown at each tier, given step times at the tiers where the job has run."""
     nearest = min(step_s)
     near_s = step_s[nearest] / profile[nearest]
     slow = profile.copy()

@@ -1,4 +1,4 @@
-"""`berth up`: a controller, its back end and the API in one process, until somebody ends it."""
+"""`berth up`: a controller, its back end and the API in one process, until it is stopped."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ from berth.live.api.service import Service
 from berth.live.api.tokens import Tokens, drop_old_admin_token
 from berth.live.backend import Backend, BackendError
 from berth.live.backends.local import LocalBackend
-from berth.live.bounds import Bounds
 from berth.live.controller import Controller
 from berth.live.folder import tokens_in
 from berth.live.home import ENDPOINT, OLD_ATTEMPTS, SOCKET, usual_work_folder
@@ -30,6 +29,7 @@ from berth.live.meter import Meter
 from berth.live.private import FOLDER_MODE, make_folders, write_private
 from berth.live.recover import recover
 from berth.live.setup import Setup
+from berth.live.spec import Bounds
 from berth.live.store import Store
 
 _log = logging.getLogger("berth.live")
@@ -40,7 +40,7 @@ _METER_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What `berth up` was asked for."""
+    """The options of `berth up`."""
 
     state: Path
     cluster: str | None = None
@@ -54,7 +54,7 @@ class Options:
 
 
 class Server:
-    """Everything that runs while berth is up."""
+    """The threads and sockets of `berth up`."""
 
     def __init__(self, options: Options) -> None:
         self.options = options
@@ -79,7 +79,7 @@ class Server:
         self._failed = False
 
     def _prepare(self) -> tuple[Setup, Backend]:
-        """The cluster and the policy: as given, else as they were, else as usual."""
+        """Return the cluster and the policy: as given, else as before, else the defaults."""
         options = self.options
         before = recover(self.store)
         given = load_cluster(options.cluster) if options.cluster else None
@@ -98,10 +98,10 @@ class Server:
     def _called(self) -> None:
         controller = getattr(self, "controller", None)
         if controller is not None:
-            controller.called.set()
+            controller.wakeup.set()
 
     def run(self, ready: Callable[[str], None] | None = None) -> None:
-        """Serves until a signal comes; what runs goes on running after that."""
+        """Serve until a signal comes; jobs continue after that."""
         import uvicorn
 
         write_private(self.options.state / ENDPOINT, json.dumps({"url": self.url, "pid": os.getpid()}))
@@ -113,7 +113,7 @@ class Server:
             self.app,
             http=Connection,
             limit_concurrency=MOST_CONNECTIONS,
-            proxy_headers=False,  # anybody could write them
+            proxy_headers=False,  # any client could set them
             log_level="warning",
             timeout_graceful_shutdown=2,
             access_log=False,
@@ -122,14 +122,14 @@ class Server:
         for thread in threads:
             thread.start()
         for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, _told)  # uvicorn raises a signal again once it has ended in order
+            signal.signal(number, _ignore)  # uvicorn raises a signal again once it has ended in order
         if ready is not None:
             ready(self.url)
         try:
             server.run(sockets=[self._socket, self._here])
         finally:
             self._over.set()
-            self.controller.called.set()
+            self.controller.wakeup.set()
             for thread in threads:
                 thread.join()
             for name in (ENDPOINT, SOCKET):
@@ -139,12 +139,12 @@ class Server:
             raise SystemExit(1)
 
     def _control(self) -> None:
-        """A controller that fails in a way nobody foresaw ends everything: what is on the disk is right."""
+        """Run the controller; an unexpected error stops the server, because only the journal is right then."""
         try:
             self.controller.run(self._over)
-        except BaseException:  # noqa: BLE001 - whatever it is, nobody may go on with these books
+        except BaseException:  # noqa: BLE001 - the state may be wrong
             _log.exception(
-                "the controller failed; what runs goes on, and `berth up` takes it from the journal"
+                "the controller failed; jobs continue, and `berth up` restores the state from the journal"
             )
             self._failed = self._web.should_exit = True
 
@@ -154,8 +154,8 @@ class Server:
             meter.read()
 
 
-def _told(*_: object) -> None:
-    """Being asked to end, and having done so, is no failure."""
+def _ignore(*_: object) -> None:
+    """Exit with 0 after a signal: a requested end is not a failure."""
 
 
 def work_folder(store: Store, given: Path | None) -> Path:
@@ -212,15 +212,15 @@ def make_backend(name: str, work: Path, cluster: Cluster | None, called: Callabl
 
 
 def url_of(sock: socket.socket) -> str:
-    """Where a socket answers; an address of IPv6 stands in brackets."""
+    """Return the URL of a socket."""
     host, port = sock.getsockname()[:2]
     return f"http://[{host}]:{port}" if sock.family == socket.AF_INET6 else f"http://{host}:{port}"
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket that answers there; 0: any port."""
+    """Return a listening socket; port 0: any."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # named, or asyncio would not switch off the delay of small packets: 40 ms for each answer
+    # with the protocol, or asyncio would not set TCP_NODELAY: 40 ms for each answer
     sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:

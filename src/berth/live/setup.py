@@ -1,4 +1,4 @@
-"""What a controller is opened with: a cluster, a policy, and what moving a job costs. It stands in the journal."""
+"""The setup of a controller: cluster, policy, and the cost of evictions. It is in the journal."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ DEFAULT_DURATION_S = 3600.0
 
 @dataclass(frozen=True, eq=False)
 class Setup:
-    """The rules of one cluster."""
+    """A cluster and how it is scheduled."""
 
     cluster: Cluster
     policy: str = "berth"
     eviction_s: float = 40.0
     eviction_large_s: float = 60.0
-    store: str = "local"  # a name that tokens begin with, so that no two stores ever use the same
+    store: str = "local"  # the prefix of tokens: no two stores use the same
 
     @cached_property
     def tiers(self) -> tuple[str, ...]:
@@ -34,7 +34,7 @@ class Setup:
         return tuple(tier.name for tier in self.cluster.tiers)
 
     @cached_property
-    def kinds(self) -> tuple[str, ...]:
+    def device_type_names(self) -> tuple[str, ...]:
         """Names of the device types."""
         return tuple(kind.name for kind in self.cluster.device_types)
 
@@ -49,17 +49,17 @@ class Setup:
         )
 
     def load_policy(self) -> Policy:
-        """The policy, ready for a world without a trace."""
+        """Return the policy; refuse one that needs a trace in advance."""
         policy = load_policy(self.policy)
         if type(policy).prepare is not Policy.prepare:
             raise InputError(
-                f"policy {self.policy!r} must read a whole trace beforehand, so it only simulates",
+                f"policy {self.policy!r} needs a whole trace in advance, so it can only be simulated",
                 hint="live, use berth, dally or tiresias",
             )
         return policy
 
-    def plain(self) -> dict[str, Any]:
-        """As it stands in the journal, with the code it was made by."""
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as the journal has it, with the fingerprint of the code."""
         return {
             "cluster": cluster_to_dict(self.cluster),
             "policy": self.policy,
@@ -70,7 +70,7 @@ class Setup:
         }
 
 
-def setup_of(plain: dict[str, Any]) -> Setup:
-    """The setup that was written down."""
+def setup_from_dict(plain: dict[str, Any]) -> Setup:
+    """Return the setup that `to_dict` describes."""
     facts = {name: plain[name] for name in ("policy", "eviction_s", "eviction_large_s", "store")}
     return Setup(cluster=cluster_from_dict(plain["cluster"]), **facts)

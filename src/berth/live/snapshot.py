@@ -1,8 +1,7 @@
-"""The books as bytes, and back: the scheduler's arrays as they lie in memory, the rest as JSON.
+"""Snapshots of the controller's state: the scheduler's arrays as they are in memory, the rest as JSON.
 
-A snapshot names its form: the layout of the arrays and the names of all that is kept beside them. Any berth with the
-same form reads it, whatever has changed in the code since. Where a field keeps its name and its type but changes its
-meaning, raise `_FORM`.
+A snapshot names its form: the layout of the arrays and the names of all other fields. Any version with the same form
+reads it. Increase `_FORM` when a field keeps its name and type but changes its meaning.
 """
 
 from __future__ import annotations
@@ -18,23 +17,27 @@ from typing import Any
 import numpy as np
 import zstandard
 
-from berth.live.books import Books
-from berth.live.job import DELAYED, Attempt, Job, attempt_of, job_of
-from berth.live.setup import setup_of
+from berth.live.job import Attempt, Job, attempt_from_dict, job_from_dict
+from berth.live.lifecycle import DELAYED
+from berth.live.setup import setup_from_dict
+from berth.live.state import ControllerState
 from berth.schedule.records import Array, World
 
 _FORM = 1
-_PLAIN = ("shut", "foreign", "users", "step_s", "durations", "submitted", "epoch", "now", "wake")
+# other fields: the name in a snapshot, and the attribute
+_KEPT = {"shut": "unavailable", "foreign": "external"} | {
+    name: name for name in ("users", "step_s", "durations", "submitted", "epoch", "now", "wake")
+}
 
 
-def facts_of(books: Books) -> dict[str, Any]:
-    """All that the books hold beside the scheduler's arrays."""
-    facts: dict[str, Any] = {name: getattr(books, name) for name in _PLAIN}
-    facts["setup"] = books.setup.plain()
-    facts["jobs"] = [job.plain() for job in books.jobs.values()]
-    facts["rows"] = [None if job is None else job.id for job in books.rows]
-    facts["attempts"] = [attempt.plain() for attempt in books.attempts.values()]
-    facts["blocked"] = [[machine, list(numbers)] for machine, numbers in books.devices.blocked.items()]
+def facts_of(state: ControllerState) -> dict[str, Any]:
+    """Return all of a state but the scheduler's arrays."""
+    facts: dict[str, Any] = {name: getattr(state, attribute) for name, attribute in _KEPT.items()}
+    facts["setup"] = state.setup.to_dict()
+    facts["jobs"] = [job.to_dict() for job in state.jobs.values()]
+    facts["rows"] = [None if job is None else job.id for job in state.rows]
+    facts["attempts"] = [attempt.to_dict() for attempt in state.attempts.values()]
+    facts["blocked"] = [[machine, list(numbers)] for machine, numbers in state.devices.blocked.items()]
     return facts
 
 
@@ -44,72 +47,74 @@ def form_of(world: World) -> str:
         (name, repr(np.lib.format.dtype_to_descr(array.dtype)), array.ndim)
         for name, array in world._asdict().items()
     ]
-    kept = [_FORM, layout, _PLAIN, Job.__slots__, Attempt.__slots__]
+    kept = [_FORM, layout, list(_KEPT), Job.__slots__, Attempt.__slots__]
     return hashlib.sha256(json.dumps(kept).encode()).hexdigest()[:16]
 
 
-def same(one: Books, other: Books) -> bool:
-    """Whether two books hold the same, to the bit."""
+def same(one: ControllerState, other: ControllerState) -> bool:
+    """Return whether two states are equal, to the bit."""
     return facts_of(one) == facts_of(other) and all(map(_equal, one.world, other.world))
 
 
 def _equal(one: Array, other: Array) -> bool:
-    """Field by field: what lies between the fields is nobody's."""
+    """Compare field by field: padding has no meaning."""
     if one.shape != other.shape:
         return False
     names = one.dtype.names
     return all(one[n].tobytes() == other[n].tobytes() for n in names) if names else np.array_equal(one, other)
 
 
-def save(books: Books) -> bytes:
-    """All that the books hold."""
+def save(state: ControllerState) -> bytes:
+    """Return a state as bytes."""
     out = io.BytesIO()
-    text = json.dumps({"form": form_of(books.world), **facts_of(books)}).encode()
+    text = json.dumps({"form": form_of(state.world), **facts_of(state)}).encode()
     out.write(len(text).to_bytes(8, "little") + text)
-    for array in books.world:
+    for array in state.world:
         np.save(out, array, allow_pickle=False)
     return zstandard.ZstdCompressor(level=1, write_checksum=True).compress(out.getvalue())
 
 
-def load(data: bytes) -> Books:
-    """The books that were saved, by this code or another; ValueError: they are of another form."""
+def load(data: bytes) -> ControllerState:
+    """Return the state that was saved; raise ValueError if it has another form."""
     source = io.BytesIO(zstandard.ZstdDecompressor().decompress(data))
     facts = json.loads(source.read(int.from_bytes(source.read(8), "little")))
-    books = Books(setup_of(facts["setup"]))
-    if facts.get("form") != form_of(books.world):
-        raise ValueError("it is of another form")
-    # a file does not keep that a dtype is aligned, and compiled code minds
-    books.world = World(*(np.load(source, allow_pickle=False).view(new.dtype) for new in books.world))
-    for name in _PLAIN:
-        setattr(books, name, facts[name])
-    books.step_s = {key: {int(tier): s for tier, s in known.items()} for key, known in books.step_s.items()}
-    for machine, numbers in facts.get("blocked", ()):  # older berths have none
-        books.devices.block(machine, numbers)
-    _fill(books, map(job_of, facts["jobs"]), facts["rows"], map(attempt_of, facts["attempts"]))
-    return books
+    state = ControllerState(setup_from_dict(facts["setup"]))
+    if facts.get("form") != form_of(state.world):
+        raise ValueError("it has another form")
+    # a file does not keep the alignment of a dtype, which compiled code needs
+    state.world = World(*(np.load(source, allow_pickle=False).view(new.dtype) for new in state.world))
+    for name, attribute in _KEPT.items():
+        setattr(state, attribute, facts[name])
+    state.step_s = {key: {int(tier): s for tier, s in known.items()} for key, known in state.step_s.items()}
+    for machine, numbers in facts.get("blocked", ()):  # older versions have none
+        state.devices.block(machine, numbers)
+    _fill(state, map(job_from_dict, facts["jobs"]), facts["rows"], map(attempt_from_dict, facts["attempts"]))
+    return state
 
 
-def copy_of(books: Books) -> Books:
-    """Books that share nothing with these that ever changes."""
-    new = Books(books.setup)
-    new.world = World(*(array.copy() for array in books.world))
-    for name in _PLAIN:
-        setattr(new, name, copy.deepcopy(getattr(books, name)))
-    new.devices.blocked = dict(books.devices.blocked)
-    jobs = (replace(job, alive=list(job.alive)) for job in books.jobs.values())
-    rows = [None if job is None else job.id for job in books.rows]
-    _fill(new, jobs, rows, map(copy.copy, books.attempts.values()))
+def copy_of(state: ControllerState) -> ControllerState:
+    """Return a deep copy of a state."""
+    new = ControllerState(state.setup)
+    new.world = World(*(array.copy() for array in state.world))
+    for attribute in _KEPT.values():
+        setattr(new, attribute, copy.deepcopy(getattr(state, attribute)))
+    new.devices.blocked = dict(state.devices.blocked)
+    jobs = (replace(job, alive=list(job.alive)) for job in state.jobs.values())
+    rows = [None if job is None else job.id for job in state.rows]
+    _fill(new, jobs, rows, map(copy.copy, state.attempts.values()))
     return new
 
 
-def _fill(books: Books, jobs: Iterable[Job], rows: Iterable[str | None], attempts: Iterable[Attempt]) -> None:
-    """Puts jobs and attempts into books that have none; attempts in the order in which they were decided."""
+def _fill(
+    state: ControllerState, jobs: Iterable[Job], rows: Iterable[str | None], attempts: Iterable[Attempt]
+) -> None:
+    """Fill an empty state with jobs and attempts; attempts in the order of their decisions."""
     for job in jobs:
-        books.jobs[job.id] = job
+        state.jobs[job.id] = job
         if job.state == DELAYED and job.ends_as is None:
-            books.delayed.add(job.id)
-    books.rows = [None if name is None else books.jobs[name] for name in rows]
+            state.delayed.add(job.id)
+    state.rows = [None if name is None else state.jobs[name] for name in rows]
     for attempt in attempts:
-        books.attempts[attempt.token] = attempt
-        given = books.jobs[attempt.job].token == attempt.token
-        books.devices.restore(attempt.token, attempt.seats, given=given)
+        state.attempts[attempt.token] = attempt
+        given = state.jobs[attempt.job].token == attempt.token
+        state.devices.restore(attempt.token, attempt.seats, given=given)

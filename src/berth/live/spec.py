@@ -1,16 +1,17 @@
-"""A job as it is written, in YAML or on the command line.
+"""The spec of a job, in YAML or from the command line.
 
 name: resnet
 gpus: 8
 run: python train.py --epochs 90
-model: resnet50          # how much distance costs it, until its own step times are known
-duration: 6h             # about how long; what is not told is taken from earlier jobs of this name
+model: resnet50          # its slowdown by tier, until its own step times are known
+duration: 6h             # an estimate; by default from earlier jobs of this name
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from decimal import Decimal
 from typing import Annotated, Any, Literal, Self
 
@@ -29,11 +30,11 @@ from pydantic import (
 from berth.errors import InputError
 from berth.live.profiles import NO_OTHER_KEYS, InlineProfile, numbers_of
 from berth.spec import Bytes, Seconds, Spec
-from berth.units import seconds, size_bytes
+from berth.units import format_seconds, seconds, size_bytes
 
 
 def said(words: str) -> WrapValidator:
-    """What a pattern asks for, in words: the pattern itself is for programs, in the API's schema."""
+    """Return a validator whose message explains a pattern in words."""
 
     def check(value: Any, inner: ValidatorFunctionWrapHandler) -> Any:
         try:
@@ -73,7 +74,7 @@ Argument = Annotated[str, Field(max_length=131_072, pattern=r"^[^\x00]*$"), _no_
 EnvName = Annotated[
     str,
     Field(min_length=1, max_length=256, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$"),
-    said("is no name of a variable: letters, digits and _, and no digit first"),
+    said("must be a variable name: letters, digits and _, not beginning with a digit"),
 ]
 Folder = Annotated[
     str,
@@ -85,7 +86,7 @@ Words = Annotated[list[Argument], Field(min_length=1, max_length=4096)]
 
 
 class JobSpec(Spec):
-    """What is asked for one job. Commands and variables are passed on as given, blanks included."""
+    """The spec of one job. Commands and variables are passed on unchanged, blanks included."""
 
     model_config = ConfigDict(str_strip_whitespace=False)
 
@@ -98,9 +99,7 @@ class JobSpec(Spec):
     model: Name | InlineProfile | None = None  # of the catalogue, or a profile of its own
     duration: Annotated[Seconds, Field(gt=0)] | None = None
     grace: Annotated[Seconds, Field(le=86_400)] = 30.0  # between SIGTERM and SIGKILL
-    restarts: Annotated[int, Field(ge=0, le=1_000_000, strict=True), Whole] = (
-        3  # failures that are tried again
-    )
+    restarts: Annotated[int, Field(ge=0, le=1_000_000, strict=True), Whole] = 3  # after failures
     priority: Annotated[int, Field(ge=-1000, le=1000, strict=True), Whole] = 0
     required: Name | None = None  # a tier that it is never spread beyond
     preferred: Name | None = None  # a tier that is near enough: it does not wait for nearer
@@ -120,7 +119,7 @@ class JobSpec(Spec):
         return self
 
     def check_together(self) -> None:
-        """Refuse fields that are right by themselves but not together, and a pattern that is none."""
+        """Refuse fields that are valid alone but not together, and an invalid pattern."""
         if self.kind is not None and self.any_of is not None:
             raise InputError("give `kind` or `any_of`, not both")
         if self.step_pattern is not None:
@@ -128,17 +127,17 @@ class JobSpec(Spec):
 
     @property
     def argv(self) -> list[str]:
-        """The command; a line of text is read by the shell, a list is started as it stands."""
+        """The command; a line of text is read by the shell, a list is executed directly."""
         assert self.run is not None, "a plan is read before a job is taken"
         return ["/bin/sh", "-c", self.run] if isinstance(self.run, str) else list(self.run)
 
-    def plain(self) -> dict[str, Any]:
-        """What differs from the defaults, as JSON can hold it and as it may be written."""
-        told: dict[str, Any] = self.model_dump(mode="json", exclude_defaults=True)
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields that differ from the defaults, as JSON data."""
+        data: dict[str, Any] = self.model_dump(mode="json", exclude_defaults=True)
         for name, unit in (("duration", "s"), ("grace", "s"), ("memory", "B")):
-            if name in told:
-                told[name] = as_sent(told[name], unit)
-        return told
+            if name in data:
+                data[name] = as_sent(data[name], unit)
+        return data
 
 
 def as_sent(number: float, unit: str = "s") -> str:
@@ -178,7 +177,7 @@ class SentJob(JobSpec):
 
     @model_validator(mode="after")
     def _together(self) -> Self:
-        return self  # the schema can't say it: whoever takes the job asks `check_together`
+        return self  # not in the schema: the API calls `check_together`
 
 
 def check_name(text: str) -> None:
@@ -189,10 +188,10 @@ def check_name(text: str) -> None:
 
 def submission(spec: JobSpec, user: str) -> dict[str, Any]:
     """Return the body of the record of a submission; the profile that it names is resolved here, once."""
-    return {"spec": spec.plain(), "profile": numbers_of(spec.model), "user": user}
+    return {"spec": spec.to_dict(), "profile": numbers_of(spec.model), "user": user}
 
 
-def spec_of(plain: dict[str, Any]) -> JobSpec:
+def spec_from_dict(plain: dict[str, Any]) -> JobSpec:
     """Return the job that `plain` wrote down. It was accepted then, so today's rules are not applied to it."""
     facts = {name: value for name, value in plain.items() if name in JobSpec.model_fields}
     for name, read in (("duration", seconds), ("grace", seconds), ("memory", size_bytes)):
@@ -210,3 +209,36 @@ def _check_pattern(text: str) -> None:
         raise InputError(f"step_pattern is not a regular expression: {error}") from None
     if "seconds" not in groups and "per_second" not in groups:
         raise InputError("step_pattern needs a group named `seconds` or `per_second`: (?P<seconds>[0-9.]+)")
+
+
+_BOUNDS = "an admin may ask for more; `berth up` sets these bounds"
+
+
+class DeniedError(InputError):
+    """The caller lacks the right to do this."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """The most that a user may request; an admin may request anything that the schema allows."""
+
+    priority: int = 0
+    grace_s: float = 600.0
+    restarts: int = 100
+
+    def check(self, spec: JobSpec) -> None:
+        """Refuse a user's job that requests more, and say what is allowed."""
+        for name, asked, most in (
+            ("priority", spec.priority, self.priority),
+            ("restarts", spec.restarts, self.restarts),
+        ):
+            if asked > most:
+                raise DeniedError(
+                    f"a user's {name} is at most {most}, and {asked} is asked for", hint=_BOUNDS
+                )
+        if spec.grace > self.grace_s:
+            raise DeniedError(
+                f"a user's grace is at most {format_seconds(self.grace_s)}, "
+                f"and {format_seconds(spec.grace)} is asked for",
+                hint=_BOUNDS,
+            )

@@ -1,7 +1,6 @@
-"""The journal on disk: SQLite, written ahead and synced before anybody is told that it is done.
+"""The journal on disk: SQLite with a write-ahead log, synced before a commit returns.
 
-One controller at a time: it holds a lock on a file beside the database for as long as it lives. A store that
-can't be written says so and keeps what it has.
+A store has one controller at a time, which holds a lock on a file beside the database.
 """
 
 from __future__ import annotations
@@ -43,15 +42,15 @@ CREATE TABLE IF NOT EXISTS steps (
 """
 _VERSION = "1"
 _SNAPSHOTS = 2  # kept
-_ADOPTING = "adopting"  # a fact, until what ran under the original is on record as lost
+_ADOPTING = "adopting"  # a fact, until the attempts of the original are recorded as lost
 
 
 class StoreError(BerthError):
-    """The store could not take what it was given; nothing of it was written."""
+    """A write failed; nothing of it was written."""
 
 
 class Store:
-    """A folder with a journal in it."""
+    """A state folder with its journal."""
 
     def __init__(self, folder: Path, *, adopt: bool = False) -> None:
         self.folder = folder
@@ -60,7 +59,7 @@ class Store:
         with ExitStack() as undo:
             self._lock = _locked(folder / "controller.lock")
             undo.callback(os.close, self._lock)
-            self._writing = threading.Lock()  # a connection has one transaction, whoever began it
+            self._writing = threading.Lock()  # a connection has one transaction at a time
             self._open(folder / JOURNAL)
             undo.callback(self._db.close)
             self._check_home(adopt=adopt)
@@ -70,7 +69,7 @@ class Store:
         self.seq = self._db.execute("SELECT coalesce(max(seq), 0) FROM journal").fetchone()[0]
 
     def _open(self, path: Path) -> None:
-        """Opens the journal, or refuses one that is damaged or of another version."""
+        """Open the journal; refuse one that is damaged or of another version."""
         make_private(path)  # SQLite gives its log and its index the mode of the database
         try:
             self._db = connect(path)
@@ -92,7 +91,7 @@ class Store:
             raise InputError(f"{path}: the journal has version {version}, this berth writes {_VERSION}")
 
     def _check_home(self, *, adopt: bool) -> None:
-        """Refuses the copy of a state folder, whose original may be in use; `adopt` makes it a store of its own."""
+        """Refuse the copy of a state folder, whose original may be in use; `adopt` makes it a store of its own."""
         here = home_of(self.folder)
         home = self.fact("home", here)
         if adopt and home != here:
@@ -103,7 +102,7 @@ class Store:
                 self._db.execute("DELETE FROM facts WHERE name = 'work'")
         elif home != here:
             raise InputError(
-                f"is the state of another place: it was made at {home.partition(' ')[2]}"
+                f"belongs to another place: it was created at {home.partition(' ')[2]}"
                 + (" on another host" if home.partition(" ")[0] != here.partition(" ")[0] else ""),
                 where=str(self.folder),
                 hint="start the controller there; or, if that one is gone for good, adopt its jobs with --adopt: "
@@ -112,17 +111,17 @@ class Store:
         self.adopted = self.known_fact(_ADOPTING) is not None
 
     def keep_ids_in(self, work: Path) -> None:
-        """Keeps the number of the last id in the work folder, which a restored backup does not set back."""
+        """Keep the last id in the work folder, which a restored backup does not change."""
         self.ids = Ids(work)
 
     def fact(self, name: str, otherwise: str) -> str:
-        """A fact of the store, set once."""
+        """Return a fact of the store; set it if it is not set."""
         with self._db:
             self._db.execute("INSERT OR IGNORE INTO facts VALUES (?, ?)", (name, otherwise))
         return self.known_fact(name) or otherwise
 
     def known_fact(self, name: str) -> str | None:
-        """Return a fact of the store; None: it was never set."""
+        """Return a fact of the store; None if it is not set."""
         row = self._db.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()
         return None if row is None else str(row[0])
 
@@ -132,19 +131,19 @@ class Store:
             self._db.execute("INSERT OR REPLACE INTO facts VALUES (?, ?)", (name, value))
 
     def commit(
-        self, records: Sequence[Record], over: Iterable[Job] = (), *, ends_adoption: bool = False
+        self, records: Sequence[Record], ended: Iterable[Job] = (), *, ends_adoption: bool = False
     ) -> None:
-        """Writes all of these, or none; they are on the disk when this returns.
+        """Write all records or none; they are on disk when this returns.
 
-        `ends_adoption`: the records say what became of the original's attempts, so the adoption is complete.
+        `ends_adoption`: the records have the ends of the original's attempts, so the adoption is complete.
         """
         rows = [_row(self.seq + 1 + at, record) for at, record in enumerate(records)]
         try:
             with self._writing, self._db:
                 self._db.executemany("INSERT INTO journal VALUES (?, ?, ?, ?, ?, ?)", rows)
-                # a journal that was set back may have left some
+                # a restored backup may have left some
                 self._db.executemany(
-                    "INSERT OR REPLACE INTO over VALUES (?, ?, ?, ?, ?, ?, ?)", map(_over_row, over)
+                    "INSERT OR REPLACE INTO over VALUES (?, ?, ?, ?, ?, ?, ?)", map(_ended_row, ended)
                 )
                 if ends_adoption:
                     self._db.execute("DELETE FROM facts WHERE name = ?", (_ADOPTING,))
@@ -154,7 +153,7 @@ class Store:
         self.adopted = self.adopted and not ends_adoption
 
     def snapshot(self, code: str, state: bytes) -> None:
-        """Keeps the state as of the last record, so that a restart need not fold all of the journal."""
+        """Save the state as of the last record."""
         try:
             with self._writing, self._db:
                 self._db.execute("INSERT OR REPLACE INTO snapshots VALUES (?, ?, ?)", (self.seq, code, state))
@@ -166,49 +165,49 @@ class Store:
             raise StoreError(f"the state can't be written: {error}") from None
 
     def snapshots(self) -> Iterator[tuple[int, str, bytes]]:
-        """States that were kept, with the code that kept them, the newest first."""
+        """Yield snapshots with their record and the code that wrote them, the newest first."""
         yield from self._reader.execute("SELECT seq, code, state FROM snapshots ORDER BY seq DESC")
 
     def records(self, after: int = 0) -> Iterator[Record]:
-        """The journal behind a number."""
+        """Yield the records after a number."""
         return records_of(self._reader, after)
 
     def job_records(self, job: str) -> list[tuple[int, Record]]:
-        """What happened to one job."""
+        """Return the records of one job with their numbers."""
         query = "SELECT seq, time, kind, job, body FROM journal WHERE job = ? ORDER BY seq"
         return [(row[0], read(*row[1:])) for row in self._reader.execute(query, (job,))]
 
     def tokens_of(self, job: str) -> list[str]:
-        """Tokens of the attempts of a job, in order."""
+        """Return the tokens of the attempts of a job, in order."""
         return [one.body["token"] for _, one in self.job_records(job) if one.kind in ("start", "move")]
 
     def opened(self) -> list[tuple[int, float]]:
-        """Numbers and times of the records at which a controller began, in order."""
+        """Return the numbers and times of the starts of a controller, in order."""
         return list(self._reader.execute("SELECT seq, time FROM journal WHERE kind = 'opened' ORDER BY seq"))
 
     def record(self, seq: int) -> Record:
-        """One record."""
+        """Return one record."""
         query = "SELECT time, kind, job, body FROM journal WHERE seq = ?"
         return read(*self._reader.execute(query, (seq,)).fetchone())
 
-    def over(self, job: str) -> dict[str, Any] | None:
-        """A job that is over."""
+    def ended_job(self, job: str) -> dict[str, Any] | None:
+        """Return a job that has ended; None if there is none of this id."""
         row = self._reader.execute("SELECT facts FROM over WHERE job = ?", (job,)).fetchone()
         return None if row is None else json.loads(row[0])
 
     def recent(self, count: int, state: str | None = None) -> list[dict[str, Any]]:
-        """Jobs that are over, the last first."""
+        """Return ended jobs, the last first."""
         where, values = ("WHERE state = ?", [state]) if state else ("", [])
         query = f"SELECT facts FROM over {where} ORDER BY ended DESC LIMIT ?"
         return [json.loads(row[0]) for row in self._reader.execute(query, [*values, count])]
 
     def ids_with(self, prefix: str, limit: int = 5) -> list[str]:
-        """Ids of jobs that are over and begin like this."""
+        """Return ids of ended jobs with this prefix."""
         query = "SELECT job FROM over WHERE job >= ? AND job < ? LIMIT ?"
         return [row[0] for row in self._reader.execute(query, (prefix, prefix + "\U0010ffff", limit))]
 
     def note_steps(self, rows: Sequence[tuple[float, str, str, int, int, float]]) -> None:
-        """Step times as jobs reported them: (time, key, job, tier, steps, seconds per step)."""
+        """Store reported step times: (time, key, job, tier, steps, seconds per step)."""
         try:
             with self._writing, self._db:
                 self._db.executemany("INSERT INTO steps VALUES (?, ?, ?, ?, ?, ?)", rows)
@@ -216,12 +215,12 @@ class Store:
             raise StoreError(f"step times can't be written: {error}") from None
 
     def steps_of(self, job: str) -> list[tuple[float, int, int, float]]:
-        """(time, tier, steps, seconds per step) of one job."""
+        """Return (time, tier, steps, seconds per step) of one job."""
         query = "SELECT time, tier, count, seconds FROM steps WHERE job = ? ORDER BY rowid"
         return list(self._reader.execute(query, (job,)))
 
     def close(self) -> None:
-        """Lets another controller have it."""
+        """Release the store for another controller."""
         self.ids.close()
         self._reader.close()
         self._db.close()
@@ -229,7 +228,7 @@ class Store:
 
 
 def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
-    """The database, with every commit synced to the disk."""
+    """Open the database, with every commit synced to disk."""
     where = f"file:{path}?mode=ro" if read_only else str(path)
     db = sqlite3.connect(where, uri=read_only, timeout=10.0, check_same_thread=False)
     if not read_only:
@@ -239,7 +238,7 @@ def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
 
 
 def records_of(db: sqlite3.Connection, after: int = 0) -> Iterator[Record]:
-    """The journal behind a number, in order."""
+    """Yield the records after a number, in order."""
     query = "SELECT time, kind, job, body FROM journal WHERE seq > ? ORDER BY seq"
     try:
         for row in db.execute(query, (after,)):
@@ -266,13 +265,13 @@ def _row(seq: int, record: Record) -> tuple[Any, ...]:
     return seq, time, kind, job, line, checksum(seq, time, kind.encode(), encoded, line.encode())
 
 
-def _over_row(job: Job) -> tuple[Any, ...]:
-    facts = json.dumps(job.plain(), separators=(",", ":"))
+def _ended_row(job: Job) -> tuple[Any, ...]:
+    facts = json.dumps(job.to_dict(), separators=(",", ":"))
     return job.id, job.spec.name, job.user, job.state, job.submitted, job.ended, facts
 
 
 def _locked(path: Path) -> int:
-    """Holds the lock until the process ends, however it ends."""
+    """Take the lock, which is held until the process ends."""
     lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -280,8 +279,8 @@ def _locked(path: Path) -> int:
         other = os.pread(lock, 64, 0).decode(errors="replace").strip() or "unknown"
         os.close(lock)
         raise InputError(
-            f"{path.parent}: another controller (process {other}) has this store",
-            hint="use it, or end it first",
+            f"{path.parent}: another controller (process {other}) uses this store",
+            hint="use it, or stop it first",
         ) from None
     os.ftruncate(lock, 0)
     os.pwrite(lock, str(os.getpid()).encode(), 0)

@@ -1,23 +1,22 @@
-"""Runs the processes of a gang on one machine and tells in files what became of them. Needs nothing but Python.
+"""Runs the processes of a gang on one machine and reports in files what becomes of them. Needs nothing but Python.
 
     python -I -S supervise.py FOLDER [MACHINE [DEVICES [LIFELINE]]]
 
-FOLDER holds `launch.json` and is seen by the controller and by every machine of the gang. Without MACHINE all
-members are run here. DEVICES: what the engine calls the devices it gives the gang on this machine, where it
-has names of its own. LIFELINE: the number of a pipe's end; when its other end is closed, whatever started this is
-gone, and everything is killed at once. What happens is told by files that appear whole or not at all:
+FOLDER has `launch.json` and is shared by the controller and every machine of the gang. Without MACHINE all members run
+here. DEVICES: the engine's own names of the gang's devices on this machine. LIFELINE: a file descriptor of a pipe; when
+its other end is closed, all processes are killed at once. Reports are files that are written atomically:
 
-    PART.ready    this part is here (a gang of several parts begins only when all are)
+    PART.ready    this part is here (a gang of several parts starts only when all are)
     PART.running  its processes run
-    PART.ended    they are gone: exit codes, whether they were told to stop, whether the job said it had finished
-    stop          written by the controller: end now, or never begin
+    PART.ended    they have ended: exit codes, whether they were stopped, whether the job reported that it finished
+    stop          written by the controller: end now, or never start
     failed        written by the part that failed: the others end too
-    PART.fenced   written by the controller: this machine is given up; what is still here is killed at once
+    PART.fenced   written by the controller: this machine is given up; its processes are killed at once
 
-Whoever holds the lock of a part runs it; a second start does nothing. All processes of a member are ended together,
-also those that left its process group or cleared their environment: this process adopts what they leave behind. It
-is two processes: should the one that runs the part be killed, its parent adopts what it leaves, kills it and says so.
-An end is written only when nothing of the part is left.
+The holder of a part's lock runs it; a second start does nothing. All processes of a member are ended together, also
+those that left its process group or cleared their environment: this process is a subreaper. It consists of two
+processes: if the one that runs the part is killed, its parent adopts its children, kills them and reports it. An end is
+written only when no process of the part is left.
 """
 
 from __future__ import annotations
@@ -38,20 +37,9 @@ from pathlib import Path
 from typing import Any
 
 POLL_S = 0.25
-GATHER_S = 120.0  # for all parts of a gang to come
+GATHER_S = 120.0  # for all parts of a gang to start
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
-KEPT = (
-    "PATH",
-    "HOME",
-    "LANG",
-    "LC_ALL",
-    "USER",
-    "LOGNAME",
-    "TMPDIR",
-    "TZ",
-    "LD_LIBRARY_PATH",
-    "VIRTUAL_ENV",
-)
+KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "USER", "LOGNAME", "TMPDIR", "TZ", "LD_LIBRARY_PATH", "VIRTUAL_ENV")
 
 
 class Part:
@@ -66,19 +54,19 @@ class Part:
         self.parts = [""] if machine == "" else list(dict.fromkeys(member["machine"] for member in members))
         self.machine = machine
         numbers = sorted(number for member in self.members for number in member["devices"])
-        names = devices.split(",")  # as this machine calls them; where that makes no sense, as berth does
+        names = devices.split(",")  # of this machine, if they match in number
         self.given = dict(zip(numbers, names, strict=True)) if devices and len(names) == len(numbers) else {}
         self.name = f"part-{self.parts.index(machine)}"
-        self.told = False  # to end, by a signal
+        self.signalled = False  # SIGTERM or SIGINT has come
         self.processes: dict[int, subprocess.Popen[bytes]] = {}
         self.codes: dict[int, int] = {}
         self.code = 0  # of the first that failed
-        self.cause: str | None = None  # of its end, in the words of `causes.py`
+        self.cause: str | None = None  # of its end, as in `lifecycle.Cause`
 
     def run(self) -> None:
-        """From the first sign of life to the last."""
-        signal.signal(signal.SIGTERM, self._tell)
-        signal.signal(signal.SIGINT, self._tell)
+        """Run the part from its first report to its last."""
+        signal.signal(signal.SIGTERM, self._on_signal)
+        signal.signal(signal.SIGINT, self._on_signal)
         outcome: dict[str, Any] = {}
         stopped = False
         if self._gather():
@@ -95,12 +83,12 @@ class Part:
             if stopped:
                 self.cause = self.cause or "stopped"
                 if not (self.folder / "stop").exists():
-                    self._fail()  # somebody else ends this part: the gang is not whole without it
+                    self._fail()  # stopped by others: the gang can't go on without it
             self._end_all()
         elif self.stopping():
             stopped, self.cause = True, "stopped"
         elif not self._failed():
-            outcome["lost"], outcome["error"] = True, "not all of the gang came"
+            outcome["lost"], outcome["error"] = True, "not all parts of the gang started"
             self.cause = "not-started"
         if self._fenced():
             outcome["lost"], self.cause = True, "supervisor-lost" if self._orphaned() else "node-lost"
@@ -116,9 +104,9 @@ class Part:
         self._write("ended", outcome)
 
     def keep(self, child: int) -> None:
-        """Waits for the process that runs the part; if it is killed, nothing of the part outlives it."""
+        """Wait for the process that runs the part; if it is killed, kill all that it has left."""
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda told, _: _signal(child, told))
+            signal.signal(number, lambda number, _: _signal(child, number))
         os.waitpid(child, 0)
         if (self.folder / f"{self.name}.ended").exists():
             return
@@ -129,10 +117,10 @@ class Part:
                 while os.waitpid(-1, os.WNOHANG)[0]:
                     pass
             time.sleep(0.01)
-        self.bury()
+        self.reap_orphans()
 
-    def bury(self) -> None:
-        """Somebody ran this part before and was killed: nothing of it may live on, and it never runs again."""
+    def reap_orphans(self) -> None:
+        """Kill all processes of a part whose supervisor was killed, and report its end; it never runs again."""
         while strays := _with_token(self.launch["token"]):
             for pid in strays:
                 _signal(pid, signal.SIGKILL)
@@ -141,22 +129,22 @@ class Part:
         outcome = {"codes": {}, "stopped": self.stopping(), "lost": True, "time": time.time()}
         self._write("ended", outcome | {"cause": "supervisor-lost"})
 
-    def _tell(self, *_: object) -> None:
-        self.told = True
+    def _on_signal(self, *_: object) -> None:
+        self.signalled = True
 
     def stopping(self) -> bool:
-        """Whether it was told to end, by a signal or by the file."""
-        return self.told or (self.folder / "stop").exists() or self._fenced()
+        """Return whether it is to end, by a signal or by a file."""
+        return self.signalled or (self.folder / "stop").exists() or self._fenced()
 
     def _cut_short(self) -> bool:
-        """Whether they are told to end, and did not end by themselves before that."""
+        """Return whether the processes were stopped before they ended by themselves."""
         self._reap()
         if (self.folder / "stop").exists() or self._fenced():
-            return bool(self.processes)  # nobody but this process tells them
-        return self.told  # by whoever sent the signal, and that may have reached them too
+            return bool(self.processes)  # only this process stops them
+        return self.signalled  # the signal may have reached them too
 
     def _gather(self) -> bool:
-        """Waits for the other parts; the first one says where all of them meet."""
+        """Wait for the other parts; the first one has the address of the rendezvous."""
         ready: dict[str, Any] = {"pid": os.getpid()}
         if self.name == "part-0":
             ready |= {"address": _address(self.launch, self.parts), "port": _free_port()}
@@ -189,7 +177,7 @@ class Part:
             )
 
     def _environment(self, member: dict[str, Any], first: dict[str, Any]) -> dict[str, str]:
-        """What torchrun would give it, and what berth does; nothing else of ours."""
+        """Return the variables of torchrun and of berth, and none of this process but a few."""
         devices = ",".join(str(number) for number in member["devices"])
         machines = list(dict.fromkeys(other["machine"] for other in self.launch["members"]))
         local = [other for other in self.launch["members"] if other["machine"] == member["machine"]]
@@ -214,7 +202,7 @@ class Part:
         }
 
     def _watch(self) -> None:
-        """Until all have ended, one has failed, or they are told to."""
+        """Wait until all have ended, one has failed, or they are to stop."""
         while self.processes and not self.stopping():
             for rank, process in list(self.processes.items()):
                 if process.poll() is not None:
@@ -228,7 +216,7 @@ class Part:
             self._nap()
 
     def _nap(self) -> None:
-        """Until something ends, or for a moment."""
+        """Wait until a child ends, at most POLL_S."""
         if not self.processes:
             return
         with contextlib.suppress(ChildProcessError, InterruptedError):
@@ -246,9 +234,7 @@ class Part:
         for rank, process in self.processes.items():
             used = sum(_resident(pid) for pid in _descendants(process.pid))
             if used > limit:
-                self._say(
-                    rank, f"berth: {used} bytes of memory are in use, {limit} were asked for: it is ended"
-                )
+                self._say(rank, f"berth: {used} bytes of memory are in use, the limit is {limit}: killed")
                 self.cause = "out-of-memory"
                 os.killpg(process.pid, signal.SIGKILL)
 
@@ -257,7 +243,7 @@ class Part:
             log.write(f"{line}\n")
 
     def _end_all(self) -> None:
-        """SIGTERM, the grace, SIGKILL: the members, and whatever they left behind."""
+        """End the members and all their descendants: SIGTERM, the grace period, SIGKILL."""
         until = time.monotonic() + float(self.launch["grace_s"])
         for process in self.processes.values():
             _signal(process.pid, signal.SIGTERM)
@@ -271,7 +257,7 @@ class Part:
             ]:
                 _signal(pid, signal.SIGKILL)
             self._reap()
-            self._reap_strangers()
+            self._reap_descendants()
             time.sleep(0.01)
 
     def _reap(self) -> None:
@@ -279,7 +265,7 @@ class Part:
             if process.poll() is not None:
                 self._note(rank)
 
-    def _reap_strangers(self) -> None:
+    def _reap_descendants(self) -> None:
         with contextlib.suppress(ChildProcessError):
             while not self.processes and os.waitpid(-1, os.WNOHANG)[0]:
                 pass
@@ -291,14 +277,14 @@ class Part:
         return self._orphaned() or (self.folder / f"{self.name}.fenced").exists()
 
     def _orphaned(self) -> bool:
-        """Whether whoever holds the other end of the lifeline is gone; nothing is ever written to it."""
+        """Return whether the other end of the lifeline is closed; nothing is ever written to it."""
         return self.lifeline is not None and bool(select.select([self.lifeline], [], [], 0)[0])
 
     def _fail(self) -> None:
         (self.folder / "failed").touch()
 
     def _write(self, what: str, facts: dict[str, Any]) -> None:
-        """A file that appears whole."""
+        """Write a report atomically."""
         part = self.folder / f".{self.name}.{what}.{os.getpid()}"
         with part.open("w") as file:
             json.dump(facts, file)
@@ -308,13 +294,13 @@ class Part:
 
 
 def _die_with_parent() -> None:
-    """In the child: it does not outlive this process, even if that is killed."""
+    """In the child: die with this process, even if it is killed."""
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _signal(pid: int, number: int) -> None:
-    """To a whole process group if the process leads one, else to the process."""
+    """Send a signal to the process group that a process leads, else to the process."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         if os.getpgid(pid) == pid:
             os.killpg(pid, number)
@@ -330,7 +316,7 @@ def _children(pid: int) -> list[int]:
 
 
 def _descendants(pid: int) -> list[int]:
-    """The process and all that came of it."""
+    """Return the process and all its descendants."""
     found = [pid]
     for one in found:
         found += _children(one)
@@ -338,8 +324,8 @@ def _descendants(pid: int) -> list[int]:
 
 
 def _with_token(token: str) -> list[int]:
-    """Processes that were started under a token, wherever they have gone since."""
-    # an older berth wrote it into BERTH_TOKEN, and what it started may still run
+    """Return all processes that were started under a token."""
+    # older versions set BERTH_TOKEN, and their processes may still run
     marks = {f"{name}={token}".encode() for name in ("BERTH_ATTEMPT_TOKEN", "BERTH_TOKEN")}
     found = []
     for entry in Path("/proc").iterdir():
@@ -359,7 +345,7 @@ def _resident(pid: int) -> int:
 
 
 def _address(launch: dict[str, Any], parts: list[str]) -> str:
-    """Where the gang meets: this machine, by a name that the others know."""
+    """Return the address of the rendezvous: this machine, by a name that the others know."""
     return "127.0.0.1" if len(parts) == 1 else launch.get("address") or socket.getfqdn()
 
 
@@ -370,7 +356,7 @@ def _free_port() -> int:
 
 
 def main(folder: str, machine: str = "", devices: str = "", lifeline: str = "") -> None:
-    """Runs one part, unless somebody does already or has."""
+    """Run one part, unless it runs or has ended."""
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
     part = Part(Path(folder), machine, devices, lifeline)
     lock = os.open(part.folder / f"{part.name}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -381,27 +367,27 @@ def main(folder: str, machine: str = "", devices: str = "", lifeline: str = "") 
     if (part.folder / f"{part.name}.ended").exists():
         return
     if (part.folder / f"{part.name}.ready").exists():
-        part.bury()
+        part.reap_orphans()
         return
-    keeper = os.getpid()
+    parent = os.getpid()
     child = os.fork()
     if child:
         part.keep(child)
     else:
-        _run(part, keeper)
+        _run(part, parent)
 
 
-def _run(part: Part, keeper: int) -> None:
-    """In the child: runs the part, and does not outlive its keeper."""
+def _run(part: Part, parent: int) -> None:
+    """In the child: run the part, and die with the parent."""
     code = 1
     try:
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
-        if os.getppid() == keeper:
+        if os.getppid() == parent:
             part.run()
             code = 0
-    except BaseException:  # noqa: BLE001 - whatever it is, the keeper goes on from here
+    except BaseException:  # noqa: BLE001 - the parent handles it
         traceback.print_exc()
     finally:
         os._exit(code)

@@ -1,4 +1,4 @@
-"""What people are shown: the books as plain data, the same for the terminal, the API and the page."""
+"""The controller's state as JSON data, for the command line, the API and the dashboard."""
 
 from __future__ import annotations
 
@@ -8,228 +8,205 @@ from typing import Any
 
 import numpy as np
 
-from berth.live.backend import Observation
-from berth.live.books import Books
-from berth.live.causes import Hindrance, sentence
-from berth.live.job import DELAYED, LAUNCHING, PLACED, QUEUED, RUNNING, STOPPING, WAITS, Attempt, Job
-from berth.live.orders import overlaps
+from berth.live.backend import Blocker, Observation
+from berth.live.demand import device_types_of
+from berth.live.job import Attempt, Job
+from berth.live.lifecycle import DELAYED, LAUNCHING, PLACED, QUEUED, RUNNING, STOPPING, WAITS, sentence
+from berth.live.reconcile import overlaps
 from berth.live.spec import JobSpec
-from berth.live.wants import kinds_of
+from berth.live.state import ControllerState
 from berth.schedule.reasons import CODES, HELD_FOR_OTHER, Reason, bring_up_to_date, explain
 from berth.units import format_count
 
-_DETAILS = ("run", "env", "cwd", "step_pattern")  # of a job: for its owner only
+_JOB_FIELDS = ("id", "user", "submitted", "attempts", "evictions", "failures")
+_SPEC_DEFAULTS = {"name": "job", "gpus": 1, "priority": 0}
+_END_DEFAULTS = {"cause": None, "detail": "", "ran_s": None}  # older versions have none
+_DETAILS = ("run", "env", "cwd", "step_pattern")  # for the owner of a job only
 
 
-def state_of(books: Books, job: Job) -> str:
-    """One word for where a job stands."""
+def state_of(state: ControllerState, job: Job) -> str:
+    """Return the state of a job in one word."""
     if job.ends_as is not None:
         return "stopping"
     if job.state != PLACED:
-        stopping = any(books.attempts[token].state == STOPPING for token in job.alive)
+        stopping = any(state.attempts[token].state == STOPPING for token in job.alive)
         return "evicting" if job.state == QUEUED and stopping else job.state
     assert job.token is not None
-    return {WAITS: "starting", LAUNCHING: "starting", RUNNING: "running"}[books.attempts[job.token].state]
+    return {WAITS: "starting", LAUNCHING: "starting", RUNNING: "running"}[state.attempts[job.token].state]
 
 
-def job_row(books: Books, job: Job, *, details: bool = True) -> dict[str, Any]:
-    """A job in a list."""
-    return job_facts(books, job) | {"spec": spec_row(job.spec, details=details)}
+def job_row(state: ControllerState, job: Job, *, details: bool = True) -> dict[str, Any]:
+    """Return a job as a row of a list."""
+    return job_facts(state, job) | {"spec": spec_row(job.spec, details=details)}
 
 
 def spec_row(spec: JobSpec, *, details: bool) -> dict[str, Any]:
-    """What was asked for a job; its details are for its owner only."""
-    return {name: value for name, value in spec.plain().items() if details or name not in _DETAILS}
+    """Return the spec of a job; its details are for its owner only."""
+    return {name: value for name, value in spec.to_dict().items() if details or name not in _DETAILS}
 
 
-def job_facts(books: Books, job: Job) -> dict[str, Any]:
-    """The same without its spec, which does not change and may be written out without the controller's lock."""
-    record = books.world.jobs[job.row]
-    row: dict[str, Any] = {
-        "id": job.id,
-        "name": job.spec.name,
-        "user": job.user,
-        "state": state_of(books, job),
-        "gpus": job.spec.gpus,
-        "priority": job.spec.priority,
-        "submitted": job.submitted,
+def job_facts(state: ControllerState, job: Job) -> dict[str, Any]:
+    """Return a row without its spec, which does not change and needs no lock."""
+    row = {name: getattr(job, name) for name in _JOB_FIELDS}
+    row |= {name: getattr(job.spec, name) for name in _SPEC_DEFAULTS}
+    row |= {
+        "state": state_of(state, job),
         "since": job.since,
-        "attempts": job.attempts,
-        "evictions": job.evictions,
-        "failures": job.failures,
-        "remaining_s": float(record["estimated_remaining_s"]),
+        "remaining_s": float(state.world.jobs[job.row]["estimated_remaining_s"]),
         "last_end": last_end(job),
     }
     if job.token is not None:
-        row |= attempt_facts(books, books.attempts[job.token])
+        row |= attempt_facts(state, state.attempts[job.token])
     return row
 
 
 def last_end(job: Job) -> dict[str, Any] | None:
-    """Why the last attempt of a job ended; None: none has, or nothing is known."""
+    """Return why the last attempt of a job ended; None if none has, or the cause is not known."""
     if job.cause is None:
         return None
     return {"cause": job.cause, "detail": job.detail, "sentence": sentence(job.cause, job.detail)}
 
 
-def held_up(books: Books, job: Job, seen: Observation | None, hindrances: list[Hindrance]) -> Reason | None:
-    """What keeps a job from starting beside the policy: the state of the back end, or of its own launch there."""
+def launch_blocker(
+    state: ControllerState, job: Job, seen: Observation | None, blockers: list[Blocker]
+) -> Reason | None:
+    """Return what keeps a job from starting besides the policy: the back end, or its own launch there."""
     if job.ends_as is not None or job.state == DELAYED:
         return None
     if job.token is not None:
-        if books.attempts[job.token].state == RUNNING:
+        if state.attempts[job.token].state == RUNNING:
             return None
         found = seen.attempts.get(job.token) if seen is not None else None
         if found is not None and found.cause is not None:
             return Reason(str(found.cause), sentence(found.cause, found.detail))
-    first = next((one for one in hindrances if _concerns(books, job, one)), None)
+    first = next((one for one in blockers if _concerns(state, job, one)), None)
     return Reason(str(first.cause), first.sentence) if first is not None else None
 
 
-def _concerns(books: Books, job: Job, hindrance: Hindrance) -> bool:
-    """Whether a hindrance keeps this job from starting; one of some devices does if it would start with them."""
-    if hindrance.devices is None:
+def _concerns(state: ControllerState, job: Job, blocker: Blocker) -> bool:
+    """Return whether a blocker keeps this job from starting; one of some devices does if it would fit with them."""
+    if blocker.devices is None:
         return True
     if job.token is not None:
-        return overlaps(books.attempts[job.token], hindrance.devices)
-    kinds = kinds_of(books.setup, job.spec)
-    free = sum(int(host["free"]) for host in books.world.hosts if int(host["device_type"]) in kinds)
-    blocked = sum(
-        books.devices.count_blocked(machine, kind) for machine in hindrance.devices for kind in kinds
-    )
+        return overlaps(state.attempts[job.token], blocker.devices)
+    kinds = device_types_of(state.setup, job.spec)
+    free = sum(int(host["free"]) for host in state.world.hosts if int(host["device_type"]) in kinds)
+    blocked = sum(state.devices.count_blocked(machine, kind) for machine in blocker.devices for kind in kinds)
     return free < job.spec.gpus <= free + blocked
 
 
-def attempt_facts(books: Books, attempt: Attempt) -> dict[str, Any]:
-    """Where an attempt is."""
-    names, kinds = books.cluster.machines, books.cluster.device_types
+def attempt_facts(state: ControllerState, attempt: Attempt) -> dict[str, Any]:
+    """Return the placement of an attempt."""
+    names, kinds = state.cluster.machines, state.cluster.device_types
     return {
         "token": attempt.token,
         "attempt": attempt.number,
-        "tier": books.setup.tiers[attempt.tier],
+        "tier": state.setup.tiers[attempt.tier],
         "placed": attempt.since,
         "began": attempt.began,
         "places": [
-            {"machine": names[s.machine].name, "kind": kinds[s.kind].name, "devices": list(s.devices)}
+            {"machine": names[s.machine].name, "kind": kinds[s.device_type].name, "devices": list(s.devices)}
             for s in attempt.seats
         ],
     }
 
 
-def over_row(facts: dict[str, Any], *, details: bool = True) -> dict[str, Any]:
-    """A job that is over, out of the store."""
-    spec = facts["spec"]
-    if not details:
-        spec = {name: value for name, value in spec.items() if name not in _DETAILS}
-    return {
-        "id": facts["id"],
-        "name": spec.get("name", "job"),
-        "user": facts["user"],
-        "state": facts["state"],
-        "gpus": spec.get("gpus", 1),
-        "priority": spec.get("priority", 0),
-        "submitted": facts["submitted"],
-        "first_start": facts["first_start"],
-        "ended": facts["ended"],
-        "code": facts["code"],
-        "cause": facts.get("cause"),
-        "detail": facts.get("detail", ""),
-        "ran_s": facts.get("ran_s"),
-        "attempts": facts["attempts"],
-        "evictions": facts["evictions"],
-        "failures": facts["failures"],
-        "spec": spec,
-    }
+def ended_row(facts: dict[str, Any], *, details: bool = True) -> dict[str, Any]:
+    """Return an ended job of the store as a row."""
+    spec = {name: value for name, value in facts["spec"].items() if details or name not in _DETAILS}
+    row = {name: facts[name] for name in (*_JOB_FIELDS, "state", "first_start", "ended", "code")}
+    row |= {name: spec.get(name, default) for name, default in _SPEC_DEFAULTS.items()}
+    row |= {name: facts.get(name, default) for name, default in _END_DEFAULTS.items()}
+    return row | {"spec": spec}
 
 
-def queue(books: Books) -> list[Job]:
-    """Those who wait, most deserving first."""
-    state = books.world.state[0]
-    rows = books.world.waiting[state["queue_start"] : state["queue_stop"]]
-    return [job for row in rows if (job := books.rows[int(row)]) is not None]
+def queue(state: ControllerState) -> list[Job]:
+    """Return the waiting jobs in queue order."""
+    counters = state.world.state[0]
+    rows = state.world.waiting[counters["queue_start"] : counters["queue_stop"]]
+    return [job for row in rows if (job := state.rows[int(row)]) is not None]
 
 
-def reason_of(books: Books, job: Job, now: float) -> Reason:
-    """Why a job waits, or runs where it does, as of the last pass."""
+def reason_of(state: ControllerState, job: Job, now: float) -> Reason:
+    """Return why a job waits, or runs where it does, as of the last pass."""
     if job.ends_as is not None:
-        return Reason("stopping", f"it is {job.ends_as} once its processes have left")
+        return Reason("stopping", f"it is {job.ends_as} once its processes have ended")
     if job.state == DELAYED:
         if job.not_before == math.inf:
-            return Reason("does-not-fit", "this cluster has no place that ever holds it")
+            return Reason("does-not-fit", "this cluster can never hold it")
         left_s = max(0.0, job.not_before - now)
         failed = (
             f"its last attempt failed: {sentence(job.cause, job.detail)}"
             if job.cause
             else "its last attempt failed"
         )
-        return Reason("delayed", f"{failed}; it is tried again soon", seconds_left=left_s)
+        return Reason("delayed", f"{failed}; it is retried soon", seconds_left=left_s)
     if job.state == QUEUED:
-        bring_up_to_date(books.world, job.row)
-    reason = explain(books.world.jobs[job.row], now, books.setup.tiers)
-    holder = int(books.world.state[0]["last_reserved"])
-    if reason.code == CODES[HELD_FOR_OTHER] and holder >= 0 and (other := books.rows[holder]) is not None:
+        bring_up_to_date(state.world, job.row)
+    reason = explain(state.world.jobs[job.row], now, state.setup.tiers)
+    holder = int(state.world.state[0]["last_reserved"])
+    if reason.code == CODES[HELD_FOR_OTHER] and holder >= 0 and (other := state.rows[holder]) is not None:
         return replace(reason, sentence=f"the devices that would fit are reserved for {other.id}")
     return reason
 
 
 def reason_row(reason: Reason) -> dict[str, Any]:
-    """A reason as data."""
-    return {
-        "code": reason.code,
-        "sentence": reason.sentence,
-        "tier": reason.tier,
-        "seconds_left": reason.seconds_left,
-        "saves_s": reason.saves_s,
-    }
+    """Return a reason as JSON data."""
+    names = ("code", "sentence", "tier", "seconds_left", "saves_s")
+    return {name: getattr(reason, name) for name in names}
 
 
-def why(books: Books, job: Job, now: float) -> dict[str, Any]:
-    """All that explains where a job stands: the reason, its place in the queue, and what is free in each rack."""
-    reason = reason_of(books, job, now)
-    told: dict[str, Any] = {"job": job.id, "state": state_of(books, job), "gpus": job.spec.gpus}
-    told["priority"] = job.spec.priority
-    told["reason"] = reason_row(reason)
-    told["last_end"] = last_end(job)
+def why(state: ControllerState, job: Job, now: float) -> dict[str, Any]:
+    """Return the explanation of a job's state: the reason, its queue position, and the free devices of each rack."""
+    reason = reason_of(state, job, now)
+    answer: dict[str, Any] = {"job": job.id, "state": state_of(state, job), "gpus": job.spec.gpus}
+    answer["priority"] = job.spec.priority
+    answer["reason"] = reason_row(reason)
+    answer["last_end"] = last_end(job)
     if job.state == QUEUED and job.ends_as is None:
-        told["position"] = [other.id for other in queue(books)].index(job.id) + 1
-        told["free"] = free_by_group(books, job)
-        told["summary"] = summary(told["free"], job.spec.gpus, books.setup.tiers[group_level(books)])
-        told["waits_for_release"] = [token for token in job.alive if books.attempts[token].state == STOPPING]
+        answer["position"] = [other.id for other in queue(state)].index(job.id) + 1
+        answer["free"] = free_by_group(state, job)
+        answer["summary"] = summary(answer["free"], job.spec.gpus, state.setup.tiers[group_level(state)])
+        answer["waits_for_release"] = [
+            token for token in job.alive if state.attempts[token].state == STOPPING
+        ]
     elif job.token is not None:
-        attempt = books.attempts[job.token]
-        told |= attempt_facts(books, attempt)
+        attempt = state.attempts[job.token]
+        answer |= attempt_facts(state, attempt)
         if attempt.state == WAITS:
-            ahead = books.ahead_of(attempt) or [token for token in job.alive if token != attempt.token]
-            told["waits_for_release"] = ahead
-    record = books.world.jobs[job.row]
-    told["slowdown_by_tier"] = {
+            ahead = state.ahead_of(attempt) or [token for token in job.alive if token != attempt.token]
+            answer["waits_for_release"] = ahead
+    record = state.world.jobs[job.row]
+    answer["slowdown_by_tier"] = {
         name: float(record["slowdown"][tier])
-        for tier, name in enumerate(books.setup.tiers)
+        for tier, name in enumerate(state.setup.tiers)
         if tier >= record["nearest_tier"]
     }
-    told["timer_by_tier_s"] = {
-        name: _finite(record["delay_timer_s"][tier]) for tier, name in enumerate(books.setup.tiers)
+    answer["timer_by_tier_s"] = {
+        name: _finite(record["delay_timer_s"][tier]) for tier, name in enumerate(state.setup.tiers)
     }
-    return told
+    return answer
 
 
 def _finite(value: float) -> float | None:
     return float(value) if np.isfinite(value) else None
 
 
-def group_level(books: Books) -> int:
-    """The level of racks; of machines, where there are none."""
-    return 1 if len(books.cluster.tiers) > 2 else 0
+def group_level(state: ControllerState) -> int:
+    """Return the level of racks; of machines, if there are none."""
+    return 1 if len(state.cluster.tiers) > 2 else 0
 
 
-def free_by_group(books: Books, job: Job | None = None) -> list[dict[str, Any]]:
-    """Devices in each rack (machine, where there are no racks): all, free, and free in its emptiest machine."""
-    cluster = books.cluster
-    level = group_level(books)
-    wanted = range(len(books.setup.kinds)) if job is None else kinds_of(books.setup, job.spec)
+def free_by_group(state: ControllerState, job: Job | None = None) -> list[dict[str, Any]]:
+    """Return the devices of each rack (machine, if there are none): all, free, and free on its emptiest machine."""
+    cluster = state.cluster
+    level = group_level(state)
+    wanted = (
+        range(len(state.setup.device_type_names)) if job is None else device_types_of(state.setup, job.spec)
+    )
     total, free, largest = (np.zeros(len(cluster.group_names[level]), int) for _ in range(3))
     on_machine = np.zeros(len(cluster.machines), int)
-    for host in books.world.hosts:
+    for host in state.world.hosts:
         if int(host["device_type"]) in wanted:
             group = int(host["group"][level])
             total[group] += host["size"]
@@ -248,11 +225,11 @@ def free_by_group(books: Books, job: Job | None = None) -> list[dict[str, Any]]:
 
 
 def summary(groups: list[dict[str, Any]], gpus: int, word: str) -> str:
-    """`16 devices are free, but in three racks`, in a sentence."""
+    """Return a sentence such as `16 devices are free, but in three racks`."""
     free = sum(group["free"] for group in groups)
     spread = sum(1 for group in groups if group["free"])
     if free < gpus == 1:
-        return "no device that would do is free"
+        return "no suitable device is free"
     if free < gpus:
         return f"{free} of the {format_count(gpus, 'device')} it needs {'is' if free == 1 else 'are'} free"
     largest = max(group["free"] for group in groups)
@@ -263,11 +240,11 @@ def summary(groups: list[dict[str, Any]], gpus: int, word: str) -> str:
     return f"{free} devices are free, {largest} of them in one {word}"
 
 
-def machines(books: Books) -> list[dict[str, Any]]:
-    """Every machine, and who is on it."""
-    cluster = books.cluster
+def machines(state: ControllerState) -> list[dict[str, Any]]:
+    """Return every machine, with the jobs on it."""
+    cluster = state.cluster
     kinds = cluster.device_types
-    given = books.devices.holders()
+    given = state.devices.holders()
     found = []
     for index, machine in enumerate(cluster.machines):
         holders = given.get(index, {})
@@ -280,25 +257,25 @@ def machines(books: Books) -> list[dict[str, Any]]:
                 ],
                 "devices": {kinds[kind].name: count for kind, count in machine.devices},
                 "size": machine.size,
-                "free": books.free_on(index),
-                "shut": list(books.shut[index]),
-                "foreign": books.foreign[index],
-                "jobs": {str(number): books.attempts[token].job for number, token in sorted(holders.items())},
+                "free": state.free_on(index),
+                "unavailable": list(state.unavailable[index]),
+                "external": state.external[index],
+                "jobs": {str(number): state.attempts[token].job for number, token in sorted(holders.items())},
             }
         )
     return found
 
 
-def counts(books: Books) -> dict[str, int]:
-    """How many jobs are in each state, and devices: all, free, and those that nobody may use."""
+def counts(state: ControllerState) -> dict[str, int]:
+    """Return the number of jobs in each state, and of devices: all, free, and unavailable."""
     found = {"queued": 0, "delayed": 0, "placed": 0}
-    for job in books.jobs.values():
+    for job in state.jobs.values():
         found[job.state] = found.get(job.state, 0) + 1
-    total, free = books.cluster.devices, int(books.world.state[0]["free"])
-    given = books.devices.holders()  # what runs on a machine that was drained goes on
+    total, free = state.cluster.devices, int(state.world.state[0]["free"])
+    given = state.devices.holders()  # jobs on a drained machine continue
     shut = sum(
         machine.size - len(given.get(index, ()))
-        for index, machine in enumerate(books.cluster.machines)
-        if books.shut[index]
+        for index, machine in enumerate(state.cluster.machines)
+        if state.unavailable[index]
     )
-    return found | {"devices": total, "free": free, "shut": shut}
+    return found | {"devices": total, "free": free, "unavailable": shut}

@@ -1,12 +1,14 @@
 """Decorators for compiled functions, one for each way in which a function is called.
 
-    @kernel     compiled code calls it by name; LLVM decides whether to inline it
-    @inlined    the same, always inlined: for short functions in hot loops
-    @indirect   compiled code calls it by its address; it is compiled on its own, and only when it is needed
-    @entry      Python calls it
+    @kernel       compiled code calls it by name; LLVM decides whether to inline it
+    @inlined      the same, always inlined: for short functions in hot loops
+    @compilable   the same for a function that stays a plain Python function for Python
+    @indirect     compiled code calls it by its address; it is compiled on its own, and only when it is needed
+    @entry        Python calls it
 
-Each of the first two and the last returns a callable with the signature of the decorated function. It compiles a
-version of itself for the argument types of its first call, or reads it from disk (cache.py).
+All but `indirect` return a callable with the signature of the decorated function. A version of it is compiled for the
+argument types of the first call. Indirect functions and entries are read from disk where an earlier run compiled
+them (cache.py); they contain the other kinds, which are compiled as a part of them (linking.py).
 """
 
 from __future__ import annotations
@@ -16,18 +18,21 @@ from collections.abc import Callable
 from typing import Any, Protocol, TypeVar, cast
 
 import numba
-from numba import types
+from numba import extending, types
 from numba.core.dispatcher import Dispatcher
 
 from berth.native.cache import enable_cache
+from berth.native.linking import InnerCompiler, OuterCompiler
 
 F = TypeVar("F", bound=Callable[..., Any])
 Signature = Any  # a signature as numba writes it, such as `types.float64(types.int64)`
 NumbaType = Any  # numba is untyped
 _njit: Any = numba.njit
 _typeof: Any = numba.typeof
+_types: Any = types
+_register_jitable: Any = extending.register_jitable
 
-_INNER = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+_INNER = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True, "pipeline_class": InnerCompiler}
 
 
 class Specializable(Protocol):
@@ -41,17 +46,22 @@ class Specializable(Protocol):
 
 def kernel(function: F) -> F:
     """A compiled function that only compiled functions call."""
-    return _jit(function, **_INNER)
+    return _inner(function)
 
 
 def inlined(function: F) -> F:
     """A short function that is inlined where compiled code calls it."""
-    return _jit(function, forceinline=True, **_INNER)
+    return _inner(function, forceinline=True)
+
+
+def compilable(function: F) -> F:
+    """A plain Python function that compiled functions may call, too: they compile it as a kernel."""
+    return cast(F, _register_jitable(**_INNER)(function))
 
 
 def entry(function: F) -> F:
     """A compiled function that Python calls."""
-    return _jit(function)
+    return _outer(function)
 
 
 def indirect(function: Callable[..., Any]) -> IndirectKernel:
@@ -90,7 +100,7 @@ class IndirectKernel:
         """The function for a signature, compiled or read from disk on the first request."""
         with self._lock:
             if signature not in self._pointers:
-                dispatcher: Any = _jit(self.py_func, no_cpython_wrapper=True)
+                dispatcher: Any = _outer(self.py_func, no_cpython_wrapper=True)
                 dispatcher.compile(signature)
                 self._pointers[signature] = pointer_to(dispatcher.overloads[signature.args], signature)
             return self._pointers[signature]
@@ -114,8 +124,31 @@ def specialize(function: Callable[..., Any], *arguments: object) -> Callable[...
     return cast(Callable[..., Any], dispatcher.overloads[signature].entry_point)
 
 
-def _jit(function: F, **options: bool) -> F:
-    dispatcher = _njit(**options)(function)
+def _inner(function: F, **options: Any) -> F:
+    dispatcher = _njit(**_INNER, **options)(function)
     if isinstance(dispatcher, Dispatcher):  # not where NUMBA_DISABLE_JIT is set
+        _widen_arguments(dispatcher)
+    return cast(F, dispatcher)
+
+
+def _outer(function: F, **options: Any) -> F:
+    dispatcher = _njit(pipeline_class=OuterCompiler, **options)(function)
+    if isinstance(dispatcher, Dispatcher):
         enable_cache(dispatcher)
     return cast(F, dispatcher)
+
+
+def _widen_arguments(dispatcher: Any) -> None:
+    """Passes signed integers as int64 and constants by value, so that one version serves all callers."""
+    template = dispatcher.get_call_template
+
+    def widened(arguments: Any, keywords: Any) -> Any:
+        by_name = {name: _widened(argument) for name, argument in keywords.items()}
+        return template(tuple(map(_widened, arguments)), by_name)
+
+    dispatcher.get_call_template = widened
+
+
+def _widened(type_: NumbaType) -> NumbaType:
+    type_ = _types.unliteral(type_)
+    return _types.int64 if isinstance(type_, _types.Integer) and type_.signed else type_

@@ -23,7 +23,7 @@ from typing import NamedTuple
 import numpy as np
 
 from berth.arrays import FloatArray, IntArray
-from berth.network._kernels import overlapped_s
+from berth.network._kernels import overlapped_s, sort
 from berth.network._sharing_kernels import NONE, ShareArrays, add, connected, remove
 from berth.reproducible import power
 
@@ -102,12 +102,15 @@ def join(
     """Bring a described job onto links; return the jobs whose iterations changed, ascending, itself included."""
     add(state, job, links, weights, demand(flows, job))
     flows.seconds[job] = -1.0
-    return settle(state, flows, loads, np.sort(np.array(connected(state, job), dtype=np.int32)))
+    jobs = np.array(connected(state, job), dtype=np.int32)
+    sort(jobs)
+    return settle(state, flows, loads, jobs)
 
 
 def leave(state: ShareArrays, flows: FlowArrays, loads: LinkLoads, job: int) -> IntArray:
     """Take a job off its links; return the other jobs whose iterations changed, ascending."""
-    others = np.sort(np.array(connected(state, job)[1:], dtype=np.int32))
+    others = np.array(connected(state, job)[1:], dtype=np.int32)
+    sort(others)
     remove(state, job)
     flows.volume[job] = 0.0
     return settle(state, flows, loads, others)

@@ -13,8 +13,10 @@ from berth.arrays import FloatArray, IntArray
 from berth.network._kernels import (
     exchange_latency_s,
     inside_ring_s,
+    largest,
     nest,
     peak_rate,
+    total,
     tree_latency_s,
     widest_tier,
 )
@@ -124,7 +126,8 @@ def _hierarchical(
         sent, done = 0.0, 0.0  # the last machine to have sent, and the last whose steps are over
         for i in range(len(machines)):
             n = fan[tier, i]
-            leaving[:tier, i] = 2.0 * (n - 1) / n * volume / share[i]
+            for level in range(tier):
+                leaving[level, i] = 2.0 * (n - 1) / n * volume / share[i]
             seconds = leaving[0, i] / peak_rate(machines[i], fan[0, i], tier, net)
             sent = max(sent, seconds)
             done = max(done, seconds + 2.0 * (n - 1) * net.latency_s[tier])
@@ -147,10 +150,10 @@ def _pipelined(
     net: FabricArrays,
 ) -> tuple[float, float]:
     """A flat ring or a tree: the same bytes cross every link, once, for any number of machines behind it."""
-    n = fan[0].sum()
+    n = total(fan[0])
     crossing = 2.0 * volume if tree else 2.0 * (n - 1) / n * volume
     fixed = tree_latency_s(fan, net) if tree else 2.0 * (n - 1) * net.latency_s[top]
-    inside = crossing / net.busy[0] if fan[0].max() > 1 else 0.0
+    inside = crossing / net.busy[0] if largest(fan[0]) > 1 else 0.0
     if top == 0:
         return 0.0, inside + fixed
     behind = np.zeros(len(links))
@@ -186,5 +189,5 @@ def _exchange(
             if leaving[level, i] > 0:
                 sending = max(sending, leaving[level, i] / peak_rate(machines[i], fan[0, i], level + 1, net))
     sending = max(sending, _phase(leaving, slots, links, loads, net))
-    inside = volume * (fan[0].max() - 1) / (n - 1) / net.busy[0]
+    inside = volume * (largest(fan[0]) - 1) / (n - 1) / net.busy[0]
     return sending, max(0.0, inside - sending) + exchange_latency_s(within, net)

@@ -12,20 +12,25 @@ from __future__ import annotations
 
 import numpy as np
 
-from berth.arrays import IntArray
+from berth.arrays import Int64Array, IntArray
 from berth.network.fabric import FabricArrays
 from berth.reproducible import power
 
 
 def nest(machines: IntArray, counts: IntArray, net: FabricArrays) -> tuple[IntArray, IntArray, IntArray]:
     """The placement's machines in depth-first order, with `fan` and `within`."""
-    order = np.argsort(net.rank[machines])
-    sorted_machines = machines[order]
     tiers, size = net.groups.shape[0], len(machines)
+    keys = np.empty(size, dtype=np.int64)
+    for i in range(size):
+        keys[i] = net.rank[machines[i]] * size + i
+    sort(keys)
+    sorted_machines = np.empty(size, dtype=machines.dtype)
     fan = np.empty((tiers, size), dtype=np.int32)
     within = np.empty((tiers, size), dtype=np.int32)
-    fan[0] = counts[order]
-    within[0] = counts[order]
+    for i in range(size):
+        at = keys[i] % size
+        sorted_machines[i] = machines[at]
+        fan[0, i] = within[0, i] = counts[at]
     for tier in range(1, tiers):
         start = 0
         for stop in range(1, size + 1):
@@ -38,16 +43,47 @@ def nest(machines: IntArray, counts: IntArray, net: FabricArrays) -> tuple[IntAr
                     net.groups[tier - 1, sorted_machines[i]] != net.groups[tier - 1, sorted_machines[i - 1]]
                 )
                 devices += within[0, i]
-            fan[tier, start:stop] = children
-            within[tier, start:stop] = devices
+            for i in range(start, stop):
+                fan[tier, i], within[tier, i] = children, devices
             start = stop
     return sorted_machines, fan, within
+
+
+def sort(values: IntArray | Int64Array) -> None:
+    """Sorts whole numbers in place (Shell's method): numba takes seconds to compile np.sort or np.argsort."""
+    gap = 1
+    while 3 * gap < len(values):
+        gap = 3 * gap + 1
+    while gap > 0:
+        for i in range(gap, len(values)):
+            value, k = values[i], i
+            while k >= gap and values[k - gap] > value:
+                values[k] = values[k - gap]
+                k -= gap
+            values[k] = value
+        gap //= 3
+
+
+def largest(values: IntArray) -> int:
+    """The largest of several numbers above 0: numba takes long to compile `values.max()`."""
+    found = 0
+    for value in values:
+        found = max(found, value)
+    return found
+
+
+def total(values: IntArray) -> int:
+    """The sum of several numbers: numba takes long to compile `values.sum()`."""
+    found = 0
+    for value in values:
+        found += value
+    return found
 
 
 def widest_tier(fan: IntArray) -> int:
     """The nearest tier that holds the whole placement."""
     for tier in range(fan.shape[0] - 1, 0, -1):
-        if fan[tier].max() > 1:
+        if largest(fan[tier]) > 1:
             return tier
     return 0
 
@@ -64,7 +100,7 @@ def peak_rate(machine: int, devices: int, tier: int, net: FabricArrays) -> float
 
 def inside_ring_s(volume: float, fan: IntArray, net: FabricArrays) -> float:
     """Ring all-reduce inside the machines: the one with most devices is the slowest."""
-    n = fan[0].max()
+    n = largest(fan[0])
     return float(2.0 * (n - 1) / n * volume / net.busy[0] + 2.0 * (n - 1) * net.latency_s[0])
 
 
@@ -87,7 +123,7 @@ def hierarchical_ring_s(volume: float, machines: IntArray, fan: IntArray, net: F
 def narrowest_rate(machines: IntArray, fan: IntArray, net: FabricArrays) -> float:
     """The slowest step of a ring or tree through all devices that uses every device's link at once."""
     tier = widest_tier(fan)
-    rate = net.busy[0] if fan[0].max() > 1 else np.inf
+    rate = net.busy[0] if largest(fan[0]) > 1 else np.inf
     if tier > 0:
         for i in range(len(machines)):
             rate = min(rate, busy_rate(machines[i], fan[0, i], tier, net))
@@ -96,7 +132,7 @@ def narrowest_rate(machines: IntArray, fan: IntArray, net: FabricArrays) -> floa
 
 def flat_ring_s(volume: float, machines: IntArray, fan: IntArray, net: FabricArrays) -> float:
     """Rings through all devices, one channel per device: pipelined, so only the narrowest step counts."""
-    n = fan[0].sum()
+    n = total(fan[0])
     if n == 1:
         return 0.0
     latency = net.latency_s[widest_tier(fan)]
@@ -105,7 +141,7 @@ def flat_ring_s(volume: float, machines: IntArray, fan: IntArray, net: FabricArr
 
 def tree_s(volume: float, machines: IntArray, fan: IntArray, net: FabricArrays) -> float:
     """Two complementary binary trees: each device sends the vector up and down once; logarithmic latency."""
-    if fan[0].sum() == 1:
+    if total(fan[0]) == 1:
         return 0.0
     return 2.0 * volume / narrowest_rate(machines, fan, net) + tree_latency_s(fan, net)
 
@@ -115,7 +151,7 @@ def tree_latency_s(fan: IntArray, net: FabricArrays) -> float:
     total = 0.0
     for tier in range(fan.shape[0]):
         steps, reached = 0, 1
-        while reached < fan[tier].max():
+        while reached < largest(fan[tier]):
             steps, reached = steps + 1, 2 * reached
         total += 2.0 * steps * net.latency_s[tier]
     return total

@@ -18,6 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from berth.arrays import BoolArray, FloatArray, Int64Array, IntArray
+from berth.network._kernels import sort
 
 NONE = -1
 RISING = -1.0  # the rate of a job that has not found its own yet
@@ -178,7 +179,9 @@ def _changed(state: ShareArrays, jobs: list[int], before: FloatArray) -> IntArra
         if state.rate[jobs[position]] != before[position]:
             changed[count] = jobs[position]
             count += 1
-    return np.sort(changed[:count])
+    changed = changed[:count]
+    sort(changed)
+    return changed
 
 
 def _stop_at_cap(state: ShareArrays, job: int) -> None:

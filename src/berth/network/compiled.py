@@ -1,30 +1,28 @@
-"""The kernels, compiled: for event loops that evaluate millions of placements.
+"""The network's functions, compiled: for event loops that evaluate millions of placements.
 
-The kernels are plain functions over numbers and arrays. A command that prints eight rows runs them as they
-are and needs no compiler; compiled code of other packages may call any of them by name once this module is
-imported, and finds the most used ones here, compiled.
+They are plain functions over numbers and arrays. A command that prints eight rows runs them as they are and needs no
+compiler. Once this module is imported, compiled code may call any of them by name; the kernels of other packages import
+what they call from here.
 """
 
 from __future__ import annotations
 
 import inspect
 
-from numba.extending import register_jitable
-
 from berth import reproducible
-from berth.native.kernels import entry
+from berth.native.kernels import compilable, entry, kernel
 from berth.network import _contention_kernels, _flow_kernels, _kernels, _sharing_kernels
 
 for _module in (reproducible, _kernels, _flow_kernels, _sharing_kernels, _contention_kernels):
     for _function in list(vars(_module).values()):
         if inspect.isfunction(_function) and _function.__module__ == _module.__name__:
-            register_jitable(_function)
+            compilable(_function)
 
-communication_s = entry(_kernels.communication_s)
-overlapped_s = entry(_kernels.overlapped_s)
-flow = entry(_flow_kernels.flow)
-add = entry(_sharing_kernels.add)
-remove = entry(_sharing_kernels.remove)
-describe = entry(_contention_kernels.describe)
-join = entry(_contention_kernels.join)
-leave = entry(_contention_kernels.leave)
+# for kernels of other packages
+communication_s, overlapped_s = kernel(_kernels.communication_s), kernel(_kernels.overlapped_s)
+flow = kernel(_flow_kernels.flow)
+describe, join = kernel(_contention_kernels.describe), kernel(_contention_kernels.join)
+leave = kernel(_contention_kernels.leave)
+
+# for Python
+add, remove = entry(_sharing_kernels.add), entry(_sharing_kernels.remove)

@@ -14,6 +14,7 @@ from berth.schedule.balance import balanced_shares, free_per_host, sensitive_to_
 from berth.schedule.policy import Hooks
 from berth.schedule.queue import add_running, enqueue, remove_running, set_order
 from berth.schedule.records import EVICT, MAX_TIERS, MOVE, RUNNING, START, World, places_of
+from berth.schedule.totals import charge_user
 
 _TYPICAL_STARTS = 200  # recent starts that the typical service is the mean of
 
@@ -205,6 +206,7 @@ def start_on(world: World, row: int, claim: int, tier: int, now: float, reason: 
     assign(world, row, claim, tier, now, reason)
     world.demands[job.demand].waiting -= 1
     charge_quota(world, row, job.gpus)
+    charge_user(world, row, job.gpus, now)
     add_running(world, row)
 
 
@@ -239,8 +241,10 @@ def relocate(world: World, row: int, claim: int, tier: int, now: float, reason: 
     """Moves a running gang, whose old devices are returned, to a claim."""
     job = world.jobs[row]
     from_tier, ran_since_s = job.tier, job.started_s
+    charge_user(world, row, -job.gpus, now)
     free_entries(world, job.first_place)
     assign(world, row, claim, tier, now, reason)
+    charge_user(world, row, job.gpus, now)
     job.moves += 1
     record_decision(world, MOVE, row, reason, from_tier, ran_since_s)
 
@@ -256,6 +260,7 @@ def release(world: World, row: int) -> None:
 def detach(world: World, row: int) -> None:
     """Takes a gang off devices that are already returned."""
     job = world.jobs[row]
+    charge_user(world, row, -job.gpus, job.updated_s)
     free_entries(world, job.first_place)
     job.first_place = -1
     job.tier = -1

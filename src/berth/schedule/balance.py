@@ -105,18 +105,40 @@ def most_balanced_group(world: World, device_type: int, devices: int, tier: int)
 def balanced_shares(free: Array, need: int) -> Array:
     """Devices to take on each host for the best shape: the fullest set of hosts that allows it."""
     _, part, machines = best_shape(free, need)
-    order = np.argsort(free, kind="mergesort")
+    order = by_free_devices(free)
     first = 0
     while free[order[first]] < part:
         first += 1
-    while free[order[first : first + machines]].sum() < need:
+    held = 0
+    for k in range(first, first + machines):
+        held += free[order[k]]
+    while held < need:
+        held += free[order[first + machines]] - free[order[first]]
         first += 1
-    chosen = order[first : first + machines]
-    taken = np.zeros(len(free), np.int64)
-    taken[chosen] = part
-    rest = need - machines * part
-    for at in chosen:  # those with fewest free devices first, so that as many as possible are full
+    taken, rest = np.zeros(len(free), np.int64), need - machines * part
+    for k in range(
+        first, first + machines
+    ):  # fewest free devices first, so that as many as possible are full
+        at = order[k]
         more = min(rest, free[at] - part)
-        taken[at] += more
+        taken[at] = part + more
         rest -= more
     return taken
+
+
+@kernel
+def by_free_devices(free: Array) -> Array:
+    """Hosts by free devices, fewest first, ties in their order: a counting sort."""
+    most = 0
+    for count in free:
+        most = max(most, count)
+    following = np.zeros(most + 2, np.int64)  # by number of free devices: where the next such host goes
+    for count in free:
+        following[count + 1] += 1
+    for count in range(1, most + 1):
+        following[count] += following[count - 1]
+    order = np.zeros(len(free), np.int64)
+    for at in range(len(free)):
+        order[following[free[at]]] = at
+        following[free[at]] += 1
+    return order

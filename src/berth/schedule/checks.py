@@ -11,20 +11,35 @@ import math
 import re
 import traceback
 from dataclasses import fields, is_dataclass
+from enum import IntEnum
 from numbers import Real
 from pathlib import Path
 from typing import Any
 
 from berth.errors import InputError, nearest
+from berth.schedule import rules as forms
 from berth.schedule.lint import Roles, check_hook
-from berth.schedule.policy import SIGNATURES, Policy, Rules, constant_fields
-from berth.schedule.records import MAX_PARAMS, RENAMED
+from berth.schedule.policy import (
+    SIGNATURES,
+    WITH_CLUSTER,
+    Policy,
+    Rules,
+    array_names,
+    constant_fields,
+    constant_type,
+    names_of,
+    ranks_by_cluster,
+    state_of,
+    takes_cluster,
+)
+from berth.schedule.records import MAX_PARAMS, RENAMED, STATE_SLOTS
 from berth.schedule.source import class_line, is_own, place_of
+from berth.schedule.views import JobView
 
-_METHODS = ("rules", "timers", "prepare", "table", "constants")  # of a policy, beside its hooks
-_ROLES = {"job": "job", "victim": "job", "stats": "stats", "params": "params"}
+_METHODS = ("rules", "timers", "prepare", "constants")  # of a policy, beside its hooks
+_ROLES = {"job": "job", "victim": "job", "stats": "stats", "params": "params", "cluster": "cluster"}
 _passed: set[type[Policy]] = set()
-_KEYWORD = re.compile(r"unexpected keyword argument '(\w+)'")
+_KEYWORD = re.compile(r"(\w+)\.__init__\(\) got an unexpected keyword argument '(\w+)'")
 
 
 def check_policy(policy: Policy) -> None:
@@ -32,7 +47,7 @@ def check_policy(policy: Policy) -> None:
     kind = type(policy)
     check_class(kind)
     for field in constant_fields(kind):
-        _check_constant(kind, field.name, getattr(policy, field.name), field.metadata.get("words"))
+        _check_constant(kind, field.name, getattr(policy, field.name), constant_type(field))
     rules_of(policy)
 
 
@@ -44,6 +59,8 @@ def check_class(kind: type[Policy]) -> None:
         _check_fields(owner)
         for name in vars(owner):
             _check_name(owner, name)
+        if "Job" in vars(owner):
+            _check_state(owner)
         for hook in (name for name in SIGNATURES if name in vars(owner)):
             _check_hook(kind, owner, hook)
     _passed.add(kind)
@@ -66,17 +83,27 @@ def rules_of(policy: Policy) -> Rules:
     if not isinstance(rules, Rules):
         what = f"{kind.__name__}.rules() returned {rules!r}"
         raise InputError(what, where=where_of(kind, "rules"), hint="return Rules(...)")
+    if ranks_by_cluster(kind) and isinstance(rules.preempt, forms.PreemptByOrder):
+        what = (
+            f"{kind.__name__}: an order by `cluster` can't preempt: a job that starts would go later at once"
+        )
+        raise InputError(what, where=where_of(kind, "rules"), hint="leave PreemptByOrder out of the rules")
     return rules
 
 
 def _unknown_rule(error: Exception) -> tuple[str, str] | None:
     """What to say where a rule is misspelt."""
-    unknown = _KEYWORD.search(str(error))
-    if unknown is None or "Rules." not in str(error):
+    found = _KEYWORD.search(str(error))
+    kind = getattr(forms, found[1], None) if found else None
+    if found is None or kind is None:
         return None
-    near = RENAMED.get(unknown[1]) or nearest(unknown[1], [field.name for field in fields(Rules)])
+    name, known = found[2], [field.name for field in fields(kind)]
+    moved = forms.MOVED.get(name) if kind is Rules else None
+    near = moved or RENAMED.get(name) or nearest(name, known)
     hint = f"did you mean {near!r}?" if near else "docs/guides/policies.md lists the rules"
-    return f"there is no rule {unknown[1]!r}", hint
+    if moved:
+        hint = f"write Rules({moved})"
+    return f"there is no rule {name!r}" if kind is Rules else f"{found[1]} has no {name!r}", hint
 
 
 def own_place(error: BaseException, kind: type) -> str | None:
@@ -128,28 +155,31 @@ def _check_hook(kind: type[Policy], owner: type[Policy], hook: str) -> None:
     function = member.__func__
     if not inspect.isfunction(function):
         raise InputError(f"{name} must be a plain Python function", where=where_of(owner, hook))
+    given = [*wanted.parameters, *(["cluster"] if takes_cluster(function) else [])]
     try:
-        inspect.signature(function).bind(*wanted.parameters)
+        inspect.signature(function).bind(*given)
     except TypeError as error:
         hint = f"write def {hook}({', '.join(wanted.parameters)}):"
         raise InputError(f"{name}: {error}", where=place_of(function), hint=hint) from error
+    last = [*inspect.signature(function).parameters][-1]
+    if takes_cluster(function) and (hook not in WITH_CLUSTER or last != "cluster"):
+        hooks = f"{', '.join(WITH_CLUSTER[:-1])} or {WITH_CLUSTER[-1]}"
+        raise InputError(f"{name}: cluster is the last parameter, of {hooks}", where=place_of(function))
     if not is_own(function):
         return  # one of berth's own, under a name of the user's
-    names = [field.name for field in constant_fields(kind)]
-    table = ["table"] if kind.table is not Policy.table else []
-    check_hook(hook, function, _roles(function, wanted), [*names, *table])
+    check_hook(hook, function, _roles(function, wanted), names_of(kind))
 
 
 def _roles(function: Any, wanted: inspect.Signature) -> Roles:
     """What the function's own names for its arguments stand for."""
-    given = zip(inspect.signature(function).parameters, wanted.parameters, strict=False)
+    given = zip(inspect.signature(function).parameters, [*wanted.parameters, "cluster"], strict=False)
     return tuple((own, _ROLES[name]) for own, name in given if name in _ROLES)
 
 
 def _check_fields(owner: type[Policy]) -> None:
     """A class with constants is a dataclass, with names that nothing else has, and not too many of them."""
     if inspect.get_annotations(owner) and not (is_dataclass(owner) and "__dataclass_fields__" in vars(owner)):
-        what = f"{owner.__name__!r} has constants but is no dataclass"
+        what = f"{owner.__name__!r} has constants but is not a dataclass"
         raise InputError(what, where=where_of(owner), hint="write @dataclass(frozen=True) above the class")
     found = constant_fields(owner)
     for field in found:
@@ -160,19 +190,42 @@ def _check_fields(owner: type[Policy]) -> None:
             raise InputError(what, where=where_of(owner, field.name), hint="choose another name")
     if len(found) > MAX_PARAMS:
         what = f"{owner.__name__} has {len(found)} constants, and at most {MAX_PARAMS} fit"
-        hint = "put numbers into table(), which holds 512"
+        hint = "put numbers into an array(), which holds 512"
         raise InputError(what, where=where_of(owner, found[MAX_PARAMS].name), hint=hint)
+    if len(arrays := array_names(owner)) > 1:
+        raise InputError(f"{owner.__name__} has more than one array()", where=where_of(owner, arrays[1]))
 
 
-def _check_constant(kind: type[Policy], name: str, value: Any, words: tuple[str, ...] | None) -> None:
-    """A constant is a number, or one of its words."""
-    if words:
-        if value in words:
+def _check_state(owner: type[Policy]) -> None:
+    """The policy's `Job` adds numbers to those of `JobView`, not too many, and `update` sets them."""
+    where = where_of(owner, "Job")
+    if not isinstance(owner.Job, type) or JobView not in owner.Job.__mro__:
+        raise InputError(f"{owner.__name__}.Job is not a subclass of JobView", where=where)
+    state = state_of(owner)
+    for name, kind in state:
+        if kind not in (int, float):
+            raise InputError(f"{owner.__name__}.Job.{name} must be an int or a float", where=where)
+        if name in inspect.get_annotations(JobView) or hasattr(owner.Job, name):
+            why = "every job has it" if name in inspect.get_annotations(JobView) else "it begins at 0"
+            raise InputError(f"{owner.__name__}.Job.{name} can't be set here: {why}", where=where)
+    if len(state) > STATE_SLOTS:
+        raise InputError(
+            f"{owner.__name__}.Job has {len(state)} fields, and at most {STATE_SLOTS} fit", where=where
+        )
+    if state and owner.update is Policy.update:
+        hint = "write @staticmethod above `def update(job, now, params):`"
+        raise InputError(f"{owner.__name__}.Job has fields that no `update` sets", where=where, hint=hint)
+
+
+def _check_constant(kind: type[Policy], name: str, value: Any, wanted: type) -> None:
+    """A constant is a number, a bool, or a member of an IntEnum."""
+    if issubclass(wanted, IntEnum):
+        if isinstance(value, wanted):
             return
-        near = nearest(str(value), words)
-        hint = f"did you mean {near!r}?" if near else f"one of {', '.join(words)}"
+        near = nearest(str(value).upper(), wanted.__members__) or next(iter(wanted.__members__))
+        hint = f"write {wanted.__name__}.{near}"
     elif isinstance(value, Real) and not math.isnan(float(value)):
         return
     else:
-        hint = "a constant is a number; words come from berth.schedule.policies.constant.word"
+        hint = "a constant is a number, a bool, or a member of an IntEnum"
     raise InputError(f"{kind.__name__}: constant {name} is {value!r}", where=where_of(kind, name), hint=hint)

@@ -17,13 +17,14 @@ from berth.native.kernels import IndirectKernel, indirect, inlined, types_of
 from berth.schedule.defragment import defragment
 from berth.schedule.delay_timers import update_timers
 from berth.schedule.migrate_nearer import migrate_nearer
-from berth.schedule.policy import Blocked, Hooks, Preempt, Rules
+from berth.schedule.policy import Hooks
 from berth.schedule.preempt_by_order import preempt_by_order
 from berth.schedule.preempt_for_gain import preempt_for_gain
 from berth.schedule.queue import may_displace
 from berth.schedule.records import World
 from berth.schedule.relax_locality import relax_locality, reserve_for_longest_waiting
 from berth.schedule.reservation import cancel_reservation
+from berth.schedule.rules import Blocked, Preempt, PreemptByGain, PreemptByOrder, Rules
 from berth.schedule.start_waiting import refresh_order, refresh_overdue_order, start_waiting
 
 
@@ -101,9 +102,9 @@ def next_round_s(world: World) -> float:
 
 def phases_for(rules: Rules, world: World, hooks: Hooks) -> Phases:
     """The phases that these rules ask for; in place of the others is one that does nothing."""
-    by_order, by_gain = rules.preempt == Preempt.BY_ORDER, rules.preempt == Preempt.BY_GAIN
+    by_order, by_gain = isinstance(rules.preempt, PreemptByOrder), isinstance(rules.preempt, PreemptByGain)
     # where order preempts, a reserved place could be lost again
-    reserves = rules.reserve_after_s < math.inf and not by_order
+    reserves = rules.reserve is not None and not by_order
     arguments = (*types_of(world, hooks), types.float64)
 
     def act(wanted: bool, phase: IndirectKernel) -> Any:
@@ -112,17 +113,19 @@ def phases_for(rules: Rules, world: World, hooks: Hooks) -> Phases:
     def wake(wanted: bool, phase: IndirectKernel) -> Any:
         return (phase if wanted else _never).pointer(types.float64(*arguments))
 
-    reorders = rules.static_order and rules.reorder_after_s < math.inf
+    order = rules.order
     return Phases(
         refresh_order=(
-            wake(reorders, refresh_overdue_order) if rules.static_order else wake(True, refresh_order)
+            wake(order.reorder_after_s < math.inf, refresh_overdue_order)
+            if order
+            else wake(True, refresh_order)
         ),
         reserve_for_longest_waiting=act(reserves, reserve_for_longest_waiting),
         start_waiting=start_waiting.pointer(types.float64(*arguments, types.int64)),
         preempt_by_order=wake(by_order, preempt_by_order),
-        defragment=act(rules.defragment > 0, defragment),
+        defragment=act(bool(rules.defragment and rules.defragment.gain > 0), defragment),
         relax_locality=act(rules.relax_locality, relax_locality),
-        migrate_nearer=act(rules.migrate_gain > 0, migrate_nearer),
+        migrate_nearer=act(bool(rules.migrate and rules.migrate.gain > 0), migrate_nearer),
         preempt_for_gain=wake(by_gain, preempt_for_gain),
         update_timers=act(rules.learn_timers, update_timers),
     )

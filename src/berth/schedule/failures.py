@@ -11,7 +11,7 @@ from __future__ import annotations
 import ctypes
 import math
 from collections import namedtuple
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from numbers import Integral, Real
 from typing import Any, cast
 
@@ -24,9 +24,9 @@ from berth.schedule import limits
 from berth.schedule.checks import own_place
 from berth.schedule.copies import copied, place_of_site
 from berth.schedule.elements import elements_of
-from berth.schedule.policy import SIGNATURES, Policy, constant_fields
-from berth.schedule.records import JOB, WAIT_STATS, Array
-from berth.schedule.sealed import WRITABLE, View
+from berth.schedule.policy import SIGNATURES, WITH_CLUSTER, Names, Policy, names_of, takes_cluster
+from berth.schedule.records import CLUSTER, JOB, WAIT_STATS, Array
+from berth.schedule.sealed import View
 from berth.schedule.source import is_own, place_of
 
 HOOKS = tuple(SIGNATURES)
@@ -38,37 +38,39 @@ _C_TYPES: dict[Any, Any] = {types.float64: ctypes.c_double, types.int64: ctypes.
 _raised: dict[int, BaseException] = {}  # by the address of a run's record of constants
 
 
-def constant_names(kind: type[Policy]) -> list[str]:
-    """The names in `params`: the constants, and the table of a policy that has one."""
-    names = [field.name for field in constant_fields(kind)]
-    return [*names, "table"] if kind.table is not Policy.table else names
-
-
 def function_of(kind: type[Policy], hook: str) -> Any:
     """The function of a policy that answers to a hook."""
     owner = next(base for base in kind.__mro__ if hook in vars(base))
     return vars(owner)[hook].__func__
 
 
-def constants_from(names: list[str], record: Any) -> Any:
+def constants_from(params: tuple[tuple[str, type], ...], record: Any) -> Any:
     """`params`, out of the record that compiled code reads."""
-    params: Any = namedtuple("My", names or ["nothing"])  # type: ignore[misc]
-    if not names:
-        return params._make([0.0])
-    table = elements_of(record["table"], "params.table")
+    made: Any = namedtuple("My", [name for name, _ in params] or ["nothing"])  # type: ignore[misc]
+    values = [_constant(name, kind, record, i) for i, (name, kind) in enumerate(params)]
+    return made._make(values or [0.0])
+
+
+def _constant(name: str, kind: type, record: Any, index: int) -> Any:
+    if kind is not Sequence:
+        value = record["value"][index]
+        return value if kind is float else kind(int(value))
+    table = elements_of(record["table"], f"params.{name}")
     table.flags.writeable = False
-    return params._make(table if name == "table" else record["value"][i] for i, name in enumerate(names))
+    return table
 
 
 def wrong_answer(hook: str, answer: Any) -> str | None:
     """What is wrong with a hook's answer; None: nothing."""
     number = isinstance(answer, Real | np.bool_)
+    if hook == "update":
+        number, answer = answer is None, 0.0
     if SIGNATURES[hook].return_type == types.int64:
         if not number or not isinstance(answer, Integral | np.bool_):
             return "it must return a whole number"
         return "it must return 0 or 1" if hook == "spread" and answer not in (0, 1) else None
     if not number:
-        return "it must return a number"
+        return "it must not return a value" if hook == "update" else "it must return a number"
     if math.isnan(answer):
         return "it must not be NaN"
     if hook in _FINITE and math.isinf(answer):
@@ -76,7 +78,7 @@ def wrong_answer(hook: str, answer: Any) -> str | None:
     return "a timer can't be negative" if hook == "observe" and answer < 0.0 else None
 
 
-def interpreted(function: Callable[..., Any], names: list[str], hook: str) -> FunctionPointer:
+def interpreted(function: Callable[..., Any], names: Names, hook: str) -> FunctionPointer:
     """A Python function behind the same kind of address as a compiled one, which hands records over as pointers."""
     signature = SIGNATURES[hook]
     readers = [_reader(kind) for kind in signature.args]
@@ -89,9 +91,9 @@ def interpreted(function: Callable[..., Any], names: list[str], hook: str) -> Fu
             return idle
         before = [value.copy() if isinstance(value, np.void) else value for value in values]
         try:
-            answer = plain(*_views(hook, values), constants_from(names, record))
+            answer = plain(*_given(function, hook, values, names, record))
             if wrong_answer(hook, answer) is None:
-                return answer
+                return 0.0 if hook == "update" else answer
         except BaseException as error:  # noqa: BLE001 - nothing may pass through compiled code
             _raised[arguments[-1]] = error
         _leave(record, hook, before)
@@ -114,9 +116,12 @@ def _plain(function: Callable[..., Any]) -> Callable[..., Any]:
     return cast(Callable[..., Any], copied(function, lambda copy: copy, limits.bounded_range))
 
 
-def _views(hook: str, values: list[Any]) -> list[Any]:
-    writable = WRITABLE if hook == "order" else ()
-    return [View(value, writable) if isinstance(value, np.void) else value for value in values]
+def _given(function: Any, hook: str, values: list[Any], names: Names, record: Any) -> list[Any]:
+    """What a hook is called with, out of the arguments that compiled code has for it."""
+    state, writable = names.state, hook == "update"
+    views = [View(value, state, writable) if isinstance(value, np.void) else value for value in values]
+    last = [views.pop()] if hook in WITH_CLUSTER else []
+    return [*views, constants_from(names.params, record), *(last if takes_cluster(function) else [])]
 
 
 def _leave(record: Any, hook: str, values: list[Any]) -> None:
@@ -125,15 +130,17 @@ def _leave(record: Any, hook: str, values: list[Any]) -> None:
     numbers = [value for value in values if not isinstance(value, np.void)]
     record["failed_with"][: len(numbers)] = numbers
     for name, value in zip(
-        _slots(hook), (value for value in values if isinstance(value, np.void)), strict=True
+        record_slots(hook), (value for value in values if isinstance(value, np.void)), strict=True
     ):
         record[name] = np.frombuffer(value.tobytes(), np.int64)
 
 
-def _slots(hook: str) -> list[str]:
+def record_slots(hook: str) -> list[str]:
     """Where the records that a hook is called with are kept."""
-    jobs = {"cost": ["failed_job", "failed_other"]}.get(hook, ["failed_job"])
-    return ["failed_stats"] if hook == "observe" else jobs
+    if hook == "observe":
+        return ["failed_stats"]
+    second = {"cost": ["failed_other"]} | {name: ["failed_cluster"] for name in WITH_CLUSTER}
+    return ["failed_job", *second.get(hook, [])]
 
 
 def _reader(kind: Any) -> Callable[[Any], Any]:
@@ -173,8 +180,10 @@ def _call_again(policy: Policy, hook: str, record: Any, name_of: Callable[[int],
     """Makes the call that failed once more, and raises what is wrong with it."""
     kind = type(policy)
     function = function_of(kind, hook)
-    values = _arguments(hook, [_kept(record, name) for name in _slots(hook)], list(record["failed_with"]))
-    given = [*_views(hook, values), constants_from(constant_names(kind), record)]
+    values = _arguments(
+        hook, [_kept(record, name) for name in record_slots(hook)], list(record["failed_with"])
+    )
+    given = _given(function, hook, values, names_of(kind), record)
     about, watch = _about(hook, record, name_of), limits.Watch(_plain(function))
     with np.errstate(all="ignore"):
         try:
@@ -195,7 +204,8 @@ def _call_again(policy: Policy, hook: str, record: Any, name_of: Callable[[int],
 
 
 def _kept(record: Any, name: str) -> Any:
-    return np.frombuffer(bytearray(record[name].tobytes()), WAIT_STATS if name == "failed_stats" else JOB)[0]
+    kind = {"failed_stats": WAIT_STATS, "failed_cluster": CLUSTER}.get(name, JOB)
+    return np.frombuffer(bytearray(record[name].tobytes()), kind)[0]
 
 
 def _arguments(hook: str, records: list[Any], numbers: list[float]) -> list[Any]:
@@ -212,9 +222,10 @@ def _arguments(hook: str, records: list[Any], numbers: list[float]) -> list[Any]
 
 def _about(hook: str, record: Any, name_of: Callable[[int], str]) -> str:
     """Which job was asked about, and when."""
-    numbers = _arguments(hook, [None] * len(_slots(hook)), list(record["failed_with"]))
+    numbers = _arguments(hook, [None] * len(record_slots(hook)), list(record["failed_with"]))
     job = "" if hook == "observe" else f" for job {name_of(int(_kept(record, 'failed_job')['id']))}"
-    return f"{job} at {numbers[-1]:g} s"
+    now = [number for number in numbers if number is not None][-1]
+    return f"{job} at {now:g} s"
 
 
 def _placed(error: BaseException, policy: Policy) -> BaseException:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import namedtuple
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -25,9 +25,10 @@ from berth.native.functions import fingerprint_of, load_or_compile
 from berth.native.kernels import FunctionPointer
 from berth.schedule import copies, elements, limits, sealed, source
 from berth.schedule.checks import check_policy
-from berth.schedule.failures import HOOK_BITS, HOOKS, IDLE, constant_names, function_of, interpreted
-from berth.schedule.policy import SIGNATURES, Hooks, Policy, Preempt
-from berth.schedule.records import NOTES
+from berth.schedule.failures import HOOK_BITS, HOOKS, IDLE, function_of, interpreted, record_slots
+from berth.schedule.policy import SIGNATURES, WITH_CLUSTER, Hooks, Names, Policy, names_of, takes_cluster
+from berth.schedule.records import STATE_SLOTS
+from berth.schedule.rules import PreemptByGain
 
 _njit: Any = njit  # numba is untyped
 _types: Any = types
@@ -42,7 +43,7 @@ def hooks(policy: Policy) -> Hooks:
     rules = policy.rules()
     idle = {
         "observe": not rules.learn_timers,
-        "cost": rules.preempt != Preempt.BY_GAIN,
+        "cost": not isinstance(rules.preempt, PreemptByGain),
         "spread": not (rules.relax_locality or rules.defragment),
     }
     return Hooks(**{name: _hook(Policy if idle.get(name) else type(policy), name) for name in SIGNATURES})
@@ -59,7 +60,7 @@ def _hook(kind: type[Policy], name: str) -> FunctionPointer:
     if function is function_of(Policy, name):
         kind = Policy  # shared by all that do not override it
     if (kind, name) not in _ready:
-        names = constant_names(kind)
+        names = names_of(kind)
         try:
             _ready[kind, name] = _compiled(function, names, name)
         except InputError:
@@ -75,11 +76,13 @@ def _reason(error: Exception) -> str:
     """The line of numba's long messages that says what it could not do."""
     plain = re.sub(r"\x1b\[[0-9;]*m", "", str(error))
     lines = [line.strip() for line in plain.splitlines() if line.strip()]
-    told = [line for line in lines if not line.startswith(("Failed in", "During", "File", "def ", "<source"))]
-    return (told or lines or [type(error).__name__])[0][:160]
+    known = [
+        line for line in lines if not line.startswith(("Failed in", "During", "File", "def ", "<source"))
+    ]
+    return (known or lines or [type(error).__name__])[0][:160]
 
 
-def _compiled(function: Callable[..., Any], names: list[str], hook: str) -> FunctionPointer:
+def _compiled(function: Callable[..., Any], names: Names, hook: str) -> FunctionPointer:
     """`function(..., params)` behind a fixed signature whose last argument is the record of constants."""
     key = _fingerprint(function, names, hook)
     return load_or_compile(key, SIGNATURES[hook], lambda: _compile(function, names, hook))
@@ -87,7 +90,8 @@ def _compiled(function: Callable[..., Any], names: list[str], hook: str) -> Func
 
 _TRUSTED = """
 def hook({arguments}, c):
-    return f({given}, My({values}))
+    {call}
+    return answer
 """
 _GUARDED = """
 def hook({arguments}, c):
@@ -96,7 +100,7 @@ def hook({arguments}, c):
     {before}
     {begin}
     try:
-        answer = f({given}, My({values}))
+        {call}
     except Exception:
         {again}
         wrong = True
@@ -109,6 +113,7 @@ def hook({arguments}, c):
     return answer
 """
 _WRONG = {  # about an answer, where any number does not do
+    "update": "False",
     **dict.fromkeys(("order", "tie_break"), "not answer - answer == 0.0"),
     **dict.fromkeys(("wake", "gain", "cost"), "answer != answer"),
     "observe": "not answer >= 0.0",
@@ -117,9 +122,9 @@ _WRONG = {  # about an answer, where any number does not do
 }
 
 
-def _compile(function: Callable[..., Any], names: list[str], hook: str) -> Any:
+def _compile(function: Callable[..., Any], names: Names, hook: str) -> Any:
     signature = SIGNATURES[hook]
-    constants = namedtuple("My", names or ["nothing"])  # type: ignore[misc]
+    constants = namedtuple("My", [name for name, _ in names.params] or ["nothing"])  # type: ignore[misc]
     own = source.is_own(function)
     options = {"boundscheck": own, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
     tick = limits.tick if own else None
@@ -129,14 +134,14 @@ def _compile(function: Callable[..., Any], names: list[str], hook: str) -> Any:
         "f": inner,
         "My": constants,
         "idle": IDLE[signature.return_type],
-        "seal": sealed.sealing(sealed.WRITABLE if hook == "order" else (), own),
+        "seal": sealed.sealing(names.state, hook == "update", own),
         "seal_array": sealed.array_sealing(own),
         "keep": sealed.keep,
         "begin_call": limits.begin_call,
         "stopped": limits.stopped,
     }
     text = _TRUSTED if function is function_of(Policy, hook) else _GUARDED
-    exec(text.format_map(_parts(names, hook, own)), scope)
+    exec(text.format_map(_parts(names, hook, own, takes_cluster(function))), scope)
     try:
         return _njit(signature, no_cpython_wrapper=True)(scope["hook"]).overloads[signature.args]
     finally:
@@ -144,31 +149,33 @@ def _compile(function: Callable[..., Any], names: list[str], hook: str) -> Any:
             _check_return(function, hook, compiled.signature.return_type)
 
 
-def _parts(names: list[str], hook: str, own: bool) -> dict[str, Any]:
+def _parts(names: Names, hook: str, own: bool, cluster: bool) -> dict[str, Any]:
     """What a guard around a hook consists of."""
     signature = SIGNATURES[hook]
     arguments = [f"a{i}" for i in range(len(signature.args) - 1)]
     records = [isinstance(kind, _types.Record) for kind in signature.args[:-1]]
-    jobs = iter(("failed_job", "failed_other"))
+    slots = iter(record_slots(hook))
     kept, number = [], 0
     for argument, record in zip(arguments, records, strict=True):
         if record:
-            kept.append(f"keep(c.{'failed_stats' if hook == 'observe' else next(jobs)}, {argument})")
+            kept.append(f"keep(c.{next(slots)}, {argument})")
         else:
             kept.append(f"c.failed_with[{number}] = {argument}")
             number += 1
-    values = ["seal_array(c.table)" if name == "table" else f"c.value[{i}]" for i, name in enumerate(names)]
-    notes = [f"a0.notes[{i}]" for i in range(NOTES)] if hook == "order" else []
-    old = [f"n{i}" for i in range(len(notes))]
+    values = [_value(kind, f"c.value[{i}]") for i, (_, kind) in enumerate(names.params)]
+    state = [f"a0.policy_state[{i}]" for i in range(STATE_SLOTS)] if hook == "update" else []
+    old = [f"s{i}" for i in range(len(state))]
     given = [
         f"seal({name})" if is_record else name for name, is_record in zip(arguments, records, strict=True)
     ]
+    params = f"My({', '.join(values) or '0.0'})"
+    last = [given.pop()] if hook in WITH_CLUSTER else []
+    call = f"f({', '.join([*given, params, *(last if cluster else [])])})"
     return {
         "arguments": ", ".join(arguments),
-        "given": ", ".join(given),
-        "values": ", ".join(values) or "0.0",
-        "before": f"q, {', '.join(old)} = a0.queue, {', '.join(notes)}" if notes else "pass",
-        "again": f"a0.queue, {', '.join(notes)} = q, {', '.join(old)}" if notes else "pass",
+        "call": f"{call}; answer = 0.0" if hook == "update" else f"answer = {call}",
+        "before": f"{', '.join(old)} = {', '.join(state)}" if state else "pass",
+        "again": f"{', '.join(state)} = {', '.join(old)}" if state else "pass",
         "wrong": _WRONG[hook],
         "kept": "\n        ".join(kept),
         "number": 1 + HOOKS.index(hook),
@@ -177,9 +184,18 @@ def _parts(names: list[str], hook: str, own: bool) -> dict[str, Any]:
     }
 
 
+def _value(kind: type, stored: str) -> str:
+    """How a constant is read from the record, which holds numbers and one array."""
+    if kind is Sequence:
+        return "seal_array(c.table)"
+    return f"{stored} != 0.0" if kind is bool else stored if kind is float else f"int({stored})"
+
+
 def _check_return(function: Callable[..., Any], hook: str, kind: Any) -> None:
     """Refuses a function that compiled code would have to convert in silence, or could not use at all."""
     kind = _types.unliteral(kind)
+    if hook == "update" and not isinstance(kind, _types.NoneType):
+        raise InputError(f"{function.__qualname__} must not return a value", where=source.place_of(function))
     whole = SIGNATURES[hook].return_type == types.int64
     number = _types.Integer | _types.Boolean if whole else _types.Integer | _types.Boolean | _types.Float
     if isinstance(kind, number | _types.NoneType):
@@ -198,8 +214,8 @@ _KINDS = {
 }
 
 
-def _fingerprint(function: Callable[..., Any], names: list[str], hook: str) -> str:
-    return fingerprint_of(function, names, hook, SIGNATURES[hook], _guards())
+def _fingerprint(function: Callable[..., Any], names: Names, hook: str) -> str:
+    return fingerprint_of(function, names, hook, takes_cluster(function), SIGNATURES[hook], _guards())
 
 
 @cache

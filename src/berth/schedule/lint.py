@@ -11,18 +11,19 @@ from __future__ import annotations
 import ast
 import builtins
 import types as python
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from berth.errors import InputError, nearest
 from berth.native.functions import plain_function
 from berth.schedule.elements import out_of_bounds
-from berth.schedule.records import JOB, WAIT_STATS
-from berth.schedule.sealed import READABLE, WRITABLE, not_writable, unknown_field
+from berth.schedule.policy import Names
+from berth.schedule.records import CLUSTER, JOB, WAIT_STATS
+from berth.schedule.sealed import READABLE, not_writable, unknown_field
 from berth.schedule.source import Node, is_own, node_of, place_of
 
 _MY = "params"
-_SHAPES = {"job": JOB, "stats": WAIT_STATS}
+_SHAPES = {"job": JOB, "stats": WAIT_STATS, "cluster": CLUSTER}
 _IMPURE = {
     "random": "is random",
     "numpy.random": "is random",
@@ -55,12 +56,12 @@ _IMPURE_BUILTINS = {
 }
 _MUTATORS = {"add", "append", "clear", "discard", "extend", "insert", "pop", "popitem", "remove", "reverse"}
 _MUTATORS |= {"setdefault", "sort", "update"}
-Roles = tuple[tuple[str, str], ...]  # of parameters: job, stats or params
+Roles = tuple[tuple[str, str], ...]  # of parameters: job, stats, cluster or params
 
 
-def check_hook(hook: str, function: Callable[..., Any], roles: Roles, constants: Iterable[str]) -> None:
-    """Refuses what is wrong with a hook and the functions it calls; `constants` are the names in `params`."""
-    _Lint(hook, tuple(constants), function, roles, (), set()).run()
+def check_hook(hook: str, function: Callable[..., Any], roles: Roles, names: Names) -> None:
+    """Refuses what is wrong with a hook and the functions it calls."""
+    _Lint(hook, names, function, roles, (), set()).run()
 
 
 class _Lint(ast.NodeVisitor):
@@ -69,16 +70,16 @@ class _Lint(ast.NodeVisitor):
     def __init__(
         self,
         hook: str,
-        constants: tuple[str, ...],
+        names: Names,
         function: Callable[..., Any],
         roles: Roles,
         callers: tuple[Any, ...],
         seen: set[Any],
     ) -> None:
-        self.hook, self.constants, self.function = hook, constants, function
+        self.hook, self.names, self.function = hook, names, function
+        self.constants, self.state = [name for name, _ in names.params], [name for name, _ in names.state]
         self.roles = dict(roles)
         self.callers, self.seen = (*callers, function.__code__), seen
-        self.writable = WRITABLE if hook == "order" else ()
         self.around = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
 
     def run(self) -> None:
@@ -208,7 +209,7 @@ class _Lint(ast.NodeVisitor):
         named = dict(zip(_parameters(called), given, strict=False))
         named |= {word.arg: word.value for word in words if word.arg}
         roles = tuple((name, role) for name, part in named.items() if (role := self.role(part)))
-        _Lint(self.hook, self.constants, called, roles, self.callers, self.seen).run()
+        _Lint(self.hook, self.names, called, roles, self.callers, self.seen).run()
         return True
 
     def visit_ExceptHandler(self, node: ast.ExceptHandler) -> None:
@@ -230,10 +231,12 @@ class _Lint(ast.NodeVisitor):
             self.refuse(node, f"params.{node.attr} may not be written: constants are constant")
 
     def check_field(self, node: ast.Attribute, role: str) -> None:
-        if node.attr not in READABLE[role]:
-            self.refuse(node, unknown_field(role, node.attr))
-        if not isinstance(node.ctx, ast.Load) and node.attr not in self.writable:
-            self.refuse(node, not_writable(role, node.attr))
+        own = role == "job" and node.attr in self.state
+        if not own and node.attr not in READABLE[role]:
+            near = nearest(node.attr, self.state) if role == "job" else None
+            self.refuse(node, unknown_field(role, node.attr), f"did you mean {near!r}?" if near else None)
+        if not isinstance(node.ctx, ast.Load) and not (own and self.hook == "update"):
+            self.refuse(node, not_writable(role, node.attr, own))
 
     def check_element(self, node: ast.Subscript, field: ast.Attribute, role: str) -> None:
         written = not isinstance(node.ctx, ast.Load)
@@ -241,11 +244,13 @@ class _Lint(ast.NodeVisitor):
             if written:
                 self.refuse(node, f"params.{field.attr} may not be written: constants are constant")
             return
-        if field.attr not in READABLE[role]:
-            return  # told when the field is visited
-        if written and field.attr not in self.writable:
+        own = role == "job" and field.attr in self.state
+        if not own and field.attr not in READABLE[role]:
+            return  # reported when the field is visited
+        if written and not own:
             self.refuse(node, not_writable(role, field.attr))
-        shape, index = _SHAPES[role][field.attr].shape, self.index(node.slice)
+        shape = () if own else _SHAPES[role][field.attr].shape
+        index = self.index(node.slice)
         if not shape:
             self.refuse(node, f"{role}.{field.attr} is one number, not an array")
         if index is not None and not 0 <= index < shape[0]:

@@ -12,7 +12,7 @@ from berth.schedule.allocation import evict, requeue, return_devices, start_job
 from berth.schedule.placement import accepts_device_type, device_types_of, exceeds_quota, find_place_for
 from berth.schedule.policy import Hooks
 from berth.schedule.progress import advance_progress, restore_cost_s
-from berth.schedule.queue import dequeue_at
+from berth.schedule.queue import dequeue_at, order_of
 from berth.schedule.reasons import MADE_ROOM, MADE_WAY, NEAREST
 from berth.schedule.records import Array, World, places_of
 from berth.schedule.reservation import (
@@ -159,7 +159,7 @@ def eviction_candidates(
         if cost < math.inf:
             rows[count], costs[count], ranks[count] = world.running[i], cost, cost
             if world.rules[0].victims_by_order:
-                ranks[count], priorities[count] = -hooks.order(victim, now, world.params[0]), victim.priority
+                ranks[count], priorities[count] = -order_of(world, hooks, rows[count], now), victim.priority
             count += 1
     order = np.argsort(ranks[:count], kind="mergesort")
     order = order[np.argsort(priorities[:count][order], kind="mergesort")]

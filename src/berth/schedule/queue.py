@@ -10,6 +10,7 @@ import numpy as np
 from berth.native.kernels import inlined, kernel
 from berth.schedule.policy import Hooks
 from berth.schedule.records import WAITING, Array, World
+from berth.schedule.totals import update_totals
 
 _ABOVE_ANY = 2**31 - 1  # priority of the bound while nothing runs
 _SHIFTS_PER_ROW = 8  # insertion sort gives up beyond this average
@@ -32,10 +33,20 @@ def precedes(first: Any, second: Any) -> bool:
 @inlined
 def set_order(world: World, hooks: Hooks, row: int, now: float) -> None:
     """Sets a job's place in the order from the policy."""
-    job, params = world.jobs[row], world.params[0]
-    job.order_key = hooks.order(job, now, params)
+    job, cluster, params = world.jobs[row], world.cluster[0], world.params[0]
+    job.order_key = order_of(world, hooks, row, now)
     if world.rules[0].has_tie_break:
-        job.tie_break = hooks.tie_break(job, now, params)
+        job.tie_break = hooks.tie_break(job, now, cluster, params)
+
+
+@inlined
+def order_of(world: World, hooks: Hooks, row: int, now: float) -> float:
+    """The policy's order of a job, whose state of the policy is updated first."""
+    job, cluster, params = world.jobs[row], world.cluster[0], world.params[0]
+    update_totals(world, job, now)
+    if world.rules[0].has_update:
+        hooks.update(job, now, cluster, params)
+    return hooks.order(job, now, cluster, params)
 
 
 @kernel

@@ -7,18 +7,19 @@ sizes in devices. A job's record is declared by concern; a policy reads the fiel
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
+
+from berth.native.kernels import inlined
 
 MAX_TIERS = 8
 MAX_DEVICE_TYPES = 8
 SMALL_GANG = 8  # up to this many devices a restore costs `eviction_s`, above it `eviction_large_s`
 MAX_PARAMS = 24
-NOTES = 4  # numbers a policy may keep with each job
+STATE_SLOTS = 6  # numbers that a policy may keep with each job
 TABLE = 512  # entries of a policy's table
 WINDOW = 100  # waits kept per size and tier
 
@@ -84,7 +85,7 @@ _LOCALITY = [  # what distance costs it
     ("typical_gpu_s", "f8"),  # service that recent jobs needed; set before `spread` is called
     ("traffic_row", "i4"),  # row of its model and size among the traffic records
 ]
-_POLICY = [("queue", "i4"), ("notes", "f8", (NOTES,))]  # the policy's own, written by `order`
+_POLICY = [("policy_state", "f8", (STATE_SLOTS,))]  # the fields of the policy's `Job`, written by `update`
 _EXPLANATION = [  # why it waits, or runs where it does: a code of reasons.py and the numbers behind it
     ("reason", "i4"),
     ("waits_for_tier", "i4"),
@@ -99,6 +100,7 @@ JOB = np.dtype(
 # how long a job really takes, and how records are linked, is not for policies
 INTERNAL_FIELDS = {
     *("true_remaining_s", "checkpointed_remaining_s", "next_checkpoint_s", "checkpoint_interval_s"),
+    "policy_state",  # which policies read by the names that they declare
     *("order_key", "tie_break", "demand", "first_place", "running_index", "in_ending_list", "traffic_row"),
     *(
         "expected_end_s",
@@ -111,39 +113,29 @@ INTERNAL_FIELDS = {
     ),
 }
 POLICY_FIELDS = tuple(name for name in JOB.names or () if name not in INTERNAL_FIELDS)
-RENAMED = {  # names of fields, hooks and rules in policies written for earlier versions, for hints
+RENAMED = {  # fields, hooks and rules of earlier versions, for hints; see also rules.MOVED
     "arrival": "arrival_s",
     "attained": "attained_gpu_s",
     "bent": "imbalance_slowdown",
-    "budget_s": "eviction_interval_s",
-    "by_rank": "victims_by_order",
     "compute": "compute_share",
     "doubt": "estimate_error",
     "emptiest": "worst_fit",
     "evicted": "last_eviction_s",
-    "farther": "defragment_farther",
     "first_start": "first_start_s",
     "fixed": "initial_timer_s",
     "floor": "nearest_tier",
-    "hold_after_s": "reserve_after_s",
-    "hold_share": "reserve_share",
-    "keys_hold": "monotone_order",
     "kind": "device_type",
     "kinds": "device_type_mask",
     "learns": "learn_timers",
     "look_ahead": "relax_locality",
-    "margin": "gain_margin",
     "message": "message_bytes",
-    "move_up": "migrate_gain",
     "ran": "ran_s",
     "reach": "allowed_tier",
-    "rekey_after_s": "reorder_after_s",
     "remaining": "estimated_remaining_s",
     "shape": "imbalance_tolerance",
     "since": "queued_since_s",
     "slow": "slowdown",
     "started": "started_s",
-    "steady": "static_order",
     "then": "tie_break",
     "timer": "delay_timer_s",
     "touched": "updated_s",
@@ -200,6 +192,32 @@ WAIT_STATS = np.dtype(  # recent waits of jobs of one size for one tier
 # `closed`: epoch in which a job of this quota blocked all later ones of it
 QUOTA = np.dtype([("used", "i8"), ("allowed", "i8"), ("closed", "i8")], align=True)
 
+USER = np.dtype(  # what one user's jobs hold, and what they have used
+    [
+        ("gpus", "i8"),  # devices of all types
+        ("devices", "i8", (MAX_DEVICE_TYPES,)),
+        ("gpu_s", "f8"),  # as of `updated_s`
+        ("updated_s", "f8"),
+    ],
+    align=True,
+)
+
+CLUSTER = (
+    np.dtype(  # the totals that a hook reads; those of a user and a quota are of the job it is called for
+        [
+            ("device_types", "i8"),
+            ("devices", "i8", (MAX_DEVICE_TYPES,)),  # installed
+            ("free", "i8", (MAX_DEVICE_TYPES,)),
+            ("user_gpus", "i8"),
+            ("user_devices", "i8", (MAX_DEVICE_TYPES,)),
+            ("user_gpu_s", "f8"),
+            ("quota_gpus", "i8"),
+            ("quota_limit", "i8"),
+        ],
+        align=True,
+    )
+)
+
 PARAMS = np.dtype(
     [
         ("value", "f8", (MAX_PARAMS,)),
@@ -211,6 +229,7 @@ PARAMS = np.dtype(
         ("failed_job", "i8", (JOB.itemsize // 8,)),
         ("failed_other", "i8", (JOB.itemsize // 8,)),
         ("failed_stats", "i8", (WAIT_STATS.itemsize // 8,)),
+        ("failed_cluster", "i8", (CLUSTER.itemsize // 8,)),
     ],
     align=True,
 )
@@ -256,6 +275,9 @@ RULES = np.dtype(  # what a policy asks for beside its functions: see policy.Rul
         ("static_order", "i4"),
         ("monotone_order", "i4"),
         ("has_tie_break", "i4"),
+        ("has_update", "i4"),
+        ("uses_cluster", "i4"),  # some hook is called with the totals of the cluster
+        ("ranks_by_cluster", "i4"),  # and the order depends on them
         ("period_s", "f8"),
         ("relax_locality", "i4"),
         ("migrate_gain", "f8"),
@@ -292,7 +314,6 @@ DECISION = np.dtype(
 )
 
 Array = NDArray[Any]
-_njit: Any = numba.njit  # untyped
 
 
 class World(NamedTuple):
@@ -305,6 +326,8 @@ class World(NamedTuple):
     demands: Array  # DEMAND, smallest first
     wait_stats: Array  # WAIT_STATS [demand, tier]
     quotas: Array  # QUOTA
+    users: Array  # USER
+    cluster: Array  # CLUSTER, one record: see totals.py
     waiting: Array  # job rows, first to start first
     running: Array  # job rows
     ending: Array  # job rows by expected end as of the last look; some may no longer run
@@ -315,13 +338,10 @@ class World(NamedTuple):
     state: Array  # STATE, one record
 
 
-def _places_of(world: World, first: int) -> Iterator[Any]:
+@inlined
+def places_of(world: World, first: int) -> Iterator[Any]:
     """The places in a list, one after the other."""
     while first >= 0:
         place = world.places[first]
         yield place
         first = place.next
-
-
-# compiled where it is used: numba can't load a generator from its cache on disk
-places_of: Callable[[World, int], Iterator[Any]] = _njit(forceinline=True)(_places_of)

@@ -11,7 +11,7 @@ from berth.native.kernels import indirect, inlined, kernel
 from berth.schedule.allocation import start_job
 from berth.schedule.balance import best_shape, free_per_host, sensitive_to_imbalance, slowdown_by_imbalance
 from berth.schedule.placement import accepts_device_type, exceeds_quota, find_place_for, nearest_place
-from berth.schedule.policy import Blocked, Hooks, Preempt
+from berth.schedule.policy import Hooks
 from berth.schedule.progress import restore_cost_s
 from berth.schedule.queue import drop_started, set_order, smallest_demand, sort_rows
 from berth.schedule.reasons import (
@@ -33,6 +33,8 @@ from berth.schedule.reservation import (
     open_reservation,
     reserve_soonest,
 )
+from berth.schedule.rules import Blocked, Preempt
+from berth.schedule.totals import update_totals
 
 
 @indirect
@@ -47,6 +49,15 @@ def refresh_order(world: World, hooks: Hooks, now: float) -> float:
         wake = min(wake, wake_time_of(world, hooks, row, now))
     sort_rows(world.jobs, waiting)
     return wake
+
+
+@kernel
+def sort_by_order(world: World, hooks: Hooks, now: float) -> None:
+    """Computes the order of all waiting jobs and sorts the queue."""
+    waiting = world.waiting[world.state[0].queue_start : world.state[0].queue_stop]
+    for row in waiting:
+        set_order(world, hooks, row, now)
+    sort_rows(world.jobs, waiting)
 
 
 @indirect
@@ -76,6 +87,7 @@ def start_waiting(world: World, hooks: Hooks, now: float, blocked: int) -> float
     wake, i = math.inf, state.queue_start
     smallest = smallest_demand(world)
     priority, considered = EVERY_JOB, state.queue_start
+    ranks_by_cluster = world.rules[0].ranks_by_cluster
     while i < state.queue_stop and state.free + state.masked >= smallest:
         row = waiting[i]
         if world.jobs[row].priority < priority:
@@ -84,10 +96,19 @@ def start_waiting(world: World, hooks: Hooks, now: float, blocked: int) -> float
                 considered = reserve_from_lower(world, considered, i, now)
         i += 1
         allowed_tier = allowed_tier_of(world, hooks, row, now)
-        if start_in_order(world, row, allowed_tier, now):
+        started = start_in_order(world, row, allowed_tier, now)
+        if started:
             smallest = smallest_demand(world)
-            continue
-        if state.reserved_for >= 0 and state.reserved_for != row and backfill(world, row, allowed_tier, now):
+        elif state.reserved_for >= 0 and state.reserved_for != row:
+            started = backfill(world, row, allowed_tier, now)
+        if started:
+            if (
+                ranks_by_cluster
+            ):  # what its user holds has changed: begin again with the job that goes first now
+                drop_started(world, i)
+                sort_by_order(world, hooks, now)
+                i = considered = state.queue_start
+                priority = EVERY_JOB
             continue
         own = wake_time_of(world, hooks, row, now)
         wake = min(wake, own)
@@ -167,14 +188,16 @@ def allowed_tier_of(world: World, hooks: Hooks, row: int, now: float) -> int:
     if world.rules[0].learn_timers:
         for tier in range(world.groups.shape[0]):
             job.delay_timer_s[tier] = world.wait_stats[job.demand, tier].timer_s
-    wanted = hooks.allowed_tier(job, now, world.params[0])
+    update_totals(world, job, now)
+    wanted = hooks.allowed_tier(job, now, world.cluster[0], world.params[0])
     return max(job.nearest_tier, min(wanted, job.widest_tier))
 
 
 @inlined
 def wake_time_of(world: World, hooks: Hooks, row: int, now: float) -> float:
     """When the policy wants to be asked again about a job; a time in the past means never."""
-    wake = hooks.wake(world.jobs[row], now, world.params[0])
+    update_totals(world, world.jobs[row], now)
+    wake = hooks.wake(world.jobs[row], now, world.cluster[0], world.params[0])
     if wake == now:  # a timer that expires now but for rounding
         return max(now + A_MOMENT_S, np.nextafter(now, math.inf))
     return wake if wake > now else math.inf

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields
 
 import numpy as np
 
 from berth.cluster.model import Cluster
 from berth.errors import InputError
-from berth.schedule.policy import Policy
+from berth.schedule.policy import Policy, ranks_by_cluster, uses_cluster
 from berth.schedule.records import (
     BOUND,
+    CLUSTER,
     DECISION,
     DEMAND,
     GROUP,
@@ -21,12 +21,13 @@ from berth.schedule.records import (
     MAX_TIERS,
     PLACE,
     QUOTA,
-    RULES,
     STATE,
+    USER,
     WAIT_STATS,
     Array,
     World,
 )
+from berth.schedule.rules import rules_record
 
 
 def new_jobs(count: int) -> Array:
@@ -74,7 +75,11 @@ def new_world(
     places["spare"] = np.arange(len(places))
     quota_rows = np.zeros(max(1, len(quotas)), QUOTA)
     quota_rows["allowed"][: len(quotas)], quota_rows["closed"] = quotas, -1
-    rules = rules_record(policy, eviction_s, eviction_large_s)
+    rules = rules_record(policy.rules(), eviction_s, eviction_large_s)
+    kind = type(policy)
+    rules["has_tie_break"] = kind.tie_break is not Policy.tie_break
+    rules["has_update"] = kind.update is not Policy.update
+    rules["uses_cluster"], rules["ranks_by_cluster"] = uses_cluster(kind), ranks_by_cluster(kind)
     state = np.zeros(1, STATE)
     state["free"], state["spare"], state["device_types"] = devices, len(places), len(cluster.device_types)
     state["reserved_for"] = state["last_reserved"] = -1
@@ -89,6 +94,8 @@ def new_world(
         demands=demands,
         wait_stats=wait_stats,
         quotas=quota_rows,
+        users=np.zeros(int(jobs["user"].max(initial=0)) + 1, USER),
+        cluster=_cluster_totals(cluster, hosts),
         waiting=np.zeros(len(jobs) + 1, np.int32),
         running=np.zeros(2 * devices + 2, np.int32),
         ending=np.zeros(len(jobs) + 2 * devices + 2, np.int32),
@@ -115,6 +122,14 @@ def check_limits(cluster: Cluster) -> None:
         )
 
 
+def _cluster_totals(cluster: Cluster, hosts: Array) -> Array:
+    """The record that hooks read totals from; what does not change is set here."""
+    totals = np.zeros(1, CLUSTER)
+    totals["device_types"] = len(cluster.device_types)
+    np.add.at(totals["devices"][0], hosts["device_type"], hosts["size"])
+    return totals
+
+
 def _places(cluster: Cluster) -> tuple[Array, Array]:
     """Hosts in depth-first order, and the range of hosts of every group."""
     order = np.lexsort(cluster.groups)
@@ -137,17 +152,3 @@ def _places(cluster: Cluster) -> tuple[Array, Array]:
         groups["stop"][tier, numbers] = first + counts
         np.add.at(groups["free"][tier], (hosts["group"][:, tier], hosts["device_type"]), hosts["size"])
     return hosts, groups
-
-
-def rules_record(policy: Policy, eviction_s: float, eviction_large_s: float) -> Array:
-    """A policy's rules as compiled code reads them."""
-    rules = policy.rules()
-    record = np.zeros(1, RULES)
-    for field in fields(rules):
-        if field.name != "eviction_s":
-            record[field.name] = getattr(rules, field.name)
-    record["has_tie_break"] = type(policy).tie_break is not Policy.tie_break
-    own = rules.eviction_s
-    record["eviction_s"] = eviction_s if own is None else own
-    record["eviction_large_s"] = eviction_large_s if own is None else own
-    return record

@@ -21,8 +21,8 @@ import polars as pl
 from berth.cluster.model import Cluster
 from berth.network.fabric import Fabric
 from berth.network.placement import Placement
-from berth.schedule.policy import Blocked
 from berth.schedule.records import REFUSED, RUNNING, SMALL_GANG, Array
+from berth.schedule.rules import Blocked
 from berth.simulate.engine_state import OFF
 from berth.simulate.events import event_frame
 from berth.simulate.jobs import Jobs, iteration_s

@@ -9,15 +9,12 @@ import numpy as np
 from numba import types
 
 from berth.native.kernels import indirect, inlined, kernel, types_of
-from berth.network import compiled
 from berth.network._flow_kernels import TREE
+from berth.network.compiled import communication_s, describe, flow, join, leave, overlapped_s
 from berth.schedule.progress import advance_progress
 from berth.schedule.records import Array, World, places_of
 from berth.simulate.engine_state import OFF, SHARED, EngineState, Net
 from berth.simulate.heap import update
-
-_communication_s, _flow, _overlapped_s = compiled.communication_s, compiled.flow, compiled.overlapped_s
-_describe, _join, _leave = compiled.describe, compiled.join, compiled.leave
 
 
 class SpeedHooks(NamedTuple):
@@ -70,7 +67,7 @@ def enter(world: World, engine: EngineState, net: Net, row: int, now: float) -> 
         return
     machines, counts = machines_of(world, row)
     if clock.network == SHARED and len(machines) > 1:
-        links, loads, sending, fixed = _flow(
+        links, loads, sending, fixed = flow(
             traffic.all_reduce,
             traffic.all_to_all,
             traffic.server,
@@ -79,28 +76,30 @@ def enter(world: World, engine: EngineState, net: Net, row: int, now: float) -> 
             counts,
             net.fabric,
         )
-        alone = _overlapped_s(traffic.compute_s, sending + fixed, traffic.overlap, traffic.forward)
+        alone = overlapped_s(traffic.compute_s, sending + fixed, traffic.overlap, traffic.forward)
         job.speed = traffic.near_s / alone
-        volume = loads.max() if len(loads) else 0.0
+        volume = 0.0
+        for load in loads:
+            volume = max(volume, load)
         if volume > 0.0:
-            _describe(
+            describe(
                 net.flows, row, traffic.compute_s, traffic.forward, traffic.overlap, volume, sending + fixed
             )
             used = loads > 0
-            changed = _join(net.shares, net.flows, net.loads, row, links[used], loads[used] / volume)
+            changed = join(net.shares, net.flows, net.loads, row, links[used], loads[used] / volume)
             follow(world, engine, net, changed, now)
         return
     tree = traffic.algorithm == TREE
-    comm = _communication_s(
+    comm = communication_s(
         traffic.all_reduce, traffic.all_to_all, traffic.server, tree, machines, counts, net.fabric
     )
-    job.speed = traffic.near_s / _overlapped_s(traffic.compute_s, comm, traffic.overlap, traffic.forward)
+    job.speed = traffic.near_s / overlapped_s(traffic.compute_s, comm, traffic.overlap, traffic.forward)
 
 
 @indirect
 def depart(world: World, engine: EngineState, net: Net, row: int, now: float) -> None:
     """Takes a gang off its links; the gangs it shared them with go on faster."""
-    follow(world, engine, net, _leave(net.shares, net.flows, net.loads, row), now)
+    follow(world, engine, net, leave(net.shares, net.flows, net.loads, row), now)
 
 
 @kernel

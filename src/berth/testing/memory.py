@@ -1,8 +1,8 @@
-"""A back end in memory, in virtual time, with everything that can go wrong between a controller and an engine.
+"""A back end in memory and in virtual time, with the faults that can occur between a controller and an engine.
 
-It keeps the promises of `live/backend.py` and nothing more: orders may be lost, done late, done twice, or done without
-an answer; observations may fail; machines may vanish. It checks by itself what no engine may ever see: a device held by
-two processes, two live attempts of one job, a gang that is not whole.
+It guarantees what `live/backend.py` does and no more: orders may be lost, late, doubled or unanswered; observations may
+fail; machines may be lost. It asserts that no device has two processes, no job two live attempts, and no gang a part
+missing.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ from random import Random
 from berth.clock import Clock
 from berth.cluster.model import Cluster
 from berth.live.backend import (
+    AttemptStatus,
     BackendError,
     Forget,
     Launch,
-    MachineSeen,
+    MachineStatus,
     Observation,
     Order,
     Pace,
-    Seen,
     Stop,
 )
-from berth.live.causes import Cause
+from berth.live.lifecycle import Cause
 
-SECONDS = "SECONDS"  # in a job's environment: how long it works
-FAILS = "FAILS"  # how often it fails before it does not
+SECONDS = "SECONDS"  # in the environment of a job: its run time
+FAILS = "FAILS"  # how often it fails before it succeeds
 
 
 @dataclass(frozen=True, slots=True)
 class Faults:
-    """How often, of a hundred calls, each thing goes wrong."""
+    """The probability of each fault, in percent of the calls."""
 
     lost_order: int = 0
     lost_answer: int = 0
@@ -43,19 +43,19 @@ class Faults:
 
 @dataclass(slots=True)
 class _Life:
-    """An attempt as the engine has it."""
+    """An attempt in the engine."""
 
     launch: Launch
     begins: float
     ends: float  # by itself
     fails: bool
-    kill_at: float | None = None  # told to stop; it ends then at the latest
-    seen: Seen | None = None  # its end
+    kill_at: float | None = None  # when it was stopped; it ends then at the latest
+    seen: AttemptStatus | None = None  # its end
 
 
 @dataclass(slots=True)
 class Work:
-    """What the jobs themselves have on record: how much was done, and how often they finished."""
+    """The work of one job: what is left of it, and how often it finished."""
 
     left_s: float
     fails: int
@@ -64,7 +64,7 @@ class Work:
 
 
 class MemoryBackend:
-    """An engine that lives in this process; what it runs lives on when its controller dies."""
+    """An engine in this process; its jobs outlive the controller."""
 
     name = "memory"
     pace = Pace()
@@ -81,16 +81,16 @@ class MemoryBackend:
         self._cluster, self._clock, self._startup_s = cluster, clock, startup_s
         self._random, self.faults = Random(seed), faults or Faults()
         self._lives: dict[str, _Life] = {}
-        self._stopped: set[str] = set()  # tokens that never start any more
+        self._stopped: set[str] = set()  # tokens that never start again
         self._forgotten: dict[str, _Life] = {}
-        self._on: dict[tuple[str, int], str] = {}  # who has each device
+        self._on: dict[tuple[str, int], str] = {}  # by device
         self._of_job: dict[str, str] = {}
         self._late: list[tuple[float, Order]] = []
-        self.machines: dict[str, MachineSeen] = {m.name: MachineSeen() for m in cluster.machines}
+        self.machines: dict[str, MachineStatus] = {m.name: MachineStatus() for m in cluster.machines}
         self.work: dict[str, Work] = {}
 
     def cluster(self) -> Cluster:
-        """What it was made with."""
+        """Return the cluster."""
         return self._cluster
 
     def devices_of(self, token: str) -> Mapping[str, Sequence[int]] | None:
@@ -102,10 +102,10 @@ class MemoryBackend:
         return found or None
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Release nothing."""
 
     def apply(self, orders: Sequence[Order]) -> Sequence[Order]:
-        """Does the orders, or not, and answers, or not."""
+        """Carry out the orders, with faults."""
         self._live()
         done = [order for order in orders if self._heard(order)]
         if self._happens(self.faults.lost_answer):
@@ -123,7 +123,7 @@ class MemoryBackend:
         return True
 
     def observe(self) -> Observation:
-        """All that is there."""
+        """Return all attempts and machines, or raise with faults."""
         if self._happens(self.faults.blind):
             raise BackendError("the engine does not answer")
         self._live()
@@ -131,26 +131,26 @@ class MemoryBackend:
             {token: self._shown(life) for token, life in self._lives.items()}, dict(self.machines)
         )
 
-    def _shown(self, life: _Life) -> Seen:
+    def _shown(self, life: _Life) -> AttemptStatus:
         if life.seen is not None:
             return life.seen
-        return Seen("running" if self._clock.monotonic() >= life.begins else "starting")
+        return AttemptStatus("running" if self._clock.monotonic() >= life.begins else "starting")
 
     def lose(self, machine: str) -> None:
-        """A machine vanishes, and every gang with a part on it is gone."""
+        """Lose a machine, and every gang with a part on it."""
         self._live()
-        self.machines[machine] = MachineSeen(up=False)
+        self.machines[machine] = MachineStatus(up=False)
         for life in self._lives.values():
             if life.seen is None and any(member.machine == machine for member in life.launch.members):
-                lost = Seen("ended", lost=True, cause=Cause.NODE_LOST, detail=machine)
+                lost = AttemptStatus("ended", lost=True, cause=Cause.NODE_LOST, detail=machine)
                 self._end(life, lost, self._clock.monotonic())
 
-    def mend(self, machine: str) -> None:
-        """It is back, empty."""
-        self.machines[machine] = MachineSeen()
+    def repair(self, machine: str) -> None:
+        """Bring a machine back, empty."""
+        self.machines[machine] = MachineStatus()
 
     def alive(self) -> Mapping[str, Launch]:
-        """What has processes now."""
+        """Return the launches of attempts that have not ended."""
         self._live()
         return {token: life.launch for token, life in self._lives.items() if life.seen is None}
 
@@ -158,7 +158,7 @@ class MemoryBackend:
         return percent > 0 and self._random.randrange(100) < percent
 
     def _live(self) -> None:
-        """Lets everything happen that is due by now."""
+        """Process all events until now."""
         now = self._clock.monotonic()
         for due, order in sorted((one for one in self._late if one[0] <= now), key=lambda one: one[0]):
             self._late.remove((due, order))
@@ -170,22 +170,21 @@ class MemoryBackend:
     def _age(self, life: _Life, now: float) -> None:
         stops = life.kill_at if life.kill_at is not None else float("inf")
         if life.ends <= now and life.ends <= stops:
-            told = life.kill_at is not None
             self._end(
                 life,
-                Seen(
+                AttemptStatus(
                     "ended",
                     codes=(1 if life.fails else 0,),
-                    stopped=told,
+                    stopped=life.kill_at is not None,
                     done=not life.fails,
                     cause=Cause.EXIT if life.fails else None,
                 ),
                 life.ends,
             )
         elif stops <= now:
-            self._end(life, Seen("ended", codes=(143,), stopped=True, cause=Cause.STOPPED), stops)
+            self._end(life, AttemptStatus("ended", codes=(143,), stopped=True, cause=Cause.STOPPED), stops)
 
-    def _end(self, life: _Life, seen: Seen, at: float) -> None:
+    def _end(self, life: _Life, seen: AttemptStatus, at: float) -> None:
         work = self.work[life.launch.job]
         work.left_s = max(0.0, work.left_s - max(0.0, at - life.begins))
         if seen.done:
@@ -204,7 +203,7 @@ class MemoryBackend:
             self._lives[order.token] = self._forgotten.pop(order.token)  # its end is shown again
         if isinstance(order, Launch):
             if order.token in self._stopped:
-                never = Seen("ended", stopped=True, lost=True, cause=Cause.STOPPED)
+                never = AttemptStatus("ended", stopped=True, lost=True, cause=Cause.STOPPED)
                 self._lives.setdefault(order.token, _Life(order, now, now, fails=False, seen=never))
             elif order.token not in self._lives:
                 self._start(order, now)
@@ -218,7 +217,7 @@ class MemoryBackend:
 
     def _start(self, order: Launch, now: float) -> None:
         if any(not self.machines[member.machine].up for member in order.members):
-            return  # the machine is gone: nothing starts, and the next observation shows that
+            return  # the machine is lost, as the next observation shows
         self._check(order)
         work = self.work.setdefault(
             order.job, Work(float(order.env.get(SECONDS, "10")), int(order.env.get(FAILS, "0")))
@@ -230,7 +229,7 @@ class MemoryBackend:
         self._lives[order.token] = _Life(order, begins, begins + length, fails)
 
     def _check(self, order: Launch) -> None:
-        """What must never be asked of an engine."""
+        """Assert that an order is valid for an engine."""
         mine = {(member.machine, device) for member in order.members for device in member.devices}
         assert len(mine) == sum(len(member.devices) for member in order.members), "a device twice in one gang"
         assert [member.rank for member in order.members] == list(range(len(order.members)))

@@ -4,10 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from berth.schedule.policy import Blocked, Policy, Preempt, Rules
+from berth.schedule.policy import Policy
+from berth.schedule.rules import (
+    Blocked,
+    Defragment,
+    Migrate,
+    PreemptByGain,
+    PreemptByOrder,
+    Reserve,
+    Rules,
+    StaticOrder,
+)
+from berth.schedule.views import JobView
 
 
 @dataclass(frozen=True)
@@ -16,7 +27,7 @@ class Strict(Policy):
 
     def rules(self) -> Rules:
         """Who does not fit blocks the queue."""
-        return Rules(static_order=True, blocked=Blocked.STOP)
+        return Rules(order=StaticOrder(), blocked=Blocked.STOP)
 
 
 @dataclass(frozen=True)
@@ -25,7 +36,7 @@ class FitFirst(Policy):
 
     def rules(self) -> Rules:
         """Arrivals do not change."""
-        return Rules(static_order=True)
+        return Rules(order=StaticOrder())
 
 
 @dataclass(frozen=True)
@@ -34,7 +45,7 @@ class NearestOnly(Policy):
 
     def rules(self) -> Rules:
         """Arrivals do not change."""
-        return Rules(static_order=True)
+        return Rules(order=StaticOrder())
 
     @staticmethod
     def allowed_tier(job: Any, now: float, params: Any) -> int:
@@ -48,7 +59,7 @@ class Backfill(Policy):
 
     def rules(self) -> Rules:
         """EASY."""
-        return Rules(static_order=True, blocked=Blocked.BACKFILL)
+        return Rules(order=StaticOrder(), blocked=Blocked.BACKFILL)
 
 
 @dataclass(frozen=True)
@@ -67,7 +78,7 @@ class LeastLeft(Policy):
 
     def rules(self) -> Rules:
         """By order; what is left only becomes less."""
-        return Rules(static_order=True, preempt=Preempt.BY_ORDER, monotone_order=True)
+        return Rules(order=StaticOrder(), preempt=PreemptByOrder(monotone_order=True))
 
     @staticmethod
     def order(job: Any, now: float, params: Any) -> float:
@@ -83,7 +94,7 @@ class Rounds(Policy):
 
     def rules(self) -> Rules:
         """In rounds."""
-        return Rules(static_order=True, preempt=Preempt.BY_ORDER, period_s=self.period_s)
+        return Rules(order=StaticOrder(), preempt=PreemptByOrder(period_s=self.period_s))
 
     @staticmethod
     def order(job: Any, now: float, params: Any) -> float:
@@ -99,7 +110,8 @@ class TwoQueues(Policy):
 
     def rules(self) -> Rules:
         """By order, and running jobs have their own moments."""
-        return Rules(static_order=True, preempt=Preempt.BY_ORDER, wake_running=True, monotone_order=True)
+        by_order = PreemptByOrder(monotone_order=True)
+        return Rules(order=StaticOrder(), preempt=by_order, wake_running=True)
 
     @staticmethod
     def order(job: Any, now: float, params: Any) -> float:
@@ -120,7 +132,7 @@ class Ageing(Policy):
 
     def rules(self) -> Rules:
         """Keys move."""
-        return Rules(preempt=Preempt.BY_ORDER)
+        return Rules(preempt=PreemptByOrder())
 
     @staticmethod
     def order(job: Any, now: float, params: Any) -> float:
@@ -136,7 +148,7 @@ class Delay(Policy):
 
     def rules(self) -> Rules:
         """It learns."""
-        return Rules(static_order=True, learn_timers=True)
+        return Rules(order=StaticOrder(), learn_timers=True)
 
     def timers(self, tiers: Sequence[str]) -> Sequence[float]:
         """The same for all to begin with."""
@@ -172,13 +184,8 @@ class ByGain(Policy):
 
     def rules(self) -> Rules:
         """By gain, with little patience, so that small tests see it happen."""
-        return Rules(
-            static_order=True,
-            preempt=Preempt.BY_GAIN,
-            min_run_s=30.0,
-            eviction_interval_s=120.0,
-            gain_margin=1.0,
-        )
+        by_gain = PreemptByGain(margin=1.0, min_run_s=30.0, eviction_interval_s=120.0)
+        return Rules(order=StaticOrder(), preempt=by_gain)
 
     @staticmethod
     def gain(job: Any, here: float, there: float, now: float, params: Any) -> float:
@@ -202,7 +209,12 @@ class LookAhead(Policy):
 
     def rules(self) -> Rules:
         """Everything but preemption."""
-        return Rules(static_order=True, relax_locality=True, migrate_gain=0.5, reserve_after_s=200.0)
+        return Rules(
+            order=StaticOrder(),
+            relax_locality=True,
+            migrate=Migrate(gain=0.5),
+            reserve=Reserve(after_s=200.0),
+        )
 
     @staticmethod
     def allowed_tier(job: Any, now: float, params: Any) -> int:
@@ -226,16 +238,8 @@ class Everything(LookAhead):
 
     def rules(self) -> Rules:
         """All steps of the pass."""
-        return Rules(
-            static_order=True,
-            preempt=Preempt.BY_GAIN,
-            relax_locality=True,
-            migrate_gain=0.5,
-            reserve_after_s=200.0,
-            min_run_s=30.0,
-            eviction_interval_s=120.0,
-            gain_margin=1.0,
-        )
+        by_gain = PreemptByGain(margin=1.0, min_run_s=30.0, eviction_interval_s=120.0)
+        return replace(super().rules(), preempt=by_gain)
 
     @staticmethod
     def cost(victim: Any, job: Any, now: float, params: Any) -> float:
@@ -249,7 +253,12 @@ class StepAside(NearestOnly):
 
     def rules(self) -> Rules:
         """Others move if that spares half of what it costs them; gangs go where most is free."""
-        return Rules(static_order=True, defragment=0.5, reserve_after_s=400.0, worst_fit=True)
+        return Rules(
+            order=StaticOrder(),
+            defragment=Defragment(gain=0.5),
+            reserve=Reserve(after_s=400.0),
+            worst_fit=True,
+        )
 
 
 @dataclass(frozen=True)
@@ -259,11 +268,10 @@ class EvenShapes(LookAhead):
     def rules(self) -> Rules:
         """Everything that depends on how a gang lies on its machines."""
         return Rules(
-            static_order=True,
+            order=StaticOrder(),
             relax_locality=True,
-            migrate_gain=1.0,
-            defragment=0.5,
-            defragment_farther=True,
+            migrate=Migrate(gain=1.0),
+            defragment=Defragment(gain=0.5, farther=True),
             imbalance_tolerance=0.0,
         )
 
@@ -274,14 +282,23 @@ class Impatient(Policy):
 
     def rules(self) -> Rules:
         """By order; keys change once while a job waits, and hold while it runs."""
-        return Rules(static_order=True, preempt=Preempt.BY_ORDER, reorder_after_s=300.0)
+        return Rules(order=StaticOrder(reorder_after_s=300.0), preempt=PreemptByOrder())
+
+    class Job(JobView):
+        """Remembers, while it runs, whether it had waited long."""
+
+        waited_long: int
 
     @staticmethod
-    def order(job: Any, now: float, params: Any) -> float:
-        """By size."""
+    def update(job: Job, now: float, params: Any) -> None:
+        """Set while it waits."""
         if job.tier < 0:
-            job.notes[0] = 1.0 if now - job.queued_since_s >= 300.0 else 0.0
-        return 0.0 if job.notes[0] else float(job.gpus)
+            job.waited_long = 1 if now - job.queued_since_s >= 300.0 else 0
+
+    @staticmethod
+    def order(job: Job, now: float, params: Any) -> float:
+        """By size."""
+        return 0.0 if job.waited_long else float(job.gpus)
 
 
 EXERCISES: dict[str, Policy] = {

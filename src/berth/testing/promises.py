@@ -1,6 +1,6 @@
 """Checks what a policy promises: it is asked again about every job at every event of random scenarios.
 
-The engine trusts `steady`, `keys_hold` and `wake`: a promise that does not hold gives a wrong order, or a job
+The engine trusts `StaticOrder`, `monotone_order` and `wake`: a promise that does not hold gives a wrong order, or a job
 that starts too late, and nothing would show it. Here the answers that it relies on are computed again.
 """
 
@@ -16,17 +16,17 @@ from berth.errors import InputError
 from berth.native.kernels import entry
 from berth.schedule.checks import rules_of, where_of
 from berth.schedule.failures import (
-    constant_names,
     constants_from,
     function_of,
     limit_exceeded,
     plain_function,
 )
 from berth.schedule.limits import LimitError
-from berth.schedule.policy import Policy, Preempt
+from berth.schedule.policy import Policy, names_of, takes_cluster
 from berth.schedule.progress import advance_progress
 from berth.schedule.records import RUNNING, WAITING, Array, World
-from berth.schedule.sealed import WRITABLE, View
+from berth.schedule.rules import PreemptByOrder
+from berth.schedule.sealed import View
 from berth.simulate.run import Setting, simulate
 from berth.testing.builders import cluster, jobs
 from berth.testing.check import PolicyError, check_policy
@@ -99,7 +99,7 @@ class _Last:
     now: float
     since: tuple[int, float]
     keys: tuple[float, float]
-    reach: int
+    allowed_tier: int
     wake: float
 
 
@@ -109,11 +109,10 @@ class PromiseWatch:
     def __init__(self, policy: Policy) -> None:
         self.policy, self.rules, self.moments = policy, rules_of(policy), 0
         kind = type(policy)
-        self.functions = {
-            name: plain_function(function_of(kind, name))
-            for name in ("order", "tie_break", "allowed_tier", "wake")
-        }
-        self.names = constant_names(kind)
+        functions = {name: function_of(kind, name) for name in _HOOKS}
+        self.functions = {name: plain_function(function) for name, function in functions.items()}
+        self.with_cluster = {name for name, function in functions.items() if takes_cluster(function)}
+        self.names = names_of(kind)
         self.last: dict[int, _Last] = {}
 
     def __call__(self, world: World, clock: Array) -> int:
@@ -122,46 +121,58 @@ class PromiseWatch:
         if world.params[0]["failed"]:
             return 1  # the run stops, and says why
         self.moments += 1
-        params = constants_from(self.names, world.params[0])
+        params = constants_from(self.names.params, world.params[0])
         records = world.jobs.copy()
         advance_all(records, now)
         for row in np.flatnonzero((records["state"] == WAITING) | (records["state"] == RUNNING)):
-            self._check(records, int(row), now, params)
+            self._check(records[row : row + 1], now, (params, totals_of(world, records[row], now)))
         return 1
 
-    def _ask(self, name: str, records: Array, row: int, now: float, params: Any) -> Any:
-        view = View(records[row], WRITABLE if name == "order" else ())
+    def _ask(self, name: str, records: Array, now: float, read: tuple[Any, Any]) -> Any:
+        view = View(records[0], self.names.state, name == "update")
         try:
-            return self.functions[name](view, now, params)
+            return self.functions[name](view, now, *read[: 2 if name in self.with_cluster else 1])
         except LimitError as error:
-            about = f" for job j{row} at {now:g} s"
+            about = f" for job j{records[0]['id']} at {now:g} s"
             raise limit_exceeded(self.policy, name, about, error) from None
 
-    def _check(self, records: Array, row: int, now: float, params: Any) -> None:
-        job = records[row].copy()
-        order = self._ask("order", records, row, now, params)
-        if (again := self._ask("order", records, row, now, params)) != order:
+    def _check(self, records: Array, now: float, read: tuple[Any, Any]) -> None:
+        """Checks one job, in an array of one record; `read` are the constants and the totals."""
+        job, row = records[0].copy(), int(records[0]["id"])
+        self._check_update(records, row, now, read)
+        order = self._ask("order", records, now, read)
+        if (again := self._ask("order", records, now, read)) != order:
             self._refuse("order", row, now, f"returned {order!r}, and asked again {again!r}", _SAME)
-        keys = float(order), float(self._ask("tie_break", records, row, now, params))
+        keys = float(order), float(self._ask("tie_break", records, now, read))
         waits = job["state"] == WAITING
-        if waits and self.rules.static_order and not self._rekeyed(job, now):
+        if waits and self.rules.order and not self._reordered(job, now):
             kept = float(job["order_key"]), float(job["tie_break"])
             self._compare_keys(row, now, kept, keys)
-        wake = (
-            float(self._ask("wake", records, row, now, params))
-            if waits or self.rules.wake_running
-            else math.inf
-        )
-        reach = int(self._ask("allowed_tier", records, row, now, params))
+        asks_wake = waits or self.rules.wake_running
+        wake = float(self._ask("wake", records, now, read)) if asks_wake else math.inf
+        allowed_tier = int(self._ask("allowed_tier", records, now, read))
         since = int(job["state"]), float(job["queued_since_s"] if waits else job["started_s"])
-        asked = _Last(now, since, keys, reach, wake if wake > now else math.inf)
+        asked = _Last(now, since, keys, allowed_tier, wake if wake > now else math.inf)
         before, self.last[row] = self.last.get(row), asked
         if before is not None and before.since == since and before.wake - _SLACK_S > now:
             self._compare(row, before, asked, waits)
 
-    def _rekeyed(self, job: Any, now: float) -> bool:
-        """Whether steady keys of a job are asked again by rule."""
-        return bool(now - job["queued_since_s"] >= self.rules.reorder_after_s - _SLACK_S)
+    def _check_update(self, records: Array, row: int, now: float, read: tuple[Any, Any]) -> None:
+        """A second `update` at the same time must leave the state of the first."""
+        self._ask("update", records, now, read)
+        once = records[0]["policy_state"].tolist()
+        self._ask("update", records, now, read)
+        for (name, _), first, second in zip(
+            self.names.state, once, records[0]["policy_state"].tolist(), strict=False
+        ):
+            if first != second:
+                what = f"sets {name} to {first:g}, and called again to {second:g}"
+                self._refuse("update", row, now, what, _SAME_STATE)
+
+    def _reordered(self, job: Any, now: float) -> bool:
+        """Whether the static order of a job is computed again by rule."""
+        after_s = self.rules.order.reorder_after_s if self.rules.order else math.inf
+        return bool(now - job["queued_since_s"] >= after_s - _SLACK_S)
 
     def _compare_keys(
         self, row: int, now: float, kept: tuple[float, float], keys: tuple[float, float]
@@ -170,26 +181,24 @@ class PromiseWatch:
         for name, old, new in zip(("order", "tie_break")[: 1 + second], kept, keys, strict=False):
             if old != new:
                 what = f"is {new!r} while it waits, and was {old!r} when it was queued"
-                self._refuse(
-                    name, row, now, what, "it promises static_order: write Rules(static_order=False)"
-                )
+                self._refuse(name, row, now, what, "it promises StaticOrder: leave it out of the rules")
 
     def _compare(self, row: int, before: _Last, asked: _Last, waits: bool) -> None:
         """What must not change between two looks, before the moment that `wake` gave."""
         if not waits:
-            by_order = self.rules.preempt == Preempt.BY_ORDER
-            if self.rules.monotone_order and by_order and asked.keys > before.keys:
+            by_order = self.rules.preempt
+            monotone = isinstance(by_order, PreemptByOrder) and by_order.monotone_order
+            if monotone and asked.keys > before.keys:
                 what = f"rose from {before.keys} at {before.now:g} s to {asked.keys} while it runs"
-                self._refuse(
-                    "order",
-                    row,
-                    asked.now,
-                    what,
-                    "it promises monotone_order: write Rules(monotone_order=False)",
-                )
-        elif asked.reach != before.reach and not self.rules.learn_timers:
-            what = f"changed from {before.reach} at {before.now:g} s to {asked.reach} by itself"
+                hint = "it promises monotone_order: write PreemptByOrder(monotone_order=False)"
+                self._refuse("order", row, asked.now, what, hint)
+        elif asked.allowed_tier != before.allowed_tier and not self._allowed_tier_may_change():
+            what = f"changed from {before.allowed_tier} at {before.now:g} s to {asked.allowed_tier} by itself"
             self._refuse("allowed_tier", row, asked.now, what, "`wake` must return when that happens")
+
+    def _allowed_tier_may_change(self) -> bool:
+        """Whether events change it, after which it is computed again: timers learn, totals change."""
+        return self.rules.learn_timers or "allowed_tier" in self.with_cluster
 
     def _refuse(self, hook: str, row: int, now: float, what: str, hint: str) -> None:
         kind = type(self.policy)
@@ -197,4 +206,17 @@ class PromiseWatch:
         raise InputError(about, where=where_of(kind, hook), hint=hint)
 
 
+def totals_of(world: World, job: Any, now: float) -> View:
+    """The totals that a hook reads about a job: see berth.schedule.totals."""
+    totals, user, quota = world.cluster.copy(), world.users[job["user"]], job["quota"]
+    totals["free"] = world.groups["free"][-1, 0]
+    totals["user_gpus"], totals["user_devices"] = user["gpus"], user["devices"]
+    totals["user_gpu_s"] = user["gpu_s"] + user["gpus"] * max(0.0, now - user["updated_s"])
+    used = world.quotas[quota] if quota >= 0 else {"used": 0, "allowed": 0}
+    totals["quota_gpus"], totals["quota_limit"] = used["used"], used["allowed"]
+    return View(totals[0])
+
+
+_HOOKS = "update", "order", "tie_break", "allowed_tier", "wake"
+_SAME_STATE = "`update` must leave the same state when it is called twice at the same time"
 _SAME = "`order` must give the same answer when it is asked twice at the same time"

@@ -100,7 +100,7 @@ class Up:
         return str(self.client.post("jobs", body=body)["job"])
 
     def state_of(self, job: str) -> str:
-        """Where a job stands."""
+        """Return the state of a job."""
         return str(self.client.get("jobs", job)["state"])
 
     def berth(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:

@@ -13,8 +13,9 @@ from collections import Counter
 from typing import Any
 
 from berth.schedule import reasons
-from berth.schedule.policy import Blocked, Policy, Preempt
+from berth.schedule.policy import Policy
 from berth.schedule.records import RUNNING, WAITING, Array, World
+from berth.schedule.rules import Blocked, PreemptByOrder
 
 
 class ReasonValidator:
@@ -25,7 +26,9 @@ class ReasonValidator:
         self.strict = rules.blocked == Blocked.STOP
         self.backfills = rules.blocked == Blocked.BACKFILL
         self.holds = self.backfills or (
-            rules.reserve_after_s < math.inf and rules.preempt != Preempt.BY_ORDER
+            rules.reserve is not None
+            and rules.reserve.after_s < math.inf
+            and not isinstance(rules.preempt, PreemptByOrder)
         )
         self.gated = rules.link_ratio < math.inf
         self.seen: Counter[str] = Counter()

@@ -18,7 +18,7 @@ from typing import Any
 from berth.clock import ManualClock
 from berth.cluster.load import load_cluster
 from berth.live import commands
-from berth.live.backend import MachineSeen
+from berth.live.backend import MachineStatus
 from berth.live.controller import Controller
 from berth.live.setup import Setup
 from berth.live.snapshot import facts_of
@@ -65,9 +65,9 @@ class Story:
 
 def tell(story: Story, model: Any) -> None:
     """Every kind of record at least once; jobs wait, run, stop and are delayed at the end."""
-    story.backend.machines["r1-m1"] = MachineSeen(foreign=2)
+    story.backend.machines["r1-m1"] = MachineStatus(external=2)
     story.step(5)
-    story.backend.machines["r1-m1"] = MachineSeen()
+    story.backend.machines["r1-m1"] = MachineStatus()
     story.submit("long", 16, 5000, grace="0s", model="bert-large", restarts=7)
     story.step(10, times=2)
     story.submit("short", 16, 10, priority=5)
@@ -78,14 +78,14 @@ def tell(story: Story, model: Any) -> None:
     story.ask(commands.prioritise("long", 3))
     story.ask(commands.learn("long", 1, 0.2))
     story.ask(commands.learn("long", 2, 0.5))
-    story.backend.machines["r1-m1"] = MachineSeen(drained=True)
+    story.backend.machines["r1-m1"] = MachineStatus(drained=True)
     story.ask(commands.drain("r1-m0"))
     story.step(5)
     story.backend.lose("r0-m0")
     story.step(5, times=4)
-    story.backend.mend("r0-m0")
+    story.backend.repair("r0-m0")
     story.ask(commands.drain("r1-m0", back=True))
-    story.backend.machines["r1-m1"] = MachineSeen()
+    story.backend.machines["r1-m1"] = MachineStatus()
     story.controller.store.close()
     story.open("berth")
     story.ask(commands.cancel("long"))
@@ -112,7 +112,7 @@ def main(name: str) -> None:
         profile.write_text("bytes: 440MB\ncompute: {V100: 120ms}\n")
         inline = {"name": "mine", "parameter_bytes": 4.4e8, "compute_s": {"V100": 0.12}}
         tell(story, str(profile) if name == "v1" else inline)
-        facts = facts_of(story.controller.books)
+        facts = facts_of(story.controller.state)
         story.controller.store.close()
         target = HERE / f"{name}.sqlite"
         target.unlink(missing_ok=True)

@@ -11,7 +11,7 @@ from berth.live import commands
 from berth.live.backend import Launch, Member
 from berth.live.backends.ray import RayBackend
 from berth.live.controller import Controller
-from berth.live.job import PLACED
+from berth.live.lifecycle import PLACED
 from berth.live.setup import Setup
 from berth.live.spec import JobSpec
 from berth.live.store import Store
@@ -119,16 +119,16 @@ class Desk:
         return until(lambda: self.controller.step() is not None and condition(), timeout)
 
     def until_over(self, *jobs, timeout=60.0):
-        self.until(lambda: all(self.controller.store.over(job) for job in jobs), timeout)
-        assert [self.controller.store.over(job)["state"] for job in jobs] == ["finished"] * len(jobs)
+        self.until(lambda: all(self.controller.store.ended_job(job) for job in jobs), timeout)
+        assert [self.controller.store.ended_job(job)["state"] for job in jobs] == ["finished"] * len(jobs)
 
     def machines_of(self, job):
         """Where a job has its place, with how many devices on each machine."""
-        found = self.controller.books.jobs.get(job)
+        found = self.controller.state.jobs.get(job)
         if found is None or found.state != PLACED:
             return {}
-        machines = self.controller.books.cluster.machines
-        seats = self.controller.books.attempts[found.token].seats
+        machines = self.controller.state.cluster.machines
+        seats = self.controller.state.attempts[found.token].seats
         return {machines[seat.machine].name: len(seat.devices) for seat in seats}
 
     def lines(self, name):

@@ -47,7 +47,7 @@ def test_nodes_that_say_nothing_are_all_equally_far():
     assert [kind.name for kind in found.device_types] == ["GPU"]
 
 
-def test_machines_stand_in_the_order_of_their_places_whatever_order_ray_has():
+def test_machines_are_ordered_by_zone_and_rack():
     nodes = [node("x", machine=f"m{at}", rack=f"r{at // 6}") for at in (10, 2, 7, 1)]
     assert [machine.name for machine in cluster(*nodes).machines] == ["m1", "m2", "m7", "m10"]
     assert shape(cluster(*nodes)) == shape(cluster(*reversed(nodes)))
@@ -67,7 +67,7 @@ def test_equal_racks_in_unlike_zones_are_two_racks():
     }
 
 
-def test_a_node_without_a_rack_is_near_to_nobody_and_a_rack_without_a_zone_stays_whole():
+def test_a_node_without_a_rack_is_near_no_other_and_a_rack_without_a_zone_stays_one_rack():
     found = cluster(node("a", rack="r1"), node("b", rack="r1"), node("c"), node("d", rack="r2", zone="east"))
     assert shape(found) == {
         "c": ["c", "c alone", "c alone alone", "ray"],
@@ -100,7 +100,7 @@ def test_unlike_devices_are_never_taken_for_one_type():
 
 
 @pytest.mark.parametrize(
-    ("free", "held", "foreign"),
+    ("free", "held", "external"),
     [
         (4, {}, 0),
         (1, {}, 3),
@@ -110,8 +110,8 @@ def test_unlike_devices_are_never_taken_for_one_type():
         (2.0000001, {"ours": 2.0}, 0),
     ],
 )
-def test_devices_are_foreign_that_are_neither_free_nor_ours(free, held, foreign):
-    assert node("a", free=free, held=held).foreign(["ours", "gone"]) == foreign
+def test_devices_that_are_neither_free_nor_ours_are_external(free, held, external):
+    assert node("a", free=free, held=held).external(["ours", "gone"]) == external
 
 
 def test_what_is_known_of_a_machine_can_be_written_down():
@@ -129,7 +129,7 @@ def test_a_ray_without_devices_is_refused():
         cluster()
 
 
-def test_without_ray_one_is_told_what_to_install(monkeypatch, tmp_path):
+def test_without_ray_the_error_names_the_package_to_install(monkeypatch, tmp_path):
     monkeypatch.setattr("berth.extras.find_spec", lambda name: None)
     with pytest.raises(InputError, match=r"berth-ml\[ray\]"):
         RayBackend(tmp_path)
@@ -167,7 +167,7 @@ def test_after_an_answer_that_does_not_come_the_next_question_goes_to_a_new_proc
     assert link.ask("look", patient=True) == {"do": "look"}
 
 
-def test_while_a_connection_is_made_nobody_waits_for_it(monkeypatch, tmp_path):
+def test_a_connection_is_made_without_blocking(monkeypatch, tmp_path):
     agent = tmp_path / "agent.py"
     agent.write_text("import sys; sys.stdin.read()")
     monkeypatch.setattr(ray_client, "AGENT", agent)

@@ -17,7 +17,7 @@ from berth.live.backends.ray import RayBackend
 pytestmark = pytest.mark.slow
 
 
-def test_a_token_is_launched_once_however_often_it_is_told(backend, tmp_path):
+def test_a_token_that_is_launched_repeatedly_starts_once(backend, tmp_path):
     record = tmp_path / "record"
     order = launch("once", f"echo $RANK >> {record}; sleep 1", ("m0", (0,)), ("m1", (0,)))
     assert list(backend.apply([order, order])) == [order, order]
@@ -67,7 +67,7 @@ def test_a_gang_whose_devices_others_hold_gives_up_and_never_starts_late(backend
     assert not record.exists()
 
 
-def test_a_part_whose_runner_was_killed_is_buried_and_takes_the_others_with_it(backend, tmp_path):
+def test_a_part_whose_runner_was_killed_ends_the_gang(backend, tmp_path):
     backend.apply([launch("torn", "setsid sleep 600 & sleep 600", ("m0", (0,)), ("m1", (0,)))])
     until(lambda: backend.observe().attempts["torn"].state == "running")
     assert (
@@ -79,7 +79,7 @@ def test_a_part_whose_runner_was_killed_is_buried_and_takes_the_others_with_it(b
     assert processes_of("torn") == []
 
 
-def test_a_placement_group_that_comes_after_its_end_is_removed_and_never_foreign(racks, backend):
+def test_a_late_placement_group_is_removed_and_never_external(racks, backend):
     backend.apply([launch("gone", "true", ("m0", (0,)))])
     ended(backend, "gone")
     backend.apply([Forget("gone")])
@@ -93,11 +93,11 @@ def test_a_placement_group_that_comes_after_its_end_is_removed_and_never_foreign
             [{"GPU": 1}], name="unknown", lifetime="detached", bundle_label_selector=pinned
         )
         assert theirs.wait(30)
-        until(lambda: backend.observe().machines["m0"].foreign == 1)
+        until(lambda: backend.observe().machines["m0"].external == 1)
         until(lambda: ray.util.placement_group_table(late)["state"] == "REMOVED")
         assert ray.util.placement_group_table(theirs)["state"] == "CREATED"
         ray.util.remove_placement_group(theirs)
-    until(lambda: backend.observe().machines["m0"].foreign == 0)
+    until(lambda: backend.observe().machines["m0"].external == 0)
 
 
 def test_a_node_that_ray_drains_takes_no_jobs(racks, backend):

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.slow
 
 
 def test_racks_and_machines_are_found_by_their_labels(desk):
-    cluster = desk.controller.books.cluster
+    cluster = desk.controller.state.cluster
     assert [machine.name for machine in cluster.machines] == ["m0", "m1", "m2", "m3"]
     assert [machine.size for machine in cluster.machines] == [4, 4, 4, 4]
     assert [tier.name for tier in cluster.tiers] == ["machine", "rack", "network"]
@@ -43,8 +43,8 @@ def test_a_gang_over_two_nodes_meets_at_one_address_with_its_own_devices(desk):
 
 def test_a_gang_that_can_not_start_has_failed_by_its_own_fault(desk):
     job = desk.submit("true", 6, cwd="/no/such/folder", restarts=0)
-    desk.until(lambda: desk.controller.store.over(job))
-    over = desk.controller.store.over(job)
+    desk.until(lambda: desk.controller.store.ended_job(job))
+    over = desk.controller.store.ended_job(job)
     assert (over["state"], over["code"], over["failures"]) == ("failed", 127, 1)
 
 
@@ -61,20 +61,20 @@ def test_devices_of_others_are_left_to_them(racks, desk):
         taken = [ray.get(one.devices.remote(), timeout=120) for one in theirs]
         group = ray.util.placement_group([{"GPU": 2}], bundle_label_selector=[{"machine": "m3"}])
         assert group.wait(30)
-        desk.until(lambda: desk.controller.books.foreign == [2, 1, 0, 2])
+        desk.until(lambda: desk.controller.state.external == [2, 1, 0, 2])
         job = desk.submit("echo $BERTH_MACHINE $CUDA_VISIBLE_DEVICES; sleep 2", 11)
         assert desk.machines_of(job) == {"m0": 2, "m1": 3, "m2": 4, "m3": 2}
-        desk.until(lambda: desk.controller.books.attempts and first_attempt(desk).began is not None)
-        assert desk.controller.books.foreign == [2, 1, 0, 2]
+        desk.until(lambda: desk.controller.state.attempts and first_attempt(desk).began is not None)
+        assert desk.controller.state.external == [2, 1, 0, 2]
         desk.until_over(job)
         ours = [tuple(text.split()) for text in desk.logs(job).values()]
         assert len(set(ours)) == 11
         assert not {("m0", taken[0]), ("m0", taken[1]), ("m1", taken[2])} & set(ours)
-    desk.until(lambda: desk.controller.books.foreign == [0, 0, 0, 0])
+    desk.until(lambda: desk.controller.state.external == [0, 0, 0, 0])
 
 
 def first_attempt(desk):
-    return next(iter(desk.controller.books.attempts.values()))
+    return next(iter(desk.controller.state.attempts.values()))
 
 
 def test_an_evicted_job_saves_its_state_and_goes_on_elsewhere(open_desk, tmp_path):
@@ -95,7 +95,7 @@ def test_an_evicted_job_saves_its_state_and_goes_on_elsewhere(open_desk, tmp_pat
     assert lines[:3] == [f"began on {first}", "saved", "urgent"]
     assert lines[3:] != [f"began on {first}"]
     assert last == "finished"
-    assert desk.controller.store.over(long)["evictions"] == 1
+    assert desk.controller.store.ended_job(long)["evictions"] == 1
 
 
 def test_jobs_survive_the_loss_of_a_node_and_each_is_done_once(racks, desk):
@@ -116,11 +116,11 @@ def test_jobs_survive_the_loss_of_a_node_and_each_is_done_once(racks, desk):
         hit = lost in places[name]
         attempts = {line.split()[-1] for line in desk.lines(name)[:-1]}
         assert attempts == ({"1", "2"} if hit else {"1"}), name
-        assert desk.controller.store.over(job)["failures"] == 0
-    shut = [machine for machine, why in enumerate(desk.controller.books.shut) if why]
-    assert [desk.controller.books.cluster.machines[at].name for at in shut] == [lost]
+        assert desk.controller.store.ended_job(job)["failures"] == 0
+    shut = [machine for machine, why in enumerate(desk.controller.state.unavailable) if why]
+    assert [desk.controller.state.cluster.machines[at].name for at in shut] == [lost]
     racks.mend()
-    desk.until(lambda: not any(desk.controller.books.shut))
+    desk.until(lambda: not any(desk.controller.state.unavailable))
 
 
 def killed_when(desk, racks, condition):
@@ -145,7 +145,7 @@ def test_a_controller_that_is_killed_finds_everything_again(racks, open_desk):
     for name, job in jobs.items():
         assert_worked_once(again.lines(name))
         assert {line.split()[-1] for line in again.lines(name)[:-1]} == {"1"}
-        assert again.controller.store.over(job)["attempts"] == 1
+        assert again.controller.store.ended_job(job)["attempts"] == 1
 
 
 def test_under_load_with_controllers_and_nodes_lost_every_job_is_done_once(racks, open_desk):
@@ -163,7 +163,7 @@ def test_under_load_with_controllers_and_nodes_lost_every_job_is_done_once(racks
     racks.mend()
     racks.lose("m2")
     again = open_desk()
-    assert [machine.name for machine in again.controller.books.cluster.machines] == list(RACKS)
+    assert [machine.name for machine in again.controller.state.cluster.machines] == list(RACKS)
     again.until_over(*jobs.values(), timeout=120.0)
     for name in jobs:
         assert_worked_once(again.lines(name), units=10)

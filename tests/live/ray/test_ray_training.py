@@ -19,6 +19,6 @@ def test_a_training_is_evicted_and_moved_and_ends_as_if_nothing_had_happened(ope
     assert desk.machines_of(job) == {}
     desk.ask(commands.drain(home))
     desk.until_over(short, job, timeout=120.0)
-    assert desk.controller.store.over(job)["attempts"] == 2
+    assert desk.controller.store.ended_job(job)["attempts"] == 2
     training.assert_preempted(desk.logs(job, 1)["rank-0.log"])
     training.assert_as_if_nothing_had_happened()

@@ -80,28 +80,28 @@ class Desk:
         small_slurm.until(cranked, what, self.shown, timeout_s)
 
     def shown(self) -> str:
-        books, seen = self.controller.books, self.controller.seen
-        return f"{list(books.attempts.values())} {seen.attempts if seen else None} {self.controller.trouble}"
+        state, seen = self.controller.state, self.controller.observation
+        return f"{list(state.attempts.values())} {seen.attempts if seen else None} {self.controller.backend_error}"
 
     def running(self, job: str) -> bool:
-        active = self.controller.books.jobs.get(job)
-        attempt = self.controller.books.attempts.get(active.token) if active and active.token else None
+        active = self.controller.state.jobs.get(job)
+        attempt = self.controller.state.attempts.get(active.token) if active and active.token else None
         return attempt is not None and attempt.state == "running"
 
     def until_running(self, job: str) -> None:
         self.until(lambda: self.running(job), f"{job} runs")
 
     def over(self, job: str) -> dict | None:
-        return self.store.over(job)
+        return self.store.ended_job(job)
 
     def until_over(self, *jobs: str) -> None:
         self.until(lambda: all(self.over(job) for job in jobs), f"{jobs} are over")
 
     def machines(self, job: str) -> list[str]:
         """Where it is placed now."""
-        books = self.controller.books
-        attempt = books.attempts[books.jobs[job].token]
-        return [books.cluster.machines[index].name for index in attempt.machines]
+        state = self.controller.state
+        attempt = state.attempts[state.jobs[job].token]
+        return [state.cluster.machines[index].name for index in attempt.machines]
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from berth.live import commands
-from berth.live.backend import BackendError, Forget, Launch, MachineSeen, Member, Seen, Stop
+from berth.live.backend import AttemptStatus, BackendError, Forget, Launch, MachineStatus, Member, Stop
 from berth.live.backends.slurm import SlurmBackend
 from berth.live.backends.slurm_attempt import Timeouts
 from berth.live.backends.slurm_commands import SlurmCommands
@@ -44,7 +44,7 @@ def backend(slurm, tmp_path):
     return SlurmBackend(tmp_path, timeouts=Timeouts(margin_s=2.0, start_s=20.0, settle_s=1.0))
 
 
-def until_seen(slurm_module, backend, token: str, state: str) -> Seen:
+def until_seen(slurm_module, backend, token: str, state: str) -> AttemptStatus:
     def there() -> bool:
         seen = backend.observe().attempts.get(token)
         return seen is not None and seen.state == state
@@ -89,7 +89,7 @@ def test_a_gang_of_three_here_and_five_there_asks_slurm_for_just_that(backend, s
     until_seen(small, backend, "t-1", "running")
     held = {job["nodes"]: job["gres_detail"][0].split("(")[0] for job in slurm.jobs()}
     assert held == {"n01": "gpu:a100:3", "n06": "gpu:a100:5"}
-    assert all(machine == MachineSeen() for machine in backend.observe().machines.values())
+    assert all(machine == MachineStatus() for machine in backend.observe().machines.values())
     stop = Stop("t-1", 1.0)
     assert backend.apply([stop]) == [stop]
     seen = until_seen(small, backend, "t-1", "ended")
@@ -124,7 +124,7 @@ def test_what_was_submitted_but_not_released_is_found_and_not_submitted_again(
     backend.apply([order])
     monkeypatch.undo()
     assert {job["state_reason"] for job in slurm.jobs()} == {"JobHeldUser"}
-    assert until_seen(small, backend, "t-3", "ended") == Seen("ended", codes=(0, 0), code=0)
+    assert until_seen(small, backend, "t-3", "ended") == AttemptStatus("ended", codes=(0, 0), code=0)
     assert len([job for job in SlurmCommands().jobs() if job.ours and job.ours[0] == "t-3"]) == 2
 
 
@@ -144,7 +144,7 @@ def test_what_was_cut_short_between_two_submissions_is_gone_on_with(backend, slu
     assert [job["name"] for job in slurm.jobs()] == ["berth:t-6:0"]
     assert "t-6" not in backend.observe().attempts  # so it is asked for again
     assert backend.apply([order]) == [order]
-    assert until_seen(small, backend, "t-6", "ended") == Seen("ended", codes=(0, 0), code=0)
+    assert until_seen(small, backend, "t-6", "ended") == AttemptStatus("ended", codes=(0, 0), code=0)
     assert len([job for job in SlurmCommands().jobs() if job.ours and job.ours[0] == "t-6"]) == 2
 
 
@@ -213,13 +213,13 @@ def test_a_drained_node_takes_no_jobs_and_comes_back(desk, slurm):
     one.until_running(job)
     assert not {"n00", "n01", "n02"} & set(one.machines(job))
     slurm.run("scontrol", "update", "nodename=n00", "state=resume")
-    one.until(lambda: not one.controller.books.shut[0], "n00 is open again")
+    one.until(lambda: not one.controller.state.unavailable[0], "n00 is open again")
     one.ask(commands.cancel(job))
     one.until_over(job)
     assert one.over(job)["state"] == "cancelled"
 
 
-def test_gpus_of_a_foreign_job_are_not_used(desk, slurm, small):
+def test_gpus_of_an_external_job_are_not_used(desk, slurm, small):
     for node in small.NODES:
         slurm.run(
             "sbatch", f"--nodelist={node}", "--gres=gpu:5", "--mem=1000", "-o/dev/null", "--wrap=sleep 60"
@@ -228,7 +228,7 @@ def test_gpus_of_a_foreign_job_are_not_used(desk, slurm, small):
     one = desk()
     job = one.submit("sleep 60", gpus=6)
     one.until_running(job)
-    assert {one.controller.seen.machines[node].foreign for node in small.NODES} == {5}
+    assert {one.controller.observation.machines[node].external for node in small.NODES} == {5}
     assert len(one.machines(job)) == 2
     held = [j for j in slurm.jobs() if j["name"].startswith("berth:")]
     assert {j["gres_detail"][0].split("(")[0] for j in held} == {"gpu:a100:3"}
@@ -254,7 +254,7 @@ def test_an_evicted_gang_gets_sigterm_and_resumes_elsewhere(desk, slurm, small, 
 
 def until_lost(one, slurm, machine: str) -> None:
     index = slurm.nodes.index(machine)
-    one.until(lambda: "lost" in one.controller.books.shut[index], f"{machine} is gone")
+    one.until(lambda: "lost" in one.controller.state.unavailable[index], f"{machine} is gone")
 
 
 def test_a_gang_that_lost_a_node_runs_again_and_finishes_once(desk, slurm, small, tmp_path):
@@ -293,7 +293,7 @@ def test_processes_that_outlive_their_slurmd_end_before_the_job_runs_again(desk,
     assert small.record(folder, "finish") == [["2"]]
 
 
-def test_a_job_that_somebody_cancelled_in_slurm_runs_again(desk, slurm, small, tmp_path):
+def test_a_job_that_was_cancelled_in_slurm_runs_again(desk, slurm, small, tmp_path):
     one = desk()
     folder = tmp_path / "cancelled"
     job = one.submit(**small.counting(folder, 15, gpus=8))
@@ -319,7 +319,7 @@ def test_jobs_go_on_when_the_controller_is_killed_and_none_is_lost_or_doubled(
     controller.wait()
     one = desk()
     assert one.store.name == next(iter((store / "attempts" / "live").iterdir())).name.split("-")[0]
-    one.until(lambda: not one.controller.books.jobs, "all are over")
+    one.until(lambda: not one.controller.state.jobs, "all are over")
     assert {one.over(f"j{number + 1}")["state"] for number in range(10)} == {"finished"}
     for folder in folders:
         assert [start[0] for start in small.record(folder, "start")] == ["1"]

@@ -42,21 +42,21 @@ def slurm_jobs(slurm) -> list[str]:
     return [str(job["job_id"]) for job in slurm.jobs() if job["name"].startswith("berth:")]
 
 
-def test_scancel_of_one_part_ends_the_gang_and_is_told_as_what_it_was(desk, slurm):
+def test_scancel_of_one_part_ends_the_gang_with_that_cause(desk, slurm):
     one = desk()
     job = one.submit("sleep 300", gpus=16)
     one.until_running(job)
     reader = Reader(one, job)
     slurm.run("scancel", slurm_jobs(slurm)[1])
-    one.until(lambda: one.running(job) and one.controller.books.jobs[job].attempts == 2, "it runs again")
+    one.until(lambda: one.running(job) and one.controller.state.jobs[job].attempts == 2, "it runs again")
     assert reader.ends() == ["cancelled-by-engine"]
     assert "CANCELLED" in reader.attempts()[0]["detail"]
     assert reader.why()["last_end"]["cause"] == "cancelled-by-engine"
     assert reader.queue()["jobs"][0]["last_end"]["cause"] == "cancelled-by-engine"
-    assert one.controller.books.jobs[job].failures == 0
+    assert one.controller.state.jobs[job].failures == 0
 
 
-def test_a_time_limit_is_told_as_one_and_does_not_restart_for_ever(desk, slurm):
+def test_a_time_limit_is_reported_and_does_not_restart_forever(desk, slurm):
     one = desk()
     job = one.submit("trap 'exit 0' TERM; while :; do sleep 0.1; done", gpus=2, restarts=0)
     one.until_running(job)
@@ -76,7 +76,7 @@ def test_a_node_that_is_lost_is_named(desk, slurm):
     one.until_running(job)
     reader, gone = Reader(one, job), one.machines(job)[1]
     slurm.lose(gone)
-    one.until(lambda: one.running(job) and one.controller.books.jobs[job].attempts == 2, "it runs again")
+    one.until(lambda: one.running(job) and one.controller.state.jobs[job].attempts == 2, "it runs again")
     assert reader.ends() == ["node-lost"]
     assert gone in reader.attempts()[0]["detail"]
     assert gone in reader.why()["last_end"]["sentence"]
@@ -89,7 +89,7 @@ def test_a_partition_that_is_down_starts_nothing_and_is_the_reason(desk, slurm):
         job = one.submit("true", gpus=8)
         reader = Reader(one, job)
         one.until(lambda: reader.queue()["warnings"], "it is noticed")
-        assert one.controller.books.jobs[job].attempts == 0
+        assert one.controller.state.jobs[job].attempts == 0
         assert reader.why()["reason"]["code"] == "partition-down"
         assert reader.queue()["jobs"][0]["reason"]["sentence"].startswith("Slurm's partition main is DOWN")
     finally:
@@ -106,10 +106,10 @@ def test_a_controller_of_slurm_that_stops_and_comes_back_moves_no_job(desk, slur
     places = one.machines(runs)
     slurm.stop_controller()
     try:
-        one.until(lambda: one.controller.trouble, "it is noticed", timeout_s=120)
+        one.until(lambda: one.controller.backend_error, "it is noticed", timeout_s=120)
         waits = one.submit("sleep 300", gpus=8, duration="2h")
         reader = Reader(one, waits)
-        assert one.controller.books.jobs[waits].attempts == 0
+        assert one.controller.state.jobs[waits].attempts == 0
         assert reader.why()["reason"]["code"] == "backend-unreachable"
         assert reader.queue()["warnings"][0]["cause"] == "backend-unreachable"
     finally:
@@ -118,18 +118,18 @@ def test_a_controller_of_slurm_that_stops_and_comes_back_moves_no_job(desk, slur
     slurm_module_until_settled(one, slurm)
     assert one.machines(runs) == places
     assert len(one.machines(waits)) == 1
-    assert [one.controller.books.jobs[job].attempts for job in (runs, waits)] == [1, 1]
-    assert [one.controller.books.jobs[job].evictions for job in (runs, waits)] == [0, 0]
+    assert [one.controller.state.jobs[job].attempts for job in (runs, waits)] == [1, 1]
+    assert [one.controller.state.jobs[job].evictions for job in (runs, waits)] == [0, 0]
 
 
 def slurm_module_until_settled(one, slurm) -> None:
     """All nodes have reported themselves again, and the controller has seen that."""
     settled = {"idle", "mixed", "allocated"}
     one.until(lambda: set(slurm.states().values()) <= settled, "nodes are back", timeout_s=120)
-    one.until(lambda: not one.controller.hindrances(), "all is well")
+    one.until(lambda: not one.controller.blockers(), "all is well")
 
 
-def test_questions_are_answered_while_sbatch_hangs(desk, slurm, tmp_path, monkeypatch):
+def test_requests_are_answered_while_sbatch_hangs(desk, slurm, tmp_path, monkeypatch):
     one = desk()
     go, called = tmp_path / "go", tmp_path / "called"
     real = Path(slurm.run("which", "sbatch").strip())
@@ -155,7 +155,7 @@ def test_questions_are_answered_while_sbatch_hangs(desk, slurm, tmp_path, monkey
     finally:
         go.touch()
         over.set()
-        one.controller.called.set()
+        one.controller.wakeup.set()
         thread.join()
 
 

@@ -19,7 +19,7 @@ def test_every_job_finishes_once_whatever_is_killed(seed, desk, apart, slurm, sm
     random = Random(seed)
     folders = [tmp_path / f"job{number}" for number in range(JOBS)]
     store = tmp_path / "store0"
-    controller = apart(store, *(spec_of(folder, small, random) for folder in folders))
+    controller = apart(store, *(spec_from_dict(folder, small, random) for folder in folders))
     for _ in range(LOSSES):
         until_further(small, folders)
         node = random.choice(nodes_at_work(slurm, folders))
@@ -36,7 +36,7 @@ def test_every_job_finishes_once_whatever_is_killed(seed, desk, apart, slurm, sm
     controller.kill()
     controller.wait()
     one = desk()
-    one.until(lambda: not one.controller.books.jobs, "all are over")
+    one.until(lambda: not one.controller.state.jobs, "all are over")
     over = [one.over(f"j{number + 1}") for number in range(JOBS)]
     assert {job["state"] for job in over} == {"finished"}
     assert sum(job["attempts"] for job in over) > JOBS
@@ -47,7 +47,7 @@ def test_every_job_finishes_once_whatever_is_killed(seed, desk, apart, slurm, sm
         assert counts == sorted(counts)
 
 
-def spec_of(folder, small, random) -> str:
+def spec_from_dict(folder, small, random) -> str:
     """Some finish by themselves, some only when they are let go."""
     size, steps, go = random.choice((4, 8, 16)), random.randint(5, 30), random.random() < 0.5
     return json.dumps(small.counting(folder, steps, go=go, gpus=size, per="machine", grace="1s"))

@@ -17,8 +17,8 @@ pytestmark = pytest.mark.slow
 
 WHERE_IS = """id => {
   const map = document.querySelector('.map .over').getBoundingClientRect();
-  const world = berth.world, job = world.jobs[world.byId.get(id)];
-  const [machine, , numbers] = world.attempts[job.attempt].seats[0];
+  const state = berth.state, job = state.jobs[state.byId.get(id)];
+  const [machine, , numbers] = state.attempts[job.attempt].seats[0];
   return {machine, number: numbers[0], left: map.left, top: map.top};
 }"""
 PICTURE = (
@@ -96,7 +96,7 @@ def test_gangs_beside_each_other_have_different_colours(berth: Berth, look: Look
           const {layOut} = await import('/web/layout.js');
           const measure = document.createElement('canvas').getContext('2d');
           measure.font = '12px system-ui, sans-serif';
-          const {cluster} = berth.me, sizes = berth.world.sizes, ratio = window.devicePixelRatio || 1;
+          const {cluster} = berth.me, sizes = berth.state.sizes, ratio = window.devicePixelRatio || 1;
           const made = layOut(cluster, sizes, map.clientWidth, 560, text => measure.measureText(text).width);
           made.boxes.forEach((box, i) => { for (let n = 0; n < sizes[i]; n++) {
             const [x, y] = [box.x + n * made.pitch + 3, box.y + 3].map(value => Math.round(value * ratio));
@@ -136,7 +136,7 @@ def test_pointing_names_a_job_and_clicking_opens_it(berth: Berth, look: Looker) 
           const pen = document.createElement('canvas').getContext('2d');
           pen.font = '12px system-ui, sans-serif';
           const width = document.querySelector('.map').clientWidth;
-          const made = layOut(berth.world.cluster, berth.world.sizes, width, 560, t => pen.measureText(t).width);
+          const made = layOut(berth.state.cluster, berth.state.sizes, width, 560, t => pen.measureText(t).width);
           return [made.boxes[machine].x + number * made.pitch + made.cell / 2, made.boxes[machine].y + made.cell / 2];
         }""",
         place,
@@ -150,7 +150,7 @@ def test_pointing_names_a_job_and_clicking_opens_it(berth: Berth, look: Looker) 
     assert page.url.endswith(f"#/job/{job}")
 
 
-def test_the_queue_tells_place_reason_and_expected_start(berth: Berth, look: Looker) -> None:
+def test_the_queue_shows_position_reason_and_expected_start(berth: Berth, look: Looker) -> None:
     fill(berth)
     waiting = [berth.put("small", 2), berth.put("big", 16)]
     page = look.open(berth.address)
@@ -214,7 +214,7 @@ def test_a_job_page_has_facts_attempts_events_and_the_log_as_it_grows(berth: Ber
     look.keep(page, "job")
 
 
-def test_a_job_that_was_evicted_tells_by_whom_and_what_it_cost(tmp_path: Path, look: Looker) -> None:
+def test_an_evicted_job_shows_the_preempting_job_and_the_cost(tmp_path: Path, look: Looker) -> None:
     berth = Berth(tmp_path / "state", "1x1x2:H100", "--policy", "srtf")
     berth.start()
     try:
@@ -298,14 +298,14 @@ def test_a_machine_is_drained_and_undrained(berth: Berth, look: Looker) -> None:
     sees(page, "dialog", "Drain r1-m0?")
     page.click("dialog button.primary")
     sees(page, ".machine.row", "drained")
-    assert berth.ask("GET", "cluster")["machines"][2]["shut"] == ["drained"]
+    assert berth.ask("GET", "cluster")["machines"][2]["unavailable"] == ["drained"]
     go(page, "#/")
-    sees(page, ".stats .use", "4 shut")
+    sees(page, ".stats .use", "4 unavailable")
     look.keep(page, "drained")
     go(page, "#/machines")
     row.locator("button").click()
     page.click("dialog button.primary")
-    until(lambda: berth.ask("GET", "cluster")["machines"][2]["shut"] == [])
+    until(lambda: berth.ask("GET", "cluster")["machines"][2]["unavailable"] == [])
     until(lambda: "drained" not in text(page, ".machine.row"))
 
 
@@ -350,7 +350,7 @@ def test_time_can_be_walked_back_and_forth(berth: Berth, look: Looker) -> None:
     sees(page, ".stats .use", "0 of 16")
     go(page, f"#/job/{first}")
     page.locator("button.link").click()  # the moment at which it was placed
-    sees(page, ".banner", "You look at")
+    sees(page, ".banner", "This is the cluster at")
     go(page, "#/")
     sees(page, ".stats .use", "4 of 16")
     page.fill("#moment", "0")
@@ -361,13 +361,13 @@ def test_time_can_be_walked_back_and_forth(berth: Berth, look: Looker) -> None:
     assert page.locator(".banner").is_hidden()
     go(page, f"#/job/{later}")
     page.locator("button.link").click()  # after what was read of the journal before
-    sees(page, ".banner", "You look at")
+    sees(page, ".banner", "This is the cluster at")
     go(page, "#/")
     sees(page, ".stats .use", "8 of 16")
     page.keyboard.press("l")
     page.locator(".banner").wait_for(state="hidden")
     page.evaluate("async () => { await berth.readPast(); berth.past.toEnd(); }")
-    ends = "world => [...world.owners()].map(at => at < 0 ? null : world.jobs[at].id)"
+    ends = "state => [...state.owners()].map(at => at < 0 ? null : state.jobs[at].id)"
     assert page.evaluate(f"({ends})(berth.past)") == page.evaluate(f"({ends})(berth.present)")
     assert later in page.evaluate(PICTURE)
 
@@ -457,7 +457,7 @@ def test_the_journal_of_a_page_is_paged_without_holes(berth: Berth) -> None:
     assert pages[: len(whole["records"])] == whole["records"]
 
 
-def test_nothing_is_told_without_a_token(berth: Berth) -> None:
+def test_nothing_is_served_without_a_token(berth: Berth) -> None:
     for path in ("me", "now", "journal", "series", "queue", "reasons"):
         with pytest.raises(urllib.error.HTTPError) as refused:
             urllib.request.urlopen(f"{berth.url}/api/v1/{path}")

@@ -12,7 +12,7 @@ from fastapi.testclient import TestClient
 
 from berth.errors import InputError
 from berth.live.api.viewer import SingleToken, make_viewer
-from berth.live.finished import Finished, read_finished, standing
+from berth.live.simulation_view import Finished, read_simulation, state_at_busiest
 from berth.simulate.events import read_events
 
 
@@ -23,7 +23,7 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def finished(log: Path) -> Finished:
-    return read_finished(log)
+    return read_simulation(log)
 
 
 def test_no_device_is_ever_held_twice_and_all_are_given_back(finished: Finished) -> None:
@@ -72,7 +72,7 @@ def test_samples_count_what_the_log_counts(log: Path, finished: Finished) -> Non
 
 
 def test_the_page_begins_where_most_devices_are_held(finished: Finished) -> None:
-    told = standing(finished)
+    told = state_at_busiest(finished)
     held = sum(len(numbers) for one in told["attempts"] for _, _, numbers in one["seats"])
     assert held >= max(sample.busy for sample in finished.samples)
     assert told["time"] == finished.records[finished.busiest - 1]["time"]
@@ -90,11 +90,11 @@ def test_users_come_from_the_file(finished: Finished) -> None:
 def test_a_log_without_its_cluster_needs_one_named(log: Path, tmp_path: Path) -> None:
     bare = tmp_path / "bare.parquet"
     read_events(log).write_parquet(bare)
-    with pytest.raises(InputError, match="does not say which cluster"):
-        read_finished(bare)
-    assert read_finished(bare, "2x4x4").records[0]["kind"] == "submitted"
+    with pytest.raises(InputError, match="does not name its cluster"):
+        read_simulation(bare)
+    assert read_simulation(bare, "2x4x4").records[0]["kind"] == "submitted"
     with pytest.raises(InputError, match="is not in"):
-        read_finished(bare, "1x1x4")
+        read_simulation(bare, "1x1x4")
 
 
 def _asked(client: TestClient, token: str, path: str) -> Any:
@@ -103,7 +103,7 @@ def _asked(client: TestClient, token: str, path: str) -> Any:
     return answer.json()
 
 
-def test_a_job_has_the_history_that_the_log_tells(log: Path, finished: Finished) -> None:
+def test_a_job_has_the_history_of_the_log(log: Path, finished: Finished) -> None:
     tokens = SingleToken()
     client = TestClient(make_viewer(finished, tokens))
     evicted = next(one["job"] for one in finished.records if one["kind"] == "evict")
@@ -132,7 +132,7 @@ def test_pages_of_records_join_without_holes(finished: Finished) -> None:
 @pytest.mark.parametrize(
     "path", ["me", "now", "journal", "series", "queue", "reasons", "jobs/j0", "jobs/j0/history"]
 )
-def test_nobody_reads_without_the_token(finished: Finished, path: str) -> None:
+def test_nothing_is_read_without_the_token(finished: Finished, path: str) -> None:
     client = TestClient(make_viewer(finished, SingleToken()))
     assert client.get(f"/api/v1/{path}").status_code == 401
     wrong = {"Authorization": "Bearer wrong"}

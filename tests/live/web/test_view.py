@@ -50,7 +50,7 @@ def test_every_moment_shows_what_the_log_says(log: Path, address: str, look: Loo
     ready(page)
     events = read_events(log).filter(read_events(log)["job"].is_not_null())
     moments = events["time_s"].unique(maintain_order=True).to_list()
-    counts = "time => { berth.look(time); return [berth.world.counts().busy, berth.world.waiting().length]; }"
+    counts = "time => { berth.look(time); return [berth.state.counts().busy, berth.state.waiting().length]; }"
     # forwards, then backwards: the walk must come to the same
     for time in [*moments[::29], *reversed(moments[::31])]:
         last = events.filter(events["time_s"] <= time).group_by("job").last()
@@ -85,7 +85,7 @@ def test_a_job_of_the_log_has_its_page(log: Path, address: str, look: Looker) ->
     sees(page, ".attempts", "of GPU time")
     assert page.locator("#cancel").count() == 0
     page.locator("button.link").first.click()
-    sees(page, ".mapped, .wide", "its devices stand out")
+    sees(page, ".mapped, .wide", "its devices are highlighted")
     look.keep(page, "simulated-job")
 
 
@@ -96,14 +96,14 @@ def test_lists_and_trends_follow_the_log(log: Path, address: str, look: Looker) 
     page.evaluate("() => { location.hash = '#/jobs' }")
     page.check("input[value=over]")
     jobs = read_events(log)["job"].drop_nulls().n_unique()
-    until(lambda: page.evaluate("berth.world.over().length") == jobs)
+    until(lambda: page.evaluate("berth.state.ended().length") == jobs)
     sees(page, ".row", "finished")
     page.evaluate("() => { location.hash = '#/trends' }")
     until(lambda: page.locator(".chart canvas").count() == 4)
     look.keep(page, "simulated-trends")
 
 
-def test_a_file_that_is_no_log_is_refused_in_one_line(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_log_is_refused_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "x.parquet").write_text("no")
     command = [sys.executable, "-m", "berth", "view", str(tmp_path / "x.parquet")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

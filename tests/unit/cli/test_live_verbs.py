@@ -45,7 +45,7 @@ def served(tmp_path_factory):
     yield controller
     web.should_exit = True
     over.set()
-    controller.called.set()
+    controller.wakeup.set()
     for thread in threads:
         thread.join()
     controller.close()
@@ -66,8 +66,8 @@ def live(served, berth, monkeypatch):
 
     run.berth, run.controller = berth, served
     yield run
-    served.ask(cancel_all(list(served.books.jobs))).result(30)
-    until(lambda: not served.books.jobs)
+    served.ask(cancel_all(list(served.state.jobs))).result(30)
+    until(lambda: not served.state.jobs)
 
 
 def until(condition, timeout_s: float = 30.0):
@@ -144,7 +144,7 @@ def test_the_profile_in_a_file_is_read_here_and_sent_with_the_job(live, tmp_path
     first = submit(live, "--model", tmp_path / "mine.yaml")
     second = json.loads(live("submit", tmp_path / "job.yaml", "--json"))["job"]
     for job in (first, second):
-        profile = live.controller.books.jobs[job].profile
+        profile = live.controller.state.jobs[job].profile
         assert (profile["name"], profile["parameter_bytes"]) == ("mine", 440e6)
         assert profile["compute_s"] == {"V100": 0.12}
     code, _, err = live.berth("submit", "--model", "nowhere.yaml", "--", "work")
@@ -153,7 +153,7 @@ def test_the_profile_in_a_file_is_read_here_and_sent_with_the_job(live, tmp_path
 
 def test_lengths_of_time_may_be_written_as_people_do(live):
     job = submit(live, "--duration", "1h30m")
-    assert live.controller.books.jobs[job].spec.duration == 5400
+    assert live.controller.state.jobs[job].spec.duration == 5400
 
 
 def test_several_jobs_are_cancelled_by_one_command(live):
@@ -162,13 +162,13 @@ def test_several_jobs_are_cancelled_by_one_command(live):
     assert (code, out) == (2, "")
     assert "error: there is no job 'nobody': nothing is cancelled" in err
     assert live("cancel", jobs[0]) == f"{jobs[0]} cancelled\n"
-    until(lambda: jobs[0] not in live.controller.books.jobs)
+    until(lambda: jobs[0] not in live.controller.state.jobs)
     assert (
         live("cancel", *jobs) == f"{jobs[0]} is over: cancelled\n{jobs[1]} cancelled\n{jobs[2]} cancelled\n"
     )
-    until(lambda: not live.controller.books.jobs)
+    until(lambda: not live.controller.state.jobs)
     told = json.loads(live("cancel", *jobs, "--json"))
-    assert [row["was_over"] for row in told["jobs"]] == [True] * 3
+    assert [row["already_ended"] for row in told["jobs"]] == [True] * 3
     assert "cancelled" in live("queue", "--over", "--limit", 3)
     code, _, err = live.berth("cancel", jobs[0])
     assert (code, err) == (2, f"error: job {jobs[0]} is over: cancelled\n")
@@ -249,7 +249,7 @@ def test_wait_ends_with_the_jobs_own_code(live, fails, code):
 def test_what_is_sent_twice_with_an_id_is_taken_once(live):
     assert live("submit", "--id", "mine", "--grace", "0s", "--", "work").startswith("mine  http://127.0.0.1:")
     assert live("submit", "--id", "mine", "--grace", "0s", "--", "work").startswith(
-        "mine  was taken before: "
+        "mine  already submitted: "
     )
 
 
@@ -260,7 +260,7 @@ def test_what_is_sent_twice_with_an_id_is_taken_once(live):
             "submit --id ../x -- work",
             "id: must begin with a letter or a digit, and have only those and . _ -",
         ),
-        ("submit --env 1X=2 -- work", "is no name of a variable"),
+        ("submit --env 1X=2 -- work", "must be a variable name"),
         ("submit --priority 5000 -- work", "priority: should be less than or equal to 1000"),
         ("submit --required moon -- work", "no tier in 2x2x4:V100-16 is called 'moon'"),
         (
@@ -292,4 +292,4 @@ def test_a_name_that_is_empty_is_said_to_be(live, verb):
 def test_a_folder_to_run_in_may_be_named_from_here(live, tmp_path):
     (tmp_path / "here").mkdir()
     job = submit(live, "--cwd", "here")
-    assert live.controller.books.jobs[job].spec.cwd == str(tmp_path / "here")
+    assert live.controller.state.jobs[job].spec.cwd == str(tmp_path / "here")

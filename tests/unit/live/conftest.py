@@ -16,13 +16,13 @@ from berth.live.api.app import make_app
 from berth.live.api.connections import Connection, listen_unix
 from berth.live.api.service import Service
 from berth.live.api.tokens import Tokens
-from berth.live.audit import audit
 from berth.live.controller import Controller
 from berth.live.home import Endpoint
 from berth.live.server import listen, url_of
 from berth.live.setup import Setup
 from berth.live.spec import JobSpec
 from berth.live.store import Store
+from berth.testing.live_audit import audit
 from berth.testing.memory import MemoryBackend
 
 
@@ -70,15 +70,15 @@ class Crank:
         for _ in range(times):
             self.clock.advance(seconds)
             self.controller.step()
-            assert not audit(self.controller.books)
+            assert not audit(self.controller.state)
 
-    def state(self, job: str) -> str:
-        found = self.books.jobs.get(job)
-        return found.state if found is not None else self.controller.store.over(job)["state"]
+    def state_of(self, job: str) -> str:
+        found = self.state.jobs.get(job)
+        return found.state if found is not None else self.controller.store.ended_job(job)["state"]
 
     @property
-    def books(self):
-        return self.controller.books
+    def state(self):
+        return self.controller.state
 
 
 @pytest.fixture
@@ -121,7 +121,7 @@ def served(tmp_path):
     yield Served(Endpoint(url, tokens.add("root", "admin")), Endpoint(url, folder=store.folder))
     web.should_exit = True
     over.set()
-    controller.called.set()
+    controller.wakeup.set()
     for thread in threads:
         thread.join()
     controller.close()

@@ -20,9 +20,9 @@ from berth.live.api.events import Events
 from berth.live.api.limits import Limits
 from berth.live.api.service import Service
 from berth.live.api.tokens import OWNER, Caller, LoginCodes, Tokens
-from berth.live.bounds import Bounds
 from berth.live.controller import Controller
 from berth.live.setup import Setup
+from berth.live.spec import Bounds
 from berth.live.store import Store
 from berth.testing.memory import MemoryBackend
 
@@ -42,7 +42,7 @@ def service(tmp_path):
     thread.start()
     yield Harness(service, tokens)
     over.set()
-    controller.called.set()
+    controller.wakeup.set()
     thread.join()
     controller.close()
 
@@ -70,14 +70,14 @@ def wait_until(condition, timeout_s=30.0):
 JOB = {"spec": {"run": "secret command", "gpus": 4, "env": {"SECONDS": "1000"}}}
 
 
-def test_without_a_token_nothing_is_told(service):
+def test_requests_without_a_token_are_refused(service):
     for method, path in [("GET", "status"), ("GET", "jobs"), ("POST", "jobs"), ("GET", "events")]:
         assert service.nobody.request(method, f"/api/v1/{path}", json=JOB).status_code == 401
     wrong = service.client("wrong")
     assert wrong.get("/api/v1/status").status_code == 401
 
 
-def test_a_job_is_taken_and_shown(service):
+def test_a_submitted_job_is_listed(service):
     answer = service.alice.post("/api/v1/jobs", json=JOB)
     assert answer.status_code == 201
     job = answer.json()["job"]
@@ -100,7 +100,7 @@ def test_a_user_acts_on_jobs_of_their_own_only(service):
     assert service.alice.post(f"/api/v1/jobs/{job}/cancel").json()["state"] == "cancelled"
 
 
-def test_what_a_job_runs_is_its_owners_business(service):
+def test_only_the_owner_sees_the_command_of_a_job(service):
     job = service.alice.post("/api/v1/jobs", json=JOB).json()["job"]
     for path in (f"jobs/{job}", "jobs", f"jobs/{job}/history", f"jobs/{job}/why", "cluster", "status"):
         assert "secret command" not in service.bob.get(f"/api/v1/{path}").text
@@ -128,26 +128,26 @@ def test_an_admin_drains_and_prioritises(service):
         ({"spec": {"run": "x", "colour": "red"}}, "colour"),
     ],
 )
-def test_what_makes_no_sense_is_named(service, body, said):
+def test_an_invalid_request_names_the_field(service, body, said):
     refused = service.alice.post("/api/v1/jobs", json=body)
     assert refused.status_code == 422
     assert said in refused.text
 
 
-def test_what_can_never_run_is_refused_with_the_reason(service):
+def test_a_job_that_can_never_run_is_refused_with_the_reason(service):
     refused = service.alice.post("/api/v1/jobs", json={"spec": {"run": "x", "gpus": 99}})
     assert refused.status_code == 409
     assert "99 devices" in refused.json()["detail"]
 
 
-def test_many_at_once_each_with_its_answer(service):
+def test_a_batch_has_one_answer_for_each_job(service):
     jobs = [{"spec": {"run": "x"}, "id": f"b{n}"} for n in range(50)] + [{"spec": {"run": "x", "gpus": 99}}]
     answers = service.alice.post("/api/v1/jobs/batch", json={"jobs": jobs}).json()["jobs"]
     assert [one["job"] for one in answers[:50]] == [f"b{n}" for n in range(50)]
     assert "99 devices" in answers[50]["error"]
 
 
-def test_the_beginning_of_an_id_will_do_if_it_names_one(service):
+def test_a_unique_prefix_of_an_id_names_the_job(service):
     for name in ("alpha-1", "alpha-2", "beta"):
         service.alice.post("/api/v1/jobs", json=JOB | {"id": name})
     assert service.alice.get("/api/v1/jobs/be").json()["id"] == "beta"
@@ -162,7 +162,7 @@ def test_the_beginning_of_an_id_will_do_if_it_names_one(service):
 def test_no_job_has_a_name_that_is_a_path(service, name):
     refused = service.admin.post("/api/v1/jobs", json=JOB | {"id": name})
     assert refused.status_code == 422
-    assert not service.api.controller.books.jobs
+    assert not service.api.controller.state.jobs
 
 
 def test_paths_of_logs_can_not_escape(service, tmp_path):
@@ -211,7 +211,7 @@ def test_a_profile_may_be_sent_with_the_job(service):
     model = {"name": "mine", "parameter_bytes": 4.4e8, "compute_s": {"V100": 0.12}}
     job = service.alice.post("/api/v1/jobs", json={"spec": JOB["spec"] | {"model": model}}).json()["job"]
     assert service.alice.get(f"/api/v1/jobs/{job}").json()["spec"]["model"] == model
-    assert service.api.controller.books.jobs[job].profile["compute_s"] == {"V100": 0.12}
+    assert service.api.controller.state.jobs[job].profile["compute_s"] == {"V100": 0.12}
 
 
 @pytest.mark.parametrize(
@@ -219,7 +219,7 @@ def test_a_profile_may_be_sent_with_the_job(service):
     [({"priority": 1}, "at most 0"), ({"grace": "11m"}, "at most 10m"), ({"restarts": 101}, "at most 100")],
 )
 @pytest.mark.parametrize("route", ["jobs", "dry-run"])
-def test_a_users_wishes_have_bounds_and_an_admins_have_none(service, asked, most, route):
+def test_bounds_apply_to_users_and_not_to_admins(service, asked, most, route):
     body = {"spec": JOB["spec"] | asked}
     refused = service.alice.post(f"/api/v1/{route}", json=body)
     assert refused.status_code == 403
@@ -230,7 +230,7 @@ def test_a_users_wishes_have_bounds_and_an_admins_have_none(service, asked, most
     assert batch[1]["state"] == "queued"
 
 
-def test_bounds_are_the_site_s_to_choose(service):
+def test_bounds_can_be_configured(service):
     service.api._bounds = Bounds(priority=50, grace_s=3600, restarts=1)
     spec = JOB["spec"] | {"priority": 50, "grace": "1h", "restarts": 1}
     assert service.alice.post("/api/v1/jobs", json={"spec": spec}).status_code == 201
@@ -238,7 +238,7 @@ def test_bounds_are_the_site_s_to_choose(service):
 
 
 @pytest.mark.parametrize("mark", ["\u202e", "\u2066", "\u200b", "\u0085", "\u2028", "\x1b", "\n", "\ufeff"])
-def test_a_name_can_not_hide_what_it_is(service, mark):
+def test_a_name_with_control_characters_is_refused(service, mark):
     refused = service.alice.post("/api/v1/jobs", json={"spec": JOB["spec"] | {"name": f"job{mark}gpj"}})
     assert refused.status_code == 422
     assert "direction of text" in refused.text
@@ -248,7 +248,7 @@ def test_a_name_can_not_hide_what_it_is(service, mark):
     )
 
 
-def test_a_login_code_opens_the_page_once_with_the_rights_of_whoever_asked(service):
+def test_a_login_code_works_once_and_has_the_rights_of_its_creator(service):
     code = service.alice.post("/api/v1/login-code").json()["code"]
     answer = service.nobody.post("/api/v1/login", json={"code": code})
     assert answer.status_code == 201
@@ -259,7 +259,7 @@ def test_a_login_code_opens_the_page_once_with_the_rights_of_whoever_asked(servi
     assert service.nobody.post("/api/v1/login-code").status_code == 401
 
 
-def test_a_page_is_let_in_no_longer_than_the_token_behind_it(service, tmp_path):
+def test_a_session_ends_with_the_token_that_it_was_made_from(service, tmp_path):
     def page_of(client):
         code = client.post("/api/v1/login-code").json()["code"]
         return service.client(service.nobody.post("/api/v1/login", json={"code": code}).json()["token"])
@@ -275,7 +275,7 @@ def test_a_page_is_let_in_no_longer_than_the_token_behind_it(service, tmp_path):
     assert other.get("/api/v1/me").status_code == 200
 
 
-def test_a_page_of_the_account_itself_makes_no_codes_either(tmp_path):
+def test_a_session_of_the_account_can_not_create_login_codes(tmp_path):
     tokens = Tokens(tmp_path)
     session = tokens.add_session(OWNER, time.time() + 1000)
     assert tokens.caller(session) == OWNER
@@ -336,7 +336,7 @@ def test_a_request_that_is_too_large_is_refused(service):
     assert service.alice.post("/api/v1/jobs", content=drip()).status_code == 413  # without a length, too
 
 
-def test_too_many_requests_are_refused_for_whoever_sends_them():
+def test_too_many_requests_are_refused_for_each_caller():
     async def app(scope, receive, send):
         await send({"type": "http.response.start", "status": 204, "headers": []})
         await send({"type": "http.response.body", "body": b""})
@@ -367,7 +367,7 @@ def test_forecasts_are_made_a_few_at_a_time(service, monkeypatch):
     assert service.alice.post("/api/v1/dry-run", json=JOB).status_code == 200
 
 
-def test_a_token_is_never_at_rest_nor_in_a_log(service, tmp_path, caplog):
+def test_a_token_is_neither_stored_nor_logged(service, tmp_path, caplog):
     token = service.alice.headers["authorization"].split()[1]
     service.alice.get("/api/v1/status")
     assert token not in (tmp_path / "tokens.json").read_text()
@@ -407,19 +407,19 @@ def test_metrics_are_what_prometheus_reads(service):
 
 
 def test_metrics_count_what_runs_on_a_drained_machine_as_busy_and_are_exact(service):
-    books = service.api.controller.books
+    state = service.api.controller.state
     service.alice.post("/api/v1/jobs", json=JOB)
-    wait_until(lambda: books.attempts)
-    machine = books.cluster.machines[next(iter(books.attempts.values())).machines[0]].name
+    wait_until(lambda: state.attempts)
+    machine = state.cluster.machines[next(iter(state.attempts.values())).machines[0]].name
     service.admin.post(f"/api/v1/machines/{machine}/drain")
-    books.submitted = 123_456_789
+    state.submitted = 123_456_789
     found = scraped(service)
-    assert (found["berth_devices", "busy"], found["berth_devices", "shut"]) == (4, 0)
+    assert (found["berth_devices", "busy"], found["berth_devices", "unavailable"]) == (4, 0)
     assert found["berth_machines_shut", "drained"] == 1
     assert found["berth_submitted_total",] == 123_456_789
 
 
-def test_a_letter_of_a_log_that_lies_between_two_pieces_is_whole(service, tmp_path):
+def test_a_character_split_between_two_parts_of_a_log_is_kept(service, tmp_path):
     service.alice.post("/api/v1/jobs", json=JOB | {"id": "poet"})
     wait_until(lambda: service.alice.get("/api/v1/jobs/poet").json()["attempts"])
     folder = tmp_path / "attempts" / "live" / service.api.controller.store.tokens_of("poet")[0]
@@ -433,7 +433,7 @@ def test_a_letter_of_a_log_that_lies_between_two_pieces_is_whole(service, tmp_pa
     assert service.alice.get("/api/v1/jobs/poet/logs?offset=11&limit=1").text == "\ufffd"
 
 
-def test_a_dry_run_minds_no_job_whatever_it_is_called(service):
+def test_a_dry_run_conflicts_with_no_job_id(service):
     service.alice.post("/api/v1/jobs", json=JOB | {"id": "dry-run"})
     assert service.alice.post("/api/v1/dry-run", json=JOB).json()["machines"]
 
@@ -448,7 +448,7 @@ def test_dry_run_and_what_if_are_labelled_modelled(service):
     assert refused.status_code == 422  # no code comes in by this door
 
 
-def test_events_tell_what_was_committed(service):
+def test_events_are_the_committed_records(service):
     records = []
     service.api.controller.listeners.append(lambda first, made: records.extend(made))
     service.alice.post("/api/v1/jobs", json=JOB)
@@ -507,7 +507,7 @@ def test_several_are_cancelled_at_once_or_none(service):
     assert told == {"jobs": [{"job": "one", "state": "cancelled"}, {"job": "two", "state": "cancelled"}]}
     wait_until(lambda: states()[:2] == ["cancelled"] * 2)
     again = service.alice.post("/api/v1/cancel", json={"jobs": mine}).json()["jobs"]
-    assert again == [{"job": job, "state": "cancelled", "was_over": True} for job in mine]
+    assert again == [{"job": job, "state": "cancelled", "already_ended": True} for job in mine]
     assert service.alice.post("/api/v1/cancel", json={"jobs": []}).status_code == 422
 
 
@@ -549,7 +549,7 @@ def test_a_listener_hears_each_record_once_also_those_of_the_moment_it_comes(cra
     assert len(told) > last - first
 
 
-def test_who_comes_back_to_a_controller_that_began_anew_is_told_of_the_gap(crank):
+def test_a_client_that_reconnects_after_a_restart_learns_of_the_gap(crank):
     live = crank()
     live.submit()
     seq = live.controller.store.seq
@@ -586,7 +586,7 @@ def test_who_comes_back_to_a_controller_that_began_anew_is_told_of_the_gap(crank
         ({"required": "galaxy"}, 404),
     ],
 )
-def test_what_the_schema_calls_right_is_taken_and_what_it_calls_wrong_is_not(service, asked, status):
+def test_the_schema_accepts_exactly_what_the_api_accepts(service, asked, status):
     body = {"spec": {"run": "x"} | asked}
     assert service.admin.post("/api/v1/jobs", json=body).status_code == status
     schemas = service.nobody.get("/openapi.json").json()["components"]["schemas"]
@@ -604,7 +604,7 @@ def test_a_job_is_shown_in_a_form_that_can_be_sent_again(service):
     assert service.admin.get(f"/api/v1/jobs/{again}").json()["spec"] == shown
 
 
-def test_a_wrong_method_is_told_all_that_an_address_has(service):
+def test_a_wrong_method_is_answered_with_the_allowed_ones(service):
     assert service.admin.options("/api/v1/jobs").headers["allow"] == "GET, POST"
     assert service.admin.delete("/api/v1/jobs/batch").headers["allow"] == "POST"
     assert service.admin.delete("/api/v1/jobs/j1/cancel").headers["allow"] == "POST"

@@ -7,11 +7,11 @@ import pytest
 from berth.live import commands
 from berth.live.api.service import Service
 from berth.live.api.tokens import Caller, Tokens
-from berth.live.backend import BackendError, Seen
-from berth.live.causes import Cause, Hindrance, sentence
-from berth.live.folder import together_seen
+from berth.live.backend import AttemptStatus, BackendError, Blocker
+from berth.live.folder import gang_end
+from berth.live.lifecycle import Cause, sentence
 from berth.live.records import Record
-from berth.live.recover import fold_all
+from berth.live.recover import apply_all
 from berth.live.snapshot import same
 
 ADMIN = Caller("root", "admin")
@@ -22,7 +22,7 @@ def service_of(tmp_path):
     return lambda live: Service(live.controller, Tokens(live.folder), tmp_path)
 
 
-def test_every_cause_has_words():
+def test_every_cause_has_a_sentence():
     named = {Cause.UNREACHABLE, Cause.MACHINES_MISSING, Cause.UNKNOWN_ATTEMPTS}  # with their own sentence
     assert all(sentence(cause) != cause for cause in Cause if cause not in named)
     assert sentence("of-the-future", "x") == "of-the-future (x)"
@@ -51,7 +51,7 @@ def test_a_job_that_failed_for_good_says_why_also_when_it_is_over(crank, service
     service = service_of(live)
     assert "its command exited with an error" in service.why(job, ADMIN)["reason"]["sentence"]
     live.step(5, times=4)
-    assert live.state(job) == "failed"
+    assert live.state_of(job) == "failed"
     assert (
         service.why(job, ADMIN)["reason"]["sentence"]
         == "it is over: failed, its command exited with an error"
@@ -69,7 +69,7 @@ def test_what_a_job_ran_is_the_time_of_its_processes_without_waits_and_pauses(cr
     live.step()
     live.step(1, times=2)
     live.step(500, times=2)
-    assert live.state(job) == "finished"
+    assert live.state_of(job) == "finished"
     (row,) = service_of(live).jobs(ADMIN, over=True, limit=10)["jobs"]
     began = [record.time for _, record in live.controller.store.job_records(job) if record.kind == "started"]
     ended = [record.time for _, record in live.controller.store.job_records(job) if record.kind == "exited"]
@@ -78,8 +78,8 @@ def test_what_a_job_ran_is_the_time_of_its_processes_without_waits_and_pauses(cr
 
 
 def places(live, job: str) -> list[str]:
-    attempt = live.books.attempts[live.books.jobs[job].token]
-    return [live.books.cluster.machines[index].name for index in attempt.machines]
+    attempt = live.state.attempts[live.state.jobs[job].token]
+    return [live.state.cluster.machines[index].name for index in attempt.machines]
 
 
 def test_a_back_end_that_does_not_answer_is_the_reason_of_all_that_would_start(
@@ -106,12 +106,12 @@ def test_what_an_engine_says_of_a_launch_is_the_reason_of_the_job(crank, service
     live = crank()
     job = live.submit(gpus=8, seconds=1000)
     observe = live.backend.observe
-    token = live.books.jobs[job].token
+    token = live.state.jobs[job].token
 
     def down():
-        waits = Seen("starting", cause=Cause.PARTITION_DOWN, detail="Slurm's job 7: PartitionDown")
-        hindrance = Hindrance(Cause.PARTITION_DOWN, "Slurm's partition main is DOWN")
-        return replace(observe(), attempts={token: waits}, hindrances=(hindrance,))
+        waits = AttemptStatus("starting", cause=Cause.PARTITION_DOWN, detail="Slurm's job 7: PartitionDown")
+        blocker = Blocker(Cause.PARTITION_DOWN, "Slurm's partition main is DOWN")
+        return replace(observe(), attempts={token: waits}, blockers=(blocker,))
 
     monkeypatch.setattr(live.backend, "observe", down)
     live.step()
@@ -129,18 +129,18 @@ def test_journals_without_causes_are_read_and_replays_have_them(crank):
     live = crank()
     job = live.submit(gpus=1, seconds=1, restarts=0, env={"FAILS": "9"})
     live.step(2, times=3)
-    assert live.state(job) == "failed"
+    assert live.state_of(job) == "failed"
     records = list(live.controller.store.records())
-    assert same(fold_all(None, records, trust=True), live.books)
+    assert same(apply_all(None, records, trust=True), live.state)
     plain = [
         Record(r.time, r.kind, r.job, {k: v for k, v in r.body.items() if k not in ("cause", "detail")})
         for r in records
     ]
-    (old,) = fold_all(None, plain, trust=True).over
+    (old,) = apply_all(None, plain, trust=True).ended
     assert (old.state, old.cause) == ("failed", None)
 
 
-def test_cancelled_by_berth_is_no_riddle(crank, service_of):
+def test_a_job_that_was_cancelled_says_so(crank, service_of):
     live = crank()
     job = live.submit(gpus=4, seconds=1000, grace="0s")
     live.step(1, times=2)
@@ -169,4 +169,4 @@ def test_cancelled_by_berth_is_no_riddle(crank, service_of):
     ],
 )
 def test_the_cause_of_a_gang_is_that_of_the_part_that_ended_first_by_itself(ends, cause):
-    assert together_seen([{"code": None} | end for end in ends]).cause == cause
+    assert gang_end([{"code": None} | end for end in ends]).cause == cause

@@ -40,7 +40,7 @@ def stranger():
 @pytest.mark.parametrize(
     ("says", "told"),
     [
-        ((200, b"<html>hello</html>", 0), "is no controller of berth"),
+        ((200, b"<html>hello</html>", 0), "is not a berth controller"),
         ((200, b'{"jobs": [', 100), "does not answer"),  # and it hangs up in the middle
         ((404, b'"nothing here"', 0), 'status 404: "nothing here"'),
         (
@@ -52,7 +52,7 @@ def stranger():
     ],
     ids=["no JSON", "half an answer", "JSON that says nothing", "a proxy's page", "empty", "a refusal"],
 )
-def test_whatever_answers_it_is_one_sentence(stranger, says, told):
+def test_any_wrong_answer_becomes_one_sentence(stranger, says, told):
     stranger.says = says
     with pytest.raises(InputError) as error:
         stranger.client.get("jobs")
@@ -86,14 +86,14 @@ def test_a_url_needs_a_token_of_its_own(home, url, monkeypatch):
     assert find_endpoint(None, url) == Endpoint(url, "mine")
 
 
-def test_what_is_left_of_a_killed_controller_is_told_apart_from_bad_input(home):
+def test_a_killed_controller_has_another_exit_code_than_bad_input(home):
     with pytest.raises(UnreachableError, match="does not answer") as error:
         Client(find_endpoint(None, None)).get("status")
     assert error.value.exit_code == 75
 
 
 @pytest.mark.parametrize(("host", "begins"), [("127.0.0.1", "http://127.0.0.1:"), ("::1", "http://[::1]:")])
-def test_a_controller_is_found_at_the_address_that_it_tells(host, begins):
+def test_a_controller_is_found_at_its_own_address(host, begins):
     with listen(host, 0) as sock:
         url = url_of(sock)
         assert url.startswith(begins)

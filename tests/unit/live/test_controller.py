@@ -10,30 +10,30 @@ from berth.errors import InputError
 from berth.live import commands
 from berth.live.history import Setups, history
 from berth.live.records import Record
-from berth.live.recover import fold_all
+from berth.live.recover import apply_all
 from berth.live.snapshot import same
 from berth.live.spec import JobSpec
 from berth.live.store import Store, StoreError
 
 
-def test_a_job_waits_runs_and_is_over(crank):
+def test_a_job_is_queued_placed_and_finished(crank):
     live = crank()
     job = live.submit(gpus=4, seconds=60)
     live.step(1)
-    assert live.state(job) == "placed"
+    assert live.state_of(job) == "placed"
     live.step(100)
-    over = live.controller.store.over(job)
+    over = live.controller.store.ended_job(job)
     assert (over["state"], over["code"], over["attempts"]) == ("finished", 0, 1)
     assert live.backend.work[job].finished == 1
 
 
-def test_what_does_not_fit_waits_until_it_does(crank):
+def test_a_job_that_does_not_fit_waits(crank):
     live = crank()
     first, second = live.submit(gpus=16, seconds=50), live.submit(gpus=16, seconds=50)
     live.step(1)
-    assert (live.state(first), live.state(second)) == ("placed", "queued")
+    assert (live.state_of(first), live.state_of(second)) == ("placed", "queued")
     live.step(60)
-    assert (live.state(first), live.state(second)) == ("finished", "placed")
+    assert (live.state_of(first), live.state_of(second)) == ("finished", "placed")
 
 
 def test_a_cancelled_job_is_over_once_its_processes_are_gone(crank):
@@ -41,9 +41,9 @@ def test_a_cancelled_job_is_over_once_its_processes_are_gone(crank):
     job = live.submit(gpus=4, seconds=1000, grace="30s")
     live.step(1)
     live.ask(commands.cancel(job))
-    assert job in live.books.jobs  # its processes may still be there
+    assert job in live.state.jobs  # its processes may still be there
     live.step(31, times=2)
-    assert live.state(job) == "cancelled"
+    assert live.state_of(job) == "cancelled"
     assert not live.backend.alive()
 
 
@@ -52,7 +52,7 @@ def test_a_job_that_waits_is_cancelled_at_once(crank):
     live.submit(gpus=16, seconds=1000)
     job = live.submit(gpus=16)
     live.ask(commands.cancel(job))
-    assert live.state(job) == "cancelled"
+    assert live.state_of(job) == "cancelled"
 
 
 def test_the_devices_of_an_evicted_gang_are_used_only_when_it_has_left(crank):
@@ -61,20 +61,20 @@ def test_the_devices_of_an_evicted_gang_are_used_only_when_it_has_left(crank):
     live.step(10)
     short = live.submit(gpus=16, seconds=10)
     live.step()
-    assert (live.state(long), live.state(short)) == ("queued", "placed")
-    attempt = live.books.attempts[live.books.jobs[short].token]
+    assert (live.state_of(long), live.state_of(short)) == ("queued", "placed")
+    attempt = live.state.attempts[live.state.jobs[short].token]
     assert attempt.state == "waits"
-    assert live.books.ahead_of(attempt) == [live.books.jobs[long].alive[0]]
+    assert live.state.ahead_of(attempt) == [live.state.jobs[long].alive[0]]
     live.step(61, times=3)  # the engine checks by itself that no device is held twice
     live.step(20, times=2)
-    assert live.state(short) == "finished"
+    assert live.state_of(short) == "finished"
     live.step(6000, times=3)
-    assert live.state(long) == "finished"
+    assert live.state_of(long) == "finished"
     assert live.backend.work[long].attempts == live.controller.store.tokens_of(long)
     assert len(live.backend.work[long].attempts) == 2
 
 
-def test_history_says_who_took_the_place_and_what_that_cost(crank):
+def test_history_has_the_preempting_job_and_the_cost(crank):
     live = crank(policy="srtf")
     long = live.submit(gpus=16, seconds=5000, grace="0s")
     live.step(10, times=2)
@@ -86,14 +86,14 @@ def test_history_says_who_took_the_place_and_what_that_cost(crank):
     assert first["cost_device_s"] == 16 * (second["began"] - first["left"]) > 0
 
 
-def test_who_went_away_before_being_heard_ends_nothing(crank):
+def test_a_cancelled_request_does_not_stop_the_controller(crank):
     live = crank()
     gone = live.controller.ask(commands.submit(JobSpec(run="work"), "me", "gone"))
     assert gone.cancel()
     kept = live.controller.ask(commands.submit(JobSpec(run="work"), "me", "kept"))
     live.step()
     assert kept.result(0)["job"] == "kept"
-    assert "gone" not in live.books.jobs
+    assert "gone" not in live.state.jobs
 
 
 def test_an_id_that_has_just_ended_is_not_taken_again(crank):
@@ -138,7 +138,7 @@ class _Failing:
         raise sqlite3.OperationalError("database or disk is full")
 
 
-def test_after_its_end_a_controller_says_so(crank):
+def test_a_controller_that_has_ended_refuses_requests(crank):
     live = crank()
     over = threading.Event()
     over.set()
@@ -152,7 +152,7 @@ def test_a_job_that_fails_is_tried_again_a_little_later_and_then_given_up(crank)
     job = live.submit(seconds=5, restarts=2, env={"FAILS": "9"})
     for _ in range(40):
         live.step(5)
-    over = live.controller.store.over(job)
+    over = live.controller.store.ended_job(job)
     assert (over["state"], over["failures"], over["attempts"]) == ("failed", 3, 3)
 
 
@@ -160,11 +160,11 @@ def test_a_lost_machine_costs_no_restart(crank):
     live = crank()
     job = live.submit(gpus=4, seconds=100, restarts=0)
     live.step(1)
-    machine = live.books.cluster.machines[live.books.attempts[live.books.jobs[job].token].machines[0]].name
+    machine = live.state.cluster.machines[live.state.attempts[live.state.jobs[job].token].machines[0]].name
     live.backend.lose(machine)
     live.step(1, times=3)
     live.step(200, times=3)
-    over = live.controller.store.over(job)
+    over = live.controller.store.ended_job(job)
     assert (over["state"], over["failures"], over["evictions"]) == ("finished", 0, 1)
 
 
@@ -172,28 +172,28 @@ def test_a_drained_machine_keeps_what_runs_and_takes_nothing_new(crank):
     live = crank(cluster="1x2x4:V100-16")
     first = live.submit(gpus=4, seconds=500)
     live.step(1)
-    where = live.books.attempts[live.books.jobs[first].token].machines[0]
-    for machine in live.books.cluster.machines:
+    where = live.state.attempts[live.state.jobs[first].token].machines[0]
+    for machine in live.state.cluster.machines:
         live.ask(commands.drain(machine.name))
     second = live.submit(gpus=1)
     live.step(10)
-    assert (live.state(first), live.state(second)) == ("placed", "queued")
-    live.ask(commands.drain(live.books.cluster.machines[1 - where].name, back=True))
-    assert live.state(second) == "placed"
+    assert (live.state_of(first), live.state_of(second)) == ("placed", "queued")
+    live.ask(commands.drain(live.state.cluster.machines[1 - where].name, back=True))
+    assert live.state_of(second) == "placed"
 
 
 def test_devices_that_others_hold_are_left_alone(crank):
-    from berth.live.backend import MachineSeen
+    from berth.live.backend import MachineStatus
 
     live = crank(cluster="1x2x4:V100-16")
     first, second = (machine.name for machine in live.cluster.machines)
-    live.backend.machines |= {first: MachineSeen(foreign=3), second: MachineSeen(foreign=4)}
+    live.backend.machines |= {first: MachineStatus(external=3), second: MachineStatus(external=4)}
     job = live.submit(gpus=2, seconds=10)
     live.step(1)
-    assert live.state(job) == "queued"
-    live.backend.machines[second] = MachineSeen(foreign=1)
+    assert live.state_of(job) == "queued"
+    live.backend.machines[second] = MachineStatus(external=1)
     live.step(1)
-    assert live.state(job) == "placed"
+    assert live.state_of(job) == "placed"
 
 
 def test_priority_decides_who_goes_first(crank):
@@ -202,7 +202,7 @@ def test_priority_decides_who_goes_first(crank):
     early, late = live.submit(gpus=16, seconds=100), live.submit(gpus=16, seconds=100)
     live.ask(commands.prioritise(late, 5))
     live.step(120)
-    assert (live.state(late), live.state(early)) == ("placed", "queued")
+    assert (live.state_of(late), live.state_of(early)) == ("placed", "queued")
 
 
 def test_a_reservation_keeps_no_devices_of_a_type_that_the_job_does_not_take(crank, tmp_path):
@@ -213,7 +213,7 @@ def test_a_reservation_keeps_no_devices_of_a_type_that_the_job_does_not_take(cra
     lower = live.submit(gpus=4, seconds=5000, kind="T4")
     same = live.submit(gpus=1, seconds=5000, kind="V100-16")
     live.step(1)
-    assert [live.state(job) for job in (first, lower, same)] == ["queued", "placed", "queued"]
+    assert [live.state_of(job) for job in (first, lower, same)] == ["queued", "placed", "queued"]
 
 
 def test_any_of_several_types_will_do_and_no_other(crank, tmp_path):
@@ -222,28 +222,28 @@ def test_any_of_several_types_will_do_and_no_other(crank, tmp_path):
     live = crank(cluster=str(tmp_path / "c.yaml"))
     jobs = [live.submit(gpus=4, seconds=500, any_of=["A100-40", "T4"]) for _ in range(3)]
     live.step(1)
-    assert [live.state(job) for job in jobs] == ["placed", "placed", "queued"]
-    used = {live.books.attempts[live.books.jobs[job].token].seats[0].kind for job in jobs[:2]}
-    assert {live.books.setup.kinds[kind] for kind in used} == {"A100-40", "T4"}
+    assert [live.state_of(job) for job in jobs] == ["placed", "placed", "queued"]
+    used = {live.state.attempts[live.state.jobs[job].token].seats[0].device_type for job in jobs[:2]}
+    assert {live.state.setup.device_type_names[kind] for kind in used} == {"A100-40", "T4"}
     other = live.submit(gpus=4, seconds=10, kind="V100-16")
     live.step(1)
-    assert live.state(other) == "queued"  # strictly in order
+    assert live.state_of(other) == "queued"  # strictly in order
     live.step(600, times=3)
-    assert live.state(other) == "finished"
+    assert live.state_of(other) == "finished"
 
 
-def test_who_asks_for_gpus_gets_no_cores_unless_it_names_them(crank, tmp_path):
+def test_a_job_gets_cpu_cores_only_if_it_names_them(crank, tmp_path):
     (tmp_path / "c.yaml").write_text("machines: [{devices: {cpu-core: 8}}, {devices: {T4: 4}}]")
     live = crank(cluster=str(tmp_path / "c.yaml"))
     gpus, waiting, cores = live.submit(4, 500), live.submit(4, 500), live.submit(8, 500, kind="cpu-core")
     live.step(1)
-    assert [live.state(job) for job in (gpus, waiting)] == ["placed", "queued"]
-    seat = live.books.attempts[live.books.jobs[gpus].token].seats[0]
-    assert live.books.setup.kinds[seat.kind] == "T4"
+    assert [live.state_of(job) for job in (gpus, waiting)] == ["placed", "queued"]
+    seat = live.state.attempts[live.state.jobs[gpus].token].seats[0]
+    assert live.state.setup.device_type_names[seat.device_type] == "T4"
     with pytest.raises(InputError, match="5 devices are asked for, and c has at most 4 of one type"):
         live.submit(5, 500)  # there are eight cores, and four GPUs
     live.step(600, times=4)
-    assert live.state(cores) == "finished"
+    assert live.state_of(cores) == "finished"
 
 
 def test_a_device_of_unknown_speed_takes_jobs_too(crank, tmp_path):
@@ -253,7 +253,7 @@ def test_a_device_of_unknown_speed_takes_jobs_too(crank, tmp_path):
     live = crank(cluster=str(tmp_path / "c.yaml"))
     near, far = live.submit(4, 50), live.submit(6, 50)
     live.step(100, times=4)
-    assert [live.state(job) for job in (near, far)] == ["finished", "finished"]
+    assert [live.state_of(job) for job in (near, far)] == ["finished", "finished"]
 
 
 def test_an_id_makes_a_submission_happen_once(crank):
@@ -277,15 +277,15 @@ def test_an_id_makes_a_submission_happen_once(crank):
         ({"gpus": 8, "required": "machine"}, "no machine of .* ever holds 8"),
     ],
 )
-def test_what_can_never_run_is_refused(crank, spec, said):
+def test_a_job_that_can_never_run_is_refused(crank, spec, said):
     live = crank()
     with pytest.raises(InputError, match=said):
         live.ask(commands.submit(JobSpec(run="work", **spec), "me"))
-    assert not live.books.jobs
+    assert not live.state.jobs
 
 
 @pytest.mark.parametrize("command", [commands.cancel("j9"), commands.prioritise("j9", 1)])
-def test_a_job_that_is_not_there_is_named(crank, command):
+def test_an_unknown_job_is_named(crank, command):
     with pytest.raises(commands.MissingError, match="no job 'j9'"):
         crank().ask(command)
 
@@ -312,11 +312,11 @@ def test_a_full_disk_loses_nothing_and_says_so(crank, monkeypatch):
         with pytest.raises(StoreError, match="full"):
             live.ask(commands.submit(JobSpec(run="work"), "me", "lost"))
     assert live.controller.store.seq == before
-    assert "lost" not in live.books.jobs
-    assert live.state(job) == "placed"
+    assert "lost" not in live.state.jobs
+    assert live.state_of(job) == "placed"
     live.submit(job="kept")
     live.step(1)
-    assert live.state("kept") == "placed"
+    assert live.state_of("kept") == "placed"
 
 
 def test_a_restart_finds_everything_as_it_was(crank):
@@ -324,13 +324,13 @@ def test_a_restart_finds_everything_as_it_was(crank):
     for gpus in (4, 8, 2, 16, 12, 1):
         live.submit(gpus=gpus, seconds=300)
     live.step(50, times=2)
-    before = live.controller.books
+    before = live.controller.state
     live.restart()
-    assert before.epoch != live.books.epoch
-    before.now, before.epoch = live.books.now, live.books.epoch  # the restart is on record, and took no time
-    assert same(before, live.books)
+    assert before.epoch != live.state.epoch
+    before.now, before.epoch = live.state.now, live.state.epoch  # the restart is on record, and took no time
+    assert same(before, live.state)
     live.step(2000, times=8)
-    assert not live.books.jobs
+    assert not live.state.jobs
     assert {work.finished for work in live.backend.work.values()} == {1}
 
 
@@ -338,7 +338,7 @@ def test_a_clock_that_is_behind_the_journal_is_reported_and_time_goes_on(crank, 
     live = crank()
     live.submit(gpus=1, seconds=300)
     live.step(50)
-    before = live.books.now
+    before = live.state.now
     live.clock.jump(-30)
     live.restart()
     assert "ahead of this machine's clock" not in caplog.text  # seconds are what clocks are corrected by
@@ -346,7 +346,7 @@ def test_a_clock_that_is_behind_the_journal_is_reported_and_time_goes_on(crank, 
     live.restart()
     assert "the journal ends 1d ahead of this machine's clock" in caplog.text
     live.step(10)
-    assert live.books.now == before + 10
+    assert live.state.now == before + 10
 
 
 def test_timers_and_windows_survive_a_restart(crank):
@@ -355,11 +355,11 @@ def test_timers_and_windows_survive_a_restart(crank):
         live.submit(gpus=8, seconds=100)
         live.step(40)
     live.step(3000, times=3)
-    offers = live.books.world.wait_stats["count"].sum()
+    offers = live.state.world.wait_stats["count"].sum()
     assert offers > 0
     live.controller.keep_snapshot()
     live.restart()
-    assert live.books.world.wait_stats["count"].sum() == offers
+    assert live.state.world.wait_stats["count"].sum() == offers
 
 
 def test_measured_steps_replace_the_profile_and_survive_a_restart(crank):
@@ -368,11 +368,11 @@ def test_measured_steps_replace_the_profile_and_survive_a_restart(crank):
     live.step(1)
     live.ask(commands.learn(job, 1, 0.2))
     live.ask(commands.learn(job, 2, 0.5))
-    row = live.books.jobs[job].row
-    assert live.books.world.jobs[row]["slowdown"][2] == pytest.approx(2.5)
+    row = live.state.jobs[job].row
+    assert live.state.world.jobs[row]["slowdown"][2] == pytest.approx(2.5)
     live.restart()
     later = live.submit(gpus=8, seconds=50, model="vgg19", name="mine")
-    assert live.books.world.jobs[live.books.jobs[later].row]["slowdown"][2] == pytest.approx(2.5)
+    assert live.state.world.jobs[live.state.jobs[later].row]["slowdown"][2] == pytest.approx(2.5)
 
 
 def test_a_second_controller_is_refused(crank):
@@ -385,14 +385,14 @@ def test_another_policy_after_a_restart_leaves_what_runs_where_it_is(crank):
     live = crank(policy="fifo")
     running, waiting = live.submit(gpus=16, seconds=300), live.submit(gpus=4, seconds=300)
     live.step(10)
-    seats = live.books.attempts[live.books.jobs[running].token].seats
+    seats = live.state.attempts[live.state.jobs[running].token].seats
     live.restart(policy="berth")
     live.step(1)
-    assert live.books.attempts[live.books.jobs[running].token].seats == seats
-    assert live.state(waiting) == "queued"
+    assert live.state.attempts[live.state.jobs[running].token].seats == seats
+    assert live.state_of(waiting) == "queued"
     live.step(400, times=4)
     assert {work.finished for work in live.backend.work.values()} == {1}
-    assert same(fold_all(None, live.controller.store.records(), trust=True), live.books)
+    assert same(apply_all(None, live.controller.store.records(), trust=True), live.state)
 
 
 def test_on_a_smaller_cluster_jobs_of_lost_machines_wait_again(crank):
@@ -402,9 +402,9 @@ def test_on_a_smaller_cluster_jobs_of_lost_machines_wait_again(crank):
     live.step(10)
     live.restart(cluster="1x2x4:V100-16")
     live.step(1)
-    assert live.state(job) == "delayed"  # nothing here can ever hold it, and it blocks nobody
+    assert live.state_of(job) == "delayed"  # nothing here can ever hold it, and it blocks nobody
     live.step(200, times=3)
-    assert live.state(small) == "finished"
+    assert live.state_of(small) == "finished"
     live.restart(cluster="2x2x4:V100-16")
     live.step(400, times=6)
     assert live.backend.work[job].finished == 1
@@ -417,8 +417,8 @@ def test_a_drained_machine_stays_drained_under_another_policy(crank):
     live.ask(commands.drain(live.cluster.machines[0].name))
     live.restart(policy="berth")
     live.step(200, times=3)
-    assert live.state(job) == "finished"
-    assert [live.books.free_on(machine) for machine in range(2)] == [0, 4]
+    assert live.state_of(job) == "finished"
+    assert [live.state.free_on(machine) for machine in range(2)] == [0, 4]
 
 
 def test_rows_of_jobs_that_are_over_are_used_again(crank):
@@ -429,6 +429,6 @@ def test_rows_of_jobs_that_are_over_are_used_again(crank):
             live.step(2)
     for _ in range(40):
         live.step(2)
-    assert not live.books.jobs
-    assert len(live.books.world.jobs) <= 1024
+    assert not live.state.jobs
+    assert len(live.state.world.jobs) <= 1024
     assert sum(work.finished for work in live.backend.work.values()) == 600

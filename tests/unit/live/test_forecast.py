@@ -8,13 +8,13 @@ from berth.live.snapshot import copy_of, facts_of
 from berth.live.spec import JobSpec
 
 
-def test_a_forecast_is_what_then_happens_if_all_take_as_long_as_expected(crank):
+def test_a_forecast_is_exact_if_durations_are(crank):
     live = crank(policy="fifo")
     jobs = [live.submit(gpus=16, seconds=seconds) for seconds in (100, 200, 50)]
     live.step(1)
-    told = forecast.forecast(copy_of(live.books))
+    told = forecast.forecast(copy_of(live.state))
     assert told.whole
-    starts = [told.starts[job] - live.books.now for job in jobs[1:]]
+    starts = [told.starts[job] - live.state.now for job in jobs[1:]]
     assert starts == pytest.approx([99, 299], abs=2)
     assert told.tiers[jobs[1]] == "network"
 
@@ -23,16 +23,16 @@ def test_a_forecast_changes_nothing(crank):
     live = crank()
     live.submit(gpus=16, seconds=100)
     live.submit(gpus=4, seconds=100)
-    before = facts_of(live.books)
-    forecast.dry_run(copy_of(live.books), JobSpec(run="x", gpus=4), "me")
-    forecast.what_if(copy_of(live.books), racks=1)
-    assert facts_of(live.books) == before
+    before = facts_of(live.state)
+    forecast.dry_run(copy_of(live.state), JobSpec(run="x", gpus=4), "me")
+    forecast.what_if(copy_of(live.state), racks=1)
+    assert facts_of(live.state) == before
 
 
 def test_a_dry_run_says_where_and_when(crank):
     live = crank()
-    name, told = forecast.dry_run(copy_of(live.books), JobSpec(run="x", gpus=8), "me")
-    assert told.starts[name] == live.books.now
+    name, told = forecast.dry_run(copy_of(live.state), JobSpec(run="x", gpus=8), "me")
+    assert told.starts[name] == live.state.now
     assert sum(told.places[name].values()) == 8
     assert told.tiers[name] == "rack"
 
@@ -41,19 +41,19 @@ def test_more_racks_let_jobs_start_sooner(crank):
     live = crank()
     for _ in range(4):
         live.submit(gpus=16, seconds=100)
-    as_it_is = forecast.forecast(copy_of(live.books))
-    more = forecast.what_if(copy_of(live.books), racks=2)
+    as_it_is = forecast.forecast(copy_of(live.state))
+    more = forecast.what_if(copy_of(live.state), racks=2)
     assert more.mean_left_s() < as_it_is.mean_left_s()
     with pytest.raises(InputError, match="policy"):
-        forecast.what_if(copy_of(live.books), policy="nonsense")
+        forecast.what_if(copy_of(live.state), policy="nonsense")
 
 
 def test_what_runs_goes_on_in_a_what_if_and_restores_nothing(crank):
     live = crank()
     live.submit(gpus=4, seconds=100)
     live.step(10)
-    as_it_is = forecast.forecast(copy_of(live.books))
-    more = forecast.what_if(copy_of(live.books), racks=1)
+    as_it_is = forecast.forecast(copy_of(live.state))
+    more = forecast.what_if(copy_of(live.state), racks=1)
     assert more.mean_left_s() == pytest.approx(as_it_is.mean_left_s())
 
 
@@ -62,7 +62,7 @@ def test_why_says_what_is_free_where(crank):
     for name in "abc":
         live.submit(gpus=3, seconds=1000, job=name)  # one on each machine: a fourth device of each is free
     wide = live.submit(gpus=2, seconds=10, required="machine", job="wide")
-    told = views.why(live.books, live.books.jobs[wide], live.books.now)
+    told = views.why(live.state, live.state.jobs[wide], live.state.now)
     assert (told["state"], told["position"]) == ("queued", 1)
     assert [group["free"] for group in told["free"]] == [1, 1, 1]
     assert told["summary"] == "3 devices are free, but in 3 racks with at most 1 in one"

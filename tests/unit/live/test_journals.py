@@ -11,21 +11,20 @@ import pytest
 from berth.clock import ManualClock
 from berth.errors import InputError
 from berth.live import recover as recovery
-from berth.live.audit import audit
 from berth.live.controller import Controller
 from berth.live.profiles import numbers_of
-from berth.live.recover import fold_all, recover
-from berth.live.replay import replay_journal
+from berth.live.recover import apply_all, recover, replay_journal
 from berth.live.setup import Setup
 from berth.live.snapshot import facts_of, same
-from berth.live.spec import spec_of
+from berth.live.spec import spec_from_dict
 from berth.live.store import Store
+from berth.testing.live_audit import audit
 from berth.testing.memory import MemoryBackend
 
 HERE = Path(__file__).parents[2] / "data" / "journals"
 VERSIONS = sorted(path.stem for path in HERE.glob("*.sqlite"))
 KINDS = {
-    "opened", "submitted", "cancelled", "prioritised", "machine", "foreign", "launch", "started", "exited",
+    "opened", "submitted", "cancelled", "prioritised", "machine", "external", "launch", "started", "exited",
     "ready", "learned", "pass", "start", "evict", "move",
 }  # fmt: skip
 
@@ -57,7 +56,7 @@ def comparable(facts):
     facts.pop("wake")
     for job in facts["jobs"]:
         job.pop("profile", None)
-        job["spec"] = spec_of(job["spec"]).plain()  # however a length of time was written then
+        job["spec"] = spec_from_dict(job["spec"]).to_dict()  # however a length of time was written then
     return facts
 
 
@@ -76,32 +75,35 @@ def test_there_is_a_journal_of_every_version():
 
 def test_a_stored_journal_has_every_kind_of_record(stored):
     with sqlite3.connect(stored[0] / "journal.sqlite") as db:
-        assert {kind for (kind,) in db.execute("SELECT DISTINCT kind FROM journal")} == KINDS
+        assert ("foreign",) in db.execute("SELECT DISTINCT kind FROM journal")  # as `external` was called
     db.close()
+    store = Store(stored[0])
+    assert {record.kind for record in store.records()} == KINDS
+    store.close()
 
 
 def test_a_stored_journal_leads_to_the_state_it_led_to_then(stored):
     folder, facts = stored
     store = Store(folder)
-    books = fold_all(None, store.records(), trust=False)
+    state = apply_all(None, store.records(), trust=False)
     store.close()
-    assert not audit(books)
-    assert alike(known_then(comparable(facts_of(books)), comparable(facts)), comparable(facts))
+    assert not audit(state)
+    assert alike(known_then(comparable(facts_of(state)), comparable(facts)), comparable(facts))
 
 
 def test_a_controller_starts_on_a_stored_journal_and_goes_on(stored, caplog):
     folder, facts = stored
     store = Store(folder)
-    books = recover(store)
-    clock = ManualClock(books.now)
-    setup = Setup(books.setup.cluster, policy=books.setup.policy, store=store.name)
+    state = recover(store)
+    clock = ManualClock(state.now)
+    setup = Setup(state.setup.cluster, policy=state.setup.policy, store=store.name)
     controller = Controller(store, MemoryBackend(setup.cluster, clock), setup, clock)
     for _ in range(5):
         clock.advance(30)
         controller.step()
-        assert not audit(controller.books)
-    assert {job["id"] for job in facts["jobs"]} >= set(controller.books.jobs)
-    profile = controller.books.jobs["profiled"].profile
+        assert not audit(controller.state)
+    assert {job["id"] for job in facts["jobs"]} >= set(controller.state.jobs)
+    profile = controller.state.jobs["profiled"].profile
     if "profile" in facts["jobs"][0]:
         assert profile["compute_s"] == {"V100": 0.12}
     else:  # it names a file, which is not read
@@ -133,10 +135,10 @@ def test_a_snapshot_is_used_after_a_change_of_the_code(crank, monkeypatch):
         db.execute("DELETE FROM journal WHERE seq <= ?", (kept,))
     db.close()
     monkeypatch.setattr(recovery, "fingerprint", lambda: "another code")
-    books = recover(live.controller.store)
-    assert set(books.jobs) == {job, later}
-    assert books.jobs[job].token == live.books.jobs[job].token
-    assert not audit(books)
+    state = recover(live.controller.store)
+    assert set(state.jobs) == {job, later}
+    assert state.jobs[job].token == live.state.jobs[job].token
+    assert not audit(state)
 
 
 def test_a_snapshot_of_another_form_is_not_used(crank, monkeypatch, caplog):
@@ -145,6 +147,6 @@ def test_a_snapshot_of_another_form_is_not_used(crank, monkeypatch, caplog):
     live.step(5, times=2)
     live.controller.keep_snapshot()
     monkeypatch.setattr("berth.live.snapshot._FORM", -1)
-    books = recover(live.controller.store)
-    assert "can't be used: it is of another form" in caplog.text
-    assert same(books, live.books)
+    state = recover(live.controller.store)
+    assert "can't be used: it has another form" in caplog.text
+    assert same(state, live.state)

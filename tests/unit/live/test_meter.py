@@ -18,7 +18,7 @@ def measured(crank, tmp_path, request):
     live = crank()
     live.job = live.submit(gpus=2, seconds=10_000, step_pattern=getattr(request, "param", PATTERN))
     live.step(1, times=2)
-    live.attempt = Folder(tmp_path, live.books.jobs[live.job].token).path
+    live.attempt = Folder(tmp_path, live.state.jobs[live.job].token).path
     live.attempt.mkdir(parents=True)
     live.meter = Meter(live.controller, tmp_path)
     return live
@@ -35,17 +35,17 @@ def told(live):
     return history(live.job, live.controller.store, Setups(live.controller.store))
 
 
-def test_what_a_job_reports_is_learned_once_there_is_enough_of_it(measured):
+def test_reported_steps_are_learned_once_there_are_enough(measured):
     report(measured, 9, 0.5)
     assert told(measured)["steps"] == []
     report(measured, 1, 1.5)
     assert [(row["tier"], row["count"], row["seconds"]) for row in told(measured)["steps"]] == [
         ("machine", 10, 0.6)
     ]
-    assert list(measured.books.step_s.values()) == [{0: 0.6}]
+    assert list(measured.state.step_s.values()) == [{0: 0.6}]
 
 
-def test_steps_of_a_tier_are_counted_once_however_often_they_were_told(measured):
+def test_steps_of_a_tier_are_counted_once_however_often_they_are_reported(measured):
     for seconds in (0.5, 0.5, 2.0):
         report(measured, 10, seconds)
         found = told(measured)
@@ -68,7 +68,7 @@ def test_a_pattern_that_does_not_end_is_given_up_and_the_rest_goes_on(measured):
     assert told(measured)["steps_by_tier"] == [{"tier": "machine", "count": 10, "seconds": 0.5}]
 
 
-def test_a_line_without_an_end_keeps_nobody_from_reading_on(measured):
+def test_a_line_without_an_end_is_skipped(measured):
     (measured.attempt / "rank-0.log").write_bytes(b"\r" * _MOST + b"\n" + b"took 2 s\n" * 12)
     assert told(measured)["steps"] == []
     assert told(measured)["steps_by_tier"] == [{"tier": "machine", "count": 12, "seconds": 2.0}]
@@ -77,7 +77,7 @@ def test_a_line_without_an_end_keeps_nobody_from_reading_on(measured):
 @pytest.mark.parametrize(
     "line", ["{", "[]", '{"count": 10}', '{"count": -1, "seconds": 1}', '{"count": 10, "seconds": NaN}']
 )
-def test_what_makes_no_sense_is_nothing(measured, line):
+def test_invalid_reports_are_ignored(measured, line):
     (measured.attempt / "steps.jsonl").write_text(f"{line}\n")
     assert told(measured)["steps"] == []
 

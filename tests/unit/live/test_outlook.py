@@ -5,14 +5,13 @@ from __future__ import annotations
 import pytest
 
 from berth.live import commands, forecast, views
-from berth.live.outlook import Outlook
-from berth.live.overtakers import FITS, IN_TIME, SPARE
+from berth.live.outlook import FITS, IN_TIME, SPARE, Outlook
 from berth.live.snapshot import copy_of
 from berth.live.spec import JobSpec
 
 
 def outlook(live, **options) -> Outlook:
-    copy = copy_of(live.books)
+    copy = copy_of(live.state)
     return Outlook(copy, live.controller.now(), pending=live.controller.pending, events=300, **options)
 
 
@@ -26,7 +25,7 @@ def half(crank):
     return live
 
 
-def test_a_row_says_what_is_free_and_which_end_lets_it_start(half):
+def test_a_row_has_the_free_devices_and_the_end_that_allows_the_start(half):
     told = outlook(half)
     assert told.sentence("big", half.controller.now()) == (
         "needs 16 devices; 8 are free; starts in 16m40s when half ends"
@@ -37,19 +36,19 @@ def test_a_row_says_what_is_free_and_which_end_lets_it_start(half):
     assert told.row("half", half.controller.now())["expected_end"] == row["expected_start"]
 
 
-def test_a_row_names_what_backfills_and_why_that_is_no_harm(half):
+def test_a_row_names_the_backfilling_jobs_and_why_they_do_not_delay_it(half):
     half.submit(gpus=4, seconds=2000, job="long")
     half.submit(gpus=4, seconds=100, job="short")
     half.clock.advance(1)
-    copy = copy_of(half.books)
-    assert half.state("short") == "placed"  # it ends in time
-    assert half.state("long") == "queued"
+    copy = copy_of(half.state)
+    assert half.state_of("short") == "placed"  # it ends in time
+    assert half.state_of("long") == "queued"
     told = Outlook(copy, half.controller.now(), pending=False, events=300)
     assert told.overtakers_of("big").first == ()  # what has started is not behind it any more
     assert told.row("long", half.controller.now())["overtaken_by"] == []
 
 
-def test_what_passes_later_is_told_with_how(crank):
+def test_a_row_has_later_overtakers_and_how_they_overtake(crank):
     live = crank(policy="fit-first", cluster="1x2x4:V100-16")
     live.submit(gpus=4, seconds=1000, job="late")
     live.submit(gpus=4, seconds=100, job="soon")
@@ -60,12 +59,12 @@ def test_what_passes_later_is_told_with_how(crank):
     told = outlook(live)
     assert told.overtakers_of("big").first == (("short", IN_TIME),)
     assert "overtaken by short: backfill, it ends before this job can start" in told.sentence(
-        "big", told.told.now
+        "big", told.expected.now
     )
-    assert told.told.starts["big"] < told.told.starts["long"]
+    assert told.expected.starts["big"] < told.expected.starts["long"]
 
 
-def test_devices_that_the_first_does_not_need_are_said_to_be_spare(crank):
+def test_devices_that_the_first_job_does_not_need_are_called_spare(crank):
     live = crank(policy="easy", cluster="1x2x4:V100-16")
     live.submit(gpus=4, seconds=1000, job="late")
     live.submit(gpus=4, seconds=100, job="soon")
@@ -84,7 +83,7 @@ def test_equal_priorities_that_fit_sooner_are_not_called_backfill(crank):
     live.submit(gpus=4, seconds=5000, job="long")
     told = outlook(live)
     assert told.overtakers_of("big").first == (("long", FITS),)
-    assert told.sentence("big", told.told.now).endswith(
+    assert told.sentence("big", told.expected.now).endswith(
         "when long ends; overtaken by long, which fits sooner"
     )
 
@@ -96,7 +95,7 @@ def test_an_overdue_job_is_called_so_and_nothing_starts_now(half):
     half.clock.advance(1500)
     told, now = outlook(half), half.controller.now()
     assert told.overdue["half"] == pytest.approx(501, abs=2)
-    assert told.told.starts["big"] == pytest.approx(now + 250)  # a quarter of what it was given
+    assert told.expected.starts["big"] == pytest.approx(now + 250)  # a quarter of what it was given
     assert told.sentence("big", now) == (
         "needs 16 devices; 8 are free; starts in 4m10s when half ends (8m21s overdue)"
     )
@@ -114,14 +113,14 @@ def test_too_few_machines_in_service_are_the_reason_and_named(crank):
         "needs 16 devices, and the machines in service have 12 within one network; out of service: r0-m0"
     )
     assert told.row("big", live.controller.now())["expected_start"] is None
-    name, played = forecast.dry_run(copy_of(live.books), JobSpec(run="x", gpus=16), "me")
+    name, played = forecast.dry_run(copy_of(live.state), JobSpec(run="x", gpus=16), "me")
     assert name not in played.starts
     assert played.complete
 
 
 def test_a_reservation_names_the_job_it_is_for(half):
     half.submit(gpus=4, seconds=5000, job="long")
-    reason = views.reason_of(half.books, half.books.jobs["long"], half.controller.now())
+    reason = views.reason_of(half.state, half.state.jobs["long"], half.controller.now())
     assert (reason.code, reason.sentence) == (
         "held-for-other",
         "the devices that would fit are reserved for big",
@@ -131,11 +130,11 @@ def test_a_reservation_names_the_job_it_is_for(half):
 def test_a_forecast_runs_no_pass_that_the_controller_would_not(half, monkeypatch):
     passes = []
     decide = forecast.decide
-    monkeypatch.setattr(forecast, "decide", lambda books, now: passes.append(now) or decide(books, now))
+    monkeypatch.setattr(forecast, "decide", lambda state, now: passes.append(now) or decide(state, now))
     now = half.controller.now() + 7
-    forecast.forecast(copy_of(half.books), now=now, pending=False)
+    forecast.forecast(copy_of(half.state), now=now, pending=False)
     assert passes
     assert min(passes) > now
     passes.clear()
-    forecast.forecast(copy_of(half.books), now=now, pending=True)
+    forecast.forecast(copy_of(half.state), now=now, pending=True)
     assert passes[0] == now

@@ -9,8 +9,7 @@ import pytest
 from berth.live.api.service import Service
 from berth.live.api.tokens import OWNER, Tokens
 from berth.live.forecast import Forecast
-from berth.live.outlook import Outlook
-from berth.live.overtakers import FITS, IN_TIME, LISTED, NAMED, SPARE, overtakers
+from berth.live.outlook import FITS, IN_TIME, LISTED, NAMED, SPARE, Outlook, overtakers
 from berth.live.snapshot import copy_of, facts_of, load, same, save
 from berth.schedule.reasons import BACKFILLED, NEAREST
 
@@ -41,7 +40,7 @@ def searched(order: list[str], told: Forecast, name: str) -> list[tuple[str, str
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_overtakers_are_those_that_a_search_finds(seed):
+def test_overtakers_are_those_of_an_exhaustive_search(seed):
     chance = Random(seed)
     order, told = forecast_of(chance, chance.randrange(1, 60))
     found = overtakers(order, told)
@@ -104,21 +103,21 @@ def test_rows_of_the_queue_are_put_together_without_the_controllers_lock(crank, 
     assert held == [False] * 6
 
 
-def test_a_copy_is_what_a_snapshot_comes_to_and_shares_nothing_that_changes(crank):
+def test_a_copy_of_a_state_equals_its_snapshot_and_shares_nothing(crank):
     live = crank(policy="berth")
     for gpus in (4, 16, 2):
         live.submit(gpus=gpus, seconds=500, env={"FAILS": "1"})
     live.step(300, times=4)
-    copy, before = copy_of(live.books), load(save(live.books))
+    copy, before = copy_of(live.state), load(save(live.state))
     assert same(copy, before)
-    assert copy.delayed == live.books.delayed
+    assert copy.delayed == live.state.delayed
     for job in copy.jobs.values():
         job.alive.append("x")
         job.state = "failed"
     for attempt in copy.attempts.values():
         attempt.why = "lost"
     copy.world.jobs["gpus"] = 0
-    copy.shut[0].append("x")
+    copy.unavailable[0].append("x")
     copy.users["x"] = 1
-    assert same(live.books, before)
+    assert same(live.state, before)
     assert facts_of(copy) != facts_of(before)

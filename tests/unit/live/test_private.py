@@ -55,7 +55,7 @@ def test_a_folder_of_other_things_is_refused_and_left_as_it_is(tmp_path):
     script.write_text("#!/bin/sh")
     script.chmod(0o755)
     tmp_path.chmod(0o755)
-    with pytest.raises(InputError, match=r"is no state folder: it has no journal, but train\.sh") as error:
+    with pytest.raises(InputError, match=r"is not a state folder: it has no journal, but train\.sh") as error:
         Store(tmp_path)
     assert "--state" in str(error.value)
     assert modes(tmp_path) == {"train.sh": 0o755}

@@ -48,7 +48,7 @@ class Restored:
         return until(stepped, 20)
 
     def finish(self, job):
-        self.until(lambda: self.live.state(job) == "finished" and not tokens_in(self.work))
+        self.until(lambda: self.live.state_of(job) == "finished" and not tokens_in(self.work))
 
     def log(self, job):
         (token,) = self.live.controller.store.tokens_of(job)
@@ -62,32 +62,32 @@ def restored(crank, tmp_path):
 
 def test_an_attempt_that_ended_after_the_backup_has_ended_after_the_restore(restored):
     job = restored.live.submit(run="echo once")
-    assert restored.live.books.attempts[restored.live.books.jobs[job].token].state == "launching"
+    assert restored.live.state.attempts[restored.live.state.jobs[job].token].state == "launching"
     restored.save()
     restored.finish(job)
     restored.restore()
-    assert restored.live.state(job) == "placed"
+    assert restored.live.state_of(job) == "placed"
     restored.finish(job)
-    assert restored.live.controller.store.over(job)["attempts"] == 1
+    assert restored.live.controller.store.ended_job(job)["attempts"] == 1
     assert restored.log(job) == "once\n"
 
 
 def test_the_end_of_an_attempt_that_ran_at_the_backup_is_not_lost(restored):
     job = restored.live.submit(run="sleep 0.5; exit 7", restarts=0)
     restored.until(
-        lambda: restored.live.books.attempts[restored.live.books.jobs[job].token].state == "running"
+        lambda: restored.live.state.attempts[restored.live.state.jobs[job].token].state == "running"
     )
     restored.save()
-    restored.until(lambda: restored.live.state(job) == "failed" and not tokens_in(restored.work))
+    restored.until(lambda: restored.live.state_of(job) == "failed" and not tokens_in(restored.work))
     restored.restore()
-    restored.until(lambda: restored.live.state(job) == "failed")
-    over = restored.live.controller.store.over(job)
+    restored.until(lambda: restored.live.state_of(job) == "failed")
+    over = restored.live.controller.store.ended_job(job)
     assert (over["code"], over["attempts"]) == (7, 1)
 
 
 def test_an_attempt_that_was_stopped_before_it_was_launched_is_tried_again(restored):
     job = restored.live.submit(run="true")
-    token = restored.live.books.jobs[job].token
+    token = restored.live.state.jobs[job].token
     restored.save()
     restored.until(lambda: not tokens_in(restored.work))
     shutil.rmtree(restored.work / "ended" / token)
@@ -95,7 +95,7 @@ def test_an_attempt_that_was_stopped_before_it_was_launched_is_tried_again(resto
     restored.restore()
     restored.live.clock.advance(10)
     restored.finish(job)
-    assert restored.live.controller.store.over(job)["attempts"] == 2
+    assert restored.live.controller.store.ended_job(job)["attempts"] == 2
 
 
 def test_a_new_job_runs_though_its_id_was_in_use_after_the_backup(restored):
@@ -111,7 +111,7 @@ def test_a_new_job_runs_though_its_id_was_in_use_after_the_backup(restored):
 def test_a_process_of_after_the_backup_is_stopped_and_no_job_takes_it_for_its_own(restored):
     restored.save()
     before = restored.live.submit(run="sleep 1000")
-    restored.until(lambda: restored.live.books.attempts[restored.live.books.jobs[before].token].began)
+    restored.until(lambda: restored.live.state.attempts[restored.live.state.jobs[before].token].began)
     restored.restore()
     after = restored.live.submit(run="echo after", job=before)
     restored.finish(after)
@@ -152,14 +152,14 @@ def test_nothing_is_launched_on_devices_that_an_unknown_attempt_still_holds(cran
     live.backend._do(Stop(token, 30.0))  # it takes its time to leave
     live.controller = live.open()
     after = live.submit(gpus=16, seconds=10, job="after")
-    assert (set(live.backend.alive()), set(live.books.jobs)) == ({token}, {after})
-    assert live.books.jobs[after].state == "queued"
-    (hindrance,) = live.controller.hindrances()
-    assert hindrance.cause == "unknown-attempts"
-    assert token in hindrance.sentence
+    assert (set(live.backend.alive()), set(live.state.jobs)) == ({token}, {after})
+    assert live.state.jobs[after].state == "queued"
+    (blocker,) = live.controller.blockers()
+    assert blocker.cause == "unknown-attempts"
+    assert token in blocker.sentence
     live.step(30, times=3)
-    assert live.state(after) == "finished"
-    assert not live.controller.hindrances()
+    assert live.state_of(after) == "finished"
+    assert not live.controller.blockers()
     assert live.backend.work[before].finished == 0
 
 
@@ -185,8 +185,8 @@ def test_an_unknown_attempt_that_can_not_be_stopped_blocks_only_its_devices(cran
     token = restored_without(live, tmp_path, gpus=2)
     (machine,) = live.backend.devices_of(token)
     live.step(1)
-    (hindrance,) = live.controller.hindrances()
-    assert hindrance.sentence == (
+    (blocker,) = live.controller.blockers()
+    assert blocker.sentence == (
         f"1 attempt running that the journal does not know ({token}): "
         f"2 devices of {machine} can't be used until they have been stopped"
     )
@@ -194,16 +194,16 @@ def test_an_unknown_attempt_that_can_not_be_stopped_blocks_only_its_devices(cran
     late = live.submit(gpus=16, seconds=10)
     live.restart()
     live.step(30, times=3)
-    assert [live.state(job) for job in jobs] == ["finished"] * 14
-    assert live.state(late) == "queued"
-    reason = views.held_up(live.books, live.books.jobs[late], live.controller.seen, [hindrance])
-    assert (reason.code, reason.sentence) == ("unknown-attempts", hindrance.sentence)
-    (shown,) = [one for one in views.machines(live.books) if one["foreign"]]
-    assert (shown["name"], shown["foreign"], shown["free"]) == (machine, 2, 2)
+    assert [live.state_of(job) for job in jobs] == ["finished"] * 14
+    assert live.state_of(late) == "queued"
+    reason = views.launch_blocker(live.state, live.state.jobs[late], live.controller.observation, [blocker])
+    assert (reason.code, reason.sentence) == ("unknown-attempts", blocker.sentence)
+    (shown,) = [one for one in views.machines(live.state) if one["external"]]
+    assert (shown["name"], shown["external"], shown["free"]) == (machine, 2, 2)
     live.backend._lives[token].kill_at = live.clock.monotonic()
     live.step(30, times=3)
-    assert live.state(late) == "finished"
-    assert not live.controller.hindrances()
+    assert live.state_of(late) == "finished"
+    assert not live.controller.blockers()
 
 
 def test_a_job_that_waits_for_other_devices_does_not_name_an_unknown_attempt(crank, tmp_path):
@@ -212,8 +212,10 @@ def test_a_job_that_waits_for_other_devices_does_not_name_an_unknown_attempt(cra
     live.step(1)
     live.submit(gpus=14, seconds=100)
     job = live.submit(gpus=4, seconds=10)
-    (hindrance,) = live.controller.hindrances()
-    assert views.held_up(live.books, live.books.jobs[job], live.controller.seen, [hindrance]) is None
+    (blocker,) = live.controller.blockers()
+    assert (
+        views.launch_blocker(live.state, live.state.jobs[job], live.controller.observation, [blocker]) is None
+    )
 
 
 @pytest.mark.parametrize("known", [True, False], ids=["its machine is known", "nothing is known"])
@@ -223,14 +225,14 @@ def test_an_unknown_attempt_blocks_all_devices_that_it_may_hold(crank, tmp_path,
     (machine,) = live.backend.devices_of(token)
     live.backend.devices_of = lambda _: {machine: ()} if known else None
     live.step(1)
-    (hindrance,) = live.controller.hindrances()
-    assert (f"4 devices of {machine} can't be used" if known else "no job is launched") in hindrance.sentence
+    (blocker,) = live.controller.blockers()
+    assert (f"4 devices of {machine} can't be used" if known else "no job is launched") in blocker.sentence
     job = live.submit(gpus=12, seconds=10)
     live.step(30, times=3)
-    assert live.state(job) == ("finished" if known else "placed")
+    assert live.state_of(job) == ("finished" if known else "placed")
 
 
-def test_a_damaged_mark_is_no_reason_not_to_start_and_is_written_again(crank, tmp_path):
+def test_a_damaged_file_of_the_last_id_is_replaced(crank, tmp_path):
     live = crank()
     (tmp_path / "last-id").write_bytes(b"\xff\n12345")
     live.controller.store.keep_ids_in(tmp_path)
@@ -238,7 +240,7 @@ def test_a_damaged_mark_is_no_reason_not_to_start_and_is_written_again(crank, tm
     assert (tmp_path / "last-id").read_text() == "1\n"
 
 
-def test_a_mark_that_can_not_be_written_is_one_clear_error(tmp_path):
+def test_a_file_of_the_last_id_that_can_not_be_written_is_one_clear_error(tmp_path):
     (tmp_path / "last-id").mkdir()
     with pytest.raises(InputError, match="can't be written: Is a directory") as error:
         Ids(tmp_path)
@@ -265,7 +267,7 @@ def test_a_folder_with_nothing_but_a_stop_has_ended(tmp_path):
     folder.stop()
     seen = folder.seen()
     assert (seen.state, seen.stopped, seen.lost, seen.codes) == ("ended", True, True, ())
-    folder.put_away()
+    folder.archive()
     launch = Launch("s-j1.1", "j1", 1, "job", "me", ("true",), (Member(0, 0, "m", (0,)),))
     assert not folder.prepare(launch)
     assert folder.seen() == seen

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 
 import pytest
 
-from berth.live.backend import Launch, Member, Seen
+from berth.live.backend import AttemptStatus, Launch, Member
 from berth.live.backends.slurm_attempt import SUBMITTED, Attempt, FollowUps, Parts, Timeouts, parts_of
 from berth.live.backends.slurm_json import SlurmJob
-from berth.live.causes import Cause
 from berth.live.folder import Folder
+from berth.live.lifecycle import Cause
 
 TIMEOUTS = Timeouts(margin_s=10.0, start_s=60.0, settle_s=2.0)
 GRACE_S = 30.0
@@ -36,7 +37,7 @@ class Gang:
         (self.folder.path / name).write_text(json.dumps(facts or {}))
         os.utime(self.folder.path / name, (at, at))
 
-    def at(self, now: float) -> Seen | None:
+    def at(self, now: float) -> AttemptStatus | None:
         jobs = [_job(number, *state.split()) for number, state in self.states.items()]
         marks = frozenset(os.listdir(self.folder.path))
         self.follow_ups = FollowUps()
@@ -64,24 +65,24 @@ def test_parts_are_read_back(gang):
 
 def test_a_gang_runs_when_all_its_parts_do(gang):
     gang.write("part-0.running")
-    assert gang.at(AT) == Seen("starting")
+    assert gang.at(AT) == AttemptStatus("starting")
     gang.write("part-1.running")
-    assert gang.at(AT) == Seen("running")
+    assert gang.at(AT) == AttemptStatus("running")
     gang.write("part-0.ended", ENDED)
-    assert gang.at(AT) == Seen("running")
+    assert gang.at(AT) == AttemptStatus("running")
     gang.write("part-1.ended", ENDED | {"codes": {"1": 0}})
-    assert gang.at(AT) == Seen("ended", codes=(0, 0), code=0)
+    assert gang.at(AT) == AttemptStatus("ended", codes=(0, 0), code=0)
 
 
 def test_a_job_that_is_still_held_is_released(gang):
     gang.states[12] = "PENDING JobHeldUser"
-    assert gang.at(AT + 1) == Seen("starting")
+    assert gang.at(AT + 1) == AttemptStatus("starting")
     assert gang.follow_ups == FollowUps(release=[12])
 
 
 def test_a_gang_of_which_a_part_does_not_begin_is_given_up(gang):
     gang.states[12] = "PENDING Resources"
-    assert gang.at(AT + 59) == Seen("starting")
+    assert gang.at(AT + 59) == AttemptStatus("starting")
     assert gang.follow_ups == FollowUps()
     gang.at(AT + 61)
     gang.at(AT + 61)
@@ -92,14 +93,14 @@ def test_a_gang_of_which_a_part_does_not_begin_is_given_up(gang):
     assert (seen.state, seen.lost, seen.cause) == ("ended", True, Cause.NOT_STARTED)
 
 
-def test_a_part_that_is_over_without_a_word_ends_the_others_and_tells_its_code(gang):
+def test_a_part_that_ended_without_a_report_ends_the_others_and_has_a_code(gang):
     gang.states[11] = "FAILED"
-    assert gang.at(AT + 5) == Seen("starting")
+    assert gang.at(AT + 5) == AttemptStatus("starting")
     assert (gang.folder.path / "failed").exists()
     gang.states[12] = "COMPLETED"
     gang.write("part-1.ended", {"codes": {"1": 143}})
-    assert gang.at(AT + 6) == Seen("starting")  # a word may yet be seen
-    assert gang.at(AT + 8) == Seen("ended", codes=(127, 143), code=127, cause=Cause.EXIT)
+    assert gang.at(AT + 6) == AttemptStatus("starting")  # a word may yet be seen
+    assert gang.at(AT + 8) == AttemptStatus("ended", codes=(127, 143), code=127, cause=Cause.EXIT)
     assert "job 11 ended with code 127" in gang.folder.log(0).read_text()
 
 
@@ -113,7 +114,7 @@ def test_a_part_whose_node_is_gone_is_fenced_and_given_a_while_to_end(gang, stat
     assert not (gang.folder.path / "part-1.fenced").exists()
     gang.write("part-1.ended", {"codes": {"1": 143}})
     gang.states[12] = "COMPLETED"
-    assert gang.at(AT + 14) == Seen("starting")
+    assert gang.at(AT + 14) == AttemptStatus("starting")
     seen = gang.at(AT + 16)
     assert (seen.state, seen.codes, seen.lost) == ("ended", (143,), True)
     assert seen.cause == (Cause.NODE_LOST if state else None)
@@ -122,13 +123,13 @@ def test_a_part_whose_node_is_gone_is_fenced_and_given_a_while_to_end(gang, stat
 def test_the_rest_of_a_gang_that_lost_a_node_has_its_grace(gang):
     gang.states[11] = "NODE_FAIL"
     gang.at(AT + 5)
-    assert gang.at(AT + 44) == Seen("starting")
+    assert gang.at(AT + 44) == AttemptStatus("starting")
     assert gang.follow_ups == FollowUps()
     gang.at(AT + 46)
     assert gang.follow_ups == FollowUps(cancel=[12])
 
 
-def test_a_word_that_comes_from_a_lost_node_counts(gang):
+def test_a_report_from_a_lost_node_counts(gang):
     gang.states[11] = "NODE_FAIL"
     gang.at(AT + 5)
     gang.write("part-0.ended", {"codes": {"0": 143}})
@@ -137,41 +138,31 @@ def test_a_word_that_comes_from_a_lost_node_counts(gang):
     assert (seen.state, seen.codes, seen.cause) == ("ended", (143, 143), Cause.NODE_LOST)
 
 
-def test_what_does_not_end_when_it_is_told_is_cancelled(gang):
+def test_a_job_that_ignores_its_stop_is_cancelled(gang):
     gang.write("stop", at=AT + 5)
     gang.at(AT + 44)
     assert gang.follow_ups == FollowUps()
     gang.at(AT + 46)
     assert gang.follow_ups == FollowUps(cancel=[11, 12])
     gang.states = {11: "CANCELLED", 12: "CANCELLED"}
-    assert gang.at(AT + 47) == Seen("ended", stopped=True, lost=True, cause=Cause.STOPPED)
+    assert gang.at(AT + 47) == AttemptStatus("ended", stopped=True, lost=True, cause=Cause.STOPPED)
 
 
-def test_who_was_told_to_end_by_somebody_else_is_not_to_blame(gang):
+def test_a_job_that_another_user_stopped_did_not_fail(gang):
     for part in (0, 1):
         gang.write(f"part-{part}.ended", TOLD | {"codes": {str(part): 143}})
-    assert gang.at(AT) == Seen("running")  # Slurm has not yet said why
+    assert gang.at(AT) == AttemptStatus("running")  # Slurm has not yet said why
     gang.states = {11: "CANCELLED", 12: "COMPLETED"}
     seen = gang.at(AT)
     assert (seen.state, seen.codes, seen.stopped, seen.lost) == ("ended", (143, 143), True, True)
     assert (seen.cause, seen.detail) == (Cause.CANCELLED, "Slurm's job 11 on n1: CANCELLED")
     gang.write("stop")
-    assert gang.at(AT) == Seen("ended", codes=(143, 143), code=143, stopped=True, cause=Cause.STOPPED)
+    assert gang.at(AT) == AttemptStatus(
+        "ended", codes=(143, 143), code=143, stopped=True, cause=Cause.STOPPED
+    )
 
 
-@pytest.mark.parametrize("state", ["CANCELLED", "PREEMPTED"])
-def test_processes_that_slurms_signal_reached_before_their_supervisor_are_not_to_blame(gang, state):
-    for part in (0, 1):
-        end = {"code": 143, "codes": {str(part): 143}, "cause": "signal", "time": AT}
-        gang.write(f"part-{part}.ended", end)
-    assert gang.at(AT) == Seen("running")  # Slurm has not yet said why
-    gang.states = {11: "COMPLETED", 12: state}
-    assert (gang.at(AT).lost, gang.at(AT).detail) == (True, f"Slurm's job 12 on n1: {state}")
-    gang.states = {11: "COMPLETED", 12: "COMPLETED"}  # the signal was not Slurm's
-    assert (gang.at(AT).lost, gang.at(AT).cause) == (False, Cause.SIGNAL)
-
-
-def test_a_gang_that_reached_its_time_limit_is_to_blame_and_has_a_code_also_if_it_saved_itself(gang):
+def test_a_gang_at_its_time_limit_has_failed_even_after_a_checkpoint(gang):
     for part in (0, 1):
         gang.write(f"part-{part}.ended", TOLD | {"code": 0, "codes": {str(part): 0}})
     gang.states = {11: "TIMEOUT", 12: "TIMEOUT"}
@@ -181,18 +172,42 @@ def test_a_gang_that_reached_its_time_limit_is_to_blame_and_has_a_code_also_if_i
 
 @pytest.mark.parametrize(
     ("state", "cause"),
-    [("PREEMPTED", Cause.PREEMPTED), ("OUT_OF_MEMORY", Cause.MEMORY), ("NODE_FAIL", Cause.NODE_LOST)],
+    [
+        ("CANCELLED", Cause.CANCELLED),
+        ("PREEMPTED", Cause.PREEMPTED),
+        ("OUT_OF_MEMORY", Cause.MEMORY),
+        ("NODE_FAIL", Cause.NODE_LOST),
+    ],
 )
-def test_slurms_word_for_an_end_is_the_cause(gang, state, cause):
+def test_the_slurm_state_of_a_killed_job_is_the_cause_and_only_memory_is_its_own_failure(gang, state, cause):
     for part in (0, 1):
         gang.write(
             f"part-{part}.ended", {"code": 137, "codes": {str(part): 137}, "cause": "signal", "time": AT}
         )
+    assert gang.at(AT) == AttemptStatus("running")  # Slurm has not yet said why
     gang.states = {11: state, 12: "COMPLETED"}
-    assert gang.at(AT).cause == cause
+    seen = gang.at(AT)
+    assert (seen.cause, seen.lost) == (cause, cause is not Cause.MEMORY)
 
 
-def test_what_a_gang_did_itself_is_not_put_down_to_slurm(gang):
+def test_a_signal_that_slurm_did_not_send_is_a_failure_of_the_gang(gang):
+    for part in (0, 1):
+        end = {"code": 143, "codes": {str(part): 143}, "cause": "signal", "time": AT}
+        gang.write(f"part-{part}.ended", end)
+    gang.states = {11: "COMPLETED", 12: "COMPLETED"}
+    assert (gang.at(AT).lost, gang.at(AT).cause) == (False, Cause.SIGNAL)
+
+
+def test_a_crash_is_not_attributed_to_slurm(gang):
+    crash = 128 + signal.SIGSEGV
+    gang.write("part-0.ended", {"code": crash, "codes": {"0": crash}, "cause": "signal", "time": AT})
+    gang.write("part-1.ended", {"code": 143, "codes": {"1": 143}, "time": AT + 1})
+    gang.states = {11: "FAILED", 12: "CANCELLED"}  # the second did not end in time
+    seen = gang.at(AT + 60)
+    assert (seen.code, seen.cause, seen.lost) == (crash, Cause.SIGNAL, False)
+
+
+def test_a_failure_of_the_gang_is_not_attributed_to_slurm(gang):
     gang.write("part-0.ended", {"code": 3, "codes": {"0": 3}, "cause": "exit", "time": AT})
     gang.write("part-1.ended", {"code": 143, "codes": {"1": 143}, "time": AT + 1})
     gang.states = {11: "FAILED", 12: "CANCELLED"}  # the second did not end in time
@@ -212,7 +227,7 @@ def test_jobs_that_are_missing_from_an_answer_are_not_taken_for_gone_at_once(gan
     gang.write("part-1.running")
     gang.states = {}
     gang.unsure = {11, 12}
-    assert gang.at(AT + 5) == Seen("running")
+    assert gang.at(AT + 5) == AttemptStatus("running")
     assert not {"failed", "part-0.fenced"} & set(os.listdir(gang.folder.path))
     gang.unsure = set()
     gang.at(AT + 65)
@@ -231,7 +246,7 @@ def test_what_was_not_wholly_submitted_may_be_launched_again_or_stopped(gang):
     assert gang.at(AT) is None
     assert gang.follow_ups == FollowUps()
     gang.write("stop")
-    assert gang.at(AT) == Seen("starting")
+    assert gang.at(AT) == AttemptStatus("starting")
     assert gang.follow_ups == FollowUps(cancel=[11])
     gang.states = {11: "CANCELLED"}
-    assert gang.at(AT) == Seen("ended", stopped=True, lost=True, cause=Cause.STOPPED)
+    assert gang.at(AT) == AttemptStatus("ended", stopped=True, lost=True, cause=Cause.STOPPED)

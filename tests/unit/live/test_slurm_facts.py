@@ -129,7 +129,7 @@ def test_switches_become_tiers_and_one_tier_joins_all():
     assert cluster.groups.tolist()[1:] == [[0, 0, 1, 1, 2, 2], [0, 0, 0, 0, 1, 1], [0] * 6]
 
 
-def test_a_node_below_no_switch_is_near_to_nobody():
+def test_a_node_without_a_switch_is_near_no_other_node():
     cluster = discover([node(name) for name in ("a", "b", "c", "d")], [Switch("s", 0, ("a", "b"))])
     assert cluster.groups[1].tolist() == [0, 0, 1, 2]
     assert cluster.groups[2].tolist() == [0] * 4
@@ -179,18 +179,18 @@ def test_a_type_that_may_be_one_of_several_is_not_guessed_and_that_is_said():
 
 def test_the_gpus_of_others_are_what_is_used_and_not_ours():
     headrooms = headroom_by_node([node(used="gpu:a100:5(IDX:0-4)", cpus_used=7, memory_used=20_000)], [job()])
-    assert headrooms["n1"].foreign == 3
+    assert headrooms["n1"].external == 3
 
 
-def test_a_job_of_ours_that_has_just_ended_is_not_taken_for_somebody_elses(monkeypatch):
+def test_a_job_of_ours_that_has_just_ended_does_not_count_as_external(monkeypatch):
     monkeypatch.setattr("berth.live.backends.slurm_submit.time.time", lambda: 1000.0)
     used = node(used="gpu:a100:2", cpus_used=4, memory_used=16_000)
-    assert headroom_by_node([used], [job(state="COMPLETED", end_time=995)])["n1"].foreign == 0
-    assert headroom_by_node([used], [job(state="COMPLETED", end_time=900)])["n1"].foreign == 2
+    assert headroom_by_node([used], [job(state="COMPLETED", end_time=995)])["n1"].external == 0
+    assert headroom_by_node([used], [job(state="COMPLETED", end_time=900)])["n1"].external == 2
 
 
 @pytest.mark.parametrize(
-    ("facts", "foreign"),
+    ("facts", "external"),
     [
         ({}, 0),
         ({"cpus_used": 13}, 5),  # three cores are left, so three GPUs
@@ -201,8 +201,8 @@ def test_a_job_of_ours_that_has_just_ended_is_not_taken_for_somebody_elses(monke
         ({"memory": 1, "memory_used": 0}, 0),  # memory that nobody wrote down
     ],
 )
-def test_gpus_that_others_make_useless_count_as_theirs(facts, foreign):
-    assert headroom_by_node([node(**facts)], [])["n1"].foreign == foreign
+def test_gpus_that_others_make_useless_count_as_theirs(facts, external):
+    assert headroom_by_node([node(**facts)], [])["n1"].external == external
 
 
 def test_a_part_asks_for_its_share_of_what_others_leave():
@@ -253,7 +253,7 @@ def submitted_by(commands, tmp_path, *options: str, max_time="UNLIMITED") -> int
     return submit(commands, site, folder, part, node(), headroom, max_time=max_time)
 
 
-def test_a_refusal_is_told_from_a_controller_that_does_not_answer_whatever_sbatch_prints(tmp_path):
+def test_a_refusal_is_distinguished_from_a_slurm_controller_that_does_not_answer(tmp_path):
     with pytest.raises(BackendError) as error:
         submitted_by(Submitting(1, up=False), tmp_path)
     assert not isinstance(error.value, RefusedError)
@@ -305,7 +305,7 @@ def test_only_nodes_of_the_partition_are_found(tmp_path, monkeypatch):
     assert names_of(SlurmBackend(tmp_path, commands=commands)) == ["b"]
 
 
-def test_a_cluster_that_was_found_is_found_anew_and_one_that_was_described_is_not(tmp_path):
+def test_a_discovered_cluster_is_discovered_again_and_a_described_one_is_not(tmp_path):
     commands = PretendedCommands(in_partition("a", "main"))
     found = SlurmBackend(tmp_path, commands=commands).cluster()
     commands.listed.append(in_partition("b", "main"))
@@ -314,7 +314,7 @@ def test_a_cluster_that_was_found_is_found_anew_and_one_that_was_described_is_no
     assert names_of(SlurmBackend(tmp_path, described, commands=commands)) == ["a"]
 
 
-def test_a_machine_without_slurm_is_told_so(tmp_path, monkeypatch):
+def test_a_machine_without_slurm_is_a_clear_error(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(BackendError, match="scontrol: "):
         make_backend("slurm", tmp_path, None, lambda: None).cluster()

@@ -13,7 +13,7 @@ def test_what_is_written_comes_back_from_the_journal():
         "run: python train.py\nname: a\ngpus: 8\nduration: 90m\ngrace: 5s\nmemory: 2GiB\nenv: {LR: '0.1'}\n"
     )
     spec = yaml_spec.parse(text, JobSpec, "job.yaml")
-    assert JobSpec.model_validate(spec.plain()) == spec
+    assert JobSpec.model_validate(spec.to_dict()) == spec
     assert spec.duration == 5400
 
 
@@ -35,7 +35,7 @@ def test_a_plan_says_what_a_job_needs(tmp_path):
     assert with_plan(JobSpec(plan="plan.yaml", run="mine"), tmp_path).argv[-1] == "mine"
 
 
-def test_a_plan_with_two_kinds_of_gpus_is_no_gang(tmp_path):
+def test_a_plan_with_two_gpu_types_is_refused(tmp_path):
     stages = "  - {layers: a, type: T4, units: 3}\n  - {layers: b, type: A100-40, units: 1}\n"
     (tmp_path / "plan.yaml").write_text(PLAN + stages)
     with pytest.raises(SpecError, match="3 T4 and 1 A100-40") as refused:
@@ -54,13 +54,13 @@ def test_a_plan_with_two_kinds_of_gpus_is_no_gang(tmp_path):
         ("run: x\ncwd: relative", "job.yaml:2:6: cwd: must begin with a /"),
         ("run: x\nstep_pattern: '('", "regular expression"),
         ("run: x\nstep_pattern: 'step [0-9]+'", "group named"),
-        ("run: x\nenv: {'a b': c}", "env.a b: is no name of a variable"),
+        ("run: x\nenv: {'a b': c}", "env.a b: must be a variable name"),
         ('run: x\nname: "a\\u0007"', "name: must be one line"),
         ('run: "a\\0b"', "can't hold a zero byte"),
         ("run: []", "run"),
     ],
 )
-def test_mistakes_are_named_where_they_stand(text, said):
+def test_errors_in_a_spec_name_the_line(text, said):
     with pytest.raises(SpecError, match=said):
         yaml_spec.parse(text, JobSpec, "job.yaml")
 

@@ -11,8 +11,7 @@ import zstandard
 
 from berth.errors import InputError
 from berth.live.records import VERSION, Record
-from berth.live.recover import recover
-from berth.live.replay import replay_journal
+from berth.live.recover import recover, replay_journal
 from berth.live.snapshot import same
 from berth.live.store import Store
 
@@ -41,7 +40,7 @@ def test_a_damaged_journal_is_refused_with_what_to_do(folder, seed):
     assert str(path) in str(error.value)
 
 
-def test_what_is_no_database_is_refused_in_the_same_words(folder):
+def test_a_file_that_is_not_a_database_is_refused_in_the_same_words(folder):
     (folder / "journal.sqlite").write_bytes(b"nothing of the kind" * 1000)
     with pytest.raises(InputError, match="the journal is damaged: file is not a database"):
         Store(folder)
@@ -91,7 +90,7 @@ def test_a_flipped_byte_in_a_record_is_refused_with_its_number(folder):
         ("DELETE FROM journal WHERE seq = 7", "record 7 is missing"),
     ],
 )
-def test_whatever_of_a_record_is_changed_is_noticed(folder, change, told):
+def test_any_change_of_a_record_is_detected(folder, change, told):
     sql(folder / "journal.sqlite", change)
     with pytest.raises(InputError, match=told):
         Store(folder)
@@ -118,9 +117,9 @@ def test_a_damaged_snapshot_is_not_used(crank, caplog):
         db.execute("UPDATE snapshots SET state = ? WHERE seq = ?", (changed, seq))
         db.commit()
         caplog.clear()
-        assert same(recover(live.controller.store), live.books)
+        assert same(recover(live.controller.store), live.state)
         if not decompresses_to(content, changed):
-            assert f"the state kept at record {seq} can't be used" in caplog.text
+            assert f"the snapshot at record {seq} can't be used" in caplog.text
             noticed += 1
     assert noticed > 30  # some bits of a compressed block have no meaning: padding, symbols that do not occur
     db.close()
@@ -143,15 +142,15 @@ def test_a_controller_goes_on_after_what_the_message_says(crank, way):
     accept, back = offered(error)
     sql(path, accept if way == "accept" else back)
     live.controller = live.open()
-    assert [live.state(job) for job in jobs] == ["finished"] * 2 + [
+    assert [live.state_of(job) for job in jobs] == ["finished"] * 2 + [
         "finished" if way == "accept" else "placed"
     ]
     live.step(200, times=6)
-    assert [live.state(job) for job in jobs] == ["finished"] * 3
+    assert [live.state_of(job) for job in jobs] == ["finished"] * 3
     live.restart()
 
 
-def test_a_record_that_is_no_json_is_refused_where_it_is_read(folder):
+def test_a_record_that_is_not_json_is_refused_when_it_is_read(folder):
     sql(folder / "journal.sqlite", "UPDATE journal SET body = 'x{', sum = NULL WHERE seq = 1000")
     store = Store(folder)
     with pytest.raises(InputError, match="the journal is damaged"):
@@ -172,7 +171,7 @@ def test_a_copy_is_refused_and_adopted_under_a_name_of_its_own(folder, tmp_path)
     original = Store(folder)
     copy = tmp_path / "copy"
     shutil.copytree(folder, copy)
-    with pytest.raises(InputError, match="is the state of another place") as error:
+    with pytest.raises(InputError, match="belongs to another place") as error:
         Store(copy)
     assert str(folder) in str(error.value)
     assert "--adopt" in str(error.value)
@@ -192,15 +191,15 @@ def test_an_adoption_that_was_cut_short_is_completed_at_the_next_start(crank, tm
     live = crank()
     job = live.submit(gpus=4, seconds=10_000)
     live.step(1)
-    assert live.state(job) == "placed"
+    assert live.state_of(job) == "placed"
     live.controller.store.close()
     copy = tmp_path / "copy"
     shutil.copytree(live.folder, copy)
     Store(copy, adopt=True).close()  # the back end was down: no controller came up
     live.folder = copy
     live.controller = live.open()
-    assert not live.books.attempts
-    assert live.books.jobs[job].state == "delayed"  # it waits again
+    assert not live.state.attempts
+    assert live.state.jobs[job].state == "delayed"  # it waits again
     assert not live.controller.store.adopted
     live.restart()
     assert len([one for one in live.controller.store.records() if one.kind == "exited"]) == 1
@@ -212,7 +211,7 @@ def test_the_same_path_on_another_host_is_another_place(folder, monkeypatch):
         Store(folder)
 
 
-def test_adopting_what_is_at_home_changes_nothing(folder):
+def test_adopting_a_store_in_its_own_place_changes_nothing(folder):
     first = Store(folder)
     first.close()
     second = Store(folder, adopt=True)

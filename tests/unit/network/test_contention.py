@@ -10,6 +10,7 @@ import pytest
 
 from berth.cluster.load import load_cluster
 from berth.errors import InputError
+from berth.native.kernels import entry
 from berth.network import _contention_kernels as kernels
 from berth.network.contention import SharedLinks, beside
 from berth.network.fabric import Fabric
@@ -289,14 +290,15 @@ def test_no_iteration_is_shorter_than_alone_and_all_that_changed_are_named(clust
 def test_compiled_and_interpreted_contention_agree_to_the_bit(cluster):
     from berth.network import compiled
 
+    describe, join, leave = (entry(one.py_func) for one in (compiled.describe, compiled.join, compiled.leave))
     jobs = [one_link(1 / 3, 2 / 3, ratio * 2 / 3) for ratio in (0.4, 0.7, 0.7, 1.1, 3.0)]
     state = LinkShares([1.0], len(jobs), len(jobs)).state
     flows, loads = kernels.new_flows(len(jobs)), kernels.new_loads(1)
     for number, job in enumerate(jobs):
-        compiled.describe(flows, number, 1.0, job.silent_s, job.overlap, job.volume, job.volume / job.peak)
-        compiled.join(state, flows, loads, number, np.zeros(1, np.int32), np.ones(1))
+        describe(flows, number, 1.0, job.silent_s, job.overlap, job.volume, job.volume / job.peak)
+        join(state, flows, loads, number, np.zeros(1, np.int32), np.ones(1))
     assert flows.seconds.tolist() == closed_form(jobs, [1.0])
-    compiled.leave(state, flows, loads, 4)
+    leave(state, flows, loads, 4)
     assert flows.seconds[:4].tolist() == closed_form(jobs[:4], [1.0])
 
 

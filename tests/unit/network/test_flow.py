@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from berth.cluster.model import Tier
+from berth.native.kernels import entry
 from berth.network.fabric import Fabric
 from berth.network.flow import alone_s, flow_of
 from berth.network.iteration import communication_s, iteration_time
@@ -123,12 +124,14 @@ def test_compiled_and_interpreted_kernels_agree(fabric, counts, algorithm):
     placement = Placement.of_counts(counts)
     where = placement.machines, placement.counts, fabric.arrays
     tree = algorithm == 2
-    plain, fast = (module.communication_s(1e9, 2e8, 3e7, tree, *where) for module in (_kernels, compiled))
+    functions = compiled.communication_s, compiled.flow, compiled.overlapped_s
+    communication_s, flow, overlapped_s = (entry(function.py_func) for function in functions)
+    plain, fast = (one(1e9, 2e8, 3e7, tree, *where) for one in (_kernels.communication_s, communication_s))
     assert fast == pytest.approx(plain, rel=1e-14)
-    plain, fast = (module.flow(1e9, 2e8, 3e7, algorithm, *where) for module in (_flow_kernels, compiled))
+    plain, fast = (one(1e9, 2e8, 3e7, algorithm, *where) for one in (_flow_kernels.flow, flow))
     assert fast[0].tolist() == plain[0].tolist()
     assert fast[1] == pytest.approx(plain[1], rel=1e-14)
     assert fast[2:] == pytest.approx(plain[2:], rel=1e-14)
-    assert compiled.overlapped_s(3.0, 4.0, 2.5, 0.25) == pytest.approx(
+    assert overlapped_s(3.0, 4.0, 2.5, 0.25) == pytest.approx(
         _kernels.overlapped_s(3.0, 4.0, 2.5, 0.25), rel=1e-14
     )

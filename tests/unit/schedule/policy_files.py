@@ -8,7 +8,9 @@ HEAD = """
 import itertools, math, random, time
 import numpy as np
 from dataclasses import dataclass
-from berth.schedule.policy import Blocked, Policy, Preempt, Rules
+from berth.schedule import Blocked, Defragment, JobView, Migrate, Policy, PreemptByGain, PreemptByOrder, Reserve, Rules
+from berth.schedule import StaticOrder, array
+from berth.schedule.policy import Preempt
 SEEN, SLOT = {}, 6
 """
 TRACE = "job_id,submit_s,num_gpu,duration_s\na,0,8,100\nb,1,8,50\nc,2,4,10\n"

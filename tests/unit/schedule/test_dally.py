@@ -11,7 +11,7 @@ import pytest
 from berth.cluster.load import load_cluster
 from berth.schedule.policies.dally import efficiency, held_out
 from berth.schedule.policies.registry import load_policy
-from berth.schedule.policies.waits import survival_moments, timer_from
+from berth.schedule.policies.waits import Censored, survival_moments, timer_from
 from berth.schedule.records import WAIT_STATS
 from berth.schedule.world import new_jobs
 from berth.simulate.engine_state import EVICTED, STARTED
@@ -71,7 +71,7 @@ def offer(waits, gave_up=None, at=0.0):
     return record
 
 
-IGNORE, COUNT, KAPLAN_MEIER = 0, 1, 2
+IGNORE, COUNT, KAPLAN_MEIER = Censored
 MIXED = ([10, 10, 10, 10, 10, 100], [0, 0, 0, 0, 0, 1])
 
 

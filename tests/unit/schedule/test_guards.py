@@ -7,6 +7,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
+import numpy as np
 import pytest
 from policy_files import HEAD, ROWS, hook, policy
 
@@ -17,6 +18,8 @@ from berth.schedule.policy import Policy
 from berth.simulate.run import Setting, simulate
 from berth.testing import cluster, jobs
 
+STATE = "class Job(JobView):\n    queue: int\n    served_s: float"
+UPDATE = hook("pass", "update")
 NAMES = {
     "a misspelt hook": (
         policy("@staticmethod\ndef ordr(job, now, params):  # HERE\n    return 0.0"),
@@ -45,7 +48,35 @@ NAMES = {
     ),
     "a rule by its old name": (
         policy("def rules(self):\n    return Rules(steady=True)  # HERE"),
-        ["no rule 'steady'", "'static_order'?"],
+        ["no rule 'steady'", "write Rules(order=StaticOrder())"],
+    ),
+    "a rule that is part of another now": (
+        policy("def rules(self):\n    return Rules(reserve_after_s=60.0)  # HERE"),
+        ["no rule 'reserve_after_s'", "write Rules(reserve=Reserve(after_s=...))"],
+    ),
+    "a misspelt part of a rule": (
+        policy("def rules(self):\n    return Rules(preempt=PreemptByGain(margn=1.0))  # HERE"),
+        ["PreemptByGain has no 'margn'", "'margin'?"],
+    ),
+    "a field that policies had for their own": (
+        policy(hook("return job.notes[0]  # HERE")),
+        ["job has no field 'notes'", "class Job(JobView)"],
+    ),
+    "a misspelt field of its own": (
+        policy(hook("return job.served  # HERE") + "\n" + UPDATE, fields=STATE),
+        ["job has no field 'served'", "'served_s'?"],
+    ),
+    "cluster where there is none": (
+        policy("@staticmethod\ndef cost(victim, job, now, params, cluster):  # HERE\n    return 1.0"),
+        ["Mine.cost: cluster is the last parameter, of update, order"],
+    ),
+    "cluster not at the end": (
+        policy("@staticmethod\ndef order(job, cluster, now, params):  # HERE\n    return 1.0"),
+        ["Mine.order: cluster is the last parameter"],
+    ),
+    "a total that does not exist": (
+        policy(hook("return cluster.user_gpu  # HERE", arguments="job, now, params, cluster")),
+        ["cluster has no field 'user_gpu'", "'user_gpus'?"],
     ),
     "a misspelt field in a helper": (
         policy(hook("return rank(job)"), after="def rank(one):\n    return one.estimated_remainig_s  # HERE"),
@@ -60,8 +91,8 @@ NAMES = {
         ["no constant 'wieght'", "'weight'?"],
     ),
     "a constant named as a method": (
-        policy(hook("return 1.0"), fields="table: float = 1.0  # HERE"),
-        ["can't be called 'table'"],
+        policy(hook("return 1.0"), fields="timers: float = 1.0  # HERE"),
+        ["can't be called 'timers'"],
     ),
     "a constant named as a hook": (policy("", fields="order: float = 1.0  # HERE"), ["Mine", "order"]),
     "a hidden constant": (policy("", fields="_weight: float = 1.0  # HERE"), ["'_weight'"]),
@@ -83,9 +114,23 @@ WRITES = {
         ["job.slowdown may not be written"],
     ),
     "by index": (policy(hook("job['gpus'] = 1  # HERE\nreturn 1.0")), ["job[...]"]),
-    "notes outside order": (
-        policy(hook("job.notes[0] = 1.0  # HERE\nreturn job.widest_tier", "allowed_tier")),
-        ["job.notes may be updated by the hook `order` only"],
+    "its own field, outside update": (
+        policy(hook("job.queue += 1  # HERE\nreturn 1.0") + "\n" + UPDATE, fields=STATE),
+        ["job.queue may be written by the hook `update` only"],
+    ),
+    "its own field, outside update, in a roundabout way": (
+        policy(
+            hook("for one in (job,):\n    one.queue = 1  # HERE\nreturn 1.0") + "\n" + UPDATE, fields=STATE
+        ),
+        ["job.queue may be written by the hook `update` only"],
+    ),
+    "another field, in update": (
+        policy(hook("job.gpus = 1  # HERE", "update"), fields=STATE),
+        ["job.gpus may not be written"],
+    ),
+    "a total": (
+        policy(hook("cluster.user_gpus = 0  # HERE\nreturn 1.0", arguments="job, now, params, cluster")),
+        ["cluster.user_gpus may not be written"],
     ),
     "a constant": (
         policy(hook("params.weight = 1.0  # HERE\nreturn 1.0"), fields="weight: float = 1.0"),
@@ -157,26 +202,73 @@ IMPURE = {
 RULES = {
     "a string": (
         policy("def rules(self):\n    return Rules(preempt='BY_ORDER')  # HERE"),
-        ["Preempt.BY_ORDER"],
+        ["preempt is 'BY_ORDER'", "PreemptByOrder(...)"],
+    ),
+    "as it was written before": (
+        policy("def rules(self):\n    return Rules(preempt=Preempt.BY_ORDER)  # HERE"),
+        ["write preempt=PreemptByOrder()"],
+    ),
+    "an order by totals that preempts": (
+        policy(
+            hook("return cluster.user_gpus", arguments="job, now, params, cluster")
+            + "\ndef rules(self):  # HERE\n    return Rules(preempt=PreemptByOrder())"
+        ),
+        ["an order by `cluster` can't preempt"],
     ),
     "a number for a rule": (
         policy("def rules(self):\n    return Rules(blocked=1)  # HERE"),
         ["Blocked.SKIP"],
     ),
-    "negative": (policy("def rules(self):\n    return Rules(period_s=-1.0)  # HERE"), ["period_s is -1.0"]),
-    "NaN": (policy("def rules(self):\n    return Rules(gain_margin=math.nan)  # HERE"), ["margin is nan"]),
+    "negative": (
+        policy("def rules(self):\n    return Rules(preempt=PreemptByOrder(period_s=-1.0))  # HERE"),
+        ["PreemptByOrder.period_s is -1.0"],
+    ),
+    "NaN": (
+        policy("def rules(self):\n    return Rules(preempt=PreemptByGain(margin=math.nan))  # HERE"),
+        ["margin is nan"],
+    ),
     "text": (
-        policy("def rules(self):\n    return Rules(static_order='yes')  # HERE"),
-        ["static_order is 'yes'", "True or False"],
+        policy("def rules(self):\n    return Rules(worst_fit='yes')  # HERE"),
+        ["worst_fit is 'yes'", "True or False"],
     ),
     "nothing": (policy("def rules(self):  # HERE\n    Rules()"), ["Mine.rules() returned None"]),
     "an error": (
-        policy("def rules(self):\n    return Rules(gain_margin=1 / 0)  # HERE"),
+        policy("def rules(self):\n    return Rules(link_ratio=1 / 0)  # HERE"),
         ["ZeroDivisionError"],
     ),
 }
 LOADING = {
     "a tuple": (policy("", fields="weights: tuple = (1, 2)  # HERE"), ["constant weights is (1, 2)"]),
+    "two arrays": (
+        policy("", fields="one: tuple = array()\ntwo: tuple = array()  # HERE"),
+        ["more than one array()"],
+    ),
+    "state that nothing sets": (
+        policy("", fields="class Job(JobView):  # HERE\n    queue: int"),
+        ["fields that no `update` sets"],
+    ),
+    "state that is text": (
+        policy(UPDATE, fields="class Job(JobView):  # HERE\n    name: str"),
+        ["Mine.Job.name must be an int or a float"],
+    ),
+    "state that every job has": (
+        policy(UPDATE, fields="class Job(JobView):  # HERE\n    gpus: int"),
+        ["Mine.Job.gpus", "every job has it"],
+    ),
+    "state with a default": (
+        policy(UPDATE, fields="class Job(JobView):  # HERE\n    queue: int = 3"),
+        ["Mine.Job.queue", "it begins at 0"],
+    ),
+    "too much state": (
+        policy(
+            UPDATE, fields="class Job(JobView):  # HERE\n" + "\n".join(f"    s{i}: int" for i in range(7))
+        ),
+        ["Mine.Job has 7 fields", "at most 6"],
+    ),
+    "state of another class": (
+        policy(UPDATE, fields="class Job:  # HERE\n    queue: int"),
+        ["Mine.Job is not a subclass of JobView"],
+    ),
     "too many constants": (
         policy(
             "",
@@ -245,20 +337,37 @@ def test_helpers_with_an_underscore_and_functions_of_the_module_are_allowed(writ
     assert (code, error) == (0, "")
 
 
-def test_order_may_update_queue_and_notes(write):
-    write(policy(hook("job.queue += 1\njob.notes[3] = job.queue\nreturn job.notes[3]")))
+@pytest.mark.parametrize("also", ["", "SEEN.get(1)\n"])
+def test_update_writes_the_fields_that_a_policy_declares_compiled_or_not(write, also):
+    body = hook(f"{also}job.queue += 1.9\njob.served_s = job.queue / 2", "update")
+    write(policy(body + "\n" + hook("return job.served_s"), fields=STATE))
     mine = load_policy("mine.py:Mine")
-    assert compiled_notes(mine) == []
+    assert bool(compiled_notes(mine)) == bool(also)
     run = simulate(jobs(ROWS), cluster([8]), mine, Setting(network="off"))
-    assert (run.records["queue"] >= 1).all()
-    assert (run.records["notes"][:, 3] == run.records["queue"]).all()
+    queue, served_s, *others = run.records["policy_state"].T
+    assert (queue >= 1).all()
+    assert (queue == queue.astype(int)).all()
+    assert (served_s == queue / 2).all()
+    assert not np.any(others)
 
 
-def test_notes_are_as_before_a_call_that_fails(write):
-    """The call is made again to find its line, so it must begin where the first one began."""
-    line = write(
-        policy(hook("job.queue += 1\nif job.queue == 1:\n    raise ValueError('no')  # HERE\nreturn 1.0"))
+@pytest.mark.parametrize("also", ["", "SEEN.get(1)\n"])
+def test_update_returns_nothing(refused, also):
+    body = (
+        f"@staticmethod\ndef update(job, now, params):  # HERE\n    {also.strip() or 'pass'}\n    return 1.0"
     )
+    source = policy(body, fields=STATE)
+    words = ["it must not return a value"] if also else ["Mine.update must not return a value"]
+    refused(
+        source if not also else source.replace("  # HERE", "").replace("return 1.0", "return 1.0  # HERE"),
+        *words,
+    )
+
+
+def test_state_is_as_before_a_call_that_fails(write):
+    """The call is made again to find its line, so it must begin where the first one began."""
+    body = hook("job.queue += 1\nif job.queue == 1:\n    raise ValueError('no')  # HERE", "update")
+    line = write(policy(body, fields=STATE))
     with pytest.raises(ValueError, match="no") as caught:
         simulate(jobs(ROWS), cluster([8]), load_policy("mine.py:Mine"), Setting(network="off"))
     assert any(f"mine.py:{line}" in note for note in caught.value.__notes__)

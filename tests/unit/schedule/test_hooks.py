@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from berth.cluster.load import load_cluster
+from berth.schedule import Policy, PreemptByOrder, Rules, StaticOrder
 from berth.schedule import hooks as compiling
 from berth.schedule.hooks import compiled_notes, hooks
-from berth.schedule.policies.dally import Dally
+from berth.schedule.policies.dally import Censored, Dally, Mode, Order
 from berth.schedule.policies.registry import load_policy
 from berth.schedule.policies.tiresias import Gittins, Tiresias
-from berth.schedule.policy import Policy, Preempt, Rules
 from berth.simulate.run import Setting, simulate
 from berth.workload.trace import Trace
 
@@ -54,8 +54,8 @@ def interpreted_twin(kind, monkeypatch):
     [
         (Tiresias, {"starvation": 2.0}),
         (Gittins, {}),
-        (Dally, {"mode": "tuned", "censored": "kaplan-meier"}),
-        (Dally, {"order_by": "las", "machine": 600.0, "rack": 600.0}),
+        (Dally, {"mode": Mode.TUNED, "censored": Censored.KAPLAN_MEIER}),
+        (Dally, {"order_by": Order.LAS, "machine": 600.0, "rack": 600.0}),
     ],
 )
 def test_interpreted_and_compiled_policies_decide_alike(kind, constants, monkeypatch):
@@ -74,7 +74,7 @@ class Spelled(Policy):
     ranks: ClassVar[dict[int, float]] = {1: 5.0}
 
     def rules(self):
-        return Rules(static_order=True, preempt=Preempt.BY_ORDER)
+        return Rules(order=StaticOrder(), preempt=PreemptByOrder())
 
     @staticmethod
     def order(job, now, params):

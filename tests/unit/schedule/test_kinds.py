@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from berth.schedule.policy import Policy, Preempt, Rules
+from berth.schedule import Policy, PreemptByGain, Rules, StaticOrder
 from berth.simulate.events import event_frame
 from berth.simulate.metrics import summarise
 from berth.simulate.run import Setting, simulate
@@ -74,7 +74,7 @@ class FirstStays(Policy):
     """The job that comes at ten has any moved but the first."""
 
     def rules(self) -> Rules:
-        return Rules(static_order=True, preempt=Preempt.BY_GAIN)
+        return Rules(order=StaticOrder(), preempt=PreemptByGain())
 
     @staticmethod
     def gain(job: Any, here: float, there: float, now: float, params: Any) -> float:

@@ -147,24 +147,29 @@ ONE_OPERATION = {
 WAITS = ["IndexError", "job.slowdown[-1] is out of bounds", "job.tier is -1 while a job waits"]
 BOUNDS = {
     "a constant index": (
-        policy(hook("job.notes[4] = 1.0  # HERE\nreturn 1.0")),
-        ["job.notes[4] is out of bounds"],
+        policy(hook("return job.slowdown[8]  # HERE")),
+        ["job.slowdown[8] is out of bounds"],
     ),
     "a constant below 0": (
         policy(hook("return job.slowdown[-1]  # HERE")),
         ["job.slowdown[-1] is out of bounds"],
     ),
-    "a named one": (policy(hook("return job.notes[SLOT]  # HERE")), ["job.notes[6] is out of bounds"]),
+    "a named one": (
+        policy(hook("return job.shape_slowdown[SLOT]  # HERE")),
+        ["job.shape_slowdown[6] is out of bounds"],
+    ),
     "computed": (
-        policy(hook("at = job.gpus + 3\njob.notes[at] = 1.0  # HERE\nreturn 1.0")),
-        ["IndexError", "is out of bounds: it has 4 entries", "raised by the policy Mine"],
+        policy(hook("at = job.gpus + 3\nreturn job.slowdown[at]  # HERE")),
+        ["IndexError", "is out of bounds: it has 8 entries", "raised by the policy Mine"],
     ),
     "computed in a helper": (
-        policy(hook("return note(job)"), after="def note(job):\n    return job.notes[int(job.gpus)]  # HERE"),
+        policy(
+            hook("return note(job)"), after="def note(job):\n    return job.slowdown[int(job.gpus)]  # HERE"
+        ),
         ["IndexError", "raised by the policy Mine"],
     ),
     "computed, interpreted": (
-        policy(hook("at = SEEN.get('a', 9)\nreturn job.notes[at]  # HERE")),
+        policy(hook("at = SEEN.get('a', 9)\nreturn job.slowdown[at]  # HERE")),
         ["IndexError", "raised by the policy Mine"],
     ),
     "below 0": (policy(hook("return job.slowdown[job.tier]  # HERE")), WAITS),
@@ -176,13 +181,13 @@ BOUNDS = {
     "below 0, of a slice": (policy(hook("return job.slowdown[1:][job.tier]  # HERE")), WAITS),
     "a slice from below 0": (policy(hook("return sum(job.slowdown[job.tier :])  # HERE")), WAITS),
     "below 0, interpreted": (policy(hook("return SEEN.get(1, job.slowdown[job.tier])  # HERE")), WAITS),
-    "below 0, written": (
-        policy(hook("job.notes[job.tier] = 1.0  # HERE\nreturn 1.0")),
-        ["IndexError", "job.notes[-1] is out of bounds"],
+    "below 0, of the array": (
+        policy(hook("return params.ranks[job.tier]  # HERE"), fields="ranks: tuple = array()"),
+        ["IndexError", "params.ranks[-1] is out of bounds"],
     ),
-    "below 0, of the table": (
-        policy(hook("return params.table[job.tier]  # HERE"), fields="def table(self):\n    return [1.0]"),
-        ["IndexError", "params.table[-1] is out of bounds"],
+    "below 0, of the totals": (
+        policy(hook("return cluster.free[job.tier]  # HERE", arguments="job, now, params, cluster")),
+        ["IndexError", "cluster.free[-1] is out of bounds"],
     ),
 }
 
@@ -247,7 +252,7 @@ def test_memory_has_a_limit(write, tmp_path):
 
 @pytest.mark.parametrize(
     "over",
-    ["range(SLOT)", "range(10, 0, -1)", "range(len(job.notes))", "enumerate(range(3))", "(1, 2, 3)"],
+    ["range(SLOT)", "range(10, 0, -1)", "range(len(job.slowdown))", "enumerate(range(3))", "(1, 2, 3)"],
 )
 def test_loops_within_the_limits_are_compiled(write, over):
     body = f"x = len([i for i in {over}])\nfor i in {over}:\n    x += 1\nreturn float(x + sum(range(9)))"
@@ -261,14 +266,15 @@ def test_loops_within_the_limits_are_compiled(write, over):
 def test_what_is_within_bounds_reads_the_same_compiled_and_interpreted(write, also):
     """Slices and elements of a job's arrays; a list of the policy's own is indexed as in Python."""
     body = (
-        "job.notes[3] = 7.0\nxs = [1.0, 2.0]\n"
-        "job.notes[0] = job.notes[1:][2] + len(job.notes[:2]) + xs[-1] + max(job.notes[2:4])\nreturn now"
+        "xs = [1.0, 2.0]\n"
+        "job.seen = job.slowdown[1:][2] + len(job.slowdown[:2]) + xs[-1] + max(job.slowdown[2:4])"
     )
-    write(policy(hook(f"{also}{body}")))
+    write(policy(hook(f"{also}{body}", "update"), fields="class Job(JobView):\n    seen: float"))
     mine = load_policy("mine.py:Mine")
     assert bool(compiled_notes(mine)) == bool(also)
     run = simulate(jobs(ROWS), cluster([8]), mine, Setting(network="off"))
-    assert (run.records["notes"][:, 0] == 7.0 + 2.0 + 2.0 + 7.0).all()
+    expected = run.records["slowdown"][:, 3] + 2.0 + 2.0 + run.records["slowdown"][:, 2:4].max(axis=1)
+    assert (run.records["policy_state"][:, 0] == expected).all()
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from berth.schedule.policy import Policy, Rules
+from berth.schedule import Policy, Rules, StaticOrder
 from berth.simulate.events import event_frame
 from berth.simulate.run import Setting
 from berth.testing import check_policy, cluster, jobs
@@ -19,7 +19,7 @@ class Anywhere(Policy):
     emptiest: float = 0.0
 
     def rules(self) -> Rules:
-        return Rules(static_order=True, worst_fit=bool(self.emptiest))
+        return Rules(order=StaticOrder(), worst_fit=bool(self.emptiest))
 
 
 def places(machines: object, gangs: list[int], emptiest: float = 0.0) -> list[list[str]]:

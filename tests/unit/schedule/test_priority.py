@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from berth.cluster.load import load_cluster
+from berth.schedule import Policy, PreemptByGain, PreemptByOrder, Rules, StaticOrder
 from berth.schedule.policies.registry import load_policy, policy_names
-from berth.schedule.policy import Policy, Preempt, Rules
 from berth.simulate.events import digest, event_frame
 from berth.simulate.run import Setting, simulate
 from berth.testing import cluster
@@ -69,7 +69,7 @@ class Huge(Policy):
     """Orders so far apart that no factor of the priority could reach over them."""
 
     def rules(self) -> Rules:
-        return Rules(static_order=True, preempt=Preempt.BY_ORDER, monotone_order=True)
+        return Rules(order=StaticOrder(), preempt=PreemptByOrder(monotone_order=True))
 
     @staticmethod
     def order(job: Any, now: float, params: Any) -> float:
@@ -88,7 +88,9 @@ class ByRank(ByGain):
     """Moves the last in the order first."""
 
     def rules(self) -> Rules:
-        return replace(super().rules(), victims_by_order=True)
+        rules = super().rules()
+        assert isinstance(rules.preempt, PreemptByGain)
+        return replace(rules, preempt=replace(rules.preempt, victims_by_order=True))
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,12 @@ import math
 import pytest
 
 from berth.errors import InputError
+from berth.schedule.policies.dally import Order
 from berth.schedule.policies.registry import describe, load_policy, policy_names
 
 MINE = """
 from dataclasses import dataclass
-from berth.schedule.policy import Policy, Preempt, Rules
+from berth.schedule import Policy, PreemptByOrder, Rules
 
 @dataclass(frozen=True)
 class Largest(Policy):
@@ -38,7 +39,7 @@ def test_every_policy_loads_with_its_defaults_and_says_what_it_does(name):
     [
         ("dally:machine=2h", "machine", 7200.0),
         ("dally:machine=never", "machine", math.inf),
-        ("dally:mode=full,order=las", "order_by", "las"),
+        ("dally:mode=full,order=las", "order_by", Order.LAS),
         ("tiresias:first=100,starvation=2", "starvation", 2.0),
         ("switches:wait=0", "wait", 0.0),
         (" gandiva:slice=2m ", "slice", 120.0),

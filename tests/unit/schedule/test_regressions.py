@@ -10,8 +10,8 @@ import polars as pl
 import pytest
 
 from berth.errors import InputError
+from berth.schedule import Policy, PreemptByGain, Rules, StaticOrder
 from berth.schedule.policies.registry import load_policy
-from berth.schedule.policy import Policy, Preempt, Rules
 from berth.simulate.audit import audit
 from berth.simulate.events import event_frame
 from berth.simulate.metrics import summarise
@@ -43,13 +43,8 @@ class GangsGain(Policy):
     patience_s: float = 0.0
 
     def rules(self) -> Rules:
-        return Rules(
-            static_order=True,
-            preempt=Preempt.BY_GAIN,
-            gain_margin=1.0,
-            min_run_s=1.0,
-            eviction_interval_s=self.patience_s,
-        )
+        by_gain = PreemptByGain(margin=1.0, min_run_s=1.0, eviction_interval_s=self.patience_s)
+        return Rules(order=StaticOrder(), preempt=by_gain)
 
     @staticmethod
     def allowed_tier(job: Any, now: float, params: Any) -> int:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 from berth.cluster.load import load_cluster
-from berth.schedule.policy import Policy, Preempt, Rules
+from berth.schedule import Policy, PreemptByGain, Rules, StaticOrder
 from berth.simulate.run import Setting, simulate
 from berth.testing import cluster, jobs
 from berth.workload.trace import Trace
@@ -20,7 +20,7 @@ class Pushy(Policy):
     by_rank: float = 0.0
 
     def rules(self):
-        return Rules(static_order=True, preempt=Preempt.BY_GAIN, victims_by_order=bool(self.by_rank))
+        return Rules(order=StaticOrder(), preempt=PreemptByGain(victims_by_order=bool(self.by_rank)))
 
     @staticmethod
     def gain(job, here, there, now, params):
@@ -52,7 +52,7 @@ class Weighing(Policy):
     gained_s: float = 0.0
 
     def rules(self):
-        return Rules(static_order=True, preempt=Preempt.BY_GAIN, gain_margin=1.0)
+        return Rules(order=StaticOrder(), preempt=PreemptByGain(margin=1.0))
 
     @staticmethod
     def gain(job, here, there, now, params):

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from berth.schedule import Blocked, Policy, PreemptByGain, PreemptByOrder, Rules, StaticOrder
 from berth.schedule.policies.registry import load_policy
-from berth.schedule.policy import Blocked, Policy, Preempt, Rules
 from berth.schedule.reasons import CODES, bring_up_to_date
 from berth.schedule.records import WAITING
 from berth.simulate.run import Setting, simulate
@@ -28,8 +28,7 @@ class Turning(Policy):
     rekeyed: float = 0.0
 
     def rules(self) -> Rules:
-        again = 30.0 if self.rekeyed else math.inf
-        return Rules(static_order=bool(self.rekeyed), reorder_after_s=again, blocked=Blocked.STOP)
+        return Rules(order=StaticOrder(reorder_after_s=30.0) if self.rekeyed else None, blocked=Blocked.STOP)
 
     @staticmethod
     def order(job: Any, now: float, params: Any) -> float:
@@ -127,7 +126,7 @@ class OneMakesWay(Policy):
     """The second to come has the first moved."""
 
     def rules(self) -> Rules:
-        return Rules(static_order=True, preempt=Preempt.BY_GAIN, relax_locality=True)
+        return Rules(order=StaticOrder(), preempt=PreemptByGain(), relax_locality=True)
 
     @staticmethod
     def gain(job: Any, here: float, there: float, now: float, params: Any) -> float:
@@ -150,7 +149,7 @@ class HoldsOut(Policy):
     """Holds out for the nearest tier for ten seconds, and remembers how it went."""
 
     def rules(self) -> Rules:
-        return Rules(static_order=True, learn_timers=True)
+        return Rules(order=StaticOrder(), learn_timers=True)
 
     def timers(self, tiers: Any) -> list[float]:
         return [10.0] * len(tiers)
@@ -212,7 +211,7 @@ class TwoKeys(Policy):
     turns: float = 0.0
 
     def rules(self) -> Rules:
-        return Rules(static_order=True, preempt=Preempt.BY_ORDER if self.turns else Preempt.NEVER)
+        return Rules(order=StaticOrder(), preempt=PreemptByOrder() if self.turns else None)
 
     @staticmethod
     def order(job: Any, now: float, params: Any) -> float:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import pytest
 
 from berth.errors import InputError
-from berth.schedule.policy import Policy, Preempt, Rules
+from berth.schedule import Policy, PreemptByOrder, Rules, StaticOrder
 from berth.testing import PolicyError, Scenario, check_policy, cluster, jobs
 from berth.testing.repeat import main
 
@@ -44,7 +44,7 @@ def test_jobs_are_named_by_their_number_and_may_have_a_model():
 @dataclass(frozen=True)
 class ShortestFirst(Policy):
     def rules(self):
-        return Rules(static_order=True, preempt=Preempt.BY_ORDER)
+        return Rules(order=StaticOrder(), preempt=PreemptByOrder())
 
     @staticmethod
     def order(job, now, params):

@@ -9,8 +9,8 @@ from typing import ClassVar
 import pytest
 
 from berth.errors import InputError
+from berth.schedule import JobView, Policy, PreemptByOrder, Rules, StaticOrder
 from berth.schedule.policies.registry import load_policy, policy_names
-from berth.schedule.policy import Policy, Preempt, Rules
 from berth.testing.policies import EXERCISES
 from berth.testing.promises import check_promises
 
@@ -30,7 +30,7 @@ def test_the_exercises_keep_their_promises(name):
 @dataclass(frozen=True)
 class NotSteady(Policy):
     def rules(self):
-        return Rules(static_order=True)
+        return Rules(order=StaticOrder())
 
     @staticmethod
     def order(job, now, params):
@@ -40,7 +40,7 @@ class NotSteady(Policy):
 @dataclass(frozen=True)
 class KeysRise(Policy):
     def rules(self):
-        return Rules(preempt=Preempt.BY_ORDER, monotone_order=True)
+        return Rules(preempt=PreemptByOrder(monotone_order=True))
 
     @staticmethod
     def order(job, now, params):
@@ -56,10 +56,45 @@ class Unannounced(Policy):
 
 @dataclass(frozen=True)
 class Counts(Policy):
+    class Job(JobView):
+        calls: int
+
+    @staticmethod
+    def update(job, now, params):
+        job.calls += 1
+
     @staticmethod
     def order(job, now, params):
-        job.notes[0] += 1.0
-        return job.notes[0]
+        return job.calls
+
+
+@dataclass(frozen=True)
+class ByTotals(Policy):
+    def rules(self):
+        return Rules(order=StaticOrder())
+
+    @staticmethod
+    def order(job, now, params, cluster):
+        return cluster.user_gpus
+
+
+@dataclass(frozen=True)
+class SinksUnannounced(Policy):
+    """Moves a running job to the second queue, and no `wake` says when."""
+
+    class Job(JobView):
+        queue: int
+
+    def rules(self):
+        return Rules(preempt=PreemptByOrder(monotone_order=True))
+
+    @staticmethod
+    def update(job, now, params):
+        job.queue = 1 if job.attained_gpu_s > 100.0 else 0
+
+    @staticmethod
+    def order(job, now, params):
+        return job.queue
 
 
 @dataclass(frozen=True)
@@ -72,10 +107,12 @@ class Announced(Unannounced):
 @pytest.mark.parametrize(
     ("policy", "words"),
     [
-        (NotSteady(), ["NotSteady.order of job j", "when it was queued", "static_order=False"]),
+        (NotSteady(), ["NotSteady.order of job j", "when it was queued", "promises StaticOrder"]),
         (KeysRise(), ["KeysRise.order of job j", "rose from", "monotone_order=False"]),
         (Unannounced(), ["Unannounced.allowed_tier of job j", "by itself", "wake"]),
-        (Counts(), ["Counts.order of job j", "asked again", "same answer"]),
+        (Counts(), ["Counts.update of job j", "sets calls to", "called again", "same state"]),
+        (ByTotals(), ["ByTotals.order of job j", "when it was queued", "promises StaticOrder"]),
+        (SinksUnannounced(), ["SinksUnannounced.order of job j", "rose from", "monotone_order=False"]),
     ],
     ids=lambda value: type(value).__name__,
 )
@@ -95,5 +132,5 @@ def test_the_default_rules_promise_nothing():
         checked: ClassVar[bool] = True
 
     assert Plain().rules() == Rules()
-    assert not Rules().static_order
-    assert not Rules().monotone_order
+    assert Rules().order is None
+    assert not PreemptByOrder().monotone_order

@@ -18,9 +18,8 @@ from berth.live.api.dashboard_data import DashboardData
 from berth.live.api.limits import Limits
 from berth.live.api.links import job_at, machine_at
 from berth.live.api.service import BusyError, Service
-from berth.live.bounds import DeniedError
 from berth.live.commands import ConflictError, MissingError
-from berth.live.spec import SentJob, Whole, Word, said
+from berth.live.spec import DeniedError, SentJob, Whole, Word, said
 from berth.live.store import StoreError
 
 _STATUS: dict[type[BerthError], int] = {
@@ -194,7 +193,7 @@ async def cancel(api: Api, caller: Anyone, job: str) -> dict[str, Any]:
 
 @router.post("/cancel", tags=["jobs"])
 async def cancel_several(api: Api, caller: Anyone, several: Several) -> dict[str, Any]:
-    """Cancel all of these jobs, or none if one is unknown or not the caller's. `was_over`: it had already ended."""
+    """Cancel all of these jobs, or none if one is unknown or not the caller's. `already_ended`: it had ended."""
     return await api.run(commands.cancel_all([api.own(job, caller) for job in several.jobs]))
 
 

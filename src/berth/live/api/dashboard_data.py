@@ -12,18 +12,18 @@ from berth.live.api.events import public
 from berth.live.api.series import Series
 from berth.live.api.service import Service
 from berth.live.api.tokens import Caller
-from berth.live.books import Books
 from berth.live.controller import Controller
 from berth.live.home import JOURNAL
 from berth.live.records import read
+from berth.live.state import ControllerState
 from berth.live.store import connect
 from berth.schedule.policies.registry import load_policy, policy_names
 from berth.schedule.policy import Policy
 
 # records that change placements or machines; `pass` and `learned` do not
 _KINDS = (
-    "opened", "submitted", "cancelled", "prioritised", "machine", "foreign", "started", "exited", "ready",
-    "start", "evict", "move",
+    "opened", "submitted", "cancelled", "prioritised", "machine", "external", "foreign", "started", "exited",
+    "ready", "start", "evict", "move",
 )  # fmt: skip
 _PAGE = (
     "SELECT seq, time, kind, job, body FROM journal "
@@ -46,7 +46,7 @@ class DashboardData:
     def me(self, caller: Caller) -> dict[str, Any]:
         """Return the caller, the cluster, and what the caller can do here."""
         with self._controller.lock:
-            cluster, policy = self._controller.books.cluster, self._controller.books.setup.policy
+            cluster, policy = self._controller.state.cluster, self._controller.state.setup.policy
         return {
             "user": caller.user,
             "role": caller.role,
@@ -59,14 +59,14 @@ class DashboardData:
     def now(self) -> dict[str, Any]:
         """Return placements and queue as of one record of the journal."""
         with self._controller.lock:
-            books = self._controller.books
+            state = self._controller.state
             return {
                 "seq": self._controller.store.seq,
                 "time": self._controller.now(),
-                "jobs": _jobs(books),
-                "attempts": _attempts(books),
-                "shut": {str(index): why for index, why in enumerate(books.shut) if why},
-                "foreign": {str(index): count for index, count in enumerate(books.foreign) if count},
+                "jobs": _jobs(state),
+                "attempts": _attempts(state),
+                "unavailable": {str(index): why for index, why in enumerate(state.unavailable) if why},
+                "external": {str(index): count for index, count in enumerate(state.external) if count},
             }
 
     def journal(self, after: int, limit: int) -> dict[str, Any]:
@@ -91,7 +91,7 @@ class DashboardData:
     def queue(self) -> dict[str, Any]:
         """Return the ids of waiting jobs in queue order."""
         with self._controller.lock:
-            return {"order": [job.id for job in views.queue(self._controller.books)]}
+            return {"order": [job.id for job in views.queue(self._controller.state)]}
 
     def reasons(self, ids: list[str]) -> dict[str, Any]:
         """Return by id why a job waits or runs where it does, and its expected start."""
@@ -100,7 +100,7 @@ class DashboardData:
 
 def _first_of(controller: Controller) -> int:
     """The record since which the cluster is unchanged: placements before it refer to other machines."""
-    now, first = json.loads(json.dumps(cluster_to_dict(controller.books.cluster))), controller.store.seq
+    now, first = json.loads(json.dumps(cluster_to_dict(controller.state.cluster))), controller.store.seq
     now.pop("notes")
     db = connect(controller.store.folder / JOURNAL, read_only=True)
     try:
@@ -120,17 +120,17 @@ def _policies() -> list[str]:
     return [name for name in policy_names() if type(load_policy(name)).prepare is Policy.prepare]
 
 
-def _jobs(books: Books) -> dict[str, list[Any]]:
+def _jobs(state: ControllerState) -> dict[str, list[Any]]:
     """Jobs that have not ended, one list per attribute."""
-    jobs = list(books.jobs.values())
+    jobs = list(state.jobs.values())
     columns = {name: [getattr(job, name) for job in jobs] for name in _JOB_COLUMNS}
     columns |= {name: [getattr(job.spec, name) for job in jobs] for name in _SPEC_COLUMNS}
-    return columns | {"state": [views.state_of(books, job) for job in jobs]}
+    return columns | {"state": [views.state_of(state, job) for job in jobs]}
 
 
-def _attempts(books: Books) -> list[dict[str, Any]]:
+def _attempts(state: ControllerState) -> list[dict[str, Any]]:
     """Attempts that hold devices."""
-    placed = [books.attempts[job.token] for job in books.jobs.values() if job.token is not None]
+    placed = [state.attempts[job.token] for job in state.jobs.values() if job.token is not None]
     return [
         {
             "job": attempt.job,
@@ -138,7 +138,7 @@ def _attempts(books: Books) -> list[dict[str, Any]]:
             "tier": attempt.tier,
             "time": attempt.since,
             "began": attempt.began,
-            "seats": [seat.plain() for seat in attempt.seats],
+            "seats": [seat.to_list() for seat in attempt.seats],
         }
         for attempt in placed
     ]

@@ -25,17 +25,17 @@ class _ControllerMetrics(Collector):
         self._controller = controller
 
     def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
-        controller, books = self._controller, self._controller.books
-        counts = views.counts(books)
+        controller, state = self._controller, self._controller.state
+        counts = views.counts(state)
         states = ("queued", "delayed", "placed")
         yield _gauge(
             "berth_jobs", "Jobs that have not ended, by state.", "state", {s: counts[s] for s in states}
         )
-        uses = {"busy": max(0, counts["devices"] - counts["free"] - counts["shut"])}
-        uses |= {use: counts[use] for use in ("free", "shut")}
+        uses = {"busy": max(0, counts["devices"] - counts["free"] - counts["unavailable"])}
+        uses |= {use: counts[use] for use in ("free", "unavailable")}
         yield _gauge("berth_devices", "Devices, by use.", "use", uses)
         yield CounterMetricFamily(
-            "berth_submitted", "Jobs submitted since the journal began.", books.submitted
+            "berth_submitted", "Jobs submitted since the journal began.", state.submitted
         )
         yield CounterMetricFamily(
             "berth_passes", "Scheduling passes since this controller started.", controller.passes
@@ -45,9 +45,9 @@ class _ControllerMetrics(Collector):
         )
         yield GaugeMetricFamily("berth_journal_records", "Records in the journal.", controller.store.seq)
         shut = Counter({"lost": 0, "drained": 0, "closed": 0})
-        shut.update(why for reasons in books.shut for why in reasons)
+        shut.update(why for reasons in state.unavailable for why in reasons)
         yield _gauge("berth_machines_shut", "Machines that take no jobs, by reason.", "why", shut)
-        up = 0 if controller.trouble else 1
+        up = 0 if controller.backend_error else 1
         yield GaugeMetricFamily("berth_backend_up", "1 if the back end answered the last request.", up)
         yield self._timers()
 
@@ -55,9 +55,9 @@ class _ControllerMetrics(Collector):
         family = GaugeMetricFamily(
             "berth_timer_seconds", "How long jobs of a size wait for a tier.", labels=["gpus", "tier"]
         )
-        world = self._controller.books.world
+        world = self._controller.state.world
         for at, gpus in enumerate(world.demands["gpus"].tolist()):
-            for level, tier in enumerate(self._controller.books.setup.tiers):
+            for level, tier in enumerate(self._controller.state.setup.tiers):
                 if gpus > 0:
                     family.add_metric([str(gpus), tier], float(world.wait_stats["timer_s"][at, level]))
         return family

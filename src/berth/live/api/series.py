@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from berth.live.books import Books
 from berth.live.controller import Controller
+from berth.live.state import ControllerState
 from berth.schedule.reasons import LINKS_BUSY, LOOKS_AHEAD, TOO_SPREAD
 
 _FINE_S, _FINE = 2.0, 1_800
@@ -29,8 +29,8 @@ class Sample:
     time: float
     busy: int
     free: int
-    shut: int
-    foreign: int
+    unavailable: int
+    external: int
     queued: int
     running: int
     mean_wait_s: float  # of the jobs waiting now, since they last entered the queue
@@ -52,7 +52,7 @@ class Series:
 
     def take(self) -> None:
         """Take a sample; call with the controller's lock held."""
-        sample = sample_of(self._controller.books, self._controller.now())
+        sample = sample_of(self._controller.state, self._controller.now())
         _keep(self._fine, sample, _FINE_S)
         _keep(self._coarse, sample, _COARSE_S)
 
@@ -87,63 +87,63 @@ def columns(samples: Sequence[Sample]) -> dict[str, Any]:
     return found
 
 
-def sample_of(books: Books, now: float) -> Sample:
+def sample_of(state: ControllerState, now: float) -> Sample:
     """Return the numbers of the current state."""
-    world, state = books.world, books.world.state[0]
-    rows = world.waiting[state["queue_start"] : state["queue_stop"]]
+    world, counters = state.world, state.world.state[0]
+    rows = world.waiting[counters["queue_start"] : counters["queue_stop"]]
     waits = np.maximum(now - world.jobs["queued_since_s"][rows], 0.0)
     reasons, saves = world.jobs["reason"][rows], world.jobs["saves_s"][rows]
-    explained_now = world.jobs["explained_s"][rows] == state["now"]  # else the last pass did not reach it
+    explained_now = world.jobs["explained_s"][rows] == counters["now"]  # else the last pass did not reach it
     holding = explained_now & np.isin(reasons, _WAITS_BY_CHOICE) & np.isfinite(saves)
-    by_machine, by_type = _held(books)
+    by_machine, by_type = _held(state)
     shut = sum(
         machine.size - held
-        for machine, held, why in zip(books.cluster.machines, by_machine, books.shut, strict=True)
+        for machine, held, why in zip(state.cluster.machines, by_machine, state.unavailable, strict=True)
         if why
     )
     return Sample(
         time=now,
         busy=sum(by_type),
-        free=int(state["free"]),
-        shut=shut,
-        foreign=sum(books.foreign),
+        free=int(counters["free"]),
+        unavailable=shut,
+        external=sum(state.external),
         queued=len(rows),
-        running=int(state["running"]),
+        running=int(counters["running"]),
         mean_wait_s=float(waits.mean()) if len(rows) else 0.0,
         longest_wait_s=float(waits.max(initial=0.0)),
         holding=int(holding.sum()),
         saves_s=float(saves[holding].sum()),
-        usd_per_hour=_usd_per_hour(books, by_type),
-        timers=_timers(books),
+        usd_per_hour=_usd_per_hour(state, by_type),
+        timers=_timers(state),
     )
 
 
-def _held(books: Books) -> tuple[list[int], list[int]]:
+def _held(state: ControllerState) -> tuple[list[int], list[int]]:
     """Devices held by attempts, by machine and by type."""
-    by_machine, by_type = [0] * len(books.cluster.machines), [0] * len(books.cluster.device_types)
-    for attempt in books.attempts.values():
+    by_machine, by_type = [0] * len(state.cluster.machines), [0] * len(state.cluster.device_types)
+    for attempt in state.attempts.values():
         if attempt.why is None:  # else it is being stopped
             for seat in attempt.seats:
                 by_machine[seat.machine] += len(seat.devices)
-                by_type[seat.kind] += len(seat.devices)
+                by_type[seat.device_type] += len(seat.devices)
     return by_machine, by_type
 
 
-def _usd_per_hour(books: Books, by_type: list[int]) -> float | None:
+def _usd_per_hour(state: ControllerState, by_type: list[int]) -> float | None:
     """The price of the devices in use, None if one is unknown."""
     total = 0.0
-    for device, held in zip(books.cluster.device_types, by_type, strict=True):
+    for device, held in zip(state.cluster.device_types, by_type, strict=True):
         if device.usd_per_hour is None:
             return None
         total += device.usd_per_hour * held
     return total
 
 
-def _timers(books: Books) -> dict[tuple[int, str], float]:
-    offers, demands = books.world.wait_stats["timer_s"], books.world.demands["gpus"].tolist()
+def _timers(state: ControllerState) -> dict[tuple[int, str], float]:
+    offers, demands = state.world.wait_stats["timer_s"], state.world.demands["gpus"].tolist()
     return {
         (gpus, tier): float(offers[at, level])
         for at, gpus in enumerate(demands)
-        for level, tier in enumerate(books.setup.tiers)
+        for level, tier in enumerate(state.setup.tiers)
         if gpus > 0 and np.isfinite(offers[at, level])
     }

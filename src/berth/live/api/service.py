@@ -17,17 +17,16 @@ from berth.live import forecast, outlook, snapshot, views
 from berth.live.api.events import Events
 from berth.live.api.metrics import metrics_text
 from berth.live.api.tokens import Caller, LoginCodes, Tokens
-from berth.live.books import Books
-from berth.live.bounds import Bounds, DeniedError
-from berth.live.causes import sentence
 from berth.live.commands import Command, ConflictError, MissingError, check_fits, submit
 from berth.live.controller import Controller
 from berth.live.folder import Folder
 from berth.live.forecast import Forecast
 from berth.live.history import Setups, history
-from berth.live.job import FINISHED, Job
+from berth.live.job import Job
+from berth.live.lifecycle import FINISHED, sentence
 from berth.live.outlook import Outlook
-from berth.live.spec import JobSpec
+from berth.live.spec import Bounds, DeniedError, JobSpec
+from berth.live.state import ControllerState
 from berth.schedule.policies.registry import load_policy
 from berth.schedule.reasons import Reason
 from berth.units import format_count
@@ -60,8 +59,8 @@ class Service:
         self._forecasts = threading.Semaphore(_FORECASTS)
 
     @property
-    def _books(self) -> Books:
-        return self.controller.books
+    def _state(self) -> ControllerState:
+        return self.controller.state
 
     async def run(self, command: Command) -> dict[str, Any]:
         """Run a command in the controller's thread and return its answer."""
@@ -75,37 +74,37 @@ class Service:
     def status(self) -> dict[str, Any]:
         """Return the cluster in a few numbers."""
         with self.controller.lock:
-            return views.counts(self._books) | {
+            return views.counts(self._state) | {
                 "time": self.controller.now(),
                 "backend": self.controller.backend.name,
-                "policy": self._books.setup.policy,
-                "cluster": self._books.cluster.name,
-                "trouble": self.controller.trouble,
+                "policy": self._state.setup.policy,
+                "cluster": self._state.cluster.name,
+                "trouble": self.controller.backend_error,
                 "warnings": self._warnings(),
                 "seq": self.controller.store.seq,
-                "usd_per_hour": self._books.cluster.usd_per_hour,
+                "usd_per_hour": self._state.cluster.usd_per_hour,
             }
 
     def cluster(self) -> dict[str, Any]:
         """Return the machines and the jobs on them."""
         with self.controller.lock:
-            plain = cluster_to_dict(self._books.cluster)
-            return {name: plain[name] for name in _CLUSTER_KEYS} | {"machines": views.machines(self._books)}
+            plain = cluster_to_dict(self._state.cluster)
+            return {name: plain[name] for name in _CLUSTER_KEYS} | {"machines": views.machines(self._state)}
 
     def jobs(self, caller: Caller, *, over: bool, limit: int) -> dict[str, Any]:
         """Return waiting jobs in queue order and running jobs; with `over`, jobs that have ended."""
         if over:
             rows = self.controller.store.recent(limit)
-            return {"jobs": [views.over_row(row, details=caller.may_touch(row["user"])) for row in rows]}
+            return {"jobs": [views.ended_row(row, details=caller.may_touch(row["user"])) for row in rows]}
         estimates = self._current_outlook()
         with self.controller.lock:
-            books, now = self._books, self.controller.now()
-            waiting = views.queue(books)
+            state, now = self._state, self.controller.now()
+            waiting = views.queue(state)
             queued = {job.id for job in waiting}
-            listed = [*waiting, *(job for job in books.jobs.values() if job.id not in queued)][:limit]
-            facts, specs = [views.job_facts(books, job) for job in listed], [job.spec for job in listed]
+            listed = [*waiting, *(job for job in state.jobs.values() if job.id not in queued)][:limit]
+            facts, specs = [views.job_facts(state, job) for job in listed], [job.spec for job in listed]
             reasons = self._reasons(listed, now)
-            counts = {"waiting": len(waiting), "total": len(books.jobs)}
+            counts = {"waiting": len(waiting), "total": len(state.jobs)}
             warnings = self._warnings()
         # The outlook is computed from a copy, so the lock is not needed for it.
         rows = [
@@ -119,7 +118,7 @@ class Service:
         return {"jobs": rows, **counts, "warnings": warnings}
 
     def _warnings(self) -> list[dict[str, Any]]:
-        return [one.plain() for one in self.controller.hindrances()]
+        return [one.to_dict() for one in self.controller.blockers()]
 
     def reasons(self, names: Iterable[str]) -> dict[str, dict[str, Any]]:
         """Return by job why it waits or runs where it does, its remaining work, and its expected start.
@@ -128,10 +127,10 @@ class Service:
         """
         estimates = self._current_outlook()
         with self.controller.lock:
-            books, now = self._books, self.controller.now()
-            jobs = [books.jobs[name] for name in names if name in books.jobs]
+            state, now = self._state, self.controller.now()
+            jobs = [state.jobs[name] for name in names if name in state.jobs]
             reasons = self._reasons(jobs, now)
-            remaining_s = [float(books.world.jobs[job.row]["estimated_remaining_s"]) for job in jobs]
+            remaining_s = [float(state.world.jobs[job.row]["estimated_remaining_s"]) for job in jobs]
         return {
             job.id: {"reason": views.reason_row(reason), "remaining_s": remaining}
             | _expected(estimates, job.id, now, held_up=held_up)
@@ -140,11 +139,11 @@ class Service:
 
     def _reasons(self, jobs: Sequence[Job], now: float) -> list[tuple[Reason, bool]]:
         """The reason of each job, and whether the back end holds it up. Needs the controller's lock."""
-        books, seen, hindrances = self._books, self.controller.seen, self.controller.hindrances()
+        state, seen, blockers = self._state, self.controller.observation, self.controller.blockers()
         found = []
         for job in jobs:
-            held_up = views.held_up(books, job, seen, hindrances)
-            found.append((held_up or views.reason_of(books, job, now), held_up is not None))
+            held_up = views.launch_blocker(state, job, seen, blockers)
+            found.append((held_up or views.reason_of(state, job, now), held_up is not None))
         return found
 
     def _current_outlook(self) -> Outlook | None:
@@ -156,7 +155,7 @@ class Service:
             return known[1] if known else None
         try:
             with self.controller.lock:
-                if len(self._books.jobs) > _OUTLOOK_MOST_JOBS:
+                if len(self._state.jobs) > _OUTLOOK_MOST_JOBS:
                     return None
             copy, now, pending = self._copy()
             made = Outlook(copy, now, pending=pending, events=_OUTLOOK_EVENTS)
@@ -168,10 +167,10 @@ class Service:
     def find(self, prefix: str) -> str:
         """Return the id of the job with this id or unique prefix."""
         with self.controller.lock:
-            if prefix in self._books.jobs:
+            if prefix in self._state.jobs:
                 return prefix
-            active = [name for name in self._books.jobs if name.startswith(prefix)]
-        if self.controller.store.over(prefix) is not None:
+            active = [name for name in self._state.jobs if name.startswith(prefix)]
+        if self.controller.store.ended_job(prefix) is not None:
             return prefix
         found = sorted({*active, *self.controller.store.ids_with(prefix)})
         if len(found) == 1 and prefix:
@@ -192,30 +191,30 @@ class Service:
 
     def _owner(self, name: str) -> str:
         with self.controller.lock:
-            job = self._books.jobs.get(name)
+            job = self._state.jobs.get(name)
         if job is not None:
             return job.user
-        over = self.controller.store.over(name)
+        over = self.controller.store.ended_job(name)
         return str(over["user"]) if over is not None else ""
 
     def job(self, prefix: str, caller: Caller) -> dict[str, Any]:
         """Return one job."""
         name = self.find(prefix)
         with self.controller.lock:
-            job = self._books.jobs.get(name)
+            job = self._state.jobs.get(name)
             if job is not None:
-                return views.job_row(self._books, job, details=caller.may_touch(job.user))
-        over = self.controller.store.over(name)
+                return views.job_row(self._state, job, details=caller.may_touch(job.user))
+        over = self.controller.store.ended_job(name)
         assert over is not None
-        return views.over_row(over, details=caller.may_touch(over["user"]))
+        return views.ended_row(over, details=caller.may_touch(over["user"]))
 
     def why(self, prefix: str, caller: Caller) -> dict[str, Any]:
         """Return why a job waits or runs where it does, or how it ended."""
         name = self.find(prefix)
         with self.controller.lock:
-            job = self._books.jobs.get(name)
+            job = self._state.jobs.get(name)
             if job is not None:
-                answer = views.why(self._books, job, self.controller.now()) | {"warnings": self._warnings()}
+                answer = views.why(self._state, job, self.controller.now()) | {"warnings": self._warnings()}
         if job is not None:
             return answer | self.reasons([name]).get(name, {})
         row = self.job(name, caller)
@@ -269,7 +268,7 @@ class Service:
         """Return where and when a job would start (modelled)."""
         self.submission(spec, caller, None)
         with self.controller.lock:
-            check_fits(self._books, spec)
+            check_fits(self._state, spec)
         with self._forecasting():
             copy, now, _ = self._copy()
             name, found = forecast.dry_run(copy, spec, caller.user, now)
@@ -299,10 +298,10 @@ class Service:
             "add_racks": racks,
         }
 
-    def _copy(self) -> tuple[Books, float, bool]:
+    def _copy(self) -> tuple[ControllerState, float, bool]:
         """A copy of the state, the time, and whether a scheduling pass is due."""
         with self.controller.lock:
-            return snapshot.copy_of(self._books), self.controller.now(), self.controller.pending
+            return snapshot.copy_of(self._state), self.controller.now(), self.controller.pending
 
     @contextmanager
     def _forecasting(self) -> Iterator[None]:

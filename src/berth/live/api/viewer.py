@@ -12,7 +12,7 @@ from berth.live.api.auth import Anyone
 from berth.live.api.limits import Limits
 from berth.live.api.series import columns
 from berth.live.api.tokens import Caller, LoginCodes
-from berth.live.finished import Finished, standing
+from berth.live.simulation_view import Finished, state_at_busiest
 
 READER = Caller("reader", "user")
 
@@ -33,7 +33,7 @@ class Viewer:
     """A finished run as the dashboard reads it."""
 
     def __init__(self, finished: Finished) -> None:
-        self._finished, self._standing = finished, standing(finished)
+        self._finished, self._standing = finished, state_at_busiest(finished)
         self._cluster = cluster_to_dict(finished.cluster)
 
     def me(self, caller: Caller) -> dict[str, Any]:

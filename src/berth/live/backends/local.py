@@ -17,7 +17,17 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from berth.cluster.model import Cluster
-from berth.live.backend import BackendError, Forget, Launch, MachineSeen, Observation, Order, Pace, Seen, Stop
+from berth.live.backend import (
+    AttemptStatus,
+    BackendError,
+    Forget,
+    Launch,
+    MachineStatus,
+    Observation,
+    Order,
+    Pace,
+    Stop,
+)
 from berth.live.folder import SUPERVISE, Folder, tokens_in
 
 
@@ -44,16 +54,16 @@ class LocalBackend:
 
     def observe(self) -> Observation:
         """Return all attempts that have a folder."""
-        attempts: dict[str, Seen] = {}
+        attempts: dict[str, AttemptStatus] = {}
         try:
             for token in tokens_in(self._root):
                 if (seen := self._look(Folder(self._root, token))) is not None:
                     attempts[token] = seen
         except OSError as error:
             raise BackendError(f"{self._root}: {error}") from None
-        return Observation(attempts, {machine.name: MachineSeen() for machine in self._cluster.machines})
+        return Observation(attempts, {machine.name: MachineStatus() for machine in self._cluster.machines})
 
-    def _look(self, folder: Folder) -> Seen | None:
+    def _look(self, folder: Folder) -> AttemptStatus | None:
         seen = folder.seen()
         if seen is None or seen.state == "ended":
             return seen
@@ -79,12 +89,12 @@ class LocalBackend:
                 self._supervise(folder)
         elif isinstance(order, Stop):
             folder.stop()
-            ready = folder.told(0, "ready")
+            ready = folder.report(0, "ready")
             if ready is not None and folder.held():
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(int(ready["pid"]), signal.SIGTERM)
         elif isinstance(order, Forget):
-            folder.put_away()
+            folder.archive()
 
     def _supervise(self, folder: Folder) -> None:
         """Start a supervisor in its own session; a superfluous one exits by itself."""

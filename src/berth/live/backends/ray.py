@@ -20,11 +20,21 @@ from pathlib import Path
 from typing import Any, Literal
 
 from berth.cluster.model import Cluster
-from berth.live.backend import BackendError, Forget, Launch, MachineSeen, Observation, Order, Pace, Seen, Stop
+from berth.live.backend import (
+    AttemptStatus,
+    BackendError,
+    Forget,
+    Launch,
+    MachineStatus,
+    Observation,
+    Order,
+    Pace,
+    Stop,
+)
 from berth.live.backends.ray_client import AgentClient
 from berth.live.backends.ray_nodes import Node, NodeFacts, cluster_of, facts_of, node_of
-from berth.live.causes import Cause
 from berth.live.folder import ENDED, SUPERVISE, Folder, tokens_in, write_whole
+from berth.live.lifecycle import Cause
 
 _log = logging.getLogger("berth.live")
 # A part has recorded its end, was fenced before it started, was lost with its node, has a runner, or has none.
@@ -108,9 +118,9 @@ class RayBackend:
         for token in strays:
             self._agent.ask("end", token=token, runners=[])
         machines = {
-            name: MachineSeen(drained=node.draining, foreign=node.foreign((*live, *strays)))
+            name: MachineStatus(drained=node.draining, external=node.external((*live, *strays)))
             for name, node in view.nodes.items()
-        } | {name: MachineSeen(up=False) for name in view.dead}
+        } | {name: MachineStatus(up=False) for name in view.dead}
         return Observation({token: seen for token, seen in attempts.items() if seen is not None}, machines)
 
     def _look(self) -> _View:
@@ -134,7 +144,7 @@ class RayBackend:
         plain = (token for token in held if "/" not in token and token.strip("."))
         return sorted(token for token in plain if (self._root / ENDED / token).exists())
 
-    def _attempt(self, folder: Folder, view: _View) -> Seen | None:
+    def _attempt(self, folder: Folder, view: _View) -> AttemptStatus | None:
         """Return the state of an attempt; start missing runners, or end the gang if a part is lost."""
         parts = self._parts(folder)
         if parts is None:
@@ -151,19 +161,21 @@ class RayBackend:
             if end is None or not all(state == "recorded" for state in states):
                 done = (folder.path / "done").exists()
                 detail = ", ".join(lost)
-                end = Seen("ended", stopped=folder.stopped, done=done, lost=True, cause=cause, detail=detail)
+                end = AttemptStatus(
+                    "ended", stopped=folder.stopped, done=done, lost=True, cause=cause, detail=detail
+                )
             dead = [part.machine for part in parts if part.machine in view.dead]
             if end.cause is not Cause.SUPERVISOR_LOST:
                 return end
             if dead:
                 return replace(end, cause=Cause.NODE_LOST, detail=", ".join(dead))
             # Ray may not have noticed yet that the node is dead; do not place anything there before that
-            return end if self._waited(folder.token, "notice", self._notice_s) else Seen("running")
+            return end if self._waited(folder.token, "notice", self._notice_s) else AttemptStatus("running")
         missing = [at for at, state in enumerate(states) if state == "no-runner"]
         if missing:
             self._start(folder, parts, missing)
         seen = folder.seen(together=False)
-        return seen if seen is not None and seen.state == "running" else Seen("starting")
+        return seen if seen is not None and seen.state == "running" else AttemptStatus("starting")
 
     def _parts(self, folder: Folder) -> tuple[_Part, ...] | None:
         if folder.token not in self._gangs:
@@ -179,9 +191,9 @@ class RayBackend:
         return [self._state(folder, at, part, view, fenced=fenced) for at, part in enumerate(parts)]
 
     def _state(self, folder: Folder, at: int, part: _Part, view: _View, *, fenced: bool) -> PartState:
-        if folder.told(at, "ended") is not None:
+        if folder.report(at, "ended") is not None:
             return "recorded"
-        begun = folder.told(at, "ready") is not None
+        begun = folder.report(at, "ready") is not None
         if fenced and not begun:
             return "never-started"
         missing = (folder.token, f"missing {part.machine}")
@@ -199,7 +211,7 @@ class RayBackend:
         return "lost" if self._waited(folder.token, part.machine, self._fence_s) else "has-runner"
 
     def _late(self, folder: Folder, parts: tuple[_Part, ...]) -> bool:
-        begun = all(folder.told(at, "ready") is not None for at in range(len(parts)))
+        begun = all(folder.report(at, "ready") is not None for at in range(len(parts)))
         if begun or not self._waited(folder.token, "", self._start_s):
             return False
         message = "%s did not start within %.0f s: its devices are taken, or not all nodes see %s"
@@ -222,7 +234,7 @@ class RayBackend:
                 "node": self._nodes[part.machine].id if part.machine in self._nodes else "",
                 "gpus": part.gpus,
                 "runner": part.runner,
-                "begun": folder.told(at, "ready") is not None,
+                "begun": folder.report(at, "ready") is not None,
             }
             for at, part in enumerate(parts)
         ]
@@ -266,7 +278,7 @@ class RayBackend:
         elif isinstance(order, Stop):
             folder.stop()
         elif isinstance(order, Forget):
-            folder.put_away()
+            folder.archive()
             self._gangs.pop(order.token, None)
             self._cleared.discard(order.token)
             for key in [key for key in self._waits if key[0] == order.token]:

@@ -56,7 +56,7 @@ class Node:
     free: float  # GPUs
     held: Mapping[str, float]  # GPUs by the name of the placement group
 
-    def foreign(self, ours: Iterable[str]) -> int:
+    def external(self, ours: Iterable[str]) -> int:
         """Return the number of GPUs held outside these placement groups."""
         own = sum(self.held.get(token, 0.0) for token in ours)
         return max(0, min(self.facts.devices, math.ceil(self.facts.devices - self.free - own - 1e-6)))

@@ -27,7 +27,18 @@ from pathlib import Path
 
 from berth.cluster.model import Cluster
 from berth.errors import InputError
-from berth.live.backend import BackendError, Forget, Launch, MachineSeen, Observation, Order, Pace, Seen, Stop
+from berth.live.backend import (
+    AttemptStatus,
+    BackendError,
+    Blocker,
+    Forget,
+    Launch,
+    MachineStatus,
+    Observation,
+    Order,
+    Pace,
+    Stop,
+)
 from berth.live.backends.slurm_attempt import (
     REFUSED,
     SUBMITTED,
@@ -49,8 +60,8 @@ from berth.live.backends.slurm_submit import (
     parts_to_submit,
     submit,
 )
-from berth.live.causes import Cause, Hindrance
 from berth.live.folder import ENDED, SUPERVISE, Folder, tokens_in, write_whole
+from berth.live.lifecycle import Cause
 
 _log = logging.getLogger("berth.live")
 _GONE = {"DOWN", "ERROR", "FUTURE", "INVAL", "INVALID_REG", "POWERED_DOWN", "POWERING_DOWN"}
@@ -125,17 +136,17 @@ class SlurmBackend:
         self._follow_up(follow_ups)
         machines = (self._nodes.get(machine.name) for machine in self.cluster().machines)
         known = [node for node in machines if node is not None and "UNKNOWN" not in node.states]
-        return Observation(attempts, {node.name: self._machine(node) for node in known}, self._hindrances)
+        return Observation(attempts, {node.name: self._machine(node) for node in known}, self._blockers)
 
     @property
-    def _hindrances(self) -> tuple[Hindrance, ...]:
+    def _blockers(self) -> tuple[Blocker, ...]:
         if self._partition is None or not self._closed:
             return ()
         what = f"Slurm's partition {self._partition.name} is {self._partition.state}: no jobs start there"
-        return (Hindrance(Cause.PARTITION_DOWN, what),)
+        return (Blocker(Cause.PARTITION_DOWN, what),)
 
     def _mine(self, jobs: Iterable[SlurmJob]) -> dict[str, list[SlurmJob]]:
-        """Jobs whose folders are here, by token; those of another berth are foreign."""
+        """Jobs whose folders are here, by token; those of another berth are external."""
         here: dict[str, bool] = dict.fromkeys(tokens_in(self._root), True)
         mine: dict[str, list[SlurmJob]] = {}
         for job in jobs:
@@ -148,11 +159,13 @@ class SlurmBackend:
                 mine.setdefault(token, []).append(job)
         return mine
 
-    def _attempts(self, mine: Mapping[str, list[SlurmJob]], follow_ups: FollowUps) -> dict[str, Seen]:
+    def _attempts(
+        self, mine: Mapping[str, list[SlurmJob]], follow_ups: FollowUps
+    ) -> dict[str, AttemptStatus]:
         live, now = tokens_in(self._root), self._now()
         there = {job.id for jobs in mine.values() for job in jobs}
         missing: dict[int, float] = {}
-        attempts: dict[str, Seen] = {}
+        attempts: dict[str, AttemptStatus] = {}
         for token in live:
             folder = Folder(self._root, token)
             marks = frozenset(os.listdir(folder.path))
@@ -186,11 +199,11 @@ class SlurmBackend:
             self._slurm.cancel(dict.fromkeys(follow_ups.cancel))
             self._slurm.release(dict.fromkeys(follow_ups.release))
 
-    def _machine(self, node: SlurmNode) -> MachineSeen:
-        return MachineSeen(
+    def _machine(self, node: SlurmNode) -> MachineStatus:
+        return MachineStatus(
             up=not node.states & _GONE,
             drained=bool(node.states & _CLOSED) or self._closed,
-            foreign=self._headroom[node.name].foreign,
+            external=self._headroom[node.name].external,
         )
 
     @property
@@ -206,7 +219,7 @@ class SlurmBackend:
             for order in orders:
                 with contextlib.suppress(OSError):
                     if isinstance(order, Forget):
-                        Folder(self._root, order.token).put_away()
+                        Folder(self._root, order.token).archive()
                         self._parts.pop(order.token, None)
                         done.append(order)
                     elif isinstance(order, Launch):

@@ -15,10 +15,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from berth.live.backend import Seen
+from berth.live.backend import AttemptStatus
 from berth.live.backends.slurm_json import SlurmJob
-from berth.live.causes import Cause
-from berth.live.folder import Folder, together_seen
+from berth.live.folder import Folder, gang_end
+from berth.live.lifecycle import Cause
 
 SUBMITTED = "slurm.json"  # part -> job id; written when all are submitted, before any is released
 REFUSED = "refused"  # Slurm refused the job; has its message
@@ -90,7 +90,7 @@ class Attempt:
         self._jobs = {job.id: job for job in jobs}
         self._stopped = "stop" in marks
 
-    def observe(self, follow_ups: FollowUps) -> Seen | None:
+    def observe(self, follow_ups: FollowUps) -> AttemptStatus | None:
         """Return the state; None if it is not completely submitted and may be launched again."""
         if SUBMITTED not in self._marks:
             return self._unsubmitted(follow_ups)
@@ -100,7 +100,7 @@ class Attempt:
         if all(end is not None for end in ends):
             return self._ended([end for end in ends if end is not None])
         if any(ids[part] in self._unsure for part, end in enumerate(ends) if end is None):
-            return Seen("running" if any("running" in mark for mark in self._marks) else "starting")
+            return AttemptStatus("running" if any("running" in mark for mark in self._marks) else "starting")
         open_ = {part: self._jobs.get(ids[part]) for part, end in enumerate(ends) if end is None}
         if self._failed_to_run(open_.values()):
             self._mark("failed")
@@ -108,30 +108,30 @@ class Attempt:
             return self._ending(ends, open_, follow_ups)
         follow_ups.release += [job.id for job in open_.values() if job is not None and job.held]
         begun = all(end is not None or f"part-{part}.running" in self._marks for part, end in enumerate(ends))
-        return Seen("running") if begun else self._starting(open_.values())
+        return AttemptStatus("running") if begun else self._starting(open_.values())
 
-    def _starting(self, jobs: Iterable[SlurmJob | None]) -> Seen:
+    def _starting(self, jobs: Iterable[SlurmJob | None]) -> AttemptStatus:
         """The state of a gang that does not run yet, with Slurm's reason."""
         for job in jobs:
             if job is not None and job.waits and job.reason in _CLOSED_PARTITION:
-                return Seen(
+                return AttemptStatus(
                     "starting", cause=Cause.PARTITION_DOWN, detail=f"Slurm's job {job.id}: {job.reason}"
                 )
-        return Seen("starting")
+        return AttemptStatus("starting")
 
-    def _unsubmitted(self, follow_ups: FollowUps) -> Seen | None:
+    def _unsubmitted(self, follow_ups: FollowUps) -> AttemptStatus | None:
         refused = REFUSED in self._marks
         if not refused and not self._stopped:
             return None
         follow_ups.cancel += [job.id for job in self._alive]  # they are still held
         if self._alive:
-            return Seen("starting")
+            return AttemptStatus("starting")
         if refused:
             detail = (self._folder.path / REFUSED).read_text()
-            return Seen(
+            return AttemptStatus(
                 "ended", codes=(1,), code=1, stopped=self._stopped, cause=Cause.REFUSED, detail=detail
             )
-        return Seen("ended", stopped=True, lost=True, cause=Cause.STOPPED)
+        return AttemptStatus("ended", stopped=True, lost=True, cause=Cause.STOPPED)
 
     def _failed_to_run(self, jobs: Iterable[SlurmJob | None]) -> bool:
         """Whether a part ended without writing its end, or does not start."""
@@ -140,7 +140,7 @@ class Attempt:
 
     def _ending(
         self, ends: list[dict[str, Any] | None], open_: Mapping[int, SlurmJob | None], follow_ups: FollowUps
-    ) -> Seen:
+    ) -> AttemptStatus:
         """The state of a gang that must end: waiting jobs and those beyond their grace are cancelled."""
         assert self._stop_requested_at is not None
         overdue = self._now - self._stop_requested_at > self._parts.grace_s + self._timeouts.margin_s
@@ -150,7 +150,7 @@ class Attempt:
             elif job is not None and not job.over and (job.waits or overdue):
                 follow_ups.cancel.append(job.id)
         if not all(self._settled(part, job) for part, job in open_.items()):
-            return Seen("running" if any("running" in mark for mark in self._marks) else "starting")
+            return AttemptStatus("running" if any("running" in mark for mark in self._marks) else "starting")
         gone = [self._inferred_end(part, job) for part, job in open_.items()]
         return self._ended([*(end for end in ends if end is not None), *gone])
 
@@ -183,20 +183,21 @@ class Attempt:
         hint = f"does its node see {self._folder.path}, and the Python that berth runs with?"
         self._folder.log(self._parts.ranks[part]).write_text(f"berth: {what}\n{hint}\n")
 
-    def _ended(self, ends: list[dict[str, Any]]) -> Seen:
-        seen = together_seen(ends)
+    def _ended(self, ends: list[dict[str, Any]]) -> AttemptStatus:
+        seen = gang_end(ends)
         if self._stopped:
             return replace(seen, cause=seen.cause or Cause.STOPPED)
-        by_slurm = seen.stopped or seen.lost or _ended_by_sigterm(seen)
-        if by_slurm and not seen.done and self._undecided:
-            return Seen("running")  # Slurm is about to report why
-        own = not by_slurm and seen.cause in (Cause.EXIT, Cause.MEMORY)
+        maybe_by_slurm = seen.stopped or seen.lost or _ended_by_a_signal_of_slurm(seen)
+        if maybe_by_slurm and not seen.done and self._undecided:
+            return AttemptStatus("running")  # Slurm is about to report why
+        own = not maybe_by_slurm and seen.cause in (Cause.EXIT, Cause.MEMORY, Cause.SIGNAL)
         cause, detail = (None, "") if own else self._cause
         if cause is None:
             return replace(seen, lost=seen.lost or seen.stopped)
         if cause is Cause.TIME_LIMIT:  # it would reach the limit every time, so it counts as a failure
             return replace(seen, lost=False, code=seen.code or TIMED_OUT, cause=cause, detail=detail)
-        return replace(seen, lost=by_slurm, cause=cause, detail=detail)
+        lost = seen.lost or seen.stopped or cause is not Cause.MEMORY
+        return replace(seen, lost=lost, cause=cause, detail=detail)
 
     @property
     def _undecided(self) -> bool:
@@ -227,7 +228,7 @@ class Attempt:
         return released is not None and self._now - released > self._timeouts.start_s
 
     def _end(self, part: int) -> dict[str, Any] | None:
-        return self._folder.told(part, "ended")
+        return self._folder.report(part, "ended")
 
     def _mark(self, name: str) -> None:
         with contextlib.suppress(FileExistsError):
@@ -240,9 +241,9 @@ class Attempt:
         return min((time for time in times if time is not None), default=None)
 
 
-def _ended_by_sigterm(seen: Seen) -> bool:
-    """Whether SIGTERM ended the gang: Slurm's may reach the processes before their supervisor."""
-    return seen.cause is Cause.SIGNAL and seen.code == 128 + signal.SIGTERM
+def _ended_by_a_signal_of_slurm(seen: AttemptStatus) -> bool:
+    """Whether a signal that Slurm sends ended the gang: it may reach the processes before their supervisor."""
+    return seen.cause is Cause.SIGNAL and seen.code in (128 + signal.SIGTERM, 128 + signal.SIGKILL)
 
 
 def _stuck(job: SlurmJob) -> bool:

@@ -145,7 +145,7 @@ class Headroom:
     """What berth may use of a node; submitted parts take their share."""
 
     devices: int  # of the node
-    foreign: int  # held or made unusable by others
+    external: int  # held or made unusable by others
     cpus: int  # not used by others
     memory_mib: int  # not used by others; 0: Slurm does not track it
     cpus_free: int
@@ -153,7 +153,7 @@ class Headroom:
 
     def take(self, devices: int, memory_bytes: int = 0) -> tuple[int, int]:
         """Return the cores and memory to request with this number of devices."""
-        ours = max(1, self.devices - self.foreign)
+        ours = max(1, self.devices - self.external)
         cpus = max(1, min(self.cpus * devices // ours, self.cpus_free))
         self.cpus_free -= cpus
         if not self.memory_mib:
@@ -167,7 +167,7 @@ class Headroom:
 def headroom_by_node(nodes: Iterable[SlurmNode], mine: Sequence[SlurmJob]) -> dict[str, Headroom]:
     """Return the headroom of each node, given berth's own jobs.
 
-    Resources in use that are not berth's are foreign, also where Slurm hides other users' jobs. The nodes were read
+    Resources in use that are not berth's are external, also where Slurm hides other users' jobs. The nodes were read
     before the jobs, so a job that has just ended still counts as berth's.
     """
     by_node: dict[str, list[SlurmJob]] = {}
@@ -187,17 +187,17 @@ def _headroom_of(node: SlurmNode, mine: Sequence[SlurmJob]) -> Headroom:
         memory = 0
     headroom = Headroom(
         devices=max(1, node.size),
-        foreign=0,
+        external=0,
         cpus=cpus,
         memory_mib=memory,
         cpus_free=cpus - sum(job.cpus for job in alive),
         memory_free_mib=memory - sum(job.memory_mib for job in alive),
     )
-    headroom.foreign = _foreign(node, headroom, sum(job.gpus for job in counted))
+    headroom.external = _external(node, headroom, sum(job.gpus for job in counted))
     return headroom
 
 
-def _foreign(node: SlurmNode, headroom: Headroom, mine: int) -> int:
+def _external(node: SlurmNode, headroom: Headroom, mine: int) -> int:
     """The number of devices that berth can't use."""
     if not node.size:
         return int(headroom.cpus < node.cpus)  # the node is one device

@@ -1,66 +1,65 @@
-// What the page knows: one object that the views read, kept fresh by the controller's events.
+// The data of the page: one object that the views read, updated by the controller's events.
 
-import {Refused, get} from "./api.js";
-import {listen} from "./stream.js";
-import {World} from "./world.js";
+import {Refused, get, listen} from "./api.js";
+import {ClusterState} from "./state.js";
 
-const MOST_RECORDS = 400_000; // of a live journal, read into the page
+const MOST_RECORDS = 400_000; // of a live journal that the page reads
 const PAGE = 5_000;
-const MOST_OVER = 20_000; // jobs that ended while the page was open
+const MOST_ENDED = 20_000; // jobs that ended while the page was open
 
 export class App extends EventTarget {
   constructor() {
     super();
     this.me = null;
     this.present = null; // live only
-    this.past = null; // read when somebody looks back
-    this.at = null; // the moment that is looked at; null: now
+    this.past = null; // read on the first look back
+    this.at = null; // the time shown; null: now
     this.series = null;
     this.connected = true;
-    this.skew = 0; // seconds that the controller's clock is ahead of ours
+    this.skew = 0; // seconds that the controller's clock is ahead of the browser's
   }
 
   get live() { return this.me.live; }
   get admin() { return this.me.role === "admin"; }
-  get world() { return this.at === null || !this.past ? this.present : this.past; }
+  get state() { return this.at === null || !this.past ? this.present : this.past; }
   get time() { return this.at === null ? Date.now() / 1000 + this.skew : this.at; }
-  tell(name, detail) { this.dispatchEvent(new CustomEvent(name, {detail})); }
+  emit(name, detail) { this.dispatchEvent(new CustomEvent(name, {detail})); }
 
   on(names, run) {
     for (const name of names.split(" ")) this.addEventListener(name, run);
     return () => names.split(" ").forEach((name) => this.removeEventListener(name, run));
   }
 
-  // Who we are and what there is; the token is tried here.
+  // Reads the user, the cluster and its state; fails if the token is not valid.
   async begin() {
     const [me, now] = await Promise.all([get("me"), get("now")]);
     this.me = me;
-    this.stand(now);
+    this.setPresent(now);
     if (!this.live) this.at = now.time;
-    this.readSeries().catch(() => {}); // the next look will tell
+    this.readSeries().catch(() => {}); // the next interval reads it again
   }
 
   async readPresent() {
-    this.stand(await get("now"));
+    this.setPresent(await get("now"));
   }
 
-  stand(now) {
+  setPresent(now) {
     this.skew = now.time - Date.now() / 1000;
-    this.present = new World(this.me.cluster).load(now);
+    this.present = new ClusterState(this.me.cluster).load(now);
     this.seq = now.seq;
-    this.room = 2 * this.present.jobs.length + MOST_OVER;
-    this.tell("change");
+    this.mostJobs = 2 * this.present.jobs.length + MOST_ENDED;
+    this.emit("change");
   }
 
-  // Follows the controller for as long as the page is open; lost connections are found again.
+  // Follows the controller as long as the page is open, and reconnects.
   async follow() {
     for (let tries = 0; ; tries++) {
       try {
-        await listen(this.seq, () => { tries = 0; this.link(true); }, (event) => this.heard(event));
+        await listen(this.seq, () => { tries = 0; this.link(true); }, (event) => this.onEvent(event));
       } catch (error) {
-        if (error instanceof Refused && error.status === 401) { this.tell("unknown"); return; }
+        if (error instanceof Refused && error.status === 401) { this.emit("unknown"); return; }
       }
-      if (this.again) { this.again = false; tries = 0; } else {
+      if (this.rereads) { this.rereads = false; tries = 0; } else {
         this.link(false);
         await new Promise((done) => setTimeout(done, Math.min(5000, 300 * 2 ** tries)));
       }
@@ -70,7 +69,7 @@ export class App extends EventTarget {
         await this.readPresent();
         if (this.past) this.pastStale = true;
       } catch (error) {
-        if (error instanceof Refused && error.status === 401) { this.tell("unknown"); return; }
+        if (error instanceof Refused && error.status === 401) { this.emit("unknown"); return; }
         this.link(false);
       }
     }
@@ -79,30 +78,30 @@ export class App extends EventTarget {
   link(connected) {
     if (this.connected === connected) return;
     this.connected = connected;
-    this.tell("link");
+    this.emit("link");
   }
 
-  // One event; false: some were missed, and everything is read anew.
-  heard({seq, kind, data}) {
-    if (kind === "gap" || (seq !== null && seq > this.seq + 1)) { this.again = true; return false; }
+  // Handles one event; false: some were missed, and the state is read again.
+  onEvent({seq, kind, data}) {
+    if (kind === "gap" || (seq !== null && seq > this.seq + 1)) { this.rereads = true; return false; }
     if (seq === null || seq <= this.seq) return true;
     this.seq = seq;
-    if (kind === "opened") { this.again = true; return false; }
-    this.present.take(data, false);
-    if (this.present.jobs.length > this.room) { this.again = true; return false; } // those that are over are let go
+    if (kind === "opened") { this.rereads = true; return false; }
+    this.present.applyRecord(data, false);
+    if (this.present.jobs.length > this.mostJobs) { this.rereads = true; return false; } // drops jobs that have ended
     if (kind !== "pass" && kind !== "learned") {
-      if (data.job) this.tell("job", data.job);
-      this.tell("change");
+      if (data.job) this.emit("job", data.job);
+      this.emit("change");
     }
     return true;
   }
 
-  // The journal from its beginning (or as much as a page can hold), then what has come since.
+  // Reads the journal from its beginning (or as much as a page can hold), later only what is new.
   async readPast(progress = () => {}) {
     if (this.past && !this.pastStale) await this.readOn(progress);
     else {
-      const past = new World(this.me.cluster);
-      past.settled = !this.live; // a simulated gang runs from the moment it is placed
+      const past = new ClusterState(this.me.cluster);
+      past.startsAtOnce = !this.live; // a simulated gang runs as soon as it is placed
       this.pastSeq = this.live ? Math.max(0, this.seq - MOST_RECORDS) : 0;
       this.cut = this.pastSeq > 0;
       this.from = null;
@@ -115,7 +114,7 @@ export class App extends EventTarget {
     for (let whole = false; !whole;) {
       const page = await get(`journal?after=${this.pastSeq}&limit=${PAGE}`);
       past.toEnd();
-      for (const record of page.records) past.take(record);
+      for (const record of page.records) past.applyRecord(record);
       if (this.from === null && page.records.length) this.from = page.records[0].time;
       if (page.records.length) this.until = page.records[page.records.length - 1].time;
       this.pastSeq = page.last;
@@ -126,22 +125,22 @@ export class App extends EventTarget {
     this.past = past;
     this.pastStale = false;
     this.readAt = began;
-    if (this.at !== null) { past.seek(this.at); this.tell("change"); }
+    if (this.at !== null) { past.seek(this.at); this.emit("change"); }
   }
 
-  // Looks at a moment; null: at now.
+  // Shows a moment; null: now.
   look(time) {
     this.at = time;
     if (time !== null) this.past.seek(time);
-    this.tell("moment");
-    this.tell("change");
+    this.emit("moment");
+    this.emit("change");
   }
 
   async readSeries() {
     const known = this.series, after = known && known.time.length ? known.time[known.time.length - 1] - 120 : -1;
     const more = await get(`series?after=${Math.max(-1, after)}`);
     this.series = known ? joined(known, more, after) : more;
-    this.tell("series");
+    this.emit("series");
   }
 }
 

@@ -1,4 +1,4 @@
-// Makes elements. Text only ever becomes text: nothing here, or anywhere on the page, reads markup from a string.
+// Creates elements. Text only becomes text: nothing on the page reads markup from a string.
 
 export function el(tag, props = {}, ...children) {
   const node = document.createElement(tag);
@@ -17,13 +17,13 @@ export function put(node, text) {
   if (node.textContent !== text) node.textContent = text;
 }
 
-// A function that runs once per frame, however often it is asked to.
+// A function that runs at most once per frame.
 export function oncePerFrame(run) {
   let asked = 0;
   return () => { if (!asked) asked = requestAnimationFrame(() => { asked = 0; run(); }); };
 }
 
-// A function that runs at most every so often, and once more after the last call.
+// A function that runs at most once per interval, and again after the last call.
 export function atMostEvery(ms, run) {
   let last = -Infinity, waiting = 0;
   return () => {
@@ -34,3 +34,11 @@ export function atMostEvery(ms, run) {
 }
 
 export const narrow = matchMedia("(max-width: 720px)");
+
+// A small table; every cell is text or a node.
+export function table(heads, rows, {words = []} = {}) {
+  const look = (i) => (words.includes(i) ? "words" : null);
+  return el("div", {class: "scroll"}, el("table", {},
+    el("thead", {}, el("tr", {}, ...heads.map((text, i) => el("th", {text, scope: "col", class: look(i)})))),
+    el("tbody", {}, ...rows.map((row) => el("tr", {}, ...row.map((cell, i) => el("td", {class: look(i)}, cell)))))));
+}

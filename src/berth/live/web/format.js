@@ -1,4 +1,4 @@
-// Numbers as people read them; the same words as in the terminal and in reports.
+// Formats numbers as the terminal and the reports do.
 
 const MINUTE = 60, HOUR = 3600, DAY = 86400;
 
@@ -17,7 +17,7 @@ export function duration(seconds) {
 
 const two = (value) => String(Math.floor(value)).padStart(2, "0");
 
-// A moment: by the clock where the cluster is live, from the beginning where it was simulated.
+// A point in time: by the clock if the cluster is live, since the start if it is simulated.
 export function moment(time, live) {
   if (time === null || time === undefined) return "-";
   if (!live) {

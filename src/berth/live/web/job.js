@@ -1,12 +1,10 @@
-// One job: facts, why, its places on the map, attempts and what leaving them cost, step times, events, its log.
+// The page of one job: facts, reason, placement on the map, attempts and their cost, step times, events, log.
 
 import {cancel, mayTouch, prioritise} from "./actions.js";
-import {get} from "./api.js";
-import {atMostEvery, el, oncePerFrame} from "./dom.js";
+import {get, getText} from "./api.js";
+import {atMostEvery, el, oncePerFrame, table} from "./dom.js";
 import {ahead, count, duration, moment, plural} from "./format.js";
-import {logPanel} from "./log.js";
 import {ClusterMap} from "./map.js";
-import {table} from "./table.js";
 
 export function jobPage(app, root, id) {
   const part = encodeURIComponent(id);
@@ -33,7 +31,7 @@ export function jobPage(app, root, id) {
       const why = app.live ? await get(`jobs/${part}/why`) : null;
       job = row;
       show(row, why, history);
-      if (reading.isConnected) { reading.replaceWith(...sections); map.resize(); } // all at once: nothing moves later
+      if (reading.isConnected) { reading.replaceWith(...sections); map.resize(); } // all at once, so that the layout is stable
     } catch (error) { (reading.isConnected ? reading : sub).textContent = error.message; }
   }
 
@@ -46,7 +44,7 @@ export function jobPage(app, root, id) {
     actions(row);
     attempts.replaceChildren(history.attempts.length ? attemptsTable(app, row, history.attempts) : el("p", {class: "quiet", text: "It has not been started yet."}));
     steps.replaceChildren(...stepsOf(app, why, history.steps_by_tier));
-    events.replaceChildren(table(["when", "what", ""], history.events.map((event) => [moment(event.time, app.live), event.kind, told(event)]), {words: [1, 2]}));
+    events.replaceChildren(table(["when", "what", ""], history.events.map((event) => [moment(event.time, app.live), event.kind, details(event)]), {words: [1, 2]}));
     if (app.live && mayTouch(app, row.user) && !panel) {
       log.hidden = false;
       panel = logPanel(row.id);
@@ -66,7 +64,7 @@ export function jobPage(app, root, id) {
 
   const draw = oncePerFrame(() => {
     const seats = seatsOf(app, id);
-    mapNote.textContent = seats.length ? "its devices stand out" : app.at === null ? "it holds no devices now" : "it held no devices at this moment";
+    mapNote.textContent = seats.length ? "its devices are highlighted" : app.at === null ? "it holds no devices now" : "it held no devices at this moment";
     map.draw();
   });
   const again = atMostEvery(400, read);
@@ -77,13 +75,13 @@ export function jobPage(app, root, id) {
 }
 
 function seatsOf(app, id) {
-  const world = app.world, job = world.jobs[world.byId.get(id)];
-  return job && job.attempt >= 0 ? world.attempts[job.attempt].seats : [];
+  const state = app.state, job = state.jobs[state.byId.get(id)];
+  return job && job.attempt >= 0 ? state.attempts[job.attempt].seats : [];
 }
 
 function sentence(why, now) {
   const text = why.reason.sentence, parts = [];
-  if (why.reason.code !== "no-room" || !(why.blocker || why.summary)) parts.push(text[0].toUpperCase() + text.slice(1) + "."); // else it says the same
+  if (why.reason.code !== "no-room" || !(why.blocker || why.summary)) parts.push(text[0].toUpperCase() + text.slice(1) + "."); // else it repeats the blocker
   if (why.blocker) parts.push(`It ${why.blocker} (modelled).`);
   else if (why.summary) parts.push(why.summary[0].toUpperCase() + why.summary.slice(1) + ".");
   if (why.expected_start && why.position) parts.push(`It should start ${ahead(why.expected_start, now)} (modelled).`);
@@ -110,26 +108,26 @@ function attemptsTable(app, row, attempts) {
     const until = one.ended ?? one.left ?? (row.ended || app.time), began = one.began ?? one.placed, next = attempts[i + 1];
     const ended = left(one) || (one.ended === undefined ? (row.ended ? "-" : "still there") : ending(one));
     const button = el("button", {type: "button", class: "link", text: moment(one.placed, app.live), title: "Show the cluster at this moment",
-      onclick: () => app.tell("visit", one.placed)});
+      onclick: () => app.emit("visit", one.placed)});
     return [String(one.number), button, where, one.tier, duration(Math.max(0, until - began)), ended, cost(row, one, next)];
   });
-  return table(["#", "placed", "where", "within one", "ran", "ended by", "leaving cost it"], rows, {words: [1, 2, 3, 5, 6]});
+  return table(["#", "placed", "where", "within one", "ran", "ended by", "cost of the restart"], rows, {words: [1, 2, 3, 5, 6]});
 }
 
-// What ended an attempt: the cause where the back end knows it, and the exit code.
+// The cause of an attempt's end, if the back end knows it, and the exit code.
 function ending(one) {
   const exit = one.code !== undefined && one.code !== null ? `exit ${one.code}` : "lost";
   if (!one.cause || one.cause === "exit") return exit;
   return (one.detail ? `${one.cause} (${one.detail})` : one.cause) + (one.code ? `, ${exit}` : "");
 }
 
-// Why it left a place, and for whom.
+// Why an attempt was stopped, and for which jobs.
 function left(one) {
   const by = one.by || [];
   return one.left_for && by.length ? `${one.left_for} by ${by.slice(0, 3).join(", ")}${by.length > 3 ? " …" : ""}` : one.left_for;
 }
 
-// From leaving a place until it ran again, for all of its devices.
+// The time from the stop until the job ran again, also times its devices.
 function cost(row, one, next) {
   if (one.left === undefined) return "-";
   if (!next || (next.began === undefined && next.placed === undefined)) return "not running again yet";
@@ -148,7 +146,7 @@ function stepsOf(app, why, steps) {
   }), {words: [0]})];
 }
 
-function told(event) {
+function details(event) {
   const parts = [];
   if (event.places) parts.push(Object.entries(event.places).slice(0, 4).map(([name, n]) => `${name}:${n}`).join(", "));
   if (event.tier) parts.push(`within one ${event.tier}`);
@@ -158,4 +156,65 @@ function told(event) {
   for (const word of ["stopped", "done", "lost"]) if (event[word]) parts.push(word);
   if (event.priority !== undefined) parts.push(String(event.priority));
   return parts.join("; ");
+}
+
+// The output of one rank, as it is written.
+const KEPT = 300_000, PIECE = 1 << 18; // characters on the page, bytes at once
+
+function logPanel(id) {
+  const rank = el("input", {type: "number", min: 0, value: 0, id: "rank", onchange: () => restart()});
+  const attempt = el("select", {id: "attempt", onchange: () => restart()});
+  const follow = el("input", {type: "checkbox", checked: true, id: "follow"});
+  const text = el("pre", {class: "log", tabindex: "0", "aria-label": "log"});
+  const node = el("div", {}, el("div", {class: "title"}, el("h2", {text: "Log"}),
+    el("label", {}, "attempt ", attempt), el("label", {}, "rank ", rank), el("label", {}, follow, " follow")), text);
+  let offset = 0, round = 0, timer = 0, ended = false, quiet = 0;
+
+  async function read(mine) {
+    if (!attempt.value) { again(mine, 1000); return; }
+    try {
+      const query = `attempt=${attempt.value}&rank=${Number(rank.value) || 0}&offset=${offset}&limit=${PIECE}`;
+      const [piece, next] = await getText(`jobs/${encodeURIComponent(id)}/logs?${query}`);
+      if (mine !== round) return;
+      if (piece) add(piece);
+      quiet = piece ? 0 : quiet + 1;
+      offset = next;
+      if (!ended || quiet < 3) again(mine, piece.length >= PIECE / 2 ? 0 : 1000);
+    } catch (error) {
+      if (mine !== round) return;
+      if (!text.textContent) text.textContent = error.message;
+      again(mine, 3000);
+    }
+  }
+
+  function again(mine, ms) { timer = setTimeout(() => { if (mine === round) read(mine); }, ms); }
+
+  function add(piece) {
+    const all = text.textContent.length ? text.textContent + piece : piece;
+    text.textContent = all.length > KEPT ? `…${all.slice(-KEPT)}` : all;
+    if (follow.checked) text.scrollTop = text.scrollHeight;
+  }
+
+  function restart() {
+    round++;
+    clearTimeout(timer);
+    offset = quiet = 0;
+    text.textContent = "";
+    read(round);
+  }
+
+  return {
+    node,
+    about(job) {
+      const per = job.spec?.per === "machine" ? new Set((job.places || []).map((place) => place.machine)).size || job.gpus : job.gpus;
+      rank.max = per - 1;
+      const over = ["finished", "failed", "cancelled"].includes(job.state), resumed = ended && !over;
+      ended = over;
+      if (attempt.childElementCount === job.attempts && !resumed) return;
+      const newest = !attempt.value || Number(attempt.value) === attempt.childElementCount;
+      while (attempt.childElementCount < job.attempts) attempt.append(el("option", {text: String(attempt.childElementCount + 1)}));
+      if (newest && job.attempts) { attempt.value = String(job.attempts); restart(); }
+    },
+    destroy() { round++; clearTimeout(timer); },
+  };
 }

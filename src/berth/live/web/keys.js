@@ -1,4 +1,4 @@
-// The keyboard.
+// Keyboard shortcuts.
 
 import {el} from "./dom.js";
 

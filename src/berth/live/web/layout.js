@@ -1,9 +1,9 @@
-// Where every device is drawn: racks side by side, in each of them a row of cells for each machine.
+// The layout of the map: racks side by side, in each a row of cells per machine.
 
 const CELLS = [26, 22, 18, 15, 13, 11, 9, 8, 7, 6, 5, 4, 3];
 const LABEL = 15, BETWEEN = 12, MOST_ROWS = 40, MOST_NAME = 120, EASY = 7;
 
-// Racks with their machines; where there are no racks, all machines stand together.
+// Racks with their machines; without racks, all machines are in one group.
 export function racksOf(cluster) {
   const level = cluster.tiers.length > 2 ? 1 : cluster.tiers.length - 1;
   const racks = cluster.group_names[level].map((name) => ({name, machines: []}));
@@ -11,8 +11,8 @@ export function racksOf(cluster) {
   return racks;
 }
 
-// The largest cells with which everything is at most `tall`, or two thirds of it while cells are easy to hit; the
-// smallest there are where nothing is.
+// The largest cells with which the map is at most `tall`, or two thirds of it while cells are easy to hit; else the
+// smallest cells.
 export function layOut(cluster, sizes, width, tall, measure) {
   const racks = racksOf(cluster);
   const longest = Math.min(MOST_NAME, Math.max(...cluster.machines.map((machine) => measure(machine.name))) + 8);
@@ -45,7 +45,7 @@ function flow(racks, sizes, width, cell, longest, force = false) {
   return {cell, pitch, named, blocks, boxes, width, height: y + high};
 }
 
-// The machine and device at a point; null: there is none.
+// The machine and device at a point, or null.
 export function hit(made, sizes, x, y) {
   for (let machine = 0; machine < sizes.length; machine++) {
     const box = made.boxes[machine];

@@ -1,11 +1,11 @@
-// A long list of which only the rows in sight exist. Every row is equally high, so nothing ever moves.
+// A virtual list: only rows in sight exist. All rows have the same height, so the layout is stable.
 
 import {el, narrow, oncePerFrame} from "./dom.js";
 
 const EXTRA = 4;
 
 export class List {
-  // `make()` a row once, `fill(row, item, index)` it often; `key(item)` tells items apart.
+  // `make()` creates a row, `fill(row, item, index)` updates it, `key(item)` identifies an item.
   constructor({make, fill, key, open = () => {}, height = 36, narrowHeight = 64, label, inSight = () => {}}) {
     Object.assign(this, {make, fill, key, open, height, narrowHeight, inSight});
     this.items = [];
@@ -57,7 +57,7 @@ export class List {
     this.sizer.append(row);
   }
 
-  // Selects the next row (or the one before) and brings it into sight.
+  // Selects the next or previous row and scrolls to it.
   step(by) {
     if (!this.items.length) return;
     const known = this.items.findIndex((item) => this.key(item) === this.selected);

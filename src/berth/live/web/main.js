@@ -1,6 +1,6 @@
-// The page: finds out who looks, puts up the frame, and shows the view that the address names.
+// The page: logs in, builds the frame, and shows the view that the address names.
 
-import {Refused} from "./api.js";
+import {Refused, bearsToken, forget, keep, takeFromAddress, token} from "./api.js";
 import {App} from "./app.js";
 import {el, put} from "./dom.js";
 import {moment} from "./format.js";
@@ -11,16 +11,15 @@ import {machines} from "./machines.js";
 import {overview} from "./overview.js";
 import {scrubber} from "./scrubber.js";
 import {applyKept, themeButton} from "./theme.js";
-import {bearsToken, forget, keep, takeFromAddress, token} from "./token.js";
 import {whatIf} from "./whatif.js";
 
 const SERIES_MS = 5000;
 const top = document.getElementById("top"), main = document.getElementById("main"), foot = document.getElementById("time");
 const app = new App();
 let view = {destroy() {}};
-globalThis.berth = app; // for whoever looks with the console
+globalThis.berth = app; // for the browser's console and tests
 
-// A view whose module is read when it is first shown.
+// A view whose module is loaded when it is first shown.
 function later(file, name) {
   return (app_, root) => {
     const made = {destroy() { made.gone = true; }};
@@ -39,15 +38,15 @@ function frame() {
   const links = Object.entries(routes()).map(([hash, [name]]) => el("a", {href: hash, text: name}));
   const about = app.live ? `${app.me.cluster.name}, ${app.me.policy}` : `${app.me.cluster.name}, ${app.me.policy}: simulated`;
   const banner = el("div", {class: "banner", role: "alert", hidden: true});
-  const theme = themeButton(() => app.tell("theme"));
+  const theme = themeButton(() => app.emit("theme"));
   top.replaceChildren(el("div", {class: "inner"}, el("a", {class: "brand", href: "#/", text: "berth"}), el("span", {class: "about quiet", text: about, title: about}),
     el("nav", {"aria-label": "Views"}, ...links), theme,
     el("button", {type: "button", class: "icon", "aria-label": "Keyboard", title: "Keyboard", text: "?", onclick: help})), banner);
   const show = () => {
     banner.hidden = app.connected && !(app.live && app.at !== null);
     banner.classList.toggle("lost", !app.connected);
-    put(banner, app.connected ? (app.at === null ? "" : `You look at ${moment(app.at, app.live)}. “live” goes back to now.`)
-      : "The controller does not answer. What you see may be old; the page keeps trying.");
+    put(banner, app.connected ? (app.at === null ? "" : `This is the cluster at ${moment(app.at, app.live)}. “live” goes back to now.`)
+      : "The controller does not answer. The data may be out of date; the page keeps trying.");
   };
   app.on("link moment", show);
 }
@@ -70,8 +69,8 @@ function askForToken(why) {
   const input = el("input", {type: "password", name: "token", autocomplete: "off", required: true, "aria-label": "Token"});
   const form = el("form", {class: "token", onsubmit: (event) => { event.preventDefault(); keep(input.value); location.reload(); }},
     el("h1", {text: "berth"}), el("p", {text: why}),
-    el("p", {class: "quiet", text: "berth dashboard opens this page with one; berth token makes one for another user. It is kept for this tab only."}),
-    input, el("button", {type: "submit", class: "primary", text: "Look"}));
+    el("p", {class: "quiet", text: "`berth dashboard` opens this page with a token; `berth token` creates one for another user. It is kept for this tab only."}),
+    input, el("button", {type: "submit", class: "primary", text: "Open"}));
   view.destroy();
   top.replaceChildren();
   foot.replaceChildren();
@@ -88,7 +87,7 @@ async function start() {
     await app.begin();
   } catch (error) {
     if (error instanceof Refused && error.status === 401) { forget(); askForToken("The controller does not know this token."); return; }
-    main.replaceChildren(el("p", {class: "bad", text: `Nothing could be read: ${error.message}. Trying again …`}));
+    main.replaceChildren(el("p", {class: "bad", text: `The data could not be read: ${error.message}. Trying again …`}));
     setTimeout(start, 2000);
     return;
   }
@@ -103,6 +102,6 @@ async function start() {
   setInterval(() => { if (app.connected && !document.hidden) app.readSeries().catch(() => {}); }, SERIES_MS);
 }
 
-// An address with a token may be given to a page that is open already, also to one that asks for it.
+// A page that is already open accepts an address with a token, too.
 window.addEventListener("hashchange", async () => { if (bearsToken()) { await takeFromAddress(); location.reload(); } });
 start();

@@ -1,17 +1,17 @@
-// The cluster map: every device a cell on a canvas. Only cells that changed are painted again.
+// The cluster map: every device is a cell on a canvas. Only changed cells are painted.
 
-import {colours, hash} from "./colours.js";
 import {el} from "./dom.js";
 import {plural} from "./format.js";
 import {hit, layOut} from "./layout.js";
-import {LOST} from "./world.js";
+import {LOST} from "./state.js";
+import {colours} from "./theme.js";
 
-const FREE = -1, OTHERS = -2; // colour keys beside those of jobs
+const FREE = -1, OTHERS = -2; // colour keys in addition to those of jobs
 const FONT = "12px system-ui, sans-serif";
 const HATCH = 1 << 20, CROSS = 1 << 21, DIM = 1 << 22;
 
 export class ClusterMap {
-  // `focus`: returns the seats that stand out, or null; everything else is dimmed.
+  // `focus()` returns the placement to highlight, or null; all other devices are dimmed.
   constructor(app, {focus = () => null, tall = 560, onJob = () => {}, onMachine = () => {}} = {}) {
     Object.assign(this, {app, focus, tall, mode: "job"});
     this.base = el("canvas", {role: "img"});
@@ -24,7 +24,7 @@ export class ClusterMap {
     this.over.addEventListener("click", (event) => {
       const place = this.at(event), touched = event.pointerType === "touch" && !this.samePlace(place);
       this.point(event);
-      if (!place || touched) return; // the first touch only shows
+      if (!place || touched) return; // the first touch only shows the tip
       const job = this.jobAt(place);
       if (job) onJob(job); else onMachine(place.machine);
     });
@@ -35,12 +35,12 @@ export class ClusterMap {
   destroy() { this.sizeWatch.disconnect(); }
 
   resize() {
-    const world = this.app.world;
+    const state = this.app.state;
     this.width = this.node.clientWidth;
-    if (!this.width || !world) return;
+    if (!this.width || !state) return;
     const measured = this.base.getContext("2d");
     measured.font = FONT;
-    this.made = layOut(world.cluster, world.sizes, this.width, this.tall, (text) => measured.measureText(text).width);
+    this.made = layOut(state.cluster, state.sizes, this.width, this.tall, (text) => measured.measureText(text).width);
     const ratio = window.devicePixelRatio || 1;
     for (const canvas of [this.base, this.over]) {
       canvas.width = Math.round(this.width * ratio);
@@ -51,19 +51,19 @@ export class ClusterMap {
     this.repaint();
   }
 
-  // Everything again: another size, theme or way to colour.
+  // Paints everything: after a change of size, theme or colouring.
   repaint() {
-    const world = this.app.world;
-    if (!this.made || !world) return;
+    const state = this.app.state;
+    if (!this.made || !state) return;
     const pen = this.base.getContext("2d"), look = colours();
     pen.clearRect(0, 0, this.made.width, this.made.height);
-    this.painted = new Int32Array(world.devices).fill(-1 << 24);
+    this.painted = new Int32Array(state.devices).fill(-1 << 24);
     pen.fillStyle = look.quiet;
     pen.font = FONT;
     for (const block of this.made.blocks) pen.fillText(clip(pen, block.name, block.width), block.x, block.y + 10);
     if (this.made.named) {
       pen.textAlign = "right";
-      world.cluster.machines.forEach((machine, i) => {
+      state.cluster.machines.forEach((machine, i) => {
         const box = this.made.boxes[i];
         pen.fillText(clip(pen, machine.name, box.names - 6), box.x - 6, box.y + this.made.cell / 2 + 4);
       });
@@ -73,27 +73,27 @@ export class ClusterMap {
   }
 
   draw() {
-    const world = this.app.world;
-    if (!this.made || !world) return;
-    const owners = world.owners(), {cell, pitch, boxes} = this.made, pen = this.base.getContext("2d");
-    const look = colours(), lit = this.lit(world);
-    this.jobColours = coloursOf(world, look.jobs.length);
-    for (let machine = 0; machine < world.sizes.length; machine++) {
-      const from = world.first[machine], to = from + world.sizes[machine], box = boxes[machine], shut = world.shut[machine];
-      const mark = shut & LOST ? CROSS : shut ? HATCH : 0;
-      let others = mark ? 0 : world.foreign[machine];
+    const state = this.app.state;
+    if (!this.made || !state) return;
+    const owners = state.owners(), {cell, pitch, boxes} = this.made, pen = this.base.getContext("2d");
+    const look = colours(), lit = this.lit(state);
+    this.jobColours = coloursOf(state, look.jobs.length);
+    for (let machine = 0; machine < state.sizes.length; machine++) {
+      const from = state.first[machine], to = from + state.sizes[machine], box = boxes[machine], unavailable = state.unavailable[machine];
+      const mark = unavailable & LOST ? CROSS : unavailable ? HATCH : 0;
+      let others = mark ? 0 : state.external[machine];
       for (let device = to - 1; device >= from; device--) {
         const owner = owners[device];
-        let key = owner >= 0 ? this.colourOf(world, world.jobs[owner]) : others-- > 0 ? OTHERS : FREE;
+        let key = owner >= 0 ? this.colourOf(state, state.jobs[owner]) : others-- > 0 ? OTHERS : FREE;
         key = (key + 2) | mark | (lit && !lit.has(device) ? DIM : 0);
         if (key === this.painted[device]) continue;
         this.painted[device] = key;
         this.paint(pen, look, key, box.x + (device - from) * pitch, box.y, cell);
       }
     }
-    const {busy, free, shut} = world.counts();
+    const {busy, free, unavailable} = state.counts();
     this.base.setAttribute("aria-label",
-      `${plural(world.devices, "device")}: ${busy} in use, ${free} free, ${shut} shut. The list of machines says the same in words.`);
+      `${plural(state.devices, "device")}: ${busy} in use, ${free} free, ${unavailable} unavailable. The list of machines has the same as text.`);
     if (this.pointed) this.outline();
   }
 
@@ -117,8 +117,8 @@ export class ClusterMap {
 
   palette(look) { return this.mode === "job" ? look.jobs : this.mode === "user" ? look.series : look.tiers; }
 
-  colourOf(world, job) {
-    if (this.mode === "tier") return Math.min(world.attempts[job.attempt].tier, 4);
+  colourOf(state, job) {
+    if (this.mode === "tier") return Math.min(state.attempts[job.attempt].tier, 4);
     if (this.mode === "user") return this.userColour(job.user);
     return this.jobColours.get(job.index);
   }
@@ -128,24 +128,24 @@ export class ClusterMap {
     return this.users.get(user);
   }
 
-  lit(world) {
+  lit(state) {
     const seats = this.focus();
     if (!seats) return null;
     const found = new Set();
-    for (const [machine, , numbers] of seats) for (const number of numbers) found.add(world.first[machine] + number);
+    for (const [machine, , numbers] of seats) for (const number of numbers) found.add(state.first[machine] + number);
     return found;
   }
 
   at(event) {
     const box = this.over.getBoundingClientRect();
-    return this.made ? hit(this.made, this.app.world.sizes, event.clientX - box.left, event.clientY - box.top) : null;
+    return this.made ? hit(this.made, this.app.state.sizes, event.clientX - box.left, event.clientY - box.top) : null;
   }
 
   jobAt(place) {
-    const world = this.app.world;
+    const state = this.app.state;
     if (!place || place.device === null) return null;
-    const owner = world.owners()[world.first[place.machine] + place.device];
-    return owner >= 0 ? world.jobs[owner] : null;
+    const owner = state.owners()[state.first[place.machine] + place.device];
+    return owner >= 0 ? state.jobs[owner] : null;
   }
 
   samePlace(place) {
@@ -168,28 +168,28 @@ export class ClusterMap {
   }
 
   words(job, machine) {
-    const world = this.app.world, {name} = world.cluster.machines[machine], shut = world.shut[machine];
+    const state = this.app.state, {name} = state.cluster.machines[machine], unavailable = state.unavailable[machine];
     const lines = [];
     if (job) {
-      const attempt = world.attempts[job.attempt], tier = world.cluster.tiers[attempt.tier].name;
+      const attempt = state.attempts[job.attempt], tier = state.cluster.tiers[attempt.tier].name;
       lines.push(el("b", {text: `${job.id}  ${job.name}`}), el("div", {text: `${job.user ? `${job.user}, ` : ""}${plural(job.gpus, "GPU")} within one ${tier}`}));
       if (job.evictions) lines.push(el("div", {text: `evicted ${plural(job.evictions, "time")}`}));
-    } else lines.push(el("b", {text: shut & LOST ? "lost" : shut ? "takes no jobs" : "free"}));
-    const rest = job && shut ? ` (${shut & LOST ? "lost" : "drained"})` : "";
-    const held = world.foreign[machine] ? `, ${world.foreign[machine]} held by others` : "";
+    } else lines.push(el("b", {text: unavailable & LOST ? "lost" : unavailable ? "takes no jobs" : "free"}));
+    const rest = job && unavailable ? ` (${unavailable & LOST ? "lost" : "drained"})` : "";
+    const held = state.external[machine] ? `, ${state.external[machine]} held by others` : "";
     lines.push(el("div", {class: "quiet", text: name + rest + held}));
     return lines;
   }
 
-  // A frame round every device of the gang that is pointed at.
+  // Outlines every device of the gang under the pointer.
   outline() {
-    const pen = this.over.getContext("2d"), world = this.app.world, {cell, pitch, boxes} = this.made;
+    const pen = this.over.getContext("2d"), state = this.app.state, {cell, pitch, boxes} = this.made;
     pen.clearRect(0, 0, this.made.width, this.made.height);
     const job = this.jobAt(this.pointed);
     pen.strokeStyle = colours().ink;
     pen.lineWidth = cell > 6 ? 1.6 : 1;
-    const seats = job ? world.attempts[job.attempt].seats
-      : [[this.pointed.machine, 0, [...Array(world.sizes[this.pointed.machine]).keys()]]];
+    const seats = job ? state.attempts[job.attempt].seats
+      : [[this.pointed.machine, 0, [...Array(state.sizes[this.pointed.machine]).keys()]]];
     for (const [machine, , numbers] of seats) {
       for (const number of numbers) pen.strokeRect(boxes[machine].x + number * pitch - 0.5, boxes[machine].y - 0.5, cell + 1, cell + 1);
     }
@@ -203,12 +203,12 @@ export class ClusterMap {
   }
 }
 
-// Of each job that runs: the colour that its id gives, or the next one that nobody has, so that gangs can be told apart.
+// The colour of each running job: the one of its id, or the next unused one, so that gangs differ.
 const given = new WeakMap();
-const STEP = 7; // far round the wheel
+const STEP = 7; // far around the colour wheel
 
-function coloursOf(world, many) {
-  const before = given.get(world), jobs = world.running(), found = new Map(), taken = new Set();
+function coloursOf(state, many) {
+  const before = given.get(state), jobs = state.running(), found = new Map(), taken = new Set();
   const give = (job, colour) => { found.set(job.index, colour); taken.add(colour); };
   for (const job of jobs) if (before?.has(job.index)) give(job, before.get(job.index));
   for (const job of jobs) {
@@ -217,7 +217,7 @@ function coloursOf(world, many) {
     while (taken.has(colour) && taken.size < many) colour = (colour + STEP) % many;
     give(job, colour);
   }
-  given.set(world, found);
+  given.set(state, found);
   return found;
 }
 
@@ -226,4 +226,10 @@ function clip(pen, text, width) {
   let kept = text;
   while (kept.length > 1 && pen.measureText(kept + "…").width > width) kept = kept.slice(0, -1);
   return kept + "…";
+}
+
+function hash(text) {
+  let value = 2166136261;
+  for (let i = 0; i < text.length; i++) value = Math.imul(value ^ text.charCodeAt(i), 16777619);
+  return (value ^ (value >>> 15)) >>> 0;
 }

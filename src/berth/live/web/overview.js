@@ -1,13 +1,12 @@
-// The first view: numbers, the map, the queue.
+// The first view: numbers, the map with its legend, the queue.
 
 import {drain} from "./actions.js";
-import {el, oncePerFrame} from "./dom.js";
-import {plural} from "./format.js";
-import {JobList} from "./joblist.js";
-import {legend} from "./legend.js";
+import {el, oncePerFrame, put} from "./dom.js";
+import {count, duration, percent, plural, usd} from "./format.js";
+import {JobList} from "./jobs.js";
 import {ClusterMap} from "./map.js";
-import {Stats} from "./stats.js";
-import {DRAINED, LOST} from "./world.js";
+import {DRAINED, LOST} from "./state.js";
+import {colours} from "./theme.js";
 
 const MODES = {job: "job", user: "user", tier: "spread"};
 
@@ -16,8 +15,8 @@ export function overview(app, root) {
   const map = new ClusterMap(app, {
     onJob: (job) => { location.hash = `#/job/${encodeURIComponent(job.id)}`; },
     onMachine: (machine) => {
-      const {name} = app.world.cluster.machines[machine], shut = app.world.shut[machine];
-      if (app.live && app.admin && app.at === null && !(shut & LOST)) drain(name, Boolean(shut & DRAINED));
+      const {name} = app.state.cluster.machines[machine], unavailable = app.state.unavailable[machine];
+      if (app.live && app.admin && app.at === null && !(unavailable & LOST)) drain(name, Boolean(unavailable & DRAINED));
     },
   });
   map.mode = sessionStorage.getItem("berth.colour") || "job";
@@ -52,4 +51,106 @@ export function overview(app, root) {
 
 function painted() {
   if (!performance.getEntriesByName("berth:painted").length) performance.mark("berth:painted");
+}
+
+// The cluster in a few numbers: use, jobs, waits, cost.
+class Stats {
+  constructor(app) {
+    this.app = app;
+    this.tiles = {};
+    this.node = el("section", {class: "stats", "aria-label": "The cluster in numbers"});
+    for (const [name, label] of [["use", "devices in use"], ["running", "jobs running"], ["waiting", "jobs waiting"],
+      ["worth", "waiting by choice"], ["cost", "in use, per hour"]]) {
+      const value = el("b", {text: "-"}), note = el("small", {text: " "});
+      this.tiles[name] = {value, note};
+      this.node.append(el("div", {class: `stat ${name}`}, el("span", {text: label}), value, note));
+    }
+    this.bar = el("i");
+    this.node.querySelector(".use").append(el("div", {class: "bar"}, this.bar));
+  }
+
+  show() {
+    const {app} = this, state = app.state, {busy, free, unavailable, external} = state.counts();
+    const waiting = state.waiting(), running = state.running(), now = app.time;
+    const away = [unavailable ? `${count(unavailable)} unavailable` : "", external ? `${count(external)} with others` : ""].filter(Boolean);
+    this.set("use", `${count(busy)} of ${count(state.devices)}`, [`${count(free)} free`, ...away].join(", "));
+    this.bar.style.width = percent(busy / Math.max(1, state.devices));
+    const spread = running.filter((job) => state.attempts[job.attempt].tier > 0).length;
+    this.set("running", count(running.length), running.length ? `${count(spread)} on more than one machine` : "none");
+    const since = waiting.reduce((least, job) => Math.min(least, job.since), now);
+    this.set("waiting", count(waiting.length), waiting.length ? `longest ${duration(now - since)}` : "none");
+    this.worth(waiting, now);
+    this.cost(state, running);
+  }
+
+  // Live: what waiting saves. Looking back: the mean wait.
+  worth(waiting, now) {
+    const {app} = this, series = app.series, last = series ? series.time.length - 1 : -1;
+    const label = this.node.querySelector(".worth span");
+    if (app.live && app.at === null) {
+      put(label, "waiting for near placements");
+      const holding = last >= 0 ? series.holding[last] : 0;
+      this.set("worth", plural(holding, "job"), holding ? `saves them ${duration(series.saves_s[last])} (modelled)` : "no job waits by choice");
+    } else {
+      put(label, "mean wait");
+      const mean = waiting.reduce((sum, job) => sum + now - job.since, 0) / (waiting.length || 1);
+      this.set("worth", waiting.length ? duration(mean) : "-", "of the waiting jobs");
+    }
+  }
+
+  cost(state, running) {
+    const kinds = state.cluster.device_types;
+    let total = 0;
+    for (const job of running) {
+      for (const [, kind, numbers] of state.attempts[job.attempt].seats) {
+        const price = kinds[kind].usd_per_hour;
+        total = price === null || total === null ? null : total + price * numbers.length;
+      }
+    }
+    const known = kinds.every((kind) => kind.usd_per_hour !== null);
+    this.set("cost", known && total !== null ? usd(total) : "-", known ? "at list prices of the devices" : "a device's price is unknown");
+  }
+
+  set(name, value, note) {
+    put(this.tiles[name].value, value);
+    put(this.tiles[name].note, note);
+  }
+}
+
+// The meaning of the map's colours.
+const MOST_USERS = 8;
+
+function legend(app, map) {
+  const node = el("div", {class: "legend"});
+  const entry = (colour, text, mark = "") => {
+    const swatch = el("i", {class: `swatch ${mark}`});
+    swatch.style.backgroundColor = colour;
+    return el("span", {}, swatch, text);
+  };
+  let before = "";
+  function show() {
+    const look = colours(), entries = [...meaning(app, map, look)];
+    const signature = entries.map((one) => one.join("\t")).join("\n");
+    if (signature === before) return;
+    before = signature;
+    node.replaceChildren(...entries.map((one) => entry(...one)));
+  }
+  return {node, show};
+}
+
+function* meaning(app, map, look) {
+  const state = app.state;
+  if (map.mode === "tier") {
+    for (const [i, tier] of state.cluster.tiers.entries()) yield [look.tiers[Math.min(i, 4)], `within one ${tier.name}`];
+  } else if (map.mode === "user") {
+    const held = new Map();
+    for (const job of state.running()) held.set(job.user, (held.get(job.user) || 0) + job.gpus);
+    const users = [...held].sort((a, b) => b[1] - a[1]);
+    for (const [user, gpus] of users.slice(0, MOST_USERS)) yield [look.series[map.userColour(user)], `${user || "unknown"} ${count(gpus)}`];
+    if (users.length > MOST_USERS) yield ["transparent", `and ${plural(users.length - MOST_USERS, "more user")}`];
+  } else yield [look.jobs[4], "a colour for each job"];
+  yield [look.empty, "free"];
+  yield [look.drained, "takes no jobs", "hatch"];
+  yield [look.lost, "lost", "cross"];
+  if (state.external.some(Boolean)) yield [look.others, "held by others"];
 }

@@ -1,12 +1,12 @@
-// Walks through time: the bar at the foot of the page, for a simulation and for the live journal alike.
+// The time slider at the foot of the page, for a simulation and for the live journal.
 
-import {colours} from "./colours.js";
-import {toast} from "./dialog.js";
+import {toast} from "./actions.js";
 import {el, oncePerFrame, put} from "./dom.js";
 import {moment, percent} from "./format.js";
+import {colours} from "./theme.js";
 
-const STEPS = 10_000, PLAY_S = 45; // how long the whole takes when it is played
-const MOST_EVENTS = 0.98, TAIL = 1 / 3; // a long tail in which little happens is left out at first
+const STEPS = 10_000, PLAY_S = 45; // duration of a playback of the whole record
+const MOST_EVENTS = 0.98, TAIL = 1 / 3; // a long tail with few events is hidden at first
 
 export function scrubber(app, root) {
   const range = el("input", {type: "range", min: 0, max: STEPS, step: 1, value: STEPS, "aria-label": "Moment", id: "moment"});
@@ -32,7 +32,7 @@ export function scrubber(app, root) {
     if (app.past && !app.pastStale) return;
     reading ??= app.readPast((n) => put(label, `reading ${n.toLocaleString("en")} …`));
     try { await reading; } finally { reading = null; }
-    if (app.cut) toast("The journal is not shown from its beginning: what was placed before its last part, or on another cluster, is not drawn.");
+    if (app.cut) toast("The journal is not shown from its beginning: placements before its last part, or on another cluster, are not drawn.");
   }
 
   const go = oncePerFrame(() => { if (wanted !== null && app.past) { app.look(wanted); show(); } });
@@ -41,7 +41,7 @@ export function scrubber(app, root) {
     wanted = time;
     try {
       await ready();
-      if (app.live && time > app.readAt) await app.readPast(); // what has come since
+      if (app.live && time > app.readAt) await app.readPast(); // reads what is new
       go();
     } catch (error) { toast(error.message, true); }
   }
@@ -87,13 +87,13 @@ export function scrubber(app, root) {
     document.body.classList.toggle("looking-back", app.live && at !== null);
   }
 
-  // How many devices were in use, behind the slider.
+  // Draws the devices in use behind the slider.
   function drawTrack() {
     const width = track.clientWidth, height = track.clientHeight, series = app.series, ratio = window.devicePixelRatio || 1;
     track.width = width * ratio;
     track.height = height * ratio;
     if (!series || !series.time.length || !width) return;
-    const pen = track.getContext("2d"), devices = app.world.devices;
+    const pen = track.getContext("2d"), devices = app.state.devices;
     pen.scale(ratio, ratio);
     pen.fillStyle = colours().series[0];
     pen.globalAlpha = 0.28;
@@ -119,12 +119,12 @@ export function scrubber(app, root) {
   whole.addEventListener("click", () => {
     whole.setAttribute("aria-pressed", whole.getAttribute("aria-pressed") === "false");
     crop(); show(); draw();
-    app.tell("series");
+    app.emit("series");
   });
   app.on("visit", (event) => { stop(); visit(event.detail); });
   app.on("series theme", draw);
   new ResizeObserver(draw).observe(track);
-  if (!app.live) ready().then(() => { crop(); show(); draw(); app.tell("series"); }).catch((error) => toast(error.message, true));
+  if (!app.live) ready().then(() => { crop(); show(); draw(); app.emit("series"); }).catch((error) => toast(error.message, true));
   show();
   draw();
   app.span = () => [from(), until()];

@@ -31,29 +31,31 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from enum import StrEnum
-from typing import Any
+from enum import IntEnum, auto
 
-from berth.schedule.policies.constant import duration, number, word
-from berth.schedule.policies.las import place_in_line, rank, sinks_at
-from berth.schedule.policy import Policy, Preempt, Rules
-
-_NETWORK, _FIFO, _LAS = 0, 1, 2  # places in the list of words of `order`
+from berth.schedule import Defragment, JobView, Migrate, Policy, PreemptByOrder, Reserve, Rules, StaticOrder
+from berth.schedule.policies.constant import choice, duration, number
+from berth.schedule.policies.las import LasJob, place_in_line, rank, sinks_at, update_queue
 
 
-class Rank(StrEnum):
+class Rank(IntEnum):
     """Which job goes first."""
 
-    NETWORK = "network"  # first come, with a head start for jobs that distance slows
-    FIFO = "fifo"  # first come; no job is evicted
-    LAS = "las"  # least GPU time so far, in three queues; lower queues make way (2D-LAS)
+    NETWORK = auto()  # first come, with a head start for jobs that distance slows
+    FIFO = auto()  # first come; no job is evicted
+    LAS = auto()  # least GPU time so far, in three queues; lower queues make way (2D-LAS)
 
 
 @dataclass(frozen=True)
 class Berth(Policy):
     """Waits for a near place while that is cheaper, by the expected ends of running jobs."""
 
-    order_by: str = word("network", "network fifo las", "which job goes first", name="order")
+    class Job(LasJob):
+        """At LAS order a job that has waited too long has a turn before all others."""
+
+        turn_ends_gpu_s: float  # the service at which that turn ends
+
+    order_by: Rank = choice(Rank.NETWORK, "which job goes first", name="order")
     share: float = number(0.5, "of the look-ahead wait that spreading may cost; 0: never spread")
     move_up: float = number(2, "times the cost of moving that a nearer place must save; 0: never move")
     defragment: float = number(2, "times the cost of stepping aside that a wait must be worth; 0: never")
@@ -77,70 +79,63 @@ class Berth(Policy):
         """Step aside, look ahead, move up, bounded waits; preemption only where the order asks for it."""
         las = self.order_by == Rank.LAS
         return Rules(
-            static_order=True,
-            relax_locality=self.share > 0,
-            migrate_gain=self.move_up,
-            defragment=self.defragment,
-            defragment_farther=self.order_by == Rank.NETWORK,
-            imbalance_tolerance=self.shape,
-            reserve_after_s=math.inf if las else self.hold_after,
-            reserve_share=self.hold_share,
-            reorder_after_s=self.patience if las else math.inf,
+            order=StaticOrder(reorder_after_s=self.patience if las else math.inf),
+            preempt=PreemptByOrder() if las else None,
             wake_running=las,
-            preempt=Preempt.BY_ORDER if las else Preempt.NEVER,
+            relax_locality=self.share > 0,
+            migrate=Migrate(gain=self.move_up),
+            defragment=Defragment(gain=self.defragment, farther=self.order_by == Rank.NETWORK),
+            imbalance_tolerance=self.shape,
+            reserve=None if las else Reserve(after_s=self.hold_after, share=self.hold_share),
         )
 
     @staticmethod
-    def order(job: Any, now: float, params: Any) -> float:
-        """First come, with or without head start; or the queue of what it has attained."""
-        if params.order_by == _LAS:
-            return queue_or_turn(job, now, params.first, params.second, params.patience, params.turn)
-        if params.order_by == _NETWORK:
+    def update(job: Job, now: float, params: Berth) -> None:
+        """At LAS order: the queue of what it has attained, or a turn for a job that waited too long."""
+        if params.order_by == Rank.LAS:
+            update_queue(job, now, params.first, params.second, 0.0)
+            if job.tier < 0 and now - job.queued_since_s >= params.patience - 1e-3:
+                job.turn_ends_gpu_s = job.attained_gpu_s + params.turn * job.gpus
+
+    @staticmethod
+    def order(job: Job, now: float, params: Berth) -> float:
+        """First come, with or without head start; or the queue, before which are jobs that have a turn."""
+        if params.order_by == Rank.LAS:
+            if job.attained_gpu_s + 1e-3 < job.turn_ends_gpu_s:
+                return -1.0 if job.tier >= 0 else -0.75
+            return rank(job, now)
+        if params.order_by == Rank.NETWORK:
             return job.arrival_s - params.head_start * (1.0 - 1.0 / job.slowdown[job.widest_tier])
         return job.arrival_s
 
     @staticmethod
-    def tie_break(job: Any, now: float, params: Any) -> float:
-        """Inside a queue: who runs, then as they joined its line."""
-        return place_in_line(job) if params.order_by == _LAS else 0.0
+    def tie_break(job: Job, now: float, params: Berth) -> float:
+        """Inside a queue: running jobs, then waiting ones as they joined its line."""
+        return place_in_line(job) if params.order_by == Rank.LAS else 0.0
 
     @staticmethod
-    def wake(job: Any, now: float, params: Any) -> float:
+    def wake(job: Job, now: float, params: Berth) -> float:
         """When a running job sinks to the next queue or its turn ends; waiting ones keep theirs."""
-        if job.tier < 0 or params.order_by != _LAS:
+        if job.tier < 0 or params.order_by != Rank.LAS:
             return math.inf
         at = sinks_at(job, now, params.first, params.second)
-        if job.attained_gpu_s < job.notes[3]:
-            at = min(at, now + (job.notes[3] - job.attained_gpu_s) / job.gpus)
+        if job.attained_gpu_s < job.turn_ends_gpu_s:
+            at = min(at, now + (job.turn_ends_gpu_s - job.attained_gpu_s) / job.gpus)
         return at
 
     @staticmethod
-    def allowed_tier(job: Any, now: float, params: Any) -> int:
+    def allowed_tier(job: JobView, now: float, params: Berth) -> int:
         """In the first place only the nearest tier."""
         return job.nearest_tier
 
     @staticmethod
-    def spread(job: Any, tier: int, wait: float, now: float, params: Any) -> int:
+    def spread(job: JobView, tier: int, wait: float, now: float, params: Berth) -> int:
         """1 if it should start at `tier` now rather than wait, for its own sake and for that of others."""
         slow = job.slowdown[tier] * job.imbalance_slowdown
         holds = min(wait, job.estimated_remaining_s * slow)
-        at_its_tier = (
-            tier == job.nearest_tier and job.imbalance_slowdown > 1.0
-        )  # all others would take such a place at once
+        # all other policies would take a place at its nearest tier at once
+        at_its_tier = tier == job.nearest_tier and job.imbalance_slowdown > 1.0
         if not at_its_tier and params.others * job.gpus * holds * holds > job.typical_gpu_s * wait:
             return 0
         loses = job.estimated_remaining_s * (slow - job.slowdown[job.nearest_tier])
         return 1 if loses <= 0.0 or loses < params.share * wait else 0
-
-
-def queue_or_turn(job: Any, now: float, first: float, second: float, patience: float, turn: float) -> float:
-    """The queue; before all queues for a job that waited too long, until it has had its turn.
-
-    `notes[3]` is the service at which the turn ends. Of those with a turn, who runs comes before who waits.
-    """
-    queue = rank(job, now, first, second, 0.0)
-    if job.tier < 0 and now - job.queued_since_s >= patience - 1e-3:
-        job.notes[3] = job.attained_gpu_s + turn * job.gpus
-    if job.attained_gpu_s + 1e-3 < job.notes[3]:
-        return -1.0 if job.tier >= 0 else -0.75
-    return queue

@@ -1,13 +1,14 @@
-"""Constants of a policy as its user writes them: durations with units, numbers, words from a list."""
+"""Constants of a policy as its user writes them: durations with units, numbers, yes or no, one of some words."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import MISSING, Field, dataclass, field
+from enum import IntEnum
 from typing import Any
 
 from berth.errors import InputError, UnknownNameError
-from berth.schedule.policy import Policy, constant_fields
+from berth.schedule.policy import Policy, constant_fields, constant_type
 from berth.units import format_seconds, seconds
 
 
@@ -21,18 +22,17 @@ def duration(default: str, text: str) -> Any:
     return field(default=_seconds(default), metadata={"kind": "duration", "help": text})
 
 
-def word(default: str, words: str, text: str, *, name: str = "") -> Any:
-    """A field that holds one of some words (`"no yes"`); compiled code sees the word's place among them.
+def choice(default: IntEnum | bool, text: str, *, name: str = "") -> Any:
+    """A field that holds a member of an IntEnum, written as its name in lower case; or a bool: `no`, `yes`.
 
-    `name` is what the user writes, where the field can't be called so because a function is.
+    `name` is what the user writes, where the field can't be called so because a hook is.
     """
-    facts = {"kind": "word", "words": tuple(words.split()), "help": text}
-    return field(default=default, metadata=facts | ({"name": name} if name else {}))
+    return field(default=default, metadata={"help": text} | ({"name": name} if name else {}))
 
 
-def data() -> Any:
-    """A field that no user sets: what `prepare` found out, empty before."""
-    return field(default=(), repr=False, metadata={"data": True})
+def array() -> Any:
+    """A field that no user sets: numbers that `prepare` computed, empty before."""
+    return field(default=(), repr=False, metadata={"array": True})
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,6 @@ class Constant:
     """One constant of a policy, as its list of constants shows it."""
 
     name: str
-    kind: str  # number, duration or word
     default: str  # as one would write it
     words: tuple[str, ...]
     help: str
@@ -51,10 +50,10 @@ def constants_of(policy: type[Policy]) -> tuple[Constant, ...]:
     return tuple(_described(entry) for entry in constant_fields(policy))
 
 
-def parse_constants(policy: type[Policy], name: str, text: str) -> dict[str, float | str]:
+def parse_constants(policy: type[Policy], name: str, text: str) -> dict[str, float]:
     """The fields that `machine=12h,rack=24h` sets."""
     known = {_name(entry): entry for entry in constant_fields(policy)}
-    given: dict[str, float | str] = {}
+    given: dict[str, float] = {}
     for part in filter(None, (part.strip() for part in text.split(","))):
         key, equals, value = (piece.strip() for piece in part.partition("="))
         if not equals or not value:
@@ -73,34 +72,37 @@ def _name(entry: Field[Any]) -> str:
     return str(entry.metadata.get("name", entry.name))
 
 
+def _words(entry: Field[Any]) -> dict[str, float]:
+    """What a user may write, with the value that it means; empty: a number."""
+    kind = constant_type(entry)
+    if kind is bool:
+        return {"no": False, "yes": True}
+    members = kind if issubclass(kind, IntEnum) else ()
+    return {member.name.lower().replace("_", "-"): member for member in members}
+
+
 def _described(entry: Field[Any]) -> Constant:
-    kind = entry.metadata.get("kind", "number")
-    value = entry.default
-    if value is MISSING:
-        default = ""
-    elif kind == "duration":
-        default = format_seconds(value)
-    else:
-        default = value if isinstance(value, str) else f"{value:g}"
-    return Constant(
-        _name(entry), kind, default, entry.metadata.get("words", ()), entry.metadata.get("help", "")
-    )
+    words, value = _words(entry), entry.default
+    default = next((word for word, meant in words.items() if meant == value), "")
+    if not words and value is not MISSING:
+        default = format_seconds(value) if entry.metadata.get("kind") == "duration" else f"{value:g}"
+    return Constant(_name(entry), default, tuple(words), entry.metadata.get("help", ""))
 
 
-def _parse(entry: Field[Any], policy: str, text: str) -> float | str:
+def _parse(entry: Field[Any], policy: str, text: str) -> float:
     where = f"policy {policy}, {_name(entry)}"
-    words: tuple[str, ...] = entry.metadata.get("words", ())
+    words = _words(entry)
     if words:
         if text not in words:
             raise UnknownNameError(f"choice of {_name(entry)}", text, words, where=f"policy {policy}")
-        return text
+        return words[text]
     try:
         value = _parsers[entry.metadata.get("kind", "")](text)
     except InputError as error:
         error.where = where
         raise
     if math.isnan(value) or value < 0:
-        raise InputError(f"{text!r} is negative or no number", where=where)
+        raise InputError(f"{text!r} is negative or not a number", where=where)
     return value
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from berth.schedule.policy import Blocked, Policy, Rules
+from berth.schedule import Blocked, Policy, Rules, StaticOrder
 
 
 @dataclass(frozen=True)
@@ -13,7 +13,7 @@ class Fifo(Policy):
 
     def rules(self) -> Rules:
         """No job overtakes the first."""
-        return Rules(static_order=True, blocked=Blocked.STOP)
+        return Rules(order=StaticOrder(), blocked=Blocked.STOP)
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class FitFirst(Policy):
 
     def rules(self) -> Rules:
         """Arrivals do not change."""
-        return Rules(static_order=True)
+        return Rules(order=StaticOrder())
 
 
 @dataclass(frozen=True)
@@ -37,4 +37,4 @@ class Easy(Policy):
 
     def rules(self) -> Rules:
         """A job that does not fit has a place reserved."""
-        return Rules(static_order=True, blocked=Blocked.BACKFILL)
+        return Rules(order=StaticOrder(), blocked=Blocked.BACKFILL)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
-from berth.schedule.policies.constant import duration, number
-from berth.schedule.policy import Policy, Preempt, Rules
+from berth.schedule import JobView, Migrate, Policy, PreemptByOrder, Rules, StaticOrder, duration, number
 
 
 @dataclass(frozen=True)
@@ -25,16 +23,15 @@ class Gandiva(Policy):
     def rules(self) -> Rules:
         """Turns at the slice's pace."""
         return Rules(
-            preempt=Preempt.BY_ORDER,
-            static_order=True,
-            period_s=self.slice,
-            migrate_gain=self.move_up,
+            order=StaticOrder(),
+            preempt=PreemptByOrder(period_s=self.slice),
+            migrate=Migrate(gain=self.move_up),
             eviction_s=self.eviction,
         )
 
     @staticmethod
-    def order(job: Any, now: float, params: Any) -> float:
-        """Who has waited longest; who runs has had its turn a slice after it began."""
+    def order(job: JobView, now: float, params: Gandiva) -> float:
+        """The job that has waited longest; a running job has had its turn a slice after its start."""
         if job.tier < 0 or job.started_s == now:
             return job.queued_since_s
         return job.started_s + params.slice

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
-from berth.schedule.policies.constant import number
-from berth.schedule.policy import Policy, Rules
+from berth.schedule import JobView, Policy, Rules, StaticOrder, number
 
 
 @dataclass(frozen=True)
@@ -26,9 +24,9 @@ class Lwf(Policy):
 
     def rules(self) -> Rules:
         """Emptiest machines first; no job is moved."""
-        return Rules(static_order=True, worst_fit=True, link_ratio=self.ratio)
+        return Rules(order=StaticOrder(), worst_fit=True, link_ratio=self.ratio)
 
     @staticmethod
-    def order(job: Any, now: float, params: Any) -> float:
+    def order(job: JobView, now: float, params: Lwf) -> float:
         """Least GPU time left."""
         return job.estimated_remaining_s * job.gpus

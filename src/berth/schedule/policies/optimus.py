@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
-from berth.schedule.policies.constant import duration
-from berth.schedule.policy import Policy, Preempt, Rules
+from berth.schedule import JobView, Policy, PreemptByOrder, Rules, StaticOrder, duration
 
 
 @dataclass(frozen=True)
@@ -22,9 +20,9 @@ class Optimus(Policy):
 
     def rules(self) -> Rules:
         """The jobs that gain most run, for a round."""
-        return Rules(preempt=Preempt.BY_ORDER, static_order=True, period_s=self.round)
+        return Rules(order=StaticOrder(), preempt=PreemptByOrder(period_s=self.round))
 
     @staticmethod
-    def order(job: Any, now: float, params: Any) -> float:
+    def order(job: JobView, now: float, params: Optimus) -> float:
         """Least GPU time left."""
         return job.estimated_remaining_s * job.gpus * (job.slowdown[job.tier] if job.tier >= 0 else 1.0)

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
-from berth.schedule.policy import Policy, Preempt, Rules
+from berth.schedule import JobView, PreemptByOrder, Rules, StaticOrder
+from berth.schedule.policies.fifo import FitFirst
 
 
 @dataclass(frozen=True)
-class Sjf(Policy):
+class Sjf(FitFirst):
     """The shortest job goes first; running jobs are left alone, and a job that fits may overtake one that does not."""
 
-    def rules(self) -> Rules:
-        """What is left of a waiting job does not change."""
-        return Rules(static_order=True)
-
     @staticmethod
-    def order(job: Any, now: float, params: Any) -> float:
+    def order(job: JobView, now: float, params: Sjf) -> float:
         """Least work left, which is all of it before the first start."""
         return job.estimated_remaining_s
 
@@ -28,7 +24,7 @@ class Srtf(Sjf):
 
     def rules(self) -> Rules:
         """The jobs that go first run."""
-        return Rules(static_order=True, preempt=Preempt.BY_ORDER, monotone_order=True)
+        return Rules(order=StaticOrder(), preempt=PreemptByOrder(monotone_order=True))
 
 
 @dataclass(frozen=True)
@@ -36,6 +32,6 @@ class Srsf(Srtf):
     """Least remaining GPU time (time x GPUs) goes first, and preempts others."""
 
     @staticmethod
-    def order(job: Any, now: float, params: Any) -> float:
+    def order(job: JobView, now: float, params: Sjf) -> float:
         """Least GPU time left."""
         return job.estimated_remaining_s * job.gpus

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
-from berth.schedule.policies.constant import duration
-from berth.schedule.policy import Policy, Preempt, Rules
+from berth.schedule import JobView, Policy, PreemptByOrder, Rules, duration
 
 
 @dataclass(frozen=True)
@@ -21,10 +19,10 @@ class Themis(Policy):
 
     def rules(self) -> Rules:
         """The jobs that are stretched most run, for a lease."""
-        return Rules(preempt=Preempt.BY_ORDER, period_s=self.lease)
+        return Rules(preempt=PreemptByOrder(period_s=self.lease))
 
     @staticmethod
-    def order(job: Any, now: float, params: Any) -> float:
+    def order(job: JobView, now: float, params: Themis) -> float:
         """Highest rho first."""
         stretch = job.slowdown[job.tier] if job.tier >= 0 else 1.0
         return -(now - job.arrival_s + job.estimated_remaining_s * stretch) / max(

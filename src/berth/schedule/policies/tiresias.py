@@ -11,9 +11,9 @@ import numpy as np
 
 from berth import reproducible
 from berth.errors import InputError
-from berth.schedule.policies.constant import data, number
-from berth.schedule.policies.las import place_in_line, rank, sinks_at, starved_at
-from berth.schedule.policy import Policy, Preempt, Rules
+from berth.schedule import JobView, Policy, PreemptByOrder, Rules, StaticOrder
+from berth.schedule.policies.constant import array, number
+from berth.schedule.policies.las import LasJob, place_in_line, rank, sinks_at, starved_at, update_queue
 
 if TYPE_CHECKING:
     from typing import Self
@@ -33,6 +33,7 @@ class Tiresias(Policy):
     rule gives 184,694.87 s, without them 183,162.23 s; the rest is the order of jobs evicted at one moment.
     """
 
+    Job = LasJob
     first: float = number(3250, "GPU-seconds at which a job leaves the first queue")
     second: float = number(7200, "GPU-seconds at which it leaves the second")
     starvation: float = number(0, "a job that waited this many times what it ran is first again; 0: never")
@@ -41,29 +42,33 @@ class Tiresias(Policy):
     def rules(self) -> Rules:
         """Jobs with least service run; a running job's order changes with time."""
         return Rules(
-            preempt=Preempt.BY_ORDER,
-            static_order=self.starvation == 0,
+            order=StaticOrder() if self.starvation == 0 else None,
+            preempt=PreemptByOrder(monotone_order=True),
             wake_running=True,
-            monotone_order=True,
         )
 
     @staticmethod
-    def order(job: Any, now: float, params: Any) -> float:
-        """The queue."""
-        return rank(job, now, params.first, params.second, params.starvation)
+    def update(job: LasJob, now: float, params: Tiresias) -> None:
+        """Sinks, or comes back to the first queue."""
+        update_queue(job, now, params.first, params.second, params.starvation)
 
     @staticmethod
-    def tie_break(job: Any, now: float, params: Any) -> float:
+    def order(job: LasJob, now: float, params: Tiresias) -> float:
+        """The queue."""
+        return rank(job, now)
+
+    @staticmethod
+    def tie_break(job: LasJob, now: float, params: Tiresias) -> float:
         """First in, first out."""
         return place_in_line(job)
 
     @staticmethod
-    def allowed_tier(job: Any, now: float, params: Any) -> int:
+    def allowed_tier(job: JobView, now: float, params: Tiresias) -> int:
         """Skewed jobs are consolidated, others may be anywhere."""
         return job.nearest_tier if job.skew > params.skew else job.widest_tier
 
     @staticmethod
-    def wake(job: Any, now: float, params: Any) -> float:
+    def wake(job: LasJob, now: float, params: Tiresias) -> float:
         """When it sinks, or has starved."""
         if job.tier >= 0:
             return sinks_at(job, now, params.first, params.second)
@@ -79,15 +84,16 @@ class Gittins(Policy):
     which would have only the past. The index is constant between the steps of a table.
     """
 
+    Job = LasJob
     delta: float = number(3250, "GPU-seconds of service that the index looks ahead")
     skew: float = number(0.3, "largest tensor / all parameters above which a job is kept together")
     first: float = number(3250, "GPU-seconds at which a job leaves the first queue")
     second: float = number(7200, "GPU-seconds at which it leaves the second")
-    steps: tuple[float, ...] = data()
+    steps: tuple[float, ...] = array()
 
     def rules(self) -> Rules:
         """Jobs that are most likely to end soon run."""
-        return Rules(preempt=Preempt.BY_ORDER, static_order=True, wake_running=True)
+        return Rules(order=StaticOrder(), preempt=PreemptByOrder(), wake_running=True)
 
     def prepare(self, trace: Trace) -> Self:
         """Reads the distribution of service from the trace."""
@@ -97,38 +103,36 @@ class Gittins(Policy):
             )
         return replace(self, steps=tuple(index_table(trace.num_gpu * trace.duration_s, self.delta)))
 
-    def table(self) -> Sequence[float]:
-        """Bounds of service, then ranks."""
-        return self.steps
+    @staticmethod
+    def update(job: LasJob, now: float, params: Gittins) -> None:
+        """Sinks."""
+        update_queue(job, now, params.first, params.second, 0.0)
 
     @staticmethod
-    def order(job: Any, now: float, params: Any) -> float:
+    def order(job: LasJob, now: float, params: Gittins) -> float:
         """The queue."""
-        return math.floor(rank(job, now, params.first, params.second, 0.0))
+        return job.queue
 
     @staticmethod
-    def tie_break(job: Any, now: float, params: Any) -> float:
+    def tie_break(job: LasJob, now: float, params: Gittins) -> float:
         """The table's rank for the service so far."""
-        return params.table[_STEPS + step_of(job.attained_gpu_s, params.table)]
+        return params.steps[_STEPS + step_of(job.attained_gpu_s, params.steps)]
+
+    allowed_tier = staticmethod(Tiresias.allowed_tier)
 
     @staticmethod
-    def allowed_tier(job: Any, now: float, params: Any) -> int:
-        """Skewed jobs are consolidated, others may be anywhere."""
-        return job.nearest_tier if job.skew > params.skew else job.widest_tier
-
-    @staticmethod
-    def wake(job: Any, now: float, params: Any) -> float:
+    def wake(job: LasJob, now: float, params: Gittins) -> float:
         """When a running job sinks a queue or reaches the next step."""
         if job.tier < 0:
             return math.inf
         soon = sinks_at(job, now, params.first, params.second)
-        step = step_of(job.attained_gpu_s, params.table) + 1
+        step = step_of(job.attained_gpu_s, params.steps) + 1
         if step < _STEPS:
-            soon = min(soon, now + max(1e-3, params.table[step] - job.attained_gpu_s) / job.gpus)
+            soon = min(soon, now + max(1e-3, params.steps[step] - job.attained_gpu_s) / job.gpus)
         return soon
 
 
-def step_of(attained: float, table: Any) -> int:
+def step_of(attained: float, table: Sequence[float]) -> int:
     """The last step whose bound has been reached, to a thousandth of a GPU-second."""
     low, high = 0, _STEPS
     while high - low > 1:

@@ -8,28 +8,31 @@ longest sample is a give-up, what is beyond it is taken to be the longest timer 
 from __future__ import annotations
 
 import math
+from enum import IntEnum
 from typing import Any
 
 import numpy as np
 
-_IGNORE, _COUNT = 0, 1  # places in the list of words of `censored`
+from berth.schedule.views import WaitStatsView
+
+Censored = IntEnum("Censored", ["IGNORE", "COUNT", "KAPLAN_MEIER"])
 
 
 def timer_from(
-    stats: Any, since: float, samples: float, deviations: float, longest: float, censored: float
+    stats: WaitStatsView, since: float, samples: float, deviations: float, longest: float, censored: Censored
 ) -> float:
     """The timer that the samples since then make; the fixed one if they are too few."""
     waits, gave_up, count = np.empty(stats.count), np.empty(stats.count, np.int64), 0
     for i in range(stats.count):
-        if stats.at_s[i] >= since and not (censored == _IGNORE and stats.gave_up[i]):
+        if stats.at_s[i] >= since and not (censored == Censored.IGNORE and stats.gave_up[i]):
             waits[count], gave_up[count] = stats.wait_s[i], stats.gave_up[i]
             count += 1
     if count < samples:
         return stats.initial_timer_s
-    if censored in (_IGNORE, _COUNT):
-        mean, deviation = moments(waits[:count])
-    else:
+    if censored == Censored.KAPLAN_MEIER:
         mean, deviation = survival_moments(waits[:count], gave_up[:count], longest)
+    else:
+        mean, deviation = moments(waits[:count])
     return min(max(0.0, mean + deviations * deviation), longest)
 
 

@@ -1,21 +1,22 @@
-"""The fold: a state that is what the journal's records make of it, and nothing else.
+"""The controller's state: the result of applying the records of the journal, without a clock and without I/O.
 
-There is no clock and no I/O here. The controller, the recovery after a crash, a replay and a forecast all fold records
-into books; only where the records come from differs.
+The controller, recovery, replays and forecasts all apply records to a `ControllerState`; only their source differs.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Literal
 
 import numpy as np
 
 from berth.live import _kernels
+from berth.live.demand import device_types_of, sensitivity_key, tier_range_of
 from berth.live.devices import Devices
-from berth.live.job import (
+from berth.live.job import Attempt, Job, Seat
+from berth.live.lifecycle import (
     CANCELLED,
-    DELAYED,
     FAILED,
     FINISHED,
     LAUNCHING,
@@ -24,17 +25,14 @@ from berth.live.job import (
     RUNNING,
     STOPPING,
     WAITS,
-    Attempt,
-    Job,
-    Seat,
-    Why,
+    StopReason,
+    transition,
 )
 from berth.live.records import LOST, Record
-from berth.live.rows import FIRST, with_demand, with_room
+from berth.live.rows import FIRST, with_demand, with_free_rows, with_user
 from berth.live.sensitivity import Sensitivities, learned_slowdowns
 from berth.live.setup import DEFAULT_DURATION_S, Setup
-from berth.live.spec import spec_of
-from berth.live.wants import kinds_of, reach_of, sensitivity_key
+from berth.live.spec import spec_from_dict
 from berth.native.kernels import specialize
 from berth.native.structs import to_native
 from berth.schedule import reasons
@@ -46,8 +44,8 @@ from berth.schedule.world import new_jobs, new_world
 _LONGEST_DELAY_S = 300.0
 
 
-class Books:
-    """All that a controller knows."""
+class ControllerState:
+    """Jobs, attempts, machines and the scheduler's arrays."""
 
     def __init__(self, setup: Setup) -> None:
         self.setup = setup
@@ -62,36 +60,33 @@ class Books:
             eviction_large_s=setup.eviction_large_s,
         )
         self.hooks = to_native(hooks(policy))
-        self.steps = to_native(phases_for(policy.rules(), self.scene, self.hooks))
-        self.run_pass = specialize(_kernels.run_pass, self.scene, self.hooks, self.steps, 0.0)
-        self.join = specialize(_kernels.join, self.scene, self.hooks, 0, 0.0)
-        self.jobs: dict[str, Job] = {}  # those that are not over
+        self.phases = to_native(phases_for(policy.rules(), self.native_world, self.hooks))
+        self.run_pass = specialize(_kernels.run_pass, self.native_world, self.hooks, self.phases, 0.0)
+        self.join = specialize(_kernels.join, self.native_world, self.hooks, 0, 0.0)
+        self.jobs: dict[str, Job] = {}  # those that have not ended
         self.delayed: set[str] = set()
         self.rows: list[Job | None] = []
         self.attempts: dict[str, Attempt] = {}  # those that have not ended
         self.devices = Devices(setup.cluster)
-        self.shut: list[list[str]] = [
-            [] for _ in setup.cluster.machines
-        ]  # why each takes no jobs; empty: it does
-        self.foreign: list[int] = [0] * len(
-            setup.cluster.machines
-        )  # devices that others hold, as far as booked
+        # by machine: the reasons why it takes no jobs, and how many of its devices are used outside berth
+        self.unavailable: list[list[str]] = [[] for _ in setup.cluster.machines]
+        self.external: list[int] = [0] * len(setup.cluster.machines)
         self.users: dict[str, int] = {}
-        self.step_s: dict[str, dict[int, float]] = {}  # measured, by kind of job and tier
-        self.durations: dict[str, float] = {}  # by name: how long such jobs ran
+        self.step_s: dict[str, dict[int, float]] = {}  # measured, by sensitivity key and tier
+        self.durations: dict[str, float] = {}  # of ended jobs, by name
         self.submitted = 0
-        self.epoch = ""  # of the controller that decides: part of its tokens
+        self.epoch = ""  # of the running controller: part of its tokens
         self.now = 0.0
         self.wake = math.inf
-        self.over: list[Job] = []  # jobs that ended since somebody last looked
+        self.ended: list[Job] = []  # jobs that ended since the last commit
         self._sensitivities = Sensitivities(setup.cluster)
-        self._fold: dict[str, Callable[[Record], None]] = {
+        self._handlers: dict[str, Callable[[Record], None]] = {
             "opened": self._opened,
             "submitted": self._submitted,
             "cancelled": self._cancelled,
             "prioritised": self._prioritised,
             "machine": self._machine,
-            "foreign": self._foreign,
+            "external": self._external,
             "launch": self._launch,
             "started": self._started,
             "exited": self._exited,
@@ -101,70 +96,71 @@ class Books:
 
     @property
     def world(self) -> World:
-        """The scheduler's arrays; `scene` is the same world, for compiled code."""
+        """The scheduler's arrays; `native_world` has the same arrays for compiled code."""
         return self._world
 
     @world.setter
     def world(self, world: World) -> None:
         if world is not getattr(self, "_world", None):
-            self._world, self.scene = world, to_native(world)
+            self._world, self.native_world = world, to_native(world)
 
-    def fold(self, record: Record) -> None:
-        """Takes in one record of something that happened."""
+    def apply(self, record: Record) -> None:
+        """Apply one record; passes are applied by `decisions`."""
         self.now = max(self.now, record.time)
-        self._fold[record.kind](record)
+        self._handlers[record.kind](record)
 
     def next_ready(self) -> tuple[float, str] | None:
-        """When the first delayed job may be tried again."""
+        """Return the time and id of the delayed job that is retried first."""
         return min(((self.jobs[name].not_before, name) for name in self.delayed), default=None)
 
-    # -- jobs come and go
+    # -- jobs
 
     def _opened(self, record: Record) -> None:
-        """A controller began; the setup was taken from this record already."""
-        self.epoch = record.body.get("epoch", "")  # older berths have none
+        """A controller has started; the setup of this record is in use already."""
+        self.epoch = record.body.get("epoch", "")  # older versions have none
 
     def _submitted(self, record: Record) -> None:
         assert record.job is not None
         assert record.job not in self.jobs, f"{record.job} is submitted twice"
-        spec, profile = spec_of(record.body["spec"]), record.body["profile"]
+        spec, profile = spec_from_dict(record.body["spec"]), record.body["profile"]
         job = Job(record.job, spec, profile, record.body["user"], record.time, since=record.time)
         self.submitted += 1
         self.jobs[job.id] = job
-        self.make_room()
+        self.reserve_row()
         self.world = with_demand(self.world, spec.gpus, self.timers)
+        self.world = with_user(self.world, self.users.setdefault(job.user, len(self.users)))
         job.row = len(self.rows)
         self.rows.append(job)
         self.write(job)
-        self.join(self.scene, self.hooks, job.row, self.now)
+        self.join(self.native_world, self.hooks, job.row, self.now)
 
-    def make_room(self) -> None:
-        """One more row can be written."""
+    def reserve_row(self) -> None:
+        """Make sure that one more row fits."""
         if len(self.rows) < len(self.world.jobs):
             return
         kept = [row for row, job in enumerate(self.rows) if job is not None]
-        self.world = with_room(self.world, np.array(kept, np.int64))
+        self.world = with_free_rows(self.world, np.array(kept, np.int64))
         self.rows = [job for job in self.rows if job is not None]
         for row, job in enumerate(self.rows):
             assert job is not None
             job.row = row
 
     def write(self, job: Job) -> None:
-        """The scheduler's record of a job that has just come."""
+        """Write the scheduler's record of a new job."""
         spec, record = job.spec, self.world.jobs[job.row]
         record["arrival_s"], record["gpus"], record["priority"] = self.now, spec.gpus, spec.priority
         record["demand"] = np.searchsorted(self.world.demands["gpus"], spec.gpus)
         record["delay_timer_s"][: len(self.timers)] = self.timers
-        record["user"] = self.users.setdefault(job.user, len(self.users))
-        kinds = kinds_of(self.setup, spec)
+        record["user"] = self.users[job.user]
+        kinds = device_types_of(self.setup, spec)
         record["device_type"] = kinds[0] if len(kinds) == 1 else -1
         record["device_type_mask"] = (
-            sum(1 << kind for kind in kinds) if len(kinds) < len(self.setup.kinds) else -1
+            sum(1 << kind for kind in kinds) if len(kinds) < len(self.setup.device_type_names) else -1
         )
         expected_s = spec.duration or self.durations.get(spec.name) or DEFAULT_DURATION_S
         for name in ("work_s", "true_remaining_s", "estimated_remaining_s", "checkpointed_remaining_s"):
             record[name] = expected_s
-        record["nearest_tier"], record["widest_tier"] = reach_of(self.setup, spec)
+        record["nearest_tier"], record["widest_tier"] = tier_range_of(self.setup, spec)
         self._sensitivities.write(record, job.profile, spec.gpus)
         self._apply_steps(job)
 
@@ -173,9 +169,9 @@ class Books:
         job.ends_as = CANCELLED
         self.delayed.discard(job.id)
         if job.state == QUEUED:
-            _kernels.withdraw(self.scene, job.row)
+            _kernels.withdraw(self.native_world, job.row)
         elif job.state == PLACED:
-            _kernels.finish(self.scene, job.row, self.now)
+            _kernels.finish(self.native_world, job.row, self.now)
             self.vacate(job, "cancelled")
         self._settle(job)
 
@@ -185,63 +181,66 @@ class Books:
         self.world.jobs[job.row]["priority"] = job.spec.priority
         self.world.bound[0]["valid"] = 0
         if job.state == QUEUED and job.ends_as is None:
-            _kernels.reorder(self.scene, self.hooks, job.row, self.now)
+            _kernels.reorder(self.native_world, self.hooks, job.row, self.now)
 
     # -- machines
 
     def _machine(self, record: Record) -> None:
         machine, why = int(record.body["machine"]), record.body["why"]
-        shut = self.shut[machine]
+        shut = self.unavailable[machine]
         if record.body["is"]:
             shut.append(why)
             if len(shut) == 1:
-                _kernels.take_down(self.scene, machine)
+                _kernels.take_down(self.native_world, machine)
             if why == LOST:
                 self._lose(machine)
             return
         shut.remove(why)
         if not shut:
-            self.foreign[machine] = _kernels.bring_up(self.scene, machine, self.foreign[machine])
+            self.external[machine] = _kernels.bring_up(self.native_world, machine, self.external[machine])
 
     def _lose(self, machine: int) -> None:
-        """Everything on a machine is gone; gangs that had a part there wait again."""
+        """Requeue the gangs with a part on a lost machine."""
         for token in [token for token, attempt in self.attempts.items() if machine in attempt.machines]:
             attempt = self.attempts[token]
             job = self.jobs[attempt.job]
             if job.token == token:
-                _kernels.give_back(self.scene, self.hooks, job.row, self.now, reasons.HOST_LOST)
-                self.wait_again(job, "lost")
+                _kernels.give_back(self.native_world, self.hooks, job.row, self.now, reasons.HOST_LOST)
+                self.requeue(job, "lost")
 
     def free_on(self, machine: int) -> int:
-        """Devices of a machine that nobody is given."""
+        """Return the free devices of a machine."""
         return int(self.world.groups["free"][0, machine].sum())
 
-    def _foreign(self, record: Record) -> None:
+    def _external(self, record: Record) -> None:
         machine, devices = int(record.body["machine"]), int(record.body["devices"])
         self.devices.block(machine, record.body.get("numbers", ()))
-        if not self.shut[machine]:
-            self.foreign[machine] += _kernels.lend(self.scene, machine, devices - self.foreign[machine])
+        if not self.unavailable[machine]:
+            self.external[machine] += _kernels.set_external(
+                self.native_world, machine, devices - self.external[machine]
+            )
         else:
-            self.foreign[machine] = devices
+            self.external[machine] = devices
 
     # -- attempts
 
     def place(self, job: Job, seats: tuple[Seat, ...], tier: int) -> Attempt:
-        """A new attempt of a job on these devices."""
+        """Create an attempt of a job on these devices."""
         job.attempts += 1
         epoch = f".{self.epoch}" if self.epoch else ""
         token = f"{self.setup.store}-{job.id}.{job.attempts}{epoch}"
         attempt = Attempt(token, job.id, job.attempts, seats, tier, self.now)
         self.devices.give(token, seats)
         self.attempts[token] = attempt
-        job.token, job.state = token, PLACED
+        transition(job, "start" if job.state == QUEUED else "move")
+        job.token = token
         job.alive.append(token)
         if job.first_start is None:
             job.first_start = self.now
         return attempt
 
-    def vacate(self, job: Job, why: Why) -> None:
-        """The attempt that holds a job's place gives it up; it ends at once if it was never launched."""
+    def vacate(self, job: Job, why: StopReason) -> None:
+        """Release the devices of a job's attempt; it ends at once if it was never launched."""
         assert job.token is not None
         attempt = self.attempts[job.token]
         job.token = None
@@ -252,18 +251,18 @@ class Books:
         else:
             attempt.state = STOPPING
 
-    def wait_again(self, job: Job, why: Why) -> None:
-        """A job whose place is gone from the world already waits again."""
-        self.vacate(job, why)
-        job.state, job.since = QUEUED, self.now
+    def requeue(self, job: Job, event: Literal["evict", "lost"]) -> None:
+        """Let a job wait again that has left its place in the scheduler's arrays."""
+        self.vacate(job, "evicted" if event == "evict" else "lost")
+        transition(job, event, since=self.now)
         job.evictions += 1
 
     def may_launch(self, attempt: Attempt) -> bool:
-        """Whether all earlier attempts on its devices, and of its job, have ended."""
+        """Return whether all earlier attempts on its devices and of its job have ended."""
         return self.jobs[attempt.job].alive[0] == attempt.token and not self.ahead_of(attempt)
 
     def ahead_of(self, attempt: Attempt) -> list[str]:
-        """Attempts on its devices that have not left yet."""
+        """Return earlier attempts that still hold its devices."""
         return self.devices.ahead(attempt.token, attempt.seats)
 
     def _launch(self, record: Record) -> None:
@@ -280,10 +279,10 @@ class Books:
             record_["restored_at_s"] = max(float(record_["restored_at_s"]), self.now)
 
     def _exited(self, record: Record) -> None:
-        """An attempt has ended, as the back end saw it.
+        """End an attempt.
 
-        `codes` of its processes; none: nobody knows. `stopped`: they were told to. `done`: the job said that it has
-        finished, whatever else happened. `lost`: the job is not to blame.
+        `codes` of its processes; none: unknown. `stopped`: berth stopped them. `done`: the job reported that it has
+        finished, whatever else happened. `lost`: not the fault of the job.
         """
         attempt = self.attempts[record.body["token"]]
         job = self.jobs[attempt.job]
@@ -301,7 +300,7 @@ class Books:
         self._ended(attempt)
         if job.ends_as is not None:
             if holds_place:
-                _kernels.finish(self.scene, job.row, self.now)
+                _kernels.finish(self.native_world, job.row, self.now)
                 self._drop_place(job)
         elif fine:
             self._finished(job)
@@ -316,50 +315,50 @@ class Books:
         self.devices.left(attempt.token, attempt.seats)
 
     def _drop_place(self, job: Job) -> None:
-        """Forgets the attempt that holds a job's place: it has ended, or was never launched."""
+        """Drop the attempt that holds a job's devices: it has ended, or was never launched."""
         if job.token in self.attempts:
             self.vacate(job, "finished")
         job.token = None
 
     def _finished(self, job: Job) -> None:
         if job.state == PLACED:
-            _kernels.finish(self.scene, job.row, self.now)
+            _kernels.finish(self.native_world, job.row, self.now)
             self._drop_place(job)
         elif job.state == QUEUED:
-            _kernels.withdraw(self.scene, job.row)
+            _kernels.withdraw(self.native_world, job.row)
         job.ends_as = FINISHED
         ran_s = self.now - (job.first_start if job.first_start is not None else self.now)
         self.durations[job.spec.name] = max(1.0, float(self.world.jobs[job.row]["ran_s"]) or ran_s)
 
     def _failed(self, job: Job, *, counts: bool) -> None:
-        """The attempt that held the job's place failed: the job waits a while, and is tried again, or not."""
+        """Delay a job whose attempt failed, or end it if it has no restarts left."""
         job.token = None
         job.failures += counts
         if job.failures > job.spec.restarts:
-            _kernels.finish(self.scene, job.row, self.now)
+            _kernels.finish(self.native_world, job.row, self.now)
             job.ends_as = FAILED
             return
-        _kernels.put_off(self.scene, job.row, self.now)
-        job.state = DELAYED
+        _kernels.put_off(self.native_world, job.row, self.now)
+        transition(job, "attempt-failed")
         self.delayed.add(job.id)
         job.not_before = self.now + min(_LONGEST_DELAY_S, 2.0 ** min(job.failures, 20))
 
     def _ready(self, record: Record) -> None:
         job = self._job(record)
         self.delayed.remove(job.id)
-        job.state, job.since = QUEUED, self.now
-        self.join(self.scene, self.hooks, job.row, self.now)
+        transition(job, "ready", since=self.now)
+        self.join(self.native_world, self.hooks, job.row, self.now)
 
     def _settle(self, job: Job) -> None:
-        """A job that will not run again is over once the last of its attempts has ended."""
+        """End a job that will not run again, once its last attempt has ended."""
         if job.ends_as is None or job.alive:
             return
         job.state, job.ended = job.ends_as, self.now
         self.rows[job.row] = None
         del self.jobs[job.id]
-        self.over.append(job)
+        self.ended.append(job)
 
-    # -- what was learned
+    # -- measured step times
 
     def _learned(self, record: Record) -> None:
         key, tier = record.body["key"], int(record.body["tier"])
@@ -376,7 +375,7 @@ class Books:
         self._sensitivities.write(record, job.profile, job.spec.gpus)
         record["slowdown"] = learned_slowdowns(record["slowdown"].copy(), known, int(record["nearest_tier"]))
         if job.token is not None:
-            _kernels.run_at_speed(self.scene, job.row, self.now)
+            _kernels.run_at_speed(self.native_world, job.row, self.now)
 
     def _job(self, record: Record) -> Job:
         assert record.job is not None

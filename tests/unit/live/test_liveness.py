@@ -5,8 +5,8 @@ import threading
 import pytest
 
 from berth.live import commands
-from berth.live.backend import BackendError, MachineSeen, Pace
-from berth.live.presence import ANSWERS, MANY_MISSING_S, MISSING_S
+from berth.live.backend import BackendError, MachineStatus, Pace
+from berth.live.reconcile import ANSWERS, MANY_MISSING_S, MISSING_S
 from berth.live.spec import JobSpec
 
 
@@ -16,8 +16,8 @@ def forget(live, *names: str) -> dict:
 
 
 def lost(live) -> list[str]:
-    machines = live.books.cluster.machines
-    return [machines[index].name for index, why in enumerate(live.books.shut) if "lost" in why]
+    machines = live.state.cluster.machines
+    return [machines[index].name for index, why in enumerate(live.state.unavailable) if "lost" in why]
 
 
 def test_empty_answers_evict_nothing_until_they_have_lasted(crank):
@@ -27,14 +27,14 @@ def test_empty_answers_evict_nothing_until_they_have_lasted(crank):
     machines = forget(live)
     for _ in range(int(MANY_MISSING_S) - 1):
         live.step(1)
-        assert (lost(live), live.books.jobs[job].evictions) == ([], 0)
+        assert (lost(live), live.state.jobs[job].evictions) == ([], 0)
     live.backend.machines.update(machines)
     live.step(1)
-    assert (lost(live), live.books.jobs[job].evictions, live.state(job)) == ([], 0, "placed")
+    assert (lost(live), live.state.jobs[job].evictions, live.state_of(job)) == ([], 0, "placed")
     forget(live)
     live.step(1, times=int(MANY_MISSING_S) + 2)
     assert sorted(lost(live)) == sorted(machines)
-    assert live.state(job) == "queued"
+    assert live.state_of(job) == "queued"
 
 
 def test_one_answer_in_between_begins_the_count_again(crank):
@@ -58,13 +58,13 @@ def test_one_machine_that_is_missing_for_a_while_is_lost(crank):
     assert lost(live) == []  # one answer, however late, is one answer
     live.step(MISSING_S, times=ANSWERS - 1)
     assert lost(live) == ["r1-m1"]
-    assert live.state(job) == "queued"
+    assert live.state_of(job) == "queued"
 
 
 def test_a_machine_that_is_called_down_is_lost_at_once(crank):
     live = crank()
     live.step(1)
-    live.backend.machines["r0-m1"] = MachineSeen(up=False)
+    live.backend.machines["r0-m1"] = MachineStatus(up=False)
     live.step()
     assert lost(live) == ["r0-m1"]
 
@@ -77,27 +77,27 @@ def test_many_machines_that_are_called_down_at_once_are_lost_only_after_a_while(
     before = dict(live.backend.machines)
 
     def down():
-        live.backend.machines.update(dict.fromkeys(names, MachineSeen(up=False)))
+        live.backend.machines.update(dict.fromkeys(names, MachineStatus(up=False)))
 
     down()
     for _ in range(int(MANY_MISSING_S) - 1):
         live.step(1)
-        assert (lost(live), live.books.jobs[job].evictions) == ([], 0)
-    assert [one.cause for one in live.controller.hindrances()] == ["machines-missing"]
+        assert (lost(live), live.state.jobs[job].evictions) == ([], 0)
+    assert [one.cause for one in live.controller.blockers()] == ["machines-missing"]
     live.backend.machines.update(before)
     live.step(1)
-    assert (lost(live), live.state(job)) == ([], "placed")
+    assert (lost(live), live.state_of(job)) == ([], "placed")
     down()
     live.step(1, times=int(MANY_MISSING_S) + 2)
     assert sorted(lost(live)) == sorted(names)
 
 
-def test_machines_that_were_never_there_hold_nothing_up(crank):
+def test_machines_that_were_never_seen_block_nothing(crank):
     live = crank()
     forget(live, "r0-m0", "r0-m1", "r1-m0")
     job = live.submit(gpus=4, seconds=100)
     live.step(1)
-    assert live.state(job) == "placed"
+    assert live.state_of(job) == "placed"
     assert len(lost(live)) == 3
 
 
@@ -112,18 +112,18 @@ def test_nothing_is_decided_on_a_view_that_is_old_or_doubtful(crank, monkeypatch
     monkeypatch.setattr(live.backend, "observe", silent)
     job = live.submit(gpus=4, seconds=100)
     live.step(1, times=5)
-    assert live.state(job) == "queued"
-    assert [one.cause for one in live.controller.hindrances()] == ["backend-unreachable"]
-    assert "slurmctld: no answer" in live.controller.hindrances()[0].sentence
+    assert live.state_of(job) == "queued"
+    assert [one.cause for one in live.controller.blockers()] == ["backend-unreachable"]
+    assert "slurmctld: no answer" in live.controller.blockers()[0].sentence
     monkeypatch.setattr(live.backend, "observe", observe)
     machines = forget(live)
     live.step(1, times=5)
-    assert live.state(job) == "queued"
-    assert [one.cause for one in live.controller.hindrances()] == ["machines-missing"]
+    assert live.state_of(job) == "queued"
+    assert [one.cause for one in live.controller.blockers()] == ["machines-missing"]
     live.backend.machines.update(machines)
     live.step(1)
-    assert live.state(job) == "placed"
-    assert live.controller.hindrances() == []
+    assert live.state_of(job) == "placed"
+    assert live.controller.blockers() == []
 
 
 class Counting:
@@ -151,10 +151,10 @@ def test_an_idle_back_end_is_observed_more_and_more_seldom_and_a_busy_one_every_
     assert counting.during(live, 200) <= 11
     job = live.submit(gpus=4, seconds=60)
     live.step()
-    assert live.state(job) == "placed"  # not twenty seconds later
+    assert live.state_of(job) == "placed"  # not twenty seconds later
     assert counting.during(live, 30) in range(29, 33)
     live.step(100, times=2)
-    assert live.state(job) == "finished"
+    assert live.state_of(job) == "finished"
     counting.during(live, 100)
     assert counting.during(live, 200) <= 11
 
@@ -162,18 +162,18 @@ def test_an_idle_back_end_is_observed_more_and_more_seldom_and_a_busy_one_every_
 def test_a_job_that_waits_for_others_keeps_the_back_end_watched(crank):
     live = crank()
     for name in live.backend.machines:
-        live.backend.machines[name] = MachineSeen(foreign=4)
+        live.backend.machines[name] = MachineStatus(external=4)
     counting = Counting(live.backend)
     job = live.submit(gpus=4, seconds=60)
     assert counting.during(live, 30) in range(29, 33)
-    assert live.state(job) == "queued"
-    live.backend.machines["r0-m0"] = MachineSeen()
+    assert live.state_of(job) == "queued"
+    live.backend.machines["r0-m0"] = MachineStatus()
     live.step(1)
-    assert live.state(job) == "placed"
+    assert live.state_of(job) == "placed"
 
 
 @pytest.mark.parametrize("blocked", ["observe", "apply"])
-def test_questions_are_answered_while_the_back_end_hangs(crank, monkeypatch, blocked):
+def test_requests_are_answered_while_the_back_end_hangs(crank, monkeypatch, blocked):
     live = crank()
     call, hangs, go_on = getattr(live.backend, blocked), threading.Event(), threading.Event()
 
@@ -196,5 +196,5 @@ def test_questions_are_answered_while_the_back_end_hangs(crank, monkeypatch, blo
     finally:
         over.set()
         go_on.set()
-        live.controller.called.set()
+        live.controller.wakeup.set()
         thread.join()

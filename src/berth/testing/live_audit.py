@@ -1,4 +1,4 @@
-"""What must hold in the books at every moment, counted again from the attempts, not from the scheduler's own word."""
+"""Invariants of a controller's state, recomputed from its attempts rather than from the scheduler's counters."""
 
 from __future__ import annotations
 
@@ -6,100 +6,100 @@ from collections import Counter
 
 import numpy as np
 
-from berth.live.books import Books
-from berth.live.job import DELAYED, PLACED, QUEUED, WAITS
+from berth.live.lifecycle import DELAYED, PLACED, QUEUED, WAITS
+from berth.live.state import ControllerState
 from berth.schedule.records import FUTURE, WAITING
 from berth.schedule.records import RUNNING as IN_PLACE
 
 
-def audit(books: Books) -> list[str]:
-    """Everything that is not as it must be; empty: all is well."""
-    return [*_devices(books), *_jobs(books), *_queue(books), *_attempts(books)]
+def audit(state: ControllerState) -> list[str]:
+    """Return every violated invariant as a sentence; empty if there is none."""
+    return [*_devices(state), *_jobs(state), *_queue(state), *_attempts(state)]
 
 
-def _devices(books: Books) -> list[str]:
-    """No device is given twice, and what is free is what nobody was given."""
+def _devices(state: ControllerState) -> list[str]:
+    """No device is assigned twice, and the free devices are those that are not assigned."""
     found: list[str] = []
     given: Counter[tuple[int, int]] = Counter()
     by_host: Counter[tuple[int, int]] = Counter()
-    for job in books.jobs.values():
+    for job in state.jobs.values():
         if job.token is None:
             continue
-        for seat in books.attempts[job.token].seats:
+        for seat in state.attempts[job.token].seats:
             given.update((seat.machine, number) for number in seat.devices)
-            by_host[seat.machine, seat.kind] += len(seat.devices)
+            by_host[seat.machine, seat.device_type] += len(seat.devices)
     found += [
-        f"device {number} of machine {machine} is given twice"
+        f"device {number} of machine {machine} is assigned twice"
         for (machine, number), n in given.items()
         if n > 1
     ]
     free_of_machine: Counter[int] = Counter()
-    for host in books.world.hosts:
+    for host in state.world.hosts:
         machine, kind = int(host["machine"]), int(host["device_type"])
         held = by_host[machine, kind]
-        if books.shut[machine]:
+        if state.unavailable[machine]:
             if host["free"] != 0:
-                found.append(f"machine {machine} is shut and offers {host['free']} devices")
+                found.append(f"machine {machine} is unavailable and offers {host['free']} devices")
             continue
         free_of_machine[machine] += int(host["free"])
         if host["free"] + held > host["size"]:
             found.append(f"machine {machine} holds {held} of {host['size']} and offers {host['free']}")
-    for machine, shut in enumerate(books.shut):
-        held = sum(by_host[machine, kind] for kind, _ in books.cluster.machines[machine].devices)
-        expected = books.cluster.machines[machine].size - held - books.foreign[machine]
+    for machine, shut in enumerate(state.unavailable):
+        held = sum(by_host[machine, kind] for kind, _ in state.cluster.machines[machine].devices)
+        expected = state.cluster.machines[machine].size - held - state.external[machine]
         if not shut and free_of_machine[machine] != expected:
             found.append(f"machine {machine} offers {free_of_machine[machine]} devices, not {expected}")
     return found
 
 
-def _jobs(books: Books) -> list[str]:
+def _jobs(state: ControllerState) -> list[str]:
     """A job's state, its place and the scheduler's record of it agree; gangs are whole."""
     found: list[str] = []
     wanted = {QUEUED: WAITING, PLACED: IN_PLACE, DELAYED: FUTURE}
-    for job in books.jobs.values():
-        if books.rows[job.row] is not job:
+    for job in state.jobs.values():
+        if state.rows[job.row] is not job:
             found.append(f"{job.id} is not in its row")
         if job.ends_as is not None:
             if not job.alive:
                 found.append(f"{job.id} is {job.ends_as} and still kept")
             continue
-        record = books.world.jobs[job.row]
+        record = state.world.jobs[job.row]
         if record["state"] != wanted[job.state]:
             found.append(f"{job.id} is {job.state}, and in the world {record['state']}")
         if (job.token is not None) != (job.state == PLACED):
             found.append(f"{job.id} is {job.state} with token {job.token}")
         if job.token is not None:
-            seats = books.attempts[job.token].seats
+            seats = state.attempts[job.token].seats
             if sum(len(seat.devices) for seat in seats) != job.spec.gpus:
                 found.append(f"{job.id} has a part of its gang only")
-            if len({seat.kind for seat in seats}) != 1:
+            if len({seat.device_type for seat in seats}) != 1:
                 found.append(f"{job.id} has devices of several types")
-            if books.attempts[job.token].tier > record["widest_tier"]:
+            if state.attempts[job.token].tier > record["widest_tier"]:
                 found.append(f"{job.id} is spread beyond the tier it requires")
     return found
 
 
-def _queue(books: Books) -> list[str]:
-    """Exactly those who wait stand in the queue, and those in place among the running."""
-    state = books.world.state[0]
-    waiting = books.world.waiting[state["queue_start"] : state["queue_stop"]]
-    running = books.world.running[: state["running"]]
+def _queue(state: ControllerState) -> list[str]:
+    """The queue holds exactly the waiting jobs, and the list of running jobs the placed ones."""
+    counters = state.world.state[0]
+    waiting = state.world.waiting[counters["queue_start"] : counters["queue_stop"]]
+    running = state.world.running[: counters["running"]]
     found = []
     for name, rows, wanted in (("queue", waiting, QUEUED), ("running", running, PLACED)):
-        mine = sorted(job.row for job in books.jobs.values() if job.state == wanted and job.ends_as is None)
+        mine = sorted(job.row for job in state.jobs.values() if job.state == wanted and job.ends_as is None)
         if not np.array_equal(np.sort(rows), mine):
             found.append(f"{name}: {sorted(rows.tolist())} instead of {mine}")
     return found
 
 
-def _attempts(books: Books) -> list[str]:
+def _attempts(state: ControllerState) -> list[str]:
     """At most one attempt of a job has been launched; every attempt belongs to a job that knows it."""
     found = []
-    for job in books.jobs.values():
-        launched = [token for token in job.alive if books.attempts[token].state != WAITS]
+    for job in state.jobs.values():
+        launched = [token for token in job.alive if state.attempts[token].state != WAITS]
         if len(launched) > 1:
             found.append(f"{job.id} has {len(launched)} attempts at once")
         if job.token is not None and job.token != job.alive[-1]:
             found.append(f"{job.id} has an attempt after the one that holds its place")
-    known = {token for job in books.jobs.values() for token in job.alive}
-    return found + [f"{token} belongs to nobody" for token in books.attempts if token not in known]
+    known = {token for job in state.jobs.values() for token in job.alive}
+    return found + [f"{token} belongs to no job" for token in state.attempts if token not in known]

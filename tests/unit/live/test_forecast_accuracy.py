@@ -8,9 +8,8 @@ from random import Random
 import pytest
 
 from berth.live import commands, forecast, views
-from berth.live.backend import Forget, Launch, MachineSeen, Observation, Pace, Seen, Stop
-from berth.live.outlook import Outlook
-from berth.live.overtakers import IN_TIME, SPARE
+from berth.live.backend import AttemptStatus, Forget, Launch, MachineStatus, Observation, Pace, Stop
+from berth.live.outlook import IN_TIME, SPARE, Outlook
 from berth.live.records import DRAINED
 from berth.live.snapshot import copy_of
 
@@ -22,14 +21,14 @@ SPANS = [60, 300, 600, 1200, 3600, 7200, 4321]
 
 
 class StatedBackend:
-    """Starts and stops at once; a job works for as long as it states, at the speed that the books model."""
+    """Starts and stops at once; a job works for as long as it states, at the speed that the state model."""
 
     name = "stated"
     pace = Pace()
 
     def __init__(self, cluster, clock):
         self._cluster, self._clock = cluster, clock
-        self.books = lambda: None
+        self.state = lambda: None
         self._lives, self._left = {}, {}
         self.starts, self.ends = {}, {}
 
@@ -46,11 +45,11 @@ class StatedBackend:
         now = self._clock.monotonic()
         for token, (end, stall, slow, seen) in self._lives.items():
             if seen is None and end <= now:
-                self._lives[token] = (end, stall, slow, Seen("ended", codes=(0,), done=True))
-                self.ends[self.books().attempts[token].job] = now
-        machines = {machine.name: MachineSeen() for machine in self._cluster.machines}
+                self._lives[token] = (end, stall, slow, AttemptStatus("ended", codes=(0,), done=True))
+                self.ends[self.state().attempts[token].job] = now
+        machines = {machine.name: MachineStatus() for machine in self._cluster.machines}
         return Observation(
-            {token: life[3] or Seen("running") for token, life in self._lives.items()}, machines
+            {token: life[3] or AttemptStatus("running") for token, life in self._lives.items()}, machines
         )
 
     def apply(self, orders):
@@ -66,9 +65,9 @@ class StatedBackend:
     def _launch(self, order):
         if order.token in self._lives:
             return
-        now, books = self._clock.monotonic(), self.books()
-        job, rules = books.jobs[order.job], books.world.rules[0]
-        slow = float(books.world.jobs[job.row]["slowdown"][books.attempts[order.token].tier])
+        now, state = self._clock.monotonic(), self.state()
+        job, rules = state.jobs[order.job], state.world.rules[0]
+        slow = float(state.world.jobs[job.row]["slowdown"][state.attempts[order.token].tier])
         restore = rules["eviction_s"] if job.spec.gpus <= 8 else rules["eviction_large_s"]
         stall = now + (float(restore) if order.job in self._left else 0.0)
         left = self._left.setdefault(order.job, float(order.env["SECONDS"]))
@@ -78,22 +77,22 @@ class StatedBackend:
     def _stop(self, token):
         if token in self._lives and self._lives[token][3] is None:
             end, stall, slow, _ = self._lives[token]
-            job = self.books().attempts[token].job
+            job = self.state().attempts[token].job
             self._left[job] -= max(0.0, self._clock.monotonic() - stall) / slow
-            self._lives[token] = (end, stall, slow, Seen("ended", codes=(143,), stopped=True))
+            self._lives[token] = (end, stall, slow, AttemptStatus("ended", codes=(143,), stopped=True))
 
 
 def settle(live):
     """Steps without time passing until nothing changes any more."""
     seq, orders = -1, None
-    while (seq, orders) != (live.controller.store.seq, live.controller._ordered):
-        seq, orders = live.controller.store.seq, live.controller._ordered
+    while (seq, orders) != (live.controller.store.seq, live.controller._last_orders):
+        seq, orders = live.controller.store.seq, live.controller._last_orders
         live.step()
 
 
 def next_event(live):
-    ready = live.books.next_ready()
-    times = (live.books.wake, ready[0] if ready else math.inf)
+    ready = live.state.next_ready()
+    times = (live.state.wake, ready[0] if ready else math.inf)
     return min(live.backend.next_end() - live.clock.monotonic(), min(times) - live.controller.now())
 
 
@@ -109,7 +108,7 @@ def random_state(crank, policy, seed, *, drains=True):
     """A cluster in the middle of its life: jobs part-way, some evicted, some waiting, perhaps a drained machine."""
     random = Random(seed)
     live = crank(cluster=random.choice(CLUSTERS), policy=policy, backend=StatedBackend)
-    live.backend.books = lambda: live.books
+    live.backend.state = lambda: live.state
     for number in range(random.randint(4, 14)):
         gpus = min(live.cluster.devices, random.choice([1, 1, 2, 3, 4, 4, 8, 8, 16]))
         spec = {"priority": random.choice([0, 0, 0, 50, 20, -5]), "model": random.choice(MODELS)}
@@ -118,7 +117,7 @@ def random_state(crank, policy, seed, *, drains=True):
         let_pass(live, random.choice([1, 30, 200, 1000]))
         if drains and random.random() < 0.1:
             machine = random.choice(live.cluster.machines).name
-            if DRAINED not in live.books.shut[commands.machine_index(live.books, machine)]:
+            if DRAINED not in live.state.unavailable[commands.machine_index(live.state, machine)]:
                 live.ask(commands.drain(machine))
                 settle(live)
     let_pass(live, random.choice([0, 0.5, 7, 333]))
@@ -126,7 +125,7 @@ def random_state(crank, policy, seed, *, drains=True):
 
 
 def played(live):
-    return forecast.forecast(copy_of(live.books), now=live.controller.now(), pending=False)
+    return forecast.forecast(copy_of(live.state), now=live.controller.now(), pending=False)
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -153,7 +152,7 @@ def test_jobs_of_lower_priority_do_not_delay_the_first(crank, policy):
     compared = 0
     for seed in range(12):
         live = random_state(crank, policy, seed, drains=False)
-        queue = views.queue(live.books)
+        queue = views.queue(live.state)
         lower = [job.id for job in queue if job.spec.priority < queue[0].spec.priority]
         if lower:
             first, before = queue[0].id, played(live)
@@ -172,16 +171,16 @@ def test_what_is_said_to_backfill_does_not_delay_the_job_it_passes(crank, policy
     for seed in range(25):
         live = random_state(crank, policy, seed, drains=False)
         now = live.controller.now()
-        outlook = Outlook(copy_of(live.books), now, pending=False, events=3000)
-        for name in [job.id for job in views.queue(live.books)]:
+        outlook = Outlook(copy_of(live.state), now, pending=False, events=3000)
+        for name in [job.id for job in views.queue(live.state)]:
             for other, how in outlook.overtakers_of(name).first:
                 if how in (IN_TIME, SPARE):
                     said += 1
-                    copy = copy_of(live.books)
+                    copy = copy_of(live.state)
                     for record in commands.cancel(other)(copy, live.controller.store, now).records:
-                        copy.fold(record)
+                        copy.apply(record)
                     without = forecast.forecast(copy, now=now).starts[name]
-                    assert outlook.told.starts[name] <= without + 0.01, (
+                    assert outlook.expected.starts[name] <= without + 0.01, (
                         f"{policy}, seed {seed}, {name}, {other}"
                     )
     assert said > 0
@@ -192,16 +191,16 @@ def test_draining_a_machine_does_not_bring_the_first_job_forward(crank, policy):
     compared = 0
     for seed in range(12):
         live = random_state(crank, policy, seed, drains=False)
-        queue = views.queue(live.books)
+        queue = views.queue(live.state)
         if not queue:
             continue
         first, before = queue[0].id, played(live)
         for machine in live.cluster.machines:
-            copy = copy_of(live.books)
+            copy = copy_of(live.state)
             for record in commands.drain(machine.name)(
                 copy, live.controller.store, live.controller.now()
             ).records:
-                copy.fold(record)
+                copy.apply(record)
             after = forecast.forecast(copy, now=live.controller.now())
             assert after.starts.get(first, math.inf) >= before.starts[first] - 0.01, f"{policy}, seed {seed}"
             compared += 1

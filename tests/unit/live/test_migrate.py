@@ -9,26 +9,26 @@ from berth.live.api.tokens import Tokens
 
 
 @pytest.mark.parametrize("cluster", ["4x4:V100-16", "2x4x2:V100-16"], ids=["no such tier", "too small"])
-def test_a_job_whose_tier_is_gone_waits_aside_for_one_that_has_it(crank, cluster):
+def test_a_job_whose_required_tier_is_gone_is_delayed_until_a_cluster_has_it(crank, cluster):
     live = crank()
     running = live.submit(gpus=16, seconds=1000)
     aside = live.submit(gpus=4, required="machine" if "x4x" in cluster else "rack")
     live.restart(cluster=cluster)
     behind = live.submit(gpus=1)
     live.step(1)
-    assert live.books.jobs[aside].state == "delayed"
-    assert live.state(running) == "placed" or behind  # what runs is another matter
+    assert live.state.jobs[aside].state == "delayed"
+    assert live.state_of(running) == "placed" or behind  # what runs is another matter
     live.restart(cluster="2x2x4:V100-16")
     live.step(2000, times=4)
-    assert live.state(aside) in ("placed", "finished")
+    assert live.state_of(aside) in ("placed", "finished")
 
 
-def test_a_preferred_tier_that_is_gone_is_a_wish_no_more(crank):
+def test_a_preferred_tier_that_the_cluster_no_longer_has_is_ignored(crank):
     live = crank()
     live.submit(gpus=16, seconds=1000)
     job = live.submit(gpus=2, preferred="rack")
     live.restart(cluster="4x4:V100-16")
-    assert live.books.jobs[job].state == "queued"
+    assert live.state.jobs[job].state == "queued"
 
 
 def test_history_names_machines_and_tiers_as_they_were(crank):

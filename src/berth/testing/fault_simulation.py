@@ -1,9 +1,9 @@
-"""Deterministic fault simulation of the live controller: its real code, an engine in memory, time turned by hand.
+"""Deterministic fault simulation of the live controller: its real code, an engine in memory, virtual time.
 
-A drama is a seed. It submits, cancels, drains, loses machines, crashes the controller before or after any write to
-its journal, fills the disk, loses and delays orders, jumps the clock; after every step the books are audited. At the
-end all is healed, and every accepted job must have finished exactly once by its own record, and the journal must replay
-without a difference. A seed that fails fails again.
+A run is given by its seed. It submits, cancels, drains, loses machines, crashes the controller before or after any
+write to its journal, fills the disk, loses and delays orders, and jumps the clock. After every step the state is
+audited. At the end all faults are repaired; then every accepted job must have finished exactly once, and the journal
+must replay without a difference.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from berth.clock import ManualClock
 from berth.cluster.load import load_cluster
 from berth.errors import InputError
 from berth.live import commands, snapshot
-from berth.live.audit import audit
 from berth.live.controller import Controller
 from berth.live.records import Record
-from berth.live.recover import fold_all
+from berth.live.recover import apply_all
 from berth.live.setup import Setup
 from berth.live.spec import JobSpec
 from berth.live.store import Store, StoreError
+from berth.testing.live_audit import audit
 from berth.testing.memory import FAILS, SECONDS, Faults, MemoryBackend
 
 CLUSTERS = ("2x3x4:V100-16", "1x4x2:V100-16", "3x2x8:V100-16", "8")
@@ -35,7 +35,7 @@ MODELS = ("resnet50", "vgg19", "bert-base")
 
 
 class CrashError(BaseException):
-    """The process is gone, as far as the controller can tell."""
+    """The process is gone, as far as the controller knows."""
 
 
 class FragileStore(Store):
@@ -63,8 +63,8 @@ class FragileStore(Store):
         super().snapshot(code, state)
 
 
-class Drama:
-    """One story, from its seed."""
+class FaultRun:
+    """One run, from its seed."""
 
     def __init__(self, seed: int, folder: Path, *, steps: int = 120) -> None:
         self.random, self.folder, self.steps = Random(seed), folder, steps
@@ -91,15 +91,15 @@ class Drama:
 
     @property
     def store(self) -> FragileStore:
-        """The store of the controller that lives now."""
+        """The store of the current controller."""
         store = self.controller.store
         assert isinstance(store, FragileStore)
         return store
 
     def play(self) -> None:
-        """The whole story; AssertionError where something is wrong."""
+        """Run it; raise AssertionError if something is wrong."""
         for _ in range(self.steps):
-            self._something_happens()
+            self._random_event()
             self._step()
         self._heal()
         self._check_end()
@@ -107,10 +107,10 @@ class Drama:
         self.last_seq = self.store.seq
         self.controller.close()
 
-    def _something_happens(self) -> None:
+    def _random_event(self) -> None:
         happens = self.random.choice(
             [self._submit] * 5
-            + [self._cancel, self._prioritise, self._drain, self._lose, self._mend, self._resubmit]
+            + [self._cancel, self._prioritise, self._drain, self._lose, self._repair, self._resubmit]
             + [self._crash] * 2
             + [self._fill_disk, self._jump, self._learn, self._snapshot]
             + [lambda: None] * 6
@@ -123,20 +123,24 @@ class Drama:
         try:
             self.controller.step()
         except CrashError:
-            self._rise_again()
+            self._restart()
         self._collect()
-        wrong = audit(self.controller.books)
+        wrong = audit(self.controller.state)
         assert not wrong, wrong
 
-    def _rise_again(self) -> None:
-        """A new process: nothing of the old one is left but its store and what the engine runs."""
+    def _restart(self) -> None:
+        """Start a new controller: only the store and the engine's jobs are left of the old one."""
         self.crashes += 1
         self.store.close()
         if self.random.random() < 0.2:
             self.policy = self.random.choice(POLICIES)
         self.controller = self._open()
         self.pending = [
-            (name, spec, answer if answer.done() else self._ask(name, spec))  # nobody was told: asked again
+            (
+                name,
+                spec,
+                answer if answer.done() else self._ask(name, spec),
+            )  # without an answer it is sent again
             for name, spec, answer in self.pending
         ]
 
@@ -190,7 +194,7 @@ class Drama:
             if answer.done() and answer.exception() is None:
                 self.cancelled.add(name)
             elif not answer.done() or not isinstance(answer.exception(), InputError):
-                self.cancelled.add(name)  # it may have been: nobody was told
+                self.cancelled.add(name)  # it may have been: there was no answer
 
     def _prioritise(self) -> None:
         if (name := self._known()) is not None:
@@ -210,8 +214,8 @@ class Drama:
     def _lose(self) -> None:
         self.backend.lose(self._machine())
 
-    def _mend(self) -> None:
-        self.backend.mend(self._machine())
+    def _repair(self) -> None:
+        self.backend.repair(self._machine())
 
     def _crash(self) -> None:
         self.store.crash = self.random.choice(("before", "after", "snapshot"))
@@ -220,7 +224,7 @@ class Drama:
         try:
             self.controller.keep_snapshot()
         except CrashError:
-            self._rise_again()
+            self._restart()
 
     def _fill_disk(self) -> None:
         self.store.full = True
@@ -232,21 +236,21 @@ class Drama:
         """Nothing goes wrong any more, and all machines are back: everything must come to its end."""
         self.backend.faults = Faults()
         for machine in self.cluster.machines:
-            self.backend.mend(machine.name)
+            self.backend.repair(machine.name)
             self.controller.ask(commands.drain(machine.name, back=True))
         for _ in range(6000):
             self.store.crash, self.store.full = None, False
             self._step()
-            if not self.controller.books.jobs and not self.pending:
+            if not self.controller.state.jobs and not self.pending:
                 break
             self.clock.advance(30.0)
-        assert not self.controller.books.jobs, f"left over: {sorted(self.controller.books.jobs)}"
+        assert not self.controller.state.jobs, f"left over: {sorted(self.controller.state.jobs)}"
         self.controller.step()
-        assert not self.backend.alive(), "something runs that nobody wants"
+        assert not self.backend.alive(), "an attempt runs without a job"
 
     def _check_end(self) -> None:
         for name in self.accepted:
-            over = self.store.over(name)
+            over = self.store.ended_job(name)
             assert over is not None, f"{name} was accepted and is lost"
             work = self.backend.work.get(name)
             finished = work.finished if work else 0
@@ -259,19 +263,19 @@ class Drama:
         assert not extra, f"{extra} ran without being accepted"
 
     def _check_replay(self) -> None:
-        """From the first record on, the same decisions, and the same books."""
-        books = fold_all(None, self.store.records(), trust=True)
-        assert books is not None
-        assert snapshot.same(books, self.controller.books), "a replay comes to other books"
+        """From the first record on, the same decisions, and the same state."""
+        state = apply_all(None, self.store.records(), trust=True)
+        assert state is not None
+        assert snapshot.same(state, self.controller.state), "a replay comes to other state"
 
 
 def _main(seed: str) -> None:
-    """Plays one story and tells of it: `python -m berth.testing.drama 17`."""
-    with tempfile.TemporaryDirectory(prefix="berth-drama-") as folder:
-        drama = Drama(int(seed), Path(folder))
-        print(f"{drama.policy} on {drama.cluster.name}")
-        drama.play()
-    print(f"{len(drama.accepted)} jobs, {drama.crashes} crashes, {drama.last_seq} records: all is well")
+    """Run one seed and print a summary: `python -m berth.testing.fault_simulation 17`."""
+    with tempfile.TemporaryDirectory(prefix="berth-faults-") as folder:
+        run = FaultRun(int(seed), Path(folder))
+        print(f"{run.policy} on {run.cluster.name}")
+        run.play()
+    print(f"{len(run.accepted)} jobs, {run.crashes} crashes, {run.last_seq} records: all is well")
 
 
 if __name__ == "__main__":

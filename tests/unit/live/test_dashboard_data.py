@@ -23,7 +23,7 @@ def _dashboard(one, folder):
     return DashboardData(Service(one.controller, Tokens(folder), folder / "attempts"))
 
 
-def test_now_is_the_books_in_columns(dashboard):
+def test_now_is_the_state_in_columns(dashboard):
     crank, page = dashboard
     running, waiting = crank.submit(8, name="wide"), crank.submit(16, name="all", priority=3)
     crank.step(1.0, times=2)
@@ -35,10 +35,10 @@ def test_now_is_the_books_in_columns(dashboard):
     assert [(one["job"], one["tier"]) for one in told["attempts"]] == [(running, 1)]
     assert sum(len(numbers) for _, _, numbers in told["attempts"][0]["seats"]) == 8
     crank.ask(commands.drain("r1-m1"))
-    assert page.now()["shut"] == {"3": ["drained"]}
+    assert page.now()["unavailable"] == {"3": ["drained"]}
 
 
-def test_the_journal_leaves_out_what_jobs_run_and_what_moves_nobody(dashboard):
+def test_the_journal_omits_commands_and_records_that_change_no_placement(dashboard):
     crank, page = dashboard
     job = crank.submit(4, env={"KEY": "hush"}, name="mine", restarts=1)
     crank.step(1.0, times=70)
@@ -86,14 +86,14 @@ def test_the_order_and_reasons_are_the_controllers(dashboard):
     crank, page = dashboard
     crank.submit(16)
     jobs = [crank.submit(2), crank.submit(4)]
-    assert page.queue()["order"] == [job.id for job in views.queue(crank.books)]
+    assert page.queue()["order"] == [job.id for job in views.queue(crank.state)]
     told = page.reasons([*jobs, "nobody"])
     assert set(told) == set(jobs)
     assert told[jobs[0]]["sentence"] == "fewer than 2 devices are free"
     assert told[jobs[0]]["expected_start"] > crank.controller.now()
 
 
-def test_everybody_is_told_who_they_are_and_which_policies_can_be_tried(dashboard):
+def test_me_has_the_user_and_the_policies_for_a_what_if(dashboard):
     _, page = dashboard
     told = page.me(Caller("alice", "user"))
     assert (told["user"], told["role"], told["live"], told["policy"]) == ("alice", "user", True, "berth")
@@ -106,18 +106,18 @@ def test_a_sample_counts_devices_jobs_and_dollars(crank):
     series = Series(one.controller)
     one.submit(10)
     one.submit(8)
-    seats = next(iter(one.books.attempts.values())).seats
+    seats = next(iter(one.state.attempts.values())).seats
     one.ask(commands.drain(one.cluster.machines[seats[-1].machine].name))  # two of its four devices are held
     one.step(30.0)
     told = series.after(-1.0)
     last = {name: column[-1] for name, column in told.items() if name != "timers"}
-    assert (last["busy"], last["free"], last["shut"], last["foreign"]) == (10, 4, 2, 0)
+    assert (last["busy"], last["free"], last["unavailable"], last["external"]) == (10, 4, 2, 0)
     assert (last["queued"], last["running"]) == (1, 1)
     assert last["longest_wait_s"] == last["mean_wait_s"] >= 30.0
     assert last["usd_per_hour"] == pytest.approx(10 * one.cluster.device_types[0].usd_per_hour)
 
 
-def test_a_bucket_of_time_keeps_its_last_sample_and_later_ones_are_told_alone(crank):
+def test_a_time_bucket_keeps_its_last_sample_and_later_ones_are_sent_alone(crank):
     one = crank(policy="fifo")
     series = Series(one.controller)
     one.submit(1)
@@ -132,7 +132,7 @@ def test_a_bucket_of_time_keeps_its_last_sample_and_later_ones_are_told_alone(cr
     assert series.after(told["time"][0])["time"] == told["time"][1:]
 
 
-def test_those_hold_out_who_could_start_and_wait_for_a_nearer_place(crank):
+def test_holding_jobs_are_those_that_wait_for_a_nearer_place(crank):
     one = crank(policy="dally:mode=manual,machine=1h,rack=2h")
     series = Series(one.controller)
     for machine in range(4):
@@ -146,7 +146,7 @@ def test_those_hold_out_who_could_start_and_wait_for_a_nearer_place(crank):
     assert (told["queued"][-1], told["holding"][-1]) == (2, 1)
 
 
-def test_timers_are_told_by_demand_and_tier(crank):
+def test_timers_are_listed_by_demand_and_tier(crank):
     one = crank(policy="dally:mode=manual,machine=1h,rack=2h")
     series = Series(one.controller)
     one.submit(2)

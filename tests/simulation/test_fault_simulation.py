@@ -6,21 +6,21 @@ from pathlib import Path
 
 import pytest
 
-from berth.testing.drama import Drama
+from berth.testing.fault_simulation import FaultRun
 
 SEEDS, SHARD = 200, 20
 SOAK_SEEDS, SOAK_SHARD = 5000, 250
 
 
-def play(seed: int) -> Drama:
+def play(seed: int) -> FaultRun:
     quick = Path("/dev/shm")  # a sync costs nothing there, and is still a sync
-    folder = Path(tempfile.mkdtemp(prefix="berth-drama-", dir=quick if quick.is_dir() else None))
+    folder = Path(tempfile.mkdtemp(prefix="berth-faults-", dir=quick if quick.is_dir() else None))
     try:
-        drama = Drama(seed, folder)
-        drama.play()
-        return drama
+        run = FaultRun(seed, folder)
+        run.play()
+        return run
     except BaseException as error:
-        error.add_note(f"again: python -m berth.testing.drama {seed}")
+        error.add_note(f"again: python -m berth.testing.fault_simulation {seed}")
         raise
     finally:
         shutil.rmtree(folder)

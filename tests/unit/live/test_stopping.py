@@ -15,33 +15,33 @@ def leaving(crank):
     live.job = live.submit(gpus=16, seconds=5000, grace="60s")
     live.step(10)
     live.submit(gpus=16, seconds=10)
-    assert live.state(live.job) == "queued"
+    assert live.state_of(live.job) == "queued"
     live.ask(commands.cancel(live.job))
-    assert live.books.jobs[live.job].alive
+    assert live.state.jobs[live.job].alive
     return live
 
 
-def test_why_says_that_it_stops_and_names_no_place_in_the_queue(leaving):
-    told = views.why(leaving.books, leaving.books.jobs[leaving.job], leaving.controller.now())
+def test_why_of_a_stopping_job_has_no_queue_position(leaving):
+    told = views.why(leaving.state, leaving.state.jobs[leaving.job], leaving.controller.now())
     assert told["state"] == "stopping"
     assert "position" not in told
     assert told["reason"]["code"] == "stopping"
 
 
-def test_its_priority_can_not_be_changed(leaving):
+def test_the_priority_of_a_stopping_job_can_not_be_changed(leaving):
     with pytest.raises(ConflictError, match="is being stopped"):
         leaving.ask(commands.prioritise(leaving.job, 5))
-    assert leaving.books.jobs[leaving.job].spec.priority == 0
+    assert leaving.state.jobs[leaving.job].spec.priority == 0
 
 
-def test_it_is_cancelled_once(leaving):
+def test_a_stopping_job_is_cancelled_once(leaving):
     assert leaving.ask(commands.cancel(leaving.job)) == {"job": leaving.job, "state": "cancelled"}
     leaving.step(61, times=2)
-    assert leaving.state(leaving.job) == "cancelled"
+    assert leaving.state_of(leaving.job) == "cancelled"
 
 
 def test_a_forecast_comes_to_the_end_of_all_others(leaving):
-    told = forecast(copy_of(leaving.books))
+    told = forecast(copy_of(leaving.state))
     assert told.whole
     assert leaving.job not in told.ends
 
@@ -51,11 +51,11 @@ def test_a_job_that_failed_says_when_it_is_tried_again(crank):
     job = live.submit(env={"FAILS": "1"}, seconds=5)
     live.step(1)
     live.step(10)
-    assert live.state(job) == "delayed"
-    reason = views.reason_of(live.books, live.books.jobs[job], live.controller.now())
+    assert live.state_of(job) == "delayed"
+    reason = views.reason_of(live.state, live.state.jobs[job], live.controller.now())
     assert (reason.code, reason.sentence) == (
         "delayed",
-        "its last attempt failed: its command exited with an error; it is tried again soon",
+        "its last attempt failed: its command exited with an error; it is retried soon",
     )
     assert 0 < reason.seconds_left <= 2
 
@@ -65,5 +65,5 @@ def test_a_job_that_fits_nowhere_any_more_says_so(crank):
     live.submit(gpus=16, seconds=1000)
     job = live.submit(gpus=16)
     live.restart(cluster="1x1x4:V100-16")
-    reason = views.reason_of(live.books, live.books.jobs[job], live.controller.now())
+    reason = views.reason_of(live.state, live.state.jobs[job], live.controller.now())
     assert reason.code == "does-not-fit"

@@ -1,7 +1,7 @@
-"""A finished simulation in the words of the journal, so that one page shows both.
+"""A finished simulation as journal records, so that the dashboard shows both.
 
-A log says how many devices a gang held on a machine, not which: they are numbered here, lowest first, as a live
-controller would. Numbers over time are taken at equal steps while the log is walked.
+A log has the number of devices of a gang on each machine; they are numbered here, lowest first, as a live controller
+would. Time series are sampled at equal intervals.
 """
 
 from __future__ import annotations
@@ -19,6 +19,9 @@ from berth.cluster.model import Cluster
 from berth.cluster.serialize import cluster_from_dict
 from berth.errors import InputError
 from berth.live.api.series import Sample
+from berth.live.devices import Devices
+from berth.live.job import Seat
+from berth.live.lifecycle import PLACED, SIMULATED, AttemptTrack, JobTrack
 from berth.simulate.events import read_events, read_facts
 
 _SAMPLES = 1_200
@@ -28,12 +31,11 @@ _MACHINE = {  # event: (why, is it so now)
     "drained": ("drained", True),
     "undrained": ("drained", False),
 }
-Seats = list[list[Any]]
 
 
 @dataclass(slots=True)
 class Finished:
-    """A run that is over."""
+    """A finished simulation."""
 
     cluster: Cluster
     policy: str
@@ -46,14 +48,12 @@ class Finished:
     end_s: float = 0.0
 
 
-def read_finished(path: Path, cluster: str | None = None) -> Finished:
-    """Reads a log; a cluster that is named takes the place of the one in the file."""
+def read_simulation(path: Path, cluster: str | None = None) -> Finished:
+    """Read an event log; `cluster` replaces the one in the file."""
     frame = read_events(path)
     facts = read_facts(path) or {}
     if cluster is None and "cluster" not in facts:
-        raise InputError(
-            "does not say which cluster it was made on", where=str(path), hint="name it with --cluster"
-        )
+        raise InputError("does not name its cluster", where=str(path), hint="name it with --cluster")
     known = load_cluster(cluster) if cluster is not None else cluster_from_dict(facts["cluster"])
     found = Finished(known, facts.get("policy", "unknown policy"), facts.get("trace", path.name))
     jobs = facts.get("jobs") or {"job_id": [], "user": [], "model": []}
@@ -66,7 +66,7 @@ def read_finished(path: Path, cluster: str | None = None) -> Finished:
 
 
 class _Walk:
-    """One pass over the log, keeping the books of who holds what."""
+    """One pass over the log, with the devices of each job."""
 
     def __init__(self, found: Finished, about: dict[str, tuple[str, str]], where: str) -> None:
         cluster = found.cluster
@@ -75,22 +75,17 @@ class _Walk:
         self._tiers = {tier.name: level for level, tier in enumerate(cluster.tiers)}
         self._kinds = {kind.name: index for index, kind in enumerate(cluster.device_types)}
         self._prices = [kind.usd_per_hour for kind in cluster.device_types]
-        self._free: dict[tuple[int, int], list[int]] = {}
-        for index, machine in enumerate(cluster.machines):
-            first = 0
-            for kind, count in machine.devices:
-                self._free[index, kind] = list(range(first, first + count))
-                first += count
-        self._seats: dict[str, Seats] = {}
+        self._devices = Devices(cluster)
+        self._seats: dict[str, list[Seat]] = {}
         self._tries: Counter[str] = Counter()
-        self._waiting: dict[str, float] = {}  # since when, the longest first
+        self._waiting: dict[str, float] = {}  # start of each wait, the longest first
         self._waiting_sum = 0.0
         self._held = [0] * len(cluster.device_types)
         self._most = 0
-        self._shut: dict[int, set[str]] = {}
+        self._unavailable: dict[int, set[str]] = {}
 
     def walk(self, frame: pl.DataFrame) -> None:
-        """Every event, in order."""
+        """Process every event in order."""
         found = self._found
         times = frame["time_s"].to_list()
         found.end_s = times[-1] if times else 0.0
@@ -109,28 +104,24 @@ class _Walk:
         if event in _MACHINE:
             why, is_ = _MACHINE[event]
             machine = self._machine(row["machine"])
-            (set.add if is_ else set.discard)(self._shut.setdefault(machine, set()), why)
+            (set.add if is_ else set.discard)(self._unavailable.setdefault(machine, set()), why)
             self._write(time, "machine", None, row, {"machine": machine, "why": why, "is": is_})
             return
-        job = row["job"]
-        if event == "arrived":
+        job, kind = row["job"], SIMULATED[event]
+        body: dict[str, Any] = {}
+        self._leave(job)
+        if kind == "submitted":
             user, model = self._about.get(job, ("", ""))
             self._waits(job, time)
-            spec = {"name": model or job, "gpus": row["gpus"]}
-            self._write(time, "submitted", job, row, {"user": user, "spec": spec})
-        elif event in ("started", "moved"):
-            self._leave(job)
+            body = {"user": user, "spec": {"name": model or job, "gpus": row["gpus"]}}
+        elif kind == "evict":
+            self._waits(job, time)
+        elif kind == "exited":
+            body = {"token": f"{job}.{self._tries[job]}", "codes": [0]}
+        else:
             self._waits_no_more(job)
             body = self._take(job, row)
-            self._write(time, "start" if event == "started" else "move", job, row, body)
-        elif event == "evicted":
-            self._leave(job)
-            self._waits(job, time)
-            self._write(time, "evict", job, row, {})
-        else:
-            self._leave(job)
-            body = {"token": f"{job}.{self._tries[job]}", "codes": [0]}
-            self._write(time, "exited", job, row, body)
+        self._write(time, kind, job, row, body)
 
     def _write(
         self, time: float, kind: str, job: str | None, row: dict[str, Any], body: dict[str, Any]
@@ -151,28 +142,27 @@ class _Walk:
 
     def _take(self, job: str, row: dict[str, Any]) -> dict[str, Any]:
         kind = self._kinds.get(row["device"], 0)
-        seats: Seats = []
+        seats = self._seats[job] = []
         for place in row["places"] or []:
             name, _, count = place.rpartition(":")
             machine = self._machine(name)
-            free = self._free.get((machine, kind), [])
-            if len(free) < int(count):
+            if len(self._devices.free(machine, kind)) < int(count):
                 raise InputError(f"{place} is more than is free there", where=self._where)
-            seats.append([machine, kind, free[: int(count)]])
-            del free[: int(count)]
+            seats.append(self._devices.pick(machine, kind, int(count)))
+            self._devices.give(job, seats[-1:])
         self._held[kind] += row["gpus"]
-        self._seats[job] = seats
         self._tries[job] += 1
         if sum(self._held) > self._most:
             self._most, self._found.busiest = sum(self._held), len(self._found.records) + 1
-        return {"token": f"{job}.{self._tries[job]}", "seats": seats, "tier": self._tiers.get(row["tier"], 0)}
+        tier, plain = self._tiers.get(row["tier"], 0), [seat.to_list() for seat in seats]
+        return {"token": f"{job}.{self._tries[job]}", "seats": plain, "tier": tier}
 
     def _leave(self, job: str) -> None:
-        for machine, kind, numbers in self._seats.pop(job, []):
-            free = self._free[machine, kind]
-            free.extend(numbers)
-            free.sort()
-            self._held[kind] -= len(numbers)
+        seats = self._seats.pop(job, [])
+        self._devices.take_back(job, seats)
+        self._devices.left(job, seats)
+        for seat in seats:
+            self._held[seat.device_type] -= len(seat.devices)
 
     def _machine(self, name: str) -> int:
         if name not in self._machines:
@@ -186,14 +176,14 @@ class _Walk:
     def _sample(self, time: float) -> Sample:
         waiting, busy = len(self._waiting), sum(self._held)
         sizes = self._found.cluster.machines
-        shut = sum(sizes[machine].size for machine, why in self._shut.items() if why)
+        unavailable = sum(sizes[machine].size for machine, why in self._unavailable.items() if why)
         known = [price for price in self._prices if price is not None]
         return Sample(
             time=time,
             busy=busy,
-            free=max(0, self._found.cluster.devices - busy - shut),
-            shut=shut,
-            foreign=0,
+            free=max(0, self._found.cluster.devices - busy - unavailable),
+            unavailable=unavailable,
+            external=0,
             queued=waiting,
             running=len(self._seats),
             mean_wait_s=max(0.0, time - self._waiting_sum / waiting) if waiting else 0.0,
@@ -205,54 +195,53 @@ class _Walk:
         )
 
 
-def standing(found: Finished) -> dict[str, Any]:
-    """Who is where and who waits at the busiest moment, in the shape of a live cluster's state."""
+def state_at_busiest(found: Finished) -> dict[str, Any]:
+    """Return placements and queue at the busiest moment, in the form of a live cluster's state."""
     records = found.records[: found.busiest]
-    jobs: dict[str, dict[str, Any]] = {}
-    placed: dict[str, dict[str, Any]] = {}
-    shut: dict[str, list[str]] = {}
+    submitted: dict[str, dict[str, Any]] = {}
+    jobs: dict[str, JobTrack] = {}
+    unavailable: dict[str, list[str]] = {}
     for record in records:
-        kind, name, time = record["kind"], record["job"], record["time"]
+        kind, name = record["kind"], record["job"]
         if kind == "machine":
-            why = shut.setdefault(str(record["machine"]), [])
+            why = unavailable.setdefault(str(record["machine"]), [])
             (why.append if record["is"] else why.remove)(record["why"])
-        elif kind == "submitted":
-            jobs[name] = _waiting(name, record)
-        elif kind in ("start", "move"):
-            jobs[name]["state"] = "running"
-            placed[name] = {key: record[key] for key in ("job", "token", "tier", "time", "seats")} | {
-                "began": time
-            }
-        elif kind == "evict":
-            jobs[name] |= {"state": "queued", "since": time, "evictions": jobs[name]["evictions"] + 1}
-            placed.pop(name, None)
-        else:
+        elif kind == "exited":
             jobs.pop(name, None)
-            placed.pop(name, None)
+        else:
+            if kind == "submitted":
+                submitted[name], jobs[name] = record, JobTrack()
+            jobs[name].apply(kind, record["time"], record)
+    rows = [_job_row(submitted[name], job) for name, job in jobs.items()]
     return {
         "seq": found.busiest,
         "time": records[-1]["time"] if records else 0.0,
-        "jobs": {key: [job[key] for job in jobs.values()] for key in _waiting("", _NOBODY)},
-        "attempts": list(placed.values()),
-        "shut": {machine: why for machine, why in shut.items() if why},
-        "foreign": {},
+        "jobs": {key: [row[key] for row in rows] for key in _job_row(_NO_JOB, JobTrack())},
+        "attempts": [_attempt_row(job.last) for job in jobs.values() if job.state == PLACED and job.last],
+        "unavailable": {machine: why for machine, why in unavailable.items() if why},
+        "external": {},
     }
 
 
-_NOBODY: dict[str, Any] = {"time": 0.0, "user": "", "spec": {"name": "", "gpus": 0}}
+_NO_JOB: dict[str, Any] = {"job": "", "time": 0.0, "user": "", "spec": {"name": "", "gpus": 0}}
 
 
-def _waiting(name: str, record: dict[str, Any]) -> dict[str, Any]:
+def _job_row(submitted: dict[str, Any], job: JobTrack) -> dict[str, Any]:
     return {
-        "id": name,
-        "name": record["spec"]["name"],
-        "user": record["user"],
-        "gpus": record["spec"]["gpus"],
+        "id": submitted["job"],
+        "name": submitted["spec"]["name"],
+        "user": submitted["user"],
+        "gpus": submitted["spec"]["gpus"],
         "priority": 0,
         "restarts": 0,
-        "state": "queued",
-        "submitted": record["time"],
-        "since": record["time"],
-        "evictions": 0,
+        "state": "running" if job.state == PLACED else job.state,
+        "submitted": submitted["time"],
+        "since": job.since,
+        "evictions": job.evictions,
         "failures": 0,
     }
+
+
+def _attempt_row(attempt: AttemptTrack) -> dict[str, Any]:
+    keys = ("job", "token", "tier", "time", "seats")
+    return {key: attempt.start[key] for key in keys} | {"began": attempt.placed_at}

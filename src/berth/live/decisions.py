@@ -1,0 +1,163 @@
+"""A scheduling pass: its decisions as records, and recorded decisions applied to the state.
+
+`decide` runs the policy. `replay_pass` applies a pass of the journal: it decides again and must come to the same
+records, or, where the code has changed since, applies the recorded decisions.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from berth.errors import BerthError
+from berth.live import _kernels
+from berth.live.job import Job, Seat, seat_from_list
+from berth.live.lifecycle import QUEUED
+from berth.live.records import Record
+from berth.live.state import ControllerState
+from berth.schedule.failures import raise_failure
+from berth.schedule.records import EVICT, MOVE
+
+
+class ReplayError(BerthError):
+    """A pass that decides otherwise than the journal."""
+
+
+def decide(state: ControllerState, now: float) -> list[Record]:
+    """Run one pass at `now` and apply its decisions; return its record and one for each decision."""
+    state.now = now = max(state.now, now)
+    state.wake = state.run_pass(state.native_world, state.hooks, state.phases, now)
+    raise_failure(state.policy, state.world.params, lambda row: _job_at(state, row).id)
+    count = int(state.world.state[0]["decisions"])
+    decisions = state.world.decisions[:count][["what", "job", "reason"]].tolist()
+    left = _leave(state, decisions)
+    taken = _take(state, decisions)
+    made = [_evicted(state, one, taken) for one in left] + taken
+    return [Record(now, "pass", body={"decisions": len(made)} if made else {}), *made]
+
+
+Decisions = Sequence[tuple[int, int, int]]  # what, row, reason
+
+
+Left = tuple[str, int, set[int]]  # job, reason, machines
+
+
+def _leave(state: ControllerState, decisions: Decisions) -> list[Left]:
+    """Free the devices of evicted and moved jobs; return those that were evicted, why, and from which machines."""
+    left: list[Left] = []
+    for what, row, reason in decisions:
+        job = _job_at(state, row)
+        if what == EVICT:
+            assert job.token is not None
+            left.append((job.id, reason, set(state.attempts[job.token].machines)))
+            state.requeue(job, "evict")
+        elif what == MOVE and job.token is not None:
+            state.vacate(job, "moved")
+    return left
+
+
+def _evicted(state: ControllerState, left: Left, taken: Sequence[Record]) -> Record:
+    """Return the record of an eviction, with the jobs that were placed on the machines it leaves."""
+    job, reason, machines = left
+    by = [one.job for one in taken if one.job != job and machines & {seat[0] for seat in one.body["seats"]}]
+    return Record(state.now, "evict", job, {"reason": reason, "by": by} if by else {"reason": reason})
+
+
+def _take(state: ControllerState, decisions: Decisions) -> list[Record]:
+    """Create an attempt for each gang that was placed; return their records."""
+    taken = {row: (what, reason) for what, row, reason in decisions if what != EVICT}
+    made = []
+    for row, (_, reason) in taken.items():
+        job, record = _job_at(state, row), state.world.jobs[row]
+        kind = "start" if job.state == QUEUED else "move"
+        tier, seats = int(record["tier"]), _seats(state, row)
+        attempt = state.place(job, seats, tier)
+        body = {
+            "token": attempt.token,
+            "seats": [seat.to_list() for seat in seats],
+            "tier": tier,
+            "reason": reason,
+            "saves": _finite(record["saves_s"]),
+            "waited": float(record["waited_s"]),
+        }
+        made.append(Record(state.now, kind, job.id, body))
+    return made
+
+
+def _job_at(state: ControllerState, row: int) -> Job:
+    job = state.rows[row]
+    assert job is not None
+    return job
+
+
+def _finite(value: float) -> float | None:
+    return float(value) if math.isfinite(value) else None
+
+
+def _seats(state: ControllerState, row: int) -> tuple[Seat, ...]:
+    """Return the devices of a gang that was just placed, by machine."""
+    gpus = int(state.world.jobs[row]["gpus"])
+    hosts, counts = np.empty(gpus, np.int32), np.empty(gpus, np.int32)
+    size = _kernels.place_of(state.native_world, row, hosts, counts)
+    at = state.world.hosts[hosts[:size]]
+    places = sorted(
+        zip(at["machine"].tolist(), at["device_type"].tolist(), counts[:size].tolist(), strict=True)
+    )
+    return tuple(state.devices.pick(machine, kind, count) for machine, kind, count in places)
+
+
+def replay_pass(state: ControllerState, recorded: Sequence[Record], *, trust: bool) -> None:
+    """Apply a pass of the journal: its record, then its decisions."""
+    if not trust:
+        _apply_as_recorded(state, recorded)
+        return
+    made = decide(state, recorded[0].time)
+    if made != list(recorded):
+        raise ReplayError(
+            f"the pass at {recorded[0].time:.6f} decides {_short(made)}, and the journal has {_short(recorded)}"
+        )
+
+
+def _short(records: Sequence[Record]) -> str:
+    found = [f"{record.kind} {record.job} {record.body.get('seats', '')}" for record in records[1:]]
+    return ", ".join(found[:3]) + (f" and {len(found) - 3} more" if len(found) > 3 else "") or "nothing"
+
+
+def _apply_as_recorded(state: ControllerState, recorded: Sequence[Record]) -> None:
+    """Apply the decisions of the journal without running the policy."""
+    state.now = max(state.now, recorded[0].time)
+    state.wake = state.now
+    for record in recorded[1:]:
+        if record.kind == "move":
+            assert record.job is not None
+            job = state.jobs[record.job]
+            _kernels.give_back(
+                state.native_world, state.hooks, job.row, state.now, int(record.body["reason"])
+            )
+            state.vacate(job, "moved")
+    for record in recorded[1:]:
+        assert record.job is not None
+        job, reason = state.jobs[record.job], int(record.body["reason"])
+        if record.kind == "evict":
+            _kernels.give_back(state.native_world, state.hooks, job.row, state.now, reason)
+            state.requeue(job, "evict")
+            continue
+        seats = tuple(seat_from_list(seat) for seat in record.body["seats"])
+        take_seats(state, job, seats, int(record.body["tier"]), reason)
+        attempt = state.place(job, seats, int(record.body["tier"]))
+        assert attempt.token == record.body["token"]
+
+
+def take_seats(state: ControllerState, job: Job, seats: Sequence[Seat], tier: int, reason: int) -> None:
+    """Place a waiting job on these devices."""
+    hosts = state.world.hosts
+    where = [
+        np.flatnonzero((hosts["machine"] == s.machine) & (hosts["device_type"] == s.device_type))[0]
+        for s in seats
+    ]
+    counts = np.array([len(seat.devices) for seat in seats], np.int32)
+    _kernels.start_as_recorded(
+        state.native_world, job.row, np.array(where, np.int32), counts, tier, state.now, reason
+    )
