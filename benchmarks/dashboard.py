@@ -163,16 +163,16 @@ def _berth(folder: Path, *arguments: str) -> None:
 
 @contextmanager
 def _serving(folder: Path, log: Path) -> Iterator[str]:
-    told = folder / "view.log"
-    with told.open("wb") as file:
+    output = folder / "view.log"
+    with output.open("wb") as file:
         process = subprocess.Popen(
             [sys.executable, "-m", "berth", "view", str(log), "--no-open"],
             stderr=file,
             env=os.environ | {"PYTHONPATH": SOURCE},
         )
     try:
-        until(lambda: "Ctrl-C" in told.read_text() or process.poll() is not None)
-        yield next(word for word in told.read_text().split() if "#token=" in word)
+        until(lambda: "Ctrl-C" in output.read_text() or process.poll() is not None)
+        yield next(word for word in output.read_text().split() if "#token=" in word)
     finally:
         process.terminate()
         process.wait()

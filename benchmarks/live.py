@@ -171,7 +171,7 @@ def _hammer(address: tuple[str, int], token: str, count: int) -> list[Figure]:
 
 
 def restart(folder: Path, jobs: int) -> list[Figure]:
-    """A journal with so many jobs, most of them over; then a controller that was killed starts again."""
+    """Restart of a killed controller with a journal of many jobs, most of them ended."""
     random, clock = Random(2), ManualClock()
     cluster = load_cluster(CLUSTER)
     store = Store(folder)

@@ -50,7 +50,7 @@ def parts(study: Study) -> dict[str, str]:
 
 
 def fill(page: str, made: dict[str, str]) -> str:
-    """The page with what stands between its markers made anew; a marker without a part is a mistake."""
+    """The page with the text between its markers replaced; a marker without a part is a mistake."""
     for name, text in made.items():
         begin, end = f"<!-- made: {name} -->", f"<!-- end: {name} -->"
         if begin not in page or end not in page:
@@ -176,7 +176,7 @@ def _percent(ratio: float) -> str:
 
 
 def baselines(study: Study) -> str:
-    """Dally, tuned, against everybody, in four figures."""
+    """Dally, tuned, against every other policy, in four figures."""
     text = ""
     for one in WORKLOADS:
         rows = []
@@ -268,14 +268,14 @@ def _signed(value_s: float) -> str:
 def own(study: Study) -> str:
     """What berth's own policy adds."""
     at_fifo = [dally(mode, "wait") for mode in MODES]
-    everybody = [dally(mode, step) for step in STEPS for mode in MODES]
+    all_modes = [dally(mode, step) for step in STEPS for mode in MODES]
     rows = []
     for one in WORKLOADS:
         for policy in OWN:
             named = [
                 study.versus(one.name, policy, base).tally for base in (TUNED, dally("full"), "tiresias")
             ]
-            best = [_tally(study.versus_best(one.name, policy, names)) for names in (at_fifo, everybody)]
+            best = [_tally(study.versus_best(one.name, policy, names)) for names in (at_fifo, all_modes)]
             rows.append([one.name, f"`{policy}`", *named, *best])
     head = [
         "workload",

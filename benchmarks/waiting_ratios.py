@@ -107,7 +107,7 @@ class Study:
         return min(policies, key=lambda name: float(np.log(self.values(workload, name, cell)[:, 0]).mean()))
 
     def versus_best(self, workload: str, policy: str, others: Iterable[str]) -> dict[Cell, Ratio]:
-        """Mean completion time over that of the best of some others, chosen anew in every cell."""
+        """Mean completion time over that of the best of some others, chosen separately for every cell."""
         names, found = tuple(others), {}
         for cell in CELLS:
             best = self.values(workload, self.best(workload, names, cell), cell)[:, 0]

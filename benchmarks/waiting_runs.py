@@ -101,8 +101,8 @@ def philly_file() -> Path:
     return Path(os.environ.get("BERTH_SHARED", beside)) / "traces" / "philly" / "philly.csv.xz"
 
 
-def play_all(wanted: list[Play], folder: Path, tell: Callable[[int, int, Play], None]) -> Figures:
-    """Every run, from the cache where it stands there."""
+def play_all(wanted: list[Play], folder: Path, report: Callable[[int, int, Play], None]) -> Figures:
+    """Every run, read from the cache where it is there."""
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / "runs.jsonl"
     known = dict(_read(file))
@@ -117,7 +117,7 @@ def play_all(wanted: list[Play], folder: Path, tell: Callable[[int, int, Play], 
                 out.write(json.dumps({"key": key, **asdict(play), "figures": known[key]}) + "\n")
                 out.flush()
             found[play] = known[key]
-            tell(number, len(wanted), play)
+            report(number, len(wanted), play)
     return found
 
 

@@ -67,13 +67,13 @@ class Progress:
     """A line every ten seconds: how far, and how long still."""
 
     def __init__(self) -> None:
-        self.began = self.told = time.monotonic()
+        self.began = self.reported = time.monotonic()
 
     def __call__(self, done: int, total: int, play: Play) -> None:
         now = time.monotonic()
-        if now - self.told < _EVERY_S and done < total:
+        if now - self.reported < _EVERY_S and done < total:
             return
-        self.told = now
+        self.reported = now
         left_s = (now - self.began) / done * (total - done)
         what = f"{play.workload}, load {play.load:g}, congestion x{play.congestion:g}"
         print(f"{done:,} of {total:,} runs ({what}); about {left_s / 60:.0f} min left", flush=True)

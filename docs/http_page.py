@@ -1,4 +1,4 @@
-"""docs/reference/api.md: every path of the HTTP API, from what the application says of itself."""
+"""docs/reference/api.md: every path of the HTTP API, from its OpenAPI description."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import Any
 
 HEAD = """# HTTP API
 
-Under `/api/v1`, with `Authorization: Bearer TOKEN`. Bodies and answers are JSON; the controller describes itself in
+Under `/api/v1`, with `Authorization: Bearer TOKEN`. Bodies and responses are JSON; the controller describes itself in
 full at `/openapi.json`, and `/metrics` is for Prometheus. Times are Unix times in seconds, durations are seconds,
-sizes bytes. An error is a status and `{"detail": "...", "hint": "..."}`: 400 it can't be done, 401 no known token, 403
-not yours, 404 no such thing, 409 it does not agree with what stands, 413 too large, 429 too often, 503 it could not be
-written down.
+sizes bytes. An error is a status and `{"detail": "...", "hint": "..."}`: 400 can't be carried out, 401 no valid token,
+403 not allowed, 404 not found, 409 in conflict with the current state, 413 too large, 429 too many requests, 503 the
+journal could not be written.
 
 """
 TITLES = {"jobs": "Jobs", "cluster": "The cluster", "dashboard": "What the dashboard reads"}
 
 
 def page() -> str:
-    """All paths, by what they are about."""
+    """Return the page: all paths by topic."""
     schema = _schema()
     groups: dict[str, list[str]] = {tag: [] for tag in TITLES}
     for path, methods in schema["paths"].items():
@@ -32,7 +32,7 @@ def page() -> str:
 
 
 def _schema() -> dict[str, Any]:
-    """Of a controller that never gets to run anything."""
+    """The OpenAPI description of a controller that is not started."""
     from berth.live.server import Options, Server
 
     with tempfile.TemporaryDirectory() as folder:

@@ -29,7 +29,7 @@ MOMENT = 0.45  # of the run
 
 
 def main() -> None:
-    """Simulates, serves, looks."""
+    """Simulate, serve, take the screenshot."""
     environment = os.environ | {"PYTHONPATH": SOURCE}
     berth = [sys.executable, "-m", "berth"]
     with tempfile.TemporaryDirectory() as name:
@@ -39,21 +39,21 @@ def main() -> None:
             subprocess.run(
                 [*berth, *command.format(**files).split()], env=environment, check=True, capture_output=True
             )
-        told = folder / "view.log"
-        with told.open("wb") as file:
+        output = folder / "view.log"
+        with output.open("wb") as file:
             view = subprocess.Popen(
                 [*berth, "view", str(files["log"]), "--no-open"], stderr=file, env=environment
             )
         try:
-            until(lambda: "Ctrl-C" in told.read_text())
-            draw(next(word for word in told.read_text().split() if "#token=" in word))
+            until(lambda: "Ctrl-C" in output.read_text())
+            draw(next(word for word in output.read_text().split() if "#token=" in word))
         finally:
             view.terminate()
             view.wait()
 
 
 def draw(address: str) -> None:
-    """One picture of the first view, with a gang pointed at."""
+    """Take a screenshot of the first view, with the pointer on a gang."""
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=ARGS)
         page = browser.new_page(viewport={"width": 1280, "height": 880})

@@ -15,16 +15,16 @@ BERTH = Path(sys.executable).with_name("berth")
 CLUSTER = "4x20x8:A100-80"
 JOBS = f"{OUT}/jobs.csv"
 SHAPE = "--jobs 2000 --cluster 4x20x8 --sizes odd --durations lognormal:1h:1.5"
-SCENE = f"--cluster {CLUSTER} --congestion 5"
+SCENARIO = f"--cluster {CLUSTER} --congestion 5"
 SCHEDULERS = ("fifo", "tiresias", "srtf", "dally", "berth")
-PLAYED = " ".join(f"--policy {name}" for name in SCHEDULERS)
+POLICIES = " ".join(f"--policy {name}" for name in SCHEDULERS)
 REPORT = f"{OUT}/report.html"
 PLAN = f"{OUT}/plan.yaml"
 
 TOUR = [
     ("A cluster: four racks of twenty machines with eight A100 each", f"cluster show {CLUSTER}"),
     ("What distance costs BERT-large on 16 GPUs of it", f"network bert-large --gpus 16 --cluster {CLUSTER}"),
-    ("Who suffers most from distance", f"network --all --gpus 16 --cluster {CLUSTER} --congestion 5"),
+    ("Which models suffer most from distance", f"network --all --gpus 16 --cluster {CLUSTER} --congestion 5"),
     (
         "Which devices should train a model at three million examples a second, by the closed formula?",
         f"plan ctrdnn --cluster cloud-mix --throughput 3M/s --out {PLAN} --force",
@@ -40,9 +40,12 @@ TOUR = [
     ("What is in that trace", f"trace info {JOBS} --cluster 4x20x8"),
     (
         "The same jobs under five schedulers; links between machines five times slower",
-        f"simulate {JOBS} {SCENE} {PLAYED} --html {REPORT} --force",
+        f"simulate {JOBS} {SCENARIO} {POLICIES} --html {REPORT} --force",
     ),
-    ("Why did it wait? The story of the job that waited longest", f"explain {JOBS} longest-wait {SCENE}"),
+    (
+        "Why did it wait? The history of the job that waited longest",
+        f"explain {JOBS} longest-wait {SCENARIO}",
+    ),
 ]
 
 NEXT = [
@@ -53,7 +56,7 @@ NEXT = [
 
 
 def main() -> int:
-    """Runs the tour, stops at the first failure."""
+    """Run the tour; stop at the first failure."""
     OUT.mkdir(exist_ok=True)
     steps = len(TOUR) + 1
     for number, (title, command) in enumerate(TOUR, 1):
@@ -62,7 +65,7 @@ def main() -> int:
         if code:
             print(f"berth {command}: exit code {code}", file=sys.stderr)
             return code
-    title = "A live cluster on this machine: a training is evicted, resumed, and asked why"
+    title = "A live cluster on this machine: a training is evicted and resumed, and why"
     print(f"\n── {steps}/{steps}  {title}\n", flush=True)
     live_demo(OUT / "live")
     print(f"\nOpen {REPORT} in a browser: curves, racks over time, every job as a bar.")

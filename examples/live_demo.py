@@ -1,4 +1,4 @@
-"""The live part of the demo: a small cluster on this machine, a training that is evicted and goes on, and why.
+"""The live part of the demo: a small cluster on this machine, and a training that is evicted and resumes.
 
     python examples/live_demo.py [FOLDER]
 
@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 BERTH = str(Path(sys.executable).with_name("berth"))
-PATIENCE_S = 120.0
+TIMEOUT_S = 120.0
 
 
 class Live:
@@ -29,7 +29,7 @@ class Live:
         self.folder = folder
 
     def start(self) -> None:
-        """Starts it, and waits until it answers."""
+        """Start the controller and wait until it answers."""
         command = f"up --cluster 2x2x2 --policy srtf --state {self.state} --port 0"
         print(f"$ berth {command} &", flush=True)
         with self.log.open("w") as log:
@@ -38,7 +38,7 @@ class Live:
         print(self.log.read_text(), flush=True)
 
     def run(self, command: str, *, show: bool = True) -> str:
-        """A command of berth's, as a user would type it."""
+        """Run a command as a user would type it."""
         if show:
             print(f"$ berth {command}", flush=True)
         words = shlex.split(command)
@@ -52,21 +52,21 @@ class Live:
         return done.stdout
 
     def until(self, word: str, text: Callable[[], str]) -> None:
-        """Waits until a word appears."""
-        end = time.monotonic() + PATIENCE_S
+        """Wait until a word appears."""
+        end = time.monotonic() + TIMEOUT_S
         while word not in text():
             if time.monotonic() > end or self.process.poll() is not None:
-                sys.exit(f"{word!r} never came; see {self.log}")
+                sys.exit(f"{word!r} did not appear; see {self.log}")
             time.sleep(0.2)
 
     def stop(self) -> None:
-        """Ends the controller."""
+        """Stop the controller."""
         self.process.send_signal(signal.SIGTERM)
         self.process.wait(30)
 
 
 def main(folder: Path) -> None:
-    """The story."""
+    """Run the demo in a folder."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     live = Live(folder)
@@ -78,7 +78,7 @@ def main(folder: Path) -> None:
 
 
 def play(live: Live) -> None:
-    """A long training runs; a short job comes that needs every device."""
+    """Run a long training, and submit a short job that needs every device."""
     home = live.folder.resolve() / "run"
     train = f"{BERTH} train ctrdnn --examples 60k --batch 500 --checkpoint {home} --checkpoint-every 20"
     live.run(f"submit --id train --name ctr --gpus 2 --per machine --duration 2h -- {train}")

@@ -50,7 +50,7 @@ def run(command: str, folder: Path) -> str:
         ["bash", "-c", command],
         cwd=folder, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False,
     )  # fmt: skip
-    # The first run on a new machine reports that it compiles.
+    # The first command on a new machine prints that it compiles.
     lines = [line.rstrip() for line in result.stdout.splitlines() if not line.startswith("compiling kernels")]
     return "\n".join([*lines, f"[exit {result.returncode}]"] if result.returncode else lines).strip("\n")
 

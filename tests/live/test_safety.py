@@ -44,7 +44,7 @@ def test_a_job_finds_nothing_of_the_controllers_state_above_its_folder(up, monke
     assert "environment BERTH_ATTEMPT_TOKEN\n" in told
     assert not list(live.state.glob("*.token"))
     assert "token=" not in (live.state / "up.log").read_text()
-    assert "whoever may submit is trusted with it" in (live.state / "up.log").read_text()
+    assert "all users who may submit are trusted with it" in (live.state / "up.log").read_text()
 
 
 def test_everything_in_the_state_folder_is_its_owners_only(tmp_path):

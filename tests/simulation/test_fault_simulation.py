@@ -1,4 +1,4 @@
-"""The live controller under faults: every seed is a story that repeats itself."""
+"""The live controller under faults: each run is determined by its seed."""
 
 import shutil
 import tempfile
@@ -13,7 +13,7 @@ SOAK_SEEDS, SOAK_SHARD = 5000, 250
 
 
 def play(seed: int) -> FaultRun:
-    quick = Path("/dev/shm")  # a sync costs nothing there, and is still a sync
+    quick = Path("/dev/shm")  # a sync is fast there
     folder = Path(tempfile.mkdtemp(prefix="berth-faults-", dir=quick if quick.is_dir() else None))
     try:
         run = FaultRun(seed, folder)
@@ -26,7 +26,7 @@ def play(seed: int) -> FaultRun:
         shutil.rmtree(folder)
 
 
-def test_a_story_is_its_seed():
+def test_a_run_is_determined_by_its_seed():
     one, other = play(3), play(3)
     assert one.crashes == other.crashes > 0
     assert sorted(one.accepted) == sorted(other.accepted)
@@ -37,11 +37,11 @@ def test_a_story_is_its_seed():
 @pytest.mark.parametrize("first", range(0, SEEDS, SHARD))
 def test_no_job_is_lost_or_run_twice_whatever_is_killed_when(first):
     crashes = sum(play(seed).crashes for seed in range(first, first + SHARD))
-    assert crashes > SHARD  # else the stories are too tame to show anything
+    assert crashes > SHARD  # else the runs have too few faults to show anything
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("first", range(10_000, 10_000 + SOAK_SEEDS, SOAK_SHARD))
-def test_thousands_of_stories_end_well(first):
+def test_thousands_of_runs_have_no_error(first):
     for seed in range(first, first + SOAK_SHARD):
         play(seed)

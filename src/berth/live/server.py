@@ -27,8 +27,7 @@ from berth.live.folder import tokens_in
 from berth.live.home import ENDPOINT, OLD_ATTEMPTS, SOCKET, usual_work_folder
 from berth.live.meter import Meter
 from berth.live.private import FOLDER_MODE, make_folders, write_private
-from berth.live.recover import recover
-from berth.live.setup import Setup
+from berth.live.setup import Setup, setup_from_dict
 from berth.live.spec import Bounds
 from berth.live.store import Store
 
@@ -81,9 +80,9 @@ class Server:
     def _prepare(self) -> tuple[Setup, Backend]:
         """Return the cluster and the policy: as given, else as before, else the defaults."""
         options = self.options
-        before = recover(self.store)
         given = load_cluster(options.cluster) if options.cluster else None
-        known = before.setup if before is not None else None
+        starts = self.store.opened()
+        known = setup_from_dict(self.store.record(starts[-1][0]).body) if starts else None
         backend = make_backend(
             options.backend, self.work, given or (known.cluster if known else None), self._called
         )

@@ -23,7 +23,7 @@ from numba.core.dispatcher import Dispatcher
 from numba.core.registry import cpu_target
 
 from berth.native.cache import cache_folder
-from berth.native.kernels import FunctionPointer, Signature, pointer_to
+from berth.native.kernels import COMPILER_LOCK, FunctionPointer, Signature, pointer_to
 
 _CompileResult: Any = CompileResult  # numba's own way to keep compiled code between runs, untyped
 _dumps: Any = serialize.dumps
@@ -35,11 +35,12 @@ _DAMAGED = (OSError, pickle.PickleError, EOFError, AttributeError, TypeError, Va
 def load_or_compile(key: str, signature: Signature, compile_function: Callable[[], Any]) -> FunctionPointer:
     """The function that is stored under a key; `compile_function` returns numba's result where there is none."""
     path = cache_folder() / "policies" / f"{key}.bin"
-    result = _load(path)
-    if result is None:
-        result = compile_function()
-        _store(path, result)
-    return pointer_to(result, signature)
+    with COMPILER_LOCK:
+        result = _load(path)
+        if result is None:
+            result = compile_function()
+            _store(path, result)
+        return pointer_to(result, signature)
 
 
 def fingerprint_of(function: Callable[..., Any], *facts: object) -> str:

@@ -13,12 +13,12 @@ them (cache.py); they contain the other kinds, which are compiled as a part of t
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar, cast
 
 import numba
 from numba import extending, types
+from numba.core.compiler_lock import global_compiler_lock
 from numba.core.dispatcher import Dispatcher
 
 from berth.native.cache import enable_cache
@@ -32,6 +32,9 @@ _typeof: Any = numba.typeof
 _types: Any = types
 _register_jitable: Any = extending.register_jitable
 
+COMPILER_LOCK: Any = (
+    global_compiler_lock  # numba's own, re-entrant: one thread at a time compiles or loads code
+)
 _INNER = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True, "pipeline_class": InnerCompiler}
 
 
@@ -94,11 +97,10 @@ class IndirectKernel:
     def __init__(self, function: Callable[..., Any]) -> None:
         self.py_func = function
         self._pointers: dict[Signature, FunctionPointer] = {}
-        self._lock = threading.Lock()
 
     def pointer(self, signature: Signature) -> FunctionPointer:
         """The function for a signature, compiled or read from disk on the first request."""
-        with self._lock:
+        with COMPILER_LOCK:
             if signature not in self._pointers:
                 dispatcher: Any = _outer(self.py_func, no_cpython_wrapper=True)
                 dispatcher.compile(signature)

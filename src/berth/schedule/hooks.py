@@ -22,7 +22,7 @@ from numba import njit, types
 from berth.errors import InputError
 from berth.native import functions
 from berth.native.functions import fingerprint_of, load_or_compile
-from berth.native.kernels import FunctionPointer
+from berth.native.kernels import COMPILER_LOCK, FunctionPointer
 from berth.schedule import copies, elements, limits, sealed, source
 from berth.schedule.checks import check_policy
 from berth.schedule.failures import HOOK_BITS, HOOKS, IDLE, function_of, interpreted, record_slots
@@ -59,17 +59,22 @@ def _hook(kind: type[Policy], name: str) -> FunctionPointer:
     function = function_of(kind, name)
     if function is function_of(Policy, name):
         kind = Policy  # shared by all that do not override it
-    if (kind, name) not in _ready:
-        names = names_of(kind)
-        try:
-            _ready[kind, name] = _compiled(function, names, name)
-        except InputError:
-            raise
-        except Exception as error:  # noqa: BLE001 - numba gives up in many ways
-            why = _reason(error)
-            _notes[kind, name] = f"{kind.__name__}.{name} can't be compiled and is interpreted, slowly: {why}"
-            _ready[kind, name] = interpreted(function, names, name)
-    return _ready[kind, name]
+    with COMPILER_LOCK:
+        if (kind, name) not in _ready:
+            _ready[kind, name] = _compiled_or_interpreted(kind, name, function)
+        return _ready[kind, name]
+
+
+def _compiled_or_interpreted(kind: type[Policy], name: str, function: Callable[..., Any]) -> FunctionPointer:
+    names = names_of(kind)
+    try:
+        return _compiled(function, names, name)
+    except InputError:
+        raise
+    except Exception as error:  # noqa: BLE001 - numba raises many kinds of exceptions
+        why = _reason(error)
+        _notes[kind, name] = f"{kind.__name__}.{name} can't be compiled and is interpreted, slowly: {why}"
+        return interpreted(function, names, name)
 
 
 def _reason(error: Exception) -> str:

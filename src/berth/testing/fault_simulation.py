@@ -46,13 +46,13 @@ class FragileStore(Store):
         self.full = False
         super().__init__(folder)
 
-    def commit(self, records: Sequence[Record], over: Any = (), *, ends_adoption: bool = False) -> None:
+    def commit(self, records: Sequence[Record], ended: Any = (), *, ends_adoption: bool = False) -> None:
         """Writes, unless something happens first."""
         if self.full:
             raise StoreError("database or disk is full")
         if self.crash == "before":
             raise CrashError
-        super().commit(records, over, ends_adoption=ends_adoption)
+        super().commit(records, ended, ends_adoption=ends_adoption)
         if self.crash == "after":
             raise CrashError
 
@@ -135,12 +135,8 @@ class FaultRun:
         if self.random.random() < 0.2:
             self.policy = self.random.choice(POLICIES)
         self.controller = self._open()
-        self.pending = [
-            (
-                name,
-                spec,
-                answer if answer.done() else self._ask(name, spec),
-            )  # without an answer it is sent again
+        self.pending = [  # without an answer it is sent again
+            (name, spec, answer if answer.done() else self._ask(name, spec))
             for name, spec, answer in self.pending
         ]
 
@@ -233,7 +229,7 @@ class FaultRun:
         self.clock.jump(self.random.choice((-1e6, -60.0, 60.0, 1e5)))
 
     def _heal(self) -> None:
-        """Nothing goes wrong any more, and all machines are back: everything must come to its end."""
+        """Repair all faults and step until all jobs have ended."""
         self.backend.faults = Faults()
         for machine in self.cluster.machines:
             self.backend.repair(machine.name)
@@ -250,23 +246,23 @@ class FaultRun:
 
     def _check_end(self) -> None:
         for name in self.accepted:
-            over = self.store.ended_job(name)
-            assert over is not None, f"{name} was accepted and is lost"
+            ended = self.store.ended_job(name)
+            assert ended is not None, f"{name} was accepted and is lost"
             work = self.backend.work.get(name)
             finished = work.finished if work else 0
-            if name in self.cancelled and over["state"] == "cancelled":
+            if name in self.cancelled and ended["state"] == "cancelled":
                 assert finished <= 1
             else:
-                assert over["state"] == "finished", f"{name} is {over['state']}"
+                assert ended["state"] == "finished", f"{name} is {ended['state']}"
                 assert finished == 1, f"{name} finished {finished} times"
         extra = {row["id"] for row in self.store.recent(10_000)} - set(self.accepted)
         assert not extra, f"{extra} ran without being accepted"
 
     def _check_replay(self) -> None:
-        """From the first record on, the same decisions, and the same state."""
+        """Replay the journal; it must lead to the same decisions and the same state."""
         state = apply_all(None, self.store.records(), trust=True)
         assert state is not None
-        assert snapshot.same(state, self.controller.state), "a replay comes to other state"
+        assert snapshot.same(state, self.controller.state), "a replay leads to another state"
 
 
 def _main(seed: str) -> None:
@@ -275,7 +271,7 @@ def _main(seed: str) -> None:
         run = FaultRun(int(seed), Path(folder))
         print(f"{run.policy} on {run.cluster.name}")
         run.play()
-    print(f"{len(run.accepted)} jobs, {run.crashes} crashes, {run.last_seq} records: all is well")
+    print(f"{len(run.accepted)} jobs, {run.crashes} crashes, {run.last_seq} records: no error")
 
 
 if __name__ == "__main__":

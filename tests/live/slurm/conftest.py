@@ -80,8 +80,8 @@ class Desk:
         small_slurm.until(cranked, what, self.shown, timeout_s)
 
     def shown(self) -> str:
-        state, seen = self.controller.state, self.controller.observation
-        return f"{list(state.attempts.values())} {seen.attempts if seen else None} {self.controller.backend_error}"
+        state, seen = self.controller.state, self.controller.observer.observation
+        return f"{list(state.attempts.values())} {seen.attempts if seen else None} {self.controller.observer.error}"
 
     def running(self, job: str) -> bool:
         active = self.controller.state.jobs.get(job)

@@ -228,7 +228,7 @@ def test_gpus_of_an_external_job_are_not_used(desk, slurm, small):
     one = desk()
     job = one.submit("sleep 60", gpus=6)
     one.until_running(job)
-    assert {one.controller.observation.machines[node].external for node in small.NODES} == {5}
+    assert {one.controller.observer.observation.machines[node].external for node in small.NODES} == {5}
     assert len(one.machines(job)) == 2
     held = [j for j in slurm.jobs() if j["name"].startswith("berth:")]
     assert {j["gres_detail"][0].split("(")[0] for j in held} == {"gpu:a100:3"}

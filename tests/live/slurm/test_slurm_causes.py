@@ -106,7 +106,7 @@ def test_a_controller_of_slurm_that_stops_and_comes_back_moves_no_job(desk, slur
     places = one.machines(runs)
     slurm.stop_controller()
     try:
-        one.until(lambda: one.controller.backend_error, "it is noticed", timeout_s=120)
+        one.until(lambda: one.controller.observer.error, "it is noticed", timeout_s=120)
         waits = one.submit("sleep 300", gpus=8, duration="2h")
         reader = Reader(one, waits)
         assert one.controller.state.jobs[waits].attempts == 0

@@ -88,7 +88,7 @@ def running(live, job: str) -> bool:
     return json.loads(live("why", job, "--json"))["state"] == "running"
 
 
-def test_a_cluster_without_jobs_says_so_in_words(live):
+def test_the_queue_of_an_idle_cluster_is_one_line(live):
     assert live("queue") == "nothing waits and nothing runs\n"
 
 
@@ -151,7 +151,7 @@ def test_the_profile_in_a_file_is_read_here_and_sent_with_the_job(live, tmp_path
     assert (code, err.splitlines()[0]) == (2, "error: nowhere.yaml: no such file")
 
 
-def test_lengths_of_time_may_be_written_as_people_do(live):
+def test_durations_may_have_several_units(live):
     job = submit(live, "--duration", "1h30m")
     assert live.controller.state.jobs[job].spec.duration == 5400
 
@@ -175,14 +175,14 @@ def test_several_jobs_are_cancelled_by_one_command(live):
 
 
 @pytest.mark.parametrize("option", ["--device", "--kind"])
-def test_the_type_of_device_has_one_name_and_the_files_name_still_works(live, option):
+def test_kind_is_a_hidden_alias_of_device(live, option):
     assert json.loads(live("submit", option, "V100-16", "--dry-run", "--json", "--", "work"))["machines"]
     code, _, err = live.berth("submit", option, "H100", "--", "work")
     assert code == 2
     assert "no device type in 2x2x4:V100-16 is called 'H100'" in err
 
 
-def test_two_types_for_one_job_are_refused(live):
+def test_device_and_kind_together_are_refused(live):
     code, _, err = live.berth("submit", "--device", "V100-16", "--kind", "T4", "--", "work")
     assert code == 2
     assert "--device and --kind are two names of one thing\n  give --device only" in err
@@ -246,7 +246,7 @@ def test_wait_ends_with_the_jobs_own_code(live, fails, code):
     assert json.loads(live.berth("wait", job, "--json")[1])["code"] == code
 
 
-def test_what_is_sent_twice_with_an_id_is_taken_once(live):
+def test_resubmitting_with_the_same_id_is_a_no_op(live):
     assert live("submit", "--id", "mine", "--grace", "0s", "--", "work").startswith("mine  http://127.0.0.1:")
     assert live("submit", "--id", "mine", "--grace", "0s", "--", "work").startswith(
         "mine  already submitted: "
@@ -285,7 +285,7 @@ def test_what_the_controller_refuses_is_one_message_without_a_pattern(live, line
 
 
 @pytest.mark.parametrize("verb", ["why", "history", "logs", "cancel", "drain"])
-def test_a_name_that_is_empty_is_said_to_be(live, verb):
+def test_an_empty_name_is_refused(live, verb):
     assert live.berth(verb, "")[2].startswith("error: a name is empty\n")
 
 

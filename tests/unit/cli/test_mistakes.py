@@ -155,7 +155,7 @@ ADDRESSES = [
 
 
 @pytest.mark.parametrize("url", ADDRESSES)
-def test_what_is_no_address_is_said_to_be_none(url, berth, monkeypatch):
+def test_an_invalid_url_is_refused(url, berth, monkeypatch):
     monkeypatch.setenv("BERTH_TOKEN", "any")
     code, _, err = berth("queue", "--url", url)
     assert code == 2
@@ -170,7 +170,7 @@ def test_a_controller_that_does_not_answer_is_named(berth, monkeypatch):
     )
 
 
-def test_an_unknown_job_is_told_before_anything_is_compiled(files, berth, monkeypatch):
+def test_an_unknown_job_is_reported_before_anything_is_compiled(files, berth, monkeypatch):
     monkeypatch.setattr("berth.cli.scenario.warm_up", lambda policies: pytest.fail("compiled first"))
     code, _, err = berth("explain", "good.csv", "zzz", *SCENE)
     assert code == 2

@@ -72,7 +72,7 @@ def test_an_option_takes_the_same_in_every_command():
     assert several == SEVERAL_FORMS
 
 
-def test_whoever_writes_a_named_file_asks_before_it_overwrites():
+def test_commands_that_write_a_named_file_overwrite_it_only_with_force():
     writes = {"--out", "--html", "--job-profile", "--certificate", "--dense", "--log"}
     asked = defaultdict(set)
     for name, param in options():
@@ -153,7 +153,7 @@ def test_there_are_examples_to_run():
 
 
 @pytest.mark.parametrize("example", RUN)
-def test_an_example_works_as_it_stands(example, files, berth):
+def test_every_example_runs(example, files, berth):
     code, out, err = berth(*shlex.split(example)[1:])
     assert (code, err) == (0, "")
     assert max(map(len, out.splitlines())) <= 80 or "--json" in example or "generate" in example

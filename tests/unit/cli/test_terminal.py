@@ -37,7 +37,7 @@ def shell(tmp_path):
     return run
 
 
-def test_letters_that_a_character_set_lacks_become_question_marks(shell):
+def test_characters_missing_from_the_encoding_become_question_marks(shell):
     told = shell(f"{BERTH} trace info jobs.csv", PYTHONIOENCODING="ascii")
     assert (told.returncode, told.stderr) == (0, "")
     assert "2 jobs from jobs.csv" in told.stdout
@@ -57,7 +57,7 @@ def test_letters_that_a_character_set_lacks_become_question_marks(shell):
     ],
     ids=["full", "full, JSON", "closed"],
 )
-def test_an_output_that_takes_nothing_is_no_bug_of_berths(line, code, message, shell):
+def test_an_output_that_can_not_be_written_is_one_message(line, code, message, shell):
     told = shell(line)
     assert told.returncode == code
     assert told.stderr.startswith(message)
@@ -68,7 +68,7 @@ def test_an_output_that_takes_nothing_is_no_bug_of_berths(line, code, message, s
     "line",
     ["policies", "--help", "cluster devices --json", "trace info jobs.csv"],
 )
-def test_a_reader_who_has_gone_ends_a_verb_quietly(line, shell, tmp_path):
+def test_a_closed_pipe_ends_a_command_quietly(line, shell, tmp_path):
     shell("true")  # the trace is there
     told = subprocess.Popen(
         [*BERTH.split(), *line.split()], stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=tmp_path
@@ -79,7 +79,7 @@ def test_a_reader_who_has_gone_ends_a_verb_quietly(line, shell, tmp_path):
     assert told.wait() == 128 + signal.SIGPIPE
 
 
-def test_a_mistake_that_nobody_reads_is_no_traceback(tmp_path):
+def test_an_error_message_to_a_closed_pipe_has_no_traceback(tmp_path):
     read, write = os.pipe()
     os.close(read)
     told = subprocess.Popen([*BERTH.split(), "queue", "--nonsense"], stderr=write, cwd=tmp_path)
@@ -87,7 +87,7 @@ def test_a_mistake_that_nobody_reads_is_no_traceback(tmp_path):
     assert told.wait() == 128 + signal.SIGPIPE
 
 
-def test_what_stood_in_a_file_stands_until_the_new_text_is_whole(tmp_path):
+def test_a_file_keeps_its_content_until_the_new_text_is_complete(tmp_path):
     page = tmp_path / "page.html"
     page.write_text("before")
     with pytest.raises(UnicodeEncodeError):

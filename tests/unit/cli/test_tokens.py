@@ -17,7 +17,7 @@ def state(tmp_path):
     return folder
 
 
-def test_a_token_is_shown_once_and_known_from_then_on(state, berth):
+def test_a_token_is_printed_once_and_valid_from_then_on(state, berth):
     code, out, err = berth("token", "add", "alice")
     assert (code, err) == (0, "")
     assert Tokens(state).caller(out.strip()) == Caller("alice", "user")
@@ -44,7 +44,7 @@ def test_a_token_has_a_label_and_an_end(state, berth):
     assert "is not a name" in err
 
 
-def test_all_tokens_of_a_user_end_together(state, berth):
+def test_remove_ends_all_tokens_of_a_user(state, berth):
     tokens = [berth("token", "add", "alice")[1].strip() for _ in range(2)]
     other = berth("token", "add", "bob")[1].strip()
     assert berth("token", "remove", "alice")[1] == "2 removed\n"
@@ -61,13 +61,13 @@ def test_all_tokens_of_a_user_end_together(state, berth):
         ("token add alice --role king", "no role is called 'king'\n  known: admin, user"),
     ],
 )
-def test_who_is_not_there_is_named(state, berth, line, said):
+def test_an_unknown_user_or_role_is_refused(state, berth, line, said):
     berth("token", "add", "alice")
     code, out, err = berth(*line.split())
     assert (code, out) == (2, "")
     assert said in err
 
 
-def test_a_user_without_a_name_gets_none(state, berth):
+def test_a_blank_user_name_is_refused(state, berth):
     assert "error: the user has no name" in berth("token", "add", " ")[2]
     assert Tokens(state).listed() == []

@@ -414,7 +414,7 @@ def test_metrics_count_what_runs_on_a_drained_machine_as_busy_and_are_exact(serv
     service.admin.post(f"/api/v1/machines/{machine}/drain")
     state.submitted = 123_456_789
     found = scraped(service)
-    assert (found["berth_devices", "busy"], found["berth_devices", "unavailable"]) == (4, 0)
+    assert (found["berth_devices", "busy"], found["berth_devices", "shut"]) == (4, 0)
     assert found["berth_machines_shut", "drained"] == 1
     assert found["berth_submitted_total",] == 123_456_789
 

@@ -85,8 +85,8 @@ class StatedBackend:
 def settle(live):
     """Steps without time passing until nothing changes any more."""
     seq, orders = -1, None
-    while (seq, orders) != (live.controller.store.seq, live.controller._last_orders):
-        seq, orders = live.controller.store.seq, live.controller._last_orders
+    while (seq, orders) != (live.controller.store.seq, live.controller.observer.orders):
+        seq, orders = live.controller.store.seq, live.controller.observer.orders
         live.step()
 
 

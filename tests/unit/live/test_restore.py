@@ -196,7 +196,9 @@ def test_an_unknown_attempt_that_can_not_be_stopped_blocks_only_its_devices(cran
     live.step(30, times=3)
     assert [live.state_of(job) for job in jobs] == ["finished"] * 14
     assert live.state_of(late) == "queued"
-    reason = views.launch_blocker(live.state, live.state.jobs[late], live.controller.observation, [blocker])
+    reason = views.launch_blocker(
+        live.state, live.state.jobs[late], live.controller.observer.observation, [blocker]
+    )
     assert (reason.code, reason.sentence) == ("unknown-attempts", blocker.sentence)
     (shown,) = [one for one in views.machines(live.state) if one["external"]]
     assert (shown["name"], shown["external"], shown["free"]) == (machine, 2, 2)
@@ -214,7 +216,10 @@ def test_a_job_that_waits_for_other_devices_does_not_name_an_unknown_attempt(cra
     job = live.submit(gpus=4, seconds=10)
     (blocker,) = live.controller.blockers()
     assert (
-        views.launch_blocker(live.state, live.state.jobs[job], live.controller.observation, [blocker]) is None
+        views.launch_blocker(
+            live.state, live.state.jobs[job], live.controller.observer.observation, [blocker]
+        )
+        is None
     )
 
 

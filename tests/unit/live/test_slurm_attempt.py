@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 
 import pytest
 
@@ -187,6 +188,23 @@ def test_the_slurm_state_of_a_killed_job_is_the_cause_and_only_memory_is_its_own
     gang.states = {11: state, 12: "COMPLETED"}
     seen = gang.at(AT)
     assert (seen.cause, seen.lost) == (cause, cause is not Cause.MEMORY)
+
+
+def test_a_signal_that_slurm_did_not_send_is_a_failure_of_the_gang(gang):
+    for part in (0, 1):
+        end = {"code": 143, "codes": {str(part): 143}, "cause": "signal", "time": AT}
+        gang.write(f"part-{part}.ended", end)
+    gang.states = {11: "COMPLETED", 12: "COMPLETED"}
+    assert (gang.at(AT).lost, gang.at(AT).cause) == (False, Cause.SIGNAL)
+
+
+def test_a_crash_is_not_attributed_to_slurm(gang):
+    crash = 128 + signal.SIGSEGV
+    gang.write("part-0.ended", {"code": crash, "codes": {"0": crash}, "cause": "signal", "time": AT})
+    gang.write("part-1.ended", {"code": 143, "codes": {"1": 143}, "time": AT + 1})
+    gang.states = {11: "FAILED", 12: "CANCELLED"}  # the second did not end in time
+    seen = gang.at(AT + 60)
+    assert (seen.code, seen.cause, seen.lost) == (crash, Cause.SIGNAL, False)
 
 
 def test_a_failure_of_the_gang_is_not_attributed_to_slurm(gang):

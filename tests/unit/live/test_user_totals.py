@@ -20,8 +20,8 @@ def submit(live, user, gpus, seconds):
 
 
 def used_gpu_s(live):
-    users = live.books.world.users
-    return (users["gpu_s"] + users["gpus"] * (live.books.now - users["updated_s"])).tolist()
+    users = live.state.world.users
+    return (users["gpu_s"] + users["gpus"] * (live.state.now - users["updated_s"])).tolist()
 
 
 def test_devices_that_come_free_go_to_the_users_in_turn(crank):
@@ -29,12 +29,12 @@ def test_devices_that_come_free_go_to_the_users_in_turn(crank):
     first = submit(live, "me", 4, 100)
     waiting = {user: [submit(live, user, 1, 1000) for _ in range(4)] for user in ("ann", "bob")}
     live.step(50, times=5)
-    assert live.state(first) == "finished"
-    assert {user: [live.state(job) for job in own].count("placed") for user, own in waiting.items()} == {
+    assert live.state_of(first) == "finished"
+    assert {user: [live.state_of(job) for job in own].count("placed") for user, own in waiting.items()} == {
         "ann": 2,
         "bob": 2,
     }
-    assert live.books.world.users["gpus"][:3].tolist() == [0, 2, 2]
+    assert live.state.world.users["gpus"][:3].tolist() == [0, 2, 2]
 
 
 @pytest.mark.parametrize(
@@ -45,6 +45,7 @@ def test_what_a_user_has_used_is_kept(crank, change):
     submit(live, "me", 2, 1000)
     submit(live, "ann", 1, 1000)
     live.step(10, times=5)
+    submit(live, "bob", 4, 10)  # which waits
     before = used_gpu_s(live)
     assert before[0] == pytest.approx(2 * before[1])
     assert before[1] > 30.0

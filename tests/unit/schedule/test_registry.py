@@ -115,7 +115,7 @@ def test_an_edited_file_is_loaded_again(tmp_path):
         ("import nothing_like_it", "Any", ["mine.py:1", "nothing_like_it"]),
         ("x = 1\ny = (", "Any", ["mine.py:2", "SyntaxError"]),
         ("x = 1\n\ny = 1 / 0\n", "Any", ["mine.py:3", "ZeroDivisionError"]),
-        (MINE.replace("@dataclass(frozen=True)", ""), "Largest", ["no dataclass"]),
+        (MINE.replace("@dataclass(frozen=True)", ""), "Largest", ["not a dataclass"]),
         (MINE.replace("    @staticmethod\n", ""), "Largest", ["Largest.order", "@staticmethod"]),
         ("x = 1", "", ["does not say which"]),
     ],

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import socket
+
 import pytest
 
 from berth.errors import InputError
-from berth.train.rendezvous import RankInfo, first_host, rank_from_environment
+from berth.train import rendezvous
+from berth.train.rendezvous import LISTENER, RankInfo, first_host, rank_from_environment
 
 TORCHRUN = {"RANK": "1", "WORLD_SIZE": "3", "MASTER_ADDR": "node7", "MASTER_PORT": "29400"}
 SLURM = {
@@ -57,3 +61,12 @@ def test_a_seat_says_itself_in_the_words_it_is_read_from():
 )
 def test_the_first_of_slurms_nodes_is_where_all_meet(nodes, first):
     assert first_host(nodes) == first
+
+
+def test_rank_0_listens_at_the_socket_that_the_launcher_holds(monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        rank_info = RankInfo(0, 1, "127.0.0.1", listener.getsockname()[1])
+        monkeypatch.setenv(LISTENER, str(os.dup(listener.fileno())))  # the store closes what it is given
+        store = rendezvous._store(rank_info, is_master=True, wait_s=10)
+        store.set("key", "value")
+        assert rendezvous._store(rank_info, is_master=False, wait_s=10).get("key") == b"value"

@@ -31,8 +31,8 @@ class _ControllerMetrics(Collector):
         yield _gauge(
             "berth_jobs", "Jobs that have not ended, by state.", "state", {s: counts[s] for s in states}
         )
-        uses = {"busy": max(0, counts["devices"] - counts["free"] - counts["unavailable"])}
-        uses |= {use: counts[use] for use in ("free", "unavailable")}
+        free, shut = counts["free"], counts["unavailable"]
+        uses = {"busy": max(0, counts["devices"] - free - shut), "free": free, "shut": shut}
         yield _gauge("berth_devices", "Devices, by use.", "use", uses)
         yield CounterMetricFamily(
             "berth_submitted", "Jobs submitted since the journal began.", state.submitted
@@ -44,10 +44,10 @@ class _ControllerMetrics(Collector):
             "berth_pass_seconds", "Duration of the last scheduling pass.", controller.pass_s
         )
         yield GaugeMetricFamily("berth_journal_records", "Records in the journal.", controller.store.seq)
-        shut = Counter({"lost": 0, "drained": 0, "closed": 0})
-        shut.update(why for reasons in state.unavailable for why in reasons)
-        yield _gauge("berth_machines_shut", "Machines that take no jobs, by reason.", "why", shut)
-        up = 0 if controller.backend_error else 1
+        reasons = Counter({"lost": 0, "drained": 0, "closed": 0})
+        reasons.update(why for machine in state.unavailable for why in machine)
+        yield _gauge("berth_machines_shut", "Machines that take no jobs, by reason.", "why", reasons)
+        up = 0 if controller.observer.error else 1
         yield GaugeMetricFamily("berth_backend_up", "1 if the back end answered the last request.", up)
         yield self._timers()
 

@@ -96,7 +96,7 @@ def sample_of(state: ControllerState, now: float) -> Sample:
     explained_now = world.jobs["explained_s"][rows] == counters["now"]  # else the last pass did not reach it
     holding = explained_now & np.isin(reasons, _WAITS_BY_CHOICE) & np.isfinite(saves)
     by_machine, by_type = _held(state)
-    shut = sum(
+    unavailable = sum(
         machine.size - held
         for machine, held, why in zip(state.cluster.machines, by_machine, state.unavailable, strict=True)
         if why
@@ -105,7 +105,7 @@ def sample_of(state: ControllerState, now: float) -> Sample:
         time=now,
         busy=sum(by_type),
         free=int(counters["free"]),
-        unavailable=shut,
+        unavailable=unavailable,
         external=sum(state.external),
         queued=len(rows),
         running=int(counters["running"]),

@@ -79,7 +79,7 @@ class Service:
                 "backend": self.controller.backend.name,
                 "policy": self._state.setup.policy,
                 "cluster": self._state.cluster.name,
-                "trouble": self.controller.backend_error,
+                "trouble": self.controller.observer.error,
                 "warnings": self._warnings(),
                 "seq": self.controller.store.seq,
                 "usd_per_hour": self._state.cluster.usd_per_hour,
@@ -139,7 +139,7 @@ class Service:
 
     def _reasons(self, jobs: Sequence[Job], now: float) -> list[tuple[Reason, bool]]:
         """The reason of each job, and whether the back end holds it up. Needs the controller's lock."""
-        state, seen, blockers = self._state, self.controller.observation, self.controller.blockers()
+        state, seen, blockers = self._state, self.controller.observer.observation, self.controller.blockers()
         found = []
         for job in jobs:
             held_up = views.launch_blocker(state, job, seen, blockers)

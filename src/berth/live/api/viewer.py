@@ -33,7 +33,7 @@ class Viewer:
     """A finished run as the dashboard reads it."""
 
     def __init__(self, finished: Finished) -> None:
-        self._finished, self._standing = finished, state_at_busiest(finished)
+        self._finished, self._busiest = finished, state_at_busiest(finished)
         self._cluster = cluster_to_dict(finished.cluster)
 
     def me(self, caller: Caller) -> dict[str, Any]:
@@ -52,7 +52,7 @@ class Viewer:
 
     def now(self) -> dict[str, Any]:
         """Return placements and queue at the busiest moment, where the page starts."""
-        return self._standing
+        return self._busiest
 
     def journal(self, after: int, limit: int) -> dict[str, Any]:
         """Return records in order."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import signal
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -186,11 +187,10 @@ class Attempt:
         seen = gang_end(ends)
         if self._stopped:
             return replace(seen, cause=seen.cause or Cause.STOPPED)
-        # Slurm's signal may end a job's processes before their supervisor receives it
-        maybe_by_slurm = seen.stopped or seen.lost or seen.cause is Cause.SIGNAL
+        maybe_by_slurm = seen.stopped or seen.lost or _ended_by_a_signal_of_slurm(seen)
         if maybe_by_slurm and not seen.done and self._undecided:
             return AttemptStatus("running")  # Slurm is about to report why
-        own = not maybe_by_slurm and seen.cause in (Cause.EXIT, Cause.MEMORY)
+        own = not maybe_by_slurm and seen.cause in (Cause.EXIT, Cause.MEMORY, Cause.SIGNAL)
         cause, detail = (None, "") if own else self._cause
         if cause is None:
             return replace(seen, lost=seen.lost or seen.stopped)
@@ -239,6 +239,11 @@ class Attempt:
         """When the gang had to end: by the controller's order, or because a part failed."""
         times = [_written(self._folder.path / mark) for mark in ("stop", "failed")]
         return min((time for time in times if time is not None), default=None)
+
+
+def _ended_by_a_signal_of_slurm(seen: AttemptStatus) -> bool:
+    """Whether a signal that Slurm sends ended the gang: it may reach the processes before their supervisor."""
+    return seen.cause is Cause.SIGNAL and seen.code in (128 + signal.SIGTERM, 128 + signal.SIGKILL)
 
 
 def _stuck(job: SlurmJob) -> bool:

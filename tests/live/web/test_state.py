@@ -1,4 +1,4 @@
-"""The page folds records as the controller does: the same journal, full of faults, must lead to the same picture."""
+"""The dashboard applies records as the controller does: after a journal with faults, both have the same state."""
 
 from __future__ import annotations
 
