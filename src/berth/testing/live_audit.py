@@ -80,7 +80,7 @@ def _jobs(state: ControllerState) -> list[str]:
 
 
 def _queue(state: ControllerState) -> list[str]:
-    """The queue holds exactly the waiting jobs, the list of running jobs the placed ones, and `delayed` the delayed ones."""
+    """The queue, the list of running jobs and `delayed` hold exactly the jobs in these states."""
     counters = state.world.state[0]
     waiting = state.world.waiting[counters["queue_start"] : counters["queue_stop"]]
     running = state.world.running[: counters["running"]]
