@@ -215,6 +215,33 @@ def test_a_failure_of_the_gang_is_not_attributed_to_slurm(gang):
     assert (seen.code, seen.cause, seen.lost) == (3, Cause.EXIT, False)
 
 
+@pytest.mark.parametrize("reported", [True, False], ids=["with a report", "without a report"])
+@pytest.mark.parametrize("code", [128 + signal.SIGKILL, 128 + signal.SIGTERM])
+def test_a_crash_by_a_signal_of_slurm_is_not_attributed_to_berths_own_cancel(gang, code, reported):
+    crash = {"code": code, "codes": {"0": code}, "cause": "signal", "time": AT}
+    gang.write("part-0.ended", crash)
+    gang.write("failed")
+    gang.states[11] = "COMPLETED"
+    gang.at(AT + 41)
+    assert gang.follow_ups == FollowUps(cancel=[12])
+    gang.states[12] = "CANCELLED"
+    if reported:
+        gang.write("part-1.ended", {"code": 137, "codes": {"1": 137}, "time": AT + 42}, AT + 42)
+    seen = gang.at(AT + 45)
+    assert (seen.state, seen.code, seen.cause, seen.lost) == ("ended", code, Cause.SIGNAL, False)
+
+
+def test_a_gang_that_another_user_cancelled_did_not_fail_though_berth_cancels_the_rest(gang):
+    gang.write("part-0.ended", TOLD | {"codes": {"0": 143}, "cause": "stopped"})
+    gang.write("failed")
+    gang.states[11] = "CANCELLED"
+    gang.at(AT + 41)
+    assert gang.follow_ups == FollowUps(cancel=[12])
+    gang.states[12] = "CANCELLED"
+    seen = gang.at(AT + 45)
+    assert (seen.lost, seen.cause, seen.detail) == (True, Cause.CANCELLED, "Slurm's job 11 on n1: CANCELLED")
+
+
 def test_a_partition_that_is_down_is_waited_for_and_said(gang):
     gang.states = {11: "PENDING PartitionDown", 12: "PENDING PartitionDown"}
     seen = gang.at(AT + 1000)

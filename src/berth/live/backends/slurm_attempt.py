@@ -148,6 +148,8 @@ class Attempt:
             if _gone(job):
                 self._mark(f"part-{part}.fenced")
             elif job is not None and not job.over and (job.waits or overdue):
+                if not job.waits:
+                    self._mark(f"part-{part}.cancelled")
                 follow_ups.cancel.append(job.id)
         if not all(self._settled(part, job) for part, job in open_.items()):
             return AttemptStatus("running" if any("running" in mark for mark in self._marks) else "starting")
@@ -176,7 +178,7 @@ class Attempt:
                 )
             codes = {"codes": {self._parts.ranks[part]: code}, "code": code}
             return end | codes | {"time": job.ended, "cause": Cause.EXIT.value}
-        return end | {"lost": True}
+        return end | {"lost": self._stopped or f"part-{part}.cancelled" not in self._marks}
 
     def _explain(self, part: int, what: str) -> None:
         """Write to the log of a part that never ran."""
@@ -209,13 +211,19 @@ class Attempt:
 
     @property
     def _cause(self) -> tuple[Cause | None, str]:
-        """What ended the gang, from the state of the job that ended first."""
-        for job in sorted(self._jobs.values(), key=lambda job: job.ended):
+        """What ended the gang, from the first of its jobs that Slurm ended and berth did not."""
+        by_slurm = (job for job in self._jobs.values() if not self._cancelled(job))
+        for job in sorted(by_slurm, key=lambda job: job.ended):
             for state, cause in _CAUSES.items():
                 if state in job.states:
                     detail = f"Slurm's job {job.id} on {job.node or 'no node'}: {state}"
                     return (Cause.NOT_STARTED if self._gave_up(job) else cause), detail
         return None, ""
+
+    def _cancelled(self, job: SlurmJob) -> bool:
+        """Whether berth cancelled a job because it did not end in time."""
+        mark = job.ours is not None and f"part-{job.ours[1]}.cancelled" in self._marks
+        return mark and "CANCELLED" in job.states
 
     def _gave_up(self, job: SlurmJob) -> bool:
         """Whether berth cancelled a job because it did not start."""
