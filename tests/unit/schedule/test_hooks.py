@@ -17,6 +17,7 @@ from berth.schedule.hooks import compiled_notes, hooks
 from berth.schedule.policies.dally import Censored, Dally, Mode, Order
 from berth.schedule.policies.registry import load_policy
 from berth.schedule.policies.tiresias import Gittins, Tiresias
+from berth.schedule.policy import names_of
 from berth.simulate.run import Setting, simulate
 from berth.workload.trace import Trace
 
@@ -135,7 +136,7 @@ def test_helpers_are_compiled_with_the_function_that_calls_them():
 
 def test_compiled_functions_are_kept_and_a_changed_one_is_not_mistaken(tmp_path, monkeypatch):
     monkeypatch.setattr("berth.native.functions.cache_folder", lambda: tmp_path)
-    names, signature = ["weight"], "order"
+    names, signature = names_of(WithHelper), "order"
     compiling._compiled(WithHelper.order, names, signature)
     (kept,) = (tmp_path / "policies").iterdir()
     before = kept.read_bytes()
@@ -167,7 +168,7 @@ class WithConstants(Policy):
 )
 def test_a_constant_of_the_module_that_differs_in_anything_makes_another_function(name, other, monkeypatch):
     def fingerprint():
-        return compiling._fingerprint(WithConstants.order, [], "order")
+        return compiling._fingerprint(WithConstants.order, names_of(WithConstants), "order")
 
     before = fingerprint()
     assert fingerprint() == before
@@ -177,10 +178,10 @@ def test_a_constant_of_the_module_that_differs_in_anything_makes_another_functio
 
 def test_a_damaged_cached_function_is_compiled_again(tmp_path, monkeypatch):
     monkeypatch.setattr("berth.native.functions.cache_folder", lambda: tmp_path)
-    compiling._compiled(WithHelper.order, ["weight"], "order")
+    compiling._compiled(WithHelper.order, names_of(WithHelper), "order")
     (kept,) = (tmp_path / "policies").iterdir()
     kept.write_bytes(kept.read_bytes()[:100])
-    assert compiling._compiled(WithHelper.order, ["weight"], "order").__wrapper_address__()
+    assert compiling._compiled(WithHelper.order, names_of(WithHelper), "order").__wrapper_address__()
 
 
 def test_functions_that_the_rules_never_ask_are_not_compiled():
