@@ -167,7 +167,6 @@ class ControllerState:
     def _cancelled(self, record: Record) -> None:
         job = self._job(record)
         job.ends_as = CANCELLED
-        self.delayed.discard(job.id)
         if job.state == QUEUED:
             _kernels.withdraw(self.native_world, job.row)
         elif job.state == PLACED:
@@ -351,7 +350,10 @@ class ControllerState:
 
     def _settle(self, job: Job) -> None:
         """End a job that will not run again, once its last attempt has ended."""
-        if job.ends_as is None or job.alive:
+        if job.ends_as is None:
+            return
+        self.delayed.discard(job.id)
+        if job.alive:
             return
         job.state, job.ended = job.ends_as, self.now
         self.rows[job.row] = None

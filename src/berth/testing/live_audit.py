@@ -80,7 +80,7 @@ def _jobs(state: ControllerState) -> list[str]:
 
 
 def _queue(state: ControllerState) -> list[str]:
-    """The queue holds exactly the waiting jobs, and the list of running jobs the placed ones."""
+    """The queue, the list of running jobs and `delayed` hold exactly the jobs in these states."""
     counters = state.world.state[0]
     waiting = state.world.waiting[counters["queue_start"] : counters["queue_stop"]]
     running = state.world.running[: counters["running"]]
@@ -89,6 +89,9 @@ def _queue(state: ControllerState) -> list[str]:
         mine = sorted(job.row for job in state.jobs.values() if job.state == wanted and job.ends_as is None)
         if not np.array_equal(np.sort(rows), mine):
             found.append(f"{name}: {sorted(rows.tolist())} instead of {mine}")
+    delayed = {job.id for job in state.jobs.values() if job.state == DELAYED and job.ends_as is None}
+    if state.delayed != delayed:
+        found.append(f"delayed: {sorted(state.delayed)} instead of {sorted(delayed)}")
     return found
 
 

@@ -8,7 +8,9 @@ import threading
 import time
 from collections import deque
 
+import httpx2
 import pytest
+from anyio import to_thread
 from fastapi.testclient import TestClient
 from jsonschema import Draft202012Validator
 from prometheus_client.parser import text_string_to_metric_families
@@ -616,3 +618,26 @@ def test_values_that_json_can_not_hold_are_refused_as_invalid(service, value):
     body = f'{{"spec": {{"run": ["true"], "{field}": {value}}}}}'
     answer = service.alice.post("/api/v1/jobs", content=body, headers={"content-type": "application/json"})
     assert answer.status_code in (400, 422)
+
+
+def test_commands_and_metrics_are_answered_while_all_threads_are_busy(service):
+    async def ask():
+        limiter = to_thread.current_default_thread_limiter()
+        for _ in range(int(limiter.total_tokens)):
+            limiter.acquire_on_behalf_of_nowait(object())
+        transport = httpx2.ASGITransport(app=service.app)
+        headers = dict(service.alice.headers)
+        async with (
+            asyncio.timeout(20),
+            httpx2.AsyncClient(transport=transport, base_url="http://berth", headers=headers) as client,
+        ):
+            return [
+                (await client.request(method, path, json=body)).status_code
+                for method, path, body in [
+                    ("POST", "/api/v1/jobs", JOB | {"id": "busy"}),
+                    ("POST", "/api/v1/jobs/busy/cancel", None),
+                    ("GET", "/metrics", None),
+                ]
+            ]
+
+    assert asyncio.run(ask()) == [201, 200, 200]

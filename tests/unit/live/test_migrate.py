@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from berth.live import commands
 from berth.live.api.service import Service
 from berth.live.api.tokens import Tokens
 
@@ -42,3 +43,38 @@ def test_history_names_machines_and_tiers_as_they_were(crank):
     assert told["attempts"][0]["tier"] == "network"
     assert told["attempts"][0]["places"] == {"r0-m0": 4, "r0-m1": 4, "r1-m0": 4, "r1-m1": 4}
     assert [event["tier"] for event in told["events"] if event["kind"] == "start"] == ["network"]
+
+
+@pytest.mark.parametrize("before", ["placed", "evicted"])
+@pytest.mark.parametrize("last", [None, "1x4:V100-16", "2x4:V100-16"], ids=["up", "restarted", "enlarged"])
+def test_a_delayed_job_whose_stopping_attempt_finishes_has_ended(crank, before, last):
+    live = crank(cluster="2x4:V100-16", policy="srtf")
+    job = live.submit(gpus=8, seconds=20, grace="60s")
+    live.step(1)
+    if before == "evicted":
+        live.submit(gpus=8, seconds=1)
+        assert live.state_of(job) == "queued"
+    live.restart(cluster="1x4:V100-16")
+    live.step()
+    assert live.state_of(job) == "delayed"
+    assert live.state.jobs[job].alive
+    if last:
+        live.restart(cluster=last)
+    live.step(25, times=3)
+    assert live.state_of(job) == "finished"
+    live.restart()
+    live.step(1)
+    assert live.state_of(live.submit(gpus=1)) == "placed"
+
+
+def test_a_delayed_job_that_is_cancelled_while_its_attempt_stops_is_not_retried(crank):
+    live = crank(cluster="2x4:V100-16")
+    job = live.submit(gpus=8, seconds=1000, grace="60s")
+    live.step(1)
+    live.restart(cluster="1x4:V100-16")
+    live.step()
+    live.ask(commands.cancel(job))
+    assert live.state.jobs[job].alive
+    assert live.state.next_ready() is None
+    live.step(61, times=2)
+    assert live.state_of(job) == "cancelled"

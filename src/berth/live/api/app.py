@@ -102,7 +102,7 @@ class WhatIf(BaseModel):
     add_racks: Annotated[int, Field(ge=0, le=64, strict=True), Whole] = 0
 
 
-def _service(request: Request) -> Service:
+async def _service(request: Request) -> Service:
     service: Service = request.app.state.service
     return service
 

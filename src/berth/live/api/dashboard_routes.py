@@ -38,7 +38,7 @@ class DashboardSource(Protocol):
         """Return by id why a job waits or runs where it does, and its expected start."""
 
 
-def _source(request: Request) -> DashboardSource:
+async def _source(request: Request) -> DashboardSource:
     source: DashboardSource = request.app.state.dashboard
     return source
 

@@ -4,10 +4,15 @@ The security policy forbids inline scripts and turning text into markup, so that
 code even if the page had a flaw.
 """
 
+import hashlib
+import os
 from pathlib import Path
 
 from fastapi import APIRouter, HTTPException, Request, Response
-from starlette.staticfiles import StaticFiles
+from starlette.datastructures import Headers
+from starlette.responses import FileResponse
+from starlette.staticfiles import NotModifiedResponse, StaticFiles
+from starlette.types import Scope
 
 WEB = Path(__file__).resolve().parents[1] / "web"
 _TYPES = {
@@ -27,9 +32,27 @@ _HEADERS = {
 }
 
 
+class _HashedFiles(StaticFiles):
+    """Files with a hash of their content as ETag: the times of files in a reproducible image never change."""
+
+    def file_response(
+        self,
+        full_path: str | os.PathLike[str],
+        stat_result: os.stat_result,
+        scope: Scope,
+        status_code: int = 200,
+    ) -> Response:
+        content_hash = hashlib.sha256(Path(full_path).read_bytes()).hexdigest()
+        tag = {"ETag": f'"{content_hash}"'}
+        response = FileResponse(full_path, status_code, tag, stat_result=stat_result)
+        if self.is_not_modified(response.headers, Headers(scope=scope)):
+            return NotModifiedResponse(response.headers)
+        return response
+
+
 def router(folder: Path = WEB) -> APIRouter:
     """Serve the page at / and its files below /web/."""
-    routes, files = APIRouter(include_in_schema=False), StaticFiles(directory=folder)
+    routes, files = APIRouter(include_in_schema=False), _HashedFiles(directory=folder)
 
     async def respond(request: Request, name: str) -> Response:
         kind = _TYPES.get(Path(name).suffix)
