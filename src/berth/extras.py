@@ -13,8 +13,10 @@ MODULES = {
     "deap": "plan",
     "fastapi": "live",
     "optuna": "plan",
+    "prometheus_client": "live",
     "ray": "ray",
     "regex": "live",
+    "starlette": "live",
     "torch": "train",
     "uvicorn": "live",
 }

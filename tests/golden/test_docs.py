@@ -72,10 +72,21 @@ def test_commands_of_a_page_work_one_after_the_other_and_its_python_too(page, tm
             else:
                 output = transcripts.run(command, folder)
                 assert "[exit" not in output, f"{page.name}: {command}\n{output}"
-        if program := "\n\n".join(blocks(page, "python")):
+        for program in programs(page):
             (folder / "page.py").write_text(program)
             output = transcripts.run("python page.py", folder)
             assert "[exit" not in output, f"{page.name}: {program}\n{output}"
+
+
+def programs(page: Path) -> list[str]:
+    """The Python of a page: its blocks one after the other; a block that is a whole file begins another program."""
+    found: list[str] = []
+    for block in blocks(page, "python"):
+        if found and "from __future__" not in block:
+            found[-1] += f"\n\n{block}"
+        else:
+            found.append(block)
+    return found
 
 
 def test_every_reason_is_explained_and_no_other():

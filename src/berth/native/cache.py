@@ -6,8 +6,7 @@ sources that are compiled, so any change starts a new folder. Packages whose ker
 (`SEPARATE`) have folders of their own: a change there recompiles nothing else.
 
 Only berth's functions use the folder; numba's settings stay as the host process has them. A process holds a shared
-lock on each folder that it uses, and old folders are removed only where no process holds one. Where NUMBA_CACHE_DIR
-is set, numba caches there in its own way.
+lock on each folder that it uses, and old folders are removed only where no process holds one.
 """
 
 from __future__ import annotations
@@ -51,10 +50,7 @@ _LOCK_FILE = "in-use"
 
 def enable_cache(dispatcher: Any) -> None:
     """Makes a numba dispatcher keep what it compiles on disk."""
-    if os.environ.get("NUMBA_CACHE_DIR"):
-        dispatcher.enable_caching()
-    else:
-        dispatcher._cache = _Cache(dispatcher.py_func)
+    dispatcher._cache = _Cache(dispatcher.py_func)
 
 
 def package_of(module: str) -> str:
@@ -70,6 +66,13 @@ def fingerprint(package: str = "") -> str:
     for path in compiled_sources(package):
         digest.update(str(path.relative_to(_ROOT)).encode() + path.read_bytes())
     return digest.hexdigest()[:16]
+
+
+@cache
+def policies_fingerprint() -> str:
+    """A name for the sources of the policies that come with berth and of what is compiled around every policy."""
+    sources = [*(_ROOT / "schedule" / "policies").rglob("*.py"), *(_ROOT / name for name in _POLICY_CODE)]
+    return hashlib.sha256(b"".join(path.read_bytes() for path in sorted(sources))).hexdigest()[:16]
 
 
 def compiled_sources(package: str = "") -> list[Path]:
@@ -91,8 +94,8 @@ def _is_compiled(path: Path, package: str) -> bool:
 
 
 def cache_folder() -> Path:
-    """Where compiled code is kept between runs."""
-    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    """Where compiled code is kept between runs: in NUMBA_CACHE_DIR, if it is set, or in the user's cache."""
+    home = os.environ.get("NUMBA_CACHE_DIR") or os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(home) / "berth" / "compiled"
 
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 import hashlib
 import os
 import pickle
+import sys
 import types as python
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ _CompileResult: Any = CompileResult  # numba's own way to keep compiled code bet
 _dumps: Any = serialize.dumps
 
 _KEPT = 1000  # compiled functions on disk, some 20 kB each
-_DAMAGED = (OSError, pickle.PickleError, EOFError, AttributeError, TypeError, ValueError, ImportError)
+_DEEPEST = 4  # modules in modules whose values are looked at
 
 
 def load_or_compile(key: str, signature: Signature, compile_function: Callable[[], Any]) -> FunctionPointer:
@@ -47,7 +48,7 @@ def fingerprint_of(function: Callable[..., Any], *facts: object) -> str:
     """A name for all that the compiled code of a function depends on: its source, its helpers, `facts`."""
     target = cpu_target.target_context.codegen().magic_tuple()
     digest = hashlib.sha256(repr((numba.__version__, np.__version__, target, *facts)).encode())
-    for one in reachable(function):
+    for one in _closure(function, lambda one: _frozen(one).values()):
         digest.update(_digest(one))
     return digest.hexdigest()[:32]
 
@@ -66,11 +67,37 @@ def referenced(function: Callable[..., Any]) -> dict[str, Any]:
 
 def reachable(function: Callable[..., Any]) -> list[Any]:
     """A function and all functions that it calls by name, directly or not, in a fixed order."""
+    return _closure(function, lambda one: referenced(one).values())
+
+
+def _closure(function: Callable[..., Any], values_of: Callable[[Any], Iterable[Any]]) -> list[Any]:
     found: list[Any] = [function]
     for one in found:  # which grows
-        helpers = filter(None, map(plain_function, referenced(one).values()))
+        helpers = filter(None, map(plain_function, values_of(one)))
         found += [helper for helper in dict.fromkeys(helpers) if helper not in found]
     return found
+
+
+def _frozen(function: Callable[..., Any]) -> dict[str, Any]:
+    """Everything that compiled code takes over when it is compiled: globals, and what it reads of a user's modules."""
+    names = _names(function.__code__)
+    found = referenced(function)
+    modules = [(name, value) for name, value in found.items() if _is_own_module(value)]
+    for prefix, module in modules:  # which grows
+        for name in sorted(names & vars(module).keys()):
+            value, key = vars(module)[name], f"{prefix}.{name}"
+            if _is_own_module(value) and key.count(".") < _DEEPEST:
+                modules.append((key, value))
+            found[key] = value
+    return found
+
+
+def _is_own_module(value: Any) -> bool:
+    """Whether a value is a module that may change while the versions of Python and of the libraries stay."""
+    if not isinstance(value, python.ModuleType):
+        return False
+    top = value.__name__.partition(".")[0]
+    return top not in sys.stdlib_module_names and top not in ("berth", "numba", "numpy")
 
 
 def _names(code: Any) -> set[str]:
@@ -81,13 +108,12 @@ def _names(code: Any) -> set[str]:
 def _digest(function: Callable[..., Any]) -> bytes:
     """All that is compiled of a function itself; its lines too, since messages contain them."""
     code = function.__code__
-    closed = [cell.cell_contents for cell in function.__closure__ or ()]
+    closed = [_described(cell.cell_contents) for cell in function.__closure__ or ()]
+    defaults = [_described(value) for value in function.__defaults__ or ()]
     values = {
-        name: _described(value)
-        for name, value in referenced(function).items()
-        if plain_function(value) is None
+        name: _described(value) for name, value in _frozen(function).items() if plain_function(value) is None
     }
-    facts = (code.co_consts, code.co_names, code.co_linetable, function.__defaults__, closed, values)
+    facts = (code.co_consts, code.co_names, code.co_linetable, defaults, closed, values)
     return code.co_code + repr(facts).encode()
 
 
@@ -97,6 +123,8 @@ def _described(value: Any) -> str:
         return f"{value.dtype}{value.shape}{hashlib.sha256(value.tobytes()).hexdigest()}"
     if isinstance(value, type) and issubclass(value, Enum):
         return repr({member.name: member.value for member in value})
+    if isinstance(value, tuple):
+        return f"({', '.join(map(_described, value))})"
     return repr(value)
 
 
@@ -104,7 +132,7 @@ def _load(path: Path) -> Any:
     cpu_target.target_context.refresh()
     try:
         return _CompileResult._rebuild(cpu_target.target_context, *pickle.loads(path.read_bytes()))
-    except _DAMAGED:
+    except Exception:  # noqa: BLE001 - damaged files fail in many ways
         return None
 
 

@@ -14,13 +14,14 @@ them (cache.py); they contain the other kinds, which are compiled as a part of t
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import numba
 from numba import extending, types
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.dispatcher import Dispatcher
 
+from berth.errors import InputError
 from berth.native.cache import enable_cache
 from berth.native.linking import InnerCompiler, OuterCompiler
 
@@ -36,15 +37,6 @@ COMPILER_LOCK: Any = (
     global_compiler_lock  # numba's own, re-entrant: one thread at a time compiles or loads code
 )
 _INNER = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True, "pipeline_class": InnerCompiler}
-
-
-class Specializable(Protocol):
-    """What an entry offers beside being called: versions for given argument types."""
-
-    overloads: dict[tuple[NumbaType, ...], Any]
-
-    def compile(self, signature: Any) -> Any:
-        """Compiles one version, or reads it from disk."""
 
 
 def kernel(function: F) -> F:
@@ -102,7 +94,7 @@ class IndirectKernel:
         """The function for a signature, compiled or read from disk on the first request."""
         with COMPILER_LOCK:
             if signature not in self._pointers:
-                dispatcher: Any = _outer(self.py_func, no_cpython_wrapper=True)
+                dispatcher = _dispatcher(_outer(self.py_func, no_cpython_wrapper=True))
                 dispatcher.compile(signature)
                 self._pointers[signature] = pointer_to(dispatcher.overloads[signature.args], signature)
             return self._pointers[signature]
@@ -121,9 +113,15 @@ def types_of(*values: object) -> tuple[NumbaType, ...]:
 
 def specialize(function: Callable[..., Any], *arguments: object) -> Callable[..., Any]:
     """An entry for arguments of exactly these types: a call skips the dispatch on types."""
-    signature, dispatcher = types_of(*arguments), cast(Specializable, function)
+    signature, dispatcher = types_of(*arguments), _dispatcher(function)
     dispatcher.compile(signature)
     return cast(Callable[..., Any], dispatcher.overloads[signature].entry_point)
+
+
+def _dispatcher(function: Callable[..., Any]) -> Any:
+    if not isinstance(function, Dispatcher):
+        raise InputError("NUMBA_DISABLE_JIT is set: the simulator runs compiled only", hint="unset it")
+    return function
 
 
 def _inner(function: F, **options: Any) -> F:

@@ -83,12 +83,21 @@ def rules_of(policy: Policy) -> Rules:
     if not isinstance(rules, Rules):
         what = f"{kind.__name__}.rules() returned {rules!r}"
         raise InputError(what, where=where_of(kind, "rules"), hint="return Rules(...)")
-    if ranks_by_cluster(kind) and isinstance(rules.preempt, forms.PreemptByOrder):
-        what = (
-            f"{kind.__name__}: an order by `cluster` can't preempt: a job that starts would go later at once"
-        )
-        raise InputError(what, where=where_of(kind, "rules"), hint="leave PreemptByOrder out of the rules")
+    if ranks_by_cluster(kind):
+        _check_order_by_cluster(kind, rules)
     return rules
+
+
+def _check_order_by_cluster(kind: type[Policy], rules: Rules) -> None:
+    """Refuses rules that an order by totals can't keep: totals change whenever a job starts or ends."""
+    if isinstance(rules.preempt, forms.PreemptByOrder):
+        why, form = "can't preempt: a job that starts would go later at once", "PreemptByOrder"
+    elif rules.order is not None:
+        why, form = "is not static: it changes whenever a job starts or ends", "StaticOrder"
+    else:
+        return
+    what = f"{kind.__name__}: an order by `cluster` {why}"
+    raise InputError(what, where=where_of(kind, "rules"), hint=f"leave {form} out of the rules")
 
 
 def _unknown_rule(error: Exception) -> tuple[str, str] | None:

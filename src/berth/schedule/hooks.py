@@ -23,7 +23,8 @@ from berth.errors import InputError
 from berth.native import functions
 from berth.native.functions import fingerprint_of, load_or_compile
 from berth.native.kernels import COMPILER_LOCK, FunctionPointer
-from berth.schedule import copies, elements, limits, sealed, source
+from berth.schedule import copies, elements, failures, limits, sealed, source
+from berth.schedule import policy as policy_api
 from berth.schedule.checks import check_policy
 from berth.schedule.failures import HOOK_BITS, HOOKS, IDLE, function_of, interpreted, record_slots
 from berth.schedule.policy import SIGNATURES, WITH_CLUSTER, Hooks, Names, Policy, names_of, takes_cluster
@@ -223,8 +224,11 @@ def _fingerprint(function: Callable[..., Any], names: Names, hook: str) -> str:
     return fingerprint_of(function, names, hook, takes_cluster(function), SIGNATURES[hook], _guards())
 
 
+_GUARDING = (copies, elements, failures, functions, limits, policy_api, sealed, source)
+
+
 @cache
 def _guards() -> str:
     """A digest of the sources that are compiled around every function."""
-    files = [Path(str(module.__file__)) for module in (copies, elements, functions, limits, sealed, source)]
+    files = [Path(str(module.__file__)) for module in _GUARDING]
     return hashlib.sha256(b"".join(file.read_bytes() for file in [Path(__file__), *files])).hexdigest()

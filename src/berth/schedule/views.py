@@ -15,7 +15,7 @@ class JobView(Protocol):
     """One job: what was asked for, what it has done so far, and what distance costs it."""
 
     id: int
-    """Its row: a number that no other job has."""
+    """Its row: a number that no other job has at the same time."""
     gpus: int
     """Devices that it needs, all at once."""
     priority: int

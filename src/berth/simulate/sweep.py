@@ -25,7 +25,7 @@ import numpy as np
 
 from berth.cluster.load import load_cluster
 from berth.errors import InputError
-from berth.native.cache import fingerprint
+from berth.native.cache import fingerprint, policies_fingerprint
 from berth.schedule.policies.registry import load_policy
 from berth.simulate.intervals import FEWEST_SEEDS, median_interval, paired_ratios
 from berth.simulate.metrics import summarise
@@ -122,7 +122,8 @@ def _code(policy: str) -> str:
     """A name for the code that a cell ran: another engine or policy is another cell."""
     source = inspect.getsourcefile(type(load_policy(policy)))
     own = Path(source).read_bytes() if source else b""
-    return hashlib.sha256(fingerprint().encode() + own).hexdigest()[:12]
+    berth = fingerprint() + policies_fingerprint()
+    return hashlib.sha256(berth.encode() + own).hexdigest()[:12]
 
 
 def run_cell(cell: Cell) -> Row:
@@ -223,14 +224,15 @@ def _ctrl_c_held_back() -> Iterator[None]:
         return
     held_back = []
     handler = signal.getsignal(signal.SIGINT)
-    if callable(handler):
+    if callable(handler):  # not if it is ignored, or was set by other than Python code
         signal.signal(signal.SIGINT, lambda *received: held_back.append(received))
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-        signal.signal(signal.SIGINT, handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        if callable(handler):
+            signal.signal(signal.SIGINT, handler)
     if held_back and callable(handler):
         handler(*held_back[0])
 

@@ -25,6 +25,7 @@ _EXAMPLES = {
     "durations": "philly",
     "arrivals": "poisson",
     "mix": "none",
+    "users": "0",
     "seed": "0",
 }  # all but span are what is taken where nothing is said; jobs and load as in `berth trace generate`
 
@@ -65,6 +66,7 @@ def generate_for(cluster: Cluster, options: Mapping[str, str], shift: int = 0) -
         durations=load_durations(given["durations"]),
         arrivals=arrivals,
         mix=None if given["mix"] == "none" else load_mix(given["mix"]),
+        users=_whole("users", given),
         seed=_whole("seed", given) + shift,
     )
     return generate(spec)

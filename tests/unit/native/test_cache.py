@@ -147,3 +147,24 @@ def test_kernels_run_without_a_cache_where_the_disk_fails(tmp_path, monkeypatch)
 
 def _twice(number):
     return 2 * number
+
+
+def test_the_folder_of_numba_is_used_in_berths_way(tmp_path):
+    """A change of any source starts a new folder there too: numba's own cache would check one file only."""
+    code = (
+        "from berth.native.cache import package_folder\n"
+        "from berth.simulate.engine import advance\n"
+        "print(package_folder(), advance._cache.cache_path)"
+    )
+    folder, path = run_python(code, PYTHONPATH=str(SOURCES), NUMBA_CACHE_DIR=str(tmp_path)).split()
+    assert Path(folder).is_relative_to(tmp_path / "berth")
+    assert Path(path).is_relative_to(folder)
+
+
+def test_without_a_compiler_one_message_says_so(tmp_path):
+    command = [sys.executable, "-m", "berth", "simulate", "generate:jobs=5", "--cluster", "1x1x8"]
+    environment = os.environ | {"NUMBA_DISABLE_JIT": "1", "XDG_CACHE_HOME": str(tmp_path)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "NUMBA_DISABLE_JIT is set" in done.stderr
+    assert "Traceback" not in done.stderr

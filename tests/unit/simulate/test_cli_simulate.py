@@ -175,6 +175,13 @@ def test_a_trace_is_generated_inline_at_once_or_over_a_span(options, jobs, span_
     assert (len(trace), trace.span_s) == (jobs, span_s)
 
 
+def test_users_of_an_inline_trace_change_nothing_else_of_it():
+    cluster = load_cluster("4x4x8:H100")
+    plain, shared = (TraceSource(f"generate:jobs=200{users}").trace(cluster) for users in ("", ",users=3"))
+    assert set(shared.frame["user"].cast(str)) == {"user1", "user2", "user3"}
+    assert shared.frame.drop("user").equals(plain.frame.drop("user", strict=False))
+
+
 def test_events_go_into_one_file_per_policy_and_are_not_overwritten(berth, trace, tmp_path):
     run = ("simulate", trace, "--cluster", CLUSTER, "--policy", "fifo", "--log", tmp_path / "events.parquet")
     assert berth(*run)[0] == 0

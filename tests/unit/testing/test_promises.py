@@ -111,7 +111,7 @@ class Announced(Unannounced):
         (KeysRise(), ["KeysRise.order of job j", "rose from", "monotone_order=False"]),
         (Unannounced(), ["Unannounced.allowed_tier of job j", "by itself", "wake"]),
         (Counts(), ["Counts.update of job j", "sets calls to", "called again", "same state"]),
-        (ByTotals(), ["ByTotals.order of job j", "when it was queued", "promises StaticOrder"]),
+        (ByTotals(), ["ByTotals: an order by `cluster` is not static", "leave StaticOrder out of the rules"]),
         (SinksUnannounced(), ["SinksUnannounced.order of job j", "rose from", "monotone_order=False"]),
     ],
     ids=lambda value: type(value).__name__,
