@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from berth.errors import QuantityError
 
+MAX_CONGESTION = 1e6  # links slower by more have stopped
 _QUANTITY = re.compile(r"^\s*(\$?)\s*([+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(.*?)\s*$")
 
 _SI = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 
 from berth.errors import InputError, QuantityError
+from berth.units import MAX_CONGESTION
 
 
 def read(option: str, parse: Callable[[str], float], text: str) -> float:
@@ -32,11 +33,11 @@ def positive(option: str, value: float) -> float:
 
 
 def congestion_of(option: str, value: float) -> float:
-    """Return the value if it is a finite number of at least 1: links can't be faster than they are."""
-    if not (math.isfinite(value) and value >= 1):
+    """Return the value if it is at least 1, since links can't be faster than they are, and not absurdly large."""
+    if not 1 <= value <= MAX_CONGESTION:
         raise QuantityError(
             f"{option} is {value:g}",
-            hint="1 or more is expected: 1 is an idle network, 5 one five times slower",
+            hint=f"1 or more is expected, at most {MAX_CONGESTION:,.0f}: 1 is an idle network, 5 one five times slower",
         )
     return value
 
@@ -48,7 +49,9 @@ def congestions(option: str, text: str) -> tuple[float, ...]:
     except ValueError:
         values = ()
     if not values:
-        raise QuantityError(f"{option} {text!r}: no numbers", hint=f"write it like {option} 1,5,20")
+        raise QuantityError(
+            f"{option} {text!r} is not a number", hint="write it like 5, or several like 1,5,20"
+        )
     return tuple(congestion_of(option, value) for value in values)
 
 

@@ -43,7 +43,8 @@ Network = Annotated[
     str,
     typer.Option(
         metavar="on|static|off",
-        help="Jobs share links; jobs do not affect each other; no network cost. congestion=X: on, with --congestion X.",
+        help="on: jobs share links; static: jobs do not affect each other; off: no cost. "
+        "congestion=X: on, with --congestion X.",
     ),
 ]
 Congestion = Annotated[
@@ -121,7 +122,7 @@ class ScenarioOptions:
 
         network, congestion = self.network, self.congestion
         if network.startswith("congestion="):
-            (congestion,) = congestions("--network congestion", network.removeprefix("congestion="))[:1]
+            (congestion,) = congestions("--network congestion=", network.removeprefix("congestion="))[:1]
             network = "on"
         if network not in NETWORKS:
             raise UnknownNameError("network", network, NETWORKS)

@@ -22,15 +22,39 @@ def checksum(seq: int, time: float, kind: bytes, job: bytes | None, body: bytes)
     return zlib.crc32(b" ".join((head, kind, job or b"", body)))
 
 
-def has_checksums(db: sqlite3.Connection) -> bool:
-    """Return whether a journal has checksums; those of older versions have none."""
-    return COLUMN in (row[1] for row in db.execute("PRAGMA table_info(journal)"))
+def checksum_of_ended(job: bytes, facts: bytes) -> int:
+    """Return the checksum of the row of an ended job."""
+    return zlib.crc32(job + b" " + facts)
+
+
+def has_checksums(db: sqlite3.Connection, table: str) -> bool:
+    """Return whether a table has checksums; those of older versions have none."""
+    return COLUMN in (row[1] for row in db.execute(f"PRAGMA table_info({table})"))
 
 
 def verify(db: sqlite3.Connection, path: Path) -> None:
     """Verify all checksums, and that no record is missing; raise InputError for the first that is wrong."""
-    if not has_checksums(db):
-        return
+    if has_checksums(db, "journal"):
+        _verify_records(db, path)
+    if has_checksums(db, "over"):
+        _verify_ended(db, path)
+
+
+def _verify_ended(db: sqlite3.Connection, path: Path) -> None:
+    rows = db.execute(f"SELECT CAST(job AS BLOB), CAST(facts AS BLOB), {COLUMN} FROM over")
+    for job, facts, found in rows:
+        if found is not None and found != checksum_of_ended(job, facts):
+            name = job.decode(errors="replace")
+            raise InputError(
+                f"the journal is damaged: the row of the ended job {name} is not what was written"
+                " (its checksum differs)",
+                where=str(path),
+                hint=f"{_aside(path)}, then restore a backup; without one, take the job off the list of ended jobs\n"
+                f"  sqlite3 {path.name} \"DELETE FROM over WHERE job = '{name}'\"",
+            )
+
+
+def _verify_records(db: sqlite3.Connection, path: Path) -> None:
     # as bytes: damaged text may not be valid text
     parts = ", ".join(f"CAST({name} AS BLOB)" for name in ("kind", "job", "body"))
     last = None

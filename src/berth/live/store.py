@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from berth.errors import BerthError, InputError
-from berth.live.damage import COLUMN, checksum, damaged, has_checksums, verify
+from berth.live.damage import COLUMN, checksum, checksum_of_ended, damaged, has_checksums, verify
 from berth.live.home import JOURNAL
 from berth.live.ids import Ids
 from berth.live.job import Job
@@ -34,7 +34,7 @@ CREATE INDEX IF NOT EXISTS journal_opened ON journal (seq, time) WHERE kind = 'o
 CREATE TABLE IF NOT EXISTS snapshots (seq INTEGER PRIMARY KEY, code TEXT NOT NULL, state BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS over (
     job TEXT PRIMARY KEY, name TEXT NOT NULL, user TEXT NOT NULL, state TEXT NOT NULL, submitted REAL NOT NULL,
-    ended REAL NOT NULL, facts TEXT NOT NULL) WITHOUT ROWID;
+    ended REAL NOT NULL, facts TEXT NOT NULL, sum INTEGER) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS over_ended ON over (ended);
 CREATE TABLE IF NOT EXISTS steps (
     time REAL NOT NULL, key TEXT NOT NULL, job TEXT NOT NULL, tier INTEGER NOT NULL, count INTEGER NOT NULL,
@@ -78,8 +78,9 @@ class Store:
                 raise damaged(path, found)
             with self._db:
                 self._db.executescript(_SCHEMA)
-                if not has_checksums(self._db):
-                    self._db.execute(f"ALTER TABLE journal ADD COLUMN {COLUMN} INTEGER")
+                for table in ("journal", "over"):
+                    if not has_checksums(self._db, table):
+                        self._db.execute(f"ALTER TABLE {table} ADD COLUMN {COLUMN} INTEGER")
             verify(self._db, path)
             self.name = self.fact("name", secrets.token_hex(3))
             version = self.fact("version", _VERSION)
@@ -143,7 +144,7 @@ class Store:
                 self._db.executemany("INSERT INTO journal VALUES (?, ?, ?, ?, ?, ?)", rows)
                 # a restored backup may have left some
                 self._db.executemany(
-                    "INSERT OR REPLACE INTO over VALUES (?, ?, ?, ?, ?, ?, ?)", map(_ended_row, ended)
+                    "INSERT OR REPLACE INTO over VALUES (?, ?, ?, ?, ?, ?, ?, ?)", map(_ended_row, ended)
                 )
                 if ends_adoption:
                     self._db.execute("DELETE FROM facts WHERE name = ?", (_ADOPTING,))
@@ -220,11 +221,14 @@ class Store:
         return list(self._reader.execute(query, (job,)))
 
     def close(self) -> None:
-        """Release the store for another controller."""
+        """Release the store for another controller; a second call does nothing."""
+        if self._lock < 0:
+            return
         self.ids.close()
         self._reader.close()
         self._db.close()
         os.close(self._lock)
+        self._lock = -1
 
 
 def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
@@ -267,7 +271,8 @@ def _row(seq: int, record: Record) -> tuple[Any, ...]:
 
 def _ended_row(job: Job) -> tuple[Any, ...]:
     facts = json.dumps(job.to_dict(), separators=(",", ":"))
-    return job.id, job.spec.name, job.user, job.state, job.submitted, job.ended, facts
+    found = checksum_of_ended(job.id.encode(), facts.encode())
+    return job.id, job.spec.name, job.user, job.state, job.submitted, job.ended, facts, found
 
 
 def _locked(path: Path) -> int:

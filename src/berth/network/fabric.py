@@ -10,7 +10,6 @@ that berth can't see.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -20,6 +19,7 @@ import numpy as np
 from berth.arrays import FloatArray, IntArray
 from berth.cluster.model import Cluster
 from berth.errors import InputError
+from berth.units import MAX_CONGESTION
 
 
 class FabricArrays(NamedTuple):
@@ -44,9 +44,9 @@ class Fabric:
     congestion: float = 1.0
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.congestion) and self.congestion >= 1):
+        if not 1 <= self.congestion <= MAX_CONGESTION:
             raise InputError(
-                f"congestion must be 1 or more (given: {self.congestion:g})",
+                f"congestion must be 1 or more, at most {MAX_CONGESTION:,.0f} (given: {self.congestion:g})",
                 hint="1 is an idle network; 5 leaves each device a fifth of its bandwidth above the machine",
             )
 

@@ -206,6 +206,8 @@ def _check_return(function: Callable[..., Any], hook: str, kind: Any) -> None:
     number = _types.Integer | _types.Boolean if whole else _types.Integer | _types.Boolean | _types.Float
     if isinstance(kind, number | _types.NoneType):
         return  # where no path returns a value, calling it shows why: it raises, loops, or forgets to
+    if isinstance(kind, _types.Optional) and not source.may_return_none(function):
+        return  # such as `{...}.get(key, 1.0)`: numba can't exclude None, and gives up
     what = f"{function.__qualname__} {_KINDS.get(type(kind).__name__, f'returns {kind}')}"
     wanted = "a whole number" if whole else "a number"
     raise InputError(f"{what}: it must return {wanted}", where=source.place_of(function))

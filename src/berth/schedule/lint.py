@@ -151,6 +151,12 @@ class _Lint(ast.NodeVisitor):
     def visit_Global(self, node: ast.Global) -> None:
         self.refuse(node, f"a hook may not change the module's {', '.join(node.names)}", _PURE)
 
+    def visit_Import(self, node: ast.Import) -> None:
+        self.refuse(node, "a hook may not import", "import at the top of the file")
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
+        self.refuse(node, "a hook may not import", "import at the top of the file")
+
     def visit_Nonlocal(self, node: ast.Nonlocal) -> None:
         self.refuse(node, f"a hook may not change {', '.join(node.names)} around it", _PURE)
 

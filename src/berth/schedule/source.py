@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
+import dis
 import inspect
 import linecache
 import threading
 from collections.abc import Callable
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any
 
 Node = ast.FunctionDef | ast.Lambda
@@ -37,6 +39,15 @@ def node_of(function: Callable[..., Any]) -> Node | None:
         if name == code.co_name and _first_line(node) == code.co_firstlineno:
             return node
     return None
+
+
+def may_return_none(function: Callable[..., Any]) -> bool:
+    """Whether a path of a function ends without a value: at its end, by `return`, or by `return None`."""
+    code = list(dis.get_instructions(function))
+    return any(
+        last.opname == "RETURN_VALUE" and before.opname == "LOAD_CONST" and before.argval is None
+        for before, last in pairwise(code)
+    )
 
 
 def class_line(kind: type, name: str = "") -> int:

@@ -5,6 +5,7 @@ import random
 import re
 import shutil
 import sqlite3
+from contextlib import closing
 
 import pytest
 import zstandard
@@ -94,6 +95,34 @@ def test_any_change_of_a_record_is_detected(folder, change, told):
     sql(folder / "journal.sqlite", change)
     with pytest.raises(InputError, match=told):
         Store(folder)
+
+
+def test_a_change_in_the_row_of_an_ended_job_is_refused_and_can_be_taken_off_the_list(crank):
+    live = crank()
+    jobs = [live.submit(gpus=1, seconds=5) for _ in range(2)]
+    live.step(60)
+    live.controller.close()
+    path = live.folder / "journal.sqlite"
+    sql(path, f"UPDATE over SET facts = 'x' || substr(facts, 2) WHERE job = '{jobs[0]}'")
+    for use in (Store, lambda folder: replay_journal(folder / "journal.sqlite")):
+        with pytest.raises(
+            InputError, match=f"the row of the ended job {jobs[0]} is not what was written"
+        ) as error:
+            use(live.folder)
+    [statement] = offered(error)
+    sql(path, statement)
+    with closing(Store(live.folder)) as store:
+        assert [job["id"] for job in store.recent(10)] == [jobs[1]]
+
+
+def test_rows_of_ended_jobs_of_an_older_version_have_no_checksum_and_are_read(crank):
+    live = crank()
+    job = live.submit(gpus=1, seconds=5)
+    live.step(60)
+    live.controller.close()
+    sql(live.folder / "journal.sqlite", "ALTER TABLE over DROP COLUMN sum")
+    with closing(Store(live.folder)) as store:
+        assert store.ended_job(job)["id"] == job
 
 
 def decompresses_to(content, data):

@@ -186,6 +186,20 @@ ANSWERS = {
     "text, interpreted": (policy(hook("return SEEN.get(1, 'x')  # HERE")), ["Mine.order returned 'x'"]),
 }
 IMPURE = {
+    "an import": (
+        policy(hook("import random  # HERE\nreturn random.random()")),
+        ["a hook may not import", "at the top of the file"],
+    ),
+    "an import from": (
+        policy(hook("from os import system  # HERE\nreturn float(system('true'))")),
+        ["a hook may not import"],
+    ),
+    "an import in a helper": (
+        policy(
+            hook("return draw()"), before="def draw():\n    import random  # HERE\n    return random.random()"
+        ),
+        ["may not import"],
+    ),
     "random": (policy(hook("return random.random()  # HERE")), ["random.random can't be used", "is random"]),
     "imported from": (
         policy(hook("return dice()  # HERE"), before="from random import random as dice"),
