@@ -93,7 +93,7 @@ QUANTITIES = [
     ("plan bench --cpu-time soon", "--cpu-time: 'soon' is not a duration"),
     ("simulate good.csv --cluster 2x2 --eviction-cost -5s", "--eviction-cost -5s: can't be negative"),
     ("simulate good.csv --cluster 2x2 --congestion nan", "--congestion is nan"),
-    ("simulate good.csv --cluster 2x2 --network congestion=x", "no numbers"),
+    ("simulate good.csv --cluster 2x2 --network congestion=x", "is not a number"),
     ("simulate good.csv --cluster 2x2 --network statc", "no network is called 'statc'"),
     ("simulate good.csv --cluster 2x2 --doubt 200%", "--doubt 200%: from 0 to below 100%"),
     ("trace generate new.csv --load 0", "--load 0: from"),
