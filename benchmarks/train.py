@@ -48,6 +48,7 @@ from results import Figure, figure, finish, options, progress, show
 
 ROWS = 1_000_000  # of the table that plain torch folds ids onto
 EXAMPLES = 262_144
+WHOLE = 2  # times as many in whole runs: with 32 steps of two workers the spread is wider than the bar
 TURNS = 16
 
 FLOOR = "MLP floor with input gradient"
@@ -180,7 +181,7 @@ def main() -> int:
         found += made
     if given.turns:
         progress("whole runs")
-        made = together(given.turns, given.examples)
+        made = together(given.turns, WHOLE * given.examples)
         show(made)
         found += made
     return finish("train", found, given.results, shown=True)
