@@ -402,7 +402,7 @@ def test_on_a_smaller_cluster_jobs_of_lost_machines_wait_again(crank):
     live.step(10)
     live.restart(cluster="1x2x4:V100-16")
     live.step(1)
-    assert live.state_of(job) == "delayed"  # nothing here can ever hold it, and it blocks nobody
+    assert live.state_of(job) == "delayed"  # no machine can hold it, and it blocks no other job
     live.step(200, times=3)
     assert live.state_of(small) == "finished"
     live.restart(cluster="2x2x4:V100-16")

@@ -1,4 +1,4 @@
-"""A store that is opened on another cluster: jobs it can't hold block nobody, and old records keep their meaning."""
+"""A store that is opened on another cluster: jobs it can't hold block no others, and old records keep their meaning."""
 
 from pathlib import Path
 

@@ -86,7 +86,7 @@ def test_of_places_that_come_free_together_the_one_is_reserved_that_keeps_least_
 
 @pytest.mark.parametrize("policy", PASSING)
 def test_all_that_ends_at_the_reserved_moment_counts_as_spare(policy):
-    # j0 alone makes enough room for j2 at 100 s, but j1 ends at that moment too: j3 is in nobody's way
+    # j0 alone makes enough room for j2 at 100 s, but j1 ends at that moment too: j3 delays no other job
     rows = [(0, 3, 100), (0, 3, 100), job(1, 4, 10, priority=5), job(2, 2, 1000)]
     times = started(policy, rows)
     assert times["j2"][0] == 100.0

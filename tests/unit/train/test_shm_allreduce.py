@@ -1,4 +1,4 @@
-"""Gradients are summed through shared memory: the same bits for all, and nobody waits for the dead."""
+"""Gradients are summed through shared memory: the same bits for all, and no rank waits for one that has ended."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ def test_only_floats_of_the_memorys_own_size_are_summed_there(kind, goes):
 def test_a_stranger_of_another_user_is_not_even_heard(monkeypatch):
     monkeypatch.setattr(shm_allreduce, "peer_user", lambda peer_socket: os.getuid() + 1)
     here, there = socket.socketpair()
-    with here, there:  # who would listen to the silent one would wait for ever
+    with here, there:  # a reader of the silent one would wait indefinitely
         assert shm_allreduce._peer_rank(here, b"word") == -1
 
 

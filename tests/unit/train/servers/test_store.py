@@ -116,7 +116,7 @@ def test_a_restarted_server_is_not_taken_for_the_old_one():
 def test_a_server_that_does_not_respond_is_an_error():
     with in_process_servers(1, SECRET, ServerConfig(timeout_s=0.2)) as running:
         store = opened(running, options=ClientOptions(timeout_s=0.2))
-        store.pool[0].channel.send(Kind.STATISTICS, 1)  # taken for an old request: never answered anew
+        store.pool[0].channel.send(Kind.STATISTICS, 1)  # taken for an old request: never answered again
         with pytest.raises(ServerError, match=r"no response within 0\.4 s from server 0"):
             store.pool.response(0, 999)
         store.pool.close()
