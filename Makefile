@@ -4,22 +4,25 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
+# Three workers for two cores, since live tests wait; a worker takes neighbouring tests, so that fixtures are made once.
+SPREAD := -n 3 --dist worksteal
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
 
 # Small tests that walk through the kernels and end within minutes interpreted; the names are of those that would not.
 unit = $(patsubst %,tests/unit/$(1)/test_%.py,$(2))
 TOO_LONG := rounds_no_longer rounds_that endless same_stream wrong_remaining has_sunk too_soon delay_timers_again \
   without_preemption every_policy woken_at_once microsecond every_second for_ever lstm cold_rows_age by_probability true_probabilities law_of_zipf promises without_memory
-INTERPRETED := -m "not slow and not soak" -k "not ($(shell echo $(TOO_LONG) | sed 's/ / or /g'))" \
-  $(call unit,schedule,held_places kinds waiting victims regressions lwf places policies dally berth_policy) \
-  $(call unit,simulate,quotas faults) \
+INTERPRETED := -m "not slow and not soak and not gpu" -k "not ($(shell echo $(TOO_LONG) | sed 's/ / or /g'))" \
+  $(call unit,schedule,held_places kinds waiting victims regressions lwf places policies dally berth_policy \
+    gain_values move_values lookahead_values place_choice) \
+  $(call unit,simulate,quotas faults network_values metrics_values heap) \
   $(call unit,network,flow collectives sharing iteration) \
-  $(call unit,plan,provision limits arcs exact objective_simulate) \
+  $(call unit,plan,provision stage exact objective_simulate) \
   $(call unit,train,index state decay table table_edges small_tiers admission hashing data) \
   $(call unit,train/servers,codec routing request_queue)
 
-.PHONY: help demo test check soak coverage mutants lint format docs docs-waiting profiles clean bench bench-page bench-network \
-	bench-simulate bench-policies bench-plan bench-plan-methods bench-train bench-tables bench-train-peers bench-live bench-dashboard
+.PHONY: help demo test test-gpu check soak coverage mutants lint format docs docs-plan docs-waiting profiles clean bench bench-page bench-network \
+	bench-simulate bench-policies bench-plan bench-plan-truth bench-plan-methods bench-train bench-tables bench-train-peers bench-live bench-dashboard
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -43,17 +46,20 @@ demo: $(VENV)/.core ## a three-minute tour
 
 test: $(VENV)/.dev ## every test, lint and types
 	@$(MAKE) --no-print-directory lint
-	@$(PYTEST) -n 2
+	@$(PYTEST) $(SPREAD)
 
 check: $(VENV)/.dev lint ## lint, types, layers and the fast tests: under a minute
-	@$(PYTEST) -n 2 -m "not slow and not soak"
+	@$(PYTEST) -n 2 --dist worksteal -m "not slow and not soak and not gpu"
 
 soak: $(VENV)/.dev ## the property tests with many more cases
-	@$(PYTEST) -n 2 -m soak
+	@$(PYTEST) $(SPREAD) -m soak
+
+test-gpu: $(VENV)/.dev ## training on a CUDA, XPU or MPS device; skips those that are not here
+	@$(PYTEST) -m gpu -vv -rs tests/unit/train
 
 coverage: $(VENV)/.dev ## lines of src that tests run, in child processes too, kernels interpreted; some half an hour, fails below 90 %
 	@$(BIN)/coverage erase
-	@$(BIN)/coverage run -m pytest -n 2
+	@$(BIN)/coverage run -m pytest $(SPREAD)
 	@PYTHONPATH=tests $(BIN)/coverage run -m pytest -p interpreted -W ignore::RuntimeWarning $(INTERPRETED)
 	@$(BIN)/coverage combine --quiet
 	@$(BIN)/coverage report
@@ -92,6 +98,9 @@ bench-policies: $(VENV)/.dev ## berth's own policy against delay scheduling, ove
 bench-plan: $(VENV)/.dev ## plans evaluated, proven and learned, against their bars
 	@$(BIN)/python benchmarks/plan.py
 
+bench-plan-truth: $(VENV)/.dev ## predicted against measured steps of real trainings on this machine; writes docs/plan-truth.md
+	@$(BIN)/python benchmarks/plan_truth.py --store
+
 bench-plan-methods: $(VENV)/.dev ## all methods of planning compared, as docs/assets/plan-bench.html
 	@$(BIN)/berth plan bench --seeds 1 --cpu-time 5s --force --html docs/assets/plan-bench.html
 
@@ -120,6 +129,9 @@ docs: $(VENV)/.dev ## build the documentation into site/
 	@$(BIN)/python docs/generate.py
 	@$(BIN)/mkdocs build --strict --quiet
 	@echo "documentation: site/index.html"
+
+docs-plan: $(VENV)/.dev ## write docs/plan-sanity.md again: what the planner rents for known models
+	@$(BIN)/python docs/plan_sanity.py
 
 docs-waiting: $(VENV)/.dev ## write docs/waiting.md again from the Philly trace: some ten minutes
 	@$(BIN)/python benchmarks/waiting_study.py

@@ -1,11 +1,11 @@
-"""What refining a plan under another objective gains over the exact plan of the closed formula.
+"""How far the closed formula is from the event simulation of its plans, and the margins that follow.
 
-Per model of the zoo and pipeline: the exact plan with its own units in the simulation (`holds`: the share of
-the wanted throughput that it reaches), the same assignment with units corrected, and the best assignment that
-each search finds from there (its cost over the corrected exact plan's: median, least and most over the seeds).
-Simulated figures are modelled. `--measure` adds one small measured case, emulated. CPU seconds throughout.
+Over models of the zoo, clusters with prices, modes and throughputs (some per decade, up to the highest that has a
+plan): what the formula's plan reaches in the simulation over what the formula says, and the share by which `solve`
+sized it for more until it held. All figures are modelled.
 
-    python benchmarks/plan_objective.py --share 0.2 --seeds 3 --budget 1000 --measure
+    python benchmarks/plan_objective.py
+    python benchmarks/plan_objective.py --models cnn --clusters cloud-mix --each --search 200
 """
 
 from __future__ import annotations
@@ -13,123 +13,120 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
-from typing import Any
+from collections.abc import Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass
 
-import numpy as np
-
-from berth.plan.bench import MODELS, on_cluster
-from berth.plan.evaluate import Evaluator
-from berth.plan.infeasible import highest_throughput
-from berth.plan.objective.refine import make_objective, refine
-from berth.plan.objective.simulate import PipelineOptions, SimulatedObjective
-from berth.plan.plan import Plan
-from berth.plan.problem import Problem
-from berth.plan.profile.files import load_layer_profile
-from berth.plan.search.assignments import AssignmentSpace
-from berth.plan.search.exact import exact
+from berth.plan.explain import device_mix
+from berth.plan.objective.simulate import simulated_throughput
+from berth.plan.request import PlanRequest, build_problem
 from berth.plan.search.method import Budget
+from berth.plan.solve import SearchOptions, Solution, search, solve
+from berth.plan.world import MODES, WorldOptions
+from berth.units import format_rate
 
-PIPELINES: dict[str, dict[str, Any]] = {
-    "every batch waits": {},
-    "every 4th waits": {"sync_every": 4, "most_micro_batches": 4},
-    "none waits, 1 lane": {"schedule": "stream", "lanes": 1.0, "most_micro_batches": 1},
-}
-METHODS = ("genetic", "greedy", "rl-lstm", "random")
-SPEED_ROWS = 1000
+MODELS = ("ctrdnn", "ctrdnn-8", "ctrdnn-12", "ctrdnn-20", "matchnet", "2emb", "nce", "transformer", "cnn")
+CLUSTERS = ("cloud-mix", "dgx-a100-pod", "hgx-h100-pod")
+
+
+@dataclass(frozen=True)
+class Case:
+    """A solved request, and how its plan without a margin does in the simulation."""
+
+    request: PlanRequest
+    solution: Solution
+    ratio: float  # simulated over formula
+    cpu_s: float
+
+
+def cases(
+    models: tuple[str, ...], clusters: tuple[str, ...], decades: tuple[int, int], per_decade: int
+) -> Iterator[Case]:
+    """Yield every request with a plan."""
+    low, high = decades
+    rates = [10 ** (step / per_decade) for step in range(low * per_decade, high * per_decade + 1)]
+    for cluster in clusters:
+        for mode in MODES:
+            for model in models:
+                for rate in rates:
+                    case = solved(
+                        PlanRequest(rate, model=model, cluster=cluster, world=WorldOptions(mode=mode))
+                    )
+                    if case is None:
+                        break
+                    yield case
+
+
+def solved(request: PlanRequest) -> Case | None:
+    """Return the case of a request; None if the formula has no plan."""
+    problem = build_problem(request)
+    plan = search(problem, SearchOptions()).plan
+    if plan is None:
+        return None
+    ratio = simulated_throughput(plan) / plan.throughput
+    begun = time.process_time()
+    solution = solve(request, problem, SearchOptions(), lambda phase: nullcontext(None))
+    return Case(request, solution, ratio, time.process_time() - begun)
 
 
 def main() -> None:
-    """Prints the rate of evaluations and a line per model and pipeline."""
+    """Print a line for every cluster and mode, and for every case with a margin if asked for."""
     asked = _arguments()
-    print(
-        f"{_speed():,.0f} evaluations per CPU-second (ctrdnn, 16 layers, 5 types, all feasible by the formula)\n"
+    found: dict[tuple[str | None, str], list[Case]] = {}
+    decades = (asked.decades[0], asked.decades[1])
+    for case in cases(tuple(asked.models), tuple(asked.clusters), decades, asked.per_decade):
+        found.setdefault((case.request.cluster, case.request.world.mode), []).append(case)
+        if asked.each and (case.solution.margin or case.solution.error):
+            _print_case(case, asked.search)
+    for (cluster, mode), group in found.items():
+        print(f"{cluster}, {mode}: {_summary(group)}")
+    print(f"all: {_summary([case for group in found.values() for case in group])}")
+
+
+def _summary(group: list[Case]) -> str:
+    ratios = [case.ratio for case in group]
+    margins = [case.solution.margin for case in group if case.solution.margin and case.solution.error is None]
+    refuted = sum(case.solution.error is not None for case in group)
+    said = f"median {statistics.median(margins):.1%}, largest {max(margins):.1%}" if margins else "none"
+    return (
+        f"{len(group)} plans, simulated / formula: median {statistics.median(ratios):.3f}, "
+        f"lowest {min(ratios):.3f}; {len(margins)} with a margin: {said}; {refuted} refuted"
     )
+
+
+def _print_case(case: Case, budget: int) -> None:
+    request, solution = case.request, case.solution
+    assert solution.outcome.plan is not None
+    plan = solution.outcome.plan
     print(
-        f"{'model':12} {'pipeline':19} {'holds':>6} {'corrected':>10}  cost of the best / of the exact plan corrected"
+        f"{request.cluster} {request.world.mode} {request.model} {format_rate(request.throughput)}: "
+        f"without margin {format_rate(solution.without_margin)}; margin {solution.margin:.1%}: "
+        f"{len(plan.stages)} stages, {plan.micro} micro-batches, {device_mix(plan)}, "
+        f"{format_rate(solution.simulated_throughput)}; {case.cpu_s:.2f} CPU-s"
+        + (" REFUTED" if solution.error else ""),
+        flush=True,
     )
-    for name in asked.models:
-        problem = on_cluster(name, None)
-        problem = problem.at(asked.share * highest_throughput(problem))
-        plan = exact(problem, Budget()).plan
-        assert plan is not None
-        for label, options in PIPELINES.items():
-            objective = make_objective("simulate", problem, profile=load_layer_profile(name), **options)
-            assert isinstance(objective, SimulatedObjective)
-            print(_line(name, label, problem, plan, objective, asked), flush=True)
-    if asked.measure:
-        _measured(asked.seeds)
+    if budget:
+        options = SearchOptions(objective="simulate", method="genetic", budget=Budget(evaluations=budget))
+        other = solve(request, solution.problem, options, lambda phase: nullcontext(None)).refinement
+        if other is not None and other.best.plan is not None:
+            saved = "" if other.gain is None else f", saves {other.gain:.1%}"
+            print(f"    genetic, {budget} evaluations: {device_mix(other.best.plan)}{saved}", flush=True)
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--models", nargs="+", default=list(MODELS))
-    parser.add_argument("--share", type=float, default=0.2, help="of the highest throughput by the formula")
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--budget", type=int, default=1000)
-    parser.add_argument("--measure", action="store_true")
-    return parser.parse_args()
-
-
-def _line(
-    name: str,
-    label: str,
-    problem: Problem,
-    plan: Plan,
-    objective: SimulatedObjective,
-    asked: argparse.Namespace,
-) -> str:
-    holds = objective.throughput_of(plan) / problem.throughput
-    corrected = objective.evaluate(plan.assignment)
-    head = f"{name:12} {label:19} {holds:6.2f} {corrected.cost_usd / plan.cost_usd:9.2f}x "
-    return head + "  ".join(_ratios(method, problem, plan, objective, asked) for method in METHODS)
-
-
-def _ratios(
-    method: str, problem: Problem, plan: Plan, objective: SimulatedObjective, asked: argparse.Namespace
-) -> str:
-    ratios = []
-    for seed in range(1 if method == "greedy" else asked.seeds):
-        found = refine(problem, plan, objective, method, Budget(evaluations=asked.budget, seed=seed))
-        if not found.best.feasible:
-            return f"{method} none"
-        if not found.start.feasible:
-            return f"{method} holds (the start does not)"
-        ratios.append(found.best.cost_usd / found.start.cost_usd)
-    return f"{method} {statistics.median(ratios):.3f} [{min(ratios):.3f}, {max(ratios):.3f}]"
-
-
-def _speed() -> float:
-    problem = on_cluster("ctrdnn", None)
-    problem = problem.at(0.1 * highest_throughput(problem))
-    objective = SimulatedObjective(problem, PipelineOptions(), profile=load_layer_profile("ctrdnn"))
-    drawn = AssignmentSpace(problem, np.random.default_rng(0)).random_runs(40 * SPEED_ROWS)
-    rows = drawn[np.isfinite(Evaluator(problem)(drawn).cost_usd)][:SPEED_ROWS]
-    objective(rows[:1])
-    begun = time.process_time()
-    objective(rows)
-    return len(rows) / (time.process_time() - begun)
-
-
-def _measured(seeds: int) -> None:
-    """ctrdnn-8 on three types; genetic, 24 evaluations a seed, real runs of this machine."""
-    problem = on_cluster("ctrdnn-8", ("cpu-core", "T4", "V100-16"))
-    problem = problem.at(0.2 * highest_throughput(problem))
-    plan = exact(problem, Budget()).plan
-    assert plan is not None
-    objective = make_objective(
-        "measure", problem, profile=load_layer_profile("ctrdnn-8"), model="ctrdnn-8", batch=1024
+    parser.add_argument("--clusters", nargs="+", default=list(CLUSTERS))
+    parser.add_argument(
+        "--decades", nargs=2, type=int, default=[3, 9], help="powers of ten of the throughput"
     )
-    try:
-        for seed in range(seeds):
-            begun = time.perf_counter()
-            found = refine(problem, plan, objective, "genetic", Budget(evaluations=24, seed=seed))
-            print(
-                f"\nmeasured (emulated) ctrdnn-8, seed {seed}: formula {plan.cost_usd:.3f} $, start"
-                f" {found.start.cost_usd:.3f} $, best {found.best.cost_usd:.3f} $, gain {found.gain},"
-                f" {time.perf_counter() - begun:.0f} s\n  {found.best.note}"
-            )
-    finally:
-        objective.close()
+    parser.add_argument("--per-decade", type=int, default=5)
+    parser.add_argument("--each", action="store_true", help="print every case with a margin")
+    parser.add_argument(
+        "--search", type=int, default=0, help="evaluations of a search by simulation in those"
+    )
+    return parser.parse_args()
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Learns the weights that the learned scheduler is shipped with: by imitating exact plans of generated problems.
 
-    python benchmarks/plan_pretrain.py --cell lstm        writes src/berth/plan/search/data/rl-lstm.npz
+    python benchmarks/plan_pretrain.py --cell lstm        writes src/berth/plan/search/data/berth-lstm.npz
 
 The problems are those of `plan_problems.generated`: 4 to 22 layers, 2 to 8 types, one in four with limits.
 No profile of the zoo is among them. Seeds are fixed, but the exact method gets 0.05 s for a problem: with limits
@@ -122,7 +122,7 @@ def main() -> None:
     torch.set_num_threads(1)
     cell = cast(Cell, given.cell)
     policy = imitate(cell, examples(0, given.problems), given.steps)
-    save(policy, Path(berth.plan.search.__path__[0]) / "data" / f"rl-{cell}.npz")
+    save(policy, Path(berth.plan.search.__path__[0]) / "data" / f"berth-{cell}.npz")
 
 
 if __name__ == "__main__":

@@ -12,10 +12,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from berth.cluster.catalogue import device_type
-from berth.errors import InputError
+from berth.plan.bench import ROWS
 from berth.plan.problem import UNLIMITED, DevicePool, Problem, make_problem
+from berth.plan.profile.files import load_layer_profile
 from berth.plan.search.method import Budget, get_method
+from berth.plan.world import WorldOptions, problem_for
 
 Floats = NDArray[np.float64]
 
@@ -56,45 +57,9 @@ def with_optimum(name: str, problem: Problem) -> Case | None:
     return None if plan is None else Case(name, problem, plan.cost_usd)
 
 
-def fastest(problem: Problem) -> float:
-    """The highest throughput that any plan holds, to a thousandth."""
-    low, high = 1e-3, 1e12
-    while high / low > 1.001:
-        middle = float(np.sqrt(low * high))
-        if get_method("exact")(problem.at(middle), Budget(seconds=5), None).plan is None:
-            high = middle
-        else:
-            low = middle
-    return low
-
-
-def zoo_problem(model: str, kinds: int, *, fixed_usd_per_hour: float = 1.0) -> Problem:
+def zoo_problem(model: str, kinds: int) -> Problem:
     """A model of the zoo on 2, 4 or 8 types of devices without limits; its throughput is still to be chosen."""
-    from berth.plan.profile import load_layer_profile
-
-    profile = load_layer_profile(model)
-    devices = [device_type(name) for name in DEVICE_SETS[kinds]]
-    times = profile.times(devices)
-    types = []
-    for device in devices:
-        if device.usd_per_hour is None:
-            raise InputError(f"the price of {device.name} is not known")
-        types.append(DevicePool(device.name, device.usd_per_hour, UNLIMITED, device.memory_bytes))
-    return make_problem(
-        batch=profile.batch,
-        throughput=1.0,
-        types=tuple(types),
-        layers=profile.names,
-        kinds=profile.kinds,
-        oct_s=times.oct_s,
-        odt_s=times.odt_s,
-        alpha=times.alpha,
-        beta=times.beta,
-        cross_s=profile.cross_bytes / NETWORK_BYTES_PER_S,
-        replicated_bytes=profile.replicated_bytes,
-        sharded_bytes=profile.sharded_bytes,
-        fixed_usd_per_hour=fixed_usd_per_hour,
-    )
+    return problem_for(load_layer_profile(model), DEVICE_SETS[kinds], 1.0, options=WorldOptions(rows=ROWS))
 
 
 def generated(layers: int, kinds: int, seed: int) -> Problem:
@@ -197,7 +162,9 @@ def _serial_bound(draw: np.random.Generator, problem: Problem) -> float:
     from berth.plan.search.assignments import AssignmentSpace
 
     plans = AssignmentSpace(problem, draw).random_runs(400)
-    serial = problem.oct_s * (1 - problem.alpha), problem.odt_s * (1 - problem.beta)
+    stated = problem.stated
+    assert stated is not None
+    serial = stated.oct_s * (1 - stated.alpha), stated.odt_s * (1 - stated.beta)
     longest = np.zeros(len(plans))
     fills = [np.zeros(len(plans)) for _ in serial]
     for layer in range(plans.shape[1]):

@@ -30,8 +30,8 @@ TOUR = [
         f"plan ctrdnn --cluster cloud-mix --throughput 3M/s --out {PLAN} --force",
     ),
     (
-        "Train it a little, cut as in that plan: one process per stage here, without its replicas and devices",
-        f"train ctrdnn --plan {PLAN} --steps 25",
+        "Train it a little as planned, with a sixth of the processes and cores in place of GPUs",
+        f"train ctrdnn --plan {PLAN} --scale 1/6 --batch 4096 --steps 25",
     ),
     (
         "Two days of jobs at full load, from a seed",

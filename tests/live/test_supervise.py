@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from berth.live.backend import Launch, Member
-from berth.live.folder import SUPERVISE, Folder
+from berth.live.folder import SUPERVISE, Folder, archive_supervisor
 
 pytestmark = pytest.mark.slow
 
@@ -104,6 +104,16 @@ def test_when_one_process_fails_all_end_with_its_code(stage):
     assert seen.code == 7
     assert seen.codes[1] == 7
     assert not seen.stopped
+
+
+def test_the_archive_for_other_machines_runs_a_gang_without_berth(stage, tmp_path):
+    archive = archive_supervisor(tmp_path)
+    written = archive.stat().st_mtime_ns
+    assert archive_supervisor(tmp_path).stat().st_mtime_ns == written  # the same bytes are not written again
+    stage.folder.prepare(launch("/bin/sh", "-c", "echo here"))
+    subprocess.run([sys.executable, "-I", "-S", str(archive), str(stage.folder.path)], check=True, cwd="/")
+    assert stage.folder.seen().codes == (0,)
+    assert stage.log() == "here\n"
 
 
 def test_a_stopped_gang_has_its_grace_period(stage):

@@ -9,12 +9,15 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from berth.train.data.batch import Share
 from berth.train.data.files import FileStream
+
+pytestmark = pytest.mark.slow
 
 good_numbers = st.one_of(st.just(""), st.integers(-(10**17), 10**17).map(str))
 good_ids = st.one_of(st.just(""), st.text("0123456789abcdefABCDEF", min_size=1, max_size=8))

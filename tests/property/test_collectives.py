@@ -15,6 +15,8 @@ from berth.network.iteration import iteration_time
 from berth.network.placement import Placement
 from berth.network.traffic import Traffic
 
+pytestmark = pytest.mark.slow
+
 untimed = settings(deadline=None)
 RACKS, MACHINES, SIZE = 4, 4, 8
 TIMES = (all_reduce_s, hierarchical_ring_s, tree_s, all_to_all_s, server_s)

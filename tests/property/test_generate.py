@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -11,6 +12,8 @@ from berth.workload.distributions import load_durations, load_sizes
 from berth.workload.generate import GenerateSpec, generate
 from berth.workload.mix import load_mix
 from berth.workload.streams import uniforms
+
+pytestmark = pytest.mark.slow
 
 SIZES = st.one_of(
     st.sampled_from(["philly", "powers-of-two", "odd", "large"]),

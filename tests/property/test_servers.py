@@ -27,6 +27,8 @@ from berth.train.tables import (
     shard_of,
 )
 
+pytestmark = pytest.mark.slow
+
 SECRET = Secret.random()
 SPECS = [
     TableSpec("narrow", 1, sgd(), Initialiser("normal", 0.1, 3)),

@@ -5,11 +5,14 @@ from __future__ import annotations
 import itertools
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numba import njit
 
 from berth.schedule import balance
+
+pytestmark = pytest.mark.slow
 
 
 @njit

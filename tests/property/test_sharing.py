@@ -5,10 +5,13 @@ from __future__ import annotations
 from fractions import Fraction
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from berth.network.sharing import LinkShares
+
+pytestmark = pytest.mark.slow
 
 untimed = settings(deadline=None)  # the first example may wait for the compiler
 LINKS = 6

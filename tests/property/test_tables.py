@@ -5,12 +5,15 @@ from __future__ import annotations
 import tempfile
 
 import numpy as np
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from berth.train.tables import Initialiser, Table, adagrad, arrays_of, from_arrays, join, split
 from berth.train.tables.index import EMPTY, Index
+
+pytestmark = pytest.mark.slow
 
 DIM = 48  # wide rows: of the 8,000 keys that can be drawn, some 1,500 fit the budget
 BUDGET_BYTES = 2_900_000

@@ -5,13 +5,16 @@ from __future__ import annotations
 import csv
 import io
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from berth.errors import TraceError
 from berth.workload import Trace, read_trace
-from berth.workload.parsing.bad_rows import BadRowCollector
 from berth.workload.parsing.csv_rows import CsvRows
+from berth.workload.trace import BadRowCollector
+
+pytestmark = pytest.mark.slow
 
 # Everything UTF-8 can hold, with a weight on what CSV finds hard.
 words = st.text(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-import typer
-
 from berth.cli import complete
 from berth.cli.live_options import JobName, JobNames, LiveOptions
 from berth.cli.option_groups import expand_options
+from berth.cli.options import argument, option
 from berth.errors import InputError
+from berth.report import terminal
 from berth.units import format_count, format_seconds
 
 CANCEL_EXAMPLES = ("berth cancel j17", "berth cancel j17 j18 j21")
@@ -17,12 +17,7 @@ PRIORITY_EXAMPLE = "berth priority j17 10"
 DRAIN_EXAMPLE = "berth drain r0-m1"
 UNDRAIN_EXAMPLE = "berth undrain r0-m1"
 WHAT_IF_EXAMPLES = ("berth what-if --add-racks 2", "berth what-if --policy fifo")
-Machine = Annotated[
-    str,
-    typer.Argument(
-        metavar="MACHINE", autocompletion=complete.machines, help="Name of a machine (berth nodes)."
-    ),
-]
+Machine = Annotated[str, argument("MACHINE", "Name of a machine (berth nodes).", complete=complete.machines)]
 
 
 @expand_options
@@ -48,7 +43,7 @@ def cancel(*, jobs: JobNames, options: LiveOptions) -> None:
 def priority(
     *,
     job: JobName,
-    value: Annotated[int, typer.Argument(metavar="PRIORITY", help="Higher goes first.")],
+    value: Annotated[int, argument("PRIORITY", "Higher goes first.")],
     options: LiveOptions,
 ) -> None:
     """Set the priority of a job."""
@@ -71,12 +66,8 @@ def undrain(*, machine: Machine, options: LiveOptions) -> None:
 @expand_options
 def what_if(
     *,
-    policy: Annotated[
-        str | None, typer.Option(metavar="POLICY", autocompletion=complete.policies, help="Another policy.")
-    ] = None,
-    add_racks: Annotated[
-        int, typer.Option(metavar="N", min=0, max=64, help="Racks to add, like the last one.")
-    ] = 0,
+    policy: Annotated[str | None, option("POLICY", "Another policy.", complete=complete.policies)] = None,
+    add_racks: Annotated[int, option("N", "Racks to add, like the last one.", min=0, max=64)] = 0,
     options: LiveOptions,
 ) -> None:
     """Simulate the current jobs to their end under another policy, or with more racks."""
@@ -85,8 +76,6 @@ def what_if(
     answer = options.client().post("what-if", body={"policy": policy, "add_racks": add_racks})
     if options.print_json(answer):
         return
-    from berth.report import terminal
-
     changed = ", ".join(filter(None, (policy, format_count(add_racks, "more rack") if add_racks else None)))
     rows = [_row("as it is", answer["as_it_is"]), _row(changed, answer["changed"])]
     columns = ["", "jobs", "mean time left", "last end"]

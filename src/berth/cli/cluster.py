@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
+from berth import units
 from berth.cli import complete
-from berth.cli.options import AsJson
+from berth.cli.options import AsJson, argument
 from berth.cli.verbs import Verbs
+from berth.report import terminal
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -32,17 +33,16 @@ _GROUP_WORDS = ("rack", "unit", "pod", "zone", "row", "room", "hall", "group")
 def show(
     cluster: Annotated[
         str,
-        typer.Argument(
-            metavar="CLUSTER",
-            autocompletion=complete.clusters,
-            help="A shape (160, 20x8, 4x20x8:H100), a preset, a YAML file, or a CSV of hosts and switches.",
+        argument(
+            "CLUSTER",
+            "A shape (160, 20x8, 4x20x8:H100), a preset, a YAML file, or a CSV of hosts and switches.",
+            complete=complete.clusters,
         ),
     ],
     as_json: AsJson = False,
 ) -> None:
     """Show the tree, devices, price and tiers of a cluster."""
     from berth.cluster.load import load_cluster
-    from berth.report import terminal
 
     loaded = load_cluster(cluster)
     if as_json:
@@ -56,7 +56,6 @@ def presets(as_json: AsJson = False) -> None:
     """List the shipped clusters."""
     from berth.cluster.load import load_cluster
     from berth.cluster.load import presets as load_presets
-    from berth.report import terminal
 
     rows = [(name, text, load_cluster(name).devices) for name, text in load_presets().items()]
     if as_json:
@@ -71,7 +70,6 @@ def presets(as_json: AsJson = False) -> None:
 def devices(as_json: AsJson = False) -> None:
     """List the known device types with the source of every figure."""
     from berth.cluster.catalogue import known_devices
-    from berth.report import terminal
 
     entries = known_devices()
     if as_json:
@@ -146,8 +144,6 @@ def _contents(machine: Machine, cluster: Cluster) -> str:
 
 
 def _extras(machine: Machine) -> str:
-    from berth import units
-
     extras = []
     if machine.cores is not None:
         extras.append(_many(machine.cores, "core"))
@@ -159,9 +155,7 @@ def _extras(machine: Machine) -> str:
 
 
 def _type_table(cluster: Cluster) -> Any:
-    from berth import units
     from berth.cluster.summary import summarise_types
-    from berth.report import terminal
 
     rows = [
         (
@@ -180,8 +174,6 @@ def _type_table(cluster: Cluster) -> Any:
 
 
 def _price_line(cluster: Cluster) -> str:
-    from berth import units
-
     if cluster.usd_per_hour is None:
         unpriced = [kind.name for kind in cluster.device_types if kind.usd_per_hour is None]
         return f"Price of all: unknown (no price is known for {', '.join(unpriced)})"
@@ -191,9 +183,7 @@ def _price_line(cluster: Cluster) -> str:
 
 
 def _tier_table(cluster: Cluster) -> Any:
-    from berth import units
     from berth.cluster.summary import summarise_tiers
-    from berth.report import terminal
 
     rows = [
         (
@@ -220,15 +210,12 @@ def _cluster_json(cluster: Cluster) -> dict[str, Any]:
         "machines": len(cluster.machines),
         "usd_per_hour": cluster.usd_per_hour,
         "device_types": [
-            {**_device_json(of.device), "count": of.count, "total_usd_per_hour": of.usd_per_hour}
+            {**asdict(of.device), "count": of.count, "total_usd_per_hour": of.usd_per_hour}
             for of in summarise_types(cluster)
         ],
         "tiers": [
             {
-                "name": of.tier.name,
-                "bytes_per_s": of.tier.bytes_per_s,
-                "latency_s": of.tier.latency_s,
-                "oversubscription": of.tier.oversubscription,
+                **asdict(of.tier),
                 "groups": of.groups,
                 "devices_per_group": of.devices,
                 "uplink_bytes_per_s": of.uplink_bytes_per_s,
@@ -244,40 +231,19 @@ def _kind_json(kind: IdenticalParts, cluster: Cluster) -> dict[str, Any]:
     head = {"tier": cluster.tiers[kind.level].name, "count": kind.count}
     if kind.machine is None:
         return {**head, "parts": [_kind_json(part, cluster) for part in kind.parts]}
-    machine = kind.machine
-    return {
-        **head,
-        "devices": {cluster.device_types[index].name: count for index, count in machine.devices},
-        "cores": machine.cores,
-        "memory_bytes": machine.memory_bytes,
-        "nic_bytes_per_s": machine.nic_bytes_per_s,
-        "usd_per_hour": machine.usd_per_hour,
-    }
-
-
-def _device_json(device: Any) -> dict[str, Any]:
-    from dataclasses import asdict
-
-    return asdict(device)
+    facts = asdict(kind.machine)
+    facts["devices"] = {cluster.device_types[index].name: count for index, count in facts["devices"]}
+    return {**head, **{name: value for name, value in facts.items() if name != "name"}}
 
 
 def _entry_json(name: str) -> dict[str, Any]:
     from berth.cluster.catalogue import known_devices
 
-    entry = known_devices()[name]
-    return {
-        **_device_json(entry.device),
-        "precision": entry.precision,
-        "aliases": list(entry.aliases),
-        "source": entry.source,
-        "price_source": entry.price_source,
-        "link_bytes_per_s": entry.link_bytes_per_s,
-        "link_source": entry.link_source,
-    }
+    facts = asdict(known_devices()[name])
+    return {**facts.pop("device"), **facts}
 
 
 def _entry_row(name: str) -> tuple[str, ...]:
-    from berth import units
     from berth.cluster.catalogue import known_devices
 
     device, precision = known_devices()[name].device, known_devices()[name].precision

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
 from berth.cli import scenario
 from berth.cli.option_groups import expand_options
-from berth.cli.options import AsJson
+from berth.cli.options import AsJson, option
 from berth.cli.progress import progress_bar
 from berth.cli.scenario_options import ClusterName, PolicyNames, ScenarioOptions, TraceName
+from berth.report import terminal
+from berth.units import format_count
 
 EXAMPLES = (
     "berth compare jobs.csv --cluster 4x4x8:H100 --policy fifo --policy srtf",
@@ -19,12 +19,12 @@ EXAMPLES = (
 
 Seeds = Annotated[
     int | None,
-    typer.Option(
-        metavar="N",
-        min=1,
-        help="Number of traces: generated, or the given one and traces resampled from it. Each has its own models and "
+    option(
+        "N",
+        "Number of traces: generated, or the given one and traces resampled from it. Each has its own models and "
         "failures. A 95 % interval needs 6 generated traces or 20 with a given one.",
-        show_default="10 generated, 20 with a given one",
+        min=1,
+        shown="10 generated, 20 with a given one",
     ),
 ]
 
@@ -40,10 +40,8 @@ def compare(
     as_json: AsJson = False,
 ) -> None:
     """Compare policies with the first one: differences with 95 % confidence intervals."""
-    from berth.report import terminal
-    from berth.report.simulation_compare import print_comparison
+    from berth.report.simulation import print_comparison
     from berth.simulate.comparison import compare as compare_policies
-    from berth.units import format_count
 
     policies = scenario.load_policies(policy)
     built = scenario.build_scenario(trace, cluster, options)

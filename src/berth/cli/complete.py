@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from importlib import import_module
+
+Names = Callable[[], Iterable[str]]
 
 
-def completer(names: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]:
+def completer(names: Names) -> Callable[[str], list[str]]:
     """Return a completer for these names; it offers none if they are unavailable."""
 
     def complete(incomplete: str) -> list[str]:
@@ -17,48 +20,30 @@ def completer(names: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]:
     return complete
 
 
-def _clusters() -> Iterable[str]:
-    from berth.cluster.load import presets
+def _of(module: str, function: str) -> Names:
+    """Names that a function of berth returns, imported only if a shell asks."""
 
-    return presets()
+    def names() -> Iterable[str]:
+        return getattr(import_module(f"berth.{module}"), function)()  # type: ignore[no-any-return]
 
-
-def _devices() -> Iterable[str]:
-    from berth.cluster.catalogue import known_devices
-
-    return known_devices()
+    return names
 
 
-def _policies() -> Iterable[str]:
-    from berth.schedule.policies.registry import policy_names
+def _live(path: str, key: str, name: str, **query: int) -> Names:
+    """Names in an answer of the controller."""
 
-    return policy_names()
+    def names() -> Iterable[str]:
+        from berth.cli.live_options import Controller
 
+        return [row[name] for row in Controller().client().get(path, **query)[key]]
 
-def _models() -> Iterable[str]:
-    from berth.workload.profiles import profile_names
-
-    return profile_names()
-
-
-def _zoo() -> Iterable[str]:
-    from berth.zoo import zoo
-
-    return zoo()
+    return names
 
 
-def _jobs() -> Iterable[str]:
-    from berth.cli.live_options import Controller
-
-    return [row["id"] for row in Controller().client().get("jobs", limit=200)["jobs"]]
-
-
-def _machines() -> Iterable[str]:
-    from berth.cli.live_options import Controller
-
-    return [machine["name"] for machine in Controller().client().get("cluster")["machines"]]
-
-
-clusters, devices, policies = completer(_clusters), completer(_devices), completer(_policies)
-models, zoo = completer(_models), completer(_zoo)
-jobs, machines = completer(_jobs), completer(_machines)
+clusters = completer(_of("cluster.load", "presets"))
+devices = completer(_of("cluster.catalogue", "known_devices"))
+policies = completer(_of("schedule.policies.registry", "policy_names"))
+models = completer(_of("workload.profiles", "profile_names"))
+zoo = completer(_of("zoo", "zoo"))
+jobs = completer(_live("jobs", "jobs", "id", limit=200))
+machines = completer(_live("cluster", "machines", "name"))

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
-
-import typer
 
 from berth.cli import complete, scenario
 from berth.cli.option_groups import expand_options
-from berth.cli.options import AsJson
+from berth.cli.options import AsJson, argument, option
 from berth.cli.scenario_options import ClusterName, ScenarioOptions, TraceName
+from berth.report import terminal
 
 if TYPE_CHECKING:
     from berth.schedule.policy import Policy
@@ -22,19 +22,10 @@ EXAMPLES = (
 LONGEST = "longest-wait"
 Job = Annotated[
     str,
-    typer.Argument(
-        metavar="JOB",
-        help=f"A job_id; #n for the n-th job, from 0; or {LONGEST}: the job with the longest wait.",
-    ),
+    argument("JOB", f"A job_id; #n for the n-th job, from 0; or {LONGEST}: the job with the longest wait."),
 ]
 OnePolicy = Annotated[
-    str | None,
-    typer.Option(
-        metavar="POLICY",
-        autocompletion=complete.policies,
-        help="The policy to simulate.",
-        show_default="berth",
-    ),
+    str | None, option("POLICY", "The policy to simulate.", complete=complete.policies, shown="berth")
 ]
 
 
@@ -49,9 +40,6 @@ def explain(
     as_json: AsJson = False,
 ) -> None:
     """Explain one job: what it waited for and why, where it ran, which jobs moved, what it cost."""
-    from dataclasses import asdict
-
-    from berth.report import terminal
     from berth.report.simulation_story import print_story
     from berth.simulate.explain_job import explain_job, row_of
 

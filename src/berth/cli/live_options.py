@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from berth.cli import complete
-from berth.cli.options import AsJson
+from berth.cli.options import AsJson, argument, option
+from berth.live.home import find_endpoint
 from berth.units import format_seconds
 
 if TYPE_CHECKING:
@@ -18,21 +19,12 @@ if TYPE_CHECKING:
     from berth.live.client import Client
 
 State = Annotated[
-    str | None,
-    typer.Option(
-        "--state", metavar="DIR", help="Folder of the controller's state.", show_default="$BERTH_STATE"
-    ),
+    str | None, option("DIR", "Folder of the controller's state.", "--state", shown="$BERTH_STATE")
 ]
-Url = Annotated[
-    str | None,
-    typer.Option("--url", metavar="URL", help="URL of a remote controller.", show_default="$BERTH_URL"),
-]
-JobName = Annotated[
-    str, typer.Argument(metavar="JOB", autocompletion=complete.jobs, help="Id of a job, or a prefix of it.")
-]
+Url = Annotated[str | None, option("URL", "URL of a remote controller.", "--url", shown="$BERTH_URL")]
+JobName = Annotated[str, argument("JOB", "Id of a job, or a prefix of it.", complete=complete.jobs)]
 JobNames = Annotated[
-    list[str],
-    typer.Argument(metavar="JOB...", autocompletion=complete.jobs, help="Ids of jobs, or prefixes of them."),
+    list[str], argument("JOB...", "Ids of jobs, or prefixes of them.", complete=complete.jobs)
 ]
 
 
@@ -46,7 +38,6 @@ class Controller:
     def client(self) -> Client:
         """Return a client of the controller."""
         from berth.live.client import Client
-        from berth.live.home import find_endpoint
 
         return Client(find_endpoint(self.state, self.url))
 

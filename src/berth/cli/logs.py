@@ -10,15 +10,15 @@ import typer
 
 from berth.cli.live_options import Controller, JobName, LiveOptions
 from berth.cli.option_groups import expand_options
+from berth.cli.options import flag, option
+from berth.live.home import UnreachableError
 from berth.units import seconds
 
 if TYPE_CHECKING:
     from berth.live.client import Client
 
 T = TypeVar("T")
-Patience = Annotated[
-    str, typer.Option(metavar="TIME", help="How long to wait for a controller that is down.")
-]
+Patience = Annotated[str, option("TIME", "How long to wait for a controller that is down.")]
 
 EXAMPLE = "berth logs --follow j17"
 WAIT_EXAMPLE = "berth wait j17 && echo fine"
@@ -42,8 +42,6 @@ class _RetryingClient:
         return self._retry(lambda: self._client.text(*path, **query))
 
     def _retry(self, request: Callable[[], T]) -> T:
-        from berth.live.home import UnreachableError
-
         down_since: float | None = None
         while True:
             try:
@@ -62,11 +60,9 @@ class _RetryingClient:
 def logs(
     *,
     job: JobName,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue until the job has ended.")] = False,
-    attempt: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Number of the attempt.", show_default="the last")
-    ] = None,
-    rank: Annotated[int, typer.Option(metavar="N", min=0, help="Rank of the process.")] = 0,
+    follow: Annotated[bool, flag("Continue until the job has ended.", "--follow", "-f")] = False,
+    attempt: Annotated[int | None, option("N", "Number of the attempt.", min=1, shown="the last")] = None,
+    rank: Annotated[int, option("N", "Rank of the process.", min=0)] = 0,
     patience: Patience = "10m",
     controller: Controller,
 ) -> None:

@@ -15,7 +15,6 @@ from berth.cli import (
     act,
     cluster,
     compare,
-    dashboard,
     explain,
     logs,
     models,
@@ -36,6 +35,7 @@ from berth.cli import (
     view,
     why,
 )
+from berth.cli.options import flag
 from berth.cli.verbs import Verbs
 from berth.errors import BerthError
 from berth.extras import MODULES, missing
@@ -84,7 +84,7 @@ app.verb(logs.WAIT_EXAMPLE, panel=LIVE)(logs.wait)
 app.verb(*act.CANCEL_EXAMPLES, panel=LIVE)(act.cancel)
 app.verb(act.PRIORITY_EXAMPLE, panel=LIVE)(act.priority)
 app.verb(queue.NODES_EXAMPLE, panel=LIVE)(queue.nodes)
-app.verb(dashboard.EXAMPLE, panel=LIVE)(dashboard.dashboard)
+app.verb(view.DASHBOARD_EXAMPLE, panel=LIVE)(view.dashboard)
 app.verb(act.DRAIN_EXAMPLE, panel=LIVE)(act.drain)
 app.verb(act.UNDRAIN_EXAMPLE, panel=LIVE)(act.undrain)
 app.verb(*act.WHAT_IF_EXAMPLES, name="what-if", panel=LIVE)(act.what_if)
@@ -100,9 +100,7 @@ def _version(shown: bool) -> None:
 
 @app.callback()
 def _options(
-    debug: Annotated[
-        bool, typer.Option("--debug", help="Show the traceback of an error in your input too.")
-    ] = False,
+    debug: Annotated[bool, flag("Show the traceback of an error in your input too.", "--debug")] = False,
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import textwrap
+from itertools import groupby
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from berth.cli import complete
-from berth.cli.options import AsJson
+from berth.cli.options import AsJson, argument, option
+from berth.report import terminal
+from berth.units import format_seconds
 
 if TYPE_CHECKING:
     from berth.workload.profile import JobProfile, Number
@@ -17,21 +19,14 @@ EXAMPLES = ("berth models", "berth models bert-large --device H100", "berth mode
 
 def models(
     name: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="NAME", autocompletion=complete.models, help="One model, or a profile of your own (YAML)."
-        ),
+        str | None, argument("NAME", "One model, or a profile of your own (YAML).", complete=complete.models)
     ] = None,
     device: Annotated[
-        str | None,
-        typer.Option(
-            metavar="DEVICE", help="Compute time on this device.", show_default="V100, or the one measured"
-        ),
+        str | None, option("DEVICE", "Compute time on this device.", shown="V100, or the one measured")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """List the known models: gradients, skew, compute time, and the source of every number."""
-    from berth.report import terminal
     from berth.workload.profiles import all_profiles, load_profile
 
     chosen = [load_profile(name)] if name else all_profiles()
@@ -45,10 +40,6 @@ def models(
 
 
 def _print_all(profiles: list[JobProfile], device: str | None) -> None:
-    from itertools import groupby
-
-    from berth.report.terminal import console, table
-    from berth.units import format_seconds
     from berth.workload.profile import REFERENCE_DEVICE
 
     device = device or REFERENCE_DEVICE
@@ -60,18 +51,14 @@ def _print_all(profiles: list[JobProfile], device: str | None) -> None:
             row = [f"  {profile.name}", _megabytes(profile.parameter_bytes), f"{profile.skew:.2f}"]
             row += [f"{profile.batch:,}", format_seconds(compute.value), compute.source.kind]
             rows.append([*row, f"{profile.overlap.value:g}"])
-    out = console()
+    out = terminal.console()
     columns = ["model", "gradients", "skew", "batch", "compute", "", "overlap"]
-    out.print(table(f"{len(profiles)} models: one iteration on one {device}", columns, rows))
+    out.print(terminal.table(f"{len(profiles)} models: one iteration on one {device}", columns, rows))
     out.print("`berth models NAME` shows where each number is from.", markup=False)
 
 
 def _print_one(profile: JobProfile, device: str | None) -> None:
-    import textwrap
-
-    from berth.report.terminal import console
-
-    out = console()
+    out = terminal.console()
     out.print(f"[bold]{profile.title}[/bold] ({profile.name}, {profile.family})")
     if profile.aliases:
         out.print(f"  also called {', '.join(profile.aliases)}")
@@ -86,8 +73,6 @@ def _print_one(profile: JobProfile, device: str | None) -> None:
 
 
 def _lines(profile: JobProfile, device: str | None) -> list[tuple[str, str, Number]]:
-    from berth.units import format_seconds
-
     lines = [
         ("gradients", _megabytes(profile.parameter_bytes), profile.parameter_bytes),
         ("largest tensor", _megabytes(profile.largest_tensor_bytes), profile.largest_tensor_bytes),

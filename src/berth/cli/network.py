@@ -8,10 +8,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from berth.cli import complete, network_fit
-from berth.cli.options import AsJson
+from berth.cli.options import AsJson, argument, flag, option
 from berth.cli.verbs import Group, Verbs
 from berth.errors import InputError, UnknownNameError
 
@@ -56,44 +54,29 @@ app.verb(*network_fit.EXAMPLES)(network_fit.fit)
 def show(
     models: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="MODEL ...", autocompletion=complete.models, help="Names, or YAML files with profiles."
-        ),
+        argument("MODEL ...", "Names, or YAML files with profiles.", complete=complete.models),
     ] = None,
-    gpus: Annotated[int, typer.Option(metavar="N", help="GPUs of the job.")] = 8,
+    gpus: Annotated[int, option("N", "GPUs of the job.")] = 8,
     cluster: Annotated[
-        str,
-        typer.Option(
-            metavar="CLUSTER",
-            autocompletion=complete.clusters,
-            help="A shape (4x20x8:A100), a preset or a file.",
-        ),
+        str, option("CLUSTER", "A shape (4x20x8:A100), a preset or a file.", complete=complete.clusters)
     ] = "4x20x8",
     congestion: Annotated[
-        float, typer.Option(metavar="X", help="Background load: divides every bandwidth above the machine.")
+        float, option("X", "Background load: divides every bandwidth above the machine.")
     ] = 1.0,
     device: Annotated[
         str | None,
-        typer.Option(
-            metavar="DEVICE",
-            autocompletion=complete.devices,
-            help="The type of GPU, where there are several or none is named.",
+        option(
+            "DEVICE", "The type of GPU, where there are several or none is named.", complete=complete.devices
         ),
     ] = None,
     measured: Annotated[
         str | None,
-        typer.Option(
-            metavar="FILE",
-            help="CSV of measured iterations: model,gpus,machines,seconds[,racks,tier,placement].",
-        ),
+        option("FILE", "CSV of measured iterations: model,gpus,machines,seconds[,racks,tier,placement]."),
     ] = None,
     beside: Annotated[
-        int | None,
-        typer.Option(metavar="N", help="Also show the iteration beside N gangs like it on the same links."),
+        int | None, option("N", "Also show the iteration beside N gangs like it on the same links.")
     ] = None,
-    every: Annotated[
-        bool, typer.Option("--all", help="Every model that berth knows, most sensitive first.")
-    ] = False,
+    every: Annotated[bool, flag("Every model that berth knows, most sensitive first.", "--all")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Show the iteration time of a model at every distance, or the sensitivity of several models."""
@@ -108,8 +91,8 @@ def show(
     chosen = _device(fabric.cluster, device)
     table = read_measured(measured, fabric.cluster) if measured else {}
     profiles = _profiles(models or [], every)
-    if len(profiles) == 1 and measured:
-        _check_measured(profiles[0], table, measured)
+    if len(profiles) == 1 and measured and _measured_of(profiles[0], table) is None:
+        raise UnknownNameError("model with measurements", profiles[0].name, table, where=measured)
     answers = [_answer(profile, gpus, fabric, chosen, table, beside) for profile in profiles]
     report.print_answers(answers, fabric, as_json=as_json)
 
@@ -138,11 +121,6 @@ def _device(cluster: Cluster, wanted: str | None) -> DeviceType:
         if one.name.lower() == wanted.lower() or one.name == resolve(wanted):
             return one
     raise UnknownNameError(f"device in cluster {cluster.name!r}", wanted, [one.name for one in types])
-
-
-def _check_measured(profile: JobProfile, table: dict[str, Measured], path: str) -> None:
-    if _measured_of(profile, table) is None:
-        raise UnknownNameError("model with measurements", profile.name, table, where=path)
 
 
 def _measured_of(profile: JobProfile, table: dict[str, Measured]) -> Measured | None:

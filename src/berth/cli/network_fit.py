@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from berth.cli.options import AsJson, Force
+from berth.cli.options import AsJson, Force, argument, option
 from berth.cli.output import check_output
+from berth.errors import InputError
+from berth.report.terminal import console, print_json, table
+from berth.units import format_seconds
 
 if TYPE_CHECKING:
     from berth.arrays import FloatArray
@@ -24,18 +27,11 @@ _MODELLED = "Modelled. -: that distance was not measured; *: beyond what was mea
 
 def fit(
     file: Annotated[
-        str,
-        typer.Argument(
-            metavar="FILE", help="CSV: placement (or gpus,machines), step_time[, local_bsz, model]."
-        ),
+        str, argument("FILE", "CSV: placement (or gpus,machines), step_time[, local_bsz, model].")
     ],
-    leave_out: Annotated[
-        int, typer.Option(metavar="N", min=2, help="Parts: each is left out once and predicted.")
-    ] = 5,
-    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Which shapes fall into which part.")] = 0,
-    out: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Write the fitted numbers to this YAML file.")
-    ] = None,
+    leave_out: Annotated[int, option("N", "Parts: each is left out once and predicted.", min=2)] = 5,
+    seed: Annotated[int, option("N", "Which shapes fall into which part.", min=0)] = 0,
+    out: Annotated[str | None, option("FILE", "Write the fitted numbers to this YAML file.")] = None,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
@@ -43,11 +39,9 @@ def fit(
 
     `placement` lists GPUs per machine: 4+4+12, or one digit per machine (1124; 16 is 1 and 6, not sixteen).
     """
-    from berth.errors import InputError
     from berth.network.fit import fit_step_time, left_out_errors
     from berth.network.measurements import read_measurements
     from berth.network.step_time import save_models
-    from berth.report.terminal import print_json
 
     check_output(out, force, option="--out")
     answers = []
@@ -69,8 +63,6 @@ def fit(
 
 
 def _print(rows: Measurements, found: StepTimeFit, left_out: FloatArray) -> None:
-    from berth.report.terminal import console, table
-
     screen = console()
     shapes = len(set(rows.shapes.tolist()))
     screen.print(f"[bold]{found.model.name}[/bold]: {len(rows)} runs of {shapes} shapes (GPUs, machines)\n")
@@ -99,7 +91,6 @@ def _numbers(found: StepTimeFit) -> list[tuple[str, str, str, str]]:
 
 def _shown(number: str, value: float) -> str:
     from berth.network.step_time import TIMES
-    from berth.units import format_seconds
 
     return format_seconds(value) if number in TIMES else f"{value:.3f}"
 
@@ -146,8 +137,6 @@ def _worst(rows: Measurements, found: StepTimeFit, left_out: FloatArray) -> list
 
 def _predictions(rows: Measurements, found: StepTimeFit) -> list[list[str]]:
     """Step times of even placements, with a star where it is an extrapolation."""
-    from berth.units import format_seconds
-
     result = []
     for gpus in _GPUS:
         cells = [str(gpus)]

@@ -2,52 +2,46 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from berth.cli import plan_bench, plan_check, plan_frontier
 from berth.cli.option_groups import expand_options
-from berth.cli.output import check_output
+from berth.cli.output import check_output, write_text
 from berth.cli.plan_options import (
     GoalOptions,
     MethodOptions,
     OutputOptions,
     ProblemOptions,
     SourceOptions,
+    loaded_problem,
     plan_request,
-    warm_up,
     watch,
 )
-from berth.cli.verbs import Group, Verbs
-from berth.errors import InputError, nearest
+from berth.cli.verbs import NameOrCommand, Verbs
+from berth.errors import InputError
+from berth.report import terminal
 
 if TYPE_CHECKING:
-    from berth.plan.solve import Solution
+    from berth.plan.solve import SearchOptions, Solution
+    from berth.report.plan_report import PlanReport
+
+_MAX_FRONTIER_PLANS = 500
 
 
-class ModelOrCommand(Group):
-    """Accept `berth plan MODEL --option` and `berth plan check FILE`: a word that is not a command is the model."""
+class ModelOrCommand(NameOrCommand):
+    """`berth plan MODEL` and `berth plan check FILE`."""
 
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Give a command an empty model; otherwise allow options on both sides of the model."""
-        if args and args[0] in self.commands:
-            return super().parse_args(ctx, ["", *args])
-        first = args[0] if args else ""
-        ctx.allow_interspersed_args = True
-        rest = super().parse_args(ctx, args)
-        if ctx._protected_args:
-            words, meant = " ".join([*ctx._protected_args, *rest]), nearest(first, self.commands)
-            raise InputError(
-                f"nothing is expected after the model: {words}",
-                hint=f"did you mean {meant!r}?" if meant else "see berth plan --help",
-            )
-        return rest
+    name_means = "model"
 
 
 EXAMPLES = (
     "berth plan ctrdnn --cluster cloud-mix --throughput 100k/s",
     "berth plan ctrdnn --cluster cloud-mix --deadline 2h --out plan.yaml",
+    "berth plan ctrdnn --cluster cloud-mix --throughput 3M/s --mode async --tables servers",
     "berth plan nce --devices cpu-core,T4 --max-usd 500 --examples 4e9",
     "berth plan --problem problem.json --json",
 )
@@ -70,8 +64,8 @@ def plan(
 ) -> None:
     """Find the cheapest mix of devices for a model at a given throughput, and explain the choice.
 
-    The plan is the cheapest in a stated plan space, by a closed formula. The method exact proves it; --objective
-    simulate tests it.
+    The plan is the cheapest in a stated plan space, by a closed formula. The method exact proves it, and an event
+    simulation tests it.
 
     MODEL is one of the zoo (see `berth profile`) or a layer profile (YAML).
 
@@ -83,7 +77,6 @@ def plan(
     """
     if ctx.invoked_subcommand is not None:
         return
-    from berth.plan.request import build_problem
     from berth.plan.solve import solve
 
     options = method.search_options()
@@ -91,40 +84,111 @@ def plan(
         check_output(file, output.force, option=option)
     request = plan_request(source, goal, problem)
     options.check(request.max_usd)
-    built = build_problem(request)
-    warm_up(built)
-    _show(solve(request, built, options, watch), output)
+    if output.compare and request.max_usd is not None:
+        raise InputError("--compare needs a throughput", hint="leave out --compare or --max-usd")
+    built = loaded_problem(request)
+    solution = solve(request, built, options, watch)
+    _show(solution, output, _comparison(solution, options) if output.compare else None)
 
 
-def _show(solution: Solution, output: OutputOptions) -> None:
+def _comparison(solution: Solution, options: SearchOptions) -> list[Any] | None:
+    """Return the results of every method on the problem; None if it has no plan."""
+    from berth.plan.bench import compare_methods
+    from berth.plan.search.method import METHODS
+
+    if solution.outcome.plan is None:
+        return None
+    results: list[Any] = compare_methods(solution.problem, options.budget, tuple(METHODS))
+    return results
+
+
+def _show(solution: Solution, output: OutputOptions, compared: list[Any] | None) -> None:
     """Write the files and print the answer; a problem without a plan is an answer only in JSON."""
-    from berth.cli.plan_files import write_files
     from berth.plan.problem_json import answer
-    from berth.report import terminal
     from berth.report.plan import print_plan
-    from berth.report.plan_report import objective_document, plan_report
+    from berth.report.plan_report import plan_report
 
+    more = {} if compared is None else {"compare": _compared_document(compared)}
     if output.as_json and solution.outcome.plan is None:
         terminal.print_json(answer(solution.outcome, solution.infeasible))
         return
     if solution.error is not None:
-        if output.as_json and solution.refinement is not None:
-            judged = {"reason": solution.error.what, "objective": objective_document(solution.refinement)}
-            terminal.print_json(answer(solution.final) | judged)
+        if output.as_json:
+            terminal.print_json(_refuted_document(solution, solution.error))
         raise solution.error
     stated, files = solution.request.problem is not None, output.files
     if output.as_json and stated and not files and solution.refinement is None:
-        terminal.print_json(answer(solution.outcome))
+        terminal.print_json(answer(solution.outcome) | more)
         return
-    report = plan_report(solution)
-    write_files(report, files)
+    report = plan_report(solution, checked="--certificate" in files)
+    _write_files(report, files)
     if output.as_json:
-        terminal.print_json(answer(solution.final) | ({} if stated else report.document()))
+        terminal.print_json(answer(solution.final) | ({} if stated else report.document()) | more)
         return
     out = terminal.console()
     print_plan(out, report)
+    if compared is not None:
+        from berth.report.plan_bench import compare_table
+
+        out.print()
+        out.print(compare_table(compared))
     lines = [f"wrote {file}" for file in files.values()]
     if "--out" in files:
         lines.append(f"`berth plan check {files['--out']}` checks it after an edit.")
     for line in lines:
         out.print(line, markup=False, soft_wrap=True)
+
+
+def _compared_document(compared: list[Any]) -> Any:
+    from berth.report.plan_bench import compare_document
+
+    return compare_document(compared)
+
+
+def _refuted_document(solution: Solution, error: InputError) -> dict[str, Any]:
+    """Return the answer for a problem whose plans the event simulation refutes: none of them is recommended."""
+    from berth.plan.problem_json import answer
+    from berth.report.plan_report import objective_document
+
+    refined = solution.refinement
+    more = {"objective": objective_document(refined)} if refined else {}
+    figures = {"reason": error.what, "simulated_throughput": solution.simulated_throughput}
+    return answer(replace(solution.final, plan=None)) | figures | more
+
+
+def _write_files(report: PlanReport, files: dict[str, str]) -> None:
+    """Write the files that were asked for; `files` maps an option to its path."""
+    from berth.plan.files import write_plan
+    from berth.plan.proof import proof_document
+
+    solution = report.solution
+    if path := files.get("--out"):
+        refinement = solution.refinement
+        write_plan(path, solution.request, solution.final, refinement.best if refinement else None)
+    if path := files.get("--certificate"):
+        document = proof_document(solution.outcome)
+        write_text(path, json.dumps(document, indent=1, allow_nan=False) + "\n")
+    if path := files.get("--job-profile"):
+        _write_job_profile(path, report)
+    if path := files.get("--html"):
+        _write_page(path, report)
+
+
+def _write_job_profile(path: str, report: PlanReport) -> None:
+    from berth.plan.job import planned_job
+    from berth.plan.profile.job import write_job_profile
+
+    plan = report.solution.final.plan
+    if plan is None or plan.problem.source is None:
+        raise InputError("a JSON problem has no job profile", hint="name a model instead of --problem")
+    write_job_profile(planned_job(plan)[0], path)
+
+
+def _write_page(path: str, report: PlanReport) -> None:
+    from berth.plan.frontier import frontier
+    from berth.report.plan_frontier import frontier_chart
+    from berth.report.plan_html import plan_page
+
+    problem = report.solution.problem
+    plans = frontier(problem, limit=_MAX_FRONTIER_PLANS)
+    write_text(path, plan_page(report, frontier_chart(problem, plans) if plans else None))

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from berth.cli.option_groups import expand_options
-from berth.cli.options import AsJson, Force, Html
+from berth.cli.options import AsJson, Force, Html, option
 from berth.cli.output import check_output, write_text
-from berth.cli.plan_options import AnyRate, ProblemOptions, SourceOptions, plan_request, warm_up
+from berth.cli.plan_options import AnyRate, ProblemOptions, SourceOptions, loaded_problem, plan_request
 from berth.errors import InputError
+from berth.report import terminal
 
 if TYPE_CHECKING:
     from berth.report.plan_frontier import FrontierChart
@@ -22,21 +21,18 @@ EXAMPLES = ("berth plan frontier ctrdnn --cluster cloud-mix --html frontier.html
 def frontier(
     source: SourceOptions,
     problem: ProblemOptions,
-    limit: Annotated[int, typer.Option(metavar="N", min=1, help="Stop after this many plans.")] = 2000,
+    limit: Annotated[int, option("N", "Stop after this many plans.", min=1)] = 2000,
     html: Html = None,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
     """Show the cheapest plan for every possible throughput, next to the fixed plans."""
     from berth.plan.frontier import frontier as solve
-    from berth.plan.request import build_problem
-    from berth.report import terminal
     from berth.report.plan_frontier import frontier_chart, print_frontier
 
     check_output(html, force, option="--html")
     request = plan_request(source, AnyRate(), problem)
-    built = build_problem(request)
-    warm_up(built)
+    built = loaded_problem(request)
     plans = solve(built, limit=limit)
     if not plans:
         raise InputError(

@@ -4,25 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Annotated, Any
 
 from berth.cli import complete
-from berth.cli.options import AsJson, Force, Html, JobProfileFile
+from berth.cli.options import AsJson, Force, Html, JobProfileFile, argument, flag, option
 from berth.cli.progress import COMPILING, progress_bar, spinner
-from berth.cli.quantities import dollars, names, read, read_positive, share
+from berth.cli.quantities import dollars, names, read, read_positive, share, whole_number, whole_numbers
 from berth.errors import InputError
+from berth.units import amount, bytes_per_second, per_second, seconds, usd_per_hour
 
 if TYPE_CHECKING:
     from berth.plan.problem import Problem
     from berth.plan.request import PlanRequest
     from berth.plan.search.method import Progress
     from berth.plan.solve import SearchOptions
+    from berth.plan.world import WorldOptions
 
+AUTO = "auto"
+_OF_MODELS = (
+    "mode", "batch", "batch_per_replica", "staleness", "micro", "rows", "tables", "whole_machines", "bandwidth",
+)  # fmt: skip
+_NOT_IN_SYNC = {"--staleness": "replicas wait for each other in sync: staleness is 0"}
+_NOT_IN_ASYNC = {
+    "--batch": "each replica has its own batch: --batch-per-replica",
+    "--micro": "asynchronous replicas do not divide their batch",
+}
 _EXAMPLES = 1e9
-_ANY_RATE = 1e-6  # examples per second: no lower bound in practice
 
 
 @dataclass(frozen=True)
@@ -30,27 +38,16 @@ class SourceOptions:
     """What to plan, and on which devices."""
 
     model: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="MODEL",
-            autocompletion=complete.zoo,
-            help="A model of the zoo, or a layer profile (YAML).",
-        ),
+        str | None, argument("MODEL", "A model of the zoo, or a layer profile (YAML).", complete=complete.zoo)
     ] = None
-    problem: Annotated[
-        str | None, typer.Option(metavar="FILE", help="A problem in JSON instead of MODEL.")
-    ] = None
+    problem: Annotated[str | None, option("FILE", "A problem in JSON instead of MODEL.")] = None
     cluster: Annotated[
         str | None,
-        typer.Option(
-            metavar="CLUSTER",
-            autocompletion=complete.clusters,
-            help="A shape, a preset or a file: its devices are the limits.",
+        option(
+            "CLUSTER", "A shape, a preset or a file: its devices are the limits.", complete=complete.clusters
         ),
     ] = None
-    devices: Annotated[
-        str | None, typer.Option(metavar="A,B", help="Device types without limits, instead of a cluster.")
-    ] = None
+    devices: Annotated[str | None, option("A,B", "Device types without limits, instead of a cluster.")] = None
 
     def check(self) -> None:
         """Refuse options that contradict each other, and too few of them."""
@@ -74,22 +71,15 @@ class SourceOptions:
 class GoalOptions:
     """How fast the training should be, or how much it may cost."""
 
-    throughput: Annotated[
-        str | None, typer.Option(metavar="RATE", help="Examples per second, at least (100k/s).")
-    ] = None
-    deadline: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Instead: finish the whole training within 24h.")
-    ] = None
+    throughput: Annotated[str | None, option("RATE", "Examples per second, at least (100k/s).")] = None
+    deadline: Annotated[str | None, option("TIME", "Instead: finish the whole training within 24h.")] = None
     max_usd: Annotated[
-        str | None,
-        typer.Option(
-            metavar="USD", help="Instead: the fastest plan for at most this, readers and servers included."
-        ),
+        str | None, option("USD", "Instead: the fastest plan for at most this, readers and servers included.")
     ] = None
 
     def rate(self, examples: float, stated: float | None) -> float:
         """Return the throughput to hold; `stated` is that of a JSON problem."""
-        from berth.units import per_second, seconds
+        from berth.plan.request import ANY_RATE
 
         if self.throughput is not None and self.deadline is not None:
             raise InputError("--throughput and --deadline contradict each other", hint="keep one of them")
@@ -98,7 +88,7 @@ class GoalOptions:
         if self.deadline is not None:
             return examples / read_positive("--deadline", seconds, self.deadline)
         if self.max_usd is not None:
-            return _ANY_RATE
+            return ANY_RATE
         if stated is not None:
             return stated
         raise InputError(
@@ -111,52 +101,98 @@ class AnyRate(GoalOptions):
 
     def rate(self, examples: float, stated: float | None) -> float:
         """Return a throughput that every plan holds."""
-        return _ANY_RATE
+        from berth.plan.request import ANY_RATE
+
+        return ANY_RATE
 
 
 @dataclass(frozen=True)
 class ProblemOptions:
     """What a plan costs and where layers may run."""
 
-    examples: Annotated[
-        str | None, typer.Option(metavar="N", help="Examples of one epoch.", show_default="1e9")
-    ] = None
-    epochs: Annotated[str | None, typer.Option(metavar="N", help="Number of epochs.", show_default="1")] = (
-        None
-    )
-    fixed: Annotated[
+    examples: Annotated[str | None, option("N", "Examples of one epoch.", shown="1e9")] = None
+    epochs: Annotated[str | None, option("N", "Number of epochs.", shown="1")] = None
+    mode: Annotated[
+        str, option("MODE", "sync (one batch of all replicas) or async (each replica on its own).")
+    ] = "sync"
+    batch: Annotated[
         str | None,
-        typer.Option(
-            metavar="$/H",
-            help="Price of what does not scale, $1.5/h.",
-            show_default="coordinator and cores for tables",
+        option("N", "sync: examples of one step of all replicas.", shown="16 x the profile's"),
+    ] = None
+    batch_per_replica: Annotated[
+        str | None,
+        option(
+            "N",
+            "async: the batch of each replica. sync: double the batch until every replica has N.",
+            shown="async: the profile's",
         ),
     ] = None
+    staleness: Annotated[
+        int | None, option("N", "async: steps by which a gradient may be old.", min=0, shown="any")
+    ] = None
+    micro: Annotated[str, option("N,N", "sync: numbers of micro-batches to choose from.")] = AUTO
+    rows: Annotated[str | None, option("N", "Rows of all embedding tables.", shown="the model's")] = None
     tables: Annotated[
         str,
-        typer.Option(
-            metavar="servers|replicas",
-            help="Where embedding tables are: on servers, or sharded over their stage's replicas.",
+        option(
+            "PLACE,PLACE", "Where tables may be: servers, disk (servers with a disk tier), machine, replicas."
         ),
-    ] = "servers"
+    ] = AUTO
+    whole_machines: Annotated[bool, flag("Rent machines instead of single devices.", "--whole-machines")] = (
+        False
+    )
     bandwidth: Annotated[
         str | None,
-        typer.Option(
-            metavar="RATE",
-            help="Bandwidth from one device to another type, 390MB/s.",
-            show_default="the slowest NIC",
-        ),
+        option("RATE", "Network bandwidth of each device, 390MB/s.", shown="its share of its machine's NIC"),
+    ] = None
+    fixed: Annotated[
+        str | None, option("$/H", "Price of what does not scale, $1.5/h.", shown="a coordinator core")
     ] = None
     pin: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="LAYER=TYPE",
-            help="Run these layers there: a name, a prefix, a kind, or a..b. Repeatable.",
-        ),
+        option("LAYER=TYPE", "Run these layers there: a name, a prefix, a kind, or a..b. Repeatable."),
     ] = None
-    forbid: Annotated[
-        list[str] | None, typer.Option(metavar="TYPE", help="Run no layer on this type. Repeatable.")
-    ] = None
+    forbid: Annotated[list[str] | None, option("TYPE", "Run no layer on this type. Repeatable.")] = None
+
+    def check(self, *, stated: bool) -> None:
+        """Refuse options that a JSON problem or the mode gives no meaning."""
+        given = [name for name, value, default in self._of_models() if value != default]
+        if stated and given:
+            raise InputError(
+                f"--problem states everything itself, so {' and '.join(given)} can't change it",
+                hint="these options are for a MODEL",
+            )
+        wrong = _NOT_IN_ASYNC if self.mode == "async" else _NOT_IN_SYNC
+        for name in given:
+            if name in wrong:
+                raise InputError(f"{name} has no meaning with --mode {self.mode}", hint=wrong[name])
+
+    def _of_models(self) -> Iterator[tuple[str, object, object]]:
+        """Yield the options that only make sense for a model: name, value, default."""
+        for name in _OF_MODELS:
+            default = next(one.default for one in fields(self) if one.name == name)
+            yield f"--{name.replace('_', '-')}", getattr(self, name), default
+
+    def world(self) -> WorldOptions:
+        """Return how the model is to be trained."""
+        from berth.plan.world import TABLES, WorldOptions
+
+        def whole(name: str, text: str | None) -> int | None:
+            return None if text is None else whole_number(name, text)
+
+        rate, rows, micro = self.bandwidth, self.rows, self.micro
+        given: dict[str, Any] = {} if micro == AUTO else {"micro": whole_numbers("--micro", micro)}
+        return WorldOptions(
+            mode=self.mode,
+            batch=whole("--batch", self.batch),
+            batch_per_replica=whole("--batch-per-replica", self.batch_per_replica),
+            staleness=self.staleness,
+            rows=None if rows is None else read_positive("--rows", amount, rows),
+            tables=TABLES if self.tables == AUTO else names("--tables", self.tables, "servers,machine") or (),
+            whole_machines=self.whole_machines,
+            nic_share=None if rate is None else read_positive("--bandwidth", bytes_per_second, rate),
+            **given,
+        )
 
 
 @dataclass(frozen=True)
@@ -164,27 +200,25 @@ class MethodOptions:
     """How to search, and by which objective."""
 
     prefer: Annotated[
-        list[str] | None,
-        typer.Option(metavar="TYPE", help="Prefer this type alone; repeated: together with the next one ..."),
+        list[str] | None, option("TYPE", "Prefer this type alone; repeated: together with the next one ...")
     ] = None
-    within: Annotated[
-        str, typer.Option(metavar="SHARE", help="... if that costs at most this much more.")
-    ] = "5%"
+    within: Annotated[str, option("SHARE", "... if that costs at most this much more.")] = "5%"
     method: Annotated[
         str,
-        typer.Option(
-            metavar="METHOD",
-            help="exact, rl-lstm, rl-rnn, brute, bayes, genetic, greedy, cpu-only, gpu-only, heuristic, random.",
+        option(
+            "METHOD",
+            "exact, berth-lstm, reinforce-lstm, brute, bayes, genetic, greedy, random, cpu-only, gpu-only, "
+            "heuristic, static-cpu-gpu, static-servers ...",
         ),
     ] = "exact"
-    budget: Annotated[int, typer.Option(metavar="N", min=1, help="Plans a search may evaluate.")] = 6400
-    cpu_time: Annotated[str, typer.Option(metavar="TIME", help="CPU time of a search.")] = "60s"
-    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Random seed of a search.")] = 0
+    budget: Annotated[int, option("N", "Plans a search may evaluate.", min=1)] = 6400
+    cpu_time: Annotated[str, option("TIME", "CPU time of a search.")] = "60s"
+    seed: Annotated[int, option("N", "Random seed of a search.", min=0)] = 0
     objective: Annotated[
         str,
-        typer.Option(
-            metavar="OBJECTIVE",
-            help="formula, simulate (the pipeline, event by event) or measure (short real runs, emulated).",
+        option(
+            "OBJECTIVE",
+            "formula, or simulate (search by an event simulation of the training steps).",
         ),
     ] = "formula"
 
@@ -192,7 +226,6 @@ class MethodOptions:
         """Return the options as the planner takes them."""
         from berth.plan.search.method import Budget
         from berth.plan.solve import SearchOptions
-        from berth.units import seconds
 
         budget = Budget(self.budget, read_positive("--cpu-time", seconds, self.cpu_time), self.seed)
         within = share("--within", self.within)
@@ -203,12 +236,13 @@ class MethodOptions:
 class OutputOptions:
     """Files to write, and how to print."""
 
-    out: Annotated[str | None, typer.Option(metavar="FILE", help="Write the plan (YAML).")] = None
+    out: Annotated[str | None, option("FILE", "Write the plan (YAML).")] = None
     html: Html = None
-    certificate: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Write problem, plan and proof (JSON).")
-    ] = None
+    certificate: Annotated[str | None, option("FILE", "Write problem, plan and proof (JSON).")] = None
     job_profile: JobProfileFile = None
+    compare: Annotated[
+        bool, flag("Solve the problem with every method too, and compare them.", "--compare")
+    ] = False
     force: Force = False
     as_json: AsJson = False
 
@@ -224,18 +258,15 @@ def plan_request(source: SourceOptions, goal: GoalOptions, problem: ProblemOptio
     """Return the request of the options; the figures of a JSON problem hold unless an option changes them."""
     from berth.plan.problem_json import read_problem
     from berth.plan.request import PlanRequest
-    from berth.units import amount, bytes_per_second, usd_per_hour
 
     source.check()
-    if source.problem is not None and (problem.bandwidth is not None or problem.tables != "servers"):
-        raise InputError("--problem states everything itself", hint="leave out --bandwidth and --tables")
+    problem.check(stated=source.problem is not None)
     stated = None if source.problem is None else read_problem(source.problem)
     samples, epochs = (stated.samples, stated.epochs) if stated else (_EXAMPLES, 1.0)
     if problem.examples is not None:
         samples = read_positive("--examples", amount, problem.examples)
     if problem.epochs is not None:
         epochs = read_positive("--epochs", amount, problem.epochs)
-    link = problem.bandwidth
     return PlanRequest(
         throughput=goal.rate(samples * epochs, stated.throughput if stated else None),
         samples=samples,
@@ -245,26 +276,33 @@ def plan_request(source: SourceOptions, goal: GoalOptions, problem: ProblemOptio
         devices=names("--devices", source.devices, "cpu-core,T4"),
         problem=source.problem,
         fixed=None if problem.fixed is None else read("--fixed", usd_per_hour, problem.fixed),
-        tables=problem.tables,
-        link=None if link is None else read_positive("--bandwidth", bytes_per_second, link),
+        world=problem.world(),
         pins=tuple(problem.pin or ()),
         forbid=tuple(problem.forbid or ()),
         max_usd=None if goal.max_usd is None else dollars("--max-usd", goal.max_usd),
     )
 
 
-def warm_up(problem: Problem | None = None) -> None:
+def loaded_problem(request: PlanRequest) -> Problem:
+    """Return the problem of a request, with the kernels loaded; bad input is reported before they are compiled."""
+    from berth.plan.request import build_problem
+
+    if request.searches_batch:
+        warm_up()
+    problem = build_problem(request)
+    warm_up()
+    return problem
+
+
+def warm_up() -> None:
     """Load the kernels; the first run on a machine compiles them and says so."""
     from berth.native import cache
-    from berth.plan.explain import is_large
-    from berth.plan.warmup import load_arc_kernels, load_kernels
+    from berth.plan.warmup import load_kernels
 
     folder = cache.cache_folder() / f"plan-{cache.fingerprint('plan')}"
     cold = not any(folder.rglob("*.nbi"))
     with spinner(COMPILING, elsewhere=True) if cold else nullcontext():
         load_kernels()
-        if problem is not None and is_large(problem):
-            load_arc_kernels()
 
 
 @contextmanager

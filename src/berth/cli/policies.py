@@ -8,38 +8,28 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from berth.cli import complete
-from berth.cli.options import AsJson
-from berth.cli.verbs import Group, Verbs
-from berth.errors import InputError
+from berth.cli.options import AsJson, argument, option
+from berth.cli.verbs import NameOrCommand, Verbs
+from berth.report import terminal
 
 if TYPE_CHECKING:
     from berth.schedule.policy import Policy
 
 
-class NameOrCommand(Group):
-    """`berth policies`, `berth policies NAME` and `berth policies check NAME` alike."""
+class PolicyOrCommand(NameOrCommand):
+    """`berth policies`, `berth policies NAME` and `berth policies check NAME`."""
+
+    name_means = "policy"
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Give a command an empty policy name; a word that is not a command is the name."""
-        if args and args[0] in self.commands:
-            return super().parse_args(ctx, ["", *args])
-        ctx.allow_interspersed_args = True
-        rest = super().parse_args(ctx, args or [""])
-        if ctx._protected_args:
-            words = " ".join([*ctx._protected_args, *rest])
-            raise InputError(
-                f"nothing is expected after the policy: {words}", hint="see berth policies --help"
-            )
-        return rest
+        """Let the name be missing: all policies are listed then."""
+        return super().parse_args(ctx, args or [""])
 
 
 EXAMPLES = ("berth policies", "berth policies fifo")
-app = Verbs(cls=NameOrCommand, invoke_without_command=True, examples=EXAMPLES)
+app = Verbs(cls=PolicyOrCommand, invoke_without_command=True, examples=EXAMPLES)
 
-Name = Annotated[
-    str | None,
-    typer.Argument(metavar="NAME", autocompletion=complete.policies, help="One policy with its constants."),
-]
+Name = Annotated[str | None, argument("NAME", "One policy with its constants.", complete=complete.policies)]
 
 
 @app.callback()
@@ -47,7 +37,6 @@ def policies(ctx: typer.Context, name: Name = None, as_json: AsJson = False) -> 
     """List the policies, or one with all its constants; check your own."""
     if ctx.invoked_subcommand is not None:
         return
-    from berth.report import terminal
     from berth.schedule.policies.registry import load_policy, policy_names
 
     name = name or None
@@ -63,15 +52,8 @@ def policies(ctx: typer.Context, name: Name = None, as_json: AsJson = False) -> 
 
 @app.verb("berth policies check fifo --scenarios 1")
 def check(
-    policy: Annotated[
-        str,
-        typer.Argument(
-            metavar="POLICY", autocompletion=complete.policies, help="A policy, as --policy takes it."
-        ),
-    ],
-    scenarios: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Random scenarios to run.", show_default=True)
-    ] = 6,
+    policy: Annotated[str, argument("POLICY", "A policy, as --policy takes it.", complete=complete.policies)],
+    scenarios: Annotated[int, option("N", "Random scenarios to run.", min=1, shown=True)] = 6,
     as_json: AsJson = False,
 ) -> None:
     """Run a policy on random scenarios, and report the first promise it breaks (exit code 2).
@@ -79,7 +61,6 @@ def check(
     At every event, `update`, `order`, `allowed_tier` and `wake` of each job are called again: twice at the same
     time, for the same answer, and against `StaticOrder`, `monotone_order` and `wake`. Each run is audited and repeated.
     """
-    from berth.report import terminal
     from berth.schedule.policies.registry import load_policy
     from berth.testing.promises import check_promises
 
@@ -114,20 +95,16 @@ def _paragraphs(text: str) -> str:
 
 
 def _print_all(facts: list[dict[str, Any]]) -> None:
-    from berth.report.terminal import console, table
-
-    out = console()
+    out = terminal.console()
     rows = [[one["name"], one["about"]] for one in facts]
-    out.print(table("", ["policy", ""], rows, left=2))
+    out.print(terminal.table("", ["policy", ""], rows, left=2))
     out.print("constants: berth policies NAME; your own: --policy path/to/mine.py:MyPolicy", style="dim")
 
 
 def _print_one(facts: dict[str, Any]) -> None:
     from rich.text import Text
 
-    from berth.report.terminal import console, table
-
-    out = console()
+    out = terminal.console()
     out.print(Text(facts["name"], style="bold"))
     out.print(facts["text"], markup=False)
     constants = facts["constants"]
@@ -138,7 +115,7 @@ def _print_one(facts: dict[str, Any]) -> None:
         [one["name"], one["default"], one["help"] + (f" ({', '.join(one['words'])})" if one["words"] else "")]
         for one in constants
     ]
-    out.print(table("", ["constant", "default", ""], rows, left=3))
+    out.print(terminal.table("", ["constant", "default", ""], rows, left=3))
     first = constants[0]
     out.print(
         f"set it with: --policy {facts['name']}:{first['name']}={first['default']}", style="dim", markup=False

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import textwrap
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from berth.cli import complete
-from berth.cli.options import AsJson, Batch, Force, JobProfileFile
+from berth.cli.options import AsJson, Batch, Force, JobProfileFile, argument, flag, option
 from berth.cli.output import check_output
 from berth.cli.progress import progress_bar
 from berth.cli.quantities import names
+from berth.errors import InputError
+from berth.report import terminal
+from berth.units import format_count, format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,6 +25,7 @@ if TYPE_CHECKING:
     from berth.plan.profile.layer_profile import DeviceTimes, LayerProfile
 
 EXAMPLES = (
+    "berth profile --here ctrdnn",
     "berth profile ctrdnn --stored",
     "berth profile ctrdnn --out ctrdnn.yaml",
     "berth profile mine.py:make_model --batch 256",
@@ -29,30 +35,31 @@ _COLUMN = 11  # characters of a device's column
 
 
 def profile(
-    model: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="MODEL",
-            autocompletion=complete.zoo,
-            help="A model of the zoo, path.py:make_model, or a profile to show (YAML). Without it: list the zoo.",
+    models: Annotated[
+        list[str] | None,
+        argument(
+            "[MODEL]",
+            "A model of the zoo, path.py:make_model, or a profile to show (YAML); several with --here. "
+            "Without it: list the zoo.",
+            complete=complete.zoo,
         ),
     ] = None,
     batch: Batch = None,
     devices: Annotated[
-        str | None,
-        typer.Option(
-            metavar="A,B", help="Device types: those of this machine are measured, others modelled."
-        ),
+        str | None, option("A,B", "Device types: those of this machine are measured, others modelled.")
     ] = None,
-    repeats: Annotated[int, typer.Option(metavar="N", min=1, help="Measurements of each layer.")] = 7,
+    repeats: Annotated[int, option("N", "Measurements of each layer.", min=1)] = 7,
     input_shape: Annotated[
-        str | None,
-        typer.Option(metavar="3,32,32", help="Shape of one input, for a file without example_batch."),
+        str | None, option("3,32,32", "Shape of one input, for a file without example_batch.")
     ] = None,
-    stored: Annotated[
-        bool, typer.Option("--stored", help="Show the shipped profile; needs no torch.")
+    here: Annotated[
+        bool, flag("Measure this machine (a core, rows, messages) and plan with it from now on.", "--here")
     ] = False,
-    out: Annotated[str | None, typer.Option(metavar="FILE", help="Write the profile (YAML).")] = None,
+    forget: Annotated[
+        bool, flag("Remove what --here measured; shipped profiles are used again.", "--forget")
+    ] = False,
+    stored: Annotated[bool, flag("Show the shipped profile; needs no torch.", "--stored")] = False,
+    out: Annotated[str | None, option("FILE", "Write the profile (YAML).")] = None,
     job_profile: JobProfileFile = None,
     force: Force = False,
     as_json: AsJson = False,
@@ -60,9 +67,13 @@ def profile(
     """Profile a model layer by layer: measure this machine, model other devices."""
     from berth.report import terminal
 
-    if model is None:
+    if here or forget:
+        _measure_here(models or [], repeats) if here else _forget()
+        return
+    if not models:
         _print_zoo(as_json)
         return
+    model = _one(models)
     check_output(out, force, option="--out")
     check_output(job_profile, force, option="--job-profile")
     result = _profile(model, batch, devices, repeats, input_shape, stored)
@@ -74,12 +85,54 @@ def profile(
         _print_written(out, job_profile)
 
 
+def _one(models: list[str]) -> str:
+    from berth.errors import InputError
+
+    if len(models) > 1:
+        raise InputError("profile one model at a time", hint="several can be measured with --here")
+    return models[0]
+
+
+def _measure_here(models: list[str], repeats: int) -> None:
+    """Store the host rates of this machine, and curves of its cores for models of the zoo."""
+    from berth.errors import UnknownNameError
+    from berth.extras import require
+    from berth.plan.profile import profile_model, write_profile
+    from berth.plan.profile.here import make_folder
+    from berth.plan.profile.host import FILE, write_host_rates
+    from berth.zoo import zoo
+
+    chosen = [name.strip().lower() for name in models] or list(zoo())
+    for name in chosen:
+        if name not in zoo():
+            raise UnknownNameError("model of the zoo", name, zoo())
+    require("torch", "profiling")
+    from berth.train.measure_host import measure_host
+
+    folder = make_folder()
+    with progress_bar("starting") as progress:
+        show = progress or (lambda done, total, what: None)
+        rates = measure_host(lambda what: show(0, 1, what), repeats=repeats)
+        write_host_rates(rates, folder / FILE)
+        for name in chosen:
+            measured = profile_model(name, devices=["cpu-core"], repeats=repeats, progress=progress)
+            write_profile(measured, folder / f"{name}.yaml")
+    typer.echo(f"measured {rates.cpu}: host rates and {', '.join(chosen)}")
+    typer.echo(f"planning uses them from now on: {folder}; `berth profile --forget` removes them")
+
+
+def _forget() -> None:
+    from berth.plan.profile.here import folder, stored
+
+    files = stored()
+    for file in files:
+        file.unlink()
+    typer.echo(f"removed {len(files)} measurements from {folder()}" if files else "nothing was measured here")
+
+
 def _profile(
     model: str, batch: int | None, devices: str | None, repeats: int, input_shape: str | None, stored: bool
 ) -> LayerProfile:
-    from dataclasses import replace
-
-    from berth.errors import InputError
     from berth.plan.profile import load_layer_profile, profile_model
     from berth.plan.profile.make import DEFAULT_DEVICES
 
@@ -97,8 +150,6 @@ def _profile(
 
 
 def _shape(text: str | None) -> tuple[int, ...] | None:
-    from berth.errors import InputError
-
     if text is None:
         return None
     sizes = text.replace("x", ",").split(",")
@@ -126,7 +177,6 @@ def _print_written(out: str | None, job: str | None) -> None:
 
 
 def _print_zoo(as_json: bool) -> None:
-    from berth.report import terminal
     from berth.zoo import zoo
 
     if as_json:
@@ -141,11 +191,9 @@ def _print_zoo(as_json: bool) -> None:
 
 
 def _print(result: LayerProfile) -> None:
-    from berth.report.terminal import console, table
-
-    out = console()
+    out = terminal.console()
     columns = ["layer", "kind", "GFLOP", "moved", "output", "weights"]
-    out.print(table(_title(result), columns, _facts(result), left=2))
+    out.print(terminal.table(_title(result), columns, _facts(result), left=2))
     room = (_WIDTH - max(map(len, result.names))) // _COLUMN
     for start in range(0, len(result.devices), room):
         _print_times(result, result.devices[start : start + room], out)
@@ -153,8 +201,6 @@ def _print(result: LayerProfile) -> None:
 
 
 def _title(result: LayerProfile) -> str:
-    from berth.units import format_count
-
     layers = format_count(len(result.layers), "layer")
     return f"{result.model}: {layers}, a batch of {result.batch:,} ({result.sample}), sizes in MB"
 
@@ -176,44 +222,35 @@ def _facts(result: LayerProfile) -> list[list[str]]:
 
 def _print_times(result: LayerProfile, devices: Sequence[DeviceTimes], out: Console) -> None:
     from berth.report.terminal import table
-    from berth.units import format_seconds
 
-    layers = zip(result.names, zip(*(times.oct_s for times in devices), strict=True), strict=True)
+    columns = [times.at(result.batch).tolist() for times in devices]
+    layers = zip(result.names, zip(*columns, strict=True), strict=True)
     rows = [[name, *map(format_seconds, seconds)] for name, seconds in layers]
-    rows.append(["all", *(format_seconds(sum(times.oct_s)) for times in devices)])
-    rows.append(["alpha", *(f"{_share(times.alpha, times.oct_s):.3f}" for times in devices)])
-    rows.append(["data", *(format_seconds(sum(times.odt_s)) for times in devices)])
-    rows.append(["beta", *(f"{_share(times.beta, times.odt_s):.3f}" for times in devices)])
+    rows.append(["all", *(format_seconds(sum(seconds)) for seconds in columns)])
+    rows.append(["optimiser", *(format_seconds(sum(times.step_s)) for times in devices)])
+    for examples in (size for size in result.batches if size != result.batch):
+        seconds = (float(times.at(examples).sum()) for times in devices)
+        rows.append([f"all, {examples:,}", *map(format_seconds, seconds)])
+    rows.append(["+-", *(f"{times.uncertainty:.0%}" for times in devices)])
     headers = ["layer", *(f"{times.device}\n{times.compute.kind}" for times in devices)]
-    out.print(table("Computation per batch, one device", headers, rows))
-
-
-def _share(shares: Sequence[float], seconds: Sequence[float]) -> float:
-    total = sum(seconds)
-    return sum(share * part for share, part in zip(shares, seconds, strict=True)) / total if total else 1.0
+    out.print(table(f"Computation of {result.batch:,} examples, one device", headers, rows))
 
 
 def _print_sources(result: LayerProfile, out: Console) -> None:
-    """Print the sources of each device; for a modelled one without its scaling."""
-    import textwrap
+    """Print the sources of each device."""
 
-    out.print("data: synchronisation; alpha, beta: parallel shares of computation and data", markup=False)
     for times in result.devices:
-        sources = [times.compute, times.data, times.scaling]
-        if not any(source.kind == "measured" for source in sources):
-            sources = sources[:2]
-        for source in sources:
+        for source in dict.fromkeys((times.compute, times.step)):
             text = f"{times.device}, {source}"
             out.print(textwrap.fill(text, out.width, subsequent_indent="  "), markup=False, style="dim")
 
 
 def _document(result: LayerProfile) -> dict[str, Any]:
-    from dataclasses import asdict
 
     def times(of: DeviceTimes) -> dict[str, Any]:
-        sources = {key: asdict(getattr(of, key)) for key in ("compute", "data", "scaling")}
-        columns = {key: list(getattr(of, key)) for key in ("oct_s", "odt_s", "alpha", "beta", "spread")}
-        return {"device": of.device, **sources, **columns}
+        sources = {key: asdict(getattr(of, key)) for key in ("compute", "step")}
+        columns = {"compute_s": of.compute_s.tolist(), "step_s": list(of.step_s)}
+        return {"device": of.device, **sources, **columns, "uncertainty": of.uncertainty}
 
     layers = [
         asdict(layer)
@@ -228,6 +265,8 @@ def _document(result: LayerProfile) -> dict[str, Any]:
         "model": result.model,
         "sample": result.sample,
         "batch": result.batch,
+        "batches": list(result.batches),
+        "rows": result.rows,
         "made": result.made.isoformat(),
         "facts": asdict(result.facts),
         "layers": layers,

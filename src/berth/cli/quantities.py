@@ -44,11 +44,7 @@ def congestion_of(option: str, value: float) -> float:
 
 def congestions(option: str, text: str) -> tuple[float, ...]:
     """`1,5,20`: the same, several."""
-    try:
-        values = tuple(float(part) for part in text.split(",") if part.strip())
-    except ValueError:
-        values = ()
-    if not values:
+    if not (values := _floats(text)):
         raise QuantityError(
             f"{option} {text!r} is not a number", hint="write it like 5, or several like 1,5,20"
         )
@@ -57,46 +53,66 @@ def congestions(option: str, text: str) -> tuple[float, ...]:
 
 def share(option: str, text: str) -> float:
     """`50%` or `0.5`; below one."""
-    value = _ratio(option, text)
-    if not 0.0 <= value < 1.0:
-        raise QuantityError(f"{option} {text}: from 0 to below 100%")
-    return value
+    return _ratio(option, text, lambda value: 0.0 <= value < 1.0, "from 0 to below 100%")
 
 
 def portion(option: str, text: str) -> float:
     """The same, or all of it."""
-    value = _ratio(option, text)
-    if not 0.0 <= value <= 1.0:
-        raise QuantityError(f"{option} {text}: from 0 to 100%")
-    return value
+    return _ratio(option, text, lambda value: 0.0 <= value <= 1.0, "from 0 to 100%")
 
 
 def load(option: str, text: str) -> float:
     """`90%` or `0.9`; it may be above one."""
-    value = _ratio(option, text)
-    if not 1e-6 <= value <= 1e3:
-        raise QuantityError(f"{option} {text}: from 0.0001% to 100,000%", hint="write it like 80% or 0.8")
-    return value
+    hint = "write it like 80% or 0.8"
+    return _ratio(option, text, lambda value: 1e-6 <= value <= 1e3, "from 0.0001% to 100,000%", hint)
 
 
-def _ratio(option: str, text: str) -> float:
+def _ratio(
+    option: str, text: str, holds: Callable[[float], bool], span: str, hint: str | None = None
+) -> float:
     try:
-        return float(text.removesuffix("%")) / (100.0 if text.endswith("%") else 1.0)
+        value = float(text.removesuffix("%")) / (100.0 if text.endswith("%") else 1.0)
     except ValueError:
         raise QuantityError(f"{option} {text!r} is not a share", hint="write it like 50% or 0.5") from None
+    if not holds(value):
+        raise QuantityError(f"{option} {text}: {span}", hint=hint)
+    return value
 
 
 def numbers(option: str, text: str) -> tuple[float, ...]:
     """`0.6,0.8`: finite numbers above zero."""
-    try:
-        values = tuple(float(part) for part in text.split(",") if part.strip())
-    except ValueError:
-        values = ()
+    values = _floats(text)
     if not values or not all(0 < value < 1e9 for value in values):
         raise QuantityError(
             f"{option} {text!r}: no numbers above zero", hint=f"write it like {option} 1,5,20"
         )
     return values
+
+
+def whole_number(option: str, text: str) -> int:
+    """`65536`, `64k` or `1e6`: a whole number above zero."""
+    from berth.units import amount
+
+    value = read_positive(option, amount, text)
+    if value != int(value):
+        raise QuantityError(f"{option} {text}: a whole number is expected")
+    return int(value)
+
+
+def whole_numbers(option: str, text: str) -> tuple[int, ...]:
+    """`1,2,4`: whole numbers above zero, ascending, each once."""
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if not parts:
+        raise QuantityError(f"{option} names no number", hint=f"write it like {option} 1,2,4")
+    return tuple(sorted({whole_number(option, part) for part in parts}))
+
+
+def _floats(text: str) -> tuple[float, ...]:
+    """The numbers of a list; none if one is not a number."""
+    try:
+        return tuple(float(part) for part in text.split(",") if part.strip())
+    except ValueError:
+        return ()
 
 
 def dollars(option: str, text: str) -> float:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from typing import Annotated, Any
 
-import typer
-
 from berth.cli.live_options import LiveOptions, ago, ahead, places, print_warnings, short, some
 from berth.cli.option_groups import expand_options
+from berth.cli.options import flag, option
+from berth.report.terminal import console, table
 from berth.units import format_count, format_seconds
 
 EXAMPLES = ("berth queue", "berth queue --over --limit 20")
@@ -18,18 +18,14 @@ NODES_EXAMPLE = "berth nodes --json"
 @expand_options
 def queue(
     *,
-    over: Annotated[bool, typer.Option("--over", help="Jobs that have ended, the last first.")] = False,
-    limit: Annotated[
-        int, typer.Option(metavar="N", min=1, max=100_000, help="Maximum number of jobs.")
-    ] = 100,
+    over: Annotated[bool, flag("Jobs that have ended, the last first.", "--over")] = False,
+    limit: Annotated[int, option("N", "Maximum number of jobs.", min=1, max=100_000)] = 100,
     options: LiveOptions,
 ) -> None:
     """List waiting jobs in queue order with their reasons, and running jobs with their machines."""
     answer = options.client().get("jobs", over=str(over).lower(), limit=limit)
     if options.print_json(answer):
         return
-    from berth.report.terminal import console, table
-
     out, now, jobs = console(), time.time(), answer["jobs"]
     print_warnings(out, answer.get("warnings", []))
     if over:
@@ -79,8 +75,6 @@ def nodes(*, options: LiveOptions) -> None:
     answer = options.client().get("cluster")
     if options.print_json(answer):
         return
-    from berth.report.terminal import console, table
-
     rows = []
     for machine in answer["machines"]:
         jobs = some(list(dict.fromkeys(machine["jobs"].values())), 4)

@@ -7,8 +7,10 @@ from typing import Annotated
 
 import typer
 
-from berth.cli.options import AsJson
+from berth.cli.options import AsJson, argument
 from berth.errors import InputError
+from berth.live.home import JOURNAL, state_folder
+from berth.report.terminal import print_json
 from berth.units import format_count
 
 EXAMPLES = ("berth replay", "berth replay /var/lib/berth --json")
@@ -16,15 +18,12 @@ EXAMPLES = ("berth replay", "berth replay /var/lib/berth --json")
 
 def replay(
     journal: Annotated[
-        str | None,
-        typer.Argument(metavar="JOURNAL", help="A state folder or a journal.", show_default="$BERTH_STATE"),
+        str | None, argument("JOURNAL", "A state folder or a journal.", shown="$BERTH_STATE")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Repeat every decision of a journal, in virtual time, and count the differences."""
-    from berth.live.home import JOURNAL, state_folder
     from berth.live.recover import replay_journal
-    from berth.report.terminal import print_json
 
     path = Path(journal) if journal else state_folder(None)
     path = path / JOURNAL if path.is_dir() else path

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import typer
@@ -91,8 +91,6 @@ def build_scenario(
     log: bool = False,
 ) -> Scenario:
     """Return the trace, the cluster after all what-ifs, and the setting."""
-    from dataclasses import replace
-
     from berth.cluster.gpus import gpu_part
     from berth.cluster.load import load_cluster
     from berth.schedule.world import check_limits

@@ -5,95 +5,69 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from berth.cli import complete
+from berth.cli.options import argument, option
 from berth.cli.quantities import congestion_of, congestions, read, share
 from berth.errors import UnknownNameError
+from berth.units import seconds
 
 if TYPE_CHECKING:
     from berth.cluster.model import Cluster
     from berth.simulate.run import Setting
 
 TraceName = Annotated[
-    str,
-    typer.Argument(
-        metavar="TRACE", help="A trace of any known format, or generate:jobs=1000,load=0.9,sizes=odd,seed=1."
-    ),
+    str, argument("TRACE", "A trace of any known format, or generate:jobs=1000,load=0.9,sizes=odd,seed=1.")
 ]
 ClusterName = Annotated[
     str,
-    typer.Option(
-        "--cluster",
-        metavar="CLUSTER",
-        help="A shape (4x20x8:H100), a preset or a file.",
-        autocompletion=complete.clusters,
-    ),
+    option("CLUSTER", "A shape (4x20x8:H100), a preset or a file.", "--cluster", complete=complete.clusters),
 ]
 PolicyNames = Annotated[
     list[str] | None,
-    typer.Option(
+    option(
+        "POLICY",
+        "Repeatable. Constants inline (name:key=value,...); or mine.py:Mine.",
         "--policy",
-        metavar="POLICY",
-        autocompletion=complete.policies,
-        help="Repeatable. Constants inline (name:key=value,...); or mine.py:Mine.",
+        complete=complete.policies,
     ),
 ]
 Network = Annotated[
     str,
-    typer.Option(
-        metavar="on|static|off",
-        help="on: jobs share links; static: jobs do not affect each other; off: no cost. "
+    option(
+        "on|static|off",
+        "on: jobs share links; static: jobs do not affect each other; off: no cost. "
         "congestion=X: on, with --congestion X.",
     ),
 ]
 Congestion = Annotated[
-    float,
-    typer.Option(metavar="X", help="Background load, 1 or more: divides every bandwidth above the machine."),
+    float, option("X", "Background load, 1 or more: divides every bandwidth above the machine.")
 ]
 EvictionCost = Annotated[
-    str | None,
-    typer.Option(
-        metavar="TIME",
-        help="Time lost by each eviction or migration.",
-        show_default="40s; 60s above 8 GPUs",
-    ),
+    str | None, option("TIME", "Time lost by each eviction or migration.", shown="40s; 60s above 8 GPUs")
 ]
-CheckpointEvery = Annotated[str, typer.Option(metavar="TIME", help="Checkpoint interval.")]
-MixName = Annotated[
-    str,
-    typer.Option("--mix", metavar="MIX", help="Models of jobs that name none, e.g. vgg16=2,resnet50=1."),
-]
-Seed = Annotated[int, typer.Option(metavar="N", min=0, help="Random seed.")]
-Doubt = Annotated[str, typer.Option(metavar="SHARE", help="Error of estimated remaining times, e.g. 50%.")]
-Faults = Annotated[
-    str | None, typer.Option(metavar="HOW", help="Machines fail: mtbf=30d,mttr=4h; or drain=r0-m3@2d+6h.")
-]
+CheckpointEvery = Annotated[str, option("TIME", "Checkpoint interval.")]
+MixName = Annotated[str, option("MIX", "Models of jobs that name none, e.g. vgg16=2,resnet50=1.", "--mix")]
+Seed = Annotated[int, option("N", "Random seed.", min=0)]
+Doubt = Annotated[str, option("SHARE", "Error of estimated remaining times, e.g. 50%.")]
+Faults = Annotated[str | None, option("HOW", "Machines fail: mtbf=30d,mttr=4h; or drain=r0-m3@2d+6h.")]
 Quota = Annotated[
-    list[str] | None,
-    typer.Option("--quota", metavar="VC=GPUS", help="GPU limit of a virtual cluster. Repeatable."),
+    list[str] | None, option("VC=GPUS", "GPU limit of a virtual cluster. Repeatable.", "--quota")
 ]
-Quotas = Annotated[str | None, typer.Option("--quotas", metavar="FILE", help="GPU limits as a YAML file.")]
-AddRacks = Annotated[
-    int | None, typer.Option(metavar="N", min=0, help="What if: add N racks like the last one.")
-]
+Quotas = Annotated[str | None, option("FILE", "GPU limits as a YAML file.", "--quotas")]
+AddRacks = Annotated[int | None, option("N", "What if: add N racks like the last one.", min=0)]
 Links = Annotated[
-    list[str] | None,
-    typer.Option("--link", metavar="TIER=2x", help="What if: make a tier this much faster. Repeatable."),
+    list[str] | None, option("TIER=2x", "What if: make a tier this much faster. Repeatable.", "--link")
 ]
 Device = Annotated[
-    str | None,
-    typer.Option(
-        metavar="DEVICE", autocompletion=complete.devices, help="What if: replace all GPUs by this type."
-    ),
+    str | None, option("DEVICE", "What if: replace all GPUs by this type.", complete=complete.devices)
 ]
 ReferenceDevice = Annotated[
     str | None,
-    typer.Option(
-        metavar="DEVICE",
-        autocompletion=complete.devices,
-        help="The device on which the trace's durations were taken, e.g. V100.",
-        show_default="the cluster's most common GPU",
+    option(
+        "DEVICE",
+        "The device on which the trace's durations were taken, e.g. V100.",
+        complete=complete.devices,
+        shown="the cluster's most common GPU",
     ),
 ]
 
@@ -117,7 +91,6 @@ class ScenarioOptions:
     def setting(self) -> Setting:
         """Return the options as a setting; faults and quotas are added by `build_scenario`."""
         from berth.simulate.run import NETWORKS, Setting
-        from berth.units import seconds
         from berth.workload.mix import load_mix
 
         network, congestion = self.network, self.congestion

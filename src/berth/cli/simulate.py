@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,10 +10,12 @@ import typer
 
 from berth.cli import scenario
 from berth.cli.option_groups import expand_options
-from berth.cli.options import AsJson, Force, Html
+from berth.cli.options import AsJson, Force, Html, flag, option
 from berth.cli.output import check_output, whole_file, write_text
 from berth.cli.progress import progress_bar
 from berth.cli.scenario_options import ClusterName, PolicyNames, ScenarioOptions, TraceName, WhatIfOptions
+from berth.report import terminal
+from berth.units import format_count
 
 if TYPE_CHECKING:
     from berth.schedule.policy import Policy
@@ -25,10 +28,8 @@ EXAMPLES = (
     "berth simulate generate:load=0.9 --cluster 4x4x8:H100 --add-racks 2",
 )
 
-Log = Annotated[
-    str | None, typer.Option(metavar="FILE", help="Write every event as Parquet (one file per policy).")
-]
-Audit = Annotated[bool, typer.Option("--audit", help="Verify every run against its event log.")]
+Log = Annotated[str | None, option("FILE", "Write every event as Parquet (one file per policy).")]
+Audit = Annotated[bool, flag("Verify every run against its event log.", "--audit")]
 
 
 @expand_options
@@ -54,7 +55,11 @@ def simulate(
     runs = _run_policies(built, policies, timers=html is not None)
     _check_audits(runs, audit)
     notes = _notes(built, runs) + interpreted
-    notes += [f"{one.run.policy}: {_audited(one)}" for one in runs if audit]
+    notes += [
+        f"{one.run.policy}: audited, {format_count(len(one.run.log), 'event')} counted again: no violations"
+        for one in runs
+        if audit
+    ]
     written = _write(runs, logs, html, notes)
     _show(built, runs, notes, written, as_json)
     if any(one.run.unfinished for one in runs):
@@ -87,8 +92,6 @@ def _run_policies(built: scenario.Scenario, policies: dict[str, Policy], *, time
 
 def _log_files(log: str | None, policies: list[str], force: bool) -> dict[str, str]:
     """The log file of each policy: the given name for one, `events.<policy>.parquet` for several."""
-    import re
-
     if log is None:
         return {}
     path = Path(log)
@@ -114,16 +117,9 @@ def _check_audits(runs: list[PolicyRun], wanted: bool) -> None:
         assert not report.violations, f"{one.run.policy}: {report}"
 
 
-def _audited(one: PolicyRun) -> str:
-    from berth.units import format_count
-
-    return f"audited, {format_count(len(one.run.log), 'event')} counted again: no violations"
-
-
 def _notes(built: scenario.Scenario, runs: list[PolicyRun]) -> list[str]:
     """Notes that a reader needs to interpret the figures."""
     from berth.simulate.outcome import unfinished_note
-    from berth.units import format_count
 
     run, setting = runs[0].run, built.setting
     notes = built.notes + built.drawn
@@ -164,7 +160,6 @@ def _write(runs: list[PolicyRun], logs: dict[str, str], html: str | None, notes:
 def _show(
     built: scenario.Scenario, runs: list[PolicyRun], notes: list[str], written: list[str], as_json: bool
 ) -> None:
-    from berth.report import terminal
     from berth.report.simulation import print_results
 
     if as_json:
@@ -184,8 +179,6 @@ def _show(
 
 def heading(one: PolicyRun) -> str:
     """Return the title of the results."""
-    from berth.units import format_count
-
     setting, run = one.run.setting, one.run
     network = setting.network + (f", congestion x{setting.congestion:g}" if setting.congestion != 1 else "")
     jobs, gpus = format_count(len(run.trace), "job"), format_count(run.cluster.devices, "GPU")

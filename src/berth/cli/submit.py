@@ -12,7 +12,9 @@ import typer
 from berth.cli import complete
 from berth.cli.live_options import LiveOptions, in_about
 from berth.cli.option_groups import expand_options
+from berth.cli.options import argument, flag, option
 from berth.errors import InputError
+from berth.report.terminal import console
 from berth.units import seconds
 
 EXAMPLES = ("berth submit --gpus 8 --name resnet -- python train.py --epochs 90", "berth submit job.yaml")
@@ -22,39 +24,21 @@ EXAMPLES = ("berth submit --gpus 8 --name resnet -- python train.py --epochs 90"
 class JobOptions:
     """The job, as far as options describe it; None where a file or a default does."""
 
-    gpus: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Number of devices, all of one type.")
-    ] = None
-    name: Annotated[str | None, typer.Option(metavar="NAME", help="Name of the job.")] = None
-    device: Annotated[
-        str | None,
-        typer.Option(metavar="DEVICE", autocompletion=complete.devices, help="Required device type."),
-    ] = None
+    gpus: Annotated[int | None, option("N", "Number of devices, all of one type.", min=1)] = None
+    name: Annotated[str | None, option("NAME", "Name of the job.")] = None
+    device: Annotated[str | None, option("DEVICE", "Required device type.", complete=complete.devices)] = None
     kind: Annotated[str | None, typer.Option(hidden=True)] = None  # its key in the file of a job
     model: Annotated[
-        str | None,
-        typer.Option(metavar="MODEL", help="Its model, or a profile in YAML: the cost of distance."),
+        str | None, option("MODEL", "Its model, or a profile in YAML: the cost of distance.")
     ] = None
-    duration: Annotated[str | None, typer.Option(metavar="TIME", help="Expected duration: 90m, 6h.")] = None
-    priority: Annotated[int | None, typer.Option(metavar="N", help="Higher goes first.")] = None
-    required: Annotated[
-        str | None, typer.Option(metavar="TIER", help="Widest tier that it may be spread over.")
-    ] = None
-    preferred: Annotated[
-        str | None, typer.Option(metavar="TIER", help="Tier within which placement does not matter.")
-    ] = None
-    per: Annotated[
-        str | None, typer.Option(metavar="gpu|machine", help="One process per GPU or machine.")
-    ] = None
-    grace: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Time to save its state when it is stopped.")
-    ] = None
-    restarts: Annotated[
-        int | None, typer.Option(metavar="N", min=0, help="Maximum number of restarts after failures.")
-    ] = None
-    cwd: Annotated[
-        str | None, typer.Option(metavar="DIR", help="Folder to run in.", show_default="this one")
-    ] = None
+    duration: Annotated[str | None, option("TIME", "Expected duration: 90m, 6h.")] = None
+    priority: Annotated[int | None, option("N", "Higher goes first.")] = None
+    required: Annotated[str | None, option("TIER", "Widest tier that it may be spread over.")] = None
+    preferred: Annotated[str | None, option("TIER", "Tier within which placement does not matter.")] = None
+    per: Annotated[str | None, option("gpu|machine", "One process per GPU or machine.")] = None
+    grace: Annotated[str | None, option("TIME", "Time to save its state when it is stopped.")] = None
+    restarts: Annotated[int | None, option("N", "Maximum number of restarts after failures.", min=0)] = None
+    cwd: Annotated[str | None, option("DIR", "Folder to run in.", shown="this one")] = None
 
     def spec(self) -> dict[str, Any]:
         """Return the given options as the API takes them."""
@@ -73,20 +57,14 @@ class JobOptions:
 def submit(
     *,
     command: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="FILE | -- COMMAND", help="A job in YAML, or a command."),
+        list[str] | None, argument("FILE | -- COMMAND", "A job in YAML, or a command.")
     ] = None,
     job: JobOptions,
-    env: Annotated[
-        list[str] | None, typer.Option(metavar="K=V", help="Environment variable. Repeatable.")
-    ] = None,
+    env: Annotated[list[str] | None, option("K=V", "Environment variable. Repeatable.")] = None,
     id_: Annotated[
-        str | None,
-        typer.Option("--id", metavar="ID", help="Idempotency key: resubmitting with the same id is a no-op."),
+        str | None, option("ID", "Idempotency key: resubmitting with the same id is a no-op.", "--id")
     ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only print where and when it would start.")
-    ] = False,
+    dry_run: Annotated[bool, flag("Only print where and when it would start.", "--dry-run")] = False,
     options: LiveOptions,
 ) -> None:
     """Submit a job. It is durable once this command returns."""
@@ -150,8 +128,6 @@ def _pair(text: str) -> tuple[str, str]:
 def _show_dry_run(answer: dict[str, Any], options: LiveOptions) -> None:
     if options.print_json(answer):
         return
-    from berth.report.terminal import console
-
     if answer["starts"] is None:
         text = f"no estimate of its start: {answer['blocker']} (modelled)"
     else:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from berth.cli import scenario
-from berth.cli.options import AsJson
+from berth.cli.options import AsJson, option
 from berth.cli.output import check_folder, write_text
 from berth.cli.progress import progress_bar
 from berth.cli.quantities import congestions, numbers
@@ -21,6 +20,7 @@ from berth.cli.scenario_options import (
     ScenarioOptions,
 )
 from berth.errors import InputError, UnknownNameError
+from berth.report import terminal
 
 if TYPE_CHECKING:
     from berth.simulate.sweep import Grid
@@ -38,43 +38,30 @@ _METRICS = {
 def sweep(
     cluster: ClusterName,
     policy: PolicyNames = None,
-    load: Annotated[str, typer.Option(metavar="LIST", help="Requested GPU time over available GPU time.")] = (
+    load: Annotated[str, option("LIST", "Requested GPU time over available GPU time.")] = (
         "0.6,0.8,0.95,1.1"
     ),
     congestion: Annotated[
-        str, typer.Option(metavar="LIST", help="How many times slower links between machines are.")
+        str, option("LIST", "How many times slower links between machines are.")
     ] = "1,5,20",
-    mix: Annotated[str, typer.Option(metavar="LIST", help="Mixes of models, by name.")] = "balanced",
-    jobs: Annotated[int, typer.Option(metavar="N", min=1, help="Jobs of each trace.")] = 1000,
+    mix: Annotated[str, option("LIST", "Mixes of models, by name.")] = "balanced",
+    jobs: Annotated[int, option("N", "Jobs of each trace.", min=1)] = 1000,
     seeds: Annotated[
-        int,
-        typer.Option(
-            metavar="N", min=1, help="Traces per cell. A 95 % interval of the median needs 6 or more."
-        ),
+        int, option("N", "Traces per cell. A 95 % interval of the median needs 6 or more.", min=1)
     ] = 6,
-    sizes: Annotated[
-        str, typer.Option(metavar="SIZES", help="As in berth trace generate.")
-    ] = "powers-of-two",
-    durations: Annotated[
-        str, typer.Option(metavar="DURATIONS", help="As in berth trace generate.")
-    ] = "lognormal:1h:1.5",
+    sizes: Annotated[str, option("SIZES", "As in berth trace generate.")] = "powers-of-two",
+    durations: Annotated[str, option("DURATIONS", "As in berth trace generate.")] = "lognormal:1h:1.5",
     eviction_cost: EvictionCost = None,
     doubt: Doubt = "0",
     reference_device: ReferenceDevice = None,
     metric: Annotated[
-        str, typer.Option(metavar="NAME", help="Metric of the maps: mean-jct, p50-jct, p99-jct, makespan.")
+        str, option("NAME", "Metric of the maps: mean-jct, p50-jct, p99-jct, makespan.")
     ] = "mean-jct",
-    out: Annotated[
-        str | None,
-        typer.Option(metavar="DIR", help="Store finished cells (a rerun skips them) and maps."),
-    ] = None,
-    workers: Annotated[int, typer.Option(metavar="N", min=1, help="Processes.")] = 2,
+    out: Annotated[str | None, option("DIR", "Store finished cells (a rerun skips them) and maps.")] = None,
+    workers: Annotated[int, option("N", "Processes.", min=1)] = 2,
     as_json: AsJson = False,
 ) -> None:
     """Simulate generated traces over load, congestion and mix; show each policy relative to the first."""
-    from tempfile import TemporaryDirectory
-
-    from berth.report import terminal
     from berth.report.simulation_sweep import Shown, maps_page, print_maps
     from berth.simulate.sweep import Grid
     from berth.simulate.sweep import sweep as run_sweep

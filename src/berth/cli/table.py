@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from berth.cli.options import AsJson, Force
+from berth.cli.options import AsJson, Force, argument, flag, option
 from berth.cli.output import check_output
 from berth.cli.verbs import Verbs
+from berth.errors import InputError
+from berth.report import terminal
+from berth.units import format_count
 
 if TYPE_CHECKING:
     from berth.train.checkpoint.inspect import SavedTable
@@ -17,21 +21,14 @@ app = Verbs(
     help="Inspect, export, shrink and compare the tables of checkpoints.",
 )
 
-Folder = Annotated[
-    str, typer.Argument(metavar="DIR", help="Folder of checkpoints (`berth train --checkpoint`).")
-]
-Name = Annotated[
-    str | None, typer.Option("--table", metavar="NAME", help="Which table.", show_default="the only one")
-]
-Step = Annotated[
-    int | None, typer.Option(metavar="N", help="Step of the checkpoint.", show_default="the newest")
-]
+Folder = Annotated[str, argument("DIR", "Folder of checkpoints (`berth train --checkpoint`).")]
+Name = Annotated[str | None, option("NAME", "Which table.", "--table", shown="the only one")]
+Step = Annotated[int | None, option("N", "Step of the checkpoint.", shown="the newest")]
 
 
 @app.verb("berth table info run1", "berth table info run1 --step 500 --json")
 def info(folder: Folder, table: Name = None, step: Step = None, as_json: AsJson = False) -> None:
     """Show rows, sizes and lengths of the tables of a checkpoint."""
-    from berth.report import terminal
     from berth.train.checkpoint.inspect import open_checkpoint, saved_table, table_names
 
     _, chain = open_checkpoint(folder, step)
@@ -62,21 +59,17 @@ def info(folder: Folder, table: Name = None, step: Step = None, as_json: AsJson 
 @app.verb("berth table export run1 rows.parquet", "berth table export run1 --dense weights.pt")
 def export(
     folder: Folder,
-    out: Annotated[str | None, typer.Argument(metavar="FILE", help="Parquet file for the table.")] = None,
+    out: Annotated[str | None, argument("FILE", "Parquet file for the table.")] = None,
     table: Name = None,
     step: Step = None,
     with_optimiser: Annotated[
-        bool, typer.Option("--with-optimiser", help="Include the optimiser state of each row.")
+        bool, flag("Include the optimiser state of each row.", "--with-optimiser")
     ] = False,
-    dense: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Dense weights as a torch state dict.")
-    ] = None,
+    dense: Annotated[str | None, option("FILE", "Dense weights as a torch state dict.")] = None,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
     """Write a table as Parquet, or the dense weights for `torch.load(weights_only=True)`."""
-    from berth.errors import InputError
-    from berth.report.terminal import print_json
     from berth.train.checkpoint.export import export_dense, export_table
     from berth.train.checkpoint.inspect import saved_table
 
@@ -90,7 +83,7 @@ def export(
     if dense is not None:
         written[dense] = {"weights": export_dense(folder, dense, step)}
     if as_json:
-        print_json({"written": written})
+        terminal.print_json({"written": written})
         return
     for file, count in written.items():
         typer.echo(f"wrote {file}: " + ", ".join(f"{number:,} {what}" for what, number in count.items()))
@@ -99,20 +92,18 @@ def export(
 @app.verb("berth table shrink run1 run1-small --shorter-than 0.01")
 def shrink(
     folder: Folder,
-    out: Annotated[str, typer.Argument(metavar="NEW_DIR", help="Folder for the smaller checkpoint.")],
+    out: Annotated[str, argument("NEW_DIR", "Folder for the smaller checkpoint.")],
     table: Name = None,
     step: Step = None,
     shorter_than: Annotated[
-        float | None, typer.Option(metavar="X", help="Drop rows whose weights, as a vector, are shorter.")
+        float | None, option("X", "Drop rows whose weights, as a vector, are shorter.")
     ] = None,
-    days: Annotated[int, typer.Option(metavar="N", min=1, help="Days of decay to apply.")] = 1,
+    days: Annotated[int, option("N", "Days of decay to apply.", min=1)] = 1,
     as_json: AsJson = False,
 ) -> None:
     """Write a copy without unneeded rows; training can resume from the copy."""
-    from berth.report.terminal import print_json
     from berth.train.checkpoint.export import write_changed
     from berth.train.checkpoint.inspect import saved_table, shrink_table
-    from berth.units import format_count
 
     before = saved_table(folder, table, step)
     after = shrink_table(before, days=days, shorter_than=shorter_than)
@@ -120,7 +111,7 @@ def shrink(
     kept = len(after.state.keys)
     rows = len(before.state.keys)
     if as_json:
-        print_json({"written": out, "table": before.spec.name, "rows": rows, "kept": kept})
+        terminal.print_json({"written": out, "table": before.spec.name, "rows": rows, "kept": kept})
         return
     share = kept / rows if rows else 1.0
     typer.echo(f"wrote {out}: {kept:,} of {format_count(rows, 'row')} of {before.spec.name} ({share:.1%})")
@@ -129,16 +120,13 @@ def shrink(
 @app.verb("berth table diff run1 run2", "berth table diff run1 run1 --step 500")
 def diff(
     first: Folder,
-    second: Annotated[str, typer.Argument(metavar="OTHER", help="Folder to compare with.")],
+    second: Annotated[str, argument("OTHER", "Folder to compare with.")],
     table: Name = None,
-    step: Annotated[int | None, typer.Option(metavar="N", help="Step in the first folder.")] = None,
-    other_step: Annotated[int | None, typer.Option(metavar="N", help="Step in the other.")] = None,
+    step: Annotated[int | None, option("N", "Step in the first folder.")] = None,
+    other_step: Annotated[int | None, option("N", "Step in the other.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show how a table differs between two checkpoints, row by row."""
-    from dataclasses import asdict
-
-    from berth.report import terminal
     from berth.train.checkpoint.inspect import diff_tables, saved_table
 
     here, there = saved_table(first, table, step), saved_table(second, table, other_step)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import nullcontext
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from berth.cli import complete, trace_generate
-from berth.cli.options import AsJson, Force
+from berth.cli.options import AsJson, Force, argument, flag, option
 from berth.cli.output import check_output
 from berth.cli.progress import progress_bar
 from berth.cli.verbs import Verbs
+from berth.report import terminal
+from berth.units import format_count
 
 if TYPE_CHECKING:
     from berth.workload.summary import Distribution, TraceSummary
@@ -23,14 +25,9 @@ app = Verbs(
 
 _BIG_BYTES = 4_000_000
 
-File = Annotated[
-    str, typer.Argument(metavar="FILE", help="A trace of any known format; - is standard input.")
-]
-Strict = Annotated[bool, typer.Option("--strict", help="Fail if any row can't be used.")]
-FormatName = Annotated[
-    str | None,
-    typer.Option("--format", metavar="NAME", help="Trace format.", show_default="detected"),
-]
+File = Annotated[str, argument("FILE", "A trace of any known format; - is standard input.")]
+Strict = Annotated[bool, flag("Fail if any row can't be used.", "--strict")]
+FormatName = Annotated[str | None, option("NAME", "Trace format.", "--format", shown="detected")]
 
 
 @app.verb("berth trace info philly.csv.xz --cluster 4x20x8")
@@ -40,16 +37,11 @@ def info(
     format: FormatName = None,  # noqa: A002
     cluster: Annotated[
         str | None,
-        typer.Option(
-            metavar="CLUSTER",
-            autocompletion=complete.clusters,
-            help="Also show the offered load on this cluster.",
-        ),
+        option("CLUSTER", "Also show the offered load on this cluster.", complete=complete.clusters),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show sizes, durations and load of a trace, and its bad rows."""
-    from berth.report import terminal
     from berth.report.trace import print_trace
     from berth.workload.summary import summarise_trace
 
@@ -66,39 +58,25 @@ def info(
 @app.verb("berth trace convert philly.csv.xz slice.csv.zst --since 2017-10-01 --max-gpus 64")
 def convert(
     file: File,
-    out: Annotated[
-        str, typer.Argument(metavar="OUT", help="The CSV to write: .csv, .csv.gz, .csv.xz or .csv.zst.")
-    ],
+    out: Annotated[str, argument("OUT", "The CSV to write: .csv, .csv.gz, .csv.xz or .csv.zst.")],
     strict: Strict = False,
     format: FormatName = None,  # noqa: A002
     since: Annotated[
-        str | None,
-        typer.Option(metavar="WHEN", help="Submitted from then on: a date, or a time from the start (3d)."),
+        str | None, option("WHEN", "Submitted from then on: a date, or a time from the start (3d).")
     ] = None,
-    until: Annotated[str | None, typer.Option(metavar="WHEN", help="Submitted before then.")] = None,
+    until: Annotated[str | None, option("WHEN", "Submitted before then.")] = None,
     sizes: Annotated[
-        str | None,
-        typer.Option(metavar="SIZES", help="GPUs per job: powers-of-two, or a list such as 1,2,4-8."),
+        str | None, option("SIZES", "GPUs per job: powers-of-two, or a list such as 1,2,4-8.")
     ] = None,
-    max_gpus: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Skip jobs with more GPUs.")
-    ] = None,
-    vc: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="Only this virtual cluster. Repeatable.")
-    ] = None,
-    limit: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="The first N of the selected jobs.")
-    ] = None,
-    renumber: Annotated[
-        bool, typer.Option("--renumber", help="Name the jobs 0, 1, 2 ... in order of time.")
-    ] = False,
+    max_gpus: Annotated[int | None, option("N", "Skip jobs with more GPUs.", min=1)] = None,
+    vc: Annotated[list[str] | None, option("NAME", "Only this virtual cluster. Repeatable.")] = None,
+    limit: Annotated[int | None, option("N", "The first N of the selected jobs.", min=1)] = None,
+    renumber: Annotated[bool, flag("Name the jobs 0, 1, 2 ... in order of time.", "--renumber")] = False,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
     """Write a trace, or a slice of it, as berth's plain CSV. Times count from the first selected job."""
-    from berth.report import terminal
     from berth.report.trace import print_bad, print_notes
-    from berth.units import format_count
     from berth.workload.selection import Selection, renumbered
 
     check_output(out, force, option="OUT")
@@ -118,8 +96,6 @@ app.verb(*trace_generate.EXAMPLES)(trace_generate.generate)
 
 
 def _read(file: str, strict: bool, format: str | None) -> Trace:  # noqa: A002
-    import os
-
     from berth.workload.reading import read_trace
 
     small = os.path.isfile(file) and os.path.getsize(file) < _BIG_BYTES
@@ -151,16 +127,7 @@ def _facts(trace: Trace) -> dict[str, Any]:
         "bad": {
             "total": trace.bad.total,
             "counts": dict(trace.bad.counts),
-            "first": [
-                {
-                    "line": row.line,
-                    "column": row.column,
-                    "field": row.field,
-                    "value": row.value,
-                    "reason": row.reason,
-                }
-                for row in trace.bad.first
-            ],
+            "first": [asdict(row) for row in trace.bad.first],
         },
         "notes": list(trace.notes),
     }
@@ -168,7 +135,7 @@ def _facts(trace: Trace) -> dict[str, Any]:
 
 def _document(trace: Trace, summary: TraceSummary, offered: dict[str, Any] | None) -> dict[str, Any]:
     def shares(of: Any) -> list[dict[str, Any]]:
-        return [{"label": share.label, "jobs": share.jobs, "gpu_s": share.gpu_s} for share in of]
+        return [asdict(share) for share in of]
 
     return {
         **_facts(trace),

@@ -5,17 +5,21 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
 from berth.cli import complete
-from berth.cli.options import AsJson, Batch
+from berth.cli.options import AsJson, Batch, argument, flag, option
 from berth.cli.output import check_folder
 from berth.cli.quantities import read, read_positive
+from berth.errors import InputError
+from berth.units import amount, seconds, size_bytes
 
 if TYPE_CHECKING:
     from berth.train.options import Checkpoints
+    from berth.train.planned import PlannedRun
     from berth.train.recipes import Recipe
     from berth.train.servers import Codec, Mode
     from berth.train.session import Session
@@ -30,126 +34,98 @@ _DEFAULT_EXAMPLES = 400_000
 
 def train(
     model: Annotated[
-        str,
-        typer.Argument(
-            metavar="MODEL",
-            autocompletion=complete.zoo,
-            help="A zoo model, or your own as path.py:make_model.",
-        ),
+        str, argument("MODEL", "A zoo model, or your own as path.py:make_model.", complete=complete.zoo)
     ],
     steps: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N", min=1, help="Number of batches.", show_default="about 400,000 examples, or all data"
-        ),
+        int | None, option("N", "Number of batches.", min=1, shown="about 400,000 examples, or all data")
     ] = None,
-    examples: Annotated[
-        str | None, typer.Option(metavar="N", help="Number of examples instead of --steps, e.g. 100k.")
-    ] = None,
+    examples: Annotated[str | None, option("N", "Number of examples instead of --steps, e.g. 100k.")] = None,
     batch: Batch = None,
     data: Annotated[
         str | None,
-        typer.Option(
-            metavar="PATH",
-            help="Criteo TSV (.gz, .xz, .zst), Parquet, or a folder of them.",
-            show_default="built-in clicks",
-        ),
+        option("PATH", "Criteo TSV (.gz, .xz, .zst), Parquet, or a folder of them.", shown="built-in clicks"),
     ] = None,
-    strict: Annotated[bool, typer.Option("--strict", help="Stop at the first unreadable row.")] = False,
+    strict: Annotated[bool, flag("Stop at the first unreadable row.", "--strict")] = False,
     memory: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="Memory for tables, e.g. 1GiB; cold rows go to files.")
+        str | None, option("SIZE", "Memory for tables, e.g. 1GiB; cold rows go to files.")
     ] = None,
     day_every: Annotated[
         str | None,
-        typer.Option(
-            metavar="N",
-            help="Examples per day, e.g. 1M: at its end counts decay and expired rows are deleted.",
-        ),
+        option("N", "Examples per day, e.g. 1M: at its end counts decay and expired rows are deleted."),
     ] = None,
     optimiser: Annotated[
-        str, typer.Option(metavar="NAME", help="Optimiser of rows: adagrad, rowwise_adagrad, adam or sgd.")
+        str, option("NAME", "Optimiser of rows: adagrad, rowwise_adagrad, adam or sgd.")
     ] = "adagrad",
     checkpoint: Annotated[
-        str | None, typer.Option(metavar="DIR", help="Checkpoint folder; an existing run there is resumed.")
+        str | None, option("DIR", "Checkpoint folder; an existing run there is resumed.")
     ] = None,
-    checkpoint_every: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Steps between checkpoints.")
-    ] = 500,
+    checkpoint_every: Annotated[int, option("N", "Steps between checkpoints.", min=1)] = 500,
     keep: Annotated[
-        int,
-        typer.Option(
-            metavar="N",
-            min=1,
-            help="Checkpoints to keep, besides at least two full ones with their deltas.",
-        ),
+        int, option("N", "Checkpoints to keep, besides at least two full ones with their deltas.", min=1)
     ] = 3,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Fail if there is no checkpoint to resume.")
-    ] = False,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Delete existing checkpoints first.")] = False,
+    resume: Annotated[bool, flag("Fail if there is no checkpoint to resume.", "--resume")] = False,
+    fresh: Annotated[bool, flag("Delete existing checkpoints first.", "--fresh")] = False,
     servers: Annotated[
         int | None,
-        typer.Option(
-            metavar="N",
+        option(
+            "N",
+            "Server processes that hold the tables, on this machine (or that of rank 0).",
             min=0,
-            help="Server processes that hold the tables, on this machine (or that of rank 0).",
-            show_default="1 if there are several processes",
+            shown="as planned, or 1 if there are several processes",
         ),
     ] = None,
-    workers: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Worker processes that share every batch.")
-    ] = 1,
+    workers: Annotated[int, option("N", "Worker processes that share every batch.", min=1)] = 1,
     plan: Annotated[
         str | None,
-        typer.Option(
-            metavar="FILE",
-            help="Split the model into the stages of this plan: one process per stage, not one per device.",
+        option(
+            "FILE",
+            "Run this plan: a process for each replica of its stages and each of its servers, with its batch,"
+            " micro-batches and mode.",
         ),
     ] = None,
-    stages: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Split the model evenly instead.")
+    scale: Annotated[
+        str | None,
+        option("1/N", "Divide every count of the plan by N, rounded up, where this machine is smaller."),
     ] = None,
+    stages: Annotated[int | None, option("N", "Split the model evenly instead.", min=1)] = None,
     micro: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Micro-batches per batch in a pipeline.")
-    ] = 4,
+        int | None, option("N", "Micro-batches per batch in a pipeline.", min=1, shown="as planned, or 4")
+    ] = None,
     emulate: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="DEVICE=X", help="Emulate a device as X times slower than a core here. Repeatable."
-        ),
+        option("DEVICE=X", "Emulate a device as X times slower than a core here. Repeatable."),
     ] = None,
     mode: Annotated[
-        str,
-        typer.Option(
-            metavar="MODE",
-            help="When rows are updated: sync, async, half-async or geo. Dense gradients are all-reduced in every step"
+        str | None,
+        option(
+            "MODE",
+            "When rows are updated: sync, async, half-async or geo. Dense gradients are all-reduced in every step"
             " of all modes, so workers stay in lock-step.",
+            shown="as planned, or sync",
         ),
-    ] = "sync",
-    staleness: Annotated[
-        int,
-        typer.Option(
-            metavar="N", min=0, help="half-async: steps by which a worker's rows may lead those of others."
-        ),
-    ] = 0,
-    geo_every: Annotated[
-        int, typer.Option(metavar="N", min=1, help="geo: steps between exchanges of rows.")
-    ] = 10,
-    compress: Annotated[
-        str, typer.Option(metavar="TYPE", help="Encoding of rows on the wire: fp32, fp16 or bf16.")
-    ] = "fp32",
-    restarts: Annotated[
-        int, typer.Option(metavar="N", min=0, help="Maximum number of restarts after a failure.")
-    ] = 20,
-    grace: Annotated[
-        str, typer.Option(metavar="TIME", help="Time to save a checkpoint when asked to stop.")
-    ] = "60s",
-    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Random seed of weights, rows and data.")] = 0,
-    threads: Annotated[int, typer.Option(metavar="N", min=1, help="Threads of the dense part.")] = 1,
-    csv: Annotated[str | None, typer.Option("--csv", metavar="FILE", help="Write metrics over time.")] = None,
-    tensorboard: Annotated[
-        str | None, typer.Option(metavar="DIR", help="Write metrics for TensorBoard.")
     ] = None,
+    staleness: Annotated[
+        int, option("N", "half-async: steps by which a worker's rows may lead those of others.", min=0)
+    ] = 0,
+    geo_every: Annotated[int, option("N", "geo: steps between exchanges of rows.", min=1)] = 10,
+    compress: Annotated[str, option("TYPE", "Encoding of rows on the wire: fp32, fp16 or bf16.")] = "fp32",
+    restarts: Annotated[int, option("N", "Maximum number of restarts after a failure.", min=0)] = 20,
+    grace: Annotated[str, option("TIME", "Time to save a checkpoint when asked to stop.")] = "60s",
+    seed: Annotated[int, option("N", "Random seed of weights, rows and data.", min=0)] = 0,
+    threads: Annotated[int, option("N", "Threads of the dense part.", min=1)] = 1,
+    device: Annotated[
+        str,
+        option(
+            "DEVICE",
+            "Device of the dense part: cpu, cuda, cuda:1, xpu, mps or a backend registered with torch;"
+            " standin tests a model for a device without having one.",
+        ),
+    ] = "cpu",
+    bf16: Annotated[
+        bool, flag("Compute the dense part in bfloat16 where torch deems it safe.", "--bf16")
+    ] = False,
+    csv: Annotated[str | None, option("FILE", "Write metrics over time.", "--csv")] = None,
+    tensorboard: Annotated[str | None, option("DIR", "Write metrics for TensorBoard.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Train a model. With --checkpoint a killed run resumes from its last checkpoint, bit for bit."""
@@ -162,8 +138,11 @@ def train(
     from berth.train.recipes import make_recipe, row_optimiser
     from berth.train.tables import DecayPolicy
     from berth.train.worker import exit_if_peer_lost
-    from berth.units import seconds, size_bytes
 
+    if device == "standin":
+        from berth.testing.accelerator import register
+
+        register()
     check_folder(checkpoint, option="--checkpoint")
     check_folder(tensorboard, option="--tensorboard")
     wanted = _wanted(steps, examples, data)
@@ -174,17 +153,24 @@ def train(
         model, data=data, seed=seed, batch=batch, optimiser=row_optimiser(optimiser),
         epochs=1 if wanted is None else None, strict=strict, decay=DecayPolicy() if day is not None else None,
     )  # fmt: skip
+    planned = _planned(recipe, plan, scale, emulate or []) if stages is None else None
+    if planned is not None and batch is None and planned.batch is not None:
+        recipe = replace(recipe, batch=planned.batch)
+    if mode is None:
+        mode = "sync" if planned is None or planned.is_sync else "async"
     goal = None if wanted is None else _in_steps(*wanted, recipe.batch)
     options = TrainOptions(
-        batch=recipe.batch, seed=seed, threads=threads, memory=memory, day_every=day,
+        batch=recipe.batch, seed=seed, threads=threads, device=device, bf16=bf16, memory=memory, day_every=day,
         checkpoints=_checkpoints(checkpoint, checkpoint_every, keep, fresh, resume),
-        workers=workers, servers=servers, stages=stages, plan=plan, micro_batches=micro,
+        workers=workers, servers=servers, stages=stages, plan=plan, scale=scale, micro_batches=micro,
         slowdowns=_slowdowns(emulate or []), mode=cast("Mode", mode), staleness=staleness, geo_every=geo_every,
         codec=cast("Codec", compress), max_restarts=restarts, grace_s=read("--grace", seconds, grace),
     )  # fmt: skip
     if memory is not None:
         from berth.train.budget import check_budget
 
+        if servers is None:
+            servers = sum(planned.servers) if planned is not None else 0
         servers = servers or int(options.is_distributed)
         check_budget(recipe, goal and goal * recipe.batch, memory, servers=servers)
     command = [sys.executable, "-m", "berth", "train", *sys.argv[2:]]
@@ -205,13 +191,23 @@ def train(
         print_result(recipe, session, result, as_json)
 
 
+def _planned(recipe: Recipe, plan: str | None, scale: str | None, emulate: list[str]) -> PlannedRun | None:
+    """Return the run of the plan, for its batch and mode; a model without layers is refused later."""
+    from berth.train.planned import planned_run, read_scale
+    from berth.zoo import LayeredModel
+
+    if scale is not None:
+        read_scale(scale)
+    if plan is None or not isinstance(recipe.model, LayeredModel):
+        return None
+    return planned_run(plan, recipe.name, recipe.model.names, _slowdowns(emulate), scale)
+
+
 def _notify(text: str) -> None:
     typer.echo(text, err=True)
 
 
 def _wanted(steps: int | None, examples: str | None, data: str | None) -> tuple[str, int] | None:
-    from berth.errors import InputError
-
     if steps is not None and examples is not None:
         raise InputError("--steps and --examples exclude each other", hint="give one of them")
     if steps is not None:
@@ -222,8 +218,6 @@ def _wanted(steps: int | None, examples: str | None, data: str | None) -> tuple[
 
 
 def _examples(option: str, text: str) -> int:
-    from berth.units import amount
-
     return max(1, round(read_positive(option, amount, text)))
 
 
@@ -233,8 +227,6 @@ def _in_steps(unit: str, count: int, batch: int) -> int:
 
 def _slowdowns(texts: list[str]) -> dict[str, float]:
     """Parse `T4=1.5`: an emulated T4 takes 1.5 times as long as a core of this machine."""
-    from berth.errors import InputError
-
     slowdowns = {}
     for text in texts:
         device_type, equals, factor = text.partition("=")
@@ -251,7 +243,6 @@ def _slowdowns(texts: list[str]) -> dict[str, float]:
 
 
 def _checkpoints(folder: str | None, every: int, keep: int, fresh: bool, resume: bool) -> Checkpoints | None:
-    from berth.errors import InputError
     from berth.train.launch import ATTEMPT
     from berth.train.options import Checkpoints
 
@@ -265,7 +256,6 @@ def _checkpoints(folder: str | None, every: int, keep: int, fresh: bool, resume:
 
 def _announce(session: Session, recipe: Recipe, folder: str | None, resume: bool) -> None:
     """Print where the run resumes, and measure layers if this process runs them all."""
-    from berth.errors import InputError
     from berth.train.learner import Learner
     from berth.train.timing import LayerClock
     from berth.zoo import LayeredModel
@@ -277,5 +267,6 @@ def _announce(session: Session, recipe: Recipe, folder: str | None, resume: bool
         _notify(f"rows beyond --memory go to {session.cold_folder}, removed at the end")
     if session.resumed_from is not None:
         _notify(f"resuming from step {session.resumed_from:,}")
-    if isinstance(recipe.model, LayeredModel) and type(session.learner) is Learner:
+    on_cpu = session.device.type == "cpu"  # times of layers are CPU time
+    if on_cpu and isinstance(recipe.model, LayeredModel) and type(session.learner) is Learner:
         session.learner.clock = LayerClock(recipe.model)

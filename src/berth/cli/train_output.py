@@ -10,8 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from berth.report import terminal
+from berth.units import format_bytes, format_count
+
 if TYPE_CHECKING:
     from berth.train.logs import Log
+    from berth.train.plan_comparison import PlanComparison
     from berth.train.recipes import Recipe
     from berth.train.session import Result, Session
 
@@ -60,7 +64,6 @@ def progress_bar(goal: int | None, logs: list[Log], name: str) -> Iterator[Calla
 
     from berth.train.logs import current_metrics
     from berth.train.session import auc_text
-    from berth.units import format_bytes
 
     screen = Console(stderr=True)
     columns = (TextColumn(name), BarColumn(14), TextColumn("{task.description}"), TimeRemainingColumn())
@@ -90,17 +93,18 @@ def progress_bar(goal: int | None, logs: list[Log], name: str) -> Iterator[Calla
 
 def print_result(recipe: Recipe, session: Session, result: Result, as_json: bool) -> None:
     """Print the result as text or JSON."""
-    from berth.report import terminal
     from berth.report.train import print_training, training_document
 
     layers = session.learner.clock.seconds() if session.learner.clock is not None else {}
-    predicted = _predicted(recipe, session.share.of(recipe.batch))
+    on_cpu = session.device.type == "cpu"  # profiles predict the time of a core
+    predicted = _predicted(recipe, session.share.of(recipe.batch)) if on_cpu else {}
     bad = int(getattr(recipe.data, "bad_rows", 0))
     facts: dict[str, Any] = {
         "best_auc": recipe.best_auc,
         "layers": layers,
         "predicted": predicted,
         "usd": _usd(result),
+        "plan": _plan(recipe, session, result),
     }
     if as_json:
         document = training_document(
@@ -108,8 +112,25 @@ def print_result(recipe: Recipe, session: Session, result: Result, as_json: bool
         )
         terminal.print_json(document)
         return
-    notes = _notes(recipe, bad, session.share.of(recipe.batch) if predicted else 0)
+    shows_profile = bool(predicted) and (bool(layers) or facts["plan"] is None)
+    notes = _notes(recipe, bad, session.share.of(recipe.batch) if shows_profile else 0)
     print_training(terminal.console(), recipe.name, result, notes=notes, **facts)
+
+
+def _plan(recipe: Recipe, session: Session, result: Result) -> PlanComparison | None:
+    """Return the comparison with the plan that the run executed, if there is one."""
+    if session.planned is None:
+        return None
+    from berth.train.plan_comparison import compare_with_plan
+
+    return compare_with_plan(
+        session.planned,
+        result,
+        names=getattr(recipe.model, "names", ()),
+        batch=recipe.batch,
+        micro_batches=getattr(session.learner, "micro_batches", 1),
+        has_budget=session.options.memory is not None,
+    )
 
 
 def _predicted(recipe: Recipe, examples: int) -> dict[str, float]:
@@ -119,10 +140,8 @@ def _predicted(recipe: Recipe, examples: int) -> dict[str, float]:
     if recipe.name not in shipped_profiles():
         return {}
     profile = load_layer_profile(recipe.name)
-    scale = examples / profile.batch
-    return {
-        layer: seconds * scale for layer, seconds in zip(profile.names, profile.on(_CORE).oct_s, strict=True)
-    }
+    seconds = profile.on(_CORE).at(examples).tolist()
+    return dict(zip(profile.names, seconds, strict=True))
 
 
 def _profiled_core(recipe: Recipe) -> str:
@@ -133,8 +152,6 @@ def _profiled_core(recipe: Recipe) -> str:
 
 
 def _notes(recipe: Recipe, bad: int, examples: int) -> list[str]:
-    from berth.units import format_count
-
     notes = []
     if examples:
         notes.append(f"predicted: the profile of {recipe.name}, scaled to {examples:,} examples, of")

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import logging
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from berth.cli import complete
 from berth.cli.live_options import State
-from berth.cli.options import Port
+from berth.cli.options import Port, flag, option
 from berth.cli.output import check_folder
+from berth.live.home import state_folder
 from berth.units import format_count, seconds
 
 EXAMPLES = ("berth up --cluster 2x2x4", "berth up --backend slurm --policy srtf")
@@ -18,58 +21,40 @@ EXAMPLES = ("berth up --cluster 2x2x4", "berth up --backend slurm --policy srtf"
 def up(
     cluster: Annotated[
         str | None,
-        typer.Option(
-            metavar="CLUSTER",
-            autocompletion=complete.clusters,
-            help="A shape, a preset or a file.",
-            show_default="as before, or found",
+        option(
+            "CLUSTER", "A shape, a preset or a file.", complete=complete.clusters, shown="as before, or found"
         ),
     ] = None,
-    backend: Annotated[str, typer.Option(metavar="local|slurm|ray", help="What runs the jobs.")] = "local",
+    backend: Annotated[str, option("local|slurm|ray", "What runs the jobs.")] = "local",
     policy: Annotated[
         str | None,
-        typer.Option(
-            metavar="POLICY",
-            autocompletion=complete.policies,
-            help="Scheduling policy.",
-            show_default="as before, or berth",
-        ),
+        option("POLICY", "Scheduling policy.", complete=complete.policies, shown="as before, or berth"),
     ] = None,
     state: State = None,
     host: Annotated[
-        str,
-        typer.Option(
-            metavar="ADDRESS", help="Address to listen on; see the security guide before using another."
-        ),
+        str, option("ADDRESS", "Address to listen on; see the security guide before using another.")
     ] = "127.0.0.1",
     port: Port = 7070,
     work: Annotated[
         str | None,
-        typer.Option(
-            metavar="DIR",
-            help="Folder of attempts and logs, shared by all machines of Slurm or Ray.",
-            show_default="as before, or beside the state",
+        option(
+            "DIR",
+            "Folder of attempts and logs, shared by all machines of Slurm or Ray.",
+            shown="as before, or beside the state",
         ),
     ] = None,
     adopt: Annotated[
-        bool,
-        typer.Option("--adopt", help="Take over a copied or moved state; running jobs are queued again."),
+        bool, flag("Take over a copied or moved state; running jobs are queued again.", "--adopt")
     ] = False,
     user_priority: Annotated[
-        int, typer.Option(metavar="N", min=-1000, max=1000, help="Highest priority a user may submit with.")
+        int, option("N", "Highest priority a user may submit with.", min=-1000, max=1000)
     ] = 0,
-    user_grace: Annotated[
-        str, typer.Option(metavar="TIME", help="Longest grace a user may submit with.")
-    ] = "10m",
+    user_grace: Annotated[str, option("TIME", "Longest grace a user may submit with.")] = "10m",
     user_restarts: Annotated[
-        int, typer.Option(metavar="N", min=0, max=1_000_000, help="Most restarts a user may submit with.")
+        int, option("N", "Most restarts a user may submit with.", min=0, max=1_000_000)
     ] = 100,
 ) -> None:
     """Start the controller, which accepts, schedules and runs jobs. Running jobs survive it."""
-    import logging
-    from pathlib import Path
-
-    from berth.live.home import state_folder
     from berth.live.server import Options, Server
     from berth.live.spec import Bounds
 

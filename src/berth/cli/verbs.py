@@ -8,6 +8,8 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from berth.errors import InputError, nearest
+
 
 class Verb(TyperCommand):
     """One command."""
@@ -23,6 +25,25 @@ class Group(TyperGroup):
     def get_params(self, ctx: Any) -> list[Any]:
         """Its arguments and options, without types."""
         return _without_types(super().get_params(ctx))
+
+
+class NameOrCommand(Group):
+    """Accept `berth plan MODEL --option` and `berth plan check FILE`: a word that is not a command is the name."""
+
+    name_means = "name"
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Give a command an empty name; otherwise allow options on both sides of the name."""
+        if args and args[0] in self.commands:
+            return super().parse_args(ctx, ["", *args])
+        first = args[0] if args else ""
+        ctx.allow_interspersed_args = True
+        rest = super().parse_args(ctx, args)
+        if ctx._protected_args:
+            words, meant = " ".join([*ctx._protected_args, *rest]), nearest(first, self.commands)
+            hint = f"did you mean {meant!r}?" if meant else f"see {ctx.command_path.split(' [')[0]} --help"
+            raise InputError(f"nothing is expected after the {self.name_means}: {words}", hint=hint)
+        return rest
 
 
 class Verbs(typer.Typer):

@@ -1,30 +1,32 @@
-"""`berth view`: serve the dashboard over a finished simulation until Ctrl-C."""
+"""`berth view`, `berth dashboard`: a finished simulation or a live cluster in the browser."""
 
 from __future__ import annotations
 
+import webbrowser
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from berth.cli.options import Port
+from berth.cli.live_options import LiveOptions
+from berth.cli.option_groups import expand_options
+from berth.cli.options import Port, argument, flag, option
 from berth.units import format_count
 
 EXAMPLE = "berth view events.parquet"
+DASHBOARD_EXAMPLE = "berth dashboard"
+Open = Annotated[bool, flag("Open it in the browser.", "--open/--no-open")]
 
 
 def view(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A log written by `berth simulate --log`.")],
+    file: Annotated[Path, argument("FILE", "A log written by `berth simulate --log`.")],
     cluster: Annotated[
-        str | None,
-        typer.Option(metavar="CLUSTER", help="A shape, a preset or a file, if the log has no cluster."),
+        str | None, option("CLUSTER", "A shape, a preset or a file, if the log has no cluster.")
     ] = None,
     port: Port = 0,
-    open_: Annotated[bool, typer.Option("--open/--no-open", help="Open it in the browser.")] = True,
+    open_: Open = True,
 ) -> None:
     """Show a finished simulation in the dashboard: the map, the queue and every job at any time."""
-    import webbrowser
-
     import uvicorn
 
     from berth.live.api.viewer import READER, SingleToken, make_viewer
@@ -45,3 +47,19 @@ def view(
         )  # a code: other users can read the arguments of a process
     config = uvicorn.Config(make_viewer(finished, tokens), log_level="warning", access_log=False)
     uvicorn.Server(config).run(sockets=[socket])
+
+
+@expand_options
+def dashboard(
+    *,
+    open_: Open = True,
+    options: LiveOptions,
+) -> None:
+    """Open the dashboard with a link that works once, within two minutes."""
+    client = options.client()
+    link = f"{client.url}/#code={client.post('login-code')['code']}"
+    if options.as_json or not open_:
+        options.show({"url": link}, link)
+        return
+    typer.echo(f"opening {client.url}", err=True)
+    webbrowser.open(link)

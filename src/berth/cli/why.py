@@ -9,6 +9,7 @@ import typer
 
 from berth.cli.live_options import JobName, LiveOptions, ago, clock, in_about, places, print_warnings
 from berth.cli.option_groups import expand_options
+from berth.report import terminal
 from berth.units import format_count, format_seconds
 
 EXAMPLE = "berth why j17"
@@ -21,9 +22,10 @@ def why(*, job: JobName, options: LiveOptions) -> None:
     answer = options.client().get("jobs", job, "why")
     if options.print_json(answer):
         return
-    from berth.report import terminal
-
     console, reason = terminal.console(), answer["reason"]
+    if reason["code"] == "over":
+        console.print(f"{answer['job']} {reason['sentence'].removeprefix('it ')}.", markup=False)
+        return
     head = f"{answer['job']} is {answer['state']}"
     if answer.get("position"):
         head += f", number {answer['position']} in the queue at priority {answer['priority']}, "
@@ -53,8 +55,6 @@ def why(*, job: JobName, options: LiveOptions) -> None:
 
 
 def _print_waiting(answer: dict[str, Any]) -> None:
-    from berth.report import terminal
-
     reason = answer["reason"]
     if answer.get("blocker"):
         terminal.console().print(f"It {answer['blocker']} (modelled).", markup=False)
@@ -77,8 +77,6 @@ def history(*, job: JobName, options: LiveOptions) -> None:
     answer = options.client().get("jobs", job, "history")
     if options.print_json(answer):
         return
-    from berth.report import terminal
-
     console = terminal.console()
     rows = [[clock(event["time"]), event["kind"], _event(event)] for event in answer["events"]]
     console.print(terminal.table(f"job {answer['job']}", ["when", "what", "details"], rows, left=3))

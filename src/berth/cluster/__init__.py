@@ -32,16 +32,6 @@ _HOME = {
     "read_topology": "topology_csv",
 }
 
-__all__ = [
-    "CatalogueEntry",
-    "Cluster",
-    "DeviceType",
-    "Machine",
-    "Tier",
-    "known_devices",
-    "load_cluster",
-    "presets",
-    "read_topology",
-]
+__all__ = list(_HOME)
 
 __getattr__ = exports(__name__, _HOME)

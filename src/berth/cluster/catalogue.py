@@ -26,6 +26,7 @@ class EntrySpec(Spec):
     memory: Bytes | None = None
     flops: Flops | None = None
     precision: str | None = None
+    fp32: Flops | None = None
     memory_bandwidth: Bandwidth | None = None
     source: str
     link: Bandwidth | None = None
@@ -39,12 +40,13 @@ class CatalogueEntry:
     """A device type and the sources of its figures."""
 
     device: DeviceType
-    aliases: tuple[str, ...]
     precision: str | None  # of the peak rate, e.g. "bf16 tensor"
+    aliases: tuple[str, ...]
     source: str
     price_source: str | None
     link_bytes_per_s: float | None = None  # to a device of the same type in the same machine, one way
     link_source: str | None = None
+    fp32_flops: float | None = None  # peak rate of plain single-precision units
 
 
 @cache
@@ -90,4 +92,5 @@ def _entry(name: str, entry: EntrySpec) -> CatalogueEntry:
         price_source=entry.price_source,
         link_bytes_per_s=entry.link,
         link_source=entry.link_source,
+        fp32_flops=entry.fp32 or (entry.flops if entry.precision == "fp32" else None),
     )

@@ -113,11 +113,10 @@ def _group_kinds(cluster: Cluster, level: int, kind_of: list[int], kinds: list[I
         key = tuple(sorted(content.items()))
         if key not in known:
             known[key] = len(kinds)
-            parts = tuple(_times(kinds[kind], count, named[kind]) for kind, count in content.items())
+            parts = tuple(
+                replace(kinds[kind], count=count, machines=kinds[kind].machines * count, name=named[kind])
+                for kind, count in content.items()
+            )
             kinds.append(IdenticalParts(level, 1, sum(part.machines for part in parts), name, parts=parts))
         result.append(known[key])
     return result
-
-
-def _times(kind: IdenticalParts, count: int, name: str) -> IdenticalParts:
-    return replace(kind, count=count, machines=kind.machines * count, name=name)

@@ -20,10 +20,6 @@ _HOME = {
     "find_endpoint": "home",
 }
 
-__all__ = [
-    "Client",
-    "Endpoint",
-    "find_endpoint",
-]
+__all__ = list(_HOME)
 
 __getattr__ = exports(__name__, _HOME)

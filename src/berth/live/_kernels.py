@@ -8,7 +8,7 @@ from berth.schedule.decide import Phases, decide
 from berth.schedule.policy import Hooks
 from berth.schedule.progress import advance_progress, begin_attempt
 from berth.schedule.queue import dequeue_at, enqueue, set_order
-from berth.schedule.records import DONE, EVICT, FUTURE, Array, World, places_of
+from berth.schedule.records import Action, Array, JobStatus, World, places_of
 from berth.simulate.engine import devices_in_use, running_wake
 
 _OVERRUN = 0.25  # a job that outlives its estimate is expected to need this share more
@@ -20,7 +20,7 @@ def run_pass(world: World, hooks: Hooks, phases: Phases, now: float) -> float:
     advance_running(world, now)
     wake = decide(world, hooks, phases, now)
     for decision in world.decisions[: world.state[0].decisions]:
-        if decision.what != EVICT:
+        if decision.what != Action.EVICT:
             start_attempt(world, decision.job, now)
     return min(wake, running_wake(world, hooks, now))
 
@@ -83,21 +83,21 @@ def withdraw(world: World, row: int) -> None:
     """Ends a waiting job that will not run."""
     dequeue(world, row)
     world.demands[world.jobs[row].demand].waiting -= 1
-    world.jobs[row].state = DONE
+    world.jobs[row].state = JobStatus.DONE
 
 
 @entry
 def finish(world: World, row: int, now: float) -> None:
     """Ends a running job."""
     stop(world, row, now)
-    world.jobs[row].state, world.jobs[row].end_s = DONE, now
+    world.jobs[row].state, world.jobs[row].end_s = JobStatus.DONE, now
 
 
 @entry
 def put_off(world: World, row: int, now: float) -> None:
     """Stops a running job that failed and will be retried later."""
     stop(world, row, now)
-    world.jobs[row].state = FUTURE
+    world.jobs[row].state = JobStatus.FUTURE
 
 
 @entry

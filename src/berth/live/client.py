@@ -13,7 +13,7 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import SplitResult, quote, urlencode, urlsplit
+from urllib.parse import quote, urlencode, urlsplit
 
 from berth.errors import InputError
 from berth.live.home import Endpoint, UnreachableError, short_path
@@ -43,7 +43,7 @@ class Client:
 
     def __init__(self, endpoint: Endpoint) -> None:
         self.url, self._folder = endpoint.url, endpoint.folder
-        parts = _address(endpoint.url)
+        parts = urlsplit(endpoint.url)
         self._secure, self._host = parts.scheme == "https", str(parts.hostname)
         self._port, self._prefix = parts.port, parts.path.rstrip("/")
         self._headers = {"Content-Type": "application/json", "Connection": "close"}
@@ -121,17 +121,6 @@ class Client:
             f"the controller {f'of {self._folder}' if self._folder else f'at {self.url}'} does not answer: {why}",
             hint="is it up? start it with `berth up`",
         )
-
-
-def _address(url: str) -> SplitResult:
-    try:
-        parts = urlsplit(url)
-        known = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
-    except ValueError:
-        known = False
-    if not known or re.search(r"[\s\x00-\x1f]", url):
-        raise InputError(f"{url!r} is not a valid URL", hint="write it like http://127.0.0.1:7070")
-    return parts
 
 
 def _refused(status: int, body: bytes, path: tuple[str, ...]) -> InputError:

@@ -18,7 +18,7 @@ from berth.live.lifecycle import QUEUED
 from berth.live.records import Record
 from berth.live.state import ControllerState
 from berth.schedule.failures import raise_failure
-from berth.schedule.records import EVICT, MOVE
+from berth.schedule.records import Action
 
 
 class ReplayError(BerthError):
@@ -49,11 +49,11 @@ def _leave(state: ControllerState, decisions: Decisions) -> list[Left]:
     left: list[Left] = []
     for what, row, reason in decisions:
         job = _job_at(state, row)
-        if what == EVICT:
+        if what == Action.EVICT:
             assert job.token is not None
             left.append((job.id, reason, set(state.attempts[job.token].machines)))
             state.requeue(job, "evict")
-        elif what == MOVE and job.token is not None:
+        elif what == Action.MOVE and job.token is not None:
             state.vacate(job, "moved")
     return left
 
@@ -67,7 +67,7 @@ def _evicted(state: ControllerState, left: Left, taken: Sequence[Record]) -> Rec
 
 def _take(state: ControllerState, decisions: Decisions) -> list[Record]:
     """Create an attempt for each gang that was placed; return their records."""
-    taken = {row: (what, reason) for what, row, reason in decisions if what != EVICT}
+    taken = {row: (what, reason) for what, row, reason in decisions if what != Action.EVICT}
     made = []
     for row, (_, reason) in taken.items():
         job, record = _job_at(state, row), state.world.jobs[row]

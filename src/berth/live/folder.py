@@ -1,14 +1,16 @@
 """The folder of an attempt: the back end writes its launch there and reads its end.
 
-The other side is `supervise.py` on the machine of the gang. The two share nothing but this folder.
+The other side is `supervise` on the machine of the gang. The two share nothing but this folder.
 """
 
 from __future__ import annotations
 
 import fcntl
+import io
 import json
 import math
 import os
+import zipfile
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -18,8 +20,22 @@ from berth.live.backend import AttemptStatus, Launch
 from berth.live.lifecycle import Cause
 from berth.live.private import make_folders
 
-SUPERVISE = Path(supervise.__file__)
+SUPERVISE = Path(supervise.__file__).parent
 LIVE, ENDED = "live", "ended"
+
+
+def archive_supervisor(root: Path) -> Path:
+    """Write the supervisor as one file into a folder that all machines see, so that they need no berth; return it."""
+    target, buffer = root / "supervise.pyz", io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for file in sorted(SUPERVISE.glob("*.py")):
+            name = file.name if file.name == "__main__.py" else f"{SUPERVISE.name}/{file.name}"
+            archive.writestr(
+                zipfile.ZipInfo(name), file.read_bytes()
+            )  # without its time: the same bytes each time
+    if not target.exists() or target.read_bytes() != buffer.getvalue():
+        write_whole(target, buffer.getvalue())
+    return target
 
 
 def tokens_in(root: Path) -> list[str]:
@@ -174,11 +190,11 @@ def _first_code(ends: list[dict[str, Any]]) -> int | None:
     return int(failed[0][1]) if failed else (0 if codes else None)
 
 
-def write_whole(path: Path, text: str) -> None:
+def write_whole(path: Path, content: str | bytes) -> None:
     """Write a file atomically."""
     part = path.with_name(f".{path.name}.{os.getpid()}")
-    with part.open("w") as file:
-        file.write(text)
+    with part.open("wb") as file:
+        file.write(content.encode() if isinstance(content, str) else content)
         file.flush()
         os.fsync(file.fileno())
     part.rename(path)

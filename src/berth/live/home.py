@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from berth.errors import InputError
 
@@ -54,21 +56,35 @@ def find_endpoint(state: str | None, url: str | None) -> Endpoint:
     identifies the caller by account, or by token if BERTH_TOKEN is set.
     """
     token = os.environ.get("BERTH_TOKEN", "")
-    named = url or (None if state else os.environ.get("BERTH_URL"))
-    if named is not None:
+    named = url or (None if state else remote_url())
+    if named:
+        if not _is_url(named):
+            where = "--url" if url else "BERTH_URL"
+            raise InputError(
+                f"{named!r} is not a valid URL", where=where, hint="write it like http://127.0.0.1:7070"
+            )
         if not token:
             raise InputError(
                 f"there is no token for {named}",
                 hint="set BERTH_TOKEN; `berth token add USER` makes one where the controller is",
             )
         return Endpoint(named.rstrip("/"), token)
-    folder = state_folder(state)
-    if not (folder / JOURNAL).exists():
-        raise InputError(
-            f"no controller has its state in {folder}",
-            hint="start one with `berth up`, or name one with --url or BERTH_URL",
-        )
+    folder = existing_state(state, "name one with --url or BERTH_URL")
     return Endpoint(_own_url(folder) or "http://localhost", token, folder)
+
+
+def remote_url() -> str:
+    """Return the URL of the controller that commands ask unless an option names another; empty: none."""
+    return os.environ.get("BERTH_URL", "")
+
+
+def _is_url(text: str) -> bool:
+    try:
+        parts = urlsplit(text)
+        known = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:
+        return False
+    return bool(known) and not re.search(r"[\s\x00-\x1f]", text)
 
 
 def _own_url(folder: Path) -> str | None:
@@ -89,12 +105,11 @@ def short_path(folder: Path) -> Iterator[Path]:
         os.close(handle)
 
 
-def existing_state(given: str | None) -> Path:
-    """Return the state folder; refuse one without a journal."""
+def existing_state(given: str | None, otherwise: str = "name its folder with --state or BERTH_STATE") -> Path:
+    """Return the state folder; refuse one without a journal. `otherwise`: how to name another controller."""
     folder = state_folder(given)
     if not (folder / JOURNAL).is_file():
         raise InputError(
-            f"no controller has its state in {folder}",
-            hint="start one with `berth up`, or name its folder with --state or BERTH_STATE",
+            f"no controller has its state in {folder}", hint=f"start one with `berth up`, or {otherwise}"
         )
     return folder

@@ -11,11 +11,11 @@ from berth.live.decisions import take_seats
 from berth.live.demand import fits
 from berth.live.job import Attempt, Job, Seat
 from berth.live.lifecycle import DELAYED, QUEUED, STOPPING, transition
-from berth.live.rows import with_demand, with_usage
+from berth.live.scheduled_jobs import with_usage
 from berth.live.setup import Setup
 from berth.live.state import ControllerState
-from berth.schedule import reasons
-from berth.schedule.records import FUTURE
+from berth.schedule.reasons import ReasonCode
+from berth.schedule.records import JobStatus
 
 _KEPT = ("attained_gpu_s", "ran_s", "evictions", "moves", "waited_s", "first_start_s", "restored_at_s")
 _WORK = ("work_s", "true_remaining_s", "estimated_remaining_s", "checkpointed_remaining_s")
@@ -56,13 +56,8 @@ def _requeue_all(old: ControllerState, new: ControllerState) -> None:
     """Queue all jobs, in the order of their submission."""
     for job in (job for job in old.rows if job is not None):
         record = old.world.jobs[job.row].copy()
-        new.reserve_row()
-        new.world = with_demand(new.world, job.spec.gpus, new.timers)
-        job.row = len(new.rows)
-        new.rows.append(job)
-        new.jobs[job.id] = job
         _delay_or_requeue(new, job)
-        new.write(job)
+        new.add(job)
         fresh = new.world.jobs[job.row]
         for name in (*_KEPT, *_WORK, "arrival_s"):
             fresh[name] = record[name]
@@ -98,7 +93,7 @@ def _restore_attempt(
         attempt.tier = tier_of(new, seats)
         record = new.world.jobs[job.row]
         restored_at_s = float(record["restored_at_s"])
-        take_seats(new, job, seats, attempt.tier, reasons.NONE)
+        take_seats(new, job, seats, attempt.tier, int(ReasonCode.NONE))
         record["restored_at_s"] = restored_at_s  # it never stopped: nothing is restored
     elif holds_place:
         _requeue_lost(new, job, attempt)
@@ -110,7 +105,7 @@ def _requeue_lost(new: ControllerState, job: Job, attempt: Attempt) -> None:
     attempt.state, attempt.why = STOPPING, "lost"
     if not fits(new.setup, job.spec):
         _kernels.withdraw(new.native_world, job.row)
-        new.world.jobs[job.row]["state"] = FUTURE
+        new.world.jobs[job.row]["state"] = JobStatus.FUTURE
         _delay_or_requeue(new, job)
         new.delayed.add(job.id)
 

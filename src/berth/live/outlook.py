@@ -16,7 +16,7 @@ from berth.live.forecast import Forecast, forecast, overdue_s
 from berth.live.job import Job
 from berth.live.lifecycle import QUEUED
 from berth.live.state import ControllerState
-from berth.schedule.reasons import BACKFILLED
+from berth.schedule.reasons import ReasonCode
 from berth.units import format_count, format_seconds
 
 IN_TIME, SPARE, FITS = "ends-in-time", "uses-spare-devices", "fits-sooner"
@@ -189,7 +189,11 @@ def overtakers(order: Sequence[str], expected: Forecast) -> dict[str, Overtakers
     """
     backfills: dict[str, list[tuple[float, int]]] = {}
     for place, name in enumerate(order):
-        if name in expected.starts and expected.reasons[name] == BACKFILLED and name in expected.reserved:
+        if (
+            name in expected.starts
+            and expected.reasons[name] == ReasonCode.BACKFILLED
+            and name in expected.reserved
+        ):
             backfills.setdefault(expected.reserved[name], []).append((expected.starts[name], place))
     found: dict[str, Overtakers] = {}
     behind: list[tuple[float, int]] = []  # start and place in the queue

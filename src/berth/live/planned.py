@@ -15,16 +15,16 @@ from berth.plan.files import PlanSpec
 def with_plan(spec: JobSpec, beside: Path) -> JobSpec:
     """Return the job with devices, and a command unless it has one, from its plan; paths are relative to `beside`.
 
-    CPU cores of a plan come with the machines of its GPUs and are not requested.
+    CPU cores of a plan (stages, servers, readers) come with the machines of its GPUs and are not requested.
     """
     if spec.plan is None:
         return spec
     path = (beside / spec.plan).resolve()
     plan = yaml_spec.load(path, PlanSpec)
-    units: Counter[str] = Counter()
+    replicas: Counter[str] = Counter()
     for stage in plan.stages:
-        units[stage.type] += stage.replicas
-    gpus = {name: count for name, count in units.items() if device_type(name).kind == "gpu"} or units
+        replicas[stage.type] += stage.replicas
+    gpus = {name: count for name, count in replicas.items() if device_type(name).kind == "gpu"} or replicas
     if len(gpus) > 1:
         raise SpecError(
             f"rents {' and '.join(f'{count} {name}' for name, count in gpus.items())}",

@@ -20,7 +20,7 @@ from berth.live.profiles import Numbers, profile_of
 from berth.network.fabric import Fabric
 from berth.schedule.records import MAX_TIERS, Array
 from berth.schedule.world import new_jobs
-from berth.simulate.engine_state import SHARED
+from berth.simulate.engine_state import NetworkMode
 from berth.simulate.jobs import describe_models
 from berth.workload.profile import REFERENCE_DEVICE, JobProfile
 
@@ -42,7 +42,7 @@ class Sensitivities:
             found, profile = new_jobs(1), profile_of(numbers)
             found["gpus"] = gpus
             cluster, names = _with_speeds(self._cluster, profile), np.array([profile.name], object)
-            describe_models(found, names, cluster, self._fabric, SHARED, lambda _: profile)
+            describe_models(found, names, cluster, self._fabric, NetworkMode.SHARED, lambda _: profile)
             self._known[key] = found
         for name in _FIELDS:
             record[name] = self._known[key][name][0]

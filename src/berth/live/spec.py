@@ -228,17 +228,11 @@ class Bounds:
 
     def check(self, spec: JobSpec) -> None:
         """Refuse a user's job that requests more, and say what is allowed."""
-        for name, asked, most in (
-            ("priority", spec.priority, self.priority),
-            ("restarts", spec.restarts, self.restarts),
+        for name, asked, most, text in (
+            ("priority", spec.priority, self.priority, str),
+            ("restarts", spec.restarts, self.restarts, str),
+            ("grace", spec.grace, self.grace_s, format_seconds),
         ):
             if asked > most:
-                raise DeniedError(
-                    f"a user's {name} is at most {most}, and {asked} is asked for", hint=_BOUNDS
-                )
-        if spec.grace > self.grace_s:
-            raise DeniedError(
-                f"a user's grace is at most {format_seconds(self.grace_s)}, "
-                f"and {format_seconds(spec.grace)} is asked for",
-                hint=_BOUNDS,
-            )
+                what = f"a user's {name} is at most {text(most)}, and {text(asked)} is asked for"
+                raise DeniedError(what, hint=_BOUNDS)

@@ -6,13 +6,10 @@ The controller, recovery, replays and forecasts all apply records to a `Controll
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Literal
 
-import numpy as np
-
 from berth.live import _kernels
-from berth.live.demand import device_types_of, sensitivity_key, tier_range_of
+from berth.live.demand import sensitivity_key
 from berth.live.devices import Devices
 from berth.live.job import Attempt, Job, Seat
 from berth.live.lifecycle import (
@@ -29,85 +26,34 @@ from berth.live.lifecycle import (
     transition,
 )
 from berth.live.records import LOST, Record
-from berth.live.rows import FIRST, with_demand, with_free_rows, with_user
-from berth.live.sensitivity import Sensitivities, learned_slowdowns
-from berth.live.setup import DEFAULT_DURATION_S, Setup
+from berth.live.scheduled_jobs import ScheduledJobs
+from berth.live.setup import Setup
 from berth.live.spec import spec_from_dict
-from berth.native.kernels import specialize
-from berth.native.structs import to_native
-from berth.schedule import reasons
-from berth.schedule.decide import phases_for
-from berth.schedule.hooks import hooks
-from berth.schedule.records import World
-from berth.schedule.world import new_jobs, new_world
+from berth.schedule.reasons import ReasonCode
 
 _LONGEST_DELAY_S = 300.0
 
 
-class ControllerState:
-    """Jobs, attempts, machines and the scheduler's arrays."""
+class ControllerState(ScheduledJobs):
+    """Jobs, attempts and machines, and the scheduler's arrays."""
 
     def __init__(self, setup: Setup) -> None:
-        self.setup = setup
-        self.cluster = setup.cluster
-        self.policy = policy = setup.load_policy()
-        self.timers = np.array(policy.timers(setup.tiers), float)
-        self.world = new_world(
-            setup.cluster,
-            policy,
-            new_jobs(FIRST),
-            eviction_s=setup.eviction_s,
-            eviction_large_s=setup.eviction_large_s,
-        )
-        self.hooks = to_native(hooks(policy))
-        self.phases = to_native(phases_for(policy.rules(), self.native_world, self.hooks))
-        self.run_pass = specialize(_kernels.run_pass, self.native_world, self.hooks, self.phases, 0.0)
-        self.join = specialize(_kernels.join, self.native_world, self.hooks, 0, 0.0)
-        self.jobs: dict[str, Job] = {}  # those that have not ended
+        super().__init__(setup)
         self.delayed: set[str] = set()
-        self.rows: list[Job | None] = []
         self.attempts: dict[str, Attempt] = {}  # those that have not ended
         self.devices = Devices(setup.cluster)
         # by machine: the reasons why it takes no jobs, and how many of its devices are used outside berth
         self.unavailable: list[list[str]] = [[] for _ in setup.cluster.machines]
         self.external: list[int] = [0] * len(setup.cluster.machines)
-        self.users: dict[str, int] = {}
-        self.step_s: dict[str, dict[int, float]] = {}  # measured, by sensitivity key and tier
-        self.durations: dict[str, float] = {}  # of ended jobs, by name
         self.submitted = 0
         self.epoch = ""  # of the running controller: part of its tokens
-        self.now = 0.0
         self.wake = math.inf
         self.ended: list[Job] = []  # jobs that ended since the last commit
-        self._sensitivities = Sensitivities(setup.cluster)
-        self._handlers: dict[str, Callable[[Record], None]] = {
-            "opened": self._opened,
-            "submitted": self._submitted,
-            "cancelled": self._cancelled,
-            "prioritised": self._prioritised,
-            "machine": self._machine,
-            "external": self._external,
-            "launch": self._launch,
-            "started": self._started,
-            "exited": self._exited,
-            "ready": self._ready,
-            "learned": self._learned,
-        }
-
-    @property
-    def world(self) -> World:
-        """The scheduler's arrays; `native_world` has the same arrays for compiled code."""
-        return self._world
-
-    @world.setter
-    def world(self, world: World) -> None:
-        if world is not getattr(self, "_world", None):
-            self._world, self.native_world = world, to_native(world)
 
     def apply(self, record: Record) -> None:
-        """Apply one record; passes are applied by `decisions`."""
+        """Apply one record by the method of its kind; passes are applied by `decisions`."""
         self.now = max(self.now, record.time)
-        self._handlers[record.kind](record)
+        getattr(self, f"_on_{record.kind}")(record)
 
     def next_ready(self) -> tuple[float, str] | None:
         """Return the time and id of the delayed job that is retried first."""
@@ -115,56 +61,20 @@ class ControllerState:
 
     # -- jobs
 
-    def _opened(self, record: Record) -> None:
+    def _on_opened(self, record: Record) -> None:
         """A controller has started; the setup of this record is in use already."""
         self.epoch = record.body.get("epoch", "")  # older versions have none
 
-    def _submitted(self, record: Record) -> None:
+    def _on_submitted(self, record: Record) -> None:
         assert record.job is not None
         assert record.job not in self.jobs, f"{record.job} is submitted twice"
         spec, profile = spec_from_dict(record.body["spec"]), record.body["profile"]
         job = Job(record.job, spec, profile, record.body["user"], record.time, since=record.time)
         self.submitted += 1
-        self.jobs[job.id] = job
-        self.reserve_row()
-        self.world = with_demand(self.world, spec.gpus, self.timers)
-        self.world = with_user(self.world, self.users.setdefault(job.user, len(self.users)))
-        job.row = len(self.rows)
-        self.rows.append(job)
-        self.write(job)
+        self.add(job)
         self.join(self.native_world, self.hooks, job.row, self.now)
 
-    def reserve_row(self) -> None:
-        """Make sure that one more row fits."""
-        if len(self.rows) < len(self.world.jobs):
-            return
-        kept = [row for row, job in enumerate(self.rows) if job is not None]
-        self.world = with_free_rows(self.world, np.array(kept, np.int64))
-        self.rows = [job for job in self.rows if job is not None]
-        for row, job in enumerate(self.rows):
-            assert job is not None
-            job.row = row
-
-    def write(self, job: Job) -> None:
-        """Write the scheduler's record of a new job."""
-        spec, record = job.spec, self.world.jobs[job.row]
-        record["arrival_s"], record["gpus"], record["priority"] = self.now, spec.gpus, spec.priority
-        record["demand"] = np.searchsorted(self.world.demands["gpus"], spec.gpus)
-        record["delay_timer_s"][: len(self.timers)] = self.timers
-        record["user"] = self.users[job.user]
-        kinds = device_types_of(self.setup, spec)
-        record["device_type"] = kinds[0] if len(kinds) == 1 else -1
-        record["device_type_mask"] = (
-            sum(1 << kind for kind in kinds) if len(kinds) < len(self.setup.device_type_names) else -1
-        )
-        expected_s = spec.duration or self.durations.get(spec.name) or DEFAULT_DURATION_S
-        for name in ("work_s", "true_remaining_s", "estimated_remaining_s", "checkpointed_remaining_s"):
-            record[name] = expected_s
-        record["nearest_tier"], record["widest_tier"] = tier_range_of(self.setup, spec)
-        self._sensitivities.write(record, job.profile, spec.gpus)
-        self._apply_steps(job)
-
-    def _cancelled(self, record: Record) -> None:
+    def _on_cancelled(self, record: Record) -> None:
         job = self._job(record)
         job.ends_as = CANCELLED
         if job.state == QUEUED:
@@ -174,7 +84,7 @@ class ControllerState:
             self.vacate(job, "cancelled")
         self._settle(job)
 
-    def _prioritised(self, record: Record) -> None:
+    def _on_prioritised(self, record: Record) -> None:
         job = self._job(record)
         job.spec = job.spec.model_copy(update={"priority": int(record.body["priority"])})
         self.world.jobs[job.row]["priority"] = job.spec.priority
@@ -184,7 +94,7 @@ class ControllerState:
 
     # -- machines
 
-    def _machine(self, record: Record) -> None:
+    def _on_machine(self, record: Record) -> None:
         machine, why = int(record.body["machine"]), record.body["why"]
         shut = self.unavailable[machine]
         if record.body["is"]:
@@ -204,14 +114,16 @@ class ControllerState:
             attempt = self.attempts[token]
             job = self.jobs[attempt.job]
             if job.token == token:
-                _kernels.give_back(self.native_world, self.hooks, job.row, self.now, reasons.HOST_LOST)
+                _kernels.give_back(
+                    self.native_world, self.hooks, job.row, self.now, int(ReasonCode.HOST_LOST)
+                )
                 self.requeue(job, "lost")
 
     def free_on(self, machine: int) -> int:
         """Return the free devices of a machine."""
         return int(self.world.groups["free"][0, machine].sum())
 
-    def _external(self, record: Record) -> None:
+    def _on_external(self, record: Record) -> None:
         machine, devices = int(record.body["machine"]), int(record.body["devices"])
         self.devices.block(machine, record.body.get("numbers", ()))
         if not self.unavailable[machine]:
@@ -264,10 +176,10 @@ class ControllerState:
         """Return earlier attempts that still hold its devices."""
         return self.devices.ahead(attempt.token, attempt.seats)
 
-    def _launch(self, record: Record) -> None:
+    def _on_launch(self, record: Record) -> None:
         self.attempts[record.body["token"]].state = LAUNCHING
 
-    def _started(self, record: Record) -> None:
+    def _on_started(self, record: Record) -> None:
         attempt = self.attempts[record.body["token"]]
         attempt.began = self.now
         if attempt.state == LAUNCHING:
@@ -277,7 +189,7 @@ class ControllerState:
             record_ = self.world.jobs[job.row]
             record_["restored_at_s"] = max(float(record_["restored_at_s"]), self.now)
 
-    def _exited(self, record: Record) -> None:
+    def _on_exited(self, record: Record) -> None:
         """End an attempt.
 
         `codes` of its processes; none: unknown. `stopped`: berth stopped them. `done`: the job reported that it has
@@ -342,7 +254,7 @@ class ControllerState:
         self.delayed.add(job.id)
         job.not_before = self.now + min(_LONGEST_DELAY_S, 2.0 ** min(job.failures, 20))
 
-    def _ready(self, record: Record) -> None:
+    def _on_ready(self, record: Record) -> None:
         job = self._job(record)
         self.delayed.remove(job.id)
         transition(job, "ready", since=self.now)
@@ -362,22 +274,12 @@ class ControllerState:
 
     # -- measured step times
 
-    def _learned(self, record: Record) -> None:
+    def _on_learned(self, record: Record) -> None:
         key, tier = record.body["key"], int(record.body["tier"])
         self.step_s.setdefault(key, {})[tier] = float(record.body["step_s"])
         for job in self.jobs.values():
             if sensitivity_key(self.setup, job.spec) == key:
-                self._apply_steps(job)
-
-    def _apply_steps(self, job: Job) -> None:
-        known = self.step_s.get(sensitivity_key(self.setup, job.spec))
-        if not known:
-            return
-        record = self.world.jobs[job.row]
-        self._sensitivities.write(record, job.profile, job.spec.gpus)
-        record["slowdown"] = learned_slowdowns(record["slowdown"].copy(), known, int(record["nearest_tier"]))
-        if job.token is not None:
-            _kernels.run_at_speed(self.native_world, job.row, self.now)
+                self.apply_steps(job)
 
     def _job(self, record: Record) -> Job:
         assert record.job is not None

@@ -15,7 +15,7 @@ from berth.live.lifecycle import DELAYED, LAUNCHING, PLACED, QUEUED, RUNNING, ST
 from berth.live.reconcile import overlaps
 from berth.live.spec import JobSpec
 from berth.live.state import ControllerState
-from berth.schedule.reasons import CODES, HELD_FOR_OTHER, Reason, bring_up_to_date, explain
+from berth.schedule.reasons import CODES, Reason, ReasonCode, bring_up_to_date, explain
 from berth.units import format_count
 
 _JOB_FIELDS = ("id", "user", "submitted", "attempts", "evictions", "failures")
@@ -145,7 +145,11 @@ def reason_of(state: ControllerState, job: Job, now: float) -> Reason:
         bring_up_to_date(state.world, job.row)
     reason = explain(state.world.jobs[job.row], now, state.setup.tiers)
     holder = int(state.world.state[0]["last_reserved"])
-    if reason.code == CODES[HELD_FOR_OTHER] and holder >= 0 and (other := state.rows[holder]) is not None:
+    if (
+        reason.code == CODES[ReasonCode.HELD_FOR_OTHER]
+        and holder >= 0
+        and (other := state.rows[holder]) is not None
+    ):
         return replace(reason, sentence=f"the devices that would fit are reserved for {other.id}")
     return reason
 

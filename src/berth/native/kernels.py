@@ -139,7 +139,7 @@ def _outer(function: F, **options: Any) -> F:
 
 
 def _widen_arguments(dispatcher: Any) -> None:
-    """Passes signed integers as int64 and constants by value, so that one version serves all callers."""
+    """Passes signed integers and members of an IntEnum as int64, so that one version serves all callers."""
     template = dispatcher.get_call_template
 
     def widened(arguments: Any, keywords: Any) -> Any:
@@ -151,4 +151,5 @@ def _widen_arguments(dispatcher: Any) -> None:
 
 def _widened(type_: NumbaType) -> NumbaType:
     type_ = _types.unliteral(type_)
-    return _types.int64 if isinstance(type_, _types.Integer) and type_.signed else type_
+    integer = isinstance(type_, _types.IntEnumMember) or (isinstance(type_, _types.Integer) and type_.signed)
+    return _types.int64 if integer else type_

@@ -16,6 +16,7 @@ from numba.core import codegen, compiler
 
 _JITCodeLibrary: Any = codegen.JITCodeLibrary  # numba is untyped
 _Compiler: Any = compiler.Compiler
+_Flags: Any = compiler.Flags
 _ENVIRONMENT = "_ZN08NumbaEnv"  # prefix of the variables that point to a function's environment
 
 
@@ -88,6 +89,21 @@ def _reachable(libraries: list[Any]) -> list[Any]:
     return [library.alone if isinstance(library, InnerLibrary) else library for library in found]
 
 
+class _OwnFlags(_Flags):  # type: ignore[misc]
+    """Flags that are for one function alone.
+
+    numba gives the functions that it calls a copy of them: each would be inlined if its first caller is, and numba's
+    own functions (`max`, `np.empty`, ...) would be compiled once for every kind of caller.
+    """
+
+    __slots__ = ()
+
+    def copy(self) -> Any:
+        flags = _Flags(self)
+        flags.forceinline, flags.no_cpython_wrapper, flags.no_cfunc_wrapper = False, True, True
+        return flags
+
+
 class InnerCompiler(_Compiler):  # type: ignore[misc]
     """Compiles a function that only compiled functions call."""
 
@@ -95,6 +111,7 @@ class InnerCompiler(_Compiler):  # type: ignore[misc]
 
     def _compile_core(self) -> Any:
         state = self.state
+        state.flags = _OwnFlags(state.flags)
         state.library = self.library_class(state.targetctx.codegen(), state.func_id.func_qualname)
         state.library.enable_object_caching()
         return super()._compile_core()

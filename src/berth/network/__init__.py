@@ -36,18 +36,6 @@ _HOME = {
     "spreads": "spread",
 }
 
-__all__ = [
-    "Fabric",
-    "Iteration",
-    "LinkShares",
-    "Placement",
-    "Spread",
-    "StepTimeModel",
-    "Traffic",
-    "iteration_time",
-    "read_measured",
-    "sensitivity",
-    "spreads",
-]
+__all__ = list(_HOME)
 
 __getattr__ = exports(__name__, _HOME)

@@ -76,14 +76,6 @@ class Fabric:
             capacity=capacity,
         )
 
-    def link_name(self, link: int) -> str:
-        """Return the name of a link, for reports."""
-        for names in self.cluster.group_names[:-1]:
-            if link < len(names):
-                return f"up-link of {names[link]}"
-            link -= len(names)
-        raise IndexError(f"no link {link}")
-
 
 def _falling(rates: FloatArray) -> FloatArray:
     """Limit each tier above the machine to the rate of the nearer tiers on the path."""

@@ -46,10 +46,6 @@ class LinkShares:
     def __contains__(self, job: int) -> bool:
         return 0 <= job < len(self._state.cap) and not math.isnan(self._state.cap[job])
 
-    def links_of(self, job: int) -> list[int]:
-        """The links that a job crosses, ascending."""
-        return sorted(int(self._state.edge_link[edge]) for edge in self._edges(job))
-
     def load(self, link: int) -> float:
         """Bytes per second that cross a link now."""
         state, total, edge = self._state, 0.0, int(self._state.link_first[link])

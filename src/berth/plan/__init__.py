@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from berth.lazy import exports
 
 if TYPE_CHECKING:
-    from berth.plan.build import problem_for as problem_for
     from berth.plan.plan import Plan as Plan
     from berth.plan.plan import Stage as Stage
     from berth.plan.problem import Problem as Problem
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
     from berth.plan.search.method import Outcome as Outcome
     from berth.plan.solve import SearchOptions as SearchOptions
     from berth.plan.solve import find_plan as find_plan
+    from berth.plan.world import problem_for as problem_for
 
 _HOME = {
     "SearchOptions": "solve",
@@ -31,7 +31,7 @@ _HOME = {
     "PlanRequest": "request",
     "find_plan": "solve",
     "load_layer_profile": "profile.files",
-    "problem_for": "build",
+    "problem_for": "world",
 }
 
 __all__ = [

@@ -1,9 +1,8 @@
 """Compares all methods on the same problems and budget: by model, by number of layers, by number of types.
 
-The problems are the zoo's profiles (CPU core measured, GPUs modelled) at a share of the highest throughput that their
-devices can hold. At half of it a single type is nearly always the cheapest, and every method finds it; from 80 % on
-mixes are cheaper and the methods differ. Beyond the catalogue's devices, types are synthetic variants with random
-speed and price.
+The problems are the zoo's profiles (CPU core measured, GPUs modelled) with tables of a billion rows, at a share of the
+highest throughput that their devices can hold: near it few plans are feasible. Beyond the catalogue's devices, types
+are synthetic variants with random speed and price. `compare_methods` does the same for one problem of the user's.
 """
 
 from __future__ import annotations
@@ -15,14 +14,18 @@ from statistics import median
 import numpy as np
 
 from berth.cluster.load import load_cluster
-from berth.plan.build import problem_for
 from berth.plan.infeasible import highest_throughput
-from berth.plan.problem import DevicePool, Problem, make_problem
+from berth.plan.plan import Plan
+from berth.plan.problem import COMPUTE, IN, OPTIMISER_S, OUT, DevicePool, Problem, make_problem
 from berth.plan.profile.files import load_layer_profile
-from berth.plan.search.method import Budget, get_method
+from berth.plan.search.fixed import cpu_types
+from berth.plan.search.method import METHODS, RANDOMISED, Budget, Outcome, canonical_name, get_method
+from berth.plan.world import WorldOptions, problem_for
 
 SHARE = 0.8  # of the highest throughput
-DEVICES_PER_TYPE = 64  # of each type, where the number of types is what varies
+DEVICES_PER_TYPE = 64  # GPUs of each type, where the number of types is what varies
+CORES_PER_TYPE = 48 * DEVICES_PER_TYPE
+ROWS = 1e9  # of all tables of a model
 CLUSTER = "cloud-mix"
 MODELS = ("ctrdnn", "matchnet", "2emb", "nce", "transformer", "cnn")
 BY_LAYERS = ("ctrdnn-8", "ctrdnn-12", "ctrdnn", "ctrdnn-20")
@@ -30,14 +33,14 @@ BY_TYPES = (2, 4, 8, 16, 32, 64)
 _BASE = (
     "cpu-core", "V100-16", "T4", "A100-80", "L4", "H100", "A100-40", "L40S", "P100", "V100-32", "H200", "P4", "B200",
 )  # fmt: skip
-_RANDOMISED = {"rl-lstm", "rl-rnn", "bayes", "genetic", "random"}
+OWN = "problem"  # group of a problem of the user's
 
 
 @dataclass(frozen=True)
 class Case:
     """One problem of the comparison."""
 
-    group: str  # models, layers or types
+    group: str  # models, layers or types; or the user's own problem
     label: str
     size: int  # layers or types, whichever the group is about
     problem: Problem
@@ -55,7 +58,8 @@ class Result:
     seeds: int
     evaluations: int
     cpu_s: float
-    note: str = ""
+    note: str = ""  # of the method; without a plan, why
+    plan: Plan | None = None  # the cheapest of all seeds
 
 
 Report = Callable[[str], None]
@@ -86,41 +90,83 @@ def on_cluster(model: str, devices: Sequence[str] | None) -> Problem:
     cluster = load_cluster(CLUSTER)
     names = [device.name for device in cluster.device_types]
     forbid = [name for name in names if devices is not None and name not in devices]
-    return problem_for(load_layer_profile(model), cluster, 1.0, forbid=forbid)
+    return problem_for(
+        load_layer_profile(model), cluster, 1.0, forbid=forbid, options=WorldOptions(rows=ROWS)
+    )
 
 
 def with_types(model: str, count: int, seed: int = 0) -> Problem:
     """Return the problem of a model on `count` types: the catalogue's first, then synthetic variants."""
-    base = problem_for(load_layer_profile(model), _BASE[: min(count, len(_BASE))], 1.0)
-    types = [replace(one, limit=DEVICES_PER_TYPE) for one in base.types]
+    names = _BASE[: min(count, len(_BASE))]
+    base = problem_for(load_layer_profile(model), names, 1.0, options=WorldOptions(rows=ROWS))
+    cores = cpu_types(base)[0]
+    limits = [CORES_PER_TYPE if device in cores else DEVICES_PER_TYPE for device in range(len(base.types))]
+    base = base.with_limits(dict(zip(base.type_names, limits, strict=True)))
     rng = np.random.default_rng(seed)
-    columns = list(range(len(types)))
-    speeds = [1.0] * len(types)
-    for number in range(count - len(types)):
-        of = number % len(base.types)
-        speed, markup = rng.uniform(0.6, 1.6), rng.uniform(0.8, 1.25)
-        columns.append(of)
-        speeds.append(speed)
-        original = base.types[of]
-        name = f"{original.name}~{number // len(base.types) + 1}"
-        types.append(
-            DevicePool(name, original.usd_per_hour * speed * markup, DEVICES_PER_TYPE, original.memory_bytes)
-        )
-    return make_problem(
-        batch=base.batch,
-        throughput=base.throughput,
-        samples=base.samples,
-        types=tuple(types),
-        layers=base.layers,
-        kinds=base.kinds,
-        oct_s=base.oct_s[:, columns] / np.array(speeds),
-        odt_s=base.odt_s[:, columns] / np.array(speeds),
-        alpha=base.alpha[:, columns],
-        beta=base.beta[:, columns],
-        cross_s=base.cross_s,
-        replicated_bytes=base.replicated_bytes,
-        fixed_usd_per_hour=base.fixed_usd_per_hour,
+    variants = []
+    for number in range(count - len(base.types)):
+        of, copy = number % len(base.types), number // len(base.types) + 1
+        variants.append(Variant(of, f"~{copy}", rng.uniform(0.6, 1.6), rng.uniform(0.8, 1.25)))
+    return with_variants(base, variants)
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """A synthetic type: `speed` times as fast as an existing one, in computing and in moving data."""
+
+    of: int  # index of the existing type
+    suffix: str
+    speed: float = 1.0
+    markup: float = 1.0  # on its price for this speed
+
+
+def with_variants(problem: Problem, variants: Sequence[Variant]) -> Problem:
+    """Return the problem with more types, each a variant of one it has; it is no longer that of a cluster."""
+    rows = list(range(len(problem.choices)))
+    speeds, choices = [1.0] * len(rows), list(problem.choices)
+    for number, one in enumerate(variants):
+        for row, choice in enumerate(problem.choices):
+            if choice.device == one.of:
+                rows.append(row)
+                speeds.append(one.speed)
+                choices.append(replace(choice, device=len(problem.types) + number))
+    speed, columns = np.array(speeds), [*range(len(problem.types)), *(one.of for one in variants)]
+    curves, facts = problem.curves[rows].copy(), problem.facts[rows].copy()
+    curves[:, :, (COMPUTE, IN, OUT)] /= speed[:, None, None, None]
+    facts[:, :, OPTIMISER_S] /= speed[:, None]
+    by_type = np.array([*[1.0] * len(problem.types), *(one.speed for one in variants)])
+    return replace(
+        problem,
+        types=(*problem.types, *(_variant_pool(problem.types[one.of], one) for one in variants)),
+        allowed=problem.allowed[:, columns],
+        choices=tuple(choices),
+        curves=curves,
+        facts=facts,
+        cross=problem.cross[rows] / speed[:, None, None],
+        ring=problem.ring[columns] / by_type[:, None, None],
+        stated=None,
+        source=None,
     )
+
+
+def _variant_pool(pool: DevicePool, one: Variant) -> DevicePool:
+    price = pool.usd_per_hour * one.speed * one.markup
+    return replace(pool, name=pool.name + one.suffix, usd_per_hour=price)
+
+
+def compare_methods(
+    problem: Problem,
+    budget: Budget,
+    methods: Sequence[str] | None = None,
+    seeds: int = 1,
+    report: Report | None = None,
+) -> list[Result]:
+    """Run methods (default: all; `exact` is always among them) on one problem, each with the same budget."""
+    names = dict.fromkeys(
+        canonical_name(name) for name in ["exact", *(METHODS if methods is None else methods)]
+    )
+    case = Case(OWN, "this problem", len(problem.layers), problem)
+    return compare([case], list(names), budget, seeds, report)
 
 
 def compare(
@@ -132,7 +178,7 @@ def compare(
 ) -> list[Result]:
     """Run every method on every case; loading on first use is not counted."""
     for name in methods:
-        get_method(name)(which[0].problem, Budget(evaluations=1))
+        get_method(name)(_tiny_problem(), Budget(evaluations=40, seconds=5.0))
     results = []
     for case in which:
         for name in methods:
@@ -142,11 +188,19 @@ def compare(
     return results
 
 
+def _tiny_problem() -> Problem:
+    types = (DevicePool("cpu", 1.0), DevicePool("gpu", 2.0))
+    return make_problem(
+        batch=1, throughput=1, types=types, layers=("a", "b"), oct_s=1.0, odt_s=1.0, alpha=1.0, beta=1.0
+    )
+
+
 def _result(case: Case, name: str, budget: Budget, seeds: int) -> Result:
     search = get_method(name)
-    drawn = range(budget.seed, budget.seed + (seeds if name in _RANDOMISED else 1))
+    drawn = range(budget.seed, budget.seed + (seeds if name in RANDOMISED else 1))
     runs = [search(case.problem, replace(budget, seed=seed)) for seed in drawn]
-    costs = [run.plan.cost_usd for run in runs if run.plan]
+    plans = [run.plan for run in runs if run.plan]
+    costs = [plan.cost_usd for plan in plans]
     complete = len(costs) == len(runs)
     return Result(
         case=case,
@@ -157,5 +211,14 @@ def _result(case: Case, name: str, budget: Budget, seeds: int) -> Result:
         seeds=len(runs),
         evaluations=round(median(run.evaluations for run in runs)),
         cpu_s=median(run.cpu_s for run in runs),
-        note=runs[0].note,
+        note=_note(runs),
+        plan=min(plans, key=lambda plan: plan.cost_usd, default=None),
     )
+
+
+def _note(runs: Sequence[Outcome]) -> str:
+    """Return the note of the first run without a plan, if there is one; it says why there is none."""
+    failed = next((run for run in runs if run.plan is None), None)
+    if failed is None:
+        return runs[0].note
+    return failed.note or f"no plan that holds the throughput in {failed.evaluations:,} evaluations"

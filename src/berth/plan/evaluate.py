@@ -1,4 +1,4 @@
-"""The evaluator that every search method calls: the cost of assignments with the replicas they need."""
+"""The evaluator that every search method calls: the cost of assignments with what they need to hold the throughput."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from berth.native.kernels import entry
-from berth.plan.arrays import ProblemArrays
+from berth.plan.plan import candidate_schedules, schedule_table, table_places
 from berth.plan.problem import Problem
-from berth.plan.provision import FORBIDDEN_SHORT, STAGE_COLUMNS, cut_stages, shortfall, sweep
+from berth.plan.provision import evaluate
 
 Floats = NDArray[np.float64]
 Assignments = NDArray[np.int64]
@@ -36,6 +35,8 @@ class Evaluator:
     def __init__(self, problem: Problem, *, objective: CostFunction | None = None) -> None:
         self.problem = problem
         self.objective = objective or self.formula
+        self.schedules = schedule_table(candidate_schedules(problem))
+        self.places = [one for one, _ in table_places(problem)]
         self.evaluations = 0
         self.best_usd = float("inf")
         self.best: Assignments | None = None
@@ -56,45 +57,11 @@ class Evaluator:
     def formula(self, rows: Assignments) -> BatchEvaluation:
         """Evaluate by the closed formula, without counting."""
         problem = self.problem
-        cost, stage_s, short = evaluate(rows, problem.arrays)
-        return BatchEvaluation(cost * (problem.epochs * problem.samples / 3600), stage_s, short)
-
-
-@entry
-def evaluate(assignments: Assignments, problem: ProblemArrays) -> tuple[Floats, Floats, Floats]:
-    """(dollars per hour x seconds) per example, stage time and shortfall of each assignment."""
-    count, layers = assignments.shape
-    cost = np.full(count, np.inf)
-    stage_s = np.zeros(count)
-    short = np.zeros(count)
-    stages = np.zeros((layers, STAGE_COLUMNS))
-    replicas = np.zeros(layers)
-    used = np.zeros(len(problem.price))
-    for row in range(count):
-        found, forbidden = cut_stages(assignments[row], problem, stages)
-        short[row] = shortfall(stages, found, problem, used) + forbidden * FORBIDDEN_SHORT
-        if short[row] > 0:
-            continue
-        cost[row], stage_s[row] = sweep(stages, found, problem, used, replicas)
-    return cost, stage_s, short
-
-
-@entry
-def provisioned(assignment: Assignments, problem: ProblemArrays) -> tuple[float, float, Floats, Floats]:
-    """Return cost and stage time of one assignment as `evaluate` does, its stages and their replicas."""
-    stages = np.zeros((len(assignment), STAGE_COLUMNS))
-    replicas = np.zeros(len(assignment))
-    used = np.zeros(len(problem.price))
-    found, forbidden = cut_stages(assignment, problem, stages)
-    if shortfall(stages, found, problem, used) + forbidden > 0:
-        return np.inf, 0.0, stages[:found], replicas[:found]
-    cost, stage_s = sweep(stages, found, problem, used, replicas)
-    return cost, stage_s, stages[:found], replicas[:found]
-
-
-@entry
-def stage_rows(assignment: Assignments, problem: ProblemArrays) -> Floats:
-    """Return the stages of an assignment, even if it is not allowed."""
-    stages = np.zeros((len(assignment), STAGE_COLUMNS))
-    found, _ = cut_stages(assignment, problem, stages)
-    return stages[:found]
+        cost, step_s, short = evaluate(rows, self.places[0].arrays, self.schedules, True)
+        for one in self.places[1:]:
+            other, other_s, _ = evaluate(rows, one.arrays, self.schedules, False)
+            step_s = np.where(other < cost, other_s, step_s)
+            cost = np.minimum(cost, other)
+        short = np.where(np.isfinite(cost), 0.0, short)
+        steps = problem.epochs * problem.samples / problem.batch
+        return BatchEvaluation(cost * steps / 3600, step_s / problem.batch, short)

@@ -46,40 +46,11 @@ def frontier_plans(problem: Problem) -> Iterator[Plan]:
 
 
 def fastest_under(problem: Problem, usd: float) -> Outcome:
-    """Return the fastest plan that costs at most `usd` with reading and serving at its throughput.
+    """Return the fastest plan that costs at most `usd`, or the cheapest plan if none does.
 
-    The problem's own throughput is a lower bound. Readers and servers are whole cores, so the sum need not rise with
-    the throughput as the cost of a plan does: the limit on the plan alone is lowered by the excess until the sum fits.
+    The problem's own throughput is a lower bound.
     """
-    known, limit, evaluations, cpu_s = WarmStart(), usd, 0, 0.0
-    while True:
-        best = _fastest_plan(problem, limit, known)
-        evaluations, cpu_s = evaluations + best.evaluations, cpu_s + best.cpu_s
-        best = replace(best, evaluations=evaluations, cpu_s=cpu_s)
-        if best.plan is None or best.plan.cost_usd > limit * (1 + _SAME):
-            return best
-        excess = best.plan.cost_usd + problem.serving_usd(best.plan.throughput) - usd
-        if excess <= usd * _SAME:
-            return _faster_plans(problem, best, usd, known)
-        limit = min(limit, best.plan.cost_usd) - excess  # the plan found may be far below the limit
-
-
-def _faster_plans(problem: Problem, best: Outcome, usd: float, known: WarmStart) -> Outcome:
-    """Return the last of the next faster plans that still fit; lowering the limit may have gone too far."""
-    while best.plan is not None:
-        found = exact(problem.at(best.plan.throughput * _MORE), Budget(), known=known)
-        if found.plan is None:
-            break
-        if found.plan.cost_usd + problem.serving_usd(found.plan.throughput) > usd * (1 + _SAME):
-            break
-        best = replace(
-            found, evaluations=best.evaluations + found.evaluations, cpu_s=best.cpu_s + found.cpu_s
-        )
-    return best
-
-
-def _fastest_plan(problem: Problem, usd: float, known: WarmStart) -> Outcome:
-    """Return the fastest plan that costs at most `usd` by itself, or the cheapest plan if none does."""
+    known = WarmStart()
     best = exact(problem, Budget(), known=known)
     if best.plan is None or best.plan.cost_usd > usd * (1 + _SAME):
         return replace(best, note=best.note or _too_expensive(best, usd))

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from berth.plan.arrays import COMPUTE_SERIAL, DATA_SERIAL
-from berth.plan.problem import UNLIMITED, Problem
+from berth.plan.problem import COMPUTE, HELD_BYTES, IN, OUT, SHARDED_BYTES, UNLIMITED, Problem
 from berth.plan.search.exact import WarmStart, exact, min_stage_time_s
 from berth.plan.search.method import Budget
+from berth.units import format_seconds
 
 _DIGITS = 1e-6
 _FEASIBILITY_ONLY = Budget(seconds=0.5)  # a plan is found long before it is proven to be the cheapest
@@ -44,8 +44,19 @@ def diagnose(problem: Problem) -> Infeasible:
     elif _feasible(free):
         reason = "there are too few devices of several types together"
     else:
-        reason = "the serial parts of stages, which replicas do not speed up, take longer than that"
+        reason = _too_fast(problem)
     return Infeasible(reason, layer, throughput, limits)
+
+
+def _too_fast(problem: Problem) -> str:
+    """Return why no number of devices is enough, though each layer alone would be fast enough."""
+    if not problem.micro:
+        return "the serial parts of stages, which replicas do not speed up, take longer than that"
+    step = format_seconds(problem.batch / problem.throughput)
+    return (
+        f"a step of {problem.batch:,.0f} examples may take {step}; optimiser, all-reduce and the smallest calls take "
+        "longer with any number of replicas. A larger --batch helps"
+    )
 
 
 def highest_throughput(problem: Problem) -> float:
@@ -104,14 +115,17 @@ def _unplaceable_layer(problem: Problem) -> tuple[str, str] | None:
 
 def _holds(problem: Problem, row: int, kind: int) -> bool:
     """Return whether some number of replicas holds the layer; each has the replicated part and its shard."""
-    memory, replicated = problem.types[kind].memory_bytes, problem.replicated_bytes[row]
-    return memory is None or replicated < memory or replicated + problem.sharded_bytes[row] <= memory
+    memory = problem.types[kind].memory_bytes
+    facts = [problem.facts[at, row] for at, choice in enumerate(problem.choices) if choice.device == kind]
+    return memory is None or any(
+        fact[HELD_BYTES] < memory or fact[HELD_BYTES] + fact[SHARDED_BYTES] <= memory for fact in facts
+    )
 
 
 def _slowest_layer(problem: Problem) -> str:
-    arrays = problem.arrays
-    alone = np.maximum(arrays.layer[:, :, COMPUTE_SERIAL], arrays.layer[:, :, DATA_SERIAL])
-    time_s = np.where(problem.allowed.T, alone, np.inf).min(axis=0)
+    alone = problem.curves[:, :, (COMPUTE, IN, OUT), 0].max(axis=2)  # what remains of ever smaller calls
+    devices = [choice.device for choice in problem.choices]
+    time_s = np.where(problem.allowed.T[devices], alone, np.inf).min(axis=0)
     return problem.layers[int(np.argmax(time_s))]
 
 

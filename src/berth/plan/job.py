@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from berth.plan.build import ProblemSource
 from berth.plan.plan import Plan, Stage
 from berth.plan.profile.job import job_profile
+from berth.plan.world import ProblemSource
 from berth.workload.profile import JobProfile, Number, Provenance
 
 
@@ -28,11 +28,16 @@ def planned_job(plan: Plan, name: str | None = None) -> tuple[JobProfile, Stage]
     source = Provenance(
         times.compute.kind, f"a stage of a plan, {stage.replicas} replicas; {times.compute.note}", year
     )
-    rows = sum(2 * layer.touched_bytes / stage.replicas**layer.touched_growth for layer in part.layers)
+    examples = plan.problem.batch / stage.replicas
+    rows = sum(
+        2 * layer.row_bytes * layer.touched_rows(examples, profile.batch)
+        for layer in part.layers
+        if layer.touched_bytes
+    )
     compute_s = stage.compute_s * plan.problem.batch
     return replace(
         job,
-        batch=max(1, round(profile.batch / stage.replicas)),
+        batch=max(1, round(examples)),
         compute_s={stage.type_name: Number(compute_s, source)},
         all_to_all_bytes=Number(float(round(rows)), job.all_to_all_bytes.source),
     ), stage

@@ -7,7 +7,8 @@
 
 A missing `cross` is 0; a missing or null `limit` means unlimited. Memory counts where it is given: `memory_bytes` of a
 type, `replicated_bytes` and `sharded_bytes` of a layer. `allowed` of a layer lists the types it may run on
-(default: all). Errors are reported with line and column.
+(default: all). Errors are reported with line and column. Problems that berth built from a model and a cluster have
+`built` instead of `layers` (berth.plan.built_json), for proofs that can be checked without the model.
 """
 
 from __future__ import annotations
@@ -21,12 +22,13 @@ import yaml
 from pydantic import AfterValidator, Field
 
 from berth.errors import InputError, SpecError, UnknownNameError
+from berth.plan.built_json import built_document, built_problem
 from berth.plan.problem import LARGEST, SMALLEST, UNLIMITED, DevicePool, Problem, make_problem
 from berth.spec import Spec, locate, read_text, validate
 
 if TYPE_CHECKING:
     from berth.plan.infeasible import Infeasible
-    from berth.plan.plan import Plan
+    from berth.plan.plan import Plan, Stage
     from berth.plan.search.method import Outcome
 
 
@@ -124,6 +126,8 @@ def read_problem(path: str | Path) -> Problem:
 def parse_problem(text: str, where: str) -> Problem:
     """Read a problem from JSON text; `where` names its source in messages."""
     data = parse_json(text, where)
+    if isinstance(data, dict) and "built" in data:
+        return built_problem(data, where)
     text = text.replace("\t", " ")  # positions are looked up by the YAML parser, which refuses tabs
     spec = validate(data, ProblemSpec, text, where)
     _check_names("types", [one.name for one in spec.types], text, where)
@@ -154,15 +158,17 @@ def parse_json(text: str, where: str) -> Any:
 
 def problem_document(problem: Problem) -> dict[str, Any]:
     """Return the document that reads back as the same problem."""
-    return {
+    document = {
         "batch": problem.batch,
         "throughput": problem.throughput,
         "epochs": problem.epochs,
         "samples": problem.samples,
         "fixed_usd_per_hour": problem.fixed_usd_per_hour,
         "types": [_type_document(one) for one in problem.types],
-        "layers": [_layer_document(problem, row) for row in range(len(problem.layers))],
     }
+    if problem.stated is None:
+        return document | {"built": built_document(problem)}
+    return document | {"layers": [_layer_document(problem, row) for row in range(len(problem.layers))]}
 
 
 def answer(outcome: Outcome, infeasible: Infeasible | None = None) -> dict[str, Any]:
@@ -176,6 +182,8 @@ def answer(outcome: Outcome, infeasible: Infeasible | None = None) -> dict[str, 
         "feasible": plan is not None,
         "assignment": list(plan.types_of_layers) if plan else [],
         "stages": stage_documents(plan) if plan else [],
+        "micro_batches": plan.micro if plan else None,
+        "readers": plan.readers if plan else None,
         "throughput": plan.throughput if plan else None,
         "cost_usd": plan.cost_usd if plan else None,
         "lower_bound_usd": known_bound(outcome),
@@ -194,15 +202,21 @@ def answer(outcome: Outcome, infeasible: Infeasible | None = None) -> dict[str, 
 
 def stage_documents(plan: Plan) -> list[dict[str, Any]]:
     """Return the stages of a plan; `units` is the former name of `replicas`, kept for existing readers."""
-    return [
-        {
-            "type": stage.type_name,
-            "layers": list(plan.problem.layers[stage.first : stage.last + 1]),
-            "replicas": stage.replicas,
-            "units": stage.replicas,
-        }
-        for stage in plan.stages
-    ]
+    return [_stage_document(plan, stage) for stage in plan.stages]
+
+
+def _stage_document(plan: Plan, stage: Stage) -> dict[str, Any]:
+    document: dict[str, Any] = {
+        "type": stage.type_name,
+        "layers": list(plan.problem.layers[stage.first : stage.last + 1]),
+        "replicas": stage.replicas,
+        "units": stage.replicas,
+    }
+    if stage.tables:
+        document["tables"] = stage.tables
+    if stage.servers:
+        document["servers"] = stage.servers
+    return document
 
 
 def known_bound(outcome: Outcome) -> float | None:
@@ -262,17 +276,19 @@ def _type_document(one: DevicePool) -> dict[str, Any]:
 
 
 def _layer_document(problem: Problem, row: int) -> dict[str, Any]:
+    stated = problem.stated
+    assert stated is not None
     document: dict[str, Any] = {
         "name": problem.layers[row],
         "kind": problem.kinds[row],
-        "oct": problem.oct_s[row].tolist(),
-        "odt": problem.odt_s[row].tolist(),
-        "alpha": problem.alpha[row].tolist(),
-        "beta": problem.beta[row].tolist(),
-        "cross": float(problem.cross_s[row]),
+        "oct": stated.oct_s[row].tolist(),
+        "odt": stated.odt_s[row].tolist(),
+        "alpha": stated.alpha[row].tolist(),
+        "beta": stated.beta[row].tolist(),
+        "cross": float(stated.cross_s[row]),
     }
     for key in ("replicated_bytes", "sharded_bytes"):
-        if value := float(getattr(problem, key)[row]):
+        if value := float(getattr(stated, key)[row]):
             document[key] = value
     if not problem.allowed[row].all():
         allowed = zip(problem.type_names, problem.allowed[row], strict=True)

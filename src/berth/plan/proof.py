@@ -5,17 +5,20 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from berth.errors import InputError, SpecError
 from berth.plan.certificate import check
-from berth.plan.plan import Plan, with_replicas
+from berth.plan.plan import Plan, schedule_for, with_counts
+from berth.plan.problem import Problem, Schedule
 from berth.plan.problem_json import answer, parse_json, parse_problem, problem_document
-from berth.plan.search.exact import Certificate, ProofStep
+from berth.plan.search.exact import Certificate, ProofPart, ProofStep
 from berth.plan.search.method import Outcome
 from berth.spec import read_text
+
+_CLOSE = 1e-6  # relative: figures of a file are written with nine digits
 
 
 @dataclass(frozen=True)
@@ -26,6 +29,12 @@ class Proof:
     certificate: Certificate
     errors: list[str]
 
+    @property
+    def lower_bound_usd(self) -> float:
+        """What no plan costs less than, if the proof holds."""
+        problem = self.plan.problem
+        return self.certificate.lower * problem.epochs * problem.samples / problem.batch / 3600
+
 
 def proof_document(outcome: Outcome) -> dict[str, Any]:
     """Return problem, answer and proof steps as JSON data; an infinite bound (no plan is that fast) is null."""
@@ -34,20 +43,24 @@ def proof_document(outcome: Outcome) -> dict[str, Any]:
         raise InputError(
             "there is no proof to write", hint="--certificate goes with --method exact, without --prefer"
         )
-    steps = [
-        {
-            "tau": step.tau,
-            "next": step.next,
-            "bound": step.bound if math.isfinite(step.bound) else None,
-            "kind": step.kind,
-            "prices": list(step.prices),
-        }
-        for step in proof.steps
+    parts = [
+        {"schedule": asdict(part.schedule), "steps": [_step_document(step) for step in part.steps]}
+        for part in proof.parts
     ]
     return {
         "problem": problem_document(plan.problem),
         "answer": answer(outcome),
-        "certificate": {"best": proof.best, "lower": proof.lower, "steps": steps},
+        "certificate": {"best": proof.best, "lower": proof.lower, "parts": parts},
+    }
+
+
+def _step_document(step: ProofStep) -> dict[str, Any]:
+    return {
+        "at": step.at,
+        "next": step.next,
+        "bound": step.bound if math.isfinite(step.bound) else None,
+        "kind": step.kind,
+        "prices": list(step.prices),
     }
 
 
@@ -57,29 +70,70 @@ def check_proof(path: str | Path) -> Proof:
     try:
         document = parse_json(read_text(path), where)
         problem = parse_problem(json.dumps(document["problem"]), where)
-        stages = document["answer"]["stages"]
-        devices = [problem.type_index(stage["type"]) for stage in stages for _ in stage["layers"]]
-        if [layer for stage in stages for layer in stage["layers"]] != list(problem.layers):
-            raise SpecError("its stages do not cover the layers in order", where=where)
-        replicas = [int(stage["replicas"] if "replicas" in stage else stage["units"]) for stage in stages]
-        plan = with_replicas(problem, devices, replicas)
+        plan = _plan(problem, document["answer"], where)
         certificate = _certificate(document["certificate"])
-    except (KeyError, TypeError, ValueError) as error:
+        proof = Proof(plan, certificate, check(problem, plan, certificate))
+        return replace(proof, errors=[*proof.errors, *_false_claims(proof, document["answer"])])
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         if isinstance(error, InputError):
             raise
         raise SpecError("is not a proof that `berth plan --certificate` wrote", where=where) from None
-    return Proof(plan, certificate, check(problem, plan, certificate))
+
+
+def _false_claims(proof: Proof, written: Mapping[str, Any]) -> list[str]:
+    """Return the figures of the answer that are not those of the plan and its proof."""
+    found = {"cost_usd": proof.plan.cost_usd, "lower_bound_usd": proof.lower_bound_usd}
+    return [
+        f"the answer claims {name} {written[name]}, but it is {value:.9g}"
+        for name, value in found.items()
+        if written.get(name) is not None and not math.isclose(float(written[name]), value, rel_tol=_CLOSE)
+    ] + ([] if written.get("feasible", True) is True else ["the answer claims that no plan is feasible"])
+
+
+def _count(written: Mapping[str, Any], key: str, least: int, where: str, default: int | None = None) -> int:
+    value = written.get(key, default)
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise SpecError(f"{key} must be a whole number of at least {least}, got {value!r}", where=where)
+    return value
+
+
+def _plan(problem: Problem, written: Mapping[str, Any], where: str) -> Plan:
+    stages = written["stages"]
+    if [layer for stage in stages for layer in stage["layers"]] != list(problem.layers):
+        raise SpecError("its stages do not cover the layers in order", where=where)
+    cuts = []
+    for stage in stages:
+        first, last = (problem.layer_index(stage["layers"][end]) for end in (0, -1))
+        cuts.append((first, last, problem.choice_index(stage["type"], stage.get("tables", ""))))
+    replicas = [_count(stage, "replicas" if "replicas" in stage else "units", 1, where) for stage in stages]
+    servers = [_count(stage, "servers", 0, where, 0) for stage in stages]
+    schedule = schedule_for(problem, len(stages), _count(written, "micro_batches", 1, where, 1))
+    return with_counts(problem, schedule, cuts, replicas, servers, _count(written, "readers", 0, where, 0))
 
 
 def _certificate(written: Mapping[str, Any]) -> Certificate:
-    steps = tuple(
-        ProofStep(
-            tau=float(step["tau"]),
-            next=float(step["next"]),
-            bound=math.inf if step["bound"] is None else float(step["bound"]),
-            kind=str(step["kind"]),
-            prices=tuple(map(float, step["prices"])),
-        )
-        for step in written["steps"]
+    parts = tuple(
+        ProofPart(_schedule(part["schedule"]), tuple(_step(step) for step in part["steps"]))
+        for part in written["parts"]
     )
-    return Certificate(float(written["best"]), float(written["lower"]), steps)
+    return Certificate(float(written["best"]), float(written["lower"]), parts)
+
+
+def _schedule(written: Mapping[str, Any]) -> Schedule:
+    return Schedule(
+        micro=int(written["micro"]),
+        stages=int(written["stages"]),
+        w_max=float(written["w_max"]),
+        w_sum=float(written["w_sum"]),
+        in_flight=int(written["in_flight"]),
+    )
+
+
+def _step(written: Mapping[str, Any]) -> ProofStep:
+    return ProofStep(
+        at=float(written["at"]),
+        next=float(written["next"]),
+        bound=math.inf if written["bound"] is None else float(written["bound"]),
+        kind=str(written["kind"]),
+        prices=tuple(map(float, written["prices"])),
+    )

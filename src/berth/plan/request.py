@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from berth.cluster.load import load_cluster
 from berth.errors import InputError
-from berth.plan.build import apply_pins, match_type, problem_for
 from berth.plan.problem import Problem, checked
 from berth.plan.problem_json import read_problem
-from berth.plan.profile.files import load_layer_profile
+from berth.plan.profile.files import load_layer_profile, shipped_profiles
+from berth.plan.world import SYNC, WorldOptions, apply_pins, match_type, problem_for
+from berth.units import format_rate
+
+ROWS = 1e9  # of the tables of a shipped model that does not state them: a usual size in production
+ANY_RATE = 1e-6  # examples per second: no lower bound in practice
+_LARGEST_BATCH = 2**26
+_SCALING_S = 2.0  # CPU time of the plan for one batch
 
 
 @dataclass(frozen=True)
@@ -25,8 +31,7 @@ class PlanRequest:
     devices: tuple[str, ...] | None = None  # instead of a cluster: device types without limits
     problem: str | None = None  # instead of a model: a problem in JSON
     fixed: float | None = None  # dollars per hour; None: derived from the model
-    tables: str = "servers"
-    link: float | None = None  # bytes per second; None: the slowest NIC
+    world: WorldOptions = field(default_factory=WorldOptions)
     pins: tuple[str, ...] = ()
     forbid: tuple[str, ...] = ()
     max_usd: float | None = None  # the fastest plan for at most this, instead of the cheapest one
@@ -42,6 +47,11 @@ class PlanRequest:
         return self.cluster or ", ".join(self.devices or ()) or "its own types"
 
     @property
+    def searches_batch(self) -> bool:
+        """Whether the batch of a synchronous step follows from the examples of each replica."""
+        return self.problem is None and self.world.mode == SYNC and self.world.batch_per_replica is not None
+
+    @property
     def examples(self) -> float:
         """Examples of all epochs."""
         return self.samples * self.epochs
@@ -53,25 +63,66 @@ def build_problem(request: PlanRequest, folder: Path | None = None) -> Problem:
     File names are looked up as given, then in `folder` (that of the plan file that names them).
     """
     if request.problem is not None:
-        problem = _stated_problem(request, folder)
-    elif request.model is None or (request.cluster is None) == (request.devices is None):
+        return apply_pins(_stated_problem(request, folder), request.pins)
+    return (_weakly_scaled if request.searches_batch else _model_problem)(request, folder)
+
+
+def _model_problem(request: PlanRequest, folder: Path | None) -> Problem:
+    if request.model is None or (request.cluster is None) == (request.devices is None):
         raise InputError(
             "a plan needs a model and a cluster",
             hint="`model:` and `cluster:` (or `devices:`), or `problem:`",
         )
-    else:
-        problem = problem_for(
-            load_layer_profile(_resolve(request.model, folder)),
-            load_cluster(_resolve(request.cluster, folder)) if request.cluster else request.devices or (),
-            request.throughput,
-            request.samples,
-            request.epochs,
-            request.fixed,
-            forbid=request.forbid,
-            tables=request.tables,
-            link=request.link,
+    profile = load_layer_profile(_resolve(request.model, folder))
+    world = request.world
+    if world.rows is None and profile.rows is None and request.model.lower() in shipped_profiles():
+        world = replace(world, rows=ROWS)
+    problem = problem_for(
+        profile,
+        load_cluster(_resolve(request.cluster, folder)) if request.cluster else request.devices or (),
+        request.throughput,
+        request.samples,
+        request.epochs,
+        request.fixed,
+        forbid=request.forbid,
+        options=world,
+    )
+    if problem.source is not None and problem.batch > request.examples:
+        raise InputError(
+            f"a batch of {problem.batch:,.0f} is more than the {request.examples:,.0f} examples of the training",
+            hint="give a smaller --batch, or more --examples",
         )
     return apply_pins(problem, request.pins)
+
+
+def _weakly_scaled(request: PlanRequest, folder: Path | None) -> Problem:
+    """Return the problem with the smallest batch n, 2n, 4n .. at which every replica of its plan has n examples."""
+    from berth.plan.search.exact import exact
+    from berth.plan.search.method import Budget
+
+    each, most = request.world.batch_per_replica, request.world.batch or _LARGEST_BATCH
+    assert each is not None
+    if request.throughput <= ANY_RATE:
+        raise InputError(
+            "--batch-per-replica needs a throughput in sync: it decides how many replicas share a batch",
+            hint="give --throughput or --deadline, or the batch of all replicas (--batch)",
+        )
+    batch, widest = each, 0
+    while batch <= most:
+        world = replace(request.world, batch=batch, batch_per_replica=None)
+        problem = _model_problem(replace(request, world=world), folder)
+        plan = exact(problem, Budget(seconds=_SCALING_S)).plan
+        widest = max(stage.replicas for stage in plan.stages) if plan else 0
+        if plan and batch >= each * widest:
+            return problem
+        batch *= 2
+    share = (
+        f"at {batch // 2:,} the widest stage has {widest:,} replicas" if widest else "no plan is fast enough"
+    )
+    raise InputError(
+        f"no batch up to {most:,} gives every replica {each:,} examples at {format_rate(request.throughput)}",
+        hint=f"{share}; allow a larger --batch, or fewer examples per replica",
+    )
 
 
 def _stated_problem(request: PlanRequest, folder: Path | None) -> Problem:

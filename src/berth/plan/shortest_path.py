@@ -1,8 +1,8 @@
-"""For one stage time tau: the assignment with the lowest price per hour, as a shortest path.
+"""For one step time: the stages with the lowest price per hour, as a shortest path.
 
-A stage of layers a..b on type t needs a known number of replicas at tau, independent of the other stages. So the
-cheapest plan is a shortest path from before the first layer to after the last, with an arc per stage and no two arcs
-of one type in a row. `reduced` prices may include prices on limits.
+A stage of layers first..last needs a known number of replicas and servers at a step time, independent of the other
+stages. So the cheapest plan is a shortest path from before the first layer to after the last, with an arc per stage
+and choice. Prices may include prices on limits.
 """
 
 from __future__ import annotations
@@ -13,247 +13,247 @@ import numpy as np
 from numpy.typing import NDArray
 
 from berth.native.kernels import entry, inlined, kernel
-from berth.plan.arrays import (
-    COMPUTE_SERIAL,
-    COMPUTE_SHARED,
-    DATA_SERIAL,
-    DATA_SHARED,
-    FORBIDDEN,
-    REPLICATED,
-    SHARDED,
-    ProblemArrays,
-)
-from berth.plan.provision import SLACK, min_replicas, replicas_for
+from berth.plan.arrays import ProblemArrays
+from berth.plan.problem import COMPUTE, FORBIDDEN, IN, OUT
+from berth.plan.stage import Slots, curve_at, fact, host_cores, rented, replicas_needed, skips, work
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-REPLICAS, WORK = 0, 1  # cost of an arc: replicas at tau, or work that no faster tau avoids
-
-
-@inlined
-def arc_replicas(
-    running: Floats,
-    device: int,
-    first: int,
-    last: int,
-    tau: float,
-    crossing: float,
-    memory: float,
-    holds: bool,
-) -> float:
-    """Return the replicas that layers first..last need on a type; `holds`: memory never binds."""
-    if running[device, last + 1, FORBIDDEN] > running[device, first, FORBIDDEN]:
-        return np.inf
-    compute = replicas_for(
-        running[device, last + 1, COMPUTE_SERIAL] - running[device, first, COMPUTE_SERIAL],
-        running[device, last + 1, COMPUTE_SHARED] - running[device, first, COMPUTE_SHARED],
-        tau,
-    )
-    data = replicas_for(
-        running[device, last + 1, DATA_SERIAL] - running[device, first, DATA_SERIAL],
-        running[device, last + 1, DATA_SHARED] - running[device, first, DATA_SHARED] + crossing,
-        tau,
-    )
-    replicas = max(compute, data)
-    if holds:
-        return replicas
-    return max(
-        replicas,
-        min_replicas(
-            running[device, last + 1, REPLICATED] - running[device, first, REPLICATED],
-            running[device, last + 1, SHARDED] - running[device, first, SHARDED],
-            memory,
-        ),
-    )
-
-
-@inlined
-def arc_work(running: Floats, device: int, first: int, last: int, tau: float, crossing: float) -> float:
-    """Return a lower bound on replicas x tau of layers first..last, at tau and any faster stage time."""
-    if running[device, last + 1, FORBIDDEN] > running[device, first, FORBIDDEN]:
-        return np.inf
-    loose = tau * (1 + SLACK)
-    rest_compute = loose - (
-        running[device, last + 1, COMPUTE_SERIAL] - running[device, first, COMPUTE_SERIAL]
-    )
-    rest_data = loose - (running[device, last + 1, DATA_SERIAL] - running[device, first, DATA_SERIAL])
-    if rest_compute <= 0 or rest_data <= 0:
-        return np.inf
-    computing = (
-        running[device, last + 1, COMPUTE_SHARED] - running[device, first, COMPUTE_SHARED]
-    ) / rest_compute
-    moving = (
-        running[device, last + 1, DATA_SHARED] - running[device, first, DATA_SHARED] + crossing
-    ) / rest_data
-    return tau * max(computing, moving)
+ANY = np.empty(0, np.int64)  # layers may be on any type
+RENT, WORK = 0, 1  # cost of an arc: what is rented at the step time, or work that no faster step avoids
 
 
 class Paths(NamedTuple):
-    """Shortest paths to each (last layer of a stage, its type), and the two best types at each layer."""
+    """Shortest paths to each boundary between layers, with at most s stages."""
 
-    cost: Floats  # [layer, type]
-    begin: Ints  # [layer, type]: first layer of that stage
-    before: Ints  # [layer, type]: type of the previous stage; -1: none
-    best: Floats  # [layer, 2]: lowest cost of any type, and lowest of any other
-    best_type: Ints  # [layer, 2]
+    cost: Floats  # [s, boundary]
+    first: Ints  # [s, boundary]: first layer of the last stage
+    choice: Ints  # [s, boundary]
 
 
 @kernel
-def empty_paths(problem: ProblemArrays) -> Paths:
-    """Allocate the paths of a problem."""
-    num_types, layers = problem.price.shape[0], problem.running.shape[1] - 1
+def empty_paths(problem: ProblemArrays, slots: Slots) -> Paths:
+    """Allocate the paths of a problem; row 0 and boundary 0 are the empty path."""
+    layers = problem.cross.shape[1]
+    rows = max(1, slots.stages) + 1
     return Paths(
-        np.empty((layers, num_types)),
-        np.empty((layers, num_types), np.int64),
-        np.empty((layers, num_types), np.int64),
-        np.empty((layers, 2)),
-        np.empty((layers, 2), np.int64),
+        np.empty((rows, layers + 1)),
+        np.empty((rows, layers + 1), np.int64),
+        np.empty((rows, layers + 1), np.int64),
     )
 
 
 @inlined
-def shortest_to(
-    problem: ProblemArrays, paths: Paths, last: int, device: int, price: float, tau: float, weight: int
-) -> None:
-    """Compute the shortest path whose last stage is of this type and ends at `last`."""
-    running, memory, limit = problem.running, problem.memory[device], problem.limit[device]
-    holds = running[device, last + 1, REPLICATED] + running[device, last + 1, SHARDED] <= memory
-    right = problem.cross[last] if last + 1 < len(problem.cross) else 0.0
-    cross, best, best_type = problem.cross, paths.best, paths.best_type
-    least, begin, before = np.inf, -1, -1
-    for first in range(last, -1, -1):
-        # Without the crossing at its left boundary a stage only costs more as it gets longer.
-        if weight == REPLICAS:
-            replicas = arc_replicas(running, device, first, last, tau, right, memory, holds)
-            if replicas > limit:
-                break
-        else:
-            replicas = arc_work(running, device, first, last, tau, right)
-        if price * replicas >= least:
-            break
-        if first == 0:
-            least, begin, before = price * replicas, 0, -1
-            break
-        other = 1 if best_type[first - 1, 0] == device else 0
-        head = best[first - 1, other]
-        if head + price * replicas >= least:
-            continue
-        if weight == REPLICAS:
-            replicas = arc_replicas(
-                running, device, first, last, tau, right + cross[first - 1], memory, holds
-            )
-            if replicas > limit:
-                continue
-        else:
-            replicas = arc_work(running, device, first, last, tau, right + cross[first - 1])
-        if head + price * replicas < least:
-            least, begin, before = head + price * replicas, first, best_type[first - 1, other]
-    paths.cost[last, device], paths.begin[last, device], paths.before[last, device] = (
-        least,
-        begin,
-        before,
-    )
+def arc_use(
+    problem: ProblemArrays,
+    slots: Slots,
+    choice: int,
+    first: int,
+    last: int,
+    left: bool,
+    step_s: float,
+    start: float,
+) -> tuple[float, float, float]:
+    """Return replicas, devices and host cores of a stage; infinite replicas if a limit is too low for it alone."""
+    replicas = replicas_needed(problem, slots, choice, first, last, left, step_s, start)
+    if replicas == np.inf:
+        return np.inf, np.inf, np.inf
+    device = problem.type_of[choice]
+    devices = rented(replicas, problem.unit[device])
+    cores = host_cores(problem, slots, choice, first, last, left, step_s, replicas)
+    taken = devices + cores if problem.host == device else devices
+    if taken > problem.limit[device]:
+        return np.inf, np.inf, np.inf
+    if problem.host >= 0 and cores > problem.limit[problem.host]:
+        return np.inf, np.inf, np.inf
+    return replicas, devices, cores
 
 
 @kernel
-def forward(problem: ProblemArrays, reduced: Floats, tau: float, weight: int, paths: Paths) -> float:
-    """Compute shortest paths to every layer and type at `reduced` prices; return the lowest cost of all layers."""
-    num_types, layers = problem.price.shape[0], problem.running.shape[1] - 1
+def arc_cost(
+    problem: ProblemArrays,
+    slots: Slots,
+    price: Floats,
+    host_price: float,
+    choice: int,
+    first: int,
+    last: int,
+    left: bool,
+    step_s: float,
+    start: float,
+    weight: int,
+) -> tuple[float, float]:
+    """Return the cost of a stage, and the replicas to start from for longer ones."""
+    device = problem.type_of[choice]
+    if weight == WORK:
+        devices, cores = work(problem, slots, choice, first, last, left, step_s)
+        return price[device] * devices + host_price * cores, start
+    replicas, devices, cores = arc_use(problem, slots, choice, first, last, left, step_s, start)
+    return price[device] * devices + host_price * cores, replicas
+
+
+@inlined
+def improves(paths: Paths, first: int, last: int, cost: float, cutoff: float) -> bool:
+    """Return whether an arc of this cost would improve a path that stays below `cutoff`."""
+    rows = paths.cost.shape[0]
+    for row in range(1, rows):
+        total = paths.cost[row if rows == 2 else row - 1, first] + cost
+        if total < min(cutoff, paths.cost[row, last + 1]):
+            return True
+    return False
+
+
+@inlined
+def relax(paths: Paths, first: int, last: int, choice: int, cost: float) -> None:
+    """Improve the paths to the boundary after `last` by one arc."""
+    rows = paths.cost.shape[0]
+    for row in range(1, rows):
+        total = paths.cost[row if rows == 2 else row - 1, first] + cost
+        if total < paths.cost[row, last + 1]:
+            paths.cost[row, last + 1] = total
+            paths.first[row, last + 1] = first
+            paths.choice[row, last + 1] = choice
+
+
+@inlined
+def earliest(assigned: Ints, last: int, device: int) -> int:
+    """Return the first layer from which a stage on this type may run to `last`; later than that if none."""
+    if len(assigned) == 0:
+        return 0
+    first = last + 1
+    while first > 0 and assigned[first - 1] == device:
+        first -= 1
+    return first
+
+
+@kernel
+def forward(
+    problem: ProblemArrays,
+    slots: Slots,
+    price: Floats,
+    host_price: float,
+    step_s: float,
+    weight: int,
+    cutoff: float,
+    assigned: Ints,
+    paths: Paths,
+) -> float:
+    """Compute shortest paths to every boundary at these prices; return the lowest cost of all layers.
+
+    Paths that cost `cutoff` or more are not followed. `assigned` has the type of each layer; empty: any.
+    """
+    choices, layers = len(problem.type_of), problem.cross.shape[1]
+    paths.cost[:] = np.inf
+    paths.cost[:, 0] = 0.0
+    rows = paths.cost.shape[0]
     for last in range(layers):
-        best, best_type = paths.best[last], paths.best_type[last]
-        best[:] = np.inf
-        best_type[:] = -1
-        for device in range(num_types):
-            shortest_to(problem, paths, last, device, reduced[device], tau, weight)
-            cost = paths.cost[last, device]
-            if cost < best[0]:
-                best[1], best_type[1] = best[0], best_type[0]
-                best[0], best_type[0] = cost, device
-            elif cost < best[1]:
-                best[1], best_type[1] = cost, device
-    return paths.best[layers - 1, 0]
-
-
-@kernel
-def backward(problem: ProblemArrays, reduced: Floats, tau: float, ahead: Floats) -> None:
-    """Write `ahead[b, t]`: the lowest cost of the layers after b, if b's stage is of type t and ends there."""
-    running, cross, limits, memories = problem.running, problem.cross, problem.limit, problem.memory
-    num_types, layers = len(problem.price), len(cross)
-    least = np.empty(num_types)  # from `first` on, if a stage of this type begins there
-    ahead[layers - 1, :] = 0.0
-    for first in range(layers - 1, -1, -1):
-        left = cross[first - 1] if first > 0 else 0.0
-        for device in range(num_types):
-            price, limit, memory = reduced[device], limits[device], memories[device]
-            holds = running[device, layers, REPLICATED] + running[device, layers, SHARDED] <= memory
-            shortest = np.inf
-            for last in range(first, layers):
-                # Without the crossing at its right boundary a stage only costs more as it gets longer.
-                replicas = arc_replicas(running, device, first, last, tau, left, memory, holds)
-                if replicas > limit or price * replicas >= shortest:
-                    break
-                if price * replicas + ahead[last, device] >= shortest:
+        if slots.stages == 1 and last + 1 < layers:
+            continue
+        for choice in range(choices):
+            least = earliest(assigned, last, problem.type_of[choice])
+            if least > last:
+                continue
+            if slots.stages > 0 and least == 0 and not skips(problem, choice, 0, last):  # a single stage
+                cost, _ = arc_cost(
+                    problem, slots, price, host_price, choice, 0, last, True, step_s, 1.0, weight
+                )
+                relax(paths, 0, last, choice, cost)
+            if slots.stages == 1 or (slots.stages == 2 and last + 1 < layers):
+                continue
+            start = 1.0
+            for first in range(last, max(least - 1, -1 if slots.stages == 0 else 0), -1):
+                if skips(problem, choice, first, last):
                     continue
-                if last + 1 < layers:
-                    replicas = arc_replicas(
-                        running, device, first, last, tau, left + cross[last], memory, holds
-                    )
-                if replicas <= limit:
-                    shortest = min(shortest, price * replicas + ahead[last, device])
-            least[device] = shortest
-        if first > 0:
-            for device in range(num_types):
-                ahead[first - 1, device] = np.inf
-                for other in range(num_types):
-                    if other != device:
-                        ahead[first - 1, device] = min(ahead[first - 1, device], least[other])
+                # Without the crossing before it a stage only costs more as it gets longer.
+                cost, start = arc_cost(
+                    problem, slots, price, host_price, choice, first, last, False, step_s, start, weight
+                )
+                if cost >= min(cutoff, paths.cost[1, last + 1]):
+                    break
+                if not improves(paths, first, last, cost, cutoff):
+                    continue
+                cost, _ = arc_cost(
+                    problem, slots, price, host_price, choice, first, last, True, step_s, start, weight
+                )
+                if cost < cutoff:
+                    relax(paths, first, last, choice, cost)
+    return paths.cost[rows - 1, layers]
 
 
 @kernel
-def trace_back(paths: Paths, last: int, device: int, assignment: Ints) -> None:
-    """Write the assignment of the path whose last stage is of type `device` and ends at `last`."""
-    while last >= 0:
-        first = paths.begin[last, device]
-        assignment[first : last + 1] = device
-        device, last = paths.before[last, device], first - 1
+def trace_back(problem: ProblemArrays, paths: Paths) -> Ints:
+    """Return the stages of the cheapest path: [stage, (first layer, last layer, choice)]."""
+    rows, layers = paths.cost.shape[0], problem.cross.shape[1]
+    found = np.empty((layers, 3), np.int64)
+    count, row, end = 0, rows - 1, layers
+    while end > 0:
+        first = paths.first[row, end]
+        found[layers - 1 - count, 0] = first
+        found[layers - 1 - count, 1] = end - 1
+        found[layers - 1 - count, 2] = paths.choice[row, end]
+        count += 1
+        end = first
+        if rows > 2:
+            row -= 1
+    return found[layers - count :]
 
 
 @kernel
-def use(problem: ProblemArrays, assignment: Ints, tau: float, used: Floats) -> None:
-    """Write the devices of each type that an assignment needs at tau."""
+def use(problem: ProblemArrays, slots: Slots, stages: Ints, step_s: float, used: Floats) -> float:
+    """Write the devices of each type that stages need at a step time; return their price per hour."""
     used[:] = 0.0
-    layers = len(assignment)
-    first = 0
-    while first < layers:
-        device = assignment[first]
-        last = first
-        while last + 1 < layers and assignment[last + 1] == device:
-            last += 1
-        crossing = problem.cross[first - 1] if first > 0 else 0.0
-        if last + 1 < layers:
-            crossing += problem.cross[last]
-        used[device] += arc_replicas(
-            problem.running, device, first, last, tau, crossing, problem.memory[device], False
-        )
-        first = last + 1
+    rate = 0.0
+    for row in range(len(stages)):
+        choice = stages[row, 2]
+        device = problem.type_of[choice]
+        _, devices, cores = arc_use(problem, slots, choice, stages[row, 0], stages[row, 1], True, step_s, 1.0)
+        used[device] += devices
+        if problem.host >= 0:
+            used[problem.host] += cores
+        rate += problem.price[device] * devices + problem.host_price * cores
+    return rate
 
 
 @entry
-def min_rate(problem: ProblemArrays, tau: float) -> tuple[float, Ints, Floats]:
-    """Return the lowest price per hour at tau (limits per stage only), its assignment, and its devices by type."""
-    paths = empty_paths(problem)
-    layers = len(problem.cross)
-    assignment = np.full(layers, -1)
+def min_rate(
+    problem: ProblemArrays, slots: Slots, step_s: float, cutoff: float
+) -> tuple[float, Ints, Floats]:
+    """Return the lowest price per hour at a step time (limits per stage only), its stages and its devices by type.
+
+    If no path costs less than `cutoff`, the price is infinite.
+    """
+    paths = empty_paths(problem, slots)
     used = np.zeros(len(problem.price))
-    rate = forward(problem, problem.price, tau, REPLICAS, paths)
-    if rate < np.inf:
-        trace_back(paths, layers - 1, paths.best_type[layers - 1, 0], assignment)
-        use(problem, assignment, tau, used)
-    return rate, assignment, used
+    rate = forward(problem, slots, problem.price, problem.host_price, step_s, RENT, cutoff, ANY, paths)
+    if rate == np.inf:
+        return rate, np.empty((0, 3), np.int64), used
+    stages = trace_back(problem, paths)
+    use(problem, slots, stages, step_s, used)
+    return rate, stages, used
 
 
 @entry
-def min_work(problem: ProblemArrays, tau: float) -> float:
-    """Return a lower bound on price x replicas x time per example of plans with a stage time of at most tau."""
-    return forward(problem, problem.price, tau, WORK, empty_paths(problem))
+def min_work(problem: ProblemArrays, slots: Slots, step_s: float) -> float:
+    """Return a lower bound on price x step time of plans whose step takes at most `step_s`."""
+    paths = empty_paths(problem, slots)
+    return forward(problem, slots, problem.price, problem.host_price, step_s, WORK, np.inf, ANY, paths)
+
+
+@entry
+def min_step(problem: ProblemArrays, slots: Slots) -> float:
+    """Return a step time that no plan can beat: that of the slowest layer alone, on all devices of its best type."""
+    slowest = 0.0
+    for layer in range(problem.cross.shape[1]):
+        least = np.inf
+        for choice in range(len(problem.type_of)):
+            if skips(problem, choice, layer, layer) or fact(problem, choice, layer, layer, FORBIDDEN) > 0.5:
+                continue
+            most = max(1.0, min(problem.most, problem.limit[problem.type_of[choice]]))
+            examples = problem.batch / (most * slots.micro)
+            c = curve_at(problem, choice, layer, layer, COMPUTE, examples)
+            i = curve_at(problem, choice, layer, layer, IN, examples)
+            o = curve_at(problem, choice, layer, layer, OUT, examples)
+            least = min(least, slots.w_max * max(c, i, o) + slots.w_sum * (c + i + o))
+        slowest = max(slowest, least)
+    return slowest

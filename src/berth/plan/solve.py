@@ -1,4 +1,8 @@
-"""Answers a plan request: search, explain why there is no plan, and refine under another objective.
+"""Answers a plan request: search, explain why there is no plan, and judge every plan by the event simulation.
+
+A plan that does not reach the throughput asked for in the simulation is not recommended: the problem is solved again
+for a higher throughput, until its plan holds. A proof then covers that problem: no plan that is sized for as much by
+the formula costs less.
 
 `solve` is the one place that does this; `find_plan` is the same for callers that want a plan or an error.
 """
@@ -11,15 +15,16 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 
 from berth.errors import InputError, UnknownNameError
-from berth.plan.build import match_type, restrict_to_types
 from berth.plan.explain import device_mix, round_down
 from berth.plan.frontier import fastest_under
 from berth.plan.infeasible import Infeasible, diagnose
-from berth.plan.objective.refine import DEFAULT_MEASUREMENTS, OBJECTIVES, Refinement, make_objective, refine
+from berth.plan.objective.refine import OBJECTIVES, Refinement, make_objective, refine
+from berth.plan.objective.simulate import MARGIN_ROUNDS, SimulatedObjective, holds, next_target
 from berth.plan.problem import Problem
 from berth.plan.request import PlanRequest, build_problem
 from berth.plan.search.exact import exact
-from berth.plan.search.method import METHODS, Budget, Outcome, Progress, get_method
+from berth.plan.search.method import Budget, Outcome, Progress, canonical_name, get_method
+from berth.plan.world import match_type, restrict_to_types
 from berth.units import format_rate, format_usd
 
 MAX_EXTRA_COST = 0.05  # of a plan on preferred devices, as a share of the cheapest plan's cost
@@ -37,11 +42,10 @@ class SearchOptions:
     budget: Budget = field(default_factory=Budget)
     prefer: tuple[str, ...] = ()
     within: float = MAX_EXTRA_COST
-    objective: str = FORMULA  # a name, perhaps with options: `simulate:lanes=2`
+    objective: str = FORMULA  # a name, perhaps with options: `simulate:steps=20`
 
     def __post_init__(self) -> None:
-        if self.method not in METHODS:
-            raise UnknownNameError("method", self.method, METHODS)
+        canonical_name(self.method)
         if self.objective_name not in OBJECTIVES:
             raise UnknownNameError("objective", self.objective, OBJECTIVES)
 
@@ -69,15 +73,29 @@ class Solution:
 
     request: PlanRequest
     problem: Problem
-    outcome: Outcome  # by the closed formula
+    outcome: Outcome  # by the closed formula; its plan's problem has the margin
     infeasible: Infeasible | None = None  # set if the outcome has no plan
     refinement: Refinement | None = None  # set if another objective was asked for
     error: InputError | None = None
+    simulated_throughput: float = 0.0  # of the final plan, in the event simulation
+    margin: float = 0.0  # share by which the outcome's problem asks for more than the request
+    without_margin: float = 0.0  # what the plan without that margin reaches in the simulation
 
     @property
     def final(self) -> Outcome:
         """The outcome to use: by the objective that was asked for."""
         return self.outcome if self.refinement is None else self.refinement.outcome
+
+
+@dataclass(frozen=True, slots=True)
+class _Sized:
+    """A plan that holds the throughput in the simulation, or the fastest of those that do not."""
+
+    outcome: Outcome
+    reached: float
+    margin: float
+    without: float  # reached by the plan without a margin
+    holds: bool
 
 
 def find_plan(
@@ -94,17 +112,76 @@ def find_plan(
 
 def solve(request: PlanRequest, problem: Problem, options: SearchOptions, watch: Watch) -> Solution:
     """Search for the plan that a request asks for; `problem` is the request's own (`build_problem`)."""
+    objective = _objective(problem, options)
     with watch(options.method) as progress:
         outcome = search(problem, _formula_options(options), request.max_usd, progress)
-    if outcome.plan is None:
-        why = no_plan_reason(problem, outcome)
-        return Solution(request, problem, outcome, why, error=no_plan_error(problem, outcome, why))
-    if options.objective == FORMULA:
-        return Solution(request, problem, outcome)
-    with watch(f"{options.method}, {options.objective}") as progress:
-        refinement = _refine(request, problem, outcome, options, progress)
-    error = None if refinement.best.feasible else _refuted_error(outcome, refinement, options)
-    return Solution(request, problem, outcome, refinement=refinement, error=error)
+        if outcome.plan is None:
+            why = no_plan_reason(problem, outcome)
+            return Solution(request, problem, outcome, why, error=no_plan_error(problem, outcome, why))
+        if request.max_usd is not None:
+            reached = objective.throughput_of(outcome.plan)
+            return Solution(request, problem, outcome, simulated_throughput=reached, without_margin=reached)
+        sized = _sized(problem, outcome, _formula_options(options), objective, progress)
+    refinement, reached = None, sized.reached
+    error = None if sized.holds else _refuted_error(outcome, sized)
+    if options.objective != FORMULA:
+        assert sized.outcome.plan is not None
+        with watch(f"{options.method}, {options.objective}") as progress:
+            refinement = refine(
+                problem, sized.outcome.plan, objective, options.method, options.budget, progress
+            )
+        reached = refinement.best.throughput
+        error = None if refinement.best.feasible else _refuted_error(outcome, sized, refinement)
+    return Solution(
+        request,
+        problem,
+        sized.outcome,
+        refinement=refinement,
+        error=error,
+        simulated_throughput=reached,
+        margin=sized.margin,
+        without_margin=sized.without,
+    )
+
+
+def _sized(
+    problem: Problem,
+    outcome: Outcome,
+    options: SearchOptions,
+    objective: SimulatedObjective,
+    progress: Progress | None,
+) -> _Sized:
+    """Solve for more than asked until the plan holds the throughput in the simulation."""
+    assert outcome.plan is not None
+    asked = problem.throughput
+    without = objective.throughput_of(outcome.plan)
+    best = _Sized(outcome, without, 0.0, without, holds(problem, without))
+    target, refused = asked, math.inf
+    evaluations, cpu_s = outcome.evaluations, outcome.cpu_s
+    for count in range(MARGIN_ROUNDS):
+        if best.holds:
+            break
+        wanted = next_target(target, asked, best.reached, count)
+        wanted = wanted if wanted < refused else math.sqrt(target * refused)
+        found = search(problem.at(wanted), options, progress=progress)
+        evaluations, cpu_s = evaluations + found.evaluations, cpu_s + found.cpu_s
+        if found.plan is None:
+            refused = wanted
+            continue
+        target, reached = wanted, objective.throughput_of(found.plan)
+        margin = target / asked - 1
+        best = _Sized(found, reached, margin, without, holds(problem, reached))
+    found = replace(best.outcome, evaluations=evaluations, cpu_s=cpu_s)
+    if best.margin > 0:
+        found = replace(found, note="; ".join(filter(None, (found.note, _margin_note(best)))))
+    return replace(best, outcome=found)
+
+
+def _margin_note(sized: _Sized) -> str:
+    return (
+        f"sized for {_percent(sized.margin)} more than asked: the event simulation of the plan without that margin "
+        f"reaches {format_rate(sized.without)}"
+    )
 
 
 def search(
@@ -150,12 +227,10 @@ def _fastest(problem: Problem, max_usd: float) -> Outcome:
     plan = found.plan
     if plan is None:
         return found
-    serving = problem.serving_usd(plan.throughput)
-    if plan.cost_usd + serving > max_usd * (1 + 1e-9):
-        extra = f" and {format_usd(serving)} for reading and serving" if serving else ""
+    if plan.cost_usd > max_usd * (1 + 1e-9):
         raise InputError(
             f"no plan costs {format_usd(max_usd)} or less",
-            hint=f"the cheapest costs {format_usd(plan.cost_usd)}{extra}, at {format_rate(plan.throughput)}",
+            hint=f"the cheapest costs {format_usd(plan.cost_usd)}, at {format_rate(plan.throughput)}",
         )
     return found
 
@@ -167,36 +242,32 @@ def _formula_options(options: SearchOptions) -> SearchOptions:
     return replace(options, method="exact", budget=Budget(seed=options.budget.seed))
 
 
-def _refine(
-    request: PlanRequest,
-    problem: Problem,
-    outcome: Outcome,
-    options: SearchOptions,
-    progress: Progress | None,
-) -> Refinement:
+def _objective(problem: Problem, options: SearchOptions) -> SimulatedObjective:
+    """Return the simulation that judges plans, with the options that were asked for."""
+    name = SimulatedObjective.name if options.objective == FORMULA else options.objective
+    return make_objective(name, problem, seed=options.budget.seed)
+
+
+def _refuted_error(outcome: Outcome, sized: _Sized, found: Refinement | None = None) -> InputError:
     assert outcome.plan is not None
-    profile = problem.source.profile if problem.source else None
-    budget = options.budget
-    objective = make_objective(
-        options.objective, problem, profile=profile, model=request.model, seed=budget.seed
+    asked = format_rate(outcome.plan.problem.throughput)
+    more = (
+        f"; sized for {_percent(sized.margin)} more it reaches {format_rate(sized.reached)}"
+        if sized.margin
+        else ""
     )
-    try:
-        if objective.name == "measure":
-            budget = replace(budget, evaluations=min(budget.evaluations, DEFAULT_MEASUREMENTS))
-        return refine(problem, outcome.plan, objective, options.method, budget, progress)
-    finally:
-        objective.close()
-
-
-def _refuted_error(outcome: Outcome, found: Refinement, options: SearchOptions) -> InputError:
-    assert outcome.plan is not None
-    rate = format_rate(outcome.plan.problem.throughput)
     return InputError(
-        f"no plan found holds {rate} by {options.objective_name}: {device_mix(outcome.plan)}, the formula's plan, "
-        f"reaches {format_rate(found.start.throughput)} with as many replicas as allowed",
-        hint=f"the fastest of {found.outcome.evaluations:,} plans tried reaches "
+        f"no plan found holds {asked} in the event simulation: {device_mix(outcome.plan)}, the formula's plan, "
+        f"reaches {format_rate(sized.without)}{more}",
+        hint="ask for less, allow more devices, or search with --objective simulate"
+        if found is None
+        else f"the fastest of {found.outcome.evaluations:,} plans tried reaches "
         f"{format_rate(found.best.throughput)}; ask for less, allow more devices, or use a larger --budget",
     )
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.2g} %"
 
 
 def no_plan_reason(problem: Problem, outcome: Outcome) -> Infeasible:
@@ -220,7 +291,9 @@ def no_plan_error(problem: Problem, outcome: Outcome, why: Infeasible) -> InputE
         return InputError(why.reason, hint="give it a larger --budget, or leave out --method")
     hints = []
     if why.throughput > 0:
-        hints.append(f"the highest throughput with a plan: {format_rate(round_down(why.throughput))}")
+        hints.append(
+            f"the highest throughput with a plan: {format_rate(round_down(why.throughput))} by the formula"
+        )
     hints += [f"or a limit of {count} {name}" for name, count in why.limits.items()]
     return InputError(
         f"no plan holds {format_rate(problem.throughput)}: {why.reason}", hint="\n  ".join(hints) or None

@@ -1,4 +1,7 @@
-"""Runs torch on one thread, so that timings are those of one core and sums do not depend on the number of threads."""
+"""How a process computes: on one thread.
+
+With one thread timings are those of one core, and sums do not depend on the number of threads.
+"""
 
 from __future__ import annotations
 

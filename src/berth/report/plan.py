@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections.abc import Sequence
 from typing import Literal
@@ -11,12 +12,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from berth.plan.explain import Candidate, device_mix, layer_range, limited_by
+from berth.plan.explain import Candidate, device_mix, layer_range, limit_of, limited_by, slowest
 from berth.plan.files import CheckedPlan
 from berth.plan.objective.protocol import Evaluation
 from berth.plan.objective.refine import Refinement
 from berth.plan.plan import Plan
 from berth.plan.proof import Proof
+from berth.plan.rental import RentedPool, cost_per_billion, throughput_range
 from berth.report.plan_report import PlanReport
 from berth.report.terminal import bar, table
 from berth.units import (
@@ -40,11 +42,18 @@ _COLUMNS: tuple[tuple[str, Literal["left", "right"]], ...] = (
 def print_plan(out: Console, report: PlanReport) -> None:
     """Print the candidates, the stages, the reasons and the notes."""
     out.print(Text(report.heading, style="bold"))
+    out.print(report.training, markup=False)
     out.print(_candidates(report.candidates))
     out.print(Text(_stages_title(report.plan), style="bold"))
-    for line in stage_lines(report.plan, report.crossing_bytes):
+    for row, line in enumerate(stage_lines(report.plan)):
         out.print(line, markup=False, no_wrap=True, crop=False)
-    out.print()
+        print_item(out, report.stage_reasons[row], " " * 4)
+        if report.crossing_bytes is not None and row + 1 < len(report.plan.stages):
+            moved = report.crossing_bytes[report.plan.stages[row].last]
+            out.print(f" │  {format_bytes(moved)} per example", markup=False)
+    for line in figure_lines(report):
+        print_item(out, line, "")
+    out.print(table("Rented", RENTED_COLUMNS, rented_rows(report), left=2))
     out.print(Text("Why", style="bold"))
     for sentence in report.reasons:
         print_item(out, sentence)
@@ -66,15 +75,13 @@ def _print_refinement(out: Console, plan: Plan, refinement: Refinement) -> None:
 
 def objective_rows(plan: Plan, refinement: Refinement) -> list[list[str]]:
     """Return table rows for the formula's plan and the best one found, both by the objective."""
-    best = refinement.outcome.plan
-    assert best is not None, "a refuted plan is an error and is not printed"
     own = tuple(stage.replicas for stage in plan.stages)
     name = "the plan above" if refinement.start.replicas in ((), own) else "its stages, other replicas"
     return [
-        [name, *_evaluation_cells(refinement.start, plan)],
+        [name, *_evaluation_cells(refinement.start)],
         [
             f"best of {refinement.outcome.evaluations:,} ({refinement.outcome.method})",
-            *_evaluation_cells(refinement.best, best),
+            *_evaluation_cells(refinement.best),
         ],
     ]
 
@@ -88,12 +95,10 @@ def objective_note(plan: Plan, refinement: Refinement) -> str:
     return f"{refinement.best.note}; the search {saved}"
 
 
-def _evaluation_cells(one: Evaluation, plan: Plan) -> list[str]:
-    if not one.feasible:
+def _evaluation_cells(one: Evaluation) -> list[str]:
+    if one.plan is None:
         return ["too slow with any replicas", format_rate(one.throughput), "-"]
-    names = (stage.type_name for stage in plan.stages)
-    devices = " + ".join(f"{count} {name}" for count, name in zip(one.replicas, names, strict=True))
-    return [devices, format_rate(one.throughput), money(one.cost_usd)]
+    return [device_mix(one.plan), format_rate(one.throughput), money(one.cost_usd)]
 
 
 def print_item(out: Console, text: str, lead: str = "- ") -> None:
@@ -137,27 +142,69 @@ def _stages_title(plan: Plan) -> str:
     return f"{count}; {format_seconds(plan.hours * 3600)} for the whole training at {format_rate(plan.throughput)}"
 
 
-def stage_lines(plan: Plan, crossing_bytes: Sequence[float] | None = None) -> list[str]:
-    """Return a line per stage with a bar of its time per example, and the bytes that cross between stages."""
-    slowest = plan.stage_s
+def stage_lines(plan: Plan) -> list[str]:
+    """Return a line per stage with a bar of its time per example."""
+    longest = plan.stage_s
     names = [layer_range(plan.problem, stage.first, stage.last) for stage in plan.stages]
     counts = [f"{stage.replicas} x {stage.type_name}" for stage in plan.stages]
     wide, long = min(34, max(map(len, names))), max(map(len, counts))
     lines = []
     for row, stage in enumerate(plan.stages):
         name = names[row] if len(names[row]) <= wide else names[row][: wide - 1] + "…"
-        filled = bar(stage.time_s, slowest, _BAR)
-        mark = " ◀ slowest" if row == plan.bottleneck and len(plan.stages) > 1 else ""
-        time = f"{stage.limited_by:<7} {format_seconds(stage.time_s):>7}"
+        filled = bar(stage.time_s, longest, _BAR)
+        mark = " ◀ slowest" if row == slowest(plan) and len(plan.stages) > 1 else ""
+        time = f"{limit_of(plan, stage):<7} {format_seconds(stage.time_s):>7}"
         lines.append(f" {row + 1}  {name:<{wide}}  {counts[row]:<{long}}  {time} {filled}{mark}")
-        if row + 1 < len(plan.stages):
-            crossing = (
-                f" {format_bytes(crossing_bytes[stage.last])} per example"
-                if crossing_bytes is not None
-                else ""
-            )
-            lines.append(f" │ {crossing}".rstrip())
     return lines
+
+
+def figure_lines(report: PlanReport) -> list[str]:
+    """Return the plan's figures: price, cost, the range of its throughput, the event simulation."""
+    plan = report.plan
+    lines = [
+        f"{format_usd_per_hour(plan.usd_per_hour)}; {money(plan.cost_usd)} for the whole training, "
+        f"{money(cost_per_billion(plan))} per billion examples"
+    ]
+    if (span := throughput_range(plan)) is not None:
+        low, high = (format_rate(rate) for rate in span)
+        rates = low if low == high else f"{low} to {high}"
+        lines.append(f"within the uncertainty of the devices' times: {rates}")
+    if report.simulation is not None:
+        lines.append(report.simulation)
+    return lines
+
+
+RENTED_COLUMNS = ("for", "devices", "machines", "NIC", "$/h")
+
+
+def rented_rows(report: PlanReport) -> list[list[str]]:
+    """Return a table row for everything that is rented, and the total."""
+    rows = [
+        [
+            pool.what,
+            _paid(pool),
+            _machines(pool),
+            "-" if pool.nic_load is None else f"{pool.nic_load:.0%}",
+            f"{pool.usd_per_hour:,.2f}",
+        ]
+        for pool in report.rented
+    ]
+    return [*rows, ["all", "", "", "", f"{report.plan.usd_per_hour:,.2f}"]]
+
+
+def _machines(pool: RentedPool) -> str:
+    """Return the machines that devices need, and how full these are."""
+    if pool.machines is None:
+        return "-"
+    whole = math.ceil(pool.machines)
+    return f"{whole}, {pool.machines / whole:.0%} full"
+
+
+def _paid(pool: RentedPool) -> str:
+    if not pool.count:
+        return "-"
+    used = f", {pool.count} used" if pool.paid > pool.count else ""
+    return f"{pool.paid} {pool.type_name}{used}"
 
 
 def print_checked(out: Console, file: str, checked: CheckedPlan) -> None:
@@ -178,7 +225,7 @@ def print_checked(out: Console, file: str, checked: CheckedPlan) -> None:
 def print_proof(out: Console, file: str, proof: Proof) -> None:
     """Print a proof that holds."""
     problem = proof.plan.problem
-    lower = problem.epochs * problem.samples / 3600 * proof.certificate.lower
+    lower = problem.epochs * problem.samples / problem.batch / 3600 * proof.certificate.lower
     said = f"{device_mix(proof.plan)} holds {format_rate(proof.plan.throughput)} for {money(proof.plan.cost_usd)}"
-    out.print(Text(f"{file} holds: {format_count(len(proof.certificate.steps), 'step')}", style="bold"))
+    out.print(Text(f"{file} holds: {format_count(proof.certificate.steps, 'step')}", style="bold"))
     print_item(out, f"{said}, and no plan in its plan space costs less than {money(lower)}", "")

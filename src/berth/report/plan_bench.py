@@ -1,4 +1,7 @@
-"""The comparison of methods, in the terminal and as a page: cost relative to the optimum, and CPU seconds."""
+"""The comparison of methods, in the terminal and as a page: cost relative to the optimum, and CPU seconds.
+
+`compare_table` and `compare_document` show the methods on one problem, `Comparison` those of `berth plan bench`.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rich import box
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
 from berth import __version__
 from berth.plan.bench import Result
-from berth.plan.explain import FIXED_PLANS
+from berth.plan.explain import device_mix
 from berth.report.plan import money, print_item
 from berth.report.plan_html import document, grid, items, section
 from berth.report.terminal import table
@@ -24,6 +29,8 @@ TITLES = {
 }
 _OPTIMUM = "exact"
 _NARROW = 5  # columns that fit into half of a page
+_RATIO, _TIME = "ratio", "time"
+_LEAST_S = 1e-5  # CPU seconds on the logarithmic axis of a chart
 
 
 @dataclass(frozen=True)
@@ -80,6 +87,54 @@ class Comparison:
         ]
 
 
+def compare_table(results: Sequence[Result]) -> Table:
+    """Return a table of the methods on one problem: cost, ratio to exact, effort, and devices or why there is none."""
+    shown = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    for name in ("method", "cost", "x exact", "CPU time", "evaluations"):
+        shown.add_column(name, justify="left" if name == "method" else "right", no_wrap=True)
+    shown.add_column("devices, note", overflow="fold")
+    best = _exact_usd(results)
+    for one in results:
+        cost = "-" if one.cost_usd is None else money(one.cost_usd)
+        about = "; ".join(filter(None, [device_mix(one.plan) if one.plan else "no plan", one.note]))
+        cells = [
+            one.method,
+            cost,
+            _times(one, best),
+            format_seconds(one.cpu_s),
+            f"{one.evaluations:,}",
+            about,
+        ]
+        shown.add_row(*(Text(cell) for cell in cells), style="bold" if one.method == _OPTIMUM else None)
+    return shown
+
+
+def compare_document(results: Sequence[Result]) -> list[dict[str, Any]]:
+    """Return one object per method on one problem, for JSON."""
+    best = _exact_usd(results)
+    return [
+        {
+            "method": one.method,
+            "cost_usd": one.cost_usd,
+            "ratio_to_exact": None if best is None or one.cost_usd is None else one.cost_usd / best,
+            "cpu_s": one.cpu_s,
+            "evaluations": one.evaluations,
+            "devices": None if one.plan is None else one.plan.device_counts,
+            "seeds": one.seeds,
+            "note": one.note,
+        }
+        for one in results
+    ]
+
+
+def _exact_usd(results: Sequence[Result]) -> float | None:
+    return next((one.cost_usd for one in results if one.method == _OPTIMUM), None)
+
+
+def _times(one: Result, best: float | None) -> str:
+    return "-" if one.cost_usd is None or best is None else f"{one.cost_usd / best:.3f}"
+
+
 def _optimum(cells: dict[tuple[str, str], Result], label: str) -> float | None:
     found = cells.get((_OPTIMUM, label))
     return found.cost_usd if found else None
@@ -107,35 +162,63 @@ def print_comparison(out: Console, shown: Comparison) -> None:
 
 
 def comparison_page(shown: Comparison) -> str:
-    """Return the comparison as a page, with times as curves."""
+    """Return the comparison as a page: cost ratios and times as figures, then as tables."""
     sections, charts = [], {}
     for group in shown.groups:
         columns = ["method", *shown.of(group)[1]]
         wide = len(columns) > _NARROW
+        for figure, title in (
+            (_RATIO, "cost, as a multiple of the optimum"),
+            (_TIME, "CPU time of planning"),
+        ):
+            name = f"{figure}-{group}"
+            charts[name] = _chart(shown, group, figure, title)
+            sections.append(section(f"{TITLES[group]}: {title}", f'<figure id="{name}"></figure>', wide=True))
         costs, times = grid(columns, shown.cost_rows(group), [0]), grid(columns, shown.time_rows(group))
         sections.append(section(f"{TITLES[group]}: cost", costs, wide=wide))
         sections.append(section(f"{TITLES[group]}: CPU time", times, wide=wide))
-        if group != "models":
-            charts[f"time-{group}"] = _chart(shown, group)
-            figure = f'<figure id="time-{group}"></figure>'
-            sections.append(section(f"Planning time by number of {group}", figure, wide=True))
-    about = ["Costs are multiples of the optimum, the median over seeds; - means that no plan was found."]
+    about = [
+        "Costs are multiples of the optimum, the median over seeds; - means that no plan was found, and a curve has a "
+        "gap there."
+    ]
     sections.append(section("Conditions", items([*about, *shown.conditions], "notes"), wide=True))
     facts = {"methods": str(len(shown.of(shown.groups[0])[0])), "berth": __version__}
     return document("berth plan bench", "Methods of planning compared", facts, sections, charts)
 
 
-def _chart(shown: Comparison, group: str) -> dict[str, Any]:
+def _chart(shown: Comparison, group: str, figure: str, title: str) -> dict[str, Any]:
+    """Return curves over the number of layers or types, or over the models."""
     methods, labels, cells = shown.of(group)
-    curves = []
-    for colour, name in enumerate(name for name in methods if name not in FIXED_PLANS):
-        times: Sequence[float] = [max(cells[name, label].cpu_s, 1e-5) for label in labels]
-        sizes = [cells[name, label].case.size for label in labels]
-        curves.append({"label": name, "colour": colour % 8, "dots": True, "x": sizes, "y": times})
+    by_model = group == "models"
+    sizes = (
+        list(range(1, len(labels) + 1)) if by_model else [cells[methods[0], one].case.size for one in labels]
+    )
+    curves: list[dict[str, Any]] = []
+    for number, name in enumerate(methods):
+        y = [_value(cells[name, label], _optimum(cells, label), figure) for label in labels]
+        if any(value is not None for value in y):
+            curve = {
+                "label": name,
+                "colour": number % 8,
+                "dash": number // 8,
+                "dots": True,
+                "x": sizes,
+                "y": y,
+            }
+            curves.append(curve)
+    x: dict[str, Any] = {"label": group, "log": not by_model, "unit": "number", "at": sizes}
+    if by_model:
+        x |= {"names": labels}
     return {
-        "title": f"Planning time by number of {group}",
+        "title": f"{TITLES[group]}: {title}",
         "height": 320,
-        "x": {"label": group, "log": True, "unit": "number", "at": curves[0]["x"]},
-        "y": {"label": "CPU seconds", "log": True, "unit": "seconds"},
+        "x": x,
+        "y": {"label": title, "log": True, "unit": "ratio" if figure == _RATIO else "seconds"},
         "curves": curves,
     }
+
+
+def _value(one: Result, best: float | None, figure: str) -> float | None:
+    if figure == _TIME:
+        return max(one.cpu_s, _LEAST_S)
+    return None if one.cost_usd is None or best is None else one.cost_usd / best

@@ -7,17 +7,19 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from berth import __version__
-from berth.plan.explain import Candidate, device_mix, layer_range, limited_by, provenance
+from berth.plan.explain import Candidate, device_mix, layer_range, limited_by, provenance, slowest
 from berth.plan.plan import Plan
-from berth.plan.problem import Problem
+from berth.plan.problem import COMPUTE, IN, OUT, Problem
 from berth.report.html import page
 from berth.report.plan import (
     OBJECTIVE_COLUMNS,
     OBJECTIVE_TITLE,
+    RENTED_COLUMNS,
     money,
     objective_note,
     objective_rows,
     refused,
+    rented_rows,
 )
 from berth.report.plan_frontier import FrontierChart, chart_data, thinned
 from berth.report.plan_report import PlanReport
@@ -33,13 +35,15 @@ def plan_page(report: PlanReport, frontier: FrontierChart | None) -> str:
         "model": request.subject,
         "on": request.devices_from,
         "goal": report.goal,
+        "training": report.training,
         "chosen": device_mix(plan),
         "cost": money(plan.cost_usd),
         "berth": __version__,
     }
     sections = [
         section("Candidates", _candidates(report.candidates), wide=True),
-        section("Stages", _stages(plan, report.crossing_bytes), wide=True),
+        section("Stages", _stages(plan, report.crossing_bytes) + items(report.stage_reasons), wide=True),
+        section("Rented", grid(RENTED_COLUMNS, rented_rows(report), words=_WORDS), wide=True),
         section("Why", items(report.reasons) + items(report.notes, "notes")),
     ]
     if refinement is not None:
@@ -153,7 +157,7 @@ def _stages(plan: Plan, crossing_bytes: Sequence[float] | None) -> str:
         both = [format_seconds(stage.compute_s), format_seconds(stage.data_s)]
         cells = [f"{stage.replicas} × {stage.type_name}", *both, crossing]
         written = "".join(f"<td>{html.escape(cell)}</td>" for cell in cells)
-        pace = " ◀ bottleneck" if number - 1 == plan.bottleneck else ""
+        pace = " ◀ bottleneck" if number - 1 == slowest(plan) else ""
         rows.append(f'<tr><th scope="row">{html.escape(name)}{pace}</th>{written}<td>{bars}</td></tr>')
     head = "".join(
         f'<th scope="col">{name}</th>'
@@ -176,18 +180,31 @@ def _bar(share: float, colour: int) -> str:
 
 
 def layer_times(problem: Problem) -> str:
-    """Return the seconds per batch of every layer on one device of every type, and their provenance."""
+    """Return the seconds of every layer on one device of every type, and their provenance."""
     columns = ["layer", *problem.type_names]
-    rows = []
-    for row, layer in enumerate(problem.layers):
-        cells = [
-            f"{format_seconds(compute)} + {format_seconds(data)}"
-            for compute, data in zip(problem.oct_s[row], problem.odt_s[row], strict=True)
-        ]
-        rows.append([layer, *cells])
-    what = f"Computing + synchronising parameters, for a batch of {problem.batch:,.0f} on one device."
+    first = [
+        next(row for row, one in enumerate(problem.choices) if one.device == at)
+        for at in range(len(problem.types))
+    ]
+    call = 1 if problem.stated is not None or not problem.micro else _nearest_call(problem)
+    rows = [
+        [layer, *(_layer_cell(problem, choice, row, call) for choice in first)]
+        for row, layer in enumerate(problem.layers)
+    ]
+    what = f"Computing + moving data, for one call of {problem.grid[call]:,.0f} examples on one device."
     about = f'<p class="quiet">{what}</p>'
     if problem.source is None:
         return about + grid(columns, rows)
     sources = [f"{name}: {text}" for name, text in provenance(problem).items()]
     return about + grid(columns, rows) + items(sources, "notes")
+
+
+def _nearest_call(problem: Problem) -> int:
+    """Return the point of the grid that is nearest to the profile's batch."""
+    batch = problem.source.profile.batch if problem.source else problem.batch
+    return min(range(1, len(problem.grid)), key=lambda point: abs(problem.grid[point] - batch))
+
+
+def _layer_cell(problem: Problem, choice: int, row: int, call: int) -> str:
+    curves = problem.curves[choice, row, :, call]
+    return f"{format_seconds(curves[COMPUTE])} + {format_seconds(max(curves[IN], curves[OUT]))}"

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from berth.plan.explain import PLAN_SPACE, Candidate, candidates, device_mix, explain, limited_by, provenance
-from berth.plan.nics import nic_notes
+from berth.plan.explain import (
+    Candidate,
+    candidates,
+    device_mix,
+    explain,
+    limited_by,
+    plan_space,
+    provenance,
+    stage_reason,
+)
 from berth.plan.objective.protocol import Evaluation
 from berth.plan.objective.refine import Refinement
 from berth.plan.plan import Plan
+from berth.plan.problem import Problem
 from berth.plan.problem_json import stage_documents
+from berth.plan.rental import RentedPool, cost_per_billion, rented_pools, throughput_range
 from berth.plan.solve import Solution
-from berth.units import format_bandwidth, format_rate, format_usd, format_usd_per_hour
+from berth.units import format_rate, format_usd
 
 
 @dataclass(frozen=True)
@@ -50,12 +60,59 @@ class PlanReport:
         source = self.solution.problem.source
         return None if source is None else (source.profile.cross_bytes / source.profile.batch).tolist()
 
+    @property
+    def training(self) -> str:
+        """How the model is trained, in one line: mode, batch, rows."""
+        problem = self.solution.problem
+        source = problem.source
+        if source is None:
+            return f"stated problem, batch {problem.batch:,.0f}"
+        per = (
+            f"in {self.plan.micro} micro-batch{'es' if self.plan.micro > 1 else ''}"
+            if problem.micro
+            else "of each replica"
+        )
+        rows = f", {source.rows:,.0f} rows" if source.rows else ""
+        return f"{source.options.mode}, batch {problem.batch:,.0f} {per}{rows}"
+
+    @property
+    def rented(self) -> list[RentedPool]:
+        """Everything that is rented."""
+        return rented_pools(self.plan)
+
+    @property
+    def stage_reasons(self) -> list[str]:
+        """The reason of each stage in one line."""
+        return [stage_reason(self.plan, row) for row in range(len(self.plan.stages))]
+
+    @property
+    def simulation(self) -> str | None:
+        """The throughput in the event simulation, the cost at that, and the margin that was added, if known."""
+        rate, margin = self.solution.simulated_throughput, self.solution.margin
+        if not rate:
+            return None
+        sized = f", with a margin of {margin:.1%}" if margin else ""
+        problem = self.plan.problem
+        cost = self.plan.usd_per_hour * problem.epochs * problem.samples / rate / 3600
+        return f"event simulation: {format_rate(rate)}, {format_usd(cost)} for the whole training{sized}"
+
     def document(self) -> dict[str, Any]:
         """Return what the answer for a model contains beyond that for a JSON problem."""
         refinement = self.solution.refinement
+        problem = self.solution.problem
+        span = throughput_range(self.plan)
         return {
             "usd_per_hour": self.plan.usd_per_hour,
             "hours": self.plan.hours,
+            "usd_per_billion": cost_per_billion(self.plan),
+            "mode": problem.source.options.mode if problem.source else None,
+            "batch": problem.batch,
+            "rows": problem.source.rows if problem.source else None,
+            "throughput_range": list(span) if span else None,
+            "simulated_throughput": self.solution.simulated_throughput or None,
+            "margin": self.solution.margin,
+            "rented": [asdict(pool) | {"machines": pool.machines} for pool in self.rented],
+            "stage_reasons": self.stage_reasons,
             "candidates": [_candidate_document(one) for one in self.candidates],
             "why": self.reasons,
             "notes": self.notes,
@@ -64,13 +121,15 @@ class PlanReport:
         }
 
 
-def plan_report(solution: Solution) -> PlanReport:
-    """Compare and explain the plan of a solution."""
+def plan_report(solution: Solution, *, checked: bool = False) -> PlanReport:
+    """Compare and explain the plan of a solution; `checked`: check its proof however long it takes."""
     outcome = solution.outcome
     assert outcome.plan is not None
     found = candidates(outcome.plan.problem, outcome)
-    reasons = explain(outcome, found, max_usd=solution.request.max_usd)
-    return PlanReport(solution, found, reasons, _notes(solution, outcome.plan, found))
+    reasons = explain(
+        outcome, found, max_usd=solution.request.max_usd, checked=checked, margin=solution.margin
+    )
+    return PlanReport(solution, found, reasons, _notes(solution, found))
 
 
 def objective_document(found: Refinement) -> dict[str, Any]:
@@ -89,48 +148,25 @@ def objective_document(found: Refinement) -> dict[str, Any]:
     return {"start": evaluation(found.start), "best": evaluation(found.best), "gain": found.gain}
 
 
-def _notes(solution: Solution, plan: Plan, found: list[Candidate]) -> list[str]:
-    outcome, source = solution.outcome, solution.problem.source
+def _notes(solution: Solution, found: list[Candidate]) -> list[str]:
+    outcome, problem = solution.outcome, solution.problem
     notes = [outcome.note] if outcome.note else []
     notes += dict.fromkeys(one.note for one in found if one.plan and one.note and one.note != outcome.note)
-    notes.append(PLAN_SPACE)
-    if source is None:
-        return notes
-    notes += nic_notes(plan)
-    measured = [name for name, text in provenance(solution.problem).items() if text.startswith("measured")]
-    modelled = [device.name for device in source.devices if device.name not in measured]
-    if measured:
-        notes.append(
-            f"times of {', '.join(measured)} are measured, those of {', '.join(modelled) or 'no other'} modelled"
-        )
-    else:
-        notes.append("all times are modelled")
-    return [*notes, _fixed_note(solution), _serving_note(solution, plan)]
+    notes.append(plan_space(problem))
+    if problem.source is not None:
+        notes.append(_times_note(problem))
+    return notes
 
 
-def _fixed_note(solution: Solution) -> str:
-    source = solution.problem.source
-    assert source is not None
-    link = f"one device sends {format_bandwidth(source.link_bytes_per_s)} to another type"
-    price = format_usd_per_hour(solution.problem.fixed_usd_per_hour)
-    if source.fixed is None:
-        return f"every price includes a fixed {price}; {link}"
-    cores = source.fixed.coordinator_cores + source.fixed.server_cores
-    holding = ", tables" if source.fixed.server_cores else ""
-    return f"every price includes a fixed {price} ({cores} cores: coordinator{holding}); {link}"
-
-
-def _serving_note(solution: Solution, plan: Plan) -> str:
-    source = solution.problem.source
-    assert source is not None
-    cores = source.serving_cores(plan.throughput)
-    serving_usd = solution.problem.serving_usd(plan.throughput)
-    count = f"{cores.reader_cores} + {cores.server_cores} cores at this rate"
-    needed = f"{count}, {format_usd(serving_usd)} in all (modelled)"
-    if solution.request.max_usd is None:
-        return f"not in the prices, because it is the same per example on every plan: reading and serving, {needed}"
-    total = format_usd(plan.cost_usd + serving_usd)
-    return f"not in the prices above but within the limit: reading and serving, {needed}; together {total}"
+def _times_note(problem: Problem) -> str:
+    """Say which times are measured and which modelled, with their uncertainty."""
+    assert problem.source is not None
+    profile = problem.source.profile
+    by_kind: dict[str, list[str]] = {}
+    for device in problem.source.devices:
+        times = profile.on(device)
+        by_kind.setdefault(times.compute.kind, []).append(f"{device.name} ±{times.uncertainty:.0%}")
+    return "times: " + "; ".join(f"{kind}: {', '.join(names)}" for kind, names in by_kind.items())
 
 
 def _candidate_document(one: Candidate) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from berth.arrays import FloatArray
-from berth.schedule.records import DONE
+from berth.schedule.records import JobStatus
 from berth.simulate import timeline
 from berth.simulate.run import Run
 from berth.simulate.timeline import Attempts, TimerWatch
@@ -61,7 +61,7 @@ def _numbers(values: FloatArray) -> list[float]:
 
 
 def _quantiles(run: Run) -> FloatArray:
-    done = run.records[run.records["state"] == DONE]
+    done = run.records[run.records["state"] == JobStatus.DONE]
     if not len(done):
         return np.zeros(0)
     jct: FloatArray = np.quantile(done["end_s"] - done["arrival_s"], np.linspace(0, 1, _QUANTILES))
@@ -91,7 +91,7 @@ def _finite(values: FloatArray) -> list[float | None]:
 def _gantt(run: Run, tried: Attempts) -> dict[str, Any]:
     """Jobs and their attempts in whole seconds; of a large trace, the jobs with most GPU time."""
     records = run.records
-    ran = np.flatnonzero(records["state"] == DONE)
+    ran = np.flatnonzero(records["state"] == JobStatus.DONE)
     largest = ran[np.argsort(-records["attained_gpu_s"][ran], kind="stable")][:_GANTT_JOBS]
     kept = np.sort(largest)
     number = {int(row): at for at, row in enumerate(kept)}

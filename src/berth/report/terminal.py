@@ -1,28 +1,33 @@
-"""Terminal output: tables, bars, sparklines, JSON."""
+"""Terminal output: tables, bars, JSON. Rich is imported when something is printed, so that commands start fast."""
 
 from __future__ import annotations
 
 import json
 import sys
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rich import box
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
 
 _BLOCKS = " ▏▎▍▌▋▊▉█"
 
 
 def console() -> Console:
     """Standard output; plain and 80 columns wide when it is not a terminal (so piped output is stable)."""
+    from rich.console import Console
+
     width = None if sys.stdout.isatty() else 80
     return Console(width=width, highlight=False, soft_wrap=False)
 
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], *, left: int = 1) -> Table:
     """A table whose first `left` columns are words and the others numbers."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
     result = Table(
         title=title or None, box=box.SIMPLE_HEAD, title_justify="left", title_style="bold", pad_edge=False
     )
@@ -39,15 +44,6 @@ def bar(value: float, largest: float, width: int = 24) -> str:
         return ""
     eighths = max(1, round(width * 8 * value / largest))
     return "█" * (eighths // 8) + (_BLOCKS[eighths % 8] if eighths % 8 else "")
-
-
-def sparkline(values: Sequence[float]) -> str:
-    """One character per value, scaled to the largest."""
-    steps = "▁▂▃▄▅▆▇█"
-    largest = max(values, default=0.0)
-    if largest <= 0:
-        return steps[0] * len(values)
-    return "".join(steps[min(7, int(8 * value / largest))] for value in values)
 
 
 def area(values: Sequence[float], height: int = 6) -> list[str]:

@@ -12,6 +12,7 @@ from berth.units import format_bytes, format_seconds, format_usd
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from berth.train.plan_comparison import PlanComparison
     from berth.train.session import Result
 
 _BAR = 14
@@ -27,6 +28,7 @@ def print_training(
     predicted: Mapping[str, float],
     usd: float | None,
     notes: list[str],
+    plan: PlanComparison | None = None,
 ) -> None:
     """Print the report."""
     out.print(f"{name}: {result}", markup=False)
@@ -41,7 +43,9 @@ def print_training(
         out.print(_layers(layers, predicted))
     if result.statistics["tables"]:
         out.print(_tables(result.statistics["tables"]))
-    if len(result.statistics.get("workers", ())) > 1:
+    if plan is not None:
+        _print_plan(out, plan)
+    elif len(result.statistics.get("workers", ())) > 1:
         out.print(_workers(result.statistics["workers"], predicted))
     if "servers" in result.statistics:
         out.print(_servers(result.statistics))
@@ -85,7 +89,7 @@ def _tables(statistics: Mapping[str, Any]) -> Any:
 
 
 def _workers(workers: Sequence[Mapping[str, Any]], predicted: Mapping[str, float]) -> Any:
-    """Return the time of each stage, over all pipelines."""
+    """Return the time of each stage, over all replicas."""
     rows = []
     for stage in sorted({info["stage"] for info in workers}):
         ranks = [info for info in workers if info["stage"] == stage]
@@ -104,6 +108,40 @@ def _workers(workers: Sequence[Mapping[str, Any]], predicted: Mapping[str, float
         )
     columns = ["stage", "procs", "predicted", "measured", "CPU ms/1k", "sent"]
     return table("Stages: time of a batch", columns, rows, left=1)
+
+
+def _print_plan(out: Console, plan: PlanComparison) -> None:
+    """Print predicted against measured times and throughput, and what of the plan was not started."""
+    rows = [
+        [
+            str(number),
+            stage.device,
+            f"{stage.started:,} of {stage.planned:,}",
+            *_predicted_and_measured(stage.predicted_s, stage.measured_s),
+            stage.source,
+        ]
+        for number, stage in enumerate(plan.stages, 1)
+    ]
+    rows.append(["servers", "", f"{plan.servers_started:,} of {plan.servers_planned:,}", "", "", "", ""])
+    both = _predicted_and_measured(plan.predicted_step_s, plan.measured_step_s)
+    rows.append(["whole step", "", "", *both, "modelled"])
+    expected, measured = plan.predicted_examples_per_s, plan.measured_examples_per_s
+    rates = [f"{expected:,.0f}" if expected else "-", f"{measured:,.0f}"]
+    ratio = f"{measured / expected:.2f}" if expected else ""
+    rows.append(["examples/s", "", "", *rates, ratio, "modelled"])
+    columns = ["stage", "planned on", "started", "predicted", "measured", "ratio", "source"]
+    out.print(table(f"Plan: time of a step of {plan.batch:,} examples", columns, rows, left=2))
+    for text in plan.not_started:
+        out.print(f"not started: {text}", markup=False)
+    whole = f"predicted for the whole plan: {plan.planned_examples_per_s:,.0f} examples/s (modelled)"
+    for note in (whole, *plan.notes):
+        out.print(note, markup=False, style="dim")
+
+
+def _predicted_and_measured(predicted: float | None, measured: float | None) -> list[str]:
+    """Return both times, and measured over predicted."""
+    ratio = f"{measured / predicted:.2f}" if predicted and measured else ""
+    return [format_seconds(one) if one else "-" for one in (predicted, measured)] + [ratio]
 
 
 def _servers(statistics: Mapping[str, Any]) -> Any:
@@ -139,6 +177,7 @@ def training_document(
     usd: float | None,
     bad_rows: int,
     resumed_from: int | None,
+    plan: PlanComparison | None = None,
 ) -> dict[str, Any]:
     """Return the report as JSON values; NaN is null."""
 
@@ -159,6 +198,7 @@ def training_document(
         "cpu_ms_per_1000": result.cpu_ms_per_1000,
         "cost_usd": usd,
         "bad_rows": bad_rows,
+        **({"plan": plan.to_json()} if plan is not None else {}),
         "layers": [
             {"name": layer, "measured_s": seconds, "predicted_s": predicted.get(layer)}
             for layer, seconds in layers.items()

@@ -13,7 +13,7 @@ from berth.native.kernels import inlined, kernel
 from berth.schedule.balance import balanced_shares, free_per_host, sensitive_to_imbalance
 from berth.schedule.policy import Hooks
 from berth.schedule.queue import add_running, enqueue, remove_running, set_order
-from berth.schedule.records import EVICT, MAX_TIERS, MOVE, RUNNING, START, World, places_of
+from berth.schedule.records import MAX_TIERS, Action, JobStatus, World, places_of
 from berth.schedule.totals import charge_user
 
 _TYPICAL_STARTS = 200  # recent starts that the typical service is the mean of
@@ -195,7 +195,7 @@ def start_job(
     start_on(world, row, claim, tier, now, reason)
     if job.first_start_s < 0:
         record_service(world, row)
-    record_decision(world, START, row, reason, -1, now)
+    record_decision(world, Action.START, row, reason, -1, now)
 
 
 @kernel
@@ -227,7 +227,7 @@ def assign(world: World, row: int, claim: int, tier: int, now: float, reason: in
     job = world.jobs[row]
     job.first_place = claim
     job.tier = tier
-    job.state = RUNNING
+    job.state = JobStatus.RUNNING
     job.started_s = job.updated_s = now
     if not job.in_ending_list:
         job.in_ending_list = 1
@@ -246,7 +246,7 @@ def relocate(world: World, row: int, claim: int, tier: int, now: float, reason: 
     assign(world, row, claim, tier, now, reason)
     charge_user(world, row, job.gpus, now)
     job.moves += 1
-    record_decision(world, MOVE, row, reason, from_tier, ran_since_s)
+    record_decision(world, Action.MOVE, row, reason, from_tier, ran_since_s)
 
 
 @kernel
@@ -274,7 +274,7 @@ def evict(world: World, row: int, reason: int) -> None:
     job = world.jobs[row]
     from_tier, ran_since_s = job.tier, job.started_s
     detach(world, row)
-    record_decision(world, EVICT, row, reason, from_tier, ran_since_s)
+    record_decision(world, Action.EVICT, row, reason, from_tier, ran_since_s)
 
 
 @kernel

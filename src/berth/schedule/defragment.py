@@ -20,12 +20,12 @@ from berth.schedule.allocation import (
     start_job,
     take_devices,
 )
-from berth.schedule.balance import imbalance_of, sensitive_to_imbalance, slowdown_by_imbalance
+from berth.schedule.balance import free_per_host, imbalance_of, sensitive_to_imbalance, slowdown_by_imbalance
 from berth.schedule.placement import accepts_device_type, device_types_of, exceeds_quota, find_place
 from berth.schedule.policy import Hooks
 from berth.schedule.progress import advance_progress, restore_cost_s
 from berth.schedule.queue import drop_started, smallest_demand
-from berth.schedule.reasons import MADE_ROOM, NEAREST, STEPPED_ASIDE
+from berth.schedule.reasons import ReasonCode
 from berth.schedule.records import Array, World, places_of
 from berth.schedule.relax_locality import set_typical_service
 from berth.schedule.reservation import (
@@ -92,7 +92,7 @@ def start_by_moving(world: World, hooks: Hooks, row: int, rows: Array, now: floa
             # no moves where evictions of this pass have made room
             moves = world.groups[job.nearest_tier, group].free[device_type] < job.gpus
             if vacate(world, row, device_type, group, worth, now):
-                reason = MADE_ROOM if moves else NEAREST
+                reason = ReasonCode.MADE_ROOM if moves else ReasonCode.NEAREST
                 start_job(world, row, device_type, job.nearest_tier, group, now, reason)
                 job.saves_s = when - now
                 return True
@@ -136,7 +136,8 @@ def vacate(world: World, row: int, device_type: int, group: int, worth: float, n
     claims, tiers = np.empty(_MAX_MOVES, np.int64), np.empty(_MAX_MOVES, np.int64)
     movers = np.empty(_MAX_MOVES, np.int64)
     count, cost = 0, 0.0
-    blocked = block_group(world, device_type, tier, group)
+    blocked = free_per_host(world, device_type, tier, group)
+    take_on_hosts(world, tier, group, blocked, 1)
     while need > 0 and count < _MAX_MOVES:
         pick = next_victim(inside, need)
         if pick < 0:
@@ -149,35 +150,23 @@ def vacate(world: World, row: int, device_type: int, group: int, worth: float, n
         count += 1
         cost += own_cost
         need -= gives
-    unblock_group(world, tier, group, blocked)
+    take_on_hosts(world, tier, group, blocked, -1)
     for k in range(count):
         if need > 0:
             cancel_claim(world, claims[k])
         else:
             advance_progress(world.jobs[movers[k]], now)
             return_devices(world, world.jobs[movers[k]].first_place)
-            relocate(world, movers[k], claims[k], tiers[k], now, STEPPED_ASIDE)
+            relocate(world, movers[k], claims[k], tiers[k], now, ReasonCode.STEPPED_ASIDE)
     return need <= 0
 
 
 @kernel
-def block_group(world: World, device_type: int, tier: int, group: int) -> Array:
-    """Takes all free devices of one type in a group; returns how many on each host."""
-    start, stop = world.groups[tier, group].start, world.groups[tier, group].stop
-    blocked = np.zeros(stop - start, np.int64)
-    for at in range(start, stop):
-        if world.hosts[at].device_type == device_type:
-            blocked[at - start] = world.hosts[at].free
-            take_devices(world, at, blocked[at - start])
-    return blocked
-
-
-@kernel
-def unblock_group(world: World, tier: int, group: int, blocked: Array) -> None:
-    """Returns the devices that `block_group` took."""
+def take_on_hosts(world: World, tier: int, group: int, devices: Array, sign: int) -> None:
+    """Takes devices on each host of a group; with a negative sign it returns them."""
     start = world.groups[tier, group].start
-    for k in range(len(blocked)):
-        take_devices(world, start + k, -blocked[k])
+    for k in range(len(devices)):
+        take_devices(world, start + k, sign * devices[k])
 
 
 @kernel

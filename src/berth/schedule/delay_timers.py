@@ -11,7 +11,7 @@ from typing import Any
 
 from berth.native.kernels import indirect, kernel
 from berth.schedule.policy import Hooks
-from berth.schedule.records import START, WINDOW, World
+from berth.schedule.records import WINDOW, Action, World
 
 
 @indirect
@@ -20,7 +20,7 @@ def update_timers(world: World, hooks: Hooks, now: float) -> None:
     state = world.state[0]
     for i in range(state.decisions):
         job = world.jobs[world.decisions[i].job]
-        if world.decisions[i].what != START or job.gpus == 1:
+        if world.decisions[i].what != Action.START or job.gpus == 1:
             continue
         for tier in range(job.nearest_tier, job.tier + 1):
             stats = world.wait_stats[job.demand, tier]

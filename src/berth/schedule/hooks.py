@@ -94,8 +94,10 @@ def _compiled(function: Callable[..., Any], names: Names, hook: str) -> Function
     return load_or_compile(key, SIGNATURES[hook], lambda: _compile(function, names, hook))
 
 
+# numba checks for an exception after every operation inside `try`, so there is only the call
 _TRUSTED = """
 def hook({arguments}, c):
+    {given}
     {call}
     return answer
 """
@@ -105,6 +107,7 @@ def hook({arguments}, c):
         return idle
     {before}
     {begin}
+    {given}
     try:
         {call}
     except Exception:
@@ -171,14 +174,14 @@ def _parts(names: Names, hook: str, own: bool, cluster: bool) -> dict[str, Any]:
     values = [_value(kind, f"c.value[{i}]") for i, (_, kind) in enumerate(names.params)]
     state = [f"a0.policy_state[{i}]" for i in range(STATE_SLOTS)] if hook == "update" else []
     old = [f"s{i}" for i in range(len(state))]
-    given = [
-        f"seal({name})" if is_record else name for name, is_record in zip(arguments, records, strict=True)
-    ]
-    params = f"My({', '.join(values) or '0.0'})"
-    last = [given.pop()] if hook in WITH_CLUSTER else []
-    call = f"f({', '.join([*given, params, *(last if cluster else [])])})"
+    given = [f"r{i}" if record else f"a{i}" for i, record in enumerate(records)]
+    totals = [given.pop()] if hook in WITH_CLUSTER else []
+    passed = [*given, "params", *(totals if cluster else [])]
+    made = [f"r{i} = seal(a{i})" for i, record in enumerate(records) if record and f"r{i}" in passed]
+    call = f"f({', '.join(passed)})"
     return {
         "arguments": ", ".join(arguments),
+        "given": "; ".join([*made, f"params = My({', '.join(values) or '0.0'})"]),
         "call": f"{call}; answer = 0.0" if hook == "update" else f"answer = {call}",
         "before": f"{', '.join(old)} = {', '.join(state)}" if state else "pass",
         "again": f"{', '.join(state)} = {', '.join(old)}" if state else "pass",

@@ -15,7 +15,7 @@ from berth.schedule.balance import (
 from berth.schedule.placement import find_place
 from berth.schedule.policy import Hooks
 from berth.schedule.progress import advance_progress, restore_cost_s
-from berth.schedule.reasons import MOVED_UP
+from berth.schedule.reasons import ReasonCode
 from berth.schedule.records import World
 
 
@@ -60,7 +60,12 @@ def migrate_to(world: World, hooks: Hooks, row: int, tier: int, now: float) -> N
     # with its own devices free there may be a place that is nearer still
     tier, group = find_place(world, device_type, job.gpus, job.nearest_tier, tier, balanced)
     relocate(
-        world, row, claim_in_group(world, device_type, tier, group, job.gpus, balanced), tier, now, MOVED_UP
+        world,
+        row,
+        claim_in_group(world, device_type, tier, group, job.gpus, balanced),
+        tier,
+        now,
+        ReasonCode.MOVED_UP,
     )
     job.saves_s = saves_s
 
@@ -88,5 +93,7 @@ def rebalance(world: World, hooks: Hooks, row: int, now: float) -> None:
     if saves_s <= rules.migrate_gain * restore_cost_s(world, job.gpus):
         reclaim(world, job.first_place)
         return
-    relocate(world, row, claim_in_group(world, device_type, 1, group, job.gpus, True), 1, now, MOVED_UP)
+    relocate(
+        world, row, claim_in_group(world, device_type, 1, group, job.gpus, True), 1, now, ReasonCode.MOVED_UP
+    )
     job.saves_s = saves_s

@@ -20,7 +20,7 @@ from berth.schedule.placement import exceeds_quota, find_place_for
 from berth.schedule.policy import Hooks
 from berth.schedule.progress import advance_progress
 from berth.schedule.queue import drop_started, precedes, set_bound, set_order, smallest_demand, sort_rows
-from berth.schedule.reasons import OUTRANKED
+from berth.schedule.reasons import ReasonCode
 from berth.schedule.records import Array, World
 from berth.schedule.start_waiting import allowed_tier_of, explain_wait, start_reason, wake_time_of
 
@@ -74,7 +74,7 @@ def preempt_by_order(world: World, hooks: Hooks, now: float) -> float:
     for k in range(state.queue_start, i):  # only now is it known what stays free
         explain_wait(world, waiting[k], jobs[waiting[k]].waits_for_tier, jobs[waiting[k]].until_s)
     for k in range(count):
-        requeue(world, hooks, evicted[k], now, OUTRANKED)
+        requeue(world, hooks, evicted[k], now, ReasonCode.OUTRANKED)
     return wake
 
 
@@ -138,6 +138,6 @@ def settle(world: World, row: int, evicted: Array, count: int) -> int:
     if keeps:
         reclaim(world, claim)
         return count
-    evict(world, row, OUTRANKED)
+    evict(world, row, ReasonCode.OUTRANKED)
     evicted[count] = row
     return count + 1

@@ -12,9 +12,9 @@ from berth.schedule.allocation import evict, requeue, return_devices, start_job
 from berth.schedule.placement import accepts_device_type, device_types_of, exceeds_quota, find_place_for
 from berth.schedule.policy import Hooks
 from berth.schedule.progress import advance_progress, restore_cost_s
-from berth.schedule.queue import dequeue_at, order_of
-from berth.schedule.reasons import MADE_ROOM, MADE_WAY, NEAREST
-from berth.schedule.records import Array, World, places_of
+from berth.schedule.queue import dequeue_at, merge_rows, order_of
+from berth.schedule.reasons import ReasonCode
+from berth.schedule.records import BOUND, Array, World, places_of
 from berth.schedule.reservation import (
     available_to,
     close_reservation,
@@ -93,7 +93,7 @@ def start_on_leftover(world: World, at: int, now: float) -> bool:
     device_type, tier, group = find_place_for(world, row, world.jobs[row].nearest_tier, False)
     if device_type < 0:
         return False
-    start_job(world, row, device_type, tier, group, now, NEAREST)
+    start_job(world, row, device_type, tier, group, now, ReasonCode.NEAREST)
     dequeue_at(world, at)
     return True
 
@@ -125,14 +125,14 @@ def evict_on_type(world: World, hooks: Hooks, at: int, device_type: int, gain: f
     for k in range(considered):
         if holds_devices_in(world, row, victims[k], job.nearest_tier, group):
             return_devices(world, world.jobs[victims[k]].first_place)
-            evict(world, victims[k], MADE_WAY)
+            evict(world, victims[k], ReasonCode.MADE_WAY)
             evicted[count] = victims[k]
             count += 1
-    start_job(world, row, device_type, job.nearest_tier, group, now, MADE_ROOM)
+    start_job(world, row, device_type, job.nearest_tier, group, now, ReasonCode.MADE_ROOM)
     job.saves_s = gain
     dequeue_at(world, at)
     for k in range(count):
-        requeue(world, hooks, evicted[k], now, MADE_WAY)
+        requeue(world, hooks, evicted[k], now, ReasonCode.MADE_WAY)
     return True
 
 
@@ -142,10 +142,8 @@ def eviction_candidates(
 ) -> tuple[Array, Array]:
     """Running jobs that may be evicted for `row`, with the cost of each: cheapest, or last in order, first."""
     state, job = world.state[0], world.jobs[row]
-    rows = np.empty(state.running, np.int64)
-    costs, ranks = np.empty(state.running), np.empty(state.running)
-    priorities = np.zeros(state.running, np.int64)
-    count = 0
+    rows, costs = np.empty(state.running, np.int64), np.empty(state.running)
+    ranks, count = np.zeros(state.running, BOUND), 0
     for i in range(state.running):
         victim = world.jobs[world.running[i]]
         if now < protected_until_s(world, victim):
@@ -157,13 +155,18 @@ def eviction_candidates(
         advance_progress(victim, now)
         cost = hooks.cost(victim, job, now, world.params[0]) + restore_cost_s(world, victim.gpus)
         if cost < math.inf:
-            rows[count], costs[count], ranks[count] = world.running[i], cost, cost
+            rows[count], costs[count] = world.running[i], cost
+            ranks[count].order_key, ranks[count].id = cost, count
             if world.rules[0].victims_by_order:
-                ranks[count], priorities[count] = -order_of(world, hooks, rows[count], now), victim.priority
+                ranks[count].order_key = -order_of(world, hooks, rows[count], now)
+                ranks[count].priority = -victim.priority
             count += 1
-    order = np.argsort(ranks[:count], kind="mergesort")
-    order = order[np.argsort(priorities[:count][order], kind="mergesort")]
-    return rows[:count][order], costs[:count][order]
+    order = np.arange(count)
+    merge_rows(ranks, order)
+    victims, their_costs = np.empty(count, np.int64), np.empty(count)
+    for k in range(count):
+        victims[k], their_costs[k] = rows[order[k]], costs[order[k]]
+    return victims, their_costs
 
 
 @kernel

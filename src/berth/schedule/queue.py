@@ -9,7 +9,7 @@ import numpy as np
 
 from berth.native.kernels import inlined, kernel
 from berth.schedule.policy import Hooks
-from berth.schedule.records import WAITING, Array, World
+from berth.schedule.records import Array, JobStatus, World
 from berth.schedule.totals import update_totals
 
 _ABOVE_ANY = 2**31 - 1  # priority of the bound while nothing runs
@@ -75,7 +75,7 @@ def enqueue(world: World, row: int) -> None:
             waiting[i] = waiting[i - 1]
         state.queue_stop = last + 1
     waiting[low] = row
-    jobs[row].state = WAITING
+    jobs[row].state = JobStatus.WAITING
     world.demands[jobs[row].demand].waiting += 1
 
 
@@ -94,7 +94,7 @@ def drop_started(world: World, stop: int) -> None:
     """Removes the jobs of waiting[queue_start:stop] that no longer wait; the others close the gaps."""
     state, waiting, kept = world.state[0], world.waiting, stop
     for i in range(stop - 1, state.queue_start - 1, -1):
-        if world.jobs[waiting[i]].state == WAITING:
+        if world.jobs[waiting[i]].state == JobStatus.WAITING:
             kept -= 1
             waiting[kept] = waiting[i]
     state.queue_start = kept
@@ -160,7 +160,8 @@ def merge_rows(jobs: Array, rows: Array) -> None:
                     target[at] = source[right]
                     right += 1
         source, target, width = target, source, 2 * width
-    rows[:] = source
+    for i in range(len(rows)):  # numba takes two seconds to compile `rows[:] = source`
+        rows[i] = source[i]
 
 
 @inlined

@@ -9,39 +9,40 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Any
 
+from berth.schedule.rules import Blocked
 from berth.units import format_seconds
 
-_STOP = 1  # see policy.Blocked
 _LEAST_GAIN_S = 1.0
-NONE = 0
-NO_ROOM, TOO_SPREAD, OVER_QUOTA, BEHIND, HELD_FOR_OTHER, LOOKS_AHEAD, LINKS_BUSY = 1, 2, 3, 4, 5, 6, 7
-NEAREST, SPREAD, CHEAPER_THAN_WAITING, BACKFILLED = 10, 11, 12, 13
-MADE_ROOM, MOVED_UP, HELD_FOR_IT, STEPPED_ASIDE = 14, 15, 16, 17
-OUTRANKED, MADE_WAY, HOST_LOST = 20, 21, 22
 
-CODES = {
-    NONE: "none",
-    NO_ROOM: "no-room",
-    TOO_SPREAD: "too-spread",
-    OVER_QUOTA: "over-quota",
-    BEHIND: "behind",
-    HELD_FOR_OTHER: "held-for-other",
-    LOOKS_AHEAD: "looks-ahead",
-    LINKS_BUSY: "links-busy",
-    NEAREST: "nearest",
-    SPREAD: "spread",
-    CHEAPER_THAN_WAITING: "cheaper-than-waiting",
-    BACKFILLED: "backfilled",
-    MADE_ROOM: "made-room",
-    MOVED_UP: "moved-up",
-    HELD_FOR_IT: "held-for-it",
-    STEPPED_ASIDE: "stepped-aside",
-    OUTRANKED: "outranked",
-    MADE_WAY: "made-way",
-    HOST_LOST: "host-lost",
-}
+
+class ReasonCode(IntEnum):
+    """Why a job waits, why it runs where it does, and why it lost its place."""
+
+    NONE = 0
+    NO_ROOM = 1
+    TOO_SPREAD = 2
+    OVER_QUOTA = 3
+    BEHIND = 4
+    HELD_FOR_OTHER = 5
+    LOOKS_AHEAD = 6
+    LINKS_BUSY = 7
+    NEAREST = 10
+    SPREAD = 11
+    CHEAPER_THAN_WAITING = 12
+    BACKFILLED = 13
+    MADE_ROOM = 14
+    MOVED_UP = 15
+    HELD_FOR_IT = 16
+    STEPPED_ASIDE = 17
+    OUTRANKED = 20
+    MADE_WAY = 21
+    HOST_LOST = 22
+
+
+CODES: dict[int, str] = {code: code.name.lower().replace("_", "-") for code in ReasonCode}
 
 
 def bring_up_to_date(world: Any, row: int) -> None:
@@ -56,11 +57,11 @@ def bring_up_to_date(world: Any, row: int) -> None:
         return
     free = world.groups["free"][-1, 0]
     if (quota := quota_of(world, row)) is not None and quota.used + int(job["gpus"]) > quota.allowed:
-        job["reason"] = OVER_QUOTA
+        job["reason"] = ReasonCode.OVER_QUOTA
     elif max(free[device_type] for device_type in _kinds_of(job, len(free))) < job["gpus"]:
-        job["reason"] = NO_ROOM
+        job["reason"] = ReasonCode.NO_ROOM
     else:
-        job["reason"] = BEHIND if world.rules[0]["blocked"] == _STOP else NONE
+        job["reason"] = ReasonCode.BEHIND if world.rules[0]["blocked"] == Blocked.STOP else ReasonCode.NONE
     job["waits_for_tier"] = job["nearest_tier"]
     job["until_s"], job["saves_s"], job["explained_s"] = math.inf, 0.0, state["now"]
 
@@ -107,7 +108,7 @@ def explain(job: Any, now: float, tiers: Sequence[str], quota: QuotaUse | None =
     holds_out, until, saves = int(job["waits_for_tier"]), float(job["until_s"]), float(job["saves_s"])
     tier = tiers[holds_out] if 0 <= holds_out < len(tiers) else None
     left = until - now if now <= until < float("inf") else None
-    if code != OVER_QUOTA:
+    if code != ReasonCode.OVER_QUOTA:
         sentence = _sentence(code, int(job["gpus"]), tier, left, saves)
         return Reason(CODES[code], sentence, tier, left, saves or None)
     return Reason(CODES[code], _over_quota(int(job["gpus"]), quota), quota=quota)
@@ -123,25 +124,25 @@ def _sentence(code: int, gpus: int, tier: str | None, left: float | None, saves:
     soon = f" for up to {format_seconds(left)} more" if left is not None else ""
     gain = f"; that saves it {format_seconds(saves)}" if saves >= _LEAST_GAIN_S else ""
     expected = format_seconds(left or 0.0)
-    words = {
-        NONE: "nothing has been decided yet",
-        NO_ROOM: f"fewer than {gpus} devices are free" if gpus > 1 else "no device is free",
-        TOO_SPREAD: f"enough devices are free, but not within one {tier}: it waits for one{soon}{gain}",
-        BEHIND: "the job ahead of it does not fit, and no job may overtake it",
-        HELD_FOR_OTHER: "the devices that would fit are reserved for another job",
-        LOOKS_AHEAD: f"one {tier} should be free in {expected}, and waiting for it is cheaper{gain}",
-        LINKS_BUSY: f"other jobs send too much over the links of the free places within one {tier}",
-        NEAREST: f"it fits within one {tier}",
-        SPREAD: f"no nearer place is free, and it does not wait for one: it takes one {tier}",
-        CHEAPER_THAN_WAITING: f"running spread over one {tier} costs less than waiting for a nearer place",
-        BACKFILLED: "it does not delay the job that its place is reserved for: it ends in time, or takes "
+    words: dict[int, str] = {
+        ReasonCode.NONE: "nothing has been decided yet",
+        ReasonCode.NO_ROOM: f"fewer than {gpus} devices are free" if gpus > 1 else "no device is free",
+        ReasonCode.TOO_SPREAD: f"enough devices are free, but not within one {tier}: it waits for one{soon}{gain}",
+        ReasonCode.BEHIND: "the job ahead of it does not fit, and no job may overtake it",
+        ReasonCode.HELD_FOR_OTHER: "the devices that would fit are reserved for another job",
+        ReasonCode.LOOKS_AHEAD: f"one {tier} should be free in {expected}, and waiting for it is cheaper{gain}",
+        ReasonCode.LINKS_BUSY: f"other jobs send too much over the links of the free places within one {tier}",
+        ReasonCode.NEAREST: f"it fits within one {tier}",
+        ReasonCode.SPREAD: f"no nearer place is free, and it does not wait for one: it takes one {tier}",
+        ReasonCode.CHEAPER_THAN_WAITING: f"running spread over one {tier} costs less than waiting for a nearer place",
+        ReasonCode.BACKFILLED: "it does not delay the job that its place is reserved for: it ends in time, or takes "
         "devices that job does not need",
-        MADE_ROOM: f"other jobs made room for it within one {tier}: it gains more than that cost them{gain}",
-        MOVED_UP: f"a nearer place within one {tier} came free{gain}",
-        HELD_FOR_IT: f"one {tier} was reserved for it, since it had waited longest",
-        STEPPED_ASIDE: f"it moved to another place within one {tier}, so that a blocked job fits",
-        OUTRANKED: "preempted by a higher-ranked job",
-        MADE_WAY: "it made way for a job that gains more than that costs",
-        HOST_LOST: "a machine it ran on was lost",
+        ReasonCode.MADE_ROOM: f"other jobs made room for it within one {tier}: it gains more than that cost them{gain}",
+        ReasonCode.MOVED_UP: f"a nearer place within one {tier} came free{gain}",
+        ReasonCode.HELD_FOR_IT: f"one {tier} was reserved for it, since it had waited longest",
+        ReasonCode.STEPPED_ASIDE: f"it moved to another place within one {tier}, so that a blocked job fits",
+        ReasonCode.OUTRANKED: "preempted by a higher-ranked job",
+        ReasonCode.MADE_WAY: "it made way for a job that gains more than that costs",
+        ReasonCode.HOST_LOST: "a machine it ran on was lost",
     }
     return words[code]

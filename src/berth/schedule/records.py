@@ -8,6 +8,7 @@ sizes in devices. A job's record is declared by concern; a policy reads the fiel
 from __future__ import annotations
 
 from collections.abc import Iterator
+from enum import IntEnum
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,11 +24,28 @@ STATE_SLOTS = 6  # numbers that a policy may keep with each job
 TABLE = 512  # entries of a policy's table
 WINDOW = 100  # waits kept per size and tier
 
-FUTURE, WAITING, RUNNING, DONE, REFUSED = 0, 1, 2, 3, 4
+
+class JobStatus(IntEnum):
+    """What has become of a job so far."""
+
+    FUTURE = 0
+    WAITING = 1
+    RUNNING = 2
+    DONE = 3
+    REFUSED = 4  # no place of the cluster, or no quota, ever holds it
+
+
+class Action(IntEnum):
+    """What a pass decides about a job."""
+
+    START = 1
+    EVICT = 2
+    MOVE = 3
+
 
 _ORDER = [  # what decides which of two jobs goes first: see queue.precedes
     ("priority", "i4"),  # highest first
-    ("state", "i4"),
+    ("state", "i4"),  # JobStatus
     ("order_key", "f8"),  # the policy's `order`, smallest first
     ("tie_break", "f8"),  # the policy's `tie_break`, smallest first
     ("arrival_s", "f8"),
@@ -300,10 +318,9 @@ RULES = np.dtype(  # what a policy asks for beside its functions: see policy.Rul
     align=True,
 )
 
-START, EVICT, MOVE = 1, 2, 3
 DECISION = np.dtype(
     [
-        ("what", "i4"),
+        ("what", "i4"),  # Action
         ("job", "i4"),
         ("reason", "i4"),
         ("from_tier", "i4"),  # -1: it did not run

@@ -17,7 +17,7 @@ from berth.schedule.balance import best_shape, sensitive_to_imbalance, slowdown_
 from berth.schedule.placement import exceeds_quota, find_place_for
 from berth.schedule.policy import Hooks
 from berth.schedule.queue import dequeue_at, drop_started, smallest_demand
-from berth.schedule.reasons import CHEAPER_THAN_WAITING, HELD_FOR_IT, LOOKS_AHEAD, NEAREST
+from berth.schedule.reasons import ReasonCode
 from berth.schedule.records import Array, World, places_of
 from berth.schedule.reservation import (
     EVERY_JOB,
@@ -70,14 +70,20 @@ def start_relaxed(world: World, hooks: Hooks, row: int, rows: Array, open_: bool
         when, _, _, _ = soonest_place(world, row, job.nearest_tier, rows, now)
     else:
         when = balanced_from_s(world, row, rows)
-    job.reason, job.waits_for_tier, job.until_s, job.explained_s = LOOKS_AHEAD, job.nearest_tier, when, now
+    job.reason, job.waits_for_tier, job.until_s, job.explained_s = (
+        ReasonCode.LOOKS_AHEAD,
+        job.nearest_tier,
+        when,
+        now,
+    )
     slowdown = job.slowdown[tier] * job.imbalance_slowdown
     job.saves_s = job.estimated_remaining_s * (slowdown - job.slowdown[job.nearest_tier])
     set_typical_service(world, row)
     if not hooks.spread(job, tier, when - now, now, world.params[0]):
         return False
     farther = tier > job.nearest_tier or job.imbalance_slowdown > 1.0
-    start_job(world, row, device_type, tier, group, now, CHEAPER_THAN_WAITING if farther else NEAREST)
+    reason = ReasonCode.CHEAPER_THAN_WAITING if farther else ReasonCode.NEAREST
+    start_job(world, row, device_type, tier, group, now, reason)
     return True
 
 
@@ -135,7 +141,7 @@ def reserve_for_longest_waiting(world: World, hooks: Hooks, now: float) -> None:
     state.search_epoch += 1
     device_type, tier, group = find_place_for(world, row, job.nearest_tier, False)
     if device_type >= 0:
-        start_job(world, row, device_type, tier, group, now, HELD_FOR_IT)
+        start_job(world, row, device_type, tier, group, now, ReasonCode.HELD_FOR_IT)
         dequeue_at(world, at)
         return
     rows = running_by_end(world, now)

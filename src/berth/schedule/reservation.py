@@ -16,7 +16,7 @@ from berth.native.kernels import inlined, kernel
 from berth.schedule.allocation import take_devices
 from berth.schedule.placement import accepts_device_type
 from berth.schedule.progress import advance_progress
-from berth.schedule.records import RUNNING, Array, World, places_of
+from berth.schedule.records import Array, JobStatus, World, places_of
 
 EVERY_JOB = 1 << 40  # above every priority
 A_MOMENT_S = 1e-6  # times closer together than this are the same moment, but for rounding
@@ -29,7 +29,7 @@ def running_by_end(world: World, now: float) -> Array:
     ends, count = np.empty(state.ending), 0  # side by side: records lie far apart
     for i in range(state.ending):
         job = world.jobs[ending[i]]
-        if job.state != RUNNING:
+        if job.state != JobStatus.RUNNING:
             job.in_ending_list = 0
             continue
         advance_progress(job, now)
@@ -141,7 +141,7 @@ def reserve(
     state.reserved_for, state.last_reserved = row, row
     state.reserved_tier, state.reserved_group, state.reserved_type = tier, group, device_type
     state.reserved_until_s, state.reserved_spare, state.reserved_below = until_s, spare, below
-    mask(world)
+    set_mask(world, True)
 
 
 @kernel
@@ -156,7 +156,7 @@ def reserve_soonest(world: World, row: int, tier: int, below: int, now: float) -
 def open_reservation(world: World, opens: bool) -> None:
     """Unmasks the reserved devices for a job that may use them; close the reservation afterwards."""
     if opens:
-        unmask(world)
+        set_mask(world, False)
 
 
 @inlined
@@ -165,38 +165,26 @@ def close_reservation(world: World, opens: bool, row: int, started: bool) -> Non
     if opens and started and world.state[0].reserved_for == row:
         world.state[0].reserved_for = -1
     elif opens:
-        mask(world)
+        set_mask(world, True)
 
 
 @kernel
-def mask(world: World) -> None:
-    """Takes the reserved devices out of the counts."""
+def set_mask(world: World, masked: bool) -> None:
+    """Takes the reserved devices that are free out of the counts, or puts them back."""
     state = world.state[0]
     group = world.groups[state.reserved_tier, state.reserved_group]
     for at in range(group.start, group.stop):
         host = world.hosts[at]
-        if host.free > 0 and host.device_type == state.reserved_type:
-            host.masked = host.free
-            state.masked += host.free
-            take_devices(world, at, host.free)
-
-
-@kernel
-def unmask(world: World) -> None:
-    """Puts them back into the counts."""
-    state = world.state[0]
-    group = world.groups[state.reserved_tier, state.reserved_group]
-    for at in range(group.start, group.stop):
-        host = world.hosts[at]
-        if host.masked > 0:
-            take_devices(world, at, -host.masked)
-            state.masked -= host.masked
-            host.masked = 0
+        if host.device_type == state.reserved_type:
+            devices = host.free if masked else -host.masked
+            take_devices(world, at, devices)
+            host.masked += devices
+            state.masked += devices
 
 
 @kernel
 def cancel_reservation(world: World) -> None:
     """Ends the reservation, if there is one."""
     if world.state[0].reserved_for >= 0:
-        unmask(world)
+        set_mask(world, False)
         world.state[0].reserved_for = -1

@@ -14,18 +14,8 @@ from berth.schedule.placement import accepts_device_type, exceeds_quota, find_pl
 from berth.schedule.policy import Hooks
 from berth.schedule.progress import restore_cost_s
 from berth.schedule.queue import drop_started, set_order, smallest_demand, sort_rows
-from berth.schedule.reasons import (
-    BACKFILLED,
-    BEHIND,
-    HELD_FOR_OTHER,
-    LINKS_BUSY,
-    NEAREST,
-    NO_ROOM,
-    OVER_QUOTA,
-    SPREAD,
-    TOO_SPREAD,
-)
-from berth.schedule.records import WAITING, World
+from berth.schedule.reasons import ReasonCode
+from berth.schedule.records import JobStatus, World
 from berth.schedule.reservation import (
     A_MOMENT_S,
     EVERY_JOB,
@@ -102,9 +92,8 @@ def start_waiting(world: World, hooks: Hooks, now: float, blocked: int) -> float
         elif state.reserved_for >= 0 and state.reserved_for != row:
             started = backfill(world, row, allowed_tier, now)
         if started:
-            if (
-                ranks_by_cluster
-            ):  # what its user holds has changed: begin again with the job that goes first now
+            if ranks_by_cluster:  # its user holds more now: consider all jobs again, in their new order
+                state.search_epoch += 1
                 drop_started(world, i)
                 sort_by_order(world, hooks, now)
                 i = considered = state.queue_start
@@ -154,7 +143,7 @@ def reserve_from_lower(world: World, considered: int, stop: int, now: float) -> 
         row = world.waiting[considered]
         considered += 1
         job = world.jobs[row]
-        if job.state == WAITING and not exceeds_quota(world, row):
+        if job.state == JobStatus.WAITING and not exceeds_quota(world, row):
             reserve_soonest(world, row, job.waits_for_tier, job.priority, now)
     return considered
 
@@ -174,7 +163,7 @@ def backfill(world: World, row: int, allowed_tier: int, now: float) -> bool:
     open_reservation(world, True)
     device_type, tier, group = find_place_for(world, row, allowed_tier, True)
     if device_type >= 0:
-        start_job(world, row, device_type, tier, group, now, BACKFILLED)
+        start_job(world, row, device_type, tier, group, now, ReasonCode.BACKFILLED)
         if not in_time:
             state.reserved_spare -= job.gpus
     close_reservation(world, True, row, device_type >= 0)
@@ -206,7 +195,7 @@ def wake_time_of(world: World, hooks: Hooks, row: int, now: float) -> float:
 @inlined
 def start_reason(world: World, row: int, tier: int) -> int:
     """Why a place was taken: the nearest there can be, or a farther one."""
-    return NEAREST if tier == world.jobs[row].nearest_tier else SPREAD
+    return ReasonCode.NEAREST if tier == world.jobs[row].nearest_tier else ReasonCode.SPREAD
 
 
 @kernel
@@ -231,17 +220,17 @@ def explain_wait(world: World, row: int, allowed_tier: int, wake: float) -> None
     job.saves_s = job.estimated_remaining_s * (job.slowdown[wider] - job.slowdown[allowed_tier])
     if exceeds_quota(world, row):
         quota = world.quotas[job.quota]
-        job.reason = OVER_QUOTA if quota.used + job.gpus > quota.allowed else BEHIND
+        job.reason = ReasonCode.OVER_QUOTA if quota.used + job.gpus > quota.allowed else ReasonCode.BEHIND
         return
     top, reserved = world.groups.shape[0] - 1, state.reserved_for >= 0 and state.masked > 0
     if reserved and state.reserved_for != row and free_with_reserved(world, row, allowed_tier) >= job.gpus:
-        job.reason = HELD_FOR_OTHER
+        job.reason = ReasonCode.HELD_FOR_OTHER
     elif world.rules[0].link_ratio < math.inf and nearest_place(world, row, allowed_tier)[0] >= 0:
-        job.reason = LINKS_BUSY
+        job.reason = ReasonCode.LINKS_BUSY
     elif most_free(world, job) >= job.gpus or (reserved and free_with_reserved(world, row, top) >= job.gpus):
-        job.reason = TOO_SPREAD
+        job.reason = ReasonCode.TOO_SPREAD
     else:
-        job.reason = NO_ROOM
+        job.reason = ReasonCode.NO_ROOM
 
 
 @kernel

@@ -21,9 +21,9 @@ import polars as pl
 from berth.cluster.model import Cluster
 from berth.network.fabric import Fabric
 from berth.network.placement import Placement
-from berth.schedule.records import REFUSED, RUNNING, SMALL_GANG, Array
+from berth.schedule.records import SMALL_GANG, Array, JobStatus
 from berth.schedule.rules import Blocked
-from berth.simulate.engine_state import OFF
+from berth.simulate.engine_state import NetworkMode
 from berth.simulate.events import event_frame
 from berth.simulate.jobs import Jobs, iteration_s
 from berth.simulate.log_replay import Attempt, Ending, LogReplay, Story, Violation
@@ -70,7 +70,7 @@ def _missing_devices(run: Run) -> list[Violation]:
     """Machines whose count of free devices differs from what jobs hold at the end."""
     world, now, found = run.world, float(run.clock[0]["now"]), []
     held = np.zeros(len(world.hosts), np.int64)
-    for head in world.jobs["first_place"][world.jobs["state"] == RUNNING]:
+    for head in world.jobs["first_place"][world.jobs["state"] == JobStatus.RUNNING]:
         entry = head
         while entry >= 0:
             held[world.places[entry]["host"]] += world.places[entry]["count"]
@@ -123,7 +123,7 @@ class _Speeds:
         """Seconds of work per second."""
         kind, record = self._kinds[attempt.device], self._jobs.records[row]
         traffic = self._jobs.traffic[int(record["traffic_row"]) + kind]
-        if self._network == OFF or record["gpus"] == 1:
+        if self._network == NetworkMode.OFF or record["gpus"] == 1:
             return float(traffic["near_s"] / traffic["compute_s"])
         model = str(self._jobs.models[row])
         key = (model, int(record["gpus"]), kind, *sorted(attempt.places.items()))
@@ -149,7 +149,7 @@ class _Reader:
         """Every sum in the record against the same sum over the attempts."""
         story, record = self.story, self.record
         if story.floor is None:
-            self._same("lost", "refused", float(record["state"] == REFUSED), 1.0)
+            self._same("lost", "refused", float(record["state"] == JobStatus.REFUSED), 1.0)
             return
         if story.runs:  # cut off at a livelock: its sums are open
             return

@@ -11,25 +11,10 @@ from berth.schedule.decide import Phases, decide
 from berth.schedule.policy import Hooks
 from berth.schedule.progress import advance_progress, begin_attempt
 from berth.schedule.queue import enqueue, set_order, smallest_demand
-from berth.schedule.reasons import HOST_LOST, NONE
-from berth.schedule.records import DONE, EVICT, MOVE, REFUSED, START, World, places_of
+from berth.schedule.reasons import ReasonCode
+from berth.schedule.records import Action, JobStatus, World, places_of
 from berth.schedule.start_waiting import wake_time_of
-from berth.simulate.engine_state import (
-    ARRIVED,
-    DRAIN,
-    DRAINED,
-    EVICTED,
-    FAIL,
-    FAILED,
-    FINISHED,
-    MOVED,
-    OFF,
-    REPAIRED,
-    STARTED,
-    UNDRAINED,
-    EngineState,
-    Net,
-)
+from berth.simulate.engine_state import EngineState, Event, FaultKind, Net, NetworkMode
 from berth.simulate.heap import insert, remove
 from berth.simulate.log import has_room, write
 from berth.simulate.speed import SpeedHooks, account_exposed_comm, finish_time_of
@@ -97,9 +82,9 @@ def finish_jobs(world: World, engine: EngineState, net: Net, speed: SpeedHooks, 
         job = world.jobs[row]
         advance_progress(job, now)
         end_attempt(world, engine, net, speed, row, job.tier, job.started_s, now)
-        write(world, engine, FINISHED, row, job.reason, now)
+        write(world, engine, Event.FINISHED, row, job.reason, now)
         release(world, row)
-        job.state, job.true_remaining_s, job.estimated_remaining_s, job.end_s = DONE, 0.0, 0.0, now
+        job.state, job.true_remaining_s, job.estimated_remaining_s, job.end_s = JobStatus.DONE, 0.0, 0.0, now
         clock.finished += 1
         clock.events += 1
 
@@ -112,13 +97,13 @@ def enqueue_arrivals(world: World, hooks: Hooks, engine: EngineState, now: float
         row = clock.arrived
         clock.arrived += 1
         clock.events += 1
-        if world.jobs[row].state == REFUSED:
+        if world.jobs[row].state == JobStatus.REFUSED:
             clock.finished += 1
             continue
         world.jobs[row].queued_since_s = world.jobs[row].arrival_s
         set_order(world, hooks, row, now)
         enqueue(world, row)
-        write(world, engine, ARRIVED, row, NONE, now)
+        write(world, engine, Event.ARRIVED, row, ReasonCode.NONE, now)
 
 
 @kernel
@@ -127,23 +112,23 @@ def apply(world: World, engine: EngineState, net: Net, speed: SpeedHooks, now: f
     clock = engine.clock[0]
     decisions = world.decisions[: world.state[0].decisions]
     for decision in decisions:
-        if decision.what == EVICT:
+        if decision.what == Action.EVICT:
             end_attempt(
                 world, engine, net, speed, decision.job, decision.from_tier, decision.ran_since_s, now
             )
             clock.evictions += 1
-            write(world, engine, EVICTED, decision.job, decision.reason, now)
+            write(world, engine, Event.EVICTED, decision.job, decision.reason, now)
     for decision in decisions:
-        if decision.what == START:
+        if decision.what == Action.START:
             start_attempt(world, engine, net, speed, decision.job, now)
-            write(world, engine, STARTED, decision.job, decision.reason, now)
-        elif decision.what == MOVE:
+            write(world, engine, Event.STARTED, decision.job, decision.reason, now)
+        elif decision.what == Action.MOVE:
             end_attempt(
                 world, engine, net, speed, decision.job, decision.from_tier, decision.ran_since_s, now
             )
             start_attempt(world, engine, net, speed, decision.job, now)
             clock.moves += 1
-            write(world, engine, MOVED, decision.job, decision.reason, now)
+            write(world, engine, Event.MOVED, decision.job, decision.reason, now)
 
 
 @inlined
@@ -157,7 +142,7 @@ def start_attempt(
     job.checkpoint_interval_s = clock.checkpoint_s
     job.next_checkpoint_s = job.restored_at_s + clock.checkpoint_s if clock.checkpoint_s > 0 else math.inf
     account.heap_index = -1
-    if clock.network == OFF and clock.device_types == 1:
+    if clock.network == NetworkMode.OFF and clock.device_types == 1:
         job.speed = 1.0
     else:
         speed.enter(world, engine, net, row, now)
@@ -203,7 +188,7 @@ def running_wake(world: World, hooks: Hooks, now: float) -> float:
             state.running_wake_s = min(state.running_wake_s, wake_time_of(world, hooks, row, now))
     else:
         for decision in world.decisions[: state.decisions]:
-            if decision.what == START:
+            if decision.what == Action.START:
                 wake = wake_time_of(world, hooks, decision.job, now)
                 state.running_wake_s = min(state.running_wake_s, wake)
     return state.running_wake_s if state.queue_start < state.queue_stop else math.inf
@@ -222,18 +207,18 @@ def apply_faults(
         machine = world.groups[0, fault.machine]
         for at in range(machine.start, machine.stop):
             host = world.hosts[at]
-            if fault.what in (FAIL, DRAIN):
+            if fault.what in (FaultKind.FAIL, FaultKind.DRAIN):
                 host.down += 1
                 if host.down == 1:
                     take_devices(world, at, host.free)
-                if fault.what == FAIL:
+                if fault.what == FaultKind.FAIL:
                     evict_from_host(world, hooks, engine, net, speed, at, now)
             else:
                 host.down -= 1
                 if host.down == 0:
                     take_devices(world, at, -(host.size - devices_in_use(world, at)))
-        codes = (0, FAILED, REPAIRED, DRAINED, UNDRAINED)
-        write(world, engine, codes[fault.what], -1 - fault.machine, NONE, now)
+        event = fault.what + (Event.FAILED - FaultKind.FAIL)
+        write(world, engine, event, -1 - fault.machine, ReasonCode.NONE, now)
 
 
 @kernel
@@ -273,8 +258,8 @@ def evict_from_host(
         roll_back(job, engine.accounts[row], now)
         engine.clock[0].evictions += 1
         release(world, row)
-        requeue(world, hooks, row, now, HOST_LOST)
-        write(world, engine, EVICTED, row, HOST_LOST, now)
+        requeue(world, hooks, row, now, ReasonCode.HOST_LOST)
+        write(world, engine, Event.EVICTED, row, ReasonCode.HOST_LOST, now)
 
 
 @kernel

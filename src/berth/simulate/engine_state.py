@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import IntEnum
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,8 +15,37 @@ from berth.schedule.records import MAX_TIERS
 
 Array = NDArray[Any]
 
-# the network costs nothing; each placement is modelled alone; links are shared by the jobs that use them
-OFF, STATIC, SHARED = 0, 1, 2
+
+class NetworkMode(IntEnum):
+    """What the network does to a job."""
+
+    OFF = 0  # it costs nothing
+    STATIC = 1  # each placement is modelled alone
+    SHARED = 2  # links are shared by the jobs that use them
+
+
+class FaultKind(IntEnum):
+    """What befalls a machine; `Event` has the same in the same order."""
+
+    FAIL = 1
+    REPAIR = 2
+    DRAIN = 3
+    UNDRAIN = 4
+
+
+class Event(IntEnum):
+    """What the log records."""
+
+    ARRIVED = 1
+    STARTED = 2
+    EVICTED = 3
+    MOVED = 4
+    FINISHED = 5
+    FAILED = 6
+    REPAIRED = 7
+    DRAINED = 8
+    UNDRAINED = 9
+
 
 ACCOUNT = np.dtype(  # one per job
     [
@@ -45,7 +75,6 @@ TRAFFIC = np.dtype(  # one iteration of a model on some number of GPUs of one ty
 )
 
 FAULT = np.dtype([("time", "f8"), ("machine", "i4"), ("what", "i4")], align=True)
-FAIL, REPAIR, DRAIN, UNDRAIN = 1, 2, 3, 4
 
 LOG = np.dtype(
     [
@@ -63,7 +92,6 @@ LOG = np.dtype(
     align=True,
 )
 LOG_PLACE = np.dtype([("machine", "i4"), ("device_type", "i4"), ("gpus", "i4")], align=True)
-ARRIVED, STARTED, EVICTED, MOVED, FINISHED, FAILED, REPAIRED, DRAINED, UNDRAINED = range(1, 10)
 
 CLOCK = np.dtype(
     [

@@ -21,30 +21,10 @@ from berth.cluster.serialize import cluster_to_dict
 from berth.errors import InputError
 from berth.schedule.reasons import CODES
 from berth.schedule.records import Array
-from berth.simulate.engine_state import (
-    ARRIVED,
-    DRAINED,
-    EVICTED,
-    FAILED,
-    FINISHED,
-    MOVED,
-    REPAIRED,
-    STARTED,
-    UNDRAINED,
-)
+from berth.simulate.engine_state import Event
 from berth.simulate.run import Run
 
-EVENTS = {
-    ARRIVED: "arrived",
-    STARTED: "started",
-    EVICTED: "evicted",
-    MOVED: "moved",
-    FINISHED: "finished",
-    FAILED: "failed",
-    REPAIRED: "repaired",
-    DRAINED: "drained",
-    UNDRAINED: "undrained",
-}
+EVENTS: dict[int, str] = {event: event.name.lower() for event in Event}
 _FACTS = "berth"  # key in the metadata of the file
 SCHEMA: dict[str, pl.DataType] = {
     "time_s": pl.Float64(),

@@ -20,8 +20,8 @@ from berth.network.fabric import Fabric
 from berth.network.placement import Placement
 from berth.schedule.policy import Policy
 from berth.schedule.reasons import QuotaUse, Reason, bring_up_to_date, explain, quota_of
-from berth.schedule.records import DONE, SMALL_GANG, WAITING, Array, World
-from berth.simulate.engine_state import ARRIVED, EVICTED, FINISHED, MOVED, OFF, STARTED
+from berth.schedule.records import SMALL_GANG, Array, JobStatus, World
+from berth.simulate.engine_state import Event, NetworkMode
 from berth.simulate.jobs import iteration_s
 from berth.simulate.outcome import unfinished_note
 from berth.simulate.run import NETWORKS, Run, Setting, simulate
@@ -30,7 +30,6 @@ from berth.workload.profiles import load_profile
 from berth.workload.trace import Trace
 
 _LOOKS = 5_000  # at most, per wait
-_NAMES = {STARTED: "started", EVICTED: "evicted", MOVED: "moved", FINISHED: "finished"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +103,7 @@ def explain_job(
         chapters=tuple(_chapters(run, tried, trace, row, watch)),
         found=racks_at(run, tried, _first_start_s(run, row)),
         waited_s=float(record["waited_s"]),
-        jct_s=float(record["end_s"] - record["arrival_s"]) if record["state"] == DONE else None,
+        jct_s=float(record["end_s"] - record["arrival_s"]) if record["state"] == JobStatus.DONE else None,
         lost_gpu_s=float(run.accounts[row]["lost_gpu_s"]),
         exposed_gpu_s=float(run.accounts[row]["exposed_comm_gpu_s"]),
     )
@@ -146,16 +145,16 @@ def row_of(trace: Trace, job: str) -> int:
 def _waits(run: Run, row: int) -> list[tuple[float, float]]:
     """From when to when the job waited."""
     log = run.log[run.log["job"] == row]
-    begin = [float(entry["time"]) for entry in log if entry["what"] in (ARRIVED, EVICTED)]
-    end = [float(entry["time"]) for entry in log if entry["what"] == STARTED]
+    begin = [float(entry["time"]) for entry in log if entry["what"] in (Event.ARRIVED, Event.EVICTED)]
+    end = [float(entry["time"]) for entry in log if entry["what"] == Event.STARTED]
     never = [math.inf] * (len(begin) - len(end))  # of a job that waits when all is over
     return list(zip(begin, [*end, *never], strict=True))
 
 
 def _event_times(run: Run) -> NDArray[np.float64]:
     """Times of all that the engine counts as events, in order."""
-    ends = run.log["time"][run.log["what"] == FINISHED]
-    faults = run.log["time"][run.log["what"] > FINISHED]
+    ends = run.log["time"][run.log["what"] == Event.FINISHED]
+    faults = run.log["time"][run.log["what"] > Event.FINISHED]
     return np.sort(np.concatenate([ends, faults, run.records["arrival_s"]]))
 
 
@@ -176,7 +175,7 @@ class _Watch:
                 before = int(np.searchsorted(self.events, begin))
                 return max(1, before - done) if before > done else 1
             if now < end:
-                if job["state"] == WAITING:
+                if job["state"] == JobStatus.WAITING:
                     bring_up_to_date(world, self.row)
                     self.looks.append((now, job.copy(), quota_of(world, self.row)))
                 inside = np.searchsorted(self.events, end) - np.searchsorted(self.events, begin)
@@ -209,19 +208,19 @@ def _chapters(run: Run, tried: Attempts, trace: Trace, row: int, watch: _Watch) 
     attempt, since = -1, 0.0
     for entry in run.log[run.log["job"] == row]:
         time, what = float(entry["time"]), int(entry["what"])
-        if what == ARRIVED:
+        if what == Event.ARRIVED:
             since = time
             continue
-        if what == STARTED and time > since:
+        if what == Event.STARTED and time > since:
             because = watch.because(since, time, tiers)
             chapters.append(Chapter(since, "waited", seconds=time - since, because=because))
-        if what in (STARTED, MOVED):
+        if what in (Event.STARTED, Event.MOVED):
             attempt += 1
             chapters.append(_start(run, tried, trace, entry, int(mine[attempt]), tiers))
             continue
         chapters.append(_stop(run, tried, trace, entry, int(mine[attempt])))
         since = time
-    if run.records[row]["state"] == WAITING:
+    if run.records[row]["state"] == JobStatus.WAITING:
         now = float(run.clock[0]["now"])
         because = watch.because(since, math.inf, tiers, now)
         chapters.append(Chapter(since, "never started", seconds=now - since, because=because))
@@ -236,7 +235,7 @@ def _start(run: Run, tried: Attempts, trace: Trace, entry: Any, at: int, tiers: 
     names = [run.cluster.machines[machine].name for machine in machines]
     return Chapter(
         float(entry["time"]),
-        _NAMES[int(entry["what"])],
+        Event(entry["what"]).name.lower(),
         _reason_of(entry, tiers).sentence,
         places=tuple(zip(names, (int(count) for count in gpus), strict=True)),
         tier=tiers[int(entry["tier"])],
@@ -250,7 +249,7 @@ def _slowdown(run: Run, tried: Attempts, at: int) -> float:
     """How many times longer an iteration takes on these machines, alone, than at the nearest place."""
     row, network = int(tried.job[at]), NETWORKS[run.setting.network]
     record, (machines, gpus) = run.records[row], machines_of(run, tried, at)
-    if network == OFF or record["gpus"] == 1:
+    if network == NetworkMode.OFF or record["gpus"] == 1:
         return 1.0
     kind = int(run.log_places[tried.places[at]]["device_type"])
     traffic = load_profile(str(run.jobs.models[row])).traffic(run.cluster.device_types[kind])
@@ -262,7 +261,7 @@ def _slowdown(run: Run, tried: Attempts, at: int) -> float:
 def _stop(run: Run, tried: Attempts, trace: Trace, entry: Any, at: int) -> Chapter:
     time, what = float(entry["time"]), int(entry["what"])
     ran_s = time - float(tried.start_s[at])
-    if what == FINISHED:
+    if what == Event.FINISHED:
         return Chapter(time, "finished", seconds=ran_s)
     tiers = [tier.name for tier in run.cluster.tiers]
     others = _ids(trace, _neighbours(run, tried, at, time, stopped=False))
@@ -289,7 +288,7 @@ def _restore_s(run: Run, gpus: int) -> float:
 def _neighbours(run: Run, tried: Attempts, at: int, time: float, *, stopped: bool) -> list[int]:
     """Jobs evicted (or started) at this moment on a machine of this attempt."""
     if stopped:
-        rows = np.flatnonzero((tried.stop_s == time) & (tried.ended_by == EVICTED))
+        rows = np.flatnonzero((tried.stop_s == time) & (tried.ended_by == Event.EVICTED))
     else:
         rows = np.flatnonzero(tried.start_s == time)
     mine = set(machines_of(run, tried, at)[0].tolist())

@@ -17,14 +17,14 @@ from berth import reproducible
 from berth.cluster.model import Cluster
 from berth.errors import InputError, QuantityError, UnknownNameError
 from berth.schedule.records import Array
-from berth.simulate.engine_state import DRAIN, FAIL, FAULT, REPAIR, UNDRAIN
+from berth.simulate.engine_state import FAULT, FaultKind
 from berth.units import seconds
 from berth.workload.streams import stream
 from berth.workload.trace import Trace
 
 _HINT = "write it like mtbf=30d,mttr=4h,seed=1 or drain=r0-m3@2d+6h"
 MOST_FAULTS = 10_000_000
-_PAIR = {FAIL: REPAIR, DRAIN: UNDRAIN}
+_PAIR = {FaultKind.FAIL: FaultKind.REPAIR, FaultKind.DRAIN: FaultKind.UNDRAIN}
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +138,7 @@ def _failures(spec: FaultSpec, machine: int, horizon_s: float) -> list[tuple[flo
     now = _exponential(draws, spec.mtbf_s)
     while now < horizon_s:
         back = now + _exponential(draws, spec.mttr_s)
-        rows += [(now, machine, FAIL), (back, machine, REPAIR)]
+        rows += [(now, machine, FaultKind.FAIL), (back, machine, FaultKind.REPAIR)]
         now = back + _exponential(draws, spec.mtbf_s)
     return rows
 
@@ -153,7 +153,11 @@ def _drained(drain: Drain, cluster: Cluster) -> Sequence[tuple[float, int, int]]
     if drain.machine not in names:
         raise UnknownNameError("machine", drain.machine, names)
     machine = names.index(drain.machine)
-    return (drain.start_s, machine, DRAIN), (drain.start_s + drain.for_s, machine, UNDRAIN)
+    return (drain.start_s, machine, FaultKind.DRAIN), (
+        drain.start_s + drain.for_s,
+        machine,
+        FaultKind.UNDRAIN,
+    )
 
 
 def _drain(text: str) -> Drain:

@@ -17,9 +17,9 @@ from berth.network.iteration import iteration_time
 from berth.network.placement import Placement
 from berth.network.spread import realise, spreads, usable_devices
 from berth.network.traffic import Traffic
-from berth.schedule.records import MAX_TIERS, REFUSED, Array
+from berth.schedule.records import MAX_TIERS, Array, JobStatus
 from berth.schedule.world import new_jobs
-from berth.simulate.engine_state import OFF, SHARED, TRAFFIC
+from berth.simulate.engine_state import TRAFFIC, NetworkMode
 from berth.simulate.quotas import charge_jobs
 from berth.workload.mix import Mix
 from berth.workload.profile import JobProfile
@@ -78,7 +78,7 @@ def _floors(records: Array, cluster: Cluster, trace: Trace) -> tuple[str, ...]:
         rows = records["gpus"] == gpus
         floor = nearest_tier(cluster, int(gpus))
         if floor is None:
-            records["state"][rows] = REFUSED
+            records["state"][rows] = JobStatus.REFUSED
         else:
             records["nearest_tier"][rows] = floor
     return too_large(trace, cluster)
@@ -120,7 +120,7 @@ def describe_models(
 ) -> Array:
     """A traffic record per model, size and device type; writes `slow`, `compute`, `skew` into the jobs."""
     kinds = len(cluster.device_types)
-    if network == OFF and kinds == 1:
+    if network == NetworkMode.OFF and kinds == 1:
         return np.ones(1, TRAFFIC)
     keys = [(str(model), int(gpus)) for model, gpus in zip(models, records["gpus"], strict=True)]
     numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
@@ -141,7 +141,7 @@ def describe_models(
             if kind == 0:
                 reference_s = near_s
                 compute[number], slow[number] = traffic.compute_s / near_s, slow_by_tier
-                if network != OFF:
+                if network != NetworkMode.OFF:
                     message[number] = traffic.bytes if gpus > 1 else 0.0
                     shape_x[number], shape_s[number] = _by_shape(traffic, gpus, cluster, fabric, network)
             _write(table[number * kinds + kind], traffic, reference_s)
@@ -156,7 +156,7 @@ def _by_tier(
 ) -> tuple[float, NDArray[np.float64]]:
     """Seconds of an iteration at the nearest placement, and its slow-down at each tier."""
     slow = np.ones(MAX_TIERS)
-    if gpus == 1 or network == OFF:
+    if gpus == 1 or network == NetworkMode.OFF:
         return traffic.compute_s, slow
     seconds: dict[int, float] = {}
     for tier, placement in best_placements(cluster, gpus).items():
@@ -240,7 +240,7 @@ def best_placements(cluster: Cluster, gpus: int) -> dict[int, Placement]:
 
 def iteration_s(traffic: Traffic, placement: Placement, fabric: Fabric, network: int) -> float:
     """Seconds of an iteration on this placement: with idle links (shared links), or with all jobs sending (static)."""
-    if network == SHARED and len(placement.machines) > 1:
+    if network == NetworkMode.SHARED and len(placement.machines) > 1:
         return alone_s(traffic, flow_of(traffic, placement, fabric))
     return iteration_time(traffic, placement, fabric).seconds
 

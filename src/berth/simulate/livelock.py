@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from berth.schedule.records import RUNNING, WAITING, Array, World
+from berth.schedule.records import Array, JobStatus, World
 
 RESTORING, WAKING = "restoring", "waking"
 _MOMENTS = 1000  # at least this many between the two looks
@@ -86,7 +86,7 @@ class LivelockDetector:
 
 def _left_s(jobs: Array, now: float) -> float:
     """Seconds of work left in all jobs that are there; progress is up to date only as of `touched`."""
-    there = jobs[(jobs["state"] == RUNNING) | (jobs["state"] == WAITING)]
-    running = there[there["state"] == RUNNING]
+    there = jobs[(jobs["state"] == JobStatus.RUNNING) | (jobs["state"] == JobStatus.WAITING)]
+    running = there[there["state"] == JobStatus.RUNNING]
     since = np.maximum(running["updated_s"], running["restored_at_s"])
     return float(there["true_remaining_s"].sum() - (np.maximum(0.0, now - since) * running["speed"]).sum())

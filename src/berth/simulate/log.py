@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from berth.native.kernels import kernel
 from berth.schedule.records import World, places_of
-from berth.simulate.engine_state import EVICTED, MOVED, STARTED, EngineState
+from berth.simulate.engine_state import EngineState, Event
 
 
 @kernel
@@ -40,9 +40,9 @@ def write(world: World, engine: EngineState, what: int, row: int, reason: int, n
     if row < 0:
         return
     job = world.jobs[row]
-    entry.tier, entry.reason, entry.gpus = -1 if what == EVICTED else job.tier, reason, job.gpus
+    entry.tier, entry.reason, entry.gpus = -1 if what == Event.EVICTED else job.tier, reason, job.gpus
     entry.until, entry.saves = job.until_s, job.saves_s
-    if what in (STARTED, MOVED):
+    if what in (Event.STARTED, Event.MOVED):
         for place in places_of(world, job.first_place):
             host = world.hosts[place.host]
             logged = engine.log_places[clock.log_places]

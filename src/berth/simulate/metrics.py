@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from berth.schedule.records import DONE, RUNNING
-from berth.simulate.engine_state import FAIL, REPAIR
+from berth.schedule.records import JobStatus
+from berth.simulate.engine_state import FaultKind
 from berth.simulate.run import Run
 
 
@@ -47,7 +47,7 @@ class Summary:
 def summarise(run: Run) -> Summary:
     """The figures of a run."""
     jobs = run.records
-    finished = jobs["state"] == DONE
+    finished = jobs["state"] == JobStatus.DONE
     done, accounts = jobs[finished], run.accounts[finished]
     jct = done["end_s"] - done["arrival_s"]
     first = float(jobs["arrival_s"].min()) if len(jobs) else 0.0
@@ -83,7 +83,7 @@ def summarise(run: Run) -> Summary:
 def _held_s(run: Run) -> float:
     """Device-seconds held, also by jobs that never finish."""
     jobs, now = run.records, float(run.clock[0]["now"])
-    running = jobs[jobs["state"] == RUNNING]
+    running = jobs[jobs["state"] == JobStatus.RUNNING]
     return float(jobs["attained_gpu_s"].sum() + ((now - running["updated_s"]) * running["gpus"]).sum())
 
 
@@ -92,10 +92,10 @@ def _up_s(run: Run, first_s: float, over_s: float) -> float:
     total = run.cluster.devices * (over_s - first_s)
     sizes, failures, since = run.cluster.sizes, Counter[int](), dict[int, float]()
     for time_s, machine, what in run.setting.faults.tolist():
-        if what == FAIL:
+        if what == FaultKind.FAIL:
             since.setdefault(machine, time_s)
             failures[machine] += 1
-        elif what == REPAIR:
+        elif what == FaultKind.REPAIR:
             failures[machine] -= 1
             if not failures[machine]:
                 total -= _overlap_s(since.pop(machine), time_s, first_s, over_s) * int(sizes[machine])

@@ -19,7 +19,7 @@ import numpy as np
 from pydantic import Field
 
 from berth.errors import InputError, QuantityError, UnknownNameError
-from berth.schedule.records import REFUSED, Array
+from berth.schedule.records import Array, JobStatus
 from berth.spec import Spec, load
 from berth.workload.trace import Trace
 
@@ -71,6 +71,6 @@ def charge_jobs(records: Array, trace: Trace, quotas: Mapping[str, int]) -> tupl
     numbers = {name: number for number, name in enumerate(quotas)}
     records["quota"] = [numbers.get(name, -1) for name in names]
     allowed = np.array([quotas.get(name, 1 << 40) if name else 1 << 40 for name in names])
-    larger = (records["gpus"] > allowed) & (records["state"] != REFUSED)
-    records["state"][larger] = REFUSED
+    larger = (records["gpus"] > allowed) & (records["state"] != JobStatus.REFUSED)
+    records["state"][larger] = JobStatus.REFUSED
     return tuple(str(trace.job_ids[row]) for row in np.flatnonzero(larger))

@@ -19,7 +19,7 @@ from berth.cluster.model import Cluster, DeviceType
 from berth.errors import InputError, UnknownNameError
 from berth.network.fabric import Fabric
 from berth.network.traffic import Traffic
-from berth.simulate.engine_state import OFF
+from berth.simulate.engine_state import NetworkMode
 from berth.simulate.jobs import best_placements, draw_models, iteration_s
 from berth.workload.mix import Mix
 from berth.workload.profiles import load_profile
@@ -118,7 +118,7 @@ def _factor(
 
 def _nearest_s(traffic: Traffic, gpus: int, cluster: Cluster, fabric: Fabric, network: int) -> float:
     """Seconds of an iteration at the nearest placement that the cluster has."""
-    if gpus == 1 or network == OFF:
+    if gpus == 1 or network == NetworkMode.OFF:
         return traffic.compute_s
     placements = best_placements(cluster, gpus)
     return iteration_s(traffic, placements[min(placements)], fabric, network)

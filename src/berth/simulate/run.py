@@ -22,7 +22,7 @@ from berth.schedule.decide import phases_for
 from berth.schedule.failures import raise_failure
 from berth.schedule.hooks import hooks
 from berth.schedule.policy import Policy
-from berth.schedule.records import DONE, REFUSED, Array, World
+from berth.schedule.records import Array, JobStatus, World
 from berth.schedule.world import new_world
 from berth.simulate.engine import LOG_FULL, OVER, advance
 from berth.simulate.engine_state import (
@@ -30,11 +30,9 @@ from berth.simulate.engine_state import (
     FAULT,
     LOG,
     LOG_PLACE,
-    OFF,
-    SHARED,
-    STATIC,
     EngineState,
     Net,
+    NetworkMode,
     new_accounts,
 )
 from berth.simulate.faults import FaultSpec, faults_of
@@ -47,7 +45,11 @@ from berth.workload.mix import Mix, load_mix
 from berth.workload.trace import Trace
 
 Network = Literal["off", "static", "on"]
-NETWORKS: dict[Network, int] = {"off": OFF, "static": STATIC, "on": SHARED}
+NETWORKS: dict[Network, int] = {
+    "off": NetworkMode.OFF,
+    "static": NetworkMode.STATIC,
+    "on": NetworkMode.SHARED,
+}
 _CHUNK = 20_000  # events between two updates of the progress bar
 Progress = Callable[[int, int], None]
 Watch = Callable[[World, Array], int]
@@ -97,7 +99,7 @@ class Run:
     @cached_property
     def unfinished(self) -> tuple[str, ...]:
         """Ids of the jobs that fit the cluster and never finish."""
-        left = (self.records["state"] != DONE) & (self.records["state"] != REFUSED)
+        left = (self.records["state"] != JobStatus.DONE) & (self.records["state"] != JobStatus.REFUSED)
         return tuple(str(self.trace.job_ids[row]) for row in np.flatnonzero(left))
 
 

@@ -13,7 +13,7 @@ from berth.network._flow_kernels import TREE
 from berth.network.compiled import communication_s, describe, flow, join, leave, overlapped_s
 from berth.schedule.progress import advance_progress
 from berth.schedule.records import Array, World, places_of
-from berth.simulate.engine_state import OFF, SHARED, EngineState, Net
+from berth.simulate.engine_state import EngineState, Net, NetworkMode
 from berth.simulate.heap import update
 
 
@@ -27,7 +27,7 @@ class SpeedHooks(NamedTuple):
 def speed_hooks_for(world: World, engine: EngineState, net: Net, clock: Array) -> SpeedHooks:
     """Both functions; they do nothing where all devices are alike and nothing is sent."""
     signature = types.void(*types_of(world, engine, net), types.int64, types.float64)
-    if clock["network"][0] == OFF and clock["device_types"][0] == 1:
+    if clock["network"][0] == NetworkMode.OFF and clock["device_types"][0] == 1:
         return SpeedHooks(_nothing.pointer(signature), _nothing.pointer(signature))
     return SpeedHooks(enter.pointer(signature), depart.pointer(signature))
 
@@ -62,11 +62,11 @@ def enter(world: World, engine: EngineState, net: Net, row: int, now: float) -> 
     job, clock = world.jobs[row], engine.clock[0]
     traffic = traffic_of(world, engine, row)
     job.compute_share = traffic.compute_s / traffic.near_s  # on these devices
-    if clock.network == OFF or job.gpus == 1:
+    if clock.network == NetworkMode.OFF or job.gpus == 1:
         job.speed = traffic.near_s / traffic.compute_s
         return
     machines, counts = machines_of(world, row)
-    if clock.network == SHARED and len(machines) > 1:
+    if clock.network == NetworkMode.SHARED and len(machines) > 1:
         links, loads, sending, fixed = flow(
             traffic.all_reduce,
             traffic.all_to_all,
@@ -78,15 +78,18 @@ def enter(world: World, engine: EngineState, net: Net, row: int, now: float) -> 
         )
         alone = overlapped_s(traffic.compute_s, sending + fixed, traffic.overlap, traffic.forward)
         job.speed = traffic.near_s / alone
-        volume = 0.0
+        volume, used = 0.0, 0
         for load in loads:
             volume = max(volume, load)
         if volume > 0.0:
+            for i in range(len(loads)):
+                if loads[i] > 0:
+                    links[used], loads[used] = links[i], loads[i] / volume
+                    used += 1
             describe(
                 net.flows, row, traffic.compute_s, traffic.forward, traffic.overlap, volume, sending + fixed
             )
-            used = loads > 0
-            changed = join(net.shares, net.flows, net.loads, row, links[used], loads[used] / volume)
+            changed = join(net.shares, net.flows, net.loads, row, links[:used], loads[:used])
             follow(world, engine, net, changed, now)
         return
     tree = traffic.algorithm == TREE

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from berth.cluster.model import Cluster
 from berth.schedule.records import Array, World
-from berth.simulate.engine_state import ARRIVED, EVICTED, FINISHED, MOVED, STARTED
+from berth.simulate.engine_state import Event
 from berth.simulate.run import Run
 
 Floats = NDArray[np.float64]
@@ -40,9 +40,9 @@ class Attempts:
 
 def attempts(run: Run) -> Attempts:
     """The attempts of all jobs, from the log."""
-    log = run.log[np.isin(run.log["what"], (STARTED, MOVED, EVICTED, FINISHED))]
+    log = run.log[np.isin(run.log["what"], (Event.STARTED, Event.MOVED, Event.EVICTED, Event.FINISHED))]
     log = log[np.argsort(log["job"], kind="stable")]
-    opens = np.flatnonzero(np.isin(log["what"], (STARTED, MOVED)))
+    opens = np.flatnonzero(np.isin(log["what"], (Event.STARTED, Event.MOVED)))
     first, last = log[opens], log[np.minimum(opens + 1, len(log) - 1)]
     open_ = (first["job"] != last["job"]) | (opens + 1 == len(log))  # a run at a livelock is cut off
     assert run.livelock or not open_.any(), "an attempt that never ends"
@@ -54,7 +54,7 @@ def attempts(run: Run) -> Attempts:
         gpus=first["gpus"],
         places=first["places"],
         count=first["count"],
-        ended_by=np.where(open_, EVICTED, last["what"]),
+        ended_by=np.where(open_, Event.EVICTED, last["what"]),
     )
 
 
@@ -83,8 +83,8 @@ def binned_mean(times: Floats, steps: Floats, edges: Floats) -> Floats:
 
 def queue_length(run: Run, edges: Floats) -> Floats:
     """Jobs that wait, over time."""
-    log = run.log[np.isin(run.log["what"], (ARRIVED, STARTED, EVICTED))]
-    steps = np.where(log["what"] == STARTED, -1.0, 1.0)
+    log = run.log[np.isin(run.log["what"], (Event.ARRIVED, Event.STARTED, Event.EVICTED))]
+    steps = np.where(log["what"] == Event.STARTED, -1.0, 1.0)
     return binned_mean(log["time"], steps, edges)
 
 

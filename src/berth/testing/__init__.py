@@ -26,6 +26,6 @@ _HOME = {
     "jobs": "builders",
 }
 
-__all__ = ["PolicyError", "Scenario", "check_policy", "cluster", "faults", "jobs"]
+__all__ = list(_HOME)
 
 __getattr__ = exports(__name__, _HOME)

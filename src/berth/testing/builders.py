@@ -14,13 +14,18 @@ from berth.cluster.model import Cluster, Machine
 from berth.cluster.tiers import default_tiers
 from berth.errors import InputError
 from berth.schedule.records import Array
-from berth.simulate.engine_state import DRAIN, FAIL, FAULT, REPAIR, UNDRAIN
+from berth.simulate.engine_state import FAULT, FaultKind
 from berth.workload.trace import Trace
 
 MachineText: TypeAlias = int | Mapping[str, int]  # devices, or devices of each type: {"V100": 4, "P100": 2}
 ClusterText: TypeAlias = "MachineText | Sequence[ClusterText]"
 
-_WHAT = {"fail": FAIL, "repair": REPAIR, "drain": DRAIN, "undrain": UNDRAIN}
+_WHAT = {
+    "fail": FaultKind.FAIL,
+    "repair": FaultKind.REPAIR,
+    "drain": FaultKind.DRAIN,
+    "undrain": FaultKind.UNDRAIN,
+}
 
 
 def jobs(rows: Sequence[Sequence[Any]]) -> Trace:

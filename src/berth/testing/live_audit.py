@@ -8,8 +8,7 @@ import numpy as np
 
 from berth.live.lifecycle import DELAYED, PLACED, QUEUED, WAITS
 from berth.live.state import ControllerState
-from berth.schedule.records import FUTURE, WAITING
-from berth.schedule.records import RUNNING as IN_PLACE
+from berth.schedule.records import JobStatus
 
 
 def audit(state: ControllerState) -> list[str]:
@@ -55,7 +54,7 @@ def _devices(state: ControllerState) -> list[str]:
 def _jobs(state: ControllerState) -> list[str]:
     """A job's state, its place and the scheduler's record of it agree; gangs are whole."""
     found: list[str] = []
-    wanted = {QUEUED: WAITING, PLACED: IN_PLACE, DELAYED: FUTURE}
+    wanted = {QUEUED: JobStatus.WAITING, PLACED: JobStatus.RUNNING, DELAYED: JobStatus.FUTURE}
     for job in state.jobs.values():
         if state.rows[job.row] is not job:
             found.append(f"{job.id} is not in its row")

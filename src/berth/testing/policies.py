@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from berth.schedule.policy import Policy
 from berth.schedule.rules import (
@@ -22,63 +22,51 @@ from berth.schedule.views import JobView
 
 
 @dataclass(frozen=True)
-class Strict(Policy):
+class Exercise(Policy):
+    """A policy whose rules are a constant of its class; by default, first come, first served."""
+
+    RULES: ClassVar[Rules] = Rules(order=StaticOrder())
+
+    def rules(self) -> Rules:
+        """Return the rules of the class."""
+        return self.RULES
+
+
+class Strict(Exercise):
     """First come, first served; no job overtakes another."""
 
-    def rules(self) -> Rules:
-        """Who does not fit blocks the queue."""
-        return Rules(order=StaticOrder(), blocked=Blocked.STOP)
+    RULES = Rules(order=StaticOrder(), blocked=Blocked.STOP)
 
 
-@dataclass(frozen=True)
-class FitFirst(Policy):
+class FitFirst(Exercise):
     """First come, first served; a job that fits may overtake."""
 
-    def rules(self) -> Rules:
-        """Arrivals do not change."""
-        return Rules(order=StaticOrder())
 
-
-@dataclass(frozen=True)
-class NearestOnly(Policy):
+class NearestOnly(Exercise):
     """Waits as long as it takes for the nearest tier."""
 
-    def rules(self) -> Rules:
-        """Arrivals do not change."""
-        return Rules(order=StaticOrder())
-
     @staticmethod
     def allowed_tier(job: Any, now: float, params: Any) -> int:
         """Never wider."""
         return job.nearest_tier
 
 
-@dataclass(frozen=True)
-class Backfill(Policy):
+class Backfill(Exercise):
     """The first that does not fit has a place held; others pass if that does not delay it."""
 
-    def rules(self) -> Rules:
-        """EASY."""
-        return Rules(order=StaticOrder(), blocked=Blocked.BACKFILL)
+    RULES = Rules(order=StaticOrder(), blocked=Blocked.BACKFILL)
 
 
-@dataclass(frozen=True)
-class NearBackfill(Backfill):
+class NearBackfill(NearestOnly):
     """The same, inside the nearest tier only."""
 
-    @staticmethod
-    def allowed_tier(job: Any, now: float, params: Any) -> int:
-        """Never wider."""
-        return job.nearest_tier
+    RULES = Backfill.RULES
 
 
-@dataclass(frozen=True)
-class LeastLeft(Policy):
+class LeastLeft(Exercise):
     """Least remaining work runs; at every event jobs that no longer belong there are evicted."""
 
-    def rules(self) -> Rules:
-        """By order; what is left only becomes less."""
-        return Rules(order=StaticOrder(), preempt=PreemptByOrder(monotone_order=True))
+    RULES = Rules(order=StaticOrder(), preempt=PreemptByOrder(monotone_order=True))
 
     @staticmethod
     def order(job: Any, now: float, params: Any) -> float:
@@ -87,7 +75,7 @@ class LeastLeft(Policy):
 
 
 @dataclass(frozen=True)
-class Rounds(Policy):
+class Rounds(Exercise):
     """Least attained service runs; decided again every `period_s`, which must exceed what a restore takes."""
 
     period_s: float = 100.0
@@ -103,15 +91,12 @@ class Rounds(Policy):
 
 
 @dataclass(frozen=True)
-class TwoQueues(Policy):
+class TwoQueues(Exercise):
     """A job sinks into the second queue once it has attained `limit_gpu_s`."""
 
     limit_gpu_s: float = 500.0
 
-    def rules(self) -> Rules:
-        """By order, and running jobs have their own moments."""
-        by_order = PreemptByOrder(monotone_order=True)
-        return Rules(order=StaticOrder(), preempt=by_order, wake_running=True)
+    RULES = Rules(order=StaticOrder(), preempt=PreemptByOrder(monotone_order=True), wake_running=True)
 
     @staticmethod
     def order(job: Any, now: float, params: Any) -> float:
@@ -126,13 +111,10 @@ class TwoQueues(Policy):
         return job.updated_s + (params.limit_gpu_s - job.attained_gpu_s) / job.gpus
 
 
-@dataclass(frozen=True)
-class Ageing(Policy):
+class Ageing(Exercise):
     """Small jobs first, but waiting makes up for size: the order changes while nothing happens."""
 
-    def rules(self) -> Rules:
-        """Keys move."""
-        return Rules(preempt=PreemptByOrder())
+    RULES = Rules(preempt=PreemptByOrder())
 
     @staticmethod
     def order(job: Any, now: float, params: Any) -> float:
@@ -141,14 +123,12 @@ class Ageing(Policy):
 
 
 @dataclass(frozen=True)
-class Delay(Policy):
+class Delay(Exercise):
     """Holds out for each tier in turn, as long as its timer says; timers are learned from waits."""
 
     first_s: float = 300.0
 
-    def rules(self) -> Rules:
-        """It learns."""
-        return Rules(order=StaticOrder(), learn_timers=True)
+    RULES = Rules(order=StaticOrder(), learn_timers=True)
 
     def timers(self, tiers: Sequence[str]) -> Sequence[float]:
         """The same for all to begin with."""
@@ -178,14 +158,12 @@ class Delay(Policy):
         return 0.5 * (stats.timer_s + wait)
 
 
-@dataclass(frozen=True)
-class ByGain(Policy):
+class ByGain(NearestOnly):
     """Waits for the nearest tier, and has others moved where that gains more than it costs."""
 
-    def rules(self) -> Rules:
-        """By gain, with little patience, so that small tests see it happen."""
-        by_gain = PreemptByGain(margin=1.0, min_run_s=30.0, eviction_interval_s=120.0)
-        return Rules(order=StaticOrder(), preempt=by_gain)
+    RULES = Rules(
+        order=StaticOrder(), preempt=PreemptByGain(margin=1.0, min_run_s=30.0, eviction_interval_s=120.0)
+    )
 
     @staticmethod
     def gain(job: Any, here: float, there: float, now: float, params: Any) -> float:
@@ -193,33 +171,20 @@ class ByGain(Policy):
         return job.estimated_remaining_s if job.gpus > 1 else 0.0
 
     @staticmethod
-    def allowed_tier(job: Any, now: float, params: Any) -> int:
-        """Only the nearest."""
-        return job.nearest_tier
-
-    @staticmethod
     def cost(victim: Any, job: Any, now: float, params: Any) -> float:
         """The larger the victim, the more expensive; a job about to finish stays."""
         return math.inf if victim.estimated_remaining_s < 20.0 else 10.0 * victim.gpus
 
 
-@dataclass(frozen=True)
-class LookAhead(Policy):
+class LookAhead(NearestOnly):
     """Nearest first; spreads what would idle, moves up, and holds a place for who has waited longest."""
 
-    def rules(self) -> Rules:
-        """Everything but preemption."""
-        return Rules(
-            order=StaticOrder(),
-            relax_locality=True,
-            migrate=Migrate(gain=0.5),
-            reserve=Reserve(after_s=200.0),
-        )
-
-    @staticmethod
-    def allowed_tier(job: Any, now: float, params: Any) -> int:
-        """Farther only by looking ahead."""
-        return job.nearest_tier
+    RULES = Rules(
+        order=StaticOrder(),
+        relax_locality=True,
+        migrate=Migrate(gain=0.5),
+        reserve=Reserve(after_s=200.0),
+    )
 
     @staticmethod
     def spread(job: Any, tier: int, wait: float, now: float, params: Any) -> int:
@@ -232,14 +197,10 @@ class LookAhead(Policy):
         return float(job.estimated_remaining_s * (here - there + 0.1))
 
 
-@dataclass(frozen=True)
 class Everything(LookAhead):
     """All of that, and others make room."""
 
-    def rules(self) -> Rules:
-        """All steps of the pass."""
-        by_gain = PreemptByGain(margin=1.0, min_run_s=30.0, eviction_interval_s=120.0)
-        return replace(super().rules(), preempt=by_gain)
+    RULES = replace(LookAhead.RULES, preempt=ByGain.RULES.preempt)
 
     @staticmethod
     def cost(victim: Any, job: Any, now: float, params: Any) -> float:
@@ -247,42 +208,33 @@ class Everything(LookAhead):
         return 0.01 * victim.estimated_remaining_s
 
 
-@dataclass(frozen=True)
 class StepAside(NearestOnly):
     """Waits for the nearest place, and has others step aside to make it."""
 
-    def rules(self) -> Rules:
-        """Others move if that spares half of what it costs them; gangs go where most is free."""
-        return Rules(
-            order=StaticOrder(),
-            defragment=Defragment(gain=0.5),
-            reserve=Reserve(after_s=400.0),
-            worst_fit=True,
-        )
+    RULES = Rules(
+        order=StaticOrder(),
+        defragment=Defragment(gain=0.5),
+        reserve=Reserve(after_s=400.0),
+        worst_fit=True,
+    )
 
 
-@dataclass(frozen=True)
 class EvenShapes(LookAhead):
     """Looks ahead, minds every uneven shape, and has others step aside, if need be farther away."""
 
-    def rules(self) -> Rules:
-        """Everything that depends on how a gang lies on its machines."""
-        return Rules(
-            order=StaticOrder(),
-            relax_locality=True,
-            migrate=Migrate(gain=1.0),
-            defragment=Defragment(gain=0.5, farther=True),
-            imbalance_tolerance=0.0,
-        )
+    RULES = Rules(
+        order=StaticOrder(),
+        relax_locality=True,
+        migrate=Migrate(gain=1.0),
+        defragment=Defragment(gain=0.5, farther=True),
+        imbalance_tolerance=0.0,
+    )
 
 
-@dataclass(frozen=True)
-class Impatient(Policy):
+class Impatient(Exercise):
     """Small jobs before large ones, and before all of them who has waited long."""
 
-    def rules(self) -> Rules:
-        """By order; keys change once while a job waits, and hold while it runs."""
-        return Rules(order=StaticOrder(reorder_after_s=300.0), preempt=PreemptByOrder())
+    RULES = Rules(order=StaticOrder(reorder_after_s=300.0), preempt=PreemptByOrder())
 
     class Job(JobView):
         """Remembers, while it runs, whether it had waited long."""

@@ -24,7 +24,7 @@ from berth.schedule.failures import (
 from berth.schedule.limits import LimitError
 from berth.schedule.policy import Policy, names_of, takes_cluster
 from berth.schedule.progress import advance_progress
-from berth.schedule.records import RUNNING, WAITING, Array, World
+from berth.schedule.records import Array, JobStatus, World
 from berth.schedule.rules import PreemptByOrder
 from berth.schedule.sealed import View
 from berth.simulate.run import Setting, simulate
@@ -88,7 +88,7 @@ def _rows(dice: Any, count: int = 40) -> list[tuple[Any, ...]]:
 def advance_all(records: Array, now: float) -> None:
     """Brings the running jobs of a copy up to a time."""
     for i in range(len(records)):
-        if records[i].state == RUNNING:
+        if records[i].state == JobStatus.RUNNING:
             advance_progress(records[i], now)
 
 
@@ -124,7 +124,9 @@ class PromiseWatch:
         params = constants_from(self.names.params, world.params[0])
         records = world.jobs.copy()
         advance_all(records, now)
-        for row in np.flatnonzero((records["state"] == WAITING) | (records["state"] == RUNNING)):
+        for row in np.flatnonzero(
+            (records["state"] == JobStatus.WAITING) | (records["state"] == JobStatus.RUNNING)
+        ):
             self._check(records[row : row + 1], now, (params, totals_of(world, records[row], now)))
         return 1
 
@@ -144,7 +146,7 @@ class PromiseWatch:
         if (again := self._ask("order", records, now, read)) != order:
             self._refuse("order", row, now, f"returned {order!r}, and asked again {again!r}", _SAME)
         keys = float(order), float(self._ask("tie_break", records, now, read))
-        waits = job["state"] == WAITING
+        waits = job["state"] == JobStatus.WAITING
         if waits and self.rules.order and not self._reordered(job, now):
             kept = float(job["order_key"]), float(job["tie_break"])
             self._compare_keys(row, now, kept, keys)

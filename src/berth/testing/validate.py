@@ -12,9 +12,9 @@ import math
 from collections import Counter
 from typing import Any
 
-from berth.schedule import reasons
 from berth.schedule.policy import Policy
-from berth.schedule.records import RUNNING, WAITING, Array, World
+from berth.schedule.reasons import CODES, ReasonCode, bring_up_to_date
+from berth.schedule.records import Array, JobStatus, World
 from berth.schedule.rules import Blocked, PreemptByOrder
 
 
@@ -39,19 +39,19 @@ class ReasonValidator:
         self.world, self.now = world, float(clock[0]["now"])
         self.free = self._count_free()
         for row, job in enumerate(world.jobs):
-            if job["state"] == WAITING:
-                reasons.bring_up_to_date(world, row)
-                self.seen[reasons.CODES[int(job["reason"])]] += 1
+            if job["state"] == JobStatus.WAITING:
+                bring_up_to_date(world, row)
+                self.seen[CODES[int(job["reason"])]] += 1
                 self._waits(row, job)
-            elif job["state"] == RUNNING and job["started_s"] == self.now:
-                self.seen[reasons.CODES[int(job["reason"])]] += 1
+            elif job["state"] == JobStatus.RUNNING and job["started_s"] == self.now:
+                self.seen[CODES[int(job["reason"])]] += 1
                 self._starts(job)
         return 1
 
     def _count_free(self) -> Counter[tuple[int, int, int]]:
         """Free devices by (tier, group, kind), from the places of what runs."""
         world, held = self.world, Counter[int]()
-        for job in world.jobs[world.jobs["state"] == RUNNING]:
+        for job in world.jobs[world.jobs["state"] == JobStatus.RUNNING]:
             entry = job["first_place"]
             while entry >= 0:
                 held[int(world.places[entry]["host"])] += int(world.places[entry]["count"])
@@ -77,40 +77,44 @@ class ReasonValidator:
     def _started(self) -> int:
         """Devices that were taken in this pass."""
         jobs = self.world.jobs
-        return int(jobs["gpus"][(jobs["started_s"] == self.now) & (jobs["state"] == RUNNING)].sum())
+        return int(jobs["gpus"][(jobs["started_s"] == self.now) & (jobs["state"] == JobStatus.RUNNING)].sum())
 
     def _charged(self, quota: int) -> int:
         """Devices that the jobs of one virtual cluster hold."""
         jobs = self.world.jobs
-        return int(jobs["gpus"][(jobs["quota"] == quota) & (jobs["state"] == RUNNING)].sum())
+        return int(jobs["gpus"][(jobs["quota"] == quota) & (jobs["state"] == JobStatus.RUNNING)].sum())
 
     def _waits(self, row: int, job: Any) -> None:
         code, gpus, changed = int(job["reason"]), int(job["gpus"]), self._changed_hands()
-        top, name = self.world.groups.shape[0] - 1, reasons.CODES[int(job["reason"])]
-        if code == reasons.NO_ROOM:
+        top, name = self.world.groups.shape[0] - 1, CODES[int(job["reason"])]
+        if code == ReasonCode.NO_ROOM:
             assert self._most(top) < gpus or changed, name
-        elif code == reasons.TOO_SPREAD:
+        elif code == ReasonCode.TOO_SPREAD:
             assert self._most(top) + self._started() >= gpus, name
             assert self._most(int(job["waits_for_tier"])) < gpus or changed, name
-        elif code == reasons.HELD_FOR_OTHER:
+        elif code == ReasonCode.HELD_FOR_OTHER:
             self._check_reservation(row, job)
             assert self._most(top) + self._started() >= gpus, name
-        elif code == reasons.LOOKS_AHEAD:
+        elif code == ReasonCode.LOOKS_AHEAD:
             assert job["until_s"] >= self.now, name
             uneven = job["imbalance_slowdown"] > 1.0  # it fits there now, but waits for a more even place
             assert self._most(int(job["nearest_tier"])) < gpus or changed or uneven, name
-        elif code == reasons.OVER_QUOTA:
+        elif code == ReasonCode.OVER_QUOTA:
             quota = int(job["quota"])
             assert self._charged(quota) + gpus > self.world.quotas[quota]["allowed"] or changed, name
-        elif code == reasons.LINKS_BUSY:
+        elif code == ReasonCode.LINKS_BUSY:
             self._check_links(job)
-        elif code == reasons.BEHIND:
+        elif code == ReasonCode.BEHIND:
             assert self.strict or (self.backfills and job["quota"] >= 0), name
             assert self.world.waiting[self.world.state[0]["queue_start"]] != row, name
-        elif code == reasons.NONE:
+        elif code == ReasonCode.NONE:
             assert changed, name
         else:
-            assert code in (reasons.OUTRANKED, reasons.MADE_WAY, reasons.HOST_LOST), name
+            assert code in (
+                ReasonCode.OUTRANKED,
+                ReasonCode.MADE_WAY,
+                ReasonCode.HOST_LOST,
+            ), name
             assert job["last_eviction_s"] == self.now, name
 
     def _check_reservation(self, row: int, job: Any) -> None:
@@ -118,13 +122,15 @@ class ReasonValidator:
         other = int(self.world.state[0]["last_reserved"])
         assert other not in (-1, row), "held-for-other"
         holder = self.world.jobs[other]
-        assert holder["state"] == WAITING or holder["started_s"] == self.now, "held-for-other"
+        assert holder["state"] == JobStatus.WAITING or holder["started_s"] == self.now, "held-for-other"
         assert self.holds or job["priority"] < holder["priority"], "held-for-other"
 
     def _check_links(self, job: Any) -> None:
         """There is room, and some job sends between machines."""
         jobs = self.world.jobs
-        senders = jobs[(jobs["state"] == RUNNING) & (jobs["tier"] > 0) & (jobs["message_bytes"] > 0)]
+        senders = jobs[
+            (jobs["state"] == JobStatus.RUNNING) & (jobs["tier"] > 0) & (jobs["message_bytes"] > 0)
+        ]
         assert self.gated, "links-busy"
         assert len(senders) > 0, "links-busy"
         assert job["message_bytes"] > 0, "links-busy"
@@ -133,7 +139,7 @@ class ReasonValidator:
     def _starts(self, job: Any) -> None:
         state = self.world.state[0]
         if (
-            int(job["reason"]) == reasons.BACKFILLED
+            int(job["reason"]) == ReasonCode.BACKFILLED
             and self.backfills
             and state["queue_start"] < state["queue_stop"]
         ):

@@ -1,4 +1,4 @@
-"""A training run in several processes; each runs one stage of one pipeline, in lock-step.
+"""A training run in several processes; each is one replica of one stage, in lock-step.
 
 At the end of every step the ranks agree on the loss, on whether to stop, and on whether the data has ended, so all stop
 after the same step. Rank 0 writes checkpoints and sends the others the state to resume from.
@@ -7,10 +7,13 @@ after the same step. Rank 0 writes checkpoints and sends the others the state to
 from __future__ import annotations
 
 import json
+import os
 import time
+from collections import deque
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import replace
-from typing import Any
+from statistics import median
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -31,7 +34,11 @@ from berth.train.sparse import SparseStore
 from berth.train.stages.dense import load_stage_optimiser, merge_stages, stage_optimiser_state, stage_weights
 from berth.train.stages.learner import StageLearner
 
+if TYPE_CHECKING:
+    from berth.train.planned import PlannedRun
+
 _GATHER_INTERVAL_S = 0.5  # between two gatherings of scores
+_TIMED_STEPS = 1000  # the last ones
 
 
 class DistributedSession(Session):
@@ -46,11 +53,15 @@ class DistributedSession(Session):
         process_group: ProcessGroup,
         store: SparseStore | None,
         learner: Callable[[SparseStore], Learner],
+        planned: PlannedRun | None = None,
         notify: Callable[[str], None] = print,
     ) -> None:
         self.process_group = process_group
-        self._other_windows: list[dict[str, Any]] = []  # last scores of the other pipelines, on rank 0
+        self._other_windows: list[
+            dict[str, Any]
+        ] = []  # last scores of the other first-stage replicas, on rank 0
         self._gathered_at = 0.0
+        self._step_s: deque[float] = deque(maxlen=_TIMED_STEPS)
         self._stop_agreed = False
         self._resumed_dense: tuple[dict[str, Any], dict[str, Any]] | None = None
         self._resumed_position: dict[str, Any] | None = None
@@ -62,6 +73,7 @@ class DistributedSession(Session):
             model, data, options, store=store, learner=learner, share=process_group.share, notify=notify
         )
         self.rank_info = process_group.rank_info
+        self.planned = planned
         self._synchronise_start()
 
     def steps(self, until: int | None = None) -> Generator[float, None, None]:
@@ -76,6 +88,7 @@ class DistributedSession(Session):
                 (self._stop_requested(), reads and batch is None, False), 0.0
             )
             self.progress.begin()
+            step_began = time.perf_counter()
             while (until is None or self.progress.step < until) and not self._stop_agreed and not ended:
                 self._seed_step()
                 following = next(ahead, None) if ahead else None
@@ -98,6 +111,8 @@ class DistributedSession(Session):
                 self._end_day_if_due()
                 self._save_if_due()
                 first = False
+                step_began, began = time.perf_counter(), step_began
+                self._step_s.append(step_began - began)
                 yield loss
         finally:
             if ahead is not None:
@@ -135,8 +150,8 @@ class DistributedSession(Session):
             )
 
     def _wants_scores(self, until: int | None) -> bool:
-        """Return whether rank 0 gathers the scores of all pipelines after this step, for the global AUC."""
-        if not self.process_group.is_main or not self._reports or self.process_group.layout.pipelines == 1:
+        """Return whether rank 0 gathers the scores of all replicas after this step, for the global AUC."""
+        if not self.process_group.is_main or not self._reports or self.process_group.layout.readers == 1:
             return False
         now, last = time.monotonic(), self.progress.step + 1 == until
         if not last and now - self._gathered_at < _GATHER_INTERVAL_S:
@@ -145,9 +160,9 @@ class DistributedSession(Session):
         return True
 
     def _gather_windows(self) -> None:
-        """Send the last scores of every pipeline, held by its first stage, to rank 0."""
+        """Send the last scores, which the replicas of the first stage hold, to rank 0."""
         layout, channel = self.process_group.layout, self.process_group.channel
-        if layout.pipelines == 1 or self.process_group.stage:
+        if layout.readers == 1 or self.process_group.stage:
             return
         if not self.process_group.is_main:
             channel.send(
@@ -155,7 +170,7 @@ class DistributedSession(Session):
             )
             channel.flush()
             return
-        received = [channel.receive(layout.rank(pipeline, 0)) for pipeline in range(1, layout.pipelines)]
+        received = [channel.receive(rank) for rank in layout.stage_ranks(0)[1:]]
         self._other_windows = [{name: part.numpy() for name, part in one.items()} for one in received]
         together = join_windows(self._windows())
         self.progress.global_auc = auc(together["scores"], together["labels"])
@@ -177,9 +192,14 @@ class DistributedSession(Session):
         """Return the result; rank 0 adds the statistics and CPU time of all processes."""
         own: dict[str, Any] = {
             "stage": self.process_group.stage,
-            "pipeline": self.process_group.pipeline,
+            "replica": self.process_group.replica,
+            "pid": os.getpid(),
+            "device": str(self.learner.device),
             "cpu_ms_per_1000": self.progress.cpu_ms_per_1000,
             "sent_bytes": self.process_group.channel.sent_bytes,
+            "micro_batches": self.learner.micro_batches_done,
+            "examples": self.learner.examples_done,
+            "work_s": median(self.learner.work_s) if self.learner.work_s else None,
         }
         if isinstance(self.learner, StageLearner):
             own |= {
@@ -199,7 +219,11 @@ class DistributedSession(Session):
         examples = max(len(losses), 1) * self.batch
         served = sum(one["cpu_s"] for one in result.statistics.get("servers", ())) * 1e6 / examples
         workers = sum(one["cpu_ms_per_1000"] for one in (own, *others))
-        statistics = {**result.statistics, "workers": [own, *others]}
+        statistics = {
+            **result.statistics,
+            "workers": [own, *others],
+            "step_s": median(self._step_s) if self._step_s else None,
+        }
         return replace(result, cpu_ms_per_1000=workers + served, statistics=statistics)
 
     def identity(self) -> dict[str, Any]:
@@ -227,8 +251,8 @@ class DistributedSession(Session):
                 message |= {"arrays": {name: torch.from_numpy(array) for name, array in arrays.items()}}
             layout = self.process_group.layout
             for rank in range(1, self.process_group.rank_info.world_size):
-                pipeline = layout.pipeline(rank)
-                saved = self._other_windows[pipeline - 1] if self._other_windows and pipeline else {}
+                reads = layout.stage(rank) == 0
+                saved = self._other_windows[rank - 1] if self._other_windows and reads else {}
                 window = {name: torch.from_numpy(part) for name, part in saved.items()}
                 channel.send(rank, {**message, "window": window})
             channel.flush()
@@ -270,17 +294,17 @@ class DistributedSession(Session):
         return weights, stage_optimiser_state(self.model, self.learner.optimiser)
 
     def _send_weights(self) -> None:
-        """Send this stage's weights to rank 0, from pipeline 0 only: the others hold the same."""
-        if self.process_group.pipeline == 0 and self.process_group.stage > 0:
+        """Send this stage's weights to rank 0, from one replica only: the others hold the same."""
+        if self.process_group.replica == 0 and self.process_group.stage > 0:
             weights, optimiser = self._stage_state()
             self.process_group.channel.send(0, {"weights": weights, **optimiser})
             self.process_group.channel.flush()
 
     def _dense(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return the state of all stages of pipeline 0."""
+        """Return the state of all stages."""
         parts = [self._stage_state()]
         for stage in range(1, self.process_group.layout.stages):
-            message = self.process_group.channel.receive(self.process_group.layout.rank(0, stage))
+            message = self.process_group.channel.receive(self.process_group.layout.rank(stage, 0))
             parts.append((message.pop("weights"), message))
         return dense_state(*merge_stages(self.model, parts))
 

@@ -1,7 +1,7 @@
 """`Embedding`: rows of a sparse table as a torch layer.
 
 Rows are pulled directly into the memory of a leaf tensor; after the backward pass its gradient is pushed without a
-copy.
+copy. With keys on an accelerator, rows are copied there, and their gradient back.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from berth.errors import InputError
 from berth.train.data.rows import SLOT_SHIFT
+from berth.train.devices import on_host, staging
 from berth.train.local import LocalStore
 from berth.train.sparse import SparseStore, TableSpec
 from berth.train.tables import Admission, DecayPolicy, Initialiser, Optimiser
@@ -64,18 +65,18 @@ class Embedding(nn.Module):
         self._pulled.clear()
 
     def forward(self, keys: Tensor) -> Tensor:
-        """Return rows, (...) keys -> (..., dim); creates missing rows only in training."""
+        """Return rows on the device of the keys, (...) -> (..., dim); creates missing rows only in training."""
         if keys.dtype != torch.int64:
             raise InputError(f"keys of an Embedding must be int64, got {keys.dtype}", hint="use keys.long()")
-        flat = keys.detach().reshape(-1).cpu()
-        rows = torch.empty((*keys.shape, self.dim), dtype=torch.float32)
+        flat = on_host(keys).detach().reshape(-1)
+        rows = staging((*keys.shape, self.dim), keys.device)
         out = rows.view(-1, self.dim).numpy()
         requested = flat.numpy().view(np.uint64)
         if not (self.training and torch.is_grad_enabled()):
             self._backing_store().peek(self.spec_name, requested, out)
-            return rows
+            return rows.to(keys.device, non_blocking=True)
         self._backing_store().pull(self.spec_name, requested, out)
-        rows.requires_grad_()
+        rows = rows.to(keys.device, non_blocking=True).requires_grad_()
         self._pulled.append((flat, rows))
         return rows
 
@@ -98,7 +99,7 @@ class Embedding(nn.Module):
             keys = torch.cat([part for part, _ in pulled])
             gradients = torch.cat([part.reshape(-1, self.dim) for _, part in pulled if part is not None])
         assert gradients is not None
-        rows_gradients = gradients.reshape(-1, self.dim).numpy()
+        rows_gradients = gradients.reshape(-1, self.dim).cpu().numpy()
         clicks = None if labels is None else _spread(labels, [len(part) for part, _ in pulled])
         self._backing_store().push(
             self.spec_name, keys.numpy().view(np.uint64), rows_gradients, clicks=clicks
@@ -158,21 +159,21 @@ def slot_keys(ids: Tensor) -> Tensor:
 
     Ids are from 0 to 2**55; negative ids are missing, and share one key per slot.
     """
-    slots = torch.arange(1, ids.shape[-1] + 1, dtype=torch.int64) << SLOT_SHIFT
+    slots = torch.arange(1, ids.shape[-1] + 1, dtype=torch.int64, device=ids.device) << SLOT_SHIFT
     return slots + (ids.clamp(min=-1) + 1)
 
 
 class SparseLookup(nn.Module):
     """The zoo's `Lookup` with an `Embedding`: keys are not hashed to buckets, so no two ids share a row."""
 
-    def __init__(self, key: str, rows: Embedding) -> None:
+    def __init__(self, key: str, rows: Embedding, out: str | None = None) -> None:
         super().__init__()
-        self.key = key
+        self.key, self.out = key, out or key
         self.rows = rows
 
     def forward(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return the state with ids replaced by rows."""
-        return {**state, self.key: self.rows(state[self.key])}
+        """Return the state with ids replaced by rows, or with another entry for the rows."""
+        return {**state, self.out: self.rows(state[self.key])}
 
 
 def with_sparse_tables(
@@ -194,7 +195,7 @@ def with_sparse_tables(
                     initialiser=initialiser,
                     decay=decay,
                 )
-                module.register_module(child_name, SparseLookup(child.key, rows))
+                module.register_module(child_name, SparseLookup(child.key, rows, child.out))
     return model
 
 

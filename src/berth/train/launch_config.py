@@ -5,17 +5,18 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from torch import nn
 
 from berth.errors import InputError
 from berth.train.embedding import embeddings_of
-from berth.train.options import TrainOptions
+from berth.train.options import TrainOptions, no_pipeline, stages_are_synchronous
+from berth.train.planned import PlannedRun, planned_run
 from berth.train.recipes import Recipe
 from berth.train.rendezvous import RankInfo
 from berth.train.servers import ServerConfig
-from berth.train.stages.cut import Layout, StageCut, cuts_from_plan, even_cuts
+from berth.train.stages.cut import Layout, StageCut, even_cuts
 from berth.units import format_count
 from berth.zoo import LayeredModel
 
@@ -27,47 +28,68 @@ class LaunchConfig:
     """How a run is divided among processes."""
 
     options: TrainOptions = field(default_factory=TrainOptions)
-    pipelines: int = 1
+    layout: Layout = field(default_factory=Layout)  # which rank runs what
     cuts: tuple[StageCut, ...] = ()  # empty: every worker runs the whole model
     servers: int = 1
     server: ServerConfig = field(default_factory=ServerConfig)  # common to all servers
-
-    @property
-    def layout(self) -> Layout:
-        """Which rank runs what."""
-        return Layout(self.pipelines, max(1, len(self.cuts)))
+    planned: PlannedRun | None = None  # the plan that the run executes
 
     @property
     def is_single_process(self) -> bool:
         """Whether one process does everything."""
         return self.layout.world_size + self.servers == 1
 
+    @property
+    def micro_batches(self) -> int:
+        """Return the micro-batches of a step: as given, as planned, or 4; without stages a batch is not divided."""
+        if not self.cuts:
+            return 1
+        if self.options.micro_batches is None and self.planned is not None:
+            return self.planned.micro_batches
+        return self.options.pipeline_micro_batches
+
+    @property
+    def slowdown(self) -> float:
+        """Return the slowdown of workers that run the whole model on an emulated device."""
+        return self.planned.cuts[0].slowdown if self.planned is not None else 1.0
+
     def describe(self, recipe: Recipe) -> list[str]:
-        """Return one line about the processes, and one for each stage."""
-        layout, names = self.layout, getattr(recipe.model, "names", ())
+        """Return lines about the processes: those of the plan, or how many there are and what each stage runs."""
+        names = getattr(recipe.model, "names", ())
+        if self.planned is not None:
+            has_budget = self.options.memory is not None
+            return self.planned.describe(names, self.servers, self.server.mode, has_budget=has_budget)
+        layout = self.layout
         servers = format_count(self.servers, "server")
-        lines = [f"{servers} ({self.server.mode}), {layout.pipelines} x {layout.stages} workers"]
+        lines = [f"{servers} ({self.server.mode}), {layout.readers} x {layout.stages} workers"]
         for number, cut in enumerate(self.cuts):
             layers = names[cut.first] if cut.first == cut.last else f"{names[cut.first]} .. {names[cut.last]}"
-            lines.append(f"  stage {number + 1}: {layers}; {stage_processes(cut, layout.pipelines)}")
+            count = layout.replicas[number]
+            lines.append(
+                f"  stage {number + 1}: {layers}; running {count} process{'' if count == 1 else 'es'} here"
+            )
         return lines
 
 
 def resolve(
     recipe: Recipe, options: TrainOptions, rank_info: RankInfo | None, notify: Callable[[str], None]
 ) -> LaunchConfig:
-    """Return the processes of a run; pipelines fill the ranks that the environment provides."""
-    cuts = _cuts(recipe, options, notify)
-    stages = max(1, len(cuts))
-    pipelines = options.workers
-    if rank_info is not None and options.workers == 1 and rank_info.world_size > stages:
-        if rank_info.world_size % stages:
-            raise InputError(f"{rank_info.world_size} processes are not a multiple of {stages} stages")
-        pipelines = rank_info.world_size // stages
-    single = pipelines == 1 and stages == 1
-    servers = options.servers if options.servers is not None else (0 if single else 1)
-    layout = Layout(pipelines, stages)
+    """Return the processes of a run: those of its plan, or workers that fill the ranks of the environment."""
+    planned = _planned(recipe, options)
+    if planned is not None:
+        if rank_info is None:
+            planned.check_size()
+        elif len(planned.cuts) == 1 and rank_info.world_size != planned.layout.world_size:
+            planned = replace(planned, ranks=rank_info.world_size)
+        cuts, layout = planned.cuts if len(planned.cuts) > 1 else (), planned.layout
+    else:
+        cuts = tuple(_even_cuts(recipe, options))
+        layout = _layout(max(1, len(cuts)), options, rank_info)
     users = len(table_users(recipe.model, layout, cuts))
+    servers = options.servers
+    if servers is None:
+        servers = sum(planned.servers) if planned is not None else 0
+        servers = servers or int(layout.world_size > 1)
     if not servers and users > 1:
         raise needs_server()
     memory = options.memory_bytes
@@ -79,7 +101,7 @@ def resolve(
         memory_bytes=memory // max(1, servers) if memory is not None else None,
         folder=_cold_folder(rank_info, notify) if memory is not None else None,
     )
-    return LaunchConfig(options, pipelines, tuple(cuts), servers, server)
+    return LaunchConfig(options, layout, cuts, servers, server, planned)
 
 
 def table_users(model: nn.Module, layout: Layout, cuts: list[StageCut] | tuple[StageCut, ...]) -> list[int]:
@@ -99,19 +121,26 @@ def needs_server() -> InputError:
     )
 
 
-def stage_processes(cut: StageCut, pipelines: int) -> str:
-    """Return what is planned for a stage, if there is a plan, and what runs."""
-    here = f"running {pipelines} process{'' if pipelines == 1 else 'es'} here"
-    if cut.planned_replicas is None:
-        return here
-    slower = f", {cut.slowdown:g} times slower" if cut.slowdown > 1 else ""
-    emulated = "" if cut.device_type.startswith("cpu") else f", emulated on a core{slower}"
-    return f"planned {cut.planned_replicas} x {cut.device_type}; {here}{emulated}"
+def _planned(recipe: Recipe, options: TrainOptions) -> PlannedRun | None:
+    """Return the run of the plan, if there is one."""
+    if options.plan is None:
+        return None
+    model = _layered(recipe)
+    planned = planned_run(options.plan, recipe.name, model.names, options.slowdowns, options.scale)
+    planned.check_mode(options.mode)
+    if options.micro_batches is not None and len(planned.cuts) == 1:
+        raise no_pipeline()
+    if options.mode != "sync" and len(planned.cuts) > 1:
+        raise stages_are_synchronous(options.mode)
+    return planned
 
 
-def _cuts(recipe: Recipe, options: TrainOptions, notify: Callable[[str], None]) -> list[StageCut]:
-    if options.plan is None and (options.stages or 1) == 1:
-        return []
+def _even_cuts(recipe: Recipe, options: TrainOptions) -> list[StageCut]:
+    stages = options.stages or 1
+    return [] if stages == 1 else even_cuts(len(_layered(recipe)), stages)
+
+
+def _layered(recipe: Recipe) -> LayeredModel:
     model = recipe.model
     if not isinstance(model, LayeredModel):
         raise InputError(
@@ -119,14 +148,17 @@ def _cuts(recipe: Recipe, options: TrainOptions, notify: Callable[[str], None]) 
             hint="return an nn.Sequential (with an example_batch in its file) or a LayeredModel;"
             " or drop --plan and --stages",
         )
-    if options.plan is None:
-        cuts = even_cuts(len(model), options.stages or 1)
-    else:
-        cuts = cuts_from_plan(options.plan, recipe.name, model.names, options.slowdowns)
-        if len(cuts) == 1 and "RANK" not in os.environ:
-            running = stage_processes(cuts[0], options.workers)
-            notify(f"the plan has one stage, so the model is not split; {running}")
-    return cuts if len(cuts) > 1 else []
+    return model
+
+
+def _layout(stages: int, options: TrainOptions, rank_info: RankInfo | None) -> Layout:
+    """Return equal numbers of replicas of all stages."""
+    replicas = options.workers
+    if rank_info is not None and options.workers == 1 and rank_info.world_size > stages:
+        if rank_info.world_size % stages:
+            raise InputError(f"{rank_info.world_size} processes are not a multiple of {stages} stages")
+        replicas = rank_info.world_size // stages
+    return Layout((replicas,) * stages)
 
 
 def _cold_folder(rank_info: RankInfo | None, notify: Callable[[str], None]) -> str | None:

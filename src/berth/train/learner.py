@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -10,13 +12,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from berth.errors import InputError
 from berth.train.data.batch import Batch
+from berth.train.devices import CPU, autocast, naming_layers, to_device
 from berth.train.embedding import Embedding, embeddings_of
 from berth.train.sparse import SparseStore
 from berth.train.timing import PUSH, UPDATE, LayerClock
 
 Loss = Callable[[Any, Any], Tensor]
 Scores = tuple[NDArray[np.float32], NDArray[Any]] | tuple[None, None]
+_TIMED_STEPS = 1000  # the last ones
 
 
 class Learner:
@@ -31,14 +36,27 @@ class Learner:
         loss: Loss | None = None,
         workers: int = 1,
         all_reduce: Callable[[nn.Module, float], None] | None = None,
+        device: torch.device = CPU,  # of the dense part
+        bf16: bool = False,
+        slowdown: float = 1.0,  # emulates a device that is slower than a core of this machine
     ) -> None:
-        self.model = model.train()
+        self.device, self._bf16 = device, bf16
+        self.slowdown = slowdown
+        self.busy_s = 0.0  # forward and backward passes
+        self.micro_batches_done = 0
+        self.examples_done = 0
+        self.work_s: deque[float] = deque(maxlen=_TIMED_STEPS)  # time of a step without waiting for others
+        self._slept_s = 0.0
+        self.model = model.to(device).train()
         self.store = store
         self.embeddings: list[Embedding] = embeddings_of(model)
         store.open([layer.spec for layer in self.embeddings])
         for layer in self.embeddings:
             layer.connect(store)
         self.optimiser = optimiser if optimiser is not None else adam(model)
+        if optimiser is not None:
+            check_same_weights(model, optimiser)
+        self._scored = getattr(model, "scored", None)  # picks the output and labels of one task
         self._loss: Loss = loss or getattr(model, "loss", None) or click_loss
         self._workers = workers
         self.clock: LayerClock | None = None
@@ -49,8 +67,11 @@ class Learner:
     def step(self, number: int, batch: Batch) -> tuple[float, Scores]:
         """Train on a batch; returns its part of the global mean loss and its scores, from before the update."""
         clock = self.clock if self.clock is not None and self.clock.should_sample() else None
-        output = clock.forward(batch.inputs) if clock else self.model(batch.inputs)
-        loss = self._loss(output, batch.labels)
+        work, started = self._start_work(), time.thread_time()
+        inputs, labels = to_device((batch.inputs, batch.labels), self.device)
+        with naming_layers(self.model, self.device), autocast(self.device, self._bf16):
+            output = clock.forward(inputs) if clock else self.model(inputs)
+            loss = self._loss(output, labels)
         if self._key_inputs is None:
             self._key_inputs = self._find_key_inputs(batch.inputs)
             found = {layer.spec_name for layer, _ in self._key_inputs}
@@ -58,17 +79,40 @@ class Learner:
                 layer.spec_name for layer in self.embeddings if layer.spec_name not in found
             ]
         part = batch.part(self._workers)
-        loss.backward(torch.tensor(part))
+        loss.backward(torch.full_like(loss, part))
         if clock:
             clock.backward_done()
+        self._emulate_slowdown(started)
+        self.micro_batches_done += 1
+        self.examples_done += batch.examples
         value = part * float(loss.detach()) if batch.examples else 0.0
         self._update(number, batch.labels, clock, value)
-        return value, scores_of(output, batch.labels)
+        self._end_work(work)
+        return value, self._scores(output, batch.labels)
 
     def prefetch(self, batch: Batch) -> None:
         """Announce the keys of the next batch to the store, where they are among the inputs."""
         for layer, name in self._key_inputs or []:
             layer.prefetch(batch.inputs[name])
+
+    def _start_work(self) -> float:
+        self._slept_s = 0.0
+        return time.thread_time()
+
+    def _end_work(self, started: float) -> None:
+        """Record the CPU time of a step, and the sleep of an emulated device."""
+        self.work_s.append(time.thread_time() - started + self._slept_s)
+
+    def _emulate_slowdown(self, started: float) -> None:
+        """Emulate a slower device by sleeping."""
+        took = time.thread_time() - started
+        self.busy_s += took * self.slowdown
+        if self.slowdown > 1.0:
+            self._slept_s += took * (self.slowdown - 1.0)
+            time.sleep(took * (self.slowdown - 1.0))
+
+    def _scores(self, output: Any, labels: Any) -> Scores:
+        return scores_of(*(self._scored(output, labels) if self._scored else (output, labels)))
 
     def _find_key_inputs(self, inputs: Any) -> list[tuple[Embedding, str]]:
         """Return the entries of the inputs that layers used as keys, as they are or as int64."""
@@ -103,6 +147,16 @@ def adam(model: nn.Module, learning_rate: float = 1e-3) -> torch.optim.Optimizer
     return torch.optim.Adam(parameters, lr=learning_rate, fused=True) if parameters else None
 
 
+def check_same_weights(model: nn.Module, optimiser: torch.optim.Optimizer) -> None:
+    """Raise for an optimiser of weights that the model does not have: moving a model to a device may replace them."""
+    own = {id(weight) for weight in model.parameters()}
+    if any(id(weight) not in own for group in optimiser.param_groups for weight in group["params"]):
+        raise InputError(
+            "the optimiser updates weights that are not those of the model",
+            hint="move the model to its device first: model.to(device), then make the optimiser",
+        )
+
+
 def click_loss(output: Tensor, labels: Tensor) -> Tensor:
     """Return the cross-entropy of one logit per example, or of a row of logits."""
     if output.ndim == 2 and output.shape[1] > 1 and not labels.is_floating_point():
@@ -117,7 +171,7 @@ def scores_of(output: Any, labels: Any) -> Scores:
         return None, None
     output = output.detach()
     if output.numel() == labels.numel():
-        return output.reshape(-1).numpy(), labels.reshape(-1).numpy()
+        return output.reshape(-1).float().cpu().numpy(), labels.reshape(-1).numpy()
     if output.ndim == 2 and output.shape[1] == 2 and labels.ndim == 1:
-        return (output[:, 1] - output[:, 0]).numpy(), labels.numpy()
+        return (output[:, 1] - output[:, 0]).float().cpu().numpy(), labels.numpy()
     return None, None

@@ -14,6 +14,7 @@ from berth.train.metrics import Progress
 
 COLUMNS = (
     "step", "examples", "loss", "auc", "training_auc", "examples_per_s", "cpu_ms_per_1000", "hit_rate", "moved_bytes",
+    "rows",
 )  # fmt: skip
 
 
@@ -41,6 +42,7 @@ def current_metrics(progress: Progress, statistics: Any) -> dict[str, float]:
         "cpu_ms_per_1000": progress.cpu_ms_per_1000,
         "hit_rate": hit_rate(statistics),
         "moved_bytes": sum(table.get("moved_bytes", 0) for table in statistics["tables"].values()),
+        "rows": sum(table["rows"] for table in statistics["tables"].values()),
     }
 
 
@@ -52,10 +54,11 @@ def hit_rate(statistics: Any) -> float:
 
 
 class CsvLog:
-    """A CSV file. A resumed run continues in the same file; lines after its step are removed."""
+    """A CSV file. A resumed run continues in the same file, with its columns; lines after its step are removed."""
 
     def __init__(self, path: str | Path, step: int = 0) -> None:
         try:
+            self._columns = _columns(Path(path))
             if Path(path).exists():
                 os.truncate(path, _end_of(Path(path), step))
             self._file = Path(path).open("a", newline="", encoding="utf-8")  # noqa: SIM115 - closed by close()
@@ -63,18 +66,30 @@ class CsvLog:
             raise InputError(f"can't be written: {error.strerror}", where=str(path)) from None
         self._rows = csv.writer(self._file)
         if self._file.tell() == 0:
+            self._columns = COLUMNS
             self._rows.writerow(COLUMNS)
 
     def write(self, metrics: dict[str, float]) -> None:
         """Write one line; NaN is an empty field."""
         self._rows.writerow(
-            ["" if math.isnan(metrics[name]) else f"{metrics[name]:.10g}" for name in COLUMNS]
+            ["" if math.isnan(metrics[name]) else f"{metrics[name]:.10g}" for name in self._columns]
         )
         self._file.flush()
 
     def close(self) -> None:
         """Close the file."""
         self._file.close()
+
+
+def _columns(path: Path) -> tuple[str, ...]:
+    """Return the columns of a file, or all if there is none; those of another program raise an error."""
+    if not path.exists() or path.stat().st_size == 0:
+        return COLUMNS
+    with path.open(encoding="utf-8", errors="replace") as file:
+        found = tuple(file.readline().rstrip("\r\n").split(","))
+    if not set(found) <= set(COLUMNS):
+        raise InputError("has columns of another program", where=str(path), hint="name another file")
+    return found
 
 
 def _end_of(path: Path, step: int) -> int:

@@ -88,17 +88,17 @@ def join_windows(windows: Sequence[Mapping[str, NDArray[Any]]]) -> dict[str, NDA
     return {**together, "lanes": np.array([len(window["scores"]) for window in windows])}
 
 
-def divide_windows(together: Mapping[str, NDArray[Any]], pipelines: int) -> list[dict[str, NDArray[Any]]]:
+def divide_windows(together: Mapping[str, NDArray[Any]], workers: int) -> list[dict[str, NDArray[Any]]]:
     """Returns a window per worker: the windows that were joined or, for another number N, every Nth example."""
     counts = together["lanes"] if "lanes" in together else np.array([len(together["scores"])])
     order = np.arange(len(together["scores"]))
     starts = np.cumsum(counts) - counts
-    if len(counts) == pipelines:
+    if len(counts) == workers:
         parts = [order[start : start + count] for start, count in zip(starts, counts, strict=True)]
     else:
         age = np.concatenate([np.arange(count, 0, -1) for count in counts])  # the newest of each is 1
         oldest_first = np.argsort(-age, kind="stable")
-        parts = [oldest_first[pipeline::pipelines] for pipeline in range(pipelines)]
+        parts = [oldest_first[worker::workers] for worker in range(workers)]
     return [{name: together[name][part] for name in ("scores", "labels")} for part in parts]
 
 

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from berth.train.servers import Codec, Mode
 
 
+_MICRO_BATCHES = 4
+
+
 @dataclass(frozen=True, slots=True)
 class Checkpoints:
     """Where and how often a run is checkpointed."""
@@ -37,6 +40,8 @@ class TrainOptions:
     batch: int = 4096  # examples, over all workers
     seed: int = 0
     threads: int = 1  # of the dense part
+    device: str = "cpu"  # of the dense part: cpu, cuda, cuda:1, xpu, mps or a backend registered with torch
+    bf16: bool = False  # autocast the dense part to bfloat16
     memory: str | int | None = None  # for all tables, e.g. "1GiB"; more rows go to files
     checkpoints: Checkpoints | str | None = None
     day_every: int | None = None  # examples per day: then counts decay, and expired rows are deleted
@@ -44,8 +49,9 @@ class TrainOptions:
     workers: int = 1
     servers: int | None = None  # None: 1 if there are several processes, else 0
     stages: int | None = None  # split the model evenly
-    plan: str | None = None  # split the model as in this plan file
-    micro_batches: int = 4
+    plan: str | None = None  # run the stages, replicas and servers of this plan file
+    scale: str | None = None  # of the plan's counts, e.g. "1/10"
+    micro_batches: int | None = None  # None: as planned, or 4
     slowdowns: Mapping[str, float] = field(default_factory=dict)  # of emulated devices of the plan
     mode: Mode = "sync"
     staleness: int = 0
@@ -67,10 +73,35 @@ class TrainOptions:
             raise UnknownNameError("compression", self.codec, CODECS)
         if self.staleness and self.mode != "half-async":
             raise InputError("--staleness applies to mode half-async only", hint="add --mode half-async")
+        self._check_stages()
+
+    def _check_stages(self) -> None:
+        """Raise for options that have no meaning with the plan or the stages, or without them."""
         if self.slowdowns and self.plan is None:
             raise InputError("--emulate applies to the devices of a plan", hint="add --plan FILE")
+        if self.scale is not None and self.plan is None:
+            raise InputError("--scale applies to the counts of a plan", hint="add --plan FILE")
+        if self.plan is not None and self.workers > 1:
+            raise InputError(
+                "--plan and --workers exclude each other: the plan says how many processes each stage has",
+                hint="drop --workers; --scale 1/N starts fewer",
+            )
+        option = "--device" if self.device != "cpu" else "--bf16" if self.bf16 else None
+        if option is not None and (self.plan or (self.stages or 1) > 1):
+            raise InputError(
+                f"{option} applies to workers that run the whole model", hint="drop --plan and --stages"
+            )
+        if self.micro_batches is not None and self.plan is None and (self.stages or 1) == 1:
+            raise no_pipeline()
+        if self.mode != "sync" and (self.stages or 1) > 1:
+            raise stages_are_synchronous(self.mode)
         if self.plan is not None and self.stages is not None:
             raise InputError("--plan and --stages exclude each other", hint="give one of them")
+
+    @property
+    def pipeline_micro_batches(self) -> int:
+        """Return the micro-batches of a pipeline without a plan."""
+        return self.micro_batches or _MICRO_BATCHES
 
     @property
     def is_distributed(self) -> bool:
@@ -86,3 +117,16 @@ class TrainOptions:
     def checkpointing(self) -> Checkpoints | None:
         """Where and how often to checkpoint; a folder alone means the defaults."""
         return Checkpoints(self.checkpoints) if isinstance(self.checkpoints, str) else self.checkpoints
+
+
+def no_pipeline() -> InputError:
+    """Return the error for micro-batches of a model that is not split."""
+    return InputError("--micro applies to models that are split into stages", hint="drop --micro")
+
+
+def stages_are_synchronous(mode: str) -> InputError:
+    """Return the error for stages in a mode without steps."""
+    return InputError(
+        f"mode {mode} is for workers that run the whole model: stages train in mode sync",
+        hint="use --mode sync, or one stage",
+    )

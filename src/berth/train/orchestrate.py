@@ -6,14 +6,18 @@ that runs its worker.
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from berth.train.devices import check_device
+from berth.train.launch import ATTEMPT
 from berth.train.launch_config import LaunchConfig, resolve
 from berth.train.options import TrainOptions
 from berth.train.recipes import Recipe
 from berth.train.rendezvous import RankInfo, rank_from_environment
+from berth.train.tables.memory import keep_freed_memory
 
 if TYPE_CHECKING:
     from berth.train.session import Session
@@ -24,14 +28,26 @@ def start(
 ) -> Session | int:
     """Return this process's session. If the run needs several processes and the environment gives this one no rank,
     run `command` in each of them and return the exit code."""
+    keep_freed_memory()
     rank_info = rank_from_environment()
     if rank_info is None and not options.is_distributed:
         from berth.train.session import Session
 
         return Session(recipe.model, recipe.data, options, notify=notify)
+    check_device(options)
+    if (
+        options.plan is not None
+        and rank_info is not None
+        and rank_info.is_single
+        and ATTEMPT not in os.environ
+    ):
+        rank_info = None  # the only process of a job: it launches those of the plan
     config = resolve(recipe, options, rank_info, notify)
+    if rank_info is None and (config.planned is not None or not config.is_single_process):
+        for line in config.describe(recipe):
+            notify(line)
     if rank_info is None and not config.is_single_process:
-        return _launch(recipe, config, command, notify)
+        return _launch(config, command, notify)
     from berth.train.worker import exit_if_peer_lost, worker_session
 
     rank_info = rank_info or RankInfo()
@@ -39,13 +55,9 @@ def start(
         return worker_session(recipe, config, rank_info, notify=notify)
 
 
-def _launch(
-    recipe: Recipe, config: LaunchConfig, command: Sequence[str], notify: Callable[[str], None]
-) -> int:
+def _launch(config: LaunchConfig, command: Sequence[str], notify: Callable[[str], None]) -> int:
     from berth.train.launch import launch
 
-    for line in config.describe(recipe):
-        notify(line)
     try:
         return launch(command, config, notify)
     finally:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from berth.errors import InputError
 from berth.train.data import Share
+from berth.train.devices import CPU, group_backend, reduces_on
 from berth.train.heartbeat import StallMonitor, waiting_for_peers
 from berth.train.rendezvous import RankInfo, heartbeat_store, join
 from berth.train.shm_allreduce import ShmAllReduce, connect_shm_allreduce, is_supported
@@ -25,7 +26,7 @@ class ProcessGroup:
     """One process among those of a run."""
 
     rank_info: RankInfo = field(default_factory=RankInfo)
-    layout: Layout = field(default_factory=lambda: Layout(1, 1))
+    layout: Layout = field(default_factory=Layout)
     store: Any = None  # key-value store shared by all ranks
     group: Any = None  # ranks that run the same layers
     channel: StageChannel = field(default_factory=StageChannel)
@@ -36,9 +37,9 @@ class ProcessGroup:
     _shm_tried: bool = False
 
     @property
-    def pipeline(self) -> int:
-        """Return the pipeline of this rank."""
-        return self.layout.pipeline(self.rank_info.rank)
+    def replica(self) -> int:
+        """Return which replica of its stage this rank is."""
+        return self.layout.replica(self.rank_info.rank)
 
     @property
     def stage(self) -> int:
@@ -52,8 +53,8 @@ class ProcessGroup:
 
     @property
     def share(self) -> Share:
-        """Return the share of every batch that this pipeline reads."""
-        return Share(self.pipeline, self.layout.pipelines)
+        """Return the share of every batch that this rank reads, if its stage is the first."""
+        return Share(self.replica if self.stage == 0 else 0, self.layout.readers)
 
     def agree(self, flags: Sequence[float]) -> list[float]:
         """Return the sums of all ranks' numbers."""
@@ -66,9 +67,7 @@ class ProcessGroup:
 
     def wait_for_all(self) -> None:
         """Wait until all ranks have called this."""
-        if not self.rank_info.is_single:
-            with waiting_for_peers():
-                dist.barrier()
+        self.agree([0.0])
 
     def all_reduce(self, model: nn.Module, loss: float) -> None:
         """All-reduce dense gradients over the ranks that run the same layers, in one message.
@@ -83,35 +82,48 @@ class ProcessGroup:
         if not weights and not numbers:
             return
         sums = self._shm_allreduce(model)
+        has_gradient = "".join("0" if weight.grad is None else "1" for weight in weights)
         if sums is not None and all(map(is_supported, weights)):
-            has_gradient = "".join("0" if weight.grad is None else "1" for weight in weights)
             with waiting_for_peers():
                 summed = sums.all_reduce(gradients, numbers, has_gradient)
+        elif sums is not None and gradients and self._staged(weights):
+            host = torch.cat([gradient.reshape(-1) for gradient in gradients]).cpu()  # one copy for all
+            with waiting_for_peers():
+                summed = sums.all_reduce([host], numbers, has_gradient)
+            _spread(host.to(gradients[0].device), gradients)
         else:
-            summed = self._gloo_all_reduce(weights, numbers)
+            summed = self._group_all_reduce(weights, numbers)
         self.step_sums = summed if numbers else None
 
-    def _gloo_all_reduce(self, weights: Sequence[Tensor], numbers: Sequence[float]) -> list[float]:
-        """All-reduce by gloo. A weight without a gradient is sent as zeros: gloo does not check message lengths."""
+    def _staged(self, weights: Sequence[Tensor]) -> bool:
+        """Return whether gradients are summed in host memory, though they are float32 on a device."""
+        return all(weight.dtype == torch.float32 and not reduces_on(weight.device) for weight in weights)
+
+    def _group_all_reduce(self, weights: Sequence[Tensor], numbers: Sequence[float]) -> list[float]:
+        """All-reduce by the process group, on the device if it can, else in host memory.
+
+        A weight without a gradient is sent as zeros: the group does not check message lengths.
+        """
         has_gradient = [float(weight.grad is not None) for weight in weights]
         parts = [
             weight.new_zeros(weight.numel()) if weight.grad is None else weight.grad for weight in weights
         ]
-        message = torch.cat([torch.tensor([*numbers, *has_gradient]), *(part.reshape(-1) for part in parts)])
+        device = parts[0].device if parts else CPU
+        flat = torch.cat([part.reshape(-1) for part in parts]) if parts else torch.empty(0)
+        flat = flat if reduces_on(device) else flat.cpu()
+        message = torch.cat([torch.tensor([*numbers, *has_gradient]).to(flat.device), flat])
         with waiting_for_peers():
             dist.all_reduce(message, group=self.group)
         begin = len(numbers) + len(has_gradient)
+        sums = message[:begin].tolist()
         ranks = float(dist.get_world_size(self.group))
-        if any(0 < count < ranks for count in message[len(numbers) : begin].tolist()):
+        if any(0 < count < ranks for count in sums[len(numbers) :]):
             raise InputError(
                 "workers have gradients for different weights, which can't be summed",
                 hint="make every step use every layer, whatever the batch contains",
             )
-        for weight in weights:
-            if weight.grad is not None:
-                weight.grad.copy_(message[begin : begin + weight.numel()].view_as(weight))
-            begin += weight.numel()
-        return message[: len(numbers)].tolist()
+        _spread(message[begin:].to(device), parts)
+        return sums[: len(numbers)]
 
     def _shm_allreduce(self, model: nn.Module) -> ShmAllReduce | None:
         """Return the shared-memory all-reduce; set up once by the whole group, and used if all ranks have it."""
@@ -137,14 +149,21 @@ class ProcessGroup:
         self.keep.close()
 
 
-def join_process_group(rank_info: RankInfo, layout: Layout) -> ProcessGroup:
+def _spread(summed: Tensor, gradients: Sequence[Tensor]) -> None:
+    """Copy a sum to the gradients that it was concatenated from."""
+    parts = summed.split([gradient.numel() for gradient in gradients])
+    for gradient, part in zip(gradients, parts, strict=True):
+        gradient.copy_(part.view_as(gradient))
+
+
+def join_process_group(rank_info: RankInfo, layout: Layout, device: torch.device = CPU) -> ProcessGroup:
     """Join the other ranks."""
     if rank_info.world_size != layout.world_size:
         raise ValueError(f"{rank_info.world_size} processes were started, {layout.world_size} are needed")
     if rank_info.is_single:
         return ProcessGroup(rank_info, layout)
     with waiting_for_peers():
-        store = join(rank_info)
+        store = join(rank_info, group_backend(device))
     own_group = None
     for stage in range(layout.stages):  # every rank takes part in creating every group
         ranks = layout.stage_ranks(stage)

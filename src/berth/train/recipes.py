@@ -18,8 +18,6 @@ from berth.train.tables import DecayPolicy, Initialiser, Optimiser, adagrad, ada
 from berth.zoo import LayeredModel, make_model, zoo
 from berth.zoo.load import load_module
 
-_ON_CLICKS = "ctrdnn"
-
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
@@ -91,12 +89,12 @@ def _model(reference: str, seed: int) -> nn.Module:
 
 
 def _reads_clicks(model: LayeredModel) -> bool:
-    """Return whether a model reads click logs: the CTRDNN family, or your own model with embeddings."""
+    """Return whether a model reads click logs: as its zoo entry says, and your own model with embeddings."""
     if model.name in zoo():
-        return zoo()[model.name].module == _ON_CLICKS
+        return zoo()[model.name].reads_clicks
     return bool(embeddings_of(model))
 
 
 def _scale(name: str) -> float:
-    """Return the initial scale of rows; word vectors are multiplied with each other and need a larger one."""
-    return 0.1 if name == "nce" else 0.01
+    """Return the initial scale of rows; those that are multiplied with each other need a larger one."""
+    return 0.1 if name in zoo() and zoo()[name].multiplies_rows else 0.01

@@ -83,7 +83,7 @@ def first_host(nodes: str) -> str:
     return found.group(1) + (found.group(2) or "")
 
 
-def join(rank_info: RankInfo, notify: Callable[[str], None] = notify) -> Any:
+def join(rank_info: RankInfo, backend: str = "gloo", notify: Callable[[str], None] = notify) -> Any:
     """Join the other ranks; returns their shared key-value store."""
     import torch.distributed as dist
     from torch.distributed.distributed_c10d import PrefixStore
@@ -92,7 +92,7 @@ def join(rank_info: RankInfo, notify: Callable[[str], None] = notify) -> Any:
     store = _wait_for_all(rank_info, notify)
     try:
         dist.init_process_group(
-            "gloo",
+            backend,
             store=PrefixStore("gloo", store),
             rank=rank_info.rank,
             world_size=rank_info.world_size,

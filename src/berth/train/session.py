@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Callable, Generator, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -25,6 +25,7 @@ from berth.train.checkpoint.dense import dense_state, load_dense
 from berth.train.checkpoint.inspect import no_usable_checkpoint
 from berth.train.data import BatchSource, ClickStream, Share
 from berth.train.data.prefetch import Prefetcher
+from berth.train.devices import check_bf16, find_device, seed_device, use_device
 from berth.train.embedding import embeddings_of
 from berth.train.fault_points import fault_point
 from berth.train.interruption import Interruption, Stopped
@@ -34,6 +35,9 @@ from berth.train.metrics import WINDOW, Progress, Window, divide_windows, join_w
 from berth.train.options import Checkpoints, TrainOptions
 from berth.train.rendezvous import RankInfo
 from berth.train.sparse import SparseStore
+
+if TYPE_CHECKING:
+    from berth.train.planned import PlannedRun
 
 Report = Callable[["Session"], None]
 
@@ -87,6 +91,10 @@ class Session:
         self.options = options or TrainOptions()
         torch.set_num_threads(self.options.threads)
         torch.manual_seed(self.options.seed)
+        self.device = find_device(self.options.device)
+        use_device(self.device)
+        if self.options.bf16:
+            check_bf16(self.device)
         self.model = model
         self.data = data if data is not None else ClickStream(self.options.seed)
         self.batch, self.seed = self.options.batch, self.options.seed
@@ -94,6 +102,7 @@ class Session:
         self.rank_info = RankInfo()
         self.share = share
         self.progress = Progress(window=Window(WINDOW // share.workers))
+        self.planned: PlannedRun | None = None  # the plan that the run executes
         self.resumed_from: int | None = None
         self.cold_folder: str | None = None  # of rows beyond the memory budget
         self._notify = notify
@@ -107,7 +116,16 @@ class Session:
             failed = opened.enter_context(ExitStack())
             failed.callback(self.store.close)
             self.learner = (
-                learner(self.store) if learner else Learner(model, self.store, optimiser=optimiser, loss=loss)
+                learner(self.store)
+                if learner
+                else Learner(
+                    model,
+                    self.store,
+                    optimiser=optimiser,
+                    loss=loss,
+                    device=self.device,
+                    bf16=self.options.bf16,
+                )
             )
             if self._checkpoints is not None:
                 self._open_checkpoints(self._checkpoints, opened)
@@ -146,6 +164,7 @@ class Session:
                 following = next(ahead, None)
                 if following is not None:
                     self.learner.prefetch(following)
+                seed_device(self.device, self.seed * 1_000_003 + self.progress.step)
                 loss, scores = self.learner.step(self.progress.step, batch)
                 self._step_scheduler(loss)
                 self._count(loss, batch.examples, scores)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from berth.errors import InputError, ServerError
+from berth.train.devices import find_device, use_device
 from berth.train.distributed_session import DistributedSession
 from berth.train.launch import ATTEMPT, PEER_LOST, server_addresses
 from berth.train.launch_config import LaunchConfig, needs_server, table_users
@@ -39,21 +40,35 @@ def worker_session(
     layout, options = config.layout, config.options
     if rank_info.world_size != layout.world_size:
         raise InputError(
-            f"{rank_info.world_size} processes were started, but {layout.pipelines} x {layout.stages} stages need"
-            f" {layout.world_size}"
+            f"{rank_info.world_size} processes were started, but the stages need {layout}"
+            + (f" = {layout.world_size}" if layout.stages > 1 else ""),
+            hint="give as many ranks, or another --scale" if config.planned is not None else None,
         )
-    smallest = recipe.batch // layout.pipelines
-    if config.cuts and smallest < options.micro_batches:
-        raise InputError(f"{smallest} examples can't be split into {options.micro_batches} micro-batches")
-    process_group = join_process_group(rank_info, layout)
+    smallest = recipe.batch // max(layout.replicas)
+    if config.cuts and smallest < config.micro_batches:
+        raise InputError(
+            f"{smallest} examples of a replica can't be split into {config.micro_batches} micro-batches",
+            hint="use a larger --batch or a smaller --micro",
+        )
+    device = find_device(options.device)
+    use_device(device)
+    process_group = join_process_group(rank_info, layout, device)
     store = _open_store(process_group, table_users(recipe.model, layout, config.cuts), config)
 
     def make_learner(rows: SparseStore) -> Learner:
         if config.cuts:
             assert isinstance(recipe.model, LayeredModel)
             cut = config.cuts[process_group.stage]
-            return StageLearner(recipe.model, rows, process_group, cut, micro_batches=options.micro_batches)
-        return Learner(recipe.model, rows, workers=layout.pipelines, all_reduce=process_group.all_reduce)
+            return StageLearner(recipe.model, rows, process_group, cut, micro_batches=config.micro_batches)
+        return Learner(
+            recipe.model,
+            rows,
+            workers=layout.readers,
+            all_reduce=process_group.all_reduce,
+            device=device,
+            bf16=options.bf16,
+            slowdown=config.slowdown,
+        )
 
     return DistributedSession(
         recipe.model,
@@ -62,6 +77,7 @@ def worker_session(
         process_group=process_group,
         store=store,
         learner=make_learner,
+        planned=config.planned,
         notify=notify,
     )
 

@@ -34,17 +34,6 @@ _HOME = {
     "read_trace": "reading",
 }
 
-__all__ = [
-    "BadRow",
-    "BadRows",
-    "GenerateSpec",
-    "JobProfile",
-    "Mix",
-    "Trace",
-    "all_profiles",
-    "load_mix",
-    "load_profile",
-    "read_trace",
-]
+__all__ = list(_HOME)
 
 __getattr__ = exports(__name__, _HOME)

@@ -14,10 +14,9 @@ import numpy as np
 import polars as pl
 
 from berth.errors import TraceError
-from berth.workload.formats import Head, ParsedJobs, detect, named
-from berth.workload.parsing.bad_rows import BadRowCollector
+from berth.workload.formats import Head, detect, named
 from berth.workload.parsing.stream import Progress, open_stream
-from berth.workload.trace import SCHEMA, BadRow, BadRows, Trace
+from berth.workload.trace import SCHEMA, BadRow, BadRowCollector, BadRows, Trace
 
 __all__ = ["Progress", "read_trace"]
 
@@ -48,7 +47,8 @@ def read_trace(
     if first_s and not parsed.wall_clock:
         parsed.notes.append(f"the first submission was at {first_s:.15g} s: times are counted from there")
     frame = _columns(frame.with_columns(pl.col("submit_s") - first_s))
-    return Trace(frame, name, kind.name, _origin(parsed, first_s), parsed.rows, bad, tuple(parsed.notes))
+    origin = datetime.fromtimestamp(first_s, UTC).replace(tzinfo=None) if parsed.wall_clock else None
+    return Trace(frame, name, kind.name, origin, parsed.rows, bad, tuple(parsed.notes))
 
 
 def _without_duplicates(frame: pl.DataFrame, bad_rows: BadRowCollector) -> pl.DataFrame:
@@ -80,10 +80,6 @@ def _columns(frame: pl.DataFrame) -> pl.DataFrame:
     # NaN stands for an empty field as long as the column is read as floats.
     frame = frame.with_columns(pl.col("priority").cast(pl.Float64).fill_nan(None))
     return frame.select(pl.col(name).cast(kind) for name, kind in SCHEMA.items())
-
-
-def _origin(parsed: ParsedJobs, first_s: float) -> datetime | None:
-    return datetime.fromtimestamp(first_s, UTC).replace(tzinfo=None) if parsed.wall_clock else None
 
 
 def _refusal(source: str, rows: int, bad: BadRows) -> TraceError:

@@ -9,10 +9,11 @@ placements. Rows are in order of submission. `bad` lists rows that could not be 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -35,6 +36,7 @@ SCHEMA: dict[str, pl.DataType] = {
 }
 NEEDED = ("job_id", "submit_s", "num_gpu", "duration_s")
 OPTIONAL = ("model", "user", "vc", "priority", "device")
+_SHOWN = 10  # bad rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,28 @@ class BadRows:
     def total(self) -> int:
         """Bad rows of all causes; each row is counted once, for the first fault found in it."""
         return sum(self.counts.values())
+
+
+class BadRowCollector:
+    """Collects bad rows while a trace is read."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, int] = {}
+        self._first: list[BadRow] = []
+
+    def add(self, count: int, rows: Iterable[BadRow]) -> None:
+        """Add `count` rows of one cause; only the first of `rows` (in order of lines) are used."""
+        if not count:
+            return
+        shown = list(islice(rows, _SHOWN))
+        cause = f"{shown[0].field}: {shown[0].reason}" if shown[0].field else shown[0].reason
+        self._counts[cause] = self._counts.get(cause, 0) + count
+        self._first = sorted([*self._first, *shown], key=lambda row: row.line)[:_SHOWN]
+
+    def summary(self) -> BadRows:
+        """Return the counts, most frequent cause first."""
+        ranked = sorted(self._counts.items(), key=lambda item: (-item[1], item[0]))
+        return BadRows(dict(ranked), tuple(self._first))
 
 
 @dataclass(frozen=True, eq=False)

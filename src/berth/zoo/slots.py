@@ -20,17 +20,22 @@ _VALUES = 200_000  # distinct values of a slot
 
 
 class Lookup(nn.Module):
-    """Looks up the ids of one entry of the state: (batch, ...) gains a last dimension."""
+    """Looks up the ids of one entry of the state: (batch, ...) gains a last dimension.
 
-    def __init__(self, key: str, rows: int, width: int) -> None:
+    Rows replace the ids, or go to the entry `out`, so that another table can look up the same ids.
+    """
+
+    def __init__(
+        self, key: str, rows: int, width: int, *, out: str | None = None, std: float | None = None
+    ) -> None:
         super().__init__()
-        self.key = key
+        self.key, self.out = key, out or key
         self.table = nn.Embedding(rows, width, sparse=True)
-        nn.init.normal_(self.table.weight, std=width**-0.5)
+        nn.init.normal_(self.table.weight, std=width**-0.5 if std is None else std)
 
     def forward(self, state: State) -> State:
         """Map the ids to rows and gather them."""
-        return {**state, self.key: self.table(state[self.key] % self.table.num_embeddings)}
+        return {**state, self.out: self.table(state[self.key] % self.table.num_embeddings)}
 
 
 class Pool(nn.Module):
@@ -53,6 +58,14 @@ class Concat(nn.Module):
         return torch.cat(list(state.values()), dim=1)
 
 
+class ClickLogProbabilities(nn.Module):
+    """Log-probabilities of no click and of a click, from the logit of a click."""
+
+    def forward(self, logit: Tensor) -> Tensor:
+        """(...) -> (..., 2)."""
+        return nn.functional.logsigmoid(torch.stack([-logit, logit], dim=-1))
+
+
 class On(nn.Module):
     """Applies a layer to one entry of the state and keeps the others."""
 
@@ -64,6 +77,46 @@ class On(nn.Module):
     def forward(self, state: State) -> State:
         """Return the state with that entry replaced."""
         return {**state, self.key: self.layer(state[self.key])}
+
+
+class LinearPart(nn.Module):
+    """Sums the weights of an example's ids and a linear map of its dense features."""
+
+    def __init__(self, key: str, features: int) -> None:
+        super().__init__()
+        self.key = key
+        self.dense = nn.Linear(features, 1)
+
+    def forward(self, state: State) -> State:
+        """(batch, slots, ids, 1) -> (batch,)."""
+        logit = state[self.key].sum(dim=(1, 2)) + self.dense(state["dense"])
+        return {**state, self.key: logit.squeeze(1)}
+
+
+class JoinTower(nn.Module):
+    """Joins slots and dense features as the input of the tower, and keeps the linear part."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__()
+        self.key = key
+
+    def forward(self, state: State) -> State:
+        """Return the linear part, and an entry `deep` of (batch, slots * width + features)."""
+        return {self.key: state[self.key], "deep": torch.cat([state["slots"], state["dense"]], dim=1)}
+
+
+class SumLogits(nn.Module):
+    """Adds the logit of the tower to that of the linear part."""
+
+    def __init__(self, key: str, width: int) -> None:
+        super().__init__()
+        self.key = key
+        self.predict = nn.Linear(width, 1)
+
+    def forward(self, state: State) -> Tensor:
+        """Return a tensor of shape (batch,)."""
+        logit: Tensor = state[self.key] + self.predict(state["deep"]).squeeze(1)
+        return logit
 
 
 def dense(inputs: int, outputs: int) -> nn.Sequential:

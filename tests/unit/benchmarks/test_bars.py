@@ -118,12 +118,12 @@ def test_the_policys_promise_is_held_clause_by_clause(mean_jct, p99, noise, expe
     ("gaps", "cpu_s", "expected"),
     [
         ([0.0, 0.01, 0.05], 9.0, set()),
-        ([0.0, 0.03, 0.04], 9.0, {("rl-lstm, gap to the optimum", "median")}),
-        ([0.0, 0.01, 0.06], 9.0, {("rl-lstm, gap to the optimum", "most")}),
-        ([0.0, 0.01, 0.05], 11.0, {("rl-lstm, a run", "most")}),
+        ([0.0, 0.03, 0.04], 9.0, {("berth-lstm, gap to the optimum", "median")}),
+        ([0.0, 0.01, 0.06], 9.0, {("berth-lstm, gap to the optimum", "most")}),
+        ([0.0, 0.01, 0.05], 11.0, {("berth-lstm, a run", "most")}),
     ],
 )
 def test_the_learned_planner_is_held_against_median_worst_and_time(gaps, cpu_s, expected):
-    row = plan_learner.Row("rl-lstm", np.array(gaps), np.array([1.0, 1.0, cpu_s]), 6400)
+    row = plan_learner.Row("berth-lstm", np.array(gaps), np.array([1.0, 1.0, cpu_s]), 6400)
     assert missed(row.figures(held=True)) == expected
     assert missed(row.figures(held=False)) == set()

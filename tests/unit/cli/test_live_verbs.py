@@ -129,6 +129,12 @@ def test_a_dry_run_with_a_drained_machine_and_an_empty_queue_names_the_machine(l
     )
 
 
+def test_the_state_of_an_ended_job_is_said_once(live):
+    job = submit(live, seconds=0)
+    until(lambda: json.loads(live("why", job, "--json"))["state"] == "finished")
+    assert live("why", job) == f"{job} is over: finished.\n"
+
+
 def test_where_a_job_runs_is_shown_with_its_history(live):
     first = submit(live, "--name", "wide", gpus=16)
     until(lambda: running(live, first))

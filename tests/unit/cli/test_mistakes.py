@@ -162,6 +162,15 @@ def test_an_invalid_url_is_refused(url, berth, monkeypatch):
     assert "is not a valid URL\n  write it like http://127.0.0.1:7070" in err
 
 
+@pytest.mark.parametrize("token", ["", "any"])
+def test_an_invalid_url_in_the_environment_is_named_as_such(token, berth, monkeypatch):
+    monkeypatch.setenv("BERTH_TOKEN", token)
+    monkeypatch.setenv("BERTH_URL", "foo")
+    code, _, err = berth("queue")
+    assert code == 2
+    assert err == "error: BERTH_URL: 'foo' is not a valid URL\n  write it like http://127.0.0.1:7070\n"
+
+
 def test_a_controller_that_does_not_answer_is_named(berth, monkeypatch):
     monkeypatch.setenv("BERTH_TOKEN", "any")
     assert (

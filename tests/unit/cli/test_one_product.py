@@ -45,6 +45,7 @@ SEVERAL_FORMS = {
     "--checkpoint-every": {"N", "TIME"},  # steps of a training, virtual time of a simulation
     "--congestion": {"X", "LIST"},
     "--load": {"SHARE", "LIST"},
+    "--micro": {"N", "N,N"},  # of a training, to choose from in a plan
     "--mix": {"MIX", "LIST"},
     "--out": {"FILE", "DIR"},
     "--policy": {"POLICY"},

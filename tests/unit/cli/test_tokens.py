@@ -71,3 +71,17 @@ def test_an_unknown_user_or_role_is_refused(state, berth, line, said):
 def test_a_blank_user_name_is_refused(state, berth):
     assert "error: the user has no name" in berth("token", "add", " ")[2]
     assert Tokens(state).listed() == []
+
+
+@pytest.mark.parametrize("verb", ["add alice", "list", "remove alice"])
+def test_tokens_of_a_remote_controller_are_not_those_of_this_machine(verb, state, berth, monkeypatch):
+    berth("token", "add", "alice")
+    monkeypatch.setenv("BERTH_URL", "http://far:7070")
+    before = (state / "tokens.json").read_bytes()
+    code, out, err = berth("token", *verb.split())
+    assert (code, out) == (2, "")
+    assert "tokens are kept where the controller runs, and BERTH_URL names http://far:7070\n" in err
+    assert (state / "tokens.json").read_bytes() == before
+    code, out, _ = berth("token", *verb.split(), "--state", str(state))
+    assert code == 0
+    assert out

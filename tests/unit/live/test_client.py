@@ -78,7 +78,7 @@ def test_the_controller_of_a_state_folder_is_asked_over_its_socket(home):
     assert find_endpoint(str(home), None).folder == home
 
 
-@pytest.mark.parametrize("url", ["http://localhost:7071", "http://10.0.0.5:7070", "http://[::1"])
+@pytest.mark.parametrize("url", ["http://localhost:7071", "http://10.0.0.5:7070", "http://[::1]:7070"])
 def test_a_url_needs_a_token_of_its_own(home, url, monkeypatch):
     with pytest.raises(InputError, match="there is no token for"):
         find_endpoint(None, url)

@@ -11,7 +11,7 @@ from berth.live.api.tokens import OWNER, Tokens
 from berth.live.forecast import Forecast
 from berth.live.outlook import FITS, IN_TIME, LISTED, NAMED, SPARE, Outlook, overtakers
 from berth.live.snapshot import copy_of, facts_of, load, same, save
-from berth.schedule.reasons import BACKFILLED, NEAREST
+from berth.schedule.reasons import ReasonCode
 
 
 def forecast_of(chance: Random, count: int) -> tuple[list[str], Forecast]:
@@ -20,7 +20,7 @@ def forecast_of(chance: Random, count: int) -> tuple[list[str], Forecast]:
     for name in chance.sample(order, chance.randrange(count + 1)):
         told.starts[name] = float(chance.randrange(50))  # many start together
         told.ends[name] = told.starts[name] + chance.randrange(1, 50)
-        told.reasons[name] = chance.choice((NEAREST, BACKFILLED))
+        told.reasons[name] = chance.choice((ReasonCode.NEAREST, ReasonCode.BACKFILLED))
         if chance.random() < 0.7:
             told.reserved[name] = chance.choice(order[: max(1, count // 10)])
     return order, told
@@ -32,7 +32,7 @@ def searched(order: list[str], told: Forecast, name: str) -> list[tuple[str, str
     behind = [other for other in order[order.index(name) + 1 :] if told.starts.get(other, mine) < mine]
 
     def how(other: str) -> str:
-        if told.reasons[other] != BACKFILLED or told.reserved.get(other) != name:
+        if told.reasons[other] != ReasonCode.BACKFILLED or told.reserved.get(other) != name:
             return FITS
         return IN_TIME if told.ends[other] <= told.starts.get(name, -math.inf) else SPARE
 
@@ -79,7 +79,7 @@ def test_a_long_queue_is_walked_a_few_times_not_once_for_each_job():
     told.starts = Counting(
         {name: float(-place) for place, name in enumerate(order)}
     )  # each overtakes all ahead
-    told.reasons = dict.fromkeys(order, NEAREST)
+    told.reasons = dict.fromkeys(order, ReasonCode.NEAREST)
     found = overtakers(order, told)
     assert found["j0"].count == 3_999
     assert told.starts.reads < 10 * len(order)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import pickle
+from enum import IntEnum
 
 import numba
 import numpy as np
@@ -39,6 +40,7 @@ def changed(name, used_by):
         (codegen.JITCodeLibrary, "_finalize_dynamic_globals", ["self"], "native/linking.py"),
         (codegen.JITCPUCodegen, "_add_module", ["self", "module"], "native/linking.py"),
         (compiler.Compiler, "_compile_core", ["self"], "native/linking.py"),
+        (compiler.Flags, "copy", ["self"], "native/linking.py"),
         (compiler.CompileResult, "_reduce", ["self"], "native/functions.py"),
         (dispatcher.Dispatcher, "get_call_template", ["self", "args", "kws"], "native/kernels.py"),
         (caching.FunctionCache, "load_overload", ["self", "sig", "target_context"], "native/cache.py"),
@@ -108,6 +110,34 @@ def test_an_inner_kernel_is_linked_and_has_no_machine_code():
     assert inner.library.get_pointer_to_function(inner.fndesc.llvm_func_name) == 0, why
     (outer,) = _by_entry.overloads.values()
     assert isinstance(outer.library, OuterLibrary), why
+
+
+def test_a_kernel_is_not_inlined_because_its_first_caller_is():
+    @kernel
+    def callee(number):
+        return number + 1
+
+    @inlined
+    def caller(number):
+        return callee(number)
+
+    assert uncached(lambda number: 2 * caller(number))(1) == 4
+    inlined_, called = (next(iter(one.overloads.values())).library.get_llvm_str() for one in (caller, callee))
+    why = changed("how flags are inherited", "native/linking.py")
+    assert "alwaysinline" in inlined_, why
+    assert "alwaysinline" not in called, why
+
+
+def test_members_of_an_enum_and_integers_share_one_version_of_a_kernel():
+    class Color(IntEnum):
+        RED = 3
+
+    @kernel
+    def twice(number):
+        return 2 * number
+
+    assert uncached(lambda number: twice(Color.RED) + twice(number) + twice(1))(4) == 16
+    assert len(twice.overloads) == 1
 
 
 def test_a_function_that_numba_compiles_itself_may_call_an_inner_kernel():

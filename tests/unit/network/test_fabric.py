@@ -58,11 +58,3 @@ def test_a_single_machine_has_no_links(build):
         "p", cluster.device_types, cluster.tiers[:1], cluster.machines, cluster.groups[:1], (("m0",),)
     )
     assert len(Fabric(pool).arrays.capacity) == 0
-
-
-def test_links_are_named_after_their_groups(build):
-    fabric = Fabric(build([[8, 8], [8, 8]]))
-    assert fabric.link_name(1) == "up-link of m1"
-    assert fabric.link_name(5) == "up-link of r1"
-    with pytest.raises(IndexError):
-        fabric.link_name(6)

@@ -51,8 +51,8 @@ def test_a_problem_is_read_as_it_is_written():
     problem = parse_problem(json.dumps(PROBLEM), "p.json")
     assert problem.type_names == ("cpu", "gpu")
     assert [one.limit for one in problem.types] == [8, UNLIMITED]
-    assert problem.cross_s.tolist() == [0.1, 0.0]
-    assert problem.oct_s.tolist() == [[2, 2], [40, 2]]
+    assert problem.stated.cross_s.tolist() == [0.1, 0.0]
+    assert problem.stated.oct_s.tolist() == [[2, 2], [40, 2]]
     assert (problem.batch, problem.throughput, problem.samples, problem.fixed_usd_per_hour) == (
         100,
         50,
@@ -78,7 +78,7 @@ def test_memory_and_allowed_types_are_optional_extras_and_survive_writing():
     again = parse_problem(json.dumps(problem_document(problem)), "again")
     for one in (problem, again):
         assert one.types[1].memory_bytes == 1000
-        assert one.sharded_bytes.tolist() == [1500, 0]
+        assert one.stated.sharded_bytes.tolist() == [1500, 0]
         assert one.allowed.tolist() == [[True, False], [True, True]]
     assert problem_document(again) == problem_document(problem)
 
@@ -172,8 +172,8 @@ def test_the_answer_has_exactly_the_promised_keys_and_adds_up():
     problem = parse_problem(json.dumps(PROBLEM), "p.json")
     found = answer(exact(problem, Budget()))
     assert list(found) == [
-        "feasible", "assignment", "stages", "throughput", "cost_usd", "lower_bound_usd", "method", "evaluations",
-        "cpu_s",
+        "feasible", "assignment", "stages", "micro_batches", "readers", "throughput", "cost_usd", "lower_bound_usd",
+        "method", "evaluations", "cpu_s",
     ]  # fmt: skip
     price = {one.name: one.usd_per_hour for one in problem.types}
     rate = 0.5 + sum(price[stage["type"]] * stage["replicas"] for stage in found["stages"])
@@ -213,4 +213,4 @@ def test_a_large_problem_is_read_whole():
     types = [{"name": f"t{at}", "usd_per_hour": 1} for at in range(8)]
     document = {"batch": 1, "throughput": 1, "samples": 1, "types": types, "layers": layers}
     problem = parse_problem(json.dumps(document), "p.json")
-    assert problem.oct_s.tolist() == rows
+    assert problem.stated.oct_s.tolist() == rows

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -11,14 +11,15 @@ import pytest
 from berth.plan.certificate import check
 from berth.plan.frontier import fastest_under, frontier
 from berth.plan.infeasible import diagnose
-from berth.plan.plan import cheapest, with_replicas
-from berth.plan.problem import DevicePool, Problem, make_problem
-from berth.plan.search.exact import ProofStep, WarmStart, exact, neighbours
+from berth.plan.plan import cheapest, with_counts
+from berth.plan.problem import SERVED_BYTES, DevicePool, HostPool, make_problem
+from berth.plan.search.exact import ProofStep, WarmStart, exact
 from berth.plan.search.method import Budget
-from berth.testing.problems import random_problem
+from berth.testing.problems import naive_best_usd, random_problem, random_world
 
 FREE = random_problem(12, 3, 7)
 BOUND = random_problem(12, 3, 7).with_limits({"t0": 12, "t1": 3, "t2": 2}).at(600.0)
+BUILT = random_world(6, 2, 3, limit=12, micro=(1, 4))
 
 
 def solved(problem):
@@ -45,7 +46,7 @@ def two_types(**changes):
 
 def test_a_toy_by_hand():
     # The embedding on one core (0.5 + crossing 0.1), the dense layer on one gpu: $6/h at 0.8 s an example.
-    # All on cores needs 5, all on gpus 3 for the 2.1 s of data. Nothing else has enough units.
+    # All on cores needs 5, all on gpus 3 for the 2.1 s of data. Nothing else has enough devices.
     outcome = solved(two_types())
     assert outcome.plan.types_of_layers == ("cpu", "gpu")
     assert [stage.replicas for stage in outcome.plan.stages] == [1, 1]
@@ -73,7 +74,14 @@ def test_a_throughput_met_exactly_is_met():
     assert solved(problem).plan.stages[0].replicas == 3
 
 
-@pytest.mark.parametrize("problem", [FREE, BOUND], ids=["free", "limits bind"])
+def changed(certificate, part, steps):
+    """The certificate with other steps in one of its parts."""
+    parts = list(certificate.parts)
+    parts[part] = replace(parts[part], steps=tuple(steps))
+    return replace(certificate, parts=tuple(parts))
+
+
+@pytest.mark.parametrize("problem", [FREE, BOUND, BUILT], ids=["free", "limits bind", "built"])
 class TestProof:
     def test_holds(self, problem):
         outcome = solved(problem)
@@ -81,19 +89,28 @@ class TestProof:
 
     def test_a_step_left_out_is_noticed(self, problem):
         outcome = solved(problem)
-        for drop in range(len(outcome.certificate.steps)):
-            steps = list(outcome.certificate.steps)
-            steps.pop(drop)
-            assert check(problem, outcome.plan, replace(outcome.certificate, steps=tuple(steps)))
+        for at, part in enumerate(outcome.certificate.parts):
+            for drop in range(len(part.steps))[::5]:
+                steps = list(part.steps)
+                steps.pop(drop)
+                assert check(problem, outcome.plan, changed(outcome.certificate, at, steps))
+
+    def test_a_part_left_out_is_noticed(self, problem):
+        outcome = solved(problem)
+        for at in range(len(outcome.certificate.parts)):
+            parts = list(outcome.certificate.parts)
+            parts.pop(at)
+            assert check(problem, outcome.plan, replace(outcome.certificate, parts=tuple(parts)))
 
     def test_a_bound_claimed_too_high_is_noticed(self, problem):
         outcome = solved(problem)
-        for row, step in enumerate(outcome.certificate.steps):
-            if step.kind == "work" or step.bound == np.inf:
-                continue
-            steps = list(outcome.certificate.steps)
-            steps[row] = replace(step, bound=step.bound * 1.5)
-            assert check(problem, outcome.plan, replace(outcome.certificate, steps=tuple(steps)))
+        for at, part in enumerate(outcome.certificate.parts):
+            for row, step in list(enumerate(part.steps))[::5]:
+                if step.kind == "work" or step.bound == np.inf:
+                    continue
+                steps = list(part.steps)
+                steps[row] = replace(step, bound=step.bound * 1.5)
+                assert check(problem, outcome.plan, changed(outcome.certificate, at, steps))
 
     def test_a_lower_bound_claimed_too_high_is_noticed(self, problem):
         outcome = solved(problem)
@@ -103,22 +120,27 @@ class TestProof:
     @pytest.mark.parametrize(
         ("step", "wrong"),
         [
-            (ProofStep(1.0, 0.0, 0.0, "relaxed"), "it reaches 0"),
-            (ProofStep(1.0, 0.0, 1e-9, "priced", (0.0, 0.0, 0.0)), "it reaches 0"),
-            (ProofStep(1.0, 0.0, np.inf, "priced", (-1e3, -1e3, -1e3)), "non-negative price"),
-            (ProofStep(1.0, 0.0, np.inf, "priced", (np.nan, 0.0, 0.0)), "non-negative price"),
-            (ProofStep(1.0, 0.0, np.inf, "labelled", ()), "for each type"),
-            (ProofStep(1.0, 0.0, np.inf, "believe me", (0.0, 0.0, 0.0)), "unknown kind"),
+            (ProofStep(1e9, 0.0, 0.0, "relaxed"), "it reaches 0"),
+            (ProofStep(1e9, 0.0, 1e-9, "priced", (0.0, 0.0, 0.0)), "it reaches 0"),
+            (ProofStep(1e9, 0.0, np.inf, "priced", (-1e3, -1e3, -1e3)), "non-negative price"),
+            (ProofStep(1e9, 0.0, np.inf, "priced", (np.nan, 0.0, 0.0)), "non-negative price"),
+            (ProofStep(1e9, 0.0, np.inf, "labelled", ()), "for each type"),
+            (ProofStep(1e9, 0.0, np.inf, "believe me", (0.0, 0.0, 0.0)), "unknown kind"),
             (ProofStep(np.nan, 0.0, np.inf, "relaxed"), "not a number"),
             (ProofStep(np.nan, 0.0, np.inf, "work"), "not a number"),
             (ProofStep(np.inf, 0.0, np.inf, "relaxed"), "not a number"),
-            (ProofStep(1.0, np.nan, 1.0, "relaxed"), "not a number"),
-            (ProofStep(1.0, 0.0, np.nan, "relaxed"), "not a number"),
+            (ProofStep(1e9, np.nan, 1.0, "relaxed"), "not a number"),
+            (ProofStep(1e9, 0.0, np.nan, "relaxed"), "not a number"),
+            (ProofStep(1e9, 0.0, -np.inf, "relaxed"), "out of range"),
+            (ProofStep(1e9, 0.0, -1.0, "relaxed"), "out of range"),
+            (ProofStep(1e9, 0.0, 1e9, "work"), "faster plans may cost"),
         ],
     )
     def test_one_step_that_shows_nothing_proves_nothing(self, problem, step, wrong):
         outcome = solved(problem)
-        found = check(problem, outcome.plan, replace(outcome.certificate, steps=(step,)))
+        if len(problem.types) != 3 and "prices" not in wrong and len(step.prices) == 3:
+            step = replace(step, prices=step.prices[: len(problem.types)])
+        found = check(problem, outcome.plan, changed(outcome.certificate, 0, (step,)))
         assert len(found) == 1
         assert wrong in found[0]
 
@@ -129,8 +151,8 @@ class TestProof:
 
     def test_another_plan_than_the_one_proven_is_noticed(self, problem):
         outcome = solved(problem)
-        others = neighbours(np.array(outcome.plan.assignment), len(problem.types))
-        other = next(plan for plan in (cheapest(problem, row) for row in others) if plan is not None)
+        more = [stage.replicas + 1 for stage in outcome.plan.stages]
+        other = with_counts(problem, outcome.plan.schedule, outcome.plan.cuts, more)
         assert check(problem, other, outcome.certificate)
 
     def test_an_easier_problem_is_not_proven_by_it(self, problem):
@@ -140,7 +162,7 @@ class TestProof:
 
 
 def test_limits_that_bind_are_proven_with_prices_on_them():
-    kinds = {step.kind for step in solved(BOUND).certificate.steps}
+    kinds = {step.kind for part in solved(BOUND).certificate.parts for step in part.steps}
     assert kinds & {"priced", "labelled"}
 
 
@@ -168,22 +190,6 @@ def test_the_fastest_plan_under_a_price_is_on_the_frontier():
     for row in (0, len(plans) // 2, len(plans) - 1):
         found = fastest_under(BOUND.at(1e-3), plans[row].cost_usd)
         assert found.plan.throughput == pytest.approx(plans[row].throughput, rel=1e-5)
-
-
-def test_a_price_exceeded_by_a_hair_takes_few_searches():
-    plans = frontier(BOUND)
-    top, usd, asked = plans[-1], 2 * plans[-1].cost_usd, []
-
-    class Served(Problem):
-        def serving_usd(self, throughput):
-            asked.append(throughput)
-            assert len(asked) < 2 * len(plans), "the limit hardly falls"
-            is_top = throughput > plans[-2].throughput * (1 + 1e-6)
-            return (usd - top.cost_usd) * (1 + 1e-6) if is_top else 0.0
-
-    served = Served(**{field.name: getattr(BOUND, field.name) for field in fields(BOUND)})
-    found = fastest_under(served.at(1e-3), usd)
-    assert found.plan.throughput == pytest.approx(plans[-2].throughput, rel=1e-5)
 
 
 def test_a_price_below_every_plan_is_noted():
@@ -242,9 +248,33 @@ def test_memory_requires_more_replicas():
 
 
 def test_replicas_given_by_hand_are_checked():
-    plan = with_replicas(two_types(), [0, 1], [1, 3])
+    problem = two_types()
+    schedule = problem.schedules(0)[0]
+    plan = with_counts(problem, schedule, [(0, 0, 0), (1, 1, 1)], [1, 3])
     assert any("3 gpu are used, the limit is 2" in line for line in plan.violations())
-    assert any("below" in line for line in with_replicas(two_types(), [0, 0], [1]).violations())
+    slow = with_counts(problem, schedule, [(0, 1, 0)], [1])
+    assert any("below" in line for line in slow.violations())
+
+
+def test_two_pools_of_one_type_may_be_neighbours():
+    """All on one type, in one stage, the serial parts add up to more than there is time for."""
+    problem = make_problem(
+        batch=1, throughput=1.0, types=(DevicePool("gpu", 1.0),), layers=("a", "b"), oct_s=1.6, odt_s=0,
+        alpha=0.5, beta=1,
+    )  # fmt: skip
+    plan = solved(problem).plan
+    assert [stage.type_name for stage in plan.stages] == ["gpu", "gpu"]
+    assert cheapest(problem, [0, 0]).cost_usd == pytest.approx(plan.cost_usd)
+
+
+def test_a_crossing_is_charged_at_every_boundary_whatever_the_types():
+    problem = make_problem(
+        batch=1, throughput=1.0, types=(DevicePool("gpu", 1.0),), layers=("a", "b"), oct_s=0.1, odt_s=0,
+        alpha=1, beta=1, cross_s=[3.0, 9.0],
+    )  # fmt: skip
+    cut = with_counts(problem, problem.schedules(0)[0], [(0, 0, 0), (1, 1, 0)], [1, 1])
+    assert [stage.time_s for stage in cut.stages] == pytest.approx([3.0, 3.0])
+    assert len(solved(problem).plan.stages) == 1
 
 
 def test_a_layer_that_may_run_nowhere_has_no_frontier():
@@ -260,3 +290,61 @@ def test_a_plan_that_its_memory_does_not_hold_is_noticed():
         problem, replace(outcome.plan, stages=(held, *outcome.plan.stages[1:])), outcome.certificate
     )
     assert "the memory of 1 cpu does not hold their stage" in wrong
+
+
+def cores_outside(throughput: float = 1.0):
+    """Two layers of 2.5 s on two scarce types; the tables of the first need 20 cores that no type has."""
+    base = make_problem(
+        batch=1, throughput=throughput, types=(DevicePool("a", 1.0, 4), DevicePool("b", 1.5, 4)),
+        layers=("rows", "dense"), oct_s=2.5, odt_s=0, alpha=1, beta=1,
+    )  # fmt: skip
+    facts = base.facts.copy()
+    facts[:, 0, SERVED_BYTES] = 20.0
+    return replace(base, facts=facts, host=HostPool(-1, 1.0, 1.0), stated=None)
+
+
+def test_cores_outside_the_types_have_no_limit_that_proves_anything():
+    """Four of each type and 20 cores cost more than all devices of both types together, and are a plan."""
+    outcome = solved(cores_outside())
+    assert outcome.plan.usd_per_hour == pytest.approx(4 * 1.0 + 4 * 1.5 + 20 * 1.0)
+    assert outcome.plan.cost_usd == pytest.approx(naive_best_usd(cores_outside()))
+    assert outcome.lower_bound_usd == pytest.approx(outcome.plan.cost_usd)
+    assert check(cores_outside(), outcome.plan, outcome.certificate) == []
+    nothing = ProofStep(1e9, 0.0, np.inf, "priced", (0.0, 0.0))
+    assert check(cores_outside(), outcome.plan, changed(outcome.certificate, 0, (nothing,)))
+
+
+@pytest.mark.parametrize("weight", [np.nan, -1.0, 0.0, 0.5, 99.0])
+def test_a_proof_under_other_weights_is_refused(weight):
+    outcome = solved(BUILT)
+    parts = [
+        replace(part, schedule=replace(part.schedule, w_sum=weight)) for part in outcome.certificate.parts
+    ]
+    wrong = check(BUILT, outcome.plan, replace(outcome.certificate, parts=tuple(parts)))
+    assert wrong == ["a part of the proof has a schedule that is not one of the problem"]
+
+
+@pytest.mark.parametrize("price", [0.1, 0.7, 2.0**53])
+def test_rounding_does_not_prove_that_nothing_exists(price):
+    """Three devices are needed and allowed: their price equals that of all devices, up to the last bit."""
+    problem = make_problem(
+        batch=1, throughput=3.0, types=(DevicePool("cpu", 1.5, 3),), layers=("only",), oct_s=1.0, odt_s=0,
+        alpha=1, beta=1,
+    )  # fmt: skip
+    outcome = solved(problem)
+    step = ProofStep(problem.arrays.slowest, 0.0, np.inf, "priced", (price,))
+    forged = replace(changed(outcome.certificate, 0, (step,)), lower=1e9)
+    assert check(problem, outcome.plan, forged)
+
+
+def test_a_plan_outside_the_problem_is_not_accepted():
+    outcome = solved(BUILT)
+    plan, proof = outcome.plan, outcome.certificate
+    assert check(BUILT, plan, proof) == []
+    assert BUILT.host.readers_s > 0
+    for readers in (0, -1000):
+        assert f"the plan has {readers} readers" in check(BUILT, replace(plan, readers=readers), proof)
+    many = replace(plan, schedule=replace(plan.schedule, micro=3))
+    assert "3 micro-batches are not among those of the problem" in check(BUILT, many, proof)
+    short = replace(plan, stages=(*plan.stages[:-1], replace(plan.stages[-1], last=len(BUILT.layers) - 2)))
+    assert "the stages do not cover every layer once" in check(BUILT, short, proof)

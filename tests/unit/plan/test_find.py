@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
 from berth.errors import InputError, UnknownNameError
 from berth.plan import PlanRequest, SearchOptions, find_plan
-from berth.plan.request import build_problem
+from berth.plan.profile import load_layer_profile, write_profile
+from berth.plan.rental import rented_pools
+from berth.plan.request import ANY_RATE, build_problem
 from berth.plan.search.exact import exact
 from berth.plan.search.method import Budget, Outcome
 from berth.plan.solve import no_plan_error, no_plan_reason
+from berth.plan.world import WorldOptions
 
 MODEL = {"model": "ctrdnn-8", "cluster": "cloud-mix"}
 
@@ -45,21 +51,73 @@ def test_under_a_price_it_is_the_fastest_plan():
     assert fastest.plan.throughput > cheapest.plan.throughput
 
 
-@pytest.mark.parametrize("most", [0.6, 0.75, 1.5])
-def test_a_price_covers_readers_and_servers_too_and_the_next_faster_plan_is_above_it(most):
-    request = PlanRequest(**MODEL, throughput=1.0, max_usd=most)
-    problem = build_problem(request)
-    plan = find_plan(request).plan
-    assert problem.source.serving_cores(plan.throughput).reader_cores > 0
-    assert plan.cost_usd + problem.serving_usd(plan.throughput) <= most * (1 + 1e-9)
-    faster = exact(problem.at(plan.throughput * (1 + 1e-6)), Budget()).plan
-    assert faster.cost_usd + problem.serving_usd(faster.throughput) > most
-
-
-def test_a_price_that_pays_for_devices_but_not_for_readers_is_refused_with_the_sum():
+@pytest.mark.parametrize("share", [1.01, 1.05, 1.1])
+def test_a_price_pays_for_servers_and_readers_too_and_the_next_faster_plan_is_above_it(share):
     cheapest = find_plan(PlanRequest(**MODEL, throughput=1.0)).plan
-    with pytest.raises(InputError, match="reading and serving"):
-        find_plan(PlanRequest(**MODEL, throughput=1.0, max_usd=cheapest.cost_usd * 1.01))
+    most = share * cheapest.cost_usd
+    request = PlanRequest(**MODEL, throughput=1.0, max_usd=most)
+    problem, plan = build_problem(request), find_plan(request).plan
+    assert plan.readers > 0
+    assert sum(pool.usd_per_hour for pool in rented_pools(plan)) * plan.hours == pytest.approx(plan.cost_usd)
+    assert plan.cost_usd <= most * (1 + 1e-9)
+    faster = exact(problem.at(plan.throughput * (1 + 1e-6)), Budget()).plan
+    assert faster.cost_usd > most
+
+
+def test_the_tables_of_a_shipped_model_have_a_billion_rows_unless_it_is_said():
+    assert build_problem(PlanRequest(**MODEL, throughput=1.0)).source.rows == 1e9
+    few = build_problem(PlanRequest(**MODEL, throughput=1.0, world=WorldOptions(rows=1e6)))
+    assert few.source.rows == 1e6
+
+
+def test_a_profile_file_has_the_rows_that_were_profiled(tmp_path):
+    profile = load_layer_profile("ctrdnn-8")
+    write_profile(profile, tmp_path / "own.yaml")
+    request = PlanRequest(model=str(tmp_path / "own.yaml"), cluster="cloud-mix", throughput=1.0)
+    own = sum(layer.sparse_bytes / layer.row_bytes for layer in profile.layers)
+    assert build_problem(request).source.rows == (profile.rows or own)
+
+
+# --- weak scaling ---
+
+
+def scaled(each, most=None, throughput=3e6):
+    world = WorldOptions(batch=most, batch_per_replica=each, tables=("servers",))
+    devices = ("cpu-core", "T4")
+    return PlanRequest(model="ctrdnn-8", devices=devices, throughput=throughput, world=world)
+
+
+def test_the_batch_is_the_smallest_at_which_every_replica_has_its_examples():
+    problem = build_problem(scaled(4096))
+    plan = exact(problem, Budget()).plan
+    replicas = max(stage.replicas for stage in plan.stages)
+    assert problem.batch >= 4096 * replicas
+    doublings = problem.batch / 4096
+    assert doublings == 2 ** round(np.log2(doublings))
+    half = build_problem(
+        replace(scaled(4096), world=WorldOptions(batch=int(problem.batch // 2), tables=("servers",)))
+    )
+    found = exact(half, Budget()).plan
+    assert found is None or max(stage.replicas for stage in found.stages) * 4096 > half.batch
+
+
+def test_a_batch_that_may_not_grow_so_far_is_an_error_with_what_it_gives():
+    with pytest.raises(InputError, match="no batch up to 8,192 gives every replica 4,096 examples at 3M/s"):
+        build_problem(scaled(4096, most=8192))
+
+
+def test_weak_scaling_needs_a_throughput():
+    with pytest.raises(InputError, match="needs a throughput"):
+        build_problem(scaled(4096, throughput=ANY_RATE))
+
+
+def test_each_replica_has_its_own_batch_in_async():
+    world = WorldOptions(mode="async", batch_per_replica=512, staleness=9)
+    problem = build_problem(PlanRequest(**MODEL, throughput=1e5, world=world))
+    assert (problem.batch, problem.micro) == (512, ())
+    assert problem.max_replicas == 10
+    plan = exact(problem, Budget()).plan
+    assert max(stage.replicas for stage in plan.stages) <= 10
 
 
 def test_exact_that_ran_out_of_time_does_not_say_that_there_is_no_plan():

@@ -8,7 +8,16 @@ import numpy as np
 import pytest
 
 from berth.errors import InputError, UnknownNameError
-from berth.plan.problem import LARGEST, SMALLEST, UNLIMITED, DevicePool, Problem, make_problem
+from berth.plan.problem import (
+    FACTS,
+    LARGEST,
+    SHARDED_BYTES,
+    SMALLEST,
+    UNLIMITED,
+    DevicePool,
+    Problem,
+    make_problem,
+)
 
 TYPES = (DevicePool("cpu", 0.5, 30), DevicePool("gpu", 2.5))
 
@@ -32,18 +41,18 @@ def test_what_is_left_out_does_not_matter():
     assert (of.samples, of.epochs, of.fixed_usd_per_hour) == (1e9, 1.0, 0.0)
     assert of.kinds == ("layer",) * 3
     assert of.allowed.all()
-    assert not of.cross_s.any()
-    assert not of.replicated_bytes.any()
-    assert not of.sharded_bytes.any()
+    assert not of.stated.cross_s.any()
+    assert not of.stated.replicated_bytes.any()
+    assert not of.stated.sharded_bytes.any()
     assert (TYPES[1].limit, TYPES[1].memory_bytes, UNLIMITED) == (UNLIMITED, None, 1_000_000_000)
     assert Problem.__dataclass_fields__["fixed_usd_per_hour"].default == 0.0
 
 
 def test_what_is_missing_is_zero_and_what_is_given_stays():
     of = problem(cross_s=[1.0, 2.0, 3.0], replicated_bytes=4.0, sharded_bytes=[5.0, 6.0, 7.0])
-    assert of.cross_s.tolist() == [1.0, 2.0, 3.0]
-    assert of.replicated_bytes.tolist() == [4.0] * 3
-    assert of.sharded_bytes.tolist() == [5.0, 6.0, 7.0]
+    assert of.stated.cross_s.tolist() == [1.0, 2.0, 3.0]
+    assert of.stated.replicated_bytes.tolist() == [4.0] * 3
+    assert of.stated.sharded_bytes.tolist() == [5.0, 6.0, 7.0]
 
 
 def second(value: float) -> np.ndarray:
@@ -109,7 +118,7 @@ def test_other_limits_and_throughputs_change_nothing_else():
     of = problem().with_limits({"gpu": 3}).at(7.0)
     assert [one.limit for one in of.types] == [30, 3]
     assert of.throughput == 7.0
-    assert of.arrays.slowest == pytest.approx(1 / 7)
+    assert of.arrays.slowest == pytest.approx(of.batch / 7)
     assert of.arrays.limit.tolist() == [30.0, 3.0]
 
 
@@ -120,11 +129,12 @@ def test_names_that_nothing_answers_to_are_refused():
         problem().type_index("tpu")
 
 
-def test_tables_are_per_example_with_the_serial_part_apart():
+def test_arrays_are_sums_over_layers_with_the_serial_part_at_the_empty_call():
     of = problem(oct_s=2.0, odt_s=4.0, cross_s=[5.0, 6.0, 0.0], sharded_bytes=[7.0, 8.0, 9.0])
     arrays = of.arrays
-    assert arrays.layer[0, 1, :4] == pytest.approx([0.02, 0.18, 0.08, 0.32])
-    assert arrays.running[1, 2, :4] == pytest.approx([0.04, 0.36, 0.16, 0.64])
-    assert arrays.running[1, :, 5].tolist() == [0.0, 7.0, 15.0, 24.0]
-    assert arrays.cross.tolist() == [0.5, 0.6, 0.0]
+    batch = of.batch
+    assert arrays.grid.tolist() == [0.0, batch]
+    assert arrays.running[1, 2, FACTS : FACTS + 2] == pytest.approx([0.4, 4.0])  # two layers: serial, whole
+    assert arrays.running[1, :, SHARDED_BYTES].tolist() == [0.0, 7.0, 15.0, 24.0]
+    assert arrays.cross[0, :, 0].tolist() == [5.0 / batch, 6.0 / batch, 0.0]
     assert arrays.memory.tolist() == [np.inf, np.inf]

@@ -7,16 +7,19 @@ import subprocess
 import sys
 from datetime import date
 
+import numpy as np
 import pytest
 import torch
 
 from berth.errors import InputError
-from berth.plan.profile import load_layer_profile, modelled_times, profile_model, read_profile
+from berth.plan.profile import load_layer_profile, profile_model, read_profile
+from berth.plan.profile.core import curves_of_whole
 from berth.plan.profile.facts import layer_facts
 from berth.plan.profile.gpu import gpu_times
-from berth.plan.profile.measure import ProfilingTask
-from berth.plan.profile.timing import chain_states, summarize, time_layer
+from berth.plan.profile.measure import Measurements, ProfilingTask, environment, measure
+from berth.plan.profile.timing import Timing, chain_states, summarize, time_layer, without_tables
 from berth.plan.threads import single_thread
+from berth.testing.accelerator import SPEED, register
 from berth.zoo import load_model, make_model
 
 OWN = """
@@ -87,6 +90,33 @@ def test_rows_that_repeat_make_touched_bytes_grow_slower_than_the_batch():
     assert embedding.touched_bytes < 512 * 26 * 3 * 64
 
 
+def test_ids_count_as_rows_of_their_own_even_if_the_zoo_folds_them():
+    model = make_model("ctrdnn-8", rows=64)
+    ids = model.example_batch(512, 0)[0]["slots"]
+    facts = layer_facts(model, 512)[0]
+    assert facts.touched_bytes == len(ids.unique()) * facts.row_bytes > 64 * facts.row_bytes
+    assert facts.lookups == ids.numel()
+
+
+@pytest.mark.parametrize("name", ["deepfm", "wide-deep", "mmoe", "dlrm", "dcn-v2"])
+def test_every_layer_of_a_model_with_two_tables_runs_without_them(name):
+    model = without_tables(make_model(name, rows=64))
+    states, labels = chain_states(model, 32, 0)
+    assert len(states) == len(model)
+    assert float(model.loss(model(states[0]), labels).detach()) > 0
+
+
+def test_a_device_that_waits_is_timed_by_the_wall_clock():
+    """The stand-in accelerator computes at half the speed of a core: CPU time alone would miss the wait."""
+    layers = tuple(layer_facts(make_model("ctrdnn-8", rows=64), 256))
+    with environment({SPEED: "0.25"}):
+        slow = measure(
+            ProfilingTask("ctrdnn-8", 256, (256,), 2, layers, place="standin", register=register), str
+        )
+    core = measure(ProfilingTask("ctrdnn-8", 256, (256,), 2, layers), str)
+    assert slow.whole[0].seconds > 2.5 * core.whole[0].seconds
+
+
 GROWING = """
 import torch
 from torch import nn
@@ -110,7 +140,8 @@ def test_rows_that_are_made_as_keys_are_met_count_as_sparse(tmp_path):
         taken = time_layer(model, 0, *chain_states_of_first(model), repeats=2)
     row = 8 * 4
     assert (table.kind, table.dense_bytes, table.row_bytes) == ("embedding", 0, row)
-    assert (table.touched_bytes, table.sparse_bytes, table.touched_growth) == (5 * row, 5 * row, 0.0)
+    assert (table.touched_bytes, table.sparse_bytes, table.lookups) == (5 * row, 5 * row, 30)
+    assert table.touched_growth < 0.5, "only the smallest parts of a batch have fewer than all five keys"
     assert linear.dense_bytes == 4 * (3 * 8 + 1)
     assert taken.seconds > 0
     assert len(model.layer(0).pulled_keys()) == 4 * 3, "pulls of earlier runs are discarded"
@@ -189,34 +220,40 @@ def test_a_layer_of_ones_own_fails_at_its_line(tmp_path):
         profile_model(str(path), 2, ["T4"], input_shape=(4,))
 
 
-def test_a_gpu_is_measured_layer_by_layer_and_its_synchronisation_modelled(own):
+def test_a_gpu_is_measured_layer_by_layer(own):
     """The same code on a CPU, which stands in for the GPU: only CUDA's events are left out."""
     layers = tuple(layer_facts(load_model(own), 16))
-    task = ProfilingTask(own, 16, 2, layers, processes=2)
+    task = ProfilingTask(own, 16, (4, 16), 2, layers)
     seen: list[str] = []
     times = gpu_times(task, "T4", "cpu", date(2026, 11, 16), seen.append)
-    assert (times.compute.kind, times.data.kind, times.scaling.kind) == ("measured", "modelled", "measured")
-    assert len(seen) == len(layers) * len(task.replica_counts)
-    assert all(seconds > 0 for seconds in times.oct_s)
-    assert times.odt_s == modelled_times(layers, "T4").odt_s
+    assert (times.compute.kind, times.step.kind) == ("measured", "measured")
+    assert len(seen) == len(task.batches)
+    assert (times.compute_s > 0).all()
+    assert [step > 0 for step in times.step_s] == [bool(layer.dense_bytes) for layer in layers]
 
 
-def test_a_batch_is_never_divided_below_one_example():
-    assert ProfilingTask("nce", 3, 7, (), 2).replica_counts == (1, 2)
-    assert ProfilingTask("nce", 4096, 7, (), 2).replica_counts == (1, 2, 4, 8)
+def test_layers_add_up_to_the_whole_step_and_curves_never_fall():
+    def column(*seconds):
+        return [Timing(value, 0.0) for value in seconds]
+
+    measured = Measurements([column(1.0, 4.0, 3.0), column(1.0, 1.0, 6.0)], column(4.0, 5.0, 18.0), [])
+    curves, apart = curves_of_whole(measured)
+    assert curves == ((2.0, 4.0, 6.0), (1.414, 1.414, 12.0))
+    assert apart == 1.0
 
 
 @pytest.mark.slow
-def test_this_machine_is_measured_by_processes_that_work_together(own):
+def test_this_machine_is_measured_in_a_process_of_its_own(own):
     steps = []
     profile = profile_model(own, 64, ["cpu-core", "T4"], repeats=2, progress=lambda *step: steps.append(step))
     core = profile.on("cpu-core")
-    assert {core.compute.kind, core.data.kind, core.scaling.kind} == {"measured"}
-    assert all(seconds > 0 for seconds in core.oct_s)
-    assert [seconds > 0 for seconds in core.odt_s] == [True, True, False, True]
-    assert core.beta[1] == 0
+    assert {core.compute.kind, core.step.kind} == {"measured"}
+    assert profile.batches == (4, 16, 64, 256)
+    assert (core.compute_s > 0).all()
+    assert (np.diff(core.compute_s) >= 0).all()
+    assert [seconds > 0 for seconds in core.step_s] == [bool(layer.dense_bytes) for layer in profile.layers]
     assert steps[-1][0] == steps[-1][1]
-    assert len(core.spread) == 4
+    assert profile.rows is None, "only a model of the zoo has tables of a stated size"
 
 
 @pytest.mark.slow
@@ -226,7 +263,7 @@ def test_a_layer_that_fails_only_on_a_part_of_the_batch_is_named(tmp_path):
         "from torch import nn\ndef make_model(): return nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 2))"
     )
     with pytest.raises(InputError, match="layer 'batchnorm1d0' of norms fails: Expected more than 1 value"):
-        profile_model(str(path), 2, ["cpu-core"], repeats=1, input_shape=(4,))
+        profile_model(str(path), 1, ["cpu-core"], repeats=1, input_shape=(4,))
 
 
 def run(capsys, monkeypatch, *arguments):
@@ -242,7 +279,7 @@ def run(capsys, monkeypatch, *arguments):
 def test_without_a_model_the_zoo_is_listed(capsys, monkeypatch):
     code, out, _ = run(capsys, monkeypatch)
     assert code == 0
-    assert "9 models" in out
+    assert "14 models" in out
     assert "matchnet" in out
 
 
@@ -264,7 +301,8 @@ def test_json_holds_all_numbers_and_their_sources(capsys, monkeypatch):
     assert [layer["name"] for layer in document["layers"]] == list(profile.names)
     assert document["layers"][0]["cross_bytes"] == profile.cross_bytes[0]
     assert document["devices"][0]["compute"]["kind"] == "measured"
-    assert tuple(document["devices"][0]["oct_s"]) == profile.devices[0].oct_s
+    assert document["devices"][0]["compute_s"] == profile.devices[0].compute_s.tolist()
+    assert document["batches"] == list(profile.batches)
 
 
 def test_a_profile_and_a_job_profile_are_written(capsys, monkeypatch, tmp_path, own):
@@ -298,6 +336,8 @@ def test_a_profile_and_a_job_profile_are_written(capsys, monkeypatch, tmp_path, 
         (["nce", "--devices", ","], "--devices names nothing"),
         (["nce", "--stored", "--batch", "8"], "has its own batch"),
         (["none.py"], "no such file"),
+        (["nce", "2emb"], "profile one model at a time"),
+        (["--here", "ncee"], "did you mean 'nce'"),
         (["nce", "--input-shape", "3,a"], "is not a shape"),
         (["nce", "--stored", "--out", "/none/out.yaml"], "can't be written"),
     ],
@@ -306,6 +346,23 @@ def test_a_mistake_is_one_message_and_exit_code_two(capsys, monkeypatch, argumen
     code, out, err = run(capsys, monkeypatch, *arguments)
     assert (code, out) == (2, "")
     assert message in err
+
+
+@pytest.mark.slow
+def test_this_machine_is_measured_and_forgotten(capsys, monkeypatch, tmp_path):
+    monkeypatch.setenv("BERTH_HOME", str(tmp_path / "home"))
+    code, out, _ = run(capsys, monkeypatch, "--here", "nce", "--repeats", "1")
+    assert code == 0
+    assert "planning uses them from now on" in out
+    assert sorted(path.name for path in (tmp_path / "home").iterdir()) == ["host.yaml", "nce.yaml"]
+    assert (
+        load_layer_profile("nce")
+        .on("cpu-core")
+        .compute.note.startswith("by `berth profile --here`, one core of")
+    )
+    code, out, _ = run(capsys, monkeypatch, "--forget")
+    assert (code, "removed 2 measurements" in out) == (0, True)
+    assert not list((tmp_path / "home").iterdir())
 
 
 def test_without_torch_the_extra_is_named(capsys, monkeypatch):

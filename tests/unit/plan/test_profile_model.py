@@ -70,38 +70,51 @@ def test_a_share_stays_between_nothing_and_all(times, share):
     assert fit_amdahl(times).share == share
 
 
-def test_a_layer_that_computes_is_bound_by_the_peak():
-    v100 = modelled_times([FC], "V100")
-    assert v100.oct_s[0] == pytest.approx(6e9 / (125e12 * 0.30) + 7 * 5e-6, rel=1e-3)
-    assert v100.odt_s[0] == pytest.approx(1e6 / 150e9 + 2 * 10e-6, rel=1e-3)
-    assert 0 < v100.alpha[0] < 1
-    assert v100.beta == (0.0,)
+BATCHES = (16, 64, 256)
 
 
-def test_a_layer_that_looks_up_is_bound_by_memory_and_by_the_network():
-    v100 = modelled_times([EMB], "V100")
-    assert v100.oct_s[0] == pytest.approx(84e6 / (900e9 * 0.4) + 4 * 5e-6, rel=1e-3)
-    keys = 9e6 / 64 * 8
-    assert v100.odt_s[0] == pytest.approx((2 * 9e6 + keys) / 3.125e9 + 2 * 30e-6, rel=1e-3)
-    assert 0.7 < v100.beta[0] < 1
+def modelled(layer, device):
+    """Model one layer whose facts are those of 64 examples."""
+    return modelled_times([layer], 64, BATCHES, device)
 
 
-def test_plain_units_reach_more_of_their_smaller_peak():
-    p100 = modelled_times([FC], "P100")
-    assert p100.oct_s[0] == pytest.approx(6e9 / (9.3e12 * 0.60) + 7 * 5e-6, rel=1e-3)
+def test_a_layer_that_computes_is_bound_by_the_single_precision_peak():
+    v100 = modelled(FC, "V100")
+    for examples, seconds in zip(BATCHES, v100.compute_s[0], strict=True):
+        work = 6e9 * examples / 64 / (15.7e12 * 0.60)
+        assert seconds == pytest.approx(work + 7 * 5e-6, rel=1e-3)
+    assert v100.step_s[0] == pytest.approx(7 * 1e6 / (900e9 * 0.75) + 5e-6, rel=1e-3)
+
+
+def test_a_layer_that_looks_up_is_bound_by_memory():
+    v100 = modelled(EMB, "V100")
+    assert v100.compute_s[0, 1] == pytest.approx(84e6 / (900e9 * 0.4) + 4 * 5e-6, rel=1e-3)
+    assert v100.step_s == (0.0,)
+
+
+def test_plain_units_have_one_peak():
+    p100 = modelled(FC, "P100")
+    assert p100.compute_s[0, 1] == pytest.approx(6e9 / (9.3e12 * 0.60) + 7 * 5e-6, rel=1e-3)
 
 
 def test_a_device_of_ones_own_is_modelled_from_its_own_figures():
     slow = DeviceType("mine", "gpu", flops=1e12, memory_bytes_per_s=1e11)
-    times = modelled_times([FC, EMB], slow)
+    times = modelled(FC, slow)
     assert times.device == "mine"
-    assert times.oct_s[0] == pytest.approx(6e9 / (1e12 * 0.30) + 7 * 5e-6, rel=1e-3)
-    assert times.odt_s[0] == pytest.approx(1e6 / 16e9 + 2 * 10e-6, rel=1e-3)
+    assert times.compute_s[0, 1] == pytest.approx(6e9 / (1e12 * 0.60) + 7 * 5e-6, rel=1e-3)
 
 
-def test_launches_do_not_divide():
+def test_a_peak_that_a_cluster_states_scales_the_single_precision_peak():
+    half = DeviceType("V100-16", "gpu", flops=62.5e12, memory_bytes_per_s=900e9)
+    assert device_speeds(half).flops == pytest.approx(15.7e12 / 2)
+
+
+def test_launches_and_weights_do_not_divide():
     tiny = LayerFacts("loss", "loss", 100, 100, moved_bytes=500, kernels=5)
-    assert modelled_times([tiny], "H100").alpha[0] < 0.01
+    seconds = modelled(tiny, "H100").compute_s[0]
+    assert seconds[2] < 1.01 * seconds[0]
+    heavy = LayerFacts("fc", "fully_connected", 0, 0, dense_bytes=10**9, moved_bytes=3 * 10**9, kernels=5)
+    assert modelled(heavy, "H100").compute_s[0, 0] > 3e9 / 3.35e12
 
 
 @pytest.mark.parametrize("name", known_devices())
@@ -113,7 +126,9 @@ def test_every_device_with_figures_can_be_modelled_and_has_a_link_with_a_source(
             device_speeds(name)
     else:
         assert entry.link_bytes_per_s is not None
-        assert modelled_times([FC, EMB], name).compute.kind == "modelled"
+        assert entry.fp32_flops is not None
+        assert entry.fp32_flops <= entry.device.flops
+        assert modelled_times([FC, EMB], 64, BATCHES, name).compute.kind == "modelled"
 
 
 @pytest.mark.parametrize(
@@ -143,7 +158,7 @@ def test_the_scheduler_learns_what_a_profiled_model_asks_for(tmp_path):
     assert job.all_to_all_bytes.value == 2 * profile.layers[0].touched_bytes
     assert 0 < job.skew < 1
     assert job.reference_device == "V100-16"
-    assert job.compute("cpu-core").value == pytest.approx(sum(profile.on("cpu-core").oct_s))
+    assert job.compute("cpu-core").value == pytest.approx(profile.on("cpu-core").at(profile.batch).sum())
     assert job.compute("cpu-core").source.kind == "measured"
     assert job.compute("H100").source.kind == "modelled"
     path = tmp_path / "job.yaml"

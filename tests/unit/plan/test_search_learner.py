@@ -8,17 +8,27 @@ import numpy as np
 import pytest
 import torch
 
+from berth.cluster.load import load_cluster
 from berth.plan.evaluate import BatchEvaluation
-from berth.plan.problem import DevicePool, Problem, make_problem
+from berth.plan.problem import SERVED_BYTES, DevicePool, Problem, make_problem
+from berth.plan.profile.files import load_layer_profile
 from berth.plan.search.learned import DEFAULT_CONFIG, Rewards, learned
 from berth.plan.search.learned_cache import EvaluationCache
 from berth.plan.search.learned_features import Features, features
 from berth.plan.search.learned_policy import Policy, PolicyInputs
 from berth.plan.search.learned_weights import load, save
 from berth.plan.search.method import Budget, Search
+from berth.plan.world import TABLES, WorldOptions, problem_for
 
 
-def problem(layers: int = 6, kinds: int = 3, seed: int = 0, throughput: float = 3000.0) -> Problem:
+def problem(
+    layers: int = 6,
+    kinds: int = 3,
+    seed: int = 0,
+    throughput: float = 3000.0,
+    seconds: float = 1.0,
+    moved: float = 1.0,
+) -> Problem:
     draw = np.random.default_rng(seed)
     shape = (layers, kinds)
     return make_problem(
@@ -26,11 +36,11 @@ def problem(layers: int = 6, kinds: int = 3, seed: int = 0, throughput: float = 
         throughput=throughput,
         types=tuple(DevicePool(f"t{kind}", float(draw.uniform(0.1, 4.0)), 500) for kind in range(kinds)),
         layers=tuple(f"layer{index}" for index in range(layers)),
-        oct_s=draw.lognormal(-2.0, 1.0, shape),
-        odt_s=draw.lognormal(-4.0, 1.0, shape),
+        oct_s=seconds * draw.lognormal(-2.0, 1.0, shape),
+        odt_s=seconds * moved * draw.lognormal(-4.0, 1.0, shape),
         alpha=1 - draw.uniform(0, 0.1, shape),
         beta=1 - draw.uniform(0, 0.1, shape),
-        cross_s=draw.lognormal(-4.0, 1.0, layers),
+        cross_s=seconds * moved * draw.lognormal(-4.0, 1.0, layers),
     )
 
 
@@ -70,7 +80,7 @@ def test_a_forbidden_place_has_no_probability():
     given = problem()
     allowed = given.allowed.copy()
     allowed[2, 1] = allowed[4, 0] = allowed[4, 2] = False
-    inputs = PolicyInputs.of(features(replace(given, allowed=allowed)))
+    inputs = PolicyInputs.of(features(given.allowing(allowed)))
     drawn = policy().sample(inputs, 500, torch.Generator().manual_seed(0), temperature=8.0)
     assert (drawn[:, 2] != 1).all()
     assert (drawn[:, 4] == 1).all()
@@ -78,29 +88,43 @@ def test_a_forbidden_place_has_no_probability():
 
 def test_features_do_not_depend_on_the_units_of_money_and_time():
     given = problem()
-    dearer = tuple(replace(one, usd_per_hour=one.usd_per_hour * 7) for one in given.types)
-    slower = replace(
-        given,
-        types=dearer,
-        oct_s=given.oct_s * 60,
-        odt_s=given.odt_s * 60,
-        cross_s=given.cross_s * 60,
-        throughput=given.throughput / 60,
-    )
+    slower = problem(seconds=60.0, throughput=given.throughput / 60)
+    prices = tuple(replace(one, usd_per_hour=one.usd_per_hour * 7) for one in slower.types)
+    slower = replace(slower, types=prices)
     assert np.allclose(features(given).place, features(slower).place, atol=1e-5)
 
 
 @pytest.mark.parametrize("layers", [1, 2, 30])
 def test_features_are_finite_whatever_is_missing(layers):
-    given = replace(
-        problem(layers=layers, throughput=1e9), cross_s=np.zeros(layers), odt_s=np.zeros((layers, 3))
-    )
+    given = problem(layers=layers, throughput=1e9, moved=0.0)
     nowhere = np.zeros_like(given.allowed)
-    for one in (given, given.with_limits({"t0": 0}), replace(given, allowed=nowhere)):
+    for one in (given, given.with_limits({"t0": 0}), given.allowing(nowhere)):
         seen = features(one)
         assert np.isfinite(seen.place).all()
         assert np.isfinite(seen.serial).all()
         assert abs(seen.place).max() <= 2.0
+
+
+def built(model: str, mode: str) -> Problem:
+    options = WorldOptions(mode=mode, rows=1e9)
+    return problem_for(load_layer_profile(model), load_cluster("cloud-mix"), 1e5, options=options)
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_features_of_built_problems_are_finite_and_use_the_cheapest_place_of_tables(mode):
+    given = built("ctrdnn", mode)
+    seen = features(given)
+    assert np.isfinite(seen.place).all()
+    assert abs(seen.place).max() <= 2.0
+    per_type = len(given.choices) // len(given.types)
+    dearer = given.facts.copy()
+    dearer[1::per_type, :, SERVED_BYTES] *= 1e6  # a place that nobody would take changes nothing
+    assert given.choices[1].tables == "disk"
+    without_disk = replace(given, facts=dearer)
+    others = [place for place in TABLES if place != "disk"]
+    options = WorldOptions(mode=mode, rows=1e9, tables=tuple(others))
+    fewer = problem_for(load_layer_profile("ctrdnn"), load_cluster("cloud-mix"), 1e5, options=options)
+    assert np.allclose(features(without_disk).place, features(fewer).place, atol=1e-6)
 
 
 def test_an_infeasible_plan_is_paid_less_the_more_it_falls_short():

@@ -4,20 +4,31 @@ from __future__ import annotations
 
 import random as python_random
 import sys
+from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
 import torch
 
+from berth.cluster.load import load_cluster
 from berth.errors import InputError, UnknownNameError
+from berth.plan.bench import Variant, compare_methods, with_types, with_variants
 from berth.plan.evaluate import BatchEvaluation, Evaluator
-from berth.plan.problem import DevicePool, Problem, make_problem
+from berth.plan.plan import with_counts
+from berth.plan.problem import SERVED_BYTES, UNLIMITED, DevicePool, Problem, make_problem
+from berth.plan.profile.files import load_layer_profile
 from berth.plan.search.assignments import AssignmentSpace, cost_score
+from berth.plan.search.exact import exact
 from berth.plan.search.fixed import cpu_types
-from berth.plan.search.method import BLACK_BOX, METHODS, Budget, Outcome, get_method
+from berth.plan.search.method import ALIASES, BLACK_BOX, METHODS, RANDOMISED, Budget, Outcome, get_method
+from berth.plan.search.static import CORES_PER_GPU, SERVERS_PER_CORE
+from berth.plan.world import SERVERS, WorldOptions, problem_for
 
-SEARCHES = ("random", "greedy", "genetic", "bayes", "brute", "rl-lstm", "rl-rnn")
+LEARNED = ("berth-lstm", "berth-rnn", "reinforce-lstm", "reinforce-rnn")
+SEARCHES = ("random", "greedy", "genetic", "bayes", "brute", *LEARNED)
 FIXED = ("cpu-only", "gpu-only", "heuristic")
+STATIC = ("static-cpu-gpu", "static-servers")
 
 
 def problem(
@@ -70,11 +81,23 @@ def test_the_same_seed_gives_the_same_outcome_to_the_bit(name):
     assert same(run(name, given, count, seed=3), run(name, given, count, seed=3))
 
 
-@pytest.mark.parametrize("name", ["random", "genetic", "bayes", "rl-lstm", "rl-rnn"])
+@pytest.mark.parametrize("name", sorted(RANDOMISED))
 def test_another_seed_searches_elsewhere(name):
     given = problem(layers=12, throughput=9000.0)
-    count = 40
-    assert not same(run(name, given, count, seed=0), run(name, given, count, seed=1))
+
+    def tried(seed: int) -> list[list[int]]:
+        seen: list[list[int]] = []
+
+        def recorded(plans: np.ndarray) -> BatchEvaluation:
+            seen.extend(plans.tolist())
+            return Evaluator(given).formula(plans)
+
+        run(name, given, 80, seed, objective=recorded)
+        return seen
+
+    first = tried(0)
+    assert first == tried(0)
+    assert first != tried(1)
 
 
 @pytest.mark.parametrize("name", SEARCHES)
@@ -84,7 +107,7 @@ def test_no_method_evaluates_more_than_its_budget(name, evaluations):
     assert outcome.evaluations <= evaluations
 
 
-@pytest.mark.parametrize("name", ["random", "genetic", "bayes", "brute", "rl-lstm", "rl-rnn"])
+@pytest.mark.parametrize("name", ["brute", *sorted(RANDOMISED)])
 def test_searches_that_never_finish_early_spend_all_of_it(name):
     assert run(name, problem(layers=9), 77).evaluations == 77
 
@@ -108,8 +131,8 @@ def test_brute_force_is_never_beaten_on_small_problems(seed):
     best = run("brute", given, 3**5)
     assert best.plan is not None
     assert best.evaluations == 3**5
-    assert best.lower_bound_usd == pytest.approx(best.plan.cost_usd, rel=1e-12)
-    others = [run(name, given, 243, seed) for name in (*SEARCHES[:4], "rl-lstm", "rl-rnn", *FIXED)]
+    assert best.lower_bound_usd == 0.0  # the evaluator's cuts are not proven
+    others = [run(name, given, 243, seed) for name in (*SEARCHES[:4], *LEARNED, *FIXED)]
     costs = [one.plan.cost_usd for one in others if one.plan is not None]
     assert min(costs) >= best.plan.cost_usd * (1 - 1e-12)
 
@@ -153,14 +176,14 @@ def test_a_forbidden_type_is_never_evaluated(name, monkeypatch):
     assert allowed[np.arange(7), plans].all()
 
 
-@pytest.mark.parametrize("name", [*SEARCHES, *FIXED])
+@pytest.mark.parametrize("name", [*SEARCHES, *FIXED, *STATIC])
 def test_a_problem_that_nothing_solves_gives_no_plan(name):
     outcome = run(name, problem(throughput=1e9), 100)
     assert outcome.plan is None
     assert outcome.curve == ()
 
 
-@pytest.mark.parametrize("name", [*SEARCHES, *FIXED])
+@pytest.mark.parametrize("name", [*SEARCHES, *FIXED, *STATIC])
 def test_a_layer_that_may_run_nowhere_is_named(name):
     allowed = np.ones((5, 3), bool)
     allowed[2] = False
@@ -197,7 +220,10 @@ def test_another_objective_is_followed_from_the_plan_to_begin_with(name):
     outcome = run(name, given, 250 if name != "bayes" else 120, objective=distance, start=start)
     assert any((plan == start).all() for plan in tried[:64])
     assert len(tried) == outcome.evaluations
-    assert outcome.curve[-1][1] <= 2.0
+    if name.startswith("reinforce"):  # fresh weights learn slowly: better than most plans is enough
+        assert outcome.curve[-1][1] <= 4.0
+    else:
+        assert outcome.curve[-1][1] <= 2.0
 
 
 def test_no_method_disturbs_the_random_numbers_and_threads_of_others():
@@ -206,7 +232,7 @@ def test_no_method_disturbs_the_random_numbers_and_threads_of_others():
     torch.manual_seed(1)
     before = python_random.getstate(), np.random.get_state()[1].copy(), torch.get_rng_state()  # noqa: NPY002
     threads = torch.get_num_threads()
-    for name in (*SEARCHES, *FIXED):
+    for name in (*SEARCHES, *FIXED, *STATIC):
         run(name, problem(), 70)
     assert python_random.getstate() == before[0]
     assert (np.random.get_state()[1] == before[1]).all()  # noqa: NPY002
@@ -216,7 +242,12 @@ def test_no_method_disturbs_the_random_numbers_and_threads_of_others():
 
 @pytest.mark.parametrize(
     ("name", "module", "extra"),
-    [("bayes", "optuna", "plan"), ("genetic", "deap", "plan"), ("rl-lstm", "torch", "train")],
+    [
+        ("bayes", "optuna", "plan"),
+        ("genetic", "deap", "plan"),
+        ("berth-lstm", "torch", "train"),
+        ("reinforce-lstm", "torch", "train"),
+    ],
 )
 def test_a_missing_library_is_named_with_its_extra(name, module, extra, monkeypatch):
     monkeypatch.setitem(sys.modules, module, None)
@@ -232,6 +263,43 @@ def test_an_unknown_method_is_refused_with_the_nearest():
 
 def test_every_method_of_the_list_can_be_fetched():
     assert all(callable(get_method(name)) for name in METHODS)
+
+
+@pytest.mark.parametrize(("old", "new"), ALIASES.items())
+def test_an_earlier_name_runs_the_method_and_says_its_new_name(old, new):
+    given = problem()
+    by_old, by_new = run(old, given, 40), run(new, given, 40)
+    assert by_old.method == new
+    assert by_old.note.endswith(f"{old} is now called {new}")
+    assert by_old.curve == by_new.curve
+
+
+def test_the_learned_scheduler_as_published_has_no_other_source_of_plans(monkeypatch):
+    """Neither weights of other problems, nor a greedy plan, nor mutations: what is drawn is what is evaluated."""
+
+    def unused(*_: object, **__: object) -> None:
+        raise AssertionError("not a part of the published method")
+
+    monkeypatch.setattr("berth.plan.search.learned_weights.load", unused)
+    monkeypatch.setattr("berth.plan.search.greedy.construct_greedily", unused)
+    monkeypatch.setattr(AssignmentSpace, "mutate_runs", unused)
+    outcome = run("reinforce-lstm", problem(layers=8), 640)
+    assert outcome.plan is not None
+    assert outcome.evaluations == 640
+
+
+def test_reinforce_learns_what_is_cheap():
+    """The last plans drawn cost less than the first, in the median."""
+    given = problem(layers=8)
+    costs: list[float] = []
+
+    def counted(plans: np.ndarray) -> BatchEvaluation:
+        found = Evaluator(given).formula(plans)
+        costs.extend(found.cost_usd.tolist())
+        return found
+
+    run("reinforce-lstm", given, 1920, objective=counted)
+    assert np.median(costs[-320:]) < 0.8 * np.median(costs[:320])
 
 
 def test_only_what_is_called_cpu_or_known_as_one_is_a_cpu():
@@ -292,3 +360,165 @@ def test_mutated_runs_change_one_run_and_nothing_forbidden():
     assert (changed != plans).any(axis=1).mean() > 0.5
     for before, after in zip(plans, changed, strict=True):
         assert len(set(after[before != after].tolist())) <= 1
+
+
+# --- problems built from a profile and a cluster ---
+
+
+@cache
+def built(model: str = "nce", mode: str = "sync", throughput: float = 4e5) -> Problem:
+    options = WorldOptions(mode=mode, rows=1e8)
+    return problem_for(load_layer_profile(model), load_cluster("cloud-mix"), throughput, options=options)
+
+
+def unlimited(given: Problem) -> Problem:
+    return given.with_limits(dict.fromkeys(given.type_names, UNLIMITED))
+
+
+def optimum(given: Problem) -> Outcome:
+    outcome = exact(given, Budget())
+    assert outcome.plan is not None
+    assert outcome.lower_bound_usd == pytest.approx(outcome.plan.cost_usd, rel=1e-8)
+    return outcome
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+@pytest.mark.parametrize("name", [name for name in METHODS if name != "exact"])
+def test_every_plan_is_feasible_and_costs_at_least_the_optimum(name, mode):
+    given = built(mode=mode)
+    outcome = run(name, given, 40)
+    if outcome.plan is None:
+        assert name in (*FIXED, *STATIC)
+        assert outcome.note
+        return
+    assert outcome.plan.violations() == []
+    assert outcome.plan.cost_usd >= optimum(given).lower_bound_usd * (1 - 1e-9)
+
+
+@pytest.mark.parametrize(
+    "given", [problem(seed=2), built(), built(mode="async")], ids=["stated", "sync", "async"]
+)
+def test_a_type_under_two_names_changes_no_optimum(given):
+    free = unlimited(given)
+    twice = with_variants(free, [Variant(device, "~") for device in range(len(free.types))])
+    assert optimum(twice).plan.cost_usd == pytest.approx(optimum(free).plan.cost_usd, rel=1e-9)
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_a_limit_split_over_two_names_costs_nothing_where_the_optimum_still_fits_and_never_gains(mode):
+    """A stage has one name, so a part that is too small for its replicas may cost more, but never less."""
+    given = built(mode=mode)
+    best = optimum(given).plan
+    used = best.device_counts
+    kept = {one.name: used.get(one.name, 0) for one in given.types}
+    variants = [Variant(device, "~") for device in range(len(given.types))]
+
+    def split(first: dict[str, int]) -> Problem:
+        rest = {f"{one.name}~": one.limit - first[one.name] for one in given.types}
+        return with_variants(given, variants).with_limits(first | rest)
+
+    assert optimum(split(kept)).plan.cost_usd == pytest.approx(best.cost_usd, rel=1e-9)
+    halves = {one.name: (one.limit + 1) // 2 for one in given.types}
+    assert optimum(split(halves)).plan.cost_usd >= best.cost_usd * (1 - 1e-9)
+
+
+def reordered(given: Problem, order: list[int]) -> Problem:
+    """The problem with its types in another order, and their choices with them."""
+    at = {device: place for place, device in enumerate(order)}
+    rows = sorted(range(len(given.choices)), key=lambda row: at[given.choices[row].device])
+    host = given.host.device
+    return replace(
+        given,
+        types=tuple(given.types[device] for device in order),
+        allowed=given.allowed[:, order],
+        choices=tuple(replace(given.choices[row], device=at[given.choices[row].device]) for row in rows),
+        facts=given.facts[rows],
+        curves=given.curves[rows],
+        cross=given.cross[rows],
+        ring=given.ring[order],
+        host=replace(given.host, device=at[host] if host >= 0 else -1),
+        stated=None,
+        source=None,
+    )
+
+
+@pytest.mark.parametrize(
+    "given", [problem(seed=2), built(), built(mode="async")], ids=["stated", "sync", "async"]
+)
+def test_the_order_of_the_types_does_not_matter(given):
+    order = [int(device) for device in np.random.default_rng(3).permutation(len(given.types))]
+    other = reordered(given, order)
+    assert optimum(other).plan.cost_usd == pytest.approx(optimum(given).plan.cost_usd, rel=1e-9)
+    plans = AssignmentSpace(given, np.random.default_rng(0)).random_runs(20)
+    renamed = np.argsort(order)[plans]
+    costs, others = Evaluator(given)(plans).cost_usd, Evaluator(other)(renamed).cost_usd
+    assert others == pytest.approx(costs, rel=1e-9)
+
+
+def test_static_plans_have_their_ratios():
+    given = unlimited(built("ctrdnn-8", throughput=1e5))
+    mixed, workers = run("static-cpu-gpu", given), run("static-servers", given)
+    assert mixed.plan is not None
+    assert workers.plan is not None
+    cores = {stage.replicas for stage in mixed.plan.stages if stage.type_name == "cpu-core"}
+    gpus = {stage.replicas for stage in mixed.plan.stages if stage.type_name != "cpu-core"}
+    assert len(cores) == len(gpus) == 1
+    assert cores.pop() == CORES_PER_GPU * gpus.pop()
+    (stage,) = workers.plan.stages
+    each = SERVERS_PER_CORE if stage.type_name == "cpu-core" else CORES_PER_GPU
+    assert stage.servers == each * stage.replicas
+    assert given.facts[stage.choice, :, SERVED_BYTES].any()
+    assert given.choices[stage.choice].tables in (SERVERS, "disk")
+
+
+def test_a_static_plan_is_the_smallest_that_holds():
+    given = unlimited(built("ctrdnn-8", throughput=2e6))
+    plan = run("static-servers", given).plan
+    (stage,) = plan.stages
+    each = stage.servers // stage.replicas
+    assert stage.replicas > 1
+    fewer = stage.replicas - 1
+    assert with_counts(given, plan.schedule, plan.cuts, [fewer], [each * fewer]).violations()
+
+
+def test_variants_scale_with_their_speed_and_price():
+    given = unlimited(built())
+    faster = with_variants(given, [Variant(device, "~", speed=2.0) for device in range(len(given.types))])
+    dearer = with_variants(given, [Variant(device, "~", markup=3.0) for device in range(len(given.types))])
+    assert faster.types[-1].usd_per_hour == pytest.approx(2 * given.types[-1].usd_per_hour)
+    assert optimum(faster).plan.cost_usd <= optimum(given).plan.cost_usd * (1 + 1e-9)
+    assert optimum(dearer).plan.cost_usd == pytest.approx(optimum(given).plan.cost_usd, rel=1e-9)
+
+
+def test_many_types_are_the_catalogues_and_then_synthetic_ones():
+    given = with_types("nce", 16)
+    assert len(given.types) == len(set(given.type_names)) == 16
+    assert given.type_names[13:] == ("cpu-core~1", "V100-16~1", "T4~1")
+    assert len(given.choices) == 16 * len({choice.tables for choice in given.choices})
+
+
+def test_all_methods_on_one_problem_side_by_side():
+    from berth.report.plan_bench import compare_document, compare_table
+    from berth.report.terminal import console
+
+    given = built()
+    results = compare_methods(given, Budget(40, 5.0), ["greedy", "rl-lstm", "static-cpu-gpu", "cpu-only"])
+    assert [one.method for one in results] == ["exact", "greedy", "berth-lstm", "static-cpu-gpu", "cpu-only"]
+    rows = {row["method"]: row for row in compare_document(results)}
+    assert rows["exact"]["ratio_to_exact"] == 1.0
+    for row in rows.values():
+        assert row["note"] or row["cost_usd"] is not None, "a method without a plan says why"
+        assert row["ratio_to_exact"] is None or row["ratio_to_exact"] >= 1 - 1e-9
+        assert row["cpu_s"] >= 0
+    out = console()
+    with out.capture() as text:
+        out.print(compare_table(results))
+    for one in results:
+        assert one.method in text.get()
+
+
+def test_methods_without_a_plan_say_why():
+    results = compare_methods(
+        problem(throughput=1e9), Budget(20, 5.0), ["random", "greedy", "static-servers"]
+    )
+    assert all(one.cost_usd is None and one.note for one in results)

@@ -9,9 +9,9 @@ import pytest
 
 from berth.cluster.load import load_cluster
 from berth.schedule.policies.berth import Berth, Rank
-from berth.schedule.reasons import STEPPED_ASIDE
-from berth.schedule.records import DONE
-from berth.simulate.engine_state import MOVED, STARTED
+from berth.schedule.reasons import ReasonCode
+from berth.schedule.records import JobStatus
+from berth.simulate.engine_state import Event
 from berth.simulate.run import Setting, simulate
 from berth.testing import cluster
 from berth.workload.trace import Trace
@@ -31,7 +31,7 @@ def simulated(jobs, policy=None, setting=FAR, model="vgg16", cluster=CLUSTER):
         "model": [model] * len(jobs) if isinstance(model, str) else model,
     }
     run = simulate(Trace.from_columns(columns, source="test"), cluster, policy or Berth(), setting)
-    assert (run.records["state"] == DONE).all()
+    assert (run.records["state"] == JobStatus.DONE).all()
     return run
 
 
@@ -69,7 +69,7 @@ def test_a_spread_job_moves_up_when_a_nearer_place_opens_and_it_pays(factor, mov
     jobs = [*crowd(3_000, 90_000), (1, 2, 2_000)]
     records, log = play(jobs, Berth(move_up=factor, share=50.0))
     assert records[4]["first_start_s"] == 1
-    assert int((log["what"] == MOVED).sum()) == moves == records[4]["moves"]
+    assert int((log["what"] == Event.MOVED).sum()) == moves == records[4]["moves"]
 
 
 def test_a_running_job_steps_aside_so_that_a_blocked_one_fits():
@@ -77,7 +77,7 @@ def test_a_running_job_steps_aside_so_that_a_blocked_one_fits():
     jobs = [(0, 4, 9_000), (0, 4, 9_000), (0, 2, 9_000), (0, 2, 1_000), (0, 2, 9_000), (1_001, 4, 5_000)]
     records, log = play(jobs, Berth(share=0.0))
     assert records[5]["first_start_s"] == 1_001
-    assert log[log["what"] == MOVED]["reason"].tolist() == [STEPPED_ASIDE]
+    assert log[log["what"] == Event.MOVED]["reason"].tolist() == [ReasonCode.STEPPED_ASIDE]
     assert records["evictions"].sum() == 0
 
 
@@ -85,7 +85,7 @@ def test_no_job_moves_aside_for_a_short_wait():
     jobs = [(0, 4, 9_000), (0, 4, 9_000), (0, 3, 1_060), (0, 3, 1_060), (1_001, 2, 5_000)]
     records, log = play(jobs, Berth(share=0.0))
     assert records[4]["first_start_s"] == 1_060
-    assert not (log["what"] == MOVED).any()
+    assert not (log["what"] == Event.MOVED).any()
 
 
 GAP_S, SMALL_S = 140.0, 400.0
@@ -111,6 +111,7 @@ def test_a_large_job_under_an_endless_stream_starts_within_the_stated_bound(
     assert large["first_start_s"] - large["arrival_s"] <= held_by_s + GAP_S + then_free_s
 
 
+@pytest.mark.slow
 def test_at_las_order_a_large_job_under_an_endless_stream_starts_when_its_patience_ends():
     large = first_start_of_large(Berth(order_by=Rank.LAS, patience=1800.0))
     assert large["first_start_s"] - large["arrival_s"] == pytest.approx(1800.0)
@@ -153,7 +154,7 @@ def test_who_runs_keeps_its_place_and_a_lower_queue_makes_way():
 
 def parts(run, job):
     """Devices on each machine at each start and move of a job."""
-    mine = run.log[(run.log["job"] == job) & np.isin(run.log["what"], (STARTED, MOVED))]
+    mine = run.log[(run.log["job"] == job) & np.isin(run.log["what"], (Event.STARTED, Event.MOVED))]
     return [sorted(run.log_places[e["places"] : e["places"] + e["count"]]["gpus"].tolist()) for e in mine]
 
 
@@ -209,7 +210,7 @@ def test_a_job_that_puts_off_many_usual_ones_does_not_have_room_made_for_it():
 def test_by_default_a_job_slowed_by_distance_has_a_head_start_of_at_most_an_hour(rank, came_later_s, order):
     jobs = [(0, 16, 5_000), (1, 4, 100), (came_later_s, 4, 100)]
     run = simulated(jobs, Berth(order_by=rank), model=["graphsage", "graphsage", "vgg16"])
-    assert run.log["job"][run.log["what"] == STARTED].tolist() == order
+    assert run.log["job"][run.log["what"] == Event.STARTED].tolist() == order
 
 
 @pytest.mark.parametrize(("rank", "moves"), [(Rank.NETWORK, 1), (Rank.FIFO, 0)])

@@ -14,7 +14,7 @@ from berth.schedule.policies.registry import load_policy
 from berth.schedule.policies.waits import Censored, survival_moments, timer_from
 from berth.schedule.records import WAIT_STATS
 from berth.schedule.world import new_jobs
-from berth.simulate.engine_state import EVICTED, STARTED
+from berth.simulate.engine_state import Event
 from berth.simulate.run import Setting, simulate
 from berth.workload.trace import Trace
 
@@ -121,11 +121,12 @@ def logged(policy, gap_s=60.0, jobs=300):
 def attempts(run, job):
     """(start, eviction or infinity) of each attempt."""
     mine = run.log[run.log["job"] == job]
-    begun = mine["time"][mine["what"] == STARTED]
-    ended = mine["time"][mine["what"] == EVICTED].tolist()
+    begun = mine["time"][mine["what"] == Event.STARTED]
+    ended = mine["time"][mine["what"] == Event.EVICTED].tolist()
     return list(zip(begun, [*ended, math.inf], strict=True))
 
 
+@pytest.mark.slow
 def test_learned_timers_move_away_from_the_fixed_ones():
     run = logged("dally:mode=tuned,preempt=no", gap_s=1500.0)
     machine = run.world.wait_stats[:, 0]  # by demand: 1, 2, 3, 4 and 6 GPUs
@@ -154,7 +155,7 @@ def test_an_evicted_job_starts_its_delay_timers_again():
         story = attempts(run, job)
         for (_, out), (begun, _) in itertools.pairwise(story):
             entry = run.log[
-                (run.log["job"] == job) & (run.log["time"] == begun) & (run.log["what"] == STARTED)
+                (run.log["job"] == job) & (run.log["time"] == begun) & (run.log["what"] == Event.STARTED)
             ]
             if entry["tier"][0] > run.records["nearest_tier"][job]:
                 again += 1

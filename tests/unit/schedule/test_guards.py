@@ -18,6 +18,8 @@ from berth.schedule.policy import Policy
 from berth.simulate.run import Setting, simulate
 from berth.testing import cluster, jobs
 
+pytestmark = pytest.mark.slow
+
 STATE = "class Job(JobView):\n    queue: int\n    served_s: float"
 UPDATE = hook("pass", "update")
 NAMES = {
@@ -440,7 +442,7 @@ def test_runs_in_threads_hear_of_their_own_errors_only(kind):
     def run(size):
         start.wait()
         try:
-            done = simulate(jobs(ROWS * 50), cluster([8]), kind(size=size), Setting(network="off"))
+            done = simulate(jobs(ROWS * 10), cluster([8]), kind(size=size), Setting(network="off"))
         except ValueError as error:
             return str(error)
         return "all" if (done.records["end_s"] > 0).all() else "some"

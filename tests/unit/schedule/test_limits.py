@@ -19,6 +19,8 @@ from berth.schedule.policy import Policy
 from berth.simulate.run import Setting, simulate
 from berth.testing import cluster, jobs
 
+pytestmark = pytest.mark.slow
+
 SLOW = ["Mine.order for job", "did not return within 0.3 s of CPU time"]
 LONG = ["ValueError", "a range in a hook has at most 1,000,000 entries"]
 MEMORY = ["MemoryError", "raised by the policy Mine"]

@@ -12,9 +12,9 @@ from berth.cluster.load import load_cluster
 from berth.errors import InputError
 from berth.schedule.policies.registry import load_policy, policy_names
 from berth.schedule.policies.tiresias import index_table
-from berth.schedule.records import DONE
+from berth.schedule.records import JobStatus
 from berth.simulate.audit import audit
-from berth.simulate.engine_state import STARTED
+from berth.simulate.engine_state import Event
 from berth.simulate.run import Setting, simulate
 from berth.workload.trace import Trace
 
@@ -34,7 +34,7 @@ def play(policy, cluster, jobs, setting=FREE):
 
 
 def starts(run, job):
-    return run.log["time"][(run.log["what"] == STARTED) & (run.log["job"] == job)].tolist()
+    return run.log["time"][(run.log["what"] == Event.STARTED) & (run.log["job"] == job)].tolist()
 
 
 def ends(policy, cluster, jobs):
@@ -219,7 +219,7 @@ def test_every_policy_brings_every_job_to_its_end(policy, network):
     setting = Setting(network=network, congestion=5.0, log=True)
     run = simulate(trace, load_cluster("2x2x4"), load_policy(policy), setting)
     records = run.records
-    assert (records["state"] == DONE).all()
+    assert (records["state"] == JobStatus.DONE).all()
     assert (records["true_remaining_s"] == 0.0).all()
     assert audit(run).violations == ()  # work and device-seconds are conserved, tiers and waits are true
     assert run.world.hosts["free"].tolist() == run.world.hosts["size"].tolist()

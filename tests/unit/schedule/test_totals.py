@@ -10,7 +10,7 @@ import pytest
 
 from berth.schedule.hooks import compiled_notes
 from berth.schedule.policies.registry import load_policy
-from berth.schedule.records import RUNNING, places_of
+from berth.schedule.records import JobStatus, places_of
 from berth.schedule.world import new_jobs, new_world
 from berth.simulate.run import Setting, simulate
 from berth.testing import check_policy, cluster, faults
@@ -22,8 +22,8 @@ FAIR, DRF = f"{EXAMPLES}/fair_share.py", f"{EXAMPLES}/drf.py"
 OFF = Setting(network="off")
 
 
-def trace_of(rows):
-    """Jobs from (user, arrival, GPUs, duration)."""
+def trace_of(rows, **more):
+    """Jobs from (user, arrival, GPUs, duration), with further columns."""
     users, submitted, gpus, seconds = zip(*rows, strict=True)
     columns = {
         "job_id": [f"j{number}" for number in range(len(rows))],
@@ -31,6 +31,7 @@ def trace_of(rows):
         "submit_s": [float(at) for at in submitted],
         "num_gpu": list(gpus),
         "duration_s": [float(span) for span in seconds],
+        **more,
     }
     return Trace.from_columns(columns, source="test")
 
@@ -67,6 +68,14 @@ def test_a_share_is_kept_while_jobs_come_and_go():
     assert busy_s[user == "b"].sum() / busy_s[user == "a"].sum() == pytest.approx(3.0, rel=0.05)
 
 
+def test_a_quota_that_a_job_closed_is_open_again_for_a_job_that_goes_before_it_now():
+    """j1 does not fit its quota and blocks it; once j2 has started, the other user's j3 goes before j1, and fits."""
+    rows = [("c", 0, 1, 1000), ("b", 10, 2, 1000), ("b", 10, 1, 1000), ("a", 10, 1, 1000)]
+    trace = trace_of(rows, vc=["x", "x", None, "x"])
+    run = check_policy(load_policy(DRF), trace, cluster([8]), Setting(network="off", quotas={"x": 2}))
+    assert run.records["first_start_s"].tolist() == [0.0, 1010.0, 10.0, 10.0]
+
+
 def test_dominant_shares_are_equal_in_the_example_of_the_paper():
     """9 CPUs and 18 GB there, with tasks of (1, 4) and (3, 1): here two types of device, and a job for each part."""
     kinds = {"A30": 9, "A6000": 18}  # types 0 and 1
@@ -97,7 +106,7 @@ class Recount:
         expected, gpu_s = np.zeros_like(world.users["devices"]), np.zeros(len(world.users))
         for job in world.jobs:
             gpu_s[job["user"]] += job["attained_gpu_s"]
-            if job["state"] == RUNNING:
+            if job["state"] == JobStatus.RUNNING:
                 gpu_s[job["user"]] += job["gpus"] * (now - job["updated_s"])
                 for place in places_of.py_func(World(world), int(job["first_place"])):
                     expected[job["user"], world.hosts[place.host]["device_type"]] += place.count

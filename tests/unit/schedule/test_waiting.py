@@ -12,7 +12,7 @@ import pytest
 from berth.schedule import Blocked, Policy, PreemptByGain, PreemptByOrder, Rules, StaticOrder
 from berth.schedule.policies.registry import load_policy
 from berth.schedule.reasons import CODES, bring_up_to_date
-from berth.schedule.records import WAITING
+from berth.schedule.records import JobStatus
 from berth.simulate.run import Setting, simulate
 from berth.testing import cluster, faults, jobs
 from berth.testing.policies import EXERCISES, Delay
@@ -68,7 +68,7 @@ def at_the_end_of(rows: list, machines: object, policy: Policy, until: float, **
 
     def look(world: Any, clock: Any) -> int:
         if world.state["now"][0] < until:
-            if world.jobs["state"][-1] == WAITING:
+            if world.jobs["state"][-1] == JobStatus.WAITING:
                 bring_up_to_date(world, len(rows) - 1)
             seen["jobs"] = world.jobs.copy()
         return 1

@@ -116,6 +116,7 @@ MIXED = """machines:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("verb", ["simulate", "compare", "sweep", "explain"])
 def test_the_reference_device_is_printed_and_in_the_json(berth, trace, tmp_path, verb):
     cluster = tmp_path / "mixed.yaml"
@@ -202,6 +203,7 @@ def test_an_audited_run_says_so(berth, trace):
     assert "counted again: no violations" in " ".join(out.split())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("verb", ["simulate", "compare", "sweep", "explain"])
 def test_the_first_run_says_that_kernels_are_compiled(berth, trace, tmp_path, monkeypatch, verb):
     monkeypatch.setattr("berth.native.cache.cache_folder", lambda: tmp_path / "empty")

@@ -8,7 +8,7 @@ import pytest
 
 from berth.cluster.load import load_cluster
 from berth.errors import InputError
-from berth.simulate.engine_state import FAIL, FAULT, REPAIR
+from berth.simulate.engine_state import FAULT, FaultKind
 from berth.simulate.events import event_frame
 from berth.simulate.faults import Drain, FaultSpec, check_faults, draw_faults, horizon_of, parse_faults
 from berth.simulate.run import Setting, simulate
@@ -52,10 +52,10 @@ def test_a_slip_is_named(text, complaint):
 
 def test_failures_come_as_often_and_last_as_long_as_asked():
     drawn = draw_faults(FaultSpec(10 * DAY, DAY, seed=2), load_cluster("100x8"), 1000 * DAY)
-    failures = drawn[drawn["what"] == FAIL]
+    failures = drawn[drawn["what"] == FaultKind.FAIL]
     assert len(failures) == pytest.approx(100 * 1000 / 11, rel=0.05)
     check_faults(drawn, load_cluster("100x8"))
-    down_s = drawn["time"][drawn["what"] == REPAIR].sum() - failures["time"].sum()
+    down_s = drawn["time"][drawn["what"] == FaultKind.REPAIR].sum() - failures["time"].sum()
     assert down_s / len(failures) == pytest.approx(DAY, rel=0.05)
 
 
@@ -70,7 +70,7 @@ def test_each_machine_has_its_own_stream():
 
 def test_every_failure_is_repaired_even_after_the_horizon():
     drawn = draw_faults(FaultSpec(DAY, 30 * DAY, seed=1), load_cluster("20x8"), 2 * DAY)
-    assert (drawn["what"] == FAIL).sum() == (drawn["what"] == REPAIR).sum() > 0
+    assert (drawn["what"] == FaultKind.FAIL).sum() == (drawn["what"] == FaultKind.REPAIR).sum() > 0
     assert drawn["time"].max() > 2 * DAY
 
 
@@ -84,10 +84,10 @@ def test_a_machine_to_drain_must_exist_and_failures_must_be_countable():
 @pytest.mark.parametrize(
     ("rows", "complaint"),
     [
-        ([(5.0, 0, FAIL), (1.0, 0, REPAIR)], "order of time"),
-        ([(5.0, 9, FAIL)], "names a machine"),
-        ([(5.0, 0, REPAIR)], "put back before"),
-        ([(float("nan"), 0, FAIL)], "order of time"),
+        ([(5.0, 0, FaultKind.FAIL), (1.0, 0, FaultKind.REPAIR)], "order of time"),
+        ([(5.0, 9, FaultKind.FAIL)], "names a machine"),
+        ([(5.0, 0, FaultKind.REPAIR)], "put back before"),
+        ([(float("nan"), 0, FaultKind.FAIL)], "order of time"),
     ],
 )
 def test_faults_that_can_not_be_played_are_refused(rows, complaint):

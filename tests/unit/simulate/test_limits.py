@@ -52,6 +52,7 @@ def test_one_more_is_refused_by_name(machines, what, network):
         new_world(machines, load_policy("fifo"), new_jobs(1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("verb", ["simulate", "compare"])
 def test_the_command_line_says_it_without_assertions_too(verb):
     assert len(load_cluster("1x1x1x1x1x1x1x1x1x1x2x4").tiers) == 12

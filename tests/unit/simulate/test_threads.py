@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 POLICIES = ("fifo", "tiresias", "dally", "berth")
 
 CHILD = """
@@ -19,14 +21,14 @@ from berth.schedule.policies.registry import load_policy
 from berth.simulate.run import Setting, simulate
 from berth.workload.generate import GenerateSpec, generate
 
-POLICIES = sys.argv[2:]
+POLICIES = sys.argv[3:]
 start = Barrier(len(POLICIES))
 
 def run(number):
     if sys.argv[1] == "threads":
         start.wait()
     trace = generate(GenerateSpec(jobs=150 + 30 * number, load=0.9, gpus=64, seed=number))
-    run = simulate(trace, load_cluster("2x4x8"), load_policy(POLICIES[number]), Setting(log=True))
+    run = simulate(trace, load_cluster("2x4x8"), load_policy(POLICIES[number]), Setting(log=True, network=sys.argv[2]))
     digest = hashlib.sha256()
     for array in (run.records, run.accounts, run.log, run.log_places):
         for name in array.dtype.names:  # field by field: what is between them is undefined
@@ -43,9 +45,9 @@ print(*found)
 """
 
 
-def digests(mode, **environment):
+def digests(mode, network="on", policies=POLICIES, **environment):
     """The results of a process that has neither compiled nor loaded anything before."""
-    command = [sys.executable, "-c", CHILD, mode, *POLICIES]
+    command = [sys.executable, "-c", CHILD, mode, network, *policies]
     done = subprocess.run(command, env=os.environ | environment, capture_output=True, text=True, check=True)
     return done.stdout.split()
 
@@ -58,4 +60,5 @@ def test_concurrent_simulations_of_a_fresh_process_equal_sequential_ones_to_the_
 
 @pytest.mark.slow
 def test_threads_that_compile_at_the_same_time_simulate_the_same_to_the_bit(tmp_path):
-    assert digests("threads", XDG_CACHE_HOME=str(tmp_path)) == digests("sequential")
+    some = ("off", ("fifo", "srtf", "fit-first"))  # compiling every phase for every network takes minutes
+    assert digests("threads", *some, XDG_CACHE_HOME=str(tmp_path)) == digests("sequential", *some)

@@ -60,7 +60,7 @@ def together(monkeypatch):
     letters = Letters()
 
     def session(rank, small, folder):
-        model, process_group = small.Small(), ProcessGroup(RankInfo(rank, 2), Layout(2, 1), channel=letters)
+        model, process_group = small.Small(), ProcessGroup(RankInfo(rank, 2), Layout((2,)), channel=letters)
         return DistributedSession(
             model,
             Marked(),
@@ -103,8 +103,10 @@ def test_pipelines_that_start_fresh_get_no_position(small, together, tmp_path):
 
 def test_a_batch_too_small_for_its_micro_batches_is_refused_before_anybody_is_met():
     made = make_recipe("ctrdnn-8", batch=6)
-    config = LaunchConfig(TrainOptions(micro_batches=4), 2, tuple(even_cuts(len(made.model), 2)))
-    with pytest.raises(InputError, match="3 examples can't be split into 4 micro-batches"):
+    config = LaunchConfig(
+        TrainOptions(stages=2, micro_batches=4), Layout((2, 2)), tuple(even_cuts(len(made.model), 2))
+    )
+    with pytest.raises(InputError, match="3 examples of a replica can't be split into 4 micro-batches"):
         worker_session(made, config, RankInfo(0, 4))
 
 
@@ -141,7 +143,7 @@ def test_tables_beyond_memory_are_written_as_they_are_read(small, tmp_path, monk
 def gloo():
     """Torch's processes, of which there is one."""
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    yield ProcessGroup(RankInfo(0, 2), Layout(2, 1), store=dist.HashStore(), group=dist.group.WORLD)
+    yield ProcessGroup(RankInfo(0, 2), Layout((2,)), store=dist.HashStore(), group=dist.group.WORLD)
     if dist.is_initialized():
         dist.destroy_process_group()
 
@@ -161,7 +163,7 @@ def test_gradients_flags_and_the_loss_travel_together(gloo, kind):
 
 
 def test_in_a_pipeline_flags_travel_alone(gloo):
-    gloo.layout = Layout(1, 2)
+    gloo.layout = Layout((1, 1))
     gloo.all_reduce(torch.nn.Linear(2, 1), 0.5)  # no gradients, nothing to tell
     assert gloo.step_sums is None
     assert gloo.agree([1.0, 0.25]) == [1.0, 0.25]

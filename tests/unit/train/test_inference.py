@@ -44,6 +44,7 @@ def test_a_checkpoint_predicts_what_the_training_model_does(small, tmp_path):
     assert torch.equal(loaded(unseen), result.model(unseen))
 
 
+@pytest.mark.slow
 def test_in_a_fresh_process_too_without_servers_or_data(small, tmp_path):
     result = fit(small.Small(), steps=7, batch=64, checkpoints=str(tmp_path / "run"))
     expected = result.model(batch()).detach().numpy()

@@ -22,6 +22,7 @@ from berth.train.launch import (
 )
 from berth.train.launch_config import LaunchConfig
 from berth.train.options import TrainOptions
+from berth.train.stages.cut import Layout
 
 HEAD = """
 import os, signal, sys, time
@@ -40,7 +41,7 @@ def run(body, said=None, *, workers=2, **options):
 
 def config(workers, servers=0, *, resumable=False, **options):
     options = TrainOptions(checkpoints="run" if resumable else None, **options)
-    return LaunchConfig(options, workers, servers=servers)
+    return LaunchConfig(options, Layout((workers,)), servers=servers)
 
 
 def test_all_end_well_and_nothing_is_said():

@@ -2,61 +2,20 @@
 
 from __future__ import annotations
 
-import pytest
-
-from berth.train.launch_config import resolve, stage_processes
+from berth.train.launch_config import resolve
 from berth.train.options import TrainOptions
 from berth.train.recipes import make_recipe
 from berth.train.rendezvous import RankInfo
-from berth.train.stages.cut import StageCut
 
 
-@pytest.mark.parametrize(
-    ("cut", "pipelines", "said"),
-    [
-        (StageCut(0, 1), 1, "running 1 process here"),
-        (StageCut(0, 1, "cpu-core", 7), 2, "planned 7 x cpu-core; running 2 processes here"),
-        (StageCut(0, 1, "T4", 14), 1, "planned 14 x T4; running 1 process here, emulated on a core"),
-        (
-            StageCut(0, 1, "T4", 14, 1.5),
-            1,
-            "planned 14 x T4; running 1 process here, emulated on a core, 1.5 times slower",
-        ),
-    ],
-)
-def test_planned_and_running_processes_are_both_shown(cut, pipelines, said):
-    assert stage_processes(cut, pipelines) == said
-
-
-@pytest.fixture
-def planned(monkeypatch):
-    def plan(*cuts):
-        monkeypatch.setattr("berth.train.launch_config.cuts_from_plan", lambda *_: list(cuts))
-
-    for name in ("RANK", "WORLD_SIZE"):
-        monkeypatch.delenv(name, raising=False)
-    return plan
-
-
-def test_a_plan_of_one_stage_is_reported_to_split_nothing(planned):
+def test_stages_without_a_plan_say_what_runs():
     made = make_recipe("ctrdnn-8", batch=64)
-    planned(StageCut(0, len(made.model) - 1, "T4", 14))
-    lines = []
-    config = resolve(made, TrainOptions(plan="plan.yaml"), None, lines.append)
-    assert config.cuts == ()
+    lines = resolve(made, TrainOptions(stages=2, workers=2), None, print).describe(made)
     assert lines == [
-        "the plan has one stage, so the model is not split; "
-        "planned 14 x T4; running 1 process here, emulated on a core"
+        "1 server (sync), 2 x 2 workers",
+        "  stage 1: embedding .. norm; running 2 processes here",
+        "  stage 2: fc1 .. loss; running 2 processes here",
     ]
-
-
-def test_every_stage_of_a_plan_says_what_runs(planned):
-    made = make_recipe("ctrdnn-8", batch=64)
-    planned(StageCut(0, 0, "cpu-core", 3), StageCut(1, len(made.model) - 1, "T4", 14))
-    lines = resolve(made, TrainOptions(plan="plan.yaml", workers=2), None, print).describe(made)
-    assert lines[0] == "1 server (sync), 2 x 2 workers"
-    assert lines[1].endswith("; planned 3 x cpu-core; running 2 processes here")
-    assert lines[2].endswith("; planned 14 x T4; running 2 processes here, emulated on a core")
 
 
 def test_a_folder_for_cold_rows_is_created_once_and_reported(monkeypatch, tmp_path):

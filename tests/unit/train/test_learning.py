@@ -18,6 +18,8 @@ from berth.train.recipes import make_recipe
 from berth.train.timing import PUSH, UPDATE, LayerClock
 from berth.zoo.layered import Layer, LayeredModel
 
+pytestmark = pytest.mark.slow
+
 
 def log_loss_of_a_constant(labels) -> float:
     """The loss of always saying the mean."""

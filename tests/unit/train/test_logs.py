@@ -15,8 +15,8 @@ from berth.train.metrics import Progress
 
 TOLD = {
     "tables": {
-        "a": {"counts": {"pulled": 30, "missed": 3}, "moved_bytes": 100},
-        "b": {"counts": {"pulled": 10, "missed": 3}},
+        "a": {"counts": {"pulled": 30, "missed": 3}, "moved_bytes": 100, "rows": 7},
+        "b": {"counts": {"pulled": 10, "missed": 3}, "rows": 5},
     }
 }
 
@@ -25,7 +25,7 @@ def test_figures_are_those_of_all_tables():
     progress = Progress(step=4, examples=8)
     told = current_metrics(progress, TOLD)
     assert tuple(told) == COLUMNS
-    assert (told["step"], told["examples"], told["moved_bytes"]) == (4, 8, 100)
+    assert (told["step"], told["examples"], told["moved_bytes"], told["rows"]) == (4, 8, 100, 12)
     assert told["hit_rate"] == hit_rate(TOLD) == pytest.approx(0.85)
     assert math.isnan(told["auc"])
     assert hit_rate({"tables": {}}) == 1.0
@@ -60,6 +60,21 @@ def test_a_run_that_went_back_has_one_line_for_each_step(tmp_path):
     written(path, 12, 14)
     written(path, 0, 1)  # begins again from nothing, as before its first checkpoint
     assert [row[0] for row in rows_of(path)] == ["1"]
+
+
+def test_a_file_with_fewer_columns_keeps_them(tmp_path):
+    path = tmp_path / "log.csv"
+    path.write_text("step,loss,auc\n1,0.5,\n")
+    written(path, 1, 2)
+    assert path.read_text().split() == ["step,loss,auc", "1,0.5,", "2,0.5,"]
+
+
+def test_a_file_of_another_program_is_refused(tmp_path):
+    path = tmp_path / "log.csv"
+    path.write_text("day,weather\n1,rain\n")
+    with pytest.raises(InputError, match="has columns of another program"):
+        CsvLog(path, 1)
+    assert path.read_text() == "day,weather\n1,rain\n"
 
 
 def test_tensorboard_hides_what_a_run_that_went_back_had_written(tmp_path, monkeypatch):

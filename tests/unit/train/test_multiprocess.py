@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from berth.cli.main import app
 from berth.train import ClickStream
 from berth.train.fault_points import VARIABLE
 
@@ -53,35 +54,39 @@ def train(
     return json.loads(done.stdout), done.stderr
 
 
-def differences(one: Path, other: Path) -> str:
-    told = subprocess.run(
-        [sys.executable, "-m", "berth", "table", "diff", str(one), str(other), "--json"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return told.stdout + told.stderr
+def differences(one: Path, other: Path, capsys: pytest.CaptureFixture[str]) -> dict:
+    """What `berth table diff` says of two checkpoints."""
+    capsys.readouterr()
+    app(["table", "diff", str(one), str(other), "--json"], standalone_mode=False)
+    return json.loads(capsys.readouterr().out)
+
+
+class Runs:
+    """Runs that nothing happened to, by how they are divided; each is made when it is first asked for."""
+
+    def __init__(self, factory: pytest.TempPathFactory) -> None:
+        self.factory, self.made = factory, {}
+
+    def __getitem__(self, config: tuple[str, ...]) -> tuple[Path, dict]:
+        if config not in self.made:
+            folder = self.factory.mktemp("whole") / "run"
+            self.made[config] = folder, train(folder, *config)[0]
+        return self.made[config]
 
 
 @pytest.fixture(scope="module")
-def alone_folder(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("alone") / "run"
-    return folder, train(folder)[0]
+def whole(tmp_path_factory):
+    return Runs(tmp_path_factory)
+
+
+@pytest.fixture(scope="module")
+def alone_folder(whole):
+    return whole[()]
 
 
 @pytest.fixture(scope="module")
 def alone(alone_folder):
     return alone_folder[1]
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-    """Runs that nothing happened to, by how they are divided."""
-    made = {}
-    for config in (TOGETHER, CUT, THREE):
-        folder = tmp_path_factory.mktemp("whole") / "run"
-        made[config] = (folder, train(folder, *config)[0])
-    return made
 
 
 @pytest.mark.parametrize("config", [TOGETHER, CUT], ids=["workers", "stages"])
@@ -93,26 +98,30 @@ def test_several_processes_learn_what_one_process_learns(config, whole, alone):
     assert together["tables"]["embedding"]["rows"] == alone["tables"]["embedding"]["rows"]
 
 
-@pytest.mark.parametrize("config", [TOGETHER, CUT, THREE], ids=["2 workers", "stages", "3 workers"])
-def test_rows_and_auc_are_those_of_one_process_up_to_the_order_of_sums(config, whole, alone_folder):
+@pytest.mark.parametrize(
+    "config",
+    [TOGETHER, CUT, pytest.param(THREE, marks=pytest.mark.soak)],
+    ids=["2 workers", "stages", "3 workers"],
+)
+def test_rows_and_auc_are_those_of_one_process_up_to_the_order_of_sums(config, whole, alone_folder, capsys):
     """The AUC is that of the scores of all workers, not of the first one's."""
     folder, told = alone_folder
     assert whole[config][1]["auc"] == pytest.approx(told["auc"], abs=1e-4)
-    rows = json.loads(differences(folder, whole[config][0]))
+    rows = differences(folder, whole[config][0], capsys)
     assert (rows["only_first"], rows["only_second"]) == (0, 0)
     assert rows["mean"] < 1e-6
     assert rows["largest"] < 1e-3  # of a weight whose gradient is nearly nothing, AdaGrad divides by that
 
 
-@pytest.mark.parametrize("servers", ["1", "3"])
+@pytest.mark.parametrize("servers", [pytest.param("1", marks=pytest.mark.soak), "3"])
 def test_one_worker_has_the_rows_of_one_process_bit_for_bit_over_any_number_of_servers(
-    servers, alone_folder, tmp_path
+    servers, alone_folder, tmp_path, capsys
 ):
     folder, alone = alone_folder
     told, _ = train(tmp_path / "run", "--servers", servers)
     for name in ("step", "examples", "loss", "auc"):
         assert told[name] == alone[name], name
-    rows = json.loads(differences(folder, tmp_path / "run"))
+    rows = differences(folder, tmp_path / "run", capsys)
     assert (rows["changed"], rows["only_first"], rows["only_second"]) == (0, 0, 0)
     assert rows["same"] == alone["tables"]["embedding"]["rows"]
 
@@ -122,14 +131,14 @@ def test_one_worker_has_the_rows_of_one_process_bit_for_bit_over_any_number_of_s
     [("async",), ("half-async", "--staleness", "2"), ("geo", "--geo-every", "3")],
     ids=lambda mode: mode[0],
 )
-def test_other_modes_learn_from_every_example_once(mode, whole, tmp_path):
+def test_other_modes_learn_from_every_example_once(mode, whole, tmp_path, capsys):
     """Only rows differ between modes: dense gradients are summed in every step of all of them."""
     folder, sync = whole[TOGETHER]
     told, said = train(tmp_path / "run", *TOGETHER, "--mode", *mode)
     assert f"2 servers ({mode[0]})" in said
     assert (told["step"], told["examples"]) == (sync["step"], sync["examples"])
     assert told["loss"] == pytest.approx(sync["loss"], rel=0.05)  # geo learns from others three steps late
-    rows = json.loads(differences(folder, tmp_path / "run"))
+    rows = differences(folder, tmp_path / "run", capsys)
     learned, announced = (ClickStream(0).draw(*some)[0] for some in ((0, STEPS * 64), (STEPS * 64, 64)))
     # the rows of the batch after the last were fetched ahead, which makes them
     assert (rows["only_first"], rows["only_second"]) == (0, len(np.setdiff1d(announced, learned)))
@@ -147,15 +156,20 @@ def line(number: int) -> str:
     return "\t".join([str(number % 3 // 2), *[str(number % 50)] * 13, *[f"{number * 31 % 97:x}"] * 26])
 
 
+@pytest.fixture(scope="module")
+def few_clicks(tmp_path_factory):
+    """129 examples, two batches and one over, and what one process learns from them."""
+    folder = tmp_path_factory.mktemp("few")
+    (folder / "clicks.tsv").write_text("".join(f"{line(number)}\n" for number in range(129)))
+    return folder / "clicks.tsv", train(folder / "alone", "--data", str(folder / "clicks.tsv"), steps=None)[0]
+
+
 @pytest.mark.parametrize(
     "config", [TOGETHER, ("--workers", "2", "--stages", "2", "--micro", "2")], ids=["workers", "stages"]
 )
-def test_all_learn_from_a_last_batch_that_is_too_small_to_be_shared(config, tmp_path):
-    (tmp_path / "clicks.tsv").write_text("".join(f"{line(number)}\n" for number in range(129)))
-    whole, shared = (
-        train(tmp_path / name, "--data", str(tmp_path / "clicks.tsv"), *how, steps=None)[0]
-        for name, how in (("alone", ()), ("together", config))
-    )
+def test_all_learn_from_a_last_batch_that_is_too_small_to_be_shared(config, few_clicks, tmp_path):
+    clicks, whole = few_clicks
+    shared, _ = train(tmp_path / "together", "--data", str(clicks), *config, steps=None)
     assert (shared["step"], shared["examples"]) == (whole["step"], whole["examples"]) == (3, 129)
     assert shared["loss"] == pytest.approx(whole["loss"], rel=2e-3)
 
@@ -163,22 +177,22 @@ def test_all_learn_from_a_last_batch_that_is_too_small_to_be_shared(config, tmp_
 @pytest.mark.parametrize(
     ("config", "fault", "who"),
     [
-        (TOGETHER, "step@12/worker0", "worker 0"),
+        pytest.param(TOGETHER, "step@12/worker0", "worker 0", marks=pytest.mark.soak),
         (TOGETHER, "step@13/worker1", "worker 1"),
         (TOGETHER, "server: step ended@25/server1", "server 1"),
-        (TOGETHER, "checkpoint: manifest written@2/worker0", "worker 0"),
-        (CUT, "step@14/worker2", "worker 2"),
+        pytest.param(TOGETHER, "checkpoint: manifest written@2/worker0", "worker 0", marks=pytest.mark.soak),
+        pytest.param(CUT, "step@14/worker2", "worker 2", marks=pytest.mark.soak),
         (CUT, "checkpoint: parts written@2/worker0", "worker 0"),
     ],
 )
-def test_after_a_kill_the_run_is_the_one_that_was_never_killed(config, fault, who, whole, tmp_path):
+def test_after_a_kill_the_run_is_the_one_that_was_never_killed(config, fault, who, whole, tmp_path, capsys):
     folder, untouched = whole[config]
     result, said = train(tmp_path / "run", *config, fault=fault)
     assert f"{who} was killed (SIGKILL): restarting all from the last checkpoint" in said
     assert result["resumed_from"] in (5, 10)
     for name in ("step", "loss", "auc"):
         assert result[name] == untouched[name], name
-    told = json.loads(differences(folder, tmp_path / "run"))
+    told = differences(folder, tmp_path / "run", capsys)
     assert told["steps"] == [STEPS, STEPS]
     assert (told["changed"], told["only_first"], told["only_second"]) == (0, 0, 0)
 

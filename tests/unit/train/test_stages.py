@@ -7,22 +7,10 @@ import torch
 
 from berth.errors import InputError
 from berth.plan.objective.order import one_forward_one_backward
-from berth.plan.profile import load_layer_profile
-from berth.plan.profile.files import write_profile
 from berth.train.checkpoint.dense import dense_state
-from berth.train.stages.cut import Layout, StageCut, cuts_from_plan, even_cuts
+from berth.train.stages.cut import Layout, even_cuts
 from berth.train.stages.dense import load_stage_optimiser, merge_stages, stage_optimiser_state, stage_weights
 from berth.zoo import make_model
-
-PLAN = """\
-model: nce
-devices: [cpu-core, T4]
-throughput: 1000/s
-samples: 1000000
-stages:
-  - {{layers: {first}, type: cpu-core, units: 8}}
-  - {{layers: {second}, type: T4, units: 8}}
-"""
 
 
 @pytest.mark.parametrize(
@@ -53,42 +41,13 @@ def test_even_cuts_cover_every_layer_once():
         even_cuts(16, 17)
 
 
-def test_ranks_of_a_lane_follow_each_other():
-    layout = Layout(pipelines=2, stages=3)
-    assert [(layout.pipeline(rank), layout.stage(rank)) for rank in range(layout.world_size)] == [
-        (0, 0),
-        (0, 1),
-        (0, 2),
-        (1, 0),
-        (1, 1),
-        (1, 2),
-    ]
-    assert layout.stage_ranks(1) == [1, 4]
-
-
-def test_a_plans_stages_are_those_of_its_file(tmp_path):
-    names = make_model("nce").names
-    path = tmp_path / "plan.yaml"
-    path.write_text(PLAN.format(first=names[0], second=f"{names[1]} .. {names[-1]}"))
-    assert cuts_from_plan(path, "nce", names, {"T4": 2.0}) == [
-        StageCut(0, 0, "cpu-core", 8),
-        StageCut(1, len(names) - 1, "T4", 8, 2.0),
-    ]
-    with pytest.raises(InputError, match="this plan is for nce"):
-        cuts_from_plan(path, "ctrdnn", make_model("ctrdnn", rows=1).names, {})
-    with pytest.raises(InputError, match="the plan does not use H100"):
-        cuts_from_plan(path, "nce", names, {"H100": 2.0})
-
-
-def test_a_plan_for_a_profile_of_ones_own_is_held_against_its_layers(tmp_path):
-    names = make_model("nce").names
-    write_profile(load_layer_profile("nce"), tmp_path / "mine.yaml")
-    text = PLAN.format(first=names[0], second=f"{names[1]} .. {names[-1]}")
-    path = tmp_path / "plan.yaml"
-    path.write_text(text.replace("model: nce", "model: mine.yaml"))
-    assert [cut.last for cut in cuts_from_plan(path, "my_model", names, {})] == [0, len(names) - 1]
-    with pytest.raises(InputError, match=r"for mine\.yaml with 5 layers, not for my_model with 4"):
-        cuts_from_plan(path, "my_model", names[1:], {})
+def test_ranks_of_a_stage_follow_each_other():
+    layout = Layout((2, 3, 1))
+    places = [(layout.stage(rank), layout.replica(rank)) for rank in range(layout.world_size)]
+    assert places == [(0, 0), (0, 1), (1, 0), (1, 1), (1, 2), (2, 0)]
+    assert [layout.rank(*place) for place in places] == list(range(6))
+    assert layout.stage_ranks(1) == [2, 3, 4]
+    assert (layout.stages, layout.readers, str(layout)) == (3, 2, "2 + 3 + 1")
 
 
 def test_the_parts_of_stages_join_to_what_one_process_saves():

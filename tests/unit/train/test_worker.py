@@ -17,6 +17,7 @@ from berth.train.recipes import make_recipe
 from berth.train.rendezvous import RankInfo
 from berth.train.servers import Secret
 from berth.train.servers.auth import VARIABLE
+from berth.train.stages.cut import Layout
 from berth.train.worker import secret_file, shared_secret, worker_session
 
 
@@ -61,8 +62,11 @@ def test_on_several_machines_a_secret_must_be_given(monkeypatch):
 
 
 def test_as_many_processes_as_the_division_needs_are_wanted():
-    with pytest.raises(InputError, match="3 processes were started, but 2 x 1 stages need 2"):
-        worker_session(make_recipe("nce", batch=8), LaunchConfig(pipelines=2), RankInfo(0, 3, "127.0.0.1", 1))
+    recipe, here = make_recipe("nce", batch=8), RankInfo(0, 3, "127.0.0.1", 1)
+    with pytest.raises(InputError, match=r"3 processes were started, but the stages need 2$"):
+        worker_session(recipe, LaunchConfig(layout=Layout((2,))), here)
+    with pytest.raises(InputError, match=r"the stages need 1 \+ 3 = 4"):
+        worker_session(recipe, LaunchConfig(layout=Layout((1, 3))), here)
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ import pytest
 
 from berth.cluster.load import load_cluster
 from berth.network.fabric import Fabric
-from berth.simulate.engine_state import FAIL, OFF
+from berth.simulate.engine_state import FaultKind, NetworkMode
 from berth.simulate.faults import FaultSpec, draw_faults
 from berth.simulate.jobs import read_jobs
 from berth.simulate.trace_source import TraceSource
@@ -52,7 +52,7 @@ def test_errors_of_estimates_are_not_the_next_seeds_models(seed):
     cluster = load_cluster("1x1x8:V100")
     trace = jobs([(0, 1, 100)] * 50)
     records = read_jobs(
-        trace, cluster, Fabric(cluster), OFF, load_mix("balanced"), seed=seed, estimate_error=0.5
+        trace, cluster, Fabric(cluster), NetworkMode.OFF, load_mix("balanced"), seed=seed, estimate_error=0.5
     ).records
     errors = (records["estimate_error"] - 0.5) / 1.0
     for other in (seed - 1, seed, seed + 1):
@@ -63,7 +63,7 @@ def test_failures_of_the_first_machine_are_not_the_arrivals():
     """The second number of each pair is a repair of no length."""
     cluster = load_cluster("1x1x8:V100")
     faults = draw_faults(FaultSpec(mtbf_s=3600.0, mttr_s=0.001, seed=7), cluster, 3600.0 * 400)
-    up = np.diff(faults["time"][faults["what"] == FAIL], prepend=0.0)[:300]
+    up = np.diff(faults["time"][faults["what"] == FaultKind.FAIL], prepend=0.0)[:300]
     drawn = stream(7, "arrivals").random((300, 2))
     assert abs(np.corrcoef(up, -np.log1p(-drawn[:, 0]))[0, 1]) < 0.3
 

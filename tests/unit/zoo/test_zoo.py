@@ -98,7 +98,8 @@ def test_cutting_the_chain_anywhere_changes_nothing(name):
 def _send_back(before, handed_over):
     pairs = zip(tensors(before), tensors(handed_over), strict=True)
     crossing = [(left, right.grad) for left, right in pairs if left.requires_grad]
-    torch.autograd.backward(*zip(*crossing, strict=True))
+    if crossing:  # a layer may only prepare ids
+        torch.autograd.backward(*zip(*crossing, strict=True))
 
 
 def _dense(gradient):
@@ -122,7 +123,8 @@ def test_a_model_learns(name):
     rows = [weight for weight in model.parameters() if id(weight) in tables]
     dense = [weight for weight in model.parameters() if id(weight) not in tables]
     optimisers = [torch.optim.Adam(dense, lr=3e-3)]
-    optimisers += [torch.optim.SGD(rows, lr=5.0)] if rows else []
+    rate = 0.5 if name == "deepfm" else 5.0  # the gradient of its rows grows with the rows
+    optimisers += [torch.optim.SGD(rows, lr=rate)] if rows else []
     size = 4 if name in ("transformer", "cnn") else 32
     batches = [model.example_batch(size, seed) for seed in range(2)]
     losses = []
@@ -137,7 +139,7 @@ def test_a_model_learns(name):
     assert sum(losses[-2:]) < 0.75 * sum(losses[:2])
 
 
-@pytest.mark.parametrize("name", ["ctrdnn", "matchnet", "2emb", "nce"])
+@pytest.mark.parametrize("name", ["ctrdnn", "mmoe", "matchnet", "2emb", "nce"])
 def test_ids_are_63_bit_hashes_of_which_few_are_frequent(name):
     inputs, _ = make_model(name, rows=64).example_batch(256, 0)
     for ids in (tensor for tensor in tensors(inputs) if not tensor.is_floating_point()):

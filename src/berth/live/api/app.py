@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Body, Depends, FastAPI, Header, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, PlainTextResponse, StreamingResponse
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from berth import __version__
 from berth.errors import BerthError, InputError, UnknownNameError
@@ -17,6 +17,7 @@ from berth.live.api.auth import Admin, Anyone
 from berth.live.api.dashboard_data import DashboardData
 from berth.live.api.limits import Limits
 from berth.live.api.links import job_at, machine_at
+from berth.live.api.login import RequestBody
 from berth.live.api.service import BusyError, Service
 from berth.live.commands import ConflictError, MissingError
 from berth.live.spec import DeniedError, SentJob, Whole, Word, said
@@ -63,41 +64,36 @@ PolicyName = Annotated[
 Limit = Annotated[int, Query(ge=1, le=100_000)]
 
 
-class Submission(BaseModel):
+class Submission(RequestBody):
     """A job to submit. The id is an idempotency key: resubmitting with the same id is a no-op."""
 
-    model_config = ConfigDict(extra="forbid")
     spec: SentJob
     id: Word | None = None
 
 
-class Batch(BaseModel):
+class Batch(RequestBody):
     """Jobs to submit in one commit."""
 
-    model_config = ConfigDict(extra="forbid")
     jobs: Annotated[list[Submission], Field(min_length=1, max_length=10_000)]
 
 
-class Several(BaseModel):
+class Several(RequestBody):
     """Ids of jobs, or unique prefixes of them."""
 
-    model_config = ConfigDict(extra="forbid")
     jobs: Annotated[
         list[Annotated[str, Field(min_length=1, max_length=64)]], Field(min_length=1, max_length=10_000)
     ]
 
 
-class Priority(BaseModel):
+class Priority(RequestBody):
     """A priority; higher goes first."""
 
-    model_config = ConfigDict(extra="forbid")
     priority: Annotated[int, Field(ge=-1000, le=1000, strict=True), Whole]
 
 
-class WhatIf(BaseModel):
+class WhatIf(RequestBody):
     """A change to simulate."""
 
-    model_config = ConfigDict(extra="forbid")
     policy: PolicyName | None = None
     add_racks: Annotated[int, Field(ge=0, le=64, strict=True), Whole] = 0
 

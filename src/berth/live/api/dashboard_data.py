@@ -52,7 +52,9 @@ class DashboardData:
             "role": caller.role,
             "live": True,
             "policy": policy,
-            "policies": _policies(),
+            "policies": [  # those that need no trace in advance
+                name for name in policy_names() if type(load_policy(name)).prepare is Policy.prepare
+            ],
             "cluster": cluster_to_dict(cluster),
         }
 
@@ -113,11 +115,6 @@ def _first_of(controller: Controller) -> int:
     finally:
         db.close()
     return int(first)
-
-
-def _policies() -> list[str]:
-    """The policies that need no trace in advance."""
-    return [name for name in policy_names() if type(load_policy(name)).prepare is Policy.prepare]
 
 
 def _jobs(state: ControllerState) -> dict[str, list[Any]]:

@@ -16,10 +16,15 @@ from berth.live.api.tokens import Caller, LoginCodes
 router = APIRouter(tags=["dashboard"])
 
 
-class Code(BaseModel):
-    """A code for one login."""
+class RequestBody(BaseModel):
+    """The body of a request: a field that is not known is an error."""
 
     model_config = ConfigDict(extra="forbid")
+
+
+class Code(RequestBody):
+    """A code for one login."""
+
     code: Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[A-Za-z0-9_-]+$")]
 
 

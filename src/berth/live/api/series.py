@@ -15,11 +15,11 @@ import numpy as np
 
 from berth.live.controller import Controller
 from berth.live.state import ControllerState
-from berth.schedule.reasons import LINKS_BUSY, LOOKS_AHEAD, TOO_SPREAD
+from berth.schedule.reasons import ReasonCode
 
 _FINE_S, _FINE = 2.0, 1_800
 _COARSE_S, _COARSE = 60.0, 4_320
-_WAITS_BY_CHOICE = (TOO_SPREAD, LOOKS_AHEAD, LINKS_BUSY)
+_WAITS_BY_CHOICE = (ReasonCode.TOO_SPREAD, ReasonCode.LOOKS_AHEAD, ReasonCode.LINKS_BUSY)
 
 
 @dataclass(frozen=True, slots=True)

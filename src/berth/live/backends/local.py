@@ -20,7 +20,6 @@ from berth.cluster.model import Cluster
 from berth.live.backend import (
     AttemptStatus,
     BackendError,
-    Forget,
     Launch,
     MachineStatus,
     Observation,
@@ -93,7 +92,7 @@ class LocalBackend:
             if ready is not None and folder.held():
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(int(ready["pid"]), signal.SIGTERM)
-        elif isinstance(order, Forget):
+        else:
             folder.archive()
 
     def _supervise(self, folder: Folder) -> None:

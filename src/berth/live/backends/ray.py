@@ -1,6 +1,6 @@
 """Ray as a back end: a gang is a placement group, pinned to its nodes, with a runner on each of them.
 
-A runner is a detached actor that keeps one supervisor (`supervise.py`), and the supervisors record the state of the
+A runner is a detached actor that keeps one supervisor (`supervise`), and the supervisors record the state of the
 gang in the attempt's folder. So the root must be a folder that all nodes see. Nothing else is stored: folders have what
 was launched, and everything in Ray is found again by the attempt's token.
 
@@ -23,7 +23,6 @@ from berth.cluster.model import Cluster
 from berth.live.backend import (
     AttemptStatus,
     BackendError,
-    Forget,
     Launch,
     MachineStatus,
     Observation,
@@ -33,7 +32,7 @@ from berth.live.backend import (
 )
 from berth.live.backends.ray_client import AgentClient
 from berth.live.backends.ray_nodes import Node, NodeFacts, cluster_of, facts_of, node_of
-from berth.live.folder import ENDED, SUPERVISE, Folder, tokens_in, write_whole
+from berth.live.folder import ENDED, Folder, archive_supervisor, tokens_in, write_whole
 from berth.live.lifecycle import Cause
 
 _log = logging.getLogger("berth.live")
@@ -86,7 +85,6 @@ class RayBackend:
         self._fence_s, self._start_s = fence_s, start_s
         self._missing_s, self._notice_s = missing_s, notice_s
         self._agent = AgentClient(address, self._root / "ray.log", answer_s=answer_s)
-        self._supervise = self._root / "supervise.py"
         self._nodes: dict[str, Node] = {}  # as last seen
         self._gangs: dict[str, tuple[_Part, ...]] = {}
         self._waits: dict[tuple[str, str], float] = {}  # since when
@@ -226,8 +224,6 @@ class RayBackend:
         """Start runners for parts that have none, unless one of their nodes is gone."""
         if any(parts[at].machine not in self._nodes for at in missing):
             return
-        if not self._supervise.exists() or self._supervise.read_bytes() != SUPERVISE.read_bytes():
-            write_whole(self._supervise, SUPERVISE.read_text())
         facts = [
             {
                 "machine": part.machine,
@@ -241,7 +237,7 @@ class RayBackend:
         self._agent.ask(
             "start",
             token=folder.token,
-            supervise=str(self._supervise),
+            supervise=str(archive_supervisor(self._root)),
             folder=str(folder.path),
             parts=facts,
             missing=list(missing),
@@ -277,7 +273,7 @@ class RayBackend:
                 self._start(folder, parts, range(len(parts)))
         elif isinstance(order, Stop):
             folder.stop()
-        elif isinstance(order, Forget):
+        else:
             folder.archive()
             self._gangs.pop(order.token, None)
             self._cleared.discard(order.token)

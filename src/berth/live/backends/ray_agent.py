@@ -172,7 +172,7 @@ def main(address: str) -> None:
     while True:
         try:
             if request["do"] == "connect":
-                _connect(address)
+                ray.init(address, namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
                 answer = None
             else:
                 answer = getattr(agent, request.pop("do"))(**request)
@@ -183,10 +183,6 @@ def main(address: str) -> None:
             return
         print(json.dumps({"answer": answer}), file=answers, flush=True)
         request = requests.get()
-
-
-def _connect(address: str) -> None:
-    ray.init(address=address, namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
 
 
 def _read(requests: queue.SimpleQueue[dict[str, Any]]) -> None:

@@ -4,7 +4,7 @@ A gang is one Slurm job per machine, with that machine as its required node list
 every node, so 3 on one and 5 on another would be a heterogeneous job, which only Slurm's backfill pass starts. Jobs of
 one node each can have any shape, start at once, and need no `srun`. Two mechanisms start a gang as a whole or not at
 all: its jobs are submitted held and released once all are submitted, and its processes start only when all parts are
-ready (`supervise.py`).
+ready (`supervise`).
 
 Every attempt is a new set of jobs, also when a gang migrates. Requeueing the old job under a new node list
 (`scontrol requeuehold`) is not faster (0.46 s against 0.48 s, from the stop order to the next attempt's first line).
@@ -60,7 +60,7 @@ from berth.live.backends.slurm_submit import (
     parts_to_submit,
     submit,
 )
-from berth.live.folder import ENDED, SUPERVISE, Folder, tokens_in, write_whole
+from berth.live.folder import ENDED, Folder, archive_supervisor, tokens_in, write_whole
 from berth.live.lifecycle import Cause
 
 _log = logging.getLogger("berth.live")
@@ -90,17 +90,14 @@ class SlurmBackend:
         # a discovered cluster is discovered again: nodes are added and removed
         self._root, self._cluster = root, None if cluster is not None and cluster.name == FOUND else cluster
         partition = partition or os.environ.get("SBATCH_PARTITION")
-        self._site = Site(root / "supervise.py", python, partition, tuple(options))
+        root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._site = Site(archive_supervisor(root), python, partition, tuple(options))
         self._timeouts, self._slurm = timeouts or Timeouts(), commands or SlurmCommands()
         self._partition: Partition | None = None
         self._nodes: dict[str, SlurmNode] = {}
         self._headroom: dict[str, Headroom] = {}
         self._parts: dict[str, Parts] = {}
         self._missing: dict[int, float] = {}  # ids of jobs that Slurm does not list any more, since when
-        root.mkdir(parents=True, exist_ok=True, mode=0o700)
-        write_whole(
-            self._site.supervise, SUPERVISE.read_text()
-        )  # so berth need not be installed on the nodes
 
     def cluster(self) -> Cluster:
         """Return the described cluster, or the one that Slurm reports."""
@@ -255,7 +252,7 @@ class SlurmBackend:
             folder.log(0).write_text(f"berth: {error}\n")
             write_whole(folder.path / REFUSED, str(error))
             return []
-        write_whole(folder.path / SUBMITTED, _as_json(ids))
+        write_whole(folder.path / SUBMITTED, json.dumps({str(part): ids[part] for part in sorted(ids)}))
         return list(ids.values())
 
     def _submitted_before(self, token: str) -> dict[int, int]:
@@ -282,7 +279,3 @@ class SlurmBackend:
             self._slurm.cancel(ids, "--quiet", "--state=PENDING")
             self._slurm.cancel(ids, "--quiet", "--state=RUNNING", "--batch", "--signal=TERM")
         return done
-
-
-def _as_json(ids: Mapping[int, int]) -> str:
-    return json.dumps({str(part): number for part, number in sorted(ids.items())})

@@ -22,7 +22,7 @@ from berth.live.backend import BackendError, Launch
 from berth.live.backends.slurm_commands import SlurmCommands
 from berth.live.backends.slurm_json import SlurmJob, SlurmNode
 from berth.live.folder import Folder
-from berth.live.supervise import KEPT
+from berth.live.supervise.part import KEPT
 
 _TIME_OPTIONS = ("--time", "-t")
 LEAST_MIB = 1024  # memory per device; a node with less has no memory configured

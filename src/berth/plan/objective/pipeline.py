@@ -1,21 +1,30 @@
-"""Event simulation of one planned pipeline.
+"""Event simulation of pipelined training steps: what each stage computes, sends and asks servers for, and when.
 
-A batch is split into micro-batches. Each stage has one computer (its replicas work on a micro-batch together) and
-one NIC; device types are connected by links that several boundaries may share. The events:
+A stage has four resources that do one task at a time: its device, the two directions of its NIC share, and the servers
+of its tables; the first stage also has readers. A micro-batch meets these tasks:
 
-- a forward or backward of a micro-batch occupies the stage's computer; backwards go first (1f1b, with a bounded
-  number of micro-batches in flight), or only after all forwards (fill-drain);
-- activations occupy the sender's NIC, then the link, then the receiver's NIC; gradients the same way back;
-- rows of a micro-batch occupy the NIC after its backward; the all-reduce is split into as many buckets as there are
-  micro-batches and may start with the last backward. NICs serve activations before both;
-- a stage starts no batch before it has synchronised the previous one: fill and drain.
+    READ      readers      first stage only; reads run up to two steps ahead
+    LOOKUP    servers      rows are asked for a few micro-batches ahead, but not before the barrier
+    PULL      in           rows, and what was read
+    ARRIVE_F  in           activations of the stage before; sent before they arrive
+    FORWARD   device       needs both of them; a limited number of micro-batches is in flight
+    SEND_F    out
+    ARRIVE_B  in           gradients of the stage after
+    BACKWARD  device
+    SEND_B    out
+    PUSH      out          gradients of rows
+    UPDATE    servers      the servers apply them
 
-NICs and links serve in order of arrival. Times are per micro-batch; `noise` multiplies those of the computers.
-`steady_state` is the same pipeline without the waits for synchronisation.
+After the last micro-batch of a step a stage has the all-reduce (REDUCE, out) and its optimiser (OPTIMISE, device). The
+next step starts when all stages are done. Streams have no steps: nothing waits for a barrier.
+
+A free resource takes the task with the oldest micro-batch: backwards before forwards, sends before prefetched rows.
+Every task of a stage meets the micro-batches in order, so counts of what was started and done are the whole state.
 """
 
 from __future__ import annotations
 
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -26,222 +35,181 @@ from berth.native.kernels import entry, inlined, kernel
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-# Columns of a stage: seconds per micro-batch. OUT_F, IN_B, LINK_* are of the boundary to its right.
-FORWARD, BACKWARD, ROWS, REDUCE, OUT_F, IN_F, OUT_B, IN_B, LINK_F, LINK_B, LINK = range(11)
-WORK_COLUMNS = 11
-
-# Tasks of a resource. A tensor goes from _OUT to _LINK to _IN, and then it is _HERE.
-_F, _B, _OUT_F, _LINK_F, _IN_F, _HERE_F, _OUT_B, _LINK_B, _IN_B, _HERE_B, _ROWS, _REDUCE = range(12)
-_TASKS = 12
-_NONE = -1
-
-
-class ScheduleParams(NamedTuple):
-    """The order in which a stage works."""
-
-    micro: int  # micro-batches of a batch
-    group: int  # batches between two waits for synchronisation
-    groups: int  # groups to simulate; the first is not measured
-    drains: bool  # run all forwards of a group before its backwards
-    flight: int  # micro-batches in flight for each stage from here to the last; 0: no bound
+# By resource; for the same micro-batch, the first goes first.
+BACKWARD, FORWARD, OPTIMISE, ARRIVE_B, ARRIVE_F, PULL, SEND_B, SEND_F, PUSH, REDUCE, LOOKUP, UPDATE, READ = (
+    range(13)
+)
+TASKS = 13
+_DEVICE, _IN, _OUT, _SERVERS, _READERS = range(5)
+RESOURCE = np.array([_DEVICE] * 3 + [_IN] * 3 + [_OUT] * 4 + [_SERVERS] * 2 + [_READERS])  # of each task
+_RESOURCES = 5
+_READ_AHEAD = 16  # micro-batches, beside two steps
+_ENDLESS = 1 << 60  # a stream goes on after the last step that counts: it does not drain
 
 
-@entry
-def seconds_per_batch(work: Floats, noise: Floats, order: ScheduleParams) -> float:
-    """Return the time of one batch, from the end of one to the end of the next, after a first one."""
-    return simulate(work, noise, order)
+class Limits(NamedTuple):
+    """What stages may start."""
 
-
-@kernel
-def simulate(work: Floats, noise: Floats, order: ScheduleParams) -> float:  # noqa: PLR0912, PLR0915 - see below
-    """Return `seconds_per_batch` for `work[stage]` and `noise[micro-batch, stage]`.
-
-    This is one long function because passing these arrays to helpers costs ten times what the helpers do. A job is
-    numbered (task * stages + stage) * total + micro-batch.
-    """
-    stages, size = len(work), order.micro * order.group
-    total = size * order.groups
-    seconds, place, following = _routes(work)
-    resources = 2 * stages + int(work[:, LINK].max()) + 1  # computers, NICs, links
-    ends = np.full(resources, np.inf)  # when the job of each resource ends
-    job = np.zeros(resources, np.int64)
-    head, tail = (
-        np.full((2, resources), _NONE),
-        np.full((2, resources), _NONE),
-    )  # queues: activations; the rest
-    next_in_queue = np.empty(_TASKS * stages * total, np.int64)
-    arrived, started = np.zeros((2, stages), np.int64), np.zeros((2, stages), np.int64)  # forwards; backwards
-    done, synced = np.zeros(stages, np.int64), np.zeros(stages, np.int64)  # backwards; groups
-    pending = np.zeros((stages, order.groups), np.int64)  # parts of a group that are not done
-    for stage in range(stages):
-        pending[stage, :] = size * (1 + (work[stage, ROWS] > 0) + (work[stage, REDUCE] > 0))
-    arrived[0, 0] = total
-    finished = np.zeros(order.groups)
-    new_jobs = np.empty(order.micro + 3, np.int64)  # jobs for NICs and links that this event creates
-    now, stage, unfinished = 0.0, 0, stages * order.groups
-    resource = _NONE  # the one whose job has just ended
-    while unfinished > 0:
-        count = 0
-        if resource != _NONE:
-            step, micro = job[resource] // total, job[resource] % total
-            task, stage = step // stages, step % stages
-            done[stage] += task == _B
-            after = following[step]
-            if after == _HERE_F:
-                arrived[0, stage + 1] += 1
-            elif after == _HERE_B:
-                arrived[1, max(0, stage - (task != _F))] += 1
-            elif after != _NONE:
-                new_jobs[count] = (after * stages + stage) * total + micro
-                count += 1
-            if task == _B and work[stage, ROWS] > 0:
-                new_jobs[count] = (_ROWS * stages + stage) * total + micro
-                count += 1
-            if task in (_B, _ROWS, _REDUCE):
-                pending[stage, micro // size] -= 1
-                while synced[stage] < order.groups and pending[stage, synced[stage]] == 0:
-                    finished[synced[stage]] = now
-                    synced[stage] += 1
-                    unfinished -= 1
-        for one in range(max(0, stage - 1), min(stages, stage + 2)):
-            if ends[one] < np.inf:
-                continue
-            ahead, back = started[0, one], started[1, one]
-            if back < arrived[1, one] and (not order.drains or ahead >= (back // size + 1) * size):
-                started[1, one] += 1
-                job[one] = (_B * stages + one) * total + back
-                ends[one] = now + work[one, BACKWARD] * noise[back, one]
-                if work[one, REDUCE] > 0 and (back + 1) % order.micro == 0:
-                    for micro in range(back + 1 - order.micro, back + 1):
-                        new_jobs[count] = (_REDUCE * stages + one) * total + micro
-                        count += 1
-            elif ahead < arrived[0, one] and _may_start(ahead, done[one], synced[one], stages - one, order):
-                started[0, one] += 1
-                job[one] = (_F * stages + one) * total + ahead
-                ends[one] = now + work[one, FORWARD] * noise[ahead, one]
-        for number in range(count + 1):
-            if number < count:
-                one = place[new_jobs[number] // total]
-                rank = 1 if new_jobs[number] // total // stages >= _ROWS else 0
-                next_in_queue[new_jobs[number]] = _NONE
-                if head[rank, one] == _NONE:
-                    head[rank, one] = new_jobs[number]
-                else:
-                    next_in_queue[tail[rank, one]] = new_jobs[number]
-                tail[rank, one] = new_jobs[number]
-            else:
-                one = resource  # it is free now, even without a new job
-            if one >= stages and ends[one] == np.inf:
-                rank = 0 if head[0, one] != _NONE else 1
-                job[one] = head[rank, one]
-                if job[one] != _NONE:
-                    head[rank, one] = next_in_queue[job[one]]
-                    ends[one] = now + seconds[job[one] // total]
-        resource = 0
-        for one in range(1, resources):
-            if ends[one] < ends[resource]:
-                resource = one
-        now = ends[resource]
-        ends[resource] = np.inf
-    return (finished[-1] - finished[0]) / ((order.groups - 1) * order.group)
+    released: int  # micro-batches before the barrier
+    micro: int  # of a step
+    flight: int  # micro-batches of a stage from the begin of forward to the end of backward
+    ahead: int  # beside them: rows asked for, pushes under way
 
 
 @inlined
-def _may_start(micro: int, done: int, synced: int, to_go: int, order: ScheduleParams) -> bool:
-    """Return whether a forward may start: it is its group's turn, and not too many are in flight."""
-    if micro // (order.micro * order.group) > synced:
-        return False
-    return order.flight == 0 or micro - done < order.flight * to_go - 1
+def _allowed(task: int, stage: int, needs: Ints, started: Ints, done: Ints, limits: Limits) -> int:
+    """Return how many micro-batches (steps for REDUCE and OPTIMISE) a task of a stage may have started by now."""
+    allowed = _ENDLESS
+    for number in range(needs.shape[2]):
+        need = needs[task, stage, number]
+        if need >= 0:
+            allowed = min(allowed, done[need // done.shape[1], need % done.shape[1]])
+    if task == FORWARD:
+        pushed = done[UPDATE, stage] + limits.flight + limits.ahead
+        allowed = min(allowed, done[BACKWARD, stage] + limits.flight, pushed)
+    elif task == REDUCE:
+        allowed //= limits.micro
+    elif task == LOOKUP:
+        allowed = min(limits.released, started[FORWARD, stage] + limits.ahead)
+    elif task == READ and stage == 0:
+        allowed = started[FORWARD, 0] + 2 * limits.micro + _READ_AHEAD
+    return allowed
 
 
 @kernel
-def steady_state(work: Floats, noise: Floats, rounds: int) -> float:
-    """Return seconds per micro-batch if micro-batches follow each other without waits for synchronisation.
+def _start(
+    seconds: Floats,
+    factors: Floats,
+    resource: Ints,
+    needs: Ints,
+    started: Ints,
+    done: Ints,
+    ends: Floats,
+    running: Ints,
+    around: tuple[int, int],
+    limits: Limits,
+    now: float,
+) -> None:
+    """Start the tasks that may start in and near the stages `around`; those that take no time are done at once."""
+    stages = seconds.shape[1]
+    low, high = max(0, around[0]), min(stages - 1, around[1])
+    changed = True
+    while changed:
+        changed = False
+        for stage in range(low, high + 1):
+            oldest, chosen = _ENDLESS, 0
+            for task in range(TASKS):
+                place = resource[task] * stages + stage
+                before = started[task, stage]
+                allowed = _allowed(task, stage, needs, started, done, limits)
+                if allowed > before:
+                    if seconds[task, stage] == 0.0:
+                        started[task, stage] = done[task, stage] = allowed
+                        changed = True
+                    elif ends[place] == np.inf and before < oldest:
+                        oldest, chosen = before, task
+                if oldest < _ENDLESS and (task + 1 == TASKS or resource[task + 1] != resource[task]):
+                    taken = seconds[chosen, stage]
+                    if chosen <= FORWARD:  # or BACKWARD
+                        taken *= factors[oldest % len(factors), stage]
+                    started[chosen, stage] = oldest + 1
+                    running[place] = chosen
+                    ends[place] = now + taken
+                    oldest, changed = _ENDLESS, True
+            if changed:
+                low, high = max(0, min(low, stage - 1)), min(stages - 1, max(high, stage + 1))
 
-    In every round each resource does each of its jobs once, in the order in which a micro-batch meets them. A job on
-    a micro-batch runs one round after the previous one, so its input is there. A round takes as long as the busiest
-    resource works: that is the closed formula if nothing varies and links are not shared.
+
+@entry
+def _step_ends(
+    seconds: Floats,
+    factors: Floats,
+    resource: Ints,
+    needs: Ints,
+    micro: int,
+    flight: int,
+    ahead: int,
+    steps: int,
+    streams: bool,
+) -> Floats:
+    """Return when each step ends."""
+    stages = seconds.shape[1]
+    started, done = np.zeros((TASKS, stages), np.int64), np.zeros((TASKS, stages), np.int64)
+    ends, running = np.full(_RESOURCES * stages, np.inf), np.zeros(_RESOURCES * stages, np.int64)
+    finished, count, now = np.zeros(steps), 0, 0.0
+    released = _ENDLESS if streams else micro
+    around = (0, stages - 1)
+    while True:
+        limits = Limits(released, micro, flight, ahead)
+        _start(seconds, factors, resource, needs, started, done, ends, running, around, limits, now)
+        least = steps
+        for stage in range(stages):
+            least = min(least, done[UPDATE, stage] // micro)
+            if not streams:
+                least = min(least, done[OPTIMISE, stage])
+        if least > count:
+            finished[count:least] = now
+            count = least
+            if count == steps:
+                return finished
+            if not streams:
+                released = (count + 1) * micro
+                around = (0, stages - 1)
+                continue
+        place = 0
+        for one in range(1, len(ends)):
+            if ends[one] < ends[place]:
+                place = one
+        if ends[place] == np.inf:
+            return np.full(steps, np.inf)
+        now = ends[place]
+        ends[place] = np.inf
+        stage = place % stages
+        done[running[place], stage] += 1
+        around = (stage - 1, stage + 1)
+
+
+def step_ends(
+    seconds: Floats,
+    factors: Floats,
+    *,
+    micro: int,
+    flight: int,
+    ahead: int,
+    steps: int,
+    streams: bool = False,
+) -> Floats:
+    """Return when each step ends, in seconds from the start; `seconds` of each task is [task, stage], of one call.
+
+    `factors` [micro-batch, stage] multiply the computation; `flight` and `ahead` are those of `Limits`.
     """
-    stages = len(work)
-    place, seconds, waits_for = _chain(work)
-    jobs = len(place)
-    ended = np.zeros((jobs, jobs + 1))  # of the last micro-batches, by their number modulo jobs + 1
-    free = np.zeros(int(place.max()) + 1)
-    began = np.zeros(len(free))
-    warm = 4 * jobs
-    for now in range(warm + rounds):
-        for job in range(min(jobs, now + 1)):
-            micro = now - job
-            slot = micro % (jobs + 1)
-            start = free[place[job]]
-            if waits_for[job] >= 0:
-                start = max(start, ended[waits_for[job], slot])
-            factor = noise[micro % len(noise), place[job]] if place[job] < stages else 1.0
-            free[place[job]] = ended[job, slot] = start + seconds[job] * factor
-        if now == warm - 1:
-            began[:] = free
-    return float((free - began).max()) / rounds
+    needs = _needs(seconds.shape[1])
+    return _step_ends(seconds, factors, RESOURCE, needs, micro, flight, ahead, steps, streams)
 
 
-@kernel
-def _chain(work: Floats) -> tuple[Ints, Floats, Ints]:
-    """Return the jobs of one micro-batch in order: resource, seconds, and the job that each waits for."""
-    stages = len(work)
-    seconds, place, following = _routes(work)
-    at, taken = np.zeros(10 * stages, np.int64), np.zeros(10 * stages)
-    waits_for = np.zeros(10 * stages, np.int64)
-    count, before, task, stage = 0, _NONE, _F, 0
-    while task != _NONE:
-        step = task * stages + stage
-        at[count], taken[count], waits_for[count] = place[step], seconds[step], before
-        before = count
-        count += 1
-        synchronising = work[stage, ROWS] + work[stage, REDUCE]
-        if task == _B and synchronising > 0:
-            at[count], taken[count], waits_for[count] = stages + stage, synchronising, before
-            count += 1
-        after = following[step]
-        if after == _HERE_F:
-            task, stage = _F, stage + 1
-        elif after == _HERE_B:
-            task, stage = _B, stage - (task != _F)
-        else:
-            task = after
-    return at[:count], taken[:count], waits_for[:count]
+@cache
+def _needs(stages: int) -> Ints:
+    """Return the one or two tasks that each task waits for, as task * stages + stage, [task, stage, 2]; -1: none.
 
-
-@kernel
-def _routes(work: Floats) -> tuple[Floats, Ints, Ints]:
-    """Return for each [task * stages + stage]: seconds, resource, and the task that follows; skips empty tasks."""
-    stages = len(work)
-    seconds = np.zeros(_TASKS * stages)
-    place = np.zeros(_TASKS * stages, np.int64)
-    following = np.full(_TASKS * stages, _NONE)
+    A task that a stage does not have waits for itself.
+    """
+    found = np.full((TASKS, stages, 2), -1)
     for stage in range(stages):
-        left, right = max(0, stage - 1), min(stages - 1, stage + 1)
-        nic = stages + stage
-        for task, taken, at in (
-            (_F, work[stage, FORWARD], stage),
-            (_B, work[stage, BACKWARD], stage),
-            (_OUT_F, work[stage, OUT_F], nic),
-            (_LINK_F, work[stage, LINK_F], 2 * stages + int(work[stage, LINK])),
-            (_IN_F, work[right, IN_F], stages + right),
-            (_OUT_B, work[stage, OUT_B], nic),
-            (_LINK_B, work[left, LINK_B], 2 * stages + int(work[left, LINK])),
-            (_IN_B, work[left, IN_B], stages + left),
-            (_ROWS, work[stage, ROWS], nic),
-            (_REDUCE, work[stage, REDUCE], nic),
-        ):
-            seconds[task * stages + stage], place[task * stages + stage] = taken, at
-        for arrival, tasks in (
-            (_HERE_F, (_IN_F, _LINK_F, _OUT_F, _F)),
-            (_HERE_B, (_IN_B, _LINK_B, _OUT_B, _B)),
-        ):
-            after = arrival
-            for task in tasks:
-                following[task * stages + stage] = after
-                if seconds[task * stages + stage] > 0:
-                    after = task
-    following[_F * stages + stages - 1] = _HERE_B  # the last stage turns around
-    following[_B * stages] = _NONE
-    return seconds, place, following
+        waits: dict[int, tuple[tuple[int, int], ...]] = {
+            BACKWARD: ((ARRIVE_B, stage),) if stage + 1 < stages else ((FORWARD, stage),),
+            FORWARD: ((PULL, stage), (ARRIVE_F, stage)) if stage else ((PULL, stage),),
+            OPTIMISE: ((REDUCE, stage),),
+            ARRIVE_B: ((SEND_B, stage + 1),) if stage + 1 < stages else ((ARRIVE_B, stage),),
+            ARRIVE_F: ((SEND_F, stage - 1),) if stage else ((ARRIVE_F, stage),),
+            PULL: ((LOOKUP, stage),) if stage else ((LOOKUP, stage), (READ, stage)),
+            SEND_B: ((BACKWARD, stage),),
+            SEND_F: ((FORWARD, stage),),
+            PUSH: ((BACKWARD, stage),),
+            REDUCE: ((PUSH, stage),),
+            UPDATE: ((PUSH, stage),),
+            READ: () if stage == 0 else ((READ, stage),),
+        }
+        for task, tasks in waits.items():
+            for number, (before, where) in enumerate(tasks):
+                found[task, stage, number] = before * stages + where
+    return found

@@ -7,16 +7,22 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from berth.plan.evaluate import Assignments, BatchEvaluation
+from berth.plan.plan import Plan
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """Cost and throughput of one plan with the replicas that the objective needs."""
+    """Cost and throughput of one assignment with the counts that the objective needs."""
 
     cost_usd: float  # infinite if the throughput is not held
     throughput: float  # examples per second
-    replicas: tuple[int, ...]  # of each stage; empty if the throughput is not held
+    plan: Plan | None  # with the counts that hold the throughput; None if it is not held
     note: str  # where the figures come from
+
+    @property
+    def replicas(self) -> tuple[int, ...]:
+        """Replicas of each stage; empty if the throughput is not held."""
+        return tuple(stage.replicas for stage in self.plan.stages) if self.plan else ()
 
     @property
     def feasible(self) -> bool:
@@ -25,7 +31,7 @@ class Evaluation:
 
 
 class Objective(Protocol):
-    """Evaluates assignments, with the replicas that they need under this objective."""
+    """Evaluates assignments, with the counts that they need under this objective."""
 
     name: str
 
@@ -35,5 +41,5 @@ class Objective(Protocol):
     def evaluate(self, assignment: Any) -> Evaluation:
         """Evaluate one assignment in full."""
 
-    def close(self) -> None:
-        """Release processes and other resources."""
+    def evaluate_plan(self, plan: Plan) -> Evaluation:
+        """Evaluate a plan with its own counts."""

@@ -14,25 +14,23 @@ import numpy as np
 from berth.errors import InputError, UnknownNameError
 from berth.plan.evaluate import Assignments, BatchEvaluation
 from berth.plan.objective.protocol import Evaluation, Objective
-from berth.plan.plan import Plan, with_replicas
+from berth.plan.objective.simulate import SimulatedObjective, SimulationOptions
+from berth.plan.plan import Plan
 from berth.plan.problem import Problem
-from berth.plan.profile.layer_profile import LayerProfile
-from berth.plan.search.method import BLACK_BOX, Budget, Outcome, Progress, get_method
+from berth.plan.search.method import BLACK_BOX, Budget, Outcome, Progress, canonical_name, get_method
 
 OBJECTIVES = {
     "formula": "the closed formula",
-    "simulate": "an event simulation of the planned pipeline (modelled)",
-    "measure": "a real short run on this machine, scaled to other devices (emulated)",
+    "simulate": "an event simulation of the plan's training steps (modelled)",
 }
 DEFAULT_METHOD = "genetic"  # instead of exact, which solves the formula only
-DEFAULT_MEASUREMENTS = 40  # evaluations of `measure`
 
 
 @dataclass(frozen=True)
 class Refinement:
     """The start plan and the best plan found, both evaluated by the objective."""
 
-    outcome: Outcome  # its plan has the objective's replicas, but the formula's figures
+    outcome: Outcome  # its plan has the objective's counts, but the formula's figures
     start: Evaluation
     best: Evaluation
 
@@ -64,27 +62,12 @@ class _BestTracker:
         return found
 
 
-def make_objective(
-    name: str,
-    problem: Problem,
-    *,
-    profile: LayerProfile | None = None,
-    model: str | None = None,
-    seed: int = 0,
-    **options: Any,
-) -> Objective:
-    """Return an objective by name; options may follow the name: `simulate:lanes=2,schedule=fill-drain`."""
+def make_objective(name: str, problem: Problem, *, seed: int = 0, **options: Any) -> SimulatedObjective:
+    """Return an objective by name; options may follow the name: `simulate:steps=20,variation=0.1`."""
     name, _, text = name.partition(":")
-    options = _options(text) | options
-    if name == "simulate":
-        from berth.plan.objective.simulate import PipelineOptions, SimulatedObjective
-
-        return SimulatedObjective(problem, _build(PipelineOptions, options), profile=profile, seed=seed)
-    if name == "measure":
-        from berth.plan.objective.measure import MeasuredObjective, MeasureOptions
-
-        return MeasuredObjective(problem, model, _build(MeasureOptions, options), profile=profile, seed=seed)
-    raise UnknownNameError("objective", name, OBJECTIVES)
+    if name != SimulatedObjective.name:
+        raise UnknownNameError("objective", name, OBJECTIVES)
+    return SimulatedObjective(problem, _build(SimulationOptions, _options(text) | options), seed=seed)
 
 
 def refine(
@@ -98,23 +81,22 @@ def refine(
     """Search from `start`; evaluating the start plan and the final plan does not count against the budget."""
     if method == "exact":
         method = DEFAULT_METHOD
-    if method not in BLACK_BOX:
+    if canonical_name(method) not in BLACK_BOX:
         raise InputError(
             f"{method} can't search under {objective.name}", hint=f"one of {', '.join(sorted(BLACK_BOX))} can"
         )
-    if budget is None:
-        budget = Budget(evaluations=DEFAULT_MEASUREMENTS) if objective.name == "measure" else Budget()
-    began = objective.evaluate(start.assignment)
+    budget = budget or Budget()
+    began = objective.evaluate_plan(start)
     tracker = _BestTracker(objective)
     devices = np.array(start.assignment, np.int64)
     outcome = get_method(method)(problem, budget, progress, objective=tracker, start=devices)
-    best = began if tracker.best is None else objective.evaluate(tracker.best)
-    if tracker.best is None or not best.feasible:
+    found = began if tracker.best is None else objective.evaluate(tracker.best)
+    best = min(began, found, key=lambda one: one.cost_usd)
+    if not best.feasible:
         return Refinement(
-            replace(outcome, plan=None), began, max(began, best, key=lambda one: one.throughput)
+            replace(outcome, plan=None), began, max(began, found, key=lambda one: one.throughput)
         )
-    plan = with_replicas(problem, tracker.best, best.replicas)
-    return Refinement(replace(outcome, plan=plan, note=best.note), began, best)
+    return Refinement(replace(outcome, plan=best.plan, note=best.note), began, best)
 
 
 def _options(text: str) -> dict[str, Any]:
@@ -122,10 +104,10 @@ def _options(text: str) -> dict[str, Any]:
     for part in filter(None, text.split(",")):
         key, equals, value = part.partition("=")
         if not equals:
-            raise InputError(f"{part!r} is not KEY=VALUE", hint="write it like simulate:lanes=2,batches=4")
+            raise InputError(
+                f"{part!r} is not KEY=VALUE", hint="write it like simulate:steps=20,variation=0.1"
+            )
         key = key.strip().replace("-", "_")
-        if key.startswith("most_"):  # the former prefix
-            key = key.replace("most_", "max_", 1)
         options[key] = _value(value.strip())
     return options
 
@@ -145,8 +127,6 @@ def _build(cls: type[Any], options: dict[str, Any]) -> Any:
     for key, value in options.items():
         if key not in known:
             raise UnknownNameError("option of the objective", key, known)
-        wanted = str if isinstance(known[key].default, str) else (int, float, type(None))
-        if not isinstance(value, wanted):
-            expected = "text" if wanted is str else "a number"
-            raise InputError(f"{key} is {value!r}", hint=f"{expected} is expected")
+        if not isinstance(value, (int, float, type(None))):
+            raise InputError(f"{key} is {value!r}", hint="a number is expected")
     return cls(**options)

@@ -1,169 +1,234 @@
-"""Cost of plans by event simulation of their pipeline; see berth.plan.objective.pipeline for the events.
+"""Judges plans by event simulation of their training steps; see berth.plan.objective.pipeline for the events.
 
-Beyond the closed formula: batches fill and drain the pipeline (or follow without a wait), every micro-batch repeats
-the serial part of the computation (which was measured as the cost that remains for a smaller part of the batch),
-layer times vary, and crossings between the same two types share a link. Not simulated: the slowest of several replicas
-(a fitted alpha has some of it), memory of micro-batches in flight, failures. Every figure is modelled. Random numbers
-are drawn once: equal seeds give equal results, and plans are compared on the same draws.
+Beyond the closed formula: micro-batches fill and drain the pipeline and wait for each other at NICs, servers and
+readers; calls vary, and a synchronous step waits for the slowest replica. Every figure is modelled.
+
+One replica stands for all of a stage. They are alike (the same examples per call on the same share of a NIC), and
+differ by chance only. A synchronous step ends when the slowest of them has ended, so the one that is simulated is
+the slowest of k: the time of its m calls together is drawn as the largest of k such sums (exactly: the k-th root of
+a uniform number through the inverse normal distribution), and its calls vary around that. The slowest replicas of
+all stages meet in one pipeline here; in a real one they need not, so a step is never faster than it is here because
+of that. Where k_i and k_i+1 differ, a replica sends and receives in parts, the same bytes in total as its calls have.
+Without a barrier no replica waits for the slowest: calls vary around their mean.
+
+Servers and readers share every call among their cores (rows are spread by key), so a pool of n cores serves like one
+that is n times as fast. The formula rents them for a load of `UTILISATION`, because requests queue beyond it; here
+they do queue, so they serve at their full speed.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from berth.errors import InputError, UnknownNameError
-from berth.plan.evaluate import Assignments, BatchEvaluation
+from berth.errors import InputError
+from berth.plan.evaluate import Assignments, BatchEvaluation, Evaluator
+from berth.plan.objective import pipeline as tasks
 from berth.plan.objective.protocol import Evaluation
-from berth.plan.objective.step_time import ALL, F1B1, FILL_DRAIN, NO_LINK, PAIRS, STREAM, PipelineSettings
-from berth.plan.plan import Plan
-from berth.plan.problem import Problem
-from berth.plan.profile.layer_profile import LayerProfile
+from berth.plan.plan import Plan, Stage, cheapest
+from berth.plan.problem import COMPUTE, IN, OPTIMISER_S, OUT, SERVER_CPU, SERVER_NIC, SYNC_BYTES, Problem
+from berth.plan.world import UTILISATION
 
 Floats = NDArray[np.float64]
 
-SCHEDULES = {"1f1b": F1B1, "fill-drain": FILL_DRAIN, "stream": STREAM}
-SHARED = {"none": NO_LINK, "pair": PAIRS, "all": ALL}
 FORWARD_SHARE = 1 / 3  # a backward pass computes about twice what the forward does
-_NORMAL_QUARTILES = 1.349  # distance of the quartiles of a normal distribution, in standard deviations
-_MAX_SIGMA = 0.25  # a larger measured spread comes from other users of the machine
+STEP_PRECISION = 1e-3  # of a simulated throughput
+STREAM_PRECISION = 5e-3  # the same without a barrier, where calls end in bunches
+UNMEASURED = 0.05  # relative standard deviation of calls on a device that was not measured
+_LARGEST_VARIATION = 0.25  # a larger measured one comes from other users of the machine
+_FASTEST = 0.1  # factor on the time of a call
+_STREAM_FLIGHT = 6  # micro-batches in flight for each stage of a stream
+_AHEAD = 4  # micro-batches of a step whose rows are asked for, or whose pushes are under way, beside those in flight
+_STREAM_WARM_UP = 4  # calls of a stream before those that count, for each micro-batch in flight
+MARGIN_ROUNDS = 6  # problems solved for more than asked until a plan holds
+_MORE = 0.002  # beyond the ratio of asked and reached throughput, doubled in every round
 
 
 @dataclass(frozen=True, slots=True)
-class PipelineOptions:
-    """Options of a simulated pipeline."""
+class SimulationOptions:
+    """Options of a simulation."""
 
-    micro_batches: int = 0  # 0: the best of 1, 2, 4 .. for each plan
-    max_micro_batches: int = 8
-    schedule: str = "1f1b"  # or fill-drain, or stream: no batch waits for synchronisation
-    sync_every: int = 1  # batches between two waits for the synchronisation
-    batches: int = 2  # measured, after a first one
-    per_call: float = 1.0  # share of the serial computation that every micro-batch repeats
-    shared: str = "pair"  # links are shared by crossings of the same two types, by all, by none
-    lanes: float = 4.0  # bandwidth of a shared link, in links of one device
-    jitter: float | None = None  # relative spread of layers; None: as measured, else 0.05
+    steps: int = 8  # simulated, after a first one
+    variation: float | None = None  # relative standard deviation of calls; None: as measured, else 0.05
 
     def __post_init__(self) -> None:
-        if self.schedule not in SCHEDULES:
-            raise UnknownNameError("schedule", self.schedule, SCHEDULES)
-        if self.shared not in SHARED:
-            raise UnknownNameError("way to share links", self.shared, SHARED)
-        for name, least in (
-            ("micro_batches", 0),
-            ("max_micro_batches", 1),
-            ("sync_every", 1),
-            ("batches", 1),
-        ):
-            value = getattr(self, name)
-            if not isinstance(value, int) or value < least:
-                raise InputError(f"{name} is {value}", hint=f"a whole number not below {least} is expected")
-        if not 0 <= self.per_call <= 1:
-            raise InputError(f"per_call is {self.per_call}", hint="a number from 0 to 1 is expected")
-        if not self.lanes > 0:
-            raise InputError(f"lanes is {self.lanes}", hint="a number above 0 is expected")
-        if self.jitter is not None and not 0 <= self.jitter <= 1:
-            raise InputError(f"jitter is {self.jitter}", hint="a number from 0 to 1 is expected")
+        if not isinstance(self.steps, int) or self.steps < 1:
+            raise InputError(f"steps is {self.steps}", hint="a whole number not below 1 is expected")
+        if self.variation is not None and not 0 <= self.variation <= 1:
+            raise InputError(f"variation is {self.variation}", hint="a number from 0 to 1 is expected")
+
+
+def simulated_throughput(plan: Plan, options: SimulationOptions | None = None, seed: int = 0) -> float:
+    """Return the examples per second of a plan with its own counts; 0 if it can't train at all."""
+    options = options or SimulationOptions()
+    seconds = task_seconds(plan)
+    if not np.isfinite(seconds).all():
+        return 0.0
+    streams = not plan.problem.micro
+    first, steps = 1, options.steps + 1
+    flight, ahead = plan.schedule.in_flight, _AHEAD
+    if streams:
+        flight = _STREAM_FLIGHT * len(plan.stages)
+        ahead = 2 * flight
+        first, steps = _STREAM_WARM_UP * flight, (_STREAM_WARM_UP + options.steps) * flight
+    factors = _factors(plan, options.variation, steps, streams, seed)
+    ends = tasks.step_ends(
+        seconds, factors, micro=plan.micro, flight=flight, ahead=ahead, steps=steps, streams=streams
+    )
+    return float(plan.problem.batch * (steps - first) / (ends[-1] - ends[first - 1]))
+
+
+def holds(problem: Problem, throughput: float) -> bool:
+    """Return whether a simulated throughput is the one asked for, to the precision of the simulation."""
+    return throughput >= problem.throughput * (1 - (STEP_PRECISION if problem.micro else STREAM_PRECISION))
+
+
+def next_target(target: float, asked: float, reached: float, count: int) -> float:
+    """Return the throughput to size for if the plan for `target` reaches less than asked, in round `count` from 0."""
+    return target * asked / reached * (1 + _MORE * 2**count)
+
+
+def task_seconds(plan: Plan) -> Floats:
+    """Return the seconds of every task of a micro-batch (of a step: REDUCE and OPTIMISE), [task, stage]."""
+    problem, micro = plan.problem, plan.micro
+    found = np.zeros((tasks.TASKS, len(plan.stages)))
+    for row, stage in enumerate(plan.stages):
+        found[:, row] = _stage_seconds(problem, stage, micro)
+    if problem.host.readers_s > 0:
+        reading = problem.host.readers_s * UTILISATION / micro
+        found[tasks.READ, 0] = reading / plan.readers if plan.readers else math.inf
+    return found
+
+
+def _stage_seconds(problem: Problem, stage: Stage, micro: int) -> Floats:
+    first, last, choice = stage.first, stage.last, stage.choice
+    examples = problem.batch / (stage.replicas * micro)
+    curves = problem.curves[choice, first : last + 1].sum(axis=0)
+    at = [_along(problem.grid, curve, examples) for curve in curves]
+    facts = problem.facts[choice, first : last + 1].sum(axis=0)
+    found = np.zeros(tasks.TASKS)
+    found[tasks.FORWARD] = at[COMPUTE] * FORWARD_SHARE
+    found[tasks.BACKWARD] = at[COMPUTE] - found[tasks.FORWARD]
+    found[tasks.PULL], found[tasks.PUSH] = at[IN], at[OUT]
+    message = problem.message_s
+    if first > 0:
+        forward, backward = problem.cross[choice, first - 1] * examples + message
+        found[tasks.ARRIVE_F], found[tasks.SEND_B] = forward, backward
+    if last + 1 < len(problem.layers):
+        forward, backward = problem.cross[choice, last] * examples + message
+        found[tasks.SEND_F], found[tasks.ARRIVE_B] = forward, backward
+    serving = stage.replicas * max(at[SERVER_CPU], at[SERVER_NIC]) * UTILISATION
+    if serving > 0:
+        each = serving / stage.servers / 2 if stage.servers else math.inf
+        found[tasks.LOOKUP], found[tasks.UPDATE] = each, each
+    found[tasks.OPTIMISE] = facts[OPTIMISER_S]
+    if facts[SYNC_BYTES] > 0:
+        ring = problem.ring[problem.choices[choice].device]
+        per_byte, once = ring[:, min(stage.replicas, ring.shape[1] - 1)]
+        found[tasks.REDUCE] = facts[SYNC_BYTES] * per_byte + once
+    return found
+
+
+def _along(grid: Floats, curve: Floats, examples: float) -> float:
+    """Return a curve between its points; beyond the last its slope continues."""
+    point = int(np.clip(np.searchsorted(grid, examples, side="right") - 1, 0, len(grid) - 2))
+    share = (examples - grid[point]) / (grid[point + 1] - grid[point])
+    return float(curve[point] + (curve[point + 1] - curve[point]) * share)
+
+
+def _factors(plan: Plan, variation: float | None, steps: int, streams: bool, seed: int) -> Floats:
+    """Return the factors on the computation of each call, [micro-batch, stage]."""
+    draw = np.random.default_rng(seed)
+    columns = []
+    for stage in plan.stages:
+        sigma = _variation(plan.problem, stage) if variation is None else variation
+        drawn = _stream_draws(draw, steps) if streams else _slowest_draws(draw, steps, plan.micro, stage)
+        columns.append(np.maximum(_FASTEST, 1 + sigma * drawn))
+    return np.ascontiguousarray(np.stack(columns, axis=1))
+
+
+def _stream_draws(draw: np.random.Generator, steps: int) -> Floats:
+    """Return normal draws in pairs of opposite sign: their mean is exact."""
+    half = draw.standard_normal((steps + 1) // 2)
+    return np.stack([half, -half], axis=1).ravel()[:steps]
+
+
+def _slowest_draws(draw: np.random.Generator, steps: int, micro: int, stage: Stage) -> Floats:
+    """Return normal draws of all calls of the slowest replica in each step.
+
+    The sums of the steps after the first are spread evenly over their distribution: few steps have its mean.
+    """
+    each = draw.standard_normal((steps, micro))
+    even = np.concatenate([[0.5], (draw.permutation(steps - 1) + 0.5) / (steps - 1)])
+    normal = NormalDist()
+    largest = np.array([normal.inv_cdf(share ** (1 / stage.replicas)) for share in even])
+    each += (largest / math.sqrt(micro) - each.mean(axis=1))[:, None]
+    return each.ravel()
+
+
+def _variation(problem: Problem, stage: Stage) -> float:
+    """Return how much calls vary, as a standard deviation: as measured; stated times do not vary."""
+    if problem.source is None:
+        return 0.0
+    device = problem.source.devices[problem.choices[stage.choice].device]
+    times = problem.source.profile.on(device)
+    return min(times.uncertainty, _LARGEST_VARIATION) if times.is_measured else UNMEASURED
 
 
 class SimulatedObjective:
-    """Evaluates assignments with replicas that hold the throughput in the simulation."""
+    """Evaluates assignments by their cheapest plan that holds the throughput in the simulation."""
 
     name = "simulate"
 
-    def __init__(
-        self,
-        problem: Problem,
-        pipeline: PipelineOptions | None = None,
-        *,
-        profile: LayerProfile | None = None,
-        seed: int = 0,
-    ) -> None:
-        self.problem = problem
-        self.pipeline = pipeline or PipelineOptions()
-        self.settings = pipeline_settings(problem, self.pipeline, profile, seed)
-        share = (FORWARD_SHARE, 1 - FORWARD_SHARE)
-        self.passes = np.tile(np.array(share), (len(problem.layers), 1))
+    def __init__(self, problem: Problem, options: SimulationOptions | None = None, *, seed: int = 0) -> None:
+        self.problem, self.options, self.seed = problem, options or SimulationOptions(), seed
+        self._formula = Evaluator(problem)
 
     def __call__(self, assignments: Assignments) -> BatchEvaluation:
         """Evaluate a batch of assignments, [plan, layer]."""
-        cost, time_s, short, _, _ = self._evaluate(assignments)
-        return BatchEvaluation(cost * (self.problem.epochs * self.problem.samples / 3600), time_s, short)
+        rows = np.ascontiguousarray(np.atleast_2d(assignments), dtype=np.int64)
+        found = self._formula.formula(rows)
+        for row, devices in enumerate(rows):
+            if found.shortfall[row] > 0:
+                continue
+            one = self.evaluate(devices)
+            found.cost_usd[row], found.stage_s[row] = one.cost_usd, 1 / one.throughput
+            if not one.feasible:
+                found.shortfall[row] = max(1e-3, math.log(self.problem.throughput / one.throughput))
+        return found
 
     def evaluate(self, assignment: Any) -> Evaluation:
-        """Evaluate one assignment in full."""
-        devices = np.asarray(assignment, np.int64)[None]
-        cost, time_s, _, replicas, micro = self._evaluate(devices)
-        stages = 1 + int(np.count_nonzero(np.diff(devices[0])))
-        held = bool(np.isfinite(cost[0]))
-        return Evaluation(
-            cost_usd=float(cost[0]) * self.problem.epochs * self.problem.samples / 3600,
-            throughput=1 / float(time_s[0]) if time_s[0] > 0 else 0.0,
-            replicas=tuple(int(count) for count in replicas[0, :stages]) if held else (),
-            note=f"modelled, {self.pipeline.schedule}, micro-batches per batch: {int(micro[0])}",
-        )
+        """Evaluate one assignment in full: sized for more than asked if the simulation needs that."""
+        asked, target, fastest = self.problem.throughput, self.problem.throughput, 0.0
+        for count in range(MARGIN_ROUNDS):
+            plan = cheapest(self.problem.at(target), assignment)
+            if plan is None:
+                break
+            found = self.evaluate_plan(plan)
+            if found.feasible:
+                return found
+            fastest = max(fastest, found.throughput)
+            target = next_target(target, asked, found.throughput, count)
+        return _refused(fastest)
+
+    def evaluate_plan(self, plan: Plan) -> Evaluation:
+        """Evaluate a plan with its own counts."""
+        reached, problem = self.throughput_of(plan), self.problem
+        if not holds(problem, reached):
+            return _refused(reached)
+        hours = problem.epochs * problem.samples / reached / 3600
+        how = f"micro-batches per step: {plan.micro}" if problem.micro else "without steps"
+        return Evaluation(hours * plan.usd_per_hour, reached, plan, f"modelled, {how}")
 
     def throughput_of(self, plan: Plan) -> float:
-        """Return examples per second of a plan with its own replicas."""
-        from berth.plan.objective.sizing import seconds_with_replicas
-
-        replicas = np.array([float(stage.replicas) for stage in plan.stages])
-        devices = np.array(plan.assignment, np.int64)
-        return 1 / float(
-            seconds_with_replicas(devices, replicas, self.problem.arrays, self.settings, self.passes)
-        )
-
-    def close(self) -> None:
-        """Do nothing: there are no resources to release."""
-
-    def _evaluate(self, assignments: Assignments) -> tuple[Floats, Floats, Floats, Floats, Assignments]:
-        from berth.plan.objective.sizing import evaluate_simulated
-
-        rows = np.ascontiguousarray(np.atleast_2d(assignments), dtype=np.int64)
-        return evaluate_simulated(rows, self.problem.arrays, self.settings, self.passes)
+        """Return the examples per second of a plan with its own counts."""
+        return simulated_throughput(plan, self.options, self.seed)
 
 
-def pipeline_settings(
-    problem: Problem, pipeline: PipelineOptions, profile: LayerProfile | None, seed: int
-) -> PipelineSettings:
-    """Return the options as the kernels read them."""
-    most = pipeline.micro_batches or pipeline.max_micro_batches
-    if most > problem.batch:
-        most = max(1, int(problem.batch))
-    layers = len(problem.layers)
-    drawn = most * pipeline.sync_every * (pipeline.batches + 1)
-    return PipelineSettings(
-        batch=problem.batch,
-        micro=min(pipeline.micro_batches, most),
-        max_micro=most,
-        schedule=SCHEDULES[pipeline.schedule],
-        group=pipeline.sync_every,
-        batches=pipeline.batches,
-        per_call=pipeline.per_call,
-        shared=SHARED[pipeline.shared] if np.isfinite(pipeline.lanes) else NO_LINK,
-        lanes=pipeline.lanes,
-        cross_forward=_cross_forward(profile, layers),
-        sigma=_sigma(problem, pipeline.jitter, profile),
-        normals=np.random.default_rng(seed).standard_normal((drawn, layers)),
-    )
-
-
-def _cross_forward(profile: LayerProfile | None, layers: int) -> Floats:
-    """Return the share of each crossing that is activations; the rest is gradients on the way back."""
-    if profile is None:
-        return np.full(layers, 0.5)
-    return np.array([layer.output_bytes / max(1, layer.cross_bytes) for layer in profile.layers])
-
-
-def _sigma(problem: Problem, jitter: float | None, profile: LayerProfile | None) -> Floats:
-    """Return the spread of each [layer, type]; a type that was not measured varies like the one that was."""
-    shape = (len(problem.layers), len(problem.types))
-    if jitter is None and profile is not None:
-        measured = {times.device: times.spread for times in profile.devices if times.spread}
-        if measured:
-            first = next(iter(measured.values()))
-            columns = [measured.get(name, first) for name in problem.type_names]
-            return np.minimum(np.array(columns).T / _NORMAL_QUARTILES, _MAX_SIGMA).copy()
-    return np.full(shape, (0.05 if jitter is None else jitter) / _NORMAL_QUARTILES)
+def _refused(throughput: float) -> Evaluation:
+    return Evaluation(math.inf, throughput, None, "modelled: does not hold the throughput")

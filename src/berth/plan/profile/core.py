@@ -5,70 +5,48 @@ from __future__ import annotations
 import statistics
 from datetime import date
 
-from berth.plan.profile.amdahl import AmdahlFit, fit_amdahl
-from berth.plan.profile.exchange import TIMES_REPEATED
-from berth.plan.profile.layer_profile import DeviceTimes, short
-from berth.plan.profile.machine import describe_core, torch_version
-from berth.plan.profile.make import CORE
+from berth.plan.profile.layer_profile import DeviceTimes, FloatArray, non_decreasing, short
+from berth.plan.profile.machine import CORE, describe_core, torch_version
 from berth.plan.profile.measure import Measurements, ProfilingTask, Report, measure
 from berth.workload.profile import Provenance
+
+_LEAST_UNCERTAINTY = 0.03  # between two profiles of an idle machine
 
 
 def core_times(task: ProfilingTask, today: date, report: Report) -> DeviceTimes:
     """Measure every layer; the sources say how."""
     measured = measure(task, report)
-    places = range(len(task.layers))
-    alphas = [
-        fit_amdahl({replicas: timing.seconds for replicas, timing in measured.compute[place].items()})
-        for place in places
-    ]
-    betas = [_beta(place, measured) for place in places]
-    spread = tuple(round(measured.compute[place][1].spread, 4) for place in places)
+    curves, apart = curves_of_whole(measured)
+    spread = statistics.median(timing.spread for timing in measured.whole)
+    where = f"one core of {describe_core()}, one thread, CPU time, median of {task.repeats}"
     when = f"torch {torch_version()}, {today.isoformat()}"
-
-    def source(note: str) -> Provenance:
-        return Provenance("measured", note, today.year)
-
     return DeviceTimes(
         device=CORE,
-        compute=source(
-            f"one core of {describe_core()}, one thread, CPU time, median of {task.repeats}, "
-            f"spread {statistics.median(spread):.0%}, {when}"
+        batch=task.batch,
+        batches=task.batches,
+        curves=curves,
+        step_s=tuple(short(timing.seconds) for timing in measured.step),
+        uncertainty=round(max(_LEAST_UNCERTAINTY, spread, apart / 2), 3),
+        compute=Provenance(
+            "measured",
+            f"{where}, spread {spread:.0%}, layers in proportion to a whole step ({apart:.0%} apart), {when}",
+            today.year,
         ),
-        data=source(
-            "gloo between two local processes, all-reduce of dense gradients, pull and push of rows, "
-            f"fastest of {TIMES_REPEATED * task.repeats}, {when}"
-        ),
-        scaling=source(_scaling_note(task, alphas + [fit for fit in betas if fit])),
-        oct_s=tuple(short(measured.compute[place][1].seconds) for place in places),
-        odt_s=tuple(short(_data_s(place, measured)) for place in places),
-        alpha=tuple(short(fit.share) for fit in alphas),
-        beta=tuple(short(fit.share if fit else 1.0) for fit in betas),
-        spread=spread,
+        step=Provenance("measured", f"fused Adam, {where}, {when}", today.year),
     )
 
 
-def _data_s(place: int, measured: Measurements) -> float:
-    """Return the synchronisation time of one layer: all-reduce of gradients, pull and push of rows."""
-    return measured.all_reduce.get(place, 0.0) + measured.pull_push.get(place, {}).get(1, 0.0)
+def curves_of_whole(measured: Measurements) -> tuple[tuple[tuple[float, ...], ...], float]:
+    """Return layers scaled so that they add up to the whole step, and how far apart the two are (median).
 
+    No curve decreases: more examples never take less time.
+    """
+    import numpy as np
 
-def _beta(place: int, measured: Measurements) -> AmdahlFit | None:
-    """Fit the parallel share of synchronisation; a ring all-reduce does not shrink. None without synchronisation."""
-    ring = measured.all_reduce.get(place, 0.0)
-    rows = measured.pull_push.get(place, dict.fromkeys((1, 2), 0.0))
-    return (
-        fit_amdahl({replicas: ring + seconds for replicas, seconds in rows.items()})
-        if _data_s(place, measured)
-        else None
+    layers: FloatArray = np.array([[timing.seconds for timing in row] for row in measured.layers])
+    whole = np.array(non_decreasing([timing.seconds for timing in measured.whole]))
+    ratio = whole / layers.sum(axis=0)
+    curves = tuple(
+        tuple(map(short, non_decreasing([float(seconds) for seconds in row]))) for row in layers * ratio
     )
-
-
-def _scaling_note(task: ProfilingTask, fits: list[AmdahlFit]) -> str:
-    counts = ", ".join(map(str, task.replica_counts))
-    worst = max(fit.residual for fit in fits)
-    at_once = min(task.processes, max(task.replica_counts))
-    return (
-        f"least squares over k = {counts} on 1/k of the batch, up to {at_once} processes at once, "
-        f"residual {worst:.0%} at most; a ring all-reduce is assumed not to shrink (beta 0)"
-    )
+    return curves, float(np.median(np.abs(ratio - 1)))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -21,10 +21,12 @@ from berth.errors import InputError
 from berth.plan.profile.layer_profile import LayerFacts
 from berth.zoo.layered import LayeredModel, detached, growing_tables, tensors
 from berth.zoo.load import own_line
+from berth.zoo.slots import Lookup
 
 NOTE = "bytes of the tensors of one batch; operations by torch's FlopCounterMode"
 _FLOAT_BYTES = 4
 _INPUT_PASSES, _OUTPUT_PASSES, _WEIGHT_PASSES = 3, 2, 3
+_GROWTH_SIZES = (4, 2, 1, 1 / 2, 1 / 4, 1 / 8, 1 / 16, 1 / 32, 1 / 64)  # of a batch
 Report = Callable[[str], None]
 
 
@@ -37,8 +39,9 @@ class _Counted:
     flops: int = 0
     kernels: int = 0
     activation_bytes: int = 0
-    touched: dict[int, int] = field(default_factory=dict)  # distinct rows in bytes: whole batch, half of it
-    gathered_bytes: int = 0  # rows looked up, with repetitions
+    touched_bytes: int = 0  # distinct rows looked up
+    lookups: int = 0  # rows looked up, with repetitions
+    gathered_bytes: int = 0  # of them
 
 
 def layer_facts(
@@ -47,11 +50,15 @@ def layer_facts(
     """Run one batch through the chain, layer by layer, and count."""
     state, labels = model.example_batch(batch, seed)
     facts = []
+    growths = touched_growth(model, batch, seed)  # of ids, which the tables of the zoo fold into fewer rows
     for index, name in enumerate(model.names):
         if report:
             report(f"counting {name}")
         counted = count_layer(model, index, state, labels)
-        facts.append(_facts(name, model.kinds[index], model.layer(index), counted, index == 0))
+        growth, ids = growths[index]
+        if counted.lookups:
+            counted.touched_bytes = ids * counted.gathered_bytes // counted.lookups
+        facts.append(_facts(name, model.kinds[index], model.layer(index), counted, growth, index == 0))
         state = counted.after
     return facts
 
@@ -74,7 +81,7 @@ def count_layer(model: LayeredModel, index: int, state: Any, labels: Any) -> _Co
         backward(loss_or_outputs(model, index, counted.after, labels))
     counted.flops, counted.kernels = flops.get_total_flops(), launches.count
     counted.activation_bytes = sum(kept.values())
-    counted.touched, counted.gathered_bytes = _looked_up(module)
+    counted.touched_bytes, counted.lookups, counted.gathered_bytes = _looked_up(module)
     clear(module)
     return counted
 
@@ -140,14 +147,14 @@ def _same(tensor: Tensor) -> Tensor:
     return tensor
 
 
-def _looked_up(module: nn.Module) -> tuple[dict[int, int], int]:
-    """Return the distinct rows of one batch and of its first half (to fit their growth), and all look-ups."""
-    whole = half = gathered = 0
+def _looked_up(module: nn.Module) -> tuple[int, int, int]:
+    """Return the bytes of the distinct rows of the batch, the look-ups, and their bytes."""
+    touched = lookups = gathered = 0
     for rows, row_bytes in _rows_met(module):
+        lookups += len(rows)
         gathered += len(rows) * row_bytes
-        whole += len(rows.unique()) * row_bytes
-        half += len(rows[: len(rows) // 2].unique()) * row_bytes
-    return ({1: whole, 2: half} if whole else {}), gathered
+        touched += len(rows.unique()) * row_bytes
+    return touched, lookups, gathered
 
 
 def _rows_met(module: nn.Module) -> Iterator[tuple[Tensor, int]]:
@@ -163,11 +170,13 @@ def _row_bytes(table: nn.Embedding | nn.EmbeddingBag) -> int:
     return table.weight.shape[1] * table.weight.element_size()
 
 
-def _facts(name: str, kind: str, module: nn.Module, counted: _Counted, is_first: bool) -> LayerFacts:
+def _facts(
+    name: str, kind: str, module: nn.Module, counted: _Counted, growth: float, is_first: bool
+) -> LayerFacts:
     tables = list(sparse_tables(module))
     table_ids = {id(table.weight) for table in tables}
     dense = [nbytes(weight) for weight in module.parameters() if id(weight) not in table_ids]
-    touched = counted.touched.get(1, 0)
+    touched = counted.touched_bytes
     rows = [_row_bytes(table) for table in tables]
     rows += [growing.dim * _FLOAT_BYTES for growing in growing_tables(module)]
     return LayerFacts(
@@ -181,7 +190,8 @@ def _facts(name: str, kind: str, module: nn.Module, counted: _Counted, is_first:
         # A growing table has no fixed size: it holds at least the rows of this batch.
         sparse_bytes=sum(nbytes(table.weight) for table in tables) or touched,
         touched_bytes=touched,
-        touched_growth=_growth(counted.touched),
+        touched_growth=growth,
+        lookups=counted.lookups,
         row_bytes=max(rows, default=_FLOAT_BYTES),
         flops=int(counted.flops),
         moved_bytes=_moved(counted, sum(dense), is_first),
@@ -190,11 +200,48 @@ def _facts(name: str, kind: str, module: nn.Module, counted: _Counted, is_first:
     )
 
 
-def _growth(touched: dict[int, int]) -> float:
-    """Return g of rows ~ batch ** g, from the whole batch and its half."""
-    if not touched or not touched[2]:
-        return 1.0
-    return round(min(1.0, max(0.0, math.log2(touched[1] / touched[2]))), 4)
+def touched_growth(model: LayeredModel, batch: int, seed: int) -> list[tuple[float, int]]:
+    """Return for every layer g of distinct ids ~ batch ** g, fitted from 1/64 of a batch to four times as much, and
+    the distinct ids of one batch."""
+    looked_up: list[list[Tensor]] = [[] for _ in range(len(model))]
+    hooks = []
+    for index in range(len(model)):
+        take = looked_up[index].append
+        folding = [part for part in model.layer(index).modules() if isinstance(part, Lookup)]
+        folded = {id(part.table) for part in folding}
+        hooks += [
+            part.register_forward_pre_hook(lambda part, given, take=take: take(given[0][part.key].flatten()))
+            for part in folding
+        ]
+        for table in (*sparse_tables(model.layer(index)), *growing_tables(model.layer(index))):
+            assert isinstance(table, nn.Module)
+            if id(table) not in folded:
+                hooks.append(
+                    table.register_forward_pre_hook(lambda _, given, take=take: take(given[0].flatten()))
+                )
+    if hooks:
+        state, _ = model.example_batch(_GROWTH_SIZES[0] * batch, seed)
+        with torch.no_grad():
+            for index in range(len(model)):
+                state = run_layer(model, index, state)
+    for hook in hooks:
+        hook.remove()
+    return [_growth(rows) for rows in looked_up]
+
+
+def _growth(tables: list[Tensor]) -> tuple[float, int]:
+    """Return the slope of a line through one batch, in logarithms, and the distinct keys of that batch.
+
+    The tables' keys are those of the largest size.
+    """
+    rows = {
+        size: sum(len(keys[: int(len(keys) * size / _GROWTH_SIZES[0])].unique()) for keys in tables)
+        for size in _GROWTH_SIZES
+    }
+    points = [(math.log(size), math.log(count / rows[1])) for size, count in rows.items() if count]
+    squares = sum(size * size for size, _ in points)
+    slope = sum(size * count for size, count in points) / squares if squares else 1.0
+    return round(min(1.0, max(0.0, slope)), 4), rows[1]
 
 
 def _moved(counted: _Counted, dense_bytes: int, is_first: bool) -> int:
@@ -210,7 +257,7 @@ def _moved(counted: _Counted, dense_bytes: int, is_first: bool) -> int:
     )
     written = sum(nbytes(tensor) for tensor in tensors(counted.after) if tensor.data_ptr() not in taken)
     gathered = 2 * counted.gathered_bytes  # rows read, their gradients written
-    passes = 1 if counted.touched or is_first else _INPUT_PASSES
+    passes = 1 if counted.lookups or is_first else _INPUT_PASSES
     inner = max(0, counted.activation_bytes - read - written)
     return passes * read + _OUTPUT_PASSES * written + gathered + 2 * inner + _WEIGHT_PASSES * dense_bytes
 

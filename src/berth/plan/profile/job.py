@@ -88,9 +88,8 @@ def _largest_tensor(profile: LayerProfile, gradients: int) -> int:
 def _compute(profile: LayerProfile, device: str) -> Number:
     times = profile.on(device)
     year = times.compute.year or profile.made.year
-    return Number(
-        sum(times.oct_s), Provenance(times.compute.kind, f"sum over layers; {times.compute.note}", year)
-    )
+    seconds = float(times.at(profile.batch).sum())
+    return Number(seconds, Provenance(times.compute.kind, f"sum over layers; {times.compute.note}", year))
 
 
 def _sourced(number: Number, unit: str) -> str:

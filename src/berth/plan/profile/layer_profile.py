@@ -1,29 +1,31 @@
-"""The profile of a model by layer: what each layer moves and holds, and its time on each device type.
+"""The profile of a model by layer: what each layer moves and holds, and its computation time on each device type.
 
-Everything is per batch of `batch` examples on ONE device. Computation is forward and backward, data is the
-synchronisation of parameters; `alpha` and `beta` are the shares of the two that k replicas divide among them (Amdahl:
-time of k replicas = time of one * (1 - share + share / k)). Every time states whether it was measured or modelled. The
-facts of a layer (bytes, operations) are counted on the model's tensors.
+Facts are per batch of `batch` examples. Computation is a curve: seconds of forward and backward of one call on ONE
+device, launches included, at each number of examples of `batches`. The optimiser step of dense parameters comes once
+per step, whatever the batch. Every device states whether its times were measured or modelled. The facts of a layer
+(bytes, operations) are counted on the model's tensors.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from berth.cluster.catalogue import resolve
 from berth.cluster.model import DeviceType
-from berth.workload.profile import Number, Provenance
+from berth.plan.profile.amdahl import fit_amdahl
+from berth.workload.profile import Provenance
 
 FloatArray = NDArray[np.float64]
-TimeName = Literal["oct_s", "odt_s", "alpha", "beta"]
 DENSE_COPIES = 4  # weights, gradients and the two moments of Adam
 SPARSE_COPIES = 2  # rows and their AdaGrad accumulators
+INDEX_BYTES = 58  # of memory for each row of a table beside its values: key, slot and statistics
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,7 @@ class LayerFacts:
     sparse_bytes: int = 0  # embedding tables, sharded over the servers
     touched_bytes: int = 0  # distinct rows of them that one batch reads
     touched_growth: float = 1.0  # g of: touched rows grow as batch ** g
+    lookups: int = 0  # rows that one batch looks up, with repetitions; 0: not counted
     row_bytes: int = 4  # one row of the tables
     flops: int = 0  # forward and backward; look-ups and element-wise work count none
     moved_bytes: int = 0  # read and written in the device's memory, forward and backward
@@ -61,25 +64,85 @@ class LayerFacts:
         """Memory that is divided among the replicas of a stage: embedding tables and AdaGrad accumulators."""
         return SPARSE_COPIES * self.sparse_bytes
 
+    def touched_rows(self, examples: float, batch: int) -> float:
+        """Return the distinct rows that this many examples look up, from the count for `batch` and its growth."""
+        scale = examples / batch
+        rows = self.touched_bytes / self.row_bytes * scale**self.touched_growth
+        return min(rows, self.lookups * scale) if self.lookups else rows
+
+    def looked_up_rows(self, examples: float, batch: int) -> float:
+        """Return the rows that this many examples look up, with repetitions; the distinct ones if not counted."""
+        return (self.lookups or self.touched_bytes / self.row_bytes) * examples / batch
+
 
 @dataclass(frozen=True, slots=True)
 class DeviceTimes:
     """Times of every layer on one device of a type, and their sources."""
 
     device: str
-    compute: Provenance
-    data: Provenance
-    scaling: Provenance
-    oct_s: tuple[float, ...]
-    odt_s: tuple[float, ...]
-    alpha: tuple[float, ...]
-    beta: tuple[float, ...]
-    spread: tuple[float, ...] = ()  # of oct_s: (75th - 25th percentile) / median; empty if modelled
+    batch: int  # of the profile
+    batches: tuple[int, ...]  # examples per call at which the curves are known, ascending
+    curves: tuple[tuple[float, ...], ...]  # seconds by layer and batch, not decreasing in the batch
+    step_s: tuple[float, ...]  # seconds of each layer's optimiser step (Adam), once per step
+    uncertainty: float  # relative half-width of the whole model's time, about one standard deviation
+    compute: Provenance  # of the curves
+    step: Provenance  # of step_s
 
     @property
     def is_measured(self) -> bool:
         """Whether the computation was measured."""
         return self.compute.kind == "measured"
+
+    @property
+    def compute_s(self) -> FloatArray:
+        """Seconds of forward and backward, of shape (layers, batches)."""
+        return np.array(self.curves, dtype=np.float64).reshape(len(self.curves), len(self.batches))
+
+    def at(self, examples: float) -> FloatArray:
+        """Return the seconds of each layer for one call of this many examples.
+
+        Lines between the points of the curve; beyond them the first and the last line go on, but no call is faster
+        than its share of the smallest one.
+        """
+        known = np.array(self.batches, dtype=np.float64)
+        curves = self.compute_s
+        if len(known) == 1:
+            return np.asarray(curves[:, 0] * examples / known[0])
+        right = int(np.clip(np.searchsorted(known, examples), 1, len(known) - 1))
+        low, high = known[right - 1], known[right]
+        weight = (examples - low) / (high - low)
+        line = curves[:, right - 1] * (1 - weight) + curves[:, right] * weight
+        return np.maximum(line, curves[:, 0] * min(1.0, examples / known[0]))
+
+    # The rest of this class: until the planner reads curves only.
+    @property
+    def oct_s(self) -> tuple[float, ...]:
+        """Seconds of each layer at the profile's batch."""
+        return tuple(float(seconds) for seconds in self.at(self.batch))
+
+    @property
+    def alpha(self) -> tuple[float, ...]:
+        """Share of each layer that replicas divide, fitted at 1, 1/2, 1/4 and 1/8 of the profile's batch."""
+        columns = {count: self.at(self.batch / count) for count in (1, 2, 4, 8)}
+        return tuple(
+            fit_amdahl({count: float(column[row]) for count, column in columns.items()}).share
+            for row in range(len(self.curves))
+        )
+
+    @property
+    def spread(self) -> tuple[float, ...]:
+        """The uncertainty, for every layer."""
+        return (self.uncertainty,) * len(self.curves)
+
+    @property
+    def data(self) -> Provenance:
+        """Source of synchronisation times."""
+        return Provenance("modelled", "dense gradients over the device's link, sparse rows over 25 Gbit/s")
+
+    @property
+    def scaling(self) -> Provenance:
+        """Source of parallel shares."""
+        return self.compute
 
 
 class Times(NamedTuple):
@@ -98,10 +161,12 @@ class LayerProfile:
     model: str
     batch: int
     layers: tuple[LayerFacts, ...]
+    batches: tuple[int, ...]  # examples per call of every curve, ascending
     devices: tuple[DeviceTimes, ...]
     facts: Provenance
     made: date
     sample: str = "example"
+    rows: float | None = None  # of all tables in production: stated, not counted
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -144,25 +209,49 @@ class LayerProfile:
         for times in self.devices:
             if (resolve(times.device) or times.device).lower() == wanted:
                 return times
-        return modelled_times(self.layers, device)
+        return modelled_times(self.layers, self.batch, self.batches, device)
 
     def times(self, devices: Sequence[str | DeviceType]) -> Times:
         """Return the times on several device types as arrays of shape (layers, devices)."""
-        columns = [self.on(device) for device in devices]
-        return Times(
-            *(
-                np.array([getattr(column, name) for column in columns], dtype=np.float64).reshape(
-                    len(columns), len(self.layers)
-                ).T.copy()
-                for name in Times._fields
-            )
-        )  # fmt: skip
+        # Until the planner reads curves only: synchronisation is modelled for every device.
+        from berth.plan.profile.roofline import modelled_data
 
-    def number(self, layer: str, device: str | DeviceType, which: TimeName) -> Number:
-        """Return one time or share with its source."""
-        times = self.on(device)
-        source = {"oct_s": times.compute, "odt_s": times.data}.get(which, times.scaling)
-        return Number(getattr(times, which)[self.names.index(layer)], source)
+        columns = [self.on(device) for device in devices]
+        data = [[modelled_data(layer, device) for layer in self.layers] for device in devices]
+        shape = len(columns), len(self.layers)
+
+        def matrix(rows: Sequence[Sequence[float]]) -> FloatArray:
+            return np.array(rows, dtype=np.float64).reshape(shape).T.copy()
+
+        return Times(
+            matrix([column.oct_s for column in columns]),
+            matrix([[seconds for seconds, _ in row] for row in data]),
+            matrix([column.alpha for column in columns]),
+            matrix([[share for _, share in row] for row in data]),
+        )
+
+
+def grid(batch: int) -> tuple[int, ...]:
+    """Return the examples per call at which computation is measured: powers of four around the profile's batch."""
+    return tuple(
+        sorted({batch, *(round(batch * 4.0**power) for power in range(-4, 2) if batch * 4.0**power >= 2)})
+    )
+
+
+def non_decreasing(seconds: Sequence[float]) -> tuple[float, ...]:
+    """Return the non-decreasing sequence nearest to the given one in logarithms (isotonic regression)."""
+    blocks: list[list[float]] = []
+    for value in seconds:
+        blocks.append([value])
+        while len(blocks) > 1 and _mean(blocks[-2]) > _mean(blocks[-1]):
+            last = blocks.pop()
+            blocks[-1] += last
+    return tuple(_mean(block) for block in blocks for _ in block)
+
+
+def _mean(values: Sequence[float]) -> float:
+    """Return the geometric mean; of one value exactly that value."""
+    return values[0] if len(values) == 1 else math.exp(sum(map(math.log, values)) / len(values))
 
 
 def short(value: float) -> float:

@@ -8,6 +8,12 @@ from pathlib import Path
 
 from berth.cluster.catalogue import known_devices
 
+CORE = "cpu-core"
+_VENDORS = {
+    "intel": ("intel", "xeon"),
+    "amd": ("amd", "epyc", "ryzen"),
+    "arm": ("graviton", "neoverse", "ampere", "aarch64", "apple"),
+}
 _MEMORY_TOLERANCE = 0.15  # drivers reserve some of a GPU's memory
 
 
@@ -24,6 +30,20 @@ def describe_core() -> str:
     vector = "AVX-512" if "avx512f" in flags else "AVX2" if "avx2" in flags else ""
     details = [f"family {family} model {model}" if model else "", vector]
     return f"{name} ({', '.join(filter(None, details))})" if any(details) else name
+
+
+def cpu_vendor(note: str | None = None) -> str:
+    """Return the vendor of this machine's CPU, or of the one that the note of a measurement names: intel, amd, arm."""
+    text = (describe_core() if note is None else note).lower()
+    for vendor, words in _VENDORS.items():
+        if any(word in text for word in words):
+            return vendor
+    return "other"
+
+
+def core_key(vendor: str) -> str:
+    """Return the name in a profile of a core of another vendor than the first one's: cpu-core@intel."""
+    return f"{CORE}@{vendor}"
 
 
 def torch_version() -> str:

@@ -9,15 +9,17 @@ from typing import TYPE_CHECKING
 from berth.cluster.catalogue import device_type
 from berth.errors import InputError
 from berth.extras import require
-from berth.plan.profile.layer_profile import DeviceTimes, LayerProfile
+from berth.plan.profile.layer_profile import DeviceTimes, LayerFacts, LayerProfile, grid
+from berth.plan.profile.machine import CORE
 from berth.plan.profile.roofline import device_speeds, modelled_times
 from berth.workload.profile import Provenance
 
 if TYPE_CHECKING:
     from berth.plan.profile.measure import ProfilingTask
 
-CORE = "cpu-core"
 DEFAULT_DEVICES = (CORE, "T4", "V100-16", "A100-80", "H100")
+PRODUCTION_ROWS = 1e9  # stated: ids of a click log of a large site
+WORDS_IN_PRODUCTION = 1e7  # stated: words, names and phrases of a large text
 Progress = Callable[[int, int, str], None]  # done, of how many, what
 
 
@@ -49,17 +51,18 @@ def profile_model(
         made = load_model(model, seed, input_shape=input_shape)
         meter.total = len(made)
         layers = tuple(layer_facts(made, batch or made.batch, seed, meter.step))
-    task = measure.ProfilingTask(
-        model, batch or made.batch, repeats, layers, measure.processes_here(), input_shape, seed
-    )
+    size = batch or made.batch
+    task = measure.ProfilingTask(model, size, grid(size), repeats, layers, input_shape, seed)
     return LayerProfile(
         model=made.name,
         batch=task.batch,
         layers=layers,
+        batches=task.batches,
         devices=tuple(_times(task, device, gpus, meter) for device in wanted),
         facts=Provenance("measured", NOTE, date.today().year),
         made=date.today(),
         sample=made.sample,
+        rows=_production_rows(made.name, layers) if made.where is None else None,
     )
 
 
@@ -89,9 +92,16 @@ def _times(task: ProfilingTask, device: str, gpus: dict[str, int], meter: _Meter
     if device in gpus:
         from berth.plan.profile.gpu import gpu_times
 
-        meter.total += len(task.replica_counts) * len(task.layers)
+        meter.total += len(task.batches)
         return gpu_times(task, device, f"cuda:{gpus[device]}", date.today(), meter.step)
-    return modelled_times(task.layers, device)
+    return modelled_times(task.layers, task.batch, task.batches, device)
+
+
+def _production_rows(model: str, layers: Sequence[LayerFacts]) -> float | None:
+    """Return the rows that the tables of a zoo model have in production: its examples come from far smaller ones."""
+    if not any(layer.touched_bytes for layer in layers):
+        return None
+    return WORDS_IN_PRODUCTION if model == "nce" else PRODUCTION_ROWS
 
 
 def _gpus_here() -> dict[str, int]:

@@ -1,13 +1,12 @@
 """Models the times of other devices by a roofline over the device catalogue.
 
-    compute(k) = max(flops/k / (peak * efficiency of the kind), moved(k) / (memory bandwidth * 0.75 or 0.4))
-                 + kernels * launch                         moved(k) = what scales with the batch / k + 3 * weights
-    data, dense layers:   gradient bytes / link + 2 messages        a ring over two devices
-    data, sparse layers:  (rows pulled + rows pushed + keys) / network + 2 messages
+    compute(b) = max(flops(b) / (peak * efficiency of the kind), moved(b) / (memory bandwidth * 0.75 or 0.4))
+                 + kernels * launch              moved(b) = what scales with the examples + 3 * weights
+    step       = 7 * dense bytes / (memory bandwidth * 0.75) + launch       Adam reads and writes seven times
 
-oct_s and odt_s are the formulas at k = 1. alpha is fitted to compute(1, 2, 4, 8), so that launches and weights, which
-replicas do not divide, count as serial; beta is fitted to the rows that 1/k of the batch touches; a ring all-reduce
-does not shrink with k, so beta of a dense layer is 0. docs/design/profiles.md has the sources of the constants.
+b is the examples of one call. Launches and weights do not shrink with the batch, so small calls are inefficient. The
+peak is that of single precision: berth trains without mixed precision, and torch leaves TF32 off.
+docs/design/profiles.md has the sources of the constants.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from berth.cluster.catalogue import known_devices, known_names, resolve
+from berth.cluster.catalogue import CatalogueEntry, known_devices, known_names, resolve
 from berth.cluster.model import DeviceType
 from berth.errors import InputError, UnknownNameError
 from berth.plan.profile.amdahl import fit_amdahl
@@ -31,15 +30,16 @@ LAUNCH_S = {"gpu": 5e-6, "cpu": 1e-6}
 DEFAULT_LINK_BYTES_PER_S = 16e9  # PCIe 3.0 x16, for devices without a stated link
 MEMORY_EFFICIENCY = 0.75
 GATHER_EFFICIENCY = 0.4  # rows of 64 to 256 bytes at random addresses
-# Share of the peak that training reaches: of tensor (matrix) units, and of plain fp32 units.
-EFFICIENCY = {
-    "fully_connected": (0.30, 0.60),
-    "attention": (0.30, 0.60),
-    "convolution": (0.20, 0.55),
-    "recurrent": (0.10, 0.30),
+EFFICIENCY = {  # share of the single-precision peak that training reaches
+    "fully_connected": 0.60,
+    "attention": 0.60,
+    "convolution": 0.55,
+    "recurrent": 0.30,
 }
-OTHER_EFFICIENCY = (0.10, 0.30)
+OTHER_EFFICIENCY = 0.30
+UNCERTAINTY = 0.5  # of modelled times: a factor of about 1.5 either way
 _WEIGHT_PASSES = 3  # read forward, read backward, gradient written
+_ADAM_PASSES = 7  # weights, gradients and two moments read; all but gradients written
 _KEY_BYTES = 8
 
 
@@ -49,67 +49,67 @@ class DeviceSpeeds:
 
     name: str
     kind: str
-    flops: float
-    precision: str | None
+    flops: float  # single precision
     memory_bytes_per_s: float
-    link_bytes_per_s: float
-
-    @property
-    def has_tensor_units(self) -> bool:
-        """Whether the peak is that of tensor (matrix) units."""
-        return self.precision is not None and ("tensor" in self.precision or "matrix" in self.precision)
 
     def __str__(self) -> str:
-        peak = f"{format_flops(self.flops)}{f' {self.precision}' if self.precision else ''}"
-        return f"{peak}, {format_bandwidth(self.memory_bytes_per_s)}"
+        return f"{format_flops(self.flops)} fp32, {format_bandwidth(self.memory_bytes_per_s)}"
 
 
-def modelled_times(layers: Sequence[LayerFacts], device: str | DeviceType) -> DeviceTimes:
-    """Return modelled times of all layers on a device."""
+def modelled_times(
+    layers: Sequence[LayerFacts], batch: int, batches: Sequence[int], device: str | DeviceType
+) -> DeviceTimes:
+    """Return modelled times of all layers, whose facts are those of `batch` examples, on a device."""
     speeds = device_speeds(device)
-    computes = [[compute_s(layer, speeds, replicas) for replicas in REPLICA_COUNTS] for layer in layers]
-    data = [modelled_data(layer, speeds) for layer in layers]
+    source = Provenance("modelled", f"roofline over {speeds}")
     return DeviceTimes(
         device=speeds.name,
-        compute=Provenance("modelled", f"roofline over {speeds}"),
-        data=modelled_data_source(speeds),
-        scaling=Provenance("modelled", "the same roofline at 1, 2, 4 and 8 replicas; a ring does not shrink"),
-        oct_s=tuple(short(seconds[0]) for seconds in computes),
-        odt_s=tuple(seconds for seconds, _ in data),
-        alpha=tuple(_share(seconds) for seconds in computes),
-        beta=tuple(share for _, share in data),
+        batch=batch,
+        batches=tuple(batches),
+        curves=tuple(
+            tuple(short(compute_s(layer, speeds, examples / batch)) for examples in batches)
+            for layer in layers
+        ),
+        step_s=tuple(short(step_s(layer.dense_bytes, speeds)) for layer in layers),
+        uncertainty=UNCERTAINTY,
+        compute=source,
+        step=source,
     )
 
 
-def modelled_data(layer: LayerFacts, speeds: DeviceSpeeds) -> tuple[float, float]:
-    """Return the seconds of synchronisation on one device, and their parallel share."""
-    seconds = [data_s(layer, speeds, replicas) for replicas in REPLICA_COUNTS]
-    return short(seconds[0]), _share(seconds)
-
-
-def modelled_data_source(speeds: DeviceSpeeds) -> Provenance:
-    """Return the source of modelled synchronisation times."""
-    link, network = format_bandwidth(speeds.link_bytes_per_s), format_bandwidth(NETWORK_BYTES_PER_S)
-    return Provenance("modelled", f"dense gradients over a link of {link}, sparse rows over {network}")
-
-
-def compute_s(layer: LayerFacts, device: DeviceSpeeds, replicas: int = 1) -> float:
-    """Return the seconds of forward and backward of 1/replicas of the batch."""
-    tensor, plain = EFFICIENCY.get(layer.kind, OTHER_EFFICIENCY)
-    efficiency = tensor if device.has_tensor_units else plain
-    arithmetic = layer.flops / replicas / (device.flops * efficiency)
+def compute_s(layer: LayerFacts, device: DeviceSpeeds, share: float = 1.0) -> float:
+    """Return the seconds of forward and backward of this share of the batch."""
+    arithmetic = layer.flops * share / (device.flops * EFFICIENCY.get(layer.kind, OTHER_EFFICIENCY))
     reach = GATHER_EFFICIENCY if layer.kind == "embedding" else MEMORY_EFFICIENCY
     weights = _WEIGHT_PASSES * layer.dense_bytes
     moved = max(layer.moved_bytes, weights)
-    memory = ((moved - weights) / replicas + weights) / (device.memory_bytes_per_s * reach)
+    memory = ((moved - weights) * share + weights) / (device.memory_bytes_per_s * reach)
     return max(arithmetic, memory) + max(1, layer.kernels) * LAUNCH_S[device.kind]
 
 
-def data_s(layer: LayerFacts, device: DeviceSpeeds, replicas: int = 1) -> float:
+def step_s(dense_bytes: int, device: DeviceSpeeds) -> float:
+    """Return the seconds of Adam's step of these parameters."""
+    if not dense_bytes:
+        return 0.0
+    return (
+        _ADAM_PASSES * dense_bytes / (device.memory_bytes_per_s * MEMORY_EFFICIENCY) + LAUNCH_S[device.kind]
+    )
+
+
+def modelled_data(layer: LayerFacts, device: str | DeviceType) -> tuple[float, float]:
+    """Return the seconds of synchronisation on one device, and their parallel share."""
+    # Until the planner models synchronisation itself.
+    key = resolve(device.name if isinstance(device, DeviceType) else device)
+    link = (known_devices()[key].link_bytes_per_s if key else None) or DEFAULT_LINK_BYTES_PER_S
+    seconds = [_data_s(layer, link, replicas) for replicas in REPLICA_COUNTS]
+    return short(seconds[0]), short(fit_amdahl(dict(zip(REPLICA_COUNTS, seconds, strict=True))).share)
+
+
+def _data_s(layer: LayerFacts, link_bytes_per_s: float, replicas: int) -> float:
     """Return the seconds to synchronise a layer's parameters when `replicas` share the batch."""
     seconds = 0.0
     if layer.dense_bytes:
-        seconds += layer.dense_bytes / device.link_bytes_per_s + 2 * LINK_MESSAGE_S
+        seconds += layer.dense_bytes / link_bytes_per_s + 2 * LINK_MESSAGE_S
     if layer.touched_bytes:
         rows = layer.touched_bytes / replicas**layer.touched_growth
         keys = rows / layer.row_bytes * _KEY_BYTES
@@ -132,10 +132,12 @@ def device_speeds(device: str | DeviceType) -> DeviceSpeeds:
             f"the {lacking} of {device.name} is not known, so it can't be modelled",
             hint=f"profile the model on {device.name}, or name another device (`berth cluster devices`)",
         )
-    link = (entry.link_bytes_per_s if entry else None) or DEFAULT_LINK_BYTES_PER_S
-    precision = entry.precision if entry else "tensor"
-    return DeviceSpeeds(device.name, device.kind, device.flops, precision, device.memory_bytes_per_s, link)
+    return DeviceSpeeds(device.name, device.kind, _fp32(device, entry), device.memory_bytes_per_s)
 
 
-def _share(seconds: Sequence[float]) -> float:
-    return short(fit_amdahl(dict(zip(REPLICA_COUNTS, seconds, strict=True))).share)
+def _fp32(device: DeviceType, entry: CatalogueEntry | None) -> float:
+    """Return the single-precision peak: the catalogue's, in proportion if the cluster states another peak."""
+    assert device.flops is not None
+    if entry is None or entry.fp32_flops is None or not entry.device.flops:
+        return device.flops
+    return entry.fp32_flops * device.flops / entry.device.flops

@@ -6,13 +6,18 @@
     facts: {kind: measured, note: ...}            where the bytes and operations of the layers are from
     layers:                                       in the order in which they run
       embedding: {kind: embedding, input_bytes: 2555904, output_bytes: 20447232, ...}
+    batches: [16, 64, 256, 1024, 4096, 16384]     examples of one call, for every compute_s
+    rows: 1.0e9                                   of all tables in production: stated
     devices:
       cpu-core:
-        compute: {kind: measured, note: ...}      where oct_s is from; `data`: odt_s; `scaling`: alpha and beta
-        data: {kind: measured, note: ...}
-        scaling: {kind: measured, note: ...}
+        compute: {kind: measured, note: ...}      where compute_s is from; `step`: step_s
+        step: {kind: measured, note: ...}
+        uncertainty: 0.08
         layers:
-          embedding: {oct_s: 0.012, odt_s: 0.0004, alpha: 0.98, beta: 0.91}
+          embedding: {compute_s: [0.0001, ...], step_s: 0.0}
+
+Files of older versions have no `batches`, and per layer `oct_s` (seconds at `batch`) and `alpha` (the share that
+replicas divide): they are read as the line t(b) = oct_s * (1 - alpha + alpha * b / batch).
 
 Numbers are in base units (bytes, seconds, operations), so that what is read is exactly what was written.
 """
@@ -31,6 +36,8 @@ from berth.workload.profile import Provenance, ProvenanceKind
 Name = Annotated[str, Field(min_length=1, max_length=200)]
 Count = Annotated[int, Field(ge=0, strict=True)]
 Share = Annotated[float, Field(ge=0, le=1)]
+Seconds = Annotated[float, Field(gt=0)]
+Examples = Annotated[int, Field(gt=0, strict=True)]
 
 
 class SourceSpec(Spec):
@@ -57,6 +64,7 @@ class LayerSpec(Spec):
     sparse_bytes: Count = 0
     touched_bytes: Count = 0
     touched_growth: Share = 1.0
+    lookups: Count = 0
     row_bytes: Annotated[int, Field(gt=0, strict=True)] = 4
     flops: Count = 0
     moved_bytes: Count = 0
@@ -69,9 +77,11 @@ class LayerSpec(Spec):
 
 
 class TimeSpec(Spec):
-    """The times of one layer on one device."""
+    """The times of one layer on one device; the last five keys are those of older files."""
 
-    oct_s: Annotated[float, Field(gt=0)]
+    compute_s: tuple[Seconds, ...] | None = None
+    step_s: Annotated[float, Field(ge=0)] | None = None
+    oct_s: Seconds | None = None
     odt_s: Annotated[float, Field(ge=0)] = 0.0
     alpha: Share = 1.0
     beta: Share = 1.0
@@ -79,9 +89,11 @@ class TimeSpec(Spec):
 
 
 class DeviceSpec(Spec):
-    """All layers on one device."""
+    """All layers on one device; `data` and `scaling` are in older files."""
 
     compute: SourceSpec = SourceSpec()
+    step: SourceSpec | None = None
+    uncertainty: Annotated[float, Field(ge=0)] | None = None
     data: SourceSpec = SourceSpec()
     scaling: SourceSpec = SourceSpec()
     layers: dict[Name, TimeSpec]
@@ -96,4 +108,6 @@ class LayerProfileSpec(Spec):
     made: date
     facts: SourceSpec = SourceSpec()
     layers: Annotated[dict[Name, LayerSpec], Field(min_length=1)]
+    batches: Annotated[tuple[Examples, ...], Field(min_length=1)] | None = None
+    rows: Annotated[float, Field(gt=0)] | None = None
     devices: dict[Name, DeviceSpec] = Field(default_factory=dict)

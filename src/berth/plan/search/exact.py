@@ -1,14 +1,17 @@
-"""Finds the optimum with a proof: shortest paths at a falling sequence of stage times.
+"""Finds the optimum with a proof: shortest paths at a falling sequence of step times, for every schedule.
 
-R(tau), the least price per hour of a plan whose stages all take at most tau, never rises with tau. So every
-plan with a stage time in (next, tau] costs at least next * (fixed + R(tau)); with the best cost found so far,
+R(T), the least price per hour of a plan whose stages all take at most T, never rises with T. So every plan with a
+step time in (next, T] costs at least next * (fixed + R(T)); with the best cost found so far,
 
-    next = best / (fixed + R(tau))
+    next = best / (fixed + R(T))
 
 is how far one shortest path reaches: no plan in between is cheaper than the best. The chain of such steps goes from
-the slowest stage time allowed down until no plan is fast enough, or until the work that every faster plan pays costs
-as much as the best. For limits that bind over several stages see berth.plan.limits. The steps are the certificate;
-berth.plan.certificate checks them without any of this code.
+the longest step allowed down until no plan is fast enough, or until the work that every faster plan pays costs as much
+as the best; work and the fixed price of a step time together also rule out a range of step times at once. Pipelined
+plans have a chain for each number of micro-batches and each limit on the number of stages; the last chains cover any
+larger number, as if each stage were allowed a larger share of a step than it is. For limits that bind over several
+stages see berth.plan.limits. The steps are the certificate; berth.plan.certificate checks them without any of this
+code.
 """
 
 from __future__ import annotations
@@ -21,43 +24,47 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from berth.plan.arcs import ArcLists
-from berth.plan.arrays import COMPUTE_SERIAL, COMPUTE_SHARED, DATA_SERIAL, DATA_SHARED
-from berth.plan.evaluate import evaluate, provisioned
-from berth.plan.limits import FOUND, NONE, TOO_MANY, labelled, priced
-from berth.plan.plan import cheapest
-from berth.plan.problem import Problem
-from berth.plan.provision import SLACK
+from berth.plan.limits import FOUND, TOO_MANY, Arcs, labelled, list_arcs, priced
+from berth.plan.near_arcs import RANGE, NearArcs, keep_near, min_rate_near
+from berth.plan.plan import Cut, plan_at, slots_of
+from berth.plan.problem import Problem, Schedule, pipelined
+from berth.plan.provision import swept
 from berth.plan.search.method import Budget, Outcome, Progress
-from berth.plan.shortest_path import min_rate, min_work
-from berth.plan.warmup import load_arc_kernels, load_kernels
+from berth.plan.shortest_path import min_rate, min_step, min_work
+from berth.plan.stage import SLACK
+from berth.plan.warmup import load_kernels
 
-Assignments = NDArray[np.int64]
+Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 RELAXED, PRICED, LABELLED, WORK = "relaxed", "priced", "labelled", "work"
 
-_SEEDS, _SEED_STEP = 48, 0.82
+_SEEDS, _MAX_SEEDS, _SEED_STEP = 48, 400, 0.82
+_WORK_SEEDS = 4  # seeds between two bounds by work
+_START_STAGES = 3  # plans with up to this many stages are tried before anything is proven
 _SUBGRADIENT_STEPS = 40
-# (labels kept, labels looked at) at one stage time: a fraction of a second, or a few seconds
+# (labels kept, labels looked at) at one step time: a fraction of a second, or a few seconds
 _LABELS = ((30_000, 30_000_000), (200_000, 400_000_000))
-_BEAM = 100  # labels kept at each end of a stage when only a good plan is needed
-_REACH = (0.05, 0.01, 0.002)  # step lengths, as a share of tau, that labels should reach
+_BEAM = 100  # labels kept at each boundary when only a good plan is needed
+_REACH = (0.05, 0.01, 0.002)  # step lengths, as a share of T, that labels should reach
 _ENOUGH = 0.01  # a jump of prices alone that makes labels unnecessary
-_NEAR = 1.02  # plans within this factor of the best are provisioned in full
-_WORK_EVERY = 0.01  # distance, as a share of tau, between two bounds by the work of all faster plans
-_REMEMBERED = 300  # assignments tried first when a problem is solved again for another throughput
-_REUSE_STEP = 1e-4  # a known bound is reused if its step is at least this share of tau
-_MANY = 500_000  # layers^2 x types above which arcs are listed (berth.plan.arcs)
+_NEAR = 1.02  # plans within this factor of the best are sized in full
+_WORK_EVERY = 0.08  # distance, as a share of T, between two bounds by the work of all faster plans
+_REMEMBERED = 100  # plans tried first when a problem is solved again for another throughput
+_REUSE_STEP = 1e-4  # a known bound is reused if its step is at least this share of T
 _FORCED = 0.002  # the step if nothing proves a longer one: the bound gets worse
 _LATE_GAP = 0.008
+_ABOVE_ALL = 1e-6  # a bound that exceeds the price of all devices by this share proves that no plan exists
 
 
 @dataclass(frozen=True, slots=True)
 class ProofStep:
-    """All plans with a stage time in (next, tau] pay at least `bound` per hour; `prices` on limits prove it."""
+    """All plans with a step time in (next, at] pay at least `bound` per hour; `prices` on limits prove it.
 
-    tau: float
+    The bound of a step by work is the cost of a training step instead, in dollars per hour x seconds.
+    """
+
+    at: float
     next: float
     bound: float
     kind: str
@@ -65,32 +72,51 @@ class ProofStep:
 
 
 @dataclass(frozen=True, slots=True)
-class Certificate:
-    """A proof that no plan costs less than `lower`, in (dollars per hour x seconds) per example."""
+class ProofPart:
+    """The steps for the plans of one schedule; stages = 0 in it covers all plans with `w_sum` stages or more."""
 
-    best: float
-    lower: float
+    schedule: Schedule
     steps: tuple[ProofStep, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """A proof that no plan costs less than `lower`, in dollars per hour x seconds of one step."""
+
+    best: float
+    lower: float
+    parts: tuple[ProofPart, ...]
+
+    @property
+    def steps(self) -> int:
+        """Steps of all parts."""
+        return sum(len(part.steps) for part in self.parts)
+
+
 class WarmStart:
-    """Bounds at stage times and good assignments, shared by problems that differ only in throughput."""
+    """Bounds at step times and good plans, shared by problems that differ only in throughput."""
 
     def __init__(self) -> None:
-        self.taus: list[float] = []  # rising
-        self.bounds: list[tuple[float, str, tuple[float, ...]]] = []  # bound, kind, prices
-        self.assignments: dict[bytes, Assignments] = {}
+        self.times: dict[Schedule, list[float]] = {}  # rising
+        self.bounds: dict[Schedule, list[tuple[float, str, tuple[float, ...]]]] = {}  # bound, kind, prices
+        self.plans: dict[tuple[Schedule, bytes], Ints] = {}
 
-    def add_bound(self, tau: float, bound: float, kind: str, prices: tuple[float, ...]) -> None:
-        """Record that no plan with a stage time of at most tau pays less than `bound` per hour."""
-        place = bisect_left(self.taus, tau)
-        self.taus.insert(place, tau)
-        self.bounds.insert(place, (bound, kind, prices))
+    def add_bound(
+        self, schedule: Schedule, at: float, bound: float, kind: str, prices: tuple[float, ...]
+    ) -> None:
+        """Record that no plan with a step of at most `at` pays less than `bound` per hour."""
+        times, bounds = self.times.setdefault(schedule, []), self.bounds.setdefault(schedule, [])
+        place = bisect_left(times, at)
+        times.insert(place, at)
+        bounds.insert(place, (bound, kind, prices))
 
-    def bound_above(self, tau: float) -> tuple[float, float, str, tuple[float, ...]] | None:
-        """Return the nearest stage time above tau with a known bound, and that bound."""
-        place = bisect_left(self.taus, tau)
-        return (self.taus[place], *self.bounds[place]) if place < len(self.taus) else None
+    def bound_above(
+        self, schedule: Schedule, at: float
+    ) -> tuple[float, float, str, tuple[float, ...]] | None:
+        """Return the nearest step time above with a known bound, and that bound."""
+        times = self.times.get(schedule, [])
+        place = bisect_left(times, at)
+        return (times[place], *self.bounds[schedule][place]) if place < len(times) else None
 
 
 @dataclass
@@ -100,25 +126,23 @@ class _ProofSearch:
     problem: Problem
     seconds: float
     progress: Progress | None = None
+    known: WarmStart = field(default_factory=WarmStart)
     best: float = np.inf
-    assignment: Assignments | None = None
+    found: tuple[Schedule, list[Cut], float] | None = None  # schedule, stages, step time to size for
     lower: float = np.inf
     paths: int = 0
-    known: WarmStart = field(default_factory=WarmStart)
-    considered: set[bytes] = field(default_factory=set)
     curve: list[tuple[int, float]] = field(default_factory=list)
-    steps: list[ProofStep] = field(default_factory=list)
+    parts: list[ProofPart] = field(default_factory=list)
+    near: dict[Schedule, NearArcs] = field(default_factory=dict)
     started: float = field(default_factory=time.process_time)
 
     def __post_init__(self) -> None:
         self.arrays = self.problem.arrays
         self.prices = np.zeros(len(self.problem.types))
-        arcs = len(self.problem.layers) ** 2 * len(self.problem.types)
-        self.arc_lists: ArcLists | None = None
-        self.arcs = arcs
-        self.many = arcs > _MANY
+        arcs = len(self.problem.layers) ** 2 * len(self.problem.choices)
         self.tries = max(12, min(_SUBGRADIENT_STEPS, 40_000_000 // arcs))
-        self.everything = float(np.sum(self.arrays.price * self.arrays.limit)) * (1 + SLACK)
+        self.width = max(4, _BEAM // max(1, arcs // 4000))
+        self.everything = self.problem.most_usd_per_hour * (1 + _ABOVE_ALL)
 
     @property
     def is_late(self) -> bool:
@@ -130,165 +154,204 @@ class _ProofSearch:
         """The cost that the bound must reach."""
         return self.best * (1 - _LATE_GAP) if self.is_late else self.best
 
-    def try_assignment(self, assignment: Assignments) -> None:
-        """Evaluate an assignment, and keep it if it is the best so far."""
-        name = assignment.tobytes()
-        if name in self.considered:
-            return
-        self.considered.add(name)
-        self.known.assignments[name] = assignment.copy()
-        cost = provisioned(assignment, self.arrays)[0]
+    def try_stages(self, schedule: Schedule, stages: Ints, at: float) -> None:
+        """Size stages at their cheapest step time up to `at`, and keep them if they are the best so far."""
+        if self.problem.micro:
+            schedule = pipelined(schedule.micro, len(stages), len(stages))
+        self.known.plans[schedule, stages.tobytes()] = stages
+        cost, step_s = swept(self.arrays, slots_of(schedule), stages, min(at, self.arrays.slowest))
         if cost < self.best:
-            self.best, self.assignment = cost, assignment.copy()
-            self.curve.append((self.paths, cost * self.problem.epochs * self.problem.samples / 3600))
+            self.best = cost
+            self.found = schedule, [(int(a), int(b), int(c)) for a, b, c in stages], step_s
+            steps = self.problem.epochs * self.problem.samples / self.problem.batch
+            self.curve.append((self.paths, cost * steps / 3600))
 
-    def path(self, tau: float) -> tuple[float, bool]:
-        """Return the lowest rate at tau with limits per stage, and whether its path keeps all limits."""
+    def path(self, schedule: Schedule, at: float, most: float | None = None) -> tuple[float, bool]:
+        """Return the lowest rate at a step time with limits per stage, and whether its path keeps all limits.
+
+        If `most` is given, paths that cost as much or more are not followed.
+        """
         self.paths += 1
-        if self.arc_lists is not None and self.best < np.inf:
-            rate, assignment, used = self.arc_lists.min_rate(tau, self.best)
+        if self.best == np.inf or most is not None:
+            most = np.inf if most is None else most
+            rate, stages, used = min_rate(self.arrays, slots_of(schedule), at, most)
         else:
-            rate, assignment, used = min_rate(self.arrays, tau)
-        if rate == np.inf or assignment is None:
+            near = self.near_arcs(schedule, at)
+            rate, stages, used = min_rate_near(self.arrays, slots_of(schedule), *near[:3], at)
+            if rate >= near.cutoff:  # infinite only if no path exists at all
+                rate, stages, used = min_rate(self.arrays, slots_of(schedule), at, np.inf)
+        if rate == np.inf:
             return rate, True
-        if (self.arrays.fixed + rate) * tau < self.best * _NEAR:
-            self.try_assignment(assignment)
+        if (self.arrays.fixed + rate) * at < self.best * _NEAR or self.best == np.inf:
+            self.try_stages(schedule, stages, at)
         return rate, bool(np.all(used <= self.arrays.limit))
 
-    def try_known(self) -> None:
-        """Start with the assignments that were good for another throughput."""
-        plans = np.array(list(self.known.assignments.values())[-_REMEMBERED:])
-        cost = evaluate(plans, self.arrays)[0]
-        row = int(np.argmin(cost))
-        self.considered.update(plan.tobytes() for plan in plans)
-        if cost[row] < np.inf:
-            self.best, self.assignment = float(cost[row]), plans[row].copy()
+    def near_arcs(self, schedule: Schedule, at: float) -> NearArcs:
+        """Return the stages that a plan cheaper than the best can have at a step time."""
+        near = self.near.get(schedule)
+        if near is None or not near.shortest <= at <= near.longest:
+            end = at * (1 - RANGE)
+            cutoff = _NEAR * self.best / end
+            arcs = list_arcs(self.arrays, slots_of(schedule), at, cutoff)
+            near = NearArcs(*keep_near(self.arrays, arcs, cutoff), at, end, cutoff)
+            self.near[schedule] = near
+        return near
 
     def find_start(self) -> None:
         """Find a good plan: the better it is, the longer are the steps of the proof."""
-        if self.known.assignments:
-            self.try_known()
-            if self.best < np.inf:
-                return
-        tau, joint = self.arrays.slowest, False
-        for _ in range(_SEEDS):
-            rate, keeps = self.path(tau)
+        for schedule, name in list(self.known.plans)[-_REMEMBERED:]:
+            self.try_stages(schedule, np.frombuffer(name, np.int64).reshape(-1, 3), np.inf)
+        if self.best < np.inf:
+            return
+        if not self.problem.micro:
+            self.seed(self.problem.schedules(0)[0], _SEEDS)
+            return
+        for stages in range(1, min(_START_STAGES, len(self.problem.layers)) + 1):
+            for schedule in self.problem.schedules(stages):
+                self.seed(schedule, 1)
+
+    def seed(self, schedule: Schedule, times: int) -> None:
+        """Try the cheapest paths at falling step times; more than `times` as long as that pays."""
+        at = self.arrays.slowest
+        for seed in range(_MAX_SEEDS):
+            before = self.best
+            most = np.inf if times > 1 else 1.5 * self.best / at
+            rate, keeps = self.path(schedule, at, most)
             if rate == np.inf:
                 break
             if not keeps:
-                if self.bound_by_prices(tau, np.inf) == np.inf:
+                arcs = self.arcs(schedule, at)
+                if self.bound_by_prices(schedule, arcs, at, np.inf) == np.inf:
                     break
-                self.beam(tau)
-            joint |= not keeps
-            tau *= _SEED_STEP
-            if min_work(self.arrays, tau) >= self.best:
+                self.beam(schedule, arcs, at)
+            at *= _SEED_STEP
+            if seed + 1 >= times and (times == 1 or self.best == before):
+                break
+            if seed % _WORK_SEEDS == 1 and min_work(self.arrays, slots_of(schedule), at) >= self.best:
                 break
         self.prices[:] = 0.0
-        if joint:
-            self.improve()
 
-    def improve(self) -> None:
-        """Change single layers and single boundaries while that helps."""
-        while self.assignment is not None:
-            plans = neighbours(self.assignment, len(self.problem.types))
-            cost = evaluate(plans, self.arrays)[0]
-            row = int(np.argmin(cost))
-            if not cost[row] < self.best * (1 - 1e-12):
-                return
-            self.best, self.assignment = float(cost[row]), plans[row].copy()
+    def arcs(self, schedule: Schedule, at: float) -> Arcs:
+        """Return the stages that are possible at a step time and not too expensive to be of use."""
+        most = np.inf if self.best == np.inf else 2.0 * self.best / at
+        return list_arcs(self.arrays, slots_of(schedule), at, most)
 
-    def find_any(self) -> bool:
-        """Find any plan that keeps the limits; if there is none, add the one step that proves it."""
-        tau = self.arrays.slowest
-        if self.path(tau)[0] == np.inf:
-            self.steps.append(ProofStep(tau * (1 + SLACK), 0.0, np.inf, RELAXED))
-            return False
-        if self.bound_by_prices(tau, np.inf) == np.inf:
-            prices = tuple(float(one) for one in self.prices)
-            self.steps.append(ProofStep(tau * (1 + SLACK), 0.0, np.inf, PRICED, prices))
-            return False
-        self.prices[:] = 0.0
-        outcome, _, assignment = labelled(self.arrays, tau, self.prices, np.inf, *_LABELS[1], 0)
-        if outcome == NONE:
-            none = (0.0,) * len(self.prices)
-            self.steps.append(ProofStep(tau * (1 + SLACK), 0.0, np.inf, LABELLED, none))
-        elif outcome == FOUND:
-            self.try_assignment(assignment)
-            self.improve()
-        return outcome == FOUND
-
-    def beam(self, tau: float) -> None:
+    def beam(self, schedule: Schedule, arcs: Arcs, at: float) -> None:
         """Try the best plan that keeps the limits among the most promising paths."""
-        width = max(4, _BEAM // max(1, self.arcs // 4000))
-        outcome, _, assignment = labelled(self.arrays, tau, self.prices, np.inf, *_LABELS[1], width)
+        outcome, _, stages = labelled(
+            self.arrays, arcs, schedule.stages, self.prices, np.inf, *_LABELS[1], self.width
+        )
         if outcome == FOUND:
-            self.try_assignment(assignment)
+            self.try_stages(schedule, stages, at)
 
-    def bound_by_prices(self, tau: float, target: float) -> float:
-        """Return the bound at tau by prices on the limits."""
-        bound, self.prices, kept_rate, kept = priced(self.arrays, tau, self.prices, target, self.tries)
+    def bound_by_prices(self, schedule: Schedule, arcs: Arcs, at: float, target: float) -> float:
+        """Return the bound at the arcs' step time by prices on the limits."""
+        bound, self.prices, kept_rate, kept = priced(
+            self.arrays, arcs, schedule.stages, self.prices, target, self.tries
+        )
         self.paths += self.tries
         if kept_rate < np.inf:
-            self.try_assignment(kept)
+            self.try_stages(schedule, kept, at)
         return np.inf if bound > self.everything else float(bound)
 
-    def bound_with_limits(self, tau: float) -> tuple[float, str]:
-        """Return the bound at tau if the shortest path exceeds a limit, and the kind of its proof."""
+    def bound_with_limits(self, schedule: Schedule, at: float) -> tuple[float, str]:
+        """Return the bound at a step time if the shortest path exceeds a limit, and the kind of its proof."""
         fixed = self.arrays.fixed
-        bound = self.bound_by_prices(tau, self.target / (tau * (1 - _REACH[0])) - fixed)
-        if self.target <= tau * (1 - _ENOUGH) * (fixed + bound):
+        arcs = self.arcs(schedule, at)
+        most = np.inf if self.best == np.inf else 2.0 * self.best / at  # arcs that cost more are not listed
+        bound = min(
+            most, self.bound_by_prices(schedule, arcs, at, self.target / (at * (1 - _REACH[0])) - fixed)
+        )
+        if self.best < np.inf and self.target <= at * (1 - _ENOUGH) * (fixed + bound):
             return bound, PRICED
         for reach, labels in [(reach, _LABELS[0]) for reach in _REACH] + [(_REACH[-1], _LABELS[1])]:
             if self.is_late:
                 break
-            cutoff = self.target / (tau * (1 - reach)) - fixed
-            outcome, rate, assignment = labelled(self.arrays, tau, self.prices, cutoff, *labels, 0)
+            cutoff = min(most, self.target / (at * (1 - reach)) - fixed)
+            outcome, rate, stages = labelled(
+                self.arrays, arcs, schedule.stages, self.prices, cutoff, *labels, 0
+            )
             if outcome == TOO_MANY:
                 continue
             if outcome == FOUND:
-                self.try_assignment(assignment)
+                self.try_stages(schedule, stages, at)
                 return float(rate), LABELLED
             return cutoff, LABELLED
         return bound, PRICED
 
-    def prove(self) -> None:
-        """Step down from the slowest stage time until no cheaper plan can remain."""
-        tau = self.arrays.slowest * (1 + SLACK)
-        self.arc_lists = ArcLists(self.arrays) if self.many else None
-        floor = self.arrays.fixed * min_stage_time_s(self.problem)
-        seen = np.inf
+    def prove(self, schedule: Schedule, forced: bool) -> bool:
+        """Step down from the longest step until no cheaper plan can remain; return whether that was proven.
+
+        `forced` steps go on where nothing is proven, and the lower bound gets worse instead.
+        """
+        at = self.arrays.slowest * (1 + SLACK)
+        slots = slots_of(schedule)
+        floor = self.arrays.fixed * min_step(self.arrays, slots)
+        steps: list[ProofStep] = []
+        seen, lower = np.inf, np.inf
         while True:
-            if tau < seen * (1 - _WORK_EVERY):
-                seen, work = tau, floor + min_work(self.arrays, tau)
-                if work >= self.target * (1 - SLACK):
-                    self.steps.append(ProofStep(tau, 0.0, work, WORK))
-                    self.lower = min(self.lower, work)
-                    return
-            at, bound, kind, prices = self.bound(tau)
+            if at < seen * (1 - _WORK_EVERY) and self.best < np.inf:
+                seen, work = at, min_work(self.arrays, slots, at)
+                if floor + work >= self.target * (1 - SLACK):
+                    steps.append(ProofStep(at, 0.0, floor + work, WORK))
+                    lower = min(lower, floor + work)
+                    break
+                reached = (self.target - work) / self.arrays.fixed if self.arrays.fixed else np.inf
+                if reached < at * (1 - _WORK_EVERY):  # above it, that work and the fixed price are too much
+                    reached *= 1 - 2 * SLACK
+                    least = self.arrays.fixed * reached + work
+                    steps.append(ProofStep(at, reached, least, WORK))
+                    at, lower = reached, min(lower, least)
+                    continue
+            proven_at, bound, kind, prices = self.bound(schedule, at)
             if bound == np.inf:
-                self.steps.append(ProofStep(at, 0.0, np.inf, kind, prices))
-                return
+                steps.append(ProofStep(proven_at, 0.0, np.inf, kind, prices))
+                break
+            if self.best == np.inf:
+                return False
             reached = self.target / (self.arrays.fixed + bound)
-            if reached > tau * (1 - SLACK):
-                reached = tau * (1 - _FORCED)  # not proven: the bound gets worse
-            tau = reached * (1 - 2 * SLACK)
-            self.steps.append(ProofStep(at, tau, bound, kind, prices))
-            self.lower = min(self.lower, tau * (self.arrays.fixed + bound))
+            if reached > at * (1 - SLACK):
+                if not forced:
+                    return False
+                reached = at * (1 - _FORCED)  # not proven: the bound gets worse
+            at = reached * (1 - 2 * SLACK)
+            steps.append(ProofStep(proven_at, at, bound, kind, prices))
+            lower = min(lower, at * (self.arrays.fixed + bound))
             if self.progress is not None:
                 self.progress(self.paths, 0, self.best)
+        self.lower = min(self.lower, lower)
+        self.parts.append(ProofPart(schedule, tuple(steps)))
+        return True
 
-    def bound(self, tau: float) -> tuple[float, float, str, tuple[float, ...]]:
-        """Return a bound that holds at tau, and the stage time (tau or slower) for which it was proven."""
-        known = self.known.bound_above(tau)
-        if known is not None and self.target <= tau * (1 - _REUSE_STEP) * (self.arrays.fixed + known[1]):
+    def bound(self, schedule: Schedule, at: float) -> tuple[float, float, str, tuple[float, ...]]:
+        """Return a bound that holds at a step time, and the one (as long or longer) for which it was proven."""
+        known = self.known.bound_above(schedule, at)
+        if known is not None and self.target <= at * (1 - _REUSE_STEP) * (self.arrays.fixed + known[1]):
             return known
-        bound, keeps = self.path(tau)
+        bound, keeps = self.path(schedule, at)
         kind = RELAXED
         if not keeps:
-            bound, kind = self.bound_with_limits(tau)
+            bound, kind = self.bound_with_limits(schedule, at)
         prices = tuple(float(one) for one in self.prices) if kind in (PRICED, LABELLED) else ()
-        self.known.add_bound(tau, bound, kind, prices)
-        return tau, bound, kind, prices
+        self.known.add_bound(schedule, at, bound, kind, prices)
+        return at, bound, kind, prices
+
+    def prove_all(self) -> bool:
+        """Prove every schedule; return whether the proof covers all plans."""
+        if not self.problem.micro:
+            return self.prove(self.problem.schedules(0)[0], forced=True)
+        covered = True
+        for stages in range(1, len(self.problem.layers) + 1):
+            for schedule in self.problem.schedules(stages):
+                covered &= self.prove(schedule, forced=True)
+            if stages == len(self.problem.layers):
+                break
+            before = len(self.parts)
+            more = [pipelined(micro, 0, stages + 1) for micro in self.problem.micro]
+            if all(self.prove(schedule, forced=self.is_late) for schedule in more):
+                break
+            del self.parts[before:]
+        return covered
 
 
 def exact(
@@ -299,63 +362,36 @@ def exact(
     `known` carries over the results for the same problem at other throughputs.
     """
     load_kernels()
-    if len(problem.layers) ** 2 * len(problem.types) > _MANY:
-        load_arc_kernels()
     started = time.process_time()
     search = _ProofSearch(problem, budget.seconds, progress=progress, known=known or WarmStart())
     search.find_start()
-    if search.best == np.inf and not search.find_any():
-        cpu_s = time.process_time() - started
-        proof = Certificate(np.inf, np.inf, tuple(search.steps))
-        note = "infeasible" if search.steps else "no plan was found in the time allowed"
-        return Outcome("exact", None, search.paths, cpu_s, np.inf if search.steps else 0.0, (), proof, note)
-    search.prove()
-    scale = problem.epochs * problem.samples / 3600
+    covered = search.prove_all()
+    cpu_s = time.process_time() - started
+    if search.found is None:
+        lower = np.inf if covered else 0.0
+        note = "infeasible" if covered else "no plan was found in the time allowed"
+        proof = Certificate(np.inf, lower, tuple(search.parts))
+        return Outcome("exact", None, search.paths, cpu_s, lower, (), proof, note)
     lower = min(search.lower, search.best)
     if lower >= search.best * (1 - 1e-8):
-        lower = search.best  # equal to nine digits, the precision of stage times
-    plan = cheapest(problem, search.assignment)
-    assert plan is not None, "the best assignment is feasible"
+        lower = search.best  # equal to nine digits, the precision of step times
+    plan = plan_at(problem, *search.found)
+    scale = problem.epochs * problem.samples / problem.batch / 3600
     return Outcome(
         "exact",
         plan,
         search.paths,
-        time.process_time() - started,
+        cpu_s,
         lower_bound_usd=min(lower * scale, plan.cost_usd),  # the product may be higher in the last bit
         curve=tuple(search.curve),
-        certificate=Certificate(search.best, lower, tuple(search.steps)),
+        certificate=Certificate(search.best, lower, tuple(search.parts)),
     )
 
 
 def min_stage_time_s(problem: Problem) -> float:
-    """Return a stage time that no plan can beat at any price."""
-    layer, limit = problem.arrays.layer, np.maximum(problem.arrays.limit, 1)[:, None]
-    compute = layer[:, :, COMPUTE_SERIAL] + layer[:, :, COMPUTE_SHARED] / limit
-    data = layer[:, :, DATA_SERIAL] + layer[:, :, DATA_SHARED] / limit
-    time_s = np.where(problem.allowed.T, np.maximum(compute, data), np.inf)
-    return float(time_s.min(axis=0).max())
-
-
-def neighbours(assignment: Assignments, num_types: int) -> Assignments:
-    """Return every plan that differs in one layer, or by one moved boundary between two stages."""
-    layers = len(assignment)
-    plans = []
-    for layer in range(layers):
-        for device in range(num_types):
-            if device != assignment[layer]:
-                plan = assignment.copy()
-                plan[layer] = device
-                plans.append(plan)
-    edges = [layer for layer in range(1, layers) if assignment[layer] != assignment[layer - 1]]
-    for edge in edges:
-        for other in range(layers):
-            plan = assignment.copy()
-            if other < edge:
-                plan[other:edge] = assignment[edge]
-            else:
-                plan[edge : other + 1] = assignment[edge - 1]
-            plans.append(plan)
-    return np.array(plans or [assignment])
+    """Return a time per example that no plan can beat at any price."""
+    schedules = problem.schedules(1 if problem.micro else 0)
+    return min(min_step(problem.arrays, slots_of(one)) for one in schedules) / problem.batch
 
 
 METHODS: dict[str, Any] = {"exact": exact}

@@ -9,6 +9,7 @@ from __future__ import annotations
 from functools import partial
 
 import numpy as np
+from numpy.typing import NDArray
 
 from berth.cluster.catalogue import known_devices, resolve
 from berth.plan.evaluate import Assignments
@@ -62,10 +63,18 @@ def _uniform(problem: Problem, types: list[int]) -> Assignments:
     )
 
 
+def is_data_heavy(problem: Problem) -> NDArray[np.bool_]:
+    """Return for each layer whether it moves rows of tables, by its kind; the first layer always counts."""
+    first = np.arange(len(problem.layers)) == 0
+    heavy: NDArray[np.bool_] = first | np.array(
+        [kind.lower().startswith(_DATA_HEAVY) for kind in problem.kinds]
+    )
+    return heavy
+
+
 def _by_rule(problem: Problem, cpus: list[int], gpus: list[int]) -> Assignments:
     """Put the first layer, or all layers that move rows, on a CPU and the others on one GPU type."""
-    first = np.arange(len(problem.layers)) == 0
-    heavy = first | np.array([kind.lower().startswith(_DATA_HEAVY) for kind in problem.kinds])
+    first, heavy = np.arange(len(problem.layers)) == 0, is_data_heavy(problem)
     plans = [np.where(on_cpu, cpu, gpu) for cpu in cpus for gpu in gpus for on_cpu in (first, heavy)]
     return np.array(plans, np.int64).reshape(-1, len(problem.layers))
 

@@ -1,8 +1,8 @@
-"""The learned planner: a recurrent policy that is trained on one problem, round after round.
+"""berth's own learned planner: a pretrained recurrent policy that is trained on one problem, round after round.
 
 A round samples plans from the policy, evaluates those not seen before, and updates the policy: REINFORCE with a
 moving-average baseline, plus imitation of the best plans seen. docs/design/learner.md has measurements of each part;
-`LearnerConfig` switches them on and off.
+`LearnerConfig` switches them on and off. The learned scheduler as published is in reinforce.py.
 """
 
 from __future__ import annotations
@@ -67,13 +67,13 @@ def learned(
     config: LearnerConfig = DEFAULT_CONFIG,
 ) -> Outcome:
     """Search until the budget is spent, or until no new plans are found."""
-    require("torch", f"rl-{cell}")
+    require("torch", f"berth-{cell}")
     from berth.plan.threads import single_thread
 
     search = Search(problem, budget, progress, objective, start)
     space = AssignmentSpace(problem, np.random.default_rng(budget.seed))
     if space.is_empty:
-        return search.no_placement(f"rl-{cell}")
+        return search.no_placement(f"berth-{cell}")
     with (
         single_thread()
     ):  # small matrices are slower on several threads, and sums would depend on their number
@@ -84,7 +84,7 @@ def learned(
             learner.round()
             search.report_progress()
     note = "" if search.remaining == 0 else "no new plans were found any more"
-    return search.outcome(f"rl-{cell}", note=note)
+    return search.outcome(f"berth-{cell}", note=note)
 
 
 class Learner:
@@ -199,4 +199,4 @@ class Rewards:
         return np.where(feasible, -np.log(np.maximum(safe, 1e-300)), penalty)
 
 
-METHODS: dict[str, Method] = {"rl-lstm": partial(learned, "lstm"), "rl-rnn": partial(learned, "rnn")}
+METHODS: dict[str, Method] = {"berth-lstm": partial(learned, "lstm"), "berth-rnn": partial(learned, "rnn")}

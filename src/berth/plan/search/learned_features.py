@@ -13,15 +13,19 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from berth.plan.arrays import (
-    COMPUTE_SERIAL,
-    COMPUTE_SHARED,
-    DATA_SERIAL,
-    DATA_SHARED,
-    REPLICATED,
-    SHARDED,
+from berth.plan.problem import (
+    COMPUTE,
+    HELD_BYTES,
+    IN,
+    OPTIMISER_S,
+    OUT,
+    SERVED_BYTES,
+    SERVER_CPU,
+    SERVER_NIC,
+    SHARDED_BYTES,
+    SYNC_BYTES,
+    Problem,
 )
-from berth.plan.problem import Problem
 
 Floats = NDArray[np.float64]
 
@@ -29,6 +33,7 @@ PLACE = 18  # features of a layer on a type
 KINDS = 8  # bins for the kinds of layers, by a hash of their name
 LAYER = 2 + KINDS  # features of a layer
 _TINY = 1e-30
+_RING = 8  # replicas whose all-reduce the features show
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,17 +50,14 @@ def features(problem: Problem) -> Features:
     """Return the features of a problem."""
     arrays = problem.arrays
     tau = arrays.slowest
-    cs, cp, ds, dp = (
-        arrays.layer[:, :, column].T for column in (COMPUTE_SERIAL, COMPUTE_SHARED, DATA_SERIAL, DATA_SHARED)
-    )
-    # Dollars per hour of a single layer, with fractional replicas, at the slowest stage time allowed.
-    replicas = np.maximum(cp / np.maximum(tau - cs, 1e-3 * tau), dp / np.maximum(tau - ds, 1e-3 * tau))
-    rate = arrays.price * replicas + _TINY
+    layers = _layers_on_types(problem)
+    cs, cp, ds, dp = layers.compute_serial, layers.compute_shared, layers.data_serial, layers.data_shared
+    replicas, rate = layers.replicas, layers.usd_per_hour
     cheapest = np.where(problem.allowed, rate, np.inf).min(axis=1, keepdims=True)
     cheapest = np.where(np.isfinite(cheapest), cheapest, rate.min(axis=1, keepdims=True))
     total = cheapest.sum()
-    crossing = arrays.price * arrays.cross[:, None] / tau / total
-    held = (arrays.layer[:, :, REPLICATED] + arrays.layer[:, :, SHARDED]).T
+    crossing = arrays.price * layers.cross_s / tau / total
+    held = layers.held_bytes
     relative_cost = _log(rate / cheapest)
     place = [
         relative_cost,
@@ -83,6 +85,69 @@ def features(problem: Problem) -> Features:
         serial=np.stack([_clip(cs / tau), _clip(ds / tau)], axis=-1).astype(np.float32),
         allowed=problem.allowed,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class LayersOnTypes:
+    """Each layer alone on each type, with its cheapest place for tables: [layer, type], seconds of one step."""
+
+    compute_serial: Floats  # what remains however many replicas share the batch
+    compute_shared: Floats
+    data_serial: Floats
+    data_shared: Floats
+    cross_s: Floats
+    held_bytes: Floats
+    replicas: Floats  # fractional, at the longest step allowed
+    usd_per_hour: Floats  # of these replicas and their servers
+
+
+def _layers_on_types(problem: Problem) -> LayersOnTypes:
+    arrays, facts = problem.arrays, problem.facts
+    tau, devices = arrays.slowest, arrays.type_of
+    none, whole = problem.curves[..., 0], _at_batch(problem)
+    ring = _ring_s(problem)
+    cs = none[:, :, COMPUTE] + facts[:, :, OPTIMISER_S]
+    cp = whole[:, :, COMPUTE] - none[:, :, COMPUTE]
+    ds = np.maximum(none[:, :, IN], none[:, :, OUT])
+    dp = np.maximum(whole[:, :, IN], whole[:, :, OUT]) - ds
+    ds = ds + ring
+    replicas = np.maximum(cp / np.maximum(tau - cs, 1e-3 * tau), dp / np.maximum(tau - ds, 1e-3 * tau))
+    served = facts[:, :, SERVED_BYTES]
+    load = np.maximum(whole[:, :, SERVER_CPU], whole[:, :, SERVER_NIC]) / tau
+    servers = np.where(served > 0, np.maximum(load, served / arrays.host_memory), 0.0)
+    rate = arrays.price[devices][:, None] * replicas + arrays.host_price * servers + _TINY
+    cross = problem.cross.max(axis=2) * problem.batch + np.where(
+        problem.cross.any(axis=2), arrays.message_s, 0.0
+    )
+    held = facts[:, :, HELD_BYTES] + facts[:, :, SHARDED_BYTES]
+    best = np.stack(  # [layer, type]: the row of the cheapest choice
+        [
+            np.flatnonzero(devices == device)[rate[devices == device].argmin(axis=0)]
+            for device in range(len(problem.types))
+        ],
+        axis=1,
+    )
+    rows = np.arange(len(problem.layers))[:, None]
+    return LayersOnTypes(*(one[best, rows] for one in (cs, cp, ds, dp, cross, held, replicas, rate)))
+
+
+def _at_batch(problem: Problem) -> Floats:
+    """Return the curves for a call of the whole batch, [choice, layer, curve]; the last slope continues."""
+    grid, curves = problem.grid, problem.curves
+    point = int(np.clip(np.searchsorted(grid, problem.batch, "right") - 1, 0, len(grid) - 2))
+    share = (problem.batch - grid[point]) / (grid[point + 1] - grid[point])
+    at: Floats = curves[..., point] + (curves[..., point + 1] - curves[..., point]) * share
+    return at
+
+
+def _ring_s(problem: Problem) -> Floats:
+    """Return the seconds of an all-reduce of each layer among a few replicas, [choice, layer]."""
+    arrays = problem.arrays
+    row = min(_RING, arrays.ring.shape[2] - 1)
+    per_byte, once = arrays.ring[arrays.type_of, 0, row], arrays.ring[arrays.type_of, 1, row]
+    synced = problem.facts[:, :, SYNC_BYTES]
+    seconds: Floats = np.where(synced > 0, synced * per_byte[:, None] + once[:, None], 0.0)
+    return seconds
 
 
 def _log(ratio: Floats) -> Floats:

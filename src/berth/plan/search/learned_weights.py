@@ -18,7 +18,7 @@ def load(policy: Policy, cell: Cell) -> None:
     """Load the shipped weights into a policy."""
     import torch
 
-    file = resources.files("berth.plan.search").joinpath(f"{_FOLDER}/rl-{cell}.npz")
+    file = resources.files("berth.plan.search").joinpath(f"{_FOLDER}/berth-{cell}.npz")
     with file.open("rb") as stream, np.load(stream) as arrays:
         weights = {name: torch.from_numpy(arrays[name].astype(np.float32)) for name in arrays.files}
     policy.load_state_dict(weights)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from typing import Any
 
@@ -102,26 +102,56 @@ Method = Callable[..., Outcome]  # problem, budget, progress; those in BLACK_BOX
 
 # name -> (module under berth.plan.search, one line about it)
 METHODS = {
-    "exact": ("exact", "shortest paths over all stage times: the optimum, with a certificate"),
-    "rl-lstm": ("learned", "an LSTM over the layers, trained by REINFORCE"),
-    "rl-rnn": ("learned", "the same with a plain recurrent network"),
+    "exact": ("exact", "shortest paths over all step times: the optimum, with a certificate"),
+    "berth-lstm": ("learned", "an LSTM pretrained on exact's answers, with a greedy start and mutations"),
+    "berth-rnn": ("learned", "the same with a plain recurrent network"),
+    "reinforce-lstm": (
+        "reinforce",
+        "the published learned scheduler: an LSTM with fresh weights, REINFORCE alone",
+    ),
+    "reinforce-rnn": ("reinforce", "the same with a plain recurrent network"),
     "brute": ("brute", "every assignment, within the budget"),
     "bayes": ("bayes", "Bayesian optimisation (optuna's TPE)"),
     "genetic": ("genetic", "a genetic algorithm (DEAP)"),
     "greedy": ("greedy", "layer by layer the cheapest type, then single changes"),
+    "random": ("random", "assignments drawn at random"),
     "cpu-only": ("fixed", "all layers on CPU cores"),
     "gpu-only": ("fixed", "all layers on the cheapest GPU type that can hold the throughput"),
     "heuristic": ("fixed", "the first, data-heavy layer on CPU cores, the others on the GPU"),
-    "random": ("random", "assignments drawn at random"),
+    "static-cpu-gpu": ("static", "sparse layers on CPU cores, the others on GPUs, six cores for each GPU"),
+    "static-servers": ("static", "workers of one type, a fixed number of server cores for each"),
 }
 
-BLACK_BOX = frozenset({"rl-lstm", "rl-rnn", "bayes", "genetic", "greedy", "random"})
+ALIASES = {"rl-lstm": "berth-lstm", "rl-rnn": "berth-rnn"}  # earlier names
+
+RANDOMISED = frozenset(  # other seeds give other plans
+    {"berth-lstm", "berth-rnn", "reinforce-lstm", "reinforce-rnn", "bayes", "genetic", "random"}
+)
+BLACK_BOX = RANDOMISED | {"greedy"} | ALIASES.keys()
+
+
+def canonical_name(name: str) -> str:
+    """Return the name of a method, given that or an earlier one; raise an error if there is none."""
+    found = ALIASES.get(name, name)
+    if found not in METHODS:
+        raise UnknownNameError("method", name, METHODS)
+    return found
 
 
 def get_method(name: str) -> Method:
     """Return a search method by name: a function of problem, budget and progress."""
-    if name not in METHODS:
-        raise UnknownNameError("method", name, METHODS)
-    module = import_module(f"berth.plan.search.{METHODS[name][0]}")
-    found: Method = module.METHODS[name]
-    return found
+    found = canonical_name(name)
+    module = import_module(f"berth.plan.search.{METHODS[found][0]}")
+    method: Method = module.METHODS[found]
+    return method if found == name else _renamed(method, name, found)
+
+
+def _renamed(method: Method, name: str, found: str) -> Method:
+    """Return the method with a note that it was called by an earlier name."""
+
+    def run(*given: Any, **more: Any) -> Outcome:
+        outcome = method(*given, **more)
+        note = f"{name} is now called {found}"
+        return replace(outcome, note=f"{outcome.note}; {note}" if outcome.note else note)
+
+    return run

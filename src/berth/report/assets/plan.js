@@ -14,6 +14,9 @@ function seconds(value) {
 }
 const WRITE = {rate: (v) => `${short(v)}/s`, usd: dollars, seconds, ratio: (v) => `${+v.toPrecision(3)}x`, number: short};
 
+// A value of an axis in words; `names` are those of the values 1, 2, 3 ...
+const named = (axis, value) => axis.names ? axis.names[value - 1] : WRITE[axis.unit](value);
+
 function ticksOf(axis, from, to, most) {
   const ticks = [];
   if (axis.at) return axis.at.filter((at) => at >= from && at <= to);
@@ -50,10 +53,12 @@ function path(curve, x, y) {
   return text;
 }
 
+const dashed = (curve) => curve.dash ? {"stroke-dasharray": "5 3"} : {};
+
 function swatch(parent, curve) {
   const mark = element("svg", {viewBox: "0 0 18 10"}, parent);
   if (curve.points) element("circle", {class: `curve s${curve.colour}`, cx: 9, cy: 5, r: 3.5}, mark);
-  else element("line", {class: `curve s${curve.colour}`, x1: 0, x2: 18, y1: 5, y2: 5}, mark);
+  else element("line", {class: `curve s${curve.colour}`, ...dashed(curve), x1: 0, x2: 18, y1: 5, y2: 5}, mark);
 }
 
 function chart(id, look) {
@@ -74,12 +79,12 @@ function chart(id, look) {
     if (x.place(tick) - used < 44) continue;
     used = x.place(tick);
     element("line", {class: "grid", x1: used, x2: used, y1: top, y2: height - bottom}, svg);
-    element("text", {x: used, y: height - bottom + 16, "text-anchor": "middle"}, svg).textContent = WRITE[look.x.unit](tick);
+    element("text", {x: used, y: height - bottom + 16, "text-anchor": "middle"}, svg).textContent = named(look.x, tick);
   }
   element("line", {class: "axis", x1: left, x2: width - right, y1: height - bottom, y2: height - bottom}, svg);
   element("text", {x: (left + width - right) / 2, y: height - 6, "text-anchor": "middle"}, svg).textContent = look.x.label;
   for (const curve of look.curves) {
-    if (!curve.points) element("path", {class: `curve s${curve.colour}`, d: path(curve, x.place, y.place)}, svg);
+    if (!curve.points) element("path", {class: `curve s${curve.colour}`, ...dashed(curve), d: path(curve, x.place, y.place)}, svg);
     if (curve.points || curve.dots) curve.x.forEach((at, i) => {
       if (curve.y[i] !== null) element("circle", {class: `curve s${curve.colour}`, cx: x.place(at), cy: y.place(curve.y[i]), r: curve.points ? 5 : 2.5}, svg);
     });
@@ -109,7 +114,7 @@ function read(figure, svg, look, x, y) {
     ring.setAttribute("cx", best.x); ring.setAttribute("cy", best.y); ring.setAttribute("visibility", "visible");
     tip.replaceChildren();
     tag("b", tip, best.curve.label);
-    tag("div", tip, `${WRITE[look.x.unit](best.curve.x[best.i])}: ${WRITE[look.y.unit](best.curve.y[best.i])}`);
+    tag("div", tip, `${named(look.x, best.curve.x[best.i])}: ${WRITE[look.y.unit](best.curve.y[best.i])}`);
     if (best.curve.texts) tag("div", tip, best.curve.texts[best.i]);
     tip.style.display = "block";
     const sx = best.x / factor;

@@ -26,6 +26,7 @@ from berth.train.servers.server import Server, ServerConfig, to_stderr
 from berth.train.servers.shard import load_kernels
 from berth.train.servers.sync_mode import MODES
 from berth.train.servers.transport import Address
+from berth.train.tables.memory import keep_freed_memory
 
 _ONE_THREAD = dict.fromkeys(
     ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"), "1"
@@ -50,6 +51,7 @@ def main() -> None:
     if not options.forever:
         server.watch(sys.stdin)
     _publish_address(server.address, options.ready)
+    keep_freed_memory()
     load_kernels()  # while workers connect
     server.run()
 

@@ -1,11 +1,9 @@
-"""How a model is split into stages, from a plan or evenly, and which rank runs which stage."""
+"""How a model is split into stages, and which rank runs which stage."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
-from pathlib import Path
+from itertools import accumulate, pairwise
 
 from berth.errors import InputError
 
@@ -17,77 +15,51 @@ class StageCut:
     first: int
     last: int
     device_type: str = "cpu"
-    planned_replicas: int | None = None  # devices in the plan; one process per pipeline runs the stage
     slowdown: float = 1.0  # of an emulated device, relative to a core of this machine
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Pipelines of stages; each pipeline trains on its share of every batch.
+    """The number of replicas of each stage, each a process.
 
-    Ranks of a pipeline are consecutive: rank = pipeline x stages + stage.
+    Ranks of a stage are consecutive, those of the first stage come first.
     """
 
-    pipelines: int
-    stages: int
+    replicas: tuple[int, ...] = (1,)
+
+    @property
+    def stages(self) -> int:
+        """Return the number of stages."""
+        return len(self.replicas)
 
     @property
     def world_size(self) -> int:
         """Return the number of worker processes."""
-        return self.pipelines * self.stages
+        return sum(self.replicas)
 
-    def pipeline(self, rank: int) -> int:
-        """Return the pipeline of a rank."""
-        return rank // self.stages
+    @property
+    def readers(self) -> int:
+        """Return the number of processes that read data: the replicas of the first stage."""
+        return self.replicas[0]
 
     def stage(self, rank: int) -> int:
         """Return the stage of a rank."""
-        return rank % self.stages
+        return next(stage for stage, end in enumerate(accumulate(self.replicas)) if rank < end)
 
-    def rank(self, pipeline: int, stage: int) -> int:
-        """Return the rank of a stage of a pipeline."""
-        return pipeline * self.stages + stage
+    def replica(self, rank: int) -> int:
+        """Return which replica of its stage a rank is."""
+        return rank - sum(self.replicas[: self.stage(rank)])
+
+    def rank(self, stage: int, replica: int) -> int:
+        """Return the rank of a replica of a stage."""
+        return sum(self.replicas[:stage]) + replica
 
     def stage_ranks(self, stage: int) -> list[int]:
         """Return the ranks that run the same layers."""
-        return [self.rank(pipeline, stage) for pipeline in range(self.pipelines)]
+        return [self.rank(stage, replica) for replica in range(self.replicas[stage])]
 
-
-def cuts_from_plan(
-    path: str | Path, model: str, layers: Sequence[str], slowdowns: Mapping[str, float]
-) -> list[StageCut]:
-    """Return the stages of a plan file, checked against the model."""
-    from berth.plan.files import check_plan
-
-    checked = check_plan(path)
-    if checked.violations:
-        where, what = checked.violations[0]
-        raise InputError(what, where=where, hint="`berth plan check` lists all problems")
-    names = list(checked.plan.problem.layers)
-    planned = checked.request.model
-    by_profile = planned is not None and planned.endswith((".yaml", ".yml"))  # a file, which names no model
-    if (not by_profile and planned not in (None, model)) or list(layers) != names:
-        again = f"berth profile ... --out {planned}, then " if by_profile else ""
-        raise InputError(
-            f"this plan is for {planned or 'another model'} with {len(names)} layers,"
-            f" not for {model} with {len(layers)}",
-            where=str(path),
-            hint=f"make one: {again}berth plan {planned if by_profile else model} --out plan.yaml ...",
-        )
-    device_types = {stage.type_name for stage in checked.plan.stages}
-    unknown = [device_type for device_type in slowdowns if device_type not in device_types]
-    if unknown:
-        raise InputError(
-            f"the plan does not use {unknown[0]}",
-            where=str(path),
-            hint=f"it uses {', '.join(sorted(device_types))}",
-        )
-    return [
-        StageCut(
-            stage.first, stage.last, stage.type_name, stage.replicas, slowdowns.get(stage.type_name, 1.0)
-        )
-        for stage in checked.plan.stages
-    ]
+    def __str__(self) -> str:
+        return " + ".join(map(str, self.replicas))
 
 
 def even_cuts(layers: int, stages: int) -> list[StageCut]:

@@ -1,4 +1,4 @@
-"""One stage's part of a step: micro-batches in 1F1B order, then one update.
+"""One replica's part of a step: its part of every micro-batch in 1F1B order, then one update.
 
 Gradients are those of the mean loss over the global batch; micro-batches are weighted by their number of examples.
 """
@@ -17,15 +17,16 @@ from torch import Tensor
 from berth.errors import InputError
 from berth.plan.objective.order import one_forward_one_backward
 from berth.train.data.batch import Batch
-from berth.train.learner import Learner, Loss, Scores, scores_of
+from berth.train.learner import Learner, Loss, Scores
 from berth.train.process_group import ProcessGroup
 from berth.train.sparse import SparseStore
 from berth.train.stages.cut import StageCut
+from berth.train.stages.exchange import MicroBatch, StageExchange
 from berth.zoo.layered import LayeredModel, map_tensors, tensors
 
 
 class StageLearner(Learner):
-    """A `Learner` of some layers of a model; the first stage of a pipeline gets the batches."""
+    """A `Learner` of some layers of a model; replicas of the first stage get the batches."""
 
     def __init__(
         self,
@@ -52,22 +53,25 @@ class StageLearner(Learner):
             store,
             optimiser=optimiser,
             loss=loss or model.loss,
-            workers=process_group.layout.pipelines,
+            workers=process_group.layout.readers,
             all_reduce=process_group.all_reduce,
+            slowdown=cut.slowdown,
         )
+        self._scored = getattr(model, "scored", None)
         if micro_batches > 1 and any(layer.counts_clicks for layer in self.embeddings):
             raise InputError("tables with a decay policy count clicks per batch", hint="use --micro 1")
         self.is_first, self.is_last = (
             process_group.stage == 0,
             process_group.stage == process_group.layout.stages - 1,
         )
-        self._before, self._after = process_group.rank_info.rank - 1, process_group.rank_info.rank + 1
+        self._exchange = StageExchange(
+            process_group.channel, process_group.layout, process_group.stage, process_group.replica
+        )
         self._in_flight: deque[tuple[Any, list[Tensor]]] = deque()  # inputs and roots of the backward pass
         self._outputs: list[Tensor] = []
         self._labels: list[Tensor] = []
         self._clicked: list[Tensor] = []  # labels, for tables that count clicks
         self._loss_sum = 0.0
-        self.busy_s = 0.0
 
     def step(self, number: int, batch: Batch) -> tuple[float, Scores]:
         """Run the step of the first stage; loss and scores come from the last."""
@@ -75,9 +79,7 @@ class StageLearner(Learner):
         self._run_micro_batches(number, parts)
         if self.is_last:
             return self._step_result()
-        result = self.process_group.channel.receive(
-            self.process_group.layout.rank(self.process_group.pipeline, self.process_group.layout.stages - 1)
-        )
+        result = self._exchange.receive_result()
         scores: Scores = (
             (result["scores"].numpy(), result["labels"].numpy()) if "scores" in result else (None, None)
         )
@@ -91,11 +93,10 @@ class StageLearner(Learner):
             result: dict[str, Any] = {"loss": loss}
             if scores is not None and labels is not None:
                 result |= {"scores": torch.from_numpy(scores), "labels": torch.from_numpy(labels)}
-            self.process_group.channel.send(
-                self.process_group.layout.rank(self.process_group.pipeline, 0), result
-            )
+            self._exchange.send_result(result)
 
-    def _run_micro_batches(self, number: int, parts: list[tuple[Any, Any, float]] | None) -> None:
+    def _run_micro_batches(self, number: int, parts: list[MicroBatch] | None) -> None:
+        work = self._start_work()
         waiting = deque(parts) if parts is not None else None
         for ahead in one_forward_one_backward(
             self.micro_batches, self.process_group.stage, self.process_group.layout.stages
@@ -106,24 +107,25 @@ class StageLearner(Learner):
                 self._backward()
         self.process_group.channel.flush()
         self._update(number, self._clicked.pop() if self._clicked else None, None, self._loss_sum)
+        self._end_work(work)
 
-    def _parts(self, batch: Batch) -> Iterator[tuple[Any, Any, float]]:
-        """Yield (inputs, labels, weight) of the micro-batches; at the end of the data some may be empty."""
+    def _parts(self, batch: Batch) -> Iterator[MicroBatch]:
+        """Yield this replica's part of each micro-batch; at the end of the data some may be empty."""
         part = batch.part(self._workers)
         bounds = [batch.examples * part // self.micro_batches for part in range(self.micro_batches + 1)]
         for begin, end in pairwise(bounds):
-            yield (
+            yield MicroBatch(
                 _examples(batch.inputs, begin, end),
                 _examples(batch.labels, begin, end),
                 part * (end - begin) / max(batch.examples, 1),
+                end - begin,
             )
 
-    def _forward(self, part: tuple[Any, Any, float] | None) -> None:
-        if part is None:
-            message = self.process_group.channel.receive(self._before)
-            state, labels, weight = message["state"], message["labels"], message["weight"]
-        else:
-            state, labels, weight = part
+    def _forward(self, part: MicroBatch | None) -> None:
+        part = part or self._exchange.receive()
+        state, labels, weight = part.state, part.labels, part.weight
+        self.micro_batches_done += 1
+        self.examples_done += part.examples
         if any(layer.counts_clicks for layer in self.embeddings):
             self._clicked.append(labels)
         started = time.thread_time()
@@ -138,13 +140,13 @@ class StageLearner(Learner):
         self._emulate_slowdown(started)
         self._in_flight.append((state, roots))
         if not self.is_last:
-            self.process_group.channel.send(self._after, {"state": after, "labels": labels, "weight": weight})
+            self._exchange.send(MicroBatch(after, labels, weight, part.examples))
 
     def _backward(self) -> None:
         state, roots = self._in_flight.popleft()
         gradients: list[Any] = [None]
         if not self.is_last:
-            gradients = self.process_group.channel.receive(self._after)
+            gradients = self._exchange.receive_gradients(roots)
         started = time.thread_time()
         pairs = [
             (root, gradient)
@@ -155,23 +157,14 @@ class StageLearner(Learner):
             torch.autograd.backward([root for root, _ in pairs], [gradient for _, gradient in pairs])
         self._emulate_slowdown(started)
         if not self.is_first:
-            self.process_group.channel.send(
-                self._before, [tensor.grad for tensor in tensors(state) if tensor.requires_grad]
-            )
-
-    def _emulate_slowdown(self, started: float) -> None:
-        """Emulate a slower device by sleeping."""
-        took = time.thread_time() - started
-        self.busy_s += took * self.cut.slowdown
-        if self.cut.slowdown > 1.0:
-            time.sleep(took * (self.cut.slowdown - 1.0))
+            self._exchange.send_gradients([tensor.grad for tensor in tensors(state) if tensor.requires_grad])
 
     def _step_result(self) -> tuple[float, Scores]:
         loss, outputs, labels = self._loss_sum, self._outputs, self._labels
         self._loss_sum, self._outputs, self._labels = 0.0, [], []
         if not all(isinstance(part, Tensor) for part in (*outputs, *labels)):
             return loss, (None, None)
-        return loss, scores_of(torch.cat(outputs), torch.cat(labels))
+        return loss, self._scores(torch.cat(outputs), torch.cat(labels))
 
 
 def _examples(state: Any, begin: int, end: int) -> Any:

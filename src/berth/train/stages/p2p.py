@@ -1,4 +1,4 @@
-"""Point-to-point messages between stages: a JSON description, then the bytes of each tensor.
+"""Point-to-point messages between stages: a JSON description and the bytes of each tensor, in one buffer.
 
 A message is a tensor, or nested mappings and lists of tensors. The description is JSON, so received data can't run
 code.
@@ -7,7 +7,9 @@ code.
 from __future__ import annotations
 
 import json
+import math
 from collections import deque
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -19,6 +21,7 @@ from berth.train.heartbeat import waiting_for_peers
 from berth.zoo.layered import tensors
 
 _MAX_HEADER_BYTES = 1 << 24
+_ALIGNMENT = 64
 
 
 class StageChannel:
@@ -29,23 +32,30 @@ class StageChannel:
         self._in_flight: deque[tuple[Any, Tensor]] = deque()
 
     def send(self, receiver: int, message: Any) -> None:
-        """Send without waiting for delivery."""
+        """Send without waiting for delivery: the lengths, then everything in one buffer, since every part wakes the
+        receiver."""
         header = json.dumps(_describe(message)).encode()
-        self._send_tensor(receiver, torch.tensor([len(header)]))
-        self._send_tensor(receiver, torch.frombuffer(bytearray(header), dtype=torch.uint8))
-        for tensor in tensors(message):
-            if tensor.numel():
-                self._send_tensor(receiver, tensor.detach().contiguous())
+        filled = [tensor.detach() for tensor in tensors(message) if tensor.numel()]
+        sizes = [tensor.numel() * tensor.element_size() for tensor in filled]
+        begins = list(accumulate([_aligned(len(header)), *map(_aligned, sizes)]))
+        buffer = torch.empty(begins[-1], dtype=torch.uint8)
+        buffer[: len(header)] = torch.frombuffer(bytearray(header), dtype=torch.uint8)
+        for tensor, size, begin in zip(filled, sizes, begins, strict=False):
+            buffer[begin : begin + size].view(tensor.dtype).view(tensor.shape).copy_(tensor)
+        self._send_tensor(receiver, torch.tensor([len(header), len(buffer)]))
+        self._send_tensor(receiver, buffer)
 
     def receive(self, sender: int) -> Any:
         """Wait for the next message of `sender`; tensors keep `requires_grad`."""
-        size = torch.empty(1, dtype=torch.int64)
-        _receive(size, sender)
-        if not 0 < int(size) <= _MAX_HEADER_BYTES:
+        lengths = torch.empty(2, dtype=torch.int64)
+        _receive(lengths, sender)
+        header_bytes, total = lengths.tolist()
+        if not 0 < header_bytes <= min(_MAX_HEADER_BYTES, total):
             raise WireError(f"invalid message from rank {sender}")
-        header = torch.empty(int(size), dtype=torch.uint8)
-        _receive(header, sender)
-        return self._receive_value(json.loads(header.numpy().tobytes()), sender)
+        buffer = torch.empty(total, dtype=torch.uint8)
+        _receive(buffer, sender)
+        description = json.loads(buffer[:header_bytes].numpy().tobytes())
+        return _read(description, _Reader(buffer, _aligned(header_bytes), sender))
 
     def flush(self) -> None:
         """Wait until all messages are delivered."""
@@ -60,20 +70,41 @@ class StageChannel:
         while len(self._in_flight) > 1 and self._in_flight[0][0].is_completed():
             self._in_flight.popleft()
 
-    def _receive_value(self, description: Any, sender: int) -> Any:
-        if "tensor" in description:
-            dtype = getattr(torch, description["tensor"])
-            tensor = torch.empty(description["shape"], dtype=dtype)
-            if tensor.numel():
-                _receive(tensor, sender)
-            return tensor.requires_grad_(description["asks"])
-        if "items" in description:
-            return {key: self._receive_value(part, sender) for key, part in description["items"]}
-        if "list" in description:
-            return [self._receive_value(part, sender) for part in description["list"]]
-        if "tuple" in description:
-            return tuple(self._receive_value(part, sender) for part in description["tuple"])
-        return description["value"]
+
+class _Reader:
+    """Reads the tensors of a message one after the other."""
+
+    def __init__(self, buffer: Tensor, begin: int, sender: int) -> None:
+        self._buffer, self._at, self._sender = buffer, begin, sender
+
+    def tensor(self, shape: list[int], dtype: torch.dtype) -> Tensor:
+        """Return the next tensor, which shares the memory of the message."""
+        size = math.prod(shape) * dtype.itemsize
+        if not size:
+            return torch.empty(shape, dtype=dtype)
+        if size > len(self._buffer) - self._at:
+            raise WireError(f"incomplete message from rank {self._sender}")
+        part = self._buffer[self._at : self._at + size]
+        self._at += _aligned(size)
+        return part.view(dtype).view(shape)
+
+
+def _read(description: Any, reader: _Reader) -> Any:
+    if "tensor" in description:
+        tensor = reader.tensor(description["shape"], getattr(torch, description["tensor"]))
+        return tensor.requires_grad_(description["asks"])
+    if "items" in description:
+        return {key: _read(part, reader) for key, part in description["items"]}
+    if "list" in description:
+        return [_read(part, reader) for part in description["list"]]
+    if "tuple" in description:
+        return tuple(_read(part, reader) for part in description["tuple"])
+    return description["value"]
+
+
+def _aligned(size: int) -> int:
+    """Return a size rounded up, so that tensors of every type can share one buffer."""
+    return -(-size // _ALIGNMENT) * _ALIGNMENT
 
 
 def _receive(tensor: Tensor, sender: int) -> None:

@@ -1,4 +1,4 @@
-"""Arrays that grow without copying, and cache prefetch for kernels.
+"""Arrays that grow without copying, freed memory that is kept, and cache prefetch for kernels.
 
 `reserve` maps the largest address range that a column could need; the system backs only touched pages. So a column
 never moves, and kernels see one plain array.
@@ -6,6 +6,7 @@ never moves, and kernels see one plain array.
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import os
 import platform
@@ -22,6 +23,8 @@ HUGE_PAGE_BYTES = 2 << 20
 # Without MAP_NORESERVE a process that reserved more than physical memory can't fork. Python defines it from 3.13 on.
 _LINUX = 0x4000 if sys.platform == "linux" and platform.machine() in ("x86_64", "aarch64") else 0
 _NO_RESERVE: int = getattr(mmap, "MAP_NORESERVE", _LINUX)
+_TRIM_THRESHOLD, _MMAP_MAX = -1, -4  # of glibc's mallopt
+_KEPT_BYTES = 2**31 - 1
 
 
 def physical_bytes() -> int:
@@ -49,6 +52,20 @@ def release_pages(column: NDArray[Any], start: int) -> None:
     first = -(-start * column.itemsize // page) * page
     if hasattr(mmap, "MADV_DONTNEED") and first < len(space):
         space.madvise(mmap.MADV_DONTNEED, first)
+
+
+def keep_freed_memory() -> None:
+    """Make glibc keep freed blocks, which a step needs again, instead of faulting them in each time.
+
+    Without limits on mappings it would map blocks above 32 MiB separately, whatever their threshold, and unmap them
+    when they are freed: batches of thousands of examples have such blocks.
+    """
+    if not sys.platform.startswith("linux"):
+        return
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "mallopt"):
+        libc.mallopt(_MMAP_MAX, 0)
+        libc.mallopt(_TRIM_THRESHOLD, _KEPT_BYTES)
 
 
 def _prefetch(_context: Any, array: Any, at: Any) -> Any:

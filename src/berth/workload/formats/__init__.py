@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 from berth.errors import TraceError, UnknownNameError
-from berth.workload.formats.alibaba2020 import ALIBABA_2020
-from berth.workload.formats.alibaba2023 import ALIBABA_2023
 from berth.workload.formats.base import CsvFormat, Format, Head, ParsedJobs
-from berth.workload.formats.helios import HELIOS
-from berth.workload.formats.philly_csv import PHILLY_CSV
+from berth.workload.formats.csv_formats import ALIBABA_2020, ALIBABA_2023, HELIOS, PHILLY_CSV, PLAIN, TIRESIAS
 from berth.workload.formats.philly_json import PHILLY_JSON
-from berth.workload.formats.plain import PLAIN
 from berth.workload.formats.refused import refuse_known
-from berth.workload.formats.tiresias import TIRESIAS
 
 __all__ = ["FORMATS", "CsvFormat", "Format", "Head", "ParsedJobs", "detect", "named"]
 

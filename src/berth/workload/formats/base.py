@@ -15,10 +15,10 @@ import polars as pl
 
 from berth.errors import TraceError, nearest
 from berth.units import format_count
-from berth.workload.parsing.bad_rows import BadRowCollector
 from berth.workload.parsing.columns import Columns
 from berth.workload.parsing.csv_rows import CsvRows
 from berth.workload.parsing.stream import TraceStream
+from berth.workload.trace import BadRowCollector
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,9 @@ import polars as pl
 
 from berth.errors import TraceError
 from berth.workload.formats.base import Head, ParsedJobs
-from berth.workload.parsing.bad_rows import BadRowCollector
 from berth.workload.parsing.json_list import Item, items
 from berth.workload.parsing.stream import TraceStream
-from berth.workload.trace import BadRow
+from berth.workload.trace import BadRow, BadRowCollector
 
 
 class _NotAJobError(Exception):

@@ -11,9 +11,8 @@ import numpy as np
 import polars as pl
 
 from berth.arrays import BoolArray, FloatArray, Int64Array
-from berth.workload.parsing.bad_rows import BadRowCollector
 from berth.workload.parsing.csv_rows import Block
-from berth.workload.trace import BadRow
+from berth.workload.trace import BadRow, BadRowCollector
 
 LONGEST_S = 1e10  # about 300 years: the upper bound of every time in a trace
 MAX_GPUS = float(2**31 - 1)

@@ -20,8 +20,7 @@ from numpy.typing import NDArray
 
 from berth.arrays import BoolArray, Int64Array
 from berth.errors import TraceError
-from berth.workload.parsing.bad_rows import BadRowCollector
-from berth.workload.trace import BadRow
+from berth.workload.trace import BadRow, BadRowCollector
 
 _BLOCK_BYTES = 1 << 23
 _LONGEST_LINE = 1 << 26

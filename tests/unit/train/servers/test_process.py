@@ -29,6 +29,8 @@ from berth.train.servers import (
 from berth.train.sparse import TableSpec
 from berth.train.tables import Initialiser, adagrad
 
+pytestmark = pytest.mark.slow
+
 SPEC = TableSpec("rows", 8, adagrad(), Initialiser())
 
 

@@ -1,0 +1,161 @@
+"""Makes docs/plan-truth.md and its picture from the runs that `plan_truth.py --store` stored.
+
+python benchmarks/plan_truth_page.py
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from html import escape
+from typing import Any
+
+from berth.testing.accelerator import NAME as STANDIN
+from plan_truth import BUSY, MEDIAN_BAR, SAMPLE, SPEED_OF_STANDIN, STORED, WORST_BAR, Run
+
+DOCS = STORED.parents[1]
+PICTURE = STORED.with_suffix(".svg")
+_COLOURS = ("#4c8dd6", "#d6824c", "#5aa873", "#a06cc8", "#c2512c")
+_GREY = "#8a8f98"
+_SIZE, _MARGIN = 420, 60
+
+
+def write_page() -> None:
+    """Write both files."""
+    stored = json.loads(STORED.read_text())
+    runs = [made(run) for run in stored["runs"]]
+    PICTURE.write_text(picture(runs))
+    (DOCS / "plan-truth.md").write_text(page(runs, stored["machine"]))
+
+
+def made(stored: dict[str, Any]) -> Run:
+    """Return a run; JSON has lists for pairs."""
+    values: dict[str, Any] = {
+        key: tuple(value) if isinstance(value, list) else value for key, value in stored.items()
+    }
+    return Run(**values)
+
+
+def page(runs: list[Run], machine: dict[str, Any]) -> str:
+    """The page: what was compared, the figures, a line for each run."""
+    errors = [abs(run.error) for run in runs]
+    median, worst = statistics.median(errors), max(errors)
+    by_wall = sum(run.judged == "wall" for run in runs)
+    whole = len(runs) >= len(SAMPLE)
+    emulated = sum(run.device == STANDIN for run in runs)
+    off = [abs(run.server_s[0] / run.server_s[1] - 1) for run in runs if run.server_s[1]]
+    served = statistics.median(off or [0.0])
+    lines = [
+        "# Are predictions true?",
+        "",
+        "A plan is worth as much as its predicted step times. So real trainings run on one machine, and their",
+        "steps are compared with what layer curves and host rates predict for them (`make bench-plan-truth`",
+        "does it again; this page is made from its stored results).",
+        "",
+        f"{len(runs)} trainings on {machine['cores']} cores of {machine['cpu']}, {machine['date']}: the error is",
+        f"**{median:.0%} in the median** (bar: {MEDIAN_BAR:.0%}{verdict(median <= MEDIAN_BAR, whole)}) and",
+        f"{worst:.0%} at worst (bar: {WORST_BAR:.0%}{verdict(worst <= WORST_BAR, whole)}).",
+        "",
+        *([] if whole else [f"These are {len(runs)} of the {len(SAMPLE)} cases of the benchmark.", ""]),
+        f"{by_wall} of them are judged by wall-clock time, and {len(runs) - by_wall} by CPU time, because other",
+        f"programs used more than {BUSY:.0%} of the cores meanwhile. {emulated} run on the",
+        f"[stand-in accelerator](guides/devices.md) at {SPEED_OF_STANDIN:g} times the speed of a core: an emulated",
+        "device, whose curves are measured on it. With two workers there are more busy processes than cores here,",
+        "which a planned cluster avoids; they share the cores in the prediction too.",
+        f"The CPU time of a server is {served:.0%} off in the median.",
+        "",
+        "The prediction was developed on trainings of this grid, and one constant of it is fitted to them (3 ms where",
+        "processes outnumber cores), so other models may be predicted worse. The stand-in device has no case of 256",
+        "examples: its wrapper in Python costs more than the work of so few.",
+        "",
+        "Every training here has one stage. Pipelines are compared after each planned run, see",
+        "[run a plan](guides/training.md#run-a-plan).",
+        "",
+        "A prediction knows three things from the run itself: how long its examples take to draw, how many of its",
+        "rows are new (a short run has many, a long one few), and what new memory costs on that machine.",
+        "",
+        "![predicted against measured milliseconds of a step](assets/plan-truth.svg)",
+        "",
+        "Milliseconds of one step; of worker, server and reader, the CPU milliseconds of one, predicted / measured.",
+        "",
+        "| model | device | workers | servers | batch of a worker "
+        "| predicted | measured | error | by | worker | server | reader |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for run in runs:
+        parts = " | ".join(pair(both) for both in (run.worker_s, run.server_s, run.reader_s))
+        lines.append(
+            f"| {run.model} | {run.device} | {run.workers} | {run.servers} | {run.batch:,} "
+            f"| {run.predicted_s * 1e3:.1f} | {run.measured_s * 1e3:.1f} | {run.error:+.0%} | {run.judged} | {parts} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def verdict(met: bool, whole: bool) -> str:
+    """What a bar says; it is not met by some of the cases."""
+    return ", MISSED" if not met else ", met" if whole else ", met by these"
+
+
+def pair(both: tuple[float, float]) -> str:
+    """Predicted / measured, in milliseconds."""
+    return f"{both[0] * 1e3:.1f} / {both[1] * 1e3:.1f}" if both[1] else "-"
+
+
+def picture(runs: list[Run]) -> str:
+    """Predicted over measured, both logarithmic, with lines at the bars."""
+    values = [value for run in runs for value in (run.predicted_s, run.measured_s)]
+    low, high = math.log10(min(values)) - 0.1, math.log10(max(values)) + 0.1
+
+    def at(seconds: float) -> float:
+        return (math.log10(seconds) - low) / (high - low) * _SIZE
+
+    def point(x: float, y: float) -> tuple[float, float]:
+        return _MARGIN + at(x), 10 + _SIZE - at(y)
+
+    parts = [f'<rect x="{_MARGIN}" y="10" width="{_SIZE}" height="{_SIZE}" fill="none" stroke="{_GREY}"/>']
+    for factor, dash in ((1.0, ""), (1 + WORST_BAR, "4 4"), (1 - WORST_BAR, "4 4")):
+        ends = [point(10**x, min(max(10**x * factor, 10**low), 10**high)) for x in (low, high)]
+        (x1, y1), (x2, y2) = ends
+        parts.append(
+            f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" stroke="{_GREY}" '
+            f'stroke-dasharray="{dash}"/>'
+        )
+    for power in range(math.ceil(low), math.floor(high) + 1):
+        x, y = point(10.0**power, 10.0**power)
+        parts.append(text(x, _SIZE + 26, f"{10.0 ** (power + 3):g} ms", "middle"))
+        parts.append(text(_MARGIN - 6, y + 4, f"{10.0 ** (power + 3):g} ms", "end"))
+    models = list(dict.fromkeys(run.model for run in runs))
+    for run in runs:
+        x, y = point(run.measured_s, run.predicted_s)
+        colour = _COLOURS[models.index(run.model) % len(_COLOURS)]
+        title = f"{run.model} on {run.device}, {run.workers} + {run.servers}, {run.batch:,}: {run.error:+.0%}"
+        filled = "0.8" if run.device != STANDIN else "0"
+        dot = f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4.5" fill="{colour}" fill-opacity="{filled}" stroke="{colour}">'
+        parts.append(f"{dot}<title>{escape(title)}</title></circle>")
+    for number, model in enumerate(models):
+        y = 28 + 18 * number
+        parts.append(
+            f'<circle cx="{_MARGIN + 14}" cy="{y - 4}" r="4.5" fill="{_COLOURS[number % len(_COLOURS)]}"/>'
+        )
+        parts.append(text(_MARGIN + 24, y, model, "start"))
+    parts.append(text(_MARGIN + _SIZE / 2, _SIZE + 44, "measured step", "middle"))
+    parts.append(
+        text(
+            _MARGIN + _SIZE - 6,
+            _SIZE,
+            "predicted step upwards; dashed: 30 % off; hollow: stand-in device",
+            "end",
+        )
+    )
+    size = f'width="{_SIZE + _MARGIN + 10}" height="{_SIZE + 54}"'
+    return f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif">{"".join(parts)}</svg>\n'
+
+
+def text(x: float, y: float, words: str, anchor: str) -> str:
+    """Small grey words."""
+    return f'<text x="{x:.1f}" y="{y:.1f}" font-size="11" text-anchor="{anchor}" fill="{_GREY}">{escape(words)}</text>'
+
+
+if __name__ == "__main__":
+    write_page()

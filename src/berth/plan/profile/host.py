@@ -1,0 +1,163 @@
+"""What one CPU core of a machine does around the computation of a training step: rows, messages, reading, all-reduce.
+
+The rates are CPU seconds of berth's own training code (`berth.train.measure_host` measures them), so that they add up
+with the computation of a layer profile. Seconds per row are affine in the bytes of a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from berth.errors import InputError
+from berth.plan.profile.here import folder
+from berth.plan.profile.spec import SourceSpec
+from berth.plan.yaml_text import yaml_number, yaml_word
+from berth.spec import Spec, parse, read_text
+from berth.workload.profile import Provenance
+
+FILE = "host.yaml"
+
+
+@dataclass(frozen=True, slots=True)
+class PerRow:
+    """Seconds per row, affine in its bytes."""
+
+    row_s: float
+    byte_s: float
+
+    def __call__(self, row_bytes: float) -> float:
+        """Return the seconds of one row of this many bytes."""
+        return self.row_s + self.byte_s * row_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class HostRates:
+    """CPU seconds on one core. Row bytes are those of the weights alone, without optimiser state."""
+
+    server_pull_s_per_row: PerRow  # of a server, for a distinct row of a worker that it looks up and sends
+    server_push_s_per_row: PerRow  # of a server, for one that it receives and updates
+    server_call_s: float  # of a server, for the messages of one step of one worker
+    client_row_s: PerRow  # of a worker, for a distinct row that it pulls and pushes
+    client_lookup_s: PerRow  # of a worker, for every look-up: dedup, spreading rows, adding gradients
+    client_call_s: float  # of a worker, for the messages of one step to one server
+    local_row_s: PerRow  # tables in the worker's process: look-up and update of a distinct row
+    local_lookup_s: PerRow  # and for every look-up
+    local_call_s: float  # and for each table in a step
+    new_row_s: PerRow  # more, wherever the table is, for a row that did not exist
+    fresh_byte_s: float  # and for each byte of memory that it takes
+    worker_step_s: float  # of a worker, per step: the loop around the model
+    worker_example_s: float  # and per example: loss, metrics
+    decode_bytes_per_s: Mapping[str, float]  # by format, of the tensors that one reader core parses
+    allreduce_call_s: float  # of each worker of a machine, per all-reduce through shared memory
+    allreduce_bytes_per_s: float  # gradients of one worker that two workers sum, per CPU second of each
+    disk_row_s: float  # of a cold row that is read from disk and written back
+    source: Provenance
+
+    @property
+    def cpu(self) -> str:
+        """Name of the CPU that was measured."""
+        return self.source.note.partition(", CPU time")[0]
+
+
+Rate = Annotated[float, Field(gt=0)]
+Seconds = Annotated[float, Field(ge=0)]
+
+
+class PerRowSpec(Spec):
+    """Seconds of a row, and of a byte of it."""
+
+    row_s: Seconds
+    byte_s: Seconds
+
+
+class HostSpec(Spec):
+    """The rates as they are written in YAML."""
+
+    source: SourceSpec
+    server_pull_s_per_row: PerRowSpec
+    server_push_s_per_row: PerRowSpec
+    server_call_s: Seconds
+    client_row_s: PerRowSpec
+    client_lookup_s: PerRowSpec
+    client_call_s: Seconds
+    local_row_s: PerRowSpec
+    local_lookup_s: PerRowSpec
+    local_call_s: Seconds
+    new_row_s: PerRowSpec
+    fresh_byte_s: Seconds
+    worker_step_s: Seconds
+    worker_example_s: Seconds
+    decode_bytes_per_s: Annotated[dict[str, Rate], Field(min_length=1)]
+    allreduce_call_s: Seconds
+    allreduce_bytes_per_s: Rate
+    disk_row_s: Seconds
+
+
+def host_rates() -> HostRates:
+    """Return the rates measured on this machine by `berth profile --here`, otherwise the shipped ones."""
+    own = folder() / FILE
+    return read_host_rates(own) if own.is_file() else _shipped()
+
+
+def read_host_rates(path: str | Path) -> HostRates:
+    """Read rates from a YAML file; errors name line and column."""
+    return _parsed(read_text(path), str(path))
+
+
+def write_host_rates(rates: HostRates, path: str | Path) -> None:
+    """Write rates as YAML that reads back equal."""
+    try:
+        Path(path).write_text(host_yaml(rates), encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"can't be written: {error.strerror}", where=str(path)) from None
+
+
+def host_yaml(rates: HostRates) -> str:
+    """Return the YAML text of rates."""
+    source = {key: value for key, value in asdict(rates.source).items() if value is not None}
+    lines = [
+        "# CPU seconds of one core around training, of berth's own code; row bytes are those of the weights.",
+        f"source: {_flow(source)}",
+    ]
+    for field in fields(HostRates):
+        value = getattr(rates, field.name)
+        if isinstance(value, PerRow):
+            lines.append(f"{field.name}: {_flow(asdict(value))}")
+        elif isinstance(value, Mapping):
+            lines.append(f"{field.name}: {_flow(dict(value))}")
+        elif isinstance(value, float):
+            lines.append(f"{field.name}: {yaml_number(value)}")
+    return "\n".join(lines) + "\n"
+
+
+@cache
+def _shipped() -> HostRates:
+    text = resources.files("berth.plan.profile").joinpath(f"data/{FILE}").read_text(encoding="utf-8")
+    return _parsed(text, FILE)
+
+
+def _parsed(text: str, where: str) -> HostRates:
+    written = parse(text, HostSpec, where)
+    values: dict[str, Any] = {name: getattr(written, name) for name in HostSpec.model_fields}
+    values |= {
+        name: PerRow(**value.model_dump()) for name, value in values.items() if isinstance(value, PerRowSpec)
+    }
+    return HostRates(**(values | {"source": written.source.source()}))
+
+
+def _flow(values: Mapping[str, object]) -> str:
+    def scalar(value: object) -> str:
+        return (
+            yaml_number(value)
+            if isinstance(value, float)
+            else (str(value) if isinstance(value, int) else yaml_word(str(value)))
+        )
+
+    return "{" + ", ".join(f"{key}: {scalar(value)}" for key, value in values.items()) + "}"

@@ -1,0 +1,173 @@
+"""The torch device of the dense part: found by name, fed from host memory, with a suitable process group.
+
+Rows stay in the store, in host memory. `Embedding` copies the rows of a batch to the device of its keys.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.backend_registration import _get_custom_mod_func
+
+from berth.errors import InputError
+from berth.train.options import TrainOptions
+from berth.zoo.layered import map_tensors
+
+CPU = torch.device("cpu")
+_BUILT_IN = ("cuda", "xpu", "mps")
+_GROUP_BACKENDS = {"cuda": "nccl", "xpu": "xccl"}  # that all-reduce tensors of the device
+_PINNED = ("cuda", "xpu")  # devices that copy faster from page-locked memory
+_HOST_COPY = "_berth_host_copy"
+
+
+def find_device(name: str) -> torch.device:
+    """Return the device of this process: `cpu`, `cuda`, `cuda:1`, `xpu`, `mps`, or a backend registered with torch.
+
+    Without a number, processes of one machine take its devices in turn.
+    """
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise _missing(name) from None
+    if device.type == "cpu":
+        return CPU
+    count = _device_count(device.type)
+    if not count or (device.index or 0) >= count:
+        raise _missing(name)
+    if device.index is None and count > 1:
+        local = os.environ.get("LOCAL_RANK") or os.environ.get("SLURM_LOCALID") or "0"
+        device = torch.device(device.type, int(local) % count)
+    return device
+
+
+def available_devices() -> list[str]:
+    """Return the names of the devices here, `cpu` first."""
+    names = ["cpu"]
+    for kind in (*_BUILT_IN, torch._C._get_privateuse1_backend_name()):
+        count = _device_count(kind)
+        names += [kind] if count == 1 else [f"{kind}:{index}" for index in range(count)]
+    return names
+
+
+def use_device(device: torch.device) -> None:
+    """Make it the current device of this process, where torch has such a thing."""
+    module = torch.get_device_module(device)
+    if device.index is not None and hasattr(module, "set_device"):
+        module.set_device(device)
+
+
+def seed_device(device: torch.device, seed: int) -> None:
+    """Seed the device's own generator, so that a resumed run draws the same numbers; the CPU's is saved instead."""
+    if device.type != "cpu":
+        torch.get_device_module(device).manual_seed_all(seed)
+
+
+def group_backend(device: torch.device) -> str:
+    """Return the backend of the process group; what it can't all-reduce on the device is sent by host memory."""
+    own = _GROUP_BACKENDS.get(device.type)
+    return f"cpu:gloo,{device.type}:{own}" if own is not None else "gloo"
+
+
+def reduces_on(device: torch.device) -> bool:
+    """Return whether process groups all-reduce tensors of this device."""
+    return device.type == "cpu" or device.type in _GROUP_BACKENDS
+
+
+def autocast(device: torch.device, bf16: bool) -> AbstractContextManager[Any]:
+    """Return a context in which matrix products run in bfloat16, or one that does nothing."""
+    return torch.autocast(device.type, torch.bfloat16) if bf16 else nullcontext()
+
+
+def check_bf16(device: torch.device) -> None:
+    """Raise if torch can't autocast to bfloat16 on the device."""
+    if device.type == "cuda":
+        supported = torch.cuda.is_bf16_supported(including_emulation=False)
+    elif device.type == torch._C._get_privateuse1_backend_name():
+        supported = torch.bfloat16 in _get_custom_mod_func("get_amp_supported_dtype")()
+    else:
+        supported = True
+    if not supported:
+        raise InputError(f"--bf16: {device} does not support it", hint="leave it out: float32 is the default")
+
+
+def check_device(options: TrainOptions) -> None:
+    """Raise if this machine has no such device, before any process is started."""
+    device = find_device(options.device)
+    if options.bf16:
+        check_bf16(device)
+
+
+def staging(shape: tuple[int, ...], device: torch.device) -> Tensor:
+    """Return a float32 buffer in host memory, page-locked if that makes copies to the device faster."""
+    return torch.empty(shape, dtype=torch.float32, pin_memory=device.type in _PINNED)
+
+
+def to_device(state: Any, device: torch.device) -> Any:
+    """Copy the tensors of a batch to the device; they remember their host copies."""
+    if device.type == "cpu":
+        return state
+
+    def moved(host: Tensor) -> Tensor:
+        copy = (host.pin_memory() if device.type in _PINNED else host).to(device, non_blocking=True)
+        setattr(copy, _HOST_COPY, host)
+        return copy
+
+    return map_tensors(state, moved)
+
+
+def on_host(tensor: Tensor) -> Tensor:
+    """Return a tensor in host memory, without a transfer if `to_device` made it."""
+    if tensor.device.type == "cpu":
+        return tensor
+    copy: Tensor | None = getattr(tensor, _HOST_COPY, None)
+    return copy if copy is not None else tensor.cpu()
+
+
+@contextmanager
+def naming_layers(model: nn.Module, device: torch.device) -> Iterator[None]:
+    """Report a mix of devices with the layer in which it occurs."""
+    try:
+        yield
+    except RuntimeError as error:
+        if device.type == "cpu" or "device" not in str(error):
+            raise
+        layer, where = _layer_of(model, error)
+        raise InputError(
+            f"{layer} mixes devices: {str(error).splitlines()[0]}",
+            where=where,
+            hint=f"the model runs on {device}: create tensors with device=x.device, or register them as buffers",
+        ) from error
+
+
+def _layer_of(model: nn.Module, error: BaseException) -> tuple[str, str | None]:
+    """Return the innermost layer of the model in the traceback, and the line in it."""
+    names = {id(module): name for name, module in model.named_modules()}
+    found: tuple[str, str | None] = ("the loss", None)
+    trace = error.__traceback__
+    while trace is not None:
+        name = names.get(id(trace.tb_frame.f_locals.get("self")))
+        if name is not None:
+            layer = f"layer {name.removeprefix('chain.')!r}" if name else "the model"
+            found = (layer, f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}")
+        trace = trace.tb_next
+    return found
+
+
+def _device_count(kind: str) -> int:
+    if kind == "mps":
+        return int(torch.backends.mps.is_available())
+    module = getattr(torch, kind, None)
+    if module is None or not hasattr(module, "is_available") or not module.is_available():
+        return 0
+    return int(module.device_count())
+
+
+def _missing(name: str) -> InputError:
+    return InputError(
+        f"--device {name}: there is no such device here", hint=f"here: {', '.join(available_devices())}"
+    )

@@ -1,0 +1,57 @@
+"""DLRM: dot products of every two slots, and of slots with the dense features (Naumov et al. 2019).
+
+embedding -> pooling -> bottom1 .. bottom3 -> interaction -> top1 -> top2 -> predict -> loss
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from berth.zoo.ctrdnn import DENSE, SLOTS, example_batch
+from berth.zoo.layered import Layer, LayeredModel, seeded
+from berth.zoo.slots import ClickLogProbabilities, Lookup, On, Pool, State, dense, nll
+
+BOTTOM = (256, 64)  # then the width of a row
+TOP = (256, 128)
+
+
+class Interaction(nn.Module):
+    """Dot products of all pairs of vectors: those of the slots, and that of the dense features."""
+
+    pairs: Tensor
+
+    def __init__(self, vectors: int, width: int) -> None:
+        super().__init__()
+        self.width = width
+        left, right = torch.tril_indices(vectors, vectors, offset=-1)
+        self.register_buffer("pairs", left * vectors + right, persistent=False)
+
+    def forward(self, state: State) -> Tensor:
+        """Return a tensor of shape (batch, width + pairs)."""
+        vectors = torch.cat([state["dense"][:, None], state["slots"].unflatten(1, (-1, self.width))], dim=1)
+        products = torch.bmm(vectors, vectors.transpose(1, 2)).flatten(1)
+        return torch.cat([state["dense"], products.index_select(1, self.pairs)], dim=1)
+
+
+def make_model(seed: int = 0, *, rows: int = 2**20, width: int = 16) -> LayeredModel:
+    """Return ten layers over one table of `rows` rows."""
+    bottom = [DENSE, *BOTTOM, width]
+    top = [width + (SLOTS + 1) * SLOTS // 2, *TOP]
+    with seeded(seed):
+        chain = [
+            Layer("embedding", "embedding", Lookup("slots", rows, width)),
+            Layer("pooling", "pooling", Pool("slots")),
+            *(
+                Layer(f"bottom{number + 1}", "fully_connected", On("dense", dense(*bottom[number:][:2])))
+                for number in range(len(bottom) - 1)
+            ),
+            Layer("interaction", "match", Interaction(SLOTS + 1, width)),
+            *(
+                Layer(f"top{number + 1}", "fully_connected", dense(*top[number:][:2]))
+                for number in range(len(TOP))
+            ),
+            Layer("predict", "fully_connected", nn.Sequential(nn.Linear(top[-1], 1), nn.Flatten(0))),
+            Layer("loss", "loss", ClickLogProbabilities()),
+        ]
+    return LayeredModel("dlrm", chain, example_batch, nll, batch=4096, sample="impression")

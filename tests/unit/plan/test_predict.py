@@ -1,0 +1,172 @@
+"""The predicted step: what adds up, what overlaps, and when cores run out; host rates as a file."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import date
+
+import pytest
+
+from berth.errors import InputError
+from berth.plan.predict import HANDOVER_S, allreduce_s, predict_step, server_rows_s, worker_rows_s
+from berth.plan.profile import DeviceTimes, LayerFacts, LayerProfile, load_layer_profile
+from berth.plan.profile.files import for_vendor, write_profile
+from berth.plan.profile.host import (
+    HostRates,
+    PerRow,
+    host_rates,
+    host_yaml,
+    read_host_rates,
+    write_host_rates,
+)
+from berth.plan.profile.layer_profile import INDEX_BYTES
+from berth.workload.profile import Provenance
+
+HERE = Provenance("measured", "one core of AMD EPYC (AVX-512), CPU time, by hand", 2026)
+RATES = HostRates(
+    server_pull_s_per_row=PerRow(1e-3, 0.0),
+    server_push_s_per_row=PerRow(1e-3, 1e-4),
+    server_call_s=0.01,
+    client_row_s=PerRow(1e-3, 0.0),
+    client_lookup_s=PerRow(0.0, 1e-4),
+    client_call_s=0.02,
+    local_row_s=PerRow(2e-3, 1e-4),
+    local_lookup_s=PerRow(1e-3, 0.0),
+    local_call_s=0.03,
+    new_row_s=PerRow(1e-3, 0.0),
+    fresh_byte_s=0.0,
+    worker_step_s=0.05,
+    worker_example_s=0.0,
+    decode_bytes_per_s={"parquet": 1e3, "tsv": 5e2},
+    allreduce_call_s=0.1,
+    allreduce_bytes_per_s=1e4,
+    disk_row_s=1e-3,
+    source=HERE,
+)
+LAYERS = (
+    LayerFacts("emb", "embedding", 100, 0, touched_bytes=1000, row_bytes=10, lookups=200),
+    LayerFacts("fc", "fully_connected", 0, 0, dense_bytes=1000),
+)
+PROFILE = LayerProfile(
+    "mine", 10, LAYERS, (10, 20),
+    (DeviceTimes("cpu-core", 10, (10, 20), ((0.5, 1.0), (1.5, 3.0)), (0.0, 0.2), 0.1, HERE, HERE),),
+    HERE, date(2026, 11, 17),
+)  # fmt: skip
+
+
+def test_tables_in_the_worker_are_part_of_its_time():
+    step = predict_step(PROFILE, RATES, 1, 0, 10, cores=4)
+    rows = 100 * (2e-3 + 10 * 1e-4) + 200 * 1e-3 + 0.03
+    assert step.rows_s == pytest.approx(rows)
+    assert step.step_s == pytest.approx(2.0 + rows + 0.2 + 0.05)
+    assert (step.server_cpu_s, step.allreduce_s) == (0.0, 0.0)
+
+
+def test_servers_work_while_dense_weights_are_updated():
+    step = predict_step(PROFILE, RATES, 1, 1, 10, cores=4)
+    worker = 2.0 + 200 * 10 * 1e-4 + 100 * 1e-3 + 0.02 + 0.2 + 0.05
+    server = 100 * (2e-3 + 10 * 1e-4) + 0.01
+    assert step.worker_cpu_s == pytest.approx(worker)
+    assert step.server_cpu_s == pytest.approx(server)
+    assert step.step_s == pytest.approx(worker + server - 0.25), (
+        "the optimiser and the loop hide a quarter second"
+    )
+    two = predict_step(PROFILE, RATES, 1, 2, 10, cores=4)
+    assert two.server_cpu_s < step.server_cpu_s
+
+
+def test_more_busy_threads_than_cores_share_them():
+    step = predict_step(PROFILE, RATES, 2, 1, 10, cores=1, reader_s=0.3)
+    total = 2 * (step.worker_cpu_s + 0.3) + step.server_cpu_s
+    assert step.step_s == pytest.approx(total + HANDOVER_S)
+    assert step.cores_s == pytest.approx(total)
+    assert predict_step(PROFILE, RATES, 2, 1, 10, cores=8, reader_s=0.3).step_s < total
+
+
+def test_the_phases_of_a_step_share_the_cores_by_themselves():
+    """While the only server works, one of two cores idles: dividing all CPU time by two would be too little."""
+    rates = replace(RATES, server_call_s=1.0)
+    step = predict_step(PROFILE, rates, 2, 1, 10, cores=2, reader_s=0.0)
+    hidden = step.allreduce_s + step.optimiser_s + 0.05
+    assert step.server_cpu_s > 2 * hidden
+    assert step.step_s == pytest.approx(step.worker_cpu_s - hidden + step.server_cpu_s + HANDOVER_S)
+    assert step.step_s > step.cores_s
+    free = predict_step(PROFILE, rates, 2, 1, 10, cores=3, reader_s=0.0)
+    assert free.step_s == pytest.approx(step.step_s - HANDOVER_S), "each process has a core"
+
+
+def test_a_device_that_waits_leaves_its_core_to_others():
+    whole = predict_step(PROFILE, RATES, 2, 0, 10, cores=1)
+    half = predict_step(PROFILE, RATES, 2, 0, 10, cores=1, host_share=0.5)
+    assert half.worker_cpu_s == pytest.approx(whole.worker_cpu_s - 0.5 * (2.0 + 0.2))
+    alone = [
+        predict_step(PROFILE, RATES, 1, 0, 10, 1, reader_s=0.0, host_share=share).step_s
+        for share in (0.5, 1.0)
+    ]
+    assert alone[0] == pytest.approx(alone[1])
+
+
+def test_new_rows_take_memory():
+    rates = replace(RATES, fresh_byte_s=1e-3)
+    more = server_rows_s(rates, 10, 10, new_share=0.5) - server_rows_s(RATES, 10, 10, new_share=0.5)
+    assert more == pytest.approx(10 * 0.5 * 1e-3 * (2 * 10 + INDEX_BYTES))
+
+
+def test_a_slow_reader_is_waited_for():
+    assert predict_step(PROFILE, RATES, 1, 0, 10, cores=4, reader_s=50.0).step_s == 50.0
+    assert predict_step(PROFILE, RATES, 1, 0, 10, cores=4).reader_cpu_s == pytest.approx(100 / 1e3)
+
+
+def test_the_parts_by_themselves():
+    assert allreduce_s(RATES, 1000, 1) == 0.0
+    assert allreduce_s(RATES, 1000, 2) == pytest.approx(0.1 + 0.1)
+    assert allreduce_s(RATES, 1000, 8) == pytest.approx(0.1 + 0.3)
+    assert server_rows_s(RATES, 10, 10, new_share=0.5) == pytest.approx(10 * (3e-3 + 0.5e-3))
+    assert worker_rows_s(RATES, 20, 10, 10, servers=2) == pytest.approx(20 * 1e-3 + 10 * 1e-3 + 0.04)
+    assert worker_rows_s(RATES, 20, 10, 10, 0, new_share=1.0) == pytest.approx(0.03 + 10 * 4e-3 + 20 * 1e-3)
+
+
+def test_rates_read_back_equal(tmp_path):
+    path = tmp_path / "host.yaml"
+    write_host_rates(RATES, path)
+    assert read_host_rates(path) == RATES
+    assert RATES.cpu == "one core of AMD EPYC (AVX-512)"
+
+
+def test_a_slip_in_rates_is_reported_with_its_line(tmp_path):
+    path = tmp_path / "host.yaml"
+    path.write_text(host_yaml(RATES).replace("disk_row_s: 0.001", "disk_row_s: -1"))
+    with pytest.raises(InputError, match=r"host\.yaml:\d+:\d+: disk_row_s.*greater than or equal to 0"):
+        read_host_rates(path)
+
+
+def test_shipped_rates_are_plausible(monkeypatch, tmp_path):
+    monkeypatch.setenv("BERTH_HOME", str(tmp_path))
+    rates = host_rates()
+    assert rates.source.kind == "measured"
+    assert "one core of" in rates.source.note
+    for row in (rates.server_pull_s_per_row, rates.server_push_s_per_row, rates.local_row_s):
+        assert 1e-8 < row(64) < 1e-5
+    assert 1e-5 < rates.server_call_s < 1e-2
+    assert all(1e7 < rate < 1e10 for rate in rates.decode_bytes_per_s.values())
+
+
+def test_what_was_measured_here_replaces_what_is_shipped(monkeypatch, tmp_path):
+    monkeypatch.setenv("BERTH_HOME", str(tmp_path))
+    shipped = load_layer_profile("nce")
+    write_host_rates(RATES, tmp_path / "host.yaml")
+    core = shipped.on("cpu-core")
+    own = replace(core, curves=tuple(tuple(2 * one for one in row) for row in core.curves), compute=HERE)
+    write_profile(replace(shipped, devices=(own,)), tmp_path / "nce.yaml")
+    assert host_rates() == RATES
+    found = load_layer_profile("nce")
+    assert found.on("cpu-core").compute.note == f"by `berth profile --here`, {HERE.note}"
+    assert found.on("cpu-core").at(4096).sum() == pytest.approx(2 * core.at(4096).sum(), rel=1e-3)
+    assert found.on("V100") == shipped.on("V100")
+
+
+def test_a_core_of_another_vendor_is_used_where_it_matches():
+    other = replace(PROFILE.devices[0], device="cpu-core@intel", uncertainty=0.5)
+    both = replace(PROFILE, devices=(*PROFILE.devices, other))
+    assert for_vendor(both, "intel").on("cpu-core").uncertainty == 0.5
+    assert for_vendor(both, "amd") == both

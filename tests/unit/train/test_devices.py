@@ -1,0 +1,121 @@
+"""Devices of the dense part: found, refused, and as good as the CPU on the stand-in accelerator."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from berth.cli.main import main
+from berth.errors import InputError
+from berth.train import Session, TrainOptions
+from berth.train.devices import CPU, find_device, group_backend, naming_layers, on_host, to_device
+from berth.train.process_group import ProcessGroup
+from berth.train.recipes import make_recipe
+
+CASES = Path(__file__).with_name("device_cases.py")
+
+
+def test_training_on_the_standin_equals_that_on_the_cpu_and_every_other_case_passes():
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-rs", str(CASES)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=500, check=False)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "skipped" not in ended.stdout
+
+
+def train(folder, *options):
+    command = [sys.executable, "-m", "berth", "train", "ctrdnn-8", "--batch", "64", "--json"]
+    command += ["--checkpoint", str(folder), "--checkpoint-every", "4", *options]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert ended.returncode == 0, ended.stderr
+    return json.loads(ended.stdout)
+
+
+@pytest.mark.slow
+def test_two_workers_on_the_device_train_as_on_the_cpu_and_resume_there(tmp_path):
+    both = ("--workers", "2", "--servers", "1")
+    expected = train(tmp_path / "cpu", "--steps", "8", *both)
+    found = train(tmp_path / "device", "--steps", "8", "--device", "standin", *both)
+    assert (found["loss"], found["auc"]) == (expected["loss"], expected["auc"])
+    assert [worker["device"] for worker in found["workers"]] == ["standin", "standin"]
+    assert same_rows(tmp_path / "cpu", tmp_path / "device") > 500
+    expected = train(tmp_path / "cpu", "--steps", "12", *both)
+    found = train(tmp_path / "device", "--steps", "12", *both)  # resumed on the CPU
+    assert found["loss"] == expected["loss"]
+    assert same_rows(tmp_path / "cpu", tmp_path / "device") > 500
+
+
+def same_rows(one, other):
+    """The number of rows of both checkpoints, which must not differ."""
+    command = [sys.executable, "-m", "berth", "table", "diff", str(one), str(other), "--json"]
+    found = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
+    assert (found["changed"], found["only_first"], found["only_second"]) == (0, 0, 0)
+    return found["same"]
+
+
+@pytest.mark.parametrize("name", ["cuda:9", "gpu", "meta", "standin"])
+def test_a_missing_device_is_refused_with_what_exists(name, capsys, monkeypatch):
+    monkeypatch.setattr("berth.testing.accelerator.register", lambda: None)
+    for workers in ("1", "2"):
+        options = ["--steps", "1", "--device", name, "--workers", workers]
+        monkeypatch.setattr(sys, "argv", ["berth", "train", "ctrdnn-8", *options])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        assert ended.value.code == 2
+        error = capsys.readouterr().err
+        assert f"--device {name}: there is no such device here" in error
+        assert "here: cpu" in error
+
+
+def test_processes_of_a_machine_take_its_devices_in_turn(monkeypatch):
+    monkeypatch.setattr("berth.train.devices._device_count", lambda kind: 4 if kind == "cuda" else 0)
+    assert find_device("cuda") == torch.device("cuda", 0)
+    monkeypatch.setenv("LOCAL_RANK", "6")
+    assert find_device("cuda") == torch.device("cuda", 2)
+    assert find_device("cuda:3") == torch.device("cuda", 3)
+    assert find_device("cpu") == find_device("cpu:0") == CPU
+    with pytest.raises(InputError, match="here: cpu, cuda:0, cuda:1, cuda:2, cuda:3"):
+        find_device("cuda:4")
+
+
+def test_the_process_group_is_chosen_by_the_device():
+    assert group_backend(torch.device("cuda", 1)) == "cpu:gloo,cuda:nccl"
+    assert group_backend(torch.device("xpu")) == "cpu:gloo,xpu:xccl"
+    assert [group_backend(torch.device(name)) for name in ("cpu", "mps")] == ["gloo", "gloo"]
+    group = ProcessGroup()
+    assert not group._staged([torch.ones(1)])
+    assert group._staged([torch.ones(1, device="meta")])
+
+
+def test_a_device_does_not_apply_to_stages():
+    for split in ({"stages": 2}, {"plan": "plan.yaml"}):
+        with pytest.raises(InputError, match="whole model"):
+            TrainOptions(device="cuda", **split)
+
+
+def test_bf16_computes_matrix_products_in_bfloat16_and_keeps_weights_in_float32():
+    losses = {}
+    for bf16 in (False, True):
+        recipe = make_recipe("ctrdnn-8")
+        kinds = set()
+        recipe.model.chain["fc1"][0].register_forward_hook(lambda _, __, output: kinds.add(output.dtype))  # noqa: B023
+        session = Session(recipe.model, recipe.data, TrainOptions(batch=64, bf16=bf16))
+        losses[bf16] = session.run(4).losses
+        assert kinds == {torch.bfloat16 if bf16 else torch.float32}
+        assert {weight.dtype for weight in recipe.model.parameters()} == {torch.float32}
+        assert session.progress.window.arrays()["scores"].dtype == np.float32
+    assert losses[True] == pytest.approx(losses[False], abs=0.02)
+    assert losses[True] != losses[False]
+
+
+def test_on_the_cpu_nothing_is_copied_and_errors_are_left_alone():
+    batch = {"keys": torch.arange(3)}
+    assert to_device(batch, CPU) is batch
+    assert on_host(batch["keys"]) is batch["keys"]
+    with pytest.raises(RuntimeError, match="a device"), naming_layers(torch.nn.Linear(1, 1), CPU):
+        raise RuntimeError("a device")
