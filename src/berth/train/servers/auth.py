@@ -1,8 +1,8 @@
 """Mutual authentication of workers and servers, and the handshake that opens a connection.
 
 Client and server each send a random challenge. The response is an HMAC-SHA256 of both challenges, the role and the
-identity that the client claims, so a response is valid for one connection and one side. TLS can be added where the
-network is not trusted.
+identity that the client claims, so a response is valid for one connection and one side. Between hosts this runs inside
+TLS (`tls.py`).
 
 The handshake is HELLO, CHALLENGE, PROOF, WELCOME; the client proves the secret first, then the server in its WELCOME.
 Until both have, only these four small frames are read, and nothing in them is interpreted beyond its length.
@@ -15,7 +15,6 @@ import json
 import os
 import secrets
 import socket
-import ssl
 import struct
 import time
 from dataclasses import dataclass
@@ -81,6 +80,10 @@ class Secret:
         """Return the environment variable that passes the secret to child processes."""
         return {VARIABLE: self._key.decode()}
 
+    def derive(self, purpose: str) -> bytes:
+        """Return a key of 32 bytes for one purpose; it does not reveal the secret."""
+        return hmac.digest(self._key, b"berth key " + purpose.encode(), "sha256")
+
     def proof(self, role: str, identity: bytes, mine: bytes, theirs: bytes) -> bytes:
         """Return one side's response to the challenge of the other."""
         words = b"".join(len(part).to_bytes(4, "little") + part for part in (identity, mine, theirs))
@@ -95,31 +98,6 @@ def challenge() -> bytes:
 def same_digest(proof: bytes, other: bytes) -> bool:
     """Compare in constant time."""
     return hmac.compare_digest(proof, other)
-
-
-def server_tls(certificate: str | Path, key: str | Path | None) -> ssl.SSLContext:
-    """Return the TLS context of a server."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_3
-    try:
-        context.load_cert_chain(certificate, key)
-    except OSError as error:
-        raise InputError(
-            f"can't load the TLS certificate and key: {error}", where=f"{certificate}, {key}"
-        ) from None
-    return context
-
-
-def client_tls(authority: str | Path) -> ssl.SSLContext:
-    """Return the TLS context of a worker; it trusts certificates signed by `authority` and ignores host names."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.minimum_version = ssl.TLSVersion.TLSv1_3
-    context.check_hostname = False  # servers have no stable host names
-    try:
-        context.load_verify_locations(authority)
-    except OSError as error:
-        raise InputError(f"can't load the CA certificate: {error}", where=str(authority)) from None
-    return context
 
 
 _IDENTITY = struct.Struct("<IIIIQQ?")

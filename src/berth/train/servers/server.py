@@ -28,6 +28,7 @@ from berth.train.servers.protocol import MAX_PAYLOAD_BYTES, Flag, Frame, Kind, e
 from berth.train.servers.request_queue import RequestQueue
 from berth.train.servers.shard import Shard
 from berth.train.servers.sync_mode import Mode, StepTracker
+from berth.train.servers.tls import is_loopback, tls_context
 from berth.train.servers.transport import (
     RING_BYTES,
     Address,
@@ -60,6 +61,7 @@ class ServerConfig:
     port: int = 0
     timeout_s: float = 300.0  # limit for waiting for a worker; longer than saving a table takes
     ring_bytes: int = RING_BYTES
+    tls: bool | None = None  # None: unless `host` is a loopback address
 
 
 @dataclass(slots=True, eq=False)
@@ -113,13 +115,13 @@ class Server:
         secret: Secret,
         config: ServerConfig | None = None,
         *,
-        tls: ssl.SSLContext | None = None,
         notify: Callable[[str], None] = lambda line: None,
     ) -> None:
         self.config = config or ServerConfig()
         self.instance = secrets.token_hex(8)
         self._secret = secret
-        self._tls = tls
+        encrypted = not is_loopback(self.config.host) if self.config.tls is None else self.config.tls
+        self._tls = tls_context(secret, server=True) if encrypted else None
         self._notify = notify
         self._generation = 0
         self._sessions: dict[int, int] = {}  # by rank
