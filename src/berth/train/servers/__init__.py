@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from berth.lazy import exports
 
 if TYPE_CHECKING:
-    from berth.train.servers.auth import Secret
+    from berth.train.servers.secret import Secret
     from berth.train.servers.client import RemoteStore
     from berth.train.servers.codec import Codec
     from berth.train.servers.connection import ClientOptions
@@ -24,7 +24,7 @@ _HOMES = {
     "ClientOptions": "connection",
     "Mode": "sync_mode",
     "RemoteStore": "client",
-    "Secret": "auth",
+    "Secret": "secret",
     "Server": "server",
     "ServerProcess": "process",
     "ServerConfig": "server",

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from berth.errors import BerthError, RefusedError, ServerError, WireError
-from berth.train.servers.auth import Secret, WorkerIdentity, client_handshake
+from berth.train.servers.auth import WorkerIdentity, client_handshake
 from berth.train.servers.protocol import (
     MAX_PAYLOAD_BYTES,
     UNACKNOWLEDGED,
@@ -26,8 +26,10 @@ from berth.train.servers.protocol import (
     error_from_json,
     read_json,
 )
-from berth.train.servers.tls import is_loopback, is_refusal, tls_context
-from berth.train.servers.transport import Address, Channel, PayloadBuffer, map_memory, set_tcp_options
+from berth.train.servers.secret import Secret
+from berth.train.servers.sockets import is_loopback, set_tcp_options
+from berth.train.servers.tls import is_refusal, tls_context
+from berth.train.servers.transport import Address, Channel, PayloadBuffer, map_memory
 
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 1.0

@@ -21,7 +21,7 @@ from threading import Thread
 from typing import IO
 
 from berth.errors import BerthError, ServerError
-from berth.train.servers.auth import VARIABLE, Secret
+from berth.train.servers.secret import VARIABLE, Secret
 from berth.train.servers.server import Server, ServerConfig, to_stderr
 from berth.train.servers.shard import load_kernels
 from berth.train.servers.sync_mode import MODES

@@ -7,25 +7,16 @@ from an ephemeral key exchange (TLS 1.3): who learns the secret later can't decr
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import ssl
 from datetime import UTC, datetime
 from functools import lru_cache
 
 from berth.errors import InputError
-from berth.train.servers.auth import Secret
+from berth.train.servers.secret import Secret
 
 _NAME = "berth training run"
 _FINAL = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)  # a broken connection, not a refused one
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether an address can only be reached from this machine."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def tls_context(secret: Secret, *, server: bool) -> ssl.SSLContext:

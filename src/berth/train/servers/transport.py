@@ -82,15 +82,6 @@ def listen_local() -> tuple[socket.socket | None, str]:
     return local, name
 
 
-def set_tcp_options(peer: socket.socket) -> None:
-    """Disable Nagle's algorithm, and detect a dead peer within 30 s by keep-alives."""
-    peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    peer.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 4)):
-        if hasattr(socket, name):
-            peer.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-
-
 def peer_user(local: socket.socket) -> int:
     """Return the user id of the peer of a Unix socket."""
     raw = local.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
