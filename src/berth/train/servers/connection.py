@@ -249,7 +249,7 @@ class ServerConnection:
             except ConnectionRefusedError as error:
                 raise ServerError(f"{self.name} is not running: connection refused") from error
             except OSError as error:
-                if time.monotonic() + pause_s > deadline_s:
+                if _is_final(error) or time.monotonic() + pause_s > deadline_s:
                     raise ServerError(
                         f"{self.name} can't be reached within {self._options.timeout_s:g} s: {_reason(error)}"
                     ) from error
@@ -289,6 +289,11 @@ class ServerConnection:
         peer.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SOCKET_BYTES)
         tls = self._options.tls
         return (tls.wrap_socket(peer) if tls else peer), False
+
+
+def _is_final(error: OSError) -> bool:
+    """Return whether another attempt can't help: the server's certificate was not accepted."""
+    return getattr(error, "verify_code", 0) != 0
 
 
 def _reason(error: Exception) -> str:
