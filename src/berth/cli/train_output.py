@@ -78,7 +78,8 @@ def progress_bar(goal: int | None, logs: list[Log], name: str) -> Iterator[Calla
             if unused or (now - last < _UPDATE_S and not finished):
                 return
             last = now
-            metrics = current_metrics(session.progress, session.store.statistics())
+            found = session.evaluations.last if session.evaluations is not None else None
+            metrics = current_metrics(session.progress, session.store.statistics(), found)
             for log in logs:
                 log.write(metrics)
             text = (

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from berth.train.options import Checkpoints, TrainOptions
     from berth.train.session import Result, Session, fit
     from berth.train.sparse import SparseStore, TableSpec
-    from berth.train.trainer import Trainer
     from berth.train.tables import Admission, DecayPolicy, Initialiser, adagrad, adam, rowwise_adagrad, sgd
+    from berth.train.trainer import Trainer
 
 _HOMES = {
     "Admission": "tables",

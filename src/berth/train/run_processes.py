@@ -24,7 +24,13 @@ from berth.train.evaluate import Evaluation
 from berth.train.interruption import Interruption, Stopped
 from berth.train.launch import INTERRUPTED
 
-ARGUMENTS, MAIN, EVENTS, RESULT, ERROR = "arguments.pickle", "main.json", "events", "result.json", "error.json"
+ARGUMENTS, MAIN, EVENTS, RESULT, ERROR = (
+    "arguments.pickle",
+    "main.json",
+    "events",
+    "result.json",
+    "error.json",
+)
 NOTICE = "notice"
 _MAIN_NAME = b"__main__"
 _POLL_S = 0.2
@@ -134,7 +140,7 @@ def _failure(folder: Path, code: int, notices: list[str]) -> BaseException:
 
 
 def _main_module() -> dict[str, str] | None:
-    """Return how to import the caller's script: by its module name (`python -m`) or its path; None if it has no file."""
+    """Return how to import the caller's script: by its module name (`python -m`) or path; None if it has no file."""
     main = sys.modules["__main__"]
     spec = getattr(main, "__spec__", None)
     if spec is not None and spec.name != "__main__":

@@ -34,7 +34,13 @@ from berth.train.interruption import Interruption, Stopped
 from berth.train.learner import Learner, Loss, Scores
 from berth.train.local import LocalStore
 from berth.train.metrics import WINDOW, Progress, Window, divide_windows, join_windows
-from berth.train.optimisers import MakeOptimiser, MakeScheduler, optimiser_text, scheduler_text, step_scheduler
+from berth.train.optimisers import (
+    MakeOptimiser,
+    MakeScheduler,
+    optimiser_text,
+    scheduler_text,
+    step_scheduler,
+)
 from berth.train.options import Checkpoints, TrainOptions
 from berth.train.rendezvous import RankInfo
 from berth.train.sparse import SparseStore
@@ -62,6 +68,7 @@ class Result:
     model: nn.Module = field(repr=False)  # after `fit` it can predict
     evaluation: Evaluation | None = None  # the last one, of held-out data
     best: Evaluation | None = None  # the best one
+    best_checkpoint: str | None = None  # its folder, if it was kept
     stopped_early: bool = False  # by patience
 
     def __str__(self) -> str:
@@ -87,7 +94,9 @@ class Session:
         options: TrainOptions | None = None,
         *,
         optimiser: torch.optim.Optimizer | MakeOptimiser | None = None,  # of dense weights
-        scheduler: LRScheduler | MakeScheduler | None = None,  # of the learning rate; stepped after every batch
+        scheduler: LRScheduler
+        | MakeScheduler
+        | None = None,  # of the learning rate; stepped after every batch
         loss: Loss | None = None,
         evaluations: Evaluations | None = None,  # of held-out data
         callbacks: Any = (),
@@ -225,6 +234,8 @@ class Session:
         arrays |= {f"window/{name}": array for name, array in join_windows(self._windows()).items()}
         step, examples, losses = self.progress.step, self.progress.examples, self.progress.losses
         progress: dict[str, Any] = {"examples": examples, "losses": losses}
+        if self.learner.input_shapes is not None:
+            progress["inputs"] = self.learner.input_shapes
         if self.evaluations is not None:
             progress["evaluations"] = self.evaluations.to_json()
             self._writer.protected = self.evaluations.protected_step
@@ -305,6 +316,7 @@ class Session:
         self.progress.resumed(newest.step, progress["examples"], progress["losses"])
         saved = {name.removeprefix("window/"): part for name, part in arrays.items() if name[:7] == "window/"}
         self._load_windows(divide_windows(saved, self.share.workers))
+        self.learner.input_shapes = progress.get("inputs")
         if self.evaluations is not None and "evaluations" in progress:
             self.evaluations.load(progress["evaluations"])
         self.data.seek(newest.position)
@@ -344,7 +356,9 @@ class Session:
         """Return the error for a run that is not worth continuing."""
         last = self._writer.last if self._writer is not None else None
         where = str(self._checkpoint_store.root) if self._checkpoint_store is not None else None
-        kept = "there is no checkpoint" if last is None else f"the last good checkpoint is that of step {last:,}"
+        kept = (
+            "there is no checkpoint" if last is None else f"the last good checkpoint is that of step {last:,}"
+        )
         return DivergedError(what, where=where, hint=f"{kept}; start again with lower learning rates")
 
     def evaluate(self, data: BatchSource) -> Evaluation:
@@ -375,6 +389,10 @@ class Session:
             "on_step",
             {"step": progress.step, "examples": progress.examples, "loss": loss, "learning_rate": rate},
         )
+
+    def _best_checkpoint(self) -> str | None:
+        step = self.evaluations.protected_step if self.evaluations is not None else None
+        return None if step is None or self._writer is None else str(self._writer.folder(step))
 
     def _report_checkpoints(self) -> None:
         """Report the checkpoints that are complete since the last call."""
@@ -442,6 +460,7 @@ class Session:
             self.model,
             evaluations.last if evaluations is not None else None,
             evaluations.best if evaluations is not None else None,
+            self._best_checkpoint(),
             self._is_exhausted,
         )
 
