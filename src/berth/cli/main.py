@@ -17,6 +17,7 @@ from berth.cli import (
     compare,
     evaluate,
     explain,
+    export,
     logs,
     models,
     network,
@@ -72,6 +73,7 @@ app.add_typer(plan.app, name="plan", rich_help_panel=PLAN)
 app.verb(*train.EXAMPLES, panel=PLAN)(train.train)
 app.verb(*evaluate.EXAMPLES, panel=PLAN)(evaluate.evaluate)
 app.verb(*predict.EXAMPLES, panel=PLAN)(predict.predict)
+app.verb(*export.EXAMPLES, panel=PLAN)(export.export)
 app.add_typer(table.app, name="table", rich_help_panel=PLAN)
 app.verb(*simulate.EXAMPLES, panel=TRY)(simulate.simulate)
 app.verb(*compare.EXAMPLES, panel=TRY)(compare.compare)

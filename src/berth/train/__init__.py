@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from berth.train.interruption import Stopped
     from berth.train.local import LocalStore
     from berth.train.options import Checkpoints, TrainOptions
+    from berth.train.serving.export import export_for_serving
     from berth.train.session import Result, Session, fit
     from berth.train.sparse import SparseStore, TableSpec
     from berth.train.tables import Admission, DecayPolicy, Initialiser, adagrad, adam, rowwise_adagrad, sgd
@@ -43,6 +44,7 @@ _HOMES = {
     "Trainer": "trainer",
     "adagrad": "tables",
     "adam": "tables",
+    "export_for_serving": "serving.export",
     "fit": "session",
     "load_for_inference": "inference",
     "rowwise_adagrad": "tables",
@@ -71,6 +73,7 @@ __all__ = [
     "Trainer",
     "adagrad",
     "adam",
+    "export_for_serving",
     "fit",
     "load_for_inference",
     "rowwise_adagrad",

@@ -60,6 +60,7 @@ class TrainOptions:
     staleness: int = 0
     geo_every: int = 10
     codec: Codec = "fp32"
+    plain: bool = False  # do not encrypt between hosts
     max_restarts: int = 20
     grace_s: float = 60.0  # to save a checkpoint when asked to stop
     row_optimiser: str | None = None  # of zoo models: adagrad, rowwise_adagrad, adam, sgd; None: adagrad

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from berth.errors import InputError, UnknownNameError
-from berth.train.servers.auth import Secret
+from berth.train.servers.secret import Secret
 from berth.train.servers.codec import Codec, checked
 from berth.train.servers.connection import ClientOptions
 from berth.train.servers.protocol import (
