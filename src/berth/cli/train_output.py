@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from berth.train.logs import Log
     from berth.train.plan_comparison import PlanComparison
     from berth.train.recipes import Recipe
-    from berth.train.session import Result, Session
+    from berth.train.result import Result
+    from berth.train.session import Session
 
 _UPDATE_S = 0.5  # between updates of the bar
 _CORE = "cpu-core"
@@ -63,7 +64,7 @@ def progress_bar(goal: int | None, logs: list[Log], name: str) -> Iterator[Calla
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
     from berth.train.logs import current_metrics
-    from berth.train.session import auc_text
+    from berth.train.result import auc_text
 
     screen = Console(stderr=True)
     columns = (TextColumn(name), BarColumn(14), TextColumn("{task.description}"), TimeRemainingColumn())

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from berth.train.plan_comparison import PlanComparison
-    from berth.train.session import Result
+    from berth.train.result import Result
 
 _BAR = 14
 

@@ -33,7 +33,8 @@ from berth.train.metrics import auc, join_windows
 from berth.train.optimisers import optimiser_for
 from berth.train.options import TrainOptions
 from berth.train.process_group import ProcessGroup
-from berth.train.session import Result, Session
+from berth.train.result import Result
+from berth.train.session import Session
 from berth.train.sparse import SparseStore
 from berth.train.stages.dense import load_stage_optimiser, merge_stages, stage_optimiser_state, stage_weights
 from berth.train.stages.learner import StageLearner

@@ -12,7 +12,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Generator, Mapping
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field, fields
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -43,45 +43,14 @@ from berth.train.optimisers import (
 )
 from berth.train.options import Checkpoints, TrainOptions
 from berth.train.rendezvous import RankInfo
+from berth.train.result import Result
+from berth.train.run_identity import check_same_run, json_value
 from berth.train.sparse import SparseStore
 
 if TYPE_CHECKING:
     from berth.train.planned import PlannedRun
 
 Report = Callable[["Session"], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """Result of a run."""
-
-    step: int
-    examples: int
-    loss: float  # mean of the last 50 steps
-    auc: float  # of the last 65,536 examples, scored before training on them; NaN after the first epoch
-    training_auc: float  # the same after the first epoch; NaN in the first
-    examples_per_s: float
-    cpu_ms_per_1000: float
-    preempted: bool
-    statistics: Mapping[str, Any]
-    losses: list[float] = field(repr=False)  # of this run, by step
-    model: nn.Module = field(repr=False)  # after `fit` it can predict
-    evaluation: Evaluation | None = None  # the last one, of held-out data
-    best: Evaluation | None = None  # the best one
-    best_checkpoint: str | None = None  # its folder, if it was kept
-    stopped_early: bool = False  # by patience
-
-    def __str__(self) -> str:
-        stop = "preempted" if self.preempted else "stopped early" if self.stopped_early else "done"
-        figures = f"{self.examples:,} examples, loss {self.loss:.4f}{auc_text(self.auc, self.training_auc)}"
-        return f"{stop} at step {self.step:,}: {figures}"
-
-
-def auc_text(auc: float, training_auc: float, before: str = ", ") -> str:
-    """Return the AUC with its name, or an empty string if there is none."""
-    if not math.isnan(training_auc):
-        return f"{before}training AUC {training_auc:.4f}"
-    return "" if math.isnan(auc) else f"{before}AUC {auc:.4f}"
 
 
 class Session:
@@ -244,7 +213,7 @@ class Session:
 
     def identity(self) -> dict[str, Any]:
         """Return what must be equal for a checkpoint to be resumed."""
-        tables = {layer.spec_name: _json_value(layer.spec.to_json()) for layer in embeddings_of(self.model)}
+        tables = {layer.spec_name: json_value(layer.spec.to_json()) for layer in embeddings_of(self.model)}
         weights = {name: list(value.shape) for name, value in self.model.state_dict().items()}
         trained = any(weight.requires_grad for weight in self.model.parameters())
         return {
@@ -256,7 +225,7 @@ class Session:
             "batch": self.batch,
             "seed": self.seed,
             "examples of a day": self.options.day_every,
-            "data": _json_value(dict(self.data.describe())),
+            "data": json_value(dict(self.data.describe())),
         }
 
     def close(self, *, keep_rows: bool = False) -> None:
@@ -306,7 +275,7 @@ class Session:
 
     def _resume(self, checkpoint_store: CheckpointStore, chain: list[Manifest]) -> None:
         newest = chain[-1]
-        _check_same_run(newest.run, self.identity(), str(checkpoint_store.root))
+        check_same_run(newest.run, self.identity(), str(checkpoint_store.root))
         arrays, meta = checkpoint_store.dense(newest)
         self._load_dense(arrays, meta)
         for layer in embeddings_of(self.model):
@@ -486,45 +455,3 @@ def fit(
     session.close(keep_rows=True)
     model.eval()
     return result
-
-
-def _json_value(value: Any) -> Any:
-    """Return a value as it reads after a round trip through JSON."""
-    if isinstance(value, dict):
-        return {str(key): _json_value(part) for key, part in value.items()}
-    if isinstance(value, tuple | list):
-        return [_json_value(part) for part in value]
-    if isinstance(value, float) and value in (float("inf"), float("-inf")):
-        return str(value)
-    return value
-
-
-def _check_same_run(saved: dict[str, Any], current: dict[str, Any], where: str) -> None:
-    """Raise for a checkpoint of a different run, naming the differences."""
-    different = [name for name in current if saved.get(name) != current[name]]
-    if not different:
-        return
-    if different == ["data"] and saved.get("data") == _without_shuffling(current["data"]):
-        raise InputError(
-            "holds checkpoints of an earlier version of berth, which shuffled files in another order: "
-            "this version can't resume them",
-            where=where,
-            hint="resume with the version that wrote them, use another folder, or --fresh to delete them",
-        )
-    shown = [
-        f"{name}: {saved.get(name)} there, {current[name]} here"
-        if len(str(current[name])) < 60
-        else f"{name} differ{'s' if not name.endswith('s') else ''}"
-        for name in different
-    ]
-    raise InputError(
-        f"holds checkpoints of a different run ({'; '.join(shown)})",
-        where=where,
-        hint="use the same options to resume, another folder, or --fresh to delete them",
-    )
-
-
-def _without_shuffling(data: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the description that earlier versions wrote for the same files, or None if it is unchanged."""
-    earlier = {name: value for name, value in data.items() if name != "shuffled"}
-    return earlier if len(earlier) < len(data) else None

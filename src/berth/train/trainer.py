@@ -9,11 +9,13 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, cast
+from weakref import finalize
 
 import numpy as np
 import torch
@@ -37,8 +39,9 @@ from berth.train.options import Checkpoints, TrainOptions
 from berth.train.orchestrate import planned_of, start
 from berth.train.recipes import Recipe, make_recipe, row_optimiser
 from berth.train.rendezvous import rank_from_environment
+from berth.train.result import Result
 from berth.train.servers import Mode
-from berth.train.session import Result, Session
+from berth.train.session import Session
 from berth.train.tables import DecayPolicy
 from berth.train.worker import exit_if_peer_lost
 from berth.zoo.layered import seeded
@@ -138,7 +141,7 @@ class Trainer:
         self._notify = notify
         self._reads_own_files = False
         self._session: Session | None = None
-        self._scratch: tempfile.TemporaryDirectory[str] | None = None  # checkpoints of several processes
+        self._scratch: str | None = None  # folder for checkpoints of several processes
         self._payload: bytes | None = None
         self._saved_step: int | None = None  # which the model must be loaded from
 
@@ -191,7 +194,7 @@ class Trainer:
         """Release rows and temporary files."""
         self._close_session()
         if self._scratch is not None:
-            self._scratch.cleanup()
+            shutil.rmtree(self._scratch, ignore_errors=True)
             self._scratch = None
 
     def __enter__(self) -> Trainer:
@@ -263,8 +266,9 @@ class Trainer:
         if self.options.checkpointing is not None:
             return self.options.checkpointing
         if self._scratch is None:
-            self._scratch = tempfile.TemporaryDirectory(prefix="berth-run-")
-        return Checkpoints(self._scratch.name, every=_NEVER, keep=1)
+            self._scratch = tempfile.mkdtemp(prefix="berth-run-")
+            finalize(self, shutil.rmtree, self._scratch, ignore_errors=True)
+        return Checkpoints(self._scratch, every=_NEVER, keep=1)
 
 
 def _recipe(model: Model, data: Data | None, options: dict[str, Any]) -> Recipe:

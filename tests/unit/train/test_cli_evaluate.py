@@ -15,7 +15,8 @@ from berth.cli.main import app, main
 from berth.errors import InputError
 from berth.train import load_for_inference
 from berth.train.checkpoint.manifest import NAME, _hash, _text
-from berth.train.data.clicks import ClickStream
+from berth.train.data import ClickStream, Share
+from berth.train.data.files import FileStream
 
 ROWS = 300
 
@@ -81,13 +82,10 @@ def test_predictions_are_those_of_the_model_in_the_order_of_the_rows(run, suffix
     found = pl.read_parquet(out) if suffix == "parquet" else pl.read_csv(out)
     labels = pl.read_parquet(folder / "test.parquet")["label"].to_numpy()
     assert np.array_equal(found["label"].to_numpy(), labels)
-    from berth.train.data import Share
-    from berth.train.data.files import FileStream
-
     stream = FileStream(folder / "test.parquet", shuffled=False)
     batch = next(stream.batches(ROWS, 0, Share(), 0))
     with torch.no_grad():
-        expected = torch.sigmoid(load_for_inference(folder / "saved")(batch.inputs)).reshape(-1).numpy()
+        expected = torch.softmax(load_for_inference(folder / "saved")(batch.inputs), dim=1)[:, 1].numpy()
     assert found["prediction"].to_numpy() == pytest.approx(expected, rel=1e-5)
     with pytest.raises(InputError, match="exists already"):
         berth("predict", folder / "saved", "--data", folder / "test.parquet", "--out", out)
