@@ -116,6 +116,9 @@ def print_result(recipe: Recipe, session: Session, result: Result, as_json: bool
         return
     shows_profile = bool(predicted) and (bool(layers) or facts["plan"] is None)
     notes = _notes(recipe, bad, session.share.of(recipe.batch) if shows_profile else 0)
+    held_out = getattr(session.evaluations.data, "bad_rows", 0) if session.evaluations is not None else 0
+    if held_out:
+        notes.append(f"{format_count(held_out, 'row')} of the held-out data could not be read")
     print_training(terminal.console(), recipe.name, result, notes=notes, **facts)
 
 

@@ -159,7 +159,7 @@ class Evaluations:
     def to_json(self) -> dict[str, Any]:
         """Return the state for a checkpoint."""
         last, best = (one and one.to_json() for one in (self.last, self.best))
-        return {"last": last, "best": best, "worse": self.worse}
+        return {"last": last, "best": best, "worse": self.worse, "kept": self.protected_step}
 
     def load(self, document: Mapping[str, Any]) -> None:
         """Restore the state."""

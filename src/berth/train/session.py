@@ -90,6 +90,7 @@ class Session:
         self._make_scheduler = scheduler or self.options.scheduler(None)
         self._loss = loss
         self._saves_best = False  # this step, which was evaluated
+        self._evaluated_before: dict[str, Any] | None = None  # by the run that was resumed
         self.rank_info = RankInfo()
         self.share = share
         self.progress = Progress(window=Window(WINDOW // share.workers))
@@ -201,15 +202,26 @@ class Session:
         if not all(bool(value.isfinite().all()) for value in weights_of(arrays, meta).values()):
             raise self._diverged(f"dense weights are not finite after step {self.progress.step:,}")
         arrays |= {f"window/{name}": array for name, array in join_windows(self._windows()).items()}
-        step, examples, losses = self.progress.step, self.progress.examples, self.progress.losses
-        progress: dict[str, Any] = {"examples": examples, "losses": losses}
-        if self.learner.input_shapes is not None:
-            progress["inputs"] = self.learner.input_shapes
-        if self.evaluations is not None:
-            progress["evaluations"] = self.evaluations.to_json()
-            self._writer.protected = self.evaluations.protected_step
-        position = dict(self.data.position(step))
+        step, progress = self.progress.step, self._saved_progress()
+        position = dict(self.data.position(self._first_unfinished_step()))
+        kept = self.evaluations.protected_step if self.evaluations is not None else None
+        self._writer.protected = kept or (self._evaluated_before or {}).get("kept")
         self._writer.save(Snapshot(step, arrays, meta, self.identity(), progress, position), self.store)
+
+    def _saved_progress(self) -> dict[str, Any]:
+        """Return the progress that a checkpoint records."""
+        found: dict[str, Any] = {"examples": self.progress.examples, "losses": self.progress.losses}
+        if self.learner.input_shapes is not None:
+            found["inputs"] = self.learner.input_shapes
+        if self.evaluations is not None:
+            found["evaluations"] = self.evaluations.to_json()
+        elif self._evaluated_before is not None:
+            found["evaluations"] = self._evaluated_before
+        return found
+
+    def _first_unfinished_step(self) -> int:
+        """Return the first step whose examples are needed after a resume."""
+        return self.progress.step
 
     def identity(self) -> dict[str, Any]:
         """Return what must be equal for a checkpoint to be resumed."""
@@ -286,8 +298,9 @@ class Session:
         saved = {name.removeprefix("window/"): part for name, part in arrays.items() if name[:7] == "window/"}
         self._load_windows(divide_windows(saved, self.share.workers))
         self.learner.input_shapes = progress.get("inputs")
-        if self.evaluations is not None and "evaluations" in progress:
-            self.evaluations.load(progress["evaluations"])
+        self._evaluated_before = progress.get("evaluations")
+        if self.evaluations is not None and self._evaluated_before is not None:
+            self.evaluations.load(self._evaluated_before)
         self.data.seek(newest.position)
         self.resumed_from = newest.step
 

@@ -126,6 +126,14 @@ def test_the_best_checkpoint_survives_retention_and_a_resume(metric, tmp_path):
     assert (scored.auc, scored.loss) == (result.best.auc, result.best.loss)
 
 
+def test_a_run_that_is_resumed_without_evaluations_keeps_the_best_checkpoint(tmp_path):
+    worsening(tmp_path, eval_every=2, best="auc").fit(steps=6)
+    plain = Checkpoints(tmp_path, every=1, keep=1, full_every=1)
+    Trainer(Line, examples, optimiser="sgd", lr=0.1, batch=32, checkpoints=plain).fit(steps=15)
+    assert (tmp_path / "step-000000000002").exists()
+    assert worsening(tmp_path, eval_every=2, best="auc").fit(steps=16).best.step == 2
+
+
 class Diverging(Line):
     def forward(self, inputs):
         return super().forward(inputs) * inputs["factor"][0]
