@@ -29,7 +29,7 @@ EXAMPLES = (
     "berth train ctrdnn",
     "berth train ctrdnn --data day_0.gz --checkpoint run1",
     "berth train mine.py:make_model --steps 500",
-    "berth train ctrdnn --data train/ --eval test.parquet --checkpoint run1 --best auc --lr 0.01 --schedule cosine",
+    "berth train ctrdnn --data train/ --eval test/ --eval-every 500 --lr 0.01",
 )
 _DEFAULT_EXAMPLES = 400_000
 
@@ -242,14 +242,12 @@ def _slowdowns(texts: list[str]) -> dict[str, float]:
 
 
 def _checkpoints(folder: str | None, every: int, keep: int, fresh: bool, resume: bool) -> Checkpoints | None:
-    from berth.train.launch import ATTEMPT
     from berth.train.options import Checkpoints
 
     if folder is None and (resume or fresh):
         raise InputError("--resume and --fresh need a folder", hint="add --checkpoint DIR")
     if resume and fresh:
         raise InputError("--resume and --fresh exclude each other")
-    fresh = fresh and os.environ.get(ATTEMPT, "1") == "1"  # not again after a restart
     return Checkpoints(folder, every=every, keep=keep, fresh=fresh) if folder is not None else None
 
 

@@ -200,8 +200,8 @@ class DistributedSession(Session):
         made = self._make_scheduler
         if made is None or isinstance(made, LRScheduler):
             return made
-        stand_in = optimiser_for(nn.Linear(1, 1), self._optimiser)
-        optimiser = self.learner.optimiser or stand_in
+        placeholder = optimiser_for(nn.Linear(1, 1), self._optimiser)
+        optimiser = self.learner.optimiser or placeholder
         return made(optimiser) if optimiser is not None else None
 
     def _count(self, loss: float, examples: int, scores: Scores) -> None:

@@ -130,10 +130,10 @@ def _failure(folder: Path, code: int, notices: list[str]) -> BaseException:
         error = json.loads((folder / ERROR).read_text())
         if "traceback" in error:
             return RuntimeError(f"a worker failed:\n{error['traceback']}")
-        if "stopped" in error:
-            return Stopped(error["stopped"], saved=error["saved"])
         kind = DivergedError if error["diverged"] else InputError
         return kind(error["what"], where=error["where"], hint=error["hint"])
+    if code == INTERRUPTED and (folder / RESULT).exists():
+        return Stopped(json.loads((folder / RESULT).read_text())["step"], saved=True)
     if code == INTERRUPTED:
         return KeyboardInterrupt()
     return BerthError(notices[-1] if notices else f"the run ended with exit code {code}")

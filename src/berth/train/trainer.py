@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
@@ -33,6 +34,8 @@ from berth.train.devices import find_device
 from berth.train.embedding import embeddings_of
 from berth.train.evaluate import Evaluation, Evaluations, HeldOut, predict, score
 from berth.train.inference import load_saved
+from berth.train.interruption import Stopped
+from berth.train.launch import ATTEMPT
 from berth.train.learner import Loss
 from berth.train.optimisers import MakeOptimiser, MakeScheduler, scheduler_text
 from berth.train.options import Checkpoints, TrainOptions
@@ -218,7 +221,17 @@ class Trainer:
         if self._reads_own_files and isinstance(self.recipe.data, FileStream):
             self.recipe.data.epochs = 1 if goal is None else None
         scheduler = self.recipe.scheduler or self.options.scheduler(goal)
-        return start(replace(self.recipe, scheduler=scheduler), self.options, command, self._notify)
+        if os.environ.get(ATTEMPT, "1") != "1":
+            self._started()
+        started = start(replace(self.recipe, scheduler=scheduler), self.options, command, self._notify)
+        self._started()
+        return started
+
+    def _started(self) -> None:
+        """Note that old checkpoints are deleted: not again after a restart, or when training continues."""
+        checkpoints = self.options.checkpointing
+        if checkpoints is not None:
+            self.options = replace(self.options, checkpoints=replace(checkpoints, fresh=False))
 
     @property
     def _needs_processes(self) -> bool:
@@ -257,8 +270,13 @@ class Trainer:
         options: dict[str, Any] = {"checkpoints": checkpoints}
         if self.options.checkpoints is None:
             options["max_restarts"] = 0
-        result = run(self._payload, options, goal, callbacks=self.recipe.callbacks, notify=self._notify)
-        self._saved_step = result.pop("saved_step")
+        self._started()
+        try:
+            result = run(self._payload, options, goal, callbacks=self.recipe.callbacks, notify=self._notify)
+        except Stopped as stopped:
+            self._saved_step = stopped.step
+            raise
+        self._saved_step = result["step"]
         return Result(**result, model=self.model)
 
     def _checkpoints(self) -> Checkpoints:
