@@ -27,8 +27,8 @@ from typing import Any
 
 from berth.errors import BerthError
 from berth.train.servers.secret import VARIABLE, Secret
-from berth.train.servers.tls import tls_context
 from berth.train.servers.sockets import set_tcp_options
+from berth.train.servers.tls import tls_context
 
 Endpoint = tuple[str, int]
 
@@ -138,7 +138,7 @@ def relay(one: socket.socket, other: socket.socket) -> None:
         peer.setblocking(False)
     with suppress(EOFError):
         while True:
-            if any([direction.move() for direction in directions]):
+            if sum(direction.move() for direction in directions):
                 continue
             poll = select.poll()
             events = dict.fromkeys((one.fileno(), other.fileno()), 0)
