@@ -79,7 +79,8 @@ class Gateway:
             finally:
                 self._unauthenticated.release()
             if (host, port) in self._targets:
-                relay(_connect((host, port)), peer)
+                with _connect((host, port)) as rank:
+                    relay(rank, peer)
         except (OSError, ValueError):
             pass  # a peer without the secret, or a rank that has ended
         finally:

@@ -43,8 +43,12 @@ def this_host(rendezvous: str, port: int, *, plain: bool = False) -> RankHost:
         rendezvous
     ):  # /etc/hosts: the name of a host is loopback there
         address = source_address(_OUTSIDE, port) or address
-    name = next((os.environ[name] for name in _NAMES if name in os.environ), socket.gethostname())
-    return RankHost(_identity(), name, address, plain)
+    return RankHost(_identity(), host_name(), address, plain)
+
+
+def host_name() -> str:
+    """Return the name of this host, as the controller or Slurm calls it if one of them started this process."""
+    return next((os.environ[name] for name in _NAMES if name in os.environ), socket.gethostname())
 
 
 def _identity() -> str:

@@ -147,9 +147,7 @@ def _report_security(hosts: Hosts, backend: str, notify: Callable[[str], None], 
         return
     others = [part for part in backend.split(",") if not part.startswith("cpu:") and ":" in part]
     if plain:
-        notify(
-            f"warning: --plain: nothing is encrypted between the {len(hosts)} hosts, dense gradients not authenticated"
-        )
+        notify(f"warning: --plain: nothing is encrypted between the {len(hosts)} hosts")
     elif others:
         names = ", ".join(part.partition(":")[2] for part in others)
         notify(f"warning: dense gradients between hosts use {names}, which does not encrypt or authenticate")

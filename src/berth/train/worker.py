@@ -14,6 +14,7 @@ from typing import Any, cast
 from berth.errors import InputError, ServerError
 from berth.train.devices import find_device, use_device
 from berth.train.distributed_session import DistributedSession
+from berth.train.fault_points import NAME
 from berth.train.heartbeat import InProcessStore, StallMonitor, WatchedServer
 from berth.train.launch import ATTEMPT, PEER_LOST, server_addresses
 from berth.train.launch_config import LaunchConfig, needs_server, table_users
@@ -179,7 +180,11 @@ def _start_servers(
         server = replace(server, folder=tempfile.mkdtemp(prefix="berth-cold-"))
     server = replace(server, servers=config.servers, workers=workers, host=host)
     _remove_at_exit(process_group, server)  # after the servers have ended
-    started = [ServerProcess(replace(server, index=index), secret) for index in indices]
+    attempt = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) + 1
+    started = [
+        ServerProcess(replace(server, index=index), secret, environment={NAME: f"server{index}/{attempt}"})
+        for index in indices
+    ]
     for process in started:
         process_group.keep.callback(process.stop)
     return [process.address for process in started]

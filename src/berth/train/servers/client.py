@@ -206,6 +206,8 @@ class RemoteStore:
             "tables": self._by_table(shards, sum(received) + sum(sent)),
             "servers": shards,
             "skew": shard_skew(load),
+            "server_skew": _server_skew(shards),
+            "encrypted": any(connection.is_encrypted for connection in self.pool),
             "bytes_received": sum(received),
             "bytes_sent": sum(sent),
             "retries": sum(connection.retries for connection in self.pool),
@@ -264,6 +266,15 @@ class RemoteStore:
         state = None if frame.flags & Flag.LAST else state_from_arrays(frame.arrays())
         self.pool[shard].release(frame)
         return state
+
+
+def _server_skew(shards: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Return the largest value of a server over the mean of all, for rows, bytes moved and requests."""
+    return {
+        "rows": shard_skew([sum(table["rows"] for table in facts["tables"].values()) for facts in shards]),
+        "bytes": shard_skew([facts["bytes_in"] + facts["bytes_out"] for facts in shards]),
+        "requests": shard_skew([facts["requests"] for facts in shards]),
+    }
 
 
 def _totals(shards: list[dict[str, Any]]) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from berth.errors import BerthError, InputError, RefusedError, WireError
+from berth.train.hosts import host_name
 from berth.train.servers.auth import CONTROL_RANK, ServerHandshake, WorkerIdentity
 from berth.train.servers.protocol import MAX_PAYLOAD_BYTES, Flag, Frame, Kind, error_to_json, pack, pack_json
 from berth.train.servers.request_queue import RequestQueue
@@ -425,6 +426,7 @@ class Server:
             "bytes_in": self._bytes["in"] + sum(channel.bytes_in for channel in here),
             "bytes_out": self._bytes["out"] + sum(channel.bytes_out for channel in here),
             "requests": self._requests,
+            "host": host_name(),
             "pid": os.getpid(),
         }
 
