@@ -16,6 +16,7 @@ from berth.cli import (
     cluster,
     compare,
     explain,
+    export,
     logs,
     models,
     network,
@@ -68,6 +69,7 @@ app.add_typer(policies.app, name="policies", rich_help_panel=LOOK)
 app.verb(*profile.EXAMPLES, panel=PLAN)(profile.profile)
 app.add_typer(plan.app, name="plan", rich_help_panel=PLAN)
 app.verb(*train.EXAMPLES, panel=PLAN)(train.train)
+app.verb(*export.EXAMPLES, panel=PLAN)(export.export)
 app.add_typer(table.app, name="table", rich_help_panel=PLAN)
 app.verb(*simulate.EXAMPLES, panel=TRY)(simulate.simulate)
 app.verb(*compare.EXAMPLES, panel=TRY)(compare.compare)

@@ -55,14 +55,26 @@ def worker_session(
     process_group = join_process_group(rank_info, layout, device, plain=options.plain)
     store = _open_store(process_group, table_users(recipe.model, layout, config.cuts), config)
 
+    optimiser = recipe.optimiser or options.optimiser
+
     def make_learner(rows: SparseStore) -> Learner:
         if config.cuts:
             assert isinstance(recipe.model, LayeredModel)
             cut = config.cuts[process_group.stage]
-            return StageLearner(recipe.model, rows, process_group, cut, micro_batches=config.micro_batches)
+            return StageLearner(
+                recipe.model,
+                rows,
+                process_group,
+                cut,
+                micro_batches=config.micro_batches,
+                optimiser=optimiser,
+                loss=recipe.loss,
+            )
         return Learner(
             recipe.model,
             rows,
+            optimiser=optimiser,
+            loss=recipe.loss,
             workers=layout.readers,
             all_reduce=process_group.all_reduce,
             device=device,
@@ -79,6 +91,11 @@ def worker_session(
         learner=make_learner,
         planned=config.planned,
         notify=notify,
+        optimiser=optimiser,
+        scheduler=recipe.scheduler,
+        loss=recipe.loss,
+        evaluations=recipe.evaluations,
+        callbacks=recipe.callbacks,
     )
 
 
