@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,17 +27,6 @@ class Placement:
         if not machines or min(devices) < 1 or machines[0] < 0:
             raise InputError("a placement needs at least one device on every machine it names")
         return cls(np.array(machines, dtype=np.int32), np.array(devices, dtype=np.int32))
-
-    @classmethod
-    def of_devices(cls, cluster: Cluster, devices: Iterable[int]) -> Placement:
-        """Return the placement of device numbers of a cluster."""
-        chosen = np.fromiter(devices, np.int64)
-        if not len(chosen) or chosen.min() < 0 or chosen.max() >= cluster.devices:
-            raise InputError(f"a placement needs devices from 0 to {cluster.devices - 1}")
-        if len(np.unique(chosen)) != len(chosen):
-            raise InputError("a placement can't hold a device twice")
-        machines, counts = np.unique(cluster.device_machine[chosen], return_counts=True)
-        return cls(machines.astype(np.int32), counts.astype(np.int32))
 
     @property
     def devices(self) -> int:

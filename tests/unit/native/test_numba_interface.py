@@ -6,6 +6,7 @@ names what numba changed, and the module of berth that uses it.
 
 from __future__ import annotations
 
+import gc
 import inspect
 import pickle
 from enum import IntEnum
@@ -38,7 +39,9 @@ def changed(name, used_by):
         (codegen.JITCodeLibrary, "finalize", ["self"], "native/linking.py"),
         (codegen.JITCodeLibrary, "_get_module_for_linking", ["self"], "native/linking.py"),
         (codegen.JITCodeLibrary, "_finalize_dynamic_globals", ["self"], "native/linking.py"),
-        (codegen.JITCPUCodegen, "_add_module", ["self", "module"], "native/linking.py"),
+        (codegen.JITCodeLibrary, "_optimize_functions", ["self", "ll_module"], "native/linking.py"),
+        (codegen.JITCPUCodegen, "_function_pass_manager", ["self", "kwargs"], "native/linking.py"),
+        (codegen.JITCPUCodegen, "set_env", ["self", "env_name", "env"], "native/linking.py"),
         (compiler.Compiler, "_compile_core", ["self"], "native/linking.py"),
         (compiler.Flags, "copy", ["self"], "native/linking.py"),
         (compiler.CompileResult, "_reduce", ["self"], "native/functions.py"),
@@ -110,6 +113,32 @@ def test_an_inner_kernel_is_linked_and_has_no_machine_code():
     assert inner.library.get_pointer_to_function(inner.fndesc.llvm_func_name) == 0, why
     (outer,) = _by_entry.overloads.values()
     assert isinstance(outer.library, OuterLibrary), why
+
+
+def test_an_error_in_an_inner_kernel_reaches_python_with_its_message():
+    @kernel
+    def inner(number):
+        if number > 1:
+            raise ValueError("too large")
+        return number
+
+    @uncached
+    def outer(number):
+        return inner(number)
+
+    assert outer(1) == 1
+    with pytest.raises(ValueError, match="too large"):
+        outer(2)
+
+
+def test_the_garbage_collector_is_as_before_once_a_kernel_is_compiled():
+    before = gc.get_threshold()
+    gc.set_threshold(701, 11, 12)
+    try:
+        assert uncached(lambda number: number + 1)(1) == 2
+        assert gc.get_threshold() == (701, 11, 12)
+    finally:
+        gc.set_threshold(*before)
 
 
 def test_a_kernel_is_not_inlined_because_its_first_caller_is():

@@ -1,4 +1,4 @@
-"""Placements from devices and from counts, and how far they reach."""
+"""Placements, and how far they reach."""
 
 from __future__ import annotations
 
@@ -9,28 +9,22 @@ from berth.network.placement import Placement
 
 
 @pytest.mark.parametrize(
-    ("devices", "machines", "counts", "groups", "tier"),
+    ("counts", "groups", "tier"),
     [
-        ([0], [0], [1], (1, 1, 1), 0),
-        ([0, 7, 3], [0], [3], (1, 1, 1), 0),
-        ([15, 0], [0, 1], [1, 1], (2, 1, 1), 1),
-        ([0, 1, 16, 8], [0, 1, 2], [2, 1, 1], (3, 2, 1), 2),
+        ({0: 1}, (1, 1, 1), 0),
+        ({0: 3}, (1, 1, 1), 0),
+        ({1: 1, 0: 1}, (2, 1, 1), 1),
+        ({2: 1, 0: 2, 1: 1}, (3, 2, 1), 2),
     ],
 )
-def test_devices_become_counts_per_machine(build, devices, machines, counts, groups, tier):
+def test_a_placement_reaches_the_nearest_tier_around_its_machines(build, counts, groups, tier):
     cluster = build([[8, 8], [8, 8]])
-    placement = Placement.of_devices(cluster, devices)
-    assert placement.machines.tolist() == machines
-    assert placement.counts.tolist() == counts
+    placement = Placement.of_counts(counts)
+    assert placement.machines.tolist() == sorted(counts)
+    assert placement.counts.tolist() == [counts[machine] for machine in sorted(counts)]
     assert placement.groups(cluster) == groups
     assert placement.tier(cluster) == tier
-    assert placement.devices == len(devices)
-
-
-@pytest.mark.parametrize("devices", [[], [-1], [32], [3, 3]])
-def test_devices_that_are_not_there_or_named_twice_are_refused(build, devices):
-    with pytest.raises(InputError):
-        Placement.of_devices(build([[8, 8], [8, 8]]), devices)
+    assert placement.devices == sum(counts.values())
 
 
 @pytest.mark.parametrize("counts", [{}, {0: 0}, {0: -1}, {-1: 1}])
