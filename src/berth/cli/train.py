@@ -99,15 +99,17 @@ def train(
         str | None,
         option(
             "MODE",
-            "When rows are updated: sync, async, half-async or geo. Dense gradients are all-reduced in every step"
-            " of all modes, so workers stay in lock-step.",
+            "sync: workers share every step; async: they never wait for each other; half-async: up to --staleness;"
+            " geo: local copies, exchanged every --geo-every steps.",
             shown="as planned, or sync",
         ),
     ] = None,
     staleness: Annotated[
-        int, option("N", "half-async: steps by which a worker's rows may lead those of others.", min=0)
+        int, option("N", "half-async: steps that a worker may complete more than the slowest.", min=0)
     ] = 0,
-    geo_every: Annotated[int, option("N", "geo: steps between exchanges of rows.", min=1)] = 10,
+    geo_every: Annotated[
+        int, option("N", "geo: steps between exchanges of rows and dense weights.", min=1)
+    ] = 10,
     compress: Annotated[str, option("TYPE", "Encoding of rows on the wire: fp32, fp16 or bf16.")] = "fp32",
     restarts: Annotated[int, option("N", "Maximum number of restarts after a failure.", min=0)] = 20,
     grace: Annotated[str, option("TIME", "Time to save a checkpoint when asked to stop.")] = "60s",

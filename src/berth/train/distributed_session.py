@@ -37,7 +37,7 @@ from berth.train.stages.learner import StageLearner
 if TYPE_CHECKING:
     from berth.train.planned import PlannedRun
 
-_GATHER_INTERVAL_S = 0.5  # between two gatherings of scores
+GATHER_INTERVAL_S = 0.5  # between two gatherings of scores
 _TIMED_STEPS = 1000  # the last ones
 
 
@@ -154,7 +154,7 @@ class DistributedSession(Session):
         if not self.process_group.is_main or not self._reports or self.process_group.layout.readers == 1:
             return False
         now, last = time.monotonic(), self.progress.step + 1 == until
-        if not last and now - self._gathered_at < _GATHER_INTERVAL_S:
+        if not last and now - self._gathered_at < GATHER_INTERVAL_S:
             return False
         self._gathered_at = now
         return True
@@ -216,7 +216,7 @@ class DistributedSession(Session):
             self.process_group.channel.receive(rank)
             for rank in range(1, self.process_group.rank_info.world_size)
         ]
-        examples = max(len(losses), 1) * self.batch
+        examples = max(self.progress.examples_here, 1)
         served = sum(one["cpu_s"] for one in result.statistics.get("servers", ())) * 1e6 / examples
         workers = sum(one["cpu_ms_per_1000"] for one in (own, *others))
         statistics = {
@@ -244,7 +244,11 @@ class DistributedSession(Session):
         """Bring all ranks to the step, weights and data position that rank 0 resumed from."""
         channel = self.process_group.channel
         if self.process_group.is_main:
-            message: dict[str, Any] = {"step": self.progress.step, "position": self._resumed_position}
+            message: dict[str, Any] = {
+                "step": self.progress.step,
+                "examples": self.progress.examples,
+                "position": self._resumed_position,
+            }
             if self._resumed_dense is not None:
                 arrays, meta = self._resumed_dense
                 message |= {"meta": json.dumps(meta)}
@@ -259,7 +263,7 @@ class DistributedSession(Session):
             self._resumed_dense = None
         else:
             message = channel.receive(0)
-            self.progress.step = message["step"]
+            self.progress.step, self.progress.examples = message["step"], message["examples"]
             if message["window"]:
                 self.progress.window.load({name: part.numpy() for name, part in message["window"].items()})
             if message["position"] is not None:

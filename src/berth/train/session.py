@@ -188,10 +188,17 @@ class Session:
             raise InputError("no checkpoint folder is set")
         arrays, meta = self._dense()
         arrays |= {f"window/{name}": array for name, array in join_windows(self._windows()).items()}
-        step, examples, losses = self.progress.step, self.progress.examples, self.progress.losses
-        progress = {"examples": examples, "losses": losses}
-        position = dict(self.data.position(step))
+        step, progress = self.progress.step, self._saved_progress()
+        position = dict(self.data.position(self._first_unfinished_step()))
         self._writer.save(Snapshot(step, arrays, meta, self.identity(), progress, position), self.store)
+
+    def _saved_progress(self) -> dict[str, Any]:
+        """Return the progress that a checkpoint records."""
+        return {"examples": self.progress.examples, "losses": self.progress.losses}
+
+    def _first_unfinished_step(self) -> int:
+        """Return the first step whose examples are needed after a resume."""
+        return self.progress.step
 
     def identity(self) -> dict[str, Any]:
         """Return what must be equal for a checkpoint to be resumed."""

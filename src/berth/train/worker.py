@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from berth.errors import InputError, ServerError
+from berth.train.async_session import AsyncSession
 from berth.train.devices import find_device, use_device
 from berth.train.distributed_session import DistributedSession
 from berth.train.launch import ATTEMPT, PEER_LOST, server_addresses
@@ -55,6 +56,8 @@ def worker_session(
     process_group = join_process_group(rank_info, layout, device)
     store = _open_store(process_group, table_users(recipe.model, layout, config.cuts), config)
 
+    independent = options.mode != "sync" and config.servers > 0
+
     def make_learner(rows: SparseStore) -> Learner:
         if config.cuts:
             assert isinstance(recipe.model, LayeredModel)
@@ -64,13 +67,15 @@ def worker_session(
             recipe.model,
             rows,
             workers=layout.readers,
-            all_reduce=process_group.all_reduce,
+            all_reduce=None if independent else process_group.all_reduce,
             device=device,
             bf16=options.bf16,
             slowdown=config.slowdown,
+            dense_on_servers=independent,
         )
 
-    return DistributedSession(
+    session = AsyncSession if independent else DistributedSession
+    return session(
         recipe.model,
         recipe.data,
         replace(options, batch=recipe.batch, threads=1),

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 from berth.errors import InputError, ServerError
+from berth.train.heartbeat import HEARTBEAT
 from berth.train.servers.auth import Secret, WorkerIdentity
 from berth.train.servers.connection import ClientOptions, ServerConnection
 from berth.train.servers.protocol import MAX_PAYLOAD_BYTES, Array, Flag, Frame, Kind, Layout
@@ -134,13 +135,17 @@ class ServerPool:
         deadline = time.monotonic() + self._timeout_s
         for connection in connections:
             connection.flush_unsent()
-        while not done():
-            left_s = deadline - time.monotonic()
-            if left_s <= 0:
-                names = ", ".join(connection.name for connection in connections)
-                raise ServerError(f"no response within {self._timeout_s:g} s from {names}")
-            for connection in _ready(connections, left_s):
-                connection.read()
+        HEARTBEAT.waiting = self.mode == "half-async"  # for a slower worker
+        try:
+            while not done():
+                left_s = deadline - time.monotonic()
+                if left_s <= 0:
+                    names = ", ".join(connection.name for connection in connections)
+                    raise ServerError(f"no response within {self._timeout_s:g} s from {names}")
+                for connection in _ready(connections, left_s):
+                    connection.read()
+        finally:
+            HEARTBEAT.waiting = False
 
 
 def _ready(connections: list[ServerConnection], timeout_s: float) -> list[ServerConnection]:
