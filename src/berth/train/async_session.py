@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Generator
+from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
@@ -19,8 +20,10 @@ from berth.train.checkpoint import CheckpointStore, Manifest
 from berth.train.data import Batch
 from berth.train.data.tickets import TicketReader
 from berth.train.distributed_session import GATHER_INTERVAL_S, DistributedSession
+from berth.train.evaluate import Evaluations
 from berth.train.fault_points import fault_point
 from berth.train.heartbeat import HEARTBEAT
+from berth.train.learner import Scores
 from berth.train.metrics import auc, join_windows
 from berth.train.servers import GeoStore, RemoteStore
 from berth.train.servers.coordinator import Coordinator, RunPosition, Taken
@@ -35,6 +38,7 @@ class AsyncSession(DistributedSession):
     _saved_tickets: dict[str, Any] | None = None  # of the checkpoint that the run resumes from
     _position: RunPosition | None = None  # of the last checkpoint
     _own_steps = 0
+    _evaluated_step = 0
     _unreported = 0  # own tickets that the first server does not know as completed
     _stopping_run = False  # a worker was asked to stop; the tickets that were taken are still trained
     _days = 0
@@ -52,6 +56,8 @@ class AsyncSession(DistributedSession):
     def steps(self, until: int | None = None) -> Generator[float, None, None]:
         """Yield the loss of every step of this worker, until the run has no more tickets."""
         goal = None if until is None else until * self.workers
+        if self._exhausted:
+            goal = 0  # the run that is resumed had stopped early
         reader = TicketReader(self.data, self.batch, self.workers, self.seed)
         self.progress.begin()
         step_began = time.perf_counter()
@@ -65,20 +71,14 @@ class AsyncSession(DistributedSession):
                 torch.manual_seed(self.seed * 1_000_003 + ticket)
                 loss, scores = self.learner.step(self._own_steps, batch)
                 self._complete(ticket, batch.examples)
-                self.progress.add(loss, 0, *scores)
-                self._own_steps += 1
-                HEARTBEAT.step = self._own_steps
+                self._end_step(loss, batch.examples, scores)
                 if self._own_steps == 1:
                     self._warn_about_prefetch()
-                fault_point("step")
-                if time.monotonic() - self._gathered_at >= GATHER_INTERVAL_S:
-                    self._gather_windows()
-                self._save_if_due()
                 step_began, began = time.perf_counter(), step_began
                 self._step_s.append(step_began - began)
                 yield loss
             self._retire()
-            self._stop_agreed = self._stopping_run
+            self._stop_agreed = self._stopping_run and not self._exhausted
         finally:
             reader.close()
 
@@ -86,7 +86,8 @@ class AsyncSession(DistributedSession):
         """Take a ticket and read its examples; None if there are no more."""
         while True:
             is_merged = not isinstance(self.store, GeoStore) or self.store.is_merged
-            taken = self._coordinator.take(goal, stop=self._stop_requested(), report=is_merged)
+            stop = self._stop_requested() or self._exhausted
+            taken = self._coordinator.take(goal, stop=stop, report=is_merged)
             self._unreported = 0 if is_merged else self._unreported
             self._note(taken)
             if taken.ticket is None:
@@ -99,6 +100,41 @@ class AsyncSession(DistributedSession):
             if batch.examples:
                 return taken.ticket, batch
             self._complete(taken.ticket, 0)  # the last batch has no example for this share
+
+    def _end_step(self, loss: float, examples: int, scores: Scores) -> None:
+        """Do what follows a step of this worker; rank 0 also evaluates and saves the run where that is due."""
+        Session._check_finite(self, loss)
+        self.progress.add(loss, 0, *scores)
+        self.progress.step -= 1  # counted by tickets
+        self._own_steps += 1
+        HEARTBEAT.step = self._own_steps
+        fault_point("step")
+        if time.monotonic() - self._gathered_at >= GATHER_INTERVAL_S:
+            self._gather_windows()
+        if self.process_group.is_main:
+            if self.callbacks:
+                self._report_step(loss)
+            self._evaluate_if_due()
+            self._save_if_due()
+            self._report_checkpoints()
+
+    def _evaluate_if_due(self) -> None:
+        """Evaluate the weights that this worker has; the others go on."""
+        step, evaluations = self.progress.step, self.evaluations
+        if evaluations is None or evaluations.every is None:
+            return
+        if step // evaluations.every > self._evaluated_step // evaluations.every:
+            self._evaluated_step = step
+            self._evaluate(evaluations)
+            if not evaluations.due(step) and evaluations.best is not evaluations.last:
+                evaluations.worse += 1
+            self._exhausted = evaluations.is_exhausted
+
+    def _evaluate(self, evaluations: Evaluations) -> None:
+        Session._evaluate(self, evaluations)
+
+    def _evaluate_end(self, preempted: bool) -> None:
+        Session._evaluate_end(self, preempted)
 
     def _complete(self, ticket: int, examples: int) -> None:
         self._coordinator.complete(ticket, examples)
@@ -154,14 +190,20 @@ class AsyncSession(DistributedSession):
             super().save()
 
     def _note_saved(self, position: RunPosition) -> None:
+        """Note the position that is saved; the best evaluation is that of the checkpoint that keeps it."""
         self.progress.step = position.completed // self.workers
         self.progress.examples = position.examples
+        evaluations = self.evaluations
+        if self._saves_best and evaluations is not None and evaluations.best is not None:
+            evaluations.best = evaluations.last = replace(evaluations.best, step=self.progress.step)
+        self._saves_best = False
 
     def _save_if_due(self) -> None:
         if self._writer is None or self._saves_every is None:
             return
         last = self._position.completed // self.workers if self._position is not None else self.resumed_from
-        if self.progress.step // self._saves_every > (last or 0) // self._saves_every:
+        due = self.progress.step // self._saves_every > (last or 0) // self._saves_every
+        if due or self._saves_best:
             self.save()
 
     def _saved_progress(self) -> dict[str, Any]:
@@ -183,14 +225,19 @@ class AsyncSession(DistributedSession):
         self.process_group.wait_for_all()
         position = self._coordinator.position()
         self._note(position)
-        if self.process_group.is_main:
-            self._gather_windows()
-            if self._writer is not None and self._position is not None and self._position != position:
-                self.save()
-            Session._finish(self, preempted)
         if self.learner.dense_weights is not None:
             self.learner.dense_weights.peek_from(self.remote)
+        if self.process_group.is_main:
+            self._gather_windows()
+            self._finish_main(position, preempted)
         self.process_group.wait_for_all()  # servers are needed until the last checkpoint is complete
+
+    def _finish_main(self, position: RunPosition, preempted: bool) -> None:
+        """Evaluate and save the end of the run: also if a checkpoint of this step was taken with tickets in flight."""
+        self._evaluate_end(preempted)
+        if self._writer is not None and self._position not in (None, position):
+            self.save()
+        Session._finish(self, preempted)
 
     def _resume(self, checkpoint_store: CheckpointStore, chain: list[Manifest]) -> None:
         super()._resume(checkpoint_store, chain)
@@ -210,6 +257,7 @@ class AsyncSession(DistributedSession):
                 self.store.load(DENSE_TABLE, dense.to_state())
             self._begin_tickets()
         super()._synchronise_start()
+        self._evaluated_step = self.progress.step
         if dense is not None and isinstance(self.store, GeoStore):
             self.store.load_local(DENSE_TABLE, dense.to_state())
         if self.options.day_every is not None:

@@ -6,15 +6,16 @@ import importlib.util
 import signal
 import time
 from collections import Counter
-from functools import partial
 from pathlib import Path
 
 import pytest
+import torch
 
 from berth.train import Checkpoints
 from berth.train.checkpoint import CheckpointStore
+from berth.train.embedding import Embedding
 from berth.train.options import TrainOptions
-from berth.train.recipes import make_recipe
+from berth.train.tables import adagrad
 
 STEPS, BATCH = 40, 32
 TICKETS = 2 * STEPS
@@ -130,19 +131,27 @@ def test_asked_to_stop_workers_finish_the_batch_and_another_mode_goes_on(runs, s
     assert (alone.resumed_from, result.examples) == (step, (step + 2) * BATCH)
 
 
+class Wide(torch.nn.Module):
+    """A weight for every id, and a small tower over the features: it learns the clicks within seconds."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(4)
+        self.rows = Embedding(1, optimiser=adagrad(0.1))
+        self.top = torch.nn.Sequential(torch.nn.Linear(13, 8), torch.nn.ReLU(), torch.nn.Linear(8, 1))
+
+    def forward(self, inputs):
+        return self.rows(inputs["slots"]).sum(dim=(1, 2, 3)) + self.top(inputs["dense"]).squeeze(1)
+
+
 @pytest.mark.slow
-def test_all_modes_reach_the_auc_of_sync(runs, small, tmp_path):
-    """Over the same examples, each scored before it was trained on."""
+def test_all_modes_reach_the_auc_of_sync(runs, tmp_path):
+    """Over the last 65,536 of the same examples, each scored before it was trained on."""
     found = {}
     for mode in ("sync", "async", "half-async", "geo"):
-        options = {"steps": 160, "batch": 256, "mode": mode, "geo_every": 4}
-        model = partial(seeded_model, 0)
-        with runs.Run(tmp_path / mode, model, **options) as run:
+        options = {"steps": 256, "batch": 512, "mode": mode, "geo_every": 4}
+        with runs.Run(tmp_path / mode, Wide, **options) as run:
             found[mode] = run.finish()[0]["auc"]
-    assert found["sync"] > 0.65  # 0.5 is nothing learned
+    assert found["sync"] > 0.7  # 0.5 is nothing learned; the best possible is 0.80
     for mode, auc in found.items():
-        assert auc == pytest.approx(found["sync"], abs=0.002), mode
-
-
-def seeded_model(seed):
-    return make_recipe("ctrdnn-8", seed=seed).model
+        assert auc == pytest.approx(found["sync"], abs=0.002), (mode, found)

@@ -69,6 +69,10 @@ class Kind(IntEnum):
     POST = 22  # metrics of a worker
     COLLECT = 23  # metrics of all workers
     RETIRE = 24  # this worker takes no more steps
+    PROBE = 32  # can this server write to a folder?
+    SAVE = 33  # write the tables to files
+    SAVED = 34  # status of the files; like PING on a control connection only
+    PING = 35
 
 
 class Flag:

@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterator, Sequence
 
 from berth.errors import InputError, ServerError
 from berth.train.heartbeat import HEARTBEAT
-from berth.train.servers.auth import Secret, WorkerIdentity
+from berth.train.servers.auth import CONTROL_RANK, WorkerIdentity
 from berth.train.servers.connection import ClientOptions, ServerConnection
 from berth.train.servers.protocol import MAX_PAYLOAD_BYTES, Array, Flag, Frame, Kind, Layout
+from berth.train.servers.secret import Secret
 from berth.train.servers.transport import Address, Channel
 
 
@@ -30,6 +31,7 @@ class ServerPool:
         generation: int,
     ) -> None:
         self.step = 0
+        self._is_control = rank == CONTROL_RANK
         self._options = options
         self._flusher = Flusher()
         self._connections: list[ServerConnection] = []
@@ -135,7 +137,7 @@ class ServerPool:
         deadline = time.monotonic() + self._timeout_s
         for connection in connections:
             connection.flush_unsent()
-        HEARTBEAT.waiting = self.mode == "half-async"  # for a slower worker
+        HEARTBEAT.waiting = HEARTBEAT.waiting or not self._is_control
         try:
             while not done():
                 left_s = deadline - time.monotonic()
@@ -145,7 +147,7 @@ class ServerPool:
                 for connection in _ready(connections, left_s):
                     connection.read()
         finally:
-            HEARTBEAT.waiting = False
+            HEARTBEAT.waiting = HEARTBEAT.waiting and self._is_control
 
 
 def _ready(connections: list[ServerConnection], timeout_s: float) -> list[ServerConnection]:

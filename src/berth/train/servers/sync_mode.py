@@ -5,7 +5,7 @@
 | sync | when all workers have ended the step, in rank order | all workers have ended the step |
 | half-async | on arrival | it can't get more than `staleness` steps ahead of the slowest |
 | async | on arrival | never |
-| geo | on arrival, as differences of rows | never |
+| geo | every few steps, as differences of rows | never |
 """
 
 from __future__ import annotations
