@@ -58,7 +58,7 @@ class Evaluation:
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Evaluation:
         """Return what `to_json` wrote."""
-        values = {name: NAN if value is None else value for name, value in document.items()}
+        values: dict[str, Any] = {name: NAN if value is None else value for name, value in document.items()}
         del values["calibration"]
         return cls(**values)
 
