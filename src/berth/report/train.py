@@ -166,14 +166,23 @@ def _servers(statistics: Mapping[str, Any]) -> Any:
         stored_rows = sum(table["rows"] for table in info["tables"].values())
         moved = [format_bytes(info[name]) for name in ("bytes_in", "bytes_out")]
         skew = requests[number] / mean if mean else 1.0
-        rows.append([str(number), f"{stored_rows:,}", f"{requests[number]:,}", f"{skew:.2f}", *moved])
+        counts = [f"{stored_rows:,}", f"{requests[number]:,}", f"{skew:.2f}", f"{info['requests']:,}"]
+        rows.append([f"{number} on {info['host']}", *counts, *moved])
+    if len(rows) > 1:
+        skews = {name: f"{skew:.2f}" for name, skew in statistics["server_skew"].items()}
+        keys = f"{statistics['skew']:.2f}"
+        rows.append(["max / mean", skews["rows"], keys, "", skews["requests"], "in + out", skews["bytes"]])
     return table(
-        f"Servers, by {_transport(statistics)}", ["server", "rows", "keys", "of mean", "in", "out"], rows
+        f"Servers, by {_transport(statistics)}",
+        ["server", "rows", "keys", "of mean", "requests", "in", "out"],
+        rows,
     )
 
 
 def _transport(statistics: Mapping[str, Any]) -> str:
-    """Return how rows are transferred: shared memory on the machine of the servers, otherwise TCP."""
+    """Return how rows are transferred: shared memory on the host of a server, otherwise TCP, or TLS between hosts."""
+    if statistics.get("encrypted"):
+        return "shared memory on a host, TLS between hosts"
     workers = statistics.get("workers", [statistics])
     shared = [info["shared_memory"] for info in workers if info.get("shared_memory") is not None]
     if all(shared):
