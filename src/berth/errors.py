@@ -2,6 +2,7 @@
 
     BerthError
     ├── InputError            the user can fix it: one message, exit code 2, no traceback
+    │   ├── DivergedError     the loss or the weights of a training are not finite any more
     │   ├── QuantityError     "25 GBs" is not a bandwidth
     │   ├── SpecError         a YAML file is invalid, at file:line:column
     │   ├── TraceError        a trace can't be read, or has bad rows and `--strict`
@@ -38,6 +39,10 @@ class InputError(BerthError, ValueError):
     def __str__(self) -> str:
         head = f"{self.where}: {self.what}" if self.where else self.what
         return f"{head}\n  {self.hint}" if self.hint else head
+
+
+class DivergedError(InputError):
+    """A loss or dense weights that became NaN or infinite."""
 
 
 class QuantityError(InputError):

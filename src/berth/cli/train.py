@@ -69,7 +69,7 @@ def train(
         int | None,
         option(
             "N",
-            "Server processes that hold the tables, on this machine (or that of rank 0).",
+            "Server processes that hold the tables, dealt out to the hosts of the run.",
             min=0,
             shown="as planned, or 1 if there are several processes",
         ),
@@ -109,6 +109,9 @@ def train(
     ] = 0,
     geo_every: Annotated[int, option("N", "geo: steps between exchanges of rows.", min=1)] = 10,
     compress: Annotated[str, option("TYPE", "Encoding of rows on the wire: fp32, fp16 or bf16.")] = "fp32",
+    plain: Annotated[
+        bool, flag("Do not encrypt between hosts, on a network that you trust.", "--plain")
+    ] = False,
     restarts: Annotated[int, option("N", "Maximum number of restarts after a failure.", min=0)] = 20,
     grace: Annotated[str, option("TIME", "Time to save a checkpoint when asked to stop.")] = "60s",
     seed: Annotated[int, option("N", "Random seed of weights, rows and data.", min=0)] = 0,
@@ -164,7 +167,7 @@ def train(
         checkpoints=_checkpoints(checkpoint, checkpoint_every, keep, fresh, resume),
         workers=workers, servers=servers, stages=stages, plan=plan, scale=scale, micro_batches=micro,
         slowdowns=_slowdowns(emulate or []), mode=cast("Mode", mode), staleness=staleness, geo_every=geo_every,
-        codec=cast("Codec", compress), max_restarts=restarts, grace_s=read("--grace", seconds, grace),
+        codec=cast("Codec", compress), plain=plain, max_restarts=restarts, grace_s=read("--grace", seconds, grace),
     )  # fmt: skip
     if memory is not None:
         from berth.train.budget import check_budget

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING
 from berth.lazy import exports
 
 if TYPE_CHECKING:
+    from berth.train.callbacks import Callback
     from berth.train.data import BatchSource, ClickStream
     from berth.train.embedding import Embedding, slot_keys, with_sparse_tables
+    from berth.train.evaluate import Evaluation
     from berth.train.inference import load_for_inference
     from berth.train.interruption import Stopped
     from berth.train.local import LocalStore
@@ -20,12 +22,15 @@ if TYPE_CHECKING:
     from berth.train.session import Result, Session, fit
     from berth.train.sparse import SparseStore, TableSpec
     from berth.train.tables import Admission, DecayPolicy, Initialiser, adagrad, adam, rowwise_adagrad, sgd
+    from berth.train.trainer import Trainer
 
 _HOMES = {
     "Admission": "tables",
+    "Callback": "callbacks",
     "Checkpoints": "options",
     "ClickStream": "data",
     "Embedding": "embedding",
+    "Evaluation": "evaluate",
     "Initialiser": "tables",
     "DecayPolicy": "tables",
     "LocalStore": "local",
@@ -36,6 +41,7 @@ _HOMES = {
     "Stopped": "interruption",
     "TableSpec": "sparse",
     "TrainOptions": "options",
+    "Trainer": "trainer",
     "adagrad": "tables",
     "adam": "tables",
     "export_for_serving": "serving.export",
@@ -50,10 +56,12 @@ _HOMES = {
 __all__ = [
     "Admission",
     "BatchSource",
+    "Callback",
     "Checkpoints",
     "ClickStream",
     "DecayPolicy",
     "Embedding",
+    "Evaluation",
     "Initialiser",
     "LocalStore",
     "Result",
@@ -62,6 +70,7 @@ __all__ = [
     "Stopped",
     "TableSpec",
     "TrainOptions",
+    "Trainer",
     "adagrad",
     "adam",
     "export_for_serving",

@@ -17,21 +17,30 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
-from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+from torch.optim.lr_scheduler import LRScheduler
 
-from berth.errors import InputError
+from berth.errors import DivergedError, InputError
+from berth.train.callbacks import as_callbacks, notify_all
 from berth.train.checkpoint import CheckpointStore, Manifest, Snapshot, Writer
-from berth.train.checkpoint.dense import dense_state, load_dense
+from berth.train.checkpoint.dense import dense_state, load_dense, weights_of
 from berth.train.checkpoint.inspect import no_usable_checkpoint
 from berth.train.data import BatchSource, ClickStream, Share
 from berth.train.data.prefetch import Prefetcher
 from berth.train.devices import check_bf16, find_device, seed_device, use_device
 from berth.train.embedding import embeddings_of
+from berth.train.evaluate import Evaluation, Evaluations, ScoredExamples, score
 from berth.train.fault_points import fault_point
 from berth.train.interruption import Interruption, Stopped
 from berth.train.learner import Learner, Loss, Scores
 from berth.train.local import LocalStore
 from berth.train.metrics import WINDOW, Progress, Window, divide_windows, join_windows
+from berth.train.optimisers import (
+    MakeOptimiser,
+    MakeScheduler,
+    optimiser_text,
+    scheduler_text,
+    step_scheduler,
+)
 from berth.train.options import Checkpoints, TrainOptions
 from berth.train.rendezvous import RankInfo
 from berth.train.sparse import SparseStore
@@ -57,9 +66,12 @@ class Result:
     statistics: Mapping[str, Any]
     losses: list[float] = field(repr=False)  # of this run, by step
     model: nn.Module = field(repr=False)  # after `fit` it can predict
+    evaluation: Evaluation | None = None  # the last one, of held-out data
+    best: Evaluation | None = None  # the best one
+    stopped_early: bool = False  # by patience
 
     def __str__(self) -> str:
-        stop = "preempted" if self.preempted else "done"
+        stop = "preempted" if self.preempted else "stopped early" if self.stopped_early else "done"
         figures = f"{self.examples:,} examples, loss {self.loss:.4f}{auc_text(self.auc, self.training_auc)}"
         return f"{stop} at step {self.step:,}: {figures}"
 
@@ -80,9 +92,13 @@ class Session:
         data: BatchSource | None = None,
         options: TrainOptions | None = None,
         *,
-        optimiser: torch.optim.Optimizer | None = None,
-        scheduler: LRScheduler | None = None,  # of the learning rate; stepped after every batch
+        optimiser: torch.optim.Optimizer | MakeOptimiser | None = None,  # of dense weights
+        scheduler: LRScheduler
+        | MakeScheduler
+        | None = None,  # of the learning rate; stepped after every batch
         loss: Loss | None = None,
+        evaluations: Evaluations | None = None,  # of held-out data
+        callbacks: Any = (),
         store: SparseStore | None = None,
         learner: Callable[[SparseStore], Learner] | None = None,
         share: Share = Share(),  # noqa: B008 - frozen
@@ -98,7 +114,12 @@ class Session:
         self.model = model
         self.data = data if data is not None else ClickStream(self.options.seed)
         self.batch, self.seed = self.options.batch, self.options.seed
-        self.scheduler = scheduler
+        self.evaluations = evaluations
+        self.callbacks = as_callbacks(callbacks)
+        self._optimiser = optimiser or self.options.optimiser
+        self._make_scheduler = scheduler or self.options.scheduler(None)
+        self._loss = loss
+        self._saves_best = False  # this step, which was evaluated
         self.rank_info = RankInfo()
         self.share = share
         self.progress = Progress(window=Window(WINDOW // share.workers))
@@ -121,12 +142,13 @@ class Session:
                 else Learner(
                     model,
                     self.store,
-                    optimiser=optimiser,
+                    optimiser=self._optimiser,
                     loss=loss,
                     device=self.device,
                     bf16=self.options.bf16,
                 )
             )
+            self.scheduler = self._scheduler()
             if self._checkpoints is not None:
                 self._open_checkpoints(self._checkpoints, opened)
             failed.pop_all()
@@ -154,6 +176,8 @@ class Session:
 
     def steps(self, until: int | None = None) -> Generator[float, None, None]:
         """Yield the loss of every step; checkpoints are taken where they are due."""
+        if self._is_exhausted:
+            return
         batches = self.data.batches(self.batch, self.progress.step, self.share, self.seed)
         depth = self.options.prefetch_batches
         ahead = Prefetcher(batches, depth) if depth else batches
@@ -166,12 +190,10 @@ class Session:
                     self.learner.prefetch(following)
                 seed_device(self.device, self.seed * 1_000_003 + self.progress.step)
                 loss, scores = self.learner.step(self.progress.step, batch)
-                self._step_scheduler(loss)
-                self._count(loss, batch.examples, scores)
-                fault_point("step")
-                self._end_day_if_due()
-                self._save_if_due()
+                self._end_step(loss, batch.examples, scores)
                 yield loss
+                if self._is_exhausted:
+                    break
                 batch = following
         finally:
             if isinstance(ahead, Prefetcher):
@@ -182,14 +204,38 @@ class Session:
         """Whether the run ends after this step, because it was asked to."""
         return self._interruption is not None and self._interruption.requested
 
+    @property
+    def _is_exhausted(self) -> bool:
+        """Whether the run stops early: its last evaluations were not better than the best."""
+        return self.evaluations is not None and self.evaluations.is_exhausted
+
+    def _end_step(self, loss: float, examples: int, scores: Scores) -> None:
+        """Do what follows the update of a step: counting, evaluating, checkpoints."""
+        self._check_finite(loss)
+        step_scheduler(self.scheduler, loss)
+        self._count(loss, examples, scores)
+        fault_point("step")
+        self._end_day_if_due()
+        if self.callbacks:
+            self._report_step(loss)
+        if self.evaluations is not None and self.evaluations.due(self.progress.step):
+            self._evaluate(self.evaluations)
+        self._save_if_due()
+        self._report_checkpoints()
+
     def save(self) -> None:
         """Checkpoint this step; returns when training can continue."""
         if self._writer is None:
             raise InputError("no checkpoint folder is set")
         arrays, meta = self._dense()
+        if not all(bool(value.isfinite().all()) for value in weights_of(arrays, meta).values()):
+            raise self._diverged(f"dense weights are not finite after step {self.progress.step:,}")
         arrays |= {f"window/{name}": array for name, array in join_windows(self._windows()).items()}
         step, examples, losses = self.progress.step, self.progress.examples, self.progress.losses
-        progress = {"examples": examples, "losses": losses}
+        progress: dict[str, Any] = {"examples": examples, "losses": losses}
+        if self.evaluations is not None:
+            progress["evaluations"] = self.evaluations.to_json()
+            self._writer.protected = self.evaluations.protected_step
         position = dict(self.data.position(step))
         self._writer.save(Snapshot(step, arrays, meta, self.identity(), progress, position), self.store)
 
@@ -197,13 +243,13 @@ class Session:
         """Return what must be equal for a checkpoint to be resumed."""
         tables = {layer.spec_name: _json_value(layer.spec.to_json()) for layer in embeddings_of(self.model)}
         weights = {name: list(value.shape) for name, value in self.model.state_dict().items()}
-        rule = type(self.learner.optimiser).__name__ if self.learner.optimiser is not None else None
+        trained = any(weight.requires_grad for weight in self.model.parameters())
         return {
             "model": type(self.model).__name__ + ":" + str(getattr(self.model, "name", "")),
             "weights": weights,
             "tables": tables,
-            "dense optimiser": rule,
-            "scheduler": type(self.scheduler).__name__ if self.scheduler is not None else None,
+            "dense optimiser": optimiser_text(self._optimiser) if trained else None,
+            "scheduler": scheduler_text(self._make_scheduler) if trained else None,
             "batch": self.batch,
             "seed": self.seed,
             "examples of a day": self.options.day_every,
@@ -267,6 +313,8 @@ class Session:
         self.progress.resumed(newest.step, progress["examples"], progress["losses"])
         saved = {name.removeprefix("window/"): part for name, part in arrays.items() if name[:7] == "window/"}
         self._load_windows(divide_windows(saved, self.share.workers))
+        if self.evaluations is not None and "evaluations" in progress:
+            self.evaluations.load(progress["evaluations"])
         self.data.seek(newest.position)
         self.resumed_from = newest.step
 
@@ -288,12 +336,63 @@ class Session:
         self.progress.first_pass = getattr(self.data, "first_pass", None)
         self.progress.add(loss, examples, *scores)
 
-    def _step_scheduler(self, loss: float) -> None:
-        """Step the learning-rate scheduler."""
-        if isinstance(self.scheduler, ReduceLROnPlateau):
-            self.scheduler.step(loss)
-        elif self.scheduler is not None:
-            self.scheduler.step()
+    def _scheduler(self) -> LRScheduler | None:
+        """Return the scheduler of this process's optimiser, if it has one."""
+        made = self._make_scheduler
+        if made is None or isinstance(made, LRScheduler):
+            return made
+        return made(self.learner.optimiser) if self.learner.optimiser is not None else None
+
+    def _check_finite(self, loss: float) -> None:
+        """Raise if the loss of a step is NaN or infinite; nothing of that step is saved."""
+        if not math.isfinite(loss):
+            raise self._diverged(f"the loss of step {self.progress.step + 1:,} is {loss}")
+
+    def _diverged(self, what: str) -> DivergedError:
+        """Return the error for a run that is not worth continuing."""
+        last = self._writer.last if self._writer is not None else None
+        where = str(self._checkpoint_store.root) if self._checkpoint_store is not None else None
+        kept = (
+            "there is no checkpoint" if last is None else f"the last good checkpoint is that of step {last:,}"
+        )
+        return DivergedError(what, where=where, hint=f"{kept}; start again with lower learning rates")
+
+    def evaluate(self, data: BatchSource) -> Evaluation:
+        """Return the metrics of the model, as it is now, on other data; creates no rows."""
+        return self._score(data).evaluation(self.progress.step)
+
+    def _score(self, data: BatchSource, share: Share = Share()) -> ScoredExamples:  # noqa: B008 - frozen
+        batches = data.batches(self.batch, 0, share, self.seed)
+        return score(self.model, batches, loss=self._loss, device=self.device, bf16=self.options.bf16)
+
+    def _evaluate(self, evaluations: Evaluations) -> None:
+        """Evaluate this step; the best one is saved."""
+        self._record(evaluations, self._score(evaluations.data))
+
+    def _record(self, evaluations: Evaluations, scored: ScoredExamples) -> None:
+        found = scored.evaluation(self.progress.step)
+        if not math.isfinite(found.loss):
+            raise self._diverged(f"the loss on held-out data after step {found.step:,} is {found.loss}")
+        is_best = evaluations.add(found)
+        self._saves_best = is_best and evaluations.keeps_best
+        notify_all(self.callbacks, "on_evaluation", {**found.to_json(), "best": is_best})
+
+    def _report_step(self, loss: float) -> None:
+        optimiser, progress = self.learner.optimiser, self.progress
+        rate = None if optimiser is None else float(optimiser.param_groups[0]["lr"])
+        notify_all(
+            self.callbacks,
+            "on_step",
+            {"step": progress.step, "examples": progress.examples, "loss": loss, "learning_rate": rate},
+        )
+
+    def _report_checkpoints(self) -> None:
+        """Report the checkpoints that are complete since the last call."""
+        while self._writer is not None and self._writer.completed:
+            step = self._writer.completed.popleft()
+            best = self.evaluations is not None and self.evaluations.protected_step == step
+            folder = str(self._writer.folder(step))
+            notify_all(self.callbacks, "on_checkpoint", {"step": step, "folder": folder, "best": best})
 
     def _end_day_if_due(self) -> None:
         """End the days that are over, counted from the start of the run: a resumed run ends them at the same steps."""
@@ -305,16 +404,22 @@ class Session:
             self.store.end_day()
 
     def _save_if_due(self) -> None:
-        if self._checkpoints is not None and self.progress.step % self._checkpoints.every == 0:
+        if self._checkpoints is not None and (
+            self._saves_best or self.progress.step % self._checkpoints.every == 0
+        ):
+            self._saves_best = False
             self.save()
 
     def _finish(self, preempted: bool) -> None:
-        """Checkpoint the last step, and wait until it is on disk."""
+        """Evaluate and checkpoint the last step, and wait until it is on disk."""
+        self._evaluate_end(preempted)
         if self._writer is None:
             return
-        if self._writer.last != self.progress.step:
+        if self._writer.last != self.progress.step or self._saves_best:
+            self._saves_best = False
             self.save()
             self._writer.wait()
+        self._report_checkpoints()
         if self._writer.failure is not None:
             stop = "preempted, and " if preempted else ""
             raise InputError(
@@ -322,8 +427,17 @@ class Session:
                 where=str(self._checkpoint_store.root if self._checkpoint_store else ""),
             )
 
+    def _evaluate_end(self, preempted: bool) -> None:
+        if self.evaluations is not None and self._is_end_due(preempted):
+            self._evaluate(self.evaluations)
+
+    def _is_end_due(self, preempted: bool) -> bool:
+        """Return whether the last step is to be evaluated now: a preempted run is not at its end."""
+        last = self.evaluations.last if self.evaluations is not None else None
+        return not preempted and (last is None or last.step != self.progress.step)
+
     def _result(self, preempted: bool, losses: list[float]) -> Result:
-        progress = self.progress
+        progress, evaluations = self.progress, self.evaluations
         return Result(
             progress.step,
             progress.examples,
@@ -336,6 +450,9 @@ class Session:
             self.store.statistics(),
             losses,
             self.model,
+            evaluations.last if evaluations is not None else None,
+            evaluations.best if evaluations is not None else None,
+            self._is_exhausted,
         )
 
 

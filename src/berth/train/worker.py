@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
-import stat
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, cast
 
 from berth.errors import InputError, ServerError
@@ -23,14 +20,13 @@ from berth.train.local import LocalStore
 from berth.train.process_group import ProcessGroup, join_process_group
 from berth.train.recipes import Recipe
 from berth.train.rendezvous import RankInfo
-from berth.train.servers import Address, Secret, ServerConfig, ServerProcess, connect
-from berth.train.servers.auth import VARIABLE
+from berth.train.servers import Address, ClientOptions, Secret, ServerConfig, ServerProcess, connect
+from berth.train.servers.secret import VARIABLE
 from berth.train.sparse import SparseStore
 from berth.train.stages.learner import StageLearner
 from berth.zoo import LayeredModel
 
 _SERVERS_KEY = "berth/servers"  # in the key-value store of the process group
-_LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 def worker_session(
@@ -52,17 +48,29 @@ def worker_session(
         )
     device = find_device(options.device)
     use_device(device)
-    process_group = join_process_group(rank_info, layout, device)
+    process_group = join_process_group(rank_info, layout, device, plain=options.plain)
     store = _open_store(process_group, table_users(recipe.model, layout, config.cuts), config)
+
+    optimiser = recipe.optimiser or options.optimiser
 
     def make_learner(rows: SparseStore) -> Learner:
         if config.cuts:
             assert isinstance(recipe.model, LayeredModel)
             cut = config.cuts[process_group.stage]
-            return StageLearner(recipe.model, rows, process_group, cut, micro_batches=config.micro_batches)
+            return StageLearner(
+                recipe.model,
+                rows,
+                process_group,
+                cut,
+                micro_batches=config.micro_batches,
+                optimiser=optimiser,
+                loss=recipe.loss,
+            )
         return Learner(
             recipe.model,
             rows,
+            optimiser=optimiser,
+            loss=recipe.loss,
             workers=layout.readers,
             all_reduce=process_group.all_reduce,
             device=device,
@@ -79,6 +87,11 @@ def worker_session(
         learner=make_learner,
         planned=config.planned,
         notify=notify,
+        optimiser=optimiser,
+        scheduler=recipe.scheduler,
+        loss=recipe.loss,
+        evaluations=recipe.evaluations,
+        callbacks=recipe.callbacks,
     )
 
 
@@ -106,6 +119,7 @@ def _open_store(process_group: ProcessGroup, users: Sequence[int], config: Launc
         return LocalStore(memory_bytes=config.server.memory_bytes, folder=config.server.folder)
     rank, options = users.index(process_group.rank_info.rank), config.options
     more: dict[str, Any] = {"every": options.geo_every} if options.mode == "geo" else {}
+    more["options"] = ClientOptions(tls=False if options.plain else None)
     return connect(addresses, secret, rank=rank, workers=len(users), codec=options.codec, **more)
 
 
@@ -115,65 +129,37 @@ def _remove_at_exit(process_group: ProcessGroup, server: ServerConfig) -> None:
 
 
 def _servers(process_group: ProcessGroup, workers: int, config: LaunchConfig) -> tuple[list[Address], Secret]:
-    """Return the servers of the launcher; without a launcher, rank 0 starts them and publishes their addresses."""
+    """Return the servers of the launcher; without a launcher, the lowest rank of each host starts its share."""
     addresses = server_addresses()
     if addresses or not config.servers:
         return addresses, Secret.find() if addresses else Secret.random()
-    if process_group.is_main:
-        return _start_servers(process_group, workers, config)
-    published = json.loads(process_group.store.get(_SERVERS_KEY))
-    return [Address.from_json(text) for text in published["servers"]], shared_secret(published["secret_file"])
+    secret, hosts, store = process_group.secret, process_group.hosts, process_group.store
+    if secret is None or hosts is None:
+        secret = Secret.find() if VARIABLE in os.environ else Secret.random()
+        return _start_servers(process_group, workers, config, secret, range(config.servers)), secret
+    if hosts.is_leader:
+        indices = [index for index in range(config.servers) if hosts.of_server(index) == hosts.here]
+        started = _start_servers(process_group, workers, config, secret, indices)
+        for index, address in zip(indices, started, strict=True):
+            store.set(f"{_SERVERS_KEY}/{index}", address.to_json())
+    published = [store.get(f"{_SERVERS_KEY}/{index}").decode() for index in range(config.servers)]
+    return [Address.from_json(text) for text in published], secret
 
 
 def _start_servers(
-    process_group: ProcessGroup, workers: int, config: LaunchConfig
-) -> tuple[list[Address], Secret]:
-    """Start servers on this machine. The secret is not published: the key-value store has no authentication."""
-    host, file = process_group.rank_info.host, None
-    if VARIABLE in os.environ:
-        secret = Secret.find()
-    elif host in _LOOPBACK:
-        secret = Secret.random()
-        file = process_group.keep.enter_context(secret_file(secret))
-    else:
-        raise InputError(
-            "workers on several machines need a shared secret", hint=f"set {VARIABLE} for all of them"
-        )
-    server = replace(config.server, servers=config.servers, workers=workers, host=host)
+    process_group: ProcessGroup, workers: int, config: LaunchConfig, secret: Secret, indices: Sequence[int]
+) -> list[Address]:
+    """Start servers on this host; others reach them by the interface to the rendezvous."""
+    hosts, server = process_group.hosts, config.server
+    host = hosts.address(hosts.here) if hosts is not None and len(hosts) > 1 else "127.0.0.1"
+    if server.memory_bytes is not None and server.folder is None:
+        server = replace(server, folder=tempfile.mkdtemp(prefix="berth-cold-"))
+    server = replace(server, servers=config.servers, workers=workers, host=host)
     _remove_at_exit(process_group, server)  # after the servers have ended
-    started = [ServerProcess(replace(server, index=index), secret) for index in range(config.servers)]
+    started = [ServerProcess(replace(server, index=index), secret) for index in indices]
     for process in started:
         process_group.keep.callback(process.stop)
-    if process_group.store is not None:
-        published = {"servers": [process.address.to_json() for process in started], "secret_file": file}
-        process_group.store.set(_SERVERS_KEY, json.dumps(published))
-    return [process.address for process in started], secret
-
-
-@contextmanager
-def secret_file(secret: Secret) -> Iterator[str]:
-    """Write the secret to a temporary file that only this user can read."""
-    with tempfile.TemporaryDirectory(prefix="berth-secret-") as folder:
-        path = Path(folder, "secret")
-        path.touch(mode=0o600)
-        path.write_text(secret.environment()[VARIABLE])
-        yield str(path)
-
-
-def shared_secret(path: str | None) -> Secret:
-    """Return the secret of rank 0, from the environment or from the file that rank 0 published.
-
-    Anyone who reaches the key-value store can publish a path, so the file must be one that only this user can read.
-    """
-    if path is None or VARIABLE in os.environ:
-        return Secret.find()
-    try:
-        file = os.lstat(path)
-    except OSError as error:
-        raise InputError(f"the secret can't be read: {error.strerror}", where=path) from error
-    if not stat.S_ISREG(file.st_mode) or file.st_uid != os.getuid() or file.st_mode & 0o077:
-        raise InputError("is not a private file of this user, so it is not the run's secret", where=path)
-    return Secret.find(path)
+    return [process.address for process in started]
 
 
 class NoTables:

@@ -286,7 +286,7 @@ def test_a_disk_that_is_full_for_a_while_costs_one_checkpoint(
 
 
 def test_old_checkpoints_that_can_not_be_removed_do_no_harm(small, tmp_path, monkeypatch, capsys):
-    def prune(self, keep):
+    def prune(self, keep, protected=None):
         raise OSError(13, "Permission denied")
 
     monkeypatch.setattr(CheckpointStore, "prune", prune)

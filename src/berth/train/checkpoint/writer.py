@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shutil
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import count
@@ -76,6 +77,8 @@ class Writer:
         self._thread: threading.Thread | None = None
         self._last: int | None = None  # step of the newest checkpoint
         self._deltas = 0
+        self.protected: int | None = None  # a step that retention keeps
+        self.completed: deque[int] = deque()  # steps of complete checkpoints, for the session to report
         self.failure: OSError | None = None
         self._unexpected_error: Exception | None = None
 
@@ -88,6 +91,10 @@ class Writer:
         """Return the step of the newest complete checkpoint."""
         self.wait()
         return self._last
+
+    def folder(self, step: int) -> Path:
+        """Return the folder of the checkpoint of a step."""
+        return folder_of(self._checkpoint_store.root, step)
 
     def save(self, snapshot: Snapshot, store: SparseStore) -> None:
         """Take a snapshot of this step; returns when training can continue.
@@ -145,6 +152,7 @@ class Writer:
             publish(folder, self._manifest(pending))
             self._last, self._deltas = step, 0 if pending.base is None else self._deltas + 1
             self._prune(pending)
+            self.completed.append(step)
         except OSError as error:
             self._fail(pending, error)
         except Exception as error:  # noqa: BLE001 - a bug: raised again where it is seen
@@ -159,7 +167,7 @@ class Writer:
         """Delete old checkpoints; a failure is only reported, since the new one is complete."""
         try:
             _remove_others(folder_of(self._checkpoint_store.root, pending.snapshot.step), pending)
-            self._checkpoint_store.prune(self._keep)
+            self._checkpoint_store.prune(self._keep, self.protected)
         except OSError as error:
             self._notify(f"old checkpoints could not be removed: {error.strerror}")
 

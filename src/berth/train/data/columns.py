@@ -130,8 +130,13 @@ class ColumnRoles:
         return InputError(what, where=f"{self.where}:{line}:{column}", hint=hint)
 
 
-def resolve(schema: Schema, file: str, given: ColumnRoles | None = None) -> Layout:
+def resolve(schema: Schema, file: str, given: ColumnRoles | Layout | None = None) -> Layout:
     """Return the layout of a file with these columns."""
+    if isinstance(given, Layout):
+        missing = [name for name in given.columns if name not in schema]
+        if missing:
+            raise InputError(f"has no column {missing[0]!r}", where=file, hint="the training data has it")
+        return given
     given = given or ColumnRoles()
     found = _named(given, schema, file)
     used = {name for _, _, name in found}

@@ -20,7 +20,7 @@ from berth.errors import InputError
 from berth.train.data import criteo
 from berth.train.data.batch import Batch, Share
 from berth.train.data.columns import ColumnRoles, Layout, resolve
-from berth.train.data.rows import BadRow, Examples, Rows, join_examples
+from berth.train.data.rows import BadRow, Examples, Ints, Rows, join_examples
 
 _PACKED = (".gz", ".xz", ".zst")
 _TEXT = (".tsv", ".txt", ".csv", "")
@@ -42,25 +42,28 @@ class WindowStart:
 class FileStream:
     """Parquet, text with a header, and Criteo TSV (text plain or compressed): one file, or a folder of files.
 
-    `columns` are the roles of columns: a YAML file, YAML text in braces, or a dictionary. Text has a header line with
-    them, and is in Criteo's format without them.
+    `columns` are the roles of columns: a YAML file, YAML text in braces, a dictionary, or the layout of other files. Text
+    has a header line with them, and is in Criteo's format without them.
     """
 
     def __init__(
         self,
         path: str | Path,
         *,
-        columns: str | Path | Mapping[str, Any] | None = None,
+        columns: str | Path | Mapping[str, Any] | Layout | None = None,
         window: int = 1 << 16,
         epochs: int | None = 1,
         strict: bool = False,
+        shuffled: bool = True,
     ) -> None:
         self.files = click_files(Path(path))
-        self._roles = ColumnRoles.read(columns) if columns is not None else None
+        self.columns = columns
+        self._roles = columns if columns is None or isinstance(columns, Layout) else ColumnRoles.read(columns)
         self.layout = self._layout(self.files[0])
         self.window = window
         self.epochs = epochs
         self.strict = strict
+        self.shuffled = shuffled
         self.bad_rows = 0
         self.first_bad: list[str] = []
         self.first_pass: int | None = None  # rows of an epoch, once known
@@ -87,7 +90,7 @@ class FileStream:
             at = max(0, step * batch - row)
             if at >= len(rows):
                 continue
-            order = np.random.default_rng([seed, mark.window, mark.epoch]).permutation(len(rows))
+            order = self._order(len(rows), [seed, mark.window, mark.epoch])
             while at < len(order):
                 ours = slice((share.worker - have) % share.workers, batch - have, share.workers)
                 parts.append(rows.take(order[at : at + batch - have][ours]))
@@ -97,6 +100,9 @@ class FileStream:
                     parts, have = [], 0
         if parts:
             yield self._batch(join_examples(parts), have)
+
+    def _order(self, rows: int, seeds: list[int]) -> Ints:
+        return np.random.default_rng(seeds).permutation(rows) if self.shuffled else np.arange(rows)
 
     def position(self, step: int) -> Mapping[str, Any]:
         """Return the start of the window of this step."""

@@ -23,11 +23,14 @@ from typing import Any
 import numpy as np
 
 from berth.errors import BerthError, InputError, RefusedError, WireError
-from berth.train.servers.auth import Secret, ServerHandshake, WorkerIdentity
+from berth.train.servers.auth import ServerHandshake, WorkerIdentity
 from berth.train.servers.protocol import MAX_PAYLOAD_BYTES, Flag, Frame, Kind, error_to_json, pack, pack_json
 from berth.train.servers.request_queue import RequestQueue
+from berth.train.servers.secret import Secret
 from berth.train.servers.shard import Shard
+from berth.train.servers.sockets import is_loopback, set_tcp_options
 from berth.train.servers.sync_mode import Mode, StepTracker
+from berth.train.servers.tls import tls_context
 from berth.train.servers.transport import (
     RING_BYTES,
     Address,
@@ -38,11 +41,11 @@ from berth.train.servers.transport import (
     make_memory,
     map_memory,
     peer_user,
-    set_tcp_options,
 )
 
 _HANDSHAKE_S = 5.0  # deadline for authentication
 _MAX_UNAUTHENTICATED = 64  # connections
+_LEAVE_S = 8.0  # for workers, once the parent process has let go
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +63,7 @@ class ServerConfig:
     port: int = 0
     timeout_s: float = 300.0  # limit for waiting for a worker; longer than saving a table takes
     ring_bytes: int = RING_BYTES
+    tls: bool | None = None  # None: unless `host` is a loopback address
 
 
 @dataclass(slots=True, eq=False)
@@ -113,19 +117,20 @@ class Server:
         secret: Secret,
         config: ServerConfig | None = None,
         *,
-        tls: ssl.SSLContext | None = None,
         notify: Callable[[str], None] = lambda line: None,
     ) -> None:
         self.config = config or ServerConfig()
         self.instance = secrets.token_hex(8)
         self._secret = secret
-        self._tls = tls
+        encrypted = not is_loopback(self.config.host) if self.config.tls is None else self.config.tls
+        self._tls = tls_context(secret, server=True) if encrypted else None
         self._notify = notify
         self._generation = 0
         self._sessions: dict[int, int] = {}  # by rank
         self._connections: set[Connection] = set()
         self._bytes = {"in": 0, "out": 0}  # of closed connections
         self._running = True
+        self._leave_by_s: float | None = None  # when the parent process has let go
         self.queue = self._new_queue()
         self._select = selectors.DefaultSelector()
         self._tcp = listen_tcp(self.config.host, self.config.port)
@@ -138,15 +143,18 @@ class Server:
                 self._select.register(listener, selectors.EVENT_READ)
 
     def run(self) -> None:
-        """Serve until `stop`."""
+        """Serve until `stop`, or until all workers have left after `watch` ended."""
         try:
-            while self._running:
+            while self._running and not self._is_deserted(time.monotonic()):
                 self.run_once()
         finally:
             self.close()
 
     def watch(self, stream: Any) -> None:
-        """Stop when this stream closes: the parent process holds the other end."""
+        """Stop when this stream closes: the parent process holds the other end.
+
+        Workers of other hosts may still be connected then; they have a few seconds to leave.
+        """
         self._select.register(stream, selectors.EVENT_READ, "watched")
 
     def stop(self) -> None:
@@ -159,7 +167,9 @@ class Server:
         """Wait for events once, and handle them."""
         for key, mask in self._select.select(self._timeout_s()):
             if key.data == "watched":
-                self._running = self._running and bool(os.read(key.fd, 4096))
+                if not os.read(key.fd, 4096):
+                    self._select.unregister(key.fileobj)
+                    self._leave_by_s = time.monotonic() + _LEAVE_S
             elif isinstance(key.data, Connection):
                 self._serve(key.data, mask)
             elif key.fileobj in (self._tcp, self._local):
@@ -172,6 +182,12 @@ class Server:
         if waits is not None and waits <= now - self.config.timeout_s:
             self.queue.expire(now - self.config.timeout_s, self._rank_status(now))
         self._cleanup(now)
+
+    def _is_deserted(self, now: float) -> bool:
+        """Return whether the parent process has let go, and the workers have left or had their time."""
+        if self._leave_by_s is None:
+            return False
+        return now >= self._leave_by_s or all(connection.rank is None for connection in self._connections)
 
     def close(self) -> None:
         """Close all sockets."""
@@ -187,6 +203,7 @@ class Server:
         """Return the time until the next timeout, or None."""
         waits = self.queue.oldest_wait_s()
         ends = [] if waits is None else [waits + self.config.timeout_s]
+        ends += [] if self._leave_by_s is None else [self._leave_by_s]
         ends += [
             connection.connected_s + _HANDSHAKE_S
             for connection in self._connections

@@ -9,9 +9,10 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 from berth.errors import InputError, ServerError
-from berth.train.servers.auth import Secret, WorkerIdentity
+from berth.train.servers.auth import WorkerIdentity
 from berth.train.servers.connection import ClientOptions, ServerConnection
 from berth.train.servers.protocol import MAX_PAYLOAD_BYTES, Array, Flag, Frame, Kind, Layout
+from berth.train.servers.secret import Secret
 from berth.train.servers.transport import Address, Channel
 
 

@@ -18,6 +18,7 @@ from berth.errors import InputError
 from berth.plan.objective.order import one_forward_one_backward
 from berth.train.data.batch import Batch
 from berth.train.learner import Learner, Loss, Scores
+from berth.train.optimisers import MakeOptimiser
 from berth.train.process_group import ProcessGroup
 from berth.train.sparse import SparseStore
 from berth.train.stages.cut import StageCut
@@ -36,7 +37,7 @@ class StageLearner(Learner):
         cut: StageCut,
         *,
         micro_batches: int = 4,
-        optimiser: torch.optim.Optimizer | None = None,
+        optimiser: MakeOptimiser | None = None,
         loss: Loss | None = None,
     ) -> None:
         self.whole, self.process_group, self.cut, self.micro_batches = (
