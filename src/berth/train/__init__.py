@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from berth.train.serving.export import export_for_serving
     from berth.train.session import Result, Session, fit
     from berth.train.sparse import SparseStore, TableSpec
-    from berth.train.tables import Admission, DecayPolicy, Initialiser, adagrad, adam, rowwise_adagrad, sgd
     from berth.train.trainer import Trainer
+    from berth.train.tables import Admission, DecayPolicy, Initialiser, adagrad, adam, rowwise_adagrad, sgd
 
 _HOMES = {
     "Admission": "tables",

@@ -78,14 +78,7 @@ class DistributedSession(Session):
             options = replace(options, checkpoints=None)
             more["callbacks"] = ()
         super().__init__(
-            model,
-            data,
-            options,
-            store=store,
-            learner=learner,
-            share=process_group.share,
-            notify=notify,
-            **more,
+            model, data, options, store=store, learner=learner, share=process_group.share, notify=notify, **more
         )
         self.rank_info = process_group.rank_info
         self.planned = planned
@@ -233,9 +226,7 @@ class DistributedSession(Session):
             else:
                 group.channel.send(0, scored.message())
                 group.channel.flush()
-        best, self._exhausted = (
-            total > 0 for total in group.agree([self._saves_best, super()._is_exhausted])
-        )
+        best, self._exhausted = (total > 0 for total in group.agree([self._saves_best, super()._is_exhausted]))
         self._saves_best = best
 
     def _load_stages(self) -> None:

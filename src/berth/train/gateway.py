@@ -27,8 +27,8 @@ from typing import Any
 
 from berth.errors import BerthError
 from berth.train.servers.secret import VARIABLE, Secret
-from berth.train.servers.sockets import set_tcp_options
 from berth.train.servers.tls import tls_context
+from berth.train.servers.sockets import set_tcp_options
 
 Endpoint = tuple[str, int]
 

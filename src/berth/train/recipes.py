@@ -6,6 +6,7 @@ import inspect
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
+
 from typing import Any
 
 from torch import nn

@@ -147,9 +147,7 @@ def _report_security(hosts: Hosts, backend: str, notify: Callable[[str], None], 
         return
     others = [part for part in backend.split(",") if not part.startswith("cpu:") and ":" in part]
     if plain:
-        notify(
-            f"warning: --plain: nothing is encrypted between the {len(hosts)} hosts, dense gradients not authenticated"
-        )
+        notify(f"warning: --plain: nothing is encrypted between the {len(hosts)} hosts, dense gradients not authenticated")
     elif others:
         names = ", ".join(part.partition(":")[2] for part in others)
         notify(f"warning: dense gradients between hosts use {names}, which does not encrypt or authenticate")
@@ -214,9 +212,7 @@ def _read_hosts(rank_info: RankInfo, store: Any) -> list[RankHost]:
             ) from None
     differs = next((rank for rank in range(len(ranks)) if ranks[rank].plain != ranks[0].plain), None)
     if differs is not None:
-        raise InputError(
-            f"ranks 0 and {differs} disagree on --plain", hint="start all ranks with the same options"
-        )
+        raise InputError(f"ranks 0 and {differs} disagree on --plain", hint="start all ranks with the same options")
     return ranks
 
 

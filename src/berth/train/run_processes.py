@@ -24,13 +24,7 @@ from berth.train.evaluate import Evaluation
 from berth.train.interruption import Interruption, Stopped
 from berth.train.launch import INTERRUPTED
 
-ARGUMENTS, MAIN, EVENTS, RESULT, ERROR = (
-    "arguments.pickle",
-    "main.json",
-    "events",
-    "result.json",
-    "error.json",
-)
+ARGUMENTS, MAIN, EVENTS, RESULT, ERROR = "arguments.pickle", "main.json", "events", "result.json", "error.json"
 NOTICE = "notice"
 _MAIN_NAME = b"__main__"
 _POLL_S = 0.2

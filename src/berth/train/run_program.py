@@ -88,7 +88,7 @@ def _arguments(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
         _import_main(how["main"])
         files.importing_main = False
     with (folder / files.ARGUMENTS).open("rb") as file:
-        return pickle.load(file), pickle.load(file)
+        return pickle.load(file), pickle.load(file)  # noqa: S301 - written by the caller, in a private folder
 
 
 def _import_main(how: dict[str, str]) -> None:

@@ -34,13 +34,7 @@ from berth.train.interruption import Interruption, Stopped
 from berth.train.learner import Learner, Loss, Scores
 from berth.train.local import LocalStore
 from berth.train.metrics import WINDOW, Progress, Window, divide_windows, join_windows
-from berth.train.optimisers import (
-    MakeOptimiser,
-    MakeScheduler,
-    optimiser_text,
-    scheduler_text,
-    step_scheduler,
-)
+from berth.train.optimisers import MakeOptimiser, MakeScheduler, optimiser_text, scheduler_text, step_scheduler
 from berth.train.options import Checkpoints, TrainOptions
 from berth.train.rendezvous import RankInfo
 from berth.train.sparse import SparseStore
@@ -93,9 +87,7 @@ class Session:
         options: TrainOptions | None = None,
         *,
         optimiser: torch.optim.Optimizer | MakeOptimiser | None = None,  # of dense weights
-        scheduler: LRScheduler
-        | MakeScheduler
-        | None = None,  # of the learning rate; stepped after every batch
+        scheduler: LRScheduler | MakeScheduler | None = None,  # of the learning rate; stepped after every batch
         loss: Loss | None = None,
         evaluations: Evaluations | None = None,  # of held-out data
         callbacks: Any = (),
@@ -352,9 +344,7 @@ class Session:
         """Return the error for a run that is not worth continuing."""
         last = self._writer.last if self._writer is not None else None
         where = str(self._checkpoint_store.root) if self._checkpoint_store is not None else None
-        kept = (
-            "there is no checkpoint" if last is None else f"the last good checkpoint is that of step {last:,}"
-        )
+        kept = "there is no checkpoint" if last is None else f"the last good checkpoint is that of step {last:,}"
         return DivergedError(what, where=where, hint=f"{kept}; start again with lower learning rates")
 
     def evaluate(self, data: BatchSource) -> Evaluation:

@@ -123,15 +123,11 @@ class Trainer:
         return trainer
 
     def _set_up(
-        self,
-        recipe: Recipe,
-        options: TrainOptions,
-        eval_data: Data | int | None,
-        notify: Callable[[str], None],
+        self, recipe: Recipe, options: TrainOptions, eval_data: Data | int | None, notify: Callable[[str], None]
     ) -> None:
         evaluations = _evaluations(eval_data, recipe, options)
         self.recipe, self.options = replace(recipe, evaluations=evaluations), options
-        options.optimiser, _check_options(self.recipe, options)
+        options.optimiser, _check_options(self.recipe, options)  # noqa: B018 - unknown names are errors here
         self._notify = notify
         self._reads_own_files = False
         self._session: Session | None = None
@@ -227,8 +223,7 @@ class Trainer:
         before = self._session._make_scheduler
         if planned is not None and scheduler_text(before) != scheduler_text(planned):
             raise InputError(
-                f"the schedule of this run is {before}, not {planned}",
-                hint="give its length: schedule_options",
+                f"the schedule of this run is {before}, not {planned}", hint="give its length: schedule_options"
             )
         return self._session
 
@@ -313,8 +308,7 @@ def _evaluations(data: Data | int | None, recipe: Recipe, options: TrainOptions)
         for name in ("eval_every", "best", "patience"):
             if getattr(options, name) is not None:
                 raise InputError(
-                    f"{name.replace('_', '-')} needs held-out data",
-                    hint="add --eval DATA or --eval-examples N",
+                    f"{name.replace('_', '-')} needs held-out data", hint="add --eval DATA or --eval-examples N"
                 )
         return None
     return Evaluations(

@@ -15,10 +15,10 @@ from berth.errors import InputError
 from berth.train.launch_config import LaunchConfig
 from berth.train.recipes import make_recipe
 from berth.train.rendezvous import RankInfo
-from berth.train.run_secret import secret_file, shared_secret
 from berth.train.servers import Secret
 from berth.train.servers.secret import VARIABLE
 from berth.train.stages.cut import Layout
+from berth.train.run_secret import secret_file, shared_secret
 from berth.train.worker import worker_session
 
 

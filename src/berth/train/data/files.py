@@ -42,8 +42,8 @@ class WindowStart:
 class FileStream:
     """Parquet, text with a header, and Criteo TSV (text plain or compressed): one file, or a folder of files.
 
-    `columns` are the roles of columns: a YAML file, YAML text in braces, a dictionary, or the layout of other files. Text
-    has a header line with them, and is in Criteo's format without them.
+    `columns` are the roles of columns: a YAML file, YAML text in braces, a dictionary, or the layout of other files.
+    Text has a header line with them, and is in Criteo's format without them.
     """
 
     def __init__(

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from berth.errors import InputError, UnknownNameError
+from berth.train.servers.secret import Secret
 from berth.train.servers.codec import Codec, checked
 from berth.train.servers.connection import ClientOptions
 from berth.train.servers.protocol import (
@@ -28,7 +29,6 @@ from berth.train.servers.protocol import (
 from berth.train.servers.pulls import Pulls, RemoteTable
 from berth.train.servers.pushes import Pushes
 from berth.train.servers.routing import make_route
-from berth.train.servers.secret import Secret
 from berth.train.servers.server_pool import ServerPool
 from berth.train.servers.transport import Address
 from berth.train.sparse import Floats, Keys, TableSpec

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from berth.errors import InputError, UnknownNameError
-from berth.train.servers.client import RemoteStore
 from berth.train.servers.secret import Secret
+from berth.train.servers.client import RemoteStore
 from berth.train.servers.transport import Address
 from berth.train.sparse import Floats, Keys, SparseStore, TableSpec
 from berth.train.tables import State, Table

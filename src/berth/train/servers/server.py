@@ -26,10 +26,10 @@ from berth.errors import BerthError, InputError, RefusedError, WireError
 from berth.train.servers.auth import ServerHandshake, WorkerIdentity
 from berth.train.servers.protocol import MAX_PAYLOAD_BYTES, Flag, Frame, Kind, error_to_json, pack, pack_json
 from berth.train.servers.request_queue import RequestQueue
-from berth.train.servers.secret import Secret
 from berth.train.servers.shard import Shard
-from berth.train.servers.sockets import is_loopback, set_tcp_options
 from berth.train.servers.sync_mode import Mode, StepTracker
+from berth.train.servers.secret import Secret
+from berth.train.servers.sockets import is_loopback, set_tcp_options
 from berth.train.servers.tls import tls_context
 from berth.train.servers.transport import (
     RING_BYTES,
