@@ -15,6 +15,7 @@ from berth.cli import (
     act,
     cluster,
     compare,
+    data,
     explain,
     export,
     logs,
@@ -69,6 +70,7 @@ app.add_typer(policies.app, name="policies", rich_help_panel=LOOK)
 app.verb(*profile.EXAMPLES, panel=PLAN)(profile.profile)
 app.add_typer(plan.app, name="plan", rich_help_panel=PLAN)
 app.verb(*train.EXAMPLES, panel=PLAN)(train.train)
+app.add_typer(data.app, name="data", rich_help_panel=PLAN)
 app.verb(*export.EXAMPLES, panel=PLAN)(export.export)
 app.add_typer(table.app, name="table", rich_help_panel=PLAN)
 app.verb(*simulate.EXAMPLES, panel=TRY)(simulate.simulate)

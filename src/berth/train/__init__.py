@@ -18,11 +18,12 @@ if TYPE_CHECKING:
     from berth.train.interruption import Stopped
     from berth.train.local import LocalStore
     from berth.train.options import Checkpoints, TrainOptions
+    from berth.train.pooling import EmbeddingBag
     from berth.train.serving.export import export_for_serving
     from berth.train.session import Result, Session, fit
     from berth.train.sparse import SparseStore, TableSpec
-    from berth.train.trainer import Trainer
     from berth.train.tables import Admission, DecayPolicy, Initialiser, adagrad, adam, rowwise_adagrad, sgd
+    from berth.train.trainer import Trainer
 
 _HOMES = {
     "Admission": "tables",
@@ -30,6 +31,7 @@ _HOMES = {
     "Checkpoints": "options",
     "ClickStream": "data",
     "Embedding": "embedding",
+    "EmbeddingBag": "pooling",
     "Evaluation": "evaluate",
     "Initialiser": "tables",
     "DecayPolicy": "tables",
@@ -61,6 +63,7 @@ __all__ = [
     "ClickStream",
     "DecayPolicy",
     "Embedding",
+    "EmbeddingBag",
     "Evaluation",
     "Initialiser",
     "LocalStore",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -11,6 +12,7 @@ from berth.errors import InputError
 from berth.train.checkpoint import CheckpointStore, Manifest
 from berth.train.checkpoint.dense import load_weights
 from berth.train.checkpoint.inspect import open_checkpoint
+from berth.train.data.columns import Layout
 from berth.train.embedding import embeddings_of
 from berth.train.local import LocalStore
 from berth.train.recipes import make_recipe
@@ -29,7 +31,7 @@ def load_for_inference(
     """
     wanted = best_step(folder) if step == "best" else step
     run = open_checkpoint(folder, wanted)[1][-1].run
-    made = model if isinstance(model, nn.Module) else _named(model or zoo_name(run, str(folder)))
+    made = model if isinstance(model, nn.Module) else _named(model or zoo_name(run, str(folder)), run)
     return load_saved(folder, made, wanted)
 
 
@@ -89,8 +91,9 @@ class SavedRows:
         return self._store
 
 
-def _named(reference: str) -> nn.Module:
-    return make_recipe(reference).model
+def _named(reference: str, run: Mapping[str, Any]) -> nn.Module:
+    columns = run["data"].get("columns")
+    return make_recipe(reference, columns=Layout.from_json(columns) if columns else None).model
 
 
 def zoo_name(run: dict[str, Any], where: str) -> str:

@@ -63,6 +63,7 @@ class Result:
     evaluation: Evaluation | None = None  # the last one, of held-out data
     best: Evaluation | None = None  # the best one
     stopped_early: bool = False  # by patience
+    tasks: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # AUC and log loss of each of several labels
 
     def __str__(self) -> str:
         stop = "preempted" if self.preempted else "stopped early" if self.stopped_early else "done"
@@ -443,7 +444,15 @@ class Session:
             evaluations.last if evaluations is not None else None,
             evaluations.best if evaluations is not None else None,
             self._is_exhausted,
+            self._tasks(),
         )
+
+    def _tasks(self) -> dict[str, dict[str, float]]:
+        """Return the metrics of each task by the name of its label."""
+        found = self.progress.tasks
+        layout = getattr(self.data, "layout", None)
+        names = layout.labels if layout is not None else [f"task {number}" for number in range(1, len(found) + 1)]
+        return dict(zip(names, found, strict=False))
 
 
 def fit(

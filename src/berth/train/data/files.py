@@ -96,10 +96,10 @@ class FileStream:
                 parts.append(rows.take(order[at : at + batch - have][ours]))
                 at, have = at + batch - have, have + min(batch - have, len(order) - at)
                 if have == batch:
-                    yield self._batch(join_examples(parts), have)
+                    yield self._as_batch(join_examples(parts), have)
                     parts, have = [], 0
         if parts:
-            yield self._batch(join_examples(parts), have)
+            yield self._as_batch(join_examples(parts), have)
 
     def _order(self, rows: int, seeds: list[int]) -> Ints:
         return np.random.default_rng(seeds).permutation(rows) if self.shuffled else np.arange(rows)
@@ -192,7 +192,7 @@ class FileStream:
             return resolve(text_schema(path), str(path), self._roles)
         return criteo.LAYOUT
 
-    def _batch(self, rows: Examples, whole: int) -> Batch:
+    def _as_batch(self, rows: Examples, whole: int) -> Batch:
         weights = None if rows.weights is None else torch.from_numpy(rows.weights)
         return Batch(
             batch_inputs(rows, self.layout), torch.from_numpy(rows.labels), len(rows), whole, weights

@@ -112,6 +112,11 @@ class StageLearner(Learner):
 
     def _parts(self, batch: Batch) -> Iterator[MicroBatch]:
         """Yield this replica's part of each micro-batch; at the end of the data some may be empty."""
+        if batch.weights is not None:
+            raise InputError(
+                "examples with weights can't be trained in stages",
+                hint="drop `weight`, or --plan and --stages",
+            )
         part = batch.part(self._workers)
         bounds = [batch.examples * part // self.micro_batches for part in range(self.micro_batches + 1)]
         for begin, end in pairwise(bounds):
