@@ -69,6 +69,10 @@ class UnknownNameError(InputError):
         super().__init__(f"no {what} is called {name!r}", where=where, hint=hint)
 
 
+class ForeignValueError(RuntimeError):
+    """A value of the rendezvous store without the run's signature; a `RuntimeError`, like all errors of that store."""
+
+
 class ServerError(BerthError):
     """A sparse server is gone or failed."""
 

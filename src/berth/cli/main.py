@@ -16,6 +16,7 @@ from berth.cli import (
     cluster,
     compare,
     data,
+    evaluate,
     explain,
     export,
     logs,
@@ -23,6 +24,7 @@ from berth.cli import (
     network,
     plan,
     policies,
+    predict,
     profile,
     queue,
     replay,
@@ -71,6 +73,8 @@ app.verb(*profile.EXAMPLES, panel=PLAN)(profile.profile)
 app.add_typer(plan.app, name="plan", rich_help_panel=PLAN)
 app.verb(*train.EXAMPLES, panel=PLAN)(train.train)
 app.add_typer(data.app, name="data", rich_help_panel=PLAN)
+app.verb(*evaluate.EXAMPLES, panel=PLAN)(evaluate.evaluate)
+app.verb(*predict.EXAMPLES, panel=PLAN)(predict.predict)
 app.verb(*export.EXAMPLES, panel=PLAN)(export.export)
 app.add_typer(table.app, name="table", rich_help_panel=PLAN)
 app.verb(*simulate.EXAMPLES, panel=TRY)(simulate.simulate)

@@ -47,13 +47,17 @@ class Evaluation:
         if math.isnan(self.auc):
             return f"held-out loss {self.loss:.4f}"
         calibration = f", calibration {self.calibration:.3f}" if math.isfinite(self.calibration) else ""
-        others = "".join(f"; task {number} AUC {one['auc']:.4f}" for number, one in enumerate(self.tasks[1:], 2))
+        others = "".join(
+            f"; task {number} AUC {one['auc']:.4f}" for number, one in enumerate(self.tasks[1:], 2)
+        )
         return f"held-out AUC {self.auc:.4f}, log loss {self.log_loss:.4f}{calibration}{others}"
 
     def to_json(self) -> dict[str, Any]:
         """Return the metrics as JSON values; NaN is null."""
         values = {**asdict(self), "calibration": self.calibration}
-        return {name: None if isinstance(x, float) and not math.isfinite(x) else x for name, x in values.items()}
+        return {
+            name: None if isinstance(x, float) and not math.isfinite(x) else x for name, x in values.items()
+        }
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Evaluation:
@@ -160,7 +164,7 @@ class Evaluations:
     def to_json(self) -> dict[str, Any]:
         """Return the state for a checkpoint."""
         last, best = (one and one.to_json() for one in (self.last, self.best))
-        return {"last": last, "best": best, "worse": self.worse}
+        return {"last": last, "best": best, "worse": self.worse, "kept": self.protected_step}
 
     def load(self, document: Mapping[str, Any]) -> None:
         """Restore the state."""
@@ -222,7 +226,9 @@ def score(
     return found
 
 
-def forward(model: nn.Module, batch: Batch, device: torch.device = CPU, bf16: bool = False) -> tuple[Any, Any]:
+def forward(
+    model: nn.Module, batch: Batch, device: torch.device = CPU, bf16: bool = False
+) -> tuple[Any, Any]:
     """Return the model's output for a batch, and the labels on its device."""
     inputs, labels = to_device((batch.inputs, batch.labels), device)
     with naming_layers(model, device), autocast(device, bf16):
@@ -230,24 +236,32 @@ def forward(model: nn.Module, batch: Batch, device: torch.device = CPU, bf16: bo
 
 
 def predict(
-    model: nn.Module, batches: Iterable[Batch], *, raw: bool = False, device: torch.device = CPU, bf16: bool = False
+    model: nn.Module,
+    batches: Iterable[Batch],
+    *,
+    raw: bool = False,
+    device: torch.device = CPU,
+    bf16: bool = False,
 ) -> Iterator[tuple[Batch, NDArray[Any]]]:
-    """Yield each batch with the probability of a click for its examples; with `raw`, with the model's output."""
-    scored = getattr(model, "scored", None)
+    """Yield each batch with the probability of a click for its examples; with `raw`, with the model's output.
+
+    Several labels have a probability each, (batch, tasks).
+    """
     for batch in batches:
         with evaluating(model):
             output = forward(model, batch, device, bf16)[0]
-            if not raw and scored is not None:
-                output = scored(output, batch.labels)[0]
         if not isinstance(output, torch.Tensor):
             raise InputError(f"the model returns a {type(output).__name__}, which is not a prediction")
         values = output.float().cpu().numpy()
-        yield batch, values if raw else probabilities(_logits(values))
+        if not raw:
+            tasks = getattr(batch.labels, "shape", ())[1:]
+            values = values.reshape(-1, *tasks) if values.shape[1:] == tasks else _logits(values)
+        yield batch, values if raw else probabilities(values)
 
 
 def _logits(output: NDArray[Any]) -> NDArray[Any]:
-    if output.ndim == 2 and output.shape[1] == 2:
-        return np.asarray(output[:, 1] - output[:, 0])
+    if output.ndim > 1 and output.shape[-1] == 2:
+        return np.asarray(output[..., 1] - output[..., 0])
     if output.ndim == 1 or (output.ndim == 2 and output.shape[1] == 1):
         return output.reshape(-1)
     raise InputError(
@@ -274,11 +288,11 @@ def probabilities(logits: NDArray[Any]) -> NDArray[np.float64]:
     return np.exp(-np.logaddexp(0.0, -logits.astype(np.float64)))
 
 
-
-
 def _first_rows(batch: Batch, share: Share, whole: int) -> Batch:
     rows = share.of(whole)
-    inputs, labels = (map_tensors(part, lambda tensor: tensor[:rows]) for part in (batch.inputs, batch.labels))
+    inputs, labels = (
+        map_tensors(part, lambda tensor: tensor[:rows]) for part in (batch.inputs, batch.labels)
+    )
     return Batch(inputs, labels, rows, whole)
 
 

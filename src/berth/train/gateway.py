@@ -27,8 +27,8 @@ from typing import Any
 
 from berth.errors import BerthError
 from berth.train.servers.secret import VARIABLE, Secret
-from berth.train.servers.tls import tls_context
 from berth.train.servers.sockets import set_tcp_options
+from berth.train.servers.tls import tls_context
 
 Endpoint = tuple[str, int]
 
@@ -79,7 +79,8 @@ class Gateway:
             finally:
                 self._unauthenticated.release()
             if (host, port) in self._targets:
-                relay(_connect((host, port)), peer)
+                with _connect((host, port)) as rank:
+                    relay(rank, peer)
         except (OSError, ValueError):
             pass  # a peer without the secret, or a rank that has ended
         finally:
@@ -138,7 +139,7 @@ def relay(one: socket.socket, other: socket.socket) -> None:
         peer.setblocking(False)
     with suppress(EOFError):
         while True:
-            if any([direction.move() for direction in directions]):
+            if sum(direction.move() for direction in directions):
                 continue
             poll = select.poll()
             events = dict.fromkeys((one.fileno(), other.fileno()), 0)

@@ -39,10 +39,16 @@ class RankHost:
 def this_host(rendezvous: str, port: int, *, plain: bool = False) -> RankHost:
     """Return where this process runs; its address is that of the interface to the rendezvous."""
     address = interface_address() or source_address(rendezvous, port) or "127.0.0.1"
-    if is_loopback(address) and not is_loopback(rendezvous):  # /etc/hosts: the name of a host is loopback there
+    if is_loopback(address) and not is_loopback(
+        rendezvous
+    ):  # /etc/hosts: the name of a host is loopback there
         address = source_address(_OUTSIDE, port) or address
-    name = next((os.environ[name] for name in _NAMES if name in os.environ), socket.gethostname())
-    return RankHost(_identity(), name, address, plain)
+    return RankHost(_identity(), host_name(), address, plain)
+
+
+def host_name() -> str:
+    """Return the name of this host, as the controller or Slurm calls it if one of them started this process."""
+    return next((os.environ[name] for name in _NAMES if name in os.environ), socket.gethostname())
 
 
 def _identity() -> str:

@@ -60,6 +60,7 @@ class Learner:
         self._workers = workers
         self.clock: LayerClock | None = None
         self.tables_without_prefetch: list[str] = []  # tables whose keys are not among the inputs
+        self.input_shapes: dict[str, list[int]] | None = None  # of an example; known after the first step
         self._key_inputs: list[tuple[Embedding, str]] | None = None  # known after the first step
         self._all_reduce = all_reduce  # of dense gradients and the loss, over workers
 
@@ -73,6 +74,7 @@ class Learner:
             loss = self._weighted_loss(output, labels, batch.weights)
         if self._key_inputs is None:
             self._key_inputs = self._find_key_inputs(batch.inputs)
+            self.input_shapes = input_shapes(batch.inputs)
             found = {layer.spec_name for layer, _ in self._key_inputs}
             self.tables_without_prefetch = [
                 layer.spec_name for layer in self.embeddings if layer.spec_name not in found
@@ -151,6 +153,12 @@ class Learner:
             clock.finish()
 
 
+def input_shapes(inputs: Any) -> dict[str, list[int]]:
+    """Return the shape of an example, by input."""
+    named = inputs.items() if isinstance(inputs, dict) else ()
+    return {name: list(value.shape[1:]) for name, value in named if isinstance(value, Tensor)}
+
+
 def click_loss(output: Tensor, labels: Tensor, weights: Tensor | None = None) -> Tensor:
     """Return the cross-entropy of one logit per example, or of a row of logits; that of several labels is summed.
 
@@ -165,7 +173,7 @@ def click_loss(output: Tensor, labels: Tensor, weights: Tensor | None = None) ->
             logits, labels.to(logits.dtype), reduction=kind
         )
     if losses.ndim > 1:
-        losses = losses.flatten(1).sum(dim=1)
+        losses = losses.mean(dim=1) if labels.is_floating_point() else losses.sum(dim=1)
     return (losses if weights is None else losses * weights).mean()
 
 

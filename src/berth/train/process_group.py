@@ -37,6 +37,7 @@ class ProcessGroup:
     keep: ExitStack = field(default_factory=ExitStack)  # closed when the process leaves
     flags: tuple[float, ...] = ()  # summed along with the next gradients
     step_sums: list[float] | None = None  # sums of flags and losses, if they were sent with gradients
+    monitor: StallMonitor | None = None  # reports ranks and servers that hold up the others
     _shm: ShmAllReduce | None = None  # if the group is on one machine
     _shm_tried: bool = False
 
@@ -183,5 +184,6 @@ def join_process_group(
     )
     watch = StallMonitor(rank_info.rank, rank_info.world_size)
     watch.start(heartbeat_store(rank_info, joined.secret))
+    process_group.monitor = watch
     process_group.keep.callback(watch.stop)
     return process_group

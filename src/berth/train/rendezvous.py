@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from berth.errors import InputError
+from berth.errors import ForeignValueError, InputError
 from berth.train.heartbeat import SILENT_S, notify
 from berth.train.hosts import Hosts, RankHost, this_host
 from berth.train.network_interface import IFNAME, use_route_interface
@@ -147,7 +147,7 @@ def _report_security(hosts: Hosts, backend: str, notify: Callable[[str], None], 
         return
     others = [part for part in backend.split(",") if not part.startswith("cpu:") and ":" in part]
     if plain:
-        notify(f"warning: --plain: nothing is encrypted between the {len(hosts)} hosts, dense gradients not authenticated")
+        notify(f"warning: --plain: nothing is encrypted between the {len(hosts)} hosts")
     elif others:
         names = ", ".join(part.partition(":")[2] for part in others)
         notify(f"warning: dense gradients between hosts use {names}, which does not encrypt or authenticate")
@@ -199,8 +199,6 @@ def _connect(rank_info: RankInfo, started: float, notify: Callable[[str], None])
 
 def _read_hosts(rank_info: RankInfo, store: Any) -> list[RankHost]:
     """Return where all ranks run; raises if one has another secret, or another setting of --plain."""
-    from berth.train.signed_store import ForeignValueError
-
     ranks = []
     for rank in range(rank_info.world_size):
         try:
@@ -212,7 +210,9 @@ def _read_hosts(rank_info: RankInfo, store: Any) -> list[RankHost]:
             ) from None
     differs = next((rank for rank in range(len(ranks)) if ranks[rank].plain != ranks[0].plain), None)
     if differs is not None:
-        raise InputError(f"ranks 0 and {differs} disagree on --plain", hint="start all ranks with the same options")
+        raise InputError(
+            f"ranks 0 and {differs} disagree on --plain", hint="start all ranks with the same options"
+        )
     return ranks
 
 

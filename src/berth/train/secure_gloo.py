@@ -109,7 +109,9 @@ def _listening_device() -> tuple[Any, Endpoint]:
         own_address, _, port = columns[1].partition(":")
         if own_address == address and columns[3] == _LISTEN and f"socket:[{columns[9]}]" in ours:
             return device, (host, int(port, 16))
-    raise InputError("gloo does not listen on a loopback address", hint="use --plain on a network that you trust")
+    raise InputError(
+        "gloo does not listen on a loopback address", hint="use --plain on a network that you trust"
+    )
 
 
 def _open_files() -> list[str]:

@@ -13,13 +13,10 @@ from typing import Any
 
 from torch._C._distributed_c10d import Store
 
+from berth.errors import ForeignValueError
 from berth.train.servers.secret import Secret
 
 _MAC_BYTES = 32
-
-
-class ForeignValueError(RuntimeError):
-    """A value that was not written with this run's secret; a `RuntimeError`, like other failures of the store."""
 
 
 class SignedStore(Store):

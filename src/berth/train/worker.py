@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -13,6 +14,8 @@ from typing import Any, cast
 from berth.errors import InputError, ServerError
 from berth.train.devices import find_device, use_device
 from berth.train.distributed_session import DistributedSession
+from berth.train.fault_points import NAME
+from berth.train.heartbeat import InProcessStore, StallMonitor, WatchedServer
 from berth.train.launch import ATTEMPT, PEER_LOST, server_addresses
 from berth.train.launch_config import LaunchConfig, needs_server, table_users
 from berth.train.learner import Learner
@@ -21,6 +24,7 @@ from berth.train.process_group import ProcessGroup, join_process_group
 from berth.train.recipes import Recipe
 from berth.train.rendezvous import RankInfo
 from berth.train.servers import Address, ClientOptions, Secret, ServerConfig, ServerProcess, connect
+from berth.train.servers.ping import ServerPing
 from berth.train.servers.secret import VARIABLE
 from berth.train.sparse import SparseStore
 from berth.train.stages.learner import StageLearner
@@ -110,6 +114,8 @@ def exit_if_peer_lost(rank_info: RankInfo, notify: Callable[[str], None]) -> Ite
 
 def _open_store(process_group: ProcessGroup, users: Sequence[int], config: LaunchConfig) -> SparseStore:
     addresses, secret = _servers(process_group, len(users), config)
+    if addresses:
+        _watch_servers(process_group, addresses, len(users), config, secret)
     if process_group.rank_info.rank not in users:
         return cast("SparseStore", NoTables())
     if not addresses:
@@ -146,6 +152,41 @@ def _servers(process_group: ProcessGroup, workers: int, config: LaunchConfig) ->
     return [Address.from_json(text) for text in published], secret
 
 
+def _watch_servers(
+    process_group: ProcessGroup,
+    addresses: Sequence[Address],
+    workers: int,
+    config: LaunchConfig,
+    secret: Secret,
+) -> None:
+    """Report servers that do not answer; the lowest rank of each host pings those of its host."""
+    hosts, monitor = process_group.hosts, process_group.monitor
+    several = hosts is not None and len(hosts) > 1
+    names = hosts.names() if hosts is not None else []
+    servers = []
+    for index in range(len(addresses)):
+        host = hosts.of_server(index) if hosts is not None and several else 0
+        leader = hosts.leader(host) if hosts is not None else 0
+        servers.append(WatchedServer(f"server {index}{f' on {names[host]}' if several else ''}", leader))
+    own = process_group.rank_info.rank
+    tls = False if config.options.plain else None
+    if monitor is None:
+        monitor = StallMonitor(0, 1)
+        monitor.start(InProcessStore())
+        process_group.keep.callback(monitor.stop)
+    pings = {
+        index: ServerPing(
+            address, index, len(addresses), workers, secret, tls=tls, every_s=monitor.check_every_s
+        )
+        for index, address in enumerate(addresses)
+        if servers[index].rank == own
+    }
+    for ping in pings.values():
+        process_group.keep.callback(ping.stop)
+    counts = {index: (lambda ping=ping: ping.answers) for index, ping in pings.items()}
+    monitor.watch_servers(servers, counts, time.monotonic())
+
+
 def _start_servers(
     process_group: ProcessGroup, workers: int, config: LaunchConfig, secret: Secret, indices: Sequence[int]
 ) -> list[Address]:
@@ -156,7 +197,11 @@ def _start_servers(
         server = replace(server, folder=tempfile.mkdtemp(prefix="berth-cold-"))
     server = replace(server, servers=config.servers, workers=workers, host=host)
     _remove_at_exit(process_group, server)  # after the servers have ended
-    started = [ServerProcess(replace(server, index=index), secret) for index in indices]
+    attempt = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) + 1
+    started = [
+        ServerProcess(replace(server, index=index), secret, environment={NAME: f"server{index}/{attempt}"})
+        for index in indices
+    ]
     for process in started:
         process_group.keep.callback(process.stop)
     return [process.address for process in started]

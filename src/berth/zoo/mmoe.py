@@ -101,7 +101,7 @@ def make_model(
             ),
             Layer("loss", "loss", ClickLogProbabilities()),
         ]
-    return MultiTask(
+    return LayeredModel(
         "mmoe",
         chain,
         partial(example_batch, slots=slots, features=features, tasks=tasks),
@@ -109,14 +109,6 @@ def make_model(
         batch=4096,
         sample="impression",
     )
-
-
-class MultiTask(LayeredModel):
-    """A chain whose labels have a column for each task."""
-
-    def scored(self, output: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """Return what the AUC of a run is computed from: output and labels of the first task."""
-        return output[:, 0], labels[:, 0]
 
 
 def task_nll(output: Tensor, labels: Tensor, weights: Tensor | None = None) -> Tensor:

@@ -112,8 +112,8 @@ class CheckpointStore:
             yield from _as_one_table(self._parts(manifest, table), manifest.kind == "full")
 
     def _parts(self, manifest: Manifest, table: str) -> Iterator[State]:
-        if table in manifest.tables:
-            path = folder_of(self.root, manifest.step) / manifest.tables[table]
+        for file in manifest.tables.get(table, ()):
+            path = folder_of(self.root, manifest.step) / file
             yield from (from_arrays(part) for part, _ in arrays.frames(path))
 
     def remove_unfinished(self) -> None:

@@ -34,6 +34,7 @@ from berth.train.servers.protocol import (
 )
 from berth.train.servers.secret import Secret
 
+CONTROL_RANK = 0xFFFFFFFF  # of connections that belong to no rank: heartbeats, and results of saves
 CHALLENGE_BYTES = 32
 PROOF_BYTES = 32
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import random
 import socket
+import ssl
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -89,6 +90,11 @@ class ServerConnection:
     def bytes_moved(self) -> tuple[int, int]:
         """Return bytes received and sent."""
         return self._bytes[0] + self.channel.bytes_in, self._bytes[1] + self.channel.bytes_out
+
+    @property
+    def is_encrypted(self) -> bool:
+        """Whether this connection uses TLS."""
+        return isinstance(self.channel.socket, ssl.SSLSocket)
 
     @property
     def pushes_in_flight(self) -> int:

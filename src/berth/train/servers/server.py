@@ -23,13 +23,14 @@ from typing import Any
 import numpy as np
 
 from berth.errors import BerthError, InputError, RefusedError, WireError
-from berth.train.servers.auth import ServerHandshake, WorkerIdentity
+from berth.train.hosts import host_name
+from berth.train.servers.auth import CONTROL_RANK, ServerHandshake, WorkerIdentity
 from berth.train.servers.protocol import MAX_PAYLOAD_BYTES, Flag, Frame, Kind, error_to_json, pack, pack_json
 from berth.train.servers.request_queue import RequestQueue
-from berth.train.servers.shard import Shard
-from berth.train.servers.sync_mode import Mode, StepTracker
 from berth.train.servers.secret import Secret
+from berth.train.servers.shard import Shard
 from berth.train.servers.sockets import is_loopback, set_tcp_options
+from berth.train.servers.sync_mode import Mode, StepTracker
 from berth.train.servers.tls import tls_context
 from berth.train.servers.transport import (
     RING_BYTES,
@@ -68,7 +69,7 @@ class ServerConfig:
 
 @dataclass(slots=True, eq=False)
 class Connection:
-    """A connection; `rank` is set once it is authenticated."""
+    """A connection; `rank` is set once it is authenticated, unless it belongs to no rank."""
 
     channel: Channel
     handshake: ServerHandshake
@@ -76,9 +77,15 @@ class Connection:
     local: bool
     tls_pending: bool  # TLS handshake not finished
     rank: int | None = None
+    is_control: bool = False  # authenticated, for heartbeats and results of saves
     closed: bool = False
     last_frame_s: float = 0.0
     events: int = selectors.EVENT_READ  # registered with the selector
+
+    @property
+    def is_authenticated(self) -> bool:
+        """Whether the peer has proved the secret."""
+        return self.rank is not None or self.is_control
 
     def reserve(self, length: int) -> PayloadBuffer:
         """Return memory for a response."""
@@ -129,6 +136,7 @@ class Server:
         self._sessions: dict[int, int] = {}  # by rank
         self._connections: set[Connection] = set()
         self._bytes = {"in": 0, "out": 0}  # of closed connections
+        self._requests = 0
         self._running = True
         self._leave_by_s: float | None = None  # when the parent process has let go
         self.queue = self._new_queue()
@@ -207,7 +215,7 @@ class Server:
         ends += [
             connection.connected_s + _HANDSHAKE_S
             for connection in self._connections
-            if connection.rank is None
+            if not connection.is_authenticated
         ]
         return max(min(ends) - time.monotonic(), 0.001) if ends else None
 
@@ -238,7 +246,7 @@ class Server:
 
     def _may_connect(self, peer: socket.socket, local: bool) -> bool:
         """Return whether a connection is acceptable: not too many pending, and the same user on this machine."""
-        unauthenticated = sum(connection.rank is None for connection in self._connections)
+        unauthenticated = sum(not connection.is_authenticated for connection in self._connections)
         return unauthenticated < _MAX_UNAUTHENTICATED and (not local or peer_user(peer) == os.getuid())
 
     def _serve(self, connection: Connection, mask: int) -> None:
@@ -262,7 +270,9 @@ class Server:
             return
         now = time.monotonic()
         connection.last_frame_s = now
-        if connection.rank is None:
+        if connection.is_control:
+            self._control(connection, frame)
+        elif connection.rank is None:
             self._authenticate(connection, frame)
         elif frame.kind == Kind.BYE:
             self._sessions.pop(connection.rank, None)
@@ -272,7 +282,21 @@ class Server:
         elif frame.kind <= Kind.ERROR:
             raise WireError(f"{frame.kind.name} is not a request")
         else:
+            self._requests += 1
             self.queue.submit(connection.rank, frame, connection, now)
+
+    def _control(self, connection: Connection, frame: Frame) -> None:
+        """Answer a heartbeat, or how far the last save is."""
+        if frame.kind == Kind.SAVED:
+            save = self.queue.shard.save
+            status = (
+                save.status() if save is not None else {"done": False, "files": {}, "error": [0, "no save"]}
+            )
+            connection.send(Kind.DONE, frame.request, PayloadBuffer(pack([pack_json(status)])))
+        elif frame.kind == Kind.PING:
+            connection.send(Kind.DONE, frame.request)
+        else:
+            raise WireError(f"{frame.kind.name} is not a request of a control connection")
 
     def _authenticate(self, connection: Connection, frame: Frame) -> None:
         payload = frame.payload.tobytes()
@@ -286,14 +310,16 @@ class Server:
             raise WireError("expected HELLO")
 
     def _welcome(self, connection: Connection, identity: WorkerIdentity, proof: bytes) -> None:
+        is_control = identity.rank == CONTROL_RANK
         self._check(identity)
-        self._replace(identity)
-        shared = connection.local and identity.shared
+        if not is_control:
+            self._replace(identity)
+        shared = connection.local and identity.shared and not is_control
         facts = {
             "instance": self.instance,
             "mode": self.config.mode,
             "patience_s": self.config.timeout_s,
-            "accepted": self.queue.workers[identity.rank].accepted,
+            "accepted": 0 if is_control else self.queue.workers[identity.rank].accepted,
             "tiered": self.config.memory_bytes is not None,
             "shared": shared,
         }
@@ -304,6 +330,9 @@ class Server:
             to_server, to_client = map_memory(handle)
             connection.channel.attach(to_client, to_server)
         connection.channel.max_bytes = MAX_PAYLOAD_BYTES
+        if is_control:
+            connection.is_control = True
+            return
         connection.rank = identity.rank
         self._notify(f"rank {identity.rank} joined{', by shared memory' if shared else ''}")
 
@@ -313,7 +342,8 @@ class Server:
             raise RefusedError(
                 f"this is server {mine.index} of {mine.servers}, not {identity.index} of {identity.servers}"
             )
-        if identity.workers != mine.workers or identity.rank >= mine.workers:
+        is_rank = identity.rank < mine.workers or identity.rank == CONTROL_RANK
+        if identity.workers != mine.workers or not is_rank:
             raise RefusedError(
                 f"rank {identity.rank} of {identity.workers} workers: this run has {mine.workers}"
             )
@@ -321,7 +351,7 @@ class Server:
             raise RefusedError(
                 f"generation {identity.generation} is out of date: the run is at {self._generation}"
             )
-        if identity.generation == self._generation:
+        if identity.generation == self._generation and identity.rank != CONTROL_RANK:
             before = self._sessions.get(identity.rank, identity.session)
             if before != identity.session:
                 raise RefusedError(f"rank {identity.rank} is in use by another process")
@@ -339,7 +369,9 @@ class Server:
 
     def _refuse(self, connection: Connection, error: BerthError) -> None:
         """Send the reason as far as the socket accepts it, and close."""
-        peer = "an unauthenticated connection" if connection.rank is None else f"rank {connection.rank}"
+        peer = (
+            "an unauthenticated connection" if not connection.is_authenticated else f"rank {connection.rank}"
+        )
         self._notify(f"refused {peer}: {error}")
         connection.send(Kind.ERROR, 0, PayloadBuffer(pack([pack_json(error_to_json(error))])))
         connection.closed = True
@@ -353,7 +385,7 @@ class Server:
     def _cleanup(self, now: float) -> None:
         """Close finished connections and update the selector's events."""
         for connection in list(self._connections):
-            if connection.rank is None and now - connection.connected_s > _HANDSHAKE_S:
+            if not connection.is_authenticated and now - connection.connected_s > _HANDSHAKE_S:
                 connection.closed = True
             if connection.closed:
                 self._close(connection)
@@ -393,6 +425,8 @@ class Server:
         return {
             "bytes_in": self._bytes["in"] + sum(channel.bytes_in for channel in here),
             "bytes_out": self._bytes["out"] + sum(channel.bytes_out for channel in here),
+            "requests": self._requests,
+            "host": host_name(),
             "pid": os.getpid(),
         }
 

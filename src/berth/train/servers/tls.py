@@ -16,7 +16,11 @@ from berth.errors import InputError
 from berth.train.servers.secret import Secret
 
 _NAME = "berth training run"
-_FINAL = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)  # a broken connection, not a refused one
+_FINAL = (
+    ssl.SSLEOFError,
+    ssl.SSLZeroReturnError,
+    ssl.SSLSyscallError,
+)  # a broken connection, not a refused one
 
 
 def tls_context(secret: Secret, *, server: bool) -> ssl.SSLContext:

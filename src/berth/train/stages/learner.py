@@ -58,7 +58,6 @@ class StageLearner(Learner):
             all_reduce=process_group.all_reduce,
             slowdown=cut.slowdown,
         )
-        self._scored = getattr(model, "scored", None)
         if micro_batches > 1 and any(layer.counts_clicks for layer in self.embeddings):
             raise InputError("tables with a decay policy count clicks per batch", hint="use --micro 1")
         self.is_first, self.is_last = (
