@@ -55,16 +55,22 @@ class Evaluation:
     def to_json(self) -> dict[str, Any]:
         """Return the metrics as JSON values; NaN is null."""
         values = {**asdict(self), "calibration": self.calibration}
-        return {
-            name: None if isinstance(x, float) and not math.isfinite(x) else x for name, x in values.items()
-        }
+        return {**_nulls(values), "tasks": [_nulls(task) for task in self.tasks]}
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Evaluation:
         """Return what `to_json` wrote."""
-        values = {name: NAN if value is None else value for name, value in document.items()}
+        values = _numbers(document)
         del values["calibration"]
-        return cls(**values)
+        return cls(**{**values, "tasks": [_numbers(task) for task in document.get("tasks", ())]})
+
+
+def _nulls(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: None if isinstance(x, float) and not math.isfinite(x) else x for name, x in values.items()}
+
+
+def _numbers(document: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: NAN if value is None else value for name, value in document.items()}
 
 
 @dataclass(slots=True)
