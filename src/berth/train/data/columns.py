@@ -49,8 +49,8 @@ class Roles(spec.Spec):
     weight: str | None = None
     ignore: list[str] = Field(default_factory=list)
     scale: Literal["log", "none"] = "log"
-    separator: str = Field("|", min_length=1)
-    max_ids: int | None = Field(None, ge=1)
+    separator: str = Field(default="|", min_length=1)
+    max_ids: int | None = Field(default=None, ge=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +145,7 @@ def resolve(schema: Schema, file: str, given: ColumnRoles | Layout | None = None
     labels = tuple(name for role, _, name in found if role == "labels") or _infer_label(schema, rest, file)
     inferred = _inferred({name: kind for name, kind in rest.items() if name not in labels}, roles, file)
     weight = next((name for role, _, name in found if role == "weight"), None)
-    pooling = roles.multi if isinstance(roles.multi, dict) else {}
+    pooling: dict[str, str] = {**roles.multi} if isinstance(roles.multi, dict) else {}
     lists = [(group, name) for role, group, name in found if role == "multi"]
     return Layout(
         labels,

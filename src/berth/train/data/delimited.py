@@ -18,14 +18,14 @@ from berth.train.data.lines import Bytes, whole_lines
 from berth.train.data.rows import Rows
 
 _NEWLINE = 10
+_INFERRED = 100  # lines
 
 
 def text_schema(path: Path) -> Schema:
     """Return the columns of a file, with types inferred from its first lines."""
-    separator, head, first = _head(path)
-    schema = pl.read_csv(io.BytesIO(first.tobytes()), separator=separator, truncate_ragged_lines=True).schema
-    del head
-    return dict(schema)
+    separator, _, first = _head(path)
+    text = io.BytesIO(first.tobytes())
+    return dict(pl.read_csv(text, separator=separator, truncate_ragged_lines=True, n_rows=_INFERRED).schema)
 
 
 def text_rows(path: Path, layout: Layout, offset: int = 0, line: int = 0) -> Iterator[Rows]:

@@ -14,6 +14,7 @@ from berth.train.data.columns import Layout
 from berth.train.data.rows import BadRow, Examples, Floats, Ints, Ragged, Rows, id_mask, slot_bases
 
 _HEXADECIMAL = (1 << 32) - 1  # ids of click logs have eight digits
+_LARGEST = float(np.finfo(np.float32).max)
 Flags = NDArray[np.bool_]
 
 
@@ -55,7 +56,7 @@ def _reason(row: dict[str, Any], layout: Layout) -> str:
     for name in layout.dense_columns:
         if isinstance(row[name], str) and np.isnan(_number(row[name])):
             return f"column {name!r}: {row[name]!r} is not a number"
-        if row[name] is not None and abs(_number(row[name])) > np.finfo(np.float32).max:
+        if row[name] is not None and abs(_number(row[name])) > _LARGEST:
             return f"column {name!r}: {row[name]} is infinite, or too large for a float"
     return f"column {layout.weight!r}: a weight is at least 0, got {row[layout.weight or '']}"
 
