@@ -189,7 +189,7 @@ class StallMonitor:
         servers = [
             (server, state)
             for server, state in self._servers
-            if server.rank not in silent and self._exchanged_at - state.beat_at >= self._silent_s
+            if self._peers[server.rank].beat_at - state.beat_at >= self._silent_s  # its rank publishes, not it
         ]
         if not (silent or busy or servers):
             self._repeat_s, self._quiet_until = self._silent_s, 0.0
