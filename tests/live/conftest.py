@@ -75,6 +75,9 @@ class Training:
 
     def assert_as_if_nothing_had_happened(self) -> None:
         self._run(self.command, cwd=self.calm)
+        self.assert_same_tables()
+
+    def assert_same_tables(self) -> None:
         told = json.loads(
             self._run(
                 [*self.BERTH, "table", "diff", str(self.calm / "saved"), str(self.moved / "saved"), "--json"]

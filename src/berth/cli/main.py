@@ -15,6 +15,7 @@ from berth.cli import (
     act,
     cluster,
     compare,
+    evaluate,
     explain,
     export,
     logs,
@@ -22,6 +23,7 @@ from berth.cli import (
     network,
     plan,
     policies,
+    predict,
     profile,
     queue,
     replay,
@@ -69,6 +71,8 @@ app.add_typer(policies.app, name="policies", rich_help_panel=LOOK)
 app.verb(*profile.EXAMPLES, panel=PLAN)(profile.profile)
 app.add_typer(plan.app, name="plan", rich_help_panel=PLAN)
 app.verb(*train.EXAMPLES, panel=PLAN)(train.train)
+app.verb(*evaluate.EXAMPLES, panel=PLAN)(evaluate.evaluate)
+app.verb(*predict.EXAMPLES, panel=PLAN)(predict.predict)
 app.verb(*export.EXAMPLES, panel=PLAN)(export.export)
 app.add_typer(table.app, name="table", rich_help_panel=PLAN)
 app.verb(*simulate.EXAMPLES, panel=TRY)(simulate.simulate)

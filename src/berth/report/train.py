@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from berth.train.plan_comparison import PlanComparison
-    from berth.train.session import Result
+    from berth.train.result import Result
 
 _BAR = 14
 
@@ -34,6 +34,8 @@ def print_training(
     out.print(f"{name}: {result}", markup=False)
     if best_auc is not None:
         out.print(f"best possible AUC on this data {best_auc:.4f}", markup=False)
+    for line in _evaluations(result):
+        out.print(line, markup=False)
     spent = "" if usd is None else f", {format_usd(usd) if usd >= 0.01 else 'less than a cent'} so far"
     out.print(
         f"{result.examples_per_s:,.0f} examples/s, {result.cpu_ms_per_1000:.1f} CPU ms per 1,000 examples{spent}",
@@ -51,6 +53,18 @@ def print_training(
         out.print(_servers(result.statistics))
     for note in notes:
         out.print(note, markup=False, style="dim", soft_wrap=True)
+
+
+def _evaluations(result: Result) -> list[str]:
+    """Return lines about held-out data: the last evaluation, and the best one if it is another."""
+    if result.evaluation is None:
+        return []
+    lines = [f"{result.evaluation}, on {result.evaluation.examples:,} examples"]
+    if result.best is not None and result.best.step != result.evaluation.step:
+        lines.append(f"best at step {result.best.step:,}: {result.best}")
+    if result.best_checkpoint is not None:
+        lines.append(f"best checkpoint: {result.best_checkpoint}")
+    return lines
 
 
 def _layers(seconds: Mapping[str, float], predicted: Mapping[str, float]) -> Any:
@@ -201,6 +215,10 @@ def training_document(
         "auc": number(result.auc),
         "training_auc": number(result.training_auc),
         "best_auc": best_auc,
+        "evaluation": result.evaluation and result.evaluation.to_json(),
+        "best": result.best and result.best.to_json(),
+        "best_checkpoint": result.best_checkpoint,
+        "stopped_early": result.stopped_early,
         "preempted": result.preempted,
         "resumed_from": resumed_from,
         "examples_per_s": result.examples_per_s,

@@ -18,11 +18,12 @@ if TYPE_CHECKING:
     from berth.train.interruption import Stopped
     from berth.train.local import LocalStore
     from berth.train.options import Checkpoints, TrainOptions
+    from berth.train.result import Result
     from berth.train.serving.export import export_for_serving
-    from berth.train.session import Result, Session, fit
+    from berth.train.session import Session, fit
     from berth.train.sparse import SparseStore, TableSpec
-    from berth.train.trainer import Trainer
     from berth.train.tables import Admission, DecayPolicy, Initialiser, adagrad, adam, rowwise_adagrad, sgd
+    from berth.train.trainer import Trainer
 
 _HOMES = {
     "Admission": "tables",
@@ -34,7 +35,7 @@ _HOMES = {
     "Initialiser": "tables",
     "DecayPolicy": "tables",
     "LocalStore": "local",
-    "Result": "session",
+    "Result": "result",
     "Session": "session",
     "BatchSource": "data",
     "SparseStore": "sparse",

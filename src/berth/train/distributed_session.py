@@ -33,7 +33,8 @@ from berth.train.metrics import auc, join_windows
 from berth.train.optimisers import optimiser_for
 from berth.train.options import TrainOptions
 from berth.train.process_group import ProcessGroup
-from berth.train.session import Result, Session
+from berth.train.result import Result
+from berth.train.session import Session
 from berth.train.sparse import SparseStore
 from berth.train.stages.dense import load_stage_optimiser, merge_stages, stage_optimiser_state, stage_weights
 from berth.train.stages.learner import StageLearner
@@ -78,7 +79,14 @@ class DistributedSession(Session):
             options = replace(options, checkpoints=None)
             more["callbacks"] = ()
         super().__init__(
-            model, data, options, store=store, learner=learner, share=process_group.share, notify=notify, **more
+            model,
+            data,
+            options,
+            store=store,
+            learner=learner,
+            share=process_group.share,
+            notify=notify,
+            **more,
         )
         self.rank_info = process_group.rank_info
         self.planned = planned
@@ -192,8 +200,8 @@ class DistributedSession(Session):
         made = self._make_scheduler
         if made is None or isinstance(made, LRScheduler):
             return made
-        stand_in = optimiser_for(nn.Linear(1, 1), self._optimiser)
-        optimiser = self.learner.optimiser or stand_in
+        placeholder = optimiser_for(nn.Linear(1, 1), self._optimiser)
+        optimiser = self.learner.optimiser or placeholder
         return made(optimiser) if optimiser is not None else None
 
     def _count(self, loss: float, examples: int, scores: Scores) -> None:
@@ -226,7 +234,9 @@ class DistributedSession(Session):
             else:
                 group.channel.send(0, scored.message())
                 group.channel.flush()
-        best, self._exhausted = (total > 0 for total in group.agree([self._saves_best, super()._is_exhausted]))
+        best, self._exhausted = (
+            total > 0 for total in group.agree([self._saves_best, super()._is_exhausted])
+        )
         self._saves_best = best
 
     def _load_stages(self) -> None:

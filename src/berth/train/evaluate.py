@@ -51,7 +51,9 @@ class Evaluation:
     def to_json(self) -> dict[str, Any]:
         """Return the metrics as JSON values; NaN is null."""
         values = {**asdict(self), "calibration": self.calibration}
-        return {name: None if isinstance(x, float) and not math.isfinite(x) else x for name, x in values.items()}
+        return {
+            name: None if isinstance(x, float) and not math.isfinite(x) else x for name, x in values.items()
+        }
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Evaluation:
@@ -157,7 +159,7 @@ class Evaluations:
     def to_json(self) -> dict[str, Any]:
         """Return the state for a checkpoint."""
         last, best = (one and one.to_json() for one in (self.last, self.best))
-        return {"last": last, "best": best, "worse": self.worse}
+        return {"last": last, "best": best, "worse": self.worse, "kept": self.protected_step}
 
     def load(self, document: Mapping[str, Any]) -> None:
         """Restore the state."""
@@ -221,7 +223,9 @@ def score(
     return found
 
 
-def forward(model: nn.Module, batch: Batch, device: torch.device = CPU, bf16: bool = False) -> tuple[Any, Any]:
+def forward(
+    model: nn.Module, batch: Batch, device: torch.device = CPU, bf16: bool = False
+) -> tuple[Any, Any]:
     """Return the model's output for a batch, and the labels on its device."""
     inputs, labels = to_device((batch.inputs, batch.labels), device)
     with naming_layers(model, device), autocast(device, bf16):
@@ -229,7 +233,12 @@ def forward(model: nn.Module, batch: Batch, device: torch.device = CPU, bf16: bo
 
 
 def predict(
-    model: nn.Module, batches: Iterable[Batch], *, raw: bool = False, device: torch.device = CPU, bf16: bool = False
+    model: nn.Module,
+    batches: Iterable[Batch],
+    *,
+    raw: bool = False,
+    device: torch.device = CPU,
+    bf16: bool = False,
 ) -> Iterator[tuple[Batch, NDArray[Any]]]:
     """Yield each batch with the probability of a click for its examples; with `raw`, with the model's output."""
     scored = getattr(model, "scored", None)
@@ -273,11 +282,11 @@ def probabilities(logits: NDArray[Any]) -> NDArray[np.float64]:
     return np.exp(-np.logaddexp(0.0, -logits.astype(np.float64)))
 
 
-
-
 def _first_rows(batch: Batch, share: Share, whole: int) -> Batch:
     rows = share.of(whole)
-    inputs, labels = (map_tensors(part, lambda tensor: tensor[:rows]) for part in (batch.inputs, batch.labels))
+    inputs, labels = (
+        map_tensors(part, lambda tensor: tensor[:rows]) for part in (batch.inputs, batch.labels)
+    )
     return Batch(inputs, labels, rows, whole)
 
 

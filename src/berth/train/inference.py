@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -11,11 +13,15 @@ from berth.errors import InputError
 from berth.train.checkpoint import CheckpointStore, Manifest
 from berth.train.checkpoint.dense import load_weights
 from berth.train.checkpoint.inspect import open_checkpoint
+from berth.train.data import Batch, BatchSource, ClickStream, Share
+from berth.train.data.examples import ExampleStream
 from berth.train.embedding import embeddings_of
+from berth.train.evaluate import HeldOut
+from berth.train.learner import input_shapes
 from berth.train.local import LocalStore
 from berth.train.recipes import make_recipe
 from berth.train.sparse import Floats, Keys, SparseStore, TableSpec
-from berth.zoo import zoo
+from berth.zoo import LayeredModel, zoo
 
 
 def load_for_inference(
@@ -31,6 +37,64 @@ def load_for_inference(
     run = open_checkpoint(folder, wanted)[1][-1].run
     made = model if isinstance(model, nn.Module) else _named(model or zoo_name(run, str(folder)))
     return load_saved(folder, made, wanted)
+
+
+@dataclass(frozen=True, slots=True)
+class SavedRun:
+    """A trained model, and what its checkpoint says about the run."""
+
+    model: nn.Module
+    step: int
+    batch: int
+    seed: int
+    data: Mapping[str, Any]  # description of the training data
+    inputs: Mapping[str, list[int]] | None = None  # shape of an example, by input
+    where: str = ""
+
+    def batches(self, source: BatchSource) -> Iterator[Batch]:
+        """Yield the batches of other data; raises if examples have another shape than those of the run."""
+        for number, batch in enumerate(source.batches(self.batch, 0, Share(), self.seed)):
+            if number == 0 and self.inputs is not None:
+                _check_inputs(self.inputs, input_shapes(batch.inputs), self.where)
+            yield batch
+
+    def held_out(self, examples: int) -> BatchSource:
+        """Return examples of the generated data of the run that it did not train on."""
+        if self.data.get("kind") == "clicks":
+            return HeldOut(ClickStream(int(self.data["seed"])), examples)
+        if self.data.get("kind") == "examples" and isinstance(self.model, LayeredModel):
+            stream = ExampleStream(self.model.example_batch, self.model.name, int(self.data["seed"]))
+            return HeldOut(stream, examples)
+        raise InputError("the run did not train on generated data", where=self.where, hint="give --data PATH")
+
+
+def open_run(
+    folder: str | Path, model: nn.Module | str | None = None, *, step: int | Literal["best"] | None = None
+) -> SavedRun:
+    """Return the run of a checkpoint, ready to evaluate and predict."""
+    loaded = load_for_inference(folder, model, step=step)
+    manifest = open_checkpoint(folder, best_step(folder) if step == "best" else step)[1][-1]
+    run = manifest.run
+    return SavedRun(
+        loaded,
+        manifest.step,
+        run["batch"],
+        run["seed"],
+        run["data"],
+        manifest.progress.get("inputs"),
+        str(folder),
+    )
+
+
+def _check_inputs(saved: Mapping[str, list[int]], found: Mapping[str, list[int]], where: str) -> None:
+    for name, shape in saved.items():
+        if name not in found or found[name] != shape:
+            here = f"{found[name][0] if found[name] else 1}" if name in found else "no"
+            raise InputError(
+                f"the model was trained with {shape[0] if shape else 1} {name} per example, this data has {here}",
+                where=where,
+                hint="give data with the columns of the training data, in the same order",
+            )
 
 
 def load_saved(folder: str | Path, model: nn.Module, step: int | None = None) -> nn.Module:

@@ -59,6 +59,7 @@ class Learner:
         self._workers = workers
         self.clock: LayerClock | None = None
         self.tables_without_prefetch: list[str] = []  # tables whose keys are not among the inputs
+        self.input_shapes: dict[str, list[int]] | None = None  # of an example; known after the first step
         self._key_inputs: list[tuple[Embedding, str]] | None = None  # known after the first step
         self._all_reduce = all_reduce  # of dense gradients and the loss, over workers
 
@@ -72,6 +73,7 @@ class Learner:
             loss = self._loss(output, labels)
         if self._key_inputs is None:
             self._key_inputs = self._find_key_inputs(batch.inputs)
+            self.input_shapes = input_shapes(batch.inputs)
             found = {layer.spec_name for layer, _ in self._key_inputs}
             self.tables_without_prefetch = [
                 layer.spec_name for layer in self.embeddings if layer.spec_name not in found
@@ -137,6 +139,12 @@ class Learner:
         if clock:
             clock.done(UPDATE)
             clock.finish()
+
+
+def input_shapes(inputs: Any) -> dict[str, list[int]]:
+    """Return the shape of an example, by input."""
+    named = inputs.items() if isinstance(inputs, dict) else ()
+    return {name: list(value.shape[1:]) for name, value in named if isinstance(value, Tensor)}
 
 
 def click_loss(output: Tensor, labels: Tensor) -> Tensor:

@@ -82,7 +82,9 @@ class NamedSchedule:
 
     def __post_init__(self) -> None:
         if self.name == _WARMUP:
-            _check_names("schedule", _WARMUP, self.options, {_WARMUP_STEPS, "T_max", "eta_min", "start_factor"})
+            _check_names(
+                "schedule", _WARMUP, self.options, {_WARMUP_STEPS, "T_max", "eta_min", "start_factor"}
+            )
         elif self.name == "warmup":
             _check_names("schedule", "warmup", self.options, {_WARMUP_STEPS, "start_factor"})
         else:
@@ -93,7 +95,11 @@ class NamedSchedule:
     @property
     def kind(self) -> type[LRScheduler]:
         """Return the class."""
-        known = {**{name.lower(): name for name in lr_scheduler.__all__[:-1]}, **_ALIASES, _WARMUP: "SequentialLR"}
+        known = {
+            **{name.lower(): name for name in lr_scheduler.__all__[:-1]},
+            **_ALIASES,
+            _WARMUP: "SequentialLR",
+        }
         return cast("type[LRScheduler]", getattr(lr_scheduler, _find("schedule", self.name.lower(), known)))
 
     def __call__(self, optimiser: torch.optim.Optimizer) -> LRScheduler:
@@ -130,7 +136,8 @@ class NamedSchedule:
             return dict(self.options)
         if self.steps is None:
             raise InputError(
-                f"schedule {self.name} needs the length of the run", hint=f"give steps, or the option {length}=1000"
+                f"schedule {self.name} needs the length of the run",
+                hint=f"give steps, or the option {length}=1000",
             )
         return {**self.options, length: self.steps}
 

@@ -16,7 +16,7 @@ from berth.train.rendezvous import RankInfo, rank_from_environment
 from berth.train.tables.memory import keep_freed_memory
 
 if TYPE_CHECKING:
-    from berth.train.servers import Mode
+    from berth.train.planned import PlannedRun
     from berth.train.session import Session
 
 
@@ -62,19 +62,18 @@ def start(
         return worker_session(recipe, config, rank_info, notify=notify)
 
 
-def planned_defaults(
+def planned_of(
     recipe: Recipe, plan: str | None, scale: str | None, slowdowns: Mapping[str, float]
-) -> tuple[int | None, Mode]:
-    """Return the batch and the mode of a plan; a model without layers is refused later."""
+) -> PlannedRun | None:
+    """Return the run of a plan, for its batch and mode; a model without layers is refused later."""
     from berth.train.planned import planned_run, read_scale
     from berth.zoo import LayeredModel
 
     if scale is not None:
         read_scale(scale)
     if plan is None or not isinstance(recipe.model, LayeredModel):
-        return None, "sync"
-    planned = planned_run(plan, recipe.name, recipe.model.names, slowdowns, scale)
-    return planned.batch, "sync" if planned.is_sync else "async"
+        return None
+    return planned_run(plan, recipe.name, recipe.model.names, slowdowns, scale)
 
 
 def _launch(config: LaunchConfig, command: Sequence[str], notify: Callable[[str], None]) -> int:

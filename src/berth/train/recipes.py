@@ -6,7 +6,6 @@ import inspect
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-
 from typing import Any
 
 from torch import nn
@@ -82,12 +81,12 @@ def make_recipe(
     return Recipe(name, model, clicks, size, clicks.best_auc())
 
 
-def row_optimiser(name: str, learning_rate: float | None = None) -> Optimiser:
-    """Return an optimiser of rows by name, with its default learning rate or another."""
+def row_optimiser(name: str) -> Optimiser:
+    """Return an optimiser of rows by name."""
     known = {make.__name__: make for make in (adagrad, rowwise_adagrad, adam, sgd)}
     if name not in known:
         raise UnknownNameError("optimiser of rows", name, known)
-    return known[name]() if learning_rate is None else known[name](learning_rate)
+    return known[name]()
 
 
 def _model(reference: str, seed: int) -> nn.Module:

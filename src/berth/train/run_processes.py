@@ -24,7 +24,13 @@ from berth.train.evaluate import Evaluation
 from berth.train.interruption import Interruption, Stopped
 from berth.train.launch import INTERRUPTED
 
-ARGUMENTS, MAIN, EVENTS, RESULT, ERROR = "arguments.pickle", "main.json", "events", "result.json", "error.json"
+ARGUMENTS, MAIN, EVENTS, RESULT, ERROR = (
+    "arguments.pickle",
+    "main.json",
+    "events",
+    "result.json",
+    "error.json",
+)
 NOTICE = "notice"
 _MAIN_NAME = b"__main__"
 _POLL_S = 0.2
@@ -124,17 +130,17 @@ def _failure(folder: Path, code: int, notices: list[str]) -> BaseException:
         error = json.loads((folder / ERROR).read_text())
         if "traceback" in error:
             return RuntimeError(f"a worker failed:\n{error['traceback']}")
-        if "stopped" in error:
-            return Stopped(error["stopped"], saved=error["saved"])
         kind = DivergedError if error["diverged"] else InputError
         return kind(error["what"], where=error["where"], hint=error["hint"])
+    if code == INTERRUPTED and (folder / RESULT).exists():
+        return Stopped(json.loads((folder / RESULT).read_text())["step"], saved=True)
     if code == INTERRUPTED:
         return KeyboardInterrupt()
     return BerthError(notices[-1] if notices else f"the run ended with exit code {code}")
 
 
 def _main_module() -> dict[str, str] | None:
-    """Return how to import the caller's script: by its module name (`python -m`) or its path; None if it has no file."""
+    """Return how to import the caller's script: by its module name (`python -m`) or path; None if it has no file."""
     main = sys.modules["__main__"]
     spec = getattr(main, "__spec__", None)
     if spec is not None and spec.name != "__main__":

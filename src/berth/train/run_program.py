@@ -22,7 +22,6 @@ from typing import Any
 from berth.errors import BerthError, DivergedError, InputError
 from berth.train import run_processes as files
 from berth.train.callbacks import EventPipe
-from berth.train.interruption import Stopped
 from berth.train.launch import INTERRUPTED
 from berth.train.rendezvous import rank_from_environment
 
@@ -38,9 +37,7 @@ def main() -> int:
         ctypes.CDLL(None).prctl(_PDEATHSIG, signal.SIGTERM)  # save and stop if the caller is killed
     try:
         return _run(folder, reports)
-    except Stopped as stopped:
-        if reports:
-            _write(folder / files.ERROR, {"stopped": stopped.step, "saved": stopped.saved})
+    except KeyboardInterrupt:
         return INTERRUPTED
     except BerthError as error:
         if reports:
@@ -75,7 +72,7 @@ def _run(folder: Path, reports: bool) -> int:
             document = {name: getattr(result, name) for name in result.__slots__ if name != "model"}
             for name in ("evaluation", "best"):
                 document[name] = document[name] and document[name].to_json()
-            _write(folder / files.RESULT, {**document, "saved_step": result.step})
+            _write(folder / files.RESULT, document)
     return 0
 
 
@@ -88,7 +85,7 @@ def _arguments(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
         _import_main(how["main"])
         files.importing_main = False
     with (folder / files.ARGUMENTS).open("rb") as file:
-        return pickle.load(file), pickle.load(file)  # noqa: S301 - written by the caller, in a private folder
+        return pickle.load(file), pickle.load(file)
 
 
 def _import_main(how: dict[str, str]) -> None:

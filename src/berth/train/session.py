@@ -12,7 +12,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Generator, Mapping
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field, fields
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -34,47 +34,23 @@ from berth.train.interruption import Interruption, Stopped
 from berth.train.learner import Learner, Loss, Scores
 from berth.train.local import LocalStore
 from berth.train.metrics import WINDOW, Progress, Window, divide_windows, join_windows
-from berth.train.optimisers import MakeOptimiser, MakeScheduler, optimiser_text, scheduler_text, step_scheduler
+from berth.train.optimisers import (
+    MakeOptimiser,
+    MakeScheduler,
+    optimiser_text,
+    scheduler_text,
+    step_scheduler,
+)
 from berth.train.options import Checkpoints, TrainOptions
 from berth.train.rendezvous import RankInfo
+from berth.train.result import Result
+from berth.train.run_identity import check_same_run, json_value
 from berth.train.sparse import SparseStore
 
 if TYPE_CHECKING:
     from berth.train.planned import PlannedRun
 
 Report = Callable[["Session"], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """Result of a run."""
-
-    step: int
-    examples: int
-    loss: float  # mean of the last 50 steps
-    auc: float  # of the last 65,536 examples, scored before training on them; NaN after the first epoch
-    training_auc: float  # the same after the first epoch; NaN in the first
-    examples_per_s: float
-    cpu_ms_per_1000: float
-    preempted: bool
-    statistics: Mapping[str, Any]
-    losses: list[float] = field(repr=False)  # of this run, by step
-    model: nn.Module = field(repr=False)  # after `fit` it can predict
-    evaluation: Evaluation | None = None  # the last one, of held-out data
-    best: Evaluation | None = None  # the best one
-    stopped_early: bool = False  # by patience
-
-    def __str__(self) -> str:
-        stop = "preempted" if self.preempted else "stopped early" if self.stopped_early else "done"
-        figures = f"{self.examples:,} examples, loss {self.loss:.4f}{auc_text(self.auc, self.training_auc)}"
-        return f"{stop} at step {self.step:,}: {figures}"
-
-
-def auc_text(auc: float, training_auc: float, before: str = ", ") -> str:
-    """Return the AUC with its name, or an empty string if there is none."""
-    if not math.isnan(training_auc):
-        return f"{before}training AUC {training_auc:.4f}"
-    return "" if math.isnan(auc) else f"{before}AUC {auc:.4f}"
 
 
 class Session:
@@ -87,7 +63,9 @@ class Session:
         options: TrainOptions | None = None,
         *,
         optimiser: torch.optim.Optimizer | MakeOptimiser | None = None,  # of dense weights
-        scheduler: LRScheduler | MakeScheduler | None = None,  # of the learning rate; stepped after every batch
+        scheduler: LRScheduler
+        | MakeScheduler
+        | None = None,  # of the learning rate; stepped after every batch
         loss: Loss | None = None,
         evaluations: Evaluations | None = None,  # of held-out data
         callbacks: Any = (),
@@ -112,6 +90,7 @@ class Session:
         self._make_scheduler = scheduler or self.options.scheduler(None)
         self._loss = loss
         self._saves_best = False  # this step, which was evaluated
+        self._evaluated_before: dict[str, Any] | None = None  # by the run that was resumed
         self.rank_info = RankInfo()
         self.share = share
         self.progress = Progress(window=Window(WINDOW // share.workers))
@@ -223,17 +202,30 @@ class Session:
         if not all(bool(value.isfinite().all()) for value in weights_of(arrays, meta).values()):
             raise self._diverged(f"dense weights are not finite after step {self.progress.step:,}")
         arrays |= {f"window/{name}": array for name, array in join_windows(self._windows()).items()}
-        step, examples, losses = self.progress.step, self.progress.examples, self.progress.losses
-        progress: dict[str, Any] = {"examples": examples, "losses": losses}
-        if self.evaluations is not None:
-            progress["evaluations"] = self.evaluations.to_json()
-            self._writer.protected = self.evaluations.protected_step
-        position = dict(self.data.position(step))
+        step, progress = self.progress.step, self._saved_progress()
+        position = dict(self.data.position(self._first_unfinished_step()))
+        kept = self.evaluations.protected_step if self.evaluations is not None else None
+        self._writer.protected = kept or (self._evaluated_before or {}).get("kept")
         self._writer.save(Snapshot(step, arrays, meta, self.identity(), progress, position), self.store)
+
+    def _saved_progress(self) -> dict[str, Any]:
+        """Return the progress that a checkpoint records."""
+        found: dict[str, Any] = {"examples": self.progress.examples, "losses": self.progress.losses}
+        if self.learner.input_shapes is not None:
+            found["inputs"] = self.learner.input_shapes
+        if self.evaluations is not None:
+            found["evaluations"] = self.evaluations.to_json()
+        elif self._evaluated_before is not None:
+            found["evaluations"] = self._evaluated_before
+        return found
+
+    def _first_unfinished_step(self) -> int:
+        """Return the first step whose examples are needed after a resume."""
+        return self.progress.step
 
     def identity(self) -> dict[str, Any]:
         """Return what must be equal for a checkpoint to be resumed."""
-        tables = {layer.spec_name: _json_value(layer.spec.to_json()) for layer in embeddings_of(self.model)}
+        tables = {layer.spec_name: json_value(layer.spec.to_json()) for layer in embeddings_of(self.model)}
         weights = {name: list(value.shape) for name, value in self.model.state_dict().items()}
         trained = any(weight.requires_grad for weight in self.model.parameters())
         return {
@@ -245,7 +237,7 @@ class Session:
             "batch": self.batch,
             "seed": self.seed,
             "examples of a day": self.options.day_every,
-            "data": _json_value(dict(self.data.describe())),
+            "data": json_value(dict(self.data.describe())),
         }
 
     def close(self, *, keep_rows: bool = False) -> None:
@@ -295,7 +287,7 @@ class Session:
 
     def _resume(self, checkpoint_store: CheckpointStore, chain: list[Manifest]) -> None:
         newest = chain[-1]
-        _check_same_run(newest.run, self.identity(), str(checkpoint_store.root))
+        check_same_run(newest.run, self.identity(), str(checkpoint_store.root))
         arrays, meta = checkpoint_store.dense(newest)
         self._load_dense(arrays, meta)
         for layer in embeddings_of(self.model):
@@ -305,8 +297,10 @@ class Session:
         self.progress.resumed(newest.step, progress["examples"], progress["losses"])
         saved = {name.removeprefix("window/"): part for name, part in arrays.items() if name[:7] == "window/"}
         self._load_windows(divide_windows(saved, self.share.workers))
-        if self.evaluations is not None and "evaluations" in progress:
-            self.evaluations.load(progress["evaluations"])
+        self.learner.input_shapes = progress.get("inputs")
+        self._evaluated_before = progress.get("evaluations")
+        if self.evaluations is not None and self._evaluated_before is not None:
+            self.evaluations.load(self._evaluated_before)
         self.data.seek(newest.position)
         self.resumed_from = newest.step
 
@@ -344,7 +338,9 @@ class Session:
         """Return the error for a run that is not worth continuing."""
         last = self._writer.last if self._writer is not None else None
         where = str(self._checkpoint_store.root) if self._checkpoint_store is not None else None
-        kept = "there is no checkpoint" if last is None else f"the last good checkpoint is that of step {last:,}"
+        kept = (
+            "there is no checkpoint" if last is None else f"the last good checkpoint is that of step {last:,}"
+        )
         return DivergedError(what, where=where, hint=f"{kept}; start again with lower learning rates")
 
     def evaluate(self, data: BatchSource) -> Evaluation:
@@ -375,6 +371,10 @@ class Session:
             "on_step",
             {"step": progress.step, "examples": progress.examples, "loss": loss, "learning_rate": rate},
         )
+
+    def _best_checkpoint(self) -> str | None:
+        step = self.evaluations.protected_step if self.evaluations is not None else None
+        return None if step is None or self._writer is None else str(self._writer.folder(step))
 
     def _report_checkpoints(self) -> None:
         """Report the checkpoints that are complete since the last call."""
@@ -442,6 +442,7 @@ class Session:
             self.model,
             evaluations.last if evaluations is not None else None,
             evaluations.best if evaluations is not None else None,
+            self._best_checkpoint(),
             self._is_exhausted,
         )
 
@@ -467,45 +468,3 @@ def fit(
     session.close(keep_rows=True)
     model.eval()
     return result
-
-
-def _json_value(value: Any) -> Any:
-    """Return a value as it reads after a round trip through JSON."""
-    if isinstance(value, dict):
-        return {str(key): _json_value(part) for key, part in value.items()}
-    if isinstance(value, tuple | list):
-        return [_json_value(part) for part in value]
-    if isinstance(value, float) and value in (float("inf"), float("-inf")):
-        return str(value)
-    return value
-
-
-def _check_same_run(saved: dict[str, Any], current: dict[str, Any], where: str) -> None:
-    """Raise for a checkpoint of a different run, naming the differences."""
-    different = [name for name in current if saved.get(name) != current[name]]
-    if not different:
-        return
-    if different == ["data"] and saved.get("data") == _without_shuffling(current["data"]):
-        raise InputError(
-            "holds checkpoints of an earlier version of berth, which shuffled files in another order: "
-            "this version can't resume them",
-            where=where,
-            hint="resume with the version that wrote them, use another folder, or --fresh to delete them",
-        )
-    shown = [
-        f"{name}: {saved.get(name)} there, {current[name]} here"
-        if len(str(current[name])) < 60
-        else f"{name} differ{'s' if not name.endswith('s') else ''}"
-        for name in different
-    ]
-    raise InputError(
-        f"holds checkpoints of a different run ({'; '.join(shown)})",
-        where=where,
-        hint="use the same options to resume, another folder, or --fresh to delete them",
-    )
-
-
-def _without_shuffling(data: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the description that earlier versions wrote for the same files, or None if it is unchanged."""
-    earlier = {name: value for name, value in data.items() if name != "shuffled"}
-    return earlier if len(earlier) < len(data) else None

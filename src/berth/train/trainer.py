@@ -9,11 +9,14 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, cast
+from weakref import finalize
 
 import numpy as np
 import torch
@@ -31,14 +34,17 @@ from berth.train.devices import find_device
 from berth.train.embedding import embeddings_of
 from berth.train.evaluate import Evaluation, Evaluations, HeldOut, predict, score
 from berth.train.inference import load_saved
+from berth.train.interruption import Stopped
+from berth.train.launch import ATTEMPT
 from berth.train.learner import Loss
 from berth.train.optimisers import MakeOptimiser, MakeScheduler, scheduler_text
 from berth.train.options import Checkpoints, TrainOptions
-from berth.train.orchestrate import planned_defaults, start
+from berth.train.orchestrate import planned_of, start
 from berth.train.recipes import Recipe, make_recipe, row_optimiser
 from berth.train.rendezvous import rank_from_environment
+from berth.train.result import Result
 from berth.train.servers import Mode
-from berth.train.session import Result, Session
+from berth.train.session import Session
 from berth.train.tables import DecayPolicy
 from berth.train.worker import exit_if_peer_lost
 from berth.zoo.layered import seeded
@@ -53,11 +59,12 @@ class Trainer:
     """A model, its data and how it is trained.
 
     `model` is a module, a function that returns one, or the argument of `berth train`: a zoo name or
-    `path.py:make_model`. `data` is a path of click logs, a `BatchSource`, an iterable of (inputs, labels), or a function
-    that returns an iterator; the default is built-in clicks. `eval_data` is the same, or a number of held-out examples
-    of generated data. `optimiser` and `scheduler` of dense weights are a name of torch (with `lr`, `dense_options` and
-    `schedule_options`), a function of the weights or of the optimiser, such as `functools.partial(torch.optim.SGD,
-    lr=0.1)`, or, for one process, an object. Other options are the fields of `TrainOptions`.
+    `path.py:make_model`. `data` is a path of click logs, a `BatchSource`, an iterable of (inputs, labels), or a
+    function that returns an iterator; the default is built-in clicks. `eval_data` is the same, or a number of
+    held-out examples of generated data. `optimiser` and `scheduler` of dense weights are a name of torch (with `lr`,
+    `dense_options` and `schedule_options`), a function of the weights or of the optimiser, such as
+    `functools.partial(torch.optim.SGD, lr=0.1)`, or, for one process, an object. Other options are the fields of
+    `TrainOptions`.
 
     With `workers`, `servers` or a `plan` the run has processes of its own. They import what they are given by its
     name, so it must be defined in a module or script, not in a notebook.
@@ -90,9 +97,10 @@ class Trainer:
         for name in options.keys() - _OPTIONS:
             raise TypeError(f"Trainer() got an unexpected keyword argument {name!r}")
         recipe = _recipe(model, data, options)
-        batch, planned_mode = planned_defaults(recipe, plan, scale, options.get("slowdowns", {}))
-        if "batch" not in options and batch is not None:
-            recipe = replace(recipe, batch=batch)
+        planned = planned_of(recipe, plan, scale, options.get("slowdowns", {}))
+        if "batch" not in options and planned is not None and planned.batch is not None:
+            recipe = replace(recipe, batch=planned.batch)
+        planned_mode = "sync" if planned is None or planned.is_sync else "async"
         options |= {"batch": recipe.batch, "mode": mode or planned_mode}
         recipe = replace(
             recipe,
@@ -123,15 +131,20 @@ class Trainer:
         return trainer
 
     def _set_up(
-        self, recipe: Recipe, options: TrainOptions, eval_data: Data | int | None, notify: Callable[[str], None]
+        self,
+        recipe: Recipe,
+        options: TrainOptions,
+        eval_data: Data | int | None,
+        notify: Callable[[str], None],
     ) -> None:
+        _set_row_rate(recipe.model, options.rows_lr)
         evaluations = _evaluations(eval_data, recipe, options)
         self.recipe, self.options = replace(recipe, evaluations=evaluations), options
-        options.optimiser, _check_options(self.recipe, options)  # noqa: B018 - unknown names are errors here
+        _check_options(self.recipe, options)
         self._notify = notify
         self._reads_own_files = False
         self._session: Session | None = None
-        self._scratch: tempfile.TemporaryDirectory[str] | None = None  # checkpoints of several processes
+        self._scratch: str | None = None  # folder for checkpoints of several processes
         self._payload: bytes | None = None
         self._saved_step: int | None = None  # which the model must be loaded from
 
@@ -184,7 +197,7 @@ class Trainer:
         """Release rows and temporary files."""
         self._close_session()
         if self._scratch is not None:
-            self._scratch.cleanup()
+            shutil.rmtree(self._scratch, ignore_errors=True)
             self._scratch = None
 
     def __enter__(self) -> Trainer:
@@ -208,7 +221,17 @@ class Trainer:
         if self._reads_own_files and isinstance(self.recipe.data, FileStream):
             self.recipe.data.epochs = 1 if goal is None else None
         scheduler = self.recipe.scheduler or self.options.scheduler(goal)
-        return start(replace(self.recipe, scheduler=scheduler), self.options, command, self._notify)
+        if os.environ.get(ATTEMPT, "1") != "1":
+            self._started()
+        started = start(replace(self.recipe, scheduler=scheduler), self.options, command, self._notify)
+        self._started()
+        return started
+
+    def _started(self) -> None:
+        """Note that old checkpoints are deleted: not again after a restart, or when training continues."""
+        checkpoints = self.options.checkpointing
+        if checkpoints is not None:
+            self.options = replace(self.options, checkpoints=replace(checkpoints, fresh=False))
 
     @property
     def _needs_processes(self) -> bool:
@@ -223,7 +246,8 @@ class Trainer:
         before = self._session._make_scheduler
         if planned is not None and scheduler_text(before) != scheduler_text(planned):
             raise InputError(
-                f"the schedule of this run is {before}, not {planned}", hint="give its length: schedule_options"
+                f"the schedule of this run is {before}, not {planned}",
+                hint="give its length: schedule_options",
             )
         return self._session
 
@@ -246,8 +270,13 @@ class Trainer:
         options: dict[str, Any] = {"checkpoints": checkpoints}
         if self.options.checkpoints is None:
             options["max_restarts"] = 0
-        result = run(self._payload, options, goal, callbacks=self.recipe.callbacks, notify=self._notify)
-        self._saved_step = result.pop("saved_step")
+        self._started()
+        try:
+            result = run(self._payload, options, goal, callbacks=self.recipe.callbacks, notify=self._notify)
+        except Stopped as stopped:
+            self._saved_step = stopped.step
+            raise
+        self._saved_step = result["step"]
         return Result(**result, model=self.model)
 
     def _checkpoints(self) -> Checkpoints:
@@ -255,13 +284,14 @@ class Trainer:
         if self.options.checkpointing is not None:
             return self.options.checkpointing
         if self._scratch is None:
-            self._scratch = tempfile.TemporaryDirectory(prefix="berth-run-")
-        return Checkpoints(self._scratch.name, every=_NEVER, keep=1)
+            self._scratch = tempfile.mkdtemp(prefix="berth-run-")
+            finalize(self, shutil.rmtree, self._scratch, ignore_errors=True)
+        return Checkpoints(self._scratch, every=_NEVER, keep=1)
 
 
 def _recipe(model: Model, data: Data | None, options: dict[str, Any]) -> Recipe:
     seed, day = options.get("seed", 0), options.get("day_every")
-    rows = row_optimiser(options.get("row_optimiser") or "adagrad", options.get("rows_lr"))
+    rows = row_optimiser(options.get("row_optimiser") or "adagrad")
     if isinstance(model, str):
         path = str(data) if isinstance(data, str | Path) else None
         decay = DecayPolicy() if day is not None else None
@@ -277,11 +307,10 @@ def _recipe(model: Model, data: Data | None, options: dict[str, Any]) -> Recipe:
         recipe = Recipe(str(getattr(made, "name", "") or type(made).__name__), made, ClickStream(seed), batch)
     if data is not None and (not isinstance(model, str) or not isinstance(data, str | Path)):
         recipe = replace(recipe, data=_source(data, recipe), best_auc=None)
-    set_row_rate(recipe.model, options.get("rows_lr"))
     return recipe
 
 
-def set_row_rate(model: nn.Module, rate: float | None) -> None:
+def _set_row_rate(model: nn.Module, rate: float | None) -> None:
     """Set the learning rate of all rows of a model, if it is given."""
     for layer in embeddings_of(model) if rate is not None else ():
         layer.optimiser = replace(layer.optimiser, learning_rate=cast("float", rate))
@@ -308,7 +337,8 @@ def _evaluations(data: Data | int | None, recipe: Recipe, options: TrainOptions)
         for name in ("eval_every", "best", "patience"):
             if getattr(options, name) is not None:
                 raise InputError(
-                    f"{name.replace('_', '-')} needs held-out data", hint="add --eval DATA or --eval-examples N"
+                    f"{name.replace('_', '-')} needs held-out data",
+                    hint="add --eval DATA or --eval-examples N",
                 )
         return None
     return Evaluations(
@@ -317,7 +347,8 @@ def _evaluations(data: Data | int | None, recipe: Recipe, options: TrainOptions)
 
 
 def _check_options(recipe: Recipe, options: TrainOptions) -> None:
-    """Raise for objects that only one process can use."""
+    """Raise for unknown names, and for objects that only one process can use."""
+    str(options.optimiser)
     if options.is_distributed and isinstance(recipe.optimiser, torch.optim.Optimizer):
         raise InputError(
             "the optimiser is an object, which several processes can't share",

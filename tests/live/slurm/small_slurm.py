@@ -150,6 +150,12 @@ class SmallSlurm:
             f"NodeName=n[00-07] Name=gpu Type=a100 File={home}/gpus/gpu[0-{GPUS - 1}]\n"
         )
 
+    def conf_with(self, path: Path, **options: int) -> Path:
+        """Write the configuration with other options, for commands."""
+        kept = [line for line in self.conf.read_text().splitlines() if line.split("=")[0] not in options]
+        path.write_text("\n".join([*kept, *(f"{name}={value}" for name, value in options.items())]) + "\n")
+        return path
+
     def start(self) -> None:
         home = self.home
         files = [f"--{name}-file={home}/munge.{name}" for name in ("key", "pid", "seed", "log")]
@@ -270,7 +276,7 @@ def until(condition, what: str, shown=lambda: "", timeout_s: float = TIMEOUT_S) 
 
 def _free_ports(count: int) -> int:
     """The first of so many ports in a row that nobody has."""
-    for first in range(20000 + os.getpid() % 100 * 100, 32000, 20):
+    for first in range(20000 + os.getpid() % 50 * 100, 27000, 20):
         try:
             for port in range(first, first + count):
                 with socket.socket() as probe:

@@ -194,10 +194,7 @@ def test_a_gang_that_slurm_will_not_take_has_failed_and_says_why(backend, slurm,
 def test_a_controller_of_slurm_that_does_not_answer_is_an_error_and_no_empty_cluster(
     backend, slurm, tmp_path, monkeypatch
 ):
-    elsewhere = tmp_path / "slurm.conf"
-    text = slurm.conf.read_text()
-    port = next(line for line in text.splitlines() if line.startswith("SlurmctldPort="))
-    elsewhere.write_text(text.replace(port, "SlurmctldPort=1") + "MessageTimeout=2\n")
+    elsewhere = slurm.conf_with(tmp_path / "slurm.conf", SlurmctldPort=1, MessageTimeout=2)
     monkeypatch.setenv("SLURM_CONF", str(elsewhere))
     with pytest.raises(BackendError):
         backend.observe()

@@ -99,12 +99,15 @@ def test_a_partition_that_is_down_starts_nothing_and_is_the_reason(desk, slurm):
 
 
 @pytest.mark.parametrize("policy", ["fifo", "berth"])
-def test_a_controller_of_slurm_that_stops_and_comes_back_moves_no_job(desk, slurm, policy):
+def test_a_controller_of_slurm_that_stops_and_comes_back_moves_no_job(
+    desk, slurm, policy, tmp_path, monkeypatch
+):
     one = desk(policy=policy)
     runs = one.submit("sleep 300", gpus=8, duration="2h")
     one.until_running(runs)
     places = one.machines(runs)
     slurm.stop_controller()
+    monkeypatch.setenv("SLURM_CONF", str(slurm.conf_with(tmp_path / "slurm.conf", MessageTimeout=2)))
     try:
         one.until(lambda: one.controller.observer.error, "it is noticed")
         waits = one.submit("sleep 300", gpus=8, duration="2h")
@@ -113,6 +116,7 @@ def test_a_controller_of_slurm_that_stops_and_comes_back_moves_no_job(desk, slur
         assert reader.why()["reason"]["code"] == "backend-unreachable"
         assert reader.queue()["warnings"][0]["cause"] == "backend-unreachable"
     finally:
+        monkeypatch.undo()
         slurm.start_controller()
     one.until_running(waits)
     slurm_module_until_settled(one, slurm)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from contextlib import ExitStack
@@ -22,11 +21,6 @@ from berth.train.servers import Secret
 from berth.train.servers.secret import VARIABLE
 from berth.train.stages.cut import Layout
 from berth.train.worker import worker_session
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return probe.getsockname()[1]
 
 
 def test_a_secret_in_a_file_is_for_its_owner_alone_and_goes_away():
@@ -89,21 +83,20 @@ def test_as_many_processes_as_the_division_needs_are_wanted():
 
 
 @pytest.mark.slow
-def test_ranks_that_another_launcher_started_train_together():
-    port = free_port()
+def test_ranks_that_another_launcher_started_train_together(free_port):
     command = [sys.executable, "-m", "berth", "train", "ctrdnn-8", "--steps", "4", "--batch", "64", "--json"]
     command += ["--servers", "2"]
     ranks = [
         subprocess.Popen(
             command,
-            env={**os.environ, **RankInfo(rank, 2, "127.0.0.1", port).environment()},
+            env={**os.environ, **RankInfo(rank, 2, "127.0.0.1", free_port).environment()},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
         )
         for rank in range(2)
     ]
-    said = [process.communicate(timeout=200) for process in ranks]
+    said = [process.communicate(timeout=600) for process in ranks]
     assert [process.returncode for process in ranks] == [0, 0], said
     told = json.loads(said[0][0])
     assert told["step"] == 4
@@ -112,11 +105,11 @@ def test_ranks_that_another_launcher_started_train_together():
 
 
 @pytest.mark.slow
-def test_torchrun_starts_workers_that_train_together():
+def test_torchrun_starts_workers_that_train_together(free_port):
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "berth", "train"]
     command += ["ctrdnn-8", "--servers", "1", "--steps", "4", "--batch", "64", "--json"]
-    alone = {**os.environ, "OMP_NUM_THREADS": "1", "MASTER_PORT": str(free_port())}
-    done = subprocess.run(command, capture_output=True, text=True, env=alone, timeout=200, check=False)
+    alone = {**os.environ, "OMP_NUM_THREADS": "1", "MASTER_PORT": str(free_port)}
+    done = subprocess.run(command, capture_output=True, text=True, env=alone, timeout=600, check=False)
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     assert (told["step"], len(told["workers"]), len(told["servers"])) == (4, 2, 1)

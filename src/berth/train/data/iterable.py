@@ -21,7 +21,7 @@ from berth.zoo.layered import map_tensors
 
 
 class IterableSource:
-    """A function that returns an iterator, such as a generator function, or an object that can be iterated repeatedly."""
+    """A function that returns an iterator, or an object that can be iterated repeatedly."""
 
     def __init__(self, items: Callable[[], Iterable[Any]] | Iterable[Any], name: str | None = None) -> None:
         if isinstance(items, Iterator):
@@ -43,12 +43,10 @@ class IterableSource:
     def batches(self, batch: int, step: int, share: Share, seed: int) -> Iterator[Batch]:
         """Yield batches from this step on: as they come, or `batch` examples each; the last may be smaller."""
         del seed
-        for inputs, labels in self._skipped(batch, step):
-            whole = len(labels)
-            inputs, labels = (
-                map_tensors(part, partial(_rows, share=share, whole=whole)) for part in (inputs, labels)
-            )
-            yield Batch(inputs, labels, share.of(whole), whole)
+        for pair in self._skipped(batch, step):
+            whole = len(pair[1])
+            own = partial(_rows, share=share, whole=whole)
+            yield Batch(map_tensors(pair[0], own), own(pair[1]), share.of(whole), whole)
 
     def position(self, step: int) -> Mapping[str, Any]:
         """Return nothing: the step is the position."""

@@ -31,7 +31,7 @@ from berth.train.tables.memory import keep_freed_memory
 _ONE_THREAD = dict.fromkeys(
     ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"), "1"
 )
-_READY_S = 60.0  # kernels may have to be compiled
+_READY_S = 300.0  # kernels may have to be compiled
 
 
 def main() -> None:

@@ -29,7 +29,7 @@ def frame(kind, payload):
 
 def dial(address):
     peer = socket.create_connection((address.host, address.port))
-    peer.settimeout(20)
+    peer.settimeout(300)
     return peer
 
 
