@@ -42,7 +42,7 @@ class Stage:
     in_s: float  # what comes in over the NIC
     out_s: float
     sync_s: float  # all-reduce of dense gradients
-    optimiser_s: float
+    optimiser_s: float  # with the loop around the model
     server_s: float  # of its server cores
     min_replicas: int  # for the stage to fit into memory
 
@@ -322,7 +322,7 @@ def _stage(problem: Problem, schedule: Schedule, cut: Cut, replicas: int, server
         in_s=into * each,
         out_s=out * each,
         sync_s=ring / problem.batch,
-        optimiser_s=float(facts[OPTIMISER_S]) / problem.batch,
+        optimiser_s=(float(facts[OPTIMISER_S]) + problem.loop_s) / problem.batch,
         server_s=server_s / problem.batch,
         min_replicas=_min_replicas(problem, schedule, facts, place.device),
     )

@@ -435,6 +435,7 @@ def reordered(given: Problem, order: list[int]) -> Problem:
         facts=given.facts[rows],
         curves=given.curves[rows],
         cross=given.cross[rows],
+        message=None if given.message is None else given.message[rows],
         ring=given.ring[order],
         host=replace(given.host, device=at[host] if host >= 0 else -1),
         stated=None,
