@@ -282,13 +282,14 @@ def with_counts(
             else 0
             for load, bytes_ in zip(parts[:, 5], held, strict=True)
         ]
-    if readers is None:
-        reading = problem.host.readers_s
-        readers = max(1, math.ceil(reading / wanted_s * (1 - SLACK))) if reading > 0 else 0
     stages = [
         _stage(problem, schedule, cut, int(count), int(cores), part)
         for cut, count, cores, part in zip(cuts, counts, servers, parts, strict=True)
     ]
+    if readers is None:  # as many as the stages keep busy
+        reading, own_s = problem.host.readers_s, max(stage.time_s for stage in stages) * problem.batch
+        enough = reading / own_s if math.isfinite(own_s) else 1.0
+        readers = max(1, math.ceil(enough * (1 - SLACK))) if reading > 0 else 0
     return Plan(problem, schedule, tuple(stages), int(readers))
 
 
