@@ -24,7 +24,7 @@ from berth.train.evaluate import Evaluations
 from berth.train.fault_points import fault_point
 from berth.train.heartbeat import HEARTBEAT
 from berth.train.learner import Scores
-from berth.train.metrics import auc, join_windows
+from berth.train.metrics import join_windows
 from berth.train.servers import GeoStore, RemoteStore
 from berth.train.servers.coordinator import Coordinator, RunPosition, Taken
 from berth.train.session import Session
@@ -169,7 +169,7 @@ class AsyncSession(DistributedSession):
         posted = self._coordinator.collect()
         self._other_windows = [{"scores": scores, "labels": labels} for scores, labels, _ in posted[1:]]
         together = join_windows(self._windows())
-        self.progress.global_auc = auc(together["scores"], together["labels"])
+        self.progress.add_global(together["scores"], together["labels"])
         pooled = np.concatenate([losses for *_, losses in posted])
         if len(pooled):
             self.progress.loss = self.progress.global_loss = float(pooled.mean())

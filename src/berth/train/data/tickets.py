@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from berth.train.data.batch import Batch, BatchSource, Share
 from berth.train.data.prefetch import Prefetcher
 from berth.zoo.layered import map_tensors
@@ -29,11 +31,11 @@ class TicketReader:
         whole = self._whole_batch(number)
         if whole is None or share.workers == 1:
             return whole
-        inputs, labels = (
+        inputs, labels, weights = (
             map_tensors(part, lambda tensor: tensor[share.worker :: share.workers].contiguous())
-            for part in (whole.inputs, whole.labels)
+            for part in (whole.inputs, whole.labels, whole.weights)
         )
-        return _alone(Batch(inputs, labels, share.of(whole.examples)))
+        return _alone(Batch(inputs, labels, share.of(whole.examples), weights=weights))
 
     def close(self) -> None:
         """Stop reading ahead."""
@@ -55,4 +57,4 @@ class TicketReader:
 
 def _alone(batch: Batch) -> Batch:
     """Return the batch with a mean loss of its own: it is trained without the shares of other workers."""
-    return Batch(batch.inputs, batch.labels, batch.examples, max(batch.examples, 1))
+    return replace(batch, whole=max(batch.examples, 1))
