@@ -146,12 +146,14 @@ class Wide(torch.nn.Module):
 
 @pytest.mark.slow
 def test_all_modes_reach_the_auc_of_sync(runs, tmp_path):
-    """Over the last 65,536 of the same examples, each scored before it was trained on."""
+    """Over the last 65,536 of the same examples, each scored before it was trained on.
+
+    Async may be better: the share of each worker is a step of its own, so there are twice as many.
+    """
     found = {}
     for mode in ("sync", "async", "half-async", "geo"):
         options = {"steps": 256, "batch": 512, "mode": mode, "geo_every": 4}
         with runs.Run(tmp_path / mode, Wide, **options) as run:
             found[mode] = run.finish()[0]["auc"]
     assert found["sync"] > 0.7  # 0.5 is nothing learned; the best possible is 0.80
-    for mode, auc in found.items():
-        assert auc == pytest.approx(found["sync"], abs=0.002), (mode, found)
+    assert min(found.values()) > found["sync"] - 0.002, found
