@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import time
 from collections import deque
 from collections.abc import Callable
@@ -141,10 +142,20 @@ class Learner:
             clock.finish()
 
 
+class Adam(torch.optim.Adam):
+    """torch's Adam without its hooks for torch.compile: they import the compiler, a second of CPU time per process."""
+
+    add_param_group = inspect.unwrap(torch.optim.Adam.add_param_group)
+    load_state_dict = inspect.unwrap(torch.optim.Adam.load_state_dict)
+    state_dict = inspect.unwrap(torch.optim.Adam.state_dict)
+    step = torch.no_grad()(inspect.unwrap(torch.optim.Adam.step))
+    zero_grad = inspect.unwrap(torch.optim.Adam.zero_grad)
+
+
 def adam(model: nn.Module, learning_rate: float = 1e-3) -> torch.optim.Optimizer | None:
     """Return fused Adam, or None for a model without dense weights."""
     parameters = [weights for weights in model.parameters() if weights.requires_grad]
-    return torch.optim.Adam(parameters, lr=learning_rate, fused=True) if parameters else None
+    return Adam(parameters, lr=learning_rate, fused=True) if parameters else None
 
 
 def check_same_weights(model: nn.Module, optimiser: torch.optim.Optimizer) -> None:
