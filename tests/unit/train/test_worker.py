@@ -6,18 +6,21 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from berth.errors import InputError
+from berth.train.heartbeat import InProcessStore
 from berth.train.launch_config import LaunchConfig
 from berth.train.recipes import make_recipe
 from berth.train.rendezvous import RankInfo
+from berth.train.run_secret import JOB_FOLDER, run_secret, secret_file, shared_secret
 from berth.train.servers import Secret
-from berth.train.servers.auth import VARIABLE
+from berth.train.servers.secret import VARIABLE
 from berth.train.stages.cut import Layout
-from berth.train.worker import secret_file, shared_secret, worker_session
+from berth.train.worker import worker_session
 
 
 def test_a_secret_in_a_file_is_for_its_owner_alone_and_goes_away():
@@ -31,10 +34,13 @@ def test_a_secret_in_a_file_is_for_its_owner_alone_and_goes_away():
 
 def test_a_published_path_counts_only_if_the_file_is_private(monkeypatch, tmp_path):
     monkeypatch.delenv(VARIABLE, raising=False)
-    known, link = tmp_path / "known", tmp_path / "link"
+    folder = tmp_path / "berth-secret-1"
+    folder.mkdir()
+    known, link, other = folder / "known", folder / "link", tmp_path / "other"
+    other.touch(mode=0o600)
     known.write_text("what everybody on this machine can read")
     link.symlink_to(known)
-    for path in (known, link, tmp_path, tmp_path / "missing"):
+    for path in (known, link, other, tmp_path, tmp_path / "missing"):
         with pytest.raises(InputError, match=r"not a private file|can't be read"):
             shared_secret(str(path))
     known.chmod(0o600)
@@ -49,10 +55,23 @@ def test_the_secret_of_the_environment_goes_before_a_published_path(monkeypatch,
     assert shared_secret(str(other)).environment() == secret.environment()
 
 
-def test_on_several_machines_a_secret_must_be_given(monkeypatch):
+def test_on_several_hosts_without_a_common_disk_a_secret_must_be_given(monkeypatch):
     monkeypatch.delenv(VARIABLE, raising=False)
-    with pytest.raises(InputError, match="need a shared secret"):
-        worker_session(make_recipe("nce", batch=8), LaunchConfig(servers=1), RankInfo(0, 1, "10.1.2.3", 0))
+    store = InProcessStore()
+    with ExitStack() as keep:
+        secret = run_secret(store, keep, is_main=True)
+        assert run_secret(store, keep, is_main=False).environment() == secret.environment()  # the same disk
+    with pytest.raises(InputError, match="need a shared secret: set BERTH_TRAIN_SECRET"):
+        run_secret(store, keep, is_main=False)
+
+
+def test_a_job_of_the_controller_shares_its_secret_in_its_own_folder(monkeypatch, tmp_path):
+    monkeypatch.delenv(VARIABLE, raising=False)
+    monkeypatch.setenv(JOB_FOLDER, str(tmp_path))
+    with ExitStack() as keep:
+        run_secret(InProcessStore(), keep, is_main=True)
+        assert [path.stat().st_mode & 0o777 for path in tmp_path.glob("berth-secret-*/secret")] == [0o600]
+    assert not any(tmp_path.iterdir())
 
 
 def test_as_many_processes_as_the_division_needs_are_wanted():
