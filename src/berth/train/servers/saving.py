@@ -30,14 +30,10 @@ def unwritable_by(pool: ServerPool, folder: Path) -> str | None:
         reasons = {shard: read_json(frame.arrays()[0]) for shard, frame in pool.responses(numbers)}
     finally:
         probe.unlink()
-    return next(
-        (
-            f"{pool[shard].name} can't write there: {reasons[shard]}"
-            for shard in sorted(reasons)
-            if reasons[shard]
-        ),
-        None,
+    refused = (
+        f"{pool[shard].name} can't write there: {why}" for shard, why in sorted(reasons.items()) if why
     )
+    return next(refused, None)
 
 
 class ShardSaves:
