@@ -47,7 +47,20 @@ def train(
     batch: Batch = None,
     data: Annotated[
         str | None,
-        option("PATH", "Criteo TSV (.gz, .xz, .zst), Parquet, or a folder of them.", shown="built-in clicks"),
+        option(
+            "PATH",
+            "Criteo TSV (.gz, .xz, .zst), Parquet, or a folder of them; with --columns other text too.",
+            shown="built-in clicks",
+        ),
+    ] = None,
+    columns: Annotated[
+        str | None,
+        option(
+            "FILE",
+            "Roles of columns, a YAML file or YAML in braces: labels, slots, multi, dense, weight, ignore. Text files"
+            " then have a header.",
+            shown="inferred for Parquet",
+        ),
     ] = None,
     strict: Annotated[bool, flag("Stop at the first unreadable row.", "--strict")] = False,
     memory: Annotated[
@@ -157,7 +170,7 @@ def train(
     if memory is not None:
         read_positive("--memory", size_bytes, memory)
     recipe = make_recipe(
-        model, data=data, seed=seed, batch=batch, optimiser=row_optimiser(learning.optimiser),
+        model, data=data, columns=columns, seed=seed, batch=batch, optimiser=row_optimiser(learning.optimiser),
         epochs=1 if wanted is None else None, strict=strict, decay=DecayPolicy() if day is not None else None,
     )  # fmt: skip
     slowdowns = _slowdowns(emulate or [])

@@ -29,7 +29,7 @@ from berth.train.evaluate import Evaluations, ScoredExamples
 from berth.train.heartbeat import HEARTBEAT
 from berth.train.learner import Learner, Scores
 from berth.train.local import LocalStore
-from berth.train.metrics import auc, join_windows
+from berth.train.metrics import join_windows
 from berth.train.optimisers import optimiser_for
 from berth.train.options import TrainOptions
 from berth.train.process_group import ProcessGroup
@@ -186,7 +186,7 @@ class DistributedSession(Session):
         received = [channel.receive(rank) for rank in layout.stage_ranks(0)[1:]]
         self._other_windows = [{name: part.numpy() for name, part in one.items()} for one in received]
         together = join_windows(self._windows())
-        self.progress.global_auc = auc(together["scores"], together["labels"])
+        self.progress.add_global(together["scores"], together["labels"])
 
     def _windows(self) -> list[dict[str, Any]]:
         return [*super()._windows(), *self._other_windows]

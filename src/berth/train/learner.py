@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import time
 from collections import deque
 from collections.abc import Callable
@@ -12,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from berth.errors import InputError
 from berth.train.data.batch import Batch
 from berth.train.devices import CPU, autocast, naming_layers, to_device
 from berth.train.embedding import Embedding, embeddings_of
@@ -19,7 +21,7 @@ from berth.train.optimisers import MakeOptimiser, optimiser_for
 from berth.train.sparse import SparseStore
 from berth.train.timing import PUSH, UPDATE, LayerClock
 
-Loss = Callable[[Any, Any], Tensor]
+Loss = Callable[..., Tensor]  # of output and labels, and of weights if examples have them
 Scores = tuple[NDArray[np.float32], NDArray[Any]] | tuple[None, None]
 _TIMED_STEPS = 1000  # the last ones
 
@@ -54,7 +56,6 @@ class Learner:
         for layer in self.embeddings:
             layer.connect(store)
         self.optimiser = optimiser_for(model, optimiser)
-        self._scored = getattr(model, "scored", None)  # picks the output and labels of one task
         self._loss: Loss = loss or getattr(model, "loss", None) or click_loss
         self._workers = workers
         self.clock: LayerClock | None = None
@@ -70,7 +71,7 @@ class Learner:
         inputs, labels = to_device((batch.inputs, batch.labels), self.device)
         with naming_layers(self.model, self.device), autocast(self.device, self._bf16):
             output = clock.forward(inputs) if clock else self.model(inputs)
-            loss = self._loss(output, labels)
+            loss = self._weighted_loss(output, labels, batch.weights)
         if self._key_inputs is None:
             self._key_inputs = self._find_key_inputs(batch.inputs)
             self.input_shapes = input_shapes(batch.inputs)
@@ -112,7 +113,18 @@ class Learner:
             time.sleep(took * (self.slowdown - 1.0))
 
     def _scores(self, output: Any, labels: Any) -> Scores:
-        return scores_of(*(self._scored(output, labels) if self._scored else (output, labels)))
+        return scores_of(output, labels)
+
+    def _weighted_loss(self, output: Any, labels: Any, weights: Tensor | None) -> Tensor:
+        if weights is None:
+            return self._loss(output, labels)
+        own = getattr(self.model, "_loss", self._loss)  # of a chain
+        if not _takes_weights(own):
+            raise InputError(
+                "the loss of this model does not take weights of examples",
+                hint="define loss(output, labels, weights), or drop `weight` from the columns",
+            )
+        return self._loss(output, labels, weights.to(self.device))
 
     def _find_key_inputs(self, inputs: Any) -> list[tuple[Embedding, str]]:
         """Return the entries of the inputs that layers used as keys, as they are or as int64."""
@@ -147,19 +159,41 @@ def input_shapes(inputs: Any) -> dict[str, list[int]]:
     return {name: list(value.shape[1:]) for name, value in named if isinstance(value, Tensor)}
 
 
-def click_loss(output: Tensor, labels: Tensor) -> Tensor:
-    """Return the cross-entropy of one logit per example, or of a row of logits."""
-    if output.ndim == 2 and output.shape[1] > 1 and not labels.is_floating_point():
-        return nn.functional.cross_entropy(output, labels)
-    logits = output.view(-1) if labels.ndim == 1 else output
-    return nn.functional.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype))
+def click_loss(output: Tensor, labels: Tensor, weights: Tensor | None = None) -> Tensor:
+    """Return the cross-entropy of one logit per example, or of a row of logits; that of several labels is summed.
+
+    With weights it is their product with that of each example, over the number of examples.
+    """
+    kind = "mean" if weights is None and labels.ndim == 1 else "none"
+    if output.ndim == 2 and output.shape[1] > 1 and labels.ndim == 1 and not labels.is_floating_point():
+        losses = nn.functional.cross_entropy(output, labels, reduction=kind)
+    else:
+        logits = output.reshape(labels.shape)
+        losses = nn.functional.binary_cross_entropy_with_logits(
+            logits, labels.to(logits.dtype), reduction=kind
+        )
+    if losses.ndim > 1:
+        losses = losses.mean(dim=1) if labels.is_floating_point() else losses.sum(dim=1)
+    return (losses if weights is None else losses * weights).mean()
+
+
+def _takes_weights(loss: Loss) -> bool:
+    parameters = inspect.signature(loss).parameters.values()
+    return len(parameters) > 2 or any(one.kind is one.VAR_POSITIONAL for one in parameters)
 
 
 def scores_of(output: Any, labels: Any) -> Scores:
-    """Return scores and labels for the AUC, if the output is a binary score."""
+    """Return scores and labels for the AUC, if the output is a binary score; integer labels of (batch, tasks) keep
+    their shape."""
     if not isinstance(output, Tensor) or not isinstance(labels, Tensor):
         return None, None
     output = output.detach()
+    if labels.ndim == 2 and labels.shape[1] > 1 and not labels.is_floating_point():
+        if output.shape == (*labels.shape, 2):
+            output = output[..., 1] - output[..., 0]
+        if output.shape != labels.shape:
+            return None, None
+        return output.float().cpu().numpy(), labels.numpy()
     if output.numel() == labels.numel():
         return output.reshape(-1).float().cpu().numpy(), labels.reshape(-1).numpy()
     if output.ndim == 2 and output.shape[1] == 2 and labels.ndim == 1:

@@ -124,7 +124,7 @@ class NamedSchedule:
         )
         if self.name == "warmup":
             return cast("LRScheduler", first)
-        cosine = {name: options[name] for name in ("T_max", "eta_min") if name in options}
+        cosine: dict[str, Any] = {name: options[name] for name in ("T_max", "eta_min") if name in options}
         cosine["T_max"] = max(1, cosine["T_max"] - length)
         then = _made(lr_scheduler.CosineAnnealingLR, self.name, optimiser, cosine)
         return lr_scheduler.SequentialLR(optimiser, [first, then], [length])

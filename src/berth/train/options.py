@@ -45,6 +45,7 @@ class TrainOptions:
     threads: int = 1  # of the dense part
     device: str = "cpu"  # of the dense part: cpu, cuda, cuda:1, xpu, mps or a backend registered with torch
     bf16: bool = False  # autocast the dense part to bfloat16
+    device_cache: str | int | None = None  # device memory for the most used rows, e.g. "1GiB"
     memory: str | int | None = None  # for all tables, e.g. "1GiB"; more rows go to files
     checkpoints: Checkpoints | str | Path | None = None
     day_every: int | None = None  # examples per day: then counts decay, and expired rows are deleted
@@ -154,6 +155,12 @@ class TrainOptions:
         from berth.train.optimisers import NamedSchedule
 
         return None if self.schedule is None else NamedSchedule(self.schedule, self.schedule_options, steps)
+
+    @property
+    def device_cache_bytes(self) -> int:
+        """The device memory for rows in bytes."""
+        size = self.device_cache
+        return (units.size_bytes(size) if isinstance(size, str) else size) or 0
 
     @property
     def checkpointing(self) -> Checkpoints | None:

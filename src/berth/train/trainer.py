@@ -293,7 +293,7 @@ def _recipe(model: Model, data: Data | None, options: dict[str, Any]) -> Recipe:
     seed, day = options.get("seed", 0), options.get("day_every")
     rows = row_optimiser(options.get("row_optimiser") or "adagrad")
     if isinstance(model, str):
-        path = str(data) if isinstance(data, str | Path) else None
+        path = str(data) if isinstance(data, str | Path) else data if isinstance(data, FileStream) else None
         decay = DecayPolicy() if day is not None else None
         recipe = make_recipe(
             model, data=path, seed=seed, batch=options.get("batch"), optimiser=rows, decay=decay
@@ -326,7 +326,8 @@ def _source(data: Data | int, recipe: Recipe, *, in_order: bool = False) -> Batc
             )
         return HeldOut(recipe.data, data)
     if isinstance(data, str | Path):
-        return FileStream(data, shuffled=not in_order)
+        columns = recipe.data.columns if isinstance(recipe.data, FileStream) else None
+        return FileStream(data, columns=columns, shuffled=not in_order)
     if hasattr(data, "batches") and hasattr(data, "describe"):
         return cast("BatchSource", data)
     return IterableSource(cast("Any", data))
