@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from berth.train.plan_comparison import PlanComparison
-    from berth.train.session import Result
+    from berth.train.result import Result
 
 _BAR = 14
 
@@ -34,6 +34,8 @@ def print_training(
     out.print(f"{name}: {result}", markup=False)
     if best_auc is not None:
         out.print(f"best possible AUC on this data {best_auc:.4f}", markup=False)
+    for line in _evaluations(result):
+        out.print(line, markup=False)
     spent = "" if usd is None else f", {format_usd(usd) if usd >= 0.01 else 'less than a cent'} so far"
     out.print(
         f"{result.examples_per_s:,.0f} examples/s, {result.cpu_ms_per_1000:.1f} CPU ms per 1,000 examples{spent}",
@@ -43,6 +45,9 @@ def print_training(
         out.print(_layers(layers, predicted))
     if result.statistics["tables"]:
         out.print(_tables(result.statistics["tables"]))
+    caches = {name: info for name, info in _caches(result).items() if info["capacity"]}
+    if caches:
+        out.print(_device_caches(caches))
     if plan is not None:
         _print_plan(out, plan)
     elif len(result.statistics.get("workers", ())) > 1:
@@ -51,6 +56,18 @@ def print_training(
         out.print(_servers(result.statistics))
     for note in notes:
         out.print(note, markup=False, style="dim", soft_wrap=True)
+
+
+def _evaluations(result: Result) -> list[str]:
+    """Return lines about held-out data: the last evaluation, and the best one if it is another."""
+    if result.evaluation is None:
+        return []
+    lines = [f"{result.evaluation}, on {result.evaluation.examples:,} examples"]
+    if result.best is not None and result.best.step != result.evaluation.step:
+        lines.append(f"best at step {result.best.step:,}: {result.best}")
+    if result.best_checkpoint is not None:
+        lines.append(f"best checkpoint: {result.best_checkpoint}")
+    return lines
 
 
 def _layers(seconds: Mapping[str, float], predicted: Mapping[str, float]) -> Any:
@@ -86,6 +103,30 @@ def _tables(statistics: Mapping[str, Any]) -> Any:
         )
     columns = ["table", "rows", "memory", "file", "hits", "keys/distinct", "moved"]
     return table("Tables", columns, rows)
+
+
+def _caches(result: Result) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = result.statistics.get("device_cache", {})
+    return found
+
+
+def _device_caches(caches: Mapping[str, Any]) -> Any:
+    """Return the use of device memory for rows, over the whole run."""
+    rows = [
+        [
+            name,
+            f"{info['rows']:,} of {info['capacity']:,}",
+            format_bytes(info["bytes"]),
+            f"{info['hits']:,} ({info['hit_rate']:.1%})",
+            f"{info['misses']:,}",
+            f"{info['evictions']:,}",
+            format_bytes(info["to_device_bytes"]),
+            format_bytes(info["to_host_bytes"]),
+        ]
+        for name, info in caches.items()
+    ]
+    columns = ["table", "rows", "memory", "hits", "misses", "evicted", "to device", "to host"]
+    return table("Rows in device memory, by distinct keys of a batch", columns, rows)
 
 
 def _workers(workers: Sequence[Mapping[str, Any]], predicted: Mapping[str, float]) -> Any:
@@ -152,14 +193,23 @@ def _servers(statistics: Mapping[str, Any]) -> Any:
         stored_rows = sum(table["rows"] for table in info["tables"].values())
         moved = [format_bytes(info[name]) for name in ("bytes_in", "bytes_out")]
         skew = requests[number] / mean if mean else 1.0
-        rows.append([str(number), f"{stored_rows:,}", f"{requests[number]:,}", f"{skew:.2f}", *moved])
+        counts = [f"{stored_rows:,}", f"{requests[number]:,}", f"{skew:.2f}", f"{info['requests']:,}"]
+        rows.append([f"{number} on {info['host']}", *counts, *moved])
+    if len(rows) > 1:
+        skews = {name: f"{skew:.2f}" for name, skew in statistics["server_skew"].items()}
+        keys = f"{statistics['skew']:.2f}"
+        rows.append(["max / mean", skews["rows"], keys, "", skews["requests"], "in + out", skews["bytes"]])
     return table(
-        f"Servers, by {_transport(statistics)}", ["server", "rows", "keys", "of mean", "in", "out"], rows
+        f"Servers, by {_transport(statistics)}",
+        ["server", "rows", "keys", "of mean", "requests", "in", "out"],
+        rows,
     )
 
 
 def _transport(statistics: Mapping[str, Any]) -> str:
-    """Return how rows are transferred: shared memory on the machine of the servers, otherwise TCP."""
+    """Return how rows are transferred: shared memory on the host of a server, otherwise TCP, or TLS between hosts."""
+    if statistics.get("encrypted"):
+        return "shared memory on a host, TLS between hosts"
     workers = statistics.get("workers", [statistics])
     shared = [info["shared_memory"] for info in workers if info.get("shared_memory") is not None]
     if all(shared):
@@ -192,6 +242,10 @@ def training_document(
         "auc": number(result.auc),
         "training_auc": number(result.training_auc),
         "best_auc": best_auc,
+        "evaluation": result.evaluation and result.evaluation.to_json(),
+        "best": result.best and result.best.to_json(),
+        "best_checkpoint": result.best_checkpoint,
+        "stopped_early": result.stopped_early,
         "preempted": result.preempted,
         "resumed_from": resumed_from,
         "examples_per_s": result.examples_per_s,

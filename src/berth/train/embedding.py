@@ -6,6 +6,8 @@ copy. With keys on an accelerator, rows are copied there, and their gradient bac
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -64,6 +66,15 @@ class Embedding(nn.Module):
         """Use the rows of `store`, in which the table is open."""
         self._store = store
         self._pulled.clear()
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether the layer has rows: those of a run, or a table of its own."""
+        return self._store is not None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the layer without rows: a pickled model does not carry them."""
+        return {**self.__dict__, "_store": None, "_pulled": []}
 
     def forward(self, keys: Tensor) -> Tensor:
         """Return rows on the device of the keys, (...) -> (..., dim); creates missing rows only in training."""

@@ -12,10 +12,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from berth.errors import InputError
 from berth.train.data.batch import Batch
 from berth.train.devices import CPU, autocast, naming_layers, to_device
 from berth.train.embedding import Embedding, embeddings_of
+from berth.train.optimisers import MakeOptimiser, optimiser_for
 from berth.train.sparse import SparseStore
 from berth.train.timing import PUSH, UPDATE, LayerClock
 
@@ -32,7 +32,7 @@ class Learner:
         model: nn.Module,
         store: SparseStore,
         *,
-        optimiser: torch.optim.Optimizer | None = None,
+        optimiser: torch.optim.Optimizer | MakeOptimiser | None = None,
         loss: Loss | None = None,
         workers: int = 1,
         all_reduce: Callable[[nn.Module, float], None] | None = None,
@@ -53,14 +53,13 @@ class Learner:
         store.open([layer.spec for layer in self.embeddings])
         for layer in self.embeddings:
             layer.connect(store)
-        self.optimiser = optimiser if optimiser is not None else adam(model)
-        if optimiser is not None:
-            check_same_weights(model, optimiser)
+        self.optimiser = optimiser_for(model, optimiser)
         self._scored = getattr(model, "scored", None)  # picks the output and labels of one task
         self._loss: Loss = loss or getattr(model, "loss", None) or click_loss
         self._workers = workers
         self.clock: LayerClock | None = None
         self.tables_without_prefetch: list[str] = []  # tables whose keys are not among the inputs
+        self.input_shapes: dict[str, list[int]] | None = None  # of an example; known after the first step
         self._key_inputs: list[tuple[Embedding, str]] | None = None  # known after the first step
         self._all_reduce = all_reduce  # of dense gradients and the loss, over workers
 
@@ -74,6 +73,7 @@ class Learner:
             loss = self._loss(output, labels)
         if self._key_inputs is None:
             self._key_inputs = self._find_key_inputs(batch.inputs)
+            self.input_shapes = input_shapes(batch.inputs)
             found = {layer.spec_name for layer, _ in self._key_inputs}
             self.tables_without_prefetch = [
                 layer.spec_name for layer in self.embeddings if layer.spec_name not in found
@@ -141,20 +141,10 @@ class Learner:
             clock.finish()
 
 
-def adam(model: nn.Module, learning_rate: float = 1e-3) -> torch.optim.Optimizer | None:
-    """Return fused Adam, or None for a model without dense weights."""
-    parameters = [weights for weights in model.parameters() if weights.requires_grad]
-    return torch.optim.Adam(parameters, lr=learning_rate, fused=True) if parameters else None
-
-
-def check_same_weights(model: nn.Module, optimiser: torch.optim.Optimizer) -> None:
-    """Raise for an optimiser of weights that the model does not have: moving a model to a device may replace them."""
-    own = {id(weight) for weight in model.parameters()}
-    if any(id(weight) not in own for group in optimiser.param_groups for weight in group["params"]):
-        raise InputError(
-            "the optimiser updates weights that are not those of the model",
-            hint="move the model to its device first: model.to(device), then make the optimiser",
-        )
+def input_shapes(inputs: Any) -> dict[str, list[int]]:
+    """Return the shape of an example, by input."""
+    named = inputs.items() if isinstance(inputs, dict) else ()
+    return {name: list(value.shape[1:]) for name, value in named if isinstance(value, Tensor)}
 
 
 def click_loss(output: Tensor, labels: Tensor) -> Tensor:

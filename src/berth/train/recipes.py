@@ -6,14 +6,20 @@ import inspect
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from torch import nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 
 from berth.errors import InputError, UnknownNameError
 from berth.train.data import BatchSource, ClickStream
 from berth.train.data.examples import ExampleStream
 from berth.train.data.files import FileStream
 from berth.train.embedding import embeddings_of, with_sparse_tables
+from berth.train.evaluate import Evaluations
+from berth.train.learner import Loss
+from berth.train.optimisers import MakeOptimiser, MakeScheduler
 from berth.train.tables import DecayPolicy, Initialiser, Optimiser, adagrad, adam, rowwise_adagrad, sgd
 from berth.zoo import LayeredModel, make_model, zoo
 from berth.zoo.load import load_module
@@ -28,6 +34,11 @@ class Recipe:
     data: BatchSource
     batch: int
     best_auc: float | None = None  # the best possible, for generated data
+    optimiser: Optimizer | MakeOptimiser | None = None  # of dense weights; None: as the options say
+    scheduler: LRScheduler | MakeScheduler | None = None
+    loss: Loss | None = None  # None: that of the model
+    evaluations: Evaluations | None = None
+    callbacks: Any = ()
 
 
 def make_recipe(

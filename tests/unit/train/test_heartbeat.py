@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -131,22 +130,17 @@ def started():
         process.stderr.close()
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return probe.getsockname()[1]
-
-
 @pytest.mark.slow
-def test_a_rank_that_never_comes_is_named(started):
-    port = free_port()
+def test_a_rank_that_never_comes_is_named(started, free_port):
+    port = free_port
     first = started(*COMMAND, env=environment(port, 0, 3))
     started(*COMMAND, env=environment(port, 1, 3))
     assert f"waiting: rank 2 of 3 did not join at 127.0.0.1:{port} within" in said_by(first, "rank 2 of 3")
 
 
 @pytest.mark.slow
-def test_a_first_rank_that_never_comes_is_named(started):
-    port = free_port()
+def test_a_first_rank_that_never_comes_is_named(started, free_port):
+    port = free_port
     second = started(*COMMAND, env=environment(port, 1, 2))
     assert f"waiting: rank 0 of 2 did not join at 127.0.0.1:{port} within" in said_by(second, "rank 0 of 2")
 

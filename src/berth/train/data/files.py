@@ -49,11 +49,13 @@ class FileStream:
         window: int = 1 << 16,
         epochs: int | None = 1,
         strict: bool = False,
+        shuffled: bool = True,
     ) -> None:
         self.files = click_files(Path(path))
         self.window = window
         self.epochs = epochs
         self.strict = strict
+        self.shuffled = shuffled
         self.bad_rows = 0
         self.first_bad: list[str] = []
         self.first_pass: int | None = None  # rows of an epoch, once known
@@ -79,7 +81,7 @@ class FileStream:
             at = max(0, step * batch - row)
             if at >= len(rows[2]):
                 continue
-            order = np.random.default_rng([seed, mark.window, mark.epoch]).permutation(len(rows[2]))
+            order = self._order(len(rows[2]), [seed, mark.window, mark.epoch])
             while at < len(order):
                 ours = slice((share.worker - have) % share.workers, batch - have, share.workers)
                 parts.append(_take_rows(rows, order[at : at + batch - have][ours]))
@@ -89,6 +91,9 @@ class FileStream:
                     parts, have = [], 0
         if parts:
             yield _batch(_concatenate(parts), have)
+
+    def _order(self, rows: int, seeds: list[int]) -> Ints:
+        return np.random.default_rng(seeds).permutation(rows) if self.shuffled else np.arange(rows)
 
     def position(self, step: int) -> Mapping[str, Any]:
         """Return the start of the window of this step."""
