@@ -39,7 +39,9 @@ class Arrivals:
             return self
         if not len(self.kept) + len(self.loose):
             return others
-        kept, loose = (np.concatenate([a, b]) for a, b in ((self.kept, others.kept), (self.loose, others.loose)))
+        kept, loose = (
+            np.concatenate([a, b]) for a, b in ((self.kept, others.kept), (self.loose, others.loose))
+        )
         return Arrivals(
             kept, torch.cat([self.records, others.records]), torch.cat([self.rows, others.rows]), loose
         )
