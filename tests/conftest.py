@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import random
 import signal
+import socket
 from pathlib import Path
 
 import pytest
@@ -24,6 +27,16 @@ def shared_traces() -> Path:
     if not folder.is_dir():
         pytest.skip(f"the public traces are not at {folder} (set BERTH_SHARED)")
     return folder
+
+
+@pytest.fixture
+def free_port() -> int:
+    """A port below those that the system gives to connections, so that it stays free."""
+    while True:
+        port = random.randrange(27_000, 30_000)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
     BerthError
     ├── InputError            the user can fix it: one message, exit code 2, no traceback
+    │   ├── DivergedError     the loss or the weights of a training are not finite any more
     │   ├── QuantityError     "25 GBs" is not a bandwidth
     │   ├── SpecError         a YAML file is invalid, at file:line:column
     │   ├── TraceError        a trace can't be read, or has bad rows and `--strict`
@@ -40,6 +41,10 @@ class InputError(BerthError, ValueError):
         return f"{head}\n  {self.hint}" if self.hint else head
 
 
+class DivergedError(InputError):
+    """A loss or dense weights that became NaN or infinite."""
+
+
 class QuantityError(InputError):
     """A quantity that can't be parsed."""
 
@@ -62,6 +67,10 @@ class UnknownNameError(InputError):
             f"did you mean {near!r}?" if near else f"known: {', '.join(names)}" if names else "there are none"
         )
         super().__init__(f"no {what} is called {name!r}", where=where, hint=hint)
+
+
+class ForeignValueError(RuntimeError):
+    """A value of the rendezvous store without the run's signature; a `RuntimeError`, like all errors of that store."""
 
 
 class ServerError(BerthError):

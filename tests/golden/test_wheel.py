@@ -63,6 +63,8 @@ RUNS = [
     ("train", "nce --steps 2", TRAIN),
     ("train", "nce --steps 2 --workers 2", TRAIN),
     ("train", "models/recommender.py:make_model --steps 2", TRAIN),
+    ("evaluate", "run1 --examples 100", TRAIN),
+    ("predict", "run1 --data clicks.parquet --out predictions.csv", TRAIN),
     ("table info", "run1", "holds no checkpoint"),
     ("table export", "run1 rows.parquet", TRAIN),
     ("table shrink", "run1 run2 --shorter-than 0.01", TRAIN),

@@ -29,8 +29,22 @@ def up(tmp_path):
             one.clear()
 
 
+HELD = """
+import os, time
+from berth.zoo.catalogue import make_model as zoo_model
+
+def make_model():
+    model = zoo_model("ctrdnn-8", 0)
+    model.register_forward_pre_hook(lambda *_: None if os.path.exists("go") else time.sleep(0.5))
+    return model
+"""
+
+
 class Training:
-    """`berth train` with checkpoints, as a job's command, and the same without any disturbance."""
+    """`berth train` with checkpoints, as a job's command, and the same without any disturbance.
+
+    Each step takes half a second until `release`, so that it can't end before it is preempted.
+    """
 
     STEPS = 600
     BERTH = (sys.executable, "-m", "berth")
@@ -40,13 +54,19 @@ class Training:
         self.calm, self.moved = folder / "calm", folder / "moved"
         for each in (self.calm, self.moved):
             each.mkdir()
-        options = f"train ctrdnn-8 --batch 64 --steps {self.STEPS} --checkpoint saved --csv csv"
+        (self.calm / "go").touch()
+        held = folder / "held.py"
+        held.write_text(HELD)
+        options = f"train {held}:make_model --batch 64 --steps {self.STEPS} --checkpoint saved --csv csv"
         self.command = [*self.BERTH, *options.split()]
         self.surroundings = {"cwd": str(self.moved), "env": self.ENV}
 
     def has_begun(self) -> bool:
         file = self.moved / "csv"
         return file.exists() and len(file.read_text().splitlines()) > 1
+
+    def release(self) -> None:
+        (self.moved / "go").touch()
 
     def assert_preempted(self, log: str) -> None:
         stopped = re.search(r"preempted at step (\d+)", log)
@@ -55,6 +75,9 @@ class Training:
 
     def assert_as_if_nothing_had_happened(self) -> None:
         self._run(self.command, cwd=self.calm)
+        self.assert_same_tables()
+
+    def assert_same_tables(self) -> None:
         told = json.loads(
             self._run(
                 [*self.BERTH, "table", "diff", str(self.calm / "saved"), str(self.moved / "saved"), "--json"]
@@ -71,7 +94,7 @@ class Training:
             env=os.environ | self.ENV,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=600,
             check=True,
         )
         return done.stdout

@@ -23,7 +23,7 @@ if os.environ["RANK"] == "0":
     import fcntl
     fcntl.flock(mine, fcntl.LOCK_EX | fcntl.LOCK_NB)   # two of us at once would fail here
     done = int(open(place).read()) if os.path.exists(place) else 0
-    while done < total:
+    while done < total or os.path.exists(place + ".hold"):
         time.sleep(0.02)
         done += 1
         with open(place + ".new", "w") as file:
@@ -75,41 +75,40 @@ def _kill_a_supervisor(live, chance: random.Random) -> None:
 
 def test_a_job_continues_without_a_controller(up, tmp_path):
     live = up("--cluster", "1x1x2", "--policy", "fifo")
-    job = live.submit(work(tmp_path, "long", 100), gpus=2)
+    (tmp_path / "long.hold").touch()
+    job = live.submit(work(tmp_path, "long", 10), gpus=2)
     until(lambda: live.state_of(job) == "running")
     live.kill()
+    (tmp_path / "long.hold").unlink()
     until((tmp_path / "long.finished").exists)
     live.start()
     until(lambda: live.state_of(job) == "finished")
     assert live.client.get("jobs", job)["attempts"] == 1
 
 
-def test_a_training_is_evicted_and_resumed_without_losing_a_step(up, tmp_path):
+def test_a_training_is_evicted_and_resumed_without_losing_a_step(up, training):
     """What it ends with equals what a run ends with that nobody disturbed, to the bit."""
-
-    def train(folder: str) -> list[str]:
-        home = tmp_path / folder
-        return [
-            *(sys.executable, "-m", "berth", "train", "ctrdnn", "--examples", "100k", "--batch", "500"),
-            *("--checkpoint", str(home), "--checkpoint-every", "10", "--csv", f"{home}.csv", "--json"),
-        ]
-
     live = up("--cluster", "1x1x2", "--policy", "srtf")
-    facts = {"gpus": 2, "per": "machine", "env": {"PYTHONPATH": SOURCE}}
-    calm = live.submit(train("calm"), duration="60s", **facts)
+    facts = {"run": [*training.command, "--json"], "gpus": 2, "per": "machine", "env": training.ENV}
+    calm = live.submit(cwd=str(training.calm), duration="60s", **facts)
     until(lambda: live.state_of(calm) == "finished")
-    moved = live.submit(train("moved"), duration="1h", grace="30s", **facts)
-    until(lambda: list((tmp_path / "moved").glob("step-*/manifest.json")))
-    quick = live.submit("sleep 0.5", gpus=2, duration="1s")
+    moved = live.submit(cwd=str(training.moved), duration="1h", grace="300s", **facts)
+    until(training.has_begun)
+    quick = live.submit("true", gpus=2, duration="1s")
     until(lambda: live.state_of(quick) == "finished")
+    training.release()
     until(lambda: live.state_of(moved) == "finished")
     row = live.client.get("jobs", moved)
-    assert row["attempts"] >= 2
-    assert row["evictions"] >= 1
-    assert "preempted" in live.client.text("jobs", moved, "logs", attempt=1)[0]
-    ends = [json.loads(_document(live.client.text("jobs", job, "logs")[0])) for job in (calm, moved)]
+    assert (row["attempts"], row["evictions"]) == (2, 1)
+    stopped, calm_end, moved_end = (
+        json.loads(_document(live.client.text("jobs", job, "logs", attempt=attempt)[0]))
+        for job, attempt in ((moved, 1), (calm, 1), (moved, 2))
+    )
+    assert stopped["preempted"]
+    assert 0 < stopped["step"] < training.STEPS
     for name in ("step", "loss", "auc"):
-        assert ends[0][name] == ends[1][name]
+        assert calm_end[name] == moved_end[name]
+    training.assert_same_tables()
 
 
 def _document(text: str) -> str:
@@ -120,14 +119,18 @@ def _document(text: str) -> str:
 def test_a_job_reports_its_step_time(up, tmp_path):
     live = up("--cluster", "1x2x2", "--policy", "fifo")
     script = (
-        "import time\nfrom berth.job import steps\nfor _ in steps(range(400), every_s=0.3): time.sleep(0.02)"
+        "import time\nfrom berth.job import steps\nfor _ in steps(range(100), every_s=0.3): time.sleep(0.02)"
     )
     job = live.submit([sys.executable, "-c", script], gpus=2, env={"PYTHONPATH": SOURCE}, name="mine")
-    logged = "for i in $(seq 60); do echo step $i took 0.25 s; sleep 0.1; done"
+    logged = "for i in $(seq 600); do echo step $i took 0.25 s; sleep 0.1; done"
     other = live.submit(logged, gpus=2, name="logged", step_pattern="took (?P<seconds>[0-9.]+) s")
-    for name, low, high in ((job, 0.02, 0.06), (other, 0.249, 0.251)):
+    for name in (job, other):
         until(lambda name=name: live.client.get("jobs", name, "history")["steps"])
-        assert low <= live.client.get("jobs", name, "history")["steps"][-1]["seconds"] <= high
+    slept, logged = (
+        live.client.get("jobs", name, "history")["steps"][-1]["seconds"] for name in (job, other)
+    )
+    assert slept >= 0.02  # as measured: on a busy machine it may be much longer
+    assert logged == pytest.approx(0.25)
 
 
 def test_every_verb_from_the_command_line(up, tmp_path):

@@ -14,9 +14,11 @@ from berth.live.backend import Launch, Member
 from berth.live.folder import SUPERVISE, Folder, archive_supervisor
 
 pytestmark = pytest.mark.slow
+TOKEN = f"s{os.getpid()}-j1.1"  # tests beside these have other ones
+MARK = f"BERTH_ATTEMPT_TOKEN={TOKEN}\0".encode()
 
 
-def until(condition, timeout_s: float = 30.0):
+def until(condition, timeout_s: float = 300.0):
     """Waits for something real; the bound is only there so that a broken test ends."""
     end = time.monotonic() + timeout_s
     while not (found := condition()):
@@ -27,14 +29,14 @@ def until(condition, timeout_s: float = 30.0):
 
 def launch(*argv: str, members: int = 1, machines: int = 1, grace_s: float = 5.0, **facts) -> Launch:
     people = tuple(Member(rank, rank, f"m{rank % machines}", (rank,)) for rank in range(members))
-    return Launch("s-j1.1", "j1", 1, "job", "me", argv, people, grace_s=grace_s, **facts)
+    return Launch(TOKEN, "j1", 1, "job", "me", argv, people, grace_s=grace_s, **facts)
 
 
 class Stage:
     """One attempt's folder and the supervisors that were started for it."""
 
     def __init__(self, root: Path) -> None:
-        self.folder = Folder(root, "s-j1.1")
+        self.folder = Folder(root, TOKEN)
         self.processes: list[subprocess.Popen[bytes]] = []
 
     def start(self, order: Launch, *machines: str) -> "Stage":
@@ -50,7 +52,7 @@ class Stage:
 
     def end(self) -> None:
         for process in self.processes:
-            process.wait(30)
+            process.wait(300)
 
     def log(self, rank: int = 0) -> str:
         return self.folder.log(rank).read_text()
@@ -93,7 +95,7 @@ def test_the_name_of_an_attempt_is_not_in_the_variable_of_the_apis_token(stage, 
     monkeypatch.setenv("BERTH_TOKEN", "treasure")
     stage.start(launch("/usr/bin/env")).end()
     names = dict(line.split("=", 1) for line in stage.log().splitlines())
-    assert names["BERTH_ATTEMPT_TOKEN"] == "s-j1.1"
+    assert names["BERTH_ATTEMPT_TOKEN"] == TOKEN
     assert "BERTH_TOKEN" not in names
 
 
@@ -117,8 +119,9 @@ def test_the_archive_for_other_machines_runs_a_gang_without_berth(stage, tmp_pat
 
 
 def test_a_stopped_gang_has_its_grace_period(stage):
-    script = "trap 'echo saved; exit 0' TERM; while :; do sleep 0.05; done"
-    stage.start(launch("/bin/sh", "-c", script)).running()
+    script = "trap 'echo saved; exit 0' TERM; echo here; while :; do sleep 0.05; done"
+    stage.start(launch("/bin/sh", "-c", script, grace_s=300.0)).running()
+    until(lambda: "here" in stage.log())
     stage.folder.stop()
     stage.processes[0].send_signal(signal.SIGTERM)
     stage.end()
@@ -175,12 +178,12 @@ def test_a_killed_supervisor_leaves_nothing_behind_and_never_runs_again(stage, t
     stage.processes[0].kill()
     stage.processes[0].wait()
     until(lambda: not stage.folder.held())
-    stage.start(launch("/bin/sh", "-c", script)).processes[1].wait(30)
+    stage.start(launch("/bin/sh", "-c", script)).processes[1].wait(300)
     seen = stage.folder.seen()
     assert (seen.state, seen.lost, seen.codes) == ("ended", True, ())
     assert not alive(pid)
     assert record.read_text() == "once\n"
-    marked = [p for p in Path("/proc").glob("[0-9]*/environ") if b"BERTH_ATTEMPT_TOKEN=s-j1.1" in _read(p)]
+    marked = [p for p in Path("/proc").glob("[0-9]*/environ") if MARK in _read(p)]
     assert not marked
 
 
@@ -269,7 +272,7 @@ def test_a_gang_on_several_machines_begins_when_all_are_there(stage, tmp_path):
 
 
 def test_too_much_memory_kills_the_gang_with_a_line_in_the_log(stage):
-    script = "import time; x = bytearray(200 << 20); x[:] = b'1' * len(x); time.sleep(60)"
+    script = "import time; x = bytearray(200 << 20); x[:] = b'1' * len(x); time.sleep(600)"
     stage.start(launch(sys.executable, "-c", script, memory_bytes=50 << 20, grace_s=0.1)).end()
     assert (stage.folder.seen().code, stage.folder.seen().cause) == (137, "out-of-memory")
     assert "bytes of memory are in use" in stage.log()

@@ -15,12 +15,16 @@ from berth.cli import (
     act,
     cluster,
     compare,
+    data,
+    evaluate,
     explain,
+    export,
     logs,
     models,
     network,
     plan,
     policies,
+    predict,
     profile,
     queue,
     replay,
@@ -68,6 +72,10 @@ app.add_typer(policies.app, name="policies", rich_help_panel=LOOK)
 app.verb(*profile.EXAMPLES, panel=PLAN)(profile.profile)
 app.add_typer(plan.app, name="plan", rich_help_panel=PLAN)
 app.verb(*train.EXAMPLES, panel=PLAN)(train.train)
+app.add_typer(data.app, name="data", rich_help_panel=PLAN)
+app.verb(*evaluate.EXAMPLES, panel=PLAN)(evaluate.evaluate)
+app.verb(*predict.EXAMPLES, panel=PLAN)(predict.predict)
+app.verb(*export.EXAMPLES, panel=PLAN)(export.export)
 app.add_typer(table.app, name="table", rich_help_panel=PLAN)
 app.verb(*simulate.EXAMPLES, panel=TRY)(simulate.simulate)
 app.verb(*compare.EXAMPLES, panel=TRY)(compare.compare)

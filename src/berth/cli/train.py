@@ -11,15 +11,16 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 from berth.cli import complete
+from berth.cli.option_groups import expand_options
 from berth.cli.options import AsJson, Batch, argument, flag, option
 from berth.cli.output import check_folder
 from berth.cli.quantities import read, read_positive
+from berth.cli.train_options import EvaluationOptions, OptimiserOptions
 from berth.errors import InputError
 from berth.units import amount, seconds, size_bytes
 
 if TYPE_CHECKING:
-    from berth.train.options import Checkpoints
-    from berth.train.planned import PlannedRun
+    from berth.train.options import Checkpoints, Metric
     from berth.train.recipes import Recipe
     from berth.train.servers import Codec, Mode
     from berth.train.session import Session
@@ -28,11 +29,14 @@ EXAMPLES = (
     "berth train ctrdnn",
     "berth train ctrdnn --data day_0.gz --checkpoint run1",
     "berth train mine.py:make_model --steps 500",
+    "berth train ctrdnn --data train/ --eval test/ --eval-every 500 --lr 0.01",
 )
 _DEFAULT_EXAMPLES = 400_000
 
 
+@expand_options
 def train(
+    *,
     model: Annotated[
         str, argument("MODEL", "A zoo model, or your own as path.py:make_model.", complete=complete.zoo)
     ],
@@ -43,7 +47,20 @@ def train(
     batch: Batch = None,
     data: Annotated[
         str | None,
-        option("PATH", "Criteo TSV (.gz, .xz, .zst), Parquet, or a folder of them.", shown="built-in clicks"),
+        option(
+            "PATH",
+            "Criteo TSV (.gz, .xz, .zst), Parquet, or a folder of them; with --columns other text too.",
+            shown="built-in clicks",
+        ),
+    ] = None,
+    columns: Annotated[
+        str | None,
+        option(
+            "FILE",
+            "Roles of columns, a YAML file or YAML in braces: labels, slots, multi, dense, weight, ignore. Text files"
+            " then have a header.",
+            shown="inferred for Parquet",
+        ),
     ] = None,
     strict: Annotated[bool, flag("Stop at the first unreadable row.", "--strict")] = False,
     memory: Annotated[
@@ -53,9 +70,8 @@ def train(
         str | None,
         option("N", "Examples per day, e.g. 1M: at its end counts decay and expired rows are deleted."),
     ] = None,
-    optimiser: Annotated[
-        str, option("NAME", "Optimiser of rows: adagrad, rowwise_adagrad, adam or sgd.")
-    ] = "adagrad",
+    learning: OptimiserOptions,
+    evaluation: EvaluationOptions,
     checkpoint: Annotated[
         str | None, option("DIR", "Checkpoint folder; an existing run there is resumed.")
     ] = None,
@@ -69,7 +85,7 @@ def train(
         int | None,
         option(
             "N",
-            "Server processes that hold the tables, on this machine (or that of rank 0).",
+            "Server processes that hold the tables, dealt out to the hosts of the run.",
             min=0,
             shown="as planned, or 1 if there are several processes",
         ),
@@ -109,6 +125,9 @@ def train(
     ] = 0,
     geo_every: Annotated[int, option("N", "geo: steps between exchanges of rows.", min=1)] = 10,
     compress: Annotated[str, option("TYPE", "Encoding of rows on the wire: fp32, fp16 or bf16.")] = "fp32",
+    plain: Annotated[
+        bool, flag("Do not encrypt between hosts, on a network that you trust.", "--plain")
+    ] = False,
     restarts: Annotated[int, option("N", "Maximum number of restarts after a failure.", min=0)] = 20,
     grace: Annotated[str, option("TIME", "Time to save a checkpoint when asked to stop.")] = "60s",
     seed: Annotated[int, option("N", "Random seed of weights, rows and data.", min=0)] = 0,
@@ -134,9 +153,10 @@ def train(
     os.environ.setdefault("OMP_NUM_THREADS", str(threads))
     from berth.cli.train_output import exit_on_interrupt, open_logs, print_result, progress_bar
     from berth.train.options import TrainOptions
-    from berth.train.orchestrate import start
+    from berth.train.orchestrate import planned_of
     from berth.train.recipes import make_recipe, row_optimiser
     from berth.train.tables import DecayPolicy
+    from berth.train.trainer import Trainer
     from berth.train.worker import exit_if_peer_lost
 
     if device == "standin":
@@ -150,10 +170,11 @@ def train(
     if memory is not None:
         read_positive("--memory", size_bytes, memory)
     recipe = make_recipe(
-        model, data=data, seed=seed, batch=batch, optimiser=row_optimiser(optimiser),
+        model, data=data, columns=columns, seed=seed, batch=batch, optimiser=row_optimiser(learning.optimiser),
         epochs=1 if wanted is None else None, strict=strict, decay=DecayPolicy() if day is not None else None,
     )  # fmt: skip
-    planned = _planned(recipe, plan, scale, emulate or []) if stages is None else None
+    slowdowns = _slowdowns(emulate or [])
+    planned = planned_of(recipe, plan, scale, slowdowns) if stages is None else None
     if planned is not None and batch is None and planned.batch is not None:
         recipe = replace(recipe, batch=planned.batch)
     if mode is None:
@@ -163,8 +184,10 @@ def train(
         batch=recipe.batch, seed=seed, threads=threads, device=device, bf16=bf16, memory=memory, day_every=day,
         checkpoints=_checkpoints(checkpoint, checkpoint_every, keep, fresh, resume),
         workers=workers, servers=servers, stages=stages, plan=plan, scale=scale, micro_batches=micro,
-        slowdowns=_slowdowns(emulate or []), mode=cast("Mode", mode), staleness=staleness, geo_every=geo_every,
-        codec=cast("Codec", compress), max_restarts=restarts, grace_s=read("--grace", seconds, grace),
+        slowdowns=slowdowns, mode=cast("Mode", mode), staleness=staleness, geo_every=geo_every,
+        codec=cast("Codec", compress), plain=plain, max_restarts=restarts, grace_s=read("--grace", seconds, grace),
+        eval_every=evaluation.eval_every, best=cast("Metric | None", evaluation.best), patience=evaluation.patience,
+        **learning.train_options(),
     )  # fmt: skip
     if memory is not None:
         from berth.train.budget import check_budget
@@ -174,7 +197,8 @@ def train(
         servers = servers or int(options.is_distributed)
         check_budget(recipe, goal and goal * recipe.batch, memory, servers=servers)
     command = [sys.executable, "-m", "berth", "train", *sys.argv[2:]]
-    session = start(recipe, options, command, _notify)
+    trainer = Trainer.of(recipe, options, eval_data=evaluation.data, notify=_notify)
+    session = trainer.start(goal, command)
     if isinstance(session, int):
         raise typer.Exit(session)
     _announce(session, recipe, checkpoint, resume)
@@ -189,18 +213,6 @@ def train(
         with exit_on_interrupt(session, command), progress_bar(goal, logs, recipe.name) as report:
             result = session.run(goal, report=report)
         print_result(recipe, session, result, as_json)
-
-
-def _planned(recipe: Recipe, plan: str | None, scale: str | None, emulate: list[str]) -> PlannedRun | None:
-    """Return the run of the plan, for its batch and mode; a model without layers is refused later."""
-    from berth.train.planned import planned_run, read_scale
-    from berth.zoo import LayeredModel
-
-    if scale is not None:
-        read_scale(scale)
-    if plan is None or not isinstance(recipe.model, LayeredModel):
-        return None
-    return planned_run(plan, recipe.name, recipe.model.names, _slowdowns(emulate), scale)
 
 
 def _notify(text: str) -> None:
@@ -243,14 +255,12 @@ def _slowdowns(texts: list[str]) -> dict[str, float]:
 
 
 def _checkpoints(folder: str | None, every: int, keep: int, fresh: bool, resume: bool) -> Checkpoints | None:
-    from berth.train.launch import ATTEMPT
     from berth.train.options import Checkpoints
 
     if folder is None and (resume or fresh):
         raise InputError("--resume and --fresh need a folder", hint="add --checkpoint DIR")
     if resume and fresh:
         raise InputError("--resume and --fresh exclude each other")
-    fresh = fresh and os.environ.get(ATTEMPT, "1") == "1"  # not again after a restart
     return Checkpoints(folder, every=every, keep=keep, fresh=fresh) if folder is not None else None
 
 

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from berth.train.logs import Log
     from berth.train.plan_comparison import PlanComparison
     from berth.train.recipes import Recipe
-    from berth.train.session import Result, Session
+    from berth.train.result import Result
+    from berth.train.session import Session
 
 _UPDATE_S = 0.5  # between updates of the bar
 _CORE = "cpu-core"
@@ -63,7 +64,7 @@ def progress_bar(goal: int | None, logs: list[Log], name: str) -> Iterator[Calla
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
     from berth.train.logs import current_metrics
-    from berth.train.session import auc_text
+    from berth.train.result import auc_text
 
     screen = Console(stderr=True)
     columns = (TextColumn(name), BarColumn(14), TextColumn("{task.description}"), TimeRemainingColumn())
@@ -78,7 +79,8 @@ def progress_bar(goal: int | None, logs: list[Log], name: str) -> Iterator[Calla
             if unused or (now - last < _UPDATE_S and not finished):
                 return
             last = now
-            metrics = current_metrics(session.progress, session.store.statistics())
+            found = session.evaluations.last if session.evaluations is not None else None
+            metrics = current_metrics(session.progress, session.store.statistics(), found)
             for log in logs:
                 log.write(metrics)
             text = (
@@ -114,6 +116,9 @@ def print_result(recipe: Recipe, session: Session, result: Result, as_json: bool
         return
     shows_profile = bool(predicted) and (bool(layers) or facts["plan"] is None)
     notes = _notes(recipe, bad, session.share.of(recipe.batch) if shows_profile else 0)
+    held_out = getattr(session.evaluations.data, "bad_rows", 0) if session.evaluations is not None else 0
+    if held_out:
+        notes.append(f"{format_count(held_out, 'row')} of the held-out data could not be read")
     print_training(terminal.console(), recipe.name, result, notes=notes, **facts)
 
 

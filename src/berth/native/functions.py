@@ -25,6 +25,7 @@ from numba.core.registry import cpu_target
 
 from berth.native.cache import cache_folder
 from berth.native.kernels import COMPILER_LOCK, FunctionPointer, Signature, pointer_to
+from berth.native.linking import collecting_rarely
 
 _CompileResult: Any = CompileResult  # numba's own way to keep compiled code between runs, untyped
 _dumps: Any = serialize.dumps
@@ -39,7 +40,8 @@ def load_or_compile(key: str, signature: Signature, compile_function: Callable[[
     with COMPILER_LOCK:
         result = _load(path)
         if result is None:
-            result = compile_function()
+            with collecting_rarely():
+                result = compile_function()
             _store(path, result)
         return pointer_to(result, signature)
 

@@ -8,19 +8,30 @@ they reach, optimize them together, and generate machine code.
 
 from __future__ import annotations
 
-from functools import cached_property
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache, cached_property
 from typing import Any
 
-from llvmlite import binding
 from numba.core import codegen, compiler
 
 _JITCodeLibrary: Any = codegen.JITCodeLibrary  # numba is untyped
 _Compiler: Any = compiler.Compiler
 _Flags: Any = compiler.Flags
-_ENVIRONMENT = "_ZN08NumbaEnv"  # prefix of the variables that point to a function's environment
 
 
-class OuterLibrary(_JITCodeLibrary):  # type: ignore[misc]
+class _Library(_JITCodeLibrary):  # type: ignore[misc]
+    def _optimize_functions(self, module: Any) -> None:
+        """Runs the passes for single functions, not on those that are only declared, as numba does."""
+        module.data_layout = self._codegen._data_layout
+        for function in module.functions:
+            if not function.is_declaration:
+                passes, builder = self._codegen._function_pass_manager()
+                passes.run(function, builder)
+
+
+class OuterLibrary(_Library):
     """A function that is called from outside, with each function that it reaches once."""
 
     _linking_libraries: list[Any]
@@ -31,23 +42,20 @@ class OuterLibrary(_JITCodeLibrary):  # type: ignore[misc]
         super().finalize()
 
 
-class InnerLibrary(_JITCodeLibrary):  # type: ignore[misc]
+class InnerLibrary(_Library):
     """The intermediate code of one function that is linked into its callers."""
 
     def finalize(self) -> None:
-        """Generates no machine code, only the variable that numba sets once a function is compiled."""
+        """Generates no machine code."""
         self._finalize_dynamic_globals()
         for library in self._linking_libraries:
             self._reload_init.update(library._reload_init)
-        names = [variable.name for variable in self._final_module.global_variables]
-        self._define([name for name in names if name.startswith(_ENVIRONMENT)])
         self._finalized = True
 
-    def _define(self, names: list[str]) -> None:
-        module = binding.parse_assembly("\n".join(f"@{name} = common global ptr null" for name in names))
-        module.triple, module.data_layout = self._final_module.triple, self._codegen._data_layout
-        self._codegen._add_module(module)
-        self._codegen._engine.finalize_object()
+    @property
+    def codegen(self) -> Any:
+        """What numba sets the environment of a compiled function with."""
+        return _NoEnvironment
 
     @cached_property
     def alone(self) -> _Alone:
@@ -65,6 +73,17 @@ class InnerLibrary(_JITCodeLibrary):  # type: ignore[misc]
     def _get_module_for_linking(self) -> Any:
         """The function with all that it calls, for callers that numba compiles in its own way."""
         return self._complete
+
+
+class _NoEnvironment:
+    """In place of the code generator: a function without machine code has no environment.
+
+    Kernels need none: those that are read from disk run without it, too.
+    """
+
+    @staticmethod
+    def set_env(name: str, environment: object) -> None:
+        """Does nothing."""
 
 
 class _Alone:
@@ -101,7 +120,32 @@ class _OwnFlags(_Flags):  # type: ignore[misc]
     def copy(self) -> Any:
         flags = _Flags(self)
         flags.forceinline, flags.no_cpython_wrapper, flags.no_cfunc_wrapper = False, True, True
-        return flags
+        return _callee_flags(flags)
+
+
+class _CalleeFlags(_Flags):  # type: ignore[misc]
+    """Flags that do not change. numba looks up a function by the flags of its caller, tens of thousands of times."""
+
+    @cached_property
+    def _hash(self) -> int:
+        return int(super().__hash__())
+
+    def __hash__(self) -> int:
+        return self._hash
+
+
+_callee_flags = cache(_CalleeFlags)
+
+
+@contextmanager
+def collecting_rarely() -> Iterator[None]:
+    """Compiles in a tenth less time: numba creates millions of objects, few of which are garbage in cycles."""
+    before = gc.get_threshold()
+    gc.set_threshold(100_000, 50, 100)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
 
 
 class InnerCompiler(_Compiler):  # type: ignore[misc]
@@ -114,7 +158,8 @@ class InnerCompiler(_Compiler):  # type: ignore[misc]
         state.flags = _OwnFlags(state.flags)
         state.library = self.library_class(state.targetctx.codegen(), state.func_id.func_qualname)
         state.library.enable_object_caching()
-        return super()._compile_core()
+        with collecting_rarely():
+            return super()._compile_core()
 
 
 class OuterCompiler(InnerCompiler):

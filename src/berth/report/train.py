@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from berth.train.plan_comparison import PlanComparison
-    from berth.train.session import Result
+    from berth.train.result import Result
 
 _BAR = 14
 
@@ -32,8 +32,12 @@ def print_training(
 ) -> None:
     """Print the report."""
     out.print(f"{name}: {result}", markup=False)
+    for label, task in result.tasks.items():
+        out.print(f"{label}: AUC {task['auc']:.4f}, log loss {task['log_loss']:.4f}", markup=False)
     if best_auc is not None:
         out.print(f"best possible AUC on this data {best_auc:.4f}", markup=False)
+    for line in _evaluations(result):
+        out.print(line, markup=False)
     spent = "" if usd is None else f", {format_usd(usd) if usd >= 0.01 else 'less than a cent'} so far"
     out.print(
         f"{result.examples_per_s:,.0f} examples/s, {result.cpu_ms_per_1000:.1f} CPU ms per 1,000 examples{spent}",
@@ -51,6 +55,18 @@ def print_training(
         out.print(_servers(result.statistics))
     for note in notes:
         out.print(note, markup=False, style="dim", soft_wrap=True)
+
+
+def _evaluations(result: Result) -> list[str]:
+    """Return lines about held-out data: the last evaluation, and the best one if it is another."""
+    if result.evaluation is None:
+        return []
+    lines = [f"{result.evaluation}, on {result.evaluation.examples:,} examples"]
+    if result.best is not None and result.best.step != result.evaluation.step:
+        lines.append(f"best at step {result.best.step:,}: {result.best}")
+    if result.best_checkpoint is not None:
+        lines.append(f"best checkpoint: {result.best_checkpoint}")
+    return lines
 
 
 def _layers(seconds: Mapping[str, float], predicted: Mapping[str, float]) -> Any:
@@ -152,14 +168,23 @@ def _servers(statistics: Mapping[str, Any]) -> Any:
         stored_rows = sum(table["rows"] for table in info["tables"].values())
         moved = [format_bytes(info[name]) for name in ("bytes_in", "bytes_out")]
         skew = requests[number] / mean if mean else 1.0
-        rows.append([str(number), f"{stored_rows:,}", f"{requests[number]:,}", f"{skew:.2f}", *moved])
+        counts = [f"{stored_rows:,}", f"{requests[number]:,}", f"{skew:.2f}", f"{info['requests']:,}"]
+        rows.append([f"{number} on {info['host']}", *counts, *moved])
+    if len(rows) > 1:
+        skews = {name: f"{skew:.2f}" for name, skew in statistics["server_skew"].items()}
+        keys = f"{statistics['skew']:.2f}"
+        rows.append(["max / mean", skews["rows"], keys, "", skews["requests"], "in + out", skews["bytes"]])
     return table(
-        f"Servers, by {_transport(statistics)}", ["server", "rows", "keys", "of mean", "in", "out"], rows
+        f"Servers, by {_transport(statistics)}",
+        ["server", "rows", "keys", "of mean", "requests", "in", "out"],
+        rows,
     )
 
 
 def _transport(statistics: Mapping[str, Any]) -> str:
-    """Return how rows are transferred: shared memory on the machine of the servers, otherwise TCP."""
+    """Return how rows are transferred: shared memory on the host of a server, otherwise TCP, or TLS between hosts."""
+    if statistics.get("encrypted"):
+        return "shared memory on a host, TLS between hosts"
     workers = statistics.get("workers", [statistics])
     shared = [info["shared_memory"] for info in workers if info.get("shared_memory") is not None]
     if all(shared):
@@ -191,7 +216,14 @@ def training_document(
         "loss": number(result.loss),
         "auc": number(result.auc),
         "training_auc": number(result.training_auc),
+        "tasks": {
+            name: {key: number(value) for key, value in task.items()} for name, task in result.tasks.items()
+        },
         "best_auc": best_auc,
+        "evaluation": result.evaluation and result.evaluation.to_json(),
+        "best": result.best and result.best.to_json(),
+        "best_checkpoint": result.best_checkpoint,
+        "stopped_early": result.stopped_early,
         "preempted": result.preempted,
         "resumed_from": resumed_from,
         "examples_per_s": result.examples_per_s,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -21,7 +22,7 @@ T = TypeVar("T")
 SOURCE = str(Path(berth.__file__).parents[1])
 
 
-def until(condition: Callable[[], T], timeout_s: float = 120.0) -> T:
+def until(condition: Callable[[], T], timeout_s: float = 300.0) -> T:
     """Waits for something real; the bound is only there so that a broken test ends."""
     end = time.monotonic() + timeout_s
     while not (found := condition()):
@@ -92,7 +93,7 @@ class Up:
     def stop(self) -> int:
         """In order; what runs goes on."""
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(30)
+        return self.process.wait(300)
 
     def submit(self, run: Any, *, job: str | None = None, **spec: Any) -> str:
         """A job; returns its id."""
@@ -107,7 +108,7 @@ class Up:
         """A command, as a user would type it."""
         command = [sys.executable, "-m", "berth", *arguments]
         done = subprocess.run(
-            command, env=self._environment(), capture_output=True, text=True, timeout=120, check=False
+            command, env=self._environment(), capture_output=True, text=True, timeout=300, check=False
         )
         assert not check or done.returncode == 0, done.stderr
         return done
@@ -120,6 +121,7 @@ class Up:
     def clear(self) -> None:
         """Cancels everything, waits until it is gone, and ends the controller."""
         for row in self.client.get("jobs")["jobs"]:
-            self.client.post("jobs", row["id"], "cancel")
+            with contextlib.suppress(InputError):  # it has ended by itself meanwhile
+                self.client.post("jobs", row["id"], "cancel")
         until(lambda: not self.client.get("jobs")["jobs"])
         self.stop()

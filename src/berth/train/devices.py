@@ -19,7 +19,7 @@ from berth.train.options import TrainOptions
 from berth.zoo.layered import map_tensors
 
 CPU = torch.device("cpu")
-_BUILT_IN = ("cuda", "xpu", "mps")
+BUILT_IN = ("cuda", "xpu", "mps")
 _GROUP_BACKENDS = {"cuda": "nccl", "xpu": "xccl"}  # that all-reduce tensors of the device
 _PINNED = ("cuda", "xpu")  # devices that copy faster from page-locked memory
 _HOST_COPY = "_berth_host_copy"
@@ -48,7 +48,7 @@ def find_device(name: str) -> torch.device:
 def available_devices() -> list[str]:
     """Return the names of the devices here, `cpu` first."""
     names = ["cpu"]
-    for kind in (*_BUILT_IN, torch._C._get_privateuse1_backend_name()):
+    for kind in (*BUILT_IN, torch._C._get_privateuse1_backend_name()):
         count = _device_count(kind)
         names += [kind] if count == 1 else [f"{kind}:{index}" for index in range(count)]
     return names
@@ -107,6 +107,34 @@ def staging(shape: tuple[int, ...], device: torch.device) -> Tensor:
     return torch.empty(shape, dtype=torch.float32, pin_memory=device.type in _PINNED)
 
 
+class SideStream:
+    """Copies to a device beside its computation; on a backend without streams a copy is complete when it returns."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        module = torch.get_device_module(device)
+        has_streams = all(hasattr(module, name) for name in ("Stream", "stream", "current_stream"))
+        self._module: Any = module if has_streams and device.type != "cpu" else None
+        self._stream = self._module.Stream(device) if self._module is not None else None
+
+    def copy(self, host: Tensor) -> Tensor:
+        """Return a copy on the device; `wait` for it before it is used."""
+        if self._module is None:
+            return host.to(self._device)
+        with self._module.stream(self._stream):
+            return host.to(self._device, non_blocking=True)
+
+    def wait(self, *copies: Tensor) -> None:
+        """Let the current stream wait for all copies, and keep the memory of these until it has used them."""
+        if self._module is None:
+            return
+        current = self._module.current_stream(self._device)
+        current.wait_stream(self._stream)
+        if self._device.type in _PINNED:
+            for copy in copies:
+                copy.record_stream(current)
+
+
 def to_device(state: Any, device: torch.device) -> Any:
     """Copy the tensors of a batch to the device; they remember their host copies."""
     if device.type == "cpu":
@@ -141,6 +169,18 @@ def naming_layers(model: nn.Module, device: torch.device) -> Iterator[None]:
             f"{layer} mixes devices: {str(error).splitlines()[0]}",
             where=where,
             hint=f"the model runs on {device}: create tensors with device=x.device, or register them as buffers",
+        ) from error
+
+
+@contextmanager
+def reporting_memory(device: torch.device) -> Iterator[None]:
+    """Report that a device is out of memory with what can be reduced."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise InputError(
+            f"{device} is out of memory: {str(error).splitlines()[0]}",
+            hint="reduce --batch or --device-cache, use --bf16, or split the model: --plan or --stages",
         ) from error
 
 

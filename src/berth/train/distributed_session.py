@@ -7,6 +7,7 @@ after the same step. Rank 0 writes checkpoints and sends the others the state to
 from __future__ import annotations
 
 import json
+import math
 import os
 import time
 from collections import deque
@@ -17,19 +18,23 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim.lr_scheduler import LRScheduler
 
 from berth.train.checkpoint import CheckpointStore, Manifest
 from berth.train.checkpoint.dense import dense_state, load_weights, unpacked
 from berth.train.data import BatchSource
 from berth.train.data.prefetch import Prefetcher
-from berth.train.fault_points import fault_point
+from berth.train.embedding import embeddings_of
+from berth.train.evaluate import Evaluations, ScoredExamples
 from berth.train.heartbeat import HEARTBEAT
-from berth.train.learner import Learner
+from berth.train.learner import Learner, Scores
 from berth.train.local import LocalStore
-from berth.train.metrics import auc, join_windows
+from berth.train.metrics import join_windows
+from berth.train.optimisers import optimiser_for
 from berth.train.options import TrainOptions
 from berth.train.process_group import ProcessGroup
-from berth.train.session import Result, Session
+from berth.train.result import Result
+from berth.train.session import Session
 from berth.train.sparse import SparseStore
 from berth.train.stages.dense import load_stage_optimiser, merge_stages, stage_optimiser_state, stage_weights
 from berth.train.stages.learner import StageLearner
@@ -55,6 +60,7 @@ class DistributedSession(Session):
         learner: Callable[[SparseStore], Learner],
         planned: PlannedRun | None = None,
         notify: Callable[[str], None] = print,
+        **more: Any,  # as of `Session`
     ) -> None:
         self.process_group = process_group
         self._other_windows: list[
@@ -63,14 +69,24 @@ class DistributedSession(Session):
         self._gathered_at = 0.0
         self._step_s: deque[float] = deque(maxlen=_TIMED_STEPS)
         self._stop_agreed = False
+        self._wants_gathering = False
+        self._exhausted = False
         self._resumed_dense: tuple[dict[str, Any], dict[str, Any]] | None = None
         self._resumed_position: dict[str, Any] | None = None
         checkpoints = options.checkpointing
         self._saves_every = checkpoints.every if checkpoints is not None else None
         if not process_group.is_main:
             options = replace(options, checkpoints=None)
+            more["callbacks"] = ()
         super().__init__(
-            model, data, options, store=store, learner=learner, share=process_group.share, notify=notify
+            model,
+            data,
+            options,
+            store=store,
+            learner=learner,
+            share=process_group.share,
+            notify=notify,
+            **more,
         )
         self.rank_info = process_group.rank_info
         self.planned = planned
@@ -89,7 +105,9 @@ class DistributedSession(Session):
             )
             self.progress.begin()
             step_began = time.perf_counter()
-            while (until is None or self.progress.step < until) and not self._stop_agreed and not ended:
+            while (until is None or self.progress.step < until) and not (
+                self._stop_agreed or ended or self._exhausted
+            ):
                 self._seed_step()
                 following = next(ahead, None) if ahead else None
                 if following is not None:
@@ -101,15 +119,10 @@ class DistributedSession(Session):
                 batch = following
                 flags = (self._stop_requested(), *flags[1:])
                 self._stop_agreed, ended, gather, loss = self._agree(flags, loss)
-                self._count(loss, examples, scores)
-                HEARTBEAT.step = self.progress.step
+                self._wants_gathering = gather
+                self._end_step(loss, examples, scores)
                 if first:
                     self._warn_about_prefetch()
-                if gather:
-                    self._gather_windows()
-                fault_point("step")
-                self._end_day_if_due()
-                self._save_if_due()
                 first = False
                 step_began, began = time.perf_counter(), step_began
                 self._step_s.append(step_began - began)
@@ -173,7 +186,7 @@ class DistributedSession(Session):
         received = [channel.receive(rank) for rank in layout.stage_ranks(0)[1:]]
         self._other_windows = [{name: part.numpy() for name, part in one.items()} for one in received]
         together = join_windows(self._windows())
-        self.progress.global_auc = auc(together["scores"], together["labels"])
+        self.progress.add_global(together["scores"], together["labels"])
 
     def _windows(self) -> list[dict[str, Any]]:
         return [*super()._windows(), *self._other_windows]
@@ -181,6 +194,64 @@ class DistributedSession(Session):
     def _load_windows(self, windows: list[dict[str, Any]]) -> None:
         super()._load_windows(windows)
         self._other_windows = windows[1:]
+
+    def _scheduler(self) -> LRScheduler | None:
+        """Return the scheduler of this stage; one without weights has one too, since rank 0 saves its own."""
+        made = self._make_scheduler
+        if made is None or isinstance(made, LRScheduler):
+            return made
+        placeholder = optimiser_for(nn.Linear(1, 1), self._optimiser)
+        optimiser = self.learner.optimiser or placeholder
+        return made(optimiser) if optimiser is not None else None
+
+    def _count(self, loss: float, examples: int, scores: Scores) -> None:
+        super()._count(loss, examples, scores)
+        HEARTBEAT.step = self.progress.step
+        if self._wants_gathering:
+            self._gather_windows()
+
+    def _check_finite(self, loss: float) -> None:
+        """Raise on rank 0; the others wait until it has reported the error."""
+        if not math.isfinite(loss) and not self.process_group.is_main:
+            self.process_group.wait_for_all()
+        super()._check_finite(loss)
+
+    def _evaluate(self, evaluations: Evaluations) -> None:
+        """Score in all workers, or on rank 0 where they have a part of the layers; all learn the outcome."""
+        group = self.process_group
+        if group.layout.stages > 1:
+            if group.is_main:
+                self._load_stages()
+                self._record(evaluations, self._score(evaluations.data))
+            else:
+                self._send_weights()
+        else:
+            scored = self._score(evaluations.data, group.share)
+            if group.is_main:
+                for rank in range(1, group.rank_info.world_size):
+                    scored.join(ScoredExamples.from_message(group.channel.receive(rank)))
+                self._record(evaluations, scored)
+            else:
+                group.channel.send(0, scored.message())
+                group.channel.flush()
+        best, self._exhausted = (
+            total > 0 for total in group.agree([self._saves_best, super()._is_exhausted])
+        )
+        self._saves_best = best
+
+    def _load_stages(self) -> None:
+        """Load the weights of later stages, which rank 0 does not train, to score with the whole model."""
+        for stage in range(1, self.process_group.layout.stages):
+            message = self.process_group.channel.receive(self.process_group.layout.rank(stage, 0))
+            self.model.load_state_dict(message["weights"], strict=False)
+        unconnected = [layer for layer in embeddings_of(self.model) if not layer.is_connected]
+        self.store.open([layer.spec for layer in unconnected])
+        for layer in unconnected:
+            layer.connect(self.store)
+
+    @property
+    def _is_exhausted(self) -> bool:
+        return self._exhausted
 
     def _seed_step(self) -> None:
         """Seed the generator from run seed, step and rank, so that a resumed run draws the same numbers."""
@@ -226,11 +297,6 @@ class DistributedSession(Session):
         }
         return replace(result, cpu_ms_per_1000=workers + served, statistics=statistics)
 
-    def identity(self) -> dict[str, Any]:
-        """Independent of the stages: a stage without weights has no optimiser."""
-        trained = any(weight.requires_grad for weight in self.model.parameters())
-        return {**super().identity(), "dense optimiser": "Adam" if trained else None}
-
     def close(self, *, keep_rows: bool = False) -> None:
         """Close the session and leave the process group."""
         super().close(keep_rows=keep_rows)
@@ -244,7 +310,9 @@ class DistributedSession(Session):
         """Bring all ranks to the step, weights and data position that rank 0 resumed from."""
         channel = self.process_group.channel
         if self.process_group.is_main:
+            self._exhausted = super()._is_exhausted
             message: dict[str, Any] = {"step": self.progress.step, "position": self._resumed_position}
+            message |= {"exhausted": self._exhausted}
             if self._resumed_dense is not None:
                 arrays, meta = self._resumed_dense
                 message |= {"meta": json.dumps(meta)}
@@ -259,7 +327,7 @@ class DistributedSession(Session):
             self._resumed_dense = None
         else:
             message = channel.receive(0)
-            self.progress.step = message["step"]
+            self.progress.step, self._exhausted = message["step"], message["exhausted"]
             if message["window"]:
                 self.progress.window.load({name: part.numpy() for name, part in message["window"].items()})
             if message["position"] is not None:
@@ -270,27 +338,32 @@ class DistributedSession(Session):
         self.process_group.wait_for_all()
 
     def _save_if_due(self) -> None:
-        if self._saves_every is None or self.progress.step % self._saves_every:
+        if self._saves_every is None or (self.progress.step % self._saves_every and not self._saves_best):
             return
         self._gather_windows()
+        self._saves_best = False
         if self.process_group.is_main:
             self.save()
         else:
             self._send_weights()
 
+    def _evaluate_end(self, preempted: bool) -> None:
+        due = self.process_group.is_main and self._is_end_due(preempted)
+        if self.evaluations is not None and self.process_group.agree([float(due)])[0] > 0:
+            self._evaluate(self.evaluations)
+
     def _finish(self, preempted: bool) -> None:
         self._gather_windows()
-        writes = self._writer is not None and self._writer.last != self.progress.step
+        self._evaluate_end(preempted)
+        writes = self._writer is not None and (self._writer.last != self.progress.step or self._saves_best)
         if self.process_group.agree([float(writes)])[0] > 0 and not self.process_group.is_main:
             self._send_weights()
         super()._finish(preempted)
         self.process_group.wait_for_all()  # servers are needed until the last checkpoint is complete
 
     def _stage_state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        if isinstance(self.learner, StageLearner):
-            weights = stage_weights(self.model, self.learner.prefixes)
-        else:
-            weights = dict(self.model.state_dict())
+        assert isinstance(self.learner, StageLearner)
+        weights = stage_weights(self.model, self.learner.prefixes)
         return weights, stage_optimiser_state(self.model, self.learner.optimiser)
 
     def _send_weights(self) -> None:
@@ -301,16 +374,24 @@ class DistributedSession(Session):
             self.process_group.channel.flush()
 
     def _dense(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return the state of all stages."""
+        """Return the state of all stages; their schedules are equal."""
+        if self.process_group.layout.stages == 1:
+            return super()._dense()
         parts = [self._stage_state()]
         for stage in range(1, self.process_group.layout.stages):
             message = self.process_group.channel.receive(self.process_group.layout.rank(stage, 0))
             parts.append((message.pop("weights"), message))
-        return dense_state(*merge_stages(self.model, parts))
+        return dense_state(*merge_stages(self.model, parts), self.scheduler)
 
     def _load_dense(self, arrays: Mapping[str, Any], meta: dict[str, Any]) -> None:
         """Load this stage's part of the state of the whole model."""
         self._resumed_dense = (dict(arrays), meta) if self.process_group.is_main else None
         load_weights(self.model, arrays, meta)
-        if meta["optimiser"] is not None:
-            load_stage_optimiser(self.model, self.learner.optimiser, unpacked(meta["optimiser"], arrays))
+        if meta["optimiser"] is not None and self.learner.optimiser is not None:
+            state = unpacked(meta["optimiser"], arrays)
+            if self.process_group.layout.stages == 1:
+                self.learner.optimiser.load_state_dict(state)
+            else:
+                load_stage_optimiser(self.model, self.learner.optimiser, state)
+        if self.scheduler is not None and meta.get("scheduler") is not None:
+            self.scheduler.load_state_dict(unpacked(meta["scheduler"], arrays))

@@ -1,8 +1,9 @@
-"""Heartbeats of the ranks, and reports of ranks that hold up the others.
+"""Heartbeats of ranks and servers, and reports of those that hold up the others.
 
 Every rank publishes a heartbeat: a counter, its step, and whether it waits for others. A rank whose heartbeat has
 stopped is silent (stopped, hung or disconnected); one that neither ends its step nor waits is busy. The lowest rank
-that is not silent reports both after `SILENT_S`. Nothing is killed: only the rendezvous timeout ends a run.
+that is not silent reports both after `SILENT_S`. Servers answer pings of a rank on their host, which publishes the
+number of answers. Nothing is killed: only the rendezvous timeout ends a run.
 """
 
 from __future__ import annotations
@@ -10,12 +11,12 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from berth.errors import ServerError
+from berth.errors import ForeignValueError, ServerError
 
 SILENT_S = float(os.environ.get("BERTH_TRAIN_SILENT_S", "30"))
 LOG_FD = "BERTH_TRAIN_VOICE"  # file descriptor of the launcher's standard error
@@ -83,8 +84,32 @@ class _PeerState:
             self.state, self.state_at = state, now
 
 
+@dataclass(frozen=True, slots=True)
+class WatchedServer:
+    """A server, for reports."""
+
+    name: str  # "server 1 on host b"
+    rank: int  # which pings it
+
+
+class InProcessStore(dict[str, bytes]):
+    """The key-value store of a run with one rank."""
+
+    def set(self, key: str, value: str) -> None:
+        """Set a value."""
+        self[key] = value.encode()
+
+    def check(self, keys: list[str]) -> bool:
+        """Return whether all keys are set."""
+        return all(key in self for key in keys)
+
+    def get(self, key: str) -> bytes:  # type: ignore[override]  # always set
+        """Return a value."""
+        return self[key]
+
+
 class StallMonitor:
-    """One rank's view of all ranks."""
+    """One rank's view of all ranks and servers."""
 
     def __init__(
         self,
@@ -97,6 +122,8 @@ class StallMonitor:
         self._rank, self._silent_s, self._notify = rank, silent_s, notify
         now = time.monotonic()
         self._peers = {other: _PeerState(beat_at=now, state_at=now) for other in range(world_size)}
+        self._servers: list[tuple[WatchedServer, _PeerState]] = []
+        self._pings: Mapping[int, Callable[[], int]] = {}
         self._beats = 0
         self._exchanged_at = now  # the last completed exchange
         self._quiet_until = 0.0
@@ -107,6 +134,18 @@ class StallMonitor:
         """Start two threads: exchanging blocks while rank 0, which hosts the store, is stopped."""
         for name, work in (("pulse", lambda: self.exchange(store, time.monotonic())), ("watch", self._check)):
             threading.Thread(target=self._repeat, args=(work,), daemon=True, name=f"berth-{name}").start()
+
+    @property
+    def check_every_s(self) -> float:
+        """Return the time between two heartbeats."""
+        return self._silent_s / _CHECKS
+
+    def watch_servers(
+        self, servers: Sequence[WatchedServer], pings: Mapping[int, Callable[[], int]], now: float
+    ) -> None:
+        """Watch servers too; `pings` count the answers of those that this rank pings."""
+        self._pings = pings
+        self._servers = [(server, _PeerState(beat_at=now, state_at=now)) for server in servers]
 
     def stop(self) -> None:
         """Stop the threads."""
@@ -124,15 +163,21 @@ class StallMonitor:
         for other, peer in self._peers.items():
             if other == self._rank:
                 peer.update(text, now)
-            elif store.check([f"pulse/{other}"]):
-                peer.update(store.get(f"pulse/{other}").decode(), now)
+            else:
+                _read(store, f"pulse/{other}", peer, now)
             if after_gap:
                 peer.state_at = now
                 peer.beat_at = peer.beat_at if other == 0 else now
+        for index, (_, server) in enumerate(self._servers):
+            if index in self._pings:
+                store.set(f"pulse/server/{index}", str(self._pings[index]()))
+            _read(store, f"pulse/server/{index}", server, now)
+            if after_gap:
+                server.beat_at = now
         self._exchanged_at = now
 
     def stall_message(self, now: float) -> str | None:
-        """Return which ranks hold up the others, if this rank is to report it."""
+        """Return which ranks and servers hold up the others, if this rank is to report it."""
         silent = [rank for rank in self._peers if self._is_silent(rank, now)]
         responsive = [rank for rank in self._peers if rank not in silent]
         busy = [
@@ -141,13 +186,15 @@ class StallMonitor:
             if self._peers[rank].state.endswith(" 0")
             and self._observed_until(rank, now) - self._peers[rank].state_at >= self._silent_s
         ]
-        if (
-            not (silent or busy)
-            or self._rank != min(responsive, default=self._rank)
-            or now < self._quiet_until
-        ):
-            if not (silent or busy):
-                self._repeat_s, self._quiet_until = self._silent_s, 0.0
+        servers = [  # those whose rank published heartbeats meanwhile
+            (server, state)
+            for server, state in self._servers
+            if self._peers[server.rank].beat_at - state.beat_at >= self._silent_s
+        ]
+        if not (silent or busy or servers):
+            self._repeat_s, self._quiet_until = self._silent_s, 0.0
+            return None
+        if self._rank != min(responsive, default=self._rank) or now < self._quiet_until:
             return None
         self._quiet_until, self._repeat_s = now + self._repeat_s, 2 * self._repeat_s
         reports = [
@@ -157,6 +204,9 @@ class StallMonitor:
         reports += [
             f"rank {rank} has been busy for {now - self._peers[rank].state_at:.0f} s{self._last_step(rank)}"
             for rank in busy
+        ]
+        reports += [
+            f"{server.name} has been silent for {now - state.beat_at:.0f} s" for server, state in servers
         ]
         return f"waiting: {', '.join(reports)}"
 
@@ -183,3 +233,10 @@ class StallMonitor:
                 work()
             except RuntimeError:  # the store is gone, and so is rank 0
                 continue
+
+
+def _read(store: KeyValueStore, key: str, peer: _PeerState, now: float) -> None:
+    """Read a heartbeat; one that was not written with the run's secret counts as none."""
+    if store.check([key]):
+        with suppress(ForeignValueError):
+            peer.update(store.get(key).decode(), now)

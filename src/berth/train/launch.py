@@ -36,7 +36,9 @@ _ONE_THREAD = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive", "OPENBLAS_N
 _PDEATHSIG = 1
 _POLL_S = 0.05
 _SETTLE_S = 0.3
+_CAUSE_S = 15.0  # how long the process that others lost may take to end
 _BAD_INPUT = 2
+PROGRAM = "berth.train.run_program"  # runs a Trainer
 INTERRUPTED = 130  # exit code after Ctrl-C, as in shells
 PEER_LOST = 75  # exit code of a process that lost another one
 
@@ -120,7 +122,7 @@ class Launcher:
             if all(worker.poll() == 0 for worker in self.workers):
                 return 0, ""
             if self._failed():
-                time.sleep(_SETTLE_S)  # a killed process is the cause, even if another failed first
+                self._wait_for_cause()
                 return self._first_failure(self._failed())
             if self._stop_requested and stop_sent_s is None:
                 stop_sent_s = time.monotonic()
@@ -130,6 +132,13 @@ class Launcher:
             if stop_sent_s is not None and time.monotonic() - stop_sent_s > self.config.options.grace_s:
                 grace_s = self.config.options.grace_s
                 return 1, f"workers saved no checkpoint within the grace period of {grace_s:g} s"
+            time.sleep(_POLL_S)
+
+    def _wait_for_cause(self) -> None:
+        """Wait a little: a killed process is the cause, even if another failed first."""
+        time.sleep(_SETTLE_S)
+        deadline_s = time.monotonic() + _CAUSE_S
+        while all(code == PEER_LOST for _, code in self._failed()) and time.monotonic() < deadline_s:
             time.sleep(_POLL_S)
 
     def _failed(self) -> list[tuple[str, int]]:
@@ -230,6 +239,8 @@ def resume_hint(saved: bool, command: Sequence[str]) -> str:
     """Return how to resume after Ctrl-C: with the same command, without --fresh."""
     if not saved:
         return "; nothing is saved without --checkpoint"
+    if PROGRAM in command:
+        return "; to resume: call fit again"
     words = command[2:] if command[1:2] == ["-m"] else command
     return f"; to resume: {shlex.join(word for word in words if word != '--fresh')}"
 

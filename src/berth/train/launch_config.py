@@ -100,6 +100,7 @@ def resolve(
         staleness=options.staleness,
         memory_bytes=memory // max(1, servers) if memory is not None else None,
         folder=_cold_folder(rank_info, notify) if memory is not None else None,
+        tls=False if options.plain else None,
     )
     return LaunchConfig(options, layout, cuts, servers, server, planned)
 

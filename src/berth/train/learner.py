@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import time
 from collections import deque
 from collections.abc import Callable
@@ -16,10 +17,11 @@ from berth.errors import InputError
 from berth.train.data.batch import Batch
 from berth.train.devices import CPU, autocast, naming_layers, to_device
 from berth.train.embedding import Embedding, embeddings_of
+from berth.train.optimisers import MakeOptimiser, optimiser_for
 from berth.train.sparse import SparseStore
 from berth.train.timing import PUSH, UPDATE, LayerClock
 
-Loss = Callable[[Any, Any], Tensor]
+Loss = Callable[..., Tensor]  # of output and labels, and of weights if examples have them
 Scores = tuple[NDArray[np.float32], NDArray[Any]] | tuple[None, None]
 _TIMED_STEPS = 1000  # the last ones
 
@@ -32,7 +34,7 @@ class Learner:
         model: nn.Module,
         store: SparseStore,
         *,
-        optimiser: torch.optim.Optimizer | None = None,
+        optimiser: torch.optim.Optimizer | MakeOptimiser | None = None,
         loss: Loss | None = None,
         workers: int = 1,
         all_reduce: Callable[[nn.Module, float], None] | None = None,
@@ -53,14 +55,12 @@ class Learner:
         store.open([layer.spec for layer in self.embeddings])
         for layer in self.embeddings:
             layer.connect(store)
-        self.optimiser = optimiser if optimiser is not None else adam(model)
-        if optimiser is not None:
-            check_same_weights(model, optimiser)
-        self._scored = getattr(model, "scored", None)  # picks the output and labels of one task
+        self.optimiser = optimiser_for(model, optimiser)
         self._loss: Loss = loss or getattr(model, "loss", None) or click_loss
         self._workers = workers
         self.clock: LayerClock | None = None
         self.tables_without_prefetch: list[str] = []  # tables whose keys are not among the inputs
+        self.input_shapes: dict[str, list[int]] | None = None  # of an example; known after the first step
         self._key_inputs: list[tuple[Embedding, str]] | None = None  # known after the first step
         self._all_reduce = all_reduce  # of dense gradients and the loss, over workers
 
@@ -71,9 +71,10 @@ class Learner:
         inputs, labels = to_device((batch.inputs, batch.labels), self.device)
         with naming_layers(self.model, self.device), autocast(self.device, self._bf16):
             output = clock.forward(inputs) if clock else self.model(inputs)
-            loss = self._loss(output, labels)
+            loss = self._weighted_loss(output, labels, batch.weights)
         if self._key_inputs is None:
             self._key_inputs = self._find_key_inputs(batch.inputs)
+            self.input_shapes = input_shapes(batch.inputs)
             found = {layer.spec_name for layer, _ in self._key_inputs}
             self.tables_without_prefetch = [
                 layer.spec_name for layer in self.embeddings if layer.spec_name not in found
@@ -112,7 +113,18 @@ class Learner:
             time.sleep(took * (self.slowdown - 1.0))
 
     def _scores(self, output: Any, labels: Any) -> Scores:
-        return scores_of(*(self._scored(output, labels) if self._scored else (output, labels)))
+        return scores_of(output, labels)
+
+    def _weighted_loss(self, output: Any, labels: Any, weights: Tensor | None) -> Tensor:
+        if weights is None:
+            return self._loss(output, labels)
+        own = getattr(self.model, "_loss", self._loss)  # of a chain
+        if not _takes_weights(own):
+            raise InputError(
+                "the loss of this model does not take weights of examples",
+                hint="define loss(output, labels, weights), or drop `weight` from the columns",
+            )
+        return self._loss(output, labels, weights.to(self.device))
 
     def _find_key_inputs(self, inputs: Any) -> list[tuple[Embedding, str]]:
         """Return the entries of the inputs that layers used as keys, as they are or as int64."""
@@ -141,35 +153,47 @@ class Learner:
             clock.finish()
 
 
-def adam(model: nn.Module, learning_rate: float = 1e-3) -> torch.optim.Optimizer | None:
-    """Return fused Adam, or None for a model without dense weights."""
-    parameters = [weights for weights in model.parameters() if weights.requires_grad]
-    return torch.optim.Adam(parameters, lr=learning_rate, fused=True) if parameters else None
+def input_shapes(inputs: Any) -> dict[str, list[int]]:
+    """Return the shape of an example, by input."""
+    named = inputs.items() if isinstance(inputs, dict) else ()
+    return {name: list(value.shape[1:]) for name, value in named if isinstance(value, Tensor)}
 
 
-def check_same_weights(model: nn.Module, optimiser: torch.optim.Optimizer) -> None:
-    """Raise for an optimiser of weights that the model does not have: moving a model to a device may replace them."""
-    own = {id(weight) for weight in model.parameters()}
-    if any(id(weight) not in own for group in optimiser.param_groups for weight in group["params"]):
-        raise InputError(
-            "the optimiser updates weights that are not those of the model",
-            hint="move the model to its device first: model.to(device), then make the optimiser",
+def click_loss(output: Tensor, labels: Tensor, weights: Tensor | None = None) -> Tensor:
+    """Return the cross-entropy of one logit per example, or of a row of logits; that of several labels is summed.
+
+    With weights it is their product with that of each example, over the number of examples.
+    """
+    kind = "mean" if weights is None and labels.ndim == 1 else "none"
+    if output.ndim == 2 and output.shape[1] > 1 and labels.ndim == 1 and not labels.is_floating_point():
+        losses = nn.functional.cross_entropy(output, labels, reduction=kind)
+    else:
+        logits = output.reshape(labels.shape)
+        losses = nn.functional.binary_cross_entropy_with_logits(
+            logits, labels.to(logits.dtype), reduction=kind
         )
+    if losses.ndim > 1:
+        losses = losses.mean(dim=1) if labels.is_floating_point() else losses.sum(dim=1)
+    return (losses if weights is None else losses * weights).mean()
 
 
-def click_loss(output: Tensor, labels: Tensor) -> Tensor:
-    """Return the cross-entropy of one logit per example, or of a row of logits."""
-    if output.ndim == 2 and output.shape[1] > 1 and not labels.is_floating_point():
-        return nn.functional.cross_entropy(output, labels)
-    logits = output.view(-1) if labels.ndim == 1 else output
-    return nn.functional.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype))
+def _takes_weights(loss: Loss) -> bool:
+    parameters = inspect.signature(loss).parameters.values()
+    return len(parameters) > 2 or any(one.kind is one.VAR_POSITIONAL for one in parameters)
 
 
 def scores_of(output: Any, labels: Any) -> Scores:
-    """Return scores and labels for the AUC, if the output is a binary score."""
+    """Return scores and labels for the AUC, if the output is a binary score; integer labels of (batch, tasks) keep
+    their shape."""
     if not isinstance(output, Tensor) or not isinstance(labels, Tensor):
         return None, None
     output = output.detach()
+    if labels.ndim == 2 and labels.shape[1] > 1 and not labels.is_floating_point():
+        if output.shape == (*labels.shape, 2):
+            output = output[..., 1] - output[..., 0]
+        if output.shape != labels.shape:
+            return None, None
+        return output.float().cpu().numpy(), labels.numpy()
     if output.numel() == labels.numel():
         return output.reshape(-1).float().cpu().numpy(), labels.reshape(-1).numpy()
     if output.ndim == 2 and output.shape[1] == 2 and labels.ndim == 1:

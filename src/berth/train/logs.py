@@ -7,14 +7,17 @@ import math
 import os
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from berth.errors import InputError
 from berth.train.metrics import Progress
 
+if TYPE_CHECKING:
+    from berth.train.evaluate import Evaluation
+
 COLUMNS = (
     "step", "examples", "loss", "auc", "training_auc", "examples_per_s", "cpu_ms_per_1000", "hit_rate", "moved_bytes",
-    "rows",
+    "rows", "eval_auc", "eval_loss",
 )  # fmt: skip
 
 
@@ -30,8 +33,10 @@ class Log(Protocol):
         ...
 
 
-def current_metrics(progress: Progress, statistics: Any) -> dict[str, float]:
-    """Return the current metrics of a run."""
+def current_metrics(
+    progress: Progress, statistics: Any, evaluation: Evaluation | None = None
+) -> dict[str, float]:
+    """Return the current metrics of a run, with those of its last evaluation."""
     return {
         "step": progress.step,
         "examples": progress.examples,
@@ -43,6 +48,8 @@ def current_metrics(progress: Progress, statistics: Any) -> dict[str, float]:
         "hit_rate": hit_rate(statistics),
         "moved_bytes": sum(table.get("moved_bytes", 0) for table in statistics["tables"].values()),
         "rows": sum(table["rows"] for table in statistics["tables"].values()),
+        "eval_auc": evaluation.auc if evaluation is not None else math.nan,
+        "eval_loss": evaluation.loss if evaluation is not None else math.nan,
     }
 
 

@@ -23,6 +23,12 @@ def use_route_interface(host: str, port: int) -> str | None:
     return name
 
 
+def interface_address() -> str | None:
+    """Return the IPv4 address of the interface that the environment names, if it does."""
+    names = os.environ.get(IFNAME, "").split(",")
+    return _address_of(names[0]) if names[0] else None
+
+
 def source_address(host: str, port: int) -> str | None:
     """Return the source address of packets to `host`; sends nothing."""
     try:
@@ -40,16 +46,18 @@ def interface_of(address: str) -> str | None:
         return _interface_of_six(address)
     if address.startswith("127."):
         address = "127.0.0.1"
+    return next((name for _, name in socket.if_nameindex() if _address_of(name) == address), None)
+
+
+def _address_of(name: str) -> str | None:
+    """Return the IPv4 address of an interface."""
+    request = array.array("B", struct.pack("256s", name[:15].encode()))
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        for _, name in socket.if_nameindex():
-            request = array.array("B", struct.pack("256s", name[:15].encode()))
-            try:
-                fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, request)
-            except OSError:
-                continue  # no IPv4 address
-            if socket.inet_ntoa(request.tobytes()[20:24]) == address:
-                return name
-    return None
+        try:
+            fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, request)
+        except OSError:
+            return None
+    return socket.inet_ntoa(request.tobytes()[20:24])
 
 
 def _interface_of_six(address: str) -> str | None:

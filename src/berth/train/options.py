@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from berth import units
 from berth.errors import InputError, UnknownNameError
 
 if TYPE_CHECKING:
+    from berth.train.optimisers import NamedOptimiser, NamedSchedule
     from berth.train.servers import Codec, Mode
 
+
+Metric = Literal["auc", "loss"]
 
 _MICRO_BATCHES = 4
 
@@ -42,8 +45,9 @@ class TrainOptions:
     threads: int = 1  # of the dense part
     device: str = "cpu"  # of the dense part: cpu, cuda, cuda:1, xpu, mps or a backend registered with torch
     bf16: bool = False  # autocast the dense part to bfloat16
+    device_cache: str | int | None = None  # device memory for the most used rows, e.g. "1GiB"
     memory: str | int | None = None  # for all tables, e.g. "1GiB"; more rows go to files
-    checkpoints: Checkpoints | str | None = None
+    checkpoints: Checkpoints | str | Path | None = None
     day_every: int | None = None  # examples per day: then counts decay, and expired rows are deleted
     prefetch_batches: int = 2  # read ahead by a thread
     workers: int = 1
@@ -57,14 +61,27 @@ class TrainOptions:
     staleness: int = 0
     geo_every: int = 10
     codec: Codec = "fp32"
+    plain: bool = False  # do not encrypt between hosts
     max_restarts: int = 20
     grace_s: float = 60.0  # to save a checkpoint when asked to stop
+    row_optimiser: str | None = None  # of zoo models: adagrad, rowwise_adagrad, adam, sgd; None: adagrad
+    rows_lr: float | None = None  # learning rate of rows; None: that of their optimiser
+    dense_optimiser: str = "adam"  # any class of torch.optim
+    dense_options: Mapping[str, Any] = field(default_factory=dict)  # of that class
+    lr: float | None = None  # learning rate of dense weights; None: the default of their optimiser
+    schedule: str | None = None  # of `lr`: cosine, step, warmup, ... or any class of torch.optim.lr_scheduler
+    schedule_options: Mapping[str, Any] = field(default_factory=dict)
+    eval_every: int | None = None  # steps between two evaluations; one at the end anyway
+    best: Metric | None = None  # keep the checkpoint of the best evaluation by this metric
+    patience: int | None = None  # stop after this many evaluations that are not better than the best
 
     def __post_init__(self) -> None:
         from berth.train.servers.codec import CODECS
         from berth.train.servers.sync_mode import MODES
 
-        for name in ("batch", "day_every", "workers", "micro_batches", "geo_every"):
+        for name in (
+            "batch", "day_every", "workers", "micro_batches", "geo_every", "eval_every", "patience",
+        ):  # fmt: skip
             if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise InputError(f"{name} must be at least 1, got {getattr(self, name)}")
         if self.mode not in MODES:
@@ -73,6 +90,18 @@ class TrainOptions:
             raise UnknownNameError("compression", self.codec, CODECS)
         if self.staleness and self.mode != "half-async":
             raise InputError("--staleness applies to mode half-async only", hint="add --mode half-async")
+        for name in ("lr", "rows_lr"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < float("inf"):
+                raise InputError(f"{name} must be a number above 0, got {value}")
+        if self.lr is not None and "lr" in self.dense_options:
+            raise InputError("lr is given twice", hint="give it once: lr, or lr of the options")
+        if self.schedule_options and self.schedule is None:
+            raise InputError("options of a schedule were given without its name", hint="add --schedule NAME")
+        if self.best is not None and self.best not in get_args(Metric):
+            raise UnknownNameError("metric of the best checkpoint", self.best, get_args(Metric))
+        if self.best is not None and self.checkpoints is None:
+            raise InputError("the best checkpoint needs a folder", hint="add --checkpoint DIR")
         self._check_stages()
 
     def _check_stages(self) -> None:
@@ -114,9 +143,29 @@ class TrainOptions:
         return units.size_bytes(self.memory) if isinstance(self.memory, str) else self.memory
 
     @property
+    def optimiser(self) -> NamedOptimiser:
+        """Return the optimiser of dense weights."""
+        from berth.train.optimisers import NamedOptimiser
+
+        rate = {} if self.lr is None else {"lr": self.lr}
+        return NamedOptimiser(self.dense_optimiser, {**self.dense_options, **rate})
+
+    def scheduler(self, steps: int | None) -> NamedSchedule | None:
+        """Return the learning-rate schedule of a run of this length."""
+        from berth.train.optimisers import NamedSchedule
+
+        return None if self.schedule is None else NamedSchedule(self.schedule, self.schedule_options, steps)
+
+    @property
+    def device_cache_bytes(self) -> int:
+        """The device memory for rows in bytes."""
+        size = self.device_cache
+        return (units.size_bytes(size) if isinstance(size, str) else size) or 0
+
+    @property
     def checkpointing(self) -> Checkpoints | None:
         """Where and how often to checkpoint; a folder alone means the defaults."""
-        return Checkpoints(self.checkpoints) if isinstance(self.checkpoints, str) else self.checkpoints
+        return Checkpoints(self.checkpoints) if isinstance(self.checkpoints, str | Path) else self.checkpoints
 
 
 def no_pipeline() -> InputError:

@@ -1,14 +1,10 @@
-"""Start a training run: in this process, as one rank of several, or as the launcher of all ranks.
-
-The command line calls `start`. A Python API for several processes belongs here too: it calls `start` with the command
-that runs its worker.
-"""
+"""Start a training run: in this process, as one rank of several, or as the launcher of all ranks."""
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from berth.train.devices import check_device
@@ -20,6 +16,7 @@ from berth.train.rendezvous import RankInfo, rank_from_environment
 from berth.train.tables.memory import keep_freed_memory
 
 if TYPE_CHECKING:
+    from berth.train.planned import PlannedRun
     from berth.train.session import Session
 
 
@@ -33,7 +30,17 @@ def start(
     if rank_info is None and not options.is_distributed:
         from berth.train.session import Session
 
-        return Session(recipe.model, recipe.data, options, notify=notify)
+        return Session(
+            recipe.model,
+            recipe.data,
+            options,
+            optimiser=recipe.optimiser,
+            scheduler=recipe.scheduler,
+            loss=recipe.loss,
+            evaluations=recipe.evaluations,
+            callbacks=recipe.callbacks,
+            notify=notify,
+        )
     check_device(options)
     if (
         options.plan is not None
@@ -53,6 +60,20 @@ def start(
     rank_info = rank_info or RankInfo()
     with exit_if_peer_lost(rank_info, notify):
         return worker_session(recipe, config, rank_info, notify=notify)
+
+
+def planned_of(
+    recipe: Recipe, plan: str | None, scale: str | None, slowdowns: Mapping[str, float]
+) -> PlannedRun | None:
+    """Return the run of a plan, for its batch and mode; a model without layers is refused later."""
+    from berth.train.planned import planned_run, read_scale
+    from berth.zoo import LayeredModel
+
+    if scale is not None:
+        read_scale(scale)
+    if plan is None or not isinstance(recipe.model, LayeredModel):
+        return None
+    return planned_run(plan, recipe.name, recipe.model.names, slowdowns, scale)
 
 
 def _launch(config: LaunchConfig, command: Sequence[str], notify: Callable[[str], None]) -> int:

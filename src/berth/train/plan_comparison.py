@@ -13,7 +13,7 @@ from berth.plan.request import PlanRequest, build_problem
 from berth.train.planned import PlannedRun, cores_here
 
 if TYPE_CHECKING:
-    from berth.train.session import Result
+    from berth.train.result import Result
 
 
 @dataclass(frozen=True, slots=True)

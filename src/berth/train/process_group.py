@@ -15,7 +15,9 @@ from berth.errors import InputError
 from berth.train.data import Share
 from berth.train.devices import CPU, group_backend, reduces_on
 from berth.train.heartbeat import StallMonitor, waiting_for_peers
+from berth.train.hosts import Hosts
 from berth.train.rendezvous import RankInfo, heartbeat_store, join
+from berth.train.servers.secret import Secret
 from berth.train.shm_allreduce import ShmAllReduce, connect_shm_allreduce, is_supported
 from berth.train.stages.cut import Layout
 from berth.train.stages.p2p import StageChannel
@@ -27,12 +29,15 @@ class ProcessGroup:
 
     rank_info: RankInfo = field(default_factory=RankInfo)
     layout: Layout = field(default_factory=Layout)
-    store: Any = None  # key-value store shared by all ranks
+    store: Any = None  # key-value store shared by all ranks; its values are signed
+    secret: Secret | None = None  # of the run, if there are several ranks
+    hosts: Hosts | None = None  # of all ranks, if there are several
     group: Any = None  # ranks that run the same layers
     channel: StageChannel = field(default_factory=StageChannel)
     keep: ExitStack = field(default_factory=ExitStack)  # closed when the process leaves
     flags: tuple[float, ...] = ()  # summed along with the next gradients
     step_sums: list[float] | None = None  # sums of flags and losses, if they were sent with gradients
+    monitor: StallMonitor | None = None  # reports ranks and servers that hold up the others
     _shm: ShmAllReduce | None = None  # if the group is on one machine
     _shm_tried: bool = False
 
@@ -156,14 +161,17 @@ def _spread(summed: Tensor, gradients: Sequence[Tensor]) -> None:
         gradient.copy_(part.view_as(gradient))
 
 
-def join_process_group(rank_info: RankInfo, layout: Layout, device: torch.device = CPU) -> ProcessGroup:
+def join_process_group(
+    rank_info: RankInfo, layout: Layout, device: torch.device = CPU, *, plain: bool = False
+) -> ProcessGroup:
     """Join the other ranks."""
     if rank_info.world_size != layout.world_size:
         raise ValueError(f"{rank_info.world_size} processes were started, {layout.world_size} are needed")
     if rank_info.is_single:
         return ProcessGroup(rank_info, layout)
+    keep = ExitStack()
     with waiting_for_peers():
-        store = join(rank_info, group_backend(device))
+        joined = join(rank_info, group_backend(device), keep, plain=plain)
     own_group = None
     for stage in range(layout.stages):  # every rank takes part in creating every group
         ranks = layout.stage_ranks(stage)
@@ -171,8 +179,11 @@ def join_process_group(rank_info: RankInfo, layout: Layout, device: torch.device
             group = dist.new_group(ranks) if len(ranks) > 1 else None
         if stage == layout.stage(rank_info.rank):
             own_group = group
-    process_group = ProcessGroup(rank_info, layout, store, own_group)
+    process_group = ProcessGroup(
+        rank_info, layout, joined.store, joined.secret, joined.hosts, own_group, keep=keep
+    )
     watch = StallMonitor(rank_info.rank, rank_info.world_size)
-    watch.start(heartbeat_store(rank_info))
+    watch.start(heartbeat_store(rank_info, joined.secret))
+    process_group.monitor = watch
     process_group.keep.callback(watch.stop)
     return process_group

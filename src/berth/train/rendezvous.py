@@ -6,20 +6,28 @@ Slurm step they are derived from Slurm's variables. Without them the run has one
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from berth.errors import InputError
+from berth.errors import ForeignValueError, InputError
 from berth.train.heartbeat import SILENT_S, notify
+from berth.train.hosts import Hosts, RankHost, this_host
 from berth.train.network_interface import IFNAME, use_route_interface
+from berth.train.run_secret import run_secret
+from berth.train.servers.secret import VARIABLE, Secret
+from berth.train.servers.sockets import is_loopback
 
 LISTENER = "BERTH_TRAIN_LISTENER"  # descriptor of a socket bound to the port, for rank 0
 _SLURM_PORT = 29_500
+_LEAVE_S = 10.0
 TIMEOUT_S = 1800.0  # for a process that does not join or is busy; it is reported sooner
 
 
@@ -83,17 +91,43 @@ def first_host(nodes: str) -> str:
     return found.group(1) + (found.group(2) or "")
 
 
-def join(rank_info: RankInfo, backend: str = "gloo", notify: Callable[[str], None] = notify) -> Any:
-    """Join the other ranks; returns their shared key-value store."""
+@dataclass(slots=True)
+class Joined:
+    """What a rank knows once all have joined."""
+
+    store: Any  # key-value store of all ranks; its values are signed
+    secret: Secret
+    hosts: Hosts
+
+
+def join(
+    rank_info: RankInfo,
+    backend: str = "gloo",
+    keep: ExitStack | None = None,
+    *,
+    plain: bool = False,
+    notify: Callable[[str], None] = notify,
+) -> Joined:
+    """Join the other ranks, and create their process group; `keep` is closed when the run ends."""
     import torch.distributed as dist
     from torch.distributed.distributed_c10d import PrefixStore
 
-    use_route_interface(rank_info.host, rank_info.port)
-    store = _wait_for_all(rank_info, notify)
+    keep = keep if keep is not None else ExitStack()
+    joined = _wait_for_all(rank_info, keep, notify, plain=plain)
+    if len(joined.hosts) > 1 and not plain:
+        from berth.train.secure_gloo import use_gateways
+
+        backend = use_gateways(joined.store, joined.secret, joined.hosts, rank_info, backend, keep)
+    elif len(joined.hosts) > 1:
+        use_route_interface(rank_info.host, rank_info.port)
+    else:
+        use_route_interface("127.0.0.1", rank_info.port)
+    if rank_info.rank == 0:
+        _report_security(joined.hosts, backend, notify, plain=plain)
     try:
         dist.init_process_group(
             backend,
-            store=PrefixStore("gloo", store),
+            store=PrefixStore("gloo", joined.store),
             rank=rank_info.rank,
             world_size=rank_info.world_size,
             timeout=timedelta(seconds=TIMEOUT_S),
@@ -104,33 +138,92 @@ def join(rank_info: RankInfo, backend: str = "gloo", notify: Callable[[str], Non
             hint=f"{str(error).splitlines()[0]}; the network interface is {os.environ.get(IFNAME, 'unknown')}:"
             f" {IFNAME} selects another one",
         ) from error
-    return store
+    return joined
 
 
-def heartbeat_store(rank_info: RankInfo) -> Any:
+def _report_security(hosts: Hosts, backend: str, notify: Callable[[str], None], *, plain: bool) -> None:
+    """Say what is not encrypted between hosts."""
+    if len(hosts) == 1:
+        return
+    others = [part for part in backend.split(",") if not part.startswith("cpu:") and ":" in part]
+    if plain:
+        notify(f"warning: --plain: nothing is encrypted between the {len(hosts)} hosts")
+    elif others:
+        names = ", ".join(part.partition(":")[2] for part in others)
+        notify(f"warning: dense gradients between hosts use {names}, which does not encrypt or authenticate")
+
+
+def heartbeat_store(rank_info: RankInfo, secret: Secret) -> Any:
     """Return a separate connection to the key-value store, so that a blocking read does not delay heartbeats."""
-    return _prefixed(_store(rank_info, is_master=False, wait_s=TIMEOUT_S))
+    return _signed(_prefixed(_store(rank_info, is_master=False, wait_s=TIMEOUT_S)), secret)
 
 
-def _wait_for_all(rank_info: RankInfo, notify: Callable[[str], None]) -> Any:
-    """Return the store once every rank has joined; missing ranks are reported every `SILENT_S`."""
+def _wait_for_all(
+    rank_info: RankInfo, keep: ExitStack, notify: Callable[[str], None], *, plain: bool
+) -> Joined:
+    """Return store, secret and hosts once every rank has joined; missing ranks are reported every `SILENT_S`."""
     started = time.monotonic()
-    agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"  # torchrun hosts the store
-    store = None
-    while store is None:
+    store = _prefixed(_connect(rank_info, started, notify))
+    here = f"here/{rank_info.rank}"
+    try:
+        secret = run_secret(store, keep, is_main=rank_info.rank == 0)
+    except InputError:
+        store.set(here, "")  # without a signature: the others learn that this rank has no secret
+        raise
+    signed = _signed(store, secret)
+    signed.set(here, this_host(rank_info.host, rank_info.port, plain=plain).to_json())
+    while missing := _missing(rank_info, signed):
+        if rank_info.rank == min(set(range(rank_info.world_size)) - set(missing)):
+            _report_missing(rank_info, missing, started, notify)
+    try:
+        ranks = _read_hosts(rank_info, signed)
+    except InputError:
+        _leave(rank_info, store)
+        raise
+    store.set(f"checked/{rank_info.rank}", "")
+    return Joined(signed, secret, Hosts(ranks, rank_info.rank))
+
+
+def _connect(rank_info: RankInfo, started: float, notify: Callable[[str], None]) -> Any:
+    """Return the store; rank 0 hosts it, unless torchrun does."""
+    agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    while True:
         try:
-            store = _store(rank_info, is_master=rank_info.rank == 0 and not agent, wait_s=SILENT_S)
-        except RuntimeError as error:
+            return _store(rank_info, is_master=rank_info.rank == 0 and not agent, wait_s=SILENT_S)
+        except (RuntimeError, OSError) as error:
             if rank_info.rank == 0 and not agent:
                 hint = str(error).splitlines()[0]
                 raise InputError(f"rank 0 can't listen at {rank_info.address}", hint=hint) from None
             _report_missing(rank_info, [0], started, notify)
-    store = _prefixed(store)
-    store.set(f"here/{rank_info.rank}", "1")
-    while missing := _missing(rank_info, store):
-        if rank_info.rank == min(set(range(rank_info.world_size)) - set(missing)):
-            _report_missing(rank_info, missing, started, notify)
-    return store
+
+
+def _read_hosts(rank_info: RankInfo, store: Any) -> list[RankHost]:
+    """Return where all ranks run; raises if one has another secret, or another setting of --plain."""
+    ranks = []
+    for rank in range(rank_info.world_size):
+        try:
+            ranks.append(RankHost(**json.loads(store.get(f"here/{rank}"))))
+        except ForeignValueError:
+            raise InputError(
+                f"rank {rank} does not have the secret of rank {rank_info.rank}, so they can't train together",
+                hint=f"set {VARIABLE} to the same value for all ranks",
+            ) from None
+    differs = next((rank for rank in range(len(ranks)) if ranks[rank].plain != ranks[0].plain), None)
+    if differs is not None:
+        raise InputError(
+            f"ranks 0 and {differs} disagree on --plain", hint="start all ranks with the same options"
+        )
+    return ranks
+
+
+def _leave(rank_info: RankInfo, store: Any) -> None:
+    """After a refusal, keep the store of rank 0 until the others have noticed it too."""
+    store.set(f"checked/{rank_info.rank}", "")
+    if rank_info.rank == 0:
+        with suppress(RuntimeError):
+            store.wait(
+                [f"checked/{rank}" for rank in range(rank_info.world_size)], timedelta(seconds=_LEAVE_S)
+            )
 
 
 def _missing(rank_info: RankInfo, store: Any) -> list[int]:
@@ -157,15 +250,32 @@ def _report_missing(
 def _store(rank_info: RankInfo, *, is_master: bool, wait_s: float) -> Any:
     from torch._C._distributed_c10d import TCPStore
 
-    listener = os.environ.get(LISTENER) if is_master else None
     return TCPStore(
         rank_info.host,
         rank_info.port,
         is_master=is_master,
         timeout=timedelta(seconds=wait_s),
         wait_for_workers=False,
-        master_listen_fd=int(listener) if listener is not None else None,
+        master_listen_fd=_listener(rank_info) if is_master else None,
     )
+
+
+def _listener(rank_info: RankInfo) -> int:
+    """Return a listening socket: that of the launcher, or one on the interface of the rendezvous only."""
+    if LISTENER in os.environ:
+        return int(os.environ[LISTENER])
+    family, _, _, _, address = socket.getaddrinfo(rank_info.host, rank_info.port, type=socket.SOCK_STREAM)[0]
+    host = str(address[0])
+    if is_loopback(host) and not is_loopback(rank_info.host):
+        host = ""  # /etc/hosts: the name of a host is loopback there, but not elsewhere
+    with socket.create_server((host, rank_info.port), family=family, backlog=1024) as listener:
+        return listener.detach()
+
+
+def _signed(store: Any, secret: Secret) -> Any:
+    from berth.train.signed_store import SignedStore
+
+    return SignedStore(store, secret, os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
 
 
 def _prefixed(store: Any) -> Any:

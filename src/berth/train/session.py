@@ -12,63 +12,46 @@ import shutil
 import tempfile
 from collections.abc import Callable, Generator, Mapping
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field, fields
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
-from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+from torch.optim.lr_scheduler import LRScheduler
 
-from berth.errors import InputError
+from berth.errors import DivergedError, InputError
+from berth.train.callbacks import as_callbacks, notify_all
 from berth.train.checkpoint import CheckpointStore, Manifest, Snapshot, Writer
-from berth.train.checkpoint.dense import dense_state, load_dense
+from berth.train.checkpoint.dense import dense_state, load_dense, weights_of
 from berth.train.checkpoint.inspect import no_usable_checkpoint
 from berth.train.data import BatchSource, ClickStream, Share
 from berth.train.data.prefetch import Prefetcher
+from berth.train.device_store import local_store
 from berth.train.devices import check_bf16, find_device, seed_device, use_device
 from berth.train.embedding import embeddings_of
+from berth.train.evaluate import Evaluation, Evaluations, ScoredExamples, score
 from berth.train.fault_points import fault_point
 from berth.train.interruption import Interruption, Stopped
 from berth.train.learner import Learner, Loss, Scores
 from berth.train.local import LocalStore
 from berth.train.metrics import WINDOW, Progress, Window, divide_windows, join_windows
+from berth.train.optimisers import (
+    MakeOptimiser,
+    MakeScheduler,
+    optimiser_text,
+    scheduler_text,
+    step_scheduler,
+)
 from berth.train.options import Checkpoints, TrainOptions
 from berth.train.rendezvous import RankInfo
+from berth.train.result import Result
+from berth.train.run_identity import check_same_run, json_value
 from berth.train.sparse import SparseStore
 
 if TYPE_CHECKING:
     from berth.train.planned import PlannedRun
 
 Report = Callable[["Session"], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """Result of a run."""
-
-    step: int
-    examples: int
-    loss: float  # mean of the last 50 steps
-    auc: float  # of the last 65,536 examples, scored before training on them; NaN after the first epoch
-    training_auc: float  # the same after the first epoch; NaN in the first
-    examples_per_s: float
-    cpu_ms_per_1000: float
-    preempted: bool
-    statistics: Mapping[str, Any]
-    losses: list[float] = field(repr=False)  # of this run, by step
-    model: nn.Module = field(repr=False)  # after `fit` it can predict
-
-    def __str__(self) -> str:
-        stop = "preempted" if self.preempted else "done"
-        figures = f"{self.examples:,} examples, loss {self.loss:.4f}{auc_text(self.auc, self.training_auc)}"
-        return f"{stop} at step {self.step:,}: {figures}"
-
-
-def auc_text(auc: float, training_auc: float, before: str = ", ") -> str:
-    """Return the AUC with its name, or an empty string if there is none."""
-    if not math.isnan(training_auc):
-        return f"{before}training AUC {training_auc:.4f}"
-    return "" if math.isnan(auc) else f"{before}AUC {auc:.4f}"
 
 
 class Session:
@@ -80,9 +63,13 @@ class Session:
         data: BatchSource | None = None,
         options: TrainOptions | None = None,
         *,
-        optimiser: torch.optim.Optimizer | None = None,
-        scheduler: LRScheduler | None = None,  # of the learning rate; stepped after every batch
+        optimiser: torch.optim.Optimizer | MakeOptimiser | None = None,  # of dense weights
+        scheduler: LRScheduler
+        | MakeScheduler
+        | None = None,  # of the learning rate; stepped after every batch
         loss: Loss | None = None,
+        evaluations: Evaluations | None = None,  # of held-out data
+        callbacks: Any = (),
         store: SparseStore | None = None,
         learner: Callable[[SparseStore], Learner] | None = None,
         share: Share = Share(),  # noqa: B008 - frozen
@@ -98,7 +85,13 @@ class Session:
         self.model = model
         self.data = data if data is not None else ClickStream(self.options.seed)
         self.batch, self.seed = self.options.batch, self.options.seed
-        self.scheduler = scheduler
+        self.evaluations = evaluations
+        self.callbacks = as_callbacks(callbacks)
+        self._optimiser = optimiser or self.options.optimiser
+        self._make_scheduler = scheduler or self.options.scheduler(None)
+        self._loss = loss
+        self._saves_best = False  # this step, which was evaluated
+        self._evaluated_before: dict[str, Any] | None = None  # by the run that was resumed
         self.rank_info = RankInfo()
         self.share = share
         self.progress = Progress(window=Window(WINDOW // share.workers))
@@ -121,12 +114,13 @@ class Session:
                 else Learner(
                     model,
                     self.store,
-                    optimiser=optimiser,
+                    optimiser=self._optimiser,
                     loss=loss,
                     device=self.device,
                     bf16=self.options.bf16,
                 )
             )
+            self.scheduler = self._scheduler()
             if self._checkpoints is not None:
                 self._open_checkpoints(self._checkpoints, opened)
             failed.pop_all()
@@ -154,6 +148,8 @@ class Session:
 
     def steps(self, until: int | None = None) -> Generator[float, None, None]:
         """Yield the loss of every step; checkpoints are taken where they are due."""
+        if self._is_exhausted:
+            return
         batches = self.data.batches(self.batch, self.progress.step, self.share, self.seed)
         depth = self.options.prefetch_batches
         ahead = Prefetcher(batches, depth) if depth else batches
@@ -166,12 +162,10 @@ class Session:
                     self.learner.prefetch(following)
                 seed_device(self.device, self.seed * 1_000_003 + self.progress.step)
                 loss, scores = self.learner.step(self.progress.step, batch)
-                self._step_scheduler(loss)
-                self._count(loss, batch.examples, scores)
-                fault_point("step")
-                self._end_day_if_due()
-                self._save_if_due()
+                self._end_step(loss, batch.examples, scores)
                 yield loss
+                if self._is_exhausted:
+                    break
                 batch = following
         finally:
             if isinstance(ahead, Prefetcher):
@@ -182,32 +176,69 @@ class Session:
         """Whether the run ends after this step, because it was asked to."""
         return self._interruption is not None and self._interruption.requested
 
+    @property
+    def _is_exhausted(self) -> bool:
+        """Whether the run stops early: its last evaluations were not better than the best."""
+        return self.evaluations is not None and self.evaluations.is_exhausted
+
+    def _end_step(self, loss: float, examples: int, scores: Scores) -> None:
+        """Do what follows the update of a step: counting, evaluating, checkpoints."""
+        self._check_finite(loss)
+        step_scheduler(self.scheduler, loss)
+        self._count(loss, examples, scores)
+        fault_point("step")
+        self._end_day_if_due()
+        if self.callbacks:
+            self._report_step(loss)
+        if self.evaluations is not None and self.evaluations.due(self.progress.step):
+            self._evaluate(self.evaluations)
+        self._save_if_due()
+        self._report_checkpoints()
+
     def save(self) -> None:
         """Checkpoint this step; returns when training can continue."""
         if self._writer is None:
             raise InputError("no checkpoint folder is set")
         arrays, meta = self._dense()
+        if not all(bool(value.isfinite().all()) for value in weights_of(arrays, meta).values()):
+            raise self._diverged(f"dense weights are not finite after step {self.progress.step:,}")
         arrays |= {f"window/{name}": array for name, array in join_windows(self._windows()).items()}
-        step, examples, losses = self.progress.step, self.progress.examples, self.progress.losses
-        progress = {"examples": examples, "losses": losses}
-        position = dict(self.data.position(step))
+        step, progress = self.progress.step, self._saved_progress()
+        position = dict(self.data.position(self._first_unfinished_step()))
+        kept = self.evaluations.protected_step if self.evaluations is not None else None
+        self._writer.protected = kept or (self._evaluated_before or {}).get("kept")
         self._writer.save(Snapshot(step, arrays, meta, self.identity(), progress, position), self.store)
+
+    def _saved_progress(self) -> dict[str, Any]:
+        """Return the progress that a checkpoint records."""
+        found: dict[str, Any] = {"examples": self.progress.examples, "losses": self.progress.losses}
+        if self.learner.input_shapes is not None:
+            found["inputs"] = self.learner.input_shapes
+        if self.evaluations is not None:
+            found["evaluations"] = self.evaluations.to_json()
+        elif self._evaluated_before is not None:
+            found["evaluations"] = self._evaluated_before
+        return found
+
+    def _first_unfinished_step(self) -> int:
+        """Return the first step whose examples are needed after a resume."""
+        return self.progress.step
 
     def identity(self) -> dict[str, Any]:
         """Return what must be equal for a checkpoint to be resumed."""
-        tables = {layer.spec_name: _json_value(layer.spec.to_json()) for layer in embeddings_of(self.model)}
+        tables = {layer.spec_name: json_value(layer.spec.to_json()) for layer in embeddings_of(self.model)}
         weights = {name: list(value.shape) for name, value in self.model.state_dict().items()}
-        rule = type(self.learner.optimiser).__name__ if self.learner.optimiser is not None else None
+        trained = any(weight.requires_grad for weight in self.model.parameters())
         return {
             "model": type(self.model).__name__ + ":" + str(getattr(self.model, "name", "")),
             "weights": weights,
             "tables": tables,
-            "dense optimiser": rule,
-            "scheduler": type(self.scheduler).__name__ if self.scheduler is not None else None,
+            "dense optimiser": optimiser_text(self._optimiser) if trained else None,
+            "scheduler": scheduler_text(self._make_scheduler) if trained else None,
             "batch": self.batch,
             "seed": self.seed,
             "examples of a day": self.options.day_every,
-            "data": _json_value(dict(self.data.describe())),
+            "data": json_value(dict(self.data.describe())),
         }
 
     def close(self, *, keep_rows: bool = False) -> None:
@@ -226,10 +257,11 @@ class Session:
 
     def _local_store(self) -> LocalStore:
         budget = self.options.memory_bytes
-        if budget is None:
-            return LocalStore()
-        self.cold_folder = tempfile.mkdtemp(prefix="berth-cold-")
-        return LocalStore(memory_bytes=budget, folder=self.cold_folder, scratch=True)
+        more: dict[str, Any] = {}
+        if budget is not None:
+            self.cold_folder = tempfile.mkdtemp(prefix="berth-cold-")
+            more = {"memory_bytes": budget, "folder": self.cold_folder, "scratch": True}
+        return local_store(self.device, self.options.device_cache_bytes, **more)
 
     def _open_checkpoints(self, config: Checkpoints, opened: ExitStack) -> None:
         self._checkpoint_store = CheckpointStore(config.folder)
@@ -257,7 +289,7 @@ class Session:
 
     def _resume(self, checkpoint_store: CheckpointStore, chain: list[Manifest]) -> None:
         newest = chain[-1]
-        _check_same_run(newest.run, self.identity(), str(checkpoint_store.root))
+        check_same_run(newest.run, self.identity(), str(checkpoint_store.root))
         arrays, meta = checkpoint_store.dense(newest)
         self._load_dense(arrays, meta)
         for layer in embeddings_of(self.model):
@@ -267,6 +299,10 @@ class Session:
         self.progress.resumed(newest.step, progress["examples"], progress["losses"])
         saved = {name.removeprefix("window/"): part for name, part in arrays.items() if name[:7] == "window/"}
         self._load_windows(divide_windows(saved, self.share.workers))
+        self.learner.input_shapes = progress.get("inputs")
+        self._evaluated_before = progress.get("evaluations")
+        if self.evaluations is not None and self._evaluated_before is not None:
+            self.evaluations.load(self._evaluated_before)
         self.data.seek(newest.position)
         self.resumed_from = newest.step
 
@@ -288,12 +324,67 @@ class Session:
         self.progress.first_pass = getattr(self.data, "first_pass", None)
         self.progress.add(loss, examples, *scores)
 
-    def _step_scheduler(self, loss: float) -> None:
-        """Step the learning-rate scheduler."""
-        if isinstance(self.scheduler, ReduceLROnPlateau):
-            self.scheduler.step(loss)
-        elif self.scheduler is not None:
-            self.scheduler.step()
+    def _scheduler(self) -> LRScheduler | None:
+        """Return the scheduler of this process's optimiser, if it has one."""
+        made = self._make_scheduler
+        if made is None or isinstance(made, LRScheduler):
+            return made
+        return made(self.learner.optimiser) if self.learner.optimiser is not None else None
+
+    def _check_finite(self, loss: float) -> None:
+        """Raise if the loss of a step is NaN or infinite; nothing of that step is saved."""
+        if not math.isfinite(loss):
+            raise self._diverged(f"the loss of step {self.progress.step + 1:,} is {loss}")
+
+    def _diverged(self, what: str) -> DivergedError:
+        """Return the error for a run that is not worth continuing."""
+        last = self._writer.last if self._writer is not None else None
+        where = str(self._checkpoint_store.root) if self._checkpoint_store is not None else None
+        kept = (
+            "there is no checkpoint" if last is None else f"the last good checkpoint is that of step {last:,}"
+        )
+        return DivergedError(what, where=where, hint=f"{kept}; start again with lower learning rates")
+
+    def evaluate(self, data: BatchSource) -> Evaluation:
+        """Return the metrics of the model, as it is now, on other data; creates no rows."""
+        return self._score(data).evaluation(self.progress.step)
+
+    def _score(self, data: BatchSource, share: Share = Share()) -> ScoredExamples:  # noqa: B008 - frozen
+        batches = data.batches(self.batch, 0, share, self.seed)
+        return score(self.model, batches, loss=self._loss, device=self.device, bf16=self.options.bf16)
+
+    def _evaluate(self, evaluations: Evaluations) -> None:
+        """Evaluate this step; the best one is saved."""
+        self._record(evaluations, self._score(evaluations.data))
+
+    def _record(self, evaluations: Evaluations, scored: ScoredExamples) -> None:
+        found = scored.evaluation(self.progress.step)
+        if not math.isfinite(found.loss):
+            raise self._diverged(f"the loss on held-out data after step {found.step:,} is {found.loss}")
+        is_best = evaluations.add(found)
+        self._saves_best = is_best and evaluations.keeps_best
+        notify_all(self.callbacks, "on_evaluation", {**found.to_json(), "best": is_best})
+
+    def _report_step(self, loss: float) -> None:
+        optimiser, progress = self.learner.optimiser, self.progress
+        rate = None if optimiser is None else float(optimiser.param_groups[0]["lr"])
+        notify_all(
+            self.callbacks,
+            "on_step",
+            {"step": progress.step, "examples": progress.examples, "loss": loss, "learning_rate": rate},
+        )
+
+    def _best_checkpoint(self) -> str | None:
+        step = self.evaluations.protected_step if self.evaluations is not None else None
+        return None if step is None or self._writer is None else str(self._writer.folder(step))
+
+    def _report_checkpoints(self) -> None:
+        """Report the checkpoints that are complete since the last call."""
+        while self._writer is not None and self._writer.completed:
+            step = self._writer.completed.popleft()
+            best = self.evaluations is not None and self.evaluations.protected_step == step
+            folder = str(self._writer.folder(step))
+            notify_all(self.callbacks, "on_checkpoint", {"step": step, "folder": folder, "best": best})
 
     def _end_day_if_due(self) -> None:
         """End the days that are over, counted from the start of the run: a resumed run ends them at the same steps."""
@@ -305,16 +396,22 @@ class Session:
             self.store.end_day()
 
     def _save_if_due(self) -> None:
-        if self._checkpoints is not None and self.progress.step % self._checkpoints.every == 0:
+        if self._checkpoints is not None and (
+            self._saves_best or self.progress.step % self._checkpoints.every == 0
+        ):
+            self._saves_best = False
             self.save()
 
     def _finish(self, preempted: bool) -> None:
-        """Checkpoint the last step, and wait until it is on disk."""
+        """Evaluate and checkpoint the last step, and wait until it is on disk."""
+        self._evaluate_end(preempted)
         if self._writer is None:
             return
-        if self._writer.last != self.progress.step:
+        if self._writer.last != self.progress.step or self._saves_best:
+            self._saves_best = False
             self.save()
             self._writer.wait()
+        self._report_checkpoints()
         if self._writer.failure is not None:
             stop = "preempted, and " if preempted else ""
             raise InputError(
@@ -322,8 +419,17 @@ class Session:
                 where=str(self._checkpoint_store.root if self._checkpoint_store else ""),
             )
 
+    def _evaluate_end(self, preempted: bool) -> None:
+        if self.evaluations is not None and self._is_end_due(preempted):
+            self._evaluate(self.evaluations)
+
+    def _is_end_due(self, preempted: bool) -> bool:
+        """Return whether the last step is to be evaluated now: a preempted run is not at its end."""
+        last = self.evaluations.last if self.evaluations is not None else None
+        return not preempted and (last is None or last.step != self.progress.step)
+
     def _result(self, preempted: bool, losses: list[float]) -> Result:
-        progress = self.progress
+        progress, evaluations = self.progress, self.evaluations
         return Result(
             progress.step,
             progress.examples,
@@ -336,7 +442,21 @@ class Session:
             self.store.statistics(),
             losses,
             self.model,
+            evaluations.last if evaluations is not None else None,
+            evaluations.best if evaluations is not None else None,
+            self._best_checkpoint(),
+            self._is_exhausted,
+            self._tasks(),
         )
+
+    def _tasks(self) -> dict[str, dict[str, float]]:
+        """Return the metrics of each task by the name of its label."""
+        found = self.progress.tasks
+        layout = getattr(self.data, "layout", None)
+        names = (
+            layout.labels if layout is not None else [f"task {number}" for number in range(1, len(found) + 1)]
+        )
+        return dict(zip(names, found, strict=False))
 
 
 def fit(
@@ -360,45 +480,3 @@ def fit(
     session.close(keep_rows=True)
     model.eval()
     return result
-
-
-def _json_value(value: Any) -> Any:
-    """Return a value as it reads after a round trip through JSON."""
-    if isinstance(value, dict):
-        return {str(key): _json_value(part) for key, part in value.items()}
-    if isinstance(value, tuple | list):
-        return [_json_value(part) for part in value]
-    if isinstance(value, float) and value in (float("inf"), float("-inf")):
-        return str(value)
-    return value
-
-
-def _check_same_run(saved: dict[str, Any], current: dict[str, Any], where: str) -> None:
-    """Raise for a checkpoint of a different run, naming the differences."""
-    different = [name for name in current if saved.get(name) != current[name]]
-    if not different:
-        return
-    if different == ["data"] and saved.get("data") == _without_shuffling(current["data"]):
-        raise InputError(
-            "holds checkpoints of an earlier version of berth, which shuffled files in another order: "
-            "this version can't resume them",
-            where=where,
-            hint="resume with the version that wrote them, use another folder, or --fresh to delete them",
-        )
-    shown = [
-        f"{name}: {saved.get(name)} there, {current[name]} here"
-        if len(str(current[name])) < 60
-        else f"{name} differ{'s' if not name.endswith('s') else ''}"
-        for name in different
-    ]
-    raise InputError(
-        f"holds checkpoints of a different run ({'; '.join(shown)})",
-        where=where,
-        hint="use the same options to resume, another folder, or --fresh to delete them",
-    )
-
-
-def _without_shuffling(data: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the description that earlier versions wrote for the same files, or None if it is unchanged."""
-    earlier = {name: value for name, value in data.items() if name != "shuffled"}
-    return earlier if len(earlier) < len(data) else None

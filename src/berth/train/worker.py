@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
-import stat
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
+from functools import partial
 from typing import Any, cast
 
 from berth.errors import InputError, ServerError
 from berth.train.devices import find_device, use_device
 from berth.train.distributed_session import DistributedSession
+from berth.train.fault_points import NAME
+from berth.train.heartbeat import InProcessStore, StallMonitor, WatchedServer
+from berth.train.hosts import Hosts
 from berth.train.launch import ATTEMPT, PEER_LOST, server_addresses
 from berth.train.launch_config import LaunchConfig, needs_server, table_users
 from berth.train.learner import Learner
@@ -23,14 +25,14 @@ from berth.train.local import LocalStore
 from berth.train.process_group import ProcessGroup, join_process_group
 from berth.train.recipes import Recipe
 from berth.train.rendezvous import RankInfo
-from berth.train.servers import Address, Secret, ServerConfig, ServerProcess, connect
-from berth.train.servers.auth import VARIABLE
+from berth.train.servers import Address, ClientOptions, Secret, ServerConfig, ServerProcess, connect
+from berth.train.servers.ping import ServerPing, ping_identity
+from berth.train.servers.secret import VARIABLE
 from berth.train.sparse import SparseStore
 from berth.train.stages.learner import StageLearner
 from berth.zoo import LayeredModel
 
 _SERVERS_KEY = "berth/servers"  # in the key-value store of the process group
-_LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 def worker_session(
@@ -52,17 +54,29 @@ def worker_session(
         )
     device = find_device(options.device)
     use_device(device)
-    process_group = join_process_group(rank_info, layout, device)
+    process_group = join_process_group(rank_info, layout, device, plain=options.plain)
     store = _open_store(process_group, table_users(recipe.model, layout, config.cuts), config)
+
+    optimiser = recipe.optimiser or options.optimiser
 
     def make_learner(rows: SparseStore) -> Learner:
         if config.cuts:
             assert isinstance(recipe.model, LayeredModel)
             cut = config.cuts[process_group.stage]
-            return StageLearner(recipe.model, rows, process_group, cut, micro_batches=config.micro_batches)
+            return StageLearner(
+                recipe.model,
+                rows,
+                process_group,
+                cut,
+                micro_batches=config.micro_batches,
+                optimiser=optimiser,
+                loss=recipe.loss,
+            )
         return Learner(
             recipe.model,
             rows,
+            optimiser=optimiser,
+            loss=recipe.loss,
             workers=layout.readers,
             all_reduce=process_group.all_reduce,
             device=device,
@@ -79,6 +93,11 @@ def worker_session(
         learner=make_learner,
         planned=config.planned,
         notify=notify,
+        optimiser=optimiser,
+        scheduler=recipe.scheduler,
+        loss=recipe.loss,
+        evaluations=recipe.evaluations,
+        callbacks=recipe.callbacks,
     )
 
 
@@ -97,6 +116,8 @@ def exit_if_peer_lost(rank_info: RankInfo, notify: Callable[[str], None]) -> Ite
 
 def _open_store(process_group: ProcessGroup, users: Sequence[int], config: LaunchConfig) -> SparseStore:
     addresses, secret = _servers(process_group, len(users), config)
+    if addresses:
+        _watch_servers(process_group, addresses, len(users), config, secret)
     if process_group.rank_info.rank not in users:
         return cast("SparseStore", NoTables())
     if not addresses:
@@ -106,6 +127,7 @@ def _open_store(process_group: ProcessGroup, users: Sequence[int], config: Launc
         return LocalStore(memory_bytes=config.server.memory_bytes, folder=config.server.folder)
     rank, options = users.index(process_group.rank_info.rank), config.options
     more: dict[str, Any] = {"every": options.geo_every} if options.mode == "geo" else {}
+    more["options"] = ClientOptions(tls=False if options.plain else None)
     return connect(addresses, secret, rank=rank, workers=len(users), codec=options.codec, **more)
 
 
@@ -115,65 +137,74 @@ def _remove_at_exit(process_group: ProcessGroup, server: ServerConfig) -> None:
 
 
 def _servers(process_group: ProcessGroup, workers: int, config: LaunchConfig) -> tuple[list[Address], Secret]:
-    """Return the servers of the launcher; without a launcher, rank 0 starts them and publishes their addresses."""
+    """Return the servers of the launcher; without a launcher, the lowest rank of each host starts its share."""
     addresses = server_addresses()
     if addresses or not config.servers:
         return addresses, Secret.find() if addresses else Secret.random()
-    if process_group.is_main:
-        return _start_servers(process_group, workers, config)
-    published = json.loads(process_group.store.get(_SERVERS_KEY))
-    return [Address.from_json(text) for text in published["servers"]], shared_secret(published["secret_file"])
+    secret, hosts, store = process_group.secret, process_group.hosts, process_group.store
+    if secret is None or hosts is None:
+        secret = Secret.find() if VARIABLE in os.environ else Secret.random()
+        return _start_servers(process_group, workers, config, secret, range(config.servers)), secret
+    if hosts.is_leader:
+        indices = [index for index in range(config.servers) if hosts.of_server(index) == hosts.here]
+        started = _start_servers(process_group, workers, config, secret, indices)
+        for index, address in zip(indices, started, strict=True):
+            store.set(f"{_SERVERS_KEY}/{index}", address.to_json())
+    published = [store.get(f"{_SERVERS_KEY}/{index}").decode() for index in range(config.servers)]
+    return [Address.from_json(text) for text in published], secret
+
+
+def _watch_servers(
+    process_group: ProcessGroup,
+    addresses: Sequence[Address],
+    workers: int,
+    config: LaunchConfig,
+    secret: Secret,
+) -> None:
+    """Report servers that do not answer; the lowest rank of each host pings those of its host."""
+    monitor, hosts = process_group.monitor, process_group.hosts
+    if monitor is None:
+        monitor = StallMonitor(0, 1)
+        monitor.start(InProcessStore())
+        process_group.keep.callback(monitor.stop)
+    servers = [_watched(index, hosts) for index in range(len(addresses))]
+    counts: dict[int, Callable[[], int]] = {}
+    for index, address in enumerate(addresses):
+        if servers[index].rank == process_group.rank_info.rank:
+            identity = ping_identity(index, len(addresses), workers)
+            tls = False if config.options.plain else None
+            ping = ServerPing(address, identity, secret, tls=tls, every_s=monitor.check_every_s)
+            process_group.keep.callback(ping.stop)
+            counts[index] = partial(getattr, ping, "answers")
+    monitor.watch_servers(servers, counts, time.monotonic())
+
+
+def _watched(index: int, hosts: Hosts | None) -> WatchedServer:
+    """Return the name of a server in reports, and the rank that pings it."""
+    if hosts is None or len(hosts) == 1:
+        return WatchedServer(f"server {index}", 0)
+    host = hosts.of_server(index)
+    return WatchedServer(f"server {index} on {hosts.names()[host]}", hosts.leader(host))
 
 
 def _start_servers(
-    process_group: ProcessGroup, workers: int, config: LaunchConfig
-) -> tuple[list[Address], Secret]:
-    """Start servers on this machine. The secret is not published: the key-value store has no authentication."""
-    host, file = process_group.rank_info.host, None
-    if VARIABLE in os.environ:
-        secret = Secret.find()
-    elif host in _LOOPBACK:
-        secret = Secret.random()
-        file = process_group.keep.enter_context(secret_file(secret))
-    else:
-        raise InputError(
-            "workers on several machines need a shared secret", hint=f"set {VARIABLE} for all of them"
-        )
-    server = replace(config.server, servers=config.servers, workers=workers, host=host)
+    process_group: ProcessGroup, workers: int, config: LaunchConfig, secret: Secret, indices: Sequence[int]
+) -> list[Address]:
+    """Start servers on this host; others reach them by the interface to the rendezvous."""
+    hosts, server = process_group.hosts, config.server
+    host = hosts.address(hosts.here) if hosts is not None and len(hosts) > 1 else "127.0.0.1"
+    if server.memory_bytes is not None and server.folder is None:
+        server = replace(server, folder=tempfile.mkdtemp(prefix="berth-cold-"))
+    server = replace(server, servers=config.servers, workers=workers, host=host)
     _remove_at_exit(process_group, server)  # after the servers have ended
-    started = [ServerProcess(replace(server, index=index), secret) for index in range(config.servers)]
+    attempt = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) + 1
+    started = [
+        ServerProcess(replace(server, index=index), secret, environment={NAME: f"server{index}/{attempt}"})
+        for index in indices
+    ]
     for process in started:
         process_group.keep.callback(process.stop)
-    if process_group.store is not None:
-        published = {"servers": [process.address.to_json() for process in started], "secret_file": file}
-        process_group.store.set(_SERVERS_KEY, json.dumps(published))
-    return [process.address for process in started], secret
-
-
-@contextmanager
-def secret_file(secret: Secret) -> Iterator[str]:
-    """Write the secret to a temporary file that only this user can read."""
-    with tempfile.TemporaryDirectory(prefix="berth-secret-") as folder:
-        path = Path(folder, "secret")
-        path.touch(mode=0o600)
-        path.write_text(secret.environment()[VARIABLE])
-        yield str(path)
-
-
-def shared_secret(path: str | None) -> Secret:
-    """Return the secret of rank 0, from the environment or from the file that rank 0 published.
-
-    Anyone who reaches the key-value store can publish a path, so the file must be one that only this user can read.
-    """
-    if path is None or VARIABLE in os.environ:
-        return Secret.find()
-    try:
-        file = os.lstat(path)
-    except OSError as error:
-        raise InputError(f"the secret can't be read: {error.strerror}", where=path) from error
-    if not stat.S_ISREG(file.st_mode) or file.st_uid != os.getuid() or file.st_mode & 0o077:
-        raise InputError("is not a private file of this user, so it is not the run's secret", where=path)
-    return Secret.find(path)
+    return [process.address for process in started]
 
 
 class NoTables:

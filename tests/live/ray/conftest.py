@@ -38,10 +38,10 @@ def desk(open_desk):
 
 
 @pytest.fixture
-def backend(racks, tmp_path, request):
-    """On a busy machine a gang takes its time to start; a test that waits in vain for one gives it less."""
+def backend(racks, tmp_path):
+    """With time: on a busy machine gangs start and Ray answers late."""
     racks.mend()
-    found = RayBackend(tmp_path, racks.address, start_s=getattr(request, "param", 60.0))
+    found = RayBackend(tmp_path, racks.address, start_s=300.0, answer_s=60.0)
     found.cluster()
     found.observe()
     yield found

@@ -11,7 +11,7 @@ from berth.live.store import Store
 
 
 def main(folder: Path, address: str) -> None:
-    store, backend = Store(folder), RayBackend(folder / "attempts", address)
+    store, backend = Store(folder), RayBackend(folder / "attempts", address, answer_s=60.0)
     controller = Controller(store, backend, Setup(backend.cluster(), policy="fifo", store=store.name))
     while True:
         controller.step()

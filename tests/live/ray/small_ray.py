@@ -37,14 +37,14 @@ touch $BERTH_FOLDER/done
 QUICK_HEALTH = {
     "health_check_initial_delay_ms": 500,
     "health_check_period_ms": 300,
-    "health_check_timeout_ms": 1000,
+    "health_check_timeout_ms": 20_000,  # a killed node refuses at once; a busy one answers late
     "health_check_failure_threshold": 3,
 }
 SMALL = {"num_cpus": 1, "object_store_memory": 80_000_000}
 RACKS = {"m0": "r0", "m1": "r0", "m2": "r1", "m3": "r1"}
 
 
-def until(condition, timeout=120.0):
+def until(condition, timeout=300.0):
     """Waits for what must come, and says so if it does not."""
     end = time.monotonic() + timeout
     while not (found := condition()):
@@ -89,7 +89,7 @@ class Desk:
 
     def __init__(self, folder, address, policy="fifo"):
         self.folder = folder
-        self.backend = RayBackend(folder / "attempts", address, fence_s=2.0)
+        self.backend = RayBackend(folder / "attempts", address, answer_s=60.0)
         store = Store(folder)
         setup = Setup(self.backend.cluster(), policy=policy, store=store.name)
         self.controller = Controller(store, self.backend, setup)
@@ -106,7 +106,7 @@ class Desk:
         return answer.result(0)
 
     def submit(self, run, gpus, **more):
-        spec = JobSpec(run=run, gpus=gpus, **{"grace": "10s", **more})
+        spec = JobSpec(run=run, gpus=gpus, **{"grace": "60s", **more})
         return self.ask(commands.submit(spec, "ada"))["job"]
 
     def work(self, name, gpus, units=15, gate="", **more):
@@ -115,11 +115,11 @@ class Desk:
         env = {"RECORD": str(folder / name), "UNITS": str(units), "MAY_GO_ON": str(folder / gate)}
         return self.submit(WORKER, gpus, name=name, env=env, **more)
 
-    def until(self, condition, timeout=60.0):
+    def until(self, condition, timeout=300.0):
         return until(lambda: self.controller.step() is not None and condition(), timeout)
 
-    def until_over(self, *jobs, timeout=60.0):
-        self.until(lambda: all(self.controller.store.ended_job(job) for job in jobs), timeout)
+    def until_over(self, *jobs):
+        self.until(lambda: all(self.controller.store.ended_job(job) for job in jobs))
         assert [self.controller.store.ended_job(job)["state"] for job in jobs] == ["finished"] * len(jobs)
 
     def machines_of(self, job):
@@ -148,12 +148,12 @@ def launch(token, script, *members, **more):
     return Launch(token, "j1", 1, "job", "ada", argv, gang, **{"grace_s": 5.0, **more})
 
 
-def ended(backend, token, timeout=60.0):
+def ended(backend, token):
     def look():
         seen = backend.observe().attempts.get(token)
         return seen if seen is not None and seen.state == "ended" else None
 
-    return until(look, timeout)
+    return until(look)
 
 
 def assert_worked_once(lines, units=15):

@@ -58,14 +58,17 @@ def test_devices_of_others_are_left_to_them(racks, desk):
     with another_driver(racks, "others") as ray:
         keeper = ray.remote(num_gpus=1, num_cpus=0)(Keeper)
         theirs = [keeper.options(label_selector={"machine": name}).remote() for name in ("m0", "m0", "m1")]
-        taken = [ray.get(one.devices.remote(), timeout=120) for one in theirs]
+        taken = [ray.get(one.devices.remote(), timeout=300) for one in theirs]
         group = ray.util.placement_group([{"GPU": 2}], bundle_label_selector=[{"machine": "m3"}])
-        assert group.wait(30)
+        assert group.wait(300)
         desk.until(lambda: desk.controller.state.external == [2, 1, 0, 2])
-        job = desk.submit("echo $BERTH_MACHINE $CUDA_VISIBLE_DEVICES; sleep 2", 11)
+        enough = desk.folder / "enough"
+        run = f"echo $BERTH_MACHINE $CUDA_VISIBLE_DEVICES; until [ -e {enough} ]; do sleep 0.1; done"
+        job = desk.submit(run, 11)
         assert desk.machines_of(job) == {"m0": 2, "m1": 3, "m2": 4, "m3": 2}
         desk.until(lambda: desk.controller.state.attempts and first_attempt(desk).began is not None)
         assert desk.controller.state.external == [2, 1, 0, 2]
+        enough.touch()
         desk.until_over(job)
         ours = [tuple(text.split()) for text in desk.logs(job).values()]
         assert len(set(ours)) == 11
@@ -164,7 +167,7 @@ def test_under_load_with_controllers_and_nodes_lost_every_job_is_done_once(racks
     racks.lose("m2")
     again = open_desk()
     assert [machine.name for machine in again.controller.state.cluster.machines] == list(RACKS)
-    again.until_over(*jobs.values(), timeout=120.0)
+    again.until_over(*jobs.values())
     for name in jobs:
         assert_worked_once(again.lines(name), units=10)
     assert again.backend.observe().attempts == {}

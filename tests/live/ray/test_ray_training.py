@@ -15,10 +15,12 @@ def test_a_training_is_evicted_and_moved_and_ends_as_if_nothing_had_happened(ope
     job = desk.submit(training.command, 4, **facts, **training.surroundings)
     desk.until(training.has_begun)
     [home] = desk.machines_of(job)
-    short = desk.submit("sleep 1", 16, duration="1s")
+    short = desk.submit("true", 16, duration="1s")
     assert desk.machines_of(job) == {}
     desk.ask(commands.drain(home))
-    desk.until_over(short, job, timeout=120.0)
+    desk.until(lambda: desk.controller.store.ended_job(short))
+    training.release()
+    desk.until_over(short, job)
     assert desk.controller.store.ended_job(job)["attempts"] == 2
     training.assert_preempted(desk.logs(job, 1)["rank-0.log"])
     training.assert_as_if_nothing_had_happened()

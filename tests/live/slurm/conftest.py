@@ -14,13 +14,10 @@ import small_slurm
 from berth.cluster.load import load_cluster
 from berth.live import commands
 from berth.live.backends.slurm import SlurmBackend
-from berth.live.backends.slurm_attempt import Timeouts
 from berth.live.controller import Controller
 from berth.live.setup import Setup
 from berth.live.spec import JobSpec
 from berth.live.store import Store
-
-QUICK = Timeouts(margin_s=2.0, start_s=20.0, settle_s=1.0)
 
 
 @pytest.fixture(scope="session")
@@ -57,7 +54,7 @@ class Desk:
     def open(self) -> None:
         """A controller on the store, the first one or the next."""
         self.store = Store(self.folder)
-        self.backend = SlurmBackend(self.folder / "attempts", self.described, timeouts=QUICK)
+        self.backend = SlurmBackend(self.folder / "attempts", self.described, timeouts=small_slurm.TIMEOUTS)
         setup = Setup(self.backend.cluster(), policy=self.policy, store=self.store.name)
         self.controller = Controller(self.store, self.backend, setup)
 
@@ -72,7 +69,7 @@ class Desk:
         self.controller.step()
         return answer.result(0)
 
-    def until(self, condition, what: str, timeout_s: float = 60.0) -> None:
+    def until(self, condition, what: str, timeout_s: float = small_slurm.TIMEOUT_S) -> None:
         def cranked() -> bool:
             self.controller.step()
             return bool(condition())
@@ -131,7 +128,7 @@ from berth.live.spec import JobSpec
 from berth.live.store import Store
 
 store = Store(Path(sys.argv[1]))
-timeouts = Timeouts(margin_s=2.0, start_s=20.0, settle_s=1.0)
+timeouts = Timeouts(margin_s=5.0, start_s=120.0, settle_s=1.0)
 backend = SlurmBackend(store.folder / "attempts", timeouts=timeouts)
 controller = Controller(store, backend, Setup(backend.cluster(), policy="fifo", store=store.name))
 for text in sys.argv[2:]:

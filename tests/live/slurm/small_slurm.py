@@ -20,9 +20,13 @@ import tempfile
 import time
 from pathlib import Path
 
+from berth.live.backends.slurm_attempt import Timeouts
+
 NEEDED = ("munged", "slurmctld", "slurmd", "sbatch", "squeue", "sinfo", "scontrol", "scancel")
 NODES = tuple(f"n0{number}" for number in range(8))
 GPUS = 8
+TIMEOUT_S = 300.0  # of everything that is waited for, on a busy machine as well
+TIMEOUTS = Timeouts(margin_s=5.0, start_s=120.0, settle_s=1.0)
 _PR_SET_PDEATHSIG = 1
 
 _SLURM_CONF = """
@@ -49,8 +53,8 @@ SelectTypeParameters=CR_Core_Memory
 SchedulerParameters=batch_sched_delay=0
 TopologyPlugin=topology/tree
 ReturnToService=2
-SlurmdTimeout=5
-MessageTimeout=5
+SlurmdTimeout=60
+MessageTimeout=20
 KillWait=2
 GresTypes=gpu
 SlurmdParameters=config_overrides
@@ -92,6 +96,11 @@ done
 echo "finish $BERTH_ATTEMPT" >> record
 touch finished "$BERTH_FOLDER/done"
 """
+
+
+def until_file(path: Path) -> str:
+    """A command that runs until this file exists."""
+    return f"until [ -e {path} ]; do sleep 0.1; done"
 
 
 def counting(folder: Path, steps: int, *, go: bool = True, **facts) -> dict:
@@ -141,6 +150,12 @@ class SmallSlurm:
             f"NodeName=n[00-07] Name=gpu Type=a100 File={home}/gpus/gpu[0-{GPUS - 1}]\n"
         )
 
+    def conf_with(self, path: Path, **options: int) -> Path:
+        """Write the configuration with other options, for commands."""
+        kept = [line for line in self.conf.read_text().splitlines() if line.split("=")[0] not in options]
+        path.write_text("\n".join([*kept, *(f"{name}={value}" for name, value in options.items())]) + "\n")
+        return path
+
     def start(self) -> None:
         home = self.home
         files = [f"--{name}-file={home}/munge.{name}" for name in ("key", "pid", "seed", "log")]
@@ -158,7 +173,7 @@ class SmallSlurm:
         """In order: it writes down what it knows."""
         daemon = self._daemons.pop("slurmctld")
         daemon.terminate()
-        daemon.wait(30)
+        daemon.wait(TIMEOUT_S)
 
     def start_node(self, node: str) -> None:
         self._start(node, "slurmd", "-D", "-N", node, "-f", str(self.conf))
@@ -183,13 +198,17 @@ class SmallSlurm:
         daemon.wait()
 
     def close(self, node: str) -> None:
-        """What whoever runs the cluster does about a node that is gone, before Slurm notices by itself."""
+        """What whoever runs the cluster does about a node that is gone, before Slurm notices by itself.
+
+        Slurm would take a minute: a busy machine must not look like a lost node.
+        """
         self.run("scontrol", "update", f"nodename={node}", "state=down", "reason=test")
 
     def lose(self, node: str) -> None:
         """The node with all that runs on it."""
         self.kill(node)
         self._kill_all_on(node)
+        self.close(node)
 
     def _kill_all_on(self, node: str) -> None:
         for pid in _processes_with(f"SLURMD_NODENAME={node}", f"SLURM_CONF={self.conf}"):
@@ -199,7 +218,7 @@ class SmallSlurm:
                 os.kill(pid, signal.SIGKILL)
 
     def run(self, *argv: str) -> str:
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=30, check=False)
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
         assert done.returncode == 0, f"{argv}: {done.stderr}"
         return done.stdout
 
@@ -219,7 +238,7 @@ class SmallSlurm:
 
     def tidy(self) -> None:
         """No jobs, and every node as it was."""
-        subprocess.run(["scancel", "--user", getpass.getuser()], timeout=30, check=False)
+        subprocess.run(["scancel", "--user", getpass.getuser()], timeout=TIMEOUT_S, check=False)
         for node in NODES:
             if node not in self._daemons:
                 self.start_node(node)
@@ -230,7 +249,7 @@ class SmallSlurm:
         for node, state in states.items():
             if "DRAIN" in state or "down" in state:  # it may come back by itself just now
                 argv = ["scontrol", "update", f"nodename={node}", "state=resume"]
-                subprocess.run(argv, capture_output=True, timeout=30, check=False)
+                subprocess.run(argv, capture_output=True, timeout=TIMEOUT_S, check=False)
         return set(states.values()) == {"idle"} and not self.jobs()
 
     def stop(self) -> None:
@@ -238,7 +257,7 @@ class SmallSlurm:
             daemon.terminate()
         for daemon in self._daemons.values():
             try:
-                daemon.wait(5)
+                daemon.wait(30)
             except subprocess.TimeoutExpired:
                 daemon.kill()
                 daemon.wait()
@@ -247,7 +266,7 @@ class SmallSlurm:
         shutil.rmtree(self.home, ignore_errors=True)
 
 
-def until(condition, what: str, shown=lambda: "", timeout_s: float = 60.0) -> None:
+def until(condition, what: str, shown=lambda: "", timeout_s: float = TIMEOUT_S) -> None:
     """Asks again and again; an error if it never comes."""
     end = time.monotonic() + timeout_s
     while not condition():
@@ -257,7 +276,7 @@ def until(condition, what: str, shown=lambda: "", timeout_s: float = 60.0) -> No
 
 def _free_ports(count: int) -> int:
     """The first of so many ports in a row that nobody has."""
-    for first in range(20000 + os.getpid() % 100 * 100, 32000, 20):
+    for first in range(20000 + os.getpid() % 50 * 100, 27000, 20):
         try:
             for port in range(first, first + count):
                 with socket.socket() as probe:

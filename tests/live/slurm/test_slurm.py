@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 
 import pytest
+import small_slurm
 
 from berth.live import commands
 from berth.live.backend import AttemptStatus, BackendError, Forget, Launch, MachineStatus, Member, Stop
 from berth.live.backends.slurm import SlurmBackend
-from berth.live.backends.slurm_attempt import Timeouts
 from berth.live.backends.slurm_commands import SlurmCommands
 from berth.live.folder import Folder
 
@@ -41,7 +41,7 @@ def launch_of(token: str, run: str, machines: dict[str, list[int]], **facts) -> 
 
 @pytest.fixture
 def backend(slurm, tmp_path):
-    return SlurmBackend(tmp_path, timeouts=Timeouts(margin_s=2.0, start_s=20.0, settle_s=1.0))
+    return SlurmBackend(tmp_path, timeouts=small_slurm.TIMEOUTS)
 
 
 def until_seen(slurm_module, backend, token: str, state: str) -> AttemptStatus:
@@ -84,7 +84,7 @@ def test_a_gang_over_two_nodes_runs_with_its_environment(desk):
 
 
 def test_a_gang_of_three_here_and_five_there_asks_slurm_for_just_that(backend, slurm, small):
-    order = launch_of("t-1", "sleep 60", {"n01": [0, 1, 2], "n06": [3, 4, 5, 6, 7]})
+    order = launch_of("t-1", "sleep 600", {"n01": [0, 1, 2], "n06": [3, 4, 5, 6, 7]})
     assert backend.apply([order]) == [order]
     until_seen(small, backend, "t-1", "running")
     held = {job["nodes"]: job["gres_detail"][0].split("(")[0] for job in slurm.jobs()}
@@ -149,7 +149,7 @@ def test_what_was_cut_short_between_two_submissions_is_gone_on_with(backend, slu
 
 
 def test_a_job_of_another_user_with_a_name_of_ours_is_neither_adopted_nor_cancelled(backend, slurm, small):
-    order = launch_of("t-7", "sleep 60", {"n00": [0]})
+    order = launch_of("t-7", "sleep 600", {"n00": [0]})
     backend.apply([order])
     until_seen(small, backend, "t-7", "running")
     theirs = ("--uid=65534", "--job-name=berth:t-7:0", "--hold", "-o/dev/null", "--chdir=/", "--wrap=true")
@@ -164,7 +164,7 @@ def test_jobs_ask_for_the_longest_time_that_the_partition_allows(backend, slurm,
     slurm.run("scontrol", "update", "partitionname=main", "MaxTime=90", "DefaultTime=1")
     try:
         backend.observe()
-        backend.apply([launch_of("t-8", "sleep 60", {"n00": [0]})])
+        backend.apply([launch_of("t-8", "sleep 600", {"n00": [0]})])
         until_seen(small, backend, "t-8", "running")
         assert [job["time_limit"] for job in slurm.jobs()] == [90]
     finally:
@@ -194,10 +194,7 @@ def test_a_gang_that_slurm_will_not_take_has_failed_and_says_why(backend, slurm,
 def test_a_controller_of_slurm_that_does_not_answer_is_an_error_and_no_empty_cluster(
     backend, slurm, tmp_path, monkeypatch
 ):
-    elsewhere = tmp_path / "slurm.conf"
-    text = slurm.conf.read_text()
-    port = next(line for line in text.splitlines() if line.startswith("SlurmctldPort="))
-    elsewhere.write_text(text.replace(port, "SlurmctldPort=1") + "MessageTimeout=2\n")
+    elsewhere = slurm.conf_with(tmp_path / "slurm.conf", SlurmctldPort=1, MessageTimeout=2)
     monkeypatch.setenv("SLURM_CONF", str(elsewhere))
     with pytest.raises(BackendError):
         backend.observe()
@@ -209,7 +206,7 @@ def test_a_drained_node_takes_no_jobs_and_comes_back(desk, slurm):
     one = desk()
     for node in ("n00", "n01", "n02"):
         slurm.run("scontrol", "update", f"nodename={node}", "state=drain", "reason=test")
-    job = one.submit("sleep 60", gpus=16)
+    job = one.submit("sleep 600", gpus=16)
     one.until_running(job)
     assert not {"n00", "n01", "n02"} & set(one.machines(job))
     slurm.run("scontrol", "update", "nodename=n00", "state=resume")
@@ -222,11 +219,11 @@ def test_a_drained_node_takes_no_jobs_and_comes_back(desk, slurm):
 def test_gpus_of_an_external_job_are_not_used(desk, slurm, small):
     for node in small.NODES:
         slurm.run(
-            "sbatch", f"--nodelist={node}", "--gres=gpu:5", "--mem=1000", "-o/dev/null", "--wrap=sleep 60"
+            "sbatch", f"--nodelist={node}", "--gres=gpu:5", "--mem=1000", "-o/dev/null", "--wrap=sleep 600"
         )
     small.until(lambda: all(job["job_state"] == "RUNNING" for job in slurm.jobs()), "the others run")
     one = desk()
-    job = one.submit("sleep 60", gpus=6)
+    job = one.submit("sleep 600", gpus=6)
     one.until_running(job)
     assert {one.controller.observer.observation.machines[node].external for node in small.NODES} == {5}
     assert len(one.machines(job)) == 2
@@ -237,13 +234,15 @@ def test_gpus_of_an_external_job_are_not_used(desk, slurm, small):
 def test_an_evicted_gang_gets_sigterm_and_resumes_elsewhere(desk, slurm, small, tmp_path, two_machines):
     one = desk(cluster=two_machines, policy="srtf")
     folder = tmp_path / "long"
-    long = one.submit(**small.counting(folder, 40, gpus=8, duration="2h"))
+    long = one.submit(**small.counting(folder, 10, go=False, gpus=8, duration="2h"))
     one.until((folder / "count").exists, "it counts")
     [home] = one.machines(long)
-    short = one.submit("sleep 1", gpus=16, duration="1s")
+    short = one.submit(small.until_file(tmp_path / "enough"), gpus=16, duration="1s")
     one.until_running(short)
     assert not one.running(long)
     slurm.run("scontrol", "update", f"nodename={home}", "state=drain", "reason=test")
+    for file in (tmp_path / "enough", folder / "go"):
+        file.touch()
     one.until_over(short, long)
     assert {one.over(job)["state"] for job in (short, long)} == {"finished"}
     first, second = small.record(folder, "start")
@@ -296,9 +295,11 @@ def test_processes_that_outlive_their_slurmd_end_before_the_job_runs_again(desk,
 def test_a_job_that_was_cancelled_in_slurm_runs_again(desk, slurm, small, tmp_path):
     one = desk()
     folder = tmp_path / "cancelled"
-    job = one.submit(**small.counting(folder, 15, gpus=8))
+    job = one.submit(**small.counting(folder, 5, go=False, gpus=8))
     one.until((folder / "count").exists, "it counts")
     slurm.run("scancel", *(str(found["job_id"]) for found in slurm.jobs()))
+    one.until(lambda: len(small.record(folder, "start")) == 2, "it runs again")
+    (folder / "go").touch()
     one.until_over(job)
     assert (one.over(job)["state"], one.over(job)["failures"]) == ("finished", 0)
     assert [start[0] for start in small.record(folder, "start")] == ["1", "2"]

@@ -63,7 +63,7 @@ def test_a_time_limit_is_reported_and_does_not_restart_forever(desk, slurm):
     reader = Reader(one, job)
     now = time.strftime("%Y-%m-%dT%H:%M:%S")
     slurm.run("scontrol", "update", f"jobid={slurm_jobs(slurm)[0]}", f"EndTime={now}")
-    one.until(lambda: one.over(job), "it is over", timeout_s=120)
+    one.until(lambda: one.over(job), "it is over")
     assert reader.ends() == ["time-limit"]
     over = one.over(job)
     assert (over["state"], over["failures"], over["code"], over["cause"]) == ("failed", 1, 124, "time-limit")
@@ -99,20 +99,24 @@ def test_a_partition_that_is_down_starts_nothing_and_is_the_reason(desk, slurm):
 
 
 @pytest.mark.parametrize("policy", ["fifo", "berth"])
-def test_a_controller_of_slurm_that_stops_and_comes_back_moves_no_job(desk, slurm, policy):
+def test_a_controller_of_slurm_that_stops_and_comes_back_moves_no_job(
+    desk, slurm, policy, tmp_path, monkeypatch
+):
     one = desk(policy=policy)
     runs = one.submit("sleep 300", gpus=8, duration="2h")
     one.until_running(runs)
     places = one.machines(runs)
     slurm.stop_controller()
+    monkeypatch.setenv("SLURM_CONF", str(slurm.conf_with(tmp_path / "slurm.conf", MessageTimeout=2)))
     try:
-        one.until(lambda: one.controller.observer.error, "it is noticed", timeout_s=120)
+        one.until(lambda: one.controller.observer.error, "it is noticed")
         waits = one.submit("sleep 300", gpus=8, duration="2h")
         reader = Reader(one, waits)
         assert one.controller.state.jobs[waits].attempts == 0
         assert reader.why()["reason"]["code"] == "backend-unreachable"
         assert reader.queue()["warnings"][0]["cause"] == "backend-unreachable"
     finally:
+        monkeypatch.undo()
         slurm.start_controller()
     one.until_running(waits)
     slurm_module_until_settled(one, slurm)
@@ -125,7 +129,7 @@ def test_a_controller_of_slurm_that_stops_and_comes_back_moves_no_job(desk, slur
 def slurm_module_until_settled(one, slurm) -> None:
     """All nodes have reported themselves again, and the controller has seen that."""
     settled = {"idle", "mixed", "allocated"}
-    one.until(lambda: set(slurm.states().values()) <= settled, "nodes are back", timeout_s=120)
+    one.until(lambda: set(slurm.states().values()) <= settled, "nodes are back")
     one.until(lambda: not one.controller.blockers(), "all is well")
 
 
@@ -148,7 +152,7 @@ def test_requests_are_answered_while_sbatch_hangs(desk, slurm, tmp_path, monkeyp
         assert first.result(60)
         wait_for(called.exists)
         for _ in range(3):
-            assert one.controller.ask(commands.submit(JobSpec(run="true"), "ada")).result(10)
+            assert one.controller.ask(commands.submit(JobSpec(run="true"), "ada")).result(60)
         assert not go.exists()
         go.touch()
         wait_for(lambda: one.running(first.result()["job"]))
@@ -159,7 +163,7 @@ def test_requests_are_answered_while_sbatch_hangs(desk, slurm, tmp_path, monkeyp
         thread.join()
 
 
-def wait_for(condition, timeout_s: float = 60.0) -> None:
+def wait_for(condition, timeout_s: float = 300.0) -> None:
     end = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < end

@@ -26,7 +26,6 @@ def test_every_job_finishes_once_whatever_is_killed(seed, desk, apart, slurm, sm
         slurm.lose(node)
         controller.kill()
         controller.wait()
-        slurm.close(node)
         controller = apart(store)
         until_further(small, folders)
         slurm.start_node(node)

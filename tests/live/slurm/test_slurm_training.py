@@ -12,15 +12,17 @@ pytestmark = pytest.mark.slow
 
 
 def test_a_training_is_evicted_and_moved_and_ends_as_if_nothing_had_happened(
-    desk, slurm, training, two_machines
+    desk, slurm, small, training, two_machines, tmp_path
 ):
     one = desk(cluster=two_machines, policy="srtf")
     job = one.submit(training.command, gpus=8, duration="2h", grace="60s", **training.surroundings)
     one.until(training.has_begun, "it trains")
     [home] = one.machines(job)
-    short = one.submit("sleep 1", gpus=16, duration="1s")
+    short = one.submit(small.until_file(tmp_path / "enough"), gpus=16, duration="1s")
     one.until_running(short)
     slurm.run("scontrol", "update", f"nodename={home}", "state=drain", "reason=test")
+    training.release()
+    (tmp_path / "enough").touch()
     one.until_over(job)
     assert (one.over(job)["state"], one.over(job)["attempts"]) == ("finished", 2)
 

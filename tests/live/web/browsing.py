@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import random
 import shutil
 import socket
 import urllib.error
@@ -27,14 +29,17 @@ HOSTILE = [
     '"><script>window.pwned=1</script>',
     "{{7*7}}' onload=pwned()",
 ]
-SHELL = "i=0; while [ $i -lt 600 ]; do echo line $i of rank $RANK; i=$((i+1)); sleep 0.2; done"
-WAIT_S = 60.0
+SHELL = "i=0; while [ $i -lt 6000 ]; do echo line $i of rank $RANK; i=$((i+1)); sleep 0.2; done"
+WAIT_S = 300.0
 
 
 def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
+    """A port below those that the system gives to connections, so that it stays free."""
+    while True:
+        port = random.randrange(30_000, 32_700)
+        with socket.socket() as sock, contextlib.suppress(OSError):
+            sock.bind(("127.0.0.1", port))
+            return port
 
 
 class Berth(Up):

@@ -34,7 +34,7 @@ def address(log: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str
         yield next(word for word in told.read_text().split() if "#token=" in word)
     finally:
         process.terminate()
-        process.wait(20)
+        process.wait(300)
 
 
 def ready(page: Any) -> None:
@@ -69,8 +69,8 @@ def test_the_slider_moves_the_whole_page(address: str, look: Looker) -> None:
     page.fill("#moment", "5000")
     until(lambda: "0 of 32" not in page.locator(".stats .use b").inner_text())
     look.keep(page, "simulated")
-    page.keyboard.press("Space")
     before = page.evaluate("berth.at")
+    page.keyboard.press("Space")
     until(lambda: page.evaluate("berth.at") > before)
     page.keyboard.press("Space")
 

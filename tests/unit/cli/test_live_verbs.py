@@ -66,11 +66,11 @@ def live(served, berth, monkeypatch):
 
     run.berth, run.controller = berth, served
     yield run
-    served.ask(cancel_all(list(served.state.jobs))).result(30)
+    served.ask(cancel_all(list(served.state.jobs))).result(300)
     until(lambda: not served.state.jobs)
 
 
-def until(condition, timeout_s: float = 30.0):
+def until(condition, timeout_s: float = 300.0):
     """The controller runs by itself; the bound is only there so that a broken test ends."""
     end = time.monotonic() + timeout_s
     while not (found := condition()):

@@ -21,7 +21,7 @@ def connected(endpoint: Endpoint) -> socket.socket:
         host, port = endpoint.url.removeprefix("http://").split(":")
         return socket.create_connection((host, int(port)), 30)
     sock = socket.socket(socket.AF_UNIX)
-    sock.settimeout(30)
+    sock.settimeout(300)
     with short_path(endpoint.folder) as path:
         sock.connect(str(path))
     return sock

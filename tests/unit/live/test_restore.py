@@ -45,7 +45,7 @@ class Restored:
             self.live.step(0.01)
             return condition()
 
-        return until(stepped, 20)
+        return until(stepped)
 
     def finish(self, job):
         self.until(lambda: self.live.state_of(job) == "finished" and not tokens_in(self.work))
@@ -72,12 +72,14 @@ def test_an_attempt_that_ended_after_the_backup_has_ended_after_the_restore(rest
     assert restored.log(job) == "once\n"
 
 
-def test_the_end_of_an_attempt_that_ran_at_the_backup_is_not_lost(restored):
-    job = restored.live.submit(run="sleep 0.5; exit 7", restarts=0)
+def test_the_end_of_an_attempt_that_ran_at_the_backup_is_not_lost(restored, tmp_path):
+    enough = tmp_path / "enough"
+    job = restored.live.submit(run=f"until [ -e {enough} ]; do sleep 0.05; done; exit 7", restarts=0)
     restored.until(
         lambda: restored.live.state.attempts[restored.live.state.jobs[job].token].state == "running"
     )
     restored.save()
+    enough.touch()
     restored.until(lambda: restored.live.state_of(job) == "failed" and not tokens_in(restored.work))
     restored.restore()
     restored.until(lambda: restored.live.state_of(job) == "failed")
@@ -110,7 +112,7 @@ def test_a_new_job_runs_though_its_id_was_in_use_after_the_backup(restored):
 
 def test_a_process_of_after_the_backup_is_stopped_and_no_job_takes_it_for_its_own(restored):
     restored.save()
-    before = restored.live.submit(run="sleep 1000")
+    before = restored.live.submit(run="sleep 10000")
     restored.until(lambda: restored.live.state.attempts[restored.live.state.jobs[before].token].began)
     restored.restore()
     after = restored.live.submit(run="echo after", job=before)

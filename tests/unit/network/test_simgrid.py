@@ -38,7 +38,7 @@ def _simgrid():
 def ends_in_simgrid(links: list[float], flows: list[dict]) -> list[float]:
     asked = json.dumps({"links": links, "flows": flows})
     result = subprocess.run(
-        [PYTHON, str(SCRIPT)], input=asked, capture_output=True, text=True, check=True, timeout=120
+        [PYTHON, str(SCRIPT)], input=asked, capture_output=True, text=True, check=True, timeout=600
     )
     return json.loads(result.stdout.splitlines()[-1])
 

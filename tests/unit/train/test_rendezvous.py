@@ -67,6 +67,6 @@ def test_rank_0_listens_at_the_socket_that_the_launcher_holds(monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as listener:
         rank_info = RankInfo(0, 1, "127.0.0.1", listener.getsockname()[1])
         monkeypatch.setenv(LISTENER, str(os.dup(listener.fileno())))  # the store closes what it is given
-        store = rendezvous._store(rank_info, is_master=True, wait_s=10)
+        store = rendezvous._store(rank_info, is_master=True, wait_s=300)
         store.set("key", "value")
-        assert rendezvous._store(rank_info, is_master=False, wait_s=10).get("key") == b"value"
+        assert rendezvous._store(rank_info, is_master=False, wait_s=300).get("key") == b"value"

@@ -17,7 +17,7 @@ from berth.train.fault_points import FAULT_POINTS
 from berth.train.interruption import Interruption, Stopped
 from berth.train.local import LocalStore
 from berth.train.options import TrainOptions
-from berth.train.session import _check_same_run
+from berth.train.run_identity import check_same_run
 from berth.train.tables import DecayPolicy, shard_of, split
 
 
@@ -197,10 +197,10 @@ def test_checkpoints_of_an_earlier_version_over_the_same_files_are_refused_with_
     files = {"kind": "files", "files": [["day0.tsv", 100]], "window": 64}
     now = {"seed": 0, "data": {**files, "shuffled": "within an epoch"}}
     with pytest.raises(InputError, match="holds checkpoints of an earlier version of berth, which shuffled"):
-        _check_same_run({"seed": 0, "data": files}, now, "run")
+        check_same_run({"seed": 0, "data": files}, now, "run")
     for other in ({"seed": 1, "data": files}, {"seed": 0, "data": {**files, "window": 32}}):
         with pytest.raises(InputError, match="a different run"):
-            _check_same_run(other, now, "run")
+            check_same_run(other, now, "run")
 
 
 class Sharded:
@@ -286,7 +286,7 @@ def test_a_disk_that_is_full_for_a_while_costs_one_checkpoint(
 
 
 def test_old_checkpoints_that_can_not_be_removed_do_no_harm(small, tmp_path, monkeypatch, capsys):
-    def prune(self, keep):
+    def prune(self, keep, protected=None):
         raise OSError(13, "Permission denied")
 
     monkeypatch.setattr(CheckpointStore, "prune", prune)

@@ -202,7 +202,7 @@ print([len(table) for table in tables])
 def under_a_limit(more):
     script = [sys.executable, "-c", UNDER_A_LIMIT.format(more=more)]
     compiled = {name: value for name, value in os.environ.items() if name != "NUMBA_DISABLE_JIT"}
-    return subprocess.run(script, capture_output=True, text=True, timeout=120, check=False, env=compiled)
+    return subprocess.run(script, capture_output=True, text=True, timeout=600, check=False, env=compiled)
 
 
 def test_where_the_system_promises_less_tables_are_smaller_and_not_refused():

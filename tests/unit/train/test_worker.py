@@ -4,26 +4,23 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from berth.errors import InputError
+from berth.train.heartbeat import InProcessStore
 from berth.train.launch_config import LaunchConfig
 from berth.train.recipes import make_recipe
 from berth.train.rendezvous import RankInfo
+from berth.train.run_secret import JOB_FOLDER, run_secret, secret_file, shared_secret
 from berth.train.servers import Secret
-from berth.train.servers.auth import VARIABLE
+from berth.train.servers.secret import VARIABLE
 from berth.train.stages.cut import Layout
-from berth.train.worker import secret_file, shared_secret, worker_session
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return probe.getsockname()[1]
+from berth.train.worker import worker_session
 
 
 def test_a_secret_in_a_file_is_for_its_owner_alone_and_goes_away():
@@ -37,10 +34,13 @@ def test_a_secret_in_a_file_is_for_its_owner_alone_and_goes_away():
 
 def test_a_published_path_counts_only_if_the_file_is_private(monkeypatch, tmp_path):
     monkeypatch.delenv(VARIABLE, raising=False)
-    known, link = tmp_path / "known", tmp_path / "link"
+    folder = tmp_path / "berth-secret-1"
+    folder.mkdir()
+    known, link, other = folder / "known", folder / "link", tmp_path / "other"
+    other.touch(mode=0o600)
     known.write_text("what everybody on this machine can read")
     link.symlink_to(known)
-    for path in (known, link, tmp_path, tmp_path / "missing"):
+    for path in (known, link, other, tmp_path, tmp_path / "missing"):
         with pytest.raises(InputError, match=r"not a private file|can't be read"):
             shared_secret(str(path))
     known.chmod(0o600)
@@ -55,10 +55,23 @@ def test_the_secret_of_the_environment_goes_before_a_published_path(monkeypatch,
     assert shared_secret(str(other)).environment() == secret.environment()
 
 
-def test_on_several_machines_a_secret_must_be_given(monkeypatch):
+def test_on_several_hosts_without_a_common_disk_a_secret_must_be_given(monkeypatch):
     monkeypatch.delenv(VARIABLE, raising=False)
-    with pytest.raises(InputError, match="need a shared secret"):
-        worker_session(make_recipe("nce", batch=8), LaunchConfig(servers=1), RankInfo(0, 1, "10.1.2.3", 0))
+    store = InProcessStore()
+    with ExitStack() as keep:
+        secret = run_secret(store, keep, is_main=True)
+        assert run_secret(store, keep, is_main=False).environment() == secret.environment()  # the same disk
+    with pytest.raises(InputError, match="need a shared secret: set BERTH_TRAIN_SECRET"):
+        run_secret(store, keep, is_main=False)
+
+
+def test_a_job_of_the_controller_shares_its_secret_in_its_own_folder(monkeypatch, tmp_path):
+    monkeypatch.delenv(VARIABLE, raising=False)
+    monkeypatch.setenv(JOB_FOLDER, str(tmp_path))
+    with ExitStack() as keep:
+        run_secret(InProcessStore(), keep, is_main=True)
+        assert [path.stat().st_mode & 0o777 for path in tmp_path.glob("berth-secret-*/secret")] == [0o600]
+    assert not any(tmp_path.iterdir())
 
 
 def test_as_many_processes_as_the_division_needs_are_wanted():
@@ -70,21 +83,20 @@ def test_as_many_processes_as_the_division_needs_are_wanted():
 
 
 @pytest.mark.slow
-def test_ranks_that_another_launcher_started_train_together():
-    port = free_port()
+def test_ranks_that_another_launcher_started_train_together(free_port):
     command = [sys.executable, "-m", "berth", "train", "ctrdnn-8", "--steps", "4", "--batch", "64", "--json"]
     command += ["--servers", "2"]
     ranks = [
         subprocess.Popen(
             command,
-            env={**os.environ, **RankInfo(rank, 2, "127.0.0.1", port).environment()},
+            env={**os.environ, **RankInfo(rank, 2, "127.0.0.1", free_port).environment()},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
         )
         for rank in range(2)
     ]
-    said = [process.communicate(timeout=200) for process in ranks]
+    said = [process.communicate(timeout=600) for process in ranks]
     assert [process.returncode for process in ranks] == [0, 0], said
     told = json.loads(said[0][0])
     assert told["step"] == 4
@@ -93,11 +105,11 @@ def test_ranks_that_another_launcher_started_train_together():
 
 
 @pytest.mark.slow
-def test_torchrun_starts_workers_that_train_together():
+def test_torchrun_starts_workers_that_train_together(free_port):
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "berth", "train"]
     command += ["ctrdnn-8", "--servers", "1", "--steps", "4", "--batch", "64", "--json"]
-    alone = {**os.environ, "OMP_NUM_THREADS": "1", "MASTER_PORT": str(free_port())}
-    done = subprocess.run(command, capture_output=True, text=True, env=alone, timeout=200, check=False)
+    alone = {**os.environ, "OMP_NUM_THREADS": "1", "MASTER_PORT": str(free_port)}
+    done = subprocess.run(command, capture_output=True, text=True, env=alone, timeout=600, check=False)
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     assert (told["step"], len(told["workers"]), len(told["servers"])) == (4, 2, 1)

@@ -67,12 +67,12 @@ def write_changed(folder: str | Path, out: str | Path, changed: SavedTable) -> N
     place.mkdir(parents=True)
     shutil.copyfile(folder_of(checkpoint_store.root, newest.step) / newest.dense, place / newest.dense)
     parts = {newest.dense: newest.parts[newest.dense]}
-    tables: dict[str, str] = {}
+    tables: dict[str, list[str]] = {}
     for number, name in enumerate(newest.run["tables"]):
-        tables[name] = f"table-{number}.bin"
-        with ArrayFile(place / tables[name]) as file:
+        tables[name] = [f"table-{number}.bin"]
+        with ArrayFile(place / tables[name][0]) as file:
             file.write(arrays_of(_state(checkpoint_store, chain, name, changed)), {"table": name})
-            parts[tables[name]] = file.finish()
+            parts[tables[name][0]] = file.finish()
     with (place / newest.dense).open("rb") as copied:
         os.fsync(copied.fileno())
     sync_folder(place)

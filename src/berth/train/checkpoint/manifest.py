@@ -16,7 +16,7 @@ from berth.errors import InputError
 from berth.train.fault_points import fault_point
 from berth.train.sparse import current_spec
 
-FORMAT = 3  # 2 and earlier: other names of the fields of a table, see `current_spec`
+FORMAT = 4  # 3 and earlier: one file per table; 2 and earlier: other names of its fields, see `current_spec`
 NAME = "manifest.json"
 
 
@@ -29,7 +29,7 @@ class Manifest:
     base: int | None  # the step that a delta is based on
     run: dict[str, Any]  # identity of the run
     parts: dict[str, dict[str, Any]]  # file: sha256 and bytes
-    tables: dict[str, str]  # table: file
+    tables: dict[str, list[str]]  # table: files, one for each shard
     progress: dict[str, Any]
     position: dict[str, Any]  # in the data
     format: int = FORMAT
@@ -85,9 +85,10 @@ def read(root: Path, step: int) -> Manifest:
             hint="use the version that wrote it, or another folder",
         )
     run = document["run"]
+    tables = {name: [one] if isinstance(one, str) else one for name, one in document["tables"].items()}
     if "tables" in run:
         run = {**run, "tables": {name: current_spec(spec) for name, spec in run["tables"].items()}}
-    return Manifest(**{**document, "run": run})
+    return Manifest(**{**document, "run": run, "tables": tables})
 
 
 def sync_folder(folder: Path) -> None:

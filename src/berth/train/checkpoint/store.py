@@ -112,8 +112,8 @@ class CheckpointStore:
             yield from _as_one_table(self._parts(manifest, table), manifest.kind == "full")
 
     def _parts(self, manifest: Manifest, table: str) -> Iterator[State]:
-        if table in manifest.tables:
-            path = folder_of(self.root, manifest.step) / manifest.tables[table]
+        for file in manifest.tables.get(table, ()):
+            path = folder_of(self.root, manifest.step) / file
             yield from (from_arrays(part) for part, _ in arrays.frames(path))
 
     def remove_unfinished(self) -> None:
@@ -154,10 +154,12 @@ class CheckpointStore:
             before = step
         return [list(_chain_of(step, base)) for step in reversed(base)]
 
-    def prune(self, keep: int) -> None:
-        """Delete all but the newest `keep`, the newest one based on another full checkpoint, and their chains."""
+    def prune(self, keep: int, protected: int | None = None) -> None:
+        """Delete all but the newest `keep`, the newest one based on another full checkpoint, a protected one, and their
+        chains."""
         chains = self.chains()
         needed = {step for chain in chains[:keep] for step in chain}
+        needed |= {step for chain in chains if chain[0] == protected for step in chain}
         other = (chain for chain in chains if chain[-1] != chains[0][-1])
         needed.update(next(other, ()))
         for step in self.steps():

@@ -1,18 +1,20 @@
 """Writes checkpoints in a background thread.
 
 At the end of a step the state is copied (or, for tables larger than memory, written directly); a thread does the
-rest. A failed checkpoint is reported, training continues, and the next checkpoint is a full one.
+rest. Servers that can write to the folder write their own shards, and this process never has their rows. A failed
+checkpoint is reported, training continues, and the next checkpoint is a full one.
 """
 
 from __future__ import annotations
 
 import shutil
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, cast
 
 from numpy.typing import NDArray
 
@@ -39,6 +41,24 @@ class Snapshot:
     position: dict[str, Any]
 
 
+class ShardedStore(Protocol):
+    """A store whose servers write their own shards."""
+
+    def unwritable_by(self, folder: Path) -> str | None:
+        """Return which server can't write to a folder, and why; None if all can."""
+        ...
+
+    def start_save(
+        self, folder: Path, suffix: str, *, changed_only: bool, streamed: bool
+    ) -> dict[str, list[str]]:
+        """Let all servers write their shards; returns the files of each table."""
+        ...
+
+    def finish_save(self) -> dict[str, dict[str, Any]]:
+        """Wait until all shards are on disk; returns hash and size of each file."""
+        ...
+
+
 @dataclass(slots=True)
 class PendingCheckpoint:
     """A checkpoint being written."""
@@ -48,7 +68,9 @@ class PendingCheckpoint:
     suffix: str = ""  # of file names, if this step was saved before
     states: list[tuple[str, State]] = field(default_factory=list)
     parts: dict[str, dict[str, Any]] = field(default_factory=dict)
-    tables: dict[str, str] = field(default_factory=dict)
+    tables: dict[str, list[str]] = field(default_factory=dict)
+    shards: ShardedStore | None = None  # writes the tables
+    streamed: bool = False  # the tables are written before the thread starts
 
     @property
     def dense(self) -> str:
@@ -74,8 +96,11 @@ class Writer:
         self._streamed = streamed  # tables are larger than memory
         self._notify = notify
         self._thread: threading.Thread | None = None
+        self._sharded: bool | None = None  # whether servers write the tables; None: not known yet
         self._last: int | None = None  # step of the newest checkpoint
         self._deltas = 0
+        self.protected: int | None = None  # a step that retention keeps
+        self.completed: deque[int] = deque()  # steps of complete checkpoints, for the session to report
         self.failure: OSError | None = None
         self._unexpected_error: Exception | None = None
 
@@ -88,6 +113,10 @@ class Writer:
         """Return the step of the newest complete checkpoint."""
         self.wait()
         return self._last
+
+    def folder(self, step: int) -> Path:
+        """Return the folder of the checkpoint of a step."""
+        return folder_of(self._checkpoint_store.root, step)
 
     def save(self, snapshot: Snapshot, store: SparseStore) -> None:
         """Take a snapshot of this step; returns when training can continue.
@@ -107,20 +136,47 @@ class Writer:
         pending = PendingCheckpoint(
             snapshot, None if full else self._last, self._unused_suffix(snapshot.step) if twice else ""
         )
-        parts = store.save(changed_only=not full)
         self.failure = None
         try:
-            if self._streamed:
-                self._make_folder(pending)
-                self._write_tables(pending, parts)
-            else:
-                pending.states = list(parts)
+            self._save_tables(pending, store, full=full)
         except OSError as error:
             self._fail(pending, error)
             return
         fault_point("checkpoint: snapshot taken")
         self._thread = threading.Thread(target=self._write, args=(pending,), name="berth-checkpoint")
         self._thread.start()
+
+    def _save_tables(self, pending: PendingCheckpoint, store: SparseStore, *, full: bool) -> None:
+        """Write or copy the tables, or let servers write them."""
+        sharded = hasattr(store, "start_save")
+        if self._servers_write(store):
+            self._make_folder(pending)
+            pending.shards = cast("ShardedStore", store)
+            folder = folder_of(self._checkpoint_store.root, pending.snapshot.step)
+            pending.tables = pending.shards.start_save(
+                folder, pending.suffix, changed_only=not full, streamed=self._streamed
+            )
+            return
+        parts = store.save(changed_only=not full)
+        pending.streamed = self._streamed or sharded
+        if pending.streamed:
+            self._make_folder(pending)
+            self._write_tables(pending, parts)
+        else:
+            pending.states = list(parts)
+
+    def _servers_write(self, store: SparseStore) -> bool:
+        """Return whether the tables are on servers that can write to the folder; found out once."""
+        if self._sharded is None:
+            root = self._checkpoint_store.root
+            sharded = hasattr(store, "start_save")
+            reason = cast("ShardedStore", store).unwritable_by(root) if sharded else None
+            if reason is not None:
+                self._notify(
+                    f"{root}: {reason}; rank 0 collects the rows of every checkpoint: use a folder that all hosts share"
+                )
+            self._sharded = sharded and reason is None
+        return self._sharded
 
     def wait(self) -> None:
         """Wait until the pending checkpoint is on disk or has failed."""
@@ -133,7 +189,9 @@ class Writer:
     def _write(self, pending: PendingCheckpoint) -> None:
         step = pending.snapshot.step
         try:
-            if not self._streamed:
+            if pending.shards is not None:
+                pending.parts |= pending.shards.finish_save()
+            elif not pending.streamed:
                 self._make_folder(pending)
                 self._write_tables(pending, pending.states)
             folder = folder_of(self._checkpoint_store.root, step)
@@ -145,6 +203,7 @@ class Writer:
             publish(folder, self._manifest(pending))
             self._last, self._deltas = step, 0 if pending.base is None else self._deltas + 1
             self._prune(pending)
+            self.completed.append(step)
         except OSError as error:
             self._fail(pending, error)
         except Exception as error:  # noqa: BLE001 - a bug: raised again where it is seen
@@ -159,7 +218,7 @@ class Writer:
         """Delete old checkpoints; a failure is only reported, since the new one is complete."""
         try:
             _remove_others(folder_of(self._checkpoint_store.root, pending.snapshot.step), pending)
-            self._checkpoint_store.prune(self._keep)
+            self._checkpoint_store.prune(self._keep, self.protected)
         except OSError as error:
             self._notify(f"old checkpoints could not be removed: {error.strerror}")
 
@@ -177,11 +236,11 @@ class Writer:
         try:
             for table, state in parts:
                 if table not in files:
-                    pending.tables[table] = f"table-{len(files)}{pending.suffix}.bin"
-                    files[table] = ArrayFile(folder / pending.tables[table])
+                    pending.tables[table] = [f"table-{len(files)}{pending.suffix}.bin"]
+                    files[table] = ArrayFile(folder / pending.tables[table][0])
                 files[table].write(arrays_of(state), {"table": table})
             for table, file in files.items():
-                pending.parts[pending.tables[table]] = file.finish()
+                pending.parts[pending.tables[table][0]] = file.finish()
         finally:
             for file in files.values():
                 file.__exit__(None, None, None)

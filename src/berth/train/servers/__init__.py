@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 from berth.lazy import exports
 
 if TYPE_CHECKING:
-    from berth.train.servers.auth import Secret, client_tls, server_tls
     from berth.train.servers.client import RemoteStore
     from berth.train.servers.codec import Codec
     from berth.train.servers.connection import ClientOptions
     from berth.train.servers.geo import GeoStore, connect
     from berth.train.servers.process import ServerProcess
+    from berth.train.servers.secret import Secret
     from berth.train.servers.server import Server, ServerConfig
     from berth.train.servers.sync_mode import Mode
     from berth.train.servers.transport import Address
@@ -24,13 +24,11 @@ _HOMES = {
     "ClientOptions": "connection",
     "Mode": "sync_mode",
     "RemoteStore": "client",
-    "Secret": "auth",
+    "Secret": "secret",
     "Server": "server",
     "ServerProcess": "process",
     "ServerConfig": "server",
-    "client_tls": "auth",
     "connect": "geo",
-    "server_tls": "auth",
 }
 
 __all__ = [
@@ -44,9 +42,7 @@ __all__ = [
     "Server",
     "ServerConfig",
     "ServerProcess",
-    "client_tls",
     "connect",
-    "server_tls",
 ]
 
 __getattr__ = exports(__name__, _HOMES)

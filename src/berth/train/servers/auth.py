@@ -1,8 +1,8 @@
 """Mutual authentication of workers and servers, and the handshake that opens a connection.
 
 Client and server each send a random challenge. The response is an HMAC-SHA256 of both challenges, the role and the
-identity that the client claims, so a response is valid for one connection and one side. TLS can be added where the
-network is not trusted.
+identity that the client claims, so a response is valid for one connection and one side. Between hosts this runs inside
+TLS (`tls.py`).
 
 The handshake is HELLO, CHALLENGE, PROOF, WELCOME; the client proves the secret first, then the server in its WELCOME.
 Until both have, only these four small frames are read, and nothing in them is interpreted beyond its length.
@@ -12,19 +12,16 @@ from __future__ import annotations
 
 import hmac
 import json
-import os
 import secrets
 import socket
-import ssl
 import struct
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from berth.errors import InputError, RefusedError, WireError
+from berth.errors import RefusedError, WireError
 from berth.train.servers.protocol import (
     HEADER,
     MAX_HANDSHAKE_BYTES,
@@ -35,56 +32,11 @@ from berth.train.servers.protocol import (
     read_header,
     unpack,
 )
+from berth.train.servers.secret import Secret
 
-VARIABLE = "BERTH_TRAIN_SECRET"
+CONTROL_RANK = 0xFFFFFFFF  # of connections that belong to no rank: heartbeats, and results of saves
 CHALLENGE_BYTES = 32
 PROOF_BYTES = 32
-_MIN_BYTES = 16
-
-
-class Secret:
-    """The shared secret; it has no readable form."""
-
-    __slots__ = ("_key",)
-
-    def __init__(self, key: bytes) -> None:
-        if len(key) < _MIN_BYTES:
-            raise InputError(
-                f"a secret of {len(key)} bytes is too short",
-                hint=f"give at least {_MIN_BYTES}, for example: openssl rand -hex 32",
-            )
-        self._key = key
-
-    def __repr__(self) -> str:
-        return "Secret(...)"
-
-    @classmethod
-    def random(cls) -> Secret:
-        """Return a new random secret."""
-        return cls(secrets.token_hex(32).encode())
-
-    @classmethod
-    def find(cls, path: str | Path | None = None) -> Secret:
-        """Read the secret from a file, or from the environment."""
-        if path is not None:
-            try:
-                return cls(Path(path).read_bytes().strip())
-            except OSError as error:
-                raise InputError(f"the secret can't be read: {error.strerror}", where=str(path)) from error
-        if VARIABLE not in os.environ:
-            raise InputError(
-                "servers and workers need a shared secret", hint=f"set {VARIABLE}, or give --secret-file"
-            )
-        return cls(os.environ[VARIABLE].encode())
-
-    def environment(self) -> dict[str, str]:
-        """Return the environment variable that passes the secret to child processes."""
-        return {VARIABLE: self._key.decode()}
-
-    def proof(self, role: str, identity: bytes, mine: bytes, theirs: bytes) -> bytes:
-        """Return one side's response to the challenge of the other."""
-        words = b"".join(len(part).to_bytes(4, "little") + part for part in (identity, mine, theirs))
-        return hmac.digest(self._key, b"berth " + role.encode() + b"\0" + words, "sha256")
 
 
 def challenge() -> bytes:
@@ -95,31 +47,6 @@ def challenge() -> bytes:
 def same_digest(proof: bytes, other: bytes) -> bool:
     """Compare in constant time."""
     return hmac.compare_digest(proof, other)
-
-
-def server_tls(certificate: str | Path, key: str | Path | None) -> ssl.SSLContext:
-    """Return the TLS context of a server."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_3
-    try:
-        context.load_cert_chain(certificate, key)
-    except OSError as error:
-        raise InputError(
-            f"can't load the TLS certificate and key: {error}", where=f"{certificate}, {key}"
-        ) from None
-    return context
-
-
-def client_tls(authority: str | Path) -> ssl.SSLContext:
-    """Return the TLS context of a worker; it trusts certificates signed by `authority` and ignores host names."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.minimum_version = ssl.TLSVersion.TLSv1_3
-    context.check_hostname = False  # servers have no stable host names
-    try:
-        context.load_verify_locations(authority)
-    except OSError as error:
-        raise InputError(f"can't load the CA certificate: {error}", where=str(authority)) from None
-    return context
 
 
 _IDENTITY = struct.Struct("<IIIIQQ?")

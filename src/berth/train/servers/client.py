@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from berth.errors import InputError, UnknownNameError
-from berth.train.servers.auth import Secret
 from berth.train.servers.codec import Codec, checked
 from berth.train.servers.connection import ClientOptions
 from berth.train.servers.protocol import (
@@ -29,6 +29,8 @@ from berth.train.servers.protocol import (
 from berth.train.servers.pulls import Pulls, RemoteTable
 from berth.train.servers.pushes import Pushes
 from berth.train.servers.routing import make_route
+from berth.train.servers.saving import ShardSaves, unwritable_by
+from berth.train.servers.secret import Secret
 from berth.train.servers.server_pool import ServerPool
 from berth.train.servers.transport import Address
 from berth.train.sparse import Floats, Keys, TableSpec
@@ -60,6 +62,9 @@ class RemoteStore:
             addresses, secret, options or ClientOptions(), rank=rank, workers=workers, generation=generation
         )
         self.mode = self.pool.mode
+        self._saves = ShardSaves(
+            addresses, secret, options or ClientOptions(), workers=workers, generation=generation
+        )
         self._tables: dict[str, RemoteTable] = {}
         self._pulls = Pulls(self.pool, checked(codec), self._tables)
         self._pushes = Pushes(self.pool, checked(codec))
@@ -149,6 +154,33 @@ class RemoteStore:
         finally:
             self.pool.call_all(Kind.UNLOCK)
 
+    def unwritable_by(self, folder: Path) -> str | None:
+        """Return which server can't write to a folder, and why; None if all can."""
+        return unwritable_by(self.pool, folder)
+
+    def start_save(
+        self, folder: Path, suffix: str, *, changed_only: bool, streamed: bool
+    ) -> dict[str, list[str]]:
+        """Let all servers write their shards; returns the files of each table. Other workers wait meanwhile."""
+        tables = {
+            name: remote.table_ids
+            for name, remote in self._tables.items()
+            if not getattr(remote.spec, "is_dense", False)  # those are in the dense part of a checkpoint
+        }
+        self._pulls.create_deferred()
+        self._pushes.flush()
+        self.pool.call_all(Kind.LOCK)
+        try:
+            return self._saves.start(
+                self.pool, folder, tables, suffix, changed_only=changed_only, streamed=streamed
+            )
+        finally:
+            self.pool.call_all(Kind.UNLOCK)
+
+    def finish_save(self) -> dict[str, dict[str, Any]]:
+        """Wait until all shards are on disk; returns hash and size of each file. For a background thread."""
+        return self._saves.wait()
+
     def load(self, table: str, state: State) -> None:
         """Send each server its rows of a saved table."""
         remote = self._table(table)
@@ -174,6 +206,8 @@ class RemoteStore:
             "tables": self._by_table(shards, sum(received) + sum(sent)),
             "servers": shards,
             "skew": shard_skew(load),
+            "server_skew": _server_skew(shards),
+            "encrypted": any(connection.is_encrypted for connection in self.pool),
             "bytes_received": sum(received),
             "bytes_sent": sum(sent),
             "retries": sum(connection.retries for connection in self.pool),
@@ -198,6 +232,7 @@ class RemoteStore:
             self._pushes.flush()
             self.pool.call_all(Kind.BYE)
         finally:
+            self._saves.close()
             self.pool.close()
 
     def _table(self, table: str) -> RemoteTable:
@@ -231,6 +266,15 @@ class RemoteStore:
         state = None if frame.flags & Flag.LAST else state_from_arrays(frame.arrays())
         self.pool[shard].release(frame)
         return state
+
+
+def _server_skew(shards: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Return the largest value of a server over the mean of all, for rows, bytes moved and requests."""
+    return {
+        "rows": shard_skew([sum(table["rows"] for table in facts["tables"].values()) for facts in shards]),
+        "bytes": shard_skew([facts["bytes_in"] + facts["bytes_out"] for facts in shards]),
+        "requests": shard_skew([facts["requests"] for facts in shards]),
+    }
 
 
 def _totals(shards: list[dict[str, Any]]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from berth.errors import BerthError, RefusedError, ServerError, WireError
-from berth.train.servers.auth import Secret, WorkerIdentity, client_handshake
+from berth.train.servers.auth import WorkerIdentity, client_handshake
 from berth.train.servers.protocol import (
     MAX_PAYLOAD_BYTES,
     UNACKNOWLEDGED,
@@ -27,7 +27,10 @@ from berth.train.servers.protocol import (
     error_from_json,
     read_json,
 )
-from berth.train.servers.transport import Address, Channel, PayloadBuffer, map_memory, set_tcp_options
+from berth.train.servers.secret import Secret
+from berth.train.servers.sockets import is_loopback, set_tcp_options
+from berth.train.servers.tls import is_refusal, tls_context
+from berth.train.servers.transport import Address, Channel, PayloadBuffer, map_memory
 
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 1.0
@@ -42,7 +45,7 @@ class ClientOptions:
     shared: bool = True  # use shared memory if the server is on this machine
     timeout_s: float = 20.0  # without a response, beyond the server's own timeout
     in_flight: int = 8  # unacknowledged pushes
-    tls: ssl.SSLContext | None = None
+    tls: bool | None = None  # None: unless the server's host is a loopback address
 
 
 @dataclass(slots=True)
@@ -64,6 +67,8 @@ class ServerConnection:
         self.address = address
         self.identity = identity
         self.name = f"server {identity.index} ({address})"
+        encrypted = not is_loopback(address.host) if options.tls is None else options.tls
+        self._tls = tls_context(secret, server=False) if encrypted else None
         self.unacknowledged: dict[int, Sent] = {}
         self.responses: dict[int, Frame] = {}
         self.retries = 0
@@ -85,6 +90,11 @@ class ServerConnection:
     def bytes_moved(self) -> tuple[int, int]:
         """Return bytes received and sent."""
         return self._bytes[0] + self.channel.bytes_in, self._bytes[1] + self.channel.bytes_out
+
+    @property
+    def is_encrypted(self) -> bool:
+        """Whether this connection uses TLS."""
+        return isinstance(self.channel.socket, ssl.SSLSocket)
 
     @property
     def pushes_in_flight(self) -> int:
@@ -249,6 +259,10 @@ class ServerConnection:
             except ConnectionRefusedError as error:
                 raise ServerError(f"{self.name} is not running: connection refused") from error
             except OSError as error:
+                if is_refusal(error):
+                    raise RefusedError(
+                        f"{self.name} refused the encrypted connection: its secret differs, or it uses --plain"
+                    ) from error
                 if time.monotonic() + pause_s > deadline_s:
                     raise ServerError(
                         f"{self.name} can't be reached within {self._options.timeout_s:g} s: {_reason(error)}"
@@ -260,7 +274,7 @@ class ServerConnection:
         peer, local = self._open_socket(deadline_s)
         try:
             self.facts = client_handshake(peer, self.identity, self._secret, deadline_s)
-            channel = Channel(peer, checked=not local and self._options.tls is None)
+            channel = Channel(peer, checked=not local and self._tls is None)
             channel.max_bytes = MAX_PAYLOAD_BYTES
             if self.facts["shared"]:
                 peer.setblocking(True)
@@ -287,8 +301,7 @@ class ServerConnection:
         peer = socket.create_connection((self.address.host, self.address.port), timeout=limit_s)
         set_tcp_options(peer)
         peer.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SOCKET_BYTES)
-        tls = self._options.tls
-        return (tls.wrap_socket(peer) if tls else peer), False
+        return (self._tls.wrap_socket(peer) if self._tls else peer), False
 
 
 def _reason(error: Exception) -> str:

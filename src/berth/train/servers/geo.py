@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from berth.errors import InputError, UnknownNameError
-from berth.train.servers.auth import Secret
 from berth.train.servers.client import RemoteStore
+from berth.train.servers.secret import Secret
 from berth.train.servers.transport import Address
 from berth.train.sparse import Floats, Keys, SparseStore, TableSpec
 from berth.train.tables import State, Table
@@ -118,6 +119,21 @@ class GeoStore:
         """Yield the merged rows after an exchange; they carry no optimiser state."""
         self.exchange()
         yield from self.remote.save(changed_only=changed_only)
+
+    def unwritable_by(self, folder: Path) -> str | None:
+        """Return which server can't write to a folder, and why; None if all can."""
+        return self.remote.unwritable_by(folder)
+
+    def start_save(
+        self, folder: Path, suffix: str, *, changed_only: bool, streamed: bool
+    ) -> dict[str, list[str]]:
+        """Send the changes, then let all servers write their shards; returns the files of each table."""
+        self.exchange()
+        return self.remote.start_save(folder, suffix, changed_only=changed_only, streamed=streamed)
+
+    def finish_save(self) -> dict[str, dict[str, Any]]:
+        """Wait until all shards are on disk; returns hash and size of each file."""
+        return self.remote.finish_save()
 
     def load(self, table: str, state: State) -> None:
         """Load rows on the servers and drop the local copies."""

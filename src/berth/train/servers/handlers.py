@@ -25,6 +25,7 @@ from berth.train.servers.protocol import (
     state_to_arrays,
 )
 from berth.train.servers.shard import Shard
+from berth.train.servers.shard_save import ShardSave, can_write
 from berth.train.servers.sync_mode import StepTracker
 from berth.train.servers.transport import PayloadBuffer
 from berth.train.sparse import TableSpec
@@ -32,7 +33,7 @@ from berth.train.tables import State
 
 MAX_DEFERRED_BYTES = 1 << 30  # pushes of one worker that wait for the end of the step
 
-_EXCLUSIVE = (Kind.PART, Kind.UNLOCK, Kind.LOCK)
+_EXCLUSIVE = (Kind.PART, Kind.UNLOCK, Kind.LOCK, Kind.SAVE)
 
 
 class Port(Protocol):
@@ -110,6 +111,8 @@ class Handlers:
     def unlock(self) -> None:
         """Release the lock of the rank that saved the tables."""
         self.locked_by, self._parts = None, None
+        if self._shard.save is not None and self._shard.save.streamed:
+            self._shard.save.cancel()  # the worker was lost: rows must not change under the thread
 
     def _open(self, worker: Worker, request: Request) -> tuple[PayloadBuffer | None, int]:
         documents = read_json(expect_arrays(request.frame.arrays(), 1)[0])
@@ -271,6 +274,23 @@ class Handlers:
         self.unlock()
         return None, Flag.NONE
 
+    def _probe(self, worker: Worker, request: Request) -> tuple[PayloadBuffer | None, int]:
+        wanted = read_json(expect_arrays(request.frame.arrays(), 1)[0])
+        return filled_buffer(request.port, [pack_json(can_write(wanted))]), Flag.NONE
+
+    def _save(self, worker: Worker, request: Request) -> tuple[PayloadBuffer | None, int]:
+        """Start writing the tables to files; returns the error of the system, if there is one."""
+        if self.locked_by != worker.rank:
+            raise InputError("tables must be locked before they are saved")
+        if self._shard.save is not None:
+            self._shard.save.cancel()
+        failed = None
+        try:
+            self._shard.save = ShardSave(self._shard, read_json(expect_arrays(request.frame.arrays(), 1)[0]))
+        except OSError as error:
+            failed = [error.errno, error.strerror]
+        return filled_buffer(request.port, [pack_json(failed)]), Flag.NONE
+
     def _load(self, worker: Worker, request: Request) -> tuple[PayloadBuffer | None, int]:
         head, *arrays = request.frame.arrays()
         self._shard.load(int(head[0]), state_from_arrays(expect_arrays(arrays, 6)))
@@ -303,6 +323,8 @@ class Handlers:
         Kind.PART: _part,
         Kind.UNLOCK: _unlock,
         Kind.LOAD: _load,
+        Kind.PROBE: _probe,
+        Kind.SAVE: _save,
         Kind.STATISTICS: _statistics,
     }
 

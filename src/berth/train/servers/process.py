@@ -21,7 +21,7 @@ from threading import Thread
 from typing import IO
 
 from berth.errors import BerthError, ServerError
-from berth.train.servers.auth import VARIABLE, Secret, server_tls
+from berth.train.servers.secret import VARIABLE, Secret
 from berth.train.servers.server import Server, ServerConfig, to_stderr
 from berth.train.servers.shard import load_kernels
 from berth.train.servers.sync_mode import MODES
@@ -31,7 +31,7 @@ from berth.train.tables.memory import keep_freed_memory
 _ONE_THREAD = dict.fromkeys(
     ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"), "1"
 )
-_READY_S = 60.0  # kernels may have to be compiled
+_READY_S = 300.0  # kernels may have to be compiled
 
 
 def main() -> None:
@@ -40,10 +40,9 @@ def main() -> None:
     try:
         secret = Secret.find(options.secret_file)
         os.environ.pop(VARIABLE, None)  # not inherited by children
-        tls = server_tls(options.tls_certificate, options.tls_key) if options.tls_certificate else None
         names = {field.name for field in fields(ServerConfig)}
         config = ServerConfig(**{name: value for name, value in vars(options).items() if name in names})
-        server = Server(secret, config, tls=tls, notify=to_stderr if options.verbose else lambda line: None)
+        server = Server(secret, config, notify=to_stderr if options.verbose else lambda line: None)
     except BerthError as error:
         sys.exit(f"berth server: {error}")
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -119,8 +118,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--ready", type=Path, help="write the address to this file instead of printing it")
     parser.add_argument("--secret-file", type=Path, help=f"instead of the variable {VARIABLE}")
-    parser.add_argument("--tls-certificate", type=Path)
-    parser.add_argument("--tls-key", type=Path)
+    parser.add_argument(
+        "--plain", dest="tls", action="store_const", const=False, help="do not encrypt, whatever the host"
+    )
     parser.add_argument("--forever", action="store_true", help="keep running when standard input closes")
     parser.add_argument("--verbose", action="store_true", help="log connections")
     return parser
@@ -139,7 +139,8 @@ def _arguments(config: ServerConfig) -> list[str]:
         "--port": config.port,
         "--timeout": config.timeout_s,
     }
-    return [word for name, value in given.items() if value is not None for word in (name, str(value))]
+    words = [word for name, value in given.items() if value is not None for word in (name, str(value))]
+    return words + ["--plain"] * (config.tls is False)
 
 
 def _publish_address(address: Address, path: Path | None) -> None:

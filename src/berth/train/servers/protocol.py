@@ -63,6 +63,10 @@ class Kind(IntEnum):
     LOAD = 16
     STATISTICS = 17
     BYE = 18
+    PROBE = 32  # can this server write to a folder?
+    SAVE = 33  # write the tables to files
+    SAVED = 34  # status of the files; like PING on a control connection only
+    PING = 35
 
 
 class Flag:

@@ -23,11 +23,15 @@ from typing import Any
 import numpy as np
 
 from berth.errors import BerthError, InputError, RefusedError, WireError
-from berth.train.servers.auth import Secret, ServerHandshake, WorkerIdentity
+from berth.train.hosts import host_name
+from berth.train.servers.auth import CONTROL_RANK, ServerHandshake, WorkerIdentity
 from berth.train.servers.protocol import MAX_PAYLOAD_BYTES, Flag, Frame, Kind, error_to_json, pack, pack_json
 from berth.train.servers.request_queue import RequestQueue
+from berth.train.servers.secret import Secret
 from berth.train.servers.shard import Shard
+from berth.train.servers.sockets import is_loopback, set_tcp_options
 from berth.train.servers.sync_mode import Mode, StepTracker
+from berth.train.servers.tls import tls_context
 from berth.train.servers.transport import (
     RING_BYTES,
     Address,
@@ -38,11 +42,11 @@ from berth.train.servers.transport import (
     make_memory,
     map_memory,
     peer_user,
-    set_tcp_options,
 )
 
 _HANDSHAKE_S = 5.0  # deadline for authentication
 _MAX_UNAUTHENTICATED = 64  # connections
+_LEAVE_S = 8.0  # for workers, once the parent process has let go
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +64,12 @@ class ServerConfig:
     port: int = 0
     timeout_s: float = 300.0  # limit for waiting for a worker; longer than saving a table takes
     ring_bytes: int = RING_BYTES
+    tls: bool | None = None  # None: unless `host` is a loopback address
 
 
 @dataclass(slots=True, eq=False)
 class Connection:
-    """A connection; `rank` is set once it is authenticated."""
+    """A connection; `rank` is set once it is authenticated, unless it belongs to no rank."""
 
     channel: Channel
     handshake: ServerHandshake
@@ -72,9 +77,15 @@ class Connection:
     local: bool
     tls_pending: bool  # TLS handshake not finished
     rank: int | None = None
+    is_control: bool = False  # authenticated, for heartbeats and results of saves
     closed: bool = False
     last_frame_s: float = 0.0
     events: int = selectors.EVENT_READ  # registered with the selector
+
+    @property
+    def is_authenticated(self) -> bool:
+        """Whether the peer has proved the secret."""
+        return self.rank is not None or self.is_control
 
     def reserve(self, length: int) -> PayloadBuffer:
         """Return memory for a response."""
@@ -113,19 +124,21 @@ class Server:
         secret: Secret,
         config: ServerConfig | None = None,
         *,
-        tls: ssl.SSLContext | None = None,
         notify: Callable[[str], None] = lambda line: None,
     ) -> None:
         self.config = config or ServerConfig()
         self.instance = secrets.token_hex(8)
         self._secret = secret
-        self._tls = tls
+        encrypted = not is_loopback(self.config.host) if self.config.tls is None else self.config.tls
+        self._tls = tls_context(secret, server=True) if encrypted else None
         self._notify = notify
         self._generation = 0
         self._sessions: dict[int, int] = {}  # by rank
         self._connections: set[Connection] = set()
         self._bytes = {"in": 0, "out": 0}  # of closed connections
+        self._requests = 0
         self._running = True
+        self._leave_by_s: float | None = None  # when the parent process has let go
         self.queue = self._new_queue()
         self._select = selectors.DefaultSelector()
         self._tcp = listen_tcp(self.config.host, self.config.port)
@@ -138,15 +151,18 @@ class Server:
                 self._select.register(listener, selectors.EVENT_READ)
 
     def run(self) -> None:
-        """Serve until `stop`."""
+        """Serve until `stop`, or until all workers have left after `watch` ended."""
         try:
-            while self._running:
+            while self._running and not self._is_deserted(time.monotonic()):
                 self.run_once()
         finally:
             self.close()
 
     def watch(self, stream: Any) -> None:
-        """Stop when this stream closes: the parent process holds the other end."""
+        """Stop when this stream closes: the parent process holds the other end.
+
+        Workers of other hosts may still be connected then; they have a few seconds to leave.
+        """
         self._select.register(stream, selectors.EVENT_READ, "watched")
 
     def stop(self) -> None:
@@ -159,7 +175,9 @@ class Server:
         """Wait for events once, and handle them."""
         for key, mask in self._select.select(self._timeout_s()):
             if key.data == "watched":
-                self._running = self._running and bool(os.read(key.fd, 4096))
+                if not os.read(key.fd, 4096):
+                    self._select.unregister(key.fileobj)
+                    self._leave_by_s = time.monotonic() + _LEAVE_S
             elif isinstance(key.data, Connection):
                 self._serve(key.data, mask)
             elif key.fileobj in (self._tcp, self._local):
@@ -172,6 +190,12 @@ class Server:
         if waits is not None and waits <= now - self.config.timeout_s:
             self.queue.expire(now - self.config.timeout_s, self._rank_status(now))
         self._cleanup(now)
+
+    def _is_deserted(self, now: float) -> bool:
+        """Return whether the parent process has let go, and the workers have left or had their time."""
+        if self._leave_by_s is None:
+            return False
+        return now >= self._leave_by_s or all(connection.rank is None for connection in self._connections)
 
     def close(self) -> None:
         """Close all sockets."""
@@ -187,10 +211,11 @@ class Server:
         """Return the time until the next timeout, or None."""
         waits = self.queue.oldest_wait_s()
         ends = [] if waits is None else [waits + self.config.timeout_s]
+        ends += [] if self._leave_by_s is None else [self._leave_by_s]
         ends += [
             connection.connected_s + _HANDSHAKE_S
             for connection in self._connections
-            if connection.rank is None
+            if not connection.is_authenticated
         ]
         return max(min(ends) - time.monotonic(), 0.001) if ends else None
 
@@ -221,7 +246,7 @@ class Server:
 
     def _may_connect(self, peer: socket.socket, local: bool) -> bool:
         """Return whether a connection is acceptable: not too many pending, and the same user on this machine."""
-        unauthenticated = sum(connection.rank is None for connection in self._connections)
+        unauthenticated = sum(not connection.is_authenticated for connection in self._connections)
         return unauthenticated < _MAX_UNAUTHENTICATED and (not local or peer_user(peer) == os.getuid())
 
     def _serve(self, connection: Connection, mask: int) -> None:
@@ -245,7 +270,9 @@ class Server:
             return
         now = time.monotonic()
         connection.last_frame_s = now
-        if connection.rank is None:
+        if connection.is_control:
+            self._control(connection, frame)
+        elif connection.rank is None:
             self._authenticate(connection, frame)
         elif frame.kind == Kind.BYE:
             self._sessions.pop(connection.rank, None)
@@ -255,7 +282,21 @@ class Server:
         elif frame.kind <= Kind.ERROR:
             raise WireError(f"{frame.kind.name} is not a request")
         else:
+            self._requests += 1
             self.queue.submit(connection.rank, frame, connection, now)
+
+    def _control(self, connection: Connection, frame: Frame) -> None:
+        """Answer a heartbeat, or how far the last save is."""
+        if frame.kind == Kind.SAVED:
+            save = self.queue.shard.save
+            status = (
+                save.status() if save is not None else {"done": False, "files": {}, "error": [0, "no save"]}
+            )
+            connection.send(Kind.DONE, frame.request, PayloadBuffer(pack([pack_json(status)])))
+        elif frame.kind == Kind.PING:
+            connection.send(Kind.DONE, frame.request)
+        else:
+            raise WireError(f"{frame.kind.name} is not a request of a control connection")
 
     def _authenticate(self, connection: Connection, frame: Frame) -> None:
         payload = frame.payload.tobytes()
@@ -269,14 +310,16 @@ class Server:
             raise WireError("expected HELLO")
 
     def _welcome(self, connection: Connection, identity: WorkerIdentity, proof: bytes) -> None:
+        is_control = identity.rank == CONTROL_RANK
         self._check(identity)
-        self._replace(identity)
-        shared = connection.local and identity.shared
+        if not is_control:
+            self._replace(identity)
+        shared = connection.local and identity.shared and not is_control
         facts = {
             "instance": self.instance,
             "mode": self.config.mode,
             "patience_s": self.config.timeout_s,
-            "accepted": self.queue.workers[identity.rank].accepted,
+            "accepted": 0 if is_control else self.queue.workers[identity.rank].accepted,
             "tiered": self.config.memory_bytes is not None,
             "shared": shared,
         }
@@ -287,6 +330,9 @@ class Server:
             to_server, to_client = map_memory(handle)
             connection.channel.attach(to_client, to_server)
         connection.channel.max_bytes = MAX_PAYLOAD_BYTES
+        if is_control:
+            connection.is_control = True
+            return
         connection.rank = identity.rank
         self._notify(f"rank {identity.rank} joined{', by shared memory' if shared else ''}")
 
@@ -296,7 +342,8 @@ class Server:
             raise RefusedError(
                 f"this is server {mine.index} of {mine.servers}, not {identity.index} of {identity.servers}"
             )
-        if identity.workers != mine.workers or identity.rank >= mine.workers:
+        is_rank = identity.rank < mine.workers or identity.rank == CONTROL_RANK
+        if identity.workers != mine.workers or not is_rank:
             raise RefusedError(
                 f"rank {identity.rank} of {identity.workers} workers: this run has {mine.workers}"
             )
@@ -304,7 +351,7 @@ class Server:
             raise RefusedError(
                 f"generation {identity.generation} is out of date: the run is at {self._generation}"
             )
-        if identity.generation == self._generation:
+        if identity.generation == self._generation and identity.rank != CONTROL_RANK:
             before = self._sessions.get(identity.rank, identity.session)
             if before != identity.session:
                 raise RefusedError(f"rank {identity.rank} is in use by another process")
@@ -322,7 +369,9 @@ class Server:
 
     def _refuse(self, connection: Connection, error: BerthError) -> None:
         """Send the reason as far as the socket accepts it, and close."""
-        peer = "an unauthenticated connection" if connection.rank is None else f"rank {connection.rank}"
+        peer = (
+            "an unauthenticated connection" if not connection.is_authenticated else f"rank {connection.rank}"
+        )
         self._notify(f"refused {peer}: {error}")
         connection.send(Kind.ERROR, 0, PayloadBuffer(pack([pack_json(error_to_json(error))])))
         connection.closed = True
@@ -336,7 +385,7 @@ class Server:
     def _cleanup(self, now: float) -> None:
         """Close finished connections and update the selector's events."""
         for connection in list(self._connections):
-            if connection.rank is None and now - connection.connected_s > _HANDSHAKE_S:
+            if not connection.is_authenticated and now - connection.connected_s > _HANDSHAKE_S:
                 connection.closed = True
             if connection.closed:
                 self._close(connection)
@@ -376,6 +425,8 @@ class Server:
         return {
             "bytes_in": self._bytes["in"] + sum(channel.bytes_in for channel in here),
             "bytes_out": self._bytes["out"] + sum(channel.bytes_out for channel in here),
+            "requests": self._requests,
+            "host": host_name(),
             "pid": os.getpid(),
         }
 

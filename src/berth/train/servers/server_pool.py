@@ -9,9 +9,11 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 from berth.errors import InputError, ServerError
-from berth.train.servers.auth import Secret, WorkerIdentity
+from berth.train.heartbeat import HEARTBEAT
+from berth.train.servers.auth import CONTROL_RANK, WorkerIdentity
 from berth.train.servers.connection import ClientOptions, ServerConnection
 from berth.train.servers.protocol import MAX_PAYLOAD_BYTES, Array, Flag, Frame, Kind, Layout
+from berth.train.servers.secret import Secret
 from berth.train.servers.transport import Address, Channel
 
 
@@ -29,6 +31,7 @@ class ServerPool:
         generation: int,
     ) -> None:
         self.step = 0
+        self._is_control = rank == CONTROL_RANK
         self._options = options
         self._flusher = Flusher()
         self._connections: list[ServerConnection] = []
@@ -134,13 +137,17 @@ class ServerPool:
         deadline = time.monotonic() + self._timeout_s
         for connection in connections:
             connection.flush_unsent()
-        while not done():
-            left_s = deadline - time.monotonic()
-            if left_s <= 0:
-                names = ", ".join(connection.name for connection in connections)
-                raise ServerError(f"no response within {self._timeout_s:g} s from {names}")
-            for connection in _ready(connections, left_s):
-                connection.read()
+        HEARTBEAT.waiting = HEARTBEAT.waiting or not self._is_control
+        try:
+            while not done():
+                left_s = deadline - time.monotonic()
+                if left_s <= 0:
+                    names = ", ".join(connection.name for connection in connections)
+                    raise ServerError(f"no response within {self._timeout_s:g} s from {names}")
+                for connection in _ready(connections, left_s):
+                    connection.read()
+        finally:
+            HEARTBEAT.waiting = HEARTBEAT.waiting and self._is_control
 
 
 def _ready(connections: list[ServerConnection], timeout_s: float) -> list[ServerConnection]:

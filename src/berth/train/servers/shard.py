@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,6 +17,9 @@ from berth.train.tables import Initialiser, Optimiser, State, Table
 from berth.train.tables.hashing import Keys
 from berth.train.tables.index import Places
 from berth.train.tables.rows import Rows
+
+if TYPE_CHECKING:
+    from berth.train.servers.shard_save import ShardSave
 
 
 @entry
@@ -37,6 +40,7 @@ class Shard:
         self.folder = folder
         self.specs: list[TableSpec] = []  # by table id
         self.tables: list[Table] = []
+        self.save: ShardSave | None = None  # the last one, running or not
         self.keys_pulled = 0
         self.keys_pushed = 0
 

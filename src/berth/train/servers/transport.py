@@ -82,15 +82,6 @@ def listen_local() -> tuple[socket.socket | None, str]:
     return local, name
 
 
-def set_tcp_options(peer: socket.socket) -> None:
-    """Disable Nagle's algorithm, and detect a dead peer within 30 s by keep-alives."""
-    peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    peer.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 4)):
-        if hasattr(socket, name):
-            peer.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-
-
 def peer_user(local: socket.socket) -> int:
     """Return the user id of the peer of a Unix socket."""
     raw = local.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
@@ -177,6 +168,7 @@ def padded(length: int) -> int:
 
 
 _STAGE_BYTES = 1 << 16
+_RECORD_BYTES = 1 << 14  # of TLS
 _IN_SOCKET_BYTES = 1024  # smaller payloads are faster through the socket
 _SPARE_BUFFERS = 8
 _SPARE_BYTES = 1 << 15  # smaller buffers are cheap to allocate
@@ -206,6 +198,7 @@ class Channel:
         self._inbox: Inbox | None = None
         self._outgoing: deque[memoryview] = deque()
         self._lock = Lock()  # the client's flusher thread sends too
+        self._is_tls = isinstance(peer, ssl.SSLSocket)
         self._staging = np.empty(_STAGE_BYTES, np.uint8)
         self._staged = 0
         self._header: Header | None = None  # of the payload being received
@@ -324,15 +317,22 @@ class Channel:
         return np.empty(length, np.uint8)
 
     def _send_some(self) -> int:
-        if isinstance(self.socket, ssl.SSLSocket):
-            return self.socket.send(self._outgoing[0])
+        if self._is_tls:  # a record for header and payload; larger payloads follow without a copy
+            first = self._outgoing[0]
+            if len(first) <= HEADER.size and len(self._outgoing) > 1:
+                return self.socket.send(b"".join((first, self._outgoing[1][: _RECORD_BYTES - len(first)])))
+            return self.socket.send(first)
         return self.socket.sendmsg([self._outgoing[number] for number in range(min(len(self._outgoing), 16))])
 
     def _read_some(self, frames: list[Frame]) -> bool:
         """Read once; returns whether there may be more."""
         target = self._filling[self._filled :] if self._header else self._staging[self._staged :]
         try:
-            count = self.socket.recv_into(target.data)
+            if self._is_tls:
+                with self._lock:  # an SSL object must not be read and written at the same time
+                    count = self.socket.recv_into(target.data)
+            else:
+                count = self.socket.recv_into(target.data)
         except _WAITING:
             return False
         if count == 0:
@@ -346,7 +346,7 @@ class Channel:
         else:
             self._staged += count
             self._parse(frames)
-        return count == len(target) or self._header is not None or isinstance(self.socket, ssl.SSLSocket)
+        return count == len(target) or self._header is not None or self._is_tls
 
     def _parse(self, frames: list[Frame]) -> None:
         """Split the staged bytes into frames; an incomplete payload continues in its own buffer."""

@@ -18,6 +18,7 @@ from berth.errors import InputError
 from berth.plan.objective.order import one_forward_one_backward
 from berth.train.data.batch import Batch
 from berth.train.learner import Learner, Loss, Scores
+from berth.train.optimisers import MakeOptimiser
 from berth.train.process_group import ProcessGroup
 from berth.train.sparse import SparseStore
 from berth.train.stages.cut import StageCut
@@ -36,7 +37,7 @@ class StageLearner(Learner):
         cut: StageCut,
         *,
         micro_batches: int = 4,
-        optimiser: torch.optim.Optimizer | None = None,
+        optimiser: MakeOptimiser | None = None,
         loss: Loss | None = None,
     ) -> None:
         self.whole, self.process_group, self.cut, self.micro_batches = (
@@ -57,7 +58,6 @@ class StageLearner(Learner):
             all_reduce=process_group.all_reduce,
             slowdown=cut.slowdown,
         )
-        self._scored = getattr(model, "scored", None)
         if micro_batches > 1 and any(layer.counts_clicks for layer in self.embeddings):
             raise InputError("tables with a decay policy count clicks per batch", hint="use --micro 1")
         self.is_first, self.is_last = (
@@ -111,6 +111,11 @@ class StageLearner(Learner):
 
     def _parts(self, batch: Batch) -> Iterator[MicroBatch]:
         """Yield this replica's part of each micro-batch; at the end of the data some may be empty."""
+        if batch.weights is not None:
+            raise InputError(
+                "examples with weights can't be trained in stages",
+                hint="drop `weight`, or --plan and --stages",
+            )
         part = batch.part(self._workers)
         bounds = [batch.examples * part // self.micro_batches for part in range(self.micro_batches + 1)]
         for begin, end in pairwise(bounds):

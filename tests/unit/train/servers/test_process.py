@@ -14,7 +14,7 @@ import threading
 import numpy as np
 import pytest
 
-from berth.errors import InputError, ServerError
+from berth.errors import InputError, RefusedError, ServerError
 from berth.train.servers import (
     Address,
     ClientOptions,
@@ -23,9 +23,9 @@ from berth.train.servers import (
     Server,
     ServerConfig,
     ServerProcess,
-    client_tls,
-    server_tls,
 )
+from berth.train.servers.process import in_process_servers
+from berth.train.servers.tls import _certificate
 from berth.train.sparse import TableSpec
 from berth.train.tables import Initialiser, adagrad
 
@@ -43,7 +43,7 @@ def test_a_server_ends_when_its_launcher_lets_go_of_it(secret):
     server = ServerProcess(ServerConfig(), secret)
     assert server.address.port > 0
     server.process.stdin.close()
-    assert server.process.wait(30) == 0
+    assert server.process.wait(300) == 0
     server.process.stdout.close()
 
 
@@ -51,7 +51,7 @@ def test_a_server_ends_on_sigterm(secret):
     server = ServerProcess(ServerConfig(), secret)
     assert server.address.port > 0
     os.kill(server.pid, signal.SIGTERM)
-    assert server.process.wait(30) == 0
+    assert server.process.wait(300) == 0
     server.stop()
 
 
@@ -59,7 +59,7 @@ def test_a_server_ends_on_sigterm(secret):
 @pytest.mark.parametrize("shared", [True, False], ids=["shared memory", "tcp"])
 def test_a_server_killed_under_load_is_a_clear_and_bounded_error(secret, shared):
     servers = [ServerProcess(ServerConfig(index=index, servers=2), secret) for index in range(2)]
-    options = ClientOptions(shared=shared, timeout_s=5.0)
+    options = ClientOptions(shared=shared, timeout_s=300.0)
     store = RemoteStore([server.address for server in servers], secret, options=options)
     store.open([SPEC])
     random = np.random.default_rng(0)
@@ -128,7 +128,11 @@ def is_ring(pid, link):
 def test_a_server_without_a_secret_does_not_start(monkeypatch):
     monkeypatch.delenv("BERTH_TRAIN_SECRET", raising=False)
     done = subprocess.run(
-        [sys.executable, "-m", "berth.train.servers"], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-m", "berth.train.servers"],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
     )
     assert done.returncode == 1
     assert "shared secret" in done.stderr
@@ -143,7 +147,7 @@ def test_the_address_can_be_left_in_a_file(tmp_path, secret):
         stdin=subprocess.PIPE,
     )
     server.stdin.close()
-    assert server.wait(60) == 0
+    assert server.wait(300) == 0
     assert Address.from_json(ready.read_text()).host == "127.0.0.1"
 
 
@@ -155,47 +159,22 @@ def test_an_invalid_address_is_an_error(text):
 
 def test_servers_do_not_import_torch():
     code = "import sys, berth.train.servers.process; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0
+    assert subprocess.run([sys.executable, "-c", code], timeout=300, check=False).returncode == 0
 
 
 def test_importing_the_package_costs_nothing():
     code = (
         "import sys, berth.train.servers; sys.exit(any(m in sys.modules for m in ('numba', 'torch', 'ssl')))"
     )
-    assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0
+    assert subprocess.run([sys.executable, "-c", code], timeout=300, check=False).returncode == 0
 
 
-def make_certificate(folder, name):
-    subprocess.run(
-        [
-            *[
-                "openssl",
-                "req",
-                "-x509",
-                "-newkey",
-                "ec",
-                "-pkeyopt",
-                "ec_paramgen_curve:prime256v1",
-                "-nodes",
-                "-days",
-                "2",
-            ],
-            *("-subj", "/CN=berth", "-keyout", folder / f"{name}.key", "-out", folder / f"{name}.pem"),
-        ],
-        check=True,
-        capture_output=True,
-    )
-    return folder / f"{name}.pem", folder / f"{name}.key"
-
-
-def test_tls_carries_the_same_rows_and_a_foreign_certificate_is_refused(tmp_path):
+def test_tls_carries_the_same_rows_and_another_secret_is_refused_at_once():
     secret = Secret.random()
-    certificate, key = make_certificate(tmp_path, "mine")
-    foreign, _ = make_certificate(tmp_path, "foreign")
-    server = Server(secret, ServerConfig(), tls=server_tls(certificate, key))
+    server = Server(secret, ServerConfig(tls=True))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
-    options = ClientOptions(shared=False, tls=client_tls(certificate))
+    options = ClientOptions(shared=False, tls=True)
     store = RemoteStore([server.address], secret, options=options)
     assert isinstance(store.pool[0].channel.socket, ssl.SSLSocket)
     store.open([SPEC])
@@ -205,20 +184,27 @@ def test_tls_carries_the_same_rows_and_a_foreign_certificate_is_refused(tmp_path
     store.end_step(0)
     assert (store.pull("rows", keys) != before).all()
     store.close()
-    with pytest.raises(ServerError, match=r"(?i)certificate"):
-        RemoteStore(
-            [server.address],
-            secret,
-            options=ClientOptions(shared=False, tls=client_tls(foreign), timeout_s=0.3),
-        )
+    with pytest.raises(RefusedError, match="refused the encrypted connection: its secret differs"):
+        RemoteStore([server.address], Secret.random(), options=options)
     with pytest.raises(ServerError):
         RemoteStore([server.address], secret, options=ClientOptions(shared=False, timeout_s=0.3))
     server.stop()
     thread.join()
 
 
-def test_a_client_that_disconnects_before_the_handshake_does_no_harm(tmp_path):
-    server = Server(Secret.random(), ServerConfig(), tls=server_tls(*make_certificate(tmp_path, "mine")))
+def test_a_worker_that_expects_tls_does_not_talk_to_a_plain_server(secret):
+    with in_process_servers(1, secret) as (server,), pytest.raises(RefusedError, match="or it uses --plain"):
+        RemoteStore([server.address], secret, options=ClientOptions(shared=False, tls=True))
+
+
+def test_equal_secrets_give_equal_certificates_and_others_do_not():
+    one, other = Secret.random(), Secret.random()
+    assert _certificate(one.derive("tls")) == _certificate(Secret(one._key).derive("tls"))
+    assert _certificate(one.derive("tls")) != _certificate(other.derive("tls"))
+
+
+def test_a_client_that_disconnects_before_the_handshake_does_no_harm():
+    server = Server(Secret.random(), ServerConfig(tls=True))
     guest = socket.create_connection((server.address.host, server.address.port))
     guest.sendall(b"something")
     guest.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # hangs up with a reset
@@ -230,29 +216,15 @@ def test_a_client_that_disconnects_before_the_handshake_does_no_harm(tmp_path):
     server.close()
 
 
-@pytest.mark.parametrize("missing", ["certificate", "key", "authority"])
-def test_a_certificate_that_is_not_there_is_named(tmp_path, missing):
-    certificate, key = make_certificate(tmp_path, "mine")
-    nowhere = tmp_path / "nowhere.pem"
-    send = {
-        "certificate": lambda: server_tls(nowhere, key),
-        "key": lambda: server_tls(certificate, nowhere),
-        "authority": lambda: client_tls(nowhere),
-    }[missing]
-    with pytest.raises(InputError, match=r"nowhere\.pem"):
-        send()
-
-
-def test_a_server_without_its_certificate_says_so_and_does_not_start(tmp_path, secret):
+def test_a_server_without_its_secret_says_so_and_does_not_start(tmp_path):
     done = subprocess.run(
-        [sys.executable, "-m", "berth.train.servers", "--tls-certificate", str(tmp_path / "nowhere.pem")],
-        env={**os.environ, **secret.environment()},
+        [sys.executable, "-m", "berth.train.servers", "--secret-file", str(tmp_path / "nowhere")],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
     assert done.returncode == 1
     assert "berth server: " in done.stderr
-    assert "nowhere.pem" in done.stderr
+    assert "nowhere" in done.stderr
     assert "Traceback" not in done.stderr

@@ -11,9 +11,10 @@ import pytest
 
 from berth.errors import InputError, RefusedError, ServerError, WireError
 from berth.train.servers import Address, ClientOptions, RemoteStore, Secret, Server, ServerConfig
-from berth.train.servers.auth import VARIABLE, ServerHandshake, WorkerIdentity, challenge
+from berth.train.servers.auth import ServerHandshake, WorkerIdentity, challenge
 from berth.train.servers.process import in_process_servers
 from berth.train.servers.protocol import HEADER, Flag, Header, Kind
+from berth.train.servers.secret import VARIABLE
 from berth.train.sparse import TableSpec
 from berth.train.tables import Initialiser, sgd
 
@@ -28,7 +29,7 @@ def frame(kind, payload):
 
 def dial(address):
     peer = socket.create_connection((address.host, address.port))
-    peer.settimeout(20)
+    peer.settimeout(300)
     return peer
 
 

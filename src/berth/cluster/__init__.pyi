@@ -1,0 +1,9 @@
+from berth.cluster.catalogue import CatalogueEntry as CatalogueEntry
+from berth.cluster.catalogue import known_devices as known_devices
+from berth.cluster.load import load_cluster as load_cluster
+from berth.cluster.load import presets as presets
+from berth.cluster.model import Cluster as Cluster
+from berth.cluster.model import DeviceType as DeviceType
+from berth.cluster.model import Machine as Machine
+from berth.cluster.model import Tier as Tier
+from berth.cluster.topology_csv import read_topology as read_topology

@@ -1,0 +1,11 @@
+from berth.network.distances import sensitivity as sensitivity
+from berth.network.fabric import Fabric as Fabric
+from berth.network.iteration import Iteration as Iteration
+from berth.network.iteration import iteration_time as iteration_time
+from berth.network.measured import read_measured as read_measured
+from berth.network.placement import Placement as Placement
+from berth.network.sharing import LinkShares as LinkShares
+from berth.network.spread import Spread as Spread
+from berth.network.spread import spreads as spreads
+from berth.network.step_time import StepTimeModel as StepTimeModel
+from berth.network.traffic import Traffic as Traffic

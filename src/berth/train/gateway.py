@@ -1,0 +1,202 @@
+"""A host's gateway: carries loopback connections of its ranks to ranks on other hosts, inside TLS.
+
+Gloo can neither encrypt nor authenticate, so its ranks listen on loopback addresses only, a different one for each
+rank. The gateway of every other host listens there at the same address and port, and connects to the gateway of the
+rank's host, which connects to the rank. Gloo notices nothing.
+
+It is a process of its own, so that encryption does not take the interpreter lock of a worker. It prints the port of
+its TLS side, reads its routes as one line of JSON, prints a second line when it listens at all of them, and ends when
+its standard input closes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import select
+import socket
+import ssl
+import struct
+import sys
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from threading import BoundedSemaphore, Thread
+from typing import Any
+
+from berth.errors import BerthError
+from berth.train.servers.secret import VARIABLE, Secret
+from berth.train.servers.sockets import set_tcp_options
+from berth.train.servers.tls import tls_context
+
+Endpoint = tuple[str, int]
+
+_HANDSHAKE_S = 10.0
+_MAX_UNAUTHENTICATED = 64  # connections
+_BUFFER_BYTES = 1 << 18
+_POLL_MS = 1000
+_TARGET = struct.Struct("<H")  # length of the JSON of an endpoint
+_WAITING = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+
+
+class Gateway:
+    """The gateway of one host."""
+
+    def __init__(self, secret: Secret, host: str) -> None:
+        self._inside = tls_context(secret, server=True)
+        self._outside = tls_context(secret, server=False)
+        self._targets: set[Endpoint] = set()  # listeners of ranks on this host
+        self._unauthenticated = BoundedSemaphore(_MAX_UNAUTHENTICATED)
+        self._tcp = socket.create_server((host, 0), backlog=256)
+        self.port = int(self._tcp.getsockname()[1])
+
+    def open(self, targets: list[Endpoint], remote: list[tuple[Endpoint, Endpoint]]) -> None:
+        """Serve: others may reach `targets`; connections to each remote rank go to the gateway of its host."""
+        self._targets = set(targets)
+        Thread(target=self._accept_remote, daemon=True).start()
+        for endpoint, gateway in remote:
+            listener = socket.create_server(endpoint, backlog=256)
+            Thread(target=self._accept_local, args=(listener, endpoint, gateway), daemon=True).start()
+
+    def _accept_remote(self) -> None:
+        while True:
+            peer, _ = self._tcp.accept()
+            if not self._unauthenticated.acquire(blocking=False):
+                peer.close()
+                continue
+            Thread(target=self._serve_remote, args=(peer,), daemon=True).start()
+
+    def _serve_remote(self, peer: socket.socket) -> None:
+        """Connect an authenticated peer to the rank that it asks for."""
+        try:
+            try:
+                peer.settimeout(_HANDSHAKE_S)
+                set_tcp_options(peer)
+                peer = self._inside.wrap_socket(peer, server_side=True)
+                (length,) = _TARGET.unpack(_receive(peer, _TARGET.size))
+                host, port = json.loads(_receive(peer, length))
+            finally:
+                self._unauthenticated.release()
+            if (host, port) in self._targets:
+                with _connect((host, port)) as rank:
+                    relay(rank, peer)
+        except (OSError, ValueError):
+            pass  # a peer without the secret, or a rank that has ended
+        finally:
+            peer.close()
+
+    def _accept_local(self, listener: socket.socket, endpoint: Endpoint, gateway: Endpoint) -> None:
+        while True:
+            peer, address = listener.accept()
+            if owner_of(address) not in (os.getuid(), None):
+                peer.close()  # another user of this host
+                continue
+            Thread(target=self._serve_local, args=(peer, endpoint, gateway), daemon=True).start()
+
+    def _serve_local(self, peer: socket.socket, endpoint: Endpoint, gateway: Endpoint) -> None:
+        """Connect a rank of this host to one of another host."""
+        with peer, suppress(OSError):
+            set_tcp_options(peer)
+            with _connect(gateway) as remote, self._outside.wrap_socket(remote) as encrypted:
+                target = json.dumps(endpoint).encode()
+                encrypted.sendall(_TARGET.pack(len(target)) + target)
+                relay(peer, encrypted)
+
+
+@dataclass(slots=True)
+class _Direction:
+    """Bytes from one socket to another."""
+
+    source: socket.socket
+    sink: socket.socket
+    buffer: memoryview
+    begin: int = 0
+    end: int = 0
+
+    def move(self) -> bool:
+        """Receive or send something; returns whether it did. Raises `EOFError` once the source has closed."""
+        moved = False
+        with suppress(*_WAITING):
+            if self.begin == self.end:
+                self.begin = self.end = 0
+                self.end = self.source.recv_into(self.buffer)
+                if not self.end:
+                    raise EOFError
+                moved = True
+            self.begin += self.sink.send(self.buffer[self.begin : self.end])
+            moved = True
+        return moved
+
+
+def relay(one: socket.socket, other: socket.socket) -> None:
+    """Carry bytes both ways until either side closes; one thread, since an SSL object must not be shared by two."""
+    directions = [
+        _Direction(source, sink, memoryview(bytearray(_BUFFER_BYTES)))
+        for source, sink in ((one, other), (other, one))
+    ]
+    for peer in (one, other):
+        peer.setblocking(False)
+    with suppress(EOFError):
+        while True:
+            if sum(direction.move() for direction in directions):
+                continue
+            poll = select.poll()
+            events = dict.fromkeys((one.fileno(), other.fileno()), 0)
+            for direction in directions:
+                empty = direction.begin == direction.end
+                waits_for = direction.source if empty else direction.sink
+                events[waits_for.fileno()] |= select.POLLIN if empty else select.POLLOUT
+            for handle, mask in events.items():
+                poll.register(handle, mask)
+            poll.poll(_POLL_MS)
+
+
+def _connect(endpoint: Endpoint) -> socket.socket:
+    peer = socket.create_connection(endpoint, timeout=_HANDSHAKE_S)
+    set_tcp_options(peer)
+    return peer
+
+
+def _receive(peer: socket.socket, length: int) -> bytes:
+    data = b""
+    while len(data) < length:
+        part = peer.recv(length - len(data))
+        if not part:
+            raise ConnectionResetError
+        data += part
+    return data
+
+
+def owner_of(address: Endpoint) -> int | None:
+    """Return the user id of the local process that connected from an address; None if the system does not tell."""
+    wanted = f"{int.from_bytes(socket.inet_aton(address[0]), sys.byteorder):08X}:{address[1]:04X}"
+    with suppress(OSError):
+        for line in Path("/proc/self/net/tcp").read_text().splitlines()[1:]:
+            columns = line.split()
+            if columns[1] == wanted:
+                return int(columns[7])
+    return None
+
+
+def main() -> None:
+    """Run a gateway until standard input closes."""
+    parser = argparse.ArgumentParser(prog="python -m berth.train.gateway", description=__doc__)
+    parser.add_argument("--host", required=True, help="address of this host for the other hosts")
+    options = parser.parse_args()
+    try:
+        secret = Secret.find()
+        os.environ.pop(VARIABLE, None)
+        gateway = Gateway(secret, options.host)
+        print(gateway.port, flush=True)
+        routes: dict[str, Any] = json.loads(sys.stdin.readline() or "{}")
+        remote = [((str(r[0]), int(r[1])), (str(g[0]), int(g[1]))) for r, g in routes.get("remote", ())]
+        gateway.open([(str(host), int(port)) for host, port in routes.get("targets", ())], remote)
+    except (OSError, BerthError) as error:
+        sys.exit(f"berth gateway: {error}")
+    print("ready", flush=True)
+    sys.stdin.read()
+
+
+if __name__ == "__main__":
+    main()

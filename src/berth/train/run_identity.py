@@ -1,0 +1,54 @@
+"""Whether a checkpoint is of the same run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from berth.errors import InputError
+
+
+def json_value(value: Any) -> Any:
+    """Return a value as it reads after a round trip through JSON."""
+    if isinstance(value, dict):
+        return {str(key): json_value(part) for key, part in value.items()}
+    if isinstance(value, tuple | list):
+        return [json_value(part) for part in value]
+    if isinstance(value, float) and value in (float("inf"), float("-inf")):
+        return str(value)
+    return value
+
+
+def check_same_run(saved: dict[str, Any], current: dict[str, Any], where: str) -> None:
+    """Raise for a checkpoint of a different run, naming the differences."""
+    different = [name for name in current if saved.get(name) != current[name]]
+    if not different:
+        return
+    if different == ["data"] and saved.get("data") == _without_shuffling(current["data"]):
+        raise InputError(
+            "holds checkpoints of an earlier version of berth, which shuffled files in another order: "
+            "this version can't resume them",
+            where=where,
+            hint="resume with the version that wrote them, use another folder, or --fresh to delete them",
+        )
+    shown = "; ".join(_difference(name, saved.get(name), current[name]) for name in different)
+    raise InputError(
+        f"holds checkpoints of a different run ({shown})",
+        where=where,
+        hint="use the same options to resume, another folder, or --fresh to delete them",
+    )
+
+
+def _difference(name: str, saved: Any, current: Any) -> str:
+    """Return a difference between two runs: both values if they are short, else the first part that differs."""
+    if len(str(current)) < 60:
+        return f"{name}: {saved} there, {current} here"
+    if isinstance(saved, dict) and isinstance(current, dict) and saved.keys() == current.keys():
+        part = next(key for key in current if saved[key] != current[key])
+        return f"{name}, {_difference(part, saved[part], current[part])}"
+    return f"{name} differ{'s' if not name.endswith('s') else ''}"
+
+
+def _without_shuffling(data: dict[str, Any]) -> dict[str, Any] | None:
+    """Return the description that earlier versions wrote for the same files, or None if it is unchanged."""
+    earlier = {name: value for name, value in data.items() if name != "shuffled"}
+    return earlier if len(earlier) < len(data) else None

@@ -1,0 +1,82 @@
+"""A server's part of a checkpoint: a file for each table, written by a thread.
+
+Tables in memory are copied first, so workers go on while the thread hashes and writes. Tables with a memory budget are
+written as they are, while the worker that saves them holds the lock.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any
+
+from berth.errors import WireError
+from berth.train.checkpoint.arrays import ArrayFile
+from berth.train.fault_points import fault_point
+from berth.train.servers.shard import Shard
+from berth.train.tables import State, arrays_of
+
+
+class ShardSave:
+    """One save of a shard."""
+
+    def __init__(self, shard: Shard, request: Mapping[str, Any]) -> None:
+        """Open the files and copy the tables; raises `OSError` if a file can't be created."""
+        try:
+            folder, changed_only = Path(request["folder"]), bool(request["changed_only"])
+            names = {int(number): Path(str(name)).name for number, name in request["files"].items()}
+            self.streamed = bool(request["streamed"])
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise WireError(f"invalid request to save: {error!r}") from error
+        self._files: dict[str, dict[str, Any]] = {}
+        self._error: OSError | None = None
+        self._cancelled = Event()
+        with ExitStack() as opened:
+            self._work: list[tuple[ArrayFile, str, Iterable[State]]] = []
+            for number, name in names.items():
+                states: Iterable[State] = shard.parts(number, changed_only=changed_only)
+                file = opened.enter_context(ArrayFile(folder / name))
+                self._work.append((file, shard.specs[number].name, states if self.streamed else list(states)))
+            self._opened = opened.pop_all()
+        self._thread = Thread(target=self._write, name="berth-shard-save", daemon=True)
+        self._thread.start()
+
+    def status(self) -> dict[str, Any]:
+        """Return whether the files are on disk, their hashes, and the error if there was one."""
+        error = None if self._error is None else [self._error.errno, self._error.strerror]
+        return {"done": not self._thread.is_alive(), "files": self._files, "error": error}
+
+    def cancel(self) -> None:
+        """Stop writing; returns when the thread has ended."""
+        self._cancelled.set()
+        self._thread.join()
+
+    def _write(self) -> None:
+        try:
+            with self._opened:
+                for file, table, states in self._work:
+                    for state in states:
+                        if self._cancelled.is_set():
+                            raise InterruptedError(os.strerror(4))
+                        file.write(arrays_of(state), {"table": table})
+                    self._files[file.path.name] = file.finish()
+                    fault_point("checkpoint: shard written")
+        except OSError as error:
+            self._error = error if error.errno else OSError(4, "the save was cancelled")
+
+
+def can_write(request: Mapping[str, Any]) -> str | None:
+    """Return why this process can't write to the folder in which rank 0 has left a file, or None."""
+    probe = Path(str(request.get("probe")))
+    try:
+        if probe.read_text() != request.get("content"):
+            return "the folder is not that of rank 0"
+        written = probe.with_name(f"{probe.name}-{os.getpid()}")
+        written.touch()
+        written.unlink()
+    except OSError as error:
+        return error.strerror or str(error)
+    return None

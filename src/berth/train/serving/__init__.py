@@ -1,0 +1,1 @@
+"""Export of trained models for serving without berth."""

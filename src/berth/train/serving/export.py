@@ -1,0 +1,189 @@
+"""Write a checkpoint as a folder that a program without berth can serve.
+
+keys.pt2, dense.pt2     programs of `torch.export`
+table-N.keys.npy        sorted keys of a table, int64
+table-N.weights.npy     its rows in that order, float32
+check.npz               inputs of a few examples and the output for them
+manifest.json           what these are
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+import berth
+from berth.errors import InputError
+from berth.train.checkpoint.inspect import load_table, open_checkpoint
+from berth.train.data import ClickStream, criteo
+from berth.train.data.batch import Share
+from berth.train.data.columns import Layout
+from berth.train.data.sample import layout_examples
+from berth.train.inference import load_for_inference
+from berth.train.serving.programs import Inputs, Programs, check_programs, export_programs
+from berth.train.sparse import TableSpec
+from berth.train.tables import Table
+from berth.zoo import LayeredModel
+
+FORMAT = 1
+_EXAMPLES = 5
+_CHECKED = (_EXAMPLES, 2, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """What was written."""
+
+    folder: Path
+    step: int
+    rows: dict[str, int]  # by table
+    bytes: int
+
+
+def export_for_serving(
+    checkpoint: str | Path,
+    out: str | Path,
+    model: nn.Module | str | None = None,
+    *,
+    step: int | None = None,
+    inputs: Inputs | None = None,
+    overwrite: bool = False,
+) -> Exported:
+    """Write the model of a checkpoint to a new folder `out`; `model` and `step` as in `load_for_inference`.
+
+    `inputs` are a batch of at least two examples. It is needed only for a model that was trained on a data source of
+    your own and has no `example_batch`.
+    """
+    folder = Path(out)
+    if folder.exists() and not overwrite:
+        raise InputError("exists already", where=str(out), hint="choose another name, or give --force")
+    store, chain = open_checkpoint(checkpoint, step)
+    loaded = load_for_inference(checkpoint, model, step=chain[-1].step)
+    run = chain[-1].run
+    example = _checked_inputs(inputs if inputs is not None else example_inputs(loaded, run["data"]))
+    programs = export_programs(loaded, example)
+    for examples in _CHECKED:
+        check_programs(programs, loaded, {name: value[:examples] for name, value in example.items()})
+    partial = folder.with_name(f"{folder.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    try:
+        torch.export.save(programs.keys, partial / "keys.pt2")
+        torch.export.save(programs.dense, partial / "dense.pt2")
+        used = dict.fromkeys(lookup.layer.spec_name for lookup in programs.lookups)
+        specs = [TableSpec.from_json(run["tables"][name]) for name in used]
+        tables = {
+            spec.name: _write_table(load_table(store, chain, spec), partial, f"table-{number}")
+            for number, spec in enumerate(specs)
+        }
+        stored = {f"inputs/{name}": value.numpy() for name, value in example.items()}
+        np.savez(partial / "check.npz", **stored, output=programs.output.numpy())  # type: ignore[arg-type]
+        document = _manifest(run, chain[-1].step, programs, example, tables)
+        (partial / "manifest.json").write_text(json.dumps(document, indent=1) + "\n")
+        if overwrite:
+            shutil.rmtree(folder, ignore_errors=True)
+        partial.rename(folder)
+    except OSError as error:
+        raise InputError(f"can't be written: {error}", where=str(out)) from None
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    size = sum(file.stat().st_size for file in folder.iterdir())
+    return Exported(folder, chain[-1].step, {name: one["rows"] for name, one in tables.items()}, size)
+
+
+def example_inputs(model: nn.Module, data: Mapping[str, Any]) -> Inputs:
+    """Return a batch like those of the data that a checkpoint was trained on."""
+    if data.get("columns"):
+        return layout_examples(Layout.from_json(data["columns"]), _EXAMPLES)[0]
+    if data.get("kind") in ("clicks", "files"):
+        inputs: Inputs = next(ClickStream().batches(_EXAMPLES, 0, Share(), 0)).inputs
+        return inputs
+    if isinstance(model, LayeredModel):
+        drawn: Inputs = model.example_batch(_EXAMPLES, 0)[0]
+        return drawn
+    raise InputError(
+        "the checkpoint does not say what inputs the model takes: it was trained on a data source of your own",
+        hint="export from Python: export_for_serving(..., inputs=...), with a batch of a few examples",
+    )
+
+
+def _checked_inputs(inputs: Any) -> Inputs:
+    if not isinstance(inputs, dict) or not all(isinstance(value, Tensor) for value in inputs.values()):
+        raise InputError("only a model whose inputs are a dictionary of tensors can be exported")
+    counts = {len(value) for value in inputs.values()}
+    if len(counts) != 1 or min(counts) < 2:
+        raise InputError("the example inputs need the same number of examples each, at least two")
+    return inputs
+
+
+def _write_table(table: Table, folder: Path, name: str) -> dict[str, Any]:
+    """Write rows in the order of their keys, with those that keys pending admission would get on their next use."""
+    state = table.save()
+    keys = state.keys
+    if table.admission_filter is not None and len(state.waiting_keys):
+        admitted = table.admission_filter.would_admit(state.waiting_keys)
+        keys = np.concatenate([keys, state.waiting_keys[admitted]])
+    keys = np.unique(keys if len(keys) else np.zeros(1, np.int64))  # an empty file can't be mapped
+    np.save(folder / f"{name}.keys.npy", keys)
+    np.save(folder / f"{name}.weights.npy", table.peek(keys))
+    return {
+        "keys": f"{name}.keys.npy",
+        "weights": f"{name}.weights.npy",
+        "rows": len(keys),
+        "dim": table.dim,
+        "unknown": _unknown(table),
+    }
+
+
+def _unknown(table: Table) -> dict[str, Any]:
+    """Return how keys without a row read: drawn from their hash, for the share of keys that would be admitted."""
+    admission = table.admission_filter.rule if table.admission_filter is not None else None
+    if admission is None:
+        share = 1.0
+    elif admission.kind == "probability":
+        share = admission.threshold
+    else:  # a first use counts once, and scores nothing
+        share = float(admission.threshold <= (1 if admission.kind == "count" else 0))
+    how = table.initialiser
+    return {"kind": how.kind, "scale": how.scale, "seed": how.seed, "share": share}
+
+
+def _manifest(
+    run: Mapping[str, Any], step: int, programs: Programs, example: Inputs, tables: dict[str, Any]
+) -> dict[str, Any]:
+    columns = run["data"].get("columns") or (
+        criteo.LAYOUT.to_json() if run["data"]["kind"] == "files" else None
+    )
+    lists = columns["multi"] if columns else ()
+    return {
+        "format": FORMAT,
+        "berth": berth.__version__,
+        "model": str(run["model"]),
+        "step": step,
+        "inputs": {name: _signature(value, name in lists) for name, value in example.items()},
+        "columns": columns,
+        "lookups": [lookup.layer.spec_name for lookup in programs.lookups],
+        "tables": tables,
+        "output": {**_signature(programs.output), "probability": probability_rule(programs.output)},
+    }
+
+
+def probability_rule(output: Tensor) -> str:
+    """Return how the probability of a label follows from the output of a model."""
+    pairs = output.exp().sum(dim=-1) if output.ndim > 1 and output.shape[-1] == 2 else None
+    if pairs is not None and torch.allclose(pairs, torch.ones_like(pairs), atol=1e-4):
+        return "exp of the last column"
+    return "sigmoid"
+
+
+def _signature(value: Tensor, lists: bool = False) -> dict[str, Any]:
+    shape = ["batch", *(["longest"] if lists else value.shape[1:])]
+    return {"dtype": str(value.dtype).removeprefix("torch."), "shape": shape}

@@ -1,0 +1,10 @@
+from berth.workload.generate import GenerateSpec as GenerateSpec
+from berth.workload.mix import Mix as Mix
+from berth.workload.mix import load_mix as load_mix
+from berth.workload.profile import JobProfile as JobProfile
+from berth.workload.profiles import all_profiles as all_profiles
+from berth.workload.profiles import load_profile as load_profile
+from berth.workload.reading import read_trace as read_trace
+from berth.workload.trace import BadRow as BadRow
+from berth.workload.trace import BadRows as BadRows
+from berth.workload.trace import Trace as Trace
