@@ -20,7 +20,8 @@ from berth.errors import InputError
 from berth.units import amount, seconds, size_bytes
 
 if TYPE_CHECKING:
-    from berth.train.options import Checkpoints, Metric
+    from berth.train.options import Checkpoints, Metric, TrainOptions
+    from berth.train.planned import PlannedRun
     from berth.train.recipes import Recipe
     from berth.train.servers import Codec, Mode
     from berth.train.session import Session
@@ -208,12 +209,7 @@ def train(
         **learning.train_options(),
     )  # fmt: skip
     if memory is not None:
-        from berth.train.budget import check_budget
-
-        if servers is None:
-            servers = sum(planned.servers) if planned is not None else 0
-        servers = servers or int(options.is_distributed)
-        check_budget(recipe, goal and goal * recipe.batch, memory, servers=servers)
+        _check_memory(memory, recipe, options, planned, goal)
     command = [sys.executable, "-m", "berth", "train", *sys.argv[2:]]
     trainer = Trainer.of(recipe, options, eval_data=evaluation.data, notify=_notify)
     session = trainer.start(goal, command)
@@ -231,6 +227,19 @@ def train(
         with exit_on_interrupt(session, command), progress_bar(goal, logs, recipe.name) as report:
             result = session.run(goal, report=report)
         print_result(recipe, session, result, as_json)
+
+
+def _check_memory(
+    memory: str, recipe: Recipe, options: TrainOptions, planned: PlannedRun | None, goal: int | None
+) -> None:
+    """Raise if the tables can't train in this much memory, before anything starts."""
+    from berth.train.budget import check_budget
+
+    servers = options.servers
+    if servers is None:
+        servers = sum(planned.servers) if planned is not None else 0
+    servers = servers or int(options.is_distributed)
+    check_budget(recipe, goal and goal * recipe.batch, memory, servers=servers)
 
 
 def _notify(text: str) -> None:

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any, cast
 
 import torch
+from torch.optim import Optimizer
 
 from berth.errors import InputError, ServerError
 from berth.train.async_session import AsyncSession
@@ -64,6 +65,7 @@ def worker_session(
 
     independent = options.mode != "sync" and config.servers > 0
     optimiser = recipe.optimiser or options.optimiser
+    assert not isinstance(optimiser, Optimizer)  # a trainer of several processes refuses objects
 
     def make_learner(rows: SparseStore) -> Learner:
         if config.cuts:
