@@ -13,7 +13,9 @@ It says nothing about the speed of a real device. Its speed factor is relative t
 below 1 really waits, so that measured wall-clock times hold; a factor above 1 can't make anything faster, and only
 `device_s`, the virtual time of the device, accounts for it.
 
-Random numbers come from torch's CPU generator. There are no streams: every operation is complete when it returns.
+Random numbers come from torch's CPU generator. Streams have the interface of `torch.cuda`'s, but every operation is
+complete when it returns: they only record what was issued on which, and refuse a tensor of another stream that was not
+waited for.
 """
 
 from __future__ import annotations
@@ -22,12 +24,13 @@ import atexit
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+from weakref import finalize
 
 import torch
 from torch import Tensor
@@ -38,6 +41,8 @@ from berth.errors import InputError
 
 NAME = "standin"
 SPEED = "BERTH_STANDIN_SPEED"  # environment variable: the speed factor of processes that do not set one
+MEMORY = "BERTH_STANDIN_MEMORY"  # environment variable: the memory of the device in bytes
+_IDLE_LOOKS = 4
 _MIN_WAIT_S = 1e-3  # shorter waits are added up: sleeping is not exact
 _COPIES = {"aten::copy_", "aten::_to_copy"}
 _CPU_INDICES = {"aten::index", "aten::index_put_", "aten::_index_put_impl_"}  # as on CUDA
@@ -63,15 +68,46 @@ class Transfers:
         self.bytes += tensor.numel() * tensor.element_size()
 
 
+@dataclass(frozen=True, slots=True)
+class Issued:
+    """An operation, in the order of `StandIn.logging`."""
+
+    name: str  # of the operation; `to_device` and `to_host` for copies
+    stream: str
+    bytes: int = 0  # of a copy
+
+
+class Stream:
+    """A queue of operations, with the interface of `torch.cuda.Stream`."""
+
+    def __init__(self, device: Any = None, name: str = "side") -> None:
+        del device  # there is one
+        self.name = name
+        self.issued = 0
+        self._seen: dict[int, int] = {}  # operations of other streams that come before what is issued next
+
+    def wait_stream(self, other: Stream) -> None:
+        """Order what is issued here next after everything that was issued there."""
+        self._seen[id(other)] = other.issued
+
+    def is_after(self, other: Stream, number: int) -> bool:
+        """Return whether operations issued here next come after an operation of another stream."""
+        return other is self or self._seen.get(id(other), 0) >= number
+
+
 @dataclass(slots=True)
 class StandIn:
     """The device of this process, and what it has counted."""
 
     speed: float = 1.0  # relative to one thread of this machine
+    memory_bytes: int | None = None  # more than this is out of memory; None: the memory of the host
     to_device: Transfers = field(default_factory=Transfers)
     to_host: Transfers = field(default_factory=Transfers)
     operations: int = 0
     device_s: float = 0.0  # virtual time of the device: CPU time of its operations / speed
+    used_bytes: int = 0  # counted if there is a limit
+    stream: Stream = field(default_factory=lambda: Stream(name="default"))  # the current one
+    _log: list[Issued] | None = None
     _owed_s: float = 0.0
 
     @contextmanager
@@ -88,6 +124,25 @@ class StandIn:
             part.operations = self.operations - before.operations
             part.device_s = self.device_s - before.device_s
 
+    @contextmanager
+    def logging(self) -> Iterator[list[Issued]]:
+        """Yield a list of the operations of the block, in order."""
+        outer, self._log = self._log, []
+        try:
+            yield self._log
+        finally:
+            self._log = outer
+
+    def record(self, name: str, size: int = 0) -> None:
+        """Add an operation to the log, if there is one."""
+        if self._log is not None:
+            self._log.append(Issued(name, self.stream.name, size))
+
+    def copied(self, direction: str, tensor: Tensor) -> None:
+        """Count the copy of a tensor, `to_device` or `to_host`."""
+        getattr(self, direction).add(tensor)
+        self.record(direction, tensor.numel() * tensor.element_size())
+
     def ran(self, took_s: float) -> None:
         """Account for an operation that took this long on the CPU."""
         self.operations += 1
@@ -102,17 +157,19 @@ class StandIn:
 
 _DEVICE = StandIn()
 _registered: list[Any] = []  # the libraries must stay alive
+_users: dict[int, int] = {}  # tensors of each piece of memory, if there is a limit
 
 
-def register(speed: float | None = None) -> StandIn:
-    """Register the device `standin` with torch, once per process, and set its speed.
+def register(speed: float | None = None, memory_bytes: int | None = None) -> StandIn:
+    """Register the device `standin` with torch, once per process, and set its speed and memory.
 
-    The default is `$BERTH_STANDIN_SPEED`, which child processes inherit, or 1.
+    The defaults are `$BERTH_STANDIN_SPEED`, which child processes inherit, or 1, and `$BERTH_STANDIN_MEMORY` (bytes),
+    or that of the host.
     Call it before the first backward pass of the process: torch starts its threads for all known devices then. A
     process can have one backend of this kind.
     """
     global _DEVICE  # noqa: PLW0603 - torch has one device of this kind per process
-    speed = _stated_speed() if speed is None else speed
+    speed = _stated(SPEED, "1") if speed is None else speed
     if not speed > 0:
         raise InputError(f"the speed of the stand-in accelerator must be above 0, got {speed}")
     if not _registered:
@@ -133,15 +190,17 @@ def register(speed: float | None = None) -> StandIn:
         _check_threads()
         _DEVICE = StandIn()
     _DEVICE.speed = speed
+    limit = _stated(MEMORY, "0")
+    _DEVICE.memory_bytes = memory_bytes if memory_bytes is not None else int(limit) or None
     return _DEVICE
 
 
-def _stated_speed() -> float:
-    text = os.environ.get(SPEED, "1")
+def _stated(variable: str, default: str) -> float:
+    text = os.environ.get(variable, default)
     try:
         return float(text)
     except ValueError:
-        raise InputError(f"{SPEED}: expected a number above 0, got {text!r}") from None
+        raise InputError(f"{variable}: expected a number above 0, got {text!r}") from None
 
 
 def _check_threads() -> None:
@@ -156,18 +215,19 @@ def _check_threads() -> None:
         ) from None
 
 
-def wait_for_threads(limit_s: float = 2.0) -> None:
+def wait_for_threads(limit_s: float = 10.0) -> None:
     """Wait until no other thread of this process runs; called when the interpreter exits.
 
     torch's thread for the device may free Python objects shortly after a backward pass has returned. If it asks for
-    the interpreter's lock while the interpreter shuts down, the process aborts.
+    the interpreter's lock while the interpreter shuts down, the process aborts. A thread that waits for the lock looks
+    idle, so threads must be idle several times in a row; between these looks the lock is free.
     """
     own = str(threading.get_native_id())
-    give_up = time.monotonic() + limit_s
-    while time.monotonic() < give_up:
+    give_up, idle = time.monotonic() + limit_s, 0
+    while idle < _IDLE_LOOKS and time.monotonic() < give_up:
         time.sleep(0.005)  # without the lock, so that a thread that waits for it runs
-        if not any(_runs(task) for task in Path("/proc/self/task").glob("*/stat") if task.parent.name != own):
-            return
+        others = (task for task in Path("/proc/self/task").glob("*/stat") if task.parent.name != own)
+        idle = 0 if any(_runs(task) for task in others) else idle + 1
 
 
 def _runs(stat: Path) -> bool:
@@ -197,6 +257,21 @@ class _Module:
     def device_count(self) -> int:
         return 1
 
+    Stream = Stream
+
+    def current_stream(self, device: Any = None) -> Any:
+        """Return the stream on which operations are issued."""
+        return _DEVICE.stream
+
+    @contextmanager
+    def stream(self, stream: Any) -> Iterator[None]:
+        """Issue the operations of the block on a stream."""
+        outer, _DEVICE.stream = _DEVICE.stream, stream
+        try:
+            yield
+        finally:
+            _DEVICE.stream = outer
+
     def manual_seed_all(self, seed: int) -> None:
         """Do nothing: random numbers are the CPU generator's."""
 
@@ -209,6 +284,7 @@ class DeviceTensor(Tensor):
     """A tensor of the device; its data is a CPU tensor that only kernels see."""
 
     _host: Tensor
+    _written: tuple[Stream, int]  # the last operation that wrote it
 
     @staticmethod
     def __new__(cls, host: Tensor) -> DeviceTensor:
@@ -222,6 +298,9 @@ class DeviceTensor(Tensor):
             device=torch.device(NAME, 0),
         )
         made._host = host
+        made._written = (_DEVICE.stream, _DEVICE.stream.issued)
+        if _DEVICE.memory_bytes is not None:
+            _allocate(made, host.untyped_storage())
         return made
 
     def __repr__(self, **kwargs: Any) -> str:  # type: ignore[override]
@@ -232,6 +311,29 @@ class DeviceTensor(Tensor):
         cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         return _run(func, args, kwargs or {})
+
+
+def _allocate(tensor: DeviceTensor, storage: torch.UntypedStorage) -> None:
+    """Count the memory of a tensor, once for all views of it, until the last of them is gone."""
+    place, size = storage.data_ptr(), storage.nbytes()
+    if not size:
+        return
+    if not _users.get(place):
+        if _DEVICE.used_bytes + size > (_DEVICE.memory_bytes or 0):
+            raise torch.OutOfMemoryError(
+                f"{NAME} out of memory. Tried to allocate {size} bytes, {_DEVICE.used_bytes} of"
+                f" {_DEVICE.memory_bytes} are in use."
+            )
+        _DEVICE.used_bytes += size
+    _users[place] = _users.get(place, 0) + 1
+    finalize(tensor, _release, place, size)
+
+
+def _release(place: int, size: int) -> None:
+    _users[place] -= 1
+    if not _users[place]:
+        del _users[place]
+        _DEVICE.used_bytes -= size
 
 
 def _fallback(func: Any, *args: Any, **kwargs: Any) -> Any:
@@ -256,6 +358,8 @@ def _run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         return value
 
     own_args, own_kwargs = tree_map(host, (args, kwargs))
+    _DEVICE.stream.issued += 1
+    _check_streams(name, wrapped.values())
     _count_copies(name, args, to_host)
     begun = time.thread_time()
     result = func(*own_args, **own_kwargs)
@@ -272,6 +376,7 @@ def _wrap(value: Any, wrapped: dict[int, DeviceTensor]) -> Any:
     known = wrapped.get(id(value))
     if known is None:
         return DeviceTensor(value)
+    known._written = (_DEVICE.stream, _DEVICE.stream.issued)
     if known.shape != value.shape or known.stride() != value.stride():
         raise NotImplementedError(f"{NAME}: an operation that changes the shape of a tensor in place")
     return known
@@ -296,7 +401,7 @@ def _check_devices(name: str, args: Any, kwargs: dict[str, Any]) -> None:
         if isinstance(value, DeviceTensor) or value.ndim == 0:
             continue
         if name in _CPU_INDICES and not value.is_floating_point():
-            _DEVICE.to_device.add(value)
+            _DEVICE.copied("to_device", value)
             continue
         raise RuntimeError(
             "Expected all tensors to be on the same device, but found at least two devices,"
@@ -304,18 +409,32 @@ def _check_devices(name: str, args: Any, kwargs: dict[str, Any]) -> None:
         )
 
 
+def _check_streams(name: str, used: Iterable[DeviceTensor]) -> None:
+    """Refuse a tensor that another stream wrote, and that this one did not wait for."""
+    stream = _DEVICE.stream
+    for tensor in used:
+        writer, number = tensor._written
+        if not stream.is_after(writer, number):
+            raise RuntimeError(
+                f"{NAME}: {name} on stream {stream.name!r} uses a tensor of stream {writer.name!r}, for which it has"
+                " not waited"
+            )
+
+
 def _count_copies(name: str, args: Any, to_host: bool) -> None:
     if name == "aten::copy_":
         target, source = args[0], args[1]
         if isinstance(target, DeviceTensor) and not isinstance(source, DeviceTensor):
-            _DEVICE.to_device.add(source)
+            _DEVICE.copied("to_device", source)
         elif isinstance(source, DeviceTensor) and not isinstance(target, DeviceTensor):
-            _DEVICE.to_host.add(source)
+            _DEVICE.copied("to_host", source)
     elif name == "aten::_to_copy":
         if to_host and isinstance(args[0], DeviceTensor):
-            _DEVICE.to_host.add(args[0])
+            _DEVICE.copied("to_host", args[0])
         elif not isinstance(args[0], DeviceTensor):
-            _DEVICE.to_device.add(args[0])
+            _DEVICE.copied("to_device", args[0])
     elif name in _NUMBERS:
         _DEVICE.to_host.count += 1
         _DEVICE.to_host.bytes += args[0].element_size()
+    else:
+        _DEVICE.record(name)

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from berth.errors import InputError
 from berth.train.data.rows import SLOT_SHIFT
+from berth.train.device_store import DeviceCachedStore
 from berth.train.devices import on_host, staging
 from berth.train.local import LocalStore
 from berth.train.sparse import SparseStore, TableSpec
@@ -80,13 +81,20 @@ class Embedding(nn.Module):
         if keys.dtype != torch.int64:
             raise InputError(f"keys of an Embedding must be int64, got {keys.dtype}", hint="use keys.long()")
         flat = on_host(keys).detach().reshape(-1)
+        store, trains = self._backing_store(), self.training and torch.is_grad_enabled()
+        if isinstance(store, DeviceCachedStore) and store.device.type == keys.device.type:
+            there = store.pull_to_device(self.spec_name, flat.numpy().view(np.uint64), create=trains)
+            rows = there.view(*keys.shape, self.dim)
+            if trains:
+                self._pulled.append((flat, rows.requires_grad_()))
+            return rows
         rows = staging((*keys.shape, self.dim), keys.device)
         out = rows.view(-1, self.dim).numpy()
         requested = flat.numpy().view(np.uint64)
-        if not (self.training and torch.is_grad_enabled()):
-            self._backing_store().peek(self.spec_name, requested, out)
+        if not trains:
+            store.peek(self.spec_name, requested, out)
             return rows.to(keys.device, non_blocking=True)
-        self._backing_store().pull(self.spec_name, requested, out)
+        store.pull(self.spec_name, requested, out)
         rows = rows.to(keys.device, non_blocking=True).requires_grad_()
         self._pulled.append((flat, rows))
         return rows
@@ -110,11 +118,13 @@ class Embedding(nn.Module):
             keys = torch.cat([part for part, _ in pulled])
             gradients = torch.cat([part.reshape(-1, self.dim) for _, part in pulled if part is not None])
         assert gradients is not None
-        rows_gradients = gradients.reshape(-1, self.dim).cpu().numpy()
+        gradients, numbers = gradients.reshape(-1, self.dim), keys.numpy().view(np.uint64)
         clicks = None if labels is None else _spread(labels, [len(part) for part, _ in pulled])
-        self._backing_store().push(
-            self.spec_name, keys.numpy().view(np.uint64), rows_gradients, clicks=clicks
-        )
+        store = self._backing_store()
+        if isinstance(store, DeviceCachedStore) and gradients.device.type == store.device.type:
+            store.push_from_device(self.spec_name, numbers, gradients, clicks=clicks)
+        else:
+            store.push(self.spec_name, numbers, gradients.cpu().numpy(), clicks=clicks)
 
     def prefetch(self, keys: Tensor) -> None:
         """Announce the keys of the next step."""

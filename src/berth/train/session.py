@@ -26,6 +26,7 @@ from berth.train.checkpoint.dense import dense_state, load_dense, weights_of
 from berth.train.checkpoint.inspect import no_usable_checkpoint
 from berth.train.data import BatchSource, ClickStream, Share
 from berth.train.data.prefetch import Prefetcher
+from berth.train.device_store import local_store
 from berth.train.devices import check_bf16, find_device, seed_device, use_device
 from berth.train.embedding import embeddings_of
 from berth.train.evaluate import Evaluation, Evaluations, ScoredExamples, score
@@ -256,10 +257,11 @@ class Session:
 
     def _local_store(self) -> LocalStore:
         budget = self.options.memory_bytes
-        if budget is None:
-            return LocalStore()
-        self.cold_folder = tempfile.mkdtemp(prefix="berth-cold-")
-        return LocalStore(memory_bytes=budget, folder=self.cold_folder, scratch=True)
+        more: dict[str, Any] = {}
+        if budget is not None:
+            self.cold_folder = tempfile.mkdtemp(prefix="berth-cold-")
+            more = {"memory_bytes": budget, "folder": self.cold_folder, "scratch": True}
+        return local_store(self.device, self.options.device_cache_bytes, **more)
 
     def _open_checkpoints(self, config: Checkpoints, opened: ExitStack) -> None:
         self._checkpoint_store = CheckpointStore(config.folder)
@@ -444,7 +446,17 @@ class Session:
             evaluations.best if evaluations is not None else None,
             self._best_checkpoint(),
             self._is_exhausted,
+            self._tasks(),
         )
+
+    def _tasks(self) -> dict[str, dict[str, float]]:
+        """Return the metrics of each task by the name of its label."""
+        found = self.progress.tasks
+        layout = getattr(self.data, "layout", None)
+        names = (
+            layout.labels if layout is not None else [f"task {number}" for number in range(1, len(found) + 1)]
+        )
+        return dict(zip(names, found, strict=False))
 
 
 def fit(

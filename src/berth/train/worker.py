@@ -9,22 +9,28 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any, cast
 
+import torch
+from torch.optim import Optimizer
+
 from berth.errors import InputError, ServerError
+from berth.train.async_session import AsyncSession
+from berth.train.device_store import local_store
 from berth.train.devices import find_device, use_device
 from berth.train.distributed_session import DistributedSession
 from berth.train.fault_points import NAME
 from berth.train.heartbeat import InProcessStore, StallMonitor, WatchedServer
+from berth.train.hosts import Hosts
 from berth.train.launch import ATTEMPT, PEER_LOST, server_addresses
 from berth.train.launch_config import LaunchConfig, needs_server, table_users
 from berth.train.learner import Learner
-from berth.train.local import LocalStore
 from berth.train.process_group import ProcessGroup, join_process_group
 from berth.train.recipes import Recipe
 from berth.train.rendezvous import RankInfo
 from berth.train.servers import Address, ClientOptions, Secret, ServerConfig, ServerProcess, connect
-from berth.train.servers.ping import ServerPing
+from berth.train.servers.ping import ServerPing, ping_identity
 from berth.train.servers.secret import VARIABLE
 from berth.train.sparse import SparseStore
 from berth.train.stages.learner import StageLearner
@@ -50,12 +56,16 @@ def worker_session(
             f"{smallest} examples of a replica can't be split into {config.micro_batches} micro-batches",
             hint="use a larger --batch or a smaller --micro",
         )
-    device = find_device(options.device)
+    devices = [torch.device(config.device_of(stage)) for stage in range(layout.stages)]
+    device = find_device(config.device_of(layout.stage(rank_info.rank)))
     use_device(device)
-    process_group = join_process_group(rank_info, layout, device, plain=options.plain)
-    store = _open_store(process_group, table_users(recipe.model, layout, config.cuts), config)
+    process_group = join_process_group(rank_info, layout, devices, plain=options.plain)
+    users = table_users(recipe.model, layout, config.cuts)
+    store = _open_store(process_group, users, config, device)
 
+    independent = options.mode != "sync" and config.servers > 0
     optimiser = recipe.optimiser or options.optimiser
+    assert not isinstance(optimiser, Optimizer)  # a trainer of several processes refuses objects
 
     def make_learner(rows: SparseStore) -> Learner:
         if config.cuts:
@@ -69,6 +79,8 @@ def worker_session(
                 micro_batches=config.micro_batches,
                 optimiser=optimiser,
                 loss=recipe.loss,
+                device=device,
+                bf16=options.bf16,
             )
         return Learner(
             recipe.model,
@@ -76,16 +88,18 @@ def worker_session(
             optimiser=optimiser,
             loss=recipe.loss,
             workers=layout.readers,
-            all_reduce=process_group.all_reduce,
+            all_reduce=None if independent else process_group.all_reduce,
             device=device,
             bf16=options.bf16,
             slowdown=config.slowdown,
+            dense_on_servers=independent,
         )
 
-    return DistributedSession(
+    session = AsyncSession if independent else DistributedSession
+    return session(
         recipe.model,
         recipe.data,
-        replace(options, batch=recipe.batch, threads=1),
+        replace(options, batch=recipe.batch, threads=1, device=str(device)),
         process_group=process_group,
         store=store,
         learner=make_learner,
@@ -112,7 +126,9 @@ def exit_if_peer_lost(rank_info: RankInfo, notify: Callable[[str], None]) -> Ite
         os._exit(PEER_LOST)  # skips everything that would wait for the other ranks
 
 
-def _open_store(process_group: ProcessGroup, users: Sequence[int], config: LaunchConfig) -> SparseStore:
+def _open_store(
+    process_group: ProcessGroup, users: Sequence[int], config: LaunchConfig, device: torch.device
+) -> SparseStore:
     addresses, secret = _servers(process_group, len(users), config)
     if addresses:
         _watch_servers(process_group, addresses, len(users), config, secret)
@@ -122,7 +138,12 @@ def _open_store(process_group: ProcessGroup, users: Sequence[int], config: Launc
         if len(users) > 1:
             raise needs_server()
         _remove_at_exit(process_group, config.server)
-        return LocalStore(memory_bytes=config.server.memory_bytes, folder=config.server.folder)
+        return local_store(
+            device,
+            config.options.device_cache_bytes,
+            memory_bytes=config.server.memory_bytes,
+            folder=config.server.folder,
+        )
     rank, options = users.index(process_group.rank_info.rank), config.options
     more: dict[str, Any] = {"every": options.geo_every} if options.mode == "geo" else {}
     more["options"] = ClientOptions(tls=False if options.plain else None)
@@ -160,31 +181,29 @@ def _watch_servers(
     secret: Secret,
 ) -> None:
     """Report servers that do not answer; the lowest rank of each host pings those of its host."""
-    hosts, monitor = process_group.hosts, process_group.monitor
-    several = hosts is not None and len(hosts) > 1
-    names = hosts.names() if hosts is not None else []
-    servers = []
-    for index in range(len(addresses)):
-        host = hosts.of_server(index) if hosts is not None and several else 0
-        leader = hosts.leader(host) if hosts is not None else 0
-        servers.append(WatchedServer(f"server {index}{f' on {names[host]}' if several else ''}", leader))
-    own = process_group.rank_info.rank
-    tls = False if config.options.plain else None
+    monitor, hosts = process_group.monitor, process_group.hosts
     if monitor is None:
         monitor = StallMonitor(0, 1)
         monitor.start(InProcessStore())
         process_group.keep.callback(monitor.stop)
-    pings = {
-        index: ServerPing(
-            address, index, len(addresses), workers, secret, tls=tls, every_s=monitor.check_every_s
-        )
-        for index, address in enumerate(addresses)
-        if servers[index].rank == own
-    }
-    for ping in pings.values():
-        process_group.keep.callback(ping.stop)
-    counts = {index: (lambda ping=ping: ping.answers) for index, ping in pings.items()}
+    servers = [_watched(index, hosts) for index in range(len(addresses))]
+    counts: dict[int, Callable[[], int]] = {}
+    for index, address in enumerate(addresses):
+        if servers[index].rank == process_group.rank_info.rank:
+            identity = ping_identity(index, len(addresses), workers)
+            tls = False if config.options.plain else None
+            ping = ServerPing(address, identity, secret, tls=tls, every_s=monitor.check_every_s)
+            process_group.keep.callback(ping.stop)
+            counts[index] = partial(getattr, ping, "answers")
     monitor.watch_servers(servers, counts, time.monotonic())
+
+
+def _watched(index: int, hosts: Hosts | None) -> WatchedServer:
+    """Return the name of a server in reports, and the rank that pings it."""
+    if hosts is None or len(hosts) == 1:
+        return WatchedServer(f"server {index}", 0)
+    host = hosts.of_server(index)
+    return WatchedServer(f"server {index} on {hosts.names()[host]}", hosts.leader(host))
 
 
 def _start_servers(

@@ -92,9 +92,10 @@ def test_training_on_the_device_equals_that_on_the_cpu(name):
 @pytest.mark.parametrize(
     ("name", "to_device", "to_host"),
     [
-        ("ctrdnn-8", 4, 3),  # keys, numbers, labels and rows; gradients of rows, loss and scores
-        ("deepfm", 5, 4),  # a second table
-        ("wide-deep", 5, 5),  # whose keys are computed on the device
+        # keys, numbers, labels, places and rows, those of the next step too; gradients of rows, loss and scores
+        ("ctrdnn-8", 6, 3),
+        ("deepfm", 9, 4),  # a second table
+        ("wide-deep", 8, 5),  # whose keys are computed on the device, so they are not known before
     ],
 )
 def test_a_step_copies_batch_rows_and_results_and_no_weights(name, to_device, to_host):
@@ -106,11 +107,13 @@ def test_a_step_copies_batch_rows_and_results_and_no_weights(name, to_device, to
         with DEVICE.counting() as counted:
             next(steps)
         counts.append((counted.to_device, counted.to_host))
-    assert {(up.count, down.count) for up, down in counts} == {(to_device, to_host)}
+    assert {down.count for _, down in counts} == {to_host}
+    assert max(up.count for up, _ in counts[1:]) <= to_device
     if name == "ctrdnn-8":
-        rows = BATCH * 26 * 16 * 4
-        assert counts[-1][0].bytes == BATCH * (26 * 8 + 13 * 4 + 8) + rows
-        assert counts[-1][1].bytes == rows + 4 + BATCH * 4
+        rows = BATCH * 26 * 16 * 4  # if all keys were distinct
+        numbers = BATCH * (26 * 8 + 13 * 4 + 8) + BATCH * 26 * 4
+        assert numbers < counts[-1][0].bytes < numbers + rows
+        assert 4 + BATCH * 4 < counts[-1][1].bytes < rows
 
 
 @pytest.mark.parametrize(("first", "second"), [("standin", "cpu"), ("cpu", "standin")])

@@ -18,11 +18,11 @@ from berth.train.devices import CPU, find_device, group_backend, naming_layers, 
 from berth.train.process_group import ProcessGroup
 from berth.train.recipes import make_recipe
 
-CASES = Path(__file__).with_name("device_cases.py")
+CASES = [Path(__file__).with_name(f"{name}_cases.py") for name in ("device", "device_cache", "device_stage")]
 
 
 def test_training_on_the_standin_equals_that_on_the_cpu_and_every_other_case_passes():
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-rs", str(CASES)]
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-rs", *map(str, CASES)]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=500, check=False)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert "skipped" not in ended.stdout
