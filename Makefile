@@ -49,7 +49,7 @@ test: $(VENV)/.dev ## every test, lint and types
 	@$(PYTEST) $(SPREAD)
 
 kernels: $(VENV)/.dev # compiled once, or each worker of the tests would compile the same
-	@$(BIN)/berth simulate generate:jobs=50 --cluster 2x2x4 --policy berth --policy srtf --congestion 5 >/dev/null
+	@$(BIN)/berth simulate generate:jobs=50 --cluster 2x2x4 --policy berth --policy dally --policy srtf --congestion 5 >/dev/null
 	@$(BIN)/berth plan ctrdnn-8 --devices cpu,T4 --throughput 100k/s >/dev/null
 	@$(BIN)/berth train ctrdnn-8 --batch 64 --steps 2 --servers 1 >/dev/null 2>&1
 
