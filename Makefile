@@ -19,10 +19,10 @@ INTERPRETED := -m "not slow and not soak and not gpu" -k "not ($(shell echo $(TO
   $(call unit,network,flow collectives sharing iteration) \
   $(call unit,plan,provision stage exact objective_simulate) \
   $(call unit,train,index state decay table table_edges small_tiers admission hashing data) \
-  $(call unit,train/servers,codec routing request_queue)
+  $(call unit,train/servers,codec routing request_queue tickets)
 
 .PHONY: help demo test kernels fast test-gpu check soak coverage mutants lint format docs docs-plan docs-waiting profiles clean bench bench-page bench-network \
-	bench-simulate bench-policies bench-plan bench-plan-truth bench-plan-methods bench-train bench-tables bench-train-peers bench-live bench-dashboard
+	bench-simulate bench-policies bench-plan bench-plan-truth bench-plan-methods bench-train bench-train-modes bench-tables bench-train-peers bench-live bench-dashboard
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -116,6 +116,9 @@ bench-train: $(VENV)/.dev ## training beside the dense part alone and plain torc
 	@held=0; $(BIN)/python benchmarks/train.py || held=1; \
 	$(BIN)/python benchmarks/train_reading.py || held=1; \
 	$(BIN)/python benchmarks/train_budget.py || held=1; exit $$held
+
+bench-train-modes: $(VENV)/.dev ## all training modes with one of two workers at a tenth of its speed; some three minutes
+	@$(BIN)/python benchmarks/train_modes.py
 
 bench-tables: $(VENV)/.dev ## sparse tables beside torch and plain Python, and in servers
 	@$(BIN)/python benchmarks/tables.py

@@ -259,12 +259,12 @@ class _Module:
 
     Stream = Stream
 
-    def current_stream(self, device: Any = None) -> Stream:
+    def current_stream(self, device: Any = None) -> Any:
         """Return the stream on which operations are issued."""
         return _DEVICE.stream
 
     @contextmanager
-    def stream(self, stream: Stream) -> Iterator[None]:
+    def stream(self, stream: Any) -> Iterator[None]:
         """Issue the operations of the block on a stream."""
         outer, _DEVICE.stream = _DEVICE.stream, stream
         try:
