@@ -44,7 +44,7 @@ SMALL = {"num_cpus": 1, "object_store_memory": 80_000_000}
 RACKS = {"m0": "r0", "m1": "r0", "m2": "r1", "m3": "r1"}
 
 
-def until(condition, timeout=300.0):
+def until(condition, timeout=900.0):
     """Waits for what must come, and says so if it does not."""
     end = time.monotonic() + timeout
     while not (found := condition()):
@@ -115,7 +115,7 @@ class Desk:
         env = {"RECORD": str(folder / name), "UNITS": str(units), "MAY_GO_ON": str(folder / gate)}
         return self.submit(WORKER, gpus, name=name, env=env, **more)
 
-    def until(self, condition, timeout=300.0):
+    def until(self, condition, timeout=900.0):
         return until(lambda: self.controller.step() is not None and condition(), timeout)
 
     def until_over(self, *jobs):

@@ -58,7 +58,7 @@ def test_devices_of_others_are_left_to_them(racks, desk):
     with another_driver(racks, "others") as ray:
         keeper = ray.remote(num_gpus=1, num_cpus=0)(Keeper)
         theirs = [keeper.options(label_selector={"machine": name}).remote() for name in ("m0", "m0", "m1")]
-        taken = [ray.get(one.devices.remote(), timeout=300) for one in theirs]
+        taken = [ray.get(one.devices.remote(), timeout=900) for one in theirs]
         group = ray.util.placement_group([{"GPU": 2}], bundle_label_selector=[{"machine": "m3"}])
         assert group.wait(300)
         desk.until(lambda: desk.controller.state.external == [2, 1, 0, 2])

@@ -31,6 +31,14 @@ HOSTILE = [
 ]
 SHELL = "i=0; while [ $i -lt 6000 ]; do echo line $i of rank $RANK; i=$((i+1)); sleep 0.2; done"
 WAIT_S = 300.0
+# Toasts go away by themselves, so their texts are kept.
+KEEP_TOASTS = """
+window.toasts = [];
+new MutationObserver((changes) => {
+  for (const change of changes) for (const node of change.addedNodes)
+    if (node.classList?.contains("toast")) window.toasts.push(node.textContent);
+}).observe(document, {childList: true, subtree: true});
+"""
 
 
 def free_port() -> int:
@@ -100,6 +108,7 @@ class Looker:
         )
         self._contexts.append(context)
         context.set_default_timeout(WAIT_S * 1000)
+        context.add_init_script(KEEP_TOASTS)
         page = context.new_page()
         page.on("console", self._heard)
         page.on("pageerror", lambda error: self.complaints.append(f"error: {error}"))

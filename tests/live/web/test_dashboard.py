@@ -39,6 +39,10 @@ def sees(page: Any, selector: str, words: str) -> None:
     page.locator(selector).filter(has_text=words).first.wait_for()
 
 
+def was_told(page: Any, words: str) -> None:
+    until(lambda: any(words in one for one in page.evaluate("window.toasts")))
+
+
 def fill(berth: Berth) -> None:
     """A job on every device, so that all others wait."""
     job = berth.put("all", 16)
@@ -260,7 +264,7 @@ def test_a_job_is_cancelled_after_a_question(berth: Berth, look: Looker) -> None
     assert berth.state_of(job) == "running"
     page.click("#cancel")
     page.click("dialog button.danger")
-    sees(page, ".toast", f"{job} cancelled")
+    was_told(page, f"{job} cancelled")
     sees(page, ".jobhead", "cancelled")
     until(lambda: berth.state_of(job) == "cancelled")
 
@@ -286,7 +290,7 @@ def test_priority_moves_a_job_up_the_queue(berth: Berth, look: Looker) -> None:
     page.click("#priority")
     page.fill("dialog input", "50")
     page.click("dialog button.primary")
-    sees(page, ".toast", f"{ids[1]} has priority 50")
+    was_told(page, f"{ids[1]} has priority 50")
     sees(page, ".facts", "50")
 
 

@@ -114,7 +114,7 @@ def interrupted(line: str, folder: Path, is_under_way) -> tuple[int, str]:
         while not is_under_way(messages) and process.poll() is None:
             time.sleep(0.05)
         os.killpg(process.pid, signal.SIGINT)
-        code = process.wait(timeout=300)
+        code = process.wait(timeout=900)
     return code, messages.read_text()
 
 

@@ -24,7 +24,7 @@ except InputError as error:
 @pytest.mark.parametrize("cases", ["standin_cases.py"])
 def test_every_case_passes_in_a_process_of_its_own(cases):
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-rs", str(HERE / cases)]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=500, check=False)
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert "skipped" not in ended.stdout
 

@@ -161,7 +161,7 @@ def test_sigterm_is_a_preemption_saved_and_exit_code_zero(tmp_path):
         assert process.poll() is None
         time.sleep(0.05)
     os.kill(process.pid, signal.SIGTERM)
-    shown, _ = process.communicate(timeout=300)
+    shown, _ = process.communicate(timeout=900)
     assert process.returncode == 0
     assert "preempted at step" in shown
     step = int(shown.split("preempted at step ")[1].split(":")[0].replace(",", ""))
@@ -184,7 +184,7 @@ def test_ctrl_c_saves_and_says_how_to_go_on(config, tmp_path, ctrl_c):
         assert process.poll() is None
         time.sleep(0.05)
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does
-    _, said = process.communicate(timeout=300)
+    _, said = process.communicate(timeout=900)
     assert process.returncode == 130, said
     assert f"; to resume: berth {' '.join(arguments)} --csv {log}" in said
     assert told(*SMALL, "--steps", 1, "--resume", "--checkpoint", tmp_path / "run")["resumed_from"] > 0

@@ -23,7 +23,7 @@ CASES = [Path(__file__).with_name(f"{name}_cases.py") for name in ("device", "de
 
 def test_training_on_the_standin_equals_that_on_the_cpu_and_every_other_case_passes():
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-rs", *map(str, CASES)]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=500, check=False)
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert "skipped" not in ended.stdout
 
@@ -31,7 +31,7 @@ def test_training_on_the_standin_equals_that_on_the_cpu_and_every_other_case_pas
 def train(folder, *options):
     command = [sys.executable, "-m", "berth", "train", "ctrdnn-8", "--batch", "64", "--json"]
     command += ["--checkpoint", str(folder), "--checkpoint-every", "4", *options]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
     assert ended.returncode == 0, ended.stderr
     return json.loads(ended.stdout)
 

@@ -100,7 +100,7 @@ def sent(monkeypatch):
         return Delivered()
 
     def recv(tensor, sender):
-        tensor.copy_(mail[sender, int(threading.current_thread().name)].get(timeout=300))
+        tensor.copy_(mail[sender, int(threading.current_thread().name)].get(timeout=900))
 
     monkeypatch.setattr(p2p, "dist", SimpleNamespace(isend=isend, recv=recv))
     return mail

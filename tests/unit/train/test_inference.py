@@ -58,7 +58,7 @@ model = load_for_inference({str(tmp_path / "run")!r}, Small())
 out = model({{"slots": torch.from_numpy(keys)[:, :, None], "dense": torch.from_numpy(dense)}})
 np.save({str(tmp_path / "out.npy")!r}, out.detach().numpy())
 """
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=300)
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=900)
     assert np.array_equal(np.load(tmp_path / "out.npy"), expected)
 
 

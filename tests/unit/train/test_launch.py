@@ -69,10 +69,11 @@ def test_restarts_are_limited():
     ]
 
 
-def test_a_process_that_lost_a_peer_is_not_the_cause():
+def test_a_process_that_lost_a_peer_is_not_the_cause(monkeypatch):
     code, said = run(f"sys.exit({PEER_LOST}) if rank == 0 else (time.sleep(0.1), sys.exit(3))")
     assert code == 3
     assert said[0].startswith("worker 1 ended with exit code 3")
+    monkeypatch.setattr("berth.train.launch._CAUSE_S", 0.1)
     code, said = run(f"sys.exit({PEER_LOST}) if rank == 0 else wait()")
     assert said[0].startswith("worker 0 lost another process")
 

@@ -48,7 +48,7 @@ def train(
     wanted = command(folder, *config)
     if steps is None:
         del wanted[wanted.index("--steps") : wanted.index("--batch")]
-    done = subprocess.run(wanted, capture_output=True, text=True, env=environment, timeout=300, check=False)
+    done = subprocess.run(wanted, capture_output=True, text=True, env=environment, timeout=900, check=False)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout), done.stderr
 
@@ -202,7 +202,7 @@ def test_without_checkpoints_a_kill_is_the_end_and_says_so():
         capture_output=True,
         text=True,
         env={**os.environ, VARIABLE: "step@3/worker1"},
-        timeout=300,
+        timeout=900,
         check=False,
     )
     assert done.returncode == 1
@@ -219,6 +219,6 @@ def test_asked_to_stop_all_save_the_same_step_and_say_preempted(tmp_path):
         assert process.poll() is None
         time.sleep(0.02)
     process.send_signal(signal.SIGTERM)
-    out, said = process.communicate(timeout=300)
+    out, said = process.communicate(timeout=900)
     assert process.returncode == 0, said
     assert json.loads(out)["preempted"]

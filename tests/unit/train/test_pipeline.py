@@ -49,7 +49,7 @@ class Wires:
         return Under()
 
     def recv(self, tensor, sender):
-        came = self.sent[sender, self.rank()].get(timeout=300)
+        came = self.sent[sender, self.rank()].get(timeout=900)
         assert (came.shape, came.dtype) == (tensor.shape, tensor.dtype)
         tensor.copy_(came)
 

@@ -65,7 +65,7 @@ def train(plan: Path, folder: Path, *more: str, fault: str = "", steps: int = ST
         capture_output=True,
         text=True,
         env={**os.environ, **({VARIABLE: fault} if fault else {})},
-        timeout=300,
+        timeout=900,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -206,7 +206,7 @@ def test_as_many_processes_run_as_planned_and_a_kill_ends_the_run_with_one_messa
         ranks = worker_ranks(process.pid)
         assert sorted(ranks) == [0, 1, 2]
         os.kill(ranks[2], signal.SIGKILL)
-        out, said = process.communicate(timeout=300)
+        out, said = process.communicate(timeout=900)
     finally:
         process.kill()
     assert process.returncode == 1
@@ -218,7 +218,7 @@ def test_as_many_processes_run_as_planned_and_a_kill_ends_the_run_with_one_messa
 def test_a_scaled_run_prints_what_it_starts_and_the_comparison(tmp_path):
     plan = plan_file(tmp_path, (10, 30), servers=11)
     done = subprocess.run(
-        command(plan, "--scale", "1/30", steps=4), capture_output=True, text=True, timeout=300, check=False
+        command(plan, "--scale", "1/30", steps=4), capture_output=True, text=True, timeout=900, check=False
     )
     assert done.returncode == 0, done.stderr
     assert done.stderr.splitlines()[:2] == [
@@ -245,7 +245,7 @@ def test_a_scaled_run_prints_what_it_starts_and_the_comparison(tmp_path):
 )
 def test_a_mistake_is_one_message_and_exit_code_2(more, message, tmp_path):
     plan = plan_file(tmp_path, (100, 2000), servers=11)
-    done = subprocess.run(command(plan, *more), capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(command(plan, *more), capture_output=True, text=True, timeout=900, check=False)
     assert (done.returncode, done.stdout) == (2, "")
     assert message in done.stderr
     assert len(done.stderr.strip().splitlines()) == 2  # what is wrong, and what to do

@@ -61,7 +61,7 @@ assert not any(name.startswith("berth.") for name in sys.modules)
 def predict_without_berth(*folders):
     """Run examples/serve.py on the exports, and return its printed lines."""
     command = [sys.executable, "-W", "error", "-c", PROGRAM, str(ROOT / "examples"), *map(str, folders)]
-    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=300).stdout
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=900).stdout
 
 
 def prepared(model, data, folder, reference=None):

@@ -66,7 +66,7 @@ def test_two_workers_and_a_server_from_a_script_train_as_the_command_does(tmp_pa
     def output(*command):
         done = subprocess.run(
             [sys.executable, *command],
-            capture_output=True, text=True, timeout=300, check=False, cwd=tmp_path, env=environment,
+            capture_output=True, text=True, timeout=900, check=False, cwd=tmp_path, env=environment,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout.splitlines()[-1] if command[0] == "mine.py" else done.stdout)

@@ -183,7 +183,7 @@ def one_host(tmp_path_factory):
         [*command, *CHECKPOINTS, "--checkpoint", str(folder)],
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=900,
         check=False,
     )
     assert done.returncode == 0, done.stderr

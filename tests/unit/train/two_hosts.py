@@ -147,7 +147,7 @@ def _of_rank(rank: int) -> dict[str, str]:
 def finish(ranks: list[subprocess.Popen[str]]) -> list[tuple[int, str, str]]:
     """Return exit code, output and errors of each rank."""
     try:
-        said = [process.communicate(timeout=300) for process in ranks]
+        said = [process.communicate(timeout=900) for process in ranks]
     finally:
         for process in ranks:
             process.kill()
