@@ -276,6 +276,7 @@ class DistributedSession(Session):
             own |= {
                 "layers": list(self.learner.layers),
                 "slowdown": self.learner.cut.slowdown,
+                "boundary_copies": self.learner.boundary_copies,
                 "busy_s": self.learner.busy_s / max(len(losses), 1),
             }
         result = super()._result(preempted, losses)
