@@ -12,6 +12,7 @@ from __future__ import annotations
 import csv
 import os
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -43,7 +44,7 @@ class Run:
         self._launcher = subprocess.Popen(command, stdout=self._log, stderr=self._log)
 
     def __enter__(self) -> Run:
-        while len(self._samples()) < 6:  # rows are created and workers start at different moments
+        while len(self._samples()) < 4:  # rows are created and workers start at different moments
             if self._launcher.poll() is not None:
                 raise RuntimeError(f"the run ended: {Path(self._log.name).read_text()}")
             time.sleep(0.1)
@@ -111,16 +112,20 @@ def main() -> int:
     parser = options(__doc__)
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=4.0, help="of a turn")
+    parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES))
     given = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # ends the run that is measured, too
     speeds: dict[str, list[tuple[float, float]]] = {}
     with tempfile.TemporaryDirectory() as folder:
-        for mode in MODES:
+        for mode in given.modes:
             progress(mode)
             with Run(mode, Path(folder)) as run:
                 speeds[mode] = [
                     (run.turn(given.seconds, slow=False), run.turn(given.seconds, slow=True))
                     for _ in range(given.turns)
                 ]
+            kept = statistics.median(slowed / full for full, slowed in speeds[mode])
+            progress(f"{mode}: {kept:.0%} of the throughput kept")
     return finish("train-modes", figures(speeds), given.results)
 
 
