@@ -12,6 +12,7 @@ from __future__ import annotations
 import csv
 import os
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -43,7 +44,7 @@ class Run:
         self._launcher = subprocess.Popen(command, stdout=self._log, stderr=self._log)
 
     def __enter__(self) -> Run:
-        while len(self._samples()) < 6:  # rows are created and workers start at different moments
+        while len(self._samples()) < 4:  # rows are created and workers start at different moments
             if self._launcher.poll() is not None:
                 raise RuntimeError(f"the run ended: {Path(self._log.name).read_text()}")
             time.sleep(0.1)
@@ -58,14 +59,12 @@ class Run:
         """Examples per second of a turn, without the first report, which is of the turn before."""
         before = len(self._samples())
         worker, ends = worker_pid(self._launcher.pid, 1), time.monotonic() + seconds
-        while time.monotonic() < ends:
+        while time.monotonic() < ends or len(self._samples()) < before + 3:  # a slow run reports late
             if slow:
                 os.kill(worker, signal.SIGSTOP)
                 time.sleep(SLOW_PERIOD_S * (1 - SLOW_SHARE))
                 os.kill(worker, signal.SIGCONT)
             time.sleep(SLOW_PERIOD_S * SLOW_SHARE)
-        while len(self._samples()) < before + 3:  # at a tenth of the pace reports come late
-            time.sleep(0.1)
         (examples, at_s), (later, later_s) = self._samples()[before], self._samples()[-1]
         return (later - examples) / (later_s - at_s)
 
@@ -111,16 +110,20 @@ def main() -> int:
     parser = options(__doc__)
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=4.0, help="of a turn")
+    parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES))
     given = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # ends the run that is measured, too
     speeds: dict[str, list[tuple[float, float]]] = {}
     with tempfile.TemporaryDirectory() as folder:
-        for mode in MODES:
+        for mode in given.modes:
             progress(mode)
             with Run(mode, Path(folder)) as run:
                 speeds[mode] = [
                     (run.turn(given.seconds, slow=False), run.turn(given.seconds, slow=True))
                     for _ in range(given.turns)
                 ]
+            kept = statistics.median(slowed / full for full, slowed in speeds[mode])
+            progress(f"{mode}: {kept:.0%} of the throughput kept")
     return finish("train-modes", figures(speeds), given.results)
 
 

@@ -181,6 +181,8 @@ class AsyncSession(DistributedSession):
             self.store.exchange()
         self._coordinator.report()
         self._unreported = 0
+        if self._writer is not None:
+            self._writer.wait()  # for the last checkpoint, before the others have to wait
         with self.remote.locked():
             self._position = self._coordinator.position()
             self._note_saved(self._position)

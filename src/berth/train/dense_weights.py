@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from berth.errors import InputError
+from berth.train import optimisers
 from berth.train.sparse import DENSE_TABLE, Floats, SparseStore, TableSpec
 from berth.train.tables import Initialiser, Optimiser, State
 
@@ -126,7 +127,7 @@ def row_optimiser(optimiser: torch.optim.Optimizer) -> Optimiser:
     if any(other != group for other in options) or not plain:
         kind = torch.optim.Optimizer
     rate = float(group["lr"])
-    if kind in (torch.optim.Adam, torch.optim.AdamW):
+    if kind in (torch.optim.Adam, torch.optim.AdamW, optimisers.Adam):
         beta1, beta2 = group["betas"]
         return Optimiser("adam", rate, epsilon=group["eps"], beta1=float(beta1), beta2=float(beta2))
     if kind is torch.optim.Adagrad:

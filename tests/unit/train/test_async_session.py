@@ -156,4 +156,5 @@ def test_all_modes_reach_the_auc_of_sync(runs, tmp_path):
         with runs.Run(tmp_path / mode, Wide, **options) as run:
             found[mode] = run.finish()[0]["auc"]
     assert found["sync"] > 0.7  # 0.5 is nothing learned; the best possible is 0.80
-    assert min(found.values()) > found["sync"] - 0.002, found
+    assert min(found["async"], found["half-async"]) > found["sync"] - 0.002, found
+    assert found["geo"] > found["sync"] - 0.005, found  # from -0.0016 to +0.0008 over four seeds

@@ -8,13 +8,15 @@ import torch
 
 from berth.errors import InputError
 from berth.train.dense_weights import DenseWeights, row_optimiser
+from berth.train.optimisers import NamedOptimiser
 from berth.train.servers import RemoteStore, Secret, ServerConfig
 from berth.train.servers.process import in_process_servers
 from berth.train.sparse import DENSE_TABLE, TableSpec
 from berth.train.tables import Initialiser, sgd
 
 RULES = {
-    "adam": lambda weights: torch.optim.Adam(weights, lr=0.01, fused=True),
+    "adam": lambda weights: torch.optim.Adam(weights, lr=0.01),
+    "default": lambda weights: NamedOptimiser("Adam", {"lr": 0.01})(list(weights)),
     "adagrad": lambda weights: torch.optim.Adagrad(weights, lr=0.05),
     "sgd": lambda weights: torch.optim.SGD(weights, lr=0.001),
 }
@@ -73,7 +75,7 @@ def test_the_pushes_of_both_workers_move_the_weights_as_torch_does(stores, rule)
         for name in ("exp_avg", "exp_avg_sq", "sum"):
             if name in expected:
                 assert torch.allclose(state[number][name], expected[name], rtol=1e-4, atol=1e-6), name
-        if rule == "adam":
+        if rule in ("adam", "default"):
             assert state[number]["step"] == 6
 
 

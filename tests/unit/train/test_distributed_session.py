@@ -12,6 +12,7 @@ import torch.distributed as dist
 from berth.errors import InputError
 from berth.train import Checkpoints, ClickStream, LocalStore
 from berth.train.checkpoint import CheckpointStore, Writer
+from berth.train.devices import CPU
 from berth.train.distributed_session import DistributedSession
 from berth.train.learner import Learner
 from berth.train.options import TrainOptions
@@ -113,7 +114,7 @@ def test_a_batch_too_small_for_its_micro_batches_is_refused_before_anybody_is_me
 def test_a_budget_holds_for_one_process_without_a_server_too(small, tmp_path):
     server = ServerConfig(memory_bytes=8 << 20, folder=tmp_path / "cold")
     with ExitStack() as keep:
-        store = _open_store(ProcessGroup(keep=keep), [0], LaunchConfig(servers=0, server=server))
+        store = _open_store(ProcessGroup(keep=keep), [0], LaunchConfig(servers=0, server=server), CPU)
         store.open([small.Small().rows.spec])
         assert isinstance(store.table("embedding").store, TieredStore)
         store.close()
