@@ -111,6 +111,7 @@ class Run:
     worker_s: tuple[float, float]  # predicted, measured
     server_s: tuple[float, float]
     reader_s: tuple[float, float]
+    is_recomputed: bool = False  # measured with an earlier formula, and predicted again with this one
 
     @property
     def error(self) -> float:
@@ -234,10 +235,10 @@ def train(case: Case, profile: LayerProfile, times: DeviceTimes | None, rates: H
     share = 1.0 if times is None else SPEED_OF_STANDIN  # of the device's time that takes a core
     fresh = replace(rates, fresh_byte_s=fresh_byte_s())
 
-    def predict(new_share: float) -> StepPrediction:
+    def predict(new_share: float, busy_cores: float | None = None) -> StepPrediction:
         return predict_step(
             profile, fresh, Processes(workers, servers, batch, cores()),
-            reader_s=reading_s, new_share=new_share, times=times, host_share=share,
+            reader_s=reading_s, new_share=new_share, times=times, host_share=share, busy_cores=busy_cores,
         )  # fmt: skip
 
     guess = predict(0.1)
@@ -249,7 +250,8 @@ def train(case: Case, profile: LayerProfile, times: DeviceTimes | None, rates: H
     distinct = sum(
         layer.touched_rows(batch, profile.batch) for layer in profile.layers if layer.touched_bytes
     )
-    predicted = predict((last.rows - first.rows) / (count * workers * distinct))
+    new_share = (last.rows - first.rows) / (count * workers * distinct)
+    predicted = predict(new_share)
     spent = {key: after - first.threads[key] for key, after in last.threads.items() if key in first.threads}
     wall = (last.wall_s - first.wall_s) / count
 
@@ -260,6 +262,8 @@ def train(case: Case, profile: LayerProfile, times: DeviceTimes | None, rates: H
     total = sum(spent.values())
     others = max(0.0, last.busy_s - first.busy_s - total) / (wall * count * cores())
     free = others <= BUSY
+    if not free:  # other programs keep the other cores busy
+        predicted = predict(new_share, 1.0)
     cpu_s = max(predicted.worker_cpu_s, predicted.reader_cpu_s, predicted.cores_s)
     return Run(
         model, device, workers, servers, batch, steps,

@@ -89,6 +89,7 @@ def page(runs: list[Run], machine: dict[str, Any]) -> str:
         "avoids; they share the cores in the prediction too.",
         f"The CPU time of a server is {served:.0%} off in the median.",
         "",
+        *recomputed(sum(run.is_recomputed for run in runs)),
         "Every training here has one stage. Pipelines are compared after each planned run, see",
         "[run a plan](guides/training.md#run-a-plan).",
         "",
@@ -111,6 +112,18 @@ def page(runs: list[Run], machine: dict[str, Any]) -> str:
             f"| {run.predicted_s * 1e3:.1f} | {run.measured_s * 1e3:.1f} | {run.error:+.0%} | {run.judged} | {parts} |"
         )
     return "\n".join(lines) + "\n"
+
+
+def recomputed(count: int) -> list[str]:
+    """What to know about runs whose predictions were computed again."""
+    if not count:
+        return []
+    return [
+        f"{count} trainings were measured on a quiet machine before the formula's last changes, and their predictions",
+        "computed again from the stored figures, which include neither the share of new rows nor the curves of click",
+        "models and of the stand-in device: those were derived from the predictions made then.",
+        "",
+    ]
 
 
 def summary(name: str, runs: list[Run], cases: int) -> str:

@@ -20,7 +20,8 @@ from berth.errors import InputError
 from berth.units import amount, seconds, size_bytes
 
 if TYPE_CHECKING:
-    from berth.train.options import Checkpoints, Metric
+    from berth.train.options import Checkpoints, Metric, TrainOptions
+    from berth.train.planned import PlannedRun
     from berth.train.recipes import Recipe
     from berth.train.servers import Codec, Mode
     from berth.train.session import Session
@@ -115,15 +116,17 @@ def train(
         str | None,
         option(
             "MODE",
-            "When rows are updated: sync, async, half-async or geo. Dense gradients are all-reduced in every step"
-            " of all modes, so workers stay in lock-step.",
+            "sync: workers share every step; async: they never wait for each other; half-async: up to --staleness;"
+            " geo: local copies, exchanged every --geo-every steps.",
             shown="as planned, or sync",
         ),
     ] = None,
     staleness: Annotated[
-        int, option("N", "half-async: steps by which a worker's rows may lead those of others.", min=0)
+        int, option("N", "half-async: steps that a worker may complete more than the slowest.", min=0)
     ] = 0,
-    geo_every: Annotated[int, option("N", "geo: steps between exchanges of rows.", min=1)] = 10,
+    geo_every: Annotated[
+        int, option("N", "geo: steps between exchanges of rows and dense weights.", min=1)
+    ] = 10,
     compress: Annotated[str, option("TYPE", "Encoding of rows on the wire: fp32, fp16 or bf16.")] = "fp32",
     plain: Annotated[
         bool, flag("Do not encrypt between hosts, on a network that you trust.", "--plain")
@@ -140,6 +143,18 @@ def train(
             " standin tests a model for a device without having one.",
         ),
     ] = "cpu",
+    device_map: Annotated[
+        list[str] | None,
+        option(
+            "TYPE=DEVICE",
+            "Torch device of a device type of the plan, e.g. T4=cuda. Repeatable.",
+            "--map",
+            shown="--device or a GPU of this machine for GPU types, else cores",
+        ),
+    ] = None,
+    device_cache: Annotated[
+        str | None, option("SIZE", "Device memory for the most used rows, e.g. 1GiB; needs --device.")
+    ] = None,
     bf16: Annotated[
         bool, flag("Compute the dense part in bfloat16 where torch deems it safe.", "--bf16")
     ] = False,
@@ -159,7 +174,8 @@ def train(
     from berth.train.trainer import Trainer
     from berth.train.worker import exit_if_peer_lost
 
-    if device == "standin":
+    devices = _device_map(device_map or [])
+    if "standin" in (device, *devices.values()):
         from berth.testing.accelerator import register
 
         register()
@@ -169,6 +185,8 @@ def train(
     day = _examples("--day-every", day_every) if day_every is not None else None
     if memory is not None:
         read_positive("--memory", size_bytes, memory)
+    if device_cache is not None:
+        read_positive("--device-cache", size_bytes, device_cache)
     recipe = make_recipe(
         model, data=data, columns=columns, seed=seed, batch=batch, optimiser=row_optimiser(learning.optimiser),
         epochs=1 if wanted is None else None, strict=strict, decay=DecayPolicy() if day is not None else None,
@@ -182,6 +200,7 @@ def train(
     goal = None if wanted is None else _in_steps(*wanted, recipe.batch)
     options = TrainOptions(
         batch=recipe.batch, seed=seed, threads=threads, device=device, bf16=bf16, memory=memory, day_every=day,
+        device_map=devices, device_cache=device_cache,
         checkpoints=_checkpoints(checkpoint, checkpoint_every, keep, fresh, resume),
         workers=workers, servers=servers, stages=stages, plan=plan, scale=scale, micro_batches=micro,
         slowdowns=slowdowns, mode=cast("Mode", mode), staleness=staleness, geo_every=geo_every,
@@ -190,12 +209,7 @@ def train(
         **learning.train_options(),
     )  # fmt: skip
     if memory is not None:
-        from berth.train.budget import check_budget
-
-        if servers is None:
-            servers = sum(planned.servers) if planned is not None else 0
-        servers = servers or int(options.is_distributed)
-        check_budget(recipe, goal and goal * recipe.batch, memory, servers=servers)
+        _check_memory(memory, recipe, options, planned, goal)
     command = [sys.executable, "-m", "berth", "train", *sys.argv[2:]]
     trainer = Trainer.of(recipe, options, eval_data=evaluation.data, notify=_notify)
     session = trainer.start(goal, command)
@@ -213,6 +227,19 @@ def train(
         with exit_on_interrupt(session, command), progress_bar(goal, logs, recipe.name) as report:
             result = session.run(goal, report=report)
         print_result(recipe, session, result, as_json)
+
+
+def _check_memory(
+    memory: str, recipe: Recipe, options: TrainOptions, planned: PlannedRun | None, goal: int | None
+) -> None:
+    """Raise if the tables can't train in this much memory, before anything starts."""
+    from berth.train.budget import check_budget
+
+    servers = options.servers
+    if servers is None:
+        servers = sum(planned.servers) if planned is not None else 0
+    servers = servers or int(options.is_distributed)
+    check_budget(recipe, goal and goal * recipe.batch, memory, servers=servers)
 
 
 def _notify(text: str) -> None:
@@ -252,6 +279,17 @@ def _slowdowns(texts: list[str]) -> dict[str, float]:
                 hint="for example --emulate T4=1.5",
             )
     return slowdowns
+
+
+def _device_map(texts: list[str]) -> dict[str, str]:
+    """Parse `T4=cuda`: stages that are planned on a T4 run on the torch device cuda."""
+    found = {}
+    for text in texts:
+        device_type, _, device = (part.strip() for part in text.partition("="))
+        if not device_type or not device:
+            raise InputError(f"--map {text}: expected TYPE=DEVICE", hint="for example --map T4=cuda")
+        found[device_type] = device
+    return found
 
 
 def _checkpoints(folder: str | None, every: int, keep: int, fresh: bool, resume: bool) -> Checkpoints | None:

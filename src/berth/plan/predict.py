@@ -61,20 +61,22 @@ def predict_step(
     new_share: float = 0.0,
     times: DeviceTimes | None = None,
     host_share: float = 1.0,
+    busy_cores: float | None = None,
 ) -> StepPrediction:
     """Return the seconds of a step.
 
     `reader_s` is the CPU time of reading a worker's batch, by default that of Parquet; `new_share` is the share of
     distinct rows that do not exist yet. `times` are those of the device that computes, by default a core of this
-    machine; during `host_share` of them a core is busy.
+    machine; during `host_share` of them a core is busy. `busy_cores` is the share of the other cores that other
+    programs or processes keep busy, by default what the run itself does.
     """
     if times is not None:
         profile = replace(profile, devices=(replace(times, device=CORE),))
-    found, busy = None, 0.0
+    found, busy = None, busy_cores or 0.0
     for _ in range(_ROUNDS):
         plan = plan_of(profile, rates.with_new_rows(new_share), run, busy)
         found = _on_shared_cores(plan, run, reader_s, host_share, busy)
-        busy = _busy_cores(found, run.cores)
+        busy = _busy_cores(found, run.cores) if busy_cores is None else busy_cores
     assert found is not None
     return found
 

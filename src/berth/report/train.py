@@ -47,6 +47,9 @@ def print_training(
         out.print(_layers(layers, predicted))
     if result.statistics["tables"]:
         out.print(_tables(result.statistics["tables"]))
+    caches = {name: info for name, info in _caches(result).items() if info["capacity"]}
+    if caches:
+        out.print(_device_caches(caches))
     if plan is not None:
         _print_plan(out, plan)
     elif len(result.statistics.get("workers", ())) > 1:
@@ -102,6 +105,30 @@ def _tables(statistics: Mapping[str, Any]) -> Any:
         )
     columns = ["table", "rows", "memory", "file", "hits", "keys/distinct", "moved"]
     return table("Tables", columns, rows)
+
+
+def _caches(result: Result) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = result.statistics.get("device_cache", {})
+    return found
+
+
+def _device_caches(caches: Mapping[str, Any]) -> Any:
+    """Return the use of device memory for rows, over the whole run."""
+    rows = [
+        [
+            name,
+            f"{info['rows']:,} of {info['capacity']:,}",
+            format_bytes(info["bytes"]),
+            f"{info['hits']:,} ({info['hit_rate']:.1%})",
+            f"{info['misses']:,}",
+            f"{info['evictions']:,}",
+            format_bytes(info["to_device_bytes"]),
+            format_bytes(info["to_host_bytes"]),
+        ]
+        for name, info in caches.items()
+    ]
+    columns = ["table", "rows", "memory", "hits", "misses", "evicted", "to device", "to host"]
+    return table("Rows in device memory, by distinct keys of a batch", columns, rows)
 
 
 def _workers(workers: Sequence[Mapping[str, Any]], predicted: Mapping[str, float]) -> Any:

@@ -262,7 +262,11 @@ class DeviceCache:
     def _on_device(self, *numbers: Places) -> tuple[Tensor, ...]:
         """Copy arrays of numbers to the device at once."""
         host = torch.from_numpy(np.concatenate(numbers))
-        there = host.to(self.device).long() if len(host) else torch.empty(0, dtype=torch.int64, device=self.device)
+        there = (
+            host.to(self.device).long()
+            if len(host)
+            else torch.empty(0, dtype=torch.int64, device=self.device)
+        )
         return tuple(there.split([len(part) for part in numbers]))
 
     def _write_back(self, keys: Keys, places: Tensor) -> None:

@@ -48,7 +48,9 @@ class DeviceCachedStore(LocalStore):
             )
         with reporting_memory(self.device):
             for spec in new:
-                self._caches[spec.name] = DeviceCache(self._table(spec.name), self.device, places, self._stream)
+                self._caches[spec.name] = DeviceCache(
+                    self._table(spec.name), self.device, places, self._stream
+                )
 
     def prefetch(self, table: str, keys: Keys) -> None:
         """Announce keys of the next step."""

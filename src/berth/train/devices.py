@@ -6,7 +6,7 @@ Rows stay in the store, in host memory. `Embedding` copies the rows of a batch t
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
@@ -16,7 +16,7 @@ from torch.utils.backend_registration import _get_custom_mod_func
 
 from berth.errors import InputError
 from berth.train.options import TrainOptions
-from berth.zoo.layered import map_tensors
+from berth.zoo.layered import map_tensors, tensors
 
 CPU = torch.device("cpu")
 BUILT_IN = ("cuda", "xpu", "mps")
@@ -25,20 +25,21 @@ _PINNED = ("cuda", "xpu")  # devices that copy faster from page-locked memory
 _HOST_COPY = "_berth_host_copy"
 
 
-def find_device(name: str) -> torch.device:
+def find_device(name: str, option: str | None = None) -> torch.device:
     """Return the device of this process: `cpu`, `cuda`, `cuda:1`, `xpu`, `mps`, or a backend registered with torch.
 
-    Without a number, processes of one machine take its devices in turn.
+    Without a number, processes of one machine take its devices in turn. `option` is what asked for it.
     """
+    option = option or f"--device {name}"
     try:
         device = torch.device(name)
     except RuntimeError:
-        raise _missing(name) from None
+        raise _missing(option) from None
     if device.type == "cpu":
         return CPU
     count = _device_count(device.type)
     if not count or (device.index or 0) >= count:
-        raise _missing(name)
+        raise _missing(option)
     if device.index is None and count > 1:
         local = os.environ.get("LOCAL_RANK") or os.environ.get("SLURM_LOCALID") or "0"
         device = torch.device(device.type, int(local) % count)
@@ -67,10 +68,11 @@ def seed_device(device: torch.device, seed: int) -> None:
         torch.get_device_module(device).manual_seed_all(seed)
 
 
-def group_backend(device: torch.device) -> str:
-    """Return the backend of the process group; what it can't all-reduce on the device is sent by host memory."""
-    own = _GROUP_BACKENDS.get(device.type)
-    return f"cpu:gloo,{device.type}:{own}" if own is not None else "gloo"
+def group_backend(*devices: torch.device) -> str:
+    """Return the backend of the process group of ranks on these devices; what it can't all-reduce on a device is sent
+    by host memory."""
+    kinds = sorted({device.type for device in devices} & _GROUP_BACKENDS.keys())
+    return ",".join(["cpu:gloo", *(f"{kind}:{_GROUP_BACKENDS[kind]}" for kind in kinds)]) if kinds else "gloo"
 
 
 def reduces_on(device: torch.device) -> bool:
@@ -156,6 +158,61 @@ def on_host(tensor: Tensor) -> Tensor:
     return copy if copy is not None else tensor.cpu()
 
 
+def hosted(parts: Sequence[Tensor]) -> list[Tensor]:
+    """Return tensors in host memory; all that are on a device are copied in one transfer."""
+    found = {number: part for number, part in enumerate(parts) if _needs_copy(part)}
+    order = sorted(found, key=lambda number: -found[number].element_size())  # so that each is aligned
+    if len(order) == 1:
+        copies = [found[order[0]].detach().cpu()]
+    else:
+        flat = [_bytes_of(found[number]) for number in order]
+        whole = torch.cat(flat).cpu() if flat else torch.empty(0, dtype=torch.uint8)
+        pieces = whole.split([len(part) for part in flat])
+        copies = [_as(piece, found[number]) for piece, number in zip(pieces, order, strict=True)]
+    by_number = dict(zip(order, copies, strict=True))
+    return [by_number[number] if number in by_number else on_host(part) for number, part in enumerate(parts)]
+
+
+def to_device_at_once(state: Any, device: torch.device) -> Any:
+    """Copy the tensors of a message to the device in one transfer; those without a gradient remember their host
+    copies."""
+    parts = [part for part in tensors(state) if part.numel()]
+    if device.type == "cpu" or not parts:
+        return state
+    order = sorted(range(len(parts)), key=lambda number: -parts[number].element_size())
+    flat = [_bytes_of(parts[number]) for number in order]
+    whole = (flat[0] if len(flat) == 1 else torch.cat(flat)).to(device, non_blocking=True)
+    pieces = whole.split([len(part) for part in flat])
+    there = {id(parts[number]): piece for number, piece in zip(order, pieces, strict=True)}
+
+    def moved(host: Tensor) -> Tensor:
+        if not host.numel():
+            return host.detach().to(device).requires_grad_(host.requires_grad)
+        copy = _as(there[id(host)], host).requires_grad_(host.requires_grad)
+        if not host.requires_grad:
+            setattr(copy, _HOST_COPY, host)
+        return copy
+
+    return map_tensors(state, moved)
+
+
+def crossing_bytes(state: Any) -> int:
+    """Return the bytes that `hosted` copies for the tensors of a message."""
+    return sum(part.numel() * part.element_size() for part in tensors(state) if _needs_copy(part))
+
+
+def _needs_copy(tensor: Tensor) -> bool:
+    return tensor.device.type != "cpu" and getattr(tensor, _HOST_COPY, None) is None
+
+
+def _bytes_of(tensor: Tensor) -> Tensor:
+    return tensor.detach().contiguous().view(-1).view(torch.uint8)
+
+
+def _as(piece: Tensor, like: Tensor) -> Tensor:
+    return piece.view(like.dtype).view(like.shape)
+
+
 @contextmanager
 def naming_layers(model: nn.Module, device: torch.device) -> Iterator[None]:
     """Report a mix of devices with the layer in which it occurs."""
@@ -207,7 +264,7 @@ def _device_count(kind: str) -> int:
     return int(module.device_count())
 
 
-def _missing(name: str) -> InputError:
+def _missing(option: str) -> InputError:
     return InputError(
-        f"--device {name}: there is no such device here", hint=f"here: {', '.join(available_devices())}"
+        f"{option}: there is no such device here", hint=f"here: {', '.join(available_devices())}"
     )

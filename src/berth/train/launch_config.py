@@ -10,9 +10,10 @@ from dataclasses import dataclass, field, replace
 from torch import nn
 
 from berth.errors import InputError
+from berth.train.devices import check_bf16, find_device
 from berth.train.embedding import embeddings_of
 from berth.train.options import TrainOptions, no_pipeline, stages_are_synchronous
-from berth.train.planned import PlannedRun, planned_run
+from berth.train.planned import PlannedRun, planned_devices, planned_run
 from berth.train.recipes import Recipe
 from berth.train.rendezvous import RankInfo
 from berth.train.servers import ServerConfig
@@ -53,6 +54,21 @@ class LaunchConfig:
         """Return the slowdown of workers that run the whole model on an emulated device."""
         return self.planned.cuts[0].slowdown if self.planned is not None else 1.0
 
+    def device_of(self, stage: int) -> str:
+        """Return the name of the torch device of a stage, or of workers that run the whole model."""
+        if self.cuts:
+            return self.cuts[stage].device
+        return self.planned.cuts[0].device if self.planned is not None else self.options.device
+
+    def check_devices(self) -> None:
+        """Raise if this machine lacks a device of a stage, before any process is started."""
+        for stage, cut in enumerate(self.cuts or (self.planned.cuts if self.planned else ())):
+            mapped = self.options.device_map.get(cut.device_type)
+            option = f"--map {cut.device_type}={mapped}" if mapped is not None else None
+            device = find_device(self.device_of(stage), option)
+            if self.options.bf16:
+                check_bf16(device)
+
     def describe(self, recipe: Recipe) -> list[str]:
         """Return lines about the processes: those of the plan, or how many there are and what each stage runs."""
         names = getattr(recipe.model, "names", ())
@@ -67,6 +83,7 @@ class LaunchConfig:
             count = layout.replicas[number]
             lines.append(
                 f"  stage {number + 1}: {layers}; running {count} process{'' if count == 1 else 'es'} here"
+                f"{'' if cut.device == 'cpu' else f' on {cut.device}'}"
             )
         return lines
 
@@ -92,6 +109,12 @@ def resolve(
         servers = servers or int(layout.world_size > 1)
     if not servers and users > 1:
         raise needs_server()
+    if options.device_cache_bytes and (servers or users > 1):
+        raise InputError(
+            "--device-cache is for tables in the process that trains: rows that several workers or servers share would"
+            " be out of date in it",
+            hint="use one worker and --servers 0, or drop it",
+        )
     memory = options.memory_bytes
     server = ServerConfig(
         servers=max(1, servers),
@@ -128,6 +151,7 @@ def _planned(recipe: Recipe, options: TrainOptions) -> PlannedRun | None:
         return None
     model = _layered(recipe)
     planned = planned_run(options.plan, recipe.name, model.names, options.slowdowns, options.scale)
+    planned = replace(planned, cuts=planned_devices(planned, options.device, options.device_map))
     planned.check_mode(options.mode)
     if options.micro_batches is not None and len(planned.cuts) == 1:
         raise no_pipeline()
@@ -138,7 +162,9 @@ def _planned(recipe: Recipe, options: TrainOptions) -> PlannedRun | None:
 
 def _even_cuts(recipe: Recipe, options: TrainOptions) -> list[StageCut]:
     stages = options.stages or 1
-    return [] if stages == 1 else even_cuts(len(_layered(recipe)), stages)
+    if stages == 1:
+        return []
+    return [replace(cut, device=options.device) for cut in even_cuts(len(_layered(recipe)), stages)]
 
 
 def _layered(recipe: Recipe) -> LayeredModel:

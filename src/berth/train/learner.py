@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from berth.errors import InputError
 from berth.train.data.batch import Batch
+from berth.train.dense_weights import DenseWeights
 from berth.train.devices import CPU, autocast, naming_layers, to_device
 from berth.train.embedding import Embedding, embeddings_of
 from berth.train.optimisers import MakeOptimiser, optimiser_for
@@ -41,6 +42,7 @@ class Learner:
         device: torch.device = CPU,  # of the dense part
         bf16: bool = False,
         slowdown: float = 1.0,  # emulates a device that is slower than a core of this machine
+        dense_on_servers: bool = False,  # servers update the dense weights
     ) -> None:
         self.device, self._bf16 = device, bf16
         self.slowdown = slowdown
@@ -52,10 +54,15 @@ class Learner:
         self.model = model.to(device).train()
         self.store = store
         self.embeddings: list[Embedding] = embeddings_of(model)
-        store.open([layer.spec for layer in self.embeddings])
+        self.optimiser = optimiser_for(model, optimiser)
+        self.dense_weights: DenseWeights | None = None
+        if dense_on_servers and self.optimiser is not None:
+            self.dense_weights = DenseWeights(model, self.optimiser, store)
+        dense = [self.dense_weights.spec] if self.dense_weights is not None else []
+        store.open([*(layer.spec for layer in self.embeddings), *dense])
         for layer in self.embeddings:
             layer.connect(store)
-        self.optimiser = optimiser_for(model, optimiser)
+        self._has_next = False  # whether the next batch is known
         self._loss: Loss = loss or getattr(model, "loss", None) or click_loss
         self._workers = workers
         self.clock: LayerClock | None = None
@@ -68,6 +75,8 @@ class Learner:
         """Train on a batch; returns its part of the global mean loss and its scores, from before the update."""
         clock = self.clock if self.clock is not None and self.clock.should_sample() else None
         work, started = self._start_work(), time.thread_time()
+        if self.dense_weights is not None:
+            self._pull_dense(self.dense_weights)
         inputs, labels = to_device((batch.inputs, batch.labels), self.device)
         with naming_layers(self.model, self.device), autocast(self.device, self._bf16):
             output = clock.forward(inputs) if clock else self.model(inputs)
@@ -93,8 +102,16 @@ class Learner:
 
     def prefetch(self, batch: Batch) -> None:
         """Announce the keys of the next batch to the store, where they are among the inputs."""
+        self._has_next = True
         for layer, name in self._key_inputs or []:
             layer.prefetch(batch.inputs[name])
+
+    def _pull_dense(self, weights: DenseWeights) -> None:
+        """Copy the weights of the servers to the model; those of the next step are requested when this one ends."""
+        weights.pull()
+        if self._has_next:
+            weights.announce()
+            self._has_next = False
 
     def _start_work(self) -> float:
         self._slept_s = 0.0
@@ -140,12 +157,14 @@ class Learner:
         """Push gradients of rows and step the dense optimiser."""
         for layer in self.embeddings:
             layer.push(labels if layer.counts_clicks else None)
+        if self.dense_weights is not None:
+            self.dense_weights.push()
         self.store.end_step(number)  # servers update rows while the dense part is updated
         if clock:
             clock.done(PUSH)
         if self._all_reduce is not None:
             self._all_reduce(self.model, loss)
-        if self.optimiser is not None:
+        if self.optimiser is not None and self.dense_weights is None:
             self.optimiser.step()
             self.optimiser.zero_grad(set_to_none=True)
         if clock:

@@ -142,6 +142,7 @@ class Progress:
     window: Window = field(default_factory=Window)
     first_pass: int | None = None  # examples of the first epoch
     global_auc: float | None = None  # over all workers
+    global_loss: float | None = None  # over all workers, if they do not share every step
     global_tasks: list[dict[str, float]] | None = None
     _losses: deque[float] = field(default_factory=lambda: deque(maxlen=50))
     _started: float = field(default_factory=time.perf_counter)
@@ -159,6 +160,8 @@ class Progress:
         self.examples += examples
         self._losses.append(loss)
         self.loss = sum(self._losses) / len(self._losses)
+        if self.global_loss is not None:
+            self.loss = self.global_loss
         if scores is not None and labels is not None:
             self.window.add(scores, labels)
 
@@ -205,6 +208,11 @@ class Progress:
     def wall_s(self) -> float:
         """Return the seconds since timing started."""
         return time.perf_counter() - self._started
+
+    @property
+    def examples_here(self) -> int:
+        """Return the examples since timing started."""
+        return self.examples - self._examples_before
 
     @property
     def examples_per_s(self) -> float:

@@ -45,6 +45,7 @@ class TrainOptions:
     threads: int = 1  # of the dense part
     device: str = "cpu"  # of the dense part: cpu, cuda, cuda:1, xpu, mps or a backend registered with torch
     bf16: bool = False  # autocast the dense part to bfloat16
+    device_map: Mapping[str, str] = field(default_factory=dict)  # torch device by device type of the plan
     device_cache: str | int | None = None  # device memory for the most used rows, e.g. "1GiB"
     memory: str | int | None = None  # for all tables, e.g. "1GiB"; more rows go to files
     checkpoints: Checkpoints | str | Path | None = None
@@ -115,10 +116,9 @@ class TrainOptions:
                 "--plan and --workers exclude each other: the plan says how many processes each stage has",
                 hint="drop --workers; --scale 1/N starts fewer",
             )
-        option = "--device" if self.device != "cpu" else "--bf16" if self.bf16 else None
-        if option is not None and (self.plan or (self.stages or 1) > 1):
+        if self.device_map and self.plan is None:
             raise InputError(
-                f"{option} applies to workers that run the whole model", hint="drop --plan and --stages"
+                "--map applies to the device types of a plan", hint="add --plan FILE, or use --device"
             )
         if self.micro_batches is not None and self.plan is None and (self.stages or 1) == 1:
             raise no_pipeline()
@@ -143,6 +143,12 @@ class TrainOptions:
         return units.size_bytes(self.memory) if isinstance(self.memory, str) else self.memory
 
     @property
+    def device_cache_bytes(self) -> int:
+        """The device memory for rows in bytes."""
+        size = self.device_cache
+        return (units.size_bytes(size) if isinstance(size, str) else size) or 0
+
+    @property
     def optimiser(self) -> NamedOptimiser:
         """Return the optimiser of dense weights."""
         from berth.train.optimisers import NamedOptimiser
@@ -155,12 +161,6 @@ class TrainOptions:
         from berth.train.optimisers import NamedSchedule
 
         return None if self.schedule is None else NamedSchedule(self.schedule, self.schedule_options, steps)
-
-    @property
-    def device_cache_bytes(self) -> int:
-        """The device memory for rows in bytes."""
-        size = self.device_cache
-        return (units.size_bytes(size) if isinstance(size, str) else size) or 0
 
     @property
     def checkpointing(self) -> Checkpoints | None:

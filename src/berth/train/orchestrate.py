@@ -50,6 +50,8 @@ def start(
     ):
         rank_info = None  # the only process of a job: it launches those of the plan
     config = resolve(recipe, options, rank_info, notify)
+    if rank_info is None:
+        config.check_devices()
     if rank_info is None and (config.planned is not None or not config.is_single_process):
         for line in config.describe(recipe):
             notify(line)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from berth.errors import InputError
+from berth.train.devices import available_devices
 from berth.train.stages.cut import Layout, StageCut
 from berth.units import format_count
 
@@ -144,7 +145,43 @@ def _stage_text(names: Sequence[str], cut: StageCut, stage: Stage, count: int) -
     started = f"{count} process{'' if count == 1 else 'es'}"
     slower = f", {cut.slowdown:g} times slower" if cut.slowdown > 1 else ""
     emulated = "" if cut.device_type.startswith("cpu") else ", emulated on cores"
+    if cut.device != "cpu":
+        emulated = f" on {cut.device}"
     return f"{layers}; planned {stage.replicas} x {cut.device_type}, started {started}{emulated}{slower}"
+
+
+def planned_devices(planned: PlannedRun, device: str, device_map: Mapping[str, str]) -> tuple[StageCut, ...]:
+    """Return the stages with their torch devices: as mapped; `device` or a GPU of this machine for types that are not
+    CPUs; else cores, which emulate them."""
+    used = {cut.device_type for cut in planned.cuts}
+    for device_type in device_map:
+        if device_type not in used:
+            raise _unused(planned.path, device_type, used)
+    others = {device_type for device_type in used if not device_type.startswith("cpu")}
+    if device != "cpu" and not others - device_map.keys():
+        raise InputError(
+            f"--device {device}: all stages of the plan are on CPUs or mapped",
+            where=planned.path,
+            hint=f"drop it, or use --map {sorted(used)[0]}={device}",
+        )
+    here = [name for name in ("cuda", "xpu") if any(one.startswith(name) for one in available_devices())]
+    for_others = device if device != "cpu" else (here or ["cpu"])[0]
+    cuts = []
+    for cut in planned.cuts:
+        name = device_map.get(cut.device_type, for_others if cut.device_type in others else "cpu")
+        if name != "cpu" and cut.slowdown > 1:
+            raise InputError(
+                f"--emulate {cut.device_type}: it runs on {name}, not on cores that emulate it",
+                hint=f"drop one of them, or use --map {cut.device_type}=cpu",
+            )
+        cuts.append(replace(cut, device=name))
+    return tuple(cuts)
+
+
+def _unused(path: str, device_type: str, used: Iterable[str]) -> InputError:
+    return InputError(
+        f"the plan does not use {device_type}", where=path, hint=f"it uses {', '.join(sorted(used))}"
+    )
 
 
 def cores_here() -> int:
@@ -188,11 +225,7 @@ def planned_run(
     device_types = {stage.type_name for stage in checked.plan.stages}
     unknown = [device_type for device_type in slowdowns if device_type not in device_types]
     if unknown:
-        raise InputError(
-            f"the plan does not use {unknown[0]}",
-            where=path,
-            hint=f"it uses {', '.join(sorted(device_types))}",
-        )
+        raise _unused(path, unknown[0], device_types)
     cuts = [
         StageCut(stage.first, stage.last, stage.type_name, slowdowns.get(stage.type_name, 1.0))
         for stage in checked.plan.stages

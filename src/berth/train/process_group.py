@@ -162,16 +162,16 @@ def _spread(summed: Tensor, gradients: Sequence[Tensor]) -> None:
 
 
 def join_process_group(
-    rank_info: RankInfo, layout: Layout, device: torch.device = CPU, *, plain: bool = False
+    rank_info: RankInfo, layout: Layout, devices: Sequence[torch.device] = (CPU,), *, plain: bool = False
 ) -> ProcessGroup:
-    """Join the other ranks."""
+    """Join the other ranks; `devices` are those of all stages."""
     if rank_info.world_size != layout.world_size:
         raise ValueError(f"{rank_info.world_size} processes were started, {layout.world_size} are needed")
     if rank_info.is_single:
         return ProcessGroup(rank_info, layout)
     keep = ExitStack()
     with waiting_for_peers():
-        joined = join(rank_info, group_backend(device), keep, plain=plain)
+        joined = join(rank_info, group_backend(*devices), keep, plain=plain)
     own_group = None
     for stage in range(layout.stages):  # every rank takes part in creating every group
         ranks = layout.stage_ranks(stage)

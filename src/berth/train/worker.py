@@ -12,7 +12,12 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
+import torch
+from torch.optim import Optimizer
+
 from berth.errors import InputError, ServerError
+from berth.train.async_session import AsyncSession
+from berth.train.device_store import local_store
 from berth.train.devices import find_device, use_device
 from berth.train.distributed_session import DistributedSession
 from berth.train.fault_points import NAME
@@ -21,7 +26,6 @@ from berth.train.hosts import Hosts
 from berth.train.launch import ATTEMPT, PEER_LOST, server_addresses
 from berth.train.launch_config import LaunchConfig, needs_server, table_users
 from berth.train.learner import Learner
-from berth.train.local import LocalStore
 from berth.train.process_group import ProcessGroup, join_process_group
 from berth.train.recipes import Recipe
 from berth.train.rendezvous import RankInfo
@@ -52,12 +56,16 @@ def worker_session(
             f"{smallest} examples of a replica can't be split into {config.micro_batches} micro-batches",
             hint="use a larger --batch or a smaller --micro",
         )
-    device = find_device(options.device)
+    devices = [torch.device(config.device_of(stage)) for stage in range(layout.stages)]
+    device = find_device(config.device_of(layout.stage(rank_info.rank)))
     use_device(device)
-    process_group = join_process_group(rank_info, layout, device, plain=options.plain)
-    store = _open_store(process_group, table_users(recipe.model, layout, config.cuts), config)
+    process_group = join_process_group(rank_info, layout, devices, plain=options.plain)
+    users = table_users(recipe.model, layout, config.cuts)
+    store = _open_store(process_group, users, config, device)
 
+    independent = options.mode != "sync" and config.servers > 0
     optimiser = recipe.optimiser or options.optimiser
+    assert not isinstance(optimiser, Optimizer)  # a trainer of several processes refuses objects
 
     def make_learner(rows: SparseStore) -> Learner:
         if config.cuts:
@@ -71,6 +79,8 @@ def worker_session(
                 micro_batches=config.micro_batches,
                 optimiser=optimiser,
                 loss=recipe.loss,
+                device=device,
+                bf16=options.bf16,
             )
         return Learner(
             recipe.model,
@@ -78,16 +88,18 @@ def worker_session(
             optimiser=optimiser,
             loss=recipe.loss,
             workers=layout.readers,
-            all_reduce=process_group.all_reduce,
+            all_reduce=None if independent else process_group.all_reduce,
             device=device,
             bf16=options.bf16,
             slowdown=config.slowdown,
+            dense_on_servers=independent,
         )
 
-    return DistributedSession(
+    session = AsyncSession if independent else DistributedSession
+    return session(
         recipe.model,
         recipe.data,
-        replace(options, batch=recipe.batch, threads=1),
+        replace(options, batch=recipe.batch, threads=1, device=str(device)),
         process_group=process_group,
         store=store,
         learner=make_learner,
@@ -114,7 +126,9 @@ def exit_if_peer_lost(rank_info: RankInfo, notify: Callable[[str], None]) -> Ite
         os._exit(PEER_LOST)  # skips everything that would wait for the other ranks
 
 
-def _open_store(process_group: ProcessGroup, users: Sequence[int], config: LaunchConfig) -> SparseStore:
+def _open_store(
+    process_group: ProcessGroup, users: Sequence[int], config: LaunchConfig, device: torch.device
+) -> SparseStore:
     addresses, secret = _servers(process_group, len(users), config)
     if addresses:
         _watch_servers(process_group, addresses, len(users), config, secret)
@@ -124,7 +138,12 @@ def _open_store(process_group: ProcessGroup, users: Sequence[int], config: Launc
         if len(users) > 1:
             raise needs_server()
         _remove_at_exit(process_group, config.server)
-        return LocalStore(memory_bytes=config.server.memory_bytes, folder=config.server.folder)
+        return local_store(
+            device,
+            config.options.device_cache_bytes,
+            memory_bytes=config.server.memory_bytes,
+            folder=config.server.folder,
+        )
     rank, options = users.index(process_group.rank_info.rank), config.options
     more: dict[str, Any] = {"every": options.geo_every} if options.mode == "geo" else {}
     more["options"] = ClientOptions(tls=False if options.plain else None)

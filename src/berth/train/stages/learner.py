@@ -17,6 +17,7 @@ from torch import Tensor
 from berth.errors import InputError
 from berth.plan.objective.order import one_forward_one_backward
 from berth.train.data.batch import Batch
+from berth.train.devices import CPU, autocast, naming_layers, to_device
 from berth.train.learner import Learner, Loss, Scores
 from berth.train.optimisers import MakeOptimiser
 from berth.train.process_group import ProcessGroup
@@ -39,6 +40,8 @@ class StageLearner(Learner):
         micro_batches: int = 4,
         optimiser: MakeOptimiser | None = None,
         loss: Loss | None = None,
+        device: torch.device = CPU,
+        bf16: bool = False,
     ) -> None:
         self.whole, self.process_group, self.cut, self.micro_batches = (
             model,
@@ -56,6 +59,8 @@ class StageLearner(Learner):
             loss=loss or model.loss,
             workers=process_group.layout.readers,
             all_reduce=process_group.all_reduce,
+            device=device,
+            bf16=bf16,
             slowdown=cut.slowdown,
         )
         if micro_batches > 1 and any(layer.counts_clicks for layer in self.embeddings):
@@ -65,7 +70,7 @@ class StageLearner(Learner):
             process_group.stage == process_group.layout.stages - 1,
         )
         self._exchange = StageExchange(
-            process_group.channel, process_group.layout, process_group.stage, process_group.replica
+            process_group.channel, process_group.layout, process_group.stage, process_group.replica, device
         )
         self._in_flight: deque[tuple[Any, list[Tensor]]] = deque()  # inputs and roots of the backward pass
         self._outputs: list[Tensor] = []
@@ -127,17 +132,20 @@ class StageLearner(Learner):
             )
 
     def _forward(self, part: MicroBatch | None) -> None:
+        state = to_device(part.state, self.device) if part is not None else None
         part = part or self._exchange.receive()
-        state, labels, weight = part.state, part.labels, part.weight
+        state = part.state if state is None else state
+        labels, weight = part.labels, part.weight
         self.micro_batches_done += 1
         self.examples_done += part.examples
         if any(layer.counts_clicks for layer in self.embeddings):
             self._clicked.append(labels)
         started = time.thread_time()
-        after = self.model(state)
+        with naming_layers(self.whole, self.device), autocast(self.device, self._bf16):
+            after = self.model(state)
+            loss = self._loss(after, to_device(labels, self.device)) if self.is_last else None
         roots = [tensor for tensor in tensors(after) if tensor.requires_grad]
-        if self.is_last:
-            loss = self._loss(after, labels)
+        if loss is not None:
             self._loss_sum += float(loss.detach()) * weight if weight else 0.0
             self._outputs.append(after.detach() if isinstance(after, Tensor) else after)
             self._labels.append(labels)
@@ -163,6 +171,11 @@ class StageLearner(Learner):
         self._emulate_slowdown(started)
         if not self.is_first:
             self._exchange.send_gradients([tensor.grad for tensor in tensors(state) if tensor.requires_grad])
+
+    @property
+    def boundary_copies(self) -> dict[str, dict[str, int]]:
+        """Return the copies of activations and their gradients between host and device, in both directions."""
+        return self._exchange.copies
 
     def _step_result(self) -> tuple[float, Scores]:
         loss, outputs, labels = self._loss_sum, self._outputs, self._labels

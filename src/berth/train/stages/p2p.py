@@ -17,6 +17,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from berth.errors import WireError
+from berth.train.devices import hosted
 from berth.train.heartbeat import waiting_for_peers
 from berth.zoo.layered import tensors
 
@@ -35,13 +36,13 @@ class StageChannel:
         """Send without waiting for delivery: the lengths, then everything in one buffer, since every part wakes the
         receiver."""
         header = json.dumps(_describe(message)).encode()
-        filled = [tensor.detach() for tensor in tensors(message) if tensor.numel()]
+        filled = hosted([tensor for tensor in tensors(message) if tensor.numel()])
         sizes = [tensor.numel() * tensor.element_size() for tensor in filled]
         begins = list(accumulate([_aligned(len(header)), *map(_aligned, sizes)]))
         buffer = torch.empty(begins[-1], dtype=torch.uint8)
         buffer[: len(header)] = torch.frombuffer(bytearray(header), dtype=torch.uint8)
         for tensor, size, begin in zip(filled, sizes, begins, strict=False):
-            buffer[begin : begin + size].view(tensor.dtype).view(tensor.shape).copy_(tensor)
+            buffer[begin : begin + size].view(tensor.dtype).view(tensor.shape).copy_(tensor.detach())
         self._send_tensor(receiver, torch.tensor([len(header), len(buffer)]))
         self._send_tensor(receiver, buffer)
 

@@ -41,5 +41,7 @@ def add_views(table: Table, keys: Keys, views: Floats) -> None:
     for part in table.store.pieces(len(keys)):
         places = table.store.locate(keys[part])[0]
         flat = np.ascontiguousarray(views[part]).reshape(-1)
-        decay_rules.add_views(rows.data, rows.width, places, flat, float(table.day), table.decay.decay_per_day)
+        decay_rules.add_views(
+            rows.data, rows.width, places, flat, float(table.day), table.decay.decay_per_day
+        )
         rows.changed[places] = 1
