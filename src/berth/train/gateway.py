@@ -32,7 +32,7 @@ from berth.train.servers.tls import tls_context
 
 Endpoint = tuple[str, int]
 
-_HANDSHAKE_S = 10.0
+_HANDSHAKE_S = 60.0  # hosts may be busy
 _MAX_UNAUTHENTICATED = 64  # connections
 _BUFFER_BYTES = 1 << 18
 _POLL_MS = 1000

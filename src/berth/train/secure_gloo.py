@@ -23,7 +23,7 @@ from berth.train.rendezvous import RankInfo
 from berth.train.servers.secret import Secret
 
 NAME = "berthgloo"  # of the backend; torch allows letters only
-_READY_S = 60.0
+_READY_S = 300.0  # hosts may be busy
 _LISTEN = "0A"  # state in /proc/net/tcp
 
 
