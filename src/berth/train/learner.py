@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from berth.train.data.batch import Batch
-from berth.train.devices import CPU, autocast, naming_layers, to_device
+from berth.train.devices import CPU, autocast, naming_layers, reporting_memory, to_device
 from berth.train.embedding import Embedding, embeddings_of
 from berth.train.optimisers import MakeOptimiser, optimiser_for
 from berth.train.sparse import SparseStore
@@ -47,7 +47,8 @@ class Learner:
         self.examples_done = 0
         self.work_s: deque[float] = deque(maxlen=_TIMED_STEPS)  # time of a step without waiting for others
         self._slept_s = 0.0
-        self.model = model.to(device).train()
+        with reporting_memory(device):
+            self.model = model.to(device).train()
         self.store = store
         self.embeddings: list[Embedding] = embeddings_of(model)
         store.open([layer.spec for layer in self.embeddings])

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from torch._C._distributed_c10d import TCPStore
-from two_hosts import ADDRESSES, SECRET, finish, on_host, result_of, tap, train, two_hosts  # noqa: F401
+from two_hosts import ADDRESSES, PORT, SECRET, finish, on_host, result_of, tap, train
 
 from berth.cli.main import app
 from berth.errors import ForeignValueError, RefusedError, ServerError
@@ -40,7 +40,7 @@ def known_rows(count: int) -> State:
 
 
 @pytest.mark.parametrize("tls", [None, False], ids=["default", "plain"])
-def test_rows_between_hosts_are_encrypted_unless_plain_is_asked_for(two_hosts, tls):  # noqa: F811
+def test_rows_between_hosts_are_encrypted_unless_plain_is_asked_for(two_hosts, tls):
     secret = Secret(SECRET.encode())
     here, there = two_hosts
     server = on_host(there, lambda: Server(secret, ServerConfig(host=ADDRESSES[1], tls=tls)))
@@ -66,7 +66,7 @@ def test_rows_between_hosts_are_encrypted_unless_plain_is_asked_for(two_hosts, t
 
 
 @pytest.fixture
-def gateways(two_hosts):  # noqa: F811
+def gateways(two_hosts):
     """A listener on the second host, and gateways by which the first reaches it at the same loopback address."""
     secret, endpoint = Secret(SECRET.encode()), ("127.77.1.2", 4477)
     first, second = (
@@ -122,7 +122,7 @@ def test_a_gateway_lets_in_neither_strangers_nor_requests_for_other_ports(gatewa
         listener.accept()
 
 
-def test_a_stranger_can_neither_publish_addresses_nor_join(two_hosts):  # noqa: F811
+def test_a_stranger_can_neither_publish_addresses_nor_join(two_hosts):
     """The stranger is on the network, reaches the rendezvous and a server, and lacks only the secret."""
     secret, wait = Secret(SECRET.encode()), timedelta(seconds=60)
     raw = on_host(
@@ -203,10 +203,7 @@ def assert_same(one_host, folder: Path, result: dict, capsys) -> None:
 
 @pytest.mark.slow
 def test_two_hosts_learn_what_one_host_does_and_the_secret_stays_with_them(
-    two_hosts,  # noqa: F811
-    one_host,
-    tmp_path,
-    capsys,
+    two_hosts, one_host, tmp_path, capsys
 ):
     with tap(two_hosts[0]) as close:
         result = result_of(train(two_hosts, *CHECKPOINTS, "--checkpoint", str(tmp_path / "run")))
@@ -223,7 +220,7 @@ def test_two_hosts_learn_what_one_host_does_and_the_secret_stays_with_them(
 
 
 @pytest.mark.slow
-def test_a_rank_with_another_secret_is_one_message_and_nothing_is_lost(two_hosts, tmp_path):  # noqa: F811
+def test_a_rank_with_another_secret_is_one_message_and_nothing_is_lost(two_hosts, tmp_path):
     words = ("--steps", "2", "--servers", "2", "--checkpoint", str(tmp_path / "run"))
     ended = finish(train(two_hosts, *words, secrets=(SECRET, "77" * 32)))
     for rank, (code, said, errors) in enumerate(ended):
@@ -266,7 +263,7 @@ def test_after_a_kill_on_either_host_the_run_resumes_bit_for_bit(
 
 @pytest.mark.slow
 @pytest.mark.soak
-def test_torchrun_on_two_hosts_restarts_all_after_a_kill(two_hosts, one_host, tmp_path, capsys):  # noqa: F811
+def test_torchrun_on_two_hosts_restarts_all_after_a_kill(two_hosts, one_host, tmp_path, capsys):
     words = ["-m", "berth", "train", "ctrdnn-8", "--batch", "64", "--json", *CHECKPOINTS]
     launch = ["--nnodes", "2", "--nproc-per-node", "1", "--max-restarts", "2", "--rdzv-backend", "c10d"]
     launch += ["--rdzv-endpoint", f"{ADDRESSES[0]}:{PORT}", "--rdzv-id", "two"]
