@@ -135,7 +135,7 @@ def test_a_device_without_streams_copies_at_once():
 def test_out_of_memory_is_one_message_with_what_to_reduce(batch, cache):
     register(memory_bytes=DEVICE.used_bytes + 400_000)
     try:
-        with pytest.raises(InputError, match="standin is out of memory: .*Tried to allocate") as caught:
+        with pytest.raises(InputError, match=r"standin is out of memory: .*Tried to allocate") as caught:
             Session(
                 Model(), ClickStream(), TrainOptions(batch=batch, device="standin", device_cache=cache)
             ).run(2)
