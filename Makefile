@@ -4,8 +4,8 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
-# Three workers for two cores, since live tests wait; a worker takes neighbouring tests, so that fixtures are made once.
-SPREAD := -n 3 --dist worksteal
+# Four workers for two cores, since live tests wait; a worker takes neighbouring tests, so that fixtures are made once.
+SPREAD := -n 4 --dist worksteal
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
 
 # Small tests that walk through the kernels and end within minutes interpreted; the names are of those that would not.
@@ -19,10 +19,10 @@ INTERPRETED := -m "not slow and not soak and not gpu" -k "not ($(shell echo $(TO
   $(call unit,network,flow collectives sharing iteration) \
   $(call unit,plan,provision stage exact objective_simulate) \
   $(call unit,train,index state decay table table_edges small_tiers admission hashing data) \
-  $(call unit,train/servers,codec routing request_queue)
+  $(call unit,train/servers,codec routing request_queue tickets)
 
-.PHONY: help demo test test-gpu check soak coverage mutants lint format docs docs-plan docs-waiting profiles clean bench bench-page bench-network \
-	bench-simulate bench-policies bench-plan bench-plan-truth bench-plan-methods bench-train bench-tables bench-train-peers bench-live bench-dashboard
+.PHONY: help demo test kernels test-gpu check soak coverage mutants lint format docs docs-plan docs-waiting profiles clean bench bench-page bench-network \
+	bench-simulate bench-policies bench-plan bench-plan-truth bench-plan-methods bench-train bench-train-modes bench-tables bench-train-peers bench-live bench-dashboard
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -45,8 +45,13 @@ demo: $(VENV)/.core ## a three-minute tour
 	@$(BIN)/python examples/demo.py
 
 test: $(VENV)/.dev ## every test, lint and types
-	@$(MAKE) --no-print-directory lint
+	@$(MAKE) --no-print-directory -j 2 lint kernels
 	@$(PYTEST) $(SPREAD)
+
+kernels: $(VENV)/.dev # compiled once, or each worker of the tests would compile the same
+	@$(BIN)/berth simulate generate:jobs=50 --cluster 2x2x4 --policy berth --policy srtf --congestion 5 >/dev/null
+	@$(BIN)/berth plan ctrdnn-8 --devices cpu,T4 --throughput 100k/s >/dev/null
+	@$(BIN)/berth train ctrdnn-8 --batch 64 --steps 2 --servers 1 >/dev/null 2>&1
 
 check: $(VENV)/.dev lint ## lint, types, layers and the fast tests: under a minute
 	@$(PYTEST) -n 2 --dist worksteal -m "not slow and not soak and not gpu"
@@ -108,6 +113,9 @@ bench-train: $(VENV)/.dev ## training beside the dense part alone and plain torc
 	@held=0; $(BIN)/python benchmarks/train.py || held=1; \
 	$(BIN)/python benchmarks/train_reading.py || held=1; \
 	$(BIN)/python benchmarks/train_budget.py || held=1; exit $$held
+
+bench-train-modes: $(VENV)/.dev ## all training modes with one of two workers at a tenth of its speed; some three minutes
+	@$(BIN)/python benchmarks/train_modes.py
 
 bench-tables: $(VENV)/.dev ## sparse tables beside torch and plain Python, and in servers
 	@$(BIN)/python benchmarks/tables.py

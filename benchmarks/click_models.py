@@ -9,6 +9,8 @@ import torch
 from berth.train.data import ClickStream
 from berth.zoo import LayeredModel
 from berth.zoo.ctrdnn import make_model as make_ctrdnn
+from berth.zoo.dcn_v2 import make_model as make_dcn_v2
+from berth.zoo.deepfm import make_model as make_deepfm
 from berth.zoo.dlrm import make_model as make_dlrm
 
 
@@ -20,6 +22,16 @@ def ctrdnn() -> LayeredModel:
 def dlrm() -> LayeredModel:
     """DLRM on clicks."""
     return _on_clicks(make_dlrm())
+
+
+def deepfm() -> LayeredModel:
+    """DeepFM on clicks."""
+    return _on_clicks(make_deepfm())
+
+
+def dcn_v2() -> LayeredModel:
+    """DCN-v2 on clicks."""
+    return _on_clicks(make_dcn_v2())
 
 
 def _on_clicks(model: LayeredModel) -> LayeredModel:

@@ -115,6 +115,12 @@ BENCHMARKS = (
         "Training with cold rows in a file, beside the same with all rows in memory, by turns.",
     ),
     Benchmark(
+        "train-modes",
+        "Training modes with a slow worker",
+        "bench-train-modes",
+        "Throughput with one of two workers at a tenth of its speed, beside both at full speed, by turns.",
+    ),
+    Benchmark(
         "tables",
         "Sparse tables",
         "bench-tables",

@@ -4,8 +4,10 @@ python serve.py served/ compares the model with the examples of the export, and 
 """
 
 import json
+import re
 import sys
 import time
+from hashlib import blake2b
 from pathlib import Path
 
 import numpy as np
@@ -69,6 +71,37 @@ def mix(words):
 def unit(words):
     """Numbers in [0, 1)."""
     return (words >> np.uint64(40)) * 2.0**-24
+
+
+def encode(columns, rows):
+    """Inputs of a model from raw rows, dictionaries by column, as berth reads them from files."""
+    slots = [name for group in columns["slots"].values() for name in group]
+    numbers = {name: number + 1 for number, name in enumerate([*slots, *columns["multi"]])}
+    shift = 56 if len(numbers) < 254 else 48
+
+    def key(name, value):
+        base = numbers[name] << shift
+        if isinstance(value, str) and re.fullmatch(r"[0-9a-fA-F]+", value) and int(value, 16) < 2**32:
+            value = int(value, 16)
+        elif isinstance(value, str) and value:
+            value = int.from_bytes(blake2b(value.encode(), digest_size=8).digest())
+        return base if value in (None, "") else base + (value & ((1 << (shift - 1)) - 1)) + 1
+
+    def feature(value):
+        value = float(value) if value not in (None, "") else 0.0
+        return np.copysign(np.log1p(abs(value)), value) if columns["scale"] == "log" else value
+
+    inputs = {}
+    for group, names in columns["slots"].items():
+        ids = [[key(name, row.get(name)) for name in names] for row in rows]
+        inputs[group] = torch.tensor(ids, dtype=torch.int64)[:, :, None]
+    for group, names in columns["dense"].items():
+        inputs[group] = torch.tensor([[feature(row.get(name)) for name in names] for row in rows]).float()
+    for name in columns["multi"]:
+        lists = [[key(name, value) for value in row.get(name) or ()][: columns["max_ids"]] for row in rows]
+        longest = max(1, *map(len, lists))
+        inputs[name] = torch.tensor([one + [-1] * (longest - len(one)) for one in lists])
+    return inputs
 
 
 def latency_ms(served, inputs, examples, repeats=200):

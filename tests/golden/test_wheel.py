@@ -58,7 +58,7 @@ RUNS = [
     ("plan", "ctrdnn --cluster cloud-mix --throughput 100k/s --method bayes", PLAN),
     ("plan check", "plan.yaml", None),
     ("plan frontier", "nce --cluster cloud-mix", None),
-    ("plan bench", "--quick --methods exact,greedy", None),
+    ("plan bench", "--quick --only layers --methods exact,greedy", None),
     ("plan bench", "--quick --methods genetic", PLAN),
     ("train", "nce --steps 2", TRAIN),
     ("train", "nce --steps 2 --workers 2", TRAIN),

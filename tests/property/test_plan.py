@@ -145,7 +145,8 @@ def doubled(problem: Problem) -> Problem:
         allowed=np.concatenate([problem.allowed] * 2, axis=1),
         **{
             name: np.concatenate([getattr(problem, name)] * 2)
-            for name in ("facts", "curves", "cross", "ring")
+            for name in ("facts", "curves", "cross", "ring", "message")
+            if getattr(problem, name) is not None
         },
     )
 
@@ -162,5 +163,9 @@ def reordered(problem: Problem, order: list[int]) -> Problem:
         allowed=problem.allowed[:, order],
         ring=problem.ring[order],
         host=replace(host, device=place[host.device]) if host.device >= 0 else host,
-        **{name: getattr(problem, name)[rows] for name in ("facts", "curves", "cross")},
+        **{
+            name: getattr(problem, name)[rows]
+            for name in ("facts", "curves", "cross", "message")
+            if getattr(problem, name) is not None
+        },
     )

@@ -8,7 +8,7 @@ import pytest
 
 from berth.testing.fault_simulation import FaultRun
 
-SEEDS, SHARD = 200, 20
+SEEDS, SHARD = 80, 10
 SOAK_SEEDS, SOAK_SHARD = 5000, 250
 
 

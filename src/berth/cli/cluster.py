@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.tree import Tree
 
+    from berth.cluster.catalogue import CatalogueEntry
     from berth.cluster.model import Cluster, Machine
     from berth.cluster.summary import IdenticalParts
 
@@ -73,12 +74,14 @@ def devices(as_json: AsJson = False) -> None:
 
     entries = known_devices()
     if as_json:
-        terminal.print_json({"devices": [_entry_json(name) for name in entries]})
+        terminal.print_json({"devices": [_entry_json(entry) for entry in entries.values()]})
         return
     console = terminal.console()
     columns = ("device", "precision", "peak", "memory", "bandwidth", "price")
-    console.print(terminal.table("Devices", columns, [_entry_row(name) for name in entries], left=2))
-    sources = [(name, _entry_sources(name)) for name in entries]
+    console.print(
+        terminal.table("Devices", columns, [_entry_row(entry) for entry in entries.values()], left=2)
+    )
+    sources = [(name, _entry_sources(entry)) for name, entry in entries.items()]
     console.print(terminal.table("Where the figures are from", ("device", "source"), sources, left=2))
 
 
@@ -236,20 +239,16 @@ def _kind_json(kind: IdenticalParts, cluster: Cluster) -> dict[str, Any]:
     return {**head, **{name: value for name, value in facts.items() if name != "name"}}
 
 
-def _entry_json(name: str) -> dict[str, Any]:
-    from berth.cluster.catalogue import known_devices
-
-    facts = asdict(known_devices()[name])
+def _entry_json(entry: CatalogueEntry) -> dict[str, Any]:
+    facts = asdict(entry)
     return {**facts.pop("device"), **facts}
 
 
-def _entry_row(name: str) -> tuple[str, ...]:
-    from berth.cluster.catalogue import known_devices
-
-    device, precision = known_devices()[name].device, known_devices()[name].precision
+def _entry_row(entry: CatalogueEntry) -> tuple[str, ...]:
+    device = entry.device
     return (
-        name,
-        precision or "-",
+        device.name,
+        entry.precision or "-",
         _or_unknown(device.flops, units.format_flops),
         _or_unknown(device.memory_bytes, units.format_bytes),
         _or_unknown(device.memory_bytes_per_s, units.format_bandwidth),
@@ -257,10 +256,7 @@ def _entry_row(name: str) -> tuple[str, ...]:
     )
 
 
-def _entry_sources(name: str) -> str:
-    from berth.cluster.catalogue import known_devices
-
-    entry = known_devices()[name]
+def _entry_sources(entry: CatalogueEntry) -> str:
     price = f"; price: {entry.price_source}" if entry.price_source else ""
     return f"{entry.source}{price}"
 

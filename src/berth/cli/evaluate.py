@@ -44,13 +44,12 @@ def evaluate(
     as_json: AsJson = False,
 ) -> None:
     """Evaluate a checkpoint: AUC, log loss and calibration. No rows are created."""
-    from berth.train.data.files import FileStream
     from berth.train.evaluate import score
 
     if (data is None) == (examples is None):
         raise InputError("there is no data to evaluate on", hint="give --data PATH or --examples N, not both")
-    source = FileStream(data, strict=strict) if data is not None else None
     run = open_saved(checkpoint, model, step, best)
+    source = run.files(data, strict=strict) if data is not None else None
     held_out = source or run.held_out(round(read_positive("--examples", amount, examples or "")))
     found = score(run.model, shown_progress(run.batches(held_out))).evaluation(run.step)
     bad = source.bad_rows if source is not None else 0
@@ -66,6 +65,8 @@ def evaluate(
             ["click rate", f"{found.click_rate:.6f}"],
         ]
         rows += [["calibration", f"{found.calibration:.4f}"]]
+    for number, task in enumerate(found.tasks, 1):
+        rows += [[f"task {number} {name.replace('_', ' ')}", f"{value:.6f}"] for name, value in task.items()]
     out.print(terminal.table(f"{checkpoint} after step {run.step:,}", ["metric", "value"], rows))
     if bad:
         out.print(f"{format_count(bad, 'row')} could not be read and {'was' if bad == 1 else 'were'} skipped")

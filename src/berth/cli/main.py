@@ -15,6 +15,7 @@ from berth.cli import (
     act,
     cluster,
     compare,
+    data,
     evaluate,
     explain,
     export,
@@ -71,6 +72,7 @@ app.add_typer(policies.app, name="policies", rich_help_panel=LOOK)
 app.verb(*profile.EXAMPLES, panel=PLAN)(profile.profile)
 app.add_typer(plan.app, name="plan", rich_help_panel=PLAN)
 app.verb(*train.EXAMPLES, panel=PLAN)(train.train)
+app.add_typer(data.app, name="data", rich_help_panel=PLAN)
 app.verb(*evaluate.EXAMPLES, panel=PLAN)(evaluate.evaluate)
 app.verb(*predict.EXAMPLES, panel=PLAN)(predict.predict)
 app.verb(*export.EXAMPLES, panel=PLAN)(export.export)

@@ -31,7 +31,6 @@ def predict(
     as_json: AsJson = False,
 ) -> None:
     """Write the predicted probability of a click, and the label, of every row, in the order of the data."""
-    from berth.train.data.files import FileStream
     from berth.train.evaluate import predict as predictions_of
 
     if not data or not out:
@@ -39,8 +38,8 @@ def predict(
     if Path(out).suffix not in _SUFFIXES:
         raise InputError(f"--out {out}: the name must end in .parquet or .csv")
     check_output(out, force, option="--out")
-    source = FileStream(data, strict=True, shuffled=False)
     run = open_saved(checkpoint, model, step, best)
+    source = run.files(data, strict=True, shuffled=False)
     try:
         found = [
             (values, batch.labels.numpy())
@@ -50,7 +49,7 @@ def predict(
         if error.hint is not None and "--strict" in error.hint:
             error.hint = "predictions follow the rows of the data: fix or remove this one"
         raise
-    rows = _write(out, found)
+    rows = _write(out, found, source.layout.labels)
     if as_json:
         terminal.print_json({"checkpoint": checkpoint, "step": run.step, "rows": rows, "file": out})
         return
@@ -59,12 +58,16 @@ def predict(
     )
 
 
-def _write(path: str, parts: list[tuple[Any, Any]]) -> int:
+def _write(path: str, parts: list[tuple[Any, Any]], names: tuple[str, ...]) -> int:
     import numpy as np
     import polars as pl
 
     predictions, labels = (np.concatenate(column) for column in zip(*parts, strict=True))
-    frame = pl.DataFrame({"prediction": predictions, "label": labels})
+    columns = {"prediction": predictions, "label": labels}
+    if predictions.ndim > 1:
+        columns = {f"prediction of {name}": predictions[:, task] for task, name in enumerate(names)}
+        columns |= {name: labels[:, task] for task, name in enumerate(names)}
+    frame = pl.DataFrame(columns)
     with whole_file(path) as part:
         if path.endswith(".csv"):
             frame.write_csv(part)

@@ -20,7 +20,8 @@ from berth.errors import InputError
 from berth.units import amount, seconds, size_bytes
 
 if TYPE_CHECKING:
-    from berth.train.options import Checkpoints, Metric
+    from berth.train.options import Checkpoints, Metric, TrainOptions
+    from berth.train.planned import PlannedRun
     from berth.train.recipes import Recipe
     from berth.train.servers import Codec, Mode
     from berth.train.session import Session
@@ -47,7 +48,20 @@ def train(
     batch: Batch = None,
     data: Annotated[
         str | None,
-        option("PATH", "Criteo TSV (.gz, .xz, .zst), Parquet, or a folder of them.", shown="built-in clicks"),
+        option(
+            "PATH",
+            "Criteo TSV (.gz, .xz, .zst), Parquet, or a folder of them; with --columns other text too.",
+            shown="built-in clicks",
+        ),
+    ] = None,
+    columns: Annotated[
+        str | None,
+        option(
+            "FILE",
+            "Roles of columns, a YAML file or YAML in braces: labels, slots, multi, dense, weight, ignore. Text files"
+            " then have a header.",
+            shown="inferred for Parquet",
+        ),
     ] = None,
     strict: Annotated[bool, flag("Stop at the first unreadable row.", "--strict")] = False,
     memory: Annotated[
@@ -102,15 +116,17 @@ def train(
         str | None,
         option(
             "MODE",
-            "When rows are updated: sync, async, half-async or geo. Dense gradients are all-reduced in every step"
-            " of all modes, so workers stay in lock-step.",
+            "sync: workers share every step; async: they never wait for each other; half-async: up to --staleness;"
+            " geo: local copies, exchanged every --geo-every steps.",
             shown="as planned, or sync",
         ),
     ] = None,
     staleness: Annotated[
-        int, option("N", "half-async: steps by which a worker's rows may lead those of others.", min=0)
+        int, option("N", "half-async: steps that a worker may complete more than the slowest.", min=0)
     ] = 0,
-    geo_every: Annotated[int, option("N", "geo: steps between exchanges of rows.", min=1)] = 10,
+    geo_every: Annotated[
+        int, option("N", "geo: steps between exchanges of rows and dense weights.", min=1)
+    ] = 10,
     compress: Annotated[str, option("TYPE", "Encoding of rows on the wire: fp32, fp16 or bf16.")] = "fp32",
     plain: Annotated[
         bool, flag("Do not encrypt between hosts, on a network that you trust.", "--plain")
@@ -167,7 +183,7 @@ def train(
         if size is not None:
             read_positive(name, size_bytes, size)
     recipe = make_recipe(
-        model, data=data, seed=seed, batch=batch, optimiser=row_optimiser(learning.optimiser),
+        model, data=data, columns=columns, seed=seed, batch=batch, optimiser=row_optimiser(learning.optimiser),
         epochs=1 if wanted is None else None, strict=strict, decay=DecayPolicy() if day is not None else None,
     )  # fmt: skip
     slowdowns = _slowdowns(emulate or [])
@@ -188,12 +204,7 @@ def train(
         **learning.train_options(),
     )  # fmt: skip
     if memory is not None:
-        from berth.train.budget import check_budget
-
-        if servers is None:
-            servers = sum(planned.servers) if planned is not None else 0
-        servers = servers or int(options.is_distributed)
-        check_budget(recipe, goal and goal * recipe.batch, memory, servers=servers)
+        _check_memory(memory, recipe, options, planned, goal)
     command = [sys.executable, "-m", "berth", "train", *sys.argv[2:]]
     trainer = Trainer.of(recipe, options, eval_data=evaluation.data, notify=_notify)
     session = trainer.start(goal, command)
@@ -211,6 +222,19 @@ def train(
         with exit_on_interrupt(session, command), progress_bar(goal, logs, recipe.name) as report:
             result = session.run(goal, report=report)
         print_result(recipe, session, result, as_json)
+
+
+def _check_memory(
+    memory: str, recipe: Recipe, options: TrainOptions, planned: PlannedRun | None, goal: int | None
+) -> None:
+    """Raise if the tables can't train in this much memory, before anything starts."""
+    from berth.train.budget import check_budget
+
+    servers = options.servers
+    if servers is None:
+        servers = sum(planned.servers) if planned is not None else 0
+    servers = servers or int(options.is_distributed)
+    check_budget(recipe, goal and goal * recipe.batch, memory, servers=servers)
 
 
 def _notify(text: str) -> None:

@@ -105,6 +105,11 @@ class Cluster:
         """Devices of all machines and types."""
         return len(self.device_machine)
 
+    @property
+    def rack_level(self) -> int:
+        """The level whose groups are shown as racks: the second tier, or machines where there is none."""
+        return 1 if len(self.tiers) > 2 else 0
+
     def group_sizes(self, level: int) -> IntArray:
         """Return the number of devices of each group at a level."""
         return self._sizes_by_level[level]

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from itertools import pairwise, zip_longest
 from typing import Any
 
+from berth.cluster.model import Cluster
 from berth.live.job import seat_from_list
 from berth.live.lifecycle import AttemptTrack, JobTrack
 from berth.live.records import Record
@@ -76,16 +77,16 @@ def _event(seq: int, record: Record, setup: Setup) -> dict[str, Any]:
     row |= {name: body[name] for name in _SHOWN if body.get(name) is not None}
     if "reason" in body:
         row["reason"] = CODES[int(body["reason"])]
-    return row | (_place(body, setup) if "seats" in body else {})
+    return row | (placement(body, setup.cluster) if "seats" in body else {})
 
 
-def _place(body: dict[str, Any], setup: Setup) -> dict[str, Any]:
-    """The tier of a placement, and its devices by machine."""
+def placement(body: dict[str, Any], cluster: Cluster) -> dict[str, Any]:
+    """Return the tier of a placement, and its devices by machine."""
     places: dict[str, int] = {}
     for seat in map(seat_from_list, body["seats"]):
-        name = setup.cluster.machines[seat.machine].name
+        name = cluster.machines[seat.machine].name
         places[name] = places.get(name, 0) + len(seat.devices)
-    return {"tier": setup.tiers[int(body["tier"])], "places": places}
+    return {"tier": cluster.tiers[int(body["tier"])].name, "places": places}
 
 
 def _attempts(records: Sequence[tuple[Record, Setup]]) -> list[dict[str, Any]]:
@@ -111,7 +112,7 @@ def _attempts(records: Sequence[tuple[Record, Setup]]) -> list[dict[str, Any]]:
 def _attempt(number: int, attempt: AttemptTrack, setup: Setup) -> dict[str, Any]:
     start, left, end = attempt.start, attempt.left, attempt.end
     row = {"token": start["token"], "number": number, "placed": attempt.placed_at}
-    row |= _place(start, setup) | {"reason": CODES[int(start["reason"])]}
+    row |= placement(start, setup.cluster) | {"reason": CODES[int(start["reason"])]}
     if left is not None:
         row |= {"left": attempt.left_at, "left_for": CODES[int(left["reason"])]}
         row |= {} if "token" in left else {"by": left.get("by", [])}  # an eviction, not a move

@@ -170,7 +170,9 @@ def why(state: ControllerState, job: Job, now: float) -> dict[str, Any]:
     if job.state == QUEUED and job.ends_as is None:
         answer["position"] = [other.id for other in queue(state)].index(job.id) + 1
         answer["free"] = free_by_group(state, job)
-        answer["summary"] = summary(answer["free"], job.spec.gpus, state.setup.tiers[group_level(state)])
+        answer["summary"] = summary(
+            answer["free"], job.spec.gpus, state.setup.tiers[state.cluster.rack_level]
+        )
         answer["waits_for_release"] = [
             token for token in job.alive if state.attempts[token].state == STOPPING
         ]
@@ -196,15 +198,10 @@ def _finite(value: float) -> float | None:
     return float(value) if np.isfinite(value) else None
 
 
-def group_level(state: ControllerState) -> int:
-    """Return the level of racks; of machines, if there are none."""
-    return 1 if len(state.cluster.tiers) > 2 else 0
-
-
 def free_by_group(state: ControllerState, job: Job | None = None) -> list[dict[str, Any]]:
     """Return the devices of each rack (machine, if there are none): all, free, and free on its emptiest machine."""
     cluster = state.cluster
-    level = group_level(state)
+    level = cluster.rack_level
     wanted = (
         range(len(state.setup.device_type_names)) if job is None else device_types_of(state.setup, job.spec)
     )

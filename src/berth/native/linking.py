@@ -128,7 +128,7 @@ class _CalleeFlags(_Flags):  # type: ignore[misc]
 
     @cached_property
     def _hash(self) -> int:
-        return super().__hash__()
+        return int(super().__hash__())
 
     def __hash__(self) -> int:
         return self._hash

@@ -24,7 +24,15 @@ import numpy as np
 
 from berth.arrays import FloatArray, IntArray
 from berth.network._kernels import overlapped_s, sort
-from berth.network._sharing_kernels import NONE, ShareArrays, add, connected, remove
+from berth.network._sharing_kernels import (
+    NONE,
+    ShareArrays,
+    add,
+    connected,
+    edges_of_job,
+    edges_of_link,
+    remove,
+)
 from berth.reproducible import power
 
 ROUNDS = 5  # of windows and rates; three are right to 0.1 %
@@ -154,16 +162,12 @@ def _window_s(flows: FlowArrays, job: int, rate: float) -> float:
 def _find_levels(state: ShareArrays, loads: LinkLoads, jobs: IntArray) -> None:
     """The level of each link in use: jobs that it holds back have that rate, the others less."""
     for job in jobs:
-        edge = state.job_first[job]
-        while edge != NONE:
+        for edge in edges_of_job(state, job):
             loads.level[state.edge_link[edge]] = 0.0
-            edge = state.edge_next_of_job[edge]
     for job in jobs:
-        edge = state.job_first[job]
-        while edge != NONE:
+        for edge in edges_of_job(state, job):
             link = state.edge_link[edge]
             loads.level[link] = max(loads.level[link], state.rate[job])
-            edge = state.edge_next_of_job[edge]
 
 
 def _is_held(state: ShareArrays, loads: LinkLoads, job: int, link: int) -> bool:
@@ -186,19 +190,15 @@ def _background(state: ShareArrays, flows: FlowArrays, job: int) -> float:
 def _add_up(state: ShareArrays, flows: FlowArrays, loads: LinkLoads, jobs: IntArray) -> None:
     """The sums of every link, in the order of the jobs: the same bits whatever happened before."""
     for job in jobs:
-        edge = state.job_first[job]
-        while edge != NONE:
+        for edge in edges_of_job(state, job):
             link = state.edge_link[edge]
             loads.held[link] = loads.meeting[link] = loads.weight[link] = loads.demand[link] = 0.0
             loads.background[link] = loads.burst[link] = 0.0
-            edge = state.edge_next_of_job[edge]
     for job in jobs:
-        edge = state.job_first[job]
-        while edge != NONE:
+        for edge in edges_of_job(state, job):
             link, weight = state.edge_link[edge], state.edge_weight[edge]
             if state.binding[link]:
                 _add_one(state, flows, loads, job, link, weight, 1.0)
-            edge = state.edge_next_of_job[edge]
 
 
 def _add_one(
@@ -218,15 +218,13 @@ def _add_one(
 def _find_rate(state: ShareArrays, flows: FlowArrays, loads: LinkLoads, job: int) -> None:
     """A job's mean rate while it sends: that of the link which leaves it least."""
     best, in_step, bottleneck = flows.peak[job], flows.peak[job], NONE
-    edge = state.job_first[job]
-    while edge != NONE:
+    for edge in edges_of_job(state, job):
         link, weight = state.edge_link[edge], state.edge_weight[edge]
         if state.binding[link]:
             mean, least = _rate_on(state, flows, loads, job, link, weight)
             if mean < best:
                 best, bottleneck = mean, link
             in_step = min(in_step, least)
-        edge = state.edge_next_of_job[edge]
     flows.rate[job], flows.in_step[job], flows.bottleneck[job] = best, in_step, bottleneck
 
 
@@ -297,39 +295,31 @@ def _seconds(state: ShareArrays, flows: FlowArrays, job: int) -> float:
 def _stretch(state: ShareArrays, flows: FlowArrays, loads: LinkLoads, jobs: IntArray) -> None:
     """Lengthen iterations that would together put more on a link than it carries."""
     for job in jobs:
-        edge = state.job_first[job]
-        while edge != NONE:
+        for edge in edges_of_job(state, job):
             loads.background[state.edge_link[edge]] = 0.0
-            edge = state.edge_next_of_job[edge]
     for job in jobs:
-        edge = state.job_first[job]
-        while edge != NONE:
+        for edge in edges_of_job(state, job):
             link = state.edge_link[edge]
             loads.background[link] += state.edge_weight[edge] * flows.volume[job] / flows.seconds[job]
-            edge = state.edge_next_of_job[edge]
     for job in jobs:
         excess = 1.0
-        edge = state.job_first[job]
-        while edge != NONE:
+        for edge in edges_of_job(state, job):
             link = state.edge_link[edge]
             if state.binding[link]:
                 excess = max(excess, loads.background[link] / state.capacity[link])
-            edge = state.edge_next_of_job[edge]
         flows.seconds[job] *= excess
 
 
 def _likeness(state: ShareArrays, flows: FlowArrays, job: int) -> float:
     """How alike the iterations of a job's rivals on its bottleneck are to its own, from 0 to 1."""
     total, number = 0.0, 0
-    edge = state.link_first[flows.bottleneck[job]]
-    while edge != NONE:
+    for edge in edges_of_link(state, flows.bottleneck[job]):
         other = state.edge_job[edge]
         if other != job and state.rate[other] < state.cap[other] * _TOUCHING:
             number += 1
             apart = _apart(flows.alone_s[job], flows.alone_s[other]) / LIKE_ITERATIONS
             mine, its = flows.volume[job] / flows.peak[job], flows.volume[other] / flows.peak[other]
             total += max(0.0, 1.0 - apart - _apart(mine, its) / LIKE_SENDING)
-        edge = state.edge_next_of_link[edge]
     return total / number if number else 0.0
 
 

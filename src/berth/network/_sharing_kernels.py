@@ -12,6 +12,7 @@ depend on the set of jobs alone, to the last bit, and not on the order of change
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
@@ -44,6 +45,23 @@ class ShareArrays(NamedTuple):
     epoch: Int64Array  # [changes so far]
 
 
+def edges_of_job(state: ShareArrays, job: int) -> Iterator[int]:
+    """Yield the edges of a job; the caller may free the one it has."""
+    edge = state.job_first[job]
+    while edge != NONE:
+        following = state.edge_next_of_job[edge]
+        yield edge
+        edge = following
+
+
+def edges_of_link(state: ShareArrays, link: int) -> Iterator[int]:
+    """Yield the edges of a link, by job."""
+    edge = state.link_first[link]
+    while edge != NONE:
+        yield edge
+        edge = state.edge_next_of_link[edge]
+
+
 def add(state: ShareArrays, job: int, links: IntArray, weights: FloatArray, cap: float) -> IntArray:
     """Add a job; return the jobs whose rates changed, ascending. There must be enough free edges."""
     state.cap[job] = cap
@@ -57,12 +75,10 @@ def add(state: ShareArrays, job: int, links: IntArray, weights: FloatArray, cap:
 def remove(state: ShareArrays, job: int) -> IntArray:
     """Remove a job; return the other jobs whose rates changed, ascending."""
     others = connected(state, job)[1:]
-    edge = state.job_first[job]
-    while edge != NONE:
-        link, following = state.edge_link[edge], state.edge_next_of_job[edge]
+    for edge in edges_of_job(state, job):
+        link = state.edge_link[edge]
         _unlink(state, edge)
         state.binding[link] = _binds(state, link)
-        edge = following
     state.job_first[job] = NONE
     state.cap[job] = np.nan
     state.rate[job] = 0.0
@@ -103,10 +119,8 @@ def _unlink(state: ShareArrays, edge: int) -> None:
 def _binds(state: ShareArrays, link: int) -> bool:
     """Whether the caps of a link's jobs together exceed it."""
     total = 0.0
-    edge = state.link_first[link]
-    while edge != NONE:
+    for edge in edges_of_link(state, link):
         total += state.edge_weight[edge] * state.cap[state.edge_job[edge]]
-        edge = state.edge_next_of_link[edge]
     return bool(total > state.capacity[link])
 
 
@@ -117,12 +131,10 @@ def connected(state: ShareArrays, start: int) -> list[int]:
     state.job_mark[start] = state.epoch[0]
     position = 0
     while position < len(jobs):
-        edge = state.job_first[jobs[position]]
-        while edge != NONE:
+        for edge in edges_of_job(state, jobs[position]):
             link = state.edge_link[edge]
             if state.binding[link] and state.link_mark[link] != state.epoch[0]:
                 _visit(state, link, jobs)
-            edge = state.edge_next_of_job[edge]
         position += 1
     return jobs
 
@@ -131,12 +143,10 @@ def _visit(state: ShareArrays, link: int, jobs: list[int]) -> None:
     """Appends the jobs of a link that were not met before."""
     epoch = state.epoch[0]
     state.link_mark[link] = epoch
-    edge = state.link_first[link]
-    while edge != NONE:
+    for edge in edges_of_link(state, link):
         if state.job_mark[state.edge_job[edge]] != epoch:
             state.job_mark[state.edge_job[edge]] = epoch
             jobs.append(state.edge_job[edge])
-        edge = state.edge_next_of_link[edge]
 
 
 def _fill(state: ShareArrays, jobs: list[int]) -> IntArray:
@@ -152,12 +162,10 @@ def _fill(state: ShareArrays, jobs: list[int]) -> IntArray:
         state.rate[job] = RISING
     ahead = [(state.cap[job], np.int64(links + job)) for job in jobs]
     for job in jobs:
-        edge = state.job_first[job]
-        while edge != NONE:
+        for edge in edges_of_job(state, job):
             link = state.edge_link[edge]
             if state.binding[link] and state.edge_job[state.link_first[link]] == job:  # so, once per link
                 ahead.append((_level(state, link), np.int64(link)))
-            edge = state.edge_next_of_job[edge]
     heapify(ahead)
     while len(ahead) > 0:
         height, which = heappop(ahead)
@@ -192,22 +200,18 @@ def _stop_at_cap(state: ShareArrays, job: int) -> None:
 def _level(state: ShareArrays, link: int) -> float:
     """The common rate of a link's rising jobs at which it is full; inf if none is rising."""
     stopped, rising = 0.0, 0.0
-    edge = state.link_first[link]
-    while edge != NONE:
+    for edge in edges_of_link(state, link):
         rate, weight = state.rate[state.edge_job[edge]], state.edge_weight[edge]
         if rate >= 0:
             stopped += weight * rate
         else:
             rising += weight
-        edge = state.edge_next_of_link[edge]
     return max(0.0, state.capacity[link] - stopped) / rising if rising > 0 else np.inf
 
 
 def _stop(state: ShareArrays, link: int, level: float) -> None:
     """Gives all rising jobs of a full link their rate."""
-    edge = state.link_first[link]
-    while edge != NONE:
+    for edge in edges_of_link(state, link):
         job = state.edge_job[edge]
         if state.rate[job] < 0:
             state.rate[job] = min(level, state.cap[job])
-        edge = state.edge_next_of_link[edge]

@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike
 
 from berth.arrays import FloatArray, IntArray
 from berth.errors import InputError
-from berth.network._sharing_kernels import NONE, ShareArrays
+from berth.network._sharing_kernels import NONE, ShareArrays, edges_of_job, edges_of_link
 
 _FIRST_JOBS, _FIRST_EDGES = 64, 256
 
@@ -48,11 +48,10 @@ class LinkShares:
 
     def load(self, link: int) -> float:
         """Bytes per second that cross a link now."""
-        state, total, edge = self._state, 0.0, int(self._state.link_first[link])
-        while edge != NONE:
-            total += float(state.edge_weight[edge] * state.rate[state.edge_job[edge]])
-            edge = int(state.edge_next_of_link[edge])
-        return total
+        state = self._state
+        edges = edges_of_link(state, link)
+        loads = (float(state.edge_weight[edge] * state.rate[state.edge_job[edge]]) for edge in edges)
+        return sum(loads, 0.0)
 
     def add(self, job: int, links: ArrayLike, weights: ArrayLike, cap: float = math.inf) -> IntArray:
         """Add a job; `cap` is the highest rate it can use, `weights` its load on each link per unit of rate.
@@ -72,7 +71,7 @@ class LinkShares:
         """Remove a job; return the others whose rates changed, ascending."""
         if job not in self:
             raise InputError(f"job {job} is not on the links")
-        self._free_edges += len(self._edges(job))
+        self._free_edges += len(list(edges_of_job(self._state, job)))
         from berth.network import compiled
 
         changed: IntArray = compiled.remove(self._state, job)
@@ -91,13 +90,6 @@ class LinkShares:
             raise InputError(f"job {job}: a weight must be above 0")
         if not cap >= 0 or (not len(links) and math.isinf(cap)):
             raise InputError(f"job {job}: its cap must be 0 or more, and finite if it crosses no link")
-
-    def _edges(self, job: int) -> list[int]:
-        found, edge = [], int(self._state.job_first[job])
-        while edge != NONE:
-            found.append(edge)
-            edge = int(self._state.edge_next_of_job[edge])
-        return found
 
     def _grow(self, job: int, edges: int) -> None:
         state = self._state

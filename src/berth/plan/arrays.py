@@ -21,9 +21,10 @@ class ProblemArrays(NamedTuple):
     """A problem as arrays; a choice is a device type with a place for the tables."""
 
     running: Floats  # [choice, layer + 1, column]: facts, then the points of each curve, summed over the layers before
-    cross: Floats  # [choice, layer, 2]: NIC seconds per example after this layer, forward and backward
+    cross: Floats  # [choice, layer, 3]: after this layer, per example: NIC seconds forward and backward, computing
     grid: Floats  # [point]: examples per call, from 0
-    message_s: float  # of every call, in and out, at each boundary
+    message: Floats  # [choice, 2]: of every call at each boundary: seconds in and out, and computing
+    loop_s: float  # of every stage, once per step
     ring: Floats  # [type, 2, replicas]: seconds per byte, and seconds, of an all-reduce
     type_of: Ints  # [choice]
     tables: Ints  # [choice]: 0 for the first choice of a type, which also runs layers without tables
@@ -56,7 +57,8 @@ def problem_arrays(problem: Problem) -> ProblemArrays:
         running=running,
         cross=np.ascontiguousarray(problem.cross),
         grid=np.ascontiguousarray(problem.grid),
-        message_s=problem.message_s,
+        message=np.zeros((len(choices), 2)) if problem.message is None else problem.message,
+        loop_s=problem.loop_s,
         ring=np.ascontiguousarray(problem.ring),
         type_of=np.array([choice.device for choice in choices]),
         tables=np.array([int(first[choice.device] != row) for row, choice in enumerate(choices)]),

@@ -16,7 +16,7 @@ import numpy as np
 from berth.cluster.load import load_cluster
 from berth.plan.infeasible import highest_throughput
 from berth.plan.plan import Plan
-from berth.plan.problem import COMPUTE, IN, OPTIMISER_S, OUT, DevicePool, Problem, make_problem
+from berth.plan.problem import COMPUTE, EXCHANGE, IN, OPTIMISER_S, OUT, DevicePool, Problem, make_problem
 from berth.plan.profile.files import load_layer_profile
 from berth.plan.search.fixed import cpu_types
 from berth.plan.search.method import METHODS, RANDOMISED, Budget, Outcome, canonical_name, get_method
@@ -132,7 +132,7 @@ def with_variants(problem: Problem, variants: Sequence[Variant]) -> Problem:
                 choices.append(replace(choice, device=len(problem.types) + number))
     speed, columns = np.array(speeds), [*range(len(problem.types)), *(one.of for one in variants)]
     curves, facts = problem.curves[rows].copy(), problem.facts[rows].copy()
-    curves[:, :, (COMPUTE, IN, OUT)] /= speed[:, None, None, None]
+    curves[:, :, (COMPUTE, IN, OUT, EXCHANGE)] /= speed[:, None, None, None]
     facts[:, :, OPTIMISER_S] /= speed[:, None]
     by_type = np.array([*[1.0] * len(problem.types), *(one.speed for one in variants)])
     return replace(
@@ -143,6 +143,7 @@ def with_variants(problem: Problem, variants: Sequence[Variant]) -> Problem:
         curves=curves,
         facts=facts,
         cross=problem.cross[rows] / speed[:, None, None],
+        message=problem.arrays.message[rows],
         ring=problem.ring[columns] / by_type[:, None, None],
         stated=None,
         source=None,

@@ -10,7 +10,7 @@ import numpy as np
 from berth.errors import SpecError
 from berth.plan.problem import CURVES, FACTS, Choice, DevicePool, HostPool, Problem, checked
 
-_ARRAYS = ("grid", "facts", "curves", "cross", "ring")
+_ARRAYS = ("grid", "facts", "curves", "cross", "ring", "message")
 
 
 def built_document(problem: Problem) -> dict[str, Any]:
@@ -24,11 +24,15 @@ def built_document(problem: Problem) -> dict[str, Any]:
         "units": [one.unit for one in problem.types],
         "host": host,
         "max_replicas": problem.max_replicas,
-        "message_s": problem.message_s,
+        "loop_s": problem.loop_s,
         "micro": list(problem.micro),
         "allowed": problem.allowed.tolist(),
-        **{name: getattr(problem, name).tolist() for name in _ARRAYS},
+        **{name: _values(problem, name).tolist() for name in _ARRAYS},
     }
+
+
+def _values(problem: Problem, name: str) -> Any:
+    return getattr(problem.arrays if name == "message" else problem, name)
 
 
 def built_problem(data: dict[str, Any], where: str) -> Problem:
@@ -41,7 +45,8 @@ def built_problem(data: dict[str, Any], where: str) -> Problem:
     shapes = {
         "facts": (choices, layers, FACTS),
         "curves": (choices, layers, CURVES, points),
-        "cross": (choices, layers, 2),
+        "cross": (choices, layers, 3),
+        "message": (choices, 2),
         "allowed": (layers, len(problem.types)),
     }
     for name, shape in shapes.items():
@@ -72,7 +77,7 @@ def _built(data: dict[str, Any]) -> Problem:
         )
         for one, unit in zip(data["types"], written["units"], strict=True)
     )
-    grid, facts, curves, cross, ring = (np.array(written[name], float) for name in _ARRAYS)
+    grid, facts, curves, cross, ring, message = (np.array(written[name], float) for name in _ARRAYS)
     return Problem(
         batch=float(data["batch"]),
         throughput=float(data["throughput"]),
@@ -85,7 +90,8 @@ def _built(data: dict[str, Any]) -> Problem:
         choices=tuple(Choice(**choice) for choice in written["choices"]),
         host=HostPool(**host),
         max_replicas=int(written["max_replicas"]),
-        message_s=float(written["message_s"]),
+        message=message,
+        loop_s=float(written["loop_s"]),
         micro=tuple(int(one) for one in written["micro"]),
         allowed=np.array(written["allowed"], bool),
         grid=grid,

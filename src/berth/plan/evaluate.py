@@ -37,6 +37,7 @@ class Evaluator:
         self.objective = objective or self.formula
         self.schedules = schedule_table(candidate_schedules(problem))
         self.places = [one for one, _ in table_places(problem)]
+        self._found: dict[bytes, tuple[float, float, float]] = {}
         self.evaluations = 0
         self.best_usd = float("inf")
         self.best: Assignments | None = None
@@ -45,7 +46,7 @@ class Evaluator:
     def __call__(self, assignments: Assignments) -> BatchEvaluation:
         """Evaluate a batch of assignments, [plan, layer]."""
         rows = np.ascontiguousarray(np.atleast_2d(assignments), dtype=np.int64)
-        found = self.objective(rows)
+        found = self._known(rows)
         self.evaluations += len(rows)
         if len(rows):
             first = int(np.argmin(found.cost_usd))
@@ -53,6 +54,17 @@ class Evaluator:
                 self.best_usd, self.best = float(found.cost_usd[first]), rows[first].copy()
                 self.curve.append((self.evaluations, self.best_usd))
         return found
+
+    def _known(self, rows: Assignments) -> BatchEvaluation:
+        """Evaluate each assignment once: searches come back to many of them."""
+        keys = [row.tobytes() for row in rows]
+        places = {key: place for place, key in enumerate(keys) if key not in self._found}
+        if places:
+            new = self.objective(rows[list(places.values())])
+            columns = zip(new.cost_usd, new.stage_s, new.shortfall, strict=True)
+            self._found |= dict(zip(places, columns, strict=True))
+        found = np.array([self._found[key] for key in keys]).reshape(-1, 3)
+        return BatchEvaluation(*found.T.copy())
 
     def formula(self, rows: Assignments) -> BatchEvaluation:
         """Evaluate by the closed formula, without counting."""

@@ -9,6 +9,7 @@ from itertools import combinations
 
 from berth.errors import InputError
 from berth.plan.certificate import check
+from berth.plan.pins import restrict_to_types
 from berth.plan.plan import Plan, Stage, plan_at, slots_of, with_counts
 from berth.plan.problem import LARGEST, UNLIMITED, Problem
 from berth.plan.rental import host_name, server_needs, table_bytes
@@ -16,7 +17,7 @@ from berth.plan.request import ANY_RATE
 from berth.plan.search.exact import exact
 from berth.plan.search.method import Budget, Outcome, get_method
 from berth.plan.shortest_path import min_rate
-from berth.plan.world import DISK, MACHINE, REPLICAS, SERVERS, restrict_to_types
+from berth.plan.world import DISK, MACHINE, REPLICAS, SERVERS
 from berth.units import (
     format_bytes,
     format_count,

@@ -32,13 +32,14 @@ from berth import units as quantities
 from berth.errors import InputError, SpecError, UnknownNameError
 from berth.plan.explain import layer_range, provenance, replica_cap, round_down
 from berth.plan.objective.protocol import Evaluation
+from berth.plan.pins import match_layers, match_type
 from berth.plan.plan import Cut, Plan, schedule_for, with_counts
 from berth.plan.problem import Problem, Schedule
 from berth.plan.problem_json import known_bound
 from berth.plan.rental import server_needs
 from berth.plan.request import PlanRequest, build_problem
 from berth.plan.search.method import Outcome
-from berth.plan.world import MODES, SYNC, TABLES, WorldOptions, match_layers, match_type
+from berth.plan.world import MODES, SYNC, TABLES, WorldOptions
 from berth.plan.yaml_text import yaml_number, yaml_word
 from berth.spec import Bandwidth, Spec, UsdPerHour, locate, parse, read_text
 

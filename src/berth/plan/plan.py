@@ -42,7 +42,7 @@ class Stage:
     in_s: float  # what comes in over the NIC
     out_s: float
     sync_s: float  # all-reduce of dense gradients
-    optimiser_s: float
+    optimiser_s: float  # with the loop around the model
     server_s: float  # of its server cores
     min_replicas: int  # for the stage to fit into memory
 
@@ -282,13 +282,14 @@ def with_counts(
             else 0
             for load, bytes_ in zip(parts[:, 5], held, strict=True)
         ]
-    if readers is None:
-        reading = problem.host.readers_s
-        readers = max(1, math.ceil(reading / wanted_s * (1 - SLACK))) if reading > 0 else 0
     stages = [
         _stage(problem, schedule, cut, int(count), int(cores), part)
         for cut, count, cores, part in zip(cuts, counts, servers, parts, strict=True)
     ]
+    if readers is None:  # as many as the stages keep busy
+        reading, own_s = problem.host.readers_s, max(stage.time_s for stage in stages) * problem.batch
+        enough = reading / own_s if math.isfinite(own_s) else 1.0
+        readers = max(1, math.ceil(enough * (1 - SLACK))) if reading > 0 else 0
     return Plan(problem, schedule, tuple(stages), int(readers))
 
 
@@ -322,7 +323,7 @@ def _stage(problem: Problem, schedule: Schedule, cut: Cut, replicas: int, server
         in_s=into * each,
         out_s=out * each,
         sync_s=ring / problem.batch,
-        optimiser_s=float(facts[OPTIMISER_S]) / problem.batch,
+        optimiser_s=(float(facts[OPTIMISER_S]) + problem.loop_s) / problem.batch,
         server_s=server_s / problem.batch,
         min_replicas=_min_replicas(problem, schedule, facts, place.device),
     )

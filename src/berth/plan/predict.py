@@ -1,4 +1,7 @@
-"""Predicts the seconds of one synchronous training step from layer curves and host rates alone.
+"""Predicts the seconds of a synchronous step of processes that share the cores of one machine.
+
+What a worker and a server compute in a step comes from the planner's own formula (`problem_for`, `with_counts`), with
+the counts of the run. Here it is put on a machine with fewer cores than processes, which a planned cluster avoids.
 
 The steps of a worker, as `berth.train` runs them: rows of the batch (asked for at the end of the step before) are
 spread, forward and backward, gradients of rows are summed and pushed together with the request for the next rows;
@@ -10,13 +13,18 @@ process that gets an answer also waits until another one gives up its core.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from berth.plan.plan import Plan, schedule_for, with_counts
 from berth.plan.profile.host import HostRates
-from berth.plan.profile.layer_profile import INDEX_BYTES, SPARSE_COPIES, DeviceTimes, LayerFacts, LayerProfile
+from berth.plan.profile.layer_profile import DeviceTimes, LayerProfile
+from berth.plan.rental import server_needs
+from berth.plan.world import MACHINE, SERVERS, UTILISATION, WorldOptions, problem_for
 
 CORE = "cpu-core"
 HANDOVER_S = 3e-3  # fitted where processes outnumber cores: about a tick of Linux's scheduler, 4 ms at 250 Hz
+_NO_NIC = 1e15  # bytes per second: processes of one machine
+_ROUNDS = 3  # of predicting a step, and from it how busy the other cores are
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,117 +36,112 @@ class StepPrediction:
     server_cpu_s: float
     reader_cpu_s: float  # of the thread that reads, in every worker
     cores_s: float  # all CPU seconds over the cores
-    compute_s: float
-    rows_s: float
+    busy_cores: float  # share of the other cores that are busy while one is
+    compute_s: float  # with rows
     allreduce_s: float
     optimiser_s: float
 
 
-def worker_rows_s(
-    rates: HostRates, lookups: float, rows: float, row_bytes: float, servers: int, new_share: float = 0.0
-) -> float:
-    """Return the CPU seconds of a worker for one table: look-ups with repetitions, and distinct rows of its batch."""
-    if servers:
-        per_row = rates.client_lookup_s(row_bytes) * lookups + rates.client_row_s(row_bytes) * rows
-        return per_row + rates.client_call_s * servers
-    per_row = rates.local_row_s(row_bytes) + new_row_s(rates, row_bytes) * new_share
-    return rates.local_lookup_s(row_bytes) * lookups + per_row * rows + rates.local_call_s
+@dataclass(frozen=True, slots=True)
+class Processes:
+    """The processes of a run on one machine; `servers` 0 means tables in the only worker."""
 
-
-def server_rows_s(rates: HostRates, rows: float, row_bytes: float, new_share: float = 0.0) -> float:
-    """Return the CPU seconds of a server for rows of one table that a worker pulls from it and pushes to it."""
-    each = rates.server_pull_s_per_row(row_bytes) + rates.server_push_s_per_row(row_bytes)
-    return rows * (each + new_row_s(rates, row_bytes) * new_share)
-
-
-def new_row_s(rates: HostRates, row_bytes: float) -> float:
-    """Return the CPU seconds that a row costs more if it has to be created."""
-    return rates.new_row_s(row_bytes) + rates.fresh_byte_s * (SPARSE_COPIES * row_bytes + INDEX_BYTES)
-
-
-def allreduce_s(rates: HostRates, dense_bytes: float, workers: int) -> float:
-    """Return the CPU seconds of each worker of a machine to sum dense gradients; every worker reads all parts."""
-    if workers < 2:
-        return 0.0
-    return rates.allreduce_call_s + dense_bytes * (1 + workers) / 3 / rates.allreduce_bytes_per_s
-
-
-def read_s(rates: HostRates, input_bytes: float, file_format: str = "parquet") -> float:
-    """Return the CPU seconds of a reader for the examples of a step."""
-    return input_bytes / rates.decode_bytes_per_s[file_format]
-
-
-def loop_s(rates: HostRates, examples: float) -> float:
-    """Return the CPU seconds of a worker's loop around the model for one step."""
-    return rates.worker_step_s + rates.worker_example_s * examples
-
-
-def sparse_layers(profile: LayerProfile) -> tuple[LayerFacts, ...]:
-    """Return the layers with tables."""
-    return tuple(layer for layer in profile.layers if layer.touched_bytes)
+    workers: int
+    servers: int
+    batch: int  # examples of one worker
+    cores: int
 
 
 def predict_step(
     profile: LayerProfile,
     rates: HostRates,
-    workers: int,
-    servers: int,
-    batch: int,
-    cores: int,
+    run: Processes,
     *,
     reader_s: float | None = None,
     new_share: float = 0.0,
     times: DeviceTimes | None = None,
     host_share: float = 1.0,
+    busy_cores: float | None = None,
 ) -> StepPrediction:
-    """Return the seconds of a step in which each of `workers` trains on `batch` examples.
+    """Return the seconds of a step.
 
-    `servers` 0 means tables in the only worker. `reader_s` is the CPU time of reading a worker's batch, by default
-    that of Parquet; `new_share` is the share of distinct rows that do not exist yet. `times` are those of the device
-    that computes, by default a core of this machine; during `host_share` of them a core is busy.
+    `reader_s` is the CPU time of reading a worker's batch, by default that of Parquet; `new_share` is the share of
+    distinct rows that do not exist yet. `times` are those of the device that computes, by default a core of this
+    machine; during `host_share` of them a core is busy. `busy_cores` is the share of the other cores that other
+    programs or processes keep busy, by default what the run itself does.
     """
-    core = times or profile.on(CORE)
-    tables = sparse_layers(profile)
-    rows = [layer.touched_rows(batch, profile.batch) for layer in tables]
-    rows_s = sum(
-        worker_rows_s(
-            rates, layer.looked_up_rows(batch, profile.batch), count, layer.row_bytes, servers, new_share
-        )
-        for layer, count in zip(tables, rows, strict=True)
+    if times is not None:
+        profile = replace(profile, devices=(replace(times, device=CORE),))
+    found, busy = None, busy_cores or 0.0
+    for _ in range(_ROUNDS):
+        plan = plan_of(profile, rates.with_new_rows(new_share), run, busy)
+        found = _on_shared_cores(plan, run, reader_s, host_share, busy)
+        busy = _busy_cores(found, run.cores) if busy_cores is None else busy_cores
+    assert found is not None
+    return found
+
+
+def plan_of(profile: LayerProfile, rates: HostRates, run: Processes, busy_cores: float) -> Plan:
+    """Return the run as the planner sees it: one stage of all layers with the counts of the run."""
+    place = SERVERS if run.servers else MACHINE
+    options = WorldOptions(
+        batch=run.workers * run.batch,
+        tables=(place,),
+        micro=(1,),
+        busy_cores=busy_cores,
+        nic_share=_NO_NIC,
     )
-    compute = float(core.at(batch).sum())
-    optimiser = sum(core.step_s)
-    summing = allreduce_s(rates, sum(layer.dense_bytes for layer in profile.layers), workers)
-    loop = loop_s(rates, batch)
-    worker = compute + rows_s + summing + optimiser + loop
-    worker_cpu = worker - (compute + optimiser) * (1 - host_share)
+    problem = problem_for(profile, [CORE], run.workers * run.batch, options=options, rates=rates)
+    cuts = [(0, len(problem.layers) - 1, 0)]
+    return with_counts(problem, schedule_for(problem, 1, 1), cuts, [run.workers], [run.servers])
+
+
+def _on_shared_cores(
+    plan: Plan, run: Processes, reader_s: float | None, host_share: float, busy: float
+) -> StepPrediction:
+    stage, batch, source = plan.stages[0], plan.problem.batch, plan.problem.source
+    assert source is not None
+    compute, optimiser = stage.compute_s * batch, stage.optimiser_s * batch - plan.problem.loop_s
     server = 0.0
-    if servers:
-        server = workers * sum(
-            server_rows_s(rates, count / servers, layer.row_bytes, new_share)
-            for layer, count in zip(tables, rows, strict=True)
-        )
-        server += workers * rates.server_call_s
-    reader = reader_s if reader_s is not None else read_s(rates, input_bytes(profile, batch))
-    hidden = summing + optimiser + loop  # what a worker does while servers update and look up
+    if run.servers:
+        needed = server_needs(plan, stage).lookups * UTILISATION * batch / plan.throughput
+        server = needed / run.servers
+        # The planner charges the messages of a worker to one server.
+        tables = sum(layer.touched_bytes > 0 for layer in source.profile.layers)
+        more = tables * (run.servers - 1)
+        compute += more * source.rates.client_call_s
+        server += run.workers * more / run.servers * source.rates.server_call_s
+    reader = plan.problem.host.readers_s * UTILISATION / run.workers if reader_s is None else reader_s
+    hidden = stage.sync_s * batch + optimiser + plan.problem.loop_s  # while servers update and look up
     hidden_cpu = hidden - optimiser * (1 - host_share)
-    front = max(worker - hidden, workers * (worker_cpu - hidden_cpu) / cores)
-    back = max(hidden, server, (workers * hidden_cpu + servers * server) / cores)
-    total = workers * (worker_cpu + reader) + servers * server
-    waiting = HANDOVER_S if servers and workers + servers > cores else 0.0
+    front_cpu = _host_seconds(plan, compute, run.batch, host_share)
+    front = max(compute, run.workers * front_cpu / run.cores)
+    back = max(hidden, server, (run.workers * hidden_cpu + run.servers * server) / run.cores)
+    total = run.workers * (front_cpu + hidden_cpu + reader) + run.servers * server
+    waiting = HANDOVER_S if run.servers and run.workers + run.servers > run.cores else 0.0
     return StepPrediction(
-        step_s=max(front + back, reader, total / cores) + waiting,
-        worker_cpu_s=worker_cpu,
+        step_s=max(front + back, reader, total / run.cores) + waiting,
+        worker_cpu_s=front_cpu + hidden_cpu,
         server_cpu_s=server,
         reader_cpu_s=reader,
-        cores_s=total / cores,
+        cores_s=total / run.cores,
+        busy_cores=busy,
         compute_s=compute,
-        rows_s=rows_s,
-        allreduce_s=summing,
+        allreduce_s=stage.sync_s * batch,
         optimiser_s=optimiser,
     )
 
 
-def input_bytes(profile: LayerProfile, examples: float) -> float:
-    """Return the bytes of the tensors of this many examples."""
-    return profile.layers[0].input_bytes * examples / profile.batch
+def _host_seconds(plan: Plan, compute: float, batch: int, host_share: float) -> float:
+    """Return the part of `compute` that takes a core: rows always, the model's layers for `host_share` of them."""
+    source = plan.problem.source
+    assert source is not None
+    layers = float(source.profile.on(CORE).at(batch).sum())
+    return compute - layers * (1 - host_share)
+
+
+def _busy_cores(step: StepPrediction, cores: int) -> float:
+    """Return the share of the other cores that are busy while one is, if the work of a step is spread evenly."""
+    if cores < 2:
+        return 0.0
+    return min(1.0, max(0.0, step.cores_s * cores / step.step_s - 1.0) / (cores - 1))

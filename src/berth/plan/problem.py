@@ -5,10 +5,10 @@ JSON (`berth.plan.problem_json`, `make_problem`). A plan cuts the layers into st
 (a device type and a place for its tables) and replicas. One step trains a batch. With k replicas and m micro-batches
 one call of a stage has u = batch / (k m) examples, and its step takes
 
-    w_max * max(c, i, o) + w_sum * (c + i + o) + optimiser + all-reduce(k)
+    w_max * max(c, i, o) + w_sum * (c + i + o) + optimiser + loop + all-reduce(k)
 
-with the curves at u: c computation, i and o what comes in and goes out over its share of the machine's NIC.
-`Schedule` has the weights.
+with the curves at u: c computation, i and o what comes in and goes out over its share of the machine's NIC. Of rows
+that devices hold for each other, (k - 1) / k move. `Schedule` has the weights.
 """
 
 from __future__ import annotations
@@ -36,9 +36,10 @@ FORBIDDEN, OPTIMISER_S, SYNC_BYTES, HELD_BYTES, EXAMPLE_BYTES, SHARDED_BYTES, SE
     range(8)
 )
 FACTS = 8
-# Curves over the examples of a call: seconds of one replica, then of one server core.
-COMPUTE, IN, OUT, SERVER_CPU, SERVER_NIC = range(5)
-CURVES = 5
+# Curves over the examples of a call: seconds of one replica, then of one server core, then the seconds, in as well as
+# out, that rows in the memory of devices would take if none were in its own.
+COMPUTE, IN, OUT, SERVER_CPU, SERVER_NIC, EXCHANGE = range(6)
+CURVES = 6
 
 MICRO_BATCHES = (1, 2, 4, 8, 16, 32)
 
@@ -118,11 +119,14 @@ class Problem:
     grid: Floats  # [point]: examples of one call, from 0
     facts: Floats  # [choice, layer, fact]
     curves: Floats  # [choice, layer, curve, point]
-    cross: Floats  # [choice, layer, 2]: NIC seconds per example after this layer, forward and backward
+    cross: Floats  # [choice, layer, 3]: after this layer, per example: NIC seconds forward and backward, computing
     ring: Floats  # [type, 2, replicas]: seconds per byte, and seconds, of an all-reduce among 0, 1, 2 .. replicas
     host: HostPool = HostPool()
     max_replicas: int = UNLIMITED  # of one stage
-    message_s: float = 0.0  # of every call, in and out, at each boundary
+    message: Floats | None = (
+        None  # [choice, 2]: of every call at each boundary: seconds in and out, and computing
+    )
+    loop_s: float = 0.0  # of every stage, once per step
     epochs: float = 1.0
     fixed_usd_per_hour: float = 0.0
     micro: tuple[int, ...] = ()  # micro-batches to choose from; (): steps are not pipelined
@@ -197,6 +201,7 @@ class Problem:
                 facts=self.facts[rows],
                 curves=self.curves[rows],
                 cross=self.cross[rows],
+                message=None if self.message is None else self.message[rows],
             )
             found.append((one, tuple(rows)))
         return tuple(found)
@@ -282,15 +287,20 @@ def make_problem(
         grid=np.array([0.0, numbers[0]]),
         facts=_stated_facts(stated),
         curves=_stated_curves(stated),
-        cross=np.broadcast_to(
-            (stated.cross_s / numbers[0])[None, :, None], (len(types), len(layers), 2)
-        ).copy(),
+        cross=_stated_crossings(stated, numbers[0]),
         ring=np.zeros((len(types), 2, 2)),
         epochs=float(epochs),
         fixed_usd_per_hour=float(fixed_usd_per_hour),
         stated=stated,
     )
     return checked(problem.allowing(problem.allowed))
+
+
+def _stated_crossings(stated: StatedTimes, batch: float) -> Floats:
+    layers, types = stated.oct_s.shape
+    cross = np.zeros((types, layers, 3))
+    cross[:, :, :2] = (stated.cross_s / batch)[None, :, None]
+    return cross
 
 
 def _stated_facts(stated: StatedTimes) -> Floats:

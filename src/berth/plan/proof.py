@@ -100,15 +100,20 @@ def _count(written: Mapping[str, Any], key: str, least: int, where: str, default
 def _plan(problem: Problem, written: Mapping[str, Any], where: str) -> Plan:
     stages = written["stages"]
     if [layer for stage in stages for layer in stage["layers"]] != list(problem.layers):
-        raise SpecError("its stages do not cover the layers in order", where=where)
+        raise SpecError("its stages do not cover the layers in order", where=f"{where}: answer.stages")
     cuts = []
     for stage in stages:
         first, last = (problem.layer_index(stage["layers"][end]) for end in (0, -1))
         cuts.append((first, last, problem.choice_index(stage["type"], stage.get("tables", ""))))
-    replicas = [_count(stage, "replicas" if "replicas" in stage else "units", 1, where) for stage in stages]
-    servers = [_count(stage, "servers", 0, where, 0) for stage in stages]
-    schedule = schedule_for(problem, len(stages), _count(written, "micro_batches", 1, where, 1))
-    return with_counts(problem, schedule, cuts, replicas, servers, _count(written, "readers", 0, where, 0))
+    places = [f"{where}: answer.stages[{number}]" for number in range(len(stages))]
+    replicas = [
+        _count(stage, "replicas" if "replicas" in stage else "units", 1, place)
+        for stage, place in zip(stages, places, strict=True)
+    ]
+    servers = [_count(stage, "servers", 0, place, 0) for stage, place in zip(stages, places, strict=True)]
+    schedule = schedule_for(problem, len(stages), _count(written, "micro_batches", 1, f"{where}: answer", 1))
+    readers = _count(written, "readers", 0, f"{where}: answer", 0)
+    return with_counts(problem, schedule, cuts, replicas, servers, readers)
 
 
 def _certificate(written: Mapping[str, Any]) -> Certificate:

@@ -19,6 +19,7 @@ from berth.plan.problem import (
     SYNC_BYTES,
     Problem,
 )
+from berth.plan.profile.layer_profile import along
 from berth.plan.world import KEY_BYTES, MACHINE, SYNC, UTILISATION
 
 BILLION = 1e9
@@ -163,18 +164,10 @@ def server_needs(plan: Plan, stage: Stage) -> ServerNeeds:
 
     def cores(which: int) -> float:
         at_grid = problem.curves[stage.choice, layers, which].sum(axis=0)
-        return calls * _along(problem, at_grid, examples) / step_s
+        return calls * float(along(problem.grid, at_grid, examples)) / step_s
 
     held = float(problem.facts[stage.choice, layers, SERVED_BYTES].sum())
     return ServerNeeds(cores(SERVER_CPU), cores(SERVER_NIC), held / problem.host.memory_bytes, held)
-
-
-def _along(problem: Problem, at_grid: np.ndarray, examples: float) -> float:
-    """Return a curve at a number of examples; beyond the grid its last slope continues."""
-    grid = problem.grid
-    point = int(np.clip(np.searchsorted(grid, examples) - 1, 0, len(grid) - 2))
-    share = (examples - grid[point]) / (grid[point + 1] - grid[point])
-    return float(at_grid[point] + (at_grid[point + 1] - at_grid[point]) * share)
 
 
 def table_bytes(plan: Plan, stage: Stage) -> float:

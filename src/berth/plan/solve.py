@@ -20,11 +20,11 @@ from berth.plan.frontier import fastest_under
 from berth.plan.infeasible import Infeasible, diagnose
 from berth.plan.objective.refine import OBJECTIVES, Refinement, make_objective, refine
 from berth.plan.objective.simulate import MARGIN_ROUNDS, SimulatedObjective, holds, next_target
+from berth.plan.pins import match_type, restrict_to_types
 from berth.plan.problem import Problem
 from berth.plan.request import PlanRequest, build_problem
 from berth.plan.search.exact import exact
 from berth.plan.search.method import Budget, Outcome, Progress, canonical_name, get_method
-from berth.plan.world import match_type, restrict_to_types
 from berth.units import format_rate, format_usd
 
 MAX_EXTRA_COST = 0.05  # of a plan on preferred devices, as a share of the cheapest plan's cost

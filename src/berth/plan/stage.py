@@ -17,6 +17,7 @@ from berth.plan.arrays import ProblemArrays
 from berth.plan.problem import (
     COMPUTE,
     EXAMPLE_BYTES,
+    EXCHANGE,
     FACTS,
     FORBIDDEN,
     HAS_TABLES,
@@ -32,6 +33,8 @@ from berth.plan.problem import (
 )
 
 Floats = NDArray[np.float64]
+
+Crossing = tuple[float, float, float, float, float]
 
 SLACK = 1e-9  # step times that agree to nine digits are equal: the throughput is often met exactly
 _NEVER = np.inf
@@ -61,24 +64,24 @@ def curve(problem: ProblemArrays, choice: int, first: int, last: int, which: int
 
 
 @inlined
-def crossing(
-    problem: ProblemArrays, choice: int, first: int, last: int, left: bool
-) -> tuple[float, float, float]:
-    """Return NIC seconds per example in and out at the boundaries, and seconds per call.
+def crossing(problem: ProblemArrays, choice: int, first: int, last: int, left: bool) -> Crossing:
+    """Return NIC seconds per example in and out at the boundaries, seconds per call; computing per example, per call.
 
     The boundary before `first` counts only if `left`.
     """
     cross = problem.cross
-    into, out, per_call = 0.0, 0.0, 0.0
+    into, out, computing, count = 0.0, 0.0, 0.0, 0.0
     if left and first > 0:
         into += cross[choice, first - 1, 0]
         out += cross[choice, first - 1, 1]
-        per_call += problem.message_s
+        computing += cross[choice, first - 1, 2]
+        count += 1.0
     if last + 1 < cross.shape[1]:
         out += cross[choice, last, 0]
         into += cross[choice, last, 1]
-        per_call += problem.message_s
-    return into, out, per_call
+        computing += cross[choice, last, 2]
+        count += 1.0
+    return into, out, count * problem.message[choice, 0], computing, count * problem.message[choice, 1]
 
 
 @inlined
@@ -112,21 +115,48 @@ def ring_s(problem: ProblemArrays, device: int, replicas: float, bytes_: float) 
 
 
 @inlined
-def call_s(
+def away(replicas: float) -> float:
+    """Return the share of rows in the memory of a stage's devices that a device does not hold itself."""
+    return (replicas - 1.0) / replicas
+
+
+@inlined
+def parts_of(
     problem: ProblemArrays,
-    slots: Slots,
     choice: int,
     first: int,
     last: int,
-    moved: tuple[float, float, float],
+    moved: Crossing,
+    elsewhere: float,
+    examples: float,
+) -> tuple[float, float, float]:
+    """Return seconds of computing, in and out of one call; `elsewhere` is the share of rows that other devices hold."""
+    c = curve_at(problem, choice, first, last, COMPUTE, examples)
+    i = curve_at(problem, choice, first, last, IN, examples)
+    o = curve_at(problem, choice, first, last, OUT, examples)
+    rows = elsewhere * curve_at(problem, choice, first, last, EXCHANGE, examples)
+    c += moved[3] * examples + moved[4]
+    return c, i + rows + moved[0] * examples + moved[2], o + rows + moved[1] * examples + moved[2]
+
+
+@inlined
+def parts_at(
+    problem: ProblemArrays,
+    choice: int,
+    first: int,
+    last: int,
+    moved: Crossing,
+    elsewhere: float,
     point: int,
-) -> tuple[float, float, float, float]:
-    """Return the weighted seconds of a step's calls at a point of the grid, and the three curves there."""
+) -> tuple[float, float, float]:
+    """Return what `parts_of` does, at a point of the grid."""
     examples = problem.grid[point]
     c = curve(problem, choice, first, last, COMPUTE, point)
-    i = curve(problem, choice, first, last, IN, point) + moved[0] * examples + moved[2]
-    o = curve(problem, choice, first, last, OUT, point) + moved[1] * examples + moved[2]
-    return slots.w_max * max(c, i, o) + slots.w_sum * (c + i + o), c, i, o
+    i = curve(problem, choice, first, last, IN, point)
+    o = curve(problem, choice, first, last, OUT, point)
+    rows = elsewhere * curve(problem, choice, first, last, EXCHANGE, point)
+    c += moved[3] * examples + moved[4]
+    return c, i + rows + moved[0] * examples + moved[2], o + rows + moved[1] * examples + moved[2]
 
 
 @inlined
@@ -148,14 +178,16 @@ def largest_call(
     choice: int,
     first: int,
     last: int,
-    moved: tuple[float, float, float],
+    moved: Crossing,
+    elsewhere: float,
     rest: float,
 ) -> float:
     """Return the most examples of a call with which a step's calls take at most `rest`; negative if none."""
     point = len(problem.grid) - 1
     high_c, high_i, high_o = 0.0, 0.0, 0.0
     while True:
-        taken, c, i, o = call_s(problem, slots, choice, first, last, moved, point)
+        c, i, o = parts_at(problem, choice, first, last, moved, elsewhere, point)
+        taken = slots.w_max * max(c, i, o) + slots.w_sum * (c + i + o)
         if taken <= rest * (1 + SLACK):
             break
         if point == 0:
@@ -164,7 +196,7 @@ def largest_call(
         point -= 1
     begin = problem.grid[point]
     if point == len(problem.grid) - 1:  # beyond the grid the last slope continues
-        _, low_c, low_i, low_o = call_s(problem, slots, choice, first, last, moved, point - 1)
+        low_c, low_i, low_o = parts_at(problem, choice, first, last, moved, elsewhere, point - 1)
         width = begin - problem.grid[point - 1]
         slope_c, slope_i, slope_o = (c - low_c) / width, (i - low_i) / width, (o - low_o) / width
     else:
@@ -216,14 +248,14 @@ def replicas_needed(
     moved = crossing(problem, choice, first, last, left)
     device = problem.type_of[choice]
     sync = fact(problem, choice, first, last, SYNC_BYTES)
-    free = step_s - fact(problem, choice, first, last, OPTIMISER_S)
+    free = step_s - fact(problem, choice, first, last, OPTIMISER_S) - problem.loop_s
     most = min(problem.most, problem.limit[device])
     if fact(problem, choice, first, last, HAS_TABLES) > 0.5:
         most = min(most, problem.cap[choice])
     replicas = max(start, memory_replicas(problem, slots, choice, first, last))
     while replicas <= most:
         rest = free - ring_s(problem, device, replicas, sync)
-        examples = largest_call(problem, slots, choice, first, last, moved, rest)
+        examples = largest_call(problem, slots, choice, first, last, moved, away(replicas), rest)
         if examples <= 0.0:
             return _NEVER
         wanted = np.ceil(problem.batch / (slots.micro * examples) * (1 - SLACK))
@@ -240,12 +272,10 @@ def stage_s(
     """Return the seconds of a step of a stage: all, and per call compute, in, out; then the all-reduce."""
     moved = crossing(problem, choice, first, last, True)
     examples = problem.batch / (replicas * slots.micro)
-    c = curve_at(problem, choice, first, last, COMPUTE, examples)
-    i = curve_at(problem, choice, first, last, IN, examples) + moved[0] * examples + moved[2]
-    o = curve_at(problem, choice, first, last, OUT, examples) + moved[1] * examples + moved[2]
+    c, i, o = parts_of(problem, choice, first, last, moved, away(replicas), examples)
     ring = ring_s(problem, problem.type_of[choice], replicas, fact(problem, choice, first, last, SYNC_BYTES))
     calls = slots.w_max * max(c, i, o) + slots.w_sum * (c + i + o)
-    return calls + fact(problem, choice, first, last, OPTIMISER_S) + ring, c, i, o, ring
+    return calls + fact(problem, choice, first, last, OPTIMISER_S) + problem.loop_s + ring, c, i, o, ring
 
 
 @inlined
@@ -318,13 +348,14 @@ def work(
     """Return lower bounds on devices x step time and on host cores x step time, at `step_s` and any faster step.
 
     With u examples per call there are batch / (micro u) replicas, and a step takes at least what the calls take:
-    their product is at least the smallest (calls / u) over every u that is small enough.
+    their product is at least the smallest (calls / u) over every u that is small enough. Of rows in the memory of
+    devices 1 - micro u / batch move; with that factor, calls / u between two points is still least at one of them.
     """
     if fact(problem, choice, first, last, FORBIDDEN) > 0.5:
         return _NEVER, 0.0
     moved = crossing(problem, choice, first, last, left)
-    rest = (step_s - fact(problem, choice, first, last, OPTIMISER_S)) * (1 + SLACK)
-    most = largest_call(problem, slots, choice, first, last, moved, rest)
+    rest = (step_s - fact(problem, choice, first, last, OPTIMISER_S) - problem.loop_s) * (1 + SLACK)
+    most = largest_call(problem, slots, choice, first, last, moved, 0.0, rest)
     if most <= 0.0:
         return _NEVER, 0.0
     most = min(most, problem.batch / slots.micro)
@@ -333,12 +364,12 @@ def work(
     for point in range(1, len(grid) + 1):
         if point < len(grid) and grid[point] < most:
             examples = grid[point]
-            _, c, i, o = call_s(problem, slots, choice, first, last, moved, point)
+            elsewhere = 1.0 - slots.micro * examples / problem.batch
+            c, i, o = parts_at(problem, choice, first, last, moved, elsewhere, point)
         else:
             examples = most
-            c = curve_at(problem, choice, first, last, COMPUTE, examples)
-            i = curve_at(problem, choice, first, last, IN, examples) + moved[0] * examples + moved[2]
-            o = curve_at(problem, choice, first, last, OUT, examples) + moved[1] * examples + moved[2]
+            elsewhere = max(0.0, 1.0 - slots.micro * examples / problem.batch)
+            c, i, o = parts_of(problem, choice, first, last, moved, elsewhere, examples)
         each = slots.w_sum * (c + i + o)
         least_c = min(least_c, (slots.w_max * c + each) / examples)
         least_i = min(least_i, (slots.w_max * i + each) / examples)

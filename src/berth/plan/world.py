@@ -13,22 +13,20 @@ docs/design/planning.md has the formulas and the sources of the constants.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
-from berth.cluster.catalogue import device_type, known_devices, resolve
-from berth.cluster.model import Cluster, DeviceType, Machine, Tier
+from berth.cluster.catalogue import device_type
+from berth.cluster.model import Cluster, DeviceType
 from berth.errors import InputError, UnknownNameError
-from berth.network import _kernels
-from berth.network.fabric import Fabric
 from berth.plan.problem import (
     COMPUTE,
     CURVES,
     EXAMPLE_BYTES,
+    EXCHANGE,
     FACTS,
     HAS_TABLES,
     HELD_BYTES,
@@ -55,6 +53,15 @@ from berth.plan.profile.layer_profile import (
     SPARSE_COPIES,
     LayerFacts,
     LayerProfile,
+    along,
+)
+from berth.plan.rented import (
+    CORE_MEMORY_BYTES,
+    RENTED,
+    Rented,
+    cheapest_core,
+    rented_types,
+    without_forbidden,
 )
 
 Floats = NDArray[np.float64]
@@ -69,14 +76,8 @@ KEY_BYTES = 8
 HOT_ROWS = 0.1  # share of the rows that servers with a disk tier keep in memory
 COLD_LOOKUPS = 0.05  # share of distinct rows that are then read from disk
 UTILISATION = 0.7  # of server and reader cores and of their NICs: beyond it, requests queue
-CORE_MEMORY_BYTES = 4 * 2**30  # of a core where no machine states it: 192 GiB over 48 cores
-LINK_BYTES_PER_S = 16e9  # PCIe 3.0 x16, for devices without a stated link
 READ_FORMAT = "parquet"
 _CORE = "cpu-core"
-# Machines of device types that are given without a cluster: devices, NIC, cores
-_RENTED = {"gpu": (8, 100e9 / 8, 48), "cpu": (48, 25e9 / 8, 48)}
-_RENTED_MACHINES = 64
-_GIGABYTE = 1e9
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +92,9 @@ class WorldOptions:
     tables: tuple[str, ...] = TABLES  # places to choose from
     whole_machines: bool = False  # rent machines instead of devices
     micro: tuple[int, ...] = MICRO_BATCHES  # numbers of micro-batches to choose from
+    busy_cores: float = (
+        1.0  # share of the other cores of a machine that compute too: all, where machines are rented
+    )
     nic_share: float | None = None  # bytes per second of each device; None: its share of its machine's NIC
 
     def __post_init__(self) -> None:
@@ -101,21 +105,6 @@ class WorldOptions:
                 raise UnknownNameError("place for tables", place, TABLES)
         if not self.tables:
             raise InputError("there is no place for tables", hint=f"choose among {', '.join(TABLES)}")
-
-
-@dataclass(frozen=True, slots=True)
-class Rented:
-    """What renting one device of a type brings: its machine, its share of the NIC, cores and memory of the host."""
-
-    device: DeviceType
-    per_machine: int
-    nic_bytes_per_s: float  # its share
-    link_bytes_per_s: float  # to another device of its machine
-    cores: float  # of the host, for this device
-    usd_per_hour: float  # with its share of the host
-    limit: int
-    memory_bytes: float | None
-    ring: Floats  # [2, replicas]: seconds per byte, and seconds, of an all-reduce
 
 
 @dataclass(frozen=True)
@@ -149,14 +138,12 @@ def problem_for(
     rates: HostRates | None = None,
 ) -> Problem:
     """Return the problem of a profile on a cluster, or on device types by name (without limits)."""
-    options, rates = options or WorldOptions(), rates or host_rates()
+    options = options or WorldOptions()
+    rates = (rates or host_rates()).with_busy_cores(options.busy_cores)
     whole = cluster if isinstance(cluster, Cluster) else None
-    everything = _rented_in(whole) if whole else _rented_by_name(cluster, rates)  # type: ignore[arg-type]
-    if options.nic_share is not None:
-        everything = tuple(replace(one, nic_bytes_per_s=options.nic_share) for one in everything)
-    everything = tuple(_with_memory_links(one, rates) for one in everything)
-    rented = _allowed(everything, forbid)
-    host = _host(everything)
+    everything = rented_types(cluster, rates, options.nic_share)
+    rented = without_forbidden(everything, forbid)
+    host = cheapest_core(everything)
     rows = _rows(profile, options)
     source = ProblemSource(profile, whole, rented, host, rates, options, rows, fixed_usd_per_hour is not None)
     world = _World(source)
@@ -203,9 +190,10 @@ class _World:
         host = self.host_pool()
         facts = np.zeros((len(choices), len(profile.layers), FACTS))
         curves = np.zeros((len(choices), len(profile.layers), CURVES, len(self.grid)))
-        cross = np.zeros((len(choices), len(profile.layers), 2))
+        cross = np.zeros((len(choices), len(profile.layers), 3))
+        message = np.zeros((len(choices), 2))
         for row, choice in enumerate(choices):
-            self.fill(choice, facts[row], curves[row], cross[row])
+            self.fill(choice, facts[row], curves[row], cross[row], message[row])
         longest = max(one.ring.shape[1] for one in source.rented)
         ring = np.stack(
             [np.pad(one.ring, ((0, 0), (0, longest - one.ring.shape[1])), "edge") for one in source.rented]
@@ -233,7 +221,8 @@ class _World:
             curves=curves,
             cross=cross,
             max_replicas=UNLIMITED if self.is_sync or stale is None else stale + 1,
-            message_s=MESSAGE_S if self.is_sync else 0.0,
+            message=message,
+            loop_s=self.rates.worker_step_s if self.is_sync else 0.0,
             ring=ring if self.is_sync else np.zeros_like(ring),
             host=host,
             fixed_usd_per_hour=coordinator,
@@ -251,10 +240,14 @@ class _World:
             for place in places
         )
 
-    def fill(self, choice: Choice, facts: Floats, curves: Floats, cross: Floats) -> None:
+    def fill(self, choice: Choice, facts: Floats, curves: Floats, cross: Floats, message: Floats) -> None:
         """Write the facts, curves and crossings of all layers for one choice."""
         one = self.source.rented[choice.device]
         times = self.profile.on(one.device)
+        compute_s = times.compute_s
+        if one.device.kind == "cpu":
+            compute_s = compute_s * self._slowdown()
+        self._fill_crossings(one, cross, message)
         for row, layer in enumerate(self.profile.layers):
             batch = self.profile.batch
             copies = DENSE_COPIES if self.is_sync else _ASYNC_COPIES
@@ -266,35 +259,46 @@ class _World:
                 facts[row, EXAMPLE_BYTES] = example_bytes
             else:
                 facts[row, HELD_BYTES] += example_bytes * self.batch
-            cross[row] = np.array([layer.output_bytes, layer.gradient_bytes]) / batch / one.nic_bytes_per_s
-            if not self.is_sync:
-                cross[row] += MESSAGE_S / self.batch
-            self._fill_compute(curves[row], times.compute_s[row])
+            self._fill_compute(curves[row], compute_s[row])
             if row == 0:
-                self._fill_loop(facts[row], curves[row])
+                self._fill_loop(curves[row])
                 self._add(curves[row], IN, self.calls * layer.input_bytes / batch / one.nic_bytes_per_s)
             if layer.touched_bytes:
                 self._fill_tables(choice, one, row, facts[row], curves[row])
             if not self.is_sync and layer.dense_bytes:
                 self._fill_dense_on_servers(one, layer, facts[row], curves[row])
-        cross[len(self.profile.layers) - 1] = 0.0
+
+    def _slowdown(self) -> Floats:
+        """Return how much longer a core computes while the other cores of its machine do too, at each batch known."""
+        moved = sum(layer.moved_bytes for layer in self.profile.layers) / self.profile.batch
+        return np.array([self.rates.compute_slowdown(moved * batch) for batch in self.profile.batches])
+
+    def _fill_crossings(self, one: Rented, cross: Floats, message: Floats) -> None:
+        """Write what a boundary after each layer costs: the NIC, and on a CPU core packing and unpacking."""
+        copy_s = self.rates.stage_byte_s if one.device.kind == "cpu" else 0.0
+        call_s = self.rates.stage_call_s if one.device.kind == "cpu" else 0.0
+        for row, layer in enumerate(self.profile.layers[:-1]):
+            both = np.array([layer.output_bytes, layer.gradient_bytes]) / self.profile.batch
+            cross[row, :2] = both / one.nic_bytes_per_s
+            cross[row, 2] = both.sum() * copy_s
+        if self.is_sync:
+            message[:] = MESSAGE_S, call_s
+        else:  # one call for every batch of a replica; a stage that is not the first one has a loop of its own
+            cross[:-1, :2] += MESSAGE_S / self.batch
+            cross[:-1, 2] += (call_s + self.rates.worker_step_s / 2) / self.batch
 
     def _fill_compute(self, curves: Floats, seconds: Floats) -> None:
         known = np.array(self.profile.batches, float)
         if not self.is_sync:
-            self._add(curves, COMPUTE, np.array([_along(known, seconds, self.batch)]))
+            self._add(curves, COMPUTE, np.array([along(known, seconds, self.batch)]))
             return
-        curves[COMPUTE, 0] = _along(known, seconds, 0.0)
+        curves[COMPUTE, 0] = max(0.0, float(along(known, seconds, 0.0)))
         curves[COMPUTE, 1:] = seconds
 
-    def _fill_loop(self, facts: Floats, curves: Floats) -> None:
-        """Add the loop around the model: once per step, and for every example."""
-        examples_s = self.calls * self.rates.worker_example_s
-        if self.is_sync:
-            facts[OPTIMISER_S] += self.rates.worker_step_s
-            self._add(curves, COMPUTE, examples_s)
-        else:
-            self._add(curves, COMPUTE, examples_s + self.rates.worker_step_s)
+    def _fill_loop(self, curves: Floats) -> None:
+        """Add the loop around the model for every example; once per step, it is in `loop_s` of a sync problem."""
+        per_step = 0.0 if self.is_sync else self.rates.worker_step_s
+        self._add(curves, COMPUTE, self.calls * self.rates.worker_example_s + per_step)
 
     def _add(self, curves: Floats, which: int, at_calls: Floats, per_call: float = 0.0) -> None:
         """Add seconds at the calls of the grid; `per_call` is also there for the smallest call."""
@@ -317,11 +321,10 @@ class _World:
             facts[SHARDED_BYTES] = self.table_bytes[row]
             rate = one.link_bytes_per_s if choice.tables == MACHINE else one.nic_bytes_per_s
             # Rows that it asks for and gradients of its own shard come in, rows for others and gradients go out.
-            self._add(curves, IN, 2 * row_bytes / rate)
-            self._add(curves, OUT, 2 * row_bytes / rate)
+            self._add(curves, EXCHANGE, 2 * row_bytes / rate)
             if is_cpu:
                 local = lookups * rates.local_lookup_s(width) + rows * rates.local_row_s(width)
-                self._add(curves, COMPUTE, local)
+                self._add(curves, COMPUTE, local, rates.local_call_s)
             return
         facts[SERVED_BYTES] = self.table_bytes[row] * (HOT_ROWS if choice.tables == DISK else 1.0)
         self._add(curves, IN, row_bytes / one.nic_bytes_per_s)
@@ -345,6 +348,9 @@ class _World:
         facts[SERVED_BYTES] += 3 * layer.dense_bytes  # with Adam's moments
         self._add(curves, IN, bytes_ / one.nic_bytes_per_s)
         self._add(curves, OUT, bytes_ / one.nic_bytes_per_s)
+        packing = rows * (rates.client_lookup_s(width) + rates.client_row_s(width))
+        is_cpu = one.device.kind == "cpu"
+        self._add(curves, COMPUTE if is_cpu else IN, packing if is_cpu else packing / one.cores)
         serving = rows * (rates.server_pull_s_per_row(width) + rates.server_push_s_per_row(width))
         self._add(curves, SERVER_CPU, serving / UTILISATION)
         self._add(curves, SERVER_NIC, bytes_ / self.host_share / UTILISATION)
@@ -372,16 +378,6 @@ _ASYNC_COPIES = 2  # weights and gradients: servers hold the moments
 _DENSE_ROW_BYTES = 1024  # dense parameters on servers are rows of this size
 
 
-def _along(batches: Floats, seconds: Floats, examples: float) -> float:
-    """Return a curve between its points, or along its first or last line beyond them; never below 0."""
-    if len(batches) == 1:
-        return float(seconds[0] * examples / batches[0])
-    right = int(np.clip(np.searchsorted(batches, examples), 1, len(batches) - 1))
-    low, high = batches[right - 1], batches[right]
-    share = (examples - low) / (high - low)
-    return max(0.0, float(seconds[right - 1] * (1 - share) + seconds[right] * share))
-
-
 def _rows(profile: LayerProfile, options: WorldOptions) -> float:
     """Return the rows of all tables: the user's, the model's in production, or as many as were profiled."""
     if not any(layer.touched_bytes for layer in profile.layers):
@@ -391,212 +387,8 @@ def _rows(profile: LayerProfile, options: WorldOptions) -> float:
     )
 
 
-def _host(rented: Sequence[Rented]) -> Rented | None:
-    """Return the cheapest CPU core among the devices."""
-    cores = [one for one in rented if one.device.kind == "cpu"]
-    return min(cores, key=lambda one: one.usd_per_hour, default=None)
-
-
 def _host_share(source: ProblemSource) -> float:
     if source.host is not None:
         return source.host.nic_bytes_per_s
-    devices, nic, _ = _RENTED["cpu"]
+    devices, nic, _ = RENTED["cpu"]
     return source.options.nic_share or nic / devices
-
-
-def _allowed(rented: tuple[Rented, ...], forbid: Sequence[str]) -> tuple[Rented, ...]:
-    names = [one.device.name for one in rented]
-    forbidden = {match_device(name, names) for name in forbid}
-    allowed = tuple(one for one in rented if one.device.name not in forbidden)
-    if not allowed:
-        raise InputError("every device type is forbidden", hint=f"there are {', '.join(names)}")
-    for one in allowed:
-        if not one.usd_per_hour:
-            raise InputError(
-                f"the price of {one.device.name} is not known",
-                hint="state it in the cluster's file (price: $2.42/h), or leave it out with "
-                f"--forbid {one.device.name}",
-            )
-    return allowed
-
-
-def match_device(text: str, names: Iterable[str]) -> str:
-    """Return the name that `text` is, whatever its case, or an alias of."""
-    known = {name.lower(): name for name in names}
-    found = known.get(text.lower()) or known.get((resolve(text) or "").lower())
-    if found is None:
-        raise UnknownNameError("device type of this problem", text, known.values())
-    return found
-
-
-# --- what renting a device brings ---
-
-
-def _rented_in(cluster: Cluster) -> tuple[Rented, ...]:
-    return tuple(
-        _rented(cluster, index) for index in range(len(cluster.device_types)) if cluster.count_of(index)
-    )
-
-
-def _rented_by_name(names: Sequence[str], rates: HostRates) -> tuple[Rented, ...]:
-    """Return device types without a cluster: as many machines as wanted, of a usual size."""
-    devices = {device.name: device for device in map(device_type, names)}
-    return tuple(replace(_rented(_usual_machines(device), 0), limit=UNLIMITED) for device in devices.values())
-
-
-def _usual_machines(device: DeviceType) -> Cluster:
-    count, nic, cores = _RENTED[device.kind]
-    memory = cores * CORE_MEMORY_BYTES
-    machines = tuple(Machine(f"m{row}", ((0, count),), cores, memory, nic) for row in range(_RENTED_MACHINES))
-    groups = np.stack([np.arange(_RENTED_MACHINES), np.zeros(_RENTED_MACHINES)]).astype(np.int32)
-    tiers = (Tier("machine", 300e9, 1e-6), Tier("network", nic, 5e-6))
-    names = (tuple(machine.name for machine in machines), ("all",))
-    return Cluster(device.name, (device,), tiers, machines, groups, names)
-
-
-def _rented(cluster: Cluster, index: int) -> Rented:
-    device = cluster.device_types[index]
-    machines = [
-        (row, machine, count)
-        for row, machine in enumerate(cluster.machines)
-        for kind, count in machine.devices
-        if kind == index
-    ]
-    entry = known_devices().get(resolve(device.name) or "")
-    link = (entry.link_bytes_per_s if entry else None) or LINK_BYTES_PER_S
-    link = min(link, cluster.tiers[0].bytes_per_s)
-    shares = [_nic_share(cluster, machine, index) for _, machine, _ in machines]
-    cores = [(machine.cores or machine.size) / machine.size for _, machine, _ in machines]
-    price = device.usd_per_hour or 0.0
-    if price:
-        paid = sum((machine.usd_per_hour or 0.0) / machine.size * count for _, machine, count in machines)
-        price += paid / cluster.count_of(index)
-    return Rented(
-        device=device,
-        per_machine=min(count for _, _, count in machines),
-        nic_bytes_per_s=min(shares),
-        link_bytes_per_s=link,
-        cores=min(cores),
-        usd_per_hour=price,
-        limit=cluster.count_of(index),
-        memory_bytes=_memory(device, [machine for _, machine, _ in machines]),
-        ring=_ring(cluster, [(row, count) for row, _, count in machines], link),
-    )
-
-
-def _with_memory_links(one: Rented, rates: HostRates) -> Rented:
-    """Return a CPU core with the rate at which its machine's processes all-reduce through memory."""
-    if one.device.kind != "cpu":
-        return one
-    rate = min(one.link_bytes_per_s, rates.allreduce_bytes_per_s)
-    ring = one.ring.copy()
-    slower = 1 / rate - 1 / one.link_bytes_per_s
-    counts = np.arange(ring.shape[1])
-    inside = np.clip(counts, 1, one.per_machine)
-    ring[0] += 2 * (inside - 1) / inside * slower
-    ring[1] += np.where(counts > 1, rates.allreduce_call_s, 0.0)
-    return replace(one, link_bytes_per_s=rate, ring=np.maximum.accumulate(ring, axis=1))
-
-
-def _nic_share(cluster: Cluster, machine: Machine, index: int) -> float:
-    """Return one device's share of its machine's NIC: devices of different types share it by their prices."""
-    above = cluster.tiers[-1]
-    each = above.bytes_per_s / above.oversubscription if len(cluster.tiers) > 1 else above.bytes_per_s
-    total = min(each * machine.size, (machine.nic_bytes_per_s or math.inf) / above.oversubscription)
-    weights = [cluster.device_types[kind].usd_per_hour or 1.0 for kind, _ in machine.devices]
-    whole = sum(weight * count for weight, (_, count) in zip(weights, machine.devices, strict=True))
-    own = next(weight for weight, (kind, _) in zip(weights, machine.devices, strict=True) if kind == index)
-    return min(each, total * own / whole)
-
-
-def _memory(device: DeviceType, machines: Sequence[Machine]) -> float | None:
-    """Return the memory of one device; a core's is its share of the smallest host that states it."""
-    if device.memory_bytes or device.kind == "gpu":
-        return device.memory_bytes
-    shares = [
-        machine.memory_bytes / (machine.cores or machine.size) for machine in machines if machine.memory_bytes
-    ]
-    return min(shares, default=float(CORE_MEMORY_BYTES))
-
-
-def _ring(cluster: Cluster, machines: Sequence[tuple[int, int]], link: float) -> Floats:
-    """Return seconds per byte, and seconds, of an all-reduce among 0, 1, 2 .. devices that fill machine after machine.
-
-    It never falls with more devices: where the network's formula does (a machine that is filled evenly), the larger
-    time of fewer devices is kept.
-    """
-    net = Fabric(cluster).arrays
-    rates = net.busy.copy()
-    rates[0] = min(rates[0], link)
-    net = net._replace(busy=rates)
-    total = sum(count for _, count in machines)
-    ring = np.zeros((2, total + 1))
-    first = machines[0][1]
-    for count in range(2, first + 1):
-        ring[:, count] = _ring_of(net, machines[:1], count)
-    end = first
-    for used in range(2, len(machines) + 1):
-        begin, end = end, end + machines[used - 1][1]
-        ring[:, begin + 1 : end + 1] = np.array(_ring_of(net, machines[:used]))[:, None]
-    return np.maximum.accumulate(ring, axis=1)
-
-
-def _ring_of(
-    net: object, machines: Sequence[tuple[int, int]], count: int | None = None
-) -> tuple[float, float]:
-    rows = np.array([row for row, _ in machines], np.int32)
-    counts = np.array([own if count is None else count for _, own in machines], np.int32)
-    rows, fan, _ = _kernels.nest(rows, counts, net)  # type: ignore[arg-type]
-    latency = _kernels.hierarchical_ring_s(0.0, rows, fan, net)  # type: ignore[arg-type]
-    whole = _kernels.hierarchical_ring_s(_GIGABYTE, rows, fan, net)  # type: ignore[arg-type]
-    return (whole - latency) / _GIGABYTE, latency
-
-
-# --- pins and names ---
-
-
-def apply_pins(problem: Problem, pins: Sequence[str]) -> Problem:
-    """Apply `LAYERS=TYPE` pins: layers by name, prefix of a name or kind, or `a..b`; types by name or alias."""
-    pinned: dict[str, str] = {}
-    for pin in pins:
-        layers, equals, type_name = pin.partition("=")
-        if not equals or not layers.strip() or not type_name.strip():
-            raise InputError(
-                f"--pin {pin!r} is not LAYER=TYPE", hint="write it like --pin embedding=cpu-core"
-            )
-        name = match_type(problem, type_name.strip())
-        for layer in match_layers(problem, layers.strip()):
-            if pinned.setdefault(layer, name) != name:
-                raise InputError(
-                    f"layer {layer!r} is pinned to {pinned[layer]} and to {name}", hint="keep one of the pins"
-                )
-            problem = problem.pinned(layer, name)
-    return problem
-
-
-def match_layers(problem: Problem, text: str, *, exact: bool = False) -> list[str]:
-    """Return the layers that `text` matches; `exact`: a full name or a range of them, no prefix."""
-    if text in problem.layers:
-        return [text]
-    first, dots, last = text.partition("..")
-    if dots:
-        begin, end = problem.layer_index(first), problem.layer_index(last)
-        if begin > end:
-            raise InputError(f"{last!r} comes before {first!r}", hint=f"write it as {last}..{first}")
-        return list(problem.layers[begin : end + 1])
-    both = zip(problem.layers, problem.kinds, strict=True)
-    found = [layer for layer, kind in both if layer.startswith(text) or kind.startswith(text)]
-    if exact or not found:
-        raise UnknownNameError("layer", text, problem.layers)
-    return found
-
-
-def match_type(problem: Problem, text: str) -> str:
-    """Return the problem's device type that `text` names, whatever its case, or by an alias."""
-    return match_device(text, problem.type_names)
-
-
-def restrict_to_types(problem: Problem, names: Sequence[str]) -> Problem:
-    """Return the problem in which no layer may run on any other type."""
-    kept = np.array([name in names for name in problem.type_names])
-    return problem.allowing(problem.allowed & kept)

@@ -12,7 +12,6 @@ from berth.cluster.model import Cluster
 from berth.report.simulation import print_notes
 from berth.report.terminal import bar, table
 from berth.simulate.explain_job import Chapter, Story
-from berth.simulate.timeline import rack_level
 from berth.units import format_count, format_seconds
 
 _INDENT = 13
@@ -106,7 +105,7 @@ def _others(out: Console, did: str, one: Chapter) -> None:
 
 def _racks(out: Console, story: Story, cluster: Cluster) -> None:
     """What was free where, when the job first started."""
-    word = cluster.tiers[rack_level(cluster)].name
+    word = cluster.tiers[cluster.rack_level].name
     fullest_last = sorted(story.found, key=lambda rack: -rack.free)
     rows = [
         [rack.name, bar(rack.free, rack.devices, 16), f"{rack.free} of {rack.devices}", str(rack.most_in_one)]

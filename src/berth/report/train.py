@@ -32,6 +32,8 @@ def print_training(
 ) -> None:
     """Print the report."""
     out.print(f"{name}: {result}", markup=False)
+    for label, task in result.tasks.items():
+        out.print(f"{label}: AUC {task['auc']:.4f}, log loss {task['log_loss']:.4f}", markup=False)
     if best_auc is not None:
         out.print(f"best possible AUC on this data {best_auc:.4f}", markup=False)
     for line in _evaluations(result):
@@ -241,6 +243,9 @@ def training_document(
         "loss": number(result.loss),
         "auc": number(result.auc),
         "training_auc": number(result.training_auc),
+        "tasks": {
+            name: {key: number(value) for key, value in task.items()} for name, task in result.tasks.items()
+        },
         "best_auc": best_auc,
         "evaluation": result.evaluation and result.evaluation.to_json(),
         "best": result.best and result.best.to_json(),

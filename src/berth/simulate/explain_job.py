@@ -25,7 +25,7 @@ from berth.simulate.engine_state import Event, NetworkMode
 from berth.simulate.jobs import iteration_s
 from berth.simulate.outcome import unfinished_note
 from berth.simulate.run import NETWORKS, Run, Setting, simulate
-from berth.simulate.timeline import Attempts, attempts, machines_of, rack_level
+from berth.simulate.timeline import Attempts, attempts, machines_of
 from berth.workload.profiles import load_profile
 from berth.workload.trace import Trace
 
@@ -310,7 +310,7 @@ def racks_at(run: Run, tried: Attempts, time: float) -> tuple[Rack, ...]:
         machines, gpus = machines_of(run, tried, int(at))
         np.add.at(held, machines, gpus)
     free = run.cluster.sizes - held
-    level = rack_level(run.cluster)
+    level = run.cluster.rack_level
     found = []
     for number, name in enumerate(run.cluster.group_names[level]):
         inside = run.cluster.groups[level] == number

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from berth.cluster.model import Cluster
 from berth.schedule.records import Array, World
 from berth.simulate.engine_state import Event
 from berth.simulate.run import Run
@@ -103,14 +102,9 @@ class Occupancy:
     share: Floats  # [row, bin]
 
 
-def rack_level(cluster: Cluster) -> int:
-    """The level whose groups are shown as racks: the second tier, or machines where there is none."""
-    return 1 if len(cluster.tiers) > 2 else 0
-
-
 def occupancy(run: Run, tried: Attempts, edges: Floats) -> Occupancy:
     """Rack by time; where there are too many racks, neighbours share a row."""
-    level = rack_level(run.cluster)
+    level = run.cluster.rack_level
     names = run.cluster.group_names[level]
     together = -(-len(names) // _MOST_ROWS)
     row_of_machine = run.cluster.groups[level] // together

@@ -42,6 +42,7 @@ from berth.errors import InputError
 NAME = "standin"
 SPEED = "BERTH_STANDIN_SPEED"  # environment variable: the speed factor of processes that do not set one
 MEMORY = "BERTH_STANDIN_MEMORY"  # environment variable: the memory of the device in bytes
+_IDLE_LOOKS = 4
 _MIN_WAIT_S = 1e-3  # shorter waits are added up: sleeping is not exact
 _COPIES = {"aten::copy_", "aten::_to_copy"}
 _CPU_INDICES = {"aten::index", "aten::index_put_", "aten::_index_put_impl_"}  # as on CUDA
@@ -214,18 +215,19 @@ def _check_threads() -> None:
         ) from None
 
 
-def wait_for_threads(limit_s: float = 2.0) -> None:
+def wait_for_threads(limit_s: float = 10.0) -> None:
     """Wait until no other thread of this process runs; called when the interpreter exits.
 
     torch's thread for the device may free Python objects shortly after a backward pass has returned. If it asks for
-    the interpreter's lock while the interpreter shuts down, the process aborts.
+    the interpreter's lock while the interpreter shuts down, the process aborts. A thread that waits for the lock looks
+    idle, so threads must be idle several times in a row; between these looks the lock is free.
     """
     own = str(threading.get_native_id())
-    give_up = time.monotonic() + limit_s
-    while time.monotonic() < give_up:
+    give_up, idle = time.monotonic() + limit_s, 0
+    while idle < _IDLE_LOOKS and time.monotonic() < give_up:
         time.sleep(0.005)  # without the lock, so that a thread that waits for it runs
-        if not any(_runs(task) for task in Path("/proc/self/task").glob("*/stat") if task.parent.name != own):
-            return
+        others = (task for task in Path("/proc/self/task").glob("*/stat") if task.parent.name != own)
+        idle = 0 if any(_runs(task) for task in others) else idle + 1
 
 
 def _runs(stat: Path) -> bool:

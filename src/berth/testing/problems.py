@@ -13,6 +13,7 @@ from berth.plan.problem import (
     COMPUTE,
     CURVES,
     EXAMPLE_BYTES,
+    EXCHANGE,
     FACTS,
     HAS_TABLES,
     HELD_BYTES,
@@ -87,6 +88,7 @@ def random_world(
         speed = 1 + 5 * choice.device
         steps = draw.lognormal(-2, 1, (layers, 3, len(grid))) / speed
         curves[row, :, (COMPUTE, IN, OUT)] = np.cumsum(steps, axis=-1).swapaxes(0, 1)
+        concave = np.sqrt(grid) * 2 + 1
         facts[row, :, OPTIMISER_S] = draw.uniform(0, 0.02, layers)
         facts[row, :, SYNC_BYTES] = draw.uniform(0, 1, layers) * (draw.random(layers) < 0.7)
         facts[row, :, HELD_BYTES] = draw.uniform(0, 3, layers)
@@ -95,10 +97,10 @@ def random_world(
         if choice.tables == "servers":
             facts[row, :, SERVED_BYTES] = served
             rates = draw.uniform(0.001, 0.02, (2, layers)) * has_tables
-            concave = np.sqrt(grid) * 2 + 1
             curves[row, :, SERVER_CPU], curves[row, :, SERVER_NIC] = rates[..., None] * concave
         else:
             facts[row, :, SHARDED_BYTES] = served
+            curves[row, :, EXCHANGE] = (draw.uniform(0, 0.1, layers) * has_tables)[:, None] * concave / speed
         same = row - row % len(places)  # without tables their place makes no difference
         facts[row, ~has_tables], curves[row, ~has_tables] = (
             facts[same, ~has_tables],
@@ -124,10 +126,11 @@ def random_world(
         grid=grid,
         facts=facts,
         curves=curves,
-        cross=np.repeat(draw.uniform(0, 0.01, (types, layers, 2)), len(places), axis=0),
+        cross=np.repeat(draw.uniform(0, 0.01, (types, layers, 3)), len(places), axis=0),
         ring=ring,
         host=HostPool(0, float(price[0]), float(draw.uniform(8, 40)), 1, float(draw.uniform(0, 3))),
-        message_s=float(draw.uniform(0, 0.02)),
+        message=np.repeat(draw.uniform(0, 0.02, (types, 2)), len(places), axis=0),
+        loop_s=float(draw.uniform(0, 0.02)),
         fixed_usd_per_hour=float(draw.choice([0.0, 1.0, 10.0])),
         micro=micro,
     )
@@ -183,19 +186,24 @@ def _ways(
         held = facts[HELD_BYTES] + facts[SHARDED_BYTES] / replicas + facts[EXAMPLE_BYTES] * call * in_flight
         if pool.memory_bytes is not None and held > pool.memory_bytes * (1 + 1e-9):
             continue
-        c, i, o, cpu, nic = (_at(problem, choice, rows, which, call) for which in range(CURVES))
+        c, i, o, cpu, nic, exchange = (_at(problem, choice, rows, which, call) for which in range(CURVES))
+        i += exchange * (replicas - 1) / replicas
+        o += exchange * (replicas - 1) / replicas
+        message, computing = (0.0, 0.0) if problem.message is None else problem.message[choice]
         if first > 0:
-            i += problem.cross[choice, first - 1, 0] * call + problem.message_s
-            o += problem.cross[choice, first - 1, 1] * call + problem.message_s
+            i += problem.cross[choice, first - 1, 0] * call + message
+            o += problem.cross[choice, first - 1, 1] * call + message
+            c += problem.cross[choice, first - 1, 2] * call + computing
         if last + 1 < len(problem.layers):
-            o += problem.cross[choice, last, 0] * call + problem.message_s
-            i += problem.cross[choice, last, 1] * call + problem.message_s
+            o += problem.cross[choice, last, 0] * call + message
+            i += problem.cross[choice, last, 1] * call + message
+            c += problem.cross[choice, last, 2] * call + computing
         w_max, w_sum = (micro - 1, stages) if problem.micro else (1, 0)
         step_s = w_max * max(c, i, o) + w_sum * (c + i + o)
         ring = problem.ring[place.device, :, min(replicas, problem.ring.shape[2] - 1)]
         if facts[SYNC_BYTES] > 0:
             step_s += facts[SYNC_BYTES] * ring[0] + ring[1]
-        step_s += facts[OPTIMISER_S]
+        step_s += facts[OPTIMISER_S] + problem.loop_s
         devices = -(-replicas // pool.unit) * pool.unit
         if facts[SERVED_BYTES] <= 0:
             yield NaiveStage(step_s, place.device, devices, 0)

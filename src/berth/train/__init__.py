@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from berth.train.interruption import Stopped
     from berth.train.local import LocalStore
     from berth.train.options import Checkpoints, TrainOptions
+    from berth.train.pooling import EmbeddingBag
     from berth.train.result import Result
     from berth.train.serving.export import export_for_serving
     from berth.train.session import Session, fit
@@ -31,6 +32,7 @@ _HOMES = {
     "Checkpoints": "options",
     "ClickStream": "data",
     "Embedding": "embedding",
+    "EmbeddingBag": "pooling",
     "Evaluation": "evaluate",
     "Initialiser": "tables",
     "DecayPolicy": "tables",
@@ -62,6 +64,7 @@ __all__ = [
     "ClickStream",
     "DecayPolicy",
     "Embedding",
+    "EmbeddingBag",
     "Evaluation",
     "Initialiser",
     "LocalStore",

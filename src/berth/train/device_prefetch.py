@@ -76,7 +76,10 @@ class PrefetchedRows:
             self.valid[numbers[numbers >= 0]] = False
 
     def take(self, keys: Keys, stream: SideStream) -> Arrivals:
-        """Return the valid rows of these keys, by their numbers among `keys`; the current stream waits for the copy."""
+        """Return the rows of these keys that are valid, by their numbers among `keys`.
+
+        The current stream waits for the copy.
+        """
         numbers = self.index.find(keys)[0]
         of_key = np.full(len(self.keys), -1, np.int64)
         asked = np.flatnonzero(numbers >= 0)

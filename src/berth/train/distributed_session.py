@@ -29,7 +29,7 @@ from berth.train.evaluate import Evaluations, ScoredExamples
 from berth.train.heartbeat import HEARTBEAT
 from berth.train.learner import Learner, Scores
 from berth.train.local import LocalStore
-from berth.train.metrics import auc, join_windows
+from berth.train.metrics import join_windows
 from berth.train.optimisers import optimiser_for
 from berth.train.options import TrainOptions
 from berth.train.process_group import ProcessGroup
@@ -42,7 +42,7 @@ from berth.train.stages.learner import StageLearner
 if TYPE_CHECKING:
     from berth.train.planned import PlannedRun
 
-_GATHER_INTERVAL_S = 0.5  # between two gatherings of scores
+GATHER_INTERVAL_S = 0.5  # between two gatherings of scores
 _TIMED_STEPS = 1000  # the last ones
 
 
@@ -167,7 +167,7 @@ class DistributedSession(Session):
         if not self.process_group.is_main or not self._reports or self.process_group.layout.readers == 1:
             return False
         now, last = time.monotonic(), self.progress.step + 1 == until
-        if not last and now - self._gathered_at < _GATHER_INTERVAL_S:
+        if not last and now - self._gathered_at < GATHER_INTERVAL_S:
             return False
         self._gathered_at = now
         return True
@@ -186,7 +186,7 @@ class DistributedSession(Session):
         received = [channel.receive(rank) for rank in layout.stage_ranks(0)[1:]]
         self._other_windows = [{name: part.numpy() for name, part in one.items()} for one in received]
         together = join_windows(self._windows())
-        self.progress.global_auc = auc(together["scores"], together["labels"])
+        self.progress.add_global(together["scores"], together["labels"])
 
     def _windows(self) -> list[dict[str, Any]]:
         return [*super()._windows(), *self._other_windows]
@@ -288,7 +288,7 @@ class DistributedSession(Session):
             self.process_group.channel.receive(rank)
             for rank in range(1, self.process_group.rank_info.world_size)
         ]
-        examples = max(len(losses), 1) * self.batch
+        examples = max(self.progress.examples_here, 1)
         served = sum(one["cpu_s"] for one in result.statistics.get("servers", ())) * 1e6 / examples
         workers = sum(one["cpu_ms_per_1000"] for one in (own, *others))
         statistics = {
@@ -312,8 +312,12 @@ class DistributedSession(Session):
         channel = self.process_group.channel
         if self.process_group.is_main:
             self._exhausted = super()._is_exhausted
-            message: dict[str, Any] = {"step": self.progress.step, "position": self._resumed_position}
-            message |= {"exhausted": self._exhausted}
+            message: dict[str, Any] = {
+                "step": self.progress.step,
+                "examples": self.progress.examples,
+                "position": self._resumed_position,
+                "exhausted": self._exhausted,
+            }
             if self._resumed_dense is not None:
                 arrays, meta = self._resumed_dense
                 message |= {"meta": json.dumps(meta)}
@@ -328,7 +332,8 @@ class DistributedSession(Session):
             self._resumed_dense = None
         else:
             message = channel.receive(0)
-            self.progress.step, self._exhausted = message["step"], message["exhausted"]
+            self.progress.step, self.progress.examples = message["step"], message["examples"]
+            self._exhausted = message["exhausted"]
             if message["window"]:
                 self.progress.window.load({name: part.numpy() for name, part in message["window"].items()})
             if message["position"] is not None:

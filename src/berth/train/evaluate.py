@@ -17,7 +17,7 @@ from berth.errors import InputError
 from berth.train.data import Batch, BatchSource, Share
 from berth.train.devices import CPU, autocast, naming_layers, to_device
 from berth.train.learner import Loss, Scores, click_loss, scores_of
-from berth.train.metrics import auc
+from berth.train.metrics import auc, first_task, log_loss, task_metrics
 from berth.train.options import Metric
 from berth.zoo.layered import map_tensors
 
@@ -36,6 +36,7 @@ class Evaluation:
     mean_prediction: float = NAN
     click_rate: float = NAN  # observed
     step: int = 0  # after which the model was evaluated
+    tasks: list[dict[str, float]] = field(default_factory=list)  # AUC and log loss of each of several labels
 
     @property
     def calibration(self) -> float:
@@ -46,21 +47,30 @@ class Evaluation:
         if math.isnan(self.auc):
             return f"held-out loss {self.loss:.4f}"
         calibration = f", calibration {self.calibration:.3f}" if math.isfinite(self.calibration) else ""
-        return f"held-out AUC {self.auc:.4f}, log loss {self.log_loss:.4f}{calibration}"
+        others = "".join(
+            f"; task {number} AUC {one['auc']:.4f}" for number, one in enumerate(self.tasks[1:], 2)
+        )
+        return f"held-out AUC {self.auc:.4f}, log loss {self.log_loss:.4f}{calibration}{others}"
 
     def to_json(self) -> dict[str, Any]:
         """Return the metrics as JSON values; NaN is null."""
         values = {**asdict(self), "calibration": self.calibration}
-        return {
-            name: None if isinstance(x, float) and not math.isfinite(x) else x for name, x in values.items()
-        }
+        return {**_nulls(values), "tasks": [_nulls(task) for task in self.tasks]}
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Evaluation:
         """Return what `to_json` wrote."""
-        values = {name: NAN if value is None else value for name, value in document.items()}
+        values = _numbers(document)
         del values["calibration"]
-        return cls(**values)
+        return cls(**{**values, "tasks": [_numbers(task) for task in document.get("tasks", ())]})
+
+
+def _nulls(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: None if isinstance(x, float) and not math.isfinite(x) else x for name, x in values.items()}
+
+
+def _numbers(document: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: NAN if value is None else value for name, value in document.items()}
 
 
 @dataclass(slots=True)
@@ -89,8 +99,7 @@ class ScoredExamples:
 
     def message(self) -> dict[str, Any]:
         """Return the contents for another process."""
-        scores = np.concatenate([np.empty(0, np.float32), *self.scores])
-        labels = np.concatenate([np.empty(0, np.float32), *self.labels]).astype(np.float32)
+        scores, labels = _joined(self.scores), _joined(self.labels)
         arrays = {"scores": torch.from_numpy(scores), "labels": torch.from_numpy(labels)}
         return {**arrays, "loss_sum": self.loss_sum, "examples": self.examples}
 
@@ -105,18 +114,20 @@ class ScoredExamples:
         if not self.examples:
             raise InputError("the data to evaluate on has no examples")
         loss = self.loss_sum / self.examples
-        scores = np.concatenate([np.empty(0, np.float32), *self.scores]).astype(np.float64)
-        labels = np.concatenate([np.empty(0), *self.labels])
+        scores, labels = _joined(self.scores), _joined(self.labels)
         if not len(scores) or not ((labels == 0) | (labels == 1)).all():
             return Evaluation(self.examples, loss, step=step)
+        tasks = task_metrics(scores, labels)
+        scores, labels = first_task(scores), first_task(labels)
         return Evaluation(
             self.examples,
             loss,
             auc(scores, labels),
-            float((np.logaddexp(0.0, scores) - labels * scores).mean()),
+            log_loss(scores, labels),
             float(probabilities(scores).mean()),
-            float(labels.mean()),
+            float(labels.mean(dtype=np.float64)),
             step,
+            tasks,
         )
 
 
@@ -212,14 +223,12 @@ def score(
 ) -> ScoredExamples:
     """Score batches without changing the model, its rows or the random state."""
     found = ScoredExamples()
-    scored = getattr(model, "scored", None)
     measured: Loss = loss or getattr(model, "loss", None) or click_loss
     with evaluating(model):
         for batch in batches:
             if batch.examples:
                 output, labels = forward(model, batch, device, bf16)
-                scores = scores_of(*(scored or _both)(output, batch.labels))
-                found.add(scores, float(measured(output, labels)), batch.examples)
+                found.add(scores_of(output, batch.labels), float(measured(output, labels)), batch.examples)
     return found
 
 
@@ -240,22 +249,25 @@ def predict(
     device: torch.device = CPU,
     bf16: bool = False,
 ) -> Iterator[tuple[Batch, NDArray[Any]]]:
-    """Yield each batch with the probability of a click for its examples; with `raw`, with the model's output."""
-    scored = getattr(model, "scored", None)
+    """Yield each batch with the probability of a click for its examples; with `raw`, with the model's output.
+
+    Several labels have a probability each, (batch, tasks).
+    """
     for batch in batches:
         with evaluating(model):
             output = forward(model, batch, device, bf16)[0]
-            if not raw and scored is not None:
-                output = scored(output, batch.labels)[0]
         if not isinstance(output, torch.Tensor):
             raise InputError(f"the model returns a {type(output).__name__}, which is not a prediction")
         values = output.float().cpu().numpy()
-        yield batch, values if raw else probabilities(_logits(values))
+        if not raw:
+            tasks = getattr(batch.labels, "shape", ())[1:]
+            values = values.reshape(-1, *tasks) if values.shape[1:] == tasks else _logits(values)
+        yield batch, values if raw else probabilities(values)
 
 
 def _logits(output: NDArray[Any]) -> NDArray[Any]:
-    if output.ndim == 2 and output.shape[1] == 2:
-        return np.asarray(output[:, 1] - output[:, 0])
+    if output.ndim > 1 and output.shape[-1] == 2:
+        return np.asarray(output[..., 1] - output[..., 0])
     if output.ndim == 1 or (output.ndim == 2 and output.shape[1] == 1):
         return output.reshape(-1)
     raise InputError(
@@ -290,5 +302,6 @@ def _first_rows(batch: Batch, share: Share, whole: int) -> Batch:
     return Batch(inputs, labels, rows, whole)
 
 
-def _both(output: Any, labels: Any) -> tuple[Any, Any]:
-    return output, labels
+def _joined(parts: list[NDArray[Any]]) -> NDArray[np.float32]:
+    filled = [part for part in parts if len(part)]
+    return np.concatenate(filled).astype(np.float32) if filled else np.empty(0, np.float32)

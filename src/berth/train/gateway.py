@@ -169,7 +169,7 @@ def _receive(peer: socket.socket, length: int) -> bytes:
 
 
 def owner_of(address: Endpoint) -> int | None:
-    """Return the user id of the local process that connected from an address; None if the system does not tell."""
+    """Return the user id of the local process that connected from an address; None if it is unknown."""
     wanted = f"{int.from_bytes(socket.inet_aton(address[0]), sys.byteorder):08X}:{address[1]:04X}"
     with suppress(OSError):
         for line in Path("/proc/self/net/tcp").read_text().splitlines()[1:]:

@@ -186,10 +186,10 @@ class StallMonitor:
             if self._peers[rank].state.endswith(" 0")
             and self._observed_until(rank, now) - self._peers[rank].state_at >= self._silent_s
         ]
-        servers = [
+        servers = [  # those whose rank published heartbeats meanwhile
             (server, state)
             for server, state in self._servers
-            if server.rank not in silent and self._exchanged_at - state.beat_at >= self._silent_s
+            if self._peers[server.rank].beat_at - state.beat_at >= self._silent_s
         ]
         if not (silent or busy or servers):
             self._repeat_s, self._quiet_until = self._silent_s, 0.0

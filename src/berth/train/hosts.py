@@ -19,7 +19,7 @@ from berth.train.servers.sockets import is_loopback
 _NAMES = ("BERTH_MACHINE", "SLURMD_NODENAME")
 _OUTSIDE = "192.0.2.1"  # never assigned: the route to it is the default one
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
-_NAMESPACE = Path("/proc/self/ns/net")
+_NAMESPACE = Path("/proc/thread-self/ns/net")
 
 
 @dataclass(frozen=True, slots=True)

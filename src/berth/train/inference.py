@@ -14,7 +14,9 @@ from berth.train.checkpoint import CheckpointStore, Manifest
 from berth.train.checkpoint.dense import load_weights
 from berth.train.checkpoint.inspect import open_checkpoint
 from berth.train.data import Batch, BatchSource, ClickStream, Share
+from berth.train.data.columns import Layout
 from berth.train.data.examples import ExampleStream
+from berth.train.data.files import FileStream
 from berth.train.embedding import embeddings_of
 from berth.train.evaluate import HeldOut
 from berth.train.learner import input_shapes
@@ -35,7 +37,7 @@ def load_for_inference(
     """
     wanted = best_step(folder) if step == "best" else step
     run = open_checkpoint(folder, wanted)[1][-1].run
-    made = model if isinstance(model, nn.Module) else _named(model or zoo_name(run, str(folder)))
+    made = model if isinstance(model, nn.Module) else _named(model or zoo_name(run, str(folder)), run)
     return load_saved(folder, made, wanted)
 
 
@@ -55,8 +57,16 @@ class SavedRun:
         """Yield the batches of other data; raises if examples have another shape than those of the run."""
         for number, batch in enumerate(source.batches(self.batch, 0, Share(), self.seed)):
             if number == 0 and self.inputs is not None:
-                _check_inputs(self.inputs, input_shapes(batch.inputs), self.where)
+                lists = (self.data.get("columns") or {}).get("multi", ())
+                fixed = {name: shape for name, shape in self.inputs.items() if name not in lists}
+                _check_inputs(fixed, input_shapes(batch.inputs), self.where)
             yield batch
+
+    def files(self, path: str, *, strict: bool = False, shuffled: bool = True) -> FileStream:
+        """Return files with the columns of the training data."""
+        columns = self.data.get("columns")
+        layout = Layout.from_json(columns) if columns else None
+        return FileStream(path, columns=layout, strict=strict, shuffled=shuffled)
 
     def held_out(self, examples: int) -> BatchSource:
         """Return examples of the generated data of the run that it did not train on."""
@@ -153,8 +163,9 @@ class SavedRows:
         return self._store
 
 
-def _named(reference: str) -> nn.Module:
-    return make_recipe(reference).model
+def _named(reference: str, run: Mapping[str, Any]) -> nn.Module:
+    columns = run["data"].get("columns")
+    return make_recipe(reference, columns=Layout.from_json(columns) if columns else None).model
 
 
 def zoo_name(run: dict[str, Any], where: str) -> str:

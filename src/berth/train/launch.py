@@ -36,8 +36,9 @@ _ONE_THREAD = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive", "OPENBLAS_N
 _PDEATHSIG = 1
 _POLL_S = 0.05
 _SETTLE_S = 0.3
-_CAUSE_S = 3.0  # how long the process that others lost may take to end
+_CAUSE_S = 15.0  # how long the process that others lost may take to end
 _BAD_INPUT = 2
+PROGRAM = "berth.train.run_program"  # runs a Trainer
 INTERRUPTED = 130  # exit code after Ctrl-C, as in shells
 PEER_LOST = 75  # exit code of a process that lost another one
 
@@ -238,6 +239,8 @@ def resume_hint(saved: bool, command: Sequence[str]) -> str:
     """Return how to resume after Ctrl-C: with the same command, without --fresh."""
     if not saved:
         return "; nothing is saved without --checkpoint"
+    if PROGRAM in command:
+        return "; to resume: call fit again"
     words = command[2:] if command[1:2] == ["-m"] else command
     return f"; to resume: {shlex.join(word for word in words if word != '--fresh')}"
 

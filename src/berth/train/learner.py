@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import time
 from collections import deque
 from collections.abc import Callable
@@ -12,14 +13,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from berth.errors import InputError
 from berth.train.data.batch import Batch
+from berth.train.dense_weights import DenseWeights
 from berth.train.devices import CPU, autocast, naming_layers, reporting_memory, to_device
 from berth.train.embedding import Embedding, embeddings_of
 from berth.train.optimisers import MakeOptimiser, optimiser_for
 from berth.train.sparse import SparseStore
 from berth.train.timing import PUSH, UPDATE, LayerClock
 
-Loss = Callable[[Any, Any], Tensor]
+Loss = Callable[..., Tensor]  # of output and labels, and of weights if examples have them
 Scores = tuple[NDArray[np.float32], NDArray[Any]] | tuple[None, None]
 _TIMED_STEPS = 1000  # the last ones
 
@@ -39,6 +42,7 @@ class Learner:
         device: torch.device = CPU,  # of the dense part
         bf16: bool = False,
         slowdown: float = 1.0,  # emulates a device that is slower than a core of this machine
+        dense_on_servers: bool = False,  # servers update the dense weights
     ) -> None:
         self.device, self._bf16 = device, bf16
         self.slowdown = slowdown
@@ -51,11 +55,15 @@ class Learner:
             self.model = model.to(device).train()
         self.store = store
         self.embeddings: list[Embedding] = embeddings_of(model)
-        store.open([layer.spec for layer in self.embeddings])
+        self.optimiser = optimiser_for(model, optimiser)
+        self.dense_weights: DenseWeights | None = None
+        if dense_on_servers and self.optimiser is not None:
+            self.dense_weights = DenseWeights(model, self.optimiser, store)
+        dense = [self.dense_weights.spec] if self.dense_weights is not None else []
+        store.open([*(layer.spec for layer in self.embeddings), *dense])
         for layer in self.embeddings:
             layer.connect(store)
-        self.optimiser = optimiser_for(model, optimiser)
-        self._scored = getattr(model, "scored", None)  # picks the output and labels of one task
+        self._has_next = False  # whether the next batch is known
         self._loss: Loss = loss or getattr(model, "loss", None) or click_loss
         self._workers = workers
         self.clock: LayerClock | None = None
@@ -68,10 +76,12 @@ class Learner:
         """Train on a batch; returns its part of the global mean loss and its scores, from before the update."""
         clock = self.clock if self.clock is not None and self.clock.should_sample() else None
         work, started = self._start_work(), time.thread_time()
+        if self.dense_weights is not None:
+            self._pull_dense(self.dense_weights)
         inputs, labels = to_device((batch.inputs, batch.labels), self.device)
         with naming_layers(self.model, self.device), autocast(self.device, self._bf16):
             output = clock.forward(inputs) if clock else self.model(inputs)
-            loss = self._loss(output, labels)
+            loss = self._weighted_loss(output, labels, batch.weights)
         if self._key_inputs is None:
             self._key_inputs = self._find_key_inputs(batch.inputs)
             self.input_shapes = input_shapes(batch.inputs)
@@ -93,8 +103,16 @@ class Learner:
 
     def prefetch(self, batch: Batch) -> None:
         """Announce the keys of the next batch to the store, where they are among the inputs."""
+        self._has_next = True
         for layer, name in self._key_inputs or []:
             layer.prefetch(batch.inputs[name])
+
+    def _pull_dense(self, weights: DenseWeights) -> None:
+        """Copy the weights of the servers to the model; those of the next step are requested when this one ends."""
+        weights.pull()
+        if self._has_next:
+            weights.announce()
+            self._has_next = False
 
     def _start_work(self) -> float:
         self._slept_s = 0.0
@@ -113,7 +131,18 @@ class Learner:
             time.sleep(took * (self.slowdown - 1.0))
 
     def _scores(self, output: Any, labels: Any) -> Scores:
-        return scores_of(*(self._scored(output, labels) if self._scored else (output, labels)))
+        return scores_of(output, labels)
+
+    def _weighted_loss(self, output: Any, labels: Any, weights: Tensor | None) -> Tensor:
+        if weights is None:
+            return self._loss(output, labels)
+        own = getattr(self.model, "_loss", self._loss)  # of a chain
+        if not _takes_weights(own):
+            raise InputError(
+                "the loss of this model does not take weights of examples",
+                hint="define loss(output, labels, weights), or drop `weight` from the columns",
+            )
+        return self._loss(output, labels, weights.to(self.device))
 
     def _find_key_inputs(self, inputs: Any) -> list[tuple[Embedding, str]]:
         """Return the entries of the inputs that layers used as keys, as they are or as int64."""
@@ -129,12 +158,14 @@ class Learner:
         """Push gradients of rows and step the dense optimiser."""
         for layer in self.embeddings:
             layer.push(labels if layer.counts_clicks else None)
+        if self.dense_weights is not None:
+            self.dense_weights.push()
         self.store.end_step(number)  # servers update rows while the dense part is updated
         if clock:
             clock.done(PUSH)
         if self._all_reduce is not None:
             self._all_reduce(self.model, loss)
-        if self.optimiser is not None:
+        if self.optimiser is not None and self.dense_weights is None:
             self.optimiser.step()
             self.optimiser.zero_grad(set_to_none=True)
         if clock:
@@ -148,19 +179,41 @@ def input_shapes(inputs: Any) -> dict[str, list[int]]:
     return {name: list(value.shape[1:]) for name, value in named if isinstance(value, Tensor)}
 
 
-def click_loss(output: Tensor, labels: Tensor) -> Tensor:
-    """Return the cross-entropy of one logit per example, or of a row of logits."""
-    if output.ndim == 2 and output.shape[1] > 1 and not labels.is_floating_point():
-        return nn.functional.cross_entropy(output, labels)
-    logits = output.view(-1) if labels.ndim == 1 else output
-    return nn.functional.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype))
+def click_loss(output: Tensor, labels: Tensor, weights: Tensor | None = None) -> Tensor:
+    """Return the cross-entropy of one logit per example, or of a row of logits; that of several labels is summed.
+
+    With weights it is their product with that of each example, over the number of examples.
+    """
+    kind = "mean" if weights is None and labels.ndim == 1 else "none"
+    if output.ndim == 2 and output.shape[1] > 1 and labels.ndim == 1 and not labels.is_floating_point():
+        losses = nn.functional.cross_entropy(output, labels, reduction=kind)
+    else:
+        logits = output.reshape(labels.shape)
+        losses = nn.functional.binary_cross_entropy_with_logits(
+            logits, labels.to(logits.dtype), reduction=kind
+        )
+    if losses.ndim > 1:
+        losses = losses.mean(dim=1) if labels.is_floating_point() else losses.sum(dim=1)
+    return (losses if weights is None else losses * weights).mean()
+
+
+def _takes_weights(loss: Loss) -> bool:
+    parameters = inspect.signature(loss).parameters.values()
+    return len(parameters) > 2 or any(one.kind is one.VAR_POSITIONAL for one in parameters)
 
 
 def scores_of(output: Any, labels: Any) -> Scores:
-    """Return scores and labels for the AUC, if the output is a binary score."""
+    """Return scores and labels for the AUC, if the output is a binary score; integer labels of (batch, tasks) keep
+    their shape."""
     if not isinstance(output, Tensor) or not isinstance(labels, Tensor):
         return None, None
     output = output.detach()
+    if labels.ndim == 2 and labels.shape[1] > 1 and not labels.is_floating_point():
+        if output.shape == (*labels.shape, 2):
+            output = output[..., 1] - output[..., 0]
+        if output.shape != labels.shape:
+            return None, None
+        return output.float().cpu().numpy(), labels.numpy()
     if output.numel() == labels.numel():
         return output.reshape(-1).float().cpu().numpy(), labels.reshape(-1).numpy()
     if output.ndim == 2 and output.shape[1] == 2 and labels.ndim == 1:

@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import nn
 
@@ -33,11 +34,13 @@ from berth.plan.threads import single_thread
 from berth.train.data import Batch, ClickStream, Share
 from berth.train.data.files import FileStream
 from berth.train.local import LocalStore
+from berth.train.measure_contention import compute_slowdown_at, row_slowdown
 from berth.train.options import TrainOptions
 from berth.train.servers import RemoteStore, Secret, ServerConfig, ServerProcess
 from berth.train.session import Session
 from berth.train.shm_allreduce import ShmAllReduce
 from berth.train.sparse import SparseStore, TableSpec
+from berth.train.stages.p2p import StageChannel
 from berth.train.tables import Initialiser, adagrad
 from berth.train.tables.memory import keep_freed_memory, reserve
 from berth.workload.profile import Provenance
@@ -97,6 +100,10 @@ def measure_host(report: Report = lambda what: None, *, repeats: int = 7) -> Hos
         call_s, bytes_per_s = _all_reduce(repeats)
         report("rows on disk")
         disk = _disk(repeats)
+        report("messages between stages")
+        stage_call_s, stage_byte_s = _stage_messages(repeats)
+        report("all cores at once")
+        rows_slower, computing_slower = row_slowdown(), compute_slowdown_at()
     local_lookup, local_row, local_call = _fit([(one.own_s, one.call, 0) for one, _ in local])
     client_lookup, client_row, client_call = _fit([(one.own_s, one.call, one.servers) for one, _ in served])
     pull, pull_call = _fit_rows(
@@ -126,6 +133,10 @@ def measure_host(report: Report = lambda what: None, *, repeats: int = 7) -> Hos
         allreduce_call_s=short(call_s),
         allreduce_bytes_per_s=short(bytes_per_s),
         disk_row_s=short(disk),
+        stage_call_s=short(stage_call_s),
+        stage_byte_s=short(stage_byte_s),
+        row_slowdown=rows_slower,
+        compute_slowdown_at=computing_slower,
         source=Provenance("measured", note, date.today().year),
     )
 
@@ -427,6 +438,43 @@ def _all_reduce_s(sums: ShmAllReduce, sizes: Sequence[int], repeats: int) -> lis
             sums.all_reduce(gradients, [0.0])
             taken += [time.process_time() - started] if turn else []
         medians.append(statistics.median(taken))
+    return medians
+
+
+def _stage_messages(repeats: int) -> tuple[float, float]:
+    """Return the CPU seconds of one process to send a message to another and receive one, per call and per byte."""
+    sizes = (1_024, 1 << 20)  # numbers of a message
+    with tempfile.TemporaryDirectory() as folder:
+        child = os.fork()
+        rank = int(child == 0)
+        try:
+            medians = _exchange_s(rank, Path(folder, "peers"), sizes, 5 * repeats)
+        finally:
+            if child == 0:
+                os._exit(0)
+            os.waitpid(child, 0)
+    byte = max(medians[1] - medians[0], 0.0) / (2 * 4 * (sizes[1] - sizes[0]))
+    return max(0.0, medians[0] - byte * 2 * 4 * sizes[0]), byte
+
+
+def _exchange_s(rank: int, store: Path, sizes: Sequence[int], repeats: int) -> list[float]:
+    """Return the median CPU seconds of this process, over all its threads, to send and receive each size."""
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
+    channel, medians = StageChannel(), []
+    for size in sizes:
+        message = {"state": torch.zeros(size), "labels": torch.zeros(16), "weight": 1.0, "examples": 16}
+        taken = []
+        for turn in range(2 + repeats):
+            started = time.process_time()
+            if rank:
+                channel.receive(0)
+            channel.send(1 - rank, message)
+            if not rank:
+                channel.receive(1)
+            channel.flush()
+            taken += [time.process_time() - started] if turn > 1 else []
+        medians.append(statistics.quantiles(taken, n=4)[0])  # other programs only make it longer
+    dist.destroy_process_group()
     return medians
 
 

@@ -45,8 +45,31 @@ def best_auc(probabilities: NDArray[np.float64]) -> float:
     return float((ordered * below).sum() / pairs)
 
 
+def task_metrics(scores: NDArray[Any], labels: NDArray[Any]) -> list[dict[str, float]]:
+    """Return AUC and log loss of each task, from logits and labels of shape [example, task]; none for one task."""
+    if scores.ndim == 1:
+        return []
+    return [
+        {"auc": auc(logits, clicked), "log_loss": log_loss(logits, clicked)}
+        for logits, clicked in zip(scores.T, labels.T, strict=True)
+    ]
+
+
+def log_loss(logits: NDArray[Any], labels: NDArray[Any]) -> float:
+    """Return the mean negative log-likelihood of labels; NaN without examples."""
+    if not len(logits):
+        return float("nan")
+    exact = logits.astype(np.float64)
+    return float((np.logaddexp(0.0, exact) - labels * exact).mean())
+
+
+def first_task(values: NDArray[Any]) -> NDArray[Any]:
+    """Return the scores or labels of the first task."""
+    return values if values.ndim == 1 else values[:, 0]
+
+
 class Window:
-    """The last `size` scores and labels."""
+    """The last `size` scores and labels, with a column for each of several tasks."""
 
     def __init__(self, size: int = WINDOW) -> None:
         self.scores = np.empty(size, np.float32)
@@ -57,6 +80,8 @@ class Window:
     def add(self, scores: Floats, labels: NDArray[Any]) -> None:
         """Add scores; the newest overwrite the oldest."""
         size = len(self.scores)
+        if scores.ndim > self.scores.ndim:
+            self.scores, self.labels = np.empty((2, size, scores.shape[1]), np.float32)
         scores, labels = scores[-size:], labels[-size:]
         first = min(len(scores), size - self._next)
         for ring, new in ((self.scores, scores), (self.labels, labels)):
@@ -66,8 +91,12 @@ class Window:
         self._held = min(size, self._held + len(scores))
 
     def auc(self) -> float:
-        """Return the AUC of the window."""
-        return auc(self.scores[: self._held], self.labels[: self._held])
+        """Return the AUC of the window, that of the first task."""
+        return auc(first_task(self.scores[: self._held]), first_task(self.labels[: self._held]))
+
+    def tasks(self) -> list[dict[str, float]]:
+        """Return AUC and log loss of each of several tasks."""
+        return task_metrics(self.scores[: self._held], self.labels[: self._held])
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return the contents, oldest first, for a checkpoint."""
@@ -84,7 +113,8 @@ class Window:
 def join_windows(windows: Sequence[Mapping[str, NDArray[Any]]]) -> dict[str, NDArray[Any]]:
     """Return the concatenated windows of several workers, and their lengths."""
     names = ("scores", "labels")
-    together = {name: np.concatenate([window[name] for window in windows]) for name in names}
+    filled = [window for window in windows if len(window["scores"])] or windows[:1]
+    together = {name: np.concatenate([window[name] for window in filled]) for name in names}
     return {**together, "lanes": np.array([len(window["scores"]) for window in windows])}
 
 
@@ -112,6 +142,8 @@ class Progress:
     window: Window = field(default_factory=Window)
     first_pass: int | None = None  # examples of the first epoch
     global_auc: float | None = None  # over all workers
+    global_loss: float | None = None  # over all workers, if they do not share every step
+    global_tasks: list[dict[str, float]] | None = None
     _losses: deque[float] = field(default_factory=lambda: deque(maxlen=50))
     _started: float = field(default_factory=time.perf_counter)
     _started_cpu: float = field(default_factory=time.process_time)
@@ -128,6 +160,8 @@ class Progress:
         self.examples += examples
         self._losses.append(loss)
         self.loss = sum(self._losses) / len(self._losses)
+        if self.global_loss is not None:
+            self.loss = self.global_loss
         if scores is not None and labels is not None:
             self.window.add(scores, labels)
 
@@ -157,6 +191,16 @@ class Progress:
         """Return the AUC of the last examples after the first epoch; NaN in the first."""
         return self._window_auc() if self.repeats else float("nan")
 
+    def add_global(self, scores: NDArray[Any], labels: NDArray[Any]) -> None:
+        """Record the last scores of all workers."""
+        self.global_auc = auc(first_task(scores), first_task(labels))
+        self.global_tasks = task_metrics(scores, labels)
+
+    @property
+    def tasks(self) -> list[dict[str, float]]:
+        """Return AUC and log loss of each of several tasks, of the last examples."""
+        return self.window.tasks() if self.global_tasks is None else self.global_tasks
+
     def _window_auc(self) -> float:
         return self.window.auc() if self.global_auc is None else self.global_auc
 
@@ -164,6 +208,11 @@ class Progress:
     def wall_s(self) -> float:
         """Return the seconds since timing started."""
         return time.perf_counter() - self._started
+
+    @property
+    def examples_here(self) -> int:
+        """Return the examples since timing started."""
+        return self.examples - self._examples_before
 
     @property
     def examples_per_s(self) -> float:

@@ -36,6 +36,16 @@ _ALIASES = {
 _WARMUP, _WARMUP_STEPS = "warmup-cosine", "warmup_steps"
 
 
+class Adam(torch.optim.Adam):
+    """torch's Adam without its hooks for torch.compile: they import the compiler, a second of CPU time per process."""
+
+    add_param_group = inspect.unwrap(torch.optim.Adam.add_param_group)
+    load_state_dict = inspect.unwrap(torch.optim.Adam.load_state_dict)
+    state_dict = inspect.unwrap(torch.optim.Adam.state_dict)
+    step = torch.no_grad()(inspect.unwrap(torch.optim.Adam.step))
+    zero_grad = inspect.unwrap(torch.optim.Adam.zero_grad)
+
+
 @dataclass(frozen=True, slots=True)
 class NamedOptimiser:
     """A class of `torch.optim` by name, in any case, with its options."""
@@ -59,8 +69,10 @@ class NamedOptimiser:
 
     def __call__(self, weights: list[nn.Parameter]) -> torch.optim.Optimizer:
         """Return the optimiser of these weights; Adam is the fused one."""
-        options = {**({"fused": True} if self.kind is torch.optim.Adam else {}), **self.options}
-        return cast("torch.optim.Optimizer", _made(self.kind, self.name, weights, options))
+        kind, options = self.kind, self.options
+        if kind is torch.optim.Adam:
+            kind, options = Adam, {"fused": True, **options}
+        return cast("torch.optim.Optimizer", _made(kind, self.name, weights, options))
 
     def __str__(self) -> str:
         """Return the class with the options that differ from torch's defaults."""
@@ -124,7 +136,7 @@ class NamedSchedule:
         )
         if self.name == "warmup":
             return cast("LRScheduler", first)
-        cosine = {name: options[name] for name in ("T_max", "eta_min") if name in options}
+        cosine: dict[str, Any] = {name: options[name] for name in ("T_max", "eta_min") if name in options}
         cosine["T_max"] = max(1, cosine["T_max"] - length)
         then = _made(lr_scheduler.CosineAnnealingLR, self.name, optimiser, cosine)
         return lr_scheduler.SequentialLR(optimiser, [first, then], [length])

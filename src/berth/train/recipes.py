@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -14,15 +16,21 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from berth.errors import InputError, UnknownNameError
 from berth.train.data import BatchSource, ClickStream
+from berth.train.data.columns import Layout
 from berth.train.data.examples import ExampleStream
 from berth.train.data.files import FileStream
+from berth.train.data.sample import layout_examples
 from berth.train.embedding import embeddings_of, with_sparse_tables
 from berth.train.evaluate import Evaluations
 from berth.train.learner import Loss
 from berth.train.optimisers import MakeOptimiser, MakeScheduler
+from berth.train.pooling import with_pooling
 from berth.train.tables import DecayPolicy, Initialiser, Optimiser, adagrad, adam, rowwise_adagrad, sgd
 from berth.zoo import LayeredModel, make_model, zoo
+from berth.zoo.catalogue import ZooEntry
 from berth.zoo.load import load_module
+
+Columns = str | Path | Mapping[str, Any] | Layout | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +52,8 @@ class Recipe:
 def make_recipe(
     reference: str,
     *,
-    data: str | None = None,
+    data: str | FileStream | None = None,
+    columns: Columns = None,
     seed: int = 0,
     batch: int | None = None,
     optimiser: Optimiser | None = None,
@@ -54,9 +63,15 @@ def make_recipe(
 ) -> Recipe:
     """Return a zoo model, or your own as path.py:make_model, with its data.
 
-    `decay` applies to the tables of a zoo model that trains on clicks.
+    A zoo model is built for the columns of the data. `columns` are the roles of columns, as for `FileStream`; a layout
+    without data is that of the data to come. `decay` applies to the tables of a zoo model that trains on clicks.
     """
-    model = _model(reference, seed)
+    if isinstance(data, str):
+        data = FileStream(data, columns=columns, epochs=epochs, strict=strict)
+    layout = data.layout if data is not None else columns if isinstance(columns, Layout) else None
+    if columns is not None and layout is None:
+        raise InputError("--columns describes files", hint="add --data PATH")
+    model = _model(reference, seed, layout)
     if decay is not None and isinstance(model, LayeredModel) and not _reads_clicks(model):
         raise InputError(
             f"{reference} does not train on clicks, so its rows can't decay", hint="drop --day-every"
@@ -68,13 +83,15 @@ def make_recipe(
         initialiser=Initialiser("uniform", _scale(name), seed),
         decay=decay,
     )
+    if layout is not None and layout.multi and isinstance(model, LayeredModel) and model.name in zoo():
+        with_pooling(model, layout.multi)
     size = batch or int(getattr(model, "batch", 4096))
     if data is not None:
-        if isinstance(model, LayeredModel) and not _reads_clicks(model):
+        if isinstance(model, LayeredModel) and not (_reads_clicks(model) or _has_tasks(model)):
             raise InputError(
                 f"{name} does not read click logs", hint="drop --data: it generates its own examples"
             )
-        return Recipe(name, model, FileStream(data, epochs=epochs, strict=strict), size)
+        return Recipe(name, model, data, size)
     if isinstance(model, LayeredModel) and not _reads_clicks(model):
         return Recipe(name, model, ExampleStream(model.example_batch, name, seed), size)
     clicks = ClickStream(seed)
@@ -89,14 +106,45 @@ def row_optimiser(name: str) -> Optimiser:
     return known[name]()
 
 
-def _model(reference: str, seed: int) -> nn.Module:
+def _model(reference: str, seed: int, layout: Layout | None) -> nn.Module:
     entry = zoo().get(reference.strip().lower())
     if entry is None:
         return load_module(reference, seed)
     maker = import_module(f"berth.zoo.{entry.module}").make_model
     # Rows are created on first use, so the model needs no dense table.
-    fewest = {"rows": 1} if "rows" in inspect.signature(maker).parameters else {}
-    return make_model(reference, seed, **fewest)
+    options: dict[str, Any] = {"rows": 1} if "rows" in inspect.signature(maker).parameters else {}
+    if layout is not None and (entry.reads_clicks or entry.several_labels):
+        options |= _sizes(entry, layout)
+    model = make_model(reference, seed, **options)
+    if layout is not None:
+        model.set_examples(partial(layout_examples, layout))
+    return model
+
+
+def _sizes(entry: ZooEntry, layout: Layout) -> dict[str, int]:
+    """Return the numbers of slots, features and tasks of a zoo model for the columns of files."""
+    features, labels = len(layout.dense_columns), len(layout.labels)
+    if list(layout.slots) != ["slots"] or list(layout.dense) != ["dense"]:
+        raise InputError(
+            f"{entry.name} reads one group of slots and one of dense features",
+            hint="write them as lists in --columns: slots: [a, b]",
+        )
+    if layout.slot_count < 2 or not features:
+        raise InputError(
+            f"{entry.name} needs at least two slots and one dense feature; the columns have"
+            f" {layout.slot_count} and {features}",
+            hint="give the columns their roles with --columns, or train a model of your own",
+        )
+    if entry.several_labels != (labels > 1):
+        wanted = "several labels" if entry.several_labels else "one label"
+        raise InputError(
+            f"{entry.name} learns {wanted}; the columns have {labels}",
+            hint="name them in --columns: labels: [click, purchase]"
+            if entry.several_labels
+            else "use mmoe, or your own model",
+        )
+    sizes = {"slots": layout.slot_count, "features": features}
+    return {**sizes, "tasks": labels} if entry.several_labels else sizes
 
 
 def _reads_clicks(model: LayeredModel) -> bool:
@@ -104,6 +152,10 @@ def _reads_clicks(model: LayeredModel) -> bool:
     if model.name in zoo():
         return zoo()[model.name].reads_clicks
     return bool(embeddings_of(model))
+
+
+def _has_tasks(model: LayeredModel) -> bool:
+    return model.name in zoo() and zoo()[model.name].several_labels
 
 
 def _scale(name: str) -> float:

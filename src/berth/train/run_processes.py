@@ -22,7 +22,7 @@ from berth.errors import BerthError, DivergedError, InputError
 from berth.train.callbacks import notify_all, wanted_events
 from berth.train.evaluate import Evaluation
 from berth.train.interruption import Interruption, Stopped
-from berth.train.launch import INTERRUPTED
+from berth.train.launch import INTERRUPTED, PROGRAM
 
 ARGUMENTS, MAIN, EVENTS, RESULT, ERROR = (
     "arguments.pickle",
@@ -88,7 +88,7 @@ def run(
 def _run_program(folder: Path, handle: Callable[[str, Any], None]) -> int:
     """Start the program, handle its events until it ends, and forward requests to stop; returns its exit code."""
     pipe = os.open(folder / EVENTS, os.O_RDWR | os.O_NONBLOCK)  # also as a writer, so that it never ends
-    command = [sys.executable, "-m", "berth.train.run_program", str(folder)]
+    command = [sys.executable, "-m", PROGRAM, str(folder)]
     try:
         with Interruption() as interruption:
             process = subprocess.Popen(command, process_group=0)  # Ctrl-C is forwarded, once

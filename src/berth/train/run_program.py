@@ -22,7 +22,7 @@ from typing import Any
 from berth.errors import BerthError, DivergedError, InputError
 from berth.train import run_processes as files
 from berth.train.callbacks import EventPipe
-from berth.train.launch import INTERRUPTED
+from berth.train.launch import INTERRUPTED, PROGRAM
 from berth.train.rendezvous import rank_from_environment
 
 _PDEATHSIG = 1
@@ -60,7 +60,7 @@ def _run(folder: Path, reports: bool) -> int:
     pipe = EventPipe(folder / files.EVENTS, rest["events"]) if reports else None
     notify: Callable[[str], None] = print if pipe is None else lambda text: pipe.send(files.NOTICE, text)
     trainer = Trainer(**{**arguments, **rest["options"]}, notify=notify, callbacks=pipe)
-    command = [sys.executable, "-m", "berth.train.run_program", str(folder)]
+    command = [sys.executable, "-m", PROGRAM, str(folder)]
     session = trainer.start(rest["goal"], command)
     if isinstance(session, int):
         return session

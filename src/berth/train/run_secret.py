@@ -20,14 +20,15 @@ _PREFIX = "berth-secret-"
 
 def run_secret(store: Any, keep: ExitStack, *, is_main: bool) -> Secret:
     """Return the secret that all ranks share; `store` has no authentication, so it holds the path of a file only."""
-    if is_main:
-        path = None
-        secret = Secret.find() if VARIABLE in os.environ else Secret.random()
-        if VARIABLE not in os.environ:
-            path = keep.enter_context(secret_file(secret))
-        store.set(_KEY, path or "")
-        return secret
-    return shared_secret(store.get(_KEY).decode() or None)
+    if VARIABLE in os.environ:
+        if is_main:
+            store.set(_KEY, "")
+        return Secret.find()
+    if not is_main:
+        return shared_secret(store.get(_KEY).decode() or None)
+    secret = Secret.random()
+    store.set(_KEY, keep.enter_context(secret_file(secret)))
+    return secret
 
 
 @contextmanager

@@ -121,11 +121,13 @@ def _open_files() -> list[str]:
 def _register(device: Any) -> None:
     """Register the backend, whose groups all use one device."""
 
-    def create(store: Any, rank: int, size: int, timeout: timedelta) -> ProcessGroupGloo:
-        options = ProcessGroupGloo._Options()
+    gloo: Any = ProcessGroupGloo  # torch's types lack its options
+
+    def create(store: Any, rank: int, size: int, timeout: timedelta) -> Any:
+        options = gloo._Options()
         options._devices = [device]
         options._timeout = timeout
-        return ProcessGroupGloo(store, rank, size, options)
+        return gloo(store, rank, size, options)
 
     dist.Backend.register_backend(NAME, create, devices=["cpu"])
 

@@ -450,7 +450,17 @@ class Session:
             evaluations.best if evaluations is not None else None,
             self._best_checkpoint(),
             self._is_exhausted,
+            self._tasks(),
         )
+
+    def _tasks(self) -> dict[str, dict[str, float]]:
+        """Return the metrics of each task by the name of its label."""
+        found = self.progress.tasks
+        layout = getattr(self.data, "layout", None)
+        names = (
+            layout.labels if layout is not None else [f"task {number}" for number in range(1, len(found) + 1)]
+        )
+        return dict(zip(names, found, strict=False))
 
 
 def fit(

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 Keys = npt.NDArray[np.uint64]
 Floats = npt.NDArray[np.float32]
+DENSE_TABLE = "dense weights"  # the table of dense weights, in modes in which servers hold them
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,11 @@ class TableSpec:
     def counts_clicks(self) -> bool:
         """Whether decay or admission uses shows and clicks."""
         return self.decay is not None or (self.admission is not None and self.admission.kind == "score")
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether this is the table of dense weights: exact on the wire, and always in memory."""
+        return self.name == DENSE_TABLE
 
     def to_json(self) -> dict[str, Any]:
         """Return the description as plain values."""

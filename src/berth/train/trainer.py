@@ -182,8 +182,8 @@ class Trainer:
         """Return the metrics of the model on other data; creates no rows."""
         source = _source(data, self.recipe)
         batches = source.batches(self.recipe.batch, 0, Share(), self.options.seed)
-        options = {"device": find_device(self.options.device), "bf16": self.options.bf16}
-        return score(self.model, batches, loss=self.recipe.loss, **options).evaluation()
+        device, bf16 = find_device(self.options.device), self.options.bf16
+        return score(self.model, batches, loss=self.recipe.loss, device=device, bf16=bf16).evaluation()
 
     def predict(self, data: Data | dict[str, Any], *, raw: bool = False) -> NDArray[Any]:
         """Return the probability of a click for each example, in order; with `raw` the model's output."""
@@ -293,7 +293,7 @@ def _recipe(model: Model, data: Data | None, options: dict[str, Any]) -> Recipe:
     seed, day = options.get("seed", 0), options.get("day_every")
     rows = row_optimiser(options.get("row_optimiser") or "adagrad")
     if isinstance(model, str):
-        path = str(data) if isinstance(data, str | Path) else None
+        path = str(data) if isinstance(data, str | Path) else data if isinstance(data, FileStream) else None
         decay = DecayPolicy() if day is not None else None
         recipe = make_recipe(
             model, data=path, seed=seed, batch=options.get("batch"), optimiser=rows, decay=decay
@@ -303,7 +303,7 @@ def _recipe(model: Model, data: Data | None, options: dict[str, Any]) -> Recipe:
             made = model if isinstance(model, nn.Module) else model()
         if not isinstance(made, nn.Module):
             raise InputError(f"model is a {type(made).__name__}: expected a module, a name or a function")
-        batch = options.get("batch") or getattr(made, "batch", 4096)
+        batch: int = options.get("batch") or cast("int", getattr(made, "batch", 4096))
         recipe = Recipe(str(getattr(made, "name", "") or type(made).__name__), made, ClickStream(seed), batch)
     if data is not None and (not isinstance(model, str) or not isinstance(data, str | Path)):
         recipe = replace(recipe, data=_source(data, recipe), best_auc=None)
@@ -326,7 +326,8 @@ def _source(data: Data | int, recipe: Recipe, *, in_order: bool = False) -> Batc
             )
         return HeldOut(recipe.data, data)
     if isinstance(data, str | Path):
-        return FileStream(data, shuffled=not in_order)
+        columns = recipe.data.columns if isinstance(recipe.data, FileStream) else None
+        return FileStream(data, columns=columns, shuffled=not in_order)
     if hasattr(data, "batches") and hasattr(data, "describe"):
         return cast("BatchSource", data)
     return IterableSource(cast("Any", data))

@@ -9,16 +9,20 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any, cast
 
 import torch
+from torch.optim import Optimizer
 
 from berth.errors import InputError, ServerError
+from berth.train.async_session import AsyncSession
 from berth.train.device_store import local_store
 from berth.train.devices import find_device, use_device
 from berth.train.distributed_session import DistributedSession
 from berth.train.fault_points import NAME
 from berth.train.heartbeat import InProcessStore, StallMonitor, WatchedServer
+from berth.train.hosts import Hosts
 from berth.train.launch import ATTEMPT, PEER_LOST, server_addresses
 from berth.train.launch_config import LaunchConfig, needs_server, table_users
 from berth.train.learner import Learner
@@ -26,7 +30,7 @@ from berth.train.process_group import ProcessGroup, join_process_group
 from berth.train.recipes import Recipe
 from berth.train.rendezvous import RankInfo
 from berth.train.servers import Address, ClientOptions, Secret, ServerConfig, ServerProcess, connect
-from berth.train.servers.ping import ServerPing
+from berth.train.servers.ping import ServerPing, ping_identity
 from berth.train.servers.secret import VARIABLE
 from berth.train.sparse import SparseStore
 from berth.train.stages.learner import StageLearner
@@ -59,7 +63,9 @@ def worker_session(
     users = table_users(recipe.model, layout, config.cuts)
     store = _open_store(process_group, users, config, device)
 
+    independent = options.mode != "sync" and config.servers > 0
     optimiser = recipe.optimiser or options.optimiser
+    assert not isinstance(optimiser, Optimizer)  # a trainer of several processes refuses objects
 
     def make_learner(rows: SparseStore) -> Learner:
         if config.cuts:
@@ -82,13 +88,15 @@ def worker_session(
             optimiser=optimiser,
             loss=recipe.loss,
             workers=layout.readers,
-            all_reduce=process_group.all_reduce,
+            all_reduce=None if independent else process_group.all_reduce,
             device=device,
             bf16=options.bf16,
             slowdown=config.slowdown,
+            dense_on_servers=independent,
         )
 
-    return DistributedSession(
+    session = AsyncSession if independent else DistributedSession
+    return session(
         recipe.model,
         recipe.data,
         replace(options, batch=recipe.batch, threads=1, device=str(device)),
@@ -173,31 +181,29 @@ def _watch_servers(
     secret: Secret,
 ) -> None:
     """Report servers that do not answer; the lowest rank of each host pings those of its host."""
-    hosts, monitor = process_group.hosts, process_group.monitor
-    several = hosts is not None and len(hosts) > 1
-    names = hosts.names() if hosts is not None else []
-    servers = []
-    for index in range(len(addresses)):
-        host = hosts.of_server(index) if hosts is not None and several else 0
-        leader = hosts.leader(host) if hosts is not None else 0
-        servers.append(WatchedServer(f"server {index}{f' on {names[host]}' if several else ''}", leader))
-    own = process_group.rank_info.rank
-    tls = False if config.options.plain else None
+    monitor, hosts = process_group.monitor, process_group.hosts
     if monitor is None:
         monitor = StallMonitor(0, 1)
         monitor.start(InProcessStore())
         process_group.keep.callback(monitor.stop)
-    pings = {
-        index: ServerPing(
-            address, index, len(addresses), workers, secret, tls=tls, every_s=monitor.check_every_s
-        )
-        for index, address in enumerate(addresses)
-        if servers[index].rank == own
-    }
-    for ping in pings.values():
-        process_group.keep.callback(ping.stop)
-    counts = {index: (lambda ping=ping: ping.answers) for index, ping in pings.items()}
+    servers = [_watched(index, hosts) for index in range(len(addresses))]
+    counts: dict[int, Callable[[], int]] = {}
+    for index, address in enumerate(addresses):
+        if servers[index].rank == process_group.rank_info.rank:
+            identity = ping_identity(index, len(addresses), workers)
+            tls = False if config.options.plain else None
+            ping = ServerPing(address, identity, secret, tls=tls, every_s=monitor.check_every_s)
+            process_group.keep.callback(ping.stop)
+            counts[index] = partial(getattr, ping, "answers")
     monitor.watch_servers(servers, counts, time.monotonic())
+
+
+def _watched(index: int, hosts: Hosts | None) -> WatchedServer:
+    """Return the name of a server in reports, and the rank that pings it."""
+    if hosts is None or len(hosts) == 1:
+        return WatchedServer(f"server {index}", 0)
+    host = hosts.of_server(index)
+    return WatchedServer(f"server {index} on {hosts.names()[host]}", hosts.leader(host))
 
 
 def _start_servers(

@@ -25,6 +25,7 @@ class ZooEntry:
     options: dict[str, Any] = field(default_factory=dict)
     reads_clicks: bool = False  # 26 slots and 13 numbers: built-in clicks and click logs
     multiplies_rows: bool = False  # with each other: they need larger initial values
+    several_labels: bool = False  # one for each task: reads files with several labels
 
 
 _ENTRIES = (
@@ -46,7 +47,7 @@ _ENTRIES = (
         reads_clicks=True, multiplies_rows=True,
     ),
     ZooEntry("wide-deep", "crossed slots in a linear model beside a tower", 10, 4096, "wide_deep", reads_clicks=True),
-    ZooEntry("mmoe", "clicks and conversions by four shared experts", 9, 4096, "mmoe"),
+    ZooEntry("mmoe", "clicks and conversions by four shared experts", 9, 4096, "mmoe", several_labels=True),
     ZooEntry("matchnet", "matches users to items: two towers", 16, 4096, "matchnet"),
     ZooEntry("2emb", "two embedding tables under one shallow tower", 10, 4096, "two_emb"),
     ZooEntry(

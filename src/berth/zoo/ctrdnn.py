@@ -8,11 +8,13 @@ widths fall from 512 to 128.
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from berth.zoo.layered import Layer, LayeredModel, seeded
+from berth.zoo.layered import Example, Layer, LayeredModel, seeded
 from berth.zoo.slots import Concat, Lookup, Pool, State, clicks, dense, hidden_weight, nll, slot_ids
 
 SLOTS = 26
@@ -21,11 +23,19 @@ IDS_PER_SLOT = 3
 WIDTHS = (512, 256, 128)
 
 
-def make_model(seed: int = 0, *, layers: int = 16, rows: int = 2**20, width: int = 16) -> LayeredModel:
+def make_model(
+    seed: int = 0,
+    *,
+    layers: int = 16,
+    rows: int = 2**20,
+    width: int = 16,
+    slots: int = SLOTS,
+    features: int = DENSE,
+) -> LayeredModel:
     """Return a chain of `layers` layers over one table of `rows` rows."""
     tower = layers - 6
     with seeded(seed):
-        sizes = [SLOTS * width + DENSE, *(WIDTHS[step * len(WIDTHS) // tower] for step in range(tower))]
+        sizes = [slots * width + features, *(WIDTHS[step * len(WIDTHS) // tower] for step in range(tower))]
         chain = [
             Layer("embedding", "embedding", Lookup("slots", rows, width)),
             Layer("pooling", "pooling", Pool("slots")),
@@ -38,14 +48,21 @@ def make_model(seed: int = 0, *, layers: int = 16, rows: int = 2**20, width: int
             Layer("predict", "fully_connected", nn.Linear(sizes[-1], 2)),
             Layer("loss", "loss", nn.LogSoftmax(dim=1)),
         ]
-    return LayeredModel("ctrdnn", chain, example_batch, nll, batch=4096, sample="impression")
+    return LayeredModel("ctrdnn", chain, examples(slots, features), nll, batch=4096, sample="impression")
 
 
-def example_batch(batch: int, seed: int = 0) -> tuple[State, Tensor]:
+def examples(slots: int = SLOTS, features: int = DENSE) -> Example:
+    """Return a function that draws examples with these numbers of slots and dense features."""
+    return partial(example_batch, slots=slots, features=features)
+
+
+def example_batch(
+    batch: int, seed: int = 0, *, slots: int = SLOTS, features: int = DENSE
+) -> tuple[State, Tensor]:
     """Return slots and dense features, and click labels."""
     random = np.random.default_rng(seed)
-    ids = slot_ids(random, batch, SLOTS, IDS_PER_SLOT)
-    features = random.standard_normal((batch, DENSE))
-    logit = hidden_weight(ids).sum(axis=(1, 2)) / 2 + features @ np.linspace(-1, 1, DENSE)
-    state = {"slots": torch.from_numpy(ids), "dense": torch.from_numpy(features.astype(np.float32))}
+    ids = slot_ids(random, batch, slots, IDS_PER_SLOT)
+    numbers = random.standard_normal((batch, features))
+    logit = hidden_weight(ids).sum(axis=(1, 2)) / 2 + numbers @ np.linspace(-1, 1, features)
+    state = {"slots": torch.from_numpy(ids), "dense": torch.from_numpy(numbers.astype(np.float32))}
     return state, clicks(random, logit)

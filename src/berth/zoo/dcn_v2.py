@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from berth.zoo.ctrdnn import DENSE, SLOTS, example_batch
+from berth.zoo.ctrdnn import DENSE, SLOTS, examples
 from berth.zoo.layered import Layer, LayeredModel, seeded
 from berth.zoo.slots import ClickLogProbabilities, Concat, Lookup, Pool, dense, nll
 
@@ -32,9 +32,11 @@ class Cross(nn.Module):
         return crossed if self.last else (first, crossed)
 
 
-def make_model(seed: int = 0, *, rows: int = 2**20, width: int = 16) -> LayeredModel:
+def make_model(
+    seed: int = 0, *, rows: int = 2**20, width: int = 16, slots: int = SLOTS, features: int = DENSE
+) -> LayeredModel:
     """Return eleven layers over one table of `rows` rows."""
-    joined = SLOTS * width + DENSE
+    joined = slots * width + features
     sizes = [joined, *TOWER]
     with seeded(seed):
         chain = [
@@ -53,4 +55,4 @@ def make_model(seed: int = 0, *, rows: int = 2**20, width: int = 16) -> LayeredM
             Layer("predict", "fully_connected", nn.Sequential(nn.Linear(sizes[-1], 1), nn.Flatten(0))),
             Layer("loss", "loss", ClickLogProbabilities()),
         ]
-    return LayeredModel("dcn-v2", chain, example_batch, nll, batch=4096, sample="impression")
+    return LayeredModel("dcn-v2", chain, examples(slots, features), nll, batch=4096, sample="impression")

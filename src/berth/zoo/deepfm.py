@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from berth.zoo.ctrdnn import DENSE, SLOTS, example_batch
+from berth.zoo.ctrdnn import DENSE, SLOTS, examples
 from berth.zoo.layered import Layer, LayeredModel, seeded
 from berth.zoo.slots import (
     ClickLogProbabilities,
@@ -41,14 +41,16 @@ class FactorisationMachine(nn.Module):
         return {**state, "linear": state["linear"] + pairs}
 
 
-def make_model(seed: int = 0, *, rows: int = 2**20, width: int = 16) -> LayeredModel:
+def make_model(
+    seed: int = 0, *, rows: int = 2**20, width: int = 16, slots: int = SLOTS, features: int = DENSE
+) -> LayeredModel:
     """Return ten layers over a table of weights and one of vectors, each of `rows` rows."""
-    sizes = [SLOTS * width + DENSE, *TOWER]
+    sizes = [slots * width + features, *TOWER]
     with seeded(seed):
         chain = [
             Layer("first_order", "embedding", Lookup("slots", rows, 1, out="linear", std=0.01)),
             Layer("embedding", "embedding", Lookup("slots", rows, width, std=0.05)),
-            Layer("first_order_sum", "pooling", LinearPart("linear", DENSE)),
+            Layer("first_order_sum", "pooling", LinearPart("linear", features)),
             Layer("pooling", "pooling", Pool("slots")),
             Layer("machine", "match", FactorisationMachine(width)),
             Layer("concat", "concat", JoinTower("linear")),
@@ -59,4 +61,4 @@ def make_model(seed: int = 0, *, rows: int = 2**20, width: int = 16) -> LayeredM
             Layer("predict", "fully_connected", SumLogits("linear", sizes[-1])),
             Layer("loss", "loss", ClickLogProbabilities()),
         ]
-    return LayeredModel("deepfm", chain, example_batch, nll, batch=4096, sample="impression")
+    return LayeredModel("deepfm", chain, examples(slots, features), nll, batch=4096, sample="impression")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from berth.zoo.ctrdnn import DENSE, SLOTS, example_batch
+from berth.zoo.ctrdnn import DENSE, SLOTS, examples
 from berth.zoo.layered import Layer, LayeredModel, seeded
 from berth.zoo.slots import ClickLogProbabilities, Lookup, On, Pool, State, dense, nll
 
@@ -34,10 +34,12 @@ class Interaction(nn.Module):
         return torch.cat([state["dense"], products.index_select(1, self.pairs)], dim=1)
 
 
-def make_model(seed: int = 0, *, rows: int = 2**20, width: int = 16) -> LayeredModel:
+def make_model(
+    seed: int = 0, *, rows: int = 2**20, width: int = 16, slots: int = SLOTS, features: int = DENSE
+) -> LayeredModel:
     """Return ten layers over one table of `rows` rows."""
-    bottom = [DENSE, *BOTTOM, width]
-    top = [width + (SLOTS + 1) * SLOTS // 2, *TOP]
+    bottom = [features, *BOTTOM, width]
+    top = [width + (slots + 1) * slots // 2, *TOP]
     with seeded(seed):
         chain = [
             Layer("embedding", "embedding", Lookup("slots", rows, width)),
@@ -46,7 +48,7 @@ def make_model(seed: int = 0, *, rows: int = 2**20, width: int = 16) -> LayeredM
                 Layer(f"bottom{number + 1}", "fully_connected", On("dense", dense(*bottom[number:][:2])))
                 for number in range(len(bottom) - 1)
             ),
-            Layer("interaction", "match", Interaction(SLOTS + 1, width)),
+            Layer("interaction", "match", Interaction(slots + 1, width)),
             *(
                 Layer(f"top{number + 1}", "fully_connected", dense(*top[number:][:2]))
                 for number in range(len(TOP))
@@ -54,4 +56,4 @@ def make_model(seed: int = 0, *, rows: int = 2**20, width: int = 16) -> LayeredM
             Layer("predict", "fully_connected", nn.Sequential(nn.Linear(top[-1], 1), nn.Flatten(0))),
             Layer("loss", "loss", ClickLogProbabilities()),
         ]
-    return LayeredModel("dlrm", chain, example_batch, nll, batch=4096, sample="impression")
+    return LayeredModel("dlrm", chain, examples(slots, features), nll, batch=4096, sample="impression")

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 Example = Callable[[int, int], tuple[Any, Any]]
-Loss = Callable[[Any, Any], Tensor]
+Loss = Callable[..., Tensor]  # of output, labels and, where examples have weights, weights
 
 
 class Layer(NamedTuple):
@@ -71,9 +71,13 @@ class LayeredModel(nn.Module):
         """Return inputs of the first layer and labels for the loss; equal seeds give equal batches."""
         return self._example(batch, seed)
 
-    def loss(self, output: Any, labels: Any) -> Tensor:
-        """Return the mean loss of a batch."""
-        return self._loss(output, labels)
+    def set_examples(self, example: Example) -> None:
+        """Draw example batches by another function, for a model whose inputs are those of files."""
+        self._example = example
+
+    def loss(self, output: Any, labels: Any, *weights: Any) -> Tensor:
+        """Return the mean loss of a batch; with weights of its examples, if the loss takes them."""
+        return self._loss(output, labels, *weights)
 
 
 @runtime_checkable

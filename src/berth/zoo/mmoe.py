@@ -7,6 +7,8 @@ The tasks are a click and a conversion; labels are (batch, 2). The AUC of a run 
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -47,13 +49,14 @@ class Experts(nn.Module):
 class Gates(nn.Module):
     """Mixes the experts for each task, by weights that depend on the input."""
 
-    def __init__(self, inputs: int) -> None:
+    def __init__(self, inputs: int, tasks: int) -> None:
         super().__init__()
-        self.gates = nn.Linear(inputs, TASKS * EXPERTS)
+        self.tasks = tasks
+        self.gates = nn.Linear(inputs, tasks * EXPERTS)
 
     def forward(self, state: State) -> Tensor:
         """Return a tensor of shape (batch, tasks, width)."""
-        shares = self.gates(state["x"]).unflatten(1, (TASKS, EXPERTS)).softmax(dim=2)
+        shares = self.gates(state["x"]).unflatten(1, (self.tasks, EXPERTS)).softmax(dim=2)
         return torch.bmm(shares, state["experts"])
 
 
@@ -69,9 +72,17 @@ class PerTask(nn.Module):
         return torch.stack([layer(part) for layer, part in zip(self.layers, x.unbind(1), strict=True)], dim=1)
 
 
-def make_model(seed: int = 0, *, rows: int = 2**20, width: int = 16) -> LayeredModel:
+def make_model(
+    seed: int = 0,
+    *,
+    rows: int = 2**20,
+    width: int = 16,
+    slots: int = SLOTS,
+    features: int = DENSE,
+    tasks: int = TASKS,
+) -> LayeredModel:
     """Return nine layers over one table of `rows` rows."""
-    joined = SLOTS * width + DENSE
+    joined = slots * width + features
     with seeded(seed):
         chain = [
             Layer("embedding", "embedding", Lookup("slots", rows, width)),
@@ -79,40 +90,45 @@ def make_model(seed: int = 0, *, rows: int = 2**20, width: int = 16) -> LayeredM
             Layer("concat", "concat", Concat()),
             Layer("norm", "norm", nn.LayerNorm(joined)),
             Layer("experts", "fully_connected", Experts(joined)),
-            Layer("gates", "fully_connected", Gates(joined)),
+            Layer("gates", "fully_connected", Gates(joined, tasks)),
             Layer(
-                "towers", "fully_connected", PerTask([dense(EXPERT_WIDTH, TOWER_WIDTH) for _ in range(TASKS)])
+                "towers", "fully_connected", PerTask([dense(EXPERT_WIDTH, TOWER_WIDTH) for _ in range(tasks)])
             ),
             Layer(
                 "predict",
                 "fully_connected",
-                nn.Sequential(PerTask([nn.Linear(TOWER_WIDTH, 1) for _ in range(TASKS)]), nn.Flatten(1)),
+                nn.Sequential(PerTask([nn.Linear(TOWER_WIDTH, 1) for _ in range(tasks)]), nn.Flatten(1)),
             ),
             Layer("loss", "loss", ClickLogProbabilities()),
         ]
-    return MultiTask("mmoe", chain, example_batch, task_nll, batch=4096, sample="impression")
+    return LayeredModel(
+        "mmoe",
+        chain,
+        partial(example_batch, slots=slots, features=features, tasks=tasks),
+        task_nll,
+        batch=4096,
+        sample="impression",
+    )
 
 
-class MultiTask(LayeredModel):
-    """A chain whose labels have a column for each task."""
-
-    def scored(self, output: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """Return what the AUC of a run is computed from: output and labels of the first task."""
-        return output[:, 0], labels[:, 0]
-
-
-def task_nll(output: Tensor, labels: Tensor) -> Tensor:
+def task_nll(output: Tensor, labels: Tensor, weights: Tensor | None = None) -> Tensor:
     """Return the negative log-likelihood, summed over the tasks of an example."""
-    return TASKS * nll(output.flatten(0, 1), labels.flatten())
+    tasks = labels.shape[1]
+    repeated = None if weights is None else weights.repeat_interleave(tasks)
+    return tasks * nll(output.flatten(0, 1), labels.flatten(), repeated)
 
 
-def example_batch(batch: int, seed: int = 0) -> tuple[State, Tensor]:
+def example_batch(
+    batch: int, seed: int = 0, *, slots: int = SLOTS, features: int = DENSE, tasks: int = TASKS
+) -> tuple[State, Tensor]:
     """Return slots and dense features, and labels of clicks and conversions.
 
-    A conversion depends on half of the slots of a click, and on others in addition.
+    A conversion depends on half of the slots of a click, and on others in addition. So do further tasks.
     """
-    state, clicked = ctrdnn.example_batch(batch, seed)
+    state, clicked = ctrdnn.example_batch(batch, seed, slots=slots, features=features)
     ids = state["slots"].numpy()
-    logit = hidden_weight(ids[:, : SLOTS // 2]).sum(axis=(1, 2)) + hidden_weight(~ids[:, 0, 0])
-    converted = clicks(np.random.default_rng([seed, 1]), logit - 1.0)
-    return state, torch.stack([clicked, converted], dim=1)
+    labels = [clicked]
+    for task in range(1, tasks):
+        logit = hidden_weight(ids[:, : slots // 2]).sum(axis=(1, 2)) + hidden_weight(~ids[:, 0, 0])
+        labels.append(clicks(np.random.default_rng([seed, task]), logit - 1.0))
+    return state, torch.stack(labels, dim=1)

@@ -152,6 +152,12 @@ def clicks(random: np.random.Generator, logit: NDArray[np.float64]) -> Tensor:
     return torch.from_numpy((random.random(len(logit)) < 1 / (1 + np.exp(-logit))).astype(np.int64))
 
 
-def nll(output: Tensor, labels: Tensor) -> Tensor:
-    """Return the negative log-likelihood; the last layer of the chain returns log-probabilities."""
-    return nn.functional.nll_loss(output, labels)
+def nll(output: Tensor, labels: Tensor, weights: Tensor | None = None) -> Tensor:
+    """Return the negative log-likelihood; the last layer of the chain returns log-probabilities.
+
+    With weights it is their product with that of each example, over the number of examples.
+    """
+    if weights is None:
+        return nn.functional.nll_loss(output, labels)
+    losses = nn.functional.nll_loss(output, labels, reduction="none")
+    return (losses * weights).mean()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from berth.zoo.ctrdnn import DENSE, SLOTS, example_batch
+from berth.zoo.ctrdnn import DENSE, SLOTS, examples
 from berth.zoo.layered import Layer, LayeredModel, seeded
 from berth.zoo.slots import (
     ClickLogProbabilities,
@@ -39,20 +39,23 @@ class Crosses(nn.Module):
     def forward(self, state: State) -> State:
         """(batch, slots, ids) -> an entry `wide` of (batch, slots + CROSSED, ids)."""
         ids = state["slots"]
-        mixed = (ids[:, :CROSSED] * _SPREAD[0]) ^ (ids[:, :CROSSED] >> 29)
+        first = ids[:, : min(CROSSED, ids.shape[1] - 1)]
+        mixed = (first * _SPREAD[0]) ^ (first >> 29)
         crossed = (mixed + ids[:, 1 : CROSSED + 1]) * _SPREAD[1]
         return {**state, "wide": torch.cat([ids, crossed ^ (crossed >> 32)], dim=1)}
 
 
-def make_model(seed: int = 0, *, rows: int = 2**20, width: int = 16) -> LayeredModel:
+def make_model(
+    seed: int = 0, *, rows: int = 2**20, width: int = 16, slots: int = SLOTS, features: int = DENSE
+) -> LayeredModel:
     """Return ten layers over a table of weights and one of vectors, each of `rows` rows."""
-    sizes = [SLOTS * width + DENSE, *TOWER]
+    sizes = [slots * width + features, *TOWER]
     with seeded(seed):
         chain = [
             Layer("crosses", "concat", Crosses()),
             Layer("wide", "embedding", Lookup("wide", rows, 1, std=0.01)),
             Layer("embedding", "embedding", Lookup("slots", rows, width)),
-            Layer("wide_sum", "pooling", LinearPart("wide", DENSE)),
+            Layer("wide_sum", "pooling", LinearPart("wide", features)),
             Layer("pooling", "pooling", Pool("slots")),
             Layer("concat", "concat", JoinTower("wide")),
             *(
@@ -62,4 +65,4 @@ def make_model(seed: int = 0, *, rows: int = 2**20, width: int = 16) -> LayeredM
             Layer("predict", "fully_connected", SumLogits("wide", sizes[-1])),
             Layer("loss", "loss", ClickLogProbabilities()),
         ]
-    return LayeredModel("wide-deep", chain, example_batch, nll, batch=4096, sample="impression")
+    return LayeredModel("wide-deep", chain, examples(slots, features), nll, batch=4096, sample="impression")

@@ -19,6 +19,7 @@ import policy_sweep  # noqa: E402
 import tables  # noqa: E402
 import train  # noqa: E402
 import train_budget  # noqa: E402
+import train_modes  # noqa: E402
 import train_reading  # noqa: E402
 
 
@@ -63,6 +64,13 @@ def test_reading_from_files_is_held_against_a_share_of_the_step(name, share, met
 def test_a_table_under_a_budget_keeps_half_the_speed_or_misses(slower, met):
     memory, budget = (SimpleNamespace(wall_s=[one] * 9, cpu_s=[one] * 9) for one in (1.0, slower))
     assert (missed(train_budget.kept("t", memory, budget)) == set()) is met
+
+
+@pytest.mark.parametrize(("kept", "met"), [(0.41, True), (0.39, False)])
+def test_async_modes_keep_the_throughput_of_the_worker_that_is_not_slow_or_miss(kept, met):
+    speeds = {mode: [(100.0, 100.0 * kept)] * 5 for mode in train_modes.MODES}
+    expected = set() if met else {f"{mode}: throughput kept" for mode in ("async", "geo")}
+    assert {what for what, _ in missed(train_modes.figures(speeds))} == expected
 
 
 @pytest.mark.parametrize(("rate", "met"), [(20.0, True), (19.9, False)])

@@ -48,6 +48,7 @@ SEVERAL_FORMS = {
     "--micro": {"N", "N,N"},  # of a training, to choose from in a plan
     "--mix": {"MIX", "LIST"},
     "--out": {"FILE", "DIR"},
+    "--patience": {"N", "TIME"},  # evaluations of a training, how long to wait for a start
     "--policy": {"POLICY"},
 }
 

@@ -27,6 +27,7 @@ from berth.plan.explain import (
     stage_reason,
 )
 from berth.plan.job import planned_job
+from berth.plan.pins import apply_pins
 from berth.plan.plan import with_counts
 from berth.plan.problem import LARGEST, DevicePool, make_problem
 from berth.plan.profile import load_layer_profile
@@ -35,7 +36,7 @@ from berth.plan.rental import cost_per_billion, rented_pools, throughput_range
 from berth.plan.search.exact import exact
 from berth.plan.search.method import Budget, get_method
 from berth.plan.solve import SearchOptions, no_plan_error, no_plan_reason, search
-from berth.plan.world import KEY_BYTES, WorldOptions, apply_pins, problem_for
+from berth.plan.world import KEY_BYTES, WorldOptions, problem_for
 from berth.units import format_bytes, format_rate, format_usd
 
 CTRDNN = load_layer_profile("ctrdnn")

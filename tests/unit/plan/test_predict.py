@@ -8,7 +8,7 @@ from datetime import date
 import pytest
 
 from berth.errors import InputError
-from berth.plan.predict import HANDOVER_S, allreduce_s, predict_step, server_rows_s, worker_rows_s
+from berth.plan.predict import HANDOVER_S, Processes, StepPrediction, plan_of, predict_step
 from berth.plan.profile import DeviceTimes, LayerFacts, LayerProfile, load_layer_profile
 from berth.plan.profile.files import for_vendor, write_profile
 from berth.plan.profile.host import (
@@ -41,6 +41,10 @@ RATES = HostRates(
     allreduce_call_s=0.1,
     allreduce_bytes_per_s=1e4,
     disk_row_s=1e-3,
+    stage_call_s=0.0,
+    stage_byte_s=0.0,
+    row_slowdown=1.0,
+    compute_slowdown_at={1e6: 1.0},
     source=HERE,
 )
 LAYERS = (
@@ -54,16 +58,20 @@ PROFILE = LayerProfile(
 )  # fmt: skip
 
 
+def step_of(rates: HostRates, workers: int, servers: int, cores: int, **more) -> StepPrediction:
+    return predict_step(PROFILE, rates, Processes(workers, servers, 10, cores), **more)
+
+
 def test_tables_in_the_worker_are_part_of_its_time():
-    step = predict_step(PROFILE, RATES, 1, 0, 10, cores=4)
+    step = step_of(RATES, 1, 0, 4)
     rows = 100 * (2e-3 + 10 * 1e-4) + 200 * 1e-3 + 0.03
-    assert step.rows_s == pytest.approx(rows)
+    assert step.compute_s == pytest.approx(2.0 + rows)
     assert step.step_s == pytest.approx(2.0 + rows + 0.2 + 0.05)
     assert (step.server_cpu_s, step.allreduce_s) == (0.0, 0.0)
 
 
 def test_servers_work_while_dense_weights_are_updated():
-    step = predict_step(PROFILE, RATES, 1, 1, 10, cores=4)
+    step = step_of(RATES, 1, 1, 4)
     worker = 2.0 + 200 * 10 * 1e-4 + 100 * 1e-3 + 0.02 + 0.2 + 0.05
     server = 100 * (2e-3 + 10 * 1e-4) + 0.01
     assert step.worker_cpu_s == pytest.approx(worker)
@@ -71,59 +79,77 @@ def test_servers_work_while_dense_weights_are_updated():
     assert step.step_s == pytest.approx(worker + server - 0.25), (
         "the optimiser and the loop hide a quarter second"
     )
-    two = predict_step(PROFILE, RATES, 1, 2, 10, cores=4)
+    two = step_of(RATES, 1, 2, 4)
     assert two.server_cpu_s < step.server_cpu_s
 
 
 def test_more_busy_threads_than_cores_share_them():
-    step = predict_step(PROFILE, RATES, 2, 1, 10, cores=1, reader_s=0.3)
+    step = step_of(RATES, 2, 1, 1, reader_s=0.3)
     total = 2 * (step.worker_cpu_s + 0.3) + step.server_cpu_s
     assert step.step_s == pytest.approx(total + HANDOVER_S)
     assert step.cores_s == pytest.approx(total)
-    assert predict_step(PROFILE, RATES, 2, 1, 10, cores=8, reader_s=0.3).step_s < total
+    assert step_of(RATES, 2, 1, 8, reader_s=0.3).step_s < total
 
 
 def test_the_phases_of_a_step_share_the_cores_by_themselves():
     """While the only server works, one of two cores idles: dividing all CPU time by two would be too little."""
     rates = replace(RATES, server_call_s=1.0)
-    step = predict_step(PROFILE, rates, 2, 1, 10, cores=2, reader_s=0.0)
+    step = step_of(rates, 2, 1, 2, reader_s=0.0)
     hidden = step.allreduce_s + step.optimiser_s + 0.05
     assert step.server_cpu_s > 2 * hidden
     assert step.step_s == pytest.approx(step.worker_cpu_s - hidden + step.server_cpu_s + HANDOVER_S)
     assert step.step_s > step.cores_s
-    free = predict_step(PROFILE, rates, 2, 1, 10, cores=3, reader_s=0.0)
+    free = step_of(rates, 2, 1, 3, reader_s=0.0)
     assert free.step_s == pytest.approx(step.step_s - HANDOVER_S), "each process has a core"
 
 
 def test_a_device_that_waits_leaves_its_core_to_others():
-    whole = predict_step(PROFILE, RATES, 2, 0, 10, cores=1)
-    half = predict_step(PROFILE, RATES, 2, 0, 10, cores=1, host_share=0.5)
+    whole = step_of(RATES, 2, 0, 1)
+    half = step_of(RATES, 2, 0, 1, host_share=0.5)
     assert half.worker_cpu_s == pytest.approx(whole.worker_cpu_s - 0.5 * (2.0 + 0.2))
-    alone = [
-        predict_step(PROFILE, RATES, 1, 0, 10, 1, reader_s=0.0, host_share=share).step_s
-        for share in (0.5, 1.0)
-    ]
+    alone = [step_of(RATES, 1, 0, 1, reader_s=0.0, host_share=share).step_s for share in (0.5, 1.0)]
     assert alone[0] == pytest.approx(alone[1])
 
 
-def test_new_rows_take_memory():
+def test_new_rows_take_time_and_memory():
     rates = replace(RATES, fresh_byte_s=1e-3)
-    more = server_rows_s(rates, 10, 10, new_share=0.5) - server_rows_s(RATES, 10, 10, new_share=0.5)
-    assert more == pytest.approx(10 * 0.5 * 1e-3 * (2 * 10 + INDEX_BYTES))
+    old, new = (step_of(rates, 1, 1, 4, new_share=share).server_cpu_s for share in (0.0, 0.5))
+    assert new - old == pytest.approx(100 * 0.5 * (1e-3 + 1e-3 * (2 * 10 + INDEX_BYTES)))
+
+
+def test_a_worker_speaks_to_every_server_about_every_table():
+    one, three = (step_of(RATES, 1, servers, 8) for servers in (1, 3))
+    assert three.worker_cpu_s - one.worker_cpu_s == pytest.approx(2 * 0.02)
+    assert 3 * three.server_cpu_s - one.server_cpu_s == pytest.approx(2 * 0.01)
+
+
+def test_busy_cores_slow_each_other_down():
+    rates = replace(RATES, row_slowdown=1.5, compute_slowdown_at={1.0: 1.2})
+    assert step_of(rates, 1, 0, 2, reader_s=0.0) == step_of(RATES, 1, 0, 2, reader_s=0.0), (
+        "the other core idles"
+    )
+    step = step_of(rates, 2, 0, 2, reader_s=0.0)
+    assert 0.9 < step.busy_cores <= 1.0
+    alone = step_of(RATES, 2, 0, 2, reader_s=0.0)
+    rows = 100 * (2e-3 + 10 * 1e-4) + 200 * 1e-3 + 0.03
+    slower = 2.0 * 0.2 + rows * 0.5
+    assert step.compute_s - alone.compute_s == pytest.approx(slower * step.busy_cores, rel=0.05)
+
+
+def test_the_planner_s_stage_is_what_is_predicted():
+    """The CPU time of a worker is the plan's stage with the run's counts, not a second formula."""
+    run = Processes(2, 1, 10, cores=8)
+    plan = plan_of(PROFILE, RATES, run, 0.0)
+    stage, batch = plan.stages[0], plan.problem.batch
+    step = predict_step(PROFILE, RATES, run)
+    parts = (stage.compute_s + stage.sync_s + stage.optimiser_s) * batch
+    assert step.worker_cpu_s == pytest.approx(parts)
+    assert stage.sync_s * batch == pytest.approx(0.1 + 1000 / 1e4, rel=1e-4), "and the latency of a ring"
 
 
 def test_a_slow_reader_is_waited_for():
-    assert predict_step(PROFILE, RATES, 1, 0, 10, cores=4, reader_s=50.0).step_s == 50.0
-    assert predict_step(PROFILE, RATES, 1, 0, 10, cores=4).reader_cpu_s == pytest.approx(100 / 1e3)
-
-
-def test_the_parts_by_themselves():
-    assert allreduce_s(RATES, 1000, 1) == 0.0
-    assert allreduce_s(RATES, 1000, 2) == pytest.approx(0.1 + 0.1)
-    assert allreduce_s(RATES, 1000, 8) == pytest.approx(0.1 + 0.3)
-    assert server_rows_s(RATES, 10, 10, new_share=0.5) == pytest.approx(10 * (3e-3 + 0.5e-3))
-    assert worker_rows_s(RATES, 20, 10, 10, servers=2) == pytest.approx(20 * 1e-3 + 10 * 1e-3 + 0.04)
-    assert worker_rows_s(RATES, 20, 10, 10, 0, new_share=1.0) == pytest.approx(0.03 + 10 * 4e-3 + 20 * 1e-3)
+    assert step_of(RATES, 1, 0, 4, reader_s=50.0).step_s == 50.0
+    assert step_of(RATES, 1, 0, 4).reader_cpu_s == pytest.approx(100 / 1e3)
 
 
 def test_rates_read_back_equal(tmp_path):

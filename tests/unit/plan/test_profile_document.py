@@ -93,10 +93,6 @@ def test_distinct_rows_grow_slower_than_look_ups_and_never_exceed_them():
     assert layer.looked_up_rows(50, 100) == 10
 
 
-def test_no_devices_give_no_columns():
-    assert two_layers().times([]).oct_s.shape == (2, 0)
-
-
 def test_what_crosses_and_what_is_held():
     profile = two_layers()
     assert profile.cross_bytes.tolist() == [1240, 0]

@@ -375,7 +375,7 @@ def test_without_torch_the_extra_is_named(capsys, monkeypatch):
 def test_planning_from_a_shipped_profile_needs_no_torch():
     program = (
         "import sys, berth.zoo, berth.plan.profile as p; profile = p.load_layer_profile('ctrdnn');"
-        "profile.times(['cpu', 'H200']); p.job_profile(profile); print('torch' in sys.modules)"
+        "profile.on('cpu').at(64), profile.on('H200'); p.job_profile(profile); print('torch' in sys.modules)"
     )
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert result.stdout == "False\n"

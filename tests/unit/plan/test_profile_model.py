@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import assume, given
-from hypothesis import strategies as st
 
 from berth.cluster.catalogue import known_devices
 from berth.cluster.model import DeviceType
 from berth.errors import InputError
 from berth.plan.profile import (
     LayerFacts,
-    fit_amdahl,
     job_profile,
     load_layer_profile,
     modelled_times,
@@ -30,44 +27,6 @@ EMB = LayerFacts(
     sparse_bytes=64_000_000, touched_bytes=9_000_000, touched_growth=0.8, row_bytes=64, moved_bytes=84_000_000,
     kernels=4,
 )  # fmt: skip
-
-
-@given(share=st.floats(0, 1), at_one=st.floats(1e-6, 1e3), most=st.integers(2, 6))
-def test_exact_times_give_back_their_share(share, at_one, most):
-    counts = [2**power for power in range(most)]
-    fit = fit_amdahl({k: at_one * (1 - share + share / k) for k in counts})
-    assert fit.share == pytest.approx(share, abs=1e-6)
-    assert fit.at_one_s == pytest.approx(at_one)
-    assert fit.residual == pytest.approx(0, abs=1e-6)
-
-
-@given(seconds=st.lists(st.floats(1e-6, 1e3), min_size=2, max_size=5))
-def test_any_times_give_a_share_no_worse_than_any_other(seconds):
-    times = {2**power: value for power, value in enumerate(seconds)}
-    fit = fit_amdahl(times)
-    assume(fit.at_one_s > 0)
-    assert 0 <= fit.share <= 1
-
-    def misfit(share, at_one):
-        return sum((at_one * (1 - share + share / k) - value) ** 2 for k, value in times.items())
-
-    best = misfit(fit.share, fit.at_one_s)
-    for share in (0, 0.25, 0.5, 0.75, 1):
-        for scale in (0.9, 1.0, 1.1):
-            assert best <= misfit(share, fit.at_one_s * scale) * (1 + 1e-6) + 1e-15
-
-
-@pytest.mark.parametrize(
-    ("times", "share"),
-    [
-        ({1: 1.0, 2: 1.5, 4: 2.0}, 0.0),  # grows with the units
-        ({1: 1.0, 2: 0.3, 4: 0.1}, 1.0),  # shrinks faster than they divide
-        ({1: 0.0, 2: 0.0}, 1.0),
-        ({1: 3.0}, 1.0),
-    ],
-)
-def test_a_share_stays_between_nothing_and_all(times, share):
-    assert fit_amdahl(times).share == share
 
 
 BATCHES = (16, 64, 256)

@@ -435,6 +435,7 @@ def reordered(given: Problem, order: list[int]) -> Problem:
         facts=given.facts[rows],
         curves=given.curves[rows],
         cross=given.cross[rows],
+        message=None if given.message is None else given.message[rows],
         ring=given.ring[order],
         host=replace(given.host, device=at[host] if host >= 0 else -1),
         stated=None,
@@ -522,3 +523,21 @@ def test_methods_without_a_plan_say_why():
         problem(throughput=1e9), Budget(20, 5.0), ["random", "greedy", "static-servers"]
     )
     assert all(one.cost_usd is None and one.note for one in results)
+
+
+def test_an_assignment_is_computed_once_however_often_a_search_comes_back_to_it():
+    given = problem_for(load_layer_profile("nce"), load_cluster("cloud-mix"), 1e5)
+    asked = []
+
+    def objective(rows):
+        asked.append(len(rows))
+        return Evaluator(given).formula(rows)
+
+    evaluator = Evaluator(given, objective=objective)
+    rows = np.zeros((4, len(given.layers)), np.int64)
+    rows[2] = 1
+    first, again = evaluator(rows), evaluator(rows[::-1])
+    assert asked == [2]
+    assert evaluator.evaluations == 8
+    assert first.cost_usd.tolist() == again.cost_usd[::-1].tolist()
+    assert first.cost_usd[0] == first.cost_usd[1] == Evaluator(given)(rows[:1]).cost_usd[0]

@@ -14,6 +14,7 @@ from berth.plan.problem import (
     COMPUTE,
     CURVES,
     EXAMPLE_BYTES,
+    EXCHANGE,
     FACTS,
     HAS_TABLES,
     HELD_BYTES,
@@ -51,7 +52,7 @@ def problem(**changes) -> Problem:
         "grid": GRID,
         "facts": facts,
         "curves": curves,
-        "cross": np.zeros((1, 2, 2)),
+        "cross": np.zeros((1, 2, 3)),
         "ring": np.zeros((1, 2, 51)),
         "micro": (1, 2, 5),
     }
@@ -91,17 +92,24 @@ def test_micro_batches_repeat_what_a_call_costs_and_overlap_what_moves():
 
 
 def test_stages_pay_for_the_way_through_all_of_them_and_for_the_crossings_at_their_boundaries():
-    cross = np.zeros((1, 2, 2))
-    cross[0, 0] = (
-        0.01,
-        0.02,
-    )  # forward and backward, per example, after the first layer; nothing after the last
+    cross = np.zeros((1, 2, 3))
+    # Forward, backward and computing, per example, after the first layer; nothing after the last.
+    cross[0, 0] = (0.01, 0.02, 0.003)
     cross[0, 1] = 99.0
-    of = replace(problem(cross=cross), message_s=0.1)
-    # First stage: 11 s of computing; 2 s of gradients and a message in, 1 s of activations and a message out.
+    of = replace(problem(cross=cross), message=np.array([[0.1, 0.05]]), loop_s=0.5)
+    # First stage: 11 s of computing; 2 s of gradients and a message in, 1 s of activations and a message out; it packs
+    # and unpacks them in 0.3 s and 0.05 s for the messages.
     first, second = step_s(of, [(0, 0, 0), (1, 1, 0)], [1, 1])
-    assert first == pytest.approx(2 * (11.0 + 2.1 + 1.1))
-    assert second == pytest.approx(2 * (0.0 + 1.1 + 2.1))
+    assert first == pytest.approx(2 * (11.35 + 2.1 + 1.1) + 0.5)
+    assert second == pytest.approx(2 * (0.35 + 1.1 + 2.1) + 0.5), "every stage has a loop"
+
+
+def test_a_device_does_not_send_the_rows_that_it_holds_itself():
+    of = edited(problem(micro=(1,)), curves={(0, EXCHANGE): [0.0, 4.0, 40.0]})
+    assert step_s(of, [(0, 1, 0)], [1]) == pytest.approx([11.0]), "the only device holds all rows"
+    # Two devices: 50 examples, 6 s of computing and 20 s of rows, of which half are on the other device.
+    assert step_s(of, [(0, 1, 0)], [2]) == pytest.approx([6.0 + 10.0 + 10.0])
+    assert step_s(of, [(0, 1, 0)], [4]) == pytest.approx([3.5 + 2 * 10.0 * 3 / 4])
 
 
 def test_the_all_reduce_and_the_optimiser_come_once_per_step():

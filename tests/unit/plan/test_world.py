@@ -11,6 +11,7 @@ from berth.cluster.load import load_cluster
 from berth.errors import InputError, UnknownNameError
 from berth.network import _kernels
 from berth.network.fabric import Fabric
+from berth.plan.pins import apply_pins, match_layers, match_type, restrict_to_types
 from berth.plan.problem import (
     COMPUTE,
     EXAMPLE_BYTES,
@@ -23,19 +24,11 @@ from berth.plan.problem import (
     UNLIMITED,
 )
 from berth.plan.profile import load_layer_profile
+from berth.plan.profile.host import host_rates
 from berth.plan.profile.layer_profile import INDEX_BYTES
 from berth.plan.search.exact import exact
 from berth.plan.search.method import Budget
-from berth.plan.world import (
-    HOT_ROWS,
-    KEY_BYTES,
-    WorldOptions,
-    apply_pins,
-    match_layers,
-    match_type,
-    problem_for,
-    restrict_to_types,
-)
+from berth.plan.world import HOT_ROWS, KEY_BYTES, WorldOptions, problem_for
 
 CTRDNN = load_layer_profile("ctrdnn")
 CLOUD = load_cluster("cloud-mix")
@@ -85,7 +78,13 @@ def test_crossings_are_activations_forward_and_gradients_backward_over_the_share
     problem = problem_for(CTRDNN, own, 1000)
     layer = CTRDNN.layers[0]
     expected = np.array([layer.output_bytes, layer.gradient_bytes]) / CTRDNN.batch / 1e9
-    assert problem.cross[on(problem, "T4"), 0] == pytest.approx(expected)
+    assert problem.cross[on(problem, "T4"), 0] == pytest.approx([*expected, 0.0]), (
+        "its host packs and unpacks"
+    )
+    rates = problem.source.rates
+    packing = problem.cross[on(problem, "cpu-core"), 0, 2]
+    assert packing == pytest.approx(layer.cross_bytes / CTRDNN.batch * rates.stage_byte_s)
+    assert problem.message[on(problem, "cpu-core"), 1] == rates.stage_call_s
     assert problem.cross[:, -1].max() == 0.0
 
 
@@ -116,7 +115,12 @@ def test_computation_is_the_profiles_curve():
     row = CTRDNN.names.index("fc1")
     for name in ("cpu-core", "T4"):
         curve = problem.curves[on(problem, name), row, COMPUTE]
-        assert curve[1:] == pytest.approx(CTRDNN.on(name).compute_s[row])
+        slower = [1.0] * len(CTRDNN.batches)
+        if name == "cpu-core":  # the other cores of its machine compute too
+            moved = sum(layer.moved_bytes for layer in CTRDNN.layers) / CTRDNN.batch
+            slower = [host_rates().compute_slowdown(moved * batch) for batch in CTRDNN.batches]
+            assert min(slower) > 1.0
+        assert curve[1:] == pytest.approx(CTRDNN.on(name).compute_s[row] * slower)
     assert problem.grid.tolist() == [0.0, *CTRDNN.batches]
 
 

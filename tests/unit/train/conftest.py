@@ -8,6 +8,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from two_hosts import two_hosts  # noqa: F401 - a fixture
 
 
 @pytest.fixture(scope="session")

@@ -291,7 +291,8 @@ class TestParquet:
         write_parquet(tmp_path / "a.parquet", 4, labels=[0, None, 1, 7])
         stream = FileStream(tmp_path)
         assert sum(batch.examples for batch in taken(stream)) == 2
-        assert [text.rsplit(":", 2)[1] for text in stream.first_bad] == ["2", "4"]
+        places = [f"{tmp_path / 'a.parquet'}:{row}: column 'label': a label is 0 or 1, got" for row in (2, 4)]
+        assert stream.first_bad == [f"{places[0]} nothing", f"{places[1]} 7"]
 
     @pytest.mark.parametrize(("name", "shapes"), [("C1", ((4, 1, 1), (4, 0))), ("I1", ((4, 0, 1), (4, 1)))])
     def test_a_log_may_have_no_features_or_no_slots(self, tmp_path, name, shapes):
@@ -308,7 +309,7 @@ class TestParquet:
         (batch,) = taken(stream)
         assert sorted(batch.inputs["dense"].flatten().tolist()) == pytest.approx([0, np.log(2), np.log(6)])
         assert stream.bad_rows == 2
-        assert stream.first_bad[0].endswith(":2: one of the features is infinite, or too large for a float")
+        assert stream.first_bad[0].endswith(":2: column 'x': inf is infinite, or too large for a float")
 
     @pytest.mark.parametrize("names", [["C2", "C1", "x"], ["C1", "x"], ["C1", "C2"], ["C1", "C2", "y"]])
     def test_files_of_one_folder_have_the_same_columns(self, tmp_path, names):
@@ -324,7 +325,7 @@ class TestParquet:
     @pytest.mark.parametrize(
         ("columns", "reason"),
         [
-            ({"label": [0, 1], "when": [[1], [2]]}, "column 'when' has type List"),
+            ({"label": [0, 1], "when": [[1.5], [2.5]]}, "column 'when' has type List"),
             ({"words": ["a", "b"], "x": [1.0, 2.0]}, "has no label column"),
         ],
     )

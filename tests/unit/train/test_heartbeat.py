@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 
 from berth.errors import ServerError
-from berth.train.heartbeat import HEARTBEAT, StallMonitor, waiting_for_peers
+from berth.train.heartbeat import HEARTBEAT, InProcessStore, StallMonitor, WatchedServer, waiting_for_peers
+from berth.train.servers import Secret, ServerConfig, ServerProcess
+from berth.train.servers.ping import ServerPing, ping_identity
 
 
 class KeyValueStore(dict):
@@ -42,6 +44,13 @@ def ranks():
             watches[rank].exchange(board, begun + after)
         return [watches[rank].stall_message(begun + after) for rank in those]
 
+    def watch(names, pinged_by):
+        servers = [WatchedServer(name, rank) for name, rank in zip(names, pinged_by, strict=True)]
+        for rank, monitor in enumerate(watches):
+            mine = {i: (lambda i=i: go.answers[i]) for i, by in enumerate(pinged_by) if by == rank}
+            monitor.watch_servers(servers, mine, begun)
+
+    go.watch, go.answers = watch, [0, 0]
     yield go
     HEARTBEAT.step, HEARTBEAT.waiting = 0, False
 
@@ -59,6 +68,56 @@ def test_a_rank_without_a_pulse_is_named_once_by_the_lowest_other(ranks):
 def test_where_the_first_is_silent_the_second_says_so(ranks):
     ranks(5, 0, 1, 2)
     assert ranks(40, 1, 2) == ["waiting: rank 0 has been silent for 35 s (after step 7)", None]
+
+
+def test_a_server_without_answers_is_named_with_its_host(ranks):
+    """Unless the rank that pings it is silent itself: then nothing is known of the server."""
+    ranks.watch(["server 0 on a", "server 1 on b"], pinged_by=[0, 1])
+    ranks(1, 0, 1, 2)
+    ranks.answers[0] += 1
+    assert ranks(5, 0, 1, 2) == [None] * 3
+    ranks.answers[0] += 1
+    assert ranks(34, 0, 1, 2)[1:] == [None, None]
+    ranks.answers[0] += 1
+    assert ranks(36, 1, 0, 2) == [None, "waiting: server 1 on b has been silent for 31 s", None]
+    ranks.answers[1] += 1
+    assert ranks(40, 1, 0, 2) == [None] * 3
+    ranks(41, 1, 0, 2)
+    ranks.answers[0] += 1
+    assert ranks(70, 0, 2) == [None, None]
+    ranks.answers[0] += 1
+    assert ranks(75, 0, 2) == ["waiting: rank 1 has been silent for 34 s (after step 7)", None]
+
+
+@pytest.mark.slow
+def test_a_stopped_server_is_silent_and_heard_again():
+    secret, reports = Secret.random(), []
+    server = ServerProcess(ServerConfig(), secret)
+    monitor = StallMonitor(0, 1, silent_s=0.6, notify=reports.append)
+    ping = ServerPing(server.address, ping_identity(0, 1, 1), secret, tls=None, every_s=0.05)
+
+    def wait_until(is_true):
+        deadline = time.monotonic() + 120
+        while not is_true():
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+
+    try:
+        monitor.watch_servers(
+            [WatchedServer("server 0 on b", 0)], {0: lambda: ping.answers}, time.monotonic()
+        )
+        wait_until(lambda: ping.answers > 2)
+        os.kill(server.pid, signal.SIGSTOP)
+        monitor.start(InProcessStore())
+        wait_until(lambda: any("server 0 on b has been silent for" in report for report in reports))
+        before = ping.answers
+        os.kill(server.pid, signal.SIGCONT)
+        wait_until(lambda: ping.answers > before + 2)
+    finally:
+        os.kill(server.pid, signal.SIGCONT)
+        monitor.stop()
+        ping.stop()
+        server.stop()
 
 
 def test_a_board_that_does_not_answer_is_the_silence_of_rank_0_alone():

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -25,6 +28,32 @@ def log_loss_of_a_constant(labels) -> float:
     """The loss of always saying the mean."""
     share = float(np.mean(labels))
     return float(-(share * np.log(share) + (1 - share) * np.log(1 - share)))
+
+
+ADAM = """
+import sys, torch
+from berth.train.optimisers import optimiser_for
+
+def trained(optimiser):
+    model.load_state_dict(begin)
+    for step in range(5):
+        model(torch.full((2, 4), step / 3)).square().sum().backward()
+        optimiser.step()
+        optimiser.zero_grad(set_to_none=True)
+    optimiser.load_state_dict(optimiser.state_dict())
+    return [weight.detach().clone() for weight in model.parameters()]
+
+model = torch.nn.Linear(4, 3)
+begin = {name: value.clone() for name, value in model.state_dict().items()}
+ours = trained(optimiser_for(model, None))
+assert "torch._dynamo" not in sys.modules
+theirs = trained(torch.optim.Adam(model.parameters(), fused=True))
+assert all(map(torch.equal, ours, theirs))
+"""
+
+
+def test_adam_is_torchs_bit_for_bit_and_does_not_import_the_compiler():
+    subprocess.run([sys.executable, "-c", ADAM], check=True, timeout=300)
 
 
 @pytest.mark.parametrize(

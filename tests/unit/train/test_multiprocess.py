@@ -10,11 +10,9 @@ import sys
 import time
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from berth.cli.main import app
-from berth.train import ClickStream
 from berth.train.fault_points import VARIABLE
 
 pytestmark = pytest.mark.slow
@@ -133,16 +131,14 @@ def test_one_worker_has_the_rows_of_one_process_bit_for_bit_over_any_number_of_s
     ids=lambda mode: mode[0],
 )
 def test_other_modes_learn_from_every_example_once(mode, whole, tmp_path, capsys):
-    """Only rows differ between modes: dense gradients are summed in every step of all of them."""
+    """Dense weights and rows are updated by each worker, so both differ between modes."""
     folder, sync = whole[TOGETHER]
     told, said = train(tmp_path / "run", *TOGETHER, "--mode", *mode)
     assert f"2 servers ({mode[0]})" in said
     assert (told["step"], told["examples"]) == (sync["step"], sync["examples"])
-    assert told["loss"] == pytest.approx(sync["loss"], rel=0.05)  # geo learns from others three steps late
+    assert told["loss"] == pytest.approx(sync["loss"], rel=0.05)  # workers learn from each other late
     rows = differences(folder, tmp_path / "run", capsys)
-    learned, announced = (ClickStream(0).draw(*some)[0] for some in ((0, STEPS * 64), (STEPS * 64, 64)))
-    # the rows of the batch after the last were fetched ahead, which makes them
-    assert (rows["only_first"], rows["only_second"]) == (0, len(np.setdiff1d(announced, learned)))
+    assert (rows["only_first"], rows["only_second"]) == (0, 0)
     assert rows["changed"] > 0  # they learned at other moments
 
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import os
-import shutil
 import socket
-import subprocess
-import sys
 
 import pytest
+from two_hosts import ADDRESSES, on_host
 
-from berth.train.network_interface import IFNAME, interface_of, source_address, use_route_interface
+from berth.train.hosts import Hosts, this_host
+from berth.train.network_interface import (
+    IFNAME,
+    interface_address,
+    interface_of,
+    source_address,
+    use_route_interface,
+)
 
 
 def test_the_way_to_this_machine_is_the_loopback(monkeypatch):
@@ -44,67 +48,20 @@ def test_the_sixth_version_of_loopback_is_found_too():
     assert interface_of("::1") == "lo"
 
 
-def ip(*words: str) -> None:
-    subprocess.run(["ip", *words], check=True, capture_output=True)
+def test_between_two_hosts_it_is_the_cable(two_hosts, monkeypatch):
+    monkeypatch.setenv(IFNAME, "")  # so that it is removed again
+    monkeypatch.delenv(IFNAME)
+    assert on_host(two_hosts[1], lambda: source_address(ADDRESSES[0], 80)) == ADDRESSES[1]
+    assert on_host(two_hosts[1], lambda: use_route_interface(ADDRESSES[0], 80)) == "cable-b"
+    assert on_host(two_hosts[1], interface_address) == ADDRESSES[1]  # that of the variable, now
 
 
-@pytest.fixture
-def two_machines():
-    """Two network namespaces with a cable between them, as two machines have."""
-    if shutil.which("ip") is None:
-        pytest.skip("needs iproute2")
-    names = [f"berth-{os.getpid()}-{side}" for side in "ab"]
-    try:
-        for name in names:
-            ip("netns", "add", name)
-    except subprocess.CalledProcessError:
-        pytest.skip("needs permission to make network namespaces")
-    try:
-        ip(
-            "link",
-            "add",
-            "cable-a",
-            "netns",
-            names[0],
-            "type",
-            "veth",
-            "peer",
-            "name",
-            "cable-b",
-            "netns",
-            names[1],
-        )
-        for number, (name, side) in enumerate(zip(names, "ab", strict=True), 1):
-            ip("-n", name, "link", "set", "lo", "up")
-            ip("-n", name, "addr", "add", f"10.77.0.{number}/24", "dev", f"cable-{side}")
-            ip("-n", name, "link", "set", f"cable-{side}", "up")
-        yield names
-    finally:
-        for name in names:
-            subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True)
-
-
-@pytest.mark.slow
-def test_two_machines_find_the_network_interface(two_machines):
-    command = [sys.executable, "-m", "berth", "train", "ctrdnn-8", "--steps", "4", "--batch", "64", "--json"]
-    told = {name: value for name, value in os.environ.items() if name != IFNAME}
-    told |= {"WORLD_SIZE": "2", "MASTER_ADDR": "10.77.0.1", "MASTER_PORT": "29400", "OMP_NUM_THREADS": "1"}
-    told |= {"BERTH_TRAIN_SECRET": "5e" * 32}
-    ranks = [
-        subprocess.Popen(
-            ["ip", "netns", "exec", name, *command],
-            env={**told, "RANK": str(rank)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank, name in enumerate(two_machines)
-    ]
-    try:
-        said = [process.communicate(timeout=300) for process in ranks]
-    finally:
-        for process in ranks:
-            process.kill()
-    assert [process.returncode for process in ranks] == [0, 0], said
-    result = json.loads(said[0][0])
-    assert (result["step"], len(result["workers"])) == (4, 2)
+def test_processes_of_one_network_namespace_share_a_host(two_hosts, monkeypatch):
+    monkeypatch.delenv(IFNAME, raising=False)
+    here = [on_host(name, lambda: this_host(ADDRESSES[0], 80)) for name in (*two_hosts, two_hosts[0])]
+    hosts = Hosts(here, 1)
+    assert [hosts.of_rank(rank) for rank in range(3)] == [0, 1, 0]
+    assert [hosts.address(host) for host in range(len(hosts))] == list(ADDRESSES)
+    assert (hosts.here, hosts.is_leader, hosts.leader(0)) == (1, True, 0)
+    assert [hosts.of_server(index) for index in range(3)] == [0, 1, 0]
+    assert len(set(hosts.names())) == 2  # though the hosts have the same name

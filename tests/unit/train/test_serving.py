@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 import pytest
 import torch
 from torch import nn
@@ -23,7 +24,11 @@ from berth.train import (
     load_for_inference,
 )
 from berth.train.data import Share
+from berth.train.data.files import FileStream
+from berth.train.data.sample import write_criteo
+from berth.train.metrics import auc
 from berth.train.recipes import make_recipe
+from berth.train.trainer import Trainer
 
 ROOT = Path(__file__).resolve().parents[3]
 BATCH, STEPS = 64, 3
@@ -202,3 +207,58 @@ def test_an_existing_folder_is_kept(tmp_path):
     assert (tmp_path / "served" / "mine.txt").exists()
     export_for_serving(tmp_path / "run", tmp_path / "served", Flattened(), overwrite=True)
     assert (tmp_path / "served" / "manifest.json").exists()
+
+
+def test_raw_rows_are_encoded_as_berth_reads_them_from_files(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "examples"))
+    from serve import encode
+
+    rows = [
+        {
+            "click": 1,
+            "id": 7,
+            "city": "paris",
+            "hex": "00ff",
+            "price": 2.5,
+            "age": None,
+            "tags": ["x", "y", "z"],
+        },
+        {"click": 0, "id": 2**62, "city": None, "hex": "123456789", "price": -1.0, "age": 3, "tags": []},
+        {"click": 0, "id": -1, "city": "oslo", "hex": "g", "price": 0.0, "age": 0, "tags": None},
+    ]
+    pl.DataFrame(rows).write_parquet(tmp_path / "log.parquet")
+    for columns in (
+        {"labels": "click", "slots": ["id", "city", "hex"], "multi": ["tags"]},
+        {"labels": "click", "slots": {"a": ["id"], "b": ["hex"]}, "scale": "none", "max_ids": 2},
+    ):
+        stream = FileStream(tmp_path / "log.parquet", columns=columns, shuffled=False)
+        expected = next(stream.batches(3, 0, Share(), 0)).inputs
+        encoded = encode(json.loads(json.dumps(stream.layout.to_json())), rows)
+        assert encoded.keys() == expected.keys()
+        for name, value in expected.items():
+            torch.testing.assert_close(encoded[name], value)
+
+
+@pytest.mark.slow
+def test_criteo_from_a_generated_file_to_predictions_without_berth(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "examples"))
+    from serve import Served, encode
+
+    best = write_criteo(tmp_path / "day_0.tsv", 30_000)
+    write_criteo(tmp_path / "day_1.tsv", 4_000, seed=1)
+    log, run = tmp_path / "day_0.tsv", tmp_path / "run"
+    trainer = Trainer("dlrm", log, eval_data=tmp_path / "day_1.tsv", batch=256, checkpoints=str(run))
+    result = trainer.fit()
+    trainer.close()
+    assert result.examples == 30_000
+    export_for_serving(run, tmp_path / "served")
+    served = Served(tmp_path / "served")
+    columns = served.manifest["columns"]
+    names = [*columns["labels"], *columns["dense"]["dense"], *columns["slots"]["slots"]]
+    lines = (tmp_path / "day_1.tsv").read_text().splitlines()
+    rows = [dict(zip(names, line.split("\t"), strict=True)) for line in lines]
+    scores = served.predict(encode(columns, rows))[:, 1].numpy()
+    found = auc(scores, np.array([row["label"] == "1" for row in rows]))
+    print(f"held-out AUC {found:.4f} of at most {best:.4f}; in training {result.evaluation.auc:.4f}")
+    assert found == pytest.approx(result.evaluation.auc, abs=1e-4)
+    assert 0.66 < found < best

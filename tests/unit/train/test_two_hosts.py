@@ -108,8 +108,8 @@ def test_a_gateway_lets_in_neither_strangers_nor_requests_for_other_ports(gatewa
     place = (ADDRESSES[1], gateway.port)
 
     def answer(secret: Secret, target: bytes) -> bytes:
-        with socket.create_connection(place, timeout=60) as peer:
-            encrypted = tls_context(secret, server=False).wrap_socket(peer)
+        context = tls_context(secret, server=False)
+        with socket.create_connection(place, timeout=60) as peer, context.wrap_socket(peer) as encrypted:
             encrypted.sendall(len(target).to_bytes(2, "little") + target)
             return encrypted.recv(1)
 

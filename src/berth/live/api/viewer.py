@@ -12,6 +12,7 @@ from berth.live.api.auth import Anyone
 from berth.live.api.limits import Limits
 from berth.live.api.series import columns
 from berth.live.api.tokens import Caller, LoginCodes
+from berth.live.history import placement
 from berth.live.simulation_view import Finished, state_at_busiest
 
 READER = Caller("reader", "user")
@@ -112,15 +113,7 @@ class Viewer:
         event = {"seq": seq, "time": record["time"], "kind": record["kind"]}
         if reason and reason != "none":
             event["reason"] = reason
-        return event | self._where(record) if "seats" in record else event
-
-    def _where(self, record: dict[str, Any]) -> dict[str, Any]:
-        cluster = self._finished.cluster
-        places: dict[str, int] = {}
-        for machine, _, numbers in record["seats"]:
-            name = cluster.machines[machine].name
-            places[name] = places.get(name, 0) + len(numbers)
-        return {"tier": cluster.tiers[record["tier"]].name, "places": places}
+        return event | placement(record, self._finished.cluster) if "seats" in record else event
 
     def _attempts(self, records: "Numbered") -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = []
@@ -130,7 +123,7 @@ class Viewer:
                 found[-1] |= {"left": time, "ended": time, "left_for": reason}
             if kind in ("start", "move"):
                 about = {"token": record["token"], "number": len(found) + 1, "placed": time, "began": time}
-                found.append(about | self._where(record) | {"reason": reason})
+                found.append(about | placement(record, self._finished.cluster) | {"reason": reason})
             elif kind == "exited" and found:
                 found[-1] |= {"ended": time, "code": 0, "codes": [0]}
         return found

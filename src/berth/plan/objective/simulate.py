@@ -31,7 +31,18 @@ from berth.plan.evaluate import Assignments, BatchEvaluation, Evaluator
 from berth.plan.objective import pipeline as tasks
 from berth.plan.objective.protocol import Evaluation
 from berth.plan.plan import Plan, Stage, cheapest
-from berth.plan.problem import COMPUTE, IN, OPTIMISER_S, OUT, SERVER_CPU, SERVER_NIC, SYNC_BYTES, Problem
+from berth.plan.problem import (
+    COMPUTE,
+    EXCHANGE,
+    IN,
+    OPTIMISER_S,
+    OUT,
+    SERVER_CPU,
+    SERVER_NIC,
+    SYNC_BYTES,
+    Problem,
+)
+from berth.plan.profile.layer_profile import along
 from berth.plan.world import UTILISATION
 
 Floats = NDArray[np.float64]
@@ -109,36 +120,33 @@ def _stage_seconds(problem: Problem, stage: Stage, micro: int) -> Floats:
     first, last, choice = stage.first, stage.last, stage.choice
     examples = problem.batch / (stage.replicas * micro)
     curves = problem.curves[choice, first : last + 1].sum(axis=0)
-    at = [_along(problem.grid, curve, examples) for curve in curves]
+    at = along(problem.grid, curves, examples)
     facts = problem.facts[choice, first : last + 1].sum(axis=0)
     found = np.zeros(tasks.TASKS)
-    found[tasks.FORWARD] = at[COMPUTE] * FORWARD_SHARE
-    found[tasks.BACKWARD] = at[COMPUTE] - found[tasks.FORWARD]
-    found[tasks.PULL], found[tasks.PUSH] = at[IN], at[OUT]
-    message = problem.message_s
+    exchanged = at[EXCHANGE] * (stage.replicas - 1) / stage.replicas
+    found[tasks.PULL], found[tasks.PUSH] = at[IN] + exchanged, at[OUT] + exchanged
+    message, packing = problem.arrays.message[choice]
+    computed = at[COMPUTE]
     if first > 0:
-        forward, backward = problem.cross[choice, first - 1] * examples + message
-        found[tasks.ARRIVE_F], found[tasks.SEND_B] = forward, backward
+        forward, backward, copied = problem.cross[choice, first - 1] * examples
+        found[tasks.ARRIVE_F], found[tasks.SEND_B] = forward + message, backward + message
+        computed += copied + packing
     if last + 1 < len(problem.layers):
-        forward, backward = problem.cross[choice, last] * examples + message
-        found[tasks.SEND_F], found[tasks.ARRIVE_B] = forward, backward
+        forward, backward, copied = problem.cross[choice, last] * examples
+        found[tasks.SEND_F], found[tasks.ARRIVE_B] = forward + message, backward + message
+        computed += copied + packing
+    found[tasks.FORWARD] = computed * FORWARD_SHARE
+    found[tasks.BACKWARD] = computed - found[tasks.FORWARD]
     serving = stage.replicas * max(at[SERVER_CPU], at[SERVER_NIC]) * UTILISATION
     if serving > 0:
         each = serving / stage.servers / 2 if stage.servers else math.inf
         found[tasks.LOOKUP], found[tasks.UPDATE] = each, each
-    found[tasks.OPTIMISE] = facts[OPTIMISER_S]
+    found[tasks.OPTIMISE] = facts[OPTIMISER_S] + problem.loop_s
     if facts[SYNC_BYTES] > 0:
         ring = problem.ring[problem.choices[choice].device]
         per_byte, once = ring[:, min(stage.replicas, ring.shape[1] - 1)]
         found[tasks.REDUCE] = facts[SYNC_BYTES] * per_byte + once
     return found
-
-
-def _along(grid: Floats, curve: Floats, examples: float) -> float:
-    """Return a curve between its points; beyond the last its slope continues."""
-    point = int(np.clip(np.searchsorted(grid, examples, side="right") - 1, 0, len(grid) - 2))
-    share = (examples - grid[point]) / (grid[point + 1] - grid[point])
-    return float(curve[point] + (curve[point + 1] - curve[point]) * share)
 
 
 def _factors(plan: Plan, variation: float | None, steps: int, streams: bool, seed: int) -> Floats:

@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING
 from berth.lazy import exports
 
 if TYPE_CHECKING:
-    from berth.plan.profile.amdahl import AmdahlFit as AmdahlFit
-    from berth.plan.profile.amdahl import fit_amdahl as fit_amdahl
     from berth.plan.profile.files import load_layer_profile as load_layer_profile
     from berth.plan.profile.files import read_profile as read_profile
     from berth.plan.profile.files import shipped_profiles as shipped_profiles
@@ -21,17 +19,13 @@ if TYPE_CHECKING:
     from berth.plan.profile.layer_profile import DeviceTimes as DeviceTimes
     from berth.plan.profile.layer_profile import LayerFacts as LayerFacts
     from berth.plan.profile.layer_profile import LayerProfile as LayerProfile
-    from berth.plan.profile.layer_profile import Times as Times
     from berth.plan.profile.make import profile_model as profile_model
     from berth.plan.profile.roofline import modelled_times as modelled_times
 
 _HOME = {
-    "AmdahlFit": "amdahl",
     "DeviceTimes": "layer_profile",
     "LayerFacts": "layer_profile",
     "LayerProfile": "layer_profile",
-    "Times": "layer_profile",
-    "fit_amdahl": "amdahl",
     "job_profile": "job",
     "load_layer_profile": "files",
     "modelled_times": "roofline",
@@ -43,12 +37,9 @@ _HOME = {
 }
 
 __all__ = [
-    "AmdahlFit",
     "DeviceTimes",
     "LayerFacts",
     "LayerProfile",
-    "Times",
-    "fit_amdahl",
     "job_profile",
     "load_layer_profile",
     "modelled_times",

@@ -6,17 +6,20 @@ with the computation of a layer profile. Seconds per row are affine in the bytes
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 from pydantic import Field
 
 from berth.errors import InputError
 from berth.plan.profile.here import folder
+from berth.plan.profile.layer_profile import INDEX_BYTES, SPARSE_COPIES
 from berth.plan.profile.spec import SourceSpec
 from berth.plan.yaml_text import yaml_number, yaml_word
 from berth.spec import Spec, parse, read_text
@@ -58,7 +61,48 @@ class HostRates:
     allreduce_call_s: float  # of each worker of a machine, per all-reduce through shared memory
     allreduce_bytes_per_s: float  # gradients of one worker that two workers sum, per CPU second of each
     disk_row_s: float  # of a cold row that is read from disk and written back
+    stage_call_s: (
+        float  # of a stage, for the messages of a micro-batch at one boundary: one sent, one received
+    )
+    stage_byte_s: float  # and for each byte of them
+    row_slowdown: float  # of work on rows and messages while all other cores of the machine do the same
+    compute_slowdown_at: Mapping[float, float]  # of computing likewise, by the bytes that a call moves
     source: Provenance
+
+    def compute_slowdown(self, moved_bytes: float) -> float:
+        """Return how many times longer a call that moves this many bytes takes while all other cores compute."""
+        points = sorted(self.compute_slowdown_at.items())
+        sizes = np.log([size for size, _ in points])
+        return float(np.interp(math.log(max(moved_bytes, 1.0)), sizes, [factor for _, factor in points]))
+
+    def with_busy_cores(self, share: float) -> HostRates:
+        """Return the rates while this share of the other cores is busy; its `compute_slowdown` is of that share."""
+        factor = 1 + (self.row_slowdown - 1) * share
+        changed: dict[str, Any] = {}
+        for name in _SLOWED:
+            rate = getattr(self, name)
+            slower = (
+                PerRow(rate.row_s * factor, rate.byte_s * factor)
+                if isinstance(rate, PerRow)
+                else rate * factor
+            )
+            changed[name] = slower
+        computing = {size: 1 + (slow - 1) * share for size, slow in self.compute_slowdown_at.items()}
+        return replace(self, **changed, row_slowdown=1.0, compute_slowdown_at=computing)
+
+    def with_new_rows(self, share: float) -> HostRates:
+        """Return the rates where this share of the distinct rows has to be created."""
+
+        def more(rate: PerRow) -> PerRow:
+            row_s = self.new_row_s.row_s + self.fresh_byte_s * INDEX_BYTES
+            byte_s = self.new_row_s.byte_s + self.fresh_byte_s * SPARSE_COPIES
+            return PerRow(rate.row_s + share * row_s, rate.byte_s + share * byte_s)
+
+        return replace(
+            self,
+            server_push_s_per_row=more(self.server_push_s_per_row),
+            local_row_s=more(self.local_row_s),
+        )
 
     @property
     def cpu(self) -> str:
@@ -66,8 +110,23 @@ class HostRates:
         return self.source.note.partition(", CPU time")[0]
 
 
+# Memory-bound work on rows, and messages; what a new byte costs does not depend on other cores.
+_SLOWED = (
+    "server_pull_s_per_row",
+    "server_push_s_per_row",
+    "server_call_s",
+    "client_row_s",
+    "client_lookup_s",
+    "client_call_s",
+    "local_row_s",
+    "local_lookup_s",
+    "local_call_s",
+    "new_row_s",
+    "stage_byte_s",
+)
 Rate = Annotated[float, Field(gt=0)]
 Seconds = Annotated[float, Field(ge=0)]
+Factor = Annotated[float, Field(ge=1)]
 
 
 class PerRowSpec(Spec):
@@ -98,6 +157,13 @@ class HostSpec(Spec):
     allreduce_call_s: Seconds
     allreduce_bytes_per_s: Rate
     disk_row_s: Seconds
+    # Not in files of older versions:
+    stage_call_s: Seconds = 0.0
+    stage_byte_s: Seconds = 0.0
+    row_slowdown: Factor = 1.0
+    compute_slowdown_at: Annotated[
+        dict[float, Factor], Field(min_length=1, default_factory=lambda: {1e6: 1.0})
+    ]
 
 
 def host_rates() -> HostRates:

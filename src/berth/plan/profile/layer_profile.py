@@ -12,14 +12,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from berth.cluster.catalogue import resolve
 from berth.cluster.model import DeviceType
-from berth.plan.profile.amdahl import fit_amdahl
 from berth.workload.profile import Provenance
 
 FloatArray = NDArray[np.float64]
@@ -106,52 +104,8 @@ class DeviceTimes:
         """
         known = np.array(self.batches, dtype=np.float64)
         curves = self.compute_s
-        if len(known) == 1:
-            return np.asarray(curves[:, 0] * examples / known[0])
-        right = int(np.clip(np.searchsorted(known, examples), 1, len(known) - 1))
-        low, high = known[right - 1], known[right]
-        weight = (examples - low) / (high - low)
-        line = curves[:, right - 1] * (1 - weight) + curves[:, right] * weight
+        line = along(known, curves, examples)
         return np.maximum(line, curves[:, 0] * min(1.0, examples / known[0]))
-
-    # The rest of this class: until the planner reads curves only.
-    @property
-    def oct_s(self) -> tuple[float, ...]:
-        """Seconds of each layer at the profile's batch."""
-        return tuple(float(seconds) for seconds in self.at(self.batch))
-
-    @property
-    def alpha(self) -> tuple[float, ...]:
-        """Share of each layer that replicas divide, fitted at 1, 1/2, 1/4 and 1/8 of the profile's batch."""
-        columns = {count: self.at(self.batch / count) for count in (1, 2, 4, 8)}
-        return tuple(
-            fit_amdahl({count: float(column[row]) for count, column in columns.items()}).share
-            for row in range(len(self.curves))
-        )
-
-    @property
-    def spread(self) -> tuple[float, ...]:
-        """The uncertainty, for every layer."""
-        return (self.uncertainty,) * len(self.curves)
-
-    @property
-    def data(self) -> Provenance:
-        """Source of synchronisation times."""
-        return Provenance("modelled", "dense gradients over the device's link, sparse rows over 25 Gbit/s")
-
-    @property
-    def scaling(self) -> Provenance:
-        """Source of parallel shares."""
-        return self.compute
-
-
-class Times(NamedTuple):
-    """Seconds per batch on one device and parallel shares, each of shape (layers, devices)."""
-
-    oct_s: FloatArray
-    odt_s: FloatArray
-    alpha: FloatArray
-    beta: FloatArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,24 +165,18 @@ class LayerProfile:
                 return times
         return modelled_times(self.layers, self.batch, self.batches, device)
 
-    def times(self, devices: Sequence[str | DeviceType]) -> Times:
-        """Return the times on several device types as arrays of shape (layers, devices)."""
-        # Until the planner reads curves only: synchronisation is modelled for every device.
-        from berth.plan.profile.roofline import modelled_data
 
-        columns = [self.on(device) for device in devices]
-        data = [[modelled_data(layer, device) for layer in self.layers] for device in devices]
-        shape = len(columns), len(self.layers)
+def along(points: FloatArray, values: FloatArray, at: float) -> FloatArray:
+    """Return curves between their points, the last axis; beyond them the first and the last line go on.
 
-        def matrix(rows: Sequence[Sequence[float]]) -> FloatArray:
-            return np.array(rows, dtype=np.float64).reshape(shape).T.copy()
-
-        return Times(
-            matrix([column.oct_s for column in columns]),
-            matrix([[seconds for seconds, _ in row] for row in data]),
-            matrix([column.alpha for column in columns]),
-            matrix([[share for _, share in row] for row in data]),
-        )
+    One point alone is in proportion.
+    """
+    if len(points) == 1:
+        return np.asarray(values[..., 0] * at / points[0])
+    right = int(np.clip(np.searchsorted(points, at), 1, len(points) - 1))
+    share = (at - points[right - 1]) / (points[right] - points[right - 1])
+    line: FloatArray = values[..., right - 1] * (1 - share) + values[..., right] * share
+    return line
 
 
 def grid(batch: int) -> tuple[int, ...]:

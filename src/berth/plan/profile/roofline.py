@@ -17,17 +17,11 @@ from dataclasses import dataclass
 from berth.cluster.catalogue import CatalogueEntry, known_devices, known_names, resolve
 from berth.cluster.model import DeviceType
 from berth.errors import InputError, UnknownNameError
-from berth.plan.profile.amdahl import fit_amdahl
 from berth.plan.profile.layer_profile import DeviceTimes, LayerFacts, short
 from berth.units import format_bandwidth, format_flops
 from berth.workload.profile import Provenance
 
-REPLICA_COUNTS = (1, 2, 4, 8)
-NETWORK_BYTES_PER_S = 25e9 / 8  # the NIC of most rented GPU machines
-MESSAGE_S = 30e-6  # a message between two machines, software included
-LINK_MESSAGE_S = 10e-6  # a step of a collective between two devices of one machine
 LAUNCH_S = {"gpu": 5e-6, "cpu": 1e-6}
-DEFAULT_LINK_BYTES_PER_S = 16e9  # PCIe 3.0 x16, for devices without a stated link
 MEMORY_EFFICIENCY = 0.75
 GATHER_EFFICIENCY = 0.4  # rows of 64 to 256 bytes at random addresses
 EFFICIENCY = {  # share of the single-precision peak that training reaches
@@ -40,7 +34,6 @@ OTHER_EFFICIENCY = 0.30
 UNCERTAINTY = 0.5  # of modelled times: a factor of about 1.5 either way
 _WEIGHT_PASSES = 3  # read forward, read backward, gradient written
 _ADAM_PASSES = 7  # weights, gradients and two moments read; all but gradients written
-_KEY_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,27 +87,6 @@ def step_s(dense_bytes: int, device: DeviceSpeeds) -> float:
     return (
         _ADAM_PASSES * dense_bytes / (device.memory_bytes_per_s * MEMORY_EFFICIENCY) + LAUNCH_S[device.kind]
     )
-
-
-def modelled_data(layer: LayerFacts, device: str | DeviceType) -> tuple[float, float]:
-    """Return the seconds of synchronisation on one device, and their parallel share."""
-    # Until the planner models synchronisation itself.
-    key = resolve(device.name if isinstance(device, DeviceType) else device)
-    link = (known_devices()[key].link_bytes_per_s if key else None) or DEFAULT_LINK_BYTES_PER_S
-    seconds = [_data_s(layer, link, replicas) for replicas in REPLICA_COUNTS]
-    return short(seconds[0]), short(fit_amdahl(dict(zip(REPLICA_COUNTS, seconds, strict=True))).share)
-
-
-def _data_s(layer: LayerFacts, link_bytes_per_s: float, replicas: int) -> float:
-    """Return the seconds to synchronise a layer's parameters when `replicas` share the batch."""
-    seconds = 0.0
-    if layer.dense_bytes:
-        seconds += layer.dense_bytes / link_bytes_per_s + 2 * LINK_MESSAGE_S
-    if layer.touched_bytes:
-        rows = layer.touched_bytes / replicas**layer.touched_growth
-        keys = rows / layer.row_bytes * _KEY_BYTES
-        seconds += (2 * rows + keys) / NETWORK_BYTES_PER_S + 2 * MESSAGE_S
-    return seconds
 
 
 def device_speeds(device: str | DeviceType) -> DeviceSpeeds:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from berth.plan.problem import (
     COMPUTE,
+    EXCHANGE,
     HELD_BYTES,
     IN,
     OPTIMISER_S,
@@ -108,17 +109,16 @@ def _layers_on_types(problem: Problem) -> LayersOnTypes:
     ring = _ring_s(problem)
     cs = none[:, :, COMPUTE] + facts[:, :, OPTIMISER_S]
     cp = whole[:, :, COMPUTE] - none[:, :, COMPUTE]
-    ds = np.maximum(none[:, :, IN], none[:, :, OUT])
-    dp = np.maximum(whole[:, :, IN], whole[:, :, OUT]) - ds
+    ds = np.maximum(none[:, :, IN], none[:, :, OUT]) + none[:, :, EXCHANGE]
+    dp = np.maximum(whole[:, :, IN], whole[:, :, OUT]) + whole[:, :, EXCHANGE] - ds
     ds = ds + ring
     replicas = np.maximum(cp / np.maximum(tau - cs, 1e-3 * tau), dp / np.maximum(tau - ds, 1e-3 * tau))
     served = facts[:, :, SERVED_BYTES]
     load = np.maximum(whole[:, :, SERVER_CPU], whole[:, :, SERVER_NIC]) / tau
     servers = np.where(served > 0, np.maximum(load, served / arrays.host_memory), 0.0)
     rate = arrays.price[devices][:, None] * replicas + arrays.host_price * servers + _TINY
-    cross = problem.cross.max(axis=2) * problem.batch + np.where(
-        problem.cross.any(axis=2), arrays.message_s, 0.0
-    )
+    cross = problem.cross.max(axis=2) * problem.batch
+    cross = cross + np.where(cross > 0, arrays.message[:, :1], 0.0)
     held = facts[:, :, HELD_BYTES] + facts[:, :, SHARDED_BYTES]
     best = np.stack(  # [layer, type]: the row of the cheapest choice
         [

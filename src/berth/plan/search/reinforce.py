@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from berth.extras import require
 from berth.plan.evaluate import Assignments, BatchEvaluation, CostFunction
-from berth.plan.problem import COMPUTE, HELD_BYTES, IN, OUT, SERVED_BYTES, SHARDED_BYTES, Problem
+from berth.plan.problem import COMPUTE, EXCHANGE, HELD_BYTES, IN, OUT, SERVED_BYTES, SHARDED_BYTES, Problem
 from berth.plan.search.assignments import AssignmentSpace
 from berth.plan.search.method import Budget, Method, Outcome, Progress, Search
 
@@ -144,7 +144,7 @@ def layer_features(problem: Problem) -> Floats:
     whole = problem.curves[..., -1]
     figures = [
         whole[:, :, COMPUTE].mean(axis=0),
-        np.maximum(whole[:, :, IN], whole[:, :, OUT]).mean(axis=0),
+        (np.maximum(whole[:, :, IN], whole[:, :, OUT]) + whole[:, :, EXCHANGE]).mean(axis=0),
         problem.cross.max(axis=2).mean(axis=0),
         problem.facts[:, :, (HELD_BYTES, SHARDED_BYTES, SERVED_BYTES)].max(axis=(0, 2)),
     ]

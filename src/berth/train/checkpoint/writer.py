@@ -173,7 +173,7 @@ class Writer:
             reason = cast("ShardedStore", store).unwritable_by(root) if sharded else None
             if reason is not None:
                 self._notify(
-                    f"{root}: {reason}; rank 0 collects all rows for every checkpoint: give a folder that all hosts share"
+                    f"{root}: {reason}; rank 0 collects the rows of every checkpoint: use a folder that all hosts share"
                 )
             self._sharded = sharded and reason is None
         return self._sharded

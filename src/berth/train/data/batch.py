@@ -15,6 +15,7 @@ class Batch:
     labels: Any
     examples: int
     whole: int | None = None  # examples of the global batch; None: every worker has as many
+    weights: Any = None  # of the examples in the loss; None: all equal
 
     def part(self, workers: int) -> float:
         """Return the weight of these examples in the mean over the global batch."""

@@ -109,6 +109,8 @@ def _draw(
 class ClickStream:
     """The built-in data; examples are generated on demand."""
 
+    random_access = True
+
     def __init__(self, seed: int = 0) -> None:
         self.seed = seed
         self._vocabularies = VOCABULARIES.astype(np.float64)

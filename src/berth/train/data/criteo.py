@@ -14,11 +14,16 @@ import numpy as np
 
 from berth.errors import InputError
 from berth.native.kernels import entry, inlined, kernel
+from berth.train.data.columns import Layout
 from berth.train.data.lines import Bytes, whole_lines
-from berth.train.data.rows import BadRow, Floats, Ints, Rows, slot_bases
+from berth.train.data.rows import BadRow, Examples, Floats, Ints, Rows, slot_bases
 
 DENSE, SLOTS = 13, 26
-_NAMES = (tuple(f"C{slot + 1}" for slot in range(SLOTS)), tuple(f"I{number + 1}" for number in range(DENSE)))
+LAYOUT = Layout(
+    ("label",),
+    {"slots": tuple(f"C{slot + 1}" for slot in range(SLOTS))},
+    {"dense": tuple(f"I{number + 1}" for number in range(DENSE))},
+)
 _SHORTEST = 41  # bytes of a line
 _BAD_AT_ONCE = 256
 _COLUMNS, _LABEL, _NUMBER, _ID = 1, 2, 3, 4
@@ -150,4 +155,4 @@ def _rows(block: Bytes, offset: int, line: int) -> Rows:
         at, rows, bads, lines = _parse(block, (at, rows, lines), _TABLES, out, bad)
         named += [BadRow(line + int(number), _REASONS[int(reason)]) for number, reason in bad[:bads]]
     ends, numbers = ends[:rows] + offset, numbers[:rows] + line
-    return Rows(keys[:rows], dense[:rows], labels[:rows], ends, numbers, named, _NAMES, lines)
+    return Rows(Examples(keys[:rows], dense[:rows], labels[:rows]), ends, numbers, named, lines)

@@ -14,6 +14,8 @@ from berth.zoo.layered import map_tensors
 class ExampleStream:
     """Batches from `draw(examples, seed) -> (inputs, labels)`, a function of the step."""
 
+    random_access = True
+
     def __init__(self, draw: Callable[[int, int], tuple[Any, Any]], name: str, seed: int = 0) -> None:
         self._draw = draw
         self.name = name

@@ -14,17 +14,17 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from berth.errors import InputError
+from berth.train.data import criteo
 from berth.train.data.batch import Batch, Share
-from berth.train.data.criteo import criteo_rows
-from berth.train.data.rows import BadRow, Floats, Ints, Rows
+from berth.train.data.columns import ColumnRoles, Layout, resolve
+from berth.train.data.rows import BadRow, Examples, Ints, Rows, join_examples
 
 _PACKED = (".gz", ".xz", ".zst")
 _TEXT = (".tsv", ".txt", ".csv", "")
 _SHOWN = 20
-
-Columns = tuple[Ints, Floats, Ints]  # keys, dense features, labels
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,18 +40,26 @@ class WindowStart:
 
 
 class FileStream:
-    """Criteo TSV (plain or compressed) and Parquet: one file, or a folder of files."""
+    """Parquet, text with a header, and Criteo TSV (text plain or compressed): one file, or a folder of files.
+
+    `columns` are the roles of columns: a YAML file, YAML text in braces, a dictionary, or the layout of other files.
+    Text has a header line with them, and is in Criteo's format without them.
+    """
 
     def __init__(
         self,
         path: str | Path,
         *,
+        columns: str | Path | Mapping[str, Any] | Layout | None = None,
         window: int = 1 << 16,
         epochs: int | None = 1,
         strict: bool = False,
         shuffled: bool = True,
     ) -> None:
         self.files = click_files(Path(path))
+        self.columns = columns
+        self._roles = columns if columns is None or isinstance(columns, Layout) else ColumnRoles.read(columns)
+        self.layout = self._layout(self.files[0])
         self.window = window
         self.epochs = epochs
         self.strict = strict
@@ -63,34 +71,35 @@ class FileStream:
             0: WindowStart()
         }  # by the window's first row in the run
         self._batch = 0
-        self._columns: tuple[tuple[str, ...], tuple[str, ...]] | None = None
+        self._checked = {self.files[0]}
 
     def describe(self) -> Mapping[str, Any]:
         """Return names and sizes of the files, and how they are shuffled."""
         files = [[path.name, path.stat().st_size] for path in self.files]
-        return {"kind": "files", "files": files, "window": self.window, "shuffled": "within an epoch"}
+        same = {"kind": "files", "files": files, "window": self.window, "shuffled": "within an epoch"}
+        return same if self.layout == criteo.LAYOUT else {**same, "columns": self.layout.to_json()}
 
     def batches(self, batch: int, step: int, share: Share, seed: int) -> Iterator[Batch]:
         """Yield batches from this step on; the last may be smaller, and empty for some workers."""
         self._batch = batch
         known = max(row for row in self._window_starts if row <= step * batch)
         self.bad_rows = self._window_starts[known].bad  # not counted twice
-        parts: list[Columns] = []  # of a batch that spans windows
+        parts: list[Examples] = []  # of a batch that spans windows
         have = 0  # its rows so far, over all workers
         for row, mark, rows in self._windows(known):
             at = max(0, step * batch - row)
-            if at >= len(rows[2]):
+            if at >= len(rows):
                 continue
-            order = self._order(len(rows[2]), [seed, mark.window, mark.epoch])
+            order = self._order(len(rows), [seed, mark.window, mark.epoch])
             while at < len(order):
                 ours = slice((share.worker - have) % share.workers, batch - have, share.workers)
-                parts.append(_take_rows(rows, order[at : at + batch - have][ours]))
+                parts.append(rows.take(order[at : at + batch - have][ours]))
                 at, have = at + batch - have, have + min(batch - have, len(order) - at)
                 if have == batch:
-                    yield _batch(_concatenate(parts), have)
+                    yield self._as_batch(join_examples(parts), have)
                     parts, have = [], 0
         if parts:
-            yield _batch(_concatenate(parts), have)
+            yield self._as_batch(join_examples(parts), have)
 
     def _order(self, rows: int, seeds: list[int]) -> Ints:
         return np.random.default_rng(seeds).permutation(rows) if self.shuffled else np.arange(rows)
@@ -110,37 +119,30 @@ class FileStream:
         self._window_starts = {row: mark}
         self.bad_rows = mark.bad
 
-    def _windows(self, row: int) -> Iterator[tuple[int, WindowStart, Columns]]:
+    def _windows(self, row: int) -> Iterator[tuple[int, WindowStart, Examples]]:
         """Yield (first row, start, rows) of windows, from one with a recorded start; rows are valid until the next."""
-        held: Columns | None = None
+        parts: list[Examples] = []
         count, mark = 0, self._window_starts[row]
         for rows, ends in self._rows(mark):
-            held = held or _empty_columns(self.window, rows)
             if ends.epoch != mark.epoch:  # the last window of an epoch ends with it
                 if count:
-                    yield row, mark, _first(held, count)
-                row, count, mark = row + count, 0, WindowStart(ends.epoch, ends.file, bad=ends.bad)
+                    yield row, mark, join_examples(parts)
+                row, mark = row + count, WindowStart(ends.epoch, ends.file, bad=ends.bad)
+                parts, count = [], 0
                 self._window_starts[row] = mark
                 self.first_pass = self.first_pass or row
             at = 0
             while at < len(rows):
                 taken = min(self.window - count, len(rows) - at)
-                if taken == self.window:  # no need to copy
-                    yield row, mark, _part(rows, at, taken)
-                    at, row, mark = at + taken, row + taken, ends.mark(at + taken, mark.window + 1)
-                    self._window_starts[row] = mark
-                    continue
-                keys, dense, labels = held
-                keys[count : count + taken] = rows.keys[at : at + taken]
-                dense[count : count + taken] = rows.dense[at : at + taken]
-                labels[count : count + taken] = rows.labels[at : at + taken]
+                parts.append(rows.examples.part(at, at + taken))
                 at, count = at + taken, count + taken
                 if count == self.window:
-                    yield row, mark, held
-                    row, count, mark = row + count, 0, ends.mark(at, mark.window + 1)
+                    yield row, mark, join_examples(parts)
+                    row, mark = row + count, ends.mark(at, mark.window + 1)
+                    parts, count = [], 0
                     self._window_starts[row] = mark
-        if held is not None and count:
-            yield row, mark, _first(held, count)
+        if count:
+            yield row, mark, join_examples(parts)
 
     def _rows(self, mark: WindowStart) -> Iterator[tuple[Rows, _BlockEnds]]:
         """Yield blocks of rows from a window start on, with the positions of their rows."""
@@ -148,9 +150,8 @@ class FileStream:
         while self.epochs is None or epoch < self.epochs:
             found = 0
             for number in range(first, len(self.files)):
-                for rows in _read(self.files[number], offset, line):
+                for rows in self._read(self.files[number], offset, line):
                     before = self.bad_rows
-                    self._check_columns(self.files[number], rows)
                     self._count_bad(self.files[number], rows.bad)
                     found += len(rows)
                     yield rows, _BlockEnds(rows, epoch, number, before)
@@ -159,15 +160,43 @@ class FileStream:
                 raise InputError("has no readable row", where=str(self.files[0]))
             epoch, first = epoch + 1, 0
 
-    def _check_columns(self, path: Path, rows: Rows) -> None:
-        """Raise if the columns differ from earlier files: slots are identified by position."""
-        self._columns = self._columns or rows.columns
-        if rows.columns != self._columns:
+    def _read(self, path: Path, offset: int, line: int) -> Iterator[Rows]:
+        if (
+            path not in self._checked and self._layout(path) != self.layout
+        ):  # slots are identified by position
             raise InputError(
                 "has different columns than earlier files, or in another order",
                 where=str(path),
-                hint=f"expected {', '.join(name for names in self._columns for name in names)}",
+                hint=f"expected {', '.join(self.layout.columns)}",
             )
+        self._checked.add(path)
+        if path.suffix == ".parquet":
+            from berth.train.data.parquet import parquet_rows
+
+            return parquet_rows(path, self.layout, offset)
+        if self._roles is not None:
+            from berth.train.data.delimited import text_rows
+
+            return text_rows(path, self.layout, offset, line)
+        return criteo.criteo_rows(path, offset, line)
+
+    def _layout(self, path: Path) -> Layout:
+        """Return the columns of a file that are read."""
+        if path.suffix == ".parquet":
+            from berth.train.data.parquet import parquet_schema
+
+            return resolve(parquet_schema(path), str(path), self._roles)
+        if self._roles is not None:
+            from berth.train.data.delimited import text_schema
+
+            return resolve(text_schema(path), str(path), self._roles)
+        return criteo.LAYOUT
+
+    def _as_batch(self, rows: Examples, whole: int) -> Batch:
+        weights = None if rows.weights is None else torch.from_numpy(rows.weights)
+        return Batch(
+            batch_inputs(rows, self.layout), torch.from_numpy(rows.labels), len(rows), whole, weights
+        )
 
     def _count_bad(self, path: Path, bad: list[BadRow]) -> None:
         for row in bad:
@@ -217,40 +246,17 @@ def _is_known(path: Path) -> bool:
     return suffix == ".parquet" or suffix in _TEXT
 
 
-def _read(path: Path, offset: int, line: int) -> Iterator[Rows]:
-    if path.suffix == ".parquet":
-        from berth.train.data.parquet import parquet_rows
-
-        return parquet_rows(path, offset)
-    return criteo_rows(path, offset, line)
-
-
-def _part(rows: Rows, at: int, count: int) -> Columns:
-    return rows.keys[at : at + count], rows.dense[at : at + count], rows.labels[at : at + count]
-
-
-def _first(rows: Columns, count: int) -> Columns:
-    return rows[0][:count], rows[1][:count], rows[2][:count]
-
-
-def _empty_columns(count: int, like: Rows) -> Columns:
-    keys = np.empty((count, like.keys.shape[1]), np.int64)
-    return keys, np.empty((count, like.dense.shape[1]), np.float32), np.empty(count, np.int64)
-
-
-def _take_rows(rows: Columns, which: Ints) -> Columns:
-    """Return rows by index; `numpy.take` is twice as fast here as indexing with an array."""
-    return np.take(rows[0], which, axis=0), np.take(rows[1], which, axis=0), np.take(rows[2], which)
-
-
-def _concatenate(parts: list[Columns]) -> Columns:
-    if len(parts) == 1:
-        return parts[0]
-    keys, dense, labels = zip(*parts, strict=True)
-    return np.concatenate(keys), np.concatenate(dense), np.concatenate(labels)
-
-
-def _batch(rows: Columns, whole: int) -> Batch:
-    keys, dense, labels = rows
-    inputs = {"slots": torch.from_numpy(keys)[:, :, None], "dense": torch.from_numpy(dense)}
-    return Batch(inputs, torch.from_numpy(labels), len(labels), whole)
+def batch_inputs(rows: Examples, layout: Layout) -> dict[str, Tensor]:
+    """Return the inputs of a model: slots (batch, slots, 1), features, and padded lists (batch, longest)."""
+    inputs: dict[str, Tensor] = {}
+    for groups, array in ((layout.slots, rows.keys), (layout.dense, rows.dense)):
+        at = 0
+        for name, columns in groups.items():
+            part = np.ascontiguousarray(array[:, at : at + len(columns)])
+            inputs[name] = (
+                torch.from_numpy(part)[:, :, None] if groups is layout.slots else torch.from_numpy(part)
+            )
+            at += len(columns)
+    for name, lists in zip(layout.multi, rows.lists, strict=True):
+        inputs[name] = torch.from_numpy(lists.padded())
+    return inputs

@@ -7,6 +7,7 @@ output as they arrive. Gradients are summed by key on the worker and sent withou
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -66,8 +67,10 @@ class RemoteStore:
             addresses, secret, options or ClientOptions(), workers=workers, generation=generation
         )
         self._tables: dict[str, RemoteTable] = {}
-        self._pulls = Pulls(self.pool, checked(codec), self._tables)
-        self._pushes = Pushes(self.pool, checked(codec))
+        self._codec: Codec = checked(codec)
+        self._pulls = Pulls(self.pool, self._tables)
+        self._pushes = Pushes(self.pool)
+        self._is_locked = False
 
     def open(self, tables: Sequence[TableSpec]) -> None:
         """Create the tables on all servers, or join existing ones."""
@@ -78,7 +81,8 @@ class RemoteStore:
             for ids, table_id in zip(table_ids, frame.arrays()[0].tolist(), strict=True):
                 ids[shard] = table_id
         for spec, ids in zip(tables, table_ids, strict=True):
-            self._tables[spec.name] = RemoteTable(spec, ids)
+            codec: Codec = "fp32" if spec.is_dense else self._codec
+            self._tables[spec.name] = RemoteTable(spec, ids, codec=codec)
 
     def prefetch(self, table: str, keys: Keys) -> None:
         """Announce keys that will be pulled: servers load cold rows, and send rows ahead where the mode allows it."""
@@ -143,16 +147,34 @@ class RemoteStore:
         self._pulls.version += 1
 
     def save(self, *, changed_only: bool = False) -> Iterator[tuple[str, State]]:
-        """Yield all tables in parts, in loading order; other workers wait meanwhile."""
+        """Yield all tables of rows in parts, in loading order; other workers wait meanwhile."""
+        with self.locked():
+            for name, remote in self._tables.items():
+                if remote.spec.is_dense:
+                    continue  # in the dense part of a checkpoint
+                for state in self._parts(remote, Flag.CHANGED_ONLY if changed_only else Flag.NONE):
+                    yield name, state
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep the tables as they are: other workers wait until the end of the block."""
+        if self._is_locked:
+            yield
+            return
         self._pulls.create_deferred()
         self._pushes.flush()
         self.pool.call_all(Kind.LOCK)
+        self._is_locked = True
         try:
-            for name, remote in self._tables.items():
-                for state in self._parts(remote, Flag.CHANGED_ONLY if changed_only else Flag.NONE):
-                    yield name, state
+            yield
         finally:
+            self._is_locked = False
             self.pool.call_all(Kind.UNLOCK)
+
+    def whole_table(self, table: str) -> State:
+        """Return one table with its optimiser state; it must be small."""
+        with self.locked():
+            return join(list(self._parts(self._table(table), Flag.NONE)))
 
     def unwritable_by(self, folder: Path) -> str | None:
         """Return which server can't write to a folder, and why; None if all can."""
@@ -165,17 +187,12 @@ class RemoteStore:
         tables = {
             name: remote.table_ids
             for name, remote in self._tables.items()
-            if not getattr(remote.spec, "is_dense", False)  # those are in the dense part of a checkpoint
+            if not remote.spec.is_dense  # those are in the dense part of a checkpoint
         }
-        self._pulls.create_deferred()
-        self._pushes.flush()
-        self.pool.call_all(Kind.LOCK)
-        try:
+        with self.locked():
             return self._saves.start(
                 self.pool, folder, tables, suffix, changed_only=changed_only, streamed=streamed
             )
-        finally:
-            self.pool.call_all(Kind.UNLOCK)
 
     def finish_save(self) -> dict[str, dict[str, Any]]:
         """Wait until all shards are on disk; returns hash and size of each file. For a background thread."""
@@ -216,7 +233,11 @@ class RemoteStore:
 
     def _by_table(self, shards: list[dict[str, Any]], moved: int) -> dict[str, Any]:
         """Return totals by table; traffic is attributed by the number of weights pulled and pushed."""
-        totals = {name: _totals([facts["tables"][name] for facts in shards]) for name in self._tables}
+        totals = {
+            name: _totals([facts["tables"][name] for facts in shards])
+            for name, remote in self._tables.items()
+            if not remote.spec.is_dense
+        }
         weights = {
             name: (facts["counts"]["pulled"] + facts["counts"]["pushed"]) * self._tables[name].spec.dim
             for name, facts in totals.items()

@@ -8,7 +8,8 @@ messages, and rows are a few steps old.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +99,11 @@ class GeoStore:
             self.exchange()
         self.remote.end_step(step)
 
+    @property
+    def is_merged(self) -> bool:
+        """Whether the servers have all changes of this worker."""
+        return not any(local.touched for local in self._local.values())
+
     def exchange(self) -> None:
         """Send the changes since the last exchange and fetch the merged rows."""
         for name, local in self._local.items():
@@ -117,8 +123,29 @@ class GeoStore:
 
     def save(self, *, changed_only: bool = False) -> Iterator[tuple[str, State]]:
         """Yield the merged rows after an exchange; they carry no optimiser state."""
+        with self.locked():
+            yield from self.remote.save(changed_only=changed_only)
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Exchange, then keep the tables of the servers as they are until the end of the block."""
         self.exchange()
-        yield from self.remote.save(changed_only=changed_only)
+        with self.remote.locked():
+            yield
+
+    def whole_table(self, table: str) -> State:
+        """Return the merged rows of one table, with the optimiser state of this worker."""
+        state, local = self.remote.whole_table(table), self._local_table(table)
+        records, _ = local.mine.store.records(state.keys)
+        records[:, : local.mine.dim] = state.records[:, : local.mine.dim]
+        return replace(state, records=records)
+
+    def load_local(self, table: str, state: State) -> None:
+        """Set the local copy of a table, with its optimiser state; the servers hold the same rows."""
+        local = self._local_table(table)
+        local.mine.load(state)
+        _set_weights(local.server_copy, state.keys, state.records[:, : local.mine.dim])
+        local.touched = []
 
     def unwritable_by(self, folder: Path) -> str | None:
         """Return which server can't write to a folder, and why; None if all can."""

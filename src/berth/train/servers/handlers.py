@@ -33,7 +33,7 @@ from berth.train.tables import State
 
 MAX_DEFERRED_BYTES = 1 << 30  # pushes of one worker that wait for the end of the step
 
-_EXCLUSIVE = (Kind.PART, Kind.UNLOCK, Kind.LOCK, Kind.SAVE)
+_EXCLUSIVE = (Kind.PART, Kind.UNLOCK, Kind.LOCK, Kind.PROBE, Kind.SAVE)
 
 
 class Port(Protocol):

@@ -17,28 +17,25 @@ from berth.train.servers.transport import Address
 _POLL_MS = 200
 
 
+def ping_identity(index: int, servers: int, workers: int) -> WorkerIdentity:
+    """Return the identity of a connection for pings."""
+    return WorkerIdentity(CONTROL_RANK, workers, index, servers, 1, secrets.randbits(64))
+
+
 class ServerPing:
     """Pings one server from a thread; `answers` grows while its event loop runs."""
 
     def __init__(
-        self,
-        address: Address,
-        index: int,
-        servers: int,
-        workers: int,
-        secret: Secret,
-        *,
-        tls: bool | None,
-        every_s: float,
+        self, address: Address, identity: WorkerIdentity, secret: Secret, *, tls: bool | None, every_s: float
     ) -> None:
         self.answers = 0
         self._address = address
-        self._identity = WorkerIdentity(CONTROL_RANK, workers, index, servers, 1, secrets.randbits(64))
+        self._identity = identity
         self._secret = secret
         self._options = ClientOptions(shared=False, tls=tls)
         self._every_s = every_s
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True, name=f"berth-ping-{index}")
+        self._thread = threading.Thread(target=self._run, daemon=True, name=f"berth-ping-{identity.index}")
         self._thread.start()
 
     def stop(self) -> None:

@@ -63,6 +63,12 @@ class Kind(IntEnum):
     LOAD = 16
     STATISTICS = 17
     BYE = 18
+    BEGIN = 19  # rank 0 sets the ticket book
+    TAKE = 20  # complete tickets, and take the next one
+    TICKETS = 21  # read the ticket book
+    POST = 22  # metrics of a worker
+    COLLECT = 23  # metrics of all workers
+    RETIRE = 24  # this worker takes no more steps
     PROBE = 32  # can this server write to a folder?
     SAVE = 33  # write the tables to files
     SAVED = 34  # status of the files; like PING on a control connection only
@@ -227,7 +233,12 @@ def _aligned(length: int) -> int:
 
 
 PART_BYTES = 32 << 20  # rows of a table per save or load message
-UNACKNOWLEDGED = (Kind.PUSH, Kind.MERGE, Kind.PREFETCH)  # no response unless they fail or ask for one
+UNACKNOWLEDGED = (
+    Kind.PUSH,
+    Kind.MERGE,
+    Kind.PREFETCH,
+    Kind.POST,
+)  # no response unless they fail or ask for one
 _STATE_KINDS = "".join(np.dtype(kind).char for kind in ("i8", "i8", "f4", "i8", "i8", "i4"))
 
 

@@ -46,6 +46,12 @@ class RemoteTable:
     announced: deque[Route] = field(default_factory=deque)
     recent: deque[Route] = field(default_factory=lambda: deque(maxlen=_RECENT))
     pending_pulls: deque[tuple[PendingPull, int]] = field(default_factory=deque)
+    codec: Codec = "fp32"
+
+    @property
+    def code(self) -> int:
+        """Return the codec as its number on the wire."""
+        return CODECS.index(self.codec)
 
     def route_of(self, requested: Array, servers: int) -> Route:
         """Return the route of these keys, usually that of the last pull."""
@@ -79,11 +85,9 @@ class PendingPull:
 class Pulls:
     """All pulls of one worker; see the diagram above."""
 
-    def __init__(self, pool: ServerPool, codec: Codec, tables: dict[str, RemoteTable]) -> None:
+    def __init__(self, pool: ServerPool, tables: dict[str, RemoteTable]) -> None:
         self.version = 0
         self._pool = pool
-        self._codec: Codec = codec
-        self._code = CODECS.index(codec)
         self._tables = tables
         self._is_sync = pool.mode == "sync"
         self._uncreated: list[tuple[RemoteTable, Route]] = []  # read ahead, not yet created by a push
@@ -182,7 +186,7 @@ class Pulls:
         """Send a pull of some tables to all servers."""
         request_ids = []
         for shard in range(len(self._pool)):
-            head = np.array([[remote.table_ids[shard], self._code] for remote, _ in sections], np.int32)
+            head = np.array([[remote.table_ids[shard], remote.code] for remote, _ in sections], np.int32)
             arrays: list[Array] = [head]
             check_message_size(
                 sum(4 * remote.spec.dim * len(route.keys_of(shard)) + 64 for remote, route in sections)
@@ -199,7 +203,8 @@ class Pulls:
         return pending
 
     def _spread(self, pending: PendingPull, shard: int, frame: Frame, section: int, out: Floats) -> None:
-        rows, route = decode(self._codec, frame.arrays()[section]), pending.sections[section][1]
+        remote, route = pending.sections[section]
+        rows = decode(remote.codec, frame.arrays()[section])
         if rows.shape != (len(route.keys_of(shard)), out.shape[1]):
             raise ServerError(f"{self._pool[shard].name} returned rows of the wrong shape")
         route.spread(shard, rows, out)

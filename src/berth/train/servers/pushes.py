@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from berth.train.servers.codec import CODECS, Codec, dtype_of, encode
+from berth.train.servers.codec import Codec, dtype_of, encode
 from berth.train.servers.protocol import Array, Flag, Kind, Layout
 from berth.train.servers.pulls import RemoteTable
 from berth.train.servers.routing import Route
@@ -17,11 +17,11 @@ _SMALL_BYTES = 64 << 10  # smaller pushes share a message
 class Pushes:
     """Sends the pushes of one worker in order, with a bound on unacknowledged messages."""
 
-    def __init__(self, pool: ServerPool, codec: Codec) -> None:
+    def __init__(self, pool: ServerPool) -> None:
         self._pool = pool
-        self._codec: Codec = codec
-        self._code = CODECS.index(codec)
-        self._small: list[list[tuple[int, Array, Array, Array | None]]] = [[] for _ in range(len(pool))]
+        self._small: list[list[tuple[tuple[int, int], Array, Array, Array | None]]] = [
+            [] for _ in range(len(pool))
+        ]
         self._small_bytes = 0
 
     def push(self, remote: RemoteTable, route: Route, values: Floats, shows_clicks: Floats | None) -> None:
@@ -58,13 +58,13 @@ class Pushes:
     def _batch_small(
         self, shard: int, remote: RemoteTable, route: Route, values: Floats, shows_clicks: Floats | None
     ) -> None:
-        out = np.empty((len(route.keys_of(shard)), remote.spec.dim), dtype_of(self._codec))
-        self._sum(shard, route, values, out)
+        out = np.empty((len(route.keys_of(shard)), remote.spec.dim), dtype_of(remote.codec))
+        _sum(remote.codec, shard, route, values, out)
         extra = None
         if shows_clicks is not None:
             extra = np.empty((len(out), 2), np.float32)
             route.add(shard, shows_clicks, extra)
-        self._small[shard].append((remote.table_ids[shard], route.keys_of(shard), out, extra))
+        self._small[shard].append(((remote.table_ids[shard], remote.code), route.keys_of(shard), out, extra))
         self._small_bytes += out.nbytes + 1
         if self._small_bytes > _SMALL_BYTES * len(self._pool):
             self.flush()
@@ -80,13 +80,13 @@ class Pushes:
     ) -> None:
         """Send one message; gradients are summed directly into its payload."""
         keys, dim = route.keys_of(shard), remote.spec.dim
-        shapes = [(np.int32, (1, 2)), (np.int64, (len(keys),)), (dtype_of(self._codec), (len(keys), dim))]
+        shapes = [(np.int32, (1, 2)), (np.int64, (len(keys),)), (dtype_of(remote.codec), (len(keys), dim))]
         layout = Layout(shapes if shows_clicks is None else [*shapes, (np.float32, (len(keys), 2))])
 
         def fill(views: list[Array]) -> None:
-            views[0][...] = (remote.table_ids[shard], self._code)
+            views[0][...] = (remote.table_ids[shard], remote.code)
             views[1][...] = keys
-            self._sum(shard, route, values, views[2])
+            _sum(remote.codec, shard, route, values, views[2])
             if shows_clicks is not None:
                 route.add(shard, shows_clicks, views[3])
 
@@ -101,15 +101,16 @@ class Pushes:
             self._pool[shard].end_step(self._pool.step)
             return
         self._pool.wait_for_window(shard)
-        arrays: list[Array] = [np.array([[table_id, self._code] for table_id, *_ in small], np.int32)]
+        arrays: list[Array] = [np.array([section for section, *_ in small], np.int32)]
         for _, keys, values, shows_clicks in small:
             arrays += [keys, values] if shows_clicks is None else [keys, values, shows_clicks]
         self._pool.send(shard, Kind.PUSH, arrays, flags=flags)
 
-    def _sum(self, shard: int, route: Route, values: Floats, out: Array) -> None:
-        if self._codec == "fp32":
-            route.add(shard, values, out)
-            return
-        whole = np.empty(out.shape, np.float32)
-        route.add(shard, values, whole)
-        encode(self._codec, whole, out)
+
+def _sum(codec: Codec, shard: int, route: Route, values: Floats, out: Array) -> None:
+    if codec == "fp32":
+        route.add(shard, values, out)
+        return
+    whole = np.empty(out.shape, np.float32)
+    route.add(shard, values, whole)
+    encode(codec, whole, out)

@@ -22,12 +22,15 @@ from berth.train.servers.protocol import (
     error_to_json,
     pack_json,
 )
+from berth.train.servers.run_handlers import RunHandlers
 from berth.train.servers.shard import Shard
 from berth.train.servers.sync_mode import StepTracker
 from berth.train.servers.transport import PayloadBuffer
 
 MAX_QUEUED = 256  # requests of one worker
-_IDEMPOTENT = (Kind.PULL, Kind.OPEN, Kind.STATISTICS)  # safe to repeat
+_IDEMPOTENT = (  # safe to repeat
+    Kind.PULL, Kind.OPEN, Kind.STATISTICS, Kind.BEGIN, Kind.TAKE, Kind.COLLECT, Kind.RETIRE,
+)  # fmt: skip
 
 
 class RequestQueue:
@@ -40,6 +43,7 @@ class RequestQueue:
         self.tracker = tracker
         self.workers = [Worker(rank) for rank in range(tracker.workers)]
         self._handlers = Handlers(shard, tracker, self.workers, extra_statistics)
+        self._run_handlers = RunHandlers(tracker)
 
     def submit(self, rank: int, frame: Frame, port: Port, now_s: float) -> None:
         """Enqueue a request; a retry of an accepted request is not executed again."""
@@ -102,7 +106,7 @@ class RequestQueue:
         if self._handlers.locked_by not in (None, worker.rank):
             return [self._handlers.locked_by]
         kind = request.frame.kind
-        if kind in (Kind.PULL, Kind.LOCK):
+        if kind == Kind.PULL or (kind == Kind.LOCK and self.tracker.mode == "sync"):
             return self.tracker.missing_for_pull(worker.rank)
         if kind == Kind.END_DAY:
             return self.tracker.missing_for_pull(worker.rank) or self.tracker.missing_for_day(worker.rank)
@@ -118,7 +122,7 @@ class RequestQueue:
         elif frame.kind in _IDEMPOTENT:
             frame.flags |= Flag.RETRY
             self._execute(worker, Request(frame, port, 0.0))
-        elif frame.kind in (Kind.PUSH, Kind.MERGE, Kind.END_DAY, Kind.LOAD, Kind.PREFETCH):
+        elif frame.kind in (Kind.PUSH, Kind.MERGE, Kind.END_DAY, Kind.LOAD, Kind.PREFETCH, Kind.POST):
             port.send(Kind.DONE, frame.request)
         else:
             _answer_error(
@@ -130,7 +134,9 @@ class RequestQueue:
     def _execute(self, worker: Worker, request: Request) -> None:
         """Execute a request and send the response or the error."""
         try:
-            buffer, flags = self._handlers.handle(worker, request)
+            about_run = request.frame.kind in RunHandlers.BY_KIND
+            handlers = self._run_handlers if about_run else self._handlers
+            buffer, flags = handlers.handle(worker, request)
             if request.frame.kind not in UNACKNOWLEDGED or request.frame.flags & Flag.CONFIRM:
                 request.port.send(Kind.DONE, request.frame.request, buffer, flags=flags)
         except BerthError as error:

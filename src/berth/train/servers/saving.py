@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,14 +30,10 @@ def unwritable_by(pool: ServerPool, folder: Path) -> str | None:
         reasons = {shard: read_json(frame.arrays()[0]) for shard, frame in pool.responses(numbers)}
     finally:
         probe.unlink()
-    return next(
-        (
-            f"{pool[shard].name} can't write there: {reasons[shard]}"
-            for shard in sorted(reasons)
-            if reasons[shard]
-        ),
-        None,
+    refused = (
+        f"{pool[shard].name} can't write there: {why}" for shard, why in sorted(reasons.items()) if why
     )
+    return next(refused, None)
 
 
 class ShardSaves:
@@ -52,7 +48,7 @@ class ShardSaves:
         workers: int,
         generation: int,
     ) -> None:
-        self._connect = lambda: ServerPool(
+        self._connect: Callable[[], ServerPool] = lambda: ServerPool(
             addresses,
             secret,
             ClientOptions(shared=False, timeout_s=options.timeout_s, tls=options.tls),

@@ -51,9 +51,12 @@ class Shard:
             if spec.name in known:
                 check_same_table(self.specs[known[spec.name]], spec)
         new = [spec for spec in specs if spec.name not in known]
-        widths = [Table(spec.dim, optimiser=spec.optimiser, decay=spec.decay).width for spec in new]
+        widths = [
+            0 if spec.is_dense else Table(spec.dim, optimiser=spec.optimiser, decay=spec.decay).width
+            for spec in new
+        ]
         for spec, width in zip(new, widths, strict=True):
-            budget = self.memory_bytes and self.memory_bytes * width // sum(widths)
+            budget = self.memory_bytes and self.memory_bytes * width // sum(widths) if width else None
             self._add_table(spec, budget)
         numbers = {spec.name: number for number, spec in enumerate(self.specs)}
         return [numbers[spec.name] for spec in specs]

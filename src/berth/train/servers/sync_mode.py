@@ -3,9 +3,9 @@
 | mode | pushes take effect | a worker's next pull waits until |
 |---|---|---|
 | sync | when all workers have ended the step, in rank order | all workers have ended the step |
-| half-async | on arrival | no worker is more than `staleness` steps behind |
+| half-async | on arrival | it can't get more than `staleness` steps ahead of the slowest |
 | async | on arrival | never |
-| geo | on arrival, as differences of rows | never |
+| geo | every few steps, as differences of rows | never |
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ class StepTracker:
         self.staleness = staleness if mode == "half-async" else 0
         self.ended = [0] * workers  # steps of each rank
         self.days = [0] * workers
+        self.retired = [False] * workers  # take no more steps: no other rank waits for them
 
     @property
     def defers(self) -> bool:
@@ -43,6 +44,7 @@ class StepTracker:
     def end_step(self, rank: int) -> bool:
         """Count a step of a worker; returns whether it was the last to end that step."""
         slowest = min(self.ended)
+        self.retired[rank] = False
         self.ended[rank] += 1
         return min(self.ended) > slowest
 
@@ -50,13 +52,17 @@ class StepTracker:
         """Return the ranks that a worker's pull waits for."""
         if self.mode not in ("sync", "half-async"):
             return []
-        need = self.ended[rank] - self.staleness
-        return [other for other in range(self.workers) if self.ended[other] < need]
+        need = self.ended[rank] - max(self.staleness - 1, 0)  # the step after the pull counts, too
+        return [
+            other for other in range(self.workers) if self.ended[other] < need and not self.retired[other]
+        ]
 
     def end_day(self, rank: int) -> None:
         """Count a day of a worker."""
         self.days[rank] += 1
 
     def missing_for_day(self, rank: int) -> list[int]:
-        """Return the ranks that a worker at the end of its day waits for."""
+        """Return the ranks that a worker at the end of its day waits for; only in mode sync, days end together."""
+        if self.mode != "sync":
+            return []
         return [other for other in range(self.workers) if self.days[other] < self.days[rank]]

@@ -23,8 +23,10 @@ from torch import Tensor, nn
 import berth
 from berth.errors import InputError
 from berth.train.checkpoint.inspect import load_table, open_checkpoint
-from berth.train.data import ClickStream
+from berth.train.data import ClickStream, criteo
 from berth.train.data.batch import Share
+from berth.train.data.columns import Layout
+from berth.train.data.sample import layout_examples
 from berth.train.inference import load_for_inference
 from berth.train.serving.programs import Inputs, Programs, check_programs, export_programs
 from berth.train.sparse import TableSpec
@@ -99,7 +101,9 @@ def export_for_serving(
 
 def example_inputs(model: nn.Module, data: Mapping[str, Any]) -> Inputs:
     """Return a batch like those of the data that a checkpoint was trained on."""
-    if data.get("kind") == "clicks" or (data.get("kind") == "files" and "columns" not in data):
+    if data.get("columns"):
+        return layout_examples(Layout.from_json(data["columns"]), _EXAMPLES)[0]
+    if data.get("kind") in ("clicks", "files"):
         inputs: Inputs = next(ClickStream().batches(_EXAMPLES, 0, Share(), 0)).inputs
         return inputs
     if isinstance(model, LayeredModel):
@@ -155,13 +159,17 @@ def _unknown(table: Table) -> dict[str, Any]:
 def _manifest(
     run: Mapping[str, Any], step: int, programs: Programs, example: Inputs, tables: dict[str, Any]
 ) -> dict[str, Any]:
+    columns = run["data"].get("columns") or (
+        criteo.LAYOUT.to_json() if run["data"]["kind"] == "files" else None
+    )
+    lists = columns["multi"] if columns else ()
     return {
         "format": FORMAT,
         "berth": berth.__version__,
-        "model": str(run["model"]),
+        "model": run["model"].partition(":")[2] or run["model"].partition(":")[0],
         "step": step,
-        "inputs": {name: _signature(value) for name, value in example.items()},
-        "columns": run["data"].get("columns"),
+        "inputs": {name: _signature(value, name in lists) for name, value in example.items()},
+        "columns": columns,
         "lookups": [lookup.layer.spec_name for lookup in programs.lookups],
         "tables": tables,
         "output": {**_signature(programs.output), "probability": probability_rule(programs.output)},
@@ -176,5 +184,6 @@ def probability_rule(output: Tensor) -> str:
     return "sigmoid"
 
 
-def _signature(value: Tensor) -> dict[str, Any]:
-    return {"dtype": str(value.dtype).removeprefix("torch."), "shape": ["batch", *value.shape[1:]]}
+def _signature(value: Tensor, lists: bool = False) -> dict[str, Any]:
+    shape = ["batch", *(["longest"] if lists else value.shape[1:])]
+    return {"dtype": str(value.dtype).removeprefix("torch."), "shape": shape}

@@ -16,6 +16,7 @@ from torch.export import Dim, ExportedProgram
 
 from berth.errors import InputError
 from berth.train.embedding import Embedding, embeddings_of
+from berth.train.pooling import padded_pooling
 
 Inputs = dict[str, Tensor]
 
@@ -127,14 +128,17 @@ def _replaced(model: nn.Module, look_up: Callable[[Embedding, Tensor], Tensor]) 
     for layer in layers:
         setattr(layer, "forward", partial(look_up, layer))  # noqa: B010 - a method, for mypy
     try:
-        yield
+        with padded_pooling():
+            yield
     finally:
         for layer in layers:
             del layer.forward
 
 
 def _varying(value: Tensor) -> dict[int, Any]:
-    return {0: Dim.AUTO} if value.ndim else {}
+    """Return the dimensions that may vary: the examples, and the length of lists of keys or rows."""
+    lists = value.ndim == (3 if value.is_floating_point() else 2)
+    return dict.fromkeys(range(1 + lists), Dim.AUTO) if value.ndim else {}
 
 
 def _export(program: nn.Module, example: tuple[Any, ...], shapes: tuple[Any, ...]) -> ExportedProgram:

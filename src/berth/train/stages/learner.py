@@ -63,7 +63,6 @@ class StageLearner(Learner):
             bf16=bf16,
             slowdown=cut.slowdown,
         )
-        self._scored = getattr(model, "scored", None)
         if micro_batches > 1 and any(layer.counts_clicks for layer in self.embeddings):
             raise InputError("tables with a decay policy count clicks per batch", hint="use --micro 1")
         self.is_first, self.is_last = (
@@ -117,6 +116,11 @@ class StageLearner(Learner):
 
     def _parts(self, batch: Batch) -> Iterator[MicroBatch]:
         """Yield this replica's part of each micro-batch; at the end of the data some may be empty."""
+        if batch.weights is not None:
+            raise InputError(
+                "examples with weights can't be trained in stages",
+                hint="drop `weight`, or --plan and --stages",
+            )
         part = batch.part(self._workers)
         bounds = [batch.examples * part // self.micro_batches for part in range(self.micro_batches + 1)]
         for begin, end in pairwise(bounds):

@@ -115,14 +115,25 @@ def test_in_async_mode_no_worker_waits():
 
 def test_in_half_async_mode_a_worker_leads_by_at_most_the_staleness():
     play = Play("half-async", staleness=2)
-    for _ in range(2):
-        play.end(0)
-        assert not play.waits(0, play.pull(0, [1]))
     play.end(0)
-    asked = play.pull(0, [1])
+    assert not play.waits(0, play.pull(0, [1]))
+    play.end(0)
+    asked = play.pull(0, [1])  # for a third step, while the other has ended none
     assert play.waits(0, asked)
     play.end(1)
     assert not play.waits(0, asked)
+
+
+def test_in_half_async_mode_no_worker_waits_for_one_that_has_finished():
+    play = Play("half-async", staleness=1)
+    play.end(0)
+    asked = play.pull(0, [1])
+    assert play.waits(0, asked)
+    play.request(1, Kind.RETIRE)
+    assert not play.waits(0, asked)
+    play.end(1)  # it goes on after all
+    play.end(0)
+    assert play.waits(0, play.pull(0, [1]))
 
 
 def test_one_worker_sees_its_own_pushes_at_once():

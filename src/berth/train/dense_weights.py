@@ -1,0 +1,166 @@
+"""Dense weights in a table of the servers, for the modes in which workers do not wait for each other.
+
+A weight tensor is divided into rows of `ROW` numbers, and the table's optimiser updates them: it computes what torch's
+Adam, Adagrad or SGD does, since these treat every number by itself. A worker pulls all rows before a step and pushes
+their gradients after it. In a checkpoint they are a torch state again, so a run can resume in any mode.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from berth.errors import InputError
+from berth.train.sparse import DENSE_TABLE, Floats, SparseStore, TableSpec
+from berth.train.tables import Initialiser, Optimiser, State
+
+ROW = 256  # numbers of a row; the last row of a weight is padded with zeros
+
+_STATE = {"adam": ("exp_avg", "exp_avg_sq"), "adagrad": ("sum",), "sgd": ()}
+
+
+class DenseWeights:
+    """The trained dense weights of a model, as rows of one table."""
+
+    def __init__(self, model: nn.Module, optimiser: torch.optim.Optimizer, store: SparseStore) -> None:
+        self._store = store
+        self._optimiser = optimiser
+        self._weights = [weight for weight in model.parameters() if weight.requires_grad]
+        _check_weights(model)
+        self.rule = row_optimiser(optimiser)
+        self.spec = TableSpec(DENSE_TABLE, ROW, self.rule, Initialiser(scale=0.0))
+        counts = [-(-weight.numel() // ROW) for weight in self._weights]
+        ends = np.cumsum(counts, dtype=np.int64)
+        self._rows = [slice(int(end - count), int(end)) for end, count in zip(ends, counts, strict=True)]
+        self._keys = np.arange(sum(counts), dtype=np.uint64)
+        self._values = np.zeros((len(self._keys), ROW), np.float32)
+        self._gradients = np.zeros((len(self._keys), ROW), np.float32)
+
+    def announce(self) -> None:
+        """Request the weights of the next step at the end of this one."""
+        self._store.prefetch(DENSE_TABLE, self._keys)
+
+    def pull(self) -> None:
+        """Copy the weights of the servers to the model."""
+        self._store.pull(DENSE_TABLE, self._keys, out=self._values)
+        self._copy_to_model()
+
+    def peek_from(self, store: SparseStore) -> None:
+        """Copy the current weights of another store to the model."""
+        store.peek(DENSE_TABLE, self._keys, out=self._values)
+        self._copy_to_model()
+
+    def push(self) -> None:
+        """Push the gradients, and clear them; a weight without a gradient is not updated."""
+        present = []
+        flat = [None if weight.grad is None else weight.grad.detach() for weight in self._weights]
+        host = _to_host(flat)
+        for rows, gradient in zip(self._rows, host, strict=True):
+            if gradient is not None:
+                self._gradients[rows].reshape(-1)[: len(gradient)] = gradient
+                present.append(rows)
+        keys, gradients = self._keys, self._gradients
+        if len(present) < len(self._rows):
+            keys = np.concatenate([keys[:0], *(keys[rows] for rows in present)])
+            gradients = np.concatenate([gradients[:0], *(gradients[rows] for rows in present)])
+        if len(keys):
+            self._store.push(DENSE_TABLE, keys, gradients)
+        for weight in self._weights:
+            weight.grad = None
+
+    def to_state(self) -> State:
+        """Return the model's weights, with the state of the torch optimiser, as rows of the table."""
+        width = ROW + len(self.rule.first_state(ROW))
+        records = np.zeros((len(self._keys), width), np.float32)
+        records[:, ROW:] = self.rule.first_state(ROW)
+        for weight, rows in zip(self._weights, self._rows, strict=True):
+            saved: dict[str, Any] = self._optimiser.state.get(weight, {})
+            columns = [weight, *(saved[name] for name in _STATE[self.rule.kind] if name in saved)]
+            for number, column in enumerate(columns):
+                _write(records[rows], number, column)
+            if self.rule.kind == "adam" and "step" in saved:
+                records[rows, -1] = float(saved["step"])
+        none, no_counts = np.empty(0, np.int64), np.empty(0, np.int32)
+        return State(True, 0, self._keys.view(np.int64), records, none, none, no_counts)
+
+    def from_state(self, state: State) -> None:
+        """Set the model's weights and the state of the torch optimiser from rows of the table."""
+        self._values[...] = state.records[:, :ROW]
+        self._copy_to_model()
+        names = _STATE[self.rule.kind]
+        for weight, rows in zip(self._weights, self._rows, strict=True):
+            if not names:
+                continue
+            saved: dict[str, Any] = self._optimiser.state[weight]
+            records = state.records[rows]
+            for number, name in enumerate(names, 1):
+                values = np.ascontiguousarray(records[:, number * ROW : (number + 1) * ROW]).reshape(-1)
+                whole = torch.from_numpy(values[: weight.numel()].copy()).view(weight.shape)
+                saved[name] = whole.to(weight.device)
+            saved["step"] = torch.tensor(float(records[:, -1].max()) if self.rule.kind == "adam" else 0.0)
+
+    @torch.no_grad()
+    def _copy_to_model(self) -> None:
+        flat = torch.from_numpy(self._values)
+        device = self._weights[0].device
+        flat = flat if device.type == "cpu" else flat.to(device)  # one copy for all
+        for weight, rows in zip(self._weights, self._rows, strict=True):
+            weight.copy_(flat[rows].reshape(-1)[: weight.numel()].view(weight.shape))
+
+
+def row_optimiser(optimiser: torch.optim.Optimizer) -> Optimiser:
+    """Return the rule of rows that does what a torch optimiser does; `InputError` if there is none."""
+    options = [
+        {name: value for name, value in group.items() if name not in ("params", "initial_lr")}
+        for group in optimiser.param_groups
+    ]
+    group = options[0]
+    plain = not any(
+        group.get(name)
+        for name in ("weight_decay", "amsgrad", "maximize", "momentum", "lr_decay", "nesterov", "dampening")
+    )
+    kind = type(optimiser)
+    if any(other != group for other in options) or not plain:
+        kind = torch.optim.Optimizer
+    rate = float(group["lr"])
+    if kind in (torch.optim.Adam, torch.optim.AdamW):
+        beta1, beta2 = group["betas"]
+        return Optimiser("adam", rate, epsilon=group["eps"], beta1=float(beta1), beta2=float(beta2))
+    if kind is torch.optim.Adagrad:
+        return Optimiser("adagrad", rate, group["initial_accumulator_value"], epsilon=group["eps"])
+    if kind is torch.optim.SGD:
+        return Optimiser("sgd", rate)
+    raise InputError(
+        f"servers can't update dense weights by this {type(optimiser).__name__}: they know Adam, Adagrad and SGD with"
+        " one learning rate, without momentum and weight decay",
+        hint="use --mode sync for other optimisers",
+    )
+
+
+def _check_weights(model: nn.Module) -> None:
+    for name, weight in model.named_parameters():
+        if weight.requires_grad and weight.dtype != torch.float32:
+            raise InputError(
+                f"{name} is {str(weight.dtype).removeprefix('torch.')}: servers update dense weights in float32 only",
+                hint="use --mode sync, or model.float()",
+            )
+
+
+def _to_host(gradients: list[Tensor | None]) -> list[Floats | None]:
+    """Return gradients as flat arrays; those of a device are copied at once."""
+    present = [gradient.reshape(-1) for gradient in gradients if gradient is not None]
+    if present and present[0].device.type != "cpu":
+        sizes = [len(gradient) for gradient in present]
+        present = list(torch.cat(present).cpu().split(sizes))
+    arrays = iter([gradient.numpy() for gradient in present])
+    return [None if gradient is None else next(arrays) for gradient in gradients]
+
+
+def _write(records: Floats, number: int, values: Tensor) -> None:
+    """Write a tensor to a block of `ROW` columns of its rows."""
+    flat = np.zeros(len(records) * ROW, np.float32)
+    flat[: values.numel()] = values.detach().cpu().reshape(-1).numpy()
+    records[:, number * ROW : (number + 1) * ROW] = flat.reshape(-1, ROW)

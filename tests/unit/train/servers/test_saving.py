@@ -1,0 +1,186 @@
+"""Servers write their own shards of a checkpoint."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from berth.train.checkpoint import CheckpointStore, Snapshot, Writer
+from berth.train.checkpoint.inspect import load_table
+from berth.train.local import LocalStore
+from berth.train.servers import Address, RemoteStore, Secret, ServerConfig
+from berth.train.servers.process import in_process_servers
+from berth.train.sparse import TableSpec
+from berth.train.tables import Initialiser, adagrad, arrays_of, join
+
+SPEC = TableSpec("rows", 4, adagrad(), Initialiser())
+RUN = {"tables": {"rows": SPEC.to_json()}}
+
+
+def learn(store, first: int, step: int) -> None:
+    keys = np.arange(first, first + 500, dtype=np.uint64)
+    store.pull("rows", keys)
+    store.push("rows", keys, np.random.default_rng(step).normal(size=(500, 4)).astype(np.float32))
+    store.end_step(step)
+
+
+def snapshot(step: int) -> Snapshot:
+    return Snapshot(step, {"weights": np.arange(3.0)}, {}, RUN, {}, {})
+
+
+def rows(store) -> tuple[bytes, bytes]:
+    state = join([part for _, part in store.save()])
+    order = np.argsort(state.keys)
+    return state.keys[order].tobytes(), state.records[order].tobytes()
+
+
+@pytest.fixture
+def expected():
+    """What a table in this process learns."""
+    store = LocalStore()
+    store.open([SPEC])
+    for step, first in enumerate((0, 300, 900)):
+        learn(store, first, step)
+    return rows(store)
+
+
+class NoRows(RemoteStore):
+    """A store that refuses to pass rows through the worker."""
+
+    def save(self, *, changed_only=False):
+        raise AssertionError("rows were collected")
+
+
+@pytest.mark.parametrize("budget", [None, 12 << 20], ids=["in memory", "with a budget"])
+def test_shards_of_three_servers_are_one_table_for_two(tmp_path, budget, expected):
+    secret, folder = Secret.random(), CheckpointStore(tmp_path / "run")
+    folder.claim()
+    config = ServerConfig(memory_bytes=budget, folder=tmp_path / "cold" if budget else None)
+    (tmp_path / "cold").mkdir()
+    with in_process_servers(3, secret, config) as servers:
+        store = NoRows([server.address for server in servers], secret)
+        store.open([SPEC])
+        writer = Writer(folder, streamed=budget is not None, notify=pytest.fail)
+        for step, first in enumerate((0, 300, 900)):  # two full checkpoints, then a delta
+            learn(store, first, step)
+            writer.save(snapshot(step + 1), store)
+        writer.wait()
+        store.close()
+    chain = folder.chain(3)
+    assert [(manifest.step, manifest.kind) for manifest in chain] == [(2, "full"), (3, "delta")]
+    assert chain[-1].tables == {"rows": [f"table-0.shard-{shard}-of-3.bin" for shard in range(3)]}
+    assert set(chain[-1].parts) == {"dense.bin", *chain[-1].tables["rows"]}
+    with in_process_servers(2, secret) as servers:
+        store = RemoteStore([server.address for server in servers], secret)
+        store.open([SPEC])
+        for state in folder.states(chain, "rows"):
+            store.load("rows", state)
+        assert rows(store) == expected
+        store.close()
+    alone = load_table(folder, chain, SPEC).save()
+    assert (alone.keys.tobytes(), alone.records.tobytes()) == expected
+    folder.release()
+
+
+def test_workers_go_on_while_shards_are_written(tmp_path, monkeypatch):
+    """The rows of a checkpoint are those of its step, whatever is pushed before its files are complete."""
+    secret, folder = Secret.random(), CheckpointStore(tmp_path / "run")
+    folder.claim()
+    may_write = threading.Event()
+
+    def slow(state):
+        assert may_write.wait(60)
+        return arrays_of(state)
+
+    monkeypatch.setattr("berth.train.servers.shard_save.arrays_of", slow)
+    with in_process_servers(1, secret) as servers:
+        store = RemoteStore([servers[0].address], secret)
+        store.open([SPEC])
+        learn(store, 0, 0)
+        before = rows(store)
+        writer = Writer(folder, notify=pytest.fail)
+        writer.save(snapshot(1), store)
+        learn(store, 0, 1)
+        assert rows(store) != before
+        assert folder.steps() == []
+        may_write.set()
+        writer.wait()
+        store.close()
+    saved = load_table(folder, folder.chain(1), SPEC).save()
+    assert (saved.keys.tobytes(), saved.records.tobytes()) == before
+    folder.release()
+
+
+def test_a_full_disk_costs_the_checkpoint_not_the_run(tmp_path):
+    secret, folder, said = Secret.random(), CheckpointStore(tmp_path / "run"), []
+    folder.claim()
+    with in_process_servers(2, secret) as servers:
+        store = RemoteStore([server.address for server in servers], secret)
+        store.open([SPEC])
+        learn(store, 0, 0)
+        writer = Writer(folder, notify=said.append)
+        writer.save(snapshot(1), store)
+        writer.wait()
+        (folder.root / "step-000000000002").touch()  # a file where the folder should be
+        learn(store, 0, 1)
+        writer.save(snapshot(2), store)
+        writer.wait()
+        assert len(said) == 1
+        assert said[0].startswith("checkpoint of step 2 could not be written: ")
+        assert said[0].endswith("; the latest is that of step 1")
+        writer.save(snapshot(3), store)
+        writer.wait()
+        assert folder.chain(3)[0].kind == "full"
+        store.close()
+    folder.release()
+
+
+@pytest.mark.slow
+def test_a_server_without_the_disk_of_rank_0_leaves_the_rows_to_it(tmp_path, expected):
+    """Its folder of the same name is another one, as on a host without a shared disk."""
+    if shutil.which("unshare") is None:
+        pytest.skip("needs unshare")
+    secret, folder, said = Secret.random(), CheckpointStore(tmp_path / "run"), []
+    folder.claim()
+    ready = tmp_path / "ready"
+    inside = f'mount -t tmpfs none "{folder.root}" && exec "{sys.executable}" -m berth.train.servers --ready "{ready}"'
+    server = subprocess.Popen(
+        ["unshare", "--mount", "sh", "-c", inside],
+        stdin=subprocess.PIPE,
+        env={**os.environ, **secret.environment()},
+    )
+    try:
+        deadline = time.monotonic() + 120
+        while not ready.exists():
+            if server.poll() is not None:
+                pytest.skip("needs permission to make mount namespaces")
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        store = RemoteStore([Address.from_json(ready.read_text())], secret)
+        store.open([SPEC])
+        writer = Writer(folder, notify=said.append)
+        for step, first in enumerate((0, 300, 900)):
+            learn(store, first, step)
+            writer.save(snapshot(step + 1), store)
+        writer.wait()
+        store.close()
+    finally:
+        server.stdin.close()
+        server.wait(60)
+    assert len(said) == 1
+    assert "can't write there: No such file or directory; rank 0 collects the rows" in said[0]
+    saved = load_table(folder, folder.chain(3), SPEC).save()
+    assert (saved.keys.tobytes(), saved.records.tobytes()) == expected
+    assert json.loads(Path(folder.root, "step-000000000003", "manifest.json").read_text())["manifest"][
+        "tables"
+    ] == {"rows": ["table-0.bin"]}
+    folder.release()
