@@ -174,19 +174,14 @@ def train(
     from berth.train.trainer import Trainer
     from berth.train.worker import exit_if_peer_lost
 
-    devices = _device_map(device_map or [])
-    if "standin" in (device, *devices.values()):
-        from berth.testing.accelerator import register
-
-        register()
+    devices = _devices(device, device_map or [])
     check_folder(checkpoint, option="--checkpoint")
     check_folder(tensorboard, option="--tensorboard")
     wanted = _wanted(steps, examples, data)
     day = _examples("--day-every", day_every) if day_every is not None else None
-    if memory is not None:
-        read_positive("--memory", size_bytes, memory)
-    if device_cache is not None:
-        read_positive("--device-cache", size_bytes, device_cache)
+    for name, size in (("--memory", memory), ("--device-cache", device_cache)):
+        if size is not None:
+            read_positive(name, size_bytes, size)
     recipe = make_recipe(
         model, data=data, columns=columns, seed=seed, batch=batch, optimiser=row_optimiser(learning.optimiser),
         epochs=1 if wanted is None else None, strict=strict, decay=DecayPolicy() if day is not None else None,
@@ -281,14 +276,18 @@ def _slowdowns(texts: list[str]) -> dict[str, float]:
     return slowdowns
 
 
-def _device_map(texts: list[str]) -> dict[str, str]:
-    """Parse `T4=cuda`: stages that are planned on a T4 run on the torch device cuda."""
+def _devices(device: str, texts: list[str]) -> dict[str, str]:
+    """Parse `T4=cuda`: stages that are planned on a T4 run on the torch device cuda; register the stand-in if used."""
     found = {}
     for text in texts:
-        device_type, _, device = (part.strip() for part in text.partition("="))
-        if not device_type or not device:
+        device_type, _, mapped = (part.strip() for part in text.partition("="))
+        if not device_type or not mapped:
             raise InputError(f"--map {text}: expected TYPE=DEVICE", hint="for example --map T4=cuda")
-        found[device_type] = device
+        found[device_type] = mapped
+    if "standin" in (device, *found.values()):
+        from berth.testing.accelerator import register
+
+        register()
     return found
 
 

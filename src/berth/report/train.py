@@ -117,9 +117,9 @@ def _device_caches(caches: Mapping[str, Any]) -> Any:
     rows = [
         [
             name,
-            f"{info['rows']:,} of {info['capacity']:,}",
-            format_bytes(info["bytes"]),
-            f"{info['hits']:,} ({info['hit_rate']:.1%})",
+            f"{info['rows']:,}",
+            f"{info['capacity']:,}",
+            f"{info['hit_rate']:.1%}",
             f"{info['misses']:,}",
             f"{info['evictions']:,}",
             format_bytes(info["to_device_bytes"]),
@@ -127,7 +127,7 @@ def _device_caches(caches: Mapping[str, Any]) -> Any:
         ]
         for name, info in caches.items()
     ]
-    columns = ["table", "rows", "memory", "hits", "misses", "evicted", "to device", "to host"]
+    columns = ["table", "rows", "places", "hits", "misses", "evicted", "copied there", "back"]
     return table("Rows in device memory, by distinct keys of a batch", columns, rows)
 
 

@@ -77,7 +77,7 @@ class Issued:
     bytes: int = 0  # of a copy
 
 
-class Stream:
+class Queue:
     """A queue of operations, with the interface of `torch.cuda.Stream`."""
 
     def __init__(self, device: Any = None, name: str = "side") -> None:
@@ -86,11 +86,11 @@ class Stream:
         self.issued = 0
         self._seen: dict[int, int] = {}  # operations of other streams that come before what is issued next
 
-    def wait_stream(self, other: Stream) -> None:
+    def wait_stream(self, other: Queue) -> None:
         """Order what is issued here next after everything that was issued there."""
         self._seen[id(other)] = other.issued
 
-    def is_after(self, other: Stream, number: int) -> bool:
+    def is_after(self, other: Queue, number: int) -> bool:
         """Return whether operations issued here next come after an operation of another stream."""
         return other is self or self._seen.get(id(other), 0) >= number
 
@@ -106,7 +106,7 @@ class StandIn:
     operations: int = 0
     device_s: float = 0.0  # virtual time of the device: CPU time of its operations / speed
     used_bytes: int = 0  # counted if there is a limit
-    stream: Stream = field(default_factory=lambda: Stream(name="default"))  # the current one
+    stream: Queue = field(default_factory=lambda: Queue(name="default"))  # the current one
     _log: list[Issued] | None = None
     _owed_s: float = 0.0
 
@@ -257,14 +257,14 @@ class _Module:
     def device_count(self) -> int:
         return 1
 
-    Stream = Stream
+    Stream = Queue
 
-    def current_stream(self, device: Any = None) -> Any:
+    def current_stream(self, device: Any = None) -> Queue:
         """Return the stream on which operations are issued."""
         return _DEVICE.stream
 
     @contextmanager
-    def stream(self, stream: Any) -> Iterator[None]:
+    def stream(self, stream: Queue) -> Iterator[None]:
         """Issue the operations of the block on a stream."""
         outer, _DEVICE.stream = _DEVICE.stream, stream
         try:
@@ -284,7 +284,7 @@ class DeviceTensor(Tensor):
     """A tensor of the device; its data is a CPU tensor that only kernels see."""
 
     _host: Tensor
-    _written: tuple[Stream, int]  # the last operation that wrote it
+    _written: tuple[Queue, int]  # the last operation that wrote it
 
     @staticmethod
     def __new__(cls, host: Tensor) -> DeviceTensor:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from berth.errors import InputError
 from berth.train.data.batch import Batch
 from berth.train.dense_weights import DenseWeights
-from berth.train.devices import CPU, autocast, naming_layers, to_device
+from berth.train.devices import CPU, autocast, naming_layers, reporting_memory, to_device
 from berth.train.embedding import Embedding, embeddings_of
 from berth.train.optimisers import MakeOptimiser, optimiser_for
 from berth.train.sparse import SparseStore
@@ -51,7 +51,8 @@ class Learner:
         self.examples_done = 0
         self.work_s: deque[float] = deque(maxlen=_TIMED_STEPS)  # time of a step without waiting for others
         self._slept_s = 0.0
-        self.model = model.to(device).train()
+        with reporting_memory(device):
+            self.model = model.to(device).train()
         self.store = store
         self.embeddings: list[Embedding] = embeddings_of(model)
         self.optimiser = optimiser_for(model, optimiser)

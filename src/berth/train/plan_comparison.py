@@ -167,7 +167,16 @@ def _notes(planned: PlannedRun, processes: int, cores: int) -> list[str]:
 
     used = {stage.type_name for stage in planned.plan.stages}
     notes = [f"{name} is {text}" for name, text in provenance(planned.plan.problem).items() if name in used]
-    here = [cut.device_type for cut in planned.cuts if not cut.device_type.startswith("cpu")]
+    here = [
+        cut.device_type
+        for cut in planned.cuts
+        if not cut.device_type.startswith("cpu") and cut.device == "cpu"
+    ]
+    notes += [
+        f"stage {number}: measured is the CPU time of its process, which waits for {cut.device} only at copies"
+        for number, cut in enumerate(planned.cuts, 1)
+        if cut.device != "cpu"
+    ]
     if here:
         notes.append(f"{', '.join(dict.fromkeys(here))}: measured on cores of this machine, which emulate it")
     if processes > cores:

@@ -27,7 +27,7 @@ from berth.train.checkpoint.inspect import no_usable_checkpoint
 from berth.train.data import BatchSource, ClickStream, Share
 from berth.train.data.prefetch import Prefetcher
 from berth.train.device_store import local_store
-from berth.train.devices import check_bf16, find_device, seed_device, use_device
+from berth.train.devices import check_bf16, find_device, reporting_memory, seed_device, use_device
 from berth.train.embedding import embeddings_of
 from berth.train.evaluate import Evaluation, Evaluations, ScoredExamples, score
 from berth.train.fault_points import fault_point
@@ -133,7 +133,11 @@ class Session:
         """
         losses: list[float] = []
         self._reports = report is not None
-        with Interruption() as self._interruption, closing(self.steps(steps)) as trained:
+        with (
+            reporting_memory(self.device),
+            Interruption() as self._interruption,
+            closing(self.steps(steps)) as trained,
+        ):
             for loss in trained:
                 losses.append(loss)
                 if report is not None:

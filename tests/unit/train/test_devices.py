@@ -15,6 +15,7 @@ from berth.cli.main import main
 from berth.errors import InputError
 from berth.train import Session, TrainOptions
 from berth.train.devices import CPU, find_device, group_backend, naming_layers, on_host, to_device
+from berth.train.planned import planned_devices, planned_run
 from berth.train.process_group import ProcessGroup
 from berth.train.recipes import make_recipe
 
@@ -85,6 +86,7 @@ def test_processes_of_a_machine_take_its_devices_in_turn(monkeypatch):
 
 def test_the_process_group_is_chosen_by_the_device():
     assert group_backend(torch.device("cuda", 1)) == "cpu:gloo,cuda:nccl"
+    assert group_backend(CPU, torch.device("cuda")) == "cpu:gloo,cuda:nccl"
     assert group_backend(torch.device("xpu")) == "cpu:gloo,xpu:xccl"
     assert [group_backend(torch.device(name)) for name in ("cpu", "mps")] == ["gloo", "gloo"]
     group = ProcessGroup()
@@ -92,10 +94,92 @@ def test_the_process_group_is_chosen_by_the_device():
     assert group._staged([torch.ones(1, device="meta")])
 
 
-def test_a_device_does_not_apply_to_stages():
-    for split in ({"stages": 2}, {"plan": "plan.yaml"}):
-        with pytest.raises(InputError, match="whole model"):
-            TrainOptions(device="cuda", **split)
+PLAN = """\
+model: ctrdnn-8
+devices: [cpu-core, T4]
+throughput: 10/s
+samples: 1000000
+rows: 1000000
+batch: 48
+micro_batches: 2
+stages:
+  - {layers: embedding .. concat, type: cpu-core, replicas: 1, tables: servers, servers: 1}
+  - {layers: norm .. loss, type: T4, replicas: 1}
+"""
+
+
+@pytest.mark.slow
+def test_a_stage_on_the_device_trains_as_on_the_cpu_and_its_copies_are_counted(tmp_path):
+    plan, steps, micro = tmp_path / "plan.yaml", 6, 2
+    plan.write_text(PLAN)
+    command = [sys.executable, "-m", "berth", "train", "ctrdnn-8", "--plan", str(plan), "--steps", str(steps)]
+    results = []
+    for more in ((), ("--device", "standin")):
+        ended = subprocess.run(
+            [*command, "--json", *more], capture_output=True, text=True, timeout=500, check=False
+        )
+        assert ended.returncode == 0, ended.stderr
+        results.append(json.loads(ended.stdout))
+    assert "planned 1 x T4, started 1 process on standin" in ended.stderr
+    expected, found = results
+    assert (found["loss"], found["auc"]) == (expected["loss"], expected["auc"])
+    first, second = found["workers"]
+    assert [first["device"], second["device"]] == ["cpu", "standin"]
+    activations = 48 * (26 * 16 + 13) * 4 * steps
+    to_device, to_host = (second["boundary_copies"][name] for name in ("to_device", "to_host"))
+    assert to_device == {"count": steps * micro, "bytes": activations}
+    assert to_host == {"count": steps * micro, "bytes": activations}  # their gradients
+    assert all(copies["count"] == 0 for copies in first["boundary_copies"].values())
+
+
+@pytest.mark.parametrize(
+    ("more", "message", "hint"),
+    [
+        (("--map", "T4=cuda:7"), "--map T4=cuda:7: there is no such device here", "here: cpu"),
+        (("--device", "cuda:7"), "--device cuda:7: there is no such device here", "here: cpu"),
+        (("--map", "P100=cpu"), "the plan does not use P100", "it uses T4, cpu-core"),
+        (("--map", "T4"), "--map T4: expected TYPE=DEVICE", "--map T4=cuda"),
+        (
+            ("--device-cache", "1MiB"),
+            "--device-cache is for tables in the process that trains",
+            "--servers 0",
+        ),
+    ],
+    ids=["map", "device", "unused", "form", "cache"],
+)
+def test_a_device_of_a_plan_is_refused_before_anything_starts(
+    more, message, hint, tmp_path, capsys, monkeypatch
+):
+    plan = tmp_path / "plan.yaml"
+    plan.write_text(PLAN)
+    monkeypatch.setattr("berth.train.orchestrate._launch", lambda *_: pytest.fail("started"))
+    options = ["--plan", str(plan), "--steps", "1", *more]
+    monkeypatch.setattr(sys, "argv", ["berth", "train", "ctrdnn-8", *options])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert hint in error
+
+
+def test_gpu_types_of_a_plan_run_on_a_gpu_where_there_is_one(tmp_path, monkeypatch):
+    plan = tmp_path / "plan.yaml"
+    plan.write_text(PLAN)
+    names = make_recipe("ctrdnn-8").model.names
+    planned = planned_run(str(plan), "ctrdnn-8", names, {})
+    found = [cut.device for cut in planned_devices(planned, "cpu", {})]
+    assert found == ["cpu", "cpu"]  # emulated
+    monkeypatch.setattr("berth.train.planned.available_devices", lambda: ["cpu", "cuda:0", "cuda:1"])
+    assert [cut.device for cut in planned_devices(planned, "cpu", {})] == ["cpu", "cuda"]
+    assert [cut.device for cut in planned_devices(planned, "xpu", {})] == ["cpu", "xpu"]
+    mapped = planned_devices(planned, "cpu", {"T4": "cpu", "cpu-core": "mps"})
+    assert [cut.device for cut in mapped] == ["mps", "cpu"]
+    slower = planned_run(str(plan), "ctrdnn-8", names, {"T4": 2.0})
+    with pytest.raises(InputError, match="--emulate T4: it runs on cuda"):
+        planned_devices(slower, "cpu", {})
+    with pytest.raises(InputError, match="--map applies to the device types of a plan"):
+        TrainOptions(device_map={"T4": "cuda"})
 
 
 def test_bf16_computes_matrix_products_in_bfloat16_and_keeps_weights_in_float32():

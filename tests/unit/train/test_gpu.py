@@ -9,12 +9,18 @@ import json
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import torch
 
+from berth.errors import InputError
 from berth.train import Checkpoints, Embedding, Session, TrainOptions
-from berth.train.devices import staging
+from berth.train.device_store import DeviceCachedStore
+from berth.train.devices import SideStream, staging
+from berth.train.local import LocalStore
 from berth.train.recipes import make_recipe
+from berth.train.sparse import TableSpec
+from berth.train.tables import Initialiser, Optimiser
 
 pytestmark = pytest.mark.gpu
 KINDS = ("cuda", "xpu", "mps")
@@ -125,3 +131,62 @@ def test_two_workers_all_reduce_on_their_devices(device):
         )
         losses.append(json.loads(ended.stdout)["loss"])
     assert losses[1] == pytest.approx(losses[0], rel=1e-2)
+
+
+@pytest.mark.parametrize("rows", ["64KiB", "64MiB"])
+def test_a_cache_of_rows_on_the_device_learns_the_same(device, rows):
+    expected, _ = run("ctrdnn-8", device)
+    losses, session = run("ctrdnn-8", device, device_cache=rows)
+    assert losses == pytest.approx(expected, rel=1e-3)
+    (cache,) = session.store.statistics()["device_cache"].values()
+    assert cache["hits"] > 0
+    assert cache["prefetched"] > 0
+
+
+@pytest.mark.parametrize("kind", ["sgd", "rowwise_adagrad", "adagrad", "adam"])
+def test_rows_are_updated_on_the_device_as_in_host_memory(device, kind):
+    there, generator = torch.device(device), np.random.default_rng(1)
+    spec = TableSpec("rows", 16, Optimiser(kind), Initialiser())
+    stores = [LocalStore(), DeviceCachedStore(there, 1 << 20)]
+    keys = np.arange(500, dtype=np.uint64)
+    for store in stores:
+        store.open([spec])
+    for _ in range(10):
+        gradients = generator.normal(0, 0.1, (500, 16)).astype(np.float32)
+        stores[0].pull("rows", keys)
+        stores[0].push("rows", keys, gradients)
+        stores[1].pull_to_device("rows", keys)
+        stores[1].push_from_device("rows", keys, torch.from_numpy(gradients).to(there))
+    assert stores[1].statistics()["device_cache"]["rows"]["hits"] == 500 * 9
+    np.testing.assert_allclose(stores[1].peek("rows", keys), stores[0].peek("rows", keys), rtol=1e-6)
+
+
+def test_a_copy_on_a_side_stream_is_complete_after_waiting(device):
+    there = torch.device(device)
+    stream = SideStream(there)
+    hosts = [staging((1 << 20,), there).fill_(number) for number in range(8)]
+    copies = [stream.copy(host) for host in hosts]
+    stream.wait(*copies)
+    assert [float(copy.sum()) for copy in copies] == [number * float(1 << 20) for number in range(8)]
+
+
+def test_stages_on_the_device_learn_the_same(device):
+    losses = []
+    for place in ("cpu", device):
+        command = [sys.executable, "-m", "berth", "train", "ctrdnn-8", "--batch", "256", "--steps", "20"]
+        ended = subprocess.run(
+            [*command, "--json", "--stages", "2", "--device", place],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        losses.append(json.loads(ended.stdout)["loss"])
+    assert losses[1] == pytest.approx(losses[0], rel=1e-2)
+
+
+def test_out_of_memory_is_one_message(device):
+    if device == "mps":
+        pytest.skip("mps shares memory with the CPU")
+    recipe = make_recipe("ctrdnn-8")
+    with pytest.raises(InputError, match="is out of memory"):
+        Session(recipe.model, recipe.data, TrainOptions(batch=256, device=device, device_cache="64TiB"))
