@@ -12,6 +12,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -40,7 +41,7 @@ def compute_slowdown_at(cores: int | None = None) -> dict[float, float]:
     found: dict[float, float] = {}
     largest = 1.0
     for batch in BATCHES:
-        largest = max(largest, _slowdown(lambda batch=batch: _compute_work(batch), cores))
+        largest = max(largest, _slowdown(partial(_compute_work, batch), cores))
         found[_moved_bytes(batch)] = largest
     return found
 
