@@ -72,12 +72,14 @@ def predict_step(
     """
     if times is not None:
         profile = replace(profile, devices=(replace(times, device=CORE),))
-    found, busy = None, busy_cores or 0.0
-    for _ in range(_ROUNDS):
-        plan = plan_of(profile, rates.with_new_rows(new_share), run, busy)
-        found = _on_shared_cores(plan, run, reader_s, host_share, busy)
-        busy = _busy_cores(found, run.cores) if busy_cores is None else busy_cores
-    assert found is not None
+    rates = rates.with_new_rows(new_share)
+
+    def predicted(busy: float) -> StepPrediction:
+        return _on_shared_cores(plan_of(profile, rates, run, busy), run, reader_s, host_share, busy)
+
+    found = predicted(busy_cores or 0.0)
+    for _ in range(_ROUNDS - 1 if busy_cores is None else 0):
+        found = predicted(_busy_cores(found, run.cores))
     return found
 
 
