@@ -326,8 +326,8 @@ def _source(data: Data | int, recipe: Recipe, *, in_order: bool = False) -> Batc
             )
         return HeldOut(recipe.data, data)
     if isinstance(data, str | Path):
-        columns = recipe.data.columns if isinstance(recipe.data, FileStream) else None
-        return FileStream(data, columns=columns, shuffled=not in_order)
+        layout = recipe.data.layout if isinstance(recipe.data, FileStream) else None
+        return FileStream(data, columns=layout, shuffled=not in_order)
     if hasattr(data, "batches") and hasattr(data, "describe"):
         return cast("BatchSource", data)
     return IterableSource(cast("Any", data))

@@ -63,6 +63,11 @@ def _block_rows(
     return frame_rows(frame, layout, ends + offset, np.arange(len(frame)) + line + 1)
 
 
+def header(path: Path) -> bytes:
+    """Return the first line of a file."""
+    return _head(path)[1]
+
+
 def _head(path: Path) -> tuple[str, bytes, Bytes]:
     """Return the separator, the header line, and the first block of the file."""
     try:
