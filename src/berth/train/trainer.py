@@ -153,6 +153,7 @@ class Trainer:
         """Return the model, as trained so far, in eval mode; rows of other processes are loaded when they are used."""
         if self._saved_step is not None:
             load_saved(self._checkpoints().folder, self.recipe.model, self._saved_step)
+            self.recipe.model.to(find_device(self.options.device))
             self._saved_step = None
         return self.recipe.model.eval()
 
