@@ -66,6 +66,8 @@ class Learner:
             layer.connect(store)
         self._has_next = False  # whether the next batch is known
         self._loss: Loss = loss or getattr(model, "loss", None) or click_loss
+        own = getattr(model, "_loss", self._loss) if loss is None else loss  # `_loss`: of a chain
+        self._takes_weights, self._requires_weights = _takes_weights(own), requires_weights(own)
         self._workers = workers
         self.clock: LayerClock | None = None
         self.tables_without_prefetch: list[str] = []  # tables whose keys are not among the inputs
@@ -82,7 +84,7 @@ class Learner:
         inputs, labels = to_device((batch.inputs, batch.labels), self.device)
         with naming_layers(self.model, self.device), autocast(self.device, self._bf16):
             output = clock.forward(inputs) if clock else self.model(inputs)
-            loss = self._weighted_loss(output, labels, batch.weights)
+            loss = self._weighted_loss(output, labels, batch)
         if self._key_inputs is None:
             self._key_inputs = self._find_key_inputs(batch.inputs)
             self.input_shapes = input_shapes(batch.inputs)
@@ -135,15 +137,16 @@ class Learner:
     def _scores(self, output: Any, labels: Any) -> Scores:
         return scores_of(output, labels)
 
-    def _weighted_loss(self, output: Any, labels: Any, weights: Tensor | None) -> Tensor:
-        if weights is None:
+    def _weighted_loss(self, output: Any, labels: Any, batch: Batch) -> Tensor:
+        weights = batch.weights
+        if weights is None and not self._requires_weights:
             return self._loss(output, labels)
-        own = getattr(self.model, "_loss", self._loss)  # of a chain
-        if not _takes_weights(own):
+        if not self._takes_weights:
             raise InputError(
                 "the loss of this model does not take weights of examples",
                 hint="define loss(output, labels, weights), or drop `weight` from the columns",
             )
+        weights = torch.ones(batch.examples) if weights is None else weights
         return self._loss(output, labels, weights.to(self.device))
 
     def _find_key_inputs(self, inputs: Any) -> list[tuple[Embedding, str, bool]]:
@@ -206,8 +209,21 @@ def click_loss(output: Tensor, labels: Tensor, weights: Tensor | None = None) ->
 
 
 def _takes_weights(loss: Loss) -> bool:
-    parameters = inspect.signature(loss).parameters.values()
+    parameters = _parameters(loss)
     return len(parameters) > 2 or any(one.kind is one.VAR_POSITIONAL for one in parameters)
+
+
+def requires_weights(loss: Loss) -> bool:
+    """Return whether a loss has a third argument without a default."""
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return sum(one.kind in positional and one.default is one.empty for one in _parameters(loss)) > 2
+
+
+def _parameters(loss: Loss) -> list[inspect.Parameter]:
+    try:
+        return list(inspect.signature(loss.forward if isinstance(loss, nn.Module) else loss).parameters.values())
+    except ValueError:  # of a function in C
+        return []
 
 
 def scores_of(output: Any, labels: Any) -> Scores:

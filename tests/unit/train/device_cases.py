@@ -15,6 +15,7 @@ import berth.train as bt
 from berth.errors import InputError
 from berth.testing.accelerator import register
 from berth.train import Checkpoints, ClickStream, DecayPolicy, Embedding, Session, TrainOptions, slot_keys
+from berth.train.data import Share
 from berth.train.learner import click_loss
 from berth.train.process_group import ProcessGroup
 from berth.train.recipes import make_recipe
@@ -287,3 +288,15 @@ def test_what_exists_here_is_listed():
 def test_bf16_needs_a_device_that_supports_it():
     with pytest.raises(InputError, match="--bf16: standin does not support it"):
         session(Own(), "standin", bf16=True)
+
+
+def test_a_model_that_was_trained_in_other_processes_is_evaluated_on_the_device(tmp_path):
+    with bt.Trainer(Own(), batch=BATCH, checkpoints=tmp_path) as trained:
+        trained.fit(steps=STEPS)
+        expected = trained.evaluate(100)
+    other = bt.Trainer(Own(), batch=BATCH, checkpoints=tmp_path, workers=2, device="standin")
+    other._saved_step = STEPS  # as after fit
+    assert other.evaluate(100).auc == pytest.approx(expected.auc)
+    assert next(other.model.parameters()).device.type == "standin"
+    inputs = next(ClickStream().batches(10, 0, Share(), 0)).inputs
+    assert other.predict(inputs).shape == (10,)
