@@ -94,6 +94,9 @@ class CheckpointStore:
                 manifest = read(self.root, at)
             except DamagedError as error:
                 raise DamagedError(error.what, at, step) from None
+            for name in (name for names in manifest.tables.values() for name in names):
+                if name not in manifest.parts:
+                    raise DamagedError(f"{name} is missing (it was not written)", at, step)
             for name, expected in manifest.parts.items():
                 wrong = arrays.check(folder_of(self.root, at) / name, expected)
                 if wrong:
