@@ -235,6 +235,13 @@ def test_fresh_throws_away_what_was_saved(tmp_path):
     assert told(*arguments, "--seed", 7, "--fresh")["resumed_from"] is None
 
 
+def test_a_restart_by_torchrun_keeps_what_the_first_attempt_saved(tmp_path, monkeypatch):
+    arguments = [*SMALL, "--steps", 3, "--checkpoint", tmp_path / "run"]
+    berth(*arguments)
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    assert told(*arguments, "--fresh")["resumed_from"] == 3
+
+
 class TestTables:
     def test_info_shows_rows_and_lengths(self, run):
         shown = berth("table", "info", run, "--step", 10)
