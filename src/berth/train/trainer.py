@@ -260,6 +260,7 @@ class Trainer:
     def _fit_in_processes(self, goal: int | None) -> Result:
         from berth.train.run_processes import pickled, run
 
+        find_device(self.options.device)  # the trained model is moved there
         checkpoints = self._checkpoints()
         if self._payload is None:
             if any(layer.is_connected for layer in embeddings_of(self.recipe.model)):

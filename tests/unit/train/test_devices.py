@@ -51,12 +51,34 @@ def test_two_workers_on_the_device_train_as_on_the_cpu_and_resume_there(tmp_path
     assert same_rows(tmp_path / "cpu", tmp_path / "device") > 500
 
 
+TRAINER = """\
+import json
+from berth.train import Trainer
+
+if __name__ == "__main__":
+    found = Trainer("ctrdnn-8", batch=64, device="standin", workers=2, servers=1, notify=len).fit(steps=2)
+    print(json.dumps([found.losses, [worker["device"] for worker in found.statistics["workers"]]]))
+"""
+
+
 @pytest.mark.slow
-def test_processes_that_a_trainer_starts_know_the_standin():
-    found = Trainer("ctrdnn-8", batch=64, device="standin", workers=2, servers=1).fit(steps=2)
-    expected = Trainer("ctrdnn-8", batch=64).fit(steps=2)
-    assert found.losses == pytest.approx(expected.losses, rel=1e-4)  # sums of two halves of a batch
-    assert [worker["device"] for worker in found.statistics["workers"]] == ["standin", "standin"]
+def test_processes_that_a_trainer_starts_know_the_standin(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(TRAINER)
+    ended = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, timeout=500, check=False
+    )
+    assert ended.returncode == 0, ended.stderr
+    losses, devices = json.loads(ended.stdout)
+    expected = Trainer("ctrdnn-8", batch=64).fit(steps=2).losses
+    assert losses == pytest.approx(expected, rel=1e-4)  # sums of two halves of a batch
+    assert devices == ["standin", "standin"]
+
+
+def test_a_trainer_refuses_a_missing_device_before_it_starts_processes(monkeypatch):
+    monkeypatch.setattr("berth.train.run_processes.run", lambda *_, **__: pytest.fail("started"))
+    with pytest.raises(InputError, match="--device cuda:7: there is no such device here"):
+        Trainer("ctrdnn-8", batch=64, device="cuda:7", workers=2).fit(steps=1)
 
 
 def same_rows(one, other):
