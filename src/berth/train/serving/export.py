@@ -113,7 +113,9 @@ def _check_replaceable(folder: Path, overwrite: bool) -> None:
         is_export = folder.is_dir() and not any(folder.iterdir())
     if not is_export or folder.is_symlink():
         raise InputError(
-            "is not an export of berth, so it is not overwritten", where=str(folder), hint="choose another name"
+            "is not an export of berth, so it is not overwritten",
+            where=str(folder),
+            hint="choose another name",
         )
 
 
