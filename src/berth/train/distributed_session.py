@@ -244,10 +244,9 @@ class DistributedSession(Session):
         for stage in range(1, self.process_group.layout.stages):
             message = self.process_group.channel.receive(self.process_group.layout.rank(stage, 0))
             self.model.load_state_dict(message["weights"], strict=False)
-        unconnected = [layer for layer in embeddings_of(self.model) if not layer.is_connected]
-        self.store.open([layer.spec for layer in unconnected])
-        for layer in unconnected:
-            layer.connect(self.store)
+        for layer in embeddings_of(self.model):
+            if not layer.is_connected:
+                layer.connect(self.store)
 
     @property
     def _is_exhausted(self) -> bool:

@@ -36,6 +36,8 @@ _HANDSHAKE_S = 60.0  # hosts may be busy
 _MAX_UNAUTHENTICATED = 64  # connections
 _BUFFER_BYTES = 1 << 18
 _POLL_MS = 1000
+_MAPPED = bytes(10) + b"\xff\xff"  # before an IPv4 address in an IPv6 one
+_ESTABLISHED = "01"  # state in /proc/net/tcp; a closed socket has no owner
 _TARGET = struct.Struct("<H")  # length of the JSON of an endpoint
 _WAITING = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
@@ -89,8 +91,8 @@ class Gateway:
     def _accept_local(self, listener: socket.socket, endpoint: Endpoint, gateway: Endpoint) -> None:
         while True:
             peer, address = listener.accept()
-            if owner_of(address) not in (os.getuid(), None):
-                peer.close()  # another user of this host
+            if owner_of(address, endpoint) != os.getuid():
+                peer.close()  # another user of this host, or one that is not listed
                 continue
             Thread(target=self._serve_local, args=(peer, endpoint, gateway), daemon=True).start()
 
@@ -168,15 +170,24 @@ def _receive(peer: socket.socket, length: int) -> bytes:
     return data
 
 
-def owner_of(address: Endpoint) -> int | None:
-    """Return the user id of the local process that connected from an address; None if it is unknown."""
-    wanted = f"{int.from_bytes(socket.inet_aton(address[0]), sys.byteorder):08X}:{address[1]:04X}"
-    with suppress(OSError):
-        for line in Path("/proc/self/net/tcp").read_text().splitlines()[1:]:
-            columns = line.split()
-            if columns[1] == wanted:
-                return int(columns[7])
+def owner_of(address: Endpoint, endpoint: Endpoint) -> int | None:
+    """Return the user id of the local process with an open connection from one IPv4 address to another; None if it is
+    unknown."""
+    for table, prefix in (("tcp", b""), ("tcp6", _MAPPED)):
+        wanted = [_listed(address, prefix), _listed(endpoint, prefix), _ESTABLISHED]
+        with suppress(OSError):
+            for line in Path("/proc/thread-self/net", table).read_text().splitlines()[1:]:
+                columns = line.split()
+                if columns[1:4] == wanted:
+                    return int(columns[7])
     return None
+
+
+def _listed(endpoint: Endpoint, prefix: bytes) -> str:
+    """Return an address as the kernel lists it: words of four bytes in the order of this machine."""
+    packed = prefix + socket.inet_aton(endpoint[0])
+    words = (int.from_bytes(packed[at : at + 4], sys.byteorder) for at in range(0, len(packed), 4))
+    return "".join(f"{word:08X}" for word in words) + f":{endpoint[1]:04X}"
 
 
 def main() -> None:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from berth.errors import InputError
 from berth.train.data.batch import Batch
+from berth.train.data.rows import PADDING
 from berth.train.dense_weights import DenseWeights
 from berth.train.devices import CPU, autocast, naming_layers, reporting_memory, to_device
 from berth.train.embedding import Embedding, embeddings_of
@@ -71,7 +72,7 @@ class Learner:
         self.clock: LayerClock | None = None
         self.tables_without_prefetch: list[str] = []  # tables whose keys are not among the inputs
         self.input_shapes: dict[str, list[int]] | None = None  # of an example; known after the first step
-        self._key_inputs: list[tuple[Embedding, str]] | None = None  # known after the first step
+        self._key_inputs: list[tuple[Embedding, str, bool]] | None = None  # known after the first step
         self._all_reduce = all_reduce  # of dense gradients and the loss, over workers
 
     def step(self, number: int, batch: Batch) -> tuple[float, Scores]:
@@ -87,7 +88,7 @@ class Learner:
         if self._key_inputs is None:
             self._key_inputs = self._find_key_inputs(batch.inputs)
             self.input_shapes = input_shapes(batch.inputs)
-            found = {layer.spec_name for layer, _ in self._key_inputs}
+            found = {layer.spec_name for layer, *_ in self._key_inputs}
             self.tables_without_prefetch = [
                 layer.spec_name for layer in self.embeddings if layer.spec_name not in found
             ]
@@ -106,8 +107,9 @@ class Learner:
     def prefetch(self, batch: Batch) -> None:
         """Announce the keys of the next batch to the store, where they are among the inputs."""
         self._has_next = True
-        for layer, name in self._key_inputs or []:
-            layer.prefetch(batch.inputs[name])
+        for layer, name, with_padding in self._key_inputs or []:
+            keys = batch.inputs[name]
+            layer.prefetch(keys if with_padding else _without_padding(keys))
 
     def _pull_dense(self, weights: DenseWeights) -> None:
         """Copy the weights of the servers to the model; those of the next step are requested when this one ends."""
@@ -147,11 +149,12 @@ class Learner:
         weights = torch.ones(batch.examples) if weights is None else weights
         return self._loss(output, labels, weights.to(self.device))
 
-    def _find_key_inputs(self, inputs: Any) -> list[tuple[Embedding, str]]:
-        """Return the entries of the inputs that layers used as keys, as they are or as int64."""
+    def _find_key_inputs(self, inputs: Any) -> list[tuple[Embedding, str, bool]]:
+        """Return the entries of the inputs that layers used as keys, as they are or as int64, and whether that
+        includes padding: pooling layers look up real keys only."""
         named = inputs.items() if isinstance(inputs, dict) else ()
         return [
-            (layer, name)
+            (layer, name, bool((value == PADDING).any()))
             for layer in self.embeddings
             for name, value in named
             if isinstance(value, Tensor) and layer.used_keys(value)
@@ -174,6 +177,11 @@ class Learner:
         if clock:
             clock.done(UPDATE)
             clock.finish()
+
+
+def _without_padding(keys: Tensor) -> Tensor:
+    padding = keys == PADDING
+    return keys[~padding] if bool(padding.any()) else keys
 
 
 def input_shapes(inputs: Any) -> dict[str, list[int]]:

@@ -222,7 +222,7 @@ class Trainer:
         if self._reads_own_files and isinstance(self.recipe.data, FileStream):
             self.recipe.data.epochs = 1 if goal is None else None
         scheduler = self.recipe.scheduler or self.options.scheduler(goal)
-        if os.environ.get(ATTEMPT, "1") != "1":
+        if os.environ.get(ATTEMPT, "1") != "1" or os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0":
             self._started()
         started = start(replace(self.recipe, scheduler=scheduler), self.options, command, self._notify)
         self._started()

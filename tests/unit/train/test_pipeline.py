@@ -6,6 +6,7 @@ import itertools
 import queue
 import threading
 from collections import defaultdict
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -13,16 +14,24 @@ import torch
 
 from berth.errors import InputError, WireError
 from berth.train import LocalStore, with_sparse_tables
+from berth.train.checkpoint import CheckpointStore, Snapshot, Writer
+from berth.train.checkpoint.inspect import load_table
 from berth.train.data import Batch, ClickStream, Share
+from berth.train.embedding import embeddings_of
 from berth.train.learner import Learner
 from berth.train.process_group import ProcessGroup
 from berth.train.rendezvous import RankInfo
+from berth.train.servers import RemoteStore, Secret, ServerConfig
+from berth.train.servers.process import in_process_servers
 from berth.train.stages import p2p
-from berth.train.stages.cut import Layout, even_cuts
+from berth.train.stages.cut import Layout, StageCut, even_cuts
 from berth.train.stages.learner import StageLearner
 from berth.train.tables import DecayPolicy
 from berth.train.worker import NoTables
 from berth.zoo import make_model
+
+CUTS = (StageCut(0, 1), StageCut(2, 4))  # of nce: a table in each
+SGD = partial(torch.optim.SGD, lr=0.1)
 
 
 class Under:
@@ -215,3 +224,83 @@ def test_a_batch_has_full_weight_by_default():
     assert Batch(None, None, 3).part(1) == 1.0
     assert Batch(None, None, 3).part(4) == 0.25
     assert Batch(None, None, 0, 5).part(4) == 0.0
+
+
+class Killed:
+    """Two stages of nce over a server; each `run` ends as a kill would, after a checkpoint of rank 0."""
+
+    def __init__(self, folder):
+        self.folder = CheckpointStore(folder)
+        self.folder.claim()
+        self.writer = Writer(self.folder, notify=pytest.fail)
+        self.chain = None
+        self.weights = None
+
+    def run(self, steps):
+        """Train these steps, from the last checkpoint if there is one; returns the rows of all tables."""
+        secret, failed = Secret.random(), []
+        models = [with_sparse_tables(make_model("nce", 5, rows=1)) for _ in range(2)]
+        for model in models if self.weights else ():
+            model.load_state_dict(self.weights)
+        learners = [None, None]
+        resumed = threading.Barrier(2)
+
+        def work(rank, address):
+            try:
+                store = RemoteStore([address], secret, rank=rank, workers=2)
+                group = ProcessGroup(RankInfo(rank, 2), Layout((1, 1)))
+                learner = learners[rank] = StageLearner(
+                    models[rank], store, group, CUTS[rank], micro_batches=2, optimiser=SGD
+                )
+                for layer in embeddings_of(models[0]) if self.chain and rank == 0 else ():
+                    for state in self.folder.states(self.chain, layer.spec_name):
+                        store.load(layer.spec_name, state)
+                resumed.wait(300)
+                for step in steps:
+                    learner.step(step, Batch(*models[0].example_batch(8, step), 8)) if rank == 0 else (
+                        learner.follow(step)
+                    )
+            except BaseException as error:  # noqa: BLE001 - told to the test
+                failed.append(error)
+                resumed.abort()
+
+        with in_process_servers(1, secret, ServerConfig(workers=2)) as servers:
+            threads = [
+                threading.Thread(target=work, args=(rank, servers[0].address), name=str(rank), daemon=True)
+                for rank in range(2)
+            ]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join(300)
+            assert failed == []
+            tables = {layer.spec_name: layer.spec.to_json() for layer in embeddings_of(models[0])}
+            snapshot = Snapshot(steps[-1] + 1, {}, {}, {"tables": tables}, {}, {})
+            self.writer.save(snapshot, learners[0].store)
+            self.writer.wait()
+            for learner in learners:
+                learner.store.close()
+        self.chain = self.folder.chain(steps[-1] + 1)
+        self.weights = models[0].state_dict() | {
+            name: value
+            for name, value in models[1].state_dict().items()
+            if not name.startswith(("chain.context", "chain.pooling"))
+        }
+        found = {}
+        for layer in embeddings_of(models[0]):
+            state = load_table(self.folder, self.chain, layer.spec).save()
+            found[layer.spec_name] = state.keys.tolist(), state.records.tobytes()
+        return found
+
+
+def test_rows_of_later_stages_survive_a_kill(wires, tmp_path):
+    whole = Killed(tmp_path / "whole").run(range(4))
+    killed = Killed(tmp_path / "killed")
+    half = killed.run(range(2))
+    rows = killed.run(range(2, 4))
+    with pytest.raises(InputError, match="step 4 lacks the rows of table 'other'"):
+        next(killed.folder.states(killed.chain, "other"))
+    assert rows.keys() == {"context_embedding", "candidate_embedding"}
+    for name, (keys, records) in whole.items():
+        assert (rows[name][0] == keys, rows[name][1] == records) == (True, True), name
+        assert len(keys) > len(half[name][0]) > 0

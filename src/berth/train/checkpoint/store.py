@@ -94,6 +94,9 @@ class CheckpointStore:
                 manifest = read(self.root, at)
             except DamagedError as error:
                 raise DamagedError(error.what, at, step) from None
+            for name in (name for names in manifest.tables.values() for name in names):
+                if name not in manifest.parts:
+                    raise DamagedError(f"{name} is missing (it was not written)", at, step)
             for name, expected in manifest.parts.items():
                 wrong = arrays.check(folder_of(self.root, at) / name, expected)
                 if wrong:
@@ -109,10 +112,17 @@ class CheckpointStore:
     def states(self, chain: list[Manifest], table: str) -> Iterator[State]:
         """Yield the states to load, in order, to restore a table; the number of shards may differ."""
         for manifest in chain:
+            if table not in manifest.tables:
+                raise InputError(
+                    f"the checkpoint of step {manifest.step:,} lacks the rows of table {table!r}",
+                    where=str(self.root),
+                    hint="an earlier version of berth did not save tables of later stages: train again in another "
+                    "folder, or with --fresh",
+                )
             yield from _as_one_table(self._parts(manifest, table), manifest.kind == "full")
 
     def _parts(self, manifest: Manifest, table: str) -> Iterator[State]:
-        for file in manifest.tables.get(table, ()):
+        for file in manifest.tables[table]:
             path = folder_of(self.root, manifest.step) / file
             yield from (from_arrays(part) for part, _ in arrays.frames(path))
 

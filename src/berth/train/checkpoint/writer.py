@@ -7,6 +7,7 @@ checkpoint is reported, training continues, and the next checkpoint is a full on
 
 from __future__ import annotations
 
+import errno
 import shutil
 import threading
 from collections import deque
@@ -194,6 +195,7 @@ class Writer:
             elif not pending.streamed:
                 self._make_folder(pending)
                 self._write_tables(pending, pending.states)
+            _check_complete(pending)
             folder = folder_of(self._checkpoint_store.root, step)
             with ArrayFile(folder / pending.dense) as file:
                 file.write(pending.snapshot.arrays, pending.snapshot.meta)
@@ -264,6 +266,14 @@ class Writer:
             else "there is no earlier one"
         )
         self._notify(f"checkpoint of step {step:,} could not be written: {error.strerror}; {previous}")
+
+
+def _check_complete(pending: PendingCheckpoint) -> None:
+    """Raise `OSError` if a file of a table was not written."""
+    files = (file for files in pending.tables.values() for file in files)
+    missing = next((file for file in files if file not in pending.parts), None)
+    if missing is not None:
+        raise OSError(errno.EIO, f"{missing} was not written")
 
 
 def _remove_others(folder: Path, pending: PendingCheckpoint) -> None:

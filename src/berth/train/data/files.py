@@ -106,8 +106,9 @@ class FileStream:
         return np.random.default_rng(seeds).permutation(rows) if self.shuffled else np.arange(rows)
 
     def position(self, step: int) -> Mapping[str, Any]:
-        """Return the start of the window of this step."""
-        found = max(row for row in list(self._window_starts) if row <= step * self._batch)
+        """Return the start of the window of this step; if nothing was read, where `seek` went."""
+        starts = list(self._window_starts)
+        found = max(row for row in starts if not self._batch or row <= step * self._batch)
         for old in [row for row in list(self._window_starts) if row < found]:
             del self._window_starts[old]
         return {"row": found, "first_pass": self.first_pass, **asdict(self._window_starts[found])}

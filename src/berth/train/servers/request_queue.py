@@ -29,7 +29,7 @@ from berth.train.servers.transport import PayloadBuffer
 
 MAX_QUEUED = 256  # requests of one worker
 _IDEMPOTENT = (  # safe to repeat
-    Kind.PULL, Kind.OPEN, Kind.STATISTICS, Kind.BEGIN, Kind.TAKE, Kind.COLLECT, Kind.RETIRE,
+    Kind.PULL, Kind.OPEN, Kind.STATISTICS, Kind.BEGIN, Kind.TAKE, Kind.TICKETS, Kind.COLLECT, Kind.RETIRE, Kind.PROBE,
 )  # fmt: skip
 
 

@@ -6,7 +6,9 @@ written as they are, while the worker that saves them holds the lock.
 
 from __future__ import annotations
 
+import errno
 import os
+import traceback
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -46,8 +48,9 @@ class ShardSave:
 
     def status(self) -> dict[str, Any]:
         """Return whether the files are on disk, their hashes, and the error if there was one."""
+        done = not self._thread.is_alive()  # read first: an error is set before the thread ends
         error = None if self._error is None else [self._error.errno, self._error.strerror]
-        return {"done": not self._thread.is_alive(), "files": self._files, "error": error}
+        return {"done": done, "files": dict(self._files), "error": error}
 
     def cancel(self) -> None:
         """Stop writing; returns when the thread has ended."""
@@ -66,6 +69,9 @@ class ShardSave:
                     fault_point("checkpoint: shard written")
         except OSError as error:
             self._error = error if error.errno else OSError(4, "the save was cancelled")
+        except Exception as error:  # noqa: BLE001 - a bug must not pass for a complete save
+            traceback.print_exc()
+            self._error = OSError(errno.EIO, f"internal server error: {type(error).__name__}: {error}")
 
 
 def can_write(request: Mapping[str, Any]) -> str | None:

@@ -18,6 +18,7 @@ from berth.errors import InputError
 from berth.plan.objective.order import one_forward_one_backward
 from berth.train.data.batch import Batch
 from berth.train.devices import CPU, autocast, naming_layers, to_device
+from berth.train.embedding import embeddings_of
 from berth.train.learner import Learner, Loss, Scores
 from berth.train.optimisers import MakeOptimiser
 from berth.train.process_group import ProcessGroup
@@ -52,6 +53,9 @@ class StageLearner(Learner):
         part = model.stage(cut.first, cut.last + 1)
         self.layers = model.names[cut.first : cut.last + 1]
         self.prefixes = [f"chain.{name}." for name in self.layers]
+        tables = [layer.spec for layer in embeddings_of(model)]
+        if process_group.stage == 0 or embeddings_of(part):
+            store.open(tables)  # those of all stages: rank 0 saves them
         super().__init__(
             part,
             store,

@@ -431,3 +431,16 @@ def test_a_merge_counts_each_workers_share():
     play = Play("geo")
     play.request(0, Kind.MERGE, section(KEYS, ROWS))
     assert np.allclose(play.rows().records[:, :DIM], Table(DIM).pull(KEYS) + 0.5)
+
+
+def test_a_lost_response_of_a_request_that_only_reads_is_sent_again(tmp_path):
+    play = Play("async")
+    (tmp_path / "probe").write_text("as rank 0 wrote it")
+    probe = pack_json({"probe": str(tmp_path / "probe"), "content": "as rank 0 wrote it"})
+    for kind, arrays in ((Kind.TICKETS, None), (Kind.PROBE, [probe])):
+        number = play.request(0, kind, arrays)
+        first = play.ears[0].responses.pop(number)
+        play.request(0, kind, arrays, number=number)
+        again = play.ears[0].responses[number]
+        assert again[0] == first[0] == Kind.DONE
+        assert [part.tolist() for part in again[2]] == [part.tolist() for part in first[2]]

@@ -16,9 +16,12 @@ import pytest
 
 from berth.train.checkpoint import CheckpointStore, Snapshot, Writer
 from berth.train.checkpoint.inspect import load_table
+from berth.train.checkpoint.manifest import Manifest, publish
 from berth.train.local import LocalStore
 from berth.train.servers import Address, RemoteStore, Secret, ServerConfig
 from berth.train.servers.process import in_process_servers
+from berth.train.servers.shard import Shard
+from berth.train.servers.shard_save import ShardSave
 from berth.train.sparse import TableSpec
 from berth.train.tables import Initialiser, adagrad, arrays_of, join
 
@@ -141,6 +144,78 @@ def test_a_full_disk_costs_the_checkpoint_not_the_run(tmp_path):
         writer.wait()
         assert folder.chain(3)[0].kind == "full"
         store.close()
+    folder.release()
+
+
+def test_a_shard_that_fails_for_any_reason_is_not_published(tmp_path, monkeypatch, capfd):
+    secret, folder, said = Secret.random(), CheckpointStore(tmp_path / "run"), []
+    folder.claim()
+
+    def failing(state):
+        raise ValueError("a bug")
+
+    with in_process_servers(1, secret) as servers:
+        store = RemoteStore([servers[0].address], secret)
+        store.open([SPEC])
+        learn(store, 0, 0)
+        writer = Writer(folder, notify=said.append)
+        with monkeypatch.context() as patch:
+            patch.setattr("berth.train.servers.shard_save.arrays_of", failing)
+            writer.save(snapshot(1), store)
+            writer.wait()
+        assert folder.steps() == []
+        assert "could not be written: internal server error: ValueError: a bug" in said[0]
+        writer.save(snapshot(2), store)
+        writer.wait()
+        assert folder.steps() == [2]
+        store.close()
+    assert "ValueError: a bug" in capfd.readouterr().err
+    folder.release()
+
+
+def test_the_status_of_a_save_that_just_failed_has_its_error(tmp_path):
+    """The thread fails between the two reads of a status."""
+    shard = Shard()
+    shard.open([SPEC])
+    request = {"folder": str(tmp_path), "files": {"0": "rows.bin"}, "changed_only": False, "streamed": False}
+    save = ShardSave(shard, request)
+    save.cancel()
+
+    class FailsWhenAsked:
+        def is_alive(self):
+            save._error = OSError(28, "No space left on device")
+            return False
+
+    save._thread = FailsWhenAsked()
+    assert save.status()["error"] == [28, "No space left on device"]
+
+
+class Forgetful:
+    """A store that names a file which no server wrote."""
+
+    def unwritable_by(self, folder):
+        return None
+
+    def start_save(self, folder, suffix, *, changed_only, streamed):
+        return {"rows": ["table-0.shard-0-of-1.bin"]}
+
+    def finish_save(self):
+        return {}
+
+
+def test_a_checkpoint_without_a_file_of_its_tables_is_neither_published_nor_used(tmp_path):
+    folder, said = CheckpointStore(tmp_path / "run"), []
+    folder.claim()
+    writer = Writer(folder, notify=said.append)
+    writer.save(snapshot(1), Forgetful())
+    writer.wait()
+    assert folder.steps() == []
+    assert "could not be written: table-0.shard-0-of-1.bin was not written" in said[0]
+    (folder.root / "step-000000000002").mkdir()
+    manifest = Manifest(2, "full", None, RUN, {}, {"rows": ["table-0.bin"]}, {}, {})
+    publish(folder.root / "step-000000000002", manifest)
+    assert folder.newest(said.append) is None
+    assert said[1:] == ["checkpoint of step 2 can't be used: table-0.bin is missing (it was not written)"]
     folder.release()
 
 
