@@ -25,7 +25,9 @@ _INFERRED = 100  # lines
 def text_schema(path: Path) -> Schema:
     """Return the columns of a file, with types inferred from its first lines."""
     separator, _, first = _head(path)
-    ends = np.flatnonzero(first == _NEWLINE)[: _INFERRED + 1]  # no further: polars may parse lines after n_rows
+    ends = np.flatnonzero(first == _NEWLINE)[
+        : _INFERRED + 1
+    ]  # no further: polars may parse lines after n_rows
     text = io.BytesIO(first[: ends[-1] + 1 if len(ends) else None].tobytes())
     with _reporting(str(path)):
         return dict(pl.read_csv(text, separator=separator, truncate_ragged_lines=True).schema)
