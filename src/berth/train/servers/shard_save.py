@@ -66,7 +66,7 @@ class ShardSave:
                             raise InterruptedError(os.strerror(4))
                         file.write(arrays_of(state), {"table": table})
                     self._files[file.path.name] = file.finish()
-                    fault_point("checkpoint: shard written")
+                    fault_point("server: shard written")
         except OSError as error:
             self._error = error if error.errno else OSError(4, "the save was cancelled")
         except Exception as error:  # noqa: BLE001 - a bug must not pass for a complete save
