@@ -174,7 +174,7 @@ def train(
     from berth.train.trainer import Trainer
     from berth.train.worker import exit_if_peer_lost
 
-    devices = _devices(device, device_map or [])
+    devices = _devices(device_map or [])
     check_folder(checkpoint, option="--checkpoint")
     check_folder(tensorboard, option="--tensorboard")
     wanted = _wanted(steps, examples, data)
@@ -276,18 +276,14 @@ def _slowdowns(texts: list[str]) -> dict[str, float]:
     return slowdowns
 
 
-def _devices(device: str, texts: list[str]) -> dict[str, str]:
-    """Parse `T4=cuda`: stages that are planned on a T4 run on the torch device cuda; register the stand-in if used."""
+def _devices(texts: list[str]) -> dict[str, str]:
+    """Parse `T4=cuda`: stages that are planned on a T4 run on the torch device cuda."""
     found = {}
     for text in texts:
         device_type, _, mapped = (part.strip() for part in text.partition("="))
         if not device_type or not mapped:
             raise InputError(f"--map {text}: expected TYPE=DEVICE", hint="for example --map T4=cuda")
         found[device_type] = mapped
-    if "standin" in (device, *found.values()):
-        from berth.testing.accelerator import register
-
-        register()
     return found
 
 

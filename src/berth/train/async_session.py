@@ -39,7 +39,6 @@ class AsyncSession(DistributedSession):
     _position: RunPosition | None = None  # of the last checkpoint
     _own_steps = 0
     _evaluated_step = 0
-    _unreported = 0  # own tickets that the first server does not know as completed
     _stopping_run = False  # a worker was asked to stop; the tickets that were taken are still trained
     _days = 0
 
@@ -70,7 +69,7 @@ class AsyncSession(DistributedSession):
                     self.learner.prefetch(current[1])
                 torch.manual_seed(self.seed * 1_000_003 + ticket)
                 loss, scores = self.learner.step(self._own_steps, batch)
-                self._complete(ticket, batch.examples)
+                self._coordinator.complete(ticket, batch.examples)
                 self._end_step(loss, batch.examples, scores)
                 if self._own_steps == 1:
                     self._warn_about_prefetch()
@@ -88,18 +87,17 @@ class AsyncSession(DistributedSession):
             is_merged = not isinstance(self.store, GeoStore) or self.store.is_merged
             stop = self._stop_requested() or self._exhausted
             taken = self._coordinator.take(goal, stop=stop, report=is_merged)
-            self._unreported = 0 if is_merged else self._unreported
             self._note(taken)
             if taken.ticket is None:
                 self._stopping_run = taken.stopping
                 return None
             batch = reader.read(taken.ticket)
             if batch is None:
-                self._coordinator.report(data_end=taken.ticket)
+                self._coordinator.end_data(taken.ticket, report=is_merged)
                 return None
             if batch.examples:
                 return taken.ticket, batch
-            self._complete(taken.ticket, 0)  # the last batch has no example for this share
+            self._coordinator.complete(taken.ticket, 0)  # the last batch has no example for this share
 
     def _end_step(self, loss: float, examples: int, scores: Scores) -> None:
         """Do what follows a step of this worker; rank 0 also evaluates and saves the run where that is due."""
@@ -136,14 +134,10 @@ class AsyncSession(DistributedSession):
     def _evaluate_end(self, preempted: bool) -> None:
         Session._evaluate_end(self, preempted)
 
-    def _complete(self, ticket: int, examples: int) -> None:
-        self._coordinator.complete(ticket, examples)
-        self._unreported += 1
-
     def _note(self, state: Taken | RunPosition) -> None:
         """Note the progress of the whole run, and end the days that are over."""
         self.progress.first_pass = getattr(self.data, "first_pass", None)
-        self.progress.step = (state.completed + self._unreported) // self.workers
+        self.progress.step = (state.completed + self._coordinator.unreported) // self.workers
         self.progress.examples = state.examples
         day = self.options.day_every
         while day is not None and self._days < state.examples // day:
@@ -154,9 +148,8 @@ class AsyncSession(DistributedSession):
         """Publish what this worker has done; the others no longer wait for it."""
         if isinstance(self.store, GeoStore):
             self.store.exchange()
-        self._unreported = 0
+        self._coordinator.retire()  # acknowledges the last pushes
         self._note(self._coordinator.report())
-        self._coordinator.retire()
 
     def _gather_windows(self) -> None:
         """Publish the last scores and losses; rank 0 reads those of all."""
@@ -179,8 +172,7 @@ class AsyncSession(DistributedSession):
         self._gather_windows()
         if isinstance(self.store, GeoStore):
             self.store.exchange()
-        self._coordinator.report()
-        self._unreported = 0
+        self._coordinator.report()  # own pushes arrive before the lock
         if self._writer is not None:
             self._writer.wait()  # for the last checkpoint, before the others have to wait
         with self.remote.locked():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +62,8 @@ class EventPipe:
             setattr(self, event, lambda data, event=event: self.send(event, data))
 
     def send(self, event: str, data: Any) -> None:
-        """Write an event; waits while the reader is behind."""
+        """Write an event; waits while the reader is behind. One that has ended gets none, and the run can be saved."""
         line = json.dumps([event, data]).encode() + b"\n"
-        while line:
-            line = line[os.write(self._pipe, line) :]
+        with suppress(BrokenPipeError):
+            while line:
+                line = line[os.write(self._pipe, line) :]

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from berth.errors import InputError
 from berth.train import optimisers
+from berth.train.servers import protocol
 from berth.train.sparse import DENSE_TABLE, Floats, SparseStore, TableSpec
 from berth.train.tables import Initialiser, Optimiser, State
 
@@ -42,16 +43,19 @@ class DenseWeights:
 
     def announce(self) -> None:
         """Request the weights of the next step at the end of this one."""
-        self._store.prefetch(DENSE_TABLE, self._keys)
+        for part in _parts(len(self._keys)):
+            self._store.prefetch(DENSE_TABLE, self._keys[part])
 
     def pull(self) -> None:
         """Copy the weights of the servers to the model."""
-        self._store.pull(DENSE_TABLE, self._keys, out=self._values)
+        for part in _parts(len(self._keys)):
+            self._store.pull(DENSE_TABLE, self._keys[part], out=self._values[part])
         self._copy_to_model()
 
     def peek_from(self, store: SparseStore) -> None:
         """Copy the current weights of another store to the model."""
-        store.peek(DENSE_TABLE, self._keys, out=self._values)
+        for part in _parts(len(self._keys)):
+            store.peek(DENSE_TABLE, self._keys[part], out=self._values[part])
         self._copy_to_model()
 
     def push(self) -> None:
@@ -67,8 +71,8 @@ class DenseWeights:
         if len(present) < len(self._rows):
             keys = np.concatenate([keys[:0], *(keys[rows] for rows in present)])
             gradients = np.concatenate([gradients[:0], *(gradients[rows] for rows in present)])
-        if len(keys):
-            self._store.push(DENSE_TABLE, keys, gradients)
+        for part in _parts(len(keys)):
+            self._store.push(DENSE_TABLE, keys[part], gradients[part])
         for weight in self._weights:
             weight.grad = None
 
@@ -110,6 +114,12 @@ class DenseWeights:
         flat = flat if device.type == "cpu" else flat.to(device)  # one copy for all
         for weight, rows in zip(self._weights, self._rows, strict=True):
             weight.copy_(flat[rows].reshape(-1)[: weight.numel()].view(weight.shape))
+
+
+def _parts(rows: int) -> list[slice]:
+    """Return the rows of each message; one message has at most 256 MiB."""
+    most = max(protocol.PART_BYTES // (4 * ROW), 1)
+    return [slice(start, start + most) for start in range(0, rows, most)]
 
 
 def row_optimiser(optimiser: torch.optim.Optimizer) -> Optimiser:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -23,6 +24,16 @@ BUILT_IN = ("cuda", "xpu", "mps")
 _GROUP_BACKENDS = {"cuda": "nccl", "xpu": "xccl"}  # that all-reduce tensors of the device
 _PINNED = ("cuda", "xpu")  # devices that copy faster from page-locked memory
 _HOST_COPY = "_berth_host_copy"
+_REGISTERED_BY = {"standin": "berth.testing.accelerator"}  # modules with a function `register`
+
+
+def named_device(name: str) -> torch.device:
+    """Return a device that may be another machine's; the stand-in accelerator is registered with torch when it is named
+    for the first time."""
+    kind = name.partition(":")[0]
+    if kind in _REGISTERED_BY and kind != torch._C._get_privateuse1_backend_name():
+        import_module(_REGISTERED_BY[kind]).register()
+    return torch.device(name)
 
 
 def find_device(name: str, option: str | None = None) -> torch.device:
@@ -32,7 +43,7 @@ def find_device(name: str, option: str | None = None) -> torch.device:
     """
     option = option or f"--device {name}"
     try:
-        device = torch.device(name)
+        device = named_device(name)
     except RuntimeError:
         raise _missing(option) from None
     if device.type == "cpu":

@@ -16,7 +16,7 @@ from torch import nn
 from berth.errors import InputError
 from berth.train.data import Batch, BatchSource, Share
 from berth.train.devices import CPU, autocast, naming_layers, to_device
-from berth.train.learner import Loss, Scores, click_loss, scores_of
+from berth.train.learner import Loss, Scores, click_loss, requires_weights, scores_of
 from berth.train.metrics import auc, first_task, log_loss, task_metrics
 from berth.train.options import Metric
 from berth.zoo.layered import map_tensors
@@ -221,14 +221,17 @@ def score(
     device: torch.device = CPU,
     bf16: bool = False,
 ) -> ScoredExamples:
-    """Score batches without changing the model, its rows or the random state."""
+    """Score batches without changing the model, its rows or the random state; examples have equal weights."""
     found = ScoredExamples()
     measured: Loss = loss or getattr(model, "loss", None) or click_loss
+    weighted = requires_weights(getattr(model, "_loss", measured) if loss is None else loss)
     with evaluating(model):
         for batch in batches:
             if batch.examples:
                 output, labels = forward(model, batch, device, bf16)
-                found.add(scores_of(output, batch.labels), float(measured(output, labels)), batch.examples)
+                ones = [torch.ones(batch.examples, device=device)] if weighted else []
+                value = float(measured(output, labels, *ones))
+                found.add(scores_of(output, batch.labels), value, batch.examples)
     return found
 
 

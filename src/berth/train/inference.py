@@ -13,7 +13,7 @@ from berth.errors import InputError
 from berth.train.checkpoint import CheckpointStore, Manifest
 from berth.train.checkpoint.dense import load_weights
 from berth.train.checkpoint.inspect import open_checkpoint
-from berth.train.data import Batch, BatchSource, ClickStream, Share
+from berth.train.data import Batch, BatchSource, ClickStream, Share, criteo
 from berth.train.data.columns import Layout
 from berth.train.data.examples import ExampleStream
 from berth.train.data.files import FileStream
@@ -64,9 +64,15 @@ class SavedRun:
 
     def files(self, path: str, *, strict: bool = False, shuffled: bool = True) -> FileStream:
         """Return files with the columns of the training data."""
-        columns = self.data.get("columns")
-        layout = Layout.from_json(columns) if columns else None
-        return FileStream(path, columns=layout, strict=strict, shuffled=shuffled)
+        return FileStream(path, columns=self._layout, strict=strict, shuffled=shuffled)
+
+    @property
+    def _layout(self) -> Layout | None:
+        """Return the columns of the training data; None: not known, as in checkpoints of earlier versions."""
+        if self.data.get("columns"):
+            return Layout.from_json(self.data["columns"])
+        is_criteo = self.inputs == {"slots": [criteo.SLOTS, 1], "dense": [criteo.DENSE]}
+        return criteo.LAYOUT if is_criteo and self.data.get("kind") == "files" else None
 
     def held_out(self, examples: int) -> BatchSource:
         """Return examples of the generated data of the run that it did not train on."""

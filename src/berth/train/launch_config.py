@@ -109,6 +109,8 @@ def resolve(
         servers = servers or int(layout.world_size > 1)
     if not servers and users > 1:
         raise needs_server()
+    if not servers:
+        check_mode_without_servers(options)
     if options.device_cache_bytes and (servers or users > 1):
         raise InputError(
             "--device-cache is for tables in the process that trains: rows that several workers or servers share would"
@@ -143,6 +145,15 @@ def needs_server() -> InputError:
     return InputError(
         "several processes use the tables, which takes a server", hint="add --servers 1 or more"
     )
+
+
+def check_mode_without_servers(options: TrainOptions) -> None:
+    """Raise for a mode that servers execute: without one, the run would train in mode sync."""
+    if options.mode != "sync":
+        raise InputError(
+            f"mode {options.mode} needs a server, and this run has none",
+            hint="add --servers 1 or more, or use --mode sync",
+        )
 
 
 def _planned(recipe: Recipe, options: TrainOptions) -> PlannedRun | None:

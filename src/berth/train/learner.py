@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from berth.errors import InputError
 from berth.train.data.batch import Batch
+from berth.train.data.rows import PADDING
 from berth.train.dense_weights import DenseWeights
 from berth.train.devices import CPU, autocast, naming_layers, reporting_memory, to_device
 from berth.train.embedding import Embedding, embeddings_of
@@ -65,11 +66,13 @@ class Learner:
             layer.connect(store)
         self._has_next = False  # whether the next batch is known
         self._loss: Loss = loss or getattr(model, "loss", None) or click_loss
+        own = getattr(model, "_loss", self._loss) if loss is None else loss  # `_loss`: of a chain
+        self._takes_weights, self._requires_weights = _takes_weights(own), requires_weights(own)
         self._workers = workers
         self.clock: LayerClock | None = None
         self.tables_without_prefetch: list[str] = []  # tables whose keys are not among the inputs
         self.input_shapes: dict[str, list[int]] | None = None  # of an example; known after the first step
-        self._key_inputs: list[tuple[Embedding, str]] | None = None  # known after the first step
+        self._key_inputs: list[tuple[Embedding, str, bool]] | None = None  # known after the first step
         self._all_reduce = all_reduce  # of dense gradients and the loss, over workers
 
     def step(self, number: int, batch: Batch) -> tuple[float, Scores]:
@@ -81,11 +84,11 @@ class Learner:
         inputs, labels = to_device((batch.inputs, batch.labels), self.device)
         with naming_layers(self.model, self.device), autocast(self.device, self._bf16):
             output = clock.forward(inputs) if clock else self.model(inputs)
-            loss = self._weighted_loss(output, labels, batch.weights)
+            loss = self._weighted_loss(output, labels, batch)
         if self._key_inputs is None:
             self._key_inputs = self._find_key_inputs(batch.inputs)
             self.input_shapes = input_shapes(batch.inputs)
-            found = {layer.spec_name for layer, _ in self._key_inputs}
+            found = {layer.spec_name for layer, *_ in self._key_inputs}
             self.tables_without_prefetch = [
                 layer.spec_name for layer in self.embeddings if layer.spec_name not in found
             ]
@@ -104,8 +107,9 @@ class Learner:
     def prefetch(self, batch: Batch) -> None:
         """Announce the keys of the next batch to the store, where they are among the inputs."""
         self._has_next = True
-        for layer, name in self._key_inputs or []:
-            layer.prefetch(batch.inputs[name])
+        for layer, name, with_padding in self._key_inputs or []:
+            keys = batch.inputs[name]
+            layer.prefetch(keys if with_padding else _without_padding(keys))
 
     def _pull_dense(self, weights: DenseWeights) -> None:
         """Copy the weights of the servers to the model; those of the next step are requested when this one ends."""
@@ -133,22 +137,24 @@ class Learner:
     def _scores(self, output: Any, labels: Any) -> Scores:
         return scores_of(output, labels)
 
-    def _weighted_loss(self, output: Any, labels: Any, weights: Tensor | None) -> Tensor:
-        if weights is None:
+    def _weighted_loss(self, output: Any, labels: Any, batch: Batch) -> Tensor:
+        weights = batch.weights
+        if weights is None and not self._requires_weights:
             return self._loss(output, labels)
-        own = getattr(self.model, "_loss", self._loss)  # of a chain
-        if not _takes_weights(own):
+        if not self._takes_weights:
             raise InputError(
                 "the loss of this model does not take weights of examples",
                 hint="define loss(output, labels, weights), or drop `weight` from the columns",
             )
+        weights = torch.ones(batch.examples) if weights is None else weights
         return self._loss(output, labels, weights.to(self.device))
 
-    def _find_key_inputs(self, inputs: Any) -> list[tuple[Embedding, str]]:
-        """Return the entries of the inputs that layers used as keys, as they are or as int64."""
+    def _find_key_inputs(self, inputs: Any) -> list[tuple[Embedding, str, bool]]:
+        """Return the entries of the inputs that layers used as keys, as they are or as int64, and whether that
+        includes padding: pooling layers look up real keys only."""
         named = inputs.items() if isinstance(inputs, dict) else ()
         return [
-            (layer, name)
+            (layer, name, bool((value == PADDING).any()))
             for layer in self.embeddings
             for name, value in named
             if isinstance(value, Tensor) and layer.used_keys(value)
@@ -171,6 +177,11 @@ class Learner:
         if clock:
             clock.done(UPDATE)
             clock.finish()
+
+
+def _without_padding(keys: Tensor) -> Tensor:
+    padding = keys == PADDING
+    return keys[~padding] if bool(padding.any()) else keys
 
 
 def input_shapes(inputs: Any) -> dict[str, list[int]]:
@@ -198,8 +209,21 @@ def click_loss(output: Tensor, labels: Tensor, weights: Tensor | None = None) ->
 
 
 def _takes_weights(loss: Loss) -> bool:
-    parameters = inspect.signature(loss).parameters.values()
+    parameters = _parameters(loss)
     return len(parameters) > 2 or any(one.kind is one.VAR_POSITIONAL for one in parameters)
+
+
+def requires_weights(loss: Loss) -> bool:
+    """Return whether a loss has a third argument without a default."""
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return sum(one.kind in positional and one.default is one.empty for one in _parameters(loss)) > 2
+
+
+def _parameters(loss: Loss) -> list[inspect.Parameter]:
+    try:
+        return list(inspect.signature(loss.forward if isinstance(loss, nn.Module) else loss).parameters.values())
+    except ValueError:  # of a function in C
+        return []
 
 
 def scores_of(output: Any, labels: Any) -> Scores:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from berth.train.devices import check_device
 from berth.train.launch import ATTEMPT
-from berth.train.launch_config import LaunchConfig, resolve
+from berth.train.launch_config import LaunchConfig, check_mode_without_servers, resolve
 from berth.train.options import TrainOptions
 from berth.train.recipes import Recipe
 from berth.train.rendezvous import RankInfo, rank_from_environment
@@ -28,6 +28,7 @@ def start(
     keep_freed_memory()
     rank_info = rank_from_environment()
     if rank_info is None and not options.is_distributed:
+        check_mode_without_servers(options)
         from berth.train.session import Session
 
         return Session(

@@ -162,7 +162,8 @@ class Session:
             batch = next(ahead, None)
             while batch is not None and (until is None or self.progress.step < until):
                 following = next(ahead, None)
-                if following is not None:
+                is_last = until is not None and self.progress.step + 1 >= until
+                if following is not None and not is_last:
                     self.learner.prefetch(following)
                 seed_device(self.device, self.seed * 1_000_003 + self.progress.step)
                 loss, scores = self.learner.step(self.progress.step, batch)

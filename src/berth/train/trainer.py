@@ -153,6 +153,7 @@ class Trainer:
         """Return the model, as trained so far, in eval mode; rows of other processes are loaded when they are used."""
         if self._saved_step is not None:
             load_saved(self._checkpoints().folder, self.recipe.model, self._saved_step)
+            self.recipe.model.to(find_device(self.options.device))
             self._saved_step = None
         return self.recipe.model.eval()
 
@@ -326,8 +327,8 @@ def _source(data: Data | int, recipe: Recipe, *, in_order: bool = False) -> Batc
             )
         return HeldOut(recipe.data, data)
     if isinstance(data, str | Path):
-        columns = recipe.data.columns if isinstance(recipe.data, FileStream) else None
-        return FileStream(data, columns=columns, shuffled=not in_order)
+        layout = recipe.data.layout if isinstance(recipe.data, FileStream) else None
+        return FileStream(data, columns=layout, shuffled=not in_order)
     if hasattr(data, "batches") and hasattr(data, "describe"):
         return cast("BatchSource", data)
     return IterableSource(cast("Any", data))

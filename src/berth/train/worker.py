@@ -18,7 +18,7 @@ from torch.optim import Optimizer
 from berth.errors import InputError, ServerError
 from berth.train.async_session import AsyncSession
 from berth.train.device_store import local_store
-from berth.train.devices import find_device, use_device
+from berth.train.devices import find_device, named_device, use_device
 from berth.train.distributed_session import DistributedSession
 from berth.train.fault_points import NAME
 from berth.train.heartbeat import InProcessStore, StallMonitor, WatchedServer
@@ -56,7 +56,7 @@ def worker_session(
             f"{smallest} examples of a replica can't be split into {config.micro_batches} micro-batches",
             hint="use a larger --batch or a smaller --micro",
         )
-    devices = [torch.device(config.device_of(stage)) for stage in range(layout.stages)]
+    devices = [named_device(config.device_of(stage)) for stage in range(layout.stages)]
     device = find_device(config.device_of(layout.stage(rank_info.rank)))
     use_device(device)
     process_group = join_process_group(rank_info, layout, devices, plain=options.plain)

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from berth.testing.accelerator import register
-from berth.train import ClickStream, DecayPolicy, Embedding, Session, TrainOptions
+from berth.train import Checkpoints, ClickStream, DecayPolicy, Embedding, Session, TrainOptions
 from berth.train.device_store import DeviceCachedStore
 from berth.train.devices import to_device
 from berth.train.local import LocalStore
@@ -108,6 +108,23 @@ def test_decay_and_admission_are_those_of_the_table(table):
         found = ended(session("standin", Model(**table), rows, day_every=4 * BATCH))
         assert_same(expected, found)
         assert found[3]["hits"] > 100
+
+
+@pytest.mark.parametrize("rows", [150, 100_000])
+def test_a_resumed_run_with_a_cache_equals_an_uninterrupted_one(rows, tmp_path):
+    """The checkpoint has the rows that only the device has; the cache of the resumed run begins empty."""
+    whole = ended(session("standin", rows=rows))
+    every = Checkpoints(tmp_path, every=STEPS // 2)
+    begun = session("standin", rows=rows, checkpoints=every)
+    losses = begun.run(STEPS // 2).losses
+    assert begun.store.statistics()["device_cache"]["rows"]["rows"] >= 150
+    begun.close()
+    resumed = session("standin", rows=rows, checkpoints=every)
+    assert resumed.resumed_from == STEPS // 2
+    rest, *others = ended(resumed)
+    assert_same(whole, (losses + rest, *others))
+    assert others[2]["hits"] > 0
+    resumed.close()
 
 
 def test_rows_go_from_the_device_to_host_memory_to_a_file_and_back(tmp_path):

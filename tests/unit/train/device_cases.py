@@ -15,6 +15,7 @@ import berth.train as bt
 from berth.errors import InputError
 from berth.testing.accelerator import register
 from berth.train import Checkpoints, ClickStream, DecayPolicy, Embedding, Session, TrainOptions, slot_keys
+from berth.train.data import Share
 from berth.train.learner import click_loss
 from berth.train.process_group import ProcessGroup
 from berth.train.recipes import make_recipe
@@ -89,31 +90,64 @@ def test_training_on_the_device_equals_that_on_the_cpu(name):
     assert_same(ended["cpu"][2], ended["standin"][2])
 
 
+def keys_of_steps(name, steps):
+    """The distinct keys and the number of keys of each step, by table: those that its layer gets on the CPU."""
+    model, data = made(name)
+    trained = session(model, "cpu", data)
+    found = {layer.spec_name: (layer.dim, []) for layer in trained.learner.embeddings}
+    for layer in trained.learner.embeddings:
+        seen = found[layer.spec_name][1]
+        layer.register_forward_pre_hook(
+            lambda _, keys, seen=seen: seen.append((set(keys[0].flatten().tolist()), keys[0].numel()))
+        )
+    trained.run(steps)
+    return found
+
+
+def expected_copies(name, steps, on_device):
+    """(count, bytes) to the device and to the host of each step, without a cache.
+
+    The first step finds out which inputs are keys, so the second one is the first to copy rows ahead; a table in
+    `on_device`, whose keys are computed there, never does. The last step has no next one.
+    """
+    tables = keys_of_steps(name, steps)
+    for step in range(steps):
+        up = [BATCH * 26 * 8, BATCH * 13 * 4, BATCH * 8]  # keys, numbers and labels
+        down = [4, BATCH * 4]  # loss and scores
+        for table, (dim, of_step) in tables.items():
+            row, (now, count) = 4 * dim, of_step[step]
+            is_known = table not in on_device
+            here = now & of_step[step - 1][0] if is_known and step > 1 else now  # others were copied ahead
+            ahead = of_step[step + 1][0] - now if is_known and 0 < step < steps - 1 else ()
+            up += [row * len(here), 4 * count, row * len(ahead)]  # with the place of each key's row
+            down += [
+                row * len(now),
+                0 if is_known else 8 * count,
+            ]  # gradients of distinct rows; computed keys
+        yield tuple((sum(size > 0 for size in sizes), sum(sizes)) for sizes in (up, down))
+
+
 @pytest.mark.parametrize(
-    ("name", "to_device", "to_host"),
+    ("name", "on_device", "to_device", "to_host"),
     [
-        # keys, numbers, labels, places and rows, those of the next step too; gradients of rows, loss and scores
-        ("ctrdnn-8", 6, 3),
-        ("deepfm", 9, 4),  # a second table
-        ("wide-deep", 8, 5),  # whose keys are computed on the device, so they are not known before
+        # keys, numbers, labels, rows and places, rows of the next step; gradients of rows, loss and scores
+        ("ctrdnn-8", (), 6, 3),
+        ("deepfm", (), 9, 4),  # a second table
+        ("wide-deep", ("wide",), 8, 5),  # whose keys are computed on the device, so they are not known before
     ],
 )
-def test_a_step_copies_batch_rows_and_results_and_no_weights(name, to_device, to_host):
-    recipe = make_recipe(name)
-    trained = session(recipe.model, "standin", recipe.data)
-    steps = trained.steps(5)
-    counts = []
-    for _ in range(5):
+def test_a_step_copies_batch_rows_and_results_and_no_weights(name, on_device, to_device, to_host):
+    expected = list(expected_copies(name, STEPS, on_device))
+    model, data = made(name)
+    trained = session(model, "standin", data)
+    steps, copies = trained.steps(STEPS), []
+    for _ in range(STEPS):
         with DEVICE.counting() as counted:
             next(steps)
-        counts.append((counted.to_device, counted.to_host))
-    assert {down.count for _, down in counts} == {to_host}
-    assert max(up.count for up, _ in counts[1:]) <= to_device
-    if name == "ctrdnn-8":
-        rows = BATCH * 26 * 16 * 4  # if all keys were distinct
-        numbers = BATCH * (26 * 8 + 13 * 4 + 8) + BATCH * 26 * 4
-        assert numbers < counts[-1][0].bytes < numbers + rows
-        assert 4 + BATCH * 4 < counts[-1][1].bytes < rows
+        copies.append(tuple((part.count, part.bytes) for part in (counted.to_device, counted.to_host)))
+    assert copies == expected
+    assert {(up, down) for (up, _), (down, _) in copies[1:-1]} == {(to_device, to_host)}
+    assert trained.learner.tables_without_prefetch == list(on_device)
 
 
 @pytest.mark.parametrize(("first", "second"), [("standin", "cpu"), ("cpu", "standin")])
@@ -254,3 +288,15 @@ def test_what_exists_here_is_listed():
 def test_bf16_needs_a_device_that_supports_it():
     with pytest.raises(InputError, match="--bf16: standin does not support it"):
         session(Own(), "standin", bf16=True)
+
+
+def test_a_model_that_was_trained_in_other_processes_is_evaluated_on_the_device(tmp_path):
+    with bt.Trainer(Own(), batch=BATCH, checkpoints=tmp_path) as trained:
+        trained.fit(steps=STEPS)
+        expected = trained.evaluate(100)
+    other = bt.Trainer(Own(), batch=BATCH, checkpoints=tmp_path, workers=2, device="standin")
+    other._saved_step = STEPS  # as after fit
+    assert other.evaluate(100).auc == pytest.approx(expected.auc)
+    assert next(other.model.parameters()).device.type == "standin"
+    inputs = next(ClickStream().batches(10, 0, Share(), 0)).inputs
+    assert other.predict(inputs).shape == (10,)

@@ -12,6 +12,7 @@ from torch import nn
 from berth.errors import InputError
 from berth.testing.accelerator import register
 from berth.train import ClickStream, Embedding, Session, TrainOptions
+from berth.train.data import Share
 from berth.train.devices import CPU, SideStream, hosted, to_device, to_device_at_once
 from berth.train.stages.cut import Layout
 from berth.train.stages.exchange import MicroBatch, StageExchange
@@ -99,20 +100,25 @@ class Model(nn.Module):
 
 
 def test_rows_of_the_next_step_are_copied_while_this_one_trains():
-    """On the side stream, before the backward pass; the next step copies only rows that this one changed."""
+    """On the side stream, before the first layer of this step; the next one copies only rows that this one changed."""
     trained = Session(Model(), ClickStream(), TrainOptions(batch=32, device="standin"))
-    steps = trained.steps(4)
-    next(steps), next(steps)  # the first one finds out which inputs are keys
-    with DEVICE.logging() as log:
-        next(steps)
-    copies = [(number, issued) for number, issued in enumerate(log) if issued.name == "to_device"]
-    ((ahead, copy),) = [(number, issued) for number, issued in copies if issued.stream == "side"]
-    assert copy.bytes > 32 * 8 * 4
-    names = [issued.name for issued in log]
-    first_product = next(number for number, name in enumerate(names) if "addmm" in name)
-    assert ahead < first_product < names.index("to_host")
-    here = [issued.bytes for number, issued in copies if number < ahead and issued.stream == "default"]
-    assert here[-1] < 32 * 26 * 8 * 4  # of the rows of this step, only those that the step before changed
+    batches = ClickStream().batches(32, 0, Share(), 0)
+    keys = [set(next(batches).inputs["slots"].flatten().tolist()) for _ in range(4)]
+    steps, logs = trained.steps(4), []
+    for _ in range(4):
+        with DEVICE.logging() as log:
+            next(steps)
+        logs.append(log)
+    *_, this, following = logs  # the first one finds out which inputs are keys, the second has no rows yet
+    names = [issued.name for issued in this]
+    copies = [number for number, name in enumerate(names) if name == "to_device"]
+    (ahead,) = [number for number in copies if this[number].stream == "side"]
+    assert this[ahead].bytes == len(keys[3] - keys[2]) * 8 * 4
+    product = next(number for number, name in enumerate(names) if "addmm" in name)
+    assert ahead < product < names.index("to_host")  # forward, then loss, gradients and scores
+    assert all(issued.stream == "default" for issued in following)
+    sizes = [issued.bytes for issued in following if issued.name == "to_device"]
+    assert sizes[-2:] == [len(keys[3] & keys[2]) * 8 * 4, 32 * 26 * 4]  # rows; for each key, which it is
 
 
 def test_a_copy_that_was_not_waited_for_is_refused():

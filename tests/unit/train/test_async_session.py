@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import signal
 import time
 from collections import Counter
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -13,9 +15,17 @@ import torch
 
 from berth.train import Checkpoints
 from berth.train.checkpoint import CheckpointStore
+from berth.train.data import ClickStream
 from berth.train.embedding import Embedding
+from berth.train.launch import SERVERS
+from berth.train.launch_config import resolve
 from berth.train.options import TrainOptions
+from berth.train.recipes import Recipe
+from berth.train.rendezvous import RankInfo
+from berth.train.servers import Secret
+from berth.train.servers.process import in_process_servers
 from berth.train.tables import adagrad
+from berth.train.worker import worker_session
 
 STEPS, BATCH = 40, 32
 TICKETS = 2 * STEPS
@@ -129,6 +139,33 @@ def test_asked_to_stop_workers_finish_the_batch_and_another_mode_goes_on(runs, s
     result = alone.run(step + 2)
     alone.close()
     assert (alone.resumed_from, result.examples) == (step, (step + 2) * BATCH)
+
+
+class TwoBatches(ClickStream):
+    """Clicks that end after two batches."""
+
+    def batches(self, batch, step, share, seed):
+        return islice(super().batches(batch, step, share, seed), max(0, 2 - step))
+
+
+def test_geo_completes_no_ticket_before_its_exchange_also_at_the_end_of_the_data(small, monkeypatch):
+    options = TrainOptions(batch=BATCH, servers=1, mode="geo", geo_every=1000)
+    recipe = Recipe("small", small.Small(), TwoBatches(1), BATCH)
+    config, secret = resolve(recipe, options, RankInfo(), print), Secret.random()
+    with in_process_servers(1, secret, config.server) as running:
+        for name, value in secret.environment().items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setenv(SERVERS, json.dumps([json.loads(running[0].address.to_json())]))
+        session = worker_session(recipe, config, RankInfo())
+        retire, before = session._retire, []
+        monkeypatch.setattr(
+            session, "_retire", lambda: (before.append(session._coordinator.position()), retire())
+        )
+        assert len(list(session.steps())) == 2
+        [position] = before
+        assert (position.completed, position.undone) == (0, [0, 1])
+        assert session._coordinator.position().completed == 2
+        session.close()
 
 
 class Wide(torch.nn.Module):

@@ -86,6 +86,8 @@ def test_a_training_goes_on_from_its_folder_and_comes_to_the_same(run, tmp_path)
         (["--memory", "1 furlong"], "is not a size"),
         (["--memory", "1kB", "--steps", "1"], "too small"),
         (["--servers", "2", "--mode", "snyc"], "no mode is called 'snyc'"),
+        (["--mode", "async"], "mode async needs a server, and this run has none"),
+        (["--mode", "geo", "--servers", "0"], "add --servers 1 or more"),
         (["--staleness", "2"], "--staleness applies to mode half-async"),
         (["--plan", "nowhere.yaml", "--stages", "2"], "--plan and --stages exclude each other"),
         (["--stages", "99"], "1 to 8 stages, got 99"),

@@ -223,3 +223,17 @@ def test_keys_of_many_slots_do_not_collide(tmp_path):
     keys = whole(FileStream(tmp_path / "wide.parquet")).inputs["slots"]
     assert keys.shape == (2, 300, 1)
     assert len(keys.unique()) == 600
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [(b"label,city\n1,\xff\xfe\n", ""), (b"\nlabel,city\n1,oslo\n", ":1")],
+    ids=["not UTF-8", "an empty header"],
+)
+def test_text_that_can_not_be_read_gets_one_message(text, line, tmp_path):
+    path = tmp_path / "log.csv"
+    path.write_bytes(text)
+    with pytest.raises(InputError, match="can't be read as text with columns: ") as error:
+        next(FileStream(path, columns={}).batches(1, 0, Share(), 0))
+    assert error.value.where == f"{path}{line}"
+    assert "\n" not in error.value.what

@@ -147,6 +147,17 @@ class TestFiles:
         assert position["epoch"] == step * 10 // 97
         assert (fresh.bad_rows, fresh.bad_rows == 0) == (whole.bad_rows, name == "a.parquet")
 
+    def test_a_resumed_run_that_has_read_nothing_keeps_its_position(self, tmp_path):
+        """Another worker has trained all that was left."""
+        write(tmp_path / "a.tsv", range(97))
+        whole = FileStream(tmp_path, window=32)
+        taken(whole)
+        position = whole.position(8)
+        assert position["row"] == 64
+        resumed = FileStream(tmp_path, window=32)
+        resumed.seek(position)
+        assert resumed.position(10) == position
+
     def test_workers_share_a_batch_of_files_row_by_row(self, tmp_path):
         write(tmp_path / "a.tsv", range(30))
         (whole, *_) = taken(FileStream(tmp_path))

@@ -9,7 +9,7 @@ import torch
 from berth.errors import InputError
 from berth.train.dense_weights import DenseWeights, row_optimiser
 from berth.train.optimisers import NamedOptimiser
-from berth.train.servers import RemoteStore, Secret, ServerConfig
+from berth.train.servers import RemoteStore, Secret, ServerConfig, connect
 from berth.train.servers.process import in_process_servers
 from berth.train.sparse import DENSE_TABLE, TableSpec
 from berth.train.tables import Initialiser, sgd
@@ -77,6 +77,35 @@ def test_the_pushes_of_both_workers_move_the_weights_as_torch_does(stores, rule)
                 assert torch.allclose(state[number][name], expected[name], rtol=1e-4, atol=1e-6), name
         if rule in ("adam", "default"):
             assert state[number]["step"] == 6
+
+
+@pytest.mark.parametrize("mode", ["async", "geo"])
+def test_weights_of_more_bytes_than_a_message_may_have_travel_in_parts(mode, monkeypatch):
+    monkeypatch.setattr("berth.train.servers.server_pool.MAX_PAYLOAD_BYTES", 256 << 10)
+    monkeypatch.setattr("berth.train.servers.protocol.PART_BYTES", 128 << 10)
+    monkeypatch.setattr("berth.train.servers.client.PART_BYTES", 128 << 10)
+    secret = Secret.random()
+    alone, mine = (torch.nn.Linear(300, 512) for _ in range(2))  # 600 KiB of weights
+    mine.load_state_dict(alone.state_dict())
+    optimiser = torch.optim.SGD(alone.parameters(), lr=0.001)
+    with in_process_servers(1, secret, ServerConfig(mode=mode)) as servers:
+        store = connect([servers[0].address], secret, every=1)
+        weights = DenseWeights(mine, torch.optim.SGD(mine.parameters(), lr=0.001), store)
+        store.open([weights.spec])
+        store.load(DENSE_TABLE, weights.to_state())
+        for step in range(3):
+            weights.pull()
+            weights.announce()
+            for each in (mine, alone):
+                gradients(each, step)
+            weights.push()
+            store.end_step(step)
+            optimiser.step()
+            optimiser.zero_grad()
+        weights.peek_from(getattr(store, "remote", store))
+        store.close()
+    for got, expected in zip(mine.parameters(), alone.parameters(), strict=True):
+        assert torch.allclose(got, expected, rtol=1e-4, atol=1e-6)
 
 
 def test_a_saved_state_is_restored_with_its_moments(stores):

@@ -13,7 +13,7 @@ import torch
 
 from berth.cli.main import main
 from berth.errors import InputError
-from berth.train import Session, TrainOptions
+from berth.train import Session, Trainer, TrainOptions
 from berth.train.devices import CPU, find_device, group_backend, naming_layers, on_host, to_device
 from berth.train.planned import planned_devices, planned_run
 from berth.train.process_group import ProcessGroup
@@ -49,6 +49,14 @@ def test_two_workers_on_the_device_train_as_on_the_cpu_and_resume_there(tmp_path
     found = train(tmp_path / "device", "--steps", "12", *both)  # resumed on the CPU
     assert found["loss"] == expected["loss"]
     assert same_rows(tmp_path / "cpu", tmp_path / "device") > 500
+
+
+@pytest.mark.slow
+def test_processes_that_a_trainer_starts_know_the_standin():
+    found = Trainer("ctrdnn-8", batch=64, device="standin", workers=2, servers=1).fit(steps=2)
+    expected = Trainer("ctrdnn-8", batch=64).fit(steps=2)
+    assert found.losses == pytest.approx(expected.losses, rel=1e-4)  # sums of two halves of a batch
+    assert [worker["device"] for worker in found.statistics["workers"]] == ["standin", "standin"]
 
 
 def same_rows(one, other):

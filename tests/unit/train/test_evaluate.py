@@ -15,6 +15,7 @@ from berth.errors import DivergedError, InputError
 from berth.train import ClickStream, Trainer, load_for_inference
 from berth.train.data import Share
 from berth.train.evaluate import HeldOut
+from berth.train.learner import click_loss
 from berth.train.options import Checkpoints
 
 
@@ -197,3 +198,19 @@ def test_an_evaluation_is_plain_json_and_back():
     document = json.loads(json.dumps(result.evaluation.to_json()))
     assert type(result.evaluation).from_json(document) == result.evaluation
     assert document["calibration"] == result.evaluation.calibration
+
+
+@pytest.mark.parametrize("own", [True, False], ids=["of the model", "given"])
+def test_a_loss_that_requires_weights_gets_ones_where_there_are_none(own, small):
+    def loss(output, labels, weights):
+        return click_loss(output, labels, weights)
+
+    class Weighted(small.Small):
+        pass
+
+    if own:
+        Weighted.loss = staticmethod(loss)
+    expected = Trainer(small.Small, batch=64, eval_data=200).fit(steps=2)
+    found = Trainer(Weighted, batch=64, eval_data=200, loss=None if own else loss).fit(steps=2)
+    assert found.losses == pytest.approx(expected.losses)
+    assert found.evaluation.loss == pytest.approx(expected.evaluation.loss)

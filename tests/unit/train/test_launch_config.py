@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from berth.errors import InputError
 from berth.train.launch_config import resolve
 from berth.train.options import TrainOptions
 from berth.train.recipes import make_recipe
@@ -16,6 +19,13 @@ def test_stages_without_a_plan_say_what_runs():
         "  stage 1: embedding .. norm; running 2 processes here",
         "  stage 2: fc1 .. loss; running 2 processes here",
     ]
+
+
+def test_a_mode_that_servers_execute_is_not_replaced_by_sync():
+    made = make_recipe("ctrdnn-8", batch=64)
+    with pytest.raises(InputError, match="mode half-async needs a server"):
+        resolve(made, TrainOptions(mode="half-async"), RankInfo(), print)  # the only process of a job
+    assert resolve(made, TrainOptions(mode="half-async", workers=2), None, print).servers == 1
 
 
 def test_a_folder_for_cold_rows_is_created_once_and_reported(monkeypatch, tmp_path):

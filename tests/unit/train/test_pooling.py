@@ -12,12 +12,15 @@ from torch import nn
 
 from berth.errors import InputError
 from berth.train import DecayPolicy, EmbeddingBag, Session, export_for_serving, fit, load_for_inference
-from berth.train.data import Share
+from berth.train.data import Batch, Share
 from berth.train.data.files import FileStream
 from berth.train.data.rows import Ragged
+from berth.train.learner import Learner
 from berth.train.options import TrainOptions
 from berth.train.recipes import make_recipe
-from berth.train.tables import sgd
+from berth.train.servers import RemoteStore, Secret, ServerConfig
+from berth.train.servers.process import in_process_servers
+from berth.train.tables import join, sgd
 
 LISTS = [[3, 1, 3], [], [2], [5, 4, 3, 2, 1], [], [6]]
 ROWS, DIM = 8, 4
@@ -61,6 +64,40 @@ def test_rows_are_pulled_once_for_each_distinct_key_and_never_for_padding():
     table = bag.rows._store.table("embedding")
     assert sorted(table.store.index.entries()[0].tolist()) == [1, 2, 3, 4, 5, 6]
     assert (table.counts.pushed, table.counts.pushed_distinct) == (10, 6)
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_padding_of_the_next_batch_is_not_prefetched(mode):
+    """Lists of equal length look like plain keys; the padding of later ones must not become a row."""
+    secret = Secret.random()
+    with in_process_servers(1, secret, ServerConfig(mode=mode)) as running:
+        store = RemoteStore([running[0].address], secret)
+        model = Bagged()
+        learner = Learner(model, store)
+        batches = [
+            Batch({"tags": padded(lists)}, torch.zeros(2), 2)
+            for lists in ([[1, 2], [3, 4]], [[1], [2, 5, 6]])
+        ]
+        learner.step(0, batches[0])
+        learner.prefetch(batches[1])
+        [route] = store._table("bag.rows").announced
+        assert route.keys_of(0).tolist() == [1, 2, 5, 6]
+        store.end_step(1)
+        learner.step(2, batches[1])
+        keys = join([part for _, part in store.save()]).keys
+        assert sorted(keys.tolist()) == [1, 2, 3, 4, 5, 6]
+        store.close()
+
+
+class Bagged(nn.Module):
+    """A score that is the sum of pooled rows."""
+
+    def __init__(self):
+        super().__init__()
+        self.bag = EmbeddingBag(DIM)
+
+    def forward(self, inputs):
+        return self.bag(inputs["tags"]).sum(dim=1)
 
 
 def test_a_batch_of_empty_lists_is_zeros():

@@ -195,7 +195,7 @@ def test_a_model_that_can_not_be_exported_is_refused(model, message, tmp_path, c
         export_for_serving(tmp_path / "run", tmp_path / "served", again)
     assert not (tmp_path / "served").exists()
     assert "aten" not in capfd.readouterr().err
-    assert not (tmp_path / "served.partial").exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
 def test_an_existing_folder_is_kept(tmp_path):
@@ -204,9 +204,22 @@ def test_an_existing_folder_is_kept(tmp_path):
     (tmp_path / "served" / "mine.txt").touch()
     with pytest.raises(InputError, match="exists already"):
         export_for_serving(tmp_path / "run", tmp_path / "served", Flattened())
-    assert (tmp_path / "served" / "mine.txt").exists()
+    for other in ("served", "run"):  # not even with --force
+        before = sorted((tmp_path / other).rglob("*"))
+        with pytest.raises(InputError, match="is not an export of berth"):
+            export_for_serving(tmp_path / "run", tmp_path / other, Flattened(), overwrite=True)
+        assert sorted((tmp_path / other).rglob("*")) == before
+
+
+def test_an_export_is_replaced_and_other_folders_stay(tmp_path):
+    fit(Flattened(), ClickStream(), steps=1, batch=BATCH, checkpoints=str(tmp_path / "run"))
+    (tmp_path / "served.partial").mkdir()
+    export_for_serving(tmp_path / "run", tmp_path / "served", Flattened())
+    (tmp_path / "served" / "old").touch()
     export_for_serving(tmp_path / "run", tmp_path / "served", Flattened(), overwrite=True)
-    assert (tmp_path / "served" / "manifest.json").exists()
+    assert not (tmp_path / "served" / "old").exists()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run", "served", "served.partial"]
+    assert (tmp_path / "served").stat().st_mode == (tmp_path / "served.partial").stat().st_mode
 
 
 def test_raw_rows_are_encoded_as_berth_reads_them_from_files(tmp_path, monkeypatch):

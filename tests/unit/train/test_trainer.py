@@ -13,6 +13,7 @@ from torch import nn
 
 from berth.errors import InputError
 from berth.train import Trainer, run_processes
+from berth.train.callbacks import EventPipe
 
 SCRIPT = """
 import json, os, sys
@@ -168,3 +169,13 @@ def test_callbacks_get_plain_data_in_order(small, tmp_path):
     assert kinds.index(("step", 2)) < kinds.index(("evaluation", 2)) < kinds.index(("step", 3))
     assert ("step", 3, 192, 0.001) in seen
     assert ("checkpoint", 3, True) in seen  # held-out loss falls, so the last is the best
+
+
+def test_events_after_the_end_of_the_caller_are_dropped(tmp_path):
+    os.mkfifo(tmp_path / "events")
+    reader = os.open(tmp_path / "events", os.O_RDWR | os.O_NONBLOCK)
+    pipe = EventPipe(tmp_path / "events", ["on_step"])
+    pipe.on_step({"step": 1})
+    assert json.loads(os.read(reader, 1000)) == ["on_step", {"step": 1}]
+    os.close(reader)
+    pipe.on_step({"step": 2})  # rank 0 goes on, to save a checkpoint

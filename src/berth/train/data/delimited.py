@@ -6,6 +6,7 @@ import io
 import lzma
 import zlib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -25,13 +26,16 @@ def text_schema(path: Path) -> Schema:
     """Return the columns of a file, with types inferred from its first lines."""
     separator, _, first = _head(path)
     text = io.BytesIO(first.tobytes())
-    return dict(pl.read_csv(text, separator=separator, truncate_ragged_lines=True, n_rows=_INFERRED).schema)
+    with _reporting(str(path)):
+        frame = pl.read_csv(text, separator=separator, truncate_ragged_lines=True, n_rows=_INFERRED)
+    return dict(frame.schema)
 
 
 def text_rows(path: Path, layout: Layout, offset: int = 0, line: int = 0) -> Iterator[Rows]:
     """Yield the rows of a file from a byte of the decompressed text on, after `line` lines."""
     separator, head, _ = _head(path)
-    names = _names(head, separator)
+    with _reporting(f"{path}:1"):
+        names = pl.read_csv(io.BytesIO(head), separator=separator).columns
     if offset == 0:
         offset, line = len(head), 1
     try:
@@ -42,7 +46,19 @@ def text_rows(path: Path, layout: Layout, offset: int = 0, line: int = 0) -> Ite
     except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
         raise InputError(f"can't be read beyond line {line:,}: {error}", where=str(path)) from None
     except pl.exceptions.PolarsError as error:
-        raise InputError(f"can't be read as text with columns: {error}", where=f"{path}:{line + 1}") from None
+        raise _unreadable(error, f"{path}:{line + 1}") from None
+
+
+@contextmanager
+def _reporting(where: str) -> Iterator[None]:
+    try:
+        yield
+    except (pl.exceptions.PolarsError, UnicodeDecodeError) as error:
+        raise _unreadable(error, where) from None
+
+
+def _unreadable(error: Exception, where: str) -> InputError:
+    return InputError(f"can't be read as text with columns: {str(error).splitlines()[0]}", where=where)
 
 
 def _block_rows(
@@ -63,6 +79,11 @@ def _block_rows(
     return frame_rows(frame, layout, ends + offset, np.arange(len(frame)) + line + 1)
 
 
+def header(path: Path) -> bytes:
+    """Return the first line of a file."""
+    return _head(path)[1]
+
+
 def _head(path: Path) -> tuple[str, bytes, Bytes]:
     """Return the separator, the header line, and the first block of the file."""
     try:
@@ -74,7 +95,3 @@ def _head(path: Path) -> tuple[str, bytes, Bytes]:
     end = int(np.argmax(first == _NEWLINE)) + 1
     head = first[:end].tobytes()
     return ("\t" if b"\t" in head else ","), head, first
-
-
-def _names(head: bytes, separator: str) -> list[str]:
-    return list(pl.read_csv(io.BytesIO(head), separator=separator).columns)

@@ -43,7 +43,8 @@ class FileStream:
     """Parquet, text with a header, and Criteo TSV (text plain or compressed): one file, or a folder of files.
 
     `columns` are the roles of columns: a YAML file, YAML text in braces, a dictionary, or the layout of other files.
-    Text has a header line with them, and is in Criteo's format without them.
+    Text has a header line with them, and is in Criteo's format without them. With the layout of Criteo's files it may be
+    either.
     """
 
     def __init__(
@@ -105,8 +106,9 @@ class FileStream:
         return np.random.default_rng(seeds).permutation(rows) if self.shuffled else np.arange(rows)
 
     def position(self, step: int) -> Mapping[str, Any]:
-        """Return the start of the window of this step."""
-        found = max(row for row in list(self._window_starts) if row <= step * self._batch)
+        """Return the start of the window of this step; if nothing was read, where `seek` went."""
+        starts = list(self._window_starts)
+        found = max(row for row in starts if not self._batch or row <= step * self._batch)
         for old in [row for row in list(self._window_starts) if row < found]:
             del self._window_starts[old]
         return {"row": found, "first_pass": self.first_pass, **asdict(self._window_starts[found])}
@@ -174,7 +176,7 @@ class FileStream:
             from berth.train.data.parquet import parquet_rows
 
             return parquet_rows(path, self.layout, offset)
-        if self._roles is not None:
+        if self._has_header(path):
             from berth.train.data.delimited import text_rows
 
             return text_rows(path, self.layout, offset, line)
@@ -186,11 +188,19 @@ class FileStream:
             from berth.train.data.parquet import parquet_schema
 
             return resolve(parquet_schema(path), str(path), self._roles)
-        if self._roles is not None:
+        if self._has_header(path):
             from berth.train.data.delimited import text_schema
 
             return resolve(text_schema(path), str(path), self._roles)
         return criteo.LAYOUT
+
+    def _has_header(self, path: Path) -> bool:
+        """Return whether the first line of a text file names its columns."""
+        if self._roles != criteo.LAYOUT:
+            return self._roles is not None
+        from berth.train.data.delimited import header
+
+        return criteo.LAYOUT.labels[0].encode() in header(path)
 
     def _as_batch(self, rows: Examples, whole: int) -> Batch:
         weights = None if rows.weights is None else torch.from_numpy(rows.weights)

@@ -101,6 +101,17 @@ class ServerConnection:
         """Return the number of unacknowledged pushes."""
         return sum(sent.kind in UNACKNOWLEDGED for sent in self.unacknowledged.values())
 
+    @property
+    def last_request(self) -> int:
+        """Return the number of the last request."""
+        return self._last
+
+    def has_acknowledged(self, request: int) -> bool:
+        """Whether the server has executed all pushes up to a request."""
+        return not any(
+            number <= request and sent.kind in UNACKNOWLEDGED for number, sent in self.unacknowledged.items()
+        )
+
     def send(
         self,
         kind: Kind,

@@ -35,28 +35,50 @@ class RunPosition:
     undone: list[int]
 
 
+class _Trained(NamedTuple):
+    """A ticket whose pushes were sent."""
+
+    ticket: int
+    examples: int
+    requests: list[int]  # the last one to each server when its pushes were sent
+
+
 class Coordinator:
-    """Takes tickets, and exchanges metrics with rank 0, without waiting for other workers."""
+    """Takes tickets, and exchanges metrics with rank 0, without waiting for other workers.
+
+    A ticket is reported when its pushes have arrived on all servers: a checkpoint that calls it completed has its
+    gradients. The first server executes the report after them anyway; the others have to acknowledge them.
+    """
 
     def __init__(self, pool: ServerPool) -> None:
         self._pool = pool
-        self._done: list[tuple[int, int]] = []  # completed tickets and their examples, not yet reported
+        self._unreported: list[_Trained] = []
+
+    @property
+    def unreported(self) -> int:
+        """Return the number of own completed tickets that the first server does not know."""
+        return len(self._unreported)
 
     def begin(self, first: int, examples: int, undone: Sequence[int]) -> None:
         """Set the tickets of the run; other workers must not take any before."""
         self._call(Kind.BEGIN, [np.array([first, examples], np.int64), np.array(undone, np.int64)])
 
     def complete(self, ticket: int, examples: int) -> None:
-        """Count a ticket as trained; reported with the next request."""
-        self._done.append((ticket, examples))
+        """Count a ticket as trained; reported with the first request after all servers have its pushes."""
+        requests = [connection.last_request for connection in self._pool]
+        self._unreported.append(_Trained(ticket, examples, requests))
 
     def take(self, goal: int | None, *, stop: bool = False, report: bool = True) -> Taken:
         """Report completed tickets, unless `report` is false, and take the next one below `goal`."""
         return self._take(1, NONE if goal is None else goal, stop=stop, report=report)
 
-    def report(self, *, data_end: int | None = None) -> Taken:
-        """Report completed tickets, and that the data ends before this ticket."""
-        return self._take(0, NONE, data_end=data_end)
+    def end_data(self, ticket: int, *, report: bool = True) -> None:
+        """Report that the data ends before this ticket, and completed tickets, unless `report` is false."""
+        self._take(0, NONE, data_end=ticket, report=report)
+
+    def report(self) -> Taken:
+        """Report all completed tickets; own pushes must have arrived, or the next request be a lock of all servers."""
+        return self._take(0, NONE, unacknowledged=True)
 
     def position(self) -> RunPosition:
         """Return which tickets are completed; allowed while this worker holds the lock."""
@@ -79,15 +101,30 @@ class Coordinator:
         self._pool.call_all(Kind.RETIRE)
 
     def _take(
-        self, wanted: int, goal: int, *, data_end: int | None = None, stop: bool = False, report: bool = True
+        self,
+        wanted: int,
+        goal: int,
+        *,
+        data_end: int | None = None,
+        stop: bool = False,
+        report: bool = True,
+        unacknowledged: bool = False,
     ) -> Taken:
         done: list[tuple[int, int]] = []
-        if report:
-            done, self._done = self._done, []
+        while report and self._unreported and (unacknowledged or self._has_arrived(self._unreported[0])):
+            ticket, examples, _ = self._unreported.pop(0)
+            done.append((ticket, examples))
         head = np.array([wanted, goal, NONE if data_end is None else data_end, stop], np.int64)
         [response] = self._call(Kind.TAKE, [head, np.array(done, np.int64).reshape(-1, 2)])
         ticket, completed, examples, stopping = response.tolist()
         return Taken(None if ticket == NONE else ticket, completed, examples, bool(stopping))
+
+    def _has_arrived(self, trained: _Trained) -> bool:
+        """Whether no server can lock its tables before the pushes of a ticket whose report is sent now."""
+        return all(
+            shard == _FIRST or self._pool[shard].has_acknowledged(request)
+            for shard, request in enumerate(trained.requests)
+        )
 
     def _call(self, kind: Kind, arrays: Sequence[Array] | None = None) -> list[Array]:
         """Return copies of the arrays of a response."""

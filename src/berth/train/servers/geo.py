@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from berth.errors import InputError, UnknownNameError
+from berth.train.servers import protocol
 from berth.train.servers.client import RemoteStore
 from berth.train.servers.secret import Secret
 from berth.train.servers.transport import Address
@@ -111,10 +112,9 @@ class GeoStore:
                 continue
             keys = unique_keys(np.concatenate(local.touched))[0]
             local.touched = []
-            self.remote.merge(
-                name, keys.view(np.uint64), local.mine.pull(keys) - local.server_copy.pull(keys)
-            )
-            self._fetch(name, keys, refresh=True)
+            most = max(protocol.PART_BYTES // (4 * local.mine.dim), 1)  # rows of a message
+            for start in range(0, len(keys), most):
+                self._merge(name, keys[start : start + most])
 
     def end_day(self) -> None:
         """Exchange, then end the day with all workers."""
@@ -183,6 +183,12 @@ class GeoStore:
         if table not in self._local:
             raise UnknownNameError("table", table, self._local)
         return self._local[table]
+
+    def _merge(self, table: str, keys: Signed) -> None:
+        local = self._local_table(table)
+        changes = local.mine.pull(keys) - local.server_copy.pull(keys)
+        self.remote.merge(table, keys.view(np.uint64), changes)
+        self._fetch(table, keys, refresh=True)
 
     def _fetch(self, table: str, keys: Signed, *, refresh: bool) -> None:
         local = self._local_table(table)

@@ -10,7 +10,9 @@ manifest.json           what these are
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,12 +61,12 @@ def export_for_serving(
 ) -> Exported:
     """Write the model of a checkpoint to a new folder `out`; `model` and `step` as in `load_for_inference`.
 
+    With `overwrite` it may replace an export, but no other folder.
     `inputs` are a batch of at least two examples. It is needed only for a model that was trained on a data source of
     your own and has no `example_batch`.
     """
     folder = Path(out)
-    if folder.exists() and not overwrite:
-        raise InputError("exists already", where=str(out), hint="choose another name, or give --force")
+    _check_replaceable(folder, overwrite)
     store, chain = open_checkpoint(checkpoint, step)
     loaded = load_for_inference(checkpoint, model, step=chain[-1].step)
     run = chain[-1].run
@@ -72,9 +74,7 @@ def export_for_serving(
     programs = export_programs(loaded, example)
     for examples in _CHECKED:
         check_programs(programs, loaded, {name: value[:examples] for name, value in example.items()})
-    partial = folder.with_name(f"{folder.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
+    partial = _folder_beside(folder)
     try:
         torch.export.save(programs.keys, partial / "keys.pt2")
         torch.export.save(programs.dense, partial / "dense.pt2")
@@ -88,8 +88,9 @@ def export_for_serving(
         np.savez(partial / "check.npz", **stored, output=programs.output.numpy())  # type: ignore[arg-type]
         document = _manifest(run, chain[-1].step, programs, example, tables)
         (partial / "manifest.json").write_text(json.dumps(document, indent=1) + "\n")
-        if overwrite:
-            shutil.rmtree(folder, ignore_errors=True)
+        _check_replaceable(folder, overwrite)
+        if folder.exists():
+            shutil.rmtree(folder)
         partial.rename(folder)
     except OSError as error:
         raise InputError(f"can't be written: {error}", where=str(out)) from None
@@ -97,6 +98,36 @@ def export_for_serving(
         shutil.rmtree(partial, ignore_errors=True)
     size = sum(file.stat().st_size for file in folder.iterdir())
     return Exported(folder, chain[-1].step, {name: one["rows"] for name, one in tables.items()}, size)
+
+
+def _check_replaceable(folder: Path, overwrite: bool) -> None:
+    """Raise if a folder exists, unless it may be overwritten and is an export or empty."""
+    if not os.path.lexists(folder):
+        return
+    if not overwrite:
+        raise InputError("exists already", where=str(folder), hint="choose another name, or give --force")
+    try:
+        document = json.loads((folder / "manifest.json").read_text())
+        is_export = isinstance(document, dict) and {"format", "berth", "lookups", "tables"} <= document.keys()
+    except (OSError, ValueError):
+        is_export = folder.is_dir() and not any(folder.iterdir())
+    if not is_export or folder.is_symlink():
+        raise InputError(
+            "is not an export of berth, so it is not overwritten", where=str(folder), hint="choose another name"
+        )
+
+
+def _folder_beside(folder: Path) -> Path:
+    """Return a new folder on the same file system, with the usual permissions."""
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        made = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+        mask = os.umask(0)
+        os.umask(mask)
+        made.chmod(0o777 & ~mask)
+    except OSError as error:
+        raise InputError(f"can't be written: {error}", where=str(folder)) from None
+    return made
 
 
 def example_inputs(model: nn.Module, data: Mapping[str, Any]) -> Inputs:
