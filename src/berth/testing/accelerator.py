@@ -30,7 +30,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
-from weakref import finalize
+from weakref import WeakKeyDictionary, finalize
 
 import torch
 from torch import Tensor
@@ -84,15 +84,16 @@ class Queue:
         del device  # there is one
         self.name = name
         self.issued = 0
-        self._seen: dict[int, int] = {}  # operations of other streams that come before what is issued next
+        # Operations of other streams that come before what is issued next.
+        self._seen: WeakKeyDictionary[Queue, int] = WeakKeyDictionary()
 
     def wait_stream(self, other: Queue) -> None:
         """Order what is issued here next after everything that was issued there."""
-        self._seen[id(other)] = other.issued
+        self._seen[other] = other.issued
 
     def is_after(self, other: Queue, number: int) -> bool:
         """Return whether operations issued here next come after an operation of another stream."""
-        return other is self or self._seen.get(id(other), 0) >= number
+        return other is self or self._seen.get(other, 0) >= number
 
 
 @dataclass(slots=True)

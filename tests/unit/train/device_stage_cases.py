@@ -130,6 +130,16 @@ def test_a_copy_that_was_not_waited_for_is_refused():
     assert (copy + 1).sum().item() == 6
 
 
+def test_a_new_stream_is_not_taken_for_one_that_is_gone():
+    for _ in range(100):  # most of them get the memory of an earlier one
+        stream = SideStream(STANDIN)
+        copy = stream.copy(torch.ones(3))
+        with pytest.raises(RuntimeError, match="not waited"):
+            copy + 1
+        stream.wait(copy)
+        del stream, copy
+
+
 def test_a_device_without_streams_copies_at_once():
     stream = SideStream(CPU)
     assert torch.equal(stream.copy(torch.ones(3)), torch.ones(3))
