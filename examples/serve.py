@@ -73,32 +73,44 @@ def unit(words):
     return (words >> np.uint64(40)) * 2.0**-24
 
 
+def number(text):
+    """The number of an id that is text: hexadecimal below 2**32 as it is, else a hash."""
+    if re.fullmatch(r"\+?[0-9a-fA-F]+", text) and int(text, 16) < 2**32:
+        return int(text, 16)
+    return int.from_bytes(blake2b(text.encode(), digest_size=8).digest())
+
+
 def encode(columns, rows):
-    """Inputs of a model from raw rows, dictionaries by column, as berth reads them from files."""
+    """Inputs of a model from raw rows, dictionaries by column, as berth reads them from files; None is missing."""
     slots = [name for group in columns["slots"].values() for name in group]
     numbers = {name: number + 1 for number, name in enumerate([*slots, *columns["multi"]])}
     shift = 56 if len(numbers) < 254 else 48
 
     def key(name, value):
-        base = numbers[name] << shift
-        if isinstance(value, str) and re.fullmatch(r"[0-9a-fA-F]+", value) and int(value, 16) < 2**32:
-            value = int(value, 16)
-        elif isinstance(value, str) and value:
-            value = int.from_bytes(blake2b(value.encode(), digest_size=8).digest())
-        return base if value in (None, "") else base + (value & ((1 << (shift - 1)) - 1)) + 1
+        value = number(str(value)) if columns.get("text") or isinstance(value, str) else value
+        return (numbers[name] << shift) + (value & ((1 << (shift - 1)) - 1)) + 1
+
+    def slot(name, value):
+        missing = value is None or (value == "" and columns.get("text"))
+        return numbers[name] << shift if missing else key(name, value)
+
+    def several(name, value):
+        value = value.split(columns["separator"]) if isinstance(value, str) and value else value or ()
+        return [key(name, one) for one in value if one is not None][: columns["max_ids"]]
 
     def feature(value):
         value = float(value) if value not in (None, "") else 0.0
+        value = 0.0 if np.isnan(value) else value
         return np.copysign(np.log1p(abs(value)), value) if columns["scale"] == "log" else value
 
     inputs = {}
     for group, names in columns["slots"].items():
-        ids = [[key(name, row.get(name)) for name in names] for row in rows]
+        ids = [[slot(name, row.get(name)) for name in names] for row in rows]
         inputs[group] = torch.tensor(ids, dtype=torch.int64)[:, :, None]
     for group, names in columns["dense"].items():
         inputs[group] = torch.tensor([[feature(row.get(name)) for name in names] for row in rows]).float()
     for name in columns["multi"]:
-        lists = [[key(name, value) for value in row.get(name) or ()][: columns["max_ids"]] for row in rows]
+        lists = [several(name, row.get(name)) for row in rows]
         longest = max(1, *map(len, lists))
         inputs[name] = torch.tensor([one + [-1] * (longest - len(one)) for one in lists])
     return inputs

@@ -10,6 +10,7 @@ DISTRIBUTION = (
     "berth-ml"  # on the public index `berth` is another project; the import and the command are `berth`
 )
 MODULES = {
+    "cryptography": "train",
     "deap": "plan",
     "fastapi": "live",
     "optuna": "plan",

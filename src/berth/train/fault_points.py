@@ -18,7 +18,7 @@ FAULT_POINTS = (
     "checkpoint: manifest written",
     "checkpoint: manifest renamed",
     "checkpoint: old ones removed",
-    "checkpoint: shard written",
+    "server: shard written",
     "server: step ended",
 )
 VARIABLE = "BERTH_TRAIN_FAULT"

@@ -22,7 +22,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from berth.errors import InputError
+from berth.errors import InputError, ServerError
 from berth.train.fault_points import NAME
 from berth.train.heartbeat import LOG_FD
 from berth.train.launch_config import LaunchConfig
@@ -62,7 +62,15 @@ class Launcher:
         before = {number: signal.signal(number, self._stop) for number in (signal.SIGTERM, signal.SIGINT)}
         try:
             while True:
-                self._start()
+                try:
+                    self._start()
+                except (
+                    ServerError
+                ):  # a server that got the terminal's Ctrl-C before it had a group of its own
+                    if not self.interrupted:
+                        raise
+                    self._notify(f"stopped{resume_hint(self._resumable, self.command)}")
+                    return INTERRUPTED
                 code, failure = self._watch()
                 if self.interrupted and (code == 0 or self._stopped_as_requested()):
                     self._notify(f"stopped{resume_hint(self._resumable, self.command)}")

@@ -221,7 +221,9 @@ def requires_weights(loss: Loss) -> bool:
 
 def _parameters(loss: Loss) -> list[inspect.Parameter]:
     try:
-        return list(inspect.signature(loss.forward if isinstance(loss, nn.Module) else loss).parameters.values())
+        return list(
+            inspect.signature(loss.forward if isinstance(loss, nn.Module) else loss).parameters.values()
+        )
     except ValueError:  # of a function in C
         return []
 

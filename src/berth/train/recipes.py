@@ -66,6 +66,11 @@ def make_recipe(
     A zoo model is built for the columns of the data. `columns` are the roles of columns, as for `FileStream`; a layout
     without data is that of the data to come. `decay` applies to the tables of a zoo model that trains on clicks.
     """
+    entry = zoo().get(reference.strip().lower())
+    if data is not None and entry is not None and not (entry.reads_clicks or entry.several_labels):
+        raise InputError(
+            f"{entry.name} does not read click logs", hint="drop --data: it generates its own examples"
+        )
     if isinstance(data, str):
         data = FileStream(data, columns=columns, epochs=epochs, strict=strict)
     layout = data.layout if data is not None else columns if isinstance(columns, Layout) else None

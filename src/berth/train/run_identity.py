@@ -6,6 +6,13 @@ from typing import Any
 
 from berth.errors import InputError
 
+_SHUFFLED = "an earlier version of berth, which shuffled files in another order"
+_EARLIER = {  # by what a description of data lacks
+    ("shuffled",): _SHUFFLED,
+    ("shuffled", "columns"): _SHUFFLED,
+    ("columns",): "Criteo's columns, or of an earlier version of berth, which did not record columns",
+}
+
 
 def json_value(value: Any) -> Any:
     """Return a value as it reads after a round trip through JSON."""
@@ -23,13 +30,13 @@ def check_same_run(saved: dict[str, Any], current: dict[str, Any], where: str) -
     different = [name for name in current if saved.get(name) != current[name]]
     if not different:
         return
-    if different == ["data"] and saved.get("data") == _without_shuffling(current["data"]):
-        raise InputError(
-            "holds checkpoints of an earlier version of berth, which shuffled files in another order: "
-            "this version can't resume them",
-            where=where,
-            hint="resume with the version that wrote them, use another folder, or --fresh to delete them",
-        )
+    for lacking, origin in _EARLIER.items() if different == ["data"] else ():
+        if saved.get("data") == _without(current["data"], *lacking):
+            raise InputError(
+                f"holds checkpoints of {origin}: this version can't resume them for these files",
+                where=where,
+                hint="resume with the version that wrote them, use another folder, or --fresh to delete them",
+            )
     shown = "; ".join(_difference(name, saved.get(name), current[name]) for name in different)
     raise InputError(
         f"holds checkpoints of a different run ({shown})",
@@ -48,7 +55,8 @@ def _difference(name: str, saved: Any, current: Any) -> str:
     return f"{name} differ{'s' if not name.endswith('s') else ''}"
 
 
-def _without_shuffling(data: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the description that earlier versions wrote for the same files, or None if it is unchanged."""
-    earlier = {name: value for name, value in data.items() if name != "shuffled"}
-    return earlier if len(earlier) < len(data) else None
+def _without(data: Any, *names: str) -> dict[str, Any] | None:
+    """Return a description without these parts, or None if it does not have them."""
+    if not isinstance(data, dict) or not data.keys() >= set(names):
+        return None
+    return {name: value for name, value in data.items() if name not in names}

@@ -206,9 +206,7 @@ def test_stages_train_in_mode_sync_only(path):
     [
         ({"plan": "p", "workers": 2}, "--plan and --workers exclude each other"),
         ({"scale": "1/2"}, "--scale applies to the counts of a plan"),
-        ({"plan": "p", "bf16": True}, "--bf16 applies to workers that run the whole model"),
         ({"micro_batches": 2}, "--micro applies to models that are split into stages"),
-        ({"stages": 2, "device": "cuda"}, "--device applies to workers that run the whole model"),
     ],
 )
 def test_options_that_a_plan_leaves_no_meaning_are_refused(options, message):

@@ -201,6 +201,11 @@ def test_checkpoints_of_an_earlier_version_over_the_same_files_are_refused_with_
     for other in ({"seed": 1, "data": files}, {"seed": 0, "data": {**files, "window": 32}}):
         with pytest.raises(InputError, match="a different run"):
             check_same_run(other, now, "run")
+    with_columns = {"seed": 0, "data": {**now["data"], "columns": {"labels": ["click"]}}}
+    with pytest.raises(InputError, match="an earlier version of berth, which did not record columns"):
+        check_same_run(now, with_columns, "run")
+    with pytest.raises(InputError, match="an earlier version of berth, which shuffled"):
+        check_same_run({"seed": 0, "data": files}, with_columns, "run")
 
 
 class Sharded:

@@ -28,6 +28,7 @@ from berth.train.data.files import FileStream
 from berth.train.data.sample import write_criteo
 from berth.train.metrics import auc
 from berth.train.recipes import make_recipe
+from berth.train.serving.export import served_columns
 from berth.train.trainer import Trainer
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -250,6 +251,37 @@ def test_raw_rows_are_encoded_as_berth_reads_them_from_files(tmp_path, monkeypat
         assert encoded.keys() == expected.keys()
         for name, value in expected.items():
             torch.testing.assert_close(encoded[name], value)
+
+
+ROWS = [
+    {"click": 1, "a": "", "b": "+5", "price": float("nan"), "tags": ["x", None, "y", "z"], "words": "a||b"},
+    {"click": 0, "a": None, "b": "10", "price": None, "tags": [None], "words": ""},
+    {"click": 0, "a": "g", "b": "", "price": 2.0, "tags": ["", "10"], "words": None},
+]
+TEXT_ROWS = [
+    {"click": 1, "a": 10, "b": "ff", "price": "1.5", "words": "a||b|10"},
+    {"click": 0, "a": 123456789123, "b": "", "price": "", "words": ""},
+    {"click": 0, "a": None, "b": "paris", "price": -2, "words": "10"},
+]
+
+
+@pytest.mark.parametrize(("name", "rows"), [("log.parquet", ROWS), ("log.csv", TEXT_ROWS)])
+def test_missing_empty_and_text_ids_are_encoded_as_training_reads_them(name, rows, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "examples"))
+    from serve import encode
+
+    lists = [column for column in ("tags", "words") if column in rows[0]]
+    columns = {"labels": "click", "slots": ["a", "b"], "multi": lists, "dense": ["price"], "max_ids": 2}
+    if name == "log.csv":
+        lines = [",".join("" if value is None else str(value) for value in row.values()) for row in rows]
+        (tmp_path / name).write_text("\n".join([",".join(rows[0]), *lines, ""]))
+    else:
+        pl.DataFrame(rows).write_parquet(tmp_path / name)
+    stream = FileStream(tmp_path / name, columns=columns, shuffled=False)
+    expected = next(stream.batches(3, 0, Share(), 0)).inputs
+    encoded = encode(served_columns(stream.describe()), rows)
+    for part, value in expected.items():
+        torch.testing.assert_close(encoded[part], value, msg=lambda text, part=part: f"{part}: {text}")
 
 
 @pytest.mark.slow

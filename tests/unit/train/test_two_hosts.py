@@ -244,7 +244,7 @@ def test_a_rank_with_another_secret_is_one_message_and_nothing_is_lost(two_hosts
         "step@8/rank1",
         "server: step ended@15/server0",
         "server: step ended@15/server1",
-        "checkpoint: shard written@2/server1",
+        "server: shard written@2/server1",
         "checkpoint: manifest written@2/rank0",
     ],
 )

@@ -25,10 +25,12 @@ _INFERRED = 100  # lines
 def text_schema(path: Path) -> Schema:
     """Return the columns of a file, with types inferred from its first lines."""
     separator, _, first = _head(path)
-    text = io.BytesIO(first.tobytes())
+    ends = np.flatnonzero(first == _NEWLINE)[
+        : _INFERRED + 1
+    ]  # no further: polars may parse lines after n_rows
+    text = io.BytesIO(first[: ends[-1] + 1 if len(ends) else None].tobytes())
     with _reporting(str(path)):
-        frame = pl.read_csv(text, separator=separator, truncate_ragged_lines=True, n_rows=_INFERRED)
-    return dict(frame.schema)
+        return dict(pl.read_csv(text, separator=separator, truncate_ragged_lines=True).schema)
 
 
 def text_rows(path: Path, layout: Layout, offset: int = 0, line: int = 0) -> Iterator[Rows]:

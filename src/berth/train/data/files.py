@@ -43,7 +43,7 @@ class FileStream:
     """Parquet, text with a header, and Criteo TSV (text plain or compressed): one file, or a folder of files.
 
     `columns` are the roles of columns: a YAML file, YAML text in braces, a dictionary, or the layout of other files.
-    Text has a header line with them, and is in Criteo's format without them. With the layout of Criteo's files it may be
+    Text has a header line with them, and is in Criteo's format without them; with the layout of Criteo's files it is
     either.
     """
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import secrets
 import traceback
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
@@ -66,7 +67,7 @@ class ShardSave:
                             raise InterruptedError(os.strerror(4))
                         file.write(arrays_of(state), {"table": table})
                     self._files[file.path.name] = file.finish()
-                    fault_point("checkpoint: shard written")
+                    fault_point("server: shard written")
         except OSError as error:
             self._error = error if error.errno else OSError(4, "the save was cancelled")
         except Exception as error:  # noqa: BLE001 - a bug must not pass for a complete save
@@ -80,7 +81,7 @@ def can_write(request: Mapping[str, Any]) -> str | None:
     try:
         if probe.read_text() != request.get("content"):
             return "the folder is not that of rank 0"
-        written = probe.with_name(f"{probe.name}-{os.getpid()}")
+        written = probe.with_name(f"{probe.name}-{secrets.token_hex(8)}")
         written.touch()
         written.unlink()
     except OSError as error:

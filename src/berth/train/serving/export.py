@@ -113,7 +113,9 @@ def _check_replaceable(folder: Path, overwrite: bool) -> None:
         is_export = folder.is_dir() and not any(folder.iterdir())
     if not is_export or folder.is_symlink():
         raise InputError(
-            "is not an export of berth, so it is not overwritten", where=str(folder), hint="choose another name"
+            "is not an export of berth, so it is not overwritten",
+            where=str(folder),
+            hint="choose another name",
         )
 
 
@@ -190,9 +192,7 @@ def _unknown(table: Table) -> dict[str, Any]:
 def _manifest(
     run: Mapping[str, Any], step: int, programs: Programs, example: Inputs, tables: dict[str, Any]
 ) -> dict[str, Any]:
-    columns = run["data"].get("columns") or (
-        criteo.LAYOUT.to_json() if run["data"]["kind"] == "files" else None
-    )
+    columns = served_columns(run["data"])
     lists = columns["multi"] if columns else ()
     return {
         "format": FORMAT,
@@ -205,6 +205,14 @@ def _manifest(
         "tables": tables,
         "output": {**_signature(programs.output), "probability": probability_rule(programs.output)},
     }
+
+
+def served_columns(data: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the roles of columns of the training data, and of files whether all of them were text."""
+    if data.get("kind") != "files":
+        return data.get("columns")
+    text = all(not name.endswith(".parquet") for name, _ in data["files"])
+    return {**(data.get("columns") or criteo.LAYOUT.to_json()), "text": text}
 
 
 def probability_rule(output: Tensor) -> str:
