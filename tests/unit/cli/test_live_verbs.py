@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import threading
 import time
@@ -21,6 +22,7 @@ from berth.live.server import listen
 from berth.live.setup import Setup
 from berth.live.store import Store
 from berth.testing.memory import MemoryBackend
+from berth.units import format_wait
 
 
 @pytest.fixture(scope="module")
@@ -115,6 +117,43 @@ def test_a_job_is_shown_where_it_runs_and_the_next_with_its_reason(live):
     assert f"when {first} (wide) ends (modelled)." in told
     assert "0 of the 2 devices it needs are free." in told
     assert "It should end in about" in live("why", first)
+
+
+@pytest.mark.parametrize("columns", [80, 160])
+def test_the_queue_shows_users_and_whole_ids_at_any_width(live, columns, monkeypatch):
+    long = f"evaluation-2026-11-18.{columns}"
+    first = submit(live, "--name", "wide", "--priority", 3, gpus=16)
+    submit(live, "--id", long, "--name", "a-name-that-is-much-too-long-for-a-table", gpus=2)
+    until(lambda: running(live, first) and "blocker" in json.loads(live("why", long, "--json")))
+    monkeypatch.setenv("COLUMNS", str(columns))
+    code, out, _ = live.berth("queue")
+    lines = out.splitlines()
+    assert code == 0
+    assert any(long in line.split() for line in lines)
+    assert [line.split()[:5] for line in lines if first in line.split()[:1]] == [
+        [first, "wide", "root", "running", "16"]
+    ]
+    assert max(map(len, lines)) <= columns
+    below = next(at for at, line in enumerate(lines) if long in line) + 1
+    assert ("needs" in lines[below - 1]) == (
+        columns == 160
+    )  # the reason has a column if there is room for one
+    assert "needs 2 devices" in " ".join(" ".join(lines[below - 1 :]).split())
+
+
+def test_states_have_colours_on_a_terminal_only():
+    from rich.console import Console
+
+    from berth.report.terminal import print_listing, state_text
+
+    for terminal, coloured in ((True, True), (False, False)):
+        out = Console(force_terminal=terminal, width=80, record=True, file=io.StringIO())
+        print_listing(out, ["job", "state"], [["j1", state_text("failed")]], left=2)
+        assert ("\x1b[1;31mfailed" in out.file.getvalue()) == coloured
+
+
+def test_times_of_a_live_cluster_are_whole_seconds():
+    assert [format_wait(value) for value in (0, 0.2, 7.63, 59.96, 3661)] == ["0s", "<1s", "8s", "1m", "1h1m"]
 
 
 def test_a_dry_run_with_a_drained_machine_and_an_empty_queue_names_the_machine(live):
