@@ -10,7 +10,7 @@ from berth.cli.option_groups import expand_options
 from berth.cli.options import argument, option
 from berth.errors import InputError
 from berth.report import terminal
-from berth.units import format_count, format_seconds
+from berth.units import format_count, format_wait
 
 CANCEL_EXAMPLES = ("berth cancel j17", "berth cancel j17 j18 j21")
 PRIORITY_EXAMPLE = "berth priority j17 10"
@@ -83,6 +83,6 @@ def what_if(
 
 
 def _row(name: str, outcome: dict[str, Any]) -> list[str]:
-    mean = "-" if outcome["mean_left_s"] is None else format_seconds(outcome["mean_left_s"])
+    mean = "-" if outcome["mean_left_s"] is None else format_wait(outcome["mean_left_s"])
     more = "" if outcome["whole"] else " of more"
-    return [name, f"{outcome['jobs']}{more}", mean, format_seconds(outcome["last_end_s"])]
+    return [name, f"{outcome['jobs']}{more}", mean, format_wait(outcome["last_end_s"])]

@@ -17,7 +17,7 @@ from berth.live.job import Job
 from berth.live.lifecycle import QUEUED
 from berth.live.state import ControllerState
 from berth.schedule.reasons import ReasonCode
-from berth.units import format_count, format_seconds
+from berth.units import format_count, format_wait
 
 IN_TIME, SPARE, FITS = "ends-in-time", "uses-spare-devices", "fits-sooner"
 LISTED = 10  # a row lists this many overtakers, and counts the others
@@ -93,7 +93,7 @@ class Outlook:
                 return ", and no end of a running job frees enough devices"
             return "; no estimate: too many jobs ahead of it"
         left_s = expected.starts[name] - now
-        when = f"in {format_seconds(left_s)}" if left_s >= 1.0 else "now"
+        when = f"in {format_wait(left_s)}" if left_s >= 1.0 else "now"
         if expected.displaced[name]:
             return f"; starts {when} in place of {self._list(expected.displaced[name])}"
         if after := expected.after[name]:
@@ -103,7 +103,7 @@ class Outlook:
 
     def _late(self, names: Sequence[str]) -> str:
         late = [self.overdue[name] for name in names if name in self.overdue]
-        return f" ({format_seconds(max(late))} overdue)" if late else ""
+        return f" ({format_wait(max(late))} overdue)" if late else ""
 
     def _list(self, names: Sequence[str], count: int | None = None) -> str:
         """Return the first of `count` jobs by name, and how many more there are."""
