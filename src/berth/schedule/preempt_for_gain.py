@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from berth.native.kernels import indirect, inlined, kernel
-from berth.schedule.allocation import evict, requeue, return_devices, start_job
+from berth.schedule.allocation import evict, requeue, start_job
+from berth.schedule.claims import return_devices
 from berth.schedule.placement import accepts_device_type, device_types_of, exceeds_quota, find_place_for
 from berth.schedule.policy import Hooks
 from berth.schedule.progress import advance_progress, restore_cost_s
@@ -150,7 +151,7 @@ def eviction_candidates(
             continue
         if victim.priority > job.priority or victim.started_s == now:
             continue
-        if world.hosts[world.places[victim.first_place].host].device_type != device_type:
+        if not holds_type(world, victim, device_type):
             continue
         advance_progress(victim, now)
         cost = hooks.cost(victim, job, now, world.params[0]) + restore_cost_s(world, victim.gpus)
@@ -167,6 +168,17 @@ def eviction_candidates(
     for k in range(count):
         victims[k], their_costs[k] = rows[order[k]], costs[order[k]]
     return victims, their_costs
+
+
+@inlined
+def holds_type(world: World, job: Any, device_type: int) -> bool:
+    """Whether a running job holds devices of a type."""
+    if not job.vector:
+        return world.hosts[world.places[job.first_place].host].device_type == device_type
+    held = False
+    for place in places_of(world, job.first_place):
+        held |= world.hosts[place.host].device_type == device_type
+    return held
 
 
 @kernel
