@@ -143,7 +143,7 @@ class _Speeds:
         record, table = self._jobs.records[row], self._jobs.shapes
         first = int(record["first_shape"])
         names = [one.shape.name for one in table.bound[first : first + int(record["shape_count"])]]
-        shape = table.shapes[first + names.index(attempt.shape)]
+        shape = table.shapes[first + names.index(str(attempt.shape))]
         return float(
             table.shapes[record["shape"]]["unit_s"] / shape["unit_s"] / shape["slowdown"][attempt.tier]
         )
@@ -209,7 +209,7 @@ class _Reader:
         self._within("work", "done again", redone, most_redone if exact else 0.0, most_redone)
         self._within("device-seconds", "lost", self.account["lost_gpu_s"], lost, lost + doubtful)
         if (
-            len({(attempt.device, attempt.shape) for attempt in story.attempts}) == 1
+            len({(one.device, one.shape) for one in story.attempts}) == 1
         ):  # else `compute` is that of the last
             exposed = (worked_s - total * float(record["compute_share"])) * story.gpus
             self._same("device-seconds", "exposed", self.account["exposed_comm_gpu_s"], exposed)
