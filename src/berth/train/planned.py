@@ -74,6 +74,12 @@ class PlannedRun:
         """Whether tables are planned in the memory of devices or machines, not on servers."""
         return any(stage.tables and stage.tables not in _SERVED for stage in self.plan.stages)
 
+    @property
+    def keeps_tables_resident(self) -> bool:
+        """Whether the workers of this run keep the tables in their memory: those of all stages, in mode sync."""
+        served = any(stage.tables in _SERVED for stage in self.plan.stages)
+        return self.is_resident and self.is_sync and not served
+
     def scaled(self, count: int) -> int:
         """Return how many of a planned count are started: at least one, unless none is planned."""
         return math.ceil(count * self.scale)
@@ -128,7 +134,10 @@ class PlannedRun:
         if not has_budget and any(stage.tables == "disk" for stage in self.plan.stages):
             found.append("files of cold rows; all rows are in memory without --memory")
         if self.is_resident and servers:
-            found.append("tables in the memory of workers; they are on servers here")
+            why = (
+                "" if self.keeps_tables_resident else ": mode async and servers of other stages exclude them"
+            )
+            found.append(f"tables in the memory of workers; they are on servers here{why}")
         if self.plan.readers:
             readers = format_count(self.plan.readers, "reader")
             workers = self.layout.readers
