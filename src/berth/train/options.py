@@ -150,7 +150,8 @@ class TrainOptions:
     @property
     def is_distributed(self) -> bool:
         """Whether the run needs more than one process."""
-        return bool(self.servers or self.workers > 1 or self.plan or (self.stages or 1) > 1)
+        several = self.workers > 1 or self.plan or (self.stages or 1) > 1
+        return bool(self.servers or self.tables == "servers" or several)
 
     @property
     def memory_bytes(self) -> int | None:

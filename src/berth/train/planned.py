@@ -111,11 +111,14 @@ class PlannedRun:
         planned = sum(stage.replicas for stage in self.plan.stages)
         stages = format_count(len(self.cuts), "stage")
         pools = f"{format_count(self.plan.servers, 'server')}, {format_count(self.plan.readers, 'reader')}"
+        has_tables = any(stage.tables for stage in self.plan.stages)
+        tables = format_count(servers, "server")
+        if has_tables and not servers:
+            tables = f"tables in {'its' if self.layout.world_size == 1 else 'their'} memory"
         at_scale = f" at scale {self.scale}" if self.is_scaled else ""
         lines = [
             f"{self.path}: planned {format_count(planned, 'worker')} in {stages}, {pools}",
-            f"  started{at_scale}: {format_count(self.layout.world_size, 'worker')},"
-            f" {format_count(servers, 'server')} ({mode})",
+            f"  started{at_scale}: {format_count(self.layout.world_size, 'worker')}, {tables} ({mode})",
         ]
         stages_here = zip(self.cuts, self.plan.stages, self.layout.replicas, strict=True)
         for number, (cut, stage, count) in enumerate(stages_here, 1):

@@ -213,10 +213,9 @@ def test_an_evaluation_serves_ranks_until_the_last_is_done():
 
     def work(process_group):
         store, rank = resident(process_group, ROWS), process_group.rank_info.rank
-        found = []
         with store.evaluation():
-            for batch in range(rank * 2):
-                found.append(store.peek("rows", np.arange(batch, batch + 5, dtype=np.uint64)))
+            keys = [np.arange(batch, batch + 5, dtype=np.uint64) for batch in range(rank * 2)]
+            found = [store.peek("rows", some) for some in keys]
         return found, store.statistics()["tables"]["rows"]["rows"]
 
     found = in_ranks(3, work)

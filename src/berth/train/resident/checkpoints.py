@@ -149,7 +149,7 @@ class ResidentCheckpoints:
     def _publish(self, save: ShardSave) -> None:
         """Tell rank 0 that the files are on disk, or why they are not; called by the thread."""
         if self._rank != 0:
-            self._process_group.store.set(self._key(self._rank), json.dumps(save.status()))
+            self._process_group.store.set(self._key(self._rank), json.dumps({**save.status(), "done": True}))
 
     def _parts(self, *, changed_only: bool) -> Iterator[tuple[str, State]]:
         for number, spec in enumerate(self._shard.specs):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,16 +24,12 @@ Numbers = NDArray[np.int64]
 class PendingRows:
     """Rows that may still be on their way."""
 
-    work: Any
     finish: Callable[[], Tensor]
     rows: Tensor | None = None
 
     def wait(self) -> Tensor:
         """Return the rows once they have arrived."""
         if self.rows is None:
-            if self.work is not None:
-                with waiting_for_peers():
-                    self.work.wait()
             self.rows = self.finish()
         return self.rows
 
@@ -41,14 +39,27 @@ class Exchange:
 
     def __init__(self, group: Any, size: int, place: int) -> None:
         self.group, self.size, self.place = group, size, place
-        self.sent_bytes = 0  # to other ranks
+        self.sent_bytes = 0  # rows, gradients and keys, to other ranks
+        self._seconds = 0.0
+
+    def take_seconds(self) -> float:
+        """Return the wall-clock time of this rank in exchanges since the last call, waiting for others included."""
+        seconds, self._seconds = self._seconds, 0.0
+        return seconds
+
+    @contextmanager
+    def _waiting(self) -> Iterator[None]:
+        began = time.perf_counter()
+        with waiting_for_peers():
+            yield
+        self._seconds += time.perf_counter() - began
 
     def numbers(self, sent: Numbers) -> Numbers:
         """Send row i of [size, n] to rank i; returns a row of each rank."""
         if self.size == 1:
             return sent
         received = torch.empty(sent.shape, dtype=torch.int64)
-        with waiting_for_peers():
+        with self._waiting():
             dist.all_to_all_single(received, torch.from_numpy(sent), group=self.group)
         found: Numbers = received.numpy()
         return found
@@ -60,7 +71,7 @@ class Exchange:
     def start_rows(self, sent: Tensor, to: Sequence[int], come: Sequence[int]) -> PendingRows:
         """As `rows`, without waiting for the others."""
         if self.size == 1:
-            return PendingRows(None, lambda: sent)
+            return PendingRows(lambda: sent)
         row_bytes = sent.element_size() * (sent[0].numel() if len(sent) else 0)
         self.sent_bytes += row_bytes * (len(sent) - to[self.place])
         if reduces_on(sent.device):
@@ -69,11 +80,17 @@ class Exchange:
 
     def _start(self, sent: Tensor, to: Sequence[int], come: Sequence[int]) -> PendingRows:
         received = sent.new_empty((sum(come), *sent.shape[1:]))
-        with waiting_for_peers():
+        with self._waiting():
             work = dist.all_to_all_single(
                 received, sent, list(come), list(to), group=self.group, async_op=True
             )
-        return PendingRows(work, lambda: received)
+
+        def arrived() -> Tensor:
+            with self._waiting():
+                work.wait()
+            return received
+
+        return PendingRows(arrived)
 
     def _start_by_host(self, sent: Tensor, to: Sequence[int], come: Sequence[int]) -> PendingRows:
         """Copy what others get to host memory, and what they send to the device; this rank's part stays there."""
@@ -92,7 +109,7 @@ class Exchange:
             earlier = sum(come[: self.place])
             return torch.cat([there[:earlier], own, there[earlier:]])
 
-        return PendingRows(None, joined)
+        return PendingRows(joined)
 
 
 def _without(counts: Sequence[int], place: int) -> list[int]:

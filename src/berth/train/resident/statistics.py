@@ -28,6 +28,13 @@ def add_up_shards(workers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         for rank, (worker, one) in enumerate(zip(workers, reported, strict=True))
         if one["tables"]
     ]
+    moved = sum(owner["exchanged_bytes"] for owner in owners)
+    weights = {
+        name: (one["counts"]["pulled"] + one["counts"]["pushed"]) * one["bytes_per_row"]
+        for name, one in tables.items()
+    }
+    for name, one in tables.items():
+        one["moved_bytes"] = round(moved * weights[name] / (sum(weights.values()) or 1))
     found = {"tables": tables, "owners": owners, "skew": shard_skew([owner["rows"] for owner in owners])}
     caches = [one["device_cache"] for one in reported if one.get("device_cache")]
     return found | ({"device_cache": _caches(caches)} if caches else {})

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -26,6 +28,7 @@ from berth.train.tables.decay import shows_and_clicks
 from berth.train.tables.store import as_keys
 
 _MAX_ANNOUNCED = 64  # batches per table
+_TIMED_STEPS = 1000  # the last ones
 
 
 class ResidentStore:
@@ -51,6 +54,7 @@ class ResidentStore:
         self._shard = ResidentShard(device)
         self._lookups = Lookups(self._in_stage, ranks, self._in_run, self._tables, self._shard)
         self._end_step = StepEnd(self._in_stage, list(self._tables), self._own, self._shard)
+        self._exchange_s: deque[float] = deque(maxlen=_TIMED_STEPS)  # wall-clock time of a step's exchanges
         self.checkpoints = ResidentCheckpoints(process_group, self._shard, owners)
 
     def open(self, tables: Sequence[TableSpec]) -> None:
@@ -122,6 +126,7 @@ class ResidentStore:
         """Exchange the gradients of this step, and request rows of the next one."""
         del step  # ranks take every step together
         self._end_step()
+        self._exchange_s.append(self._in_stage.take_seconds())
 
     def end_day(self) -> None:
         """End the day of own rows; prefetched ones are out of date then."""
@@ -156,7 +161,8 @@ class ResidentStore:
     def statistics(self) -> Mapping[str, Any]:
         """Return those of this rank's shards; the session adds up those of all ranks."""
         sent = self._in_stage.sent_bytes + self._in_run.sent_bytes
-        return {**self._shard.statistics(), "exchanged_bytes": sent}
+        step_s = median(self._exchange_s) if self._exchange_s else None
+        return {**self._shard.statistics(), "exchanged_bytes": sent, "exchange_s": step_s}
 
     def close(self) -> None:
         """Wait for rows on their way, then drop the tables."""

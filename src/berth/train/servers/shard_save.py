@@ -60,13 +60,12 @@ class ShardSave:
                 self._work.append((file, shard.specs[number].name, states if self.streamed else list(states)))
             self._opened = opened.pop_all()
         self._done = done
-        self._is_done = Event()
         self._thread = Thread(target=self._write, name="berth-shard-save", daemon=True)
         self._thread.start()
 
     def status(self) -> dict[str, Any]:
         """Return whether the files are on disk, their hashes, and the error if there was one."""
-        done = self._is_done.is_set()  # read first: an error is set before
+        done = not self._thread.is_alive()  # read first: an error is set before the thread ends
         error = None if self._error is None else [self._error.errno, self._error.strerror]
         return {"done": done, "files": dict(self._files), "error": error}
 
@@ -90,7 +89,6 @@ class ShardSave:
         except Exception as error:  # noqa: BLE001 - a bug must not pass for a complete save
             traceback.print_exc()
             self._error = OSError(errno.EIO, f"internal server error: {type(error).__name__}: {error}")
-        self._is_done.set()
         self._done(self)
 
 
