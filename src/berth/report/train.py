@@ -162,9 +162,9 @@ def _print_plan(out: Console, plan: PlanComparison) -> None:
         started = f"{stage.started:,} of {stage.planned:,}"
         both = _predicted_and_measured(stage.predicted_s, stage.measured_s)
         rows.append([str(number), stage.device, started, *both, stage.source])
-        if stage.exchange_measured_s is not None:
+        if stage.exchange_measured_s:  # not with one replica
             exchange = _predicted_and_measured(stage.exchange_predicted_s, stage.exchange_measured_s)
-            rows.append([f"{number}, exchange of rows", "", "", *exchange, "modelled"])
+            rows.append([f"{number}, rows", "", "", *exchange, "modelled"])
     if plan.servers_started or plan.servers_planned:
         rows.append(["servers", "", f"{plan.servers_started:,} of {plan.servers_planned:,}", "", "", "", ""])
     both = _predicted_and_measured(plan.predicted_step_s, plan.measured_step_s)
