@@ -26,6 +26,7 @@ from berth.train.checkpoint.dense import dense_state, load_dense, weights_of
 from berth.train.checkpoint.inspect import no_usable_checkpoint
 from berth.train.data import BatchSource, ClickStream, Share
 from berth.train.data.prefetch import Prefetcher
+from berth.train.device_rows import DeviceTables
 from berth.train.device_store import local_store
 from berth.train.devices import check_bf16, find_device, reporting_memory, seed_device, use_device
 from berth.train.embedding import embeddings_of
@@ -261,6 +262,8 @@ class Session:
             shutil.rmtree(self.cold_folder, ignore_errors=True)
 
     def _local_store(self) -> LocalStore:
+        if self.options.tables == "resident" and self.device.type != "cpu":
+            return DeviceTables(self.device)
         budget = self.options.memory_bytes
         more: dict[str, Any] = {}
         if budget is not None:

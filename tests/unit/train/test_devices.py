@@ -19,7 +19,10 @@ from berth.train.planned import planned_devices, planned_run
 from berth.train.process_group import ProcessGroup
 from berth.train.recipes import make_recipe
 
-CASES = [Path(__file__).with_name(f"{name}_cases.py") for name in ("device", "device_cache", "device_stage")]
+CASES = [
+    Path(__file__).with_name(f"{name}_cases.py")
+    for name in ("device", "device_cache", "device_stage", "resident_device")
+]
 
 
 def test_training_on_the_standin_equals_that_on_the_cpu_and_every_other_case_passes():

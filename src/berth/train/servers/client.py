@@ -241,7 +241,7 @@ class RemoteStore:
     def _by_table(self, shards: list[dict[str, Any]], moved: int) -> dict[str, Any]:
         """Return totals by table; traffic is attributed by the number of weights pulled and pushed."""
         totals = {
-            name: _totals([facts["tables"][name] for facts in shards])
+            name: table_totals([facts["tables"][name] for facts in shards])
             for name, remote in self._tables.items()
             if not remote.spec.is_dense
         }
@@ -305,7 +305,7 @@ def _server_skew(shards: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     }
 
 
-def _totals(shards: list[dict[str, Any]]) -> dict[str, Any]:
+def table_totals(shards: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the totals of one table over all servers."""
     totals: dict[str, Any] = {name: sum(facts[name] for facts in shards) for name in shards[0]}
     counts = {name: totals.pop(name) for name in _COUNTED}
