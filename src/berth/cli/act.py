@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from berth.cli import complete
-from berth.cli.live_options import JobName, JobNames, LiveOptions
+from berth.cli.live_options import JobName, JobNames, LiveOptions, short
 from berth.cli.option_groups import expand_options
 from berth.cli.options import argument, option
 from berth.errors import InputError
@@ -16,6 +16,7 @@ CANCEL_EXAMPLES = ("berth cancel j17", "berth cancel j17 j18 j21")
 PRIORITY_EXAMPLE = "berth priority j17 10"
 DRAIN_EXAMPLE = "berth drain r0-m1"
 UNDRAIN_EXAMPLE = "berth undrain r0-m1"
+_LISTED = 10  # jobs that a what-if changes most
 WHAT_IF_EXAMPLES = ("berth what-if --add-racks 2", "berth what-if --policy fifo")
 Machine = Annotated[str, argument("MACHINE", "Name of a machine (berth nodes).", complete=complete.machines)]
 
@@ -79,7 +80,20 @@ def what_if(
     changed = ", ".join(filter(None, (policy, format_count(add_racks, "more rack") if add_racks else None)))
     rows = [_row("as it is", answer["as_it_is"]), _row(changed, answer["changed"])]
     columns = ["", "jobs", "mean time left", "last end"]
-    terminal.console().print(terminal.table("from here on (modelled)", columns, rows))
+    out = terminal.console()
+    out.print(terminal.table("from here on (modelled)", columns, rows))
+    out.print(f"{answer['sooner']} end sooner, {answer['later']} later, {answer['same']} at the same time.")
+    changed_jobs = answer["jobs"][:_LISTED]
+    if changed_jobs:
+        columns = ["job", "name", "user", "ends in", "instead of"]
+        terminal.print_listing(out, columns, [_change(one) for one in changed_jobs], left=3)
+    if len(answer["jobs"]) > _LISTED:
+        out.print(f"These {_LISTED} change most; --json has more.")
+
+
+def _change(one: dict[str, Any]) -> list[str]:
+    ends = [format_wait(one["changed_end_s"]), format_wait(one["end_s"])]
+    return [one["job"], short(one["name"]), short(one["user"]), *ends]
 
 
 def _row(name: str, outcome: dict[str, Any]) -> list[str]:

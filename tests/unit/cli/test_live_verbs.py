@@ -248,6 +248,19 @@ def test_what_if_counts_one_rack_as_one(live):
     assert " srtf, 2 more racks " in live("what-if", "--add-racks", 2, "--policy", "srtf")
 
 
+def test_what_if_lists_the_jobs_that_gain_and_lose(live):
+    for name, seconds in (("wide", 1000), ("long", 900), ("short", 20)):
+        submit(live, "--name", name, "--duration", f"{seconds}s", gpus=16, seconds=seconds)
+    told = json.loads(live("what-if", "--policy", "srtf", "--json"))
+    by_name = {one["name"]: one for one in told["jobs"]}
+    assert by_name["short"]["changed_end_s"] < by_name["short"]["end_s"]  # it preempts the wide one
+    assert by_name["wide"]["changed_end_s"] > by_name["wide"]["end_s"]
+    assert (told["sooner"], told["later"], told["same"]) == (2, 1, 0)
+    shown = live("what-if", "--policy", "srtf")
+    assert "2 end sooner, 1 later, 0 at the same time." in shown
+    assert by_name["short"]["job"] in shown
+
+
 def test_a_job_that_failed_says_when_it_is_tried_again(live):
     job = submit(live, "--env", "FAILS=1", seconds=0)
     until(lambda: json.loads(live("why", job, "--json"))["state"] == "delayed")

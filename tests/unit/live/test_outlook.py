@@ -88,6 +88,22 @@ def test_equal_priorities_that_fit_sooner_are_not_called_backfill(crank):
     )
 
 
+def test_a_job_that_waits_for_one_rack_says_so_where_lower_priorities_start_before_it(crank):
+    live = crank(policy="berth")
+    for name, seconds in (("a1", 100), ("a2", 1000), ("b1", 100), ("b2", 1000)):
+        live.submit(gpus=4, seconds=seconds, job=name)
+    live.step(1)
+    live.submit(gpus=8, seconds=3600, job="first", priority=50, model="vgg16")
+    alone = outlook(live)
+    live.submit(gpus=4, seconds=5000, job="small", priority=-5)
+    reported, now = outlook(live), live.controller.now()
+    assert reported.expected.starts["small"] < reported.expected.starts["first"]
+    assert reported.expected.tiers["first"] == "rack"
+    assert reported.sentence("first", now).startswith("needs 8 devices in one rack; none is free; starts in ")
+    assert "overtaken by small" in reported.sentence("first", now)
+    assert alone.expected.starts["first"] <= reported.expected.starts["first"]
+
+
 def test_an_overdue_job_is_called_so_and_nothing_starts_now(half):
     half.backend.work.clear()
     for life in half.backend._lives.values():
