@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from berth.native.kernels import entry, kernel
-from berth.schedule.allocation import claim_on_host, release, requeue, start_on, take_devices
+from berth.schedule.allocation import release, requeue, start_on
+from berth.schedule.claims import claim_on_host, take_devices
 from berth.schedule.decide import Phases, decide
 from berth.schedule.policy import Hooks
 from berth.schedule.progress import advance_progress, begin_attempt
-from berth.schedule.queue import dequeue_at, enqueue, set_order
+from berth.schedule.queue import count_waiting, dequeue_at, enqueue, set_order
 from berth.schedule.records import Action, Array, JobStatus, World, places_of
 from berth.schedule.shape_choice import take_shape
 from berth.simulate.engine import devices_in_use, running_wake
@@ -65,7 +66,7 @@ def join(world: World, hooks: Hooks, row: int, now: float) -> None:
 def reorder(world: World, hooks: Hooks, row: int, now: float) -> None:
     """Finds the place in the queue of a waiting job again whose facts have changed."""
     dequeue(world, row)
-    world.demands[world.jobs[row].demand].waiting -= 1
+    count_waiting(world, row, -1)
     set_order(world, hooks, row, now)
     enqueue(world, row)
 
@@ -83,7 +84,7 @@ def dequeue(world: World, row: int) -> None:
 def withdraw(world: World, row: int) -> None:
     """Ends a waiting job that will not run."""
     dequeue(world, row)
-    world.demands[world.jobs[row].demand].waiting -= 1
+    count_waiting(world, row, -1)
     world.jobs[row].state = JobStatus.DONE
 
 

@@ -29,6 +29,7 @@ class ReasonCode(IntEnum):
     HELD_FOR_OTHER = 5
     LOOKS_AHEAD = 6
     LINKS_BUSY = 7
+    WAITS_FOR_SHAPE = 8
     NEAREST = 10
     SPREAD = 11
     CHEAPER_THAN_WAITING = 12
@@ -37,6 +38,8 @@ class ReasonCode(IntEnum):
     MOVED_UP = 15
     HELD_FOR_IT = 16
     STEPPED_ASIDE = 17
+    CHOSEN = 18
+    RESHAPED = 19
     OUTRANKED = 20
     MADE_WAY = 21
     HOST_LOST = 22
@@ -132,6 +135,10 @@ def _sentence(code: int, gpus: int, tier: str | None, left: float | None, saves:
         ReasonCode.HELD_FOR_OTHER: "the devices that would fit are reserved for another job",
         ReasonCode.LOOKS_AHEAD: f"one {tier} should be free in {expected}, and waiting for it is cheaper{gain}",
         ReasonCode.LINKS_BUSY: f"other jobs send too much over the links of the free places within one {tier}",
+        ReasonCode.WAITS_FOR_SHAPE: f"it could start now in another shape, but waiting {expected} for one {tier} "
+        f"is better{gain}",
+        ReasonCode.CHOSEN: f"of its shapes and places this one within one {tier} is best now",
+        ReasonCode.RESHAPED: f"another of its shapes became better, within one {tier}{gain}",
         ReasonCode.NEAREST: f"it fits within one {tier}",
         ReasonCode.SPREAD: f"no nearer place is free, and it does not wait for one: it takes one {tier}",
         ReasonCode.CHEAPER_THAN_WAITING: f"running spread over one {tier} costs less than waiting for a nearer place",
