@@ -30,7 +30,8 @@ def job_of_parts(folder: Path, device_type: str, stages: tuple[int, int], server
         "plan": "plan.yaml",
         "plan_digest": digest,
     }
-    spec = SentJob(run=run, work="100 steps", grace="1s", alternatives=[shape], plans={digest: PLAN})
+    facts = {"run": run, "work": "100 steps", "grace": "1s", "alternatives": [shape], "plans": {digest: PLAN}}
+    spec = SentJob.model_validate(facts)
     spec.check_together()
     return spec
 
