@@ -62,6 +62,7 @@ class Run:
     predicted_s: float
     measured_s: float
     judged: str  # wall or CPU
+    waited: float  # share by which work beside the run took longer than its CPU time
     others: float  # share of the cores that other programs used
     speed: float  # of a core, relative to when the curves were measured
     wall_s: float

@@ -12,7 +12,7 @@ from html import escape
 from typing import Any
 
 from berth.testing.accelerator import NAME as STANDIN
-from plan_truth import BUSY, STORED, made
+from plan_truth import STORED, WAITED, made
 from plan_truth_cases import (
     HELD_OUT,
     HELD_OUT_BATCHES,
@@ -66,7 +66,7 @@ def page(runs: list[Run], machine: dict[str, Any]) -> str:
         f"({', '.join(HELD_OUT_MODELS)}; of the others, batches of {' and '.join(map(str, HELD_OUT_BATCHES))}).",
         "",
         f"{by_wall} of them are judged by wall-clock time, and {len(runs) - by_wall} by CPU time, because other",
-        f"programs used more than {BUSY:.0%} of the cores meanwhile. {emulated} run on the",
+        f"programs made work wait more than {WAITED:.0%} of its time meanwhile. {emulated} run on the",
         f"[stand-in accelerator](guides/devices.md) at {SPEED_OF_STANDIN:g} times the speed of a core: an emulated",
         "device, whose curves are measured on it; with no case of 256 examples, where its wrapper in Python costs more",
         "than the work. With two workers there are more busy processes than cores here, which a planned cluster",

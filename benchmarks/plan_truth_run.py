@@ -154,15 +154,16 @@ def drawing_s(model: str, workers: int, batch: int) -> float:
     return statistics.median(seconds[1:])
 
 
-def waits_for_others(least_s: float = 0.1) -> float:
-    """Return how much longer work on all cores takes than its CPU time: other programs may take the cores first."""
+def waits_for_others(processes: int, least_s: float = 0.3) -> float:
+    """Return how much longer work of this many processes takes than its CPU time, if others take the cores first."""
     children = []
-    for _ in range(len(os.sched_getaffinity(0)) - 1):
+    for _ in range(min(processes, len(os.sched_getaffinity(0))) - 1):
         child = os.fork()
         if child == 0:
-            _spin(least_s)
+            _spin(2 * least_s)
             os._exit(0)
         children.append(child)
+    _spin(least_s / 2)  # until each has a core
     longer = _spin(least_s)
     for child in children:
         os.waitpid(child, 0)
