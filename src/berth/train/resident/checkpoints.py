@@ -147,7 +147,7 @@ class ResidentCheckpoints:
         return None
 
     def _publish(self, save: ShardSave) -> None:
-        """Tell rank 0 that the files are on disk, or why they are not; called by the thread."""
+        """Report to rank 0 that the files are on disk, or why they are not; called by the thread."""
         if self._rank != 0:
             self._process_group.store.set(self._key(self._rank), json.dumps({**save.status(), "done": True}))
 
