@@ -79,7 +79,7 @@ class DistributedSession(Session):
         checkpoints = options.checkpointing
         self._saves_every = checkpoints.every if checkpoints is not None else None
         if not process_group.is_main:
-            options = replace(options, checkpoints=None)
+            options = replace(options, checkpoints=None, best=None)
             more["callbacks"] = ()
         super().__init__(
             model,

@@ -134,15 +134,14 @@ class Embedding(nn.Module):
             self.spec_name, keys.detach().reshape(-1).long().numpy().view(np.uint64)
         )
 
-    def used_keys(self, keys: Tensor) -> bool:
-        """Return whether these are the keys of a forward pass since the last push: the same memory, or equal values."""
-        if keys.is_floating_point():
-            return False
+    def lookup_of(self, keys: Tensor) -> int | None:
+        """Return which forward pass since the last push had these keys: the same memory, or equal values."""
         place, flat = keys.data_ptr(), keys.detach().reshape(-1)
-        return any(
-            part.numel() == flat.numel() and (part.data_ptr() == place or torch.equal(part, flat.long()))
-            for part, _ in self._pulled
-        )
+        for number, (part, _) in enumerate(self._pulled):
+            same = part.numel() == flat.numel()
+            if same and (part.data_ptr() == place or torch.equal(part, flat.long())):
+                return number
+        return None
 
     def pulled_keys(self) -> Tensor:
         """Return the keys of the forward passes since the last push."""

@@ -346,12 +346,17 @@ class Session:
 
     def _diverged(self, what: str) -> DivergedError:
         """Return the error for a run that is not worth continuing."""
-        last = self._writer.last if self._writer is not None else None
         where = str(self._checkpoint_store.root) if self._checkpoint_store is not None else None
-        kept = (
+        return DivergedError(
+            what, where=where, hint=f"{self._last_good}; start again with lower learning rates"
+        )
+
+    @property
+    def _last_good(self) -> str:
+        last = self._writer.last if self._writer is not None else None
+        return (
             "there is no checkpoint" if last is None else f"the last good checkpoint is that of step {last:,}"
         )
-        return DivergedError(what, where=where, hint=f"{kept}; start again with lower learning rates")
 
     def evaluate(self, data: BatchSource) -> Evaluation:
         """Return the metrics of the model, as it is now, on other data; creates no rows."""
@@ -425,6 +430,7 @@ class Session:
             raise InputError(
                 f"{stop}the last checkpoint could not be written: {self._writer.failure.strerror}",
                 where=str(self._checkpoint_store.root if self._checkpoint_store else ""),
+                hint=f"{self._last_good}; free space, then resume with the same command",
             )
 
     def _evaluate_end(self, preempted: bool) -> None:

@@ -34,7 +34,7 @@ from berth.train.servers.saving import ShardSaves, unwritable_by
 from berth.train.servers.secret import Secret
 from berth.train.servers.server_pool import ServerPool
 from berth.train.servers.transport import Address
-from berth.train.sparse import Floats, Keys, TableSpec
+from berth.train.sparse import DENSE_TABLE, Floats, Keys, TableSpec
 from berth.train.tables import State, join, shard_skew, split
 from berth.train.tables.decay import shows_and_clicks
 from berth.train.tables.statistics import Counts
@@ -122,6 +122,13 @@ class RemoteStore:
         views = shows_and_clicks(remote.spec.counts_clicks, len(requested), shows, clicks)
         route = remote.route_of(requested, len(self.pool))
         self._pushes.push(remote, route, contiguous, views)
+        self._pulls.pushed(remote, route)
+
+    def push_dense(self, keys: Keys, gradients: Floats, settings: Floats) -> None:
+        """Send gradients of dense weights, each key once, with the current settings of their optimiser."""
+        remote, requested = self._table(DENSE_TABLE), as_keys(keys)
+        route = remote.route_of(requested, len(self.pool))
+        self._pushes.push(remote, route, np.ascontiguousarray(gradients, np.float32), settings)
         self._pulls.pushed(remote, route)
 
     def merge(self, table: str, keys: Keys, deltas: Floats) -> None:
