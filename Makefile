@@ -23,7 +23,7 @@ INTERPRETED := -m "not slow and not soak and not gpu" -k "not ($(shell echo $(TO
   $(call unit,train/servers,codec routing request_queue tickets)
 
 .PHONY: help demo test kernels fast test-gpu check soak coverage mutants lint format docs docs-plan docs-waiting profiles clean bench bench-page bench-network \
-	bench-simulate bench-policies bench-plan bench-plan-truth bench-plan-methods bench-train bench-train-modes bench-tables bench-train-peers bench-live bench-dashboard
+	bench-simulate bench-policies bench-one-job bench-plan bench-plan-truth bench-plan-methods bench-train bench-train-modes bench-tables bench-train-peers bench-live bench-dashboard
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -103,6 +103,9 @@ bench-simulate: $(VENV)/.dev ## jobs per CPU-second of the simulator, against it
 
 bench-policies: $(VENV)/.dev ## berth's own policy against delay scheduling, over load, congestion and mix
 	@$(BIN)/python benchmarks/policies.py
+
+bench-one-job: $(VENV)/.dev ## shape, place and time chosen together, against the best fixed shape per job
+	@$(BIN)/python benchmarks/one_job.py
 
 bench-plan: $(VENV)/.dev ## plans evaluated, proven and learned, against their bars
 	@$(BIN)/python benchmarks/plan.py

@@ -38,12 +38,16 @@ def choose(world: World, row: int, open_: bool, now: float) -> tuple[int, int]:
     """(tier, group) in which a job should start now, its record then describing the shape; (-1, -1): it waits."""
     job = world.jobs[row]
     shape, tier, group, cost_s = best_now(world, row, open_)
-    better, when, later_cost_s = best_later(world, row, cost_s, now)
+    better, when = best_later(world, row, cost_s, now)
     if better >= 0:
+        saves_s = 0.0
+        if shape >= 0:
+            near = world.shapes[better].nearest_tier
+            saves_s = run_s(world, row, shape, tier) - run_s(world, row, better, near) - (when - now)
         take_shape(world, row, better)
         promise(world, better)
         job.other_shape, job.reason, job.waits_for_tier = shape, ReasonCode.WAITS_FOR_SHAPE, job.nearest_tier
-        job.until_s, job.saves_s, job.explained_s = when, cost_s - later_cost_s, now
+        job.until_s, job.saves_s, job.explained_s = when, saves_s, now
         return -1, -1
     job.other_shape = -1
     if shape >= 0:
@@ -71,12 +75,12 @@ def best_now(world: World, row: int, open_: bool) -> tuple[int, int, int, float]
 
 
 @kernel
-def best_later(world: World, row: int, least_s: float, now: float) -> tuple[int, float, float]:
-    """(shape, when, cost) of the cheapest start at a near place later, if it is cheaper; shape -1: none is."""
+def best_later(world: World, row: int, least_s: float, now: float) -> tuple[int, float]:
+    """(shape, when) of the cheapest start at a near place later, if it is cheaper; shape -1: none is."""
     job, state = world.jobs[row], world.state[0]
     best, best_when = -1, now
     if state.looked_ahead >= _MAX_LOOKS:
-        return best, best_when, least_s
+        return best, best_when
     state.looked_ahead += 1
     for number in range(job.first_shape, job.first_shape + job.shape_count):
         shape = world.shapes[number]
@@ -89,17 +93,23 @@ def best_later(world: World, row: int, least_s: float, now: float) -> tuple[int,
         when, _ = soonest_for_need(world, row, shape.need, shape.nearest_tier, rows, now)
         if when - now + cost_s < least_s:
             best, best_when, least_s = number, when, when - now + cost_s
-    return best, best_when, least_s
+    return best, best_when
 
 
 @inlined
 def cost_of(world: World, row: int, number: int, tier: int) -> float:
     """Seconds until a job would end in a shape at a tier, and what its devices cost others until then."""
+    job = world.jobs[row]
+    own = job.device_type_mask if job.state == JobStatus.WAITING else 0
+    return run_s(world, row, number, tier) * (1.0 + price_of(world, world.shapes[number], own))
+
+
+@inlined
+def run_s(world: World, row: int, number: int, tier: int) -> float:
+    """Seconds that a waiting job would run in a shape at a tier, with restoring."""
     job, shape = world.jobs[row], world.shapes[number]
     restore_s = restore_cost_s(world, shape.gpus) if job.first_start_s >= 0 else 0.0
-    run_s = restore_s + remaining_in(world, row, number) * shape.slowdown[tier]
-    own = job.device_type_mask if job.state == JobStatus.WAITING else 0
-    return run_s * (1.0 + price_of(world, shape, own))
+    return restore_s + remaining_in(world, row, number) * shape.slowdown[tier]
 
 
 @inlined
