@@ -18,6 +18,7 @@ from berth.live.spec import JobSpec
 from berth.live.state import ControllerState
 from berth.schedule.reasons import CODES, Reason, ReasonCode, bring_up_to_date, explain
 from berth.units import format_count
+from berth.workload.shapes import devices_text
 
 _JOB_FIELDS = ("id", "user", "submitted", "attempts", "evictions", "failures")
 _SPEC_DEFAULTS = {"name": "job", "gpus": 1, "priority": 0}
@@ -158,7 +159,7 @@ def reason_of(state: ControllerState, job: Job, now: float) -> Reason:
         return Reason("delayed", f"{failed}; it is retried soon", seconds_left=left_s)
     if job.state == QUEUED:
         bring_up_to_date(state.world, job.row)
-    reason = explain(state.world.jobs[job.row], now, state.setup.tiers)
+    reason = explain(state.world.jobs[job.row], now, state.setup.tiers, shapes=_shape_names(state, job))
     holder = int(state.world.state[0]["last_reserved"])
     if (
         reason.code == CODES[ReasonCode.HELD_FOR_OTHER]
@@ -167,6 +168,16 @@ def reason_of(state: ControllerState, job: Job, now: float) -> Reason:
     ):
         return replace(reason, sentence=f"the devices that would fit are reserved for {other.id}")
     return reason
+
+
+def _shape_names(state: ControllerState, job: Job) -> list[str]:
+    """Return the devices of a job's shapes, at their numbers among all shapes; none for a gang."""
+    record = state.world.jobs[job.row]
+    if not record["shape_count"]:
+        return []
+    return [""] * int(record["first_shape"]) + [
+        devices_text(one.shape.devices) for one in state.shapes_of(job)
+    ]
 
 
 def reason_row(reason: Reason) -> dict[str, Any]:

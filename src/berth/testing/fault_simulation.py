@@ -187,7 +187,10 @@ class FaultRun:
         """Return a job with one to three alternatives of one or two parts, of any device types."""
         kept = ("run", "name", "grace", "priority", "restarts", "env")
         alternatives = [self._alternative(number) for number in range(self.random.randrange(1, 4))]
-        work: dict[str, Any] = {"work": f"{self.random.choice((10, 1000, 50000))} steps", "alternatives": alternatives}
+        work: dict[str, Any] = {
+            "work": f"{self.random.choice((10, 1000, 50000))} steps",
+            "alternatives": alternatives,
+        }
         return SentJob(**{name: facts[name] for name in kept}, **work)
 
     def _alternative(self, number: int) -> dict[str, Any]:
