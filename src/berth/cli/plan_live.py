@@ -12,7 +12,7 @@ from berth.cli.plan_options import GoalOptions, OutputOptions, ProblemOptions, S
 from berth.cli.quantities import dollars, read_positive
 from berth.errors import InputError
 from berth.report import terminal
-from berth.units import format_seconds, format_usd_per_hour, per_second, seconds
+from berth.units import amount, format_seconds, format_usd_per_hour, per_second, seconds
 
 _EXAMPLES = 1e9
 
@@ -71,7 +71,9 @@ def _goal(goal: GoalOptions, problem: ProblemOptions) -> dict[str, Any]:
         found["examples_per_s"] = read_positive("--throughput", per_second, goal.throughput)
     if goal.max_usd is not None:
         found["budget_usd"] = dollars("--max-usd", goal.max_usd)
-    if len(found) != 2:
+    if problem.rows is not None:
+        found["rows"] = read_positive("--rows", amount, problem.rows)
+    if (goal.deadline, goal.throughput, goal.max_usd).count(None) != 2:
         raise InputError("give one goal", hint="--throughput 100k/s, --deadline 24h or --max-usd 500")
     return found
 

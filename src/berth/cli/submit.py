@@ -60,6 +60,7 @@ class JobOptions:
         str | None,
         option("N", "Train --model on N examples (2B), on devices that the controller plans for the goal."),
     ] = None
+    rows: Annotated[str | None, option("N", "Rows of all its embedding tables.", shown="the model's")] = None
     throughput: Annotated[str | None, option("RATE", "The goal: examples per second (100k/s).")] = None
     budget: Annotated[str | None, option("USD", "The goal: the fastest for at most this ($200).")] = None
 
@@ -174,7 +175,10 @@ def _of_goal(command: list[str], options: dict[str, Any], client: Client) -> dic
         body["examples_per_s"] = read_positive("--throughput", per_second, options.pop("throughput"))
     if "budget" in options:
         body["budget_usd"] = dollars("--budget", options.pop("budget"))
-    if len(body) != 3:
+    goals = len(body) - 2
+    if "rows" in options:
+        body["rows"] = parse_work(f"{options.pop('rows')} examples").amount
+    if goals != 1:
         raise InputError(
             "a job has one goal", hint="give one of --deadline 6h, --throughput 100k/s and --budget 200"
         )

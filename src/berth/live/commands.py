@@ -68,7 +68,7 @@ def _next_id(state: ControllerState, store: Store) -> str:
 
 def check_fits(state: ControllerState, spec: JobSpec) -> None:
     """Refuse a job that can never run, with the reason."""
-    if spec.run is None or spec.plan is not None:
+    if spec.run is None:
         raise InputError("the job has no command", hint="a plan is read by `berth submit`, not by the API")
     if spec.offer is not None:
         _check_offer_fits(state, spec.offer)

@@ -42,6 +42,7 @@ class Goal:
     deadline_s: float | None = None
     examples_per_s: float | None = None
     budget_usd: float | None = None
+    rows: float | None = None  # of all tables; None: the model's, or a usual number
 
     @property
     def rate(self) -> float:
@@ -86,7 +87,7 @@ def plan_goal(goal: Goal, cluster: Cluster) -> PlannedGoal:
 
 def _problem(goal: Goal, cluster: Cluster) -> Problem:
     profile = load_layer_profile(goal.model)
-    world = WorldOptions(tables=(_PLACE,), rows=None if profile.rows is not None else ROWS)
+    world = WorldOptions(tables=(_PLACE,), rows=goal.rows or (None if profile.rows is not None else ROWS))
     problem = problem_for(profile, cluster, goal.rate, goal.examples, options=world)
     if problem.batch > goal.examples:
         raise InputError(

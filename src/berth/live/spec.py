@@ -32,7 +32,7 @@ from pydantic import (
 )
 
 from berth.errors import InputError
-from berth.live.offer import Alternatives, Plans, WorkText, check_offer, offer_from_sent
+from berth.live.offer import ONE_LINE, Alternatives, Plans, WorkText, check_offer, offer_from_sent
 from berth.live.profiles import NO_OTHER_KEYS, InlineProfile, numbers_of
 from berth.spec import Bytes, Seconds, Spec
 from berth.units import as_sent, format_seconds, seconds, size_bytes
@@ -54,10 +54,6 @@ def said(words: str) -> WrapValidator:
     return WrapValidator(check)
 
 
-# no controls (C0, C1), no invisible or bidirectional marks, no line separators
-_ONE_LINE = r"^[^\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]+$"
-
-
 def _whole(value: Any) -> Any:
     """A number without a fraction is an integer, however JSON writes it: 4.0 is 4."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
@@ -75,7 +71,7 @@ Count = Annotated[int, Field(gt=0, le=1_000_000, strict=True), Whole]
 Name = Annotated[
     str,
     StringConstraints(strip_whitespace=True),
-    Field(min_length=1, max_length=200, pattern=_ONE_LINE),
+    Field(min_length=1, max_length=200, pattern=ONE_LINE),
     said("must be one line, without characters that control a terminal or the direction of text"),
 ]
 Word = Annotated[
@@ -152,8 +148,12 @@ class JobSpec(Spec):
         if self.step_pattern is not None:
             _check_pattern(self.step_pattern)
 
+    @property
+    def _has_shapes(self) -> bool:
+        return self.alternatives is not None or self.plan is not None
+
     def _check_alternatives(self) -> None:
-        if self.alternatives is None and self.plan is None:
+        if not self._has_shapes:
             for name in ("work", "batch", "deadline", "plans"):
                 if getattr(self, name):
                     raise InputError(f"`{name}` is for a job with `alternatives`")
@@ -224,6 +224,10 @@ class SentJob(JobSpec):
     def _together(self) -> Self:
         return self  # not in the schema: the API calls `check_together`
 
+    @property
+    def _has_shapes(self) -> bool:
+        return self.alternatives is not None  # `plan` is what an older `berth submit` had read
+
     def check_together(self) -> None:
         """Refuse fields that are valid alone but not together, and plans that are not what they are called."""
         super().check_together()
@@ -240,7 +244,7 @@ def shape_of(spec: JobSpec, name: str | None) -> Shape | None:
 
 def check_name(text: str) -> None:
     """Refuse a name that a terminal or a page could show as something else."""
-    if re.fullmatch(_ONE_LINE.removesuffix("$"), text) is None:
+    if re.fullmatch(ONE_LINE.removesuffix("$"), text) is None:
         raise InputError(f"{text!r} is not a name", hint="leave out characters that control text")
 
 

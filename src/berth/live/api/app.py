@@ -102,6 +102,7 @@ class GoalRequest(RequestBody):
     deadline_s: Annotated[float, Field(gt=0, le=1e10, strict=True)] | None = None
     examples_per_s: Annotated[float, Field(gt=0, le=1e15, strict=True)] | None = None
     budget_usd: Annotated[float, Field(gt=0, le=1e12, strict=True)] | None = None
+    rows: Annotated[float, Field(ge=1, le=1e15, strict=True)] | None = None  # of all tables
     against_free: bool = False  # plan on what is free now and in the next hours
 
     def goal(self) -> "Goal":
@@ -111,7 +112,7 @@ class GoalRequest(RequestBody):
             raise ConflictError("give one of deadline_s, examples_per_s and budget_usd")
         from berth.live.goals import Goal  # the planner is loaded when it is needed
 
-        return Goal(self.model, self.examples, *given)
+        return Goal(self.model, self.examples, *given, self.rows)
 
 
 class WhatIf(RequestBody):
