@@ -202,13 +202,13 @@ async def priority(api: Api, caller: Admin, job: str, wish: Priority) -> dict[st
 @router.post("/machines/{machine}/drain", tags=["cluster"])
 async def drain(api: Api, caller: Admin, machine: str) -> dict[str, Any]:
     """Drain a machine: it takes no new jobs, and running jobs continue."""
-    return await api.run(commands.drain(machine))
+    return await api.run(commands.drain(machine, by=caller.user))
 
 
 @router.post("/machines/{machine}/undrain", tags=["cluster"])
 async def undrain(api: Api, caller: Admin, machine: str) -> dict[str, Any]:
     """Let a machine take jobs again."""
-    return await api.run(commands.drain(machine, back=True))
+    return await api.run(commands.drain(machine, back=True, by=caller.user))
 
 
 @router.post("/what-if", tags=["cluster"])
