@@ -7,7 +7,7 @@ const UNITS = [{big: DAY, unit: "d", small: HOUR, smaller: "h"}, {big: HOUR, uni
 export function duration(seconds) {
   if (seconds === null || seconds === undefined || !isFinite(seconds)) return "-";
   const s = Math.round(seconds);
-  if (s < 60) return seconds > 0 && seconds < 0.5 ? "<1s" : `${s}s`; // half a second more or less is no news
+  if (s < 60) return seconds > 0 && seconds < 0.5 ? "<1s" : `${s}s`; // half a second more or less does not matter
   for (const {big, unit, small, smaller} of UNITS) {
     if (s >= big) {
       const whole = Math.round(s / small) * small, rest = Math.round((whole % big) / small);

@@ -53,7 +53,7 @@ export function machines(app, root) {
   return {list, search, destroy() { off(); strip.destroy(); list.destroy(); }};
 }
 
-// Since when a machine takes no jobs, and by whom, if that is now.
+// Since when a machine takes no jobs, and by which user; for the present only.
 function sinceOf(app, name, state) {
   const found = app.live && app.at === null && (app.problems?.machines || []).find((one) => one.machine === name && one.why === state);
   return found && found.since ? ` ${duration(app.time - found.since)}${found.by ? ` by ${found.by}` : ""}` : "";
