@@ -33,15 +33,14 @@ $(VENV)/bin/python:
 
 $(VENV)/.core: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@echo "installing berth into $(VENV) (once)"
-	@$(PIP_INSTALL) '.[live,train]'
-	@touch $@
+	@start=$$(date +%s); $(PIP_INSTALL) '.[live,train]' && echo $$(($$(date +%s) - start)) > $@
 
 $(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@echo "installing berth and its development tools into $(VENV) (once)"
 	@$(PIP_INSTALL) '.[dev]'
 	@touch $@ $(VENV)/.core
 
-demo: $(VENV)/.core ## a three-minute tour
+demo: $(VENV)/.core ## a tour of two to three minutes
 	@$(BIN)/python examples/demo.py
 
 test: $(VENV)/.dev ## every test, lint and types

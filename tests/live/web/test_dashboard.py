@@ -422,7 +422,7 @@ def test_what_if_answers_with_a_small_table(berth: Berth, look: Looker) -> None:
     page.click("button.primary")
     sees(page, "table", "2 more racks")
     sees(page, "table", "(modelled)")
-    sees(page, "table", "-")
+    sees(page, "table", "−")
     sees(page, "h2", "2 sooner, 0 later, 1 at the same time")
     assert page.locator("td .sooner").count() == 2
     assert page.locator("td a").first.get_attribute("href").startswith("#/job/j")

@@ -15,7 +15,7 @@ export function atOf() {
 export function keepMoment(app) {
   const query = queryOf();
   if (app.at === null) query.delete("at");
-  else query.set("at", String(Math.round(app.at * 1000) / 1000));
+  else query.set("at", String(app.at)); // exact: a record of that very moment belongs to it
   const text = query.toString(), hash = hashOf() + (text ? `?${text}` : "");
   if (hash !== (location.hash || "#/")) history.replaceState(null, "", location.pathname + hash);
 }

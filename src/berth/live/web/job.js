@@ -78,7 +78,7 @@ export function jobPage(app, root, id) {
     try {
       const [text] = await getText(`jobs/${part}/logs?attempt=${wanted}&tail=${TAIL_BYTES}`);
       const lines = text.trimEnd().split("\n").slice(-LAST_LINES);
-      tail.replaceChildren(el("h2", {text: lines[0] ? `Its last ${plural(lines.length, "line")}` : "It has written nothing"}), ...(lines[0] ? [el("pre", {class: "log short", tabindex: "0", "aria-label": "last lines of the log", text: lines.join("\n")})] : []));
+      tail.replaceChildren(el("h2", {text: lines[0] ? `Its last ${plural(lines.length, "line")}` : "It has written nothing"}), ...(lines[0] ? [el("pre", {class: "log short", role: "region", tabindex: "0", "aria-label": "last lines of the log", text: lines.join("\n")})] : []));
     } catch (error) { tail.replaceChildren(el("p", {class: "quiet", text: error.message})); }
   }
 
@@ -220,7 +220,7 @@ function logPanel(id) {
   const rank = el("input", {type: "number", min: 0, value: 0, id: "rank", onchange: () => restart()});
   const attempt = el("select", {id: "attempt", onchange: () => restart()});
   const follow = el("input", {type: "checkbox", checked: true, id: "follow"});
-  const text = el("pre", {class: "log", tabindex: "0", "aria-label": "log"});
+  const text = el("pre", {class: "log", role: "region", tabindex: "0", "aria-label": "log"});
   const node = el("div", {}, el("div", {class: "title"}, el("h2", {text: "Log"}),
     el("label", {}, "attempt ", attempt), el("label", {}, "rank ", rank), el("label", {}, follow, " follow")), text);
   let offset = 0, round = 0, timer = 0, ended = false, quiet = 0;
