@@ -20,7 +20,7 @@ from berth.errors import InputError
 from berth.units import amount, seconds, size_bytes
 
 if TYPE_CHECKING:
-    from berth.train.options import Checkpoints, Metric, TrainOptions
+    from berth.train.options import Checkpoints, Metric, Tables, TrainOptions
     from berth.train.planned import PlannedRun
     from berth.train.recipes import Recipe
     from berth.train.servers import Codec, Mode
@@ -91,6 +91,15 @@ def train(
             shown="as planned, or 1 if there are several processes",
         ),
     ] = None,
+    tables: Annotated[
+        str | None,
+        option(
+            "PLACE",
+            "Where tables are: servers; or resident, sharded over the memory of the workers that use them (of their"
+            " devices), which exchange rows in every step.",
+            shown="as planned, or servers",
+        ),
+    ] = None,
     workers: Annotated[int, option("N", "Worker processes that share every batch.", min=1)] = 1,
     plan: Annotated[
         str | None,
@@ -98,6 +107,7 @@ def train(
             "FILE",
             "Run this plan: a process for each replica of its stages and each of its servers, with its batch,"
             " micro-batches and mode.",
+            shown="$BERTH_PLAN, in a job that runs a plan",
         ),
     ] = None,
     scale: Annotated[
@@ -169,11 +179,13 @@ def train(
     from berth.cli.train_output import exit_on_interrupt, open_logs, print_result, progress_bar
     from berth.train.options import TrainOptions
     from berth.train.orchestrate import planned_of
+    from berth.train.planned import job_plan
     from berth.train.recipes import make_recipe, row_optimiser
     from berth.train.tables import DecayPolicy
     from berth.train.trainer import Trainer
     from berth.train.worker import exit_if_peer_lost
 
+    plan = plan or (job_plan() if workers == 1 and stages is None else None)
     devices = _devices(device_map or [])
     check_folder(checkpoint, option="--checkpoint")
     check_folder(tensorboard, option="--tensorboard")
@@ -197,7 +209,8 @@ def train(
         batch=recipe.batch, seed=seed, threads=threads, device=device, bf16=bf16, memory=memory, day_every=day,
         device_map=devices, device_cache=device_cache,
         checkpoints=_checkpoints(checkpoint, checkpoint_every, keep, fresh, resume),
-        workers=workers, servers=servers, stages=stages, plan=plan, scale=scale, micro_batches=micro,
+        workers=workers, servers=servers, tables=cast("Tables | None", tables),
+        stages=stages, plan=plan, scale=scale, micro_batches=micro,
         slowdowns=slowdowns, mode=cast("Mode", mode), staleness=staleness, geo_every=geo_every,
         codec=cast("Codec", compress), plain=plain, max_restarts=restarts, grace_s=read("--grace", seconds, grace),
         eval_every=evaluation.eval_every, best=cast("Metric | None", evaluation.best), patience=evaluation.patience,
