@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
+import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -143,8 +145,6 @@ def test_a_tied_part_lies_within_its_tier(mixed):
 
 
 def pl_started(job):
-    import polars as pl
-
     return (pl.col("event") == "started") & (pl.col("job") == job)
 
 
@@ -260,3 +260,80 @@ def test_every_run_adds_up_with_parts_failures_and_preemption(seed, policy, mixe
     faults = [(time, machine, FaultKind.FAIL) for time, machine in down]
     faults += [(time + 500.0, machine, FaultKind.REPAIR) for time, machine in down]
     run(trace(rows), mixed, policy, replace(SETTING, faults=failures(*sorted(faults)), checkpoint_s=300.0))
+
+
+# Places against a brute-force search
+
+TYPES = ("T4", "V100-16", "cpu-core")
+
+
+@settings(max_examples=25, deadline=None)
+@given(data=st.data())
+def test_a_shape_starts_at_the_nearest_tier_that_a_brute_force_search_finds(data, mixed):
+    fillers = data.draw(
+        st.lists(st.tuples(st.sampled_from(TYPES), st.integers(1, 4)), min_size=1, max_size=6)
+    )
+    counts = st.dictionaries(st.sampled_from(TYPES), st.integers(1, 3), min_size=1, max_size=2)
+    parts = data.draw(
+        st.lists(st.tuples(counts, st.sampled_from([None, "machine", "rack"])), min_size=1, max_size=3)
+    )
+    made = tuple(Part(f"p{row}", tuple(need.items()), tier) for row, (need, tier) in enumerate(parts))
+    wanted = Offer(Work(10.0), (Shape("wanted", made, ((EVERY, 1.0),), 1.0),))
+    rows = [(0.0, offer(1e6, shape(1.0, {kind: count}, name="filler"))) for kind, count in fillers]
+    done = simulate(trace([*rows, (10.0, wanted)]), mixed, load_policy("preferred"), SETTING)
+    assert not audit(done).violations
+    log = event_frame(done)
+    free = {(row, kind): 0 for row in range(4) for kind in TYPES}
+    for row, machine in enumerate(mixed.machines):
+        for kind, count in machine.devices:
+            free[row, mixed.device_types[kind].name] += count
+    names = [machine.name for machine in mixed.machines]
+    for event in log.filter((pl.col("event") == "started") & (pl.col("time_s") < 10)).iter_rows(named=True):
+        for place in event["places"]:
+            machine, _, count = place.rpartition(":")
+            free[names.index(machine), event["device"]] -= int(count)
+    job = f"j{len(fillers)}"
+    found = log.filter(pl_started(job) & (pl.col("time_s") == 10.0))["tier"].to_list()
+    tier = nearest_by_brute_force(mixed, free, parts)
+    assert found == ([] if tier is None else [mixed.tiers[tier].name])
+
+
+def nearest_by_brute_force(machines, free, parts):
+    """The nearest tier at which every part finds its devices, each tied part by trying every group."""
+    for tier in range(3):
+        for group in sorted(set(machines.groups[tier].tolist())):
+            inside = [row for row in range(4) if machines.groups[tier][row] == group]
+            ties = [
+                sorted({(level, int(machines.groups[level][row])) for row in inside})
+                if (level := {None: 3, "machine": 0, "rack": 1}[name]) < tier
+                else [None]
+                for _, name in parts
+            ]
+            if any(fits(machines, free, parts, inside, picked) for picked in itertools.product(*ties)):
+                return tier
+    return None
+
+
+def fits(machines, free, parts, inside, picked):
+    """Whether all parts fit; machine ties are taken first, then racks by their sums, then the whole group."""
+    left = {key: count for key, count in free.items() if key[0] in inside}
+    used = {(1, rack): dict.fromkeys(TYPES, 0) for rack in (0, 1)}
+    total = dict.fromkeys(TYPES, 0)
+    for (need, _), place in zip(parts, picked, strict=True):
+        for kind, count in need.items():
+            total[kind] += count
+            if place is not None:
+                rack = place[1] if place[0] == 1 else int(machines.groups[1][place[1]])
+                used[1, rack][kind] += count
+                if place[0] == 0:
+                    left[place[1], kind] -= count
+    if min(left.values()) < 0:
+        return False
+    for kind in TYPES:
+        if total[kind] > sum(free[row, kind] for row in inside):
+            return False
+        for rack in (0, 1):
+            rows = [row for row in inside if machines.groups[1][row] == rack]
+            if used[1, rack][kind] > sum(free[row, kind] for row in rows):
+                return False
+    return True
