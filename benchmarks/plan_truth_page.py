@@ -68,7 +68,7 @@ def page(runs: list[Run], machine: dict[str, Any]) -> str:
         f"{by_wall} of them are judged by wall-clock time, and {len(runs) - by_wall} by CPU time, because other",
         f"programs made work on these cores wait for more than {WAITED:.0%} of its time. {emulated} run on the",
         f"[stand-in accelerator](guides/devices.md) at {SPEED_OF_STANDIN:g} times the speed of a core: an emulated",
-        "device, whose curves are measured on it; with no case of 256 examples, where its wrapper in Python costs more",
+        "device, whose curves and rows are measured on it; with no case of 256 examples, where its wrapper in Python costs more",
         "than the work. With two workers there are more busy processes than cores here, which a planned cluster",
         "avoids; they share the cores in the prediction too.",
         f"The CPU time of a server is {served:.0%} off in the median.",

@@ -145,6 +145,11 @@ def test_brute_force_says_how_far_it_came_when_there_are_too_many():
     assert outcome.note.startswith("stopped after 1,000 of 43,046,721 assignments")
 
 
+def test_brute_force_looks_at_the_clock():
+    outcome = get_method("brute")(problem(layers=16), Budget(evaluations=100_000, seconds=1e-6))
+    assert 0 < outcome.evaluations < 1000
+
+
 def test_brute_force_meets_every_assignment_once():
     allowed = np.array([[True, True, False], [False, True, True], [True, True, True]])
     given = problem(layers=3, allowed=allowed)
