@@ -41,6 +41,7 @@ from berth.schedule.policies.las import LasJob, place_in_line, rank, sinks_at, u
 class Rank(IntEnum):
     """Which job goes first."""
 
+    SERVICE = auto()  # least expected GPU time per completion; later jobs make way
     NETWORK = auto()  # first come, with a head start for jobs that distance slows
     FIFO = auto()  # first come; no job is evicted
     LAS = auto()  # least GPU time so far, in three queues; lower queues make way (2D-LAS)
@@ -55,7 +56,7 @@ class Berth(Policy):
 
         turn_ends_gpu_s: float  # the service at which that turn ends
 
-    order_by: Rank = choice(Rank.NETWORK, "which job goes first", name="order")
+    order_by: Rank = choice(Rank.SERVICE, "which job goes first", name="order")
     share: float = number(0.5, "of the look-ahead wait that spreading may cost; 0: never spread")
     move_up: float = number(2, "times the cost of moving that a nearer place must save; 0: never move")
     defragment: float = number(2, "times the cost of stepping aside that a wait must be worth; 0: never")
@@ -74,10 +75,28 @@ class Berth(Policy):
     turn: float = duration("1h", "las: and stays so until it has run for this time")
     first: float = number(3250, "las: GPU-seconds at which a job leaves the first queue")
     second: float = number(7200, "las: GPU-seconds at which it leaves the second")
+    credit: float = number(1, "x")
+    stay: float = number(1, "x")
+    aging: float = number(0, "x")
+    aging_log: bool = choice(True, "x")
+    preempt: bool = choice(True, "x")
+    farther: bool = choice(True, "x")
+    in_order: bool = choice(True, "x")
 
     def rules(self) -> Rules:
         """Step aside, look ahead, move up, bounded waits; preemption only where the order asks for it."""
         las = self.order_by == Rank.LAS
+        if self.order_by == Rank.SERVICE:
+            return Rules(
+                order=StaticOrder(),
+                preempt=PreemptByOrder(monotone_order=True) if self.preempt else None,
+                wake_running=True,
+                relax_locality=self.share > 0,
+                migrate=Migrate(gain=self.move_up),
+                defragment=Defragment(gain=self.defragment, farther=self.farther),
+                imbalance_tolerance=self.shape,
+                reserve=Reserve(after_s=self.hold_after, share=self.hold_share, in_order=self.in_order),
+            )
         return Rules(
             order=StaticOrder(reorder_after_s=self.patience if las else math.inf),
             preempt=PreemptByOrder() if las else None,
@@ -100,6 +119,16 @@ class Berth(Policy):
     @staticmethod
     def order(job: Job, now: float, params: Berth) -> float:
         """First come, with or without head start; or the queue, before which are jobs that have a turn."""
+        if params.order_by == Rank.SERVICE:
+            left = job.index_s
+            if job.tier >= 0:
+                left = max(0.0, left - params.credit * job.restore_s) / params.stay
+            key = max(1.0, left) * job.gpus
+            if params.aging == 0.0:
+                return key
+            if params.aging_log:
+                return math.log(key) + job.arrival_s / params.aging
+            return key + job.arrival_s * params.aging
         if params.order_by == Rank.LAS:
             if job.attained_gpu_s + 1e-3 < job.turn_ends_gpu_s:
                 return -1.0 if job.tier >= 0 else -0.75
@@ -116,6 +145,8 @@ class Berth(Policy):
     @staticmethod
     def wake(job: Job, now: float, params: Berth) -> float:
         """When a running job sinks to the next queue or its turn ends; waiting ones keep theirs."""
+        if params.order_by == Rank.SERVICE:
+            return job.index_until_s if job.tier >= 0 else math.inf
         if job.tier < 0 or params.order_by != Rank.LAS:
             return math.inf
         at = sinks_at(job, now, params.first, params.second)
