@@ -87,7 +87,7 @@ class ScheduledJobs:
         record["arrival_s"], record["gpus"], record["priority"] = self.now, spec.gpus, spec.priority
         record["demand"] = np.searchsorted(self.world.demands["gpus"], spec.gpus)
         record["delay_timer_s"][: len(self.timers)] = self.timers
-        record["user"] = self.users[job.user]
+        record["user"], record["preemptible"] = self.users[job.user], spec.preemptible
         kinds = device_types_of(self.setup, spec)
         record["device_type"] = kinds[0] if len(kinds) == 1 else -1
         every = len(kinds) == len(self.setup.device_type_names)

@@ -19,7 +19,7 @@ def advance_progress(job: Any, now: float) -> None:
     if now >= job.next_checkpoint_s:
         record_checkpoint(job, now)
     worked = max(0.0, now - max(job.updated_s, job.restored_at_s)) * job.speed
-    job.done_s += min(worked, job.true_remaining_s)
+    job.done_s += worked
     job.true_remaining_s = max(0.0, job.true_remaining_s - worked)
     job.ran_s += span
     job.attained_gpu_s += span * job.gpus

@@ -88,7 +88,11 @@ _PROGRESS = [
 _ESTIMATE = [  # how long it takes, where that is not known: see estimates.py
     ("estimate_kind", "i4"),  # EstimateKind
     ("spread_row", "i4"),  # row of the tables for the spread of its duration
-    ("classes", "i4", (CLASSES,)),  # rows of `World.history` of jobs like it, from the most to the least alike
+    (
+        "classes",
+        "i4",
+        (CLASSES,),
+    ),  # rows of `World.history` of jobs like it, from the most to the least alike
     ("trust_class", "i4"),  # row for the estimates of its user
     ("given_s", "f8"),  # its user's estimate of the work; 0: none
     ("median_work_s", "f8"),  # median of its work before it has started

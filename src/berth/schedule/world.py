@@ -99,7 +99,9 @@ def new_world(
         wait_stats=wait_stats,
         quotas=quota_rows,
         users=np.zeros(int(jobs["user"].max(initial=0)) + 1, USER),
-        history=np.zeros(1 + max(jobs["classes"].max(initial=0), jobs["trust_class"].max(initial=0)), HISTORY),
+        history=np.zeros(
+            1 + max(jobs["classes"].max(initial=0), jobs["trust_class"].max(initial=0)), HISTORY
+        ),
         cluster=_cluster_totals(cluster, hosts),
         waiting=np.zeros(len(jobs) + 1, np.int32),
         running=np.zeros(2 * devices + 2, np.int32),

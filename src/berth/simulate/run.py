@@ -66,7 +66,9 @@ class Setting:
     eviction_large_s: float = 60.0
     checkpoint_s: float = 1800.0
     estimate_error: float = 0.0
-    estimates: Estimates = "known"  # what schedulers know of durations, to `estimate_error`; or what they learn
+    estimates: Estimates = (
+        "known"  # what schedulers know of durations, to `estimate_error`; or what they learn
+    )
     preemptible: float = 1.0  # share of the jobs that can be evicted and moved, where the trace does not say
     mix: Mix = field(default_factory=lambda: load_mix("balanced"))
     seed: int = 0

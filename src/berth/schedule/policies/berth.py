@@ -79,9 +79,13 @@ class Berth(Policy):
     stay: float = number(1, "x")
     aging: float = number(0, "x")
     aging_log: bool = choice(True, "x")
-    preempt: bool = choice(True, "x")
-    farther: bool = choice(True, "x")
+        farther: bool = choice(True, "x")
     in_order: bool = choice(True, "x")
+    power: float = number(0, "x")
+    others_moving: float = number(0, "x")
+    share_fixed: float = number(0.5, "x")
+    share_blind: float = number(0.5, "x")
+    slow_fixed: float = number(1.1, "x")
 
     def rules(self) -> Rules:
         """Step aside, look ahead, move up, bounded waits; preemption only where the order asks for it."""
@@ -89,7 +93,7 @@ class Berth(Policy):
         if self.order_by == Rank.SERVICE:
             return Rules(
                 order=StaticOrder(),
-                preempt=PreemptByOrder(monotone_order=True) if self.preempt else None,
+                preempt=PreemptByOrder(monotone_order=True),
                 wake_running=True,
                 relax_locality=self.share > 0,
                 migrate=Migrate(gain=self.move_up),
@@ -123,7 +127,8 @@ class Berth(Policy):
             left = job.index_s
             if job.tier >= 0:
                 left = max(0.0, left - params.credit * job.restore_s) / params.stay
-            key = max(1.0, left) * job.gpus
+            power = params.power if job.estimate_kind == 2 and not job.preemptible else 1.0
+            key = max(1.0, left) * job.gpus**power
             if params.aging == 0.0:
                 return key
             if params.aging_log:
@@ -166,7 +171,14 @@ class Berth(Policy):
         holds = min(wait, job.estimated_remaining_s * slow)
         # all other policies would take a place at its nearest tier at once
         at_its_tier = tier == job.nearest_tier and job.imbalance_slowdown > 1.0
-        if not at_its_tier and params.others * job.gpus * holds * holds > job.typical_gpu_s * wait:
+        others, share = params.others, params.share
+        if params.order_by == Rank.SERVICE and job.preemptible:
+            others = params.others_moving
+        elif params.order_by == Rank.SERVICE:
+            share = params.share_fixed if job.estimate_kind == 0 else params.share_blind
+            if slow > params.slow_fixed * job.slowdown[job.nearest_tier]:
+                return 0
+        if not at_its_tier and others * job.gpus * holds * holds > job.typical_gpu_s * wait:
             return 0
         loses = job.estimated_remaining_s * (slow - job.slowdown[job.nearest_tier])
-        return 1 if loses <= 0.0 or loses < params.share * wait else 0
+        return 1 if loses <= 0.0 or loses < share * wait else 0
