@@ -44,7 +44,7 @@ def main() -> None:
 def commands() -> str:
     """The help of every command, as Markdown."""
     result = subprocess.run(
-        [sys.executable, "-m", "typer", "berth.cli.main", "utils", "docs", "--name", "berth"],
+        [sys.executable, "-m", "typer", "--app", "app", "berth.cli.main", "utils", "docs", "--name", "berth"],
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     text = result.stdout.replace("# `berth`", "# Commands", 1)

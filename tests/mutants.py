@@ -145,7 +145,7 @@ def noticed(room: Room, sources: Path, quick: bool) -> str:
 
 
 def main() -> None:
-    """Draws mutants of a room, runs them one by one, lists those that nobody noticed."""
+    """Draws mutants of a package, runs them one by one, lists those that no test noticed."""
     options = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     options.add_argument("room", choices=ROOMS)
     options.add_argument("--count", type=int, default=80)

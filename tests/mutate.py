@@ -19,7 +19,7 @@ CALLED = {"min": "max", "max": "min", "argmin": "argmax", "argmax": "argmin"}
 
 
 def changes(node: ast.AST) -> Iterator[tuple[str, object]]:
-    """The ways in which one node can be changed: the field, and what stands there instead."""
+    """The ways in which one node can be changed: the field, and its replacement."""
     match node:
         case ast.Compare(ops=[op]) if type(op) in COMPARED:
             yield "ops", [COMPARED[type(op)]()]
@@ -53,7 +53,7 @@ def sites(tree: ast.AST) -> Iterator[tuple[ast.AST, str, object]]:
 
 
 def mutant(text: str, number: int) -> tuple[str, int, str, str]:
-    """The file with its change of that number, the line, and what stood and stands there."""
+    """The file with its change of that number, the line, and the text before and after."""
     tree = ast.parse(text)
     node, field, value = list(sites(tree))[number]
     before, line = ast.unparse(copy.deepcopy(node)), node.lineno

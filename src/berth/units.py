@@ -141,6 +141,21 @@ def _unit_complaint(text: str, unit: str, dimension: _Dimension) -> str:
     return f"{text!r} is not a {dimension.name}: unit {unit!r}"
 
 
+def as_sent(number: float, unit: str = "s") -> str:
+    """Write a quantity exactly, as the API takes it: 5400s."""
+    from decimal import Decimal
+
+    text = f"{Decimal(repr(float(number))):f}"
+    return f"{text.rstrip('0').rstrip('.') if '.' in text else text}{unit}"
+
+
+def format_wait(value: float) -> str:
+    """The time that something takes on a cluster: as `format_seconds`, with whole seconds below a minute (`8s`)."""
+    if 0.0 < value < 59.95:
+        return "<1s" if value < 0.5 else f"{round(value)}s"
+    return format_seconds(value)
+
+
 def format_seconds(value: float) -> str:
     """Two units at most above a minute (`2h30m`), three digits below (`1.25s`, `936ns`)."""
     if value < 0:

@@ -91,8 +91,8 @@ def programs(page: Path) -> list[str]:
 
 def test_every_reason_is_explained_and_no_other():
     page = (ROOT / "docs" / "guides" / "why.md").read_text()
-    told = re.findall(r"^\| `([a-z-]+)` \|", page, flags=re.MULTILINE)
-    assert sorted(told) == sorted(reasons.CODES.values())
+    reported = re.findall(r"^\| `([a-z-]+)` \|", page, flags=re.MULTILINE)
+    assert sorted(reported) == sorted(reasons.CODES.values())
 
 
 @pytest.mark.parametrize(

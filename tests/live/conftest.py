@@ -78,14 +78,14 @@ class Training:
         self.assert_same_tables()
 
     def assert_same_tables(self) -> None:
-        told = json.loads(
+        reported = json.loads(
             self._run(
                 [*self.BERTH, "table", "diff", str(self.calm / "saved"), str(self.moved / "saved"), "--json"]
             )
         )
-        assert told["steps"] == [self.STEPS, self.STEPS]
-        assert (told["only_first"], told["only_second"], told["changed"]) == (0, 0, 0)
-        assert told["same"] > 0
+        assert reported["steps"] == [self.STEPS, self.STEPS]
+        assert (reported["only_first"], reported["only_second"], reported["changed"]) == (0, 0, 0)
+        assert reported["same"] > 0
 
     def _run(self, command: list[str], cwd: Path | None = None) -> str:
         done = subprocess.run(

@@ -87,7 +87,7 @@ def test_a_job_continues_without_a_controller(up, tmp_path):
 
 
 def test_a_training_is_evicted_and_resumed_without_losing_a_step(up, training):
-    """What it ends with equals what a run ends with that nobody disturbed, to the bit."""
+    """Its result equals that of an undisturbed run, to the bit."""
     live = up("--cluster", "1x1x2", "--policy", "srtf")
     facts = {"run": [*training.command, "--json"], "gpus": 2, "per": "machine", "env": training.ENV}
     calm = live.submit(cwd=str(training.calm), duration="60s", **facts)
@@ -150,8 +150,8 @@ def test_every_verb_from_the_command_line(up, tmp_path):
     until(lambda: live.state_of(blocker) == "running")
     waiting = live.json("submit", "--gpus", "4", "--id", "mine", "--", "true")["job"]
     assert "fewer than 4 devices are free" in " ".join(live.berth("why", waiting).stdout.split())
-    told = live.json("why", waiting)
-    assert (told["position"], told["summary"]) == (1, "0 of the 4 devices it needs are free")
+    reported = live.json("why", waiting)
+    assert (reported["position"], reported["summary"]) == (1, "0 of the 4 devices it needs are free")
     assert "mine" in live.berth("queue").stdout
     assert "(modelled)" in live.berth("submit", "--dry-run", "--gpus", "2", "--", "true").stdout
     assert "modelled" in live.berth("what-if", "--add-racks", "1").stdout

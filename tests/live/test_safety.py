@@ -32,16 +32,16 @@ print("walked")
 
 
 def wait_for_log(live: Up, job: str, words: str) -> str:
-    return until(lambda: words in (told := live.client.text("jobs", job, "logs")[0]) and told)
+    return until(lambda: words in (reported := live.client.text("jobs", job, "logs")[0]) and reported)
 
 
 def test_a_job_finds_nothing_of_the_controllers_state_above_its_folder(up, monkeypatch):
     monkeypatch.setenv("BERTH_TOKEN", "")
     live = up("--cluster", "1x1x2")
     job = live.submit([sys.executable, "-c", FIND])
-    told = wait_for_log(live, job, "walked")
-    assert "found" not in told
-    assert "environment BERTH_ATTEMPT_TOKEN\n" in told
+    reported = wait_for_log(live, job, "walked")
+    assert "found" not in reported
+    assert "environment BERTH_ATTEMPT_TOKEN\n" in reported
     assert not list(live.state.glob("*.token"))
     assert "token=" not in (live.state / "up.log").read_text()
     assert "all users who may submit are trusted with it" in (live.state / "up.log").read_text()

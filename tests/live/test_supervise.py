@@ -1,4 +1,4 @@
-"""Real processes under a supervisor: started whole, ended whole, told of truly."""
+"""Real processes under a supervisor: started together, ended together, reported correctly."""
 
 import json
 import os

@@ -29,7 +29,7 @@ FREE = st.lists(st.integers(0, 4), min_size=1, max_size=5)
 
 
 def splits(free, need):
-    """All ways of taking so many devices."""
+    """All ways of taking a number of devices."""
     ways = itertools.product(*(range(count + 1) for count in free))
     return [way for way in ways if sum(way) == need]
 

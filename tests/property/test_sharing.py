@@ -97,9 +97,9 @@ def test_rates_after_flows_come_and_go_equal_rates_computed_from_scratch(capacit
     for job in back:
         shares.add(job, *present[job])
     here = {job: present[job] for job in present if job not in gone or job in back}
-    anew = shares_with(capacity, here, order=data.draw(st.permutations(sorted(here))))
+    again = shares_with(capacity, here, order=data.draw(st.permutations(sorted(here))))
     for job in here:
-        assert shares.rates[job] == anew.rates[job]
+        assert shares.rates[job] == again.rates[job]
     assert all(shares.rates[job] == 0 for job in present if job not in here)
 
 
@@ -144,5 +144,5 @@ def test_a_long_life_does_not_drift(capacity, changes):
         else:
             present[job] = ([link, (link + 1) % LINKS], [1.0, 1 / 3], 2.5)
             shares.add(job, *present[job])
-    anew = shares_with(capacity, present)
-    assert all(shares.rates[job] == anew.rates[job] for job in present)
+    again = shares_with(capacity, present)
+    assert all(shares.rates[job] == again.rates[job] for job in present)

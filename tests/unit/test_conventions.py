@@ -39,7 +39,9 @@ def test_a_job_is_submitted_without_a_compiler(tmp_path):
         f"import sys\nfrom berth.cli.main import main\nsys.argv = {arguments}\n"
         "try:\n    main()\nexcept SystemExit as left:\n    assert left.code == 75"
     )
-    assert not HEAVY & modules_after(program)
+    loaded = modules_after(program)
+    assert not (HEAVY | {"numpy", "yaml", "rich.table", "berth.live.spec"}) & loaded
+    assert {name for name in loaded if name.startswith("berth.cli.") and "train" in name} == set()
 
 
 @pytest.mark.parametrize(
@@ -79,6 +81,14 @@ def berth_command(*arguments: str) -> subprocess.CompletedProcess[str]:
 def test_version_and_help_answer():
     assert berth_command("--version").stdout == f"berth {berth.__version__}\n"
     assert "cluster" in berth_command("--help").stdout
+
+
+def test_without_arguments_the_first_commands_are_shown():
+    result = berth_command()
+    assert (result.returncode, result.stderr) == (0, "")
+    assert max(map(len, result.stdout.splitlines())) <= 80
+    for words in ("berth simulate ", "berth plan ", "berth up ", "berth submit ", "berth --help"):
+        assert words in result.stdout
 
 
 def test_a_mistake_is_one_message_on_stderr_and_exit_code_two():

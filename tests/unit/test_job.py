@@ -1,4 +1,4 @@
-"""What a job's own code tells berth: how long its steps took, and that it is done."""
+"""What a job's code reports to berth: how long its steps took, and that it is done."""
 
 from __future__ import annotations
 

@@ -5,17 +5,18 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from berth.cli import complete
-from berth.cli.live_options import JobName, JobNames, LiveOptions
+from berth.cli.live_options import JobName, JobNames, LiveOptions, short
 from berth.cli.option_groups import expand_options
 from berth.cli.options import argument, option
 from berth.errors import InputError
 from berth.report import terminal
-from berth.units import format_count, format_seconds
+from berth.units import format_count, format_wait
 
 CANCEL_EXAMPLES = ("berth cancel j17", "berth cancel j17 j18 j21")
 PRIORITY_EXAMPLE = "berth priority j17 10"
 DRAIN_EXAMPLE = "berth drain r0-m1"
 UNDRAIN_EXAMPLE = "berth undrain r0-m1"
+_LISTED = 10  # jobs that a what-if changes most
 WHAT_IF_EXAMPLES = ("berth what-if --add-racks 2", "berth what-if --policy fifo")
 Machine = Annotated[str, argument("MACHINE", "Name of a machine (berth nodes).", complete=complete.machines)]
 
@@ -79,10 +80,23 @@ def what_if(
     changed = ", ".join(filter(None, (policy, format_count(add_racks, "more rack") if add_racks else None)))
     rows = [_row("as it is", answer["as_it_is"]), _row(changed, answer["changed"])]
     columns = ["", "jobs", "mean time left", "last end"]
-    terminal.console().print(terminal.table("from here on (modelled)", columns, rows))
+    out = terminal.console()
+    out.print(terminal.table("from here on (modelled)", columns, rows))
+    out.print(f"{answer['sooner']} end sooner, {answer['later']} later, {answer['same']} at the same time.")
+    changed_jobs = answer["jobs"][:_LISTED]
+    if changed_jobs:
+        columns = ["job", "name", "user", "ends in", "instead of"]
+        terminal.print_listing(out, columns, [_change(one) for one in changed_jobs], left=3)
+    if len(answer["jobs"]) > _LISTED:
+        out.print(f"These {_LISTED} change most; --json has more.")
+
+
+def _change(one: dict[str, Any]) -> list[str]:
+    ends = [format_wait(one["changed_end_s"]), format_wait(one["end_s"])]
+    return [one["job"], short(one["name"]), short(one["user"]), *ends]
 
 
 def _row(name: str, outcome: dict[str, Any]) -> list[str]:
-    mean = "-" if outcome["mean_left_s"] is None else format_seconds(outcome["mean_left_s"])
+    mean = "-" if outcome["mean_left_s"] is None else format_wait(outcome["mean_left_s"])
     more = "" if outcome["whole"] else " of more"
-    return [name, f"{outcome['jobs']}{more}", mean, format_seconds(outcome["last_end_s"])]
+    return [name, f"{outcome['jobs']}{more}", mean, format_wait(outcome["last_end_s"])]

@@ -11,7 +11,7 @@ import typer
 from berth.cli import complete
 from berth.cli.options import AsJson, argument, option
 from berth.live.home import find_endpoint
-from berth.units import format_seconds
+from berth.units import format_wait
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -70,19 +70,19 @@ def print_warnings(console: Console, warnings: list[dict[str, Any]]) -> None:
 
 def ago(moment: float | None, now: float) -> str:
     """Return the time since a moment, or a dash."""
-    return "-" if moment is None else format_seconds(max(0.0, now - moment))
+    return "-" if moment is None else format_wait(max(0.0, now - moment))
 
 
 def ahead(moment: float | None, now: float) -> str:
     """Return the time until a moment, or a dash."""
     if moment is None:
         return "-"
-    return "now" if moment <= now else f"~{format_seconds(moment - now)}"
+    return "now" if moment <= now else f"~{format_wait(moment - now)}"
 
 
 def in_about(moment: float, now: float) -> str:
     """Return the time until a moment for a sentence."""
-    return "now" if moment <= now else f"in about {format_seconds(moment - now)}"
+    return "now" if moment <= now else f"in about {format_wait(moment - now)}"
 
 
 def clock(moment: float) -> str:

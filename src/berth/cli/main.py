@@ -6,41 +6,11 @@ import errno
 import io
 import os
 import sys
-from typing import Annotated, Any, TextIO
+from typing import Any, TextIO
 
 import typer
 
-from berth import __version__
-from berth.cli import (
-    act,
-    cluster,
-    compare,
-    data,
-    evaluate,
-    explain,
-    export,
-    logs,
-    models,
-    network,
-    plan,
-    policies,
-    predict,
-    profile,
-    queue,
-    replay,
-    simulate,
-    submit,
-    sweep,
-    table,
-    token,
-    trace,
-    train,
-    up,
-    view,
-    why,
-)
-from berth.cli.options import flag
-from berth.cli.verbs import Verbs
+from berth.cli.commands import NAMES, build
 from berth.errors import BerthError
 from berth.extras import MODULES, missing
 
@@ -48,72 +18,13 @@ UsageError: type[Exception] = typer.BadParameter.__mro__[1]  # typer vendors cli
 BAD_INPUT, CLOSED_PIPE = 2, 141
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
-LOOK = "Look up"
-PLAN = "Plan and train"
-TRY = "Simulate"
-LIVE = "Run a cluster"
 
-app = Verbs(
-    name="berth",
-    help="Plan, train, schedule and simulate deep-learning jobs on shared GPU clusters.",
-    examples=(
-        "berth cluster show 4x20x8",
-        "berth network bert-large --gpus 16 --cluster 4x20x8",
-        "berth plan ctrdnn --cluster cloud-mix --throughput 100k/s",
-    ),
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-app.add_typer(cluster.app, name="cluster", rich_help_panel=LOOK)
-app.add_typer(network.app, name="network", rich_help_panel=LOOK)
-app.add_typer(trace.app, name="trace", rich_help_panel=LOOK)
-app.verb(*models.EXAMPLES, panel=LOOK)(models.models)
-app.add_typer(policies.app, name="policies", rich_help_panel=LOOK)
-app.verb(*profile.EXAMPLES, panel=PLAN)(profile.profile)
-app.add_typer(plan.app, name="plan", rich_help_panel=PLAN)
-app.verb(*train.EXAMPLES, panel=PLAN)(train.train)
-app.add_typer(data.app, name="data", rich_help_panel=PLAN)
-app.verb(*evaluate.EXAMPLES, panel=PLAN)(evaluate.evaluate)
-app.verb(*predict.EXAMPLES, panel=PLAN)(predict.predict)
-app.verb(*export.EXAMPLES, panel=PLAN)(export.export)
-app.add_typer(table.app, name="table", rich_help_panel=PLAN)
-app.verb(*simulate.EXAMPLES, panel=TRY)(simulate.simulate)
-app.verb(*compare.EXAMPLES, panel=TRY)(compare.compare)
-app.verb(*sweep.EXAMPLES, panel=TRY)(sweep.sweep)
-app.verb(*explain.EXAMPLES, panel=TRY)(explain.explain)
-app.verb(view.EXAMPLE, panel=TRY)(view.view)
-app.verb(*up.EXAMPLES, panel=LIVE)(up.up)
-app.verb(*submit.EXAMPLES, panel=LIVE)(submit.submit)
-app.verb(*queue.EXAMPLES, panel=LIVE)(queue.queue)
-app.verb(why.EXAMPLE, panel=LIVE)(why.why)
-app.verb(why.HISTORY_EXAMPLE, panel=LIVE)(why.history)
-app.verb(logs.EXAMPLE, panel=LIVE)(logs.logs)
-app.verb(logs.WAIT_EXAMPLE, panel=LIVE)(logs.wait)
-app.verb(*act.CANCEL_EXAMPLES, panel=LIVE)(act.cancel)
-app.verb(act.PRIORITY_EXAMPLE, panel=LIVE)(act.priority)
-app.verb(queue.NODES_EXAMPLE, panel=LIVE)(queue.nodes)
-app.verb(view.DASHBOARD_EXAMPLE, panel=LIVE)(view.dashboard)
-app.verb(act.DRAIN_EXAMPLE, panel=LIVE)(act.drain)
-app.verb(act.UNDRAIN_EXAMPLE, panel=LIVE)(act.undrain)
-app.verb(*act.WHAT_IF_EXAMPLES, name="what-if", panel=LIVE)(act.what_if)
-app.verb(*replay.EXAMPLES, panel=LIVE)(replay.replay)
-app.add_typer(token.app, name="token", rich_help_panel=LIVE)
-
-
-def _version(shown: bool) -> None:
-    if shown:
-        typer.echo(f"berth {__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def _options(
-    debug: Annotated[bool, flag("Show the traceback of an error in your input too.", "--debug")] = False,
-    version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
-    ] = False,
-) -> None:
-    """Options before the command."""
+def __getattr__(name: str) -> Any:
+    """`app`, with every command, is built when it is first asked for."""
+    if name != "app":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()["app"] = found = build()
+    return found
 
 
 def main() -> None:
@@ -132,7 +43,7 @@ def main() -> None:
 def _run() -> int:
     """Run the command and return its exit code."""
     try:
-        code = app(prog_name="berth", standalone_mode=False)
+        code = _app()(prog_name="berth", standalone_mode=False)
         sys.stdout.flush()  # here, where a full disk or a closed pipe is handled
     except BrokenPipeError:
         raise
@@ -144,6 +55,13 @@ def _run() -> int:
             typer.echo(f"error: {message}", err=True)
         return error.exit_code if isinstance(error, BerthError) else BAD_INPUT
     return code if isinstance(code, int) else 0
+
+
+def _app() -> typer.Typer:
+    """The app with the command that was called alone: the others, and what they import, would double its start."""
+    asked = sys.argv[1] if len(sys.argv) > 1 else ""
+    one = asked in NAMES and "_BERTH_COMPLETE" not in os.environ
+    return build(asked) if one else __getattr__("app")
 
 
 def _ready_streams() -> None:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import time
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from berth.cli.live_options import LiveOptions, ago, ahead, places, print_warnings, short, some
 from berth.cli.option_groups import expand_options
 from berth.cli.options import flag, option
-from berth.report.terminal import console, table
-from berth.units import format_count, format_seconds
+from berth.report.terminal import console, print_listing, state_text, table
+from berth.units import format_count, format_wait
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.text import Text
 
 EXAMPLES = ("berth queue", "berth queue --over --limit 20")
 NODES_EXAMPLE = "berth nodes --json"
@@ -29,18 +33,20 @@ def queue(
     out, now, jobs = console(), time.time(), answer["jobs"]
     print_warnings(out, answer.get("warnings", []))
     if over:
-        columns = ["job", "name", "user", "state", "code", "cause", "gpus", "ran", "ended"]
-        rows = [_ended(row, now) for row in jobs]
-        out.print(table("", columns, rows, left=4) if rows else "nothing has ended yet")
+        _print_ended(out, jobs, now)
         return
-    running = [_running(row, now) for row in jobs if "position" not in row]
-    waiting = [_waiting(row, now) for row in jobs if "position" in row]
+    running = [row for row in jobs if "position" not in row]
+    waiting = [row for row in jobs if "position" in row]
     if running:
-        columns = ["job", "name", "state", "where", "gpus", "prio", "for", "left"]
-        out.print(table("", columns, running, left=4))
+        columns = ["job", "name", "user", "state", "gpus", "prio", "for", "left"]
+        rows = [_running(row, now) for row in running]
+        print_listing(out, columns, rows, left=4, note="where", notes=[places(row) for row in running])
+    if running and waiting:
+        out.print()
     if waiting:
-        columns = ["#", "job", "name", "why", "gpus", "prio", "waits", "starts"]
-        out.print(table("", columns, waiting, left=4))
+        columns = ["#", "job", "name", "user", "gpus", "prio", "waits", "starts"]
+        notes = [row.get("blocker") or row["reason"]["sentence"] for row in waiting]
+        print_listing(out, columns, [_waiting(row, now) for row in waiting], left=4, note="why", notes=notes)
     more = answer["total"] - len(jobs)
     if more > 0:
         out.print(f"and {format_count(more, 'more job')}: --limit {answer['total']} shows them")
@@ -48,25 +54,44 @@ def queue(
         out.print("nothing waits and nothing runs")
 
 
-def _ended(row: dict[str, Any], now: float) -> list[str]:
+def _print_ended(out: Console, jobs: list[dict[str, Any]], now: float) -> None:
+    columns = ["job", "name", "user", "state", "code", "gpus", "ran", "ended"]
+    rows = [_ended(row, now) for row in jobs]
+    failed = [row["cause"] if row["cause"] and row["state"] != "finished" else "" for row in jobs]
+    if rows:
+        print_listing(out, columns, rows, left=4, note="cause", notes=failed)
+    else:
+        out.print("nothing has ended yet")
+
+
+def _ended(row: dict[str, Any], now: float) -> list[str | Text]:
     code = "-" if row["code"] is None else str(row["code"])
-    ran = "-" if row["ran_s"] is None else format_seconds(row["ran_s"])
-    words = [row["id"], short(row["name"]), short(row["user"]), row["state"], code, row["cause"] or "-"]
-    return [*words, str(row["gpus"]), ran, ago(row["ended"], now)]
+    ran = "-" if row["ran_s"] is None else format_wait(row["ran_s"])
+    return [
+        *_who(row),
+        state_text(row["state"]),
+        code,
+        str(row["gpus"]),
+        ran,
+        f"{ago(row['ended'], now)} ago",
+    ]
 
 
-def _running(row: dict[str, Any], now: float) -> list[str]:
+def _running(row: dict[str, Any], now: float) -> list[str | Text]:
     overdue = row.get("overdue_s")
-    left = f"{format_seconds(overdue)} overdue" if overdue else ahead(row.get("expected_end"), now)
-    words = [row["id"], short(row["name"]), row["state"], places(row)]
-    return [*words, str(row["gpus"]), str(row["priority"]), ago(row.get("began"), now), left]
+    left = f"{format_wait(overdue)} overdue" if overdue else ahead(row.get("expected_end"), now)
+    facts = [str(row["gpus"]), str(row["priority"]), ago(row.get("began"), now), left]
+    return [*_who(row), state_text(row["state"]), *facts]
 
 
-def _waiting(row: dict[str, Any], now: float) -> list[str]:
-    why = row.get("blocker") or row["reason"]["sentence"]
-    words = [str(row["position"]), row["id"], short(row["name"]), why]
+def _waiting(row: dict[str, Any], now: float) -> list[str | Text]:
     times = [ago(row["since"], now), ahead(row["expected_start"], now)]
-    return [*words, str(row["gpus"]), str(row["priority"]), *times]
+    return [str(row["position"]), *_who(row), str(row["gpus"]), str(row["priority"]), *times]
+
+
+def _who(row: dict[str, Any]) -> list[str]:
+    """The id of a job, never shortened: it is there to be copied; then its name and its user."""
+    return [row["id"], short(row["name"], max(8, 20 - len(row["id"]))), short(row["user"], 10)]
 
 
 @expand_options

@@ -15,7 +15,7 @@ from berth.cli.option_groups import expand_options
 from berth.cli.options import argument, flag, option
 from berth.errors import InputError
 from berth.report.terminal import console
-from berth.units import seconds
+from berth.units import as_sent, seconds
 
 EXAMPLES = ("berth submit --gpus 8 --name resnet -- python train.py --epochs 90", "berth submit job.yaml")
 
@@ -45,8 +45,6 @@ class JobOptions:
 
     def spec(self) -> dict[str, Any]:
         """Return the given options as the API takes them."""
-        from berth.live.spec import as_sent
-
         given = {name: value for name, value in asdict(self).items() if value is not None}
         if given.pop("device", None) is not None and self.kind not in (None, self.device):
             raise InputError("--device and --kind are two names of one thing", hint="give --device only")
@@ -89,11 +87,11 @@ def submit(
 
 def _spec(command: list[str], options: dict[str, Any], env: list[str]) -> dict[str, Any]:
     """The job of the file or the command, with the options of the command line."""
-    from berth import spec as yaml_spec
-    from berth.live.spec import JobSpec
-
     given: dict[str, Any] = {}
     if len(command) == 1 and command[0].endswith((".yaml", ".yml")):
+        from berth import spec as yaml_spec
+        from berth.live.spec import JobSpec
+
         beside = Path(command[0]).parent
         job = yaml_spec.load(command[0], JobSpec)
         if job.plan is not None:

@@ -98,6 +98,7 @@ def train(
             "FILE",
             "Run this plan: a process for each replica of its stages and each of its servers, with its batch,"
             " micro-batches and mode.",
+            shown="$BERTH_PLAN, in a job that runs a plan",
         ),
     ] = None,
     scale: Annotated[
@@ -169,11 +170,13 @@ def train(
     from berth.cli.train_output import exit_on_interrupt, open_logs, print_result, progress_bar
     from berth.train.options import TrainOptions
     from berth.train.orchestrate import planned_of
+    from berth.train.planned import job_plan
     from berth.train.recipes import make_recipe, row_optimiser
     from berth.train.tables import DecayPolicy
     from berth.train.trainer import Trainer
     from berth.train.worker import exit_if_peer_lost
 
+    plan = plan or (job_plan() if workers == 1 and stages is None else None)
     devices = _devices(device_map or [])
     check_folder(checkpoint, option="--checkpoint")
     check_folder(tensorboard, option="--tensorboard")

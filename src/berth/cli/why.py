@@ -10,7 +10,7 @@ import typer
 from berth.cli.live_options import JobName, LiveOptions, ago, clock, in_about, places, print_warnings
 from berth.cli.option_groups import expand_options
 from berth.report import terminal
-from berth.units import format_count, format_seconds
+from berth.units import format_count, format_wait
 
 EXAMPLE = "berth why j17"
 HISTORY_EXAMPLE = "berth history j17"
@@ -36,7 +36,7 @@ def why(*, job: JobName, options: LiveOptions) -> None:
         console.print(f"Its last attempt ended: {answer['last_end']['sentence']}.", markup=False)
     _print_waiting(answer)
     if answer.get("overdue_s"):
-        console.print(f"It is {format_seconds(answer['overdue_s'])} overdue: it runs longer than expected.")
+        console.print(f"It is {format_wait(answer['overdue_s'])} overdue: it runs longer than expected.")
     elif answer.get("expected_end") is not None:
         console.print(f"It should end {in_about(answer['expected_end'], time.time())} (modelled).")
     if answer.get("places"):
@@ -61,11 +61,11 @@ def _print_waiting(answer: dict[str, Any]) -> None:
     if answer.get("summary"):
         typer.echo(f"{answer['summary'][0].upper()}{answer['summary'][1:]}.")
     if reason.get("seconds_left") and reason.get("tier") is None:
-        typer.echo(f"It is tried again in {format_seconds(reason['seconds_left'])}.")
+        typer.echo(f"It is tried again in {format_wait(reason['seconds_left'])}.")
     elif reason.get("seconds_left"):
-        saved = f"; waiting saves it {format_seconds(reason['saves_s'])}" if reason.get("saves_s") else ""
+        saved = f"; waiting saves it {format_wait(reason['saves_s'])}" if reason.get("saves_s") else ""
         typer.echo(
-            f"It waits for one {reason['tier']} for up to {format_seconds(reason['seconds_left'])} more{saved}."
+            f"It waits for one {reason['tier']} for up to {format_wait(reason['seconds_left'])} more{saved}."
         )
     if answer.get("expected_start") is not None:
         typer.echo(f"It should start {in_about(answer['expected_start'], time.time())} (modelled).")
@@ -87,7 +87,7 @@ def history(*, job: JobName, options: LiveOptions) -> None:
             one["tier"],
             _ended_by(one),
             ago(one.get("began", one["placed"]), one.get("ended", time.time())),
-            format_seconds(one["cost_device_s"]) if "cost_device_s" in one else "-",
+            format_wait(one["cost_device_s"]) if "cost_device_s" in one else "-",
         ]
         for one in answer["attempts"]
     ]

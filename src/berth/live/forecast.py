@@ -214,6 +214,16 @@ def dry_run(
     return name, forecast(state, now=moment, until=name)
 
 
+def end_changes(before: Forecast, after: Forecast) -> dict[str, tuple[float, float]]:
+    """Return by job its end in two forecasts, in seconds from now, the largest change first."""
+    ends = {
+        name: (end - before.now, after.ends[name] - after.now)
+        for name, end in before.ends.items()
+        if name in after.ends
+    }
+    return dict(sorted(ends.items(), key=lambda one: -abs(one[1][1] - one[1][0])))
+
+
 def what_if(
     state: ControllerState, *, policy: str | None = None, racks: int = 0, now: float | None = None
 ) -> Forecast:

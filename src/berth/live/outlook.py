@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,15 +17,18 @@ from berth.live.job import Job
 from berth.live.lifecycle import QUEUED
 from berth.live.state import ControllerState
 from berth.schedule.reasons import ReasonCode
-from berth.units import format_count, format_seconds
+from berth.units import format_count, format_wait
 
 IN_TIME, SPARE, FITS = "ends-in-time", "uses-spare-devices", "fits-sooner"
 LISTED = 10  # a row lists this many overtakers, and counts the others
 NAMED = 2  # a sentence names this many of each kind
-_PASSES = {
-    IN_TIME: "overtaken by {}: backfill, it ends before this job can start",
-    SPARE: "overtaken by {}: backfill, on devices that this job does not need",
-    FITS: "overtaken by {}, which fits sooner",
+_PASSES = {  # by how, and whether there are several
+    (IN_TIME, False): "overtaken by {}: backfill, it ends before this job can start",
+    (IN_TIME, True): "overtaken by {}: backfill, they end before this job can start",
+    (SPARE, False): "overtaken by {}: backfill, on devices that this job does not need",
+    (SPARE, True): "overtaken by {}: backfill, on devices that this job does not need",
+    (FITS, False): "overtaken by {}, which fits sooner",
+    (FITS, True): "overtaken by {}, which fit sooner",
 }
 
 
@@ -38,6 +41,8 @@ class Need:
     in_service: int  # the most that one group of the farthest tier allowed has on machines that take jobs
     tier: str  # that tier
     closed: tuple[str, ...]  # machines that take no jobs
+    near: str | None = None  # the tier that it waits for, if a farther one is allowed too
+    near_free: int = 0  # the most that one group of that tier has free
 
 
 class Outlook:
@@ -76,11 +81,18 @@ class Outlook:
         need = self._needs[name]
         if need.in_service < need.gpus:
             return _too_few(need)
-        free = f"{need.free} {'is' if need.free == 1 else 'are'} free"
-        parts = [f"needs {format_count(need.gpus, 'device')}; {free}{self._start(name, now)}"]
+        parts = [f"needs {self._wanted(name, need)}{self._start(name, now)}"]
         groups = self.overtakers_of(name).groups
-        parts += [_PASSES[one.how].format(self._list(one.first, one.count)) for one in groups]
+        parts += [_PASSES[one.how, one.count > 1].format(self._list(one.first, one.count)) for one in groups]
         return "; ".join(parts)
+
+    def _wanted(self, name: str, need: Need) -> str:
+        """`32 devices; 18 are free`; where it waits for a nearer place than it must have, `32 devices in one rack`."""
+        devices, free = format_count(need.gpus, "device"), need.free
+        if need.near is not None and self.expected.tiers.get(name, need.near) == need.near:
+            best = f"; {free} free, at most {need.near_free} in one" if free else "; none is free"
+            return f"{devices} in one {need.near}{best}"
+        return f"{devices}; {free} {'is' if free == 1 else 'are'} free"
 
     def overtakers_of(self, name: str) -> Overtakers:
         """Return the jobs behind this one in the queue that start before it."""
@@ -93,7 +105,7 @@ class Outlook:
                 return ", and no end of a running job frees enough devices"
             return "; no estimate: too many jobs ahead of it"
         left_s = expected.starts[name] - now
-        when = f"in {format_seconds(left_s)}" if left_s >= 1.0 else "now"
+        when = f"in {format_wait(left_s)}" if left_s >= 1.0 else "now"
         if expected.displaced[name]:
             return f"; starts {when} in place of {self._list(expected.displaced[name])}"
         if after := expected.after[name]:
@@ -103,7 +115,7 @@ class Outlook:
 
     def _late(self, names: Sequence[str]) -> str:
         late = [self.overdue[name] for name in names if name in self.overdue]
-        return f" ({format_seconds(max(late))} overdue)" if late else ""
+        return f" ({format_wait(max(late))} overdue)" if late else ""
 
     def _list(self, names: Sequence[str], count: int | None = None) -> str:
         """Return the first of `count` jobs by name, and how many more there are."""
@@ -140,27 +152,45 @@ def needs_of(state: ControllerState, jobs: Sequence[Job]) -> dict[str, Need]:
     closed = tuple(
         machine.name for machine, shut in zip(state.cluster.machines, state.unavailable, strict=True) if shut
     )
-    capacity: dict[tuple[tuple[int, ...], int], tuple[int, int]] = {}  # many jobs ask for the same
+    capacity: dict[tuple[tuple[int, ...], int], tuple[int, int, int]] = {}  # many jobs ask for the same
     needs: dict[str, Need] = {}
     for job in jobs:
         asked = device_types_of(state.setup, job.spec), int(state.world.jobs[job.row]["widest_tier"])
         if asked not in capacity:
             capacity[asked] = _capacity(state, *asked)
-        free, most = capacity[asked]
+        free, most, _ = capacity[asked]
         needs[job.id] = Need(job.spec.gpus, free, most, state.setup.tiers[asked[1]], closed)
+        near = _tier_waited_for(state, job)
+        if near < asked[1]:
+            if (wanted := (asked[0], near)) not in capacity:
+                capacity[wanted] = _capacity(state, *wanted)
+            needs[job.id] = replace(
+                needs[job.id], near=state.setup.tiers[near], near_free=capacity[wanted][2]
+            )
     return needs
 
 
-def _capacity(state: ControllerState, kinds: Sequence[int], tier: int) -> tuple[int, int]:
-    """Return the free devices of the type with most, and the devices in service of the largest group of a tier."""
+def _tier_waited_for(state: ControllerState, job: Job) -> int:
+    """Return the tier that a job waits for at first; the widest if it takes any place, or if that is not known."""
+    record, world = state.world.jobs[job.row], state.world
+    if world.rules[0]["relax_locality"]:
+        return int(record["nearest_tier"])
+    reached = record["explained_s"] == world.state[0]["now"]
+    return int(record["waits_for_tier"] if reached else record["widest_tier"])
+
+
+def _capacity(state: ControllerState, kinds: Sequence[int], tier: int) -> tuple[int, int, int]:
+    """Return the free devices of the type with most, and of the groups of a tier the most in service and free."""
     hosts = state.world.hosts
-    free = most = 0
+    free = most = most_free = 0
     for kind in kinds:
         here = hosts[(hosts["down"] == 0) & (hosts["device_type"] == kind)]
         if len(here):
             free = max(free, int(here["free"].sum()))
-            most = max(most, int(np.bincount(here["group"][:, tier], weights=here["size"]).max()))
-    return free, most
+            groups = here["group"][:, tier]
+            most = max(most, int(np.bincount(groups, weights=here["size"]).max()))
+            most_free = max(most_free, int(np.bincount(groups, weights=here["free"]).max()))
+    return free, most, most_free
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from decimal import Decimal
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
@@ -30,7 +29,7 @@ from pydantic import (
 from berth.errors import InputError
 from berth.live.profiles import NO_OTHER_KEYS, InlineProfile, numbers_of
 from berth.spec import Bytes, Seconds, Spec
-from berth.units import format_seconds, seconds, size_bytes
+from berth.units import as_sent, format_seconds, seconds, size_bytes
 
 
 def said(words: str) -> WrapValidator:
@@ -139,12 +138,6 @@ class JobSpec(Spec):
             if name in data:
                 data[name] = as_sent(data[name], unit)
         return data
-
-
-def as_sent(number: float, unit: str = "s") -> str:
-    """Write a quantity as the API takes it: 5400s."""
-    text = f"{Decimal(repr(float(number))):f}"
-    return f"{text.rstrip('0').rstrip('.') if '.' in text else text}{unit}"
 
 
 _TIME_UNITS = "(ns|us|ms|s|sec|min|m|h|d|day|days|w)"

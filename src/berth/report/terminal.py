@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
+import textwrap
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
 _BLOCKS = " ▏▎▍▌▋▊▉█"
 
 
 def console() -> Console:
-    """Standard output; plain and 80 columns wide when it is not a terminal (so piped output is stable)."""
+    """Standard output; when it is not a terminal it is plain and $COLUMNS wide, or 80, so piped output is stable."""
     from rich.console import Console
 
-    width = None if sys.stdout.isatty() else 80
+    width = None if sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdigit() else 80
     return Console(width=width, highlight=False, soft_wrap=False)
 
 
@@ -36,6 +39,81 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], *, 
     for row in rows:
         result.add_row(*(Text(cell) for cell in row))
     return result
+
+
+STATES = {
+    "running": "green",
+    "starting": "cyan",
+    "evicting": "yellow",
+    "stopping": "yellow",
+    "delayed": "yellow",
+    "failed": "bold red",
+    "lost": "bold red",
+    "drained": "yellow",
+    "finished": "green",
+    "cancelled": "dim",
+}
+
+
+def state_text(state: str) -> Text:
+    """The state of a job or a machine, in its colour."""
+    from rich.text import Text
+
+    return Text(state, STATES.get(state, ""))
+
+
+_GAP, _NARROWEST_NOTE = 2, 44
+
+
+def print_listing(
+    out: Console,
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str | Text]],
+    *,
+    left: int,
+    note: str = "",
+    notes: Sequence[str] = (),
+) -> None:
+    """Print rows whose cells are never split, and a note for each: the last column, or below it on a narrow terminal.
+
+    The first `left` columns are words. A row that is wider than the terminal is printed whole.
+    """
+    from rich.text import Text
+
+    cells = [[Text(cell) if isinstance(cell, str) else cell for cell in row] for row in rows]
+    widths = [
+        max(len(name), *(row[at].cell_len for row in cells)) if cells else len(name)
+        for at, name in enumerate(columns)
+    ]
+    taken = sum(widths) + _GAP * (len(widths) - 1)
+    beside = out.width - taken - _GAP >= _NARROWEST_NOTE
+    heads = [Text(name, "dim") for name in columns]
+    indent = taken + _GAP if beside else widths[0] + _GAP if widths[0] < 5 else 4
+    line = _line(heads, widths, left).append(f"{' ' * _GAP}{note}" if beside and note else "", "dim")
+    out.print(line, soft_wrap=True)
+    for row, said in zip(cells, notes or [""] * len(cells), strict=True):
+        line = _line(row, widths, left)
+        wrapped = textwrap.wrap(said, max(20, out.width - indent), break_long_words=False)
+        if beside and wrapped:
+            line.append(" " * _GAP + wrapped.pop(0))
+        line.rstrip()
+        out.print(line, soft_wrap=True)
+        for rest in wrapped:
+            out.print(Text(" " * indent + rest), soft_wrap=True)
+
+
+def _line(row: Sequence[Text], widths: Sequence[int], left: int) -> Text:
+    """The cells of a row side by side."""
+    from rich.text import Text
+
+    line = Text()
+    for at, (cell, width) in enumerate(zip(row, widths, strict=True)):
+        padding = " " * (width - cell.cell_len)
+        line.append(" " * _GAP if at else "")
+        line.append("" if at < left else padding)
+        line.append_text(cell)
+        line.append(padding if at < left else "")
+    return line
 
 
 def bar(value: float, largest: float, width: int = 24) -> str:

@@ -57,15 +57,21 @@ def _identity() -> str:
 
 
 class Hosts:
-    """The hosts of all ranks, in the order of their lowest rank."""
+    """The hosts of all ranks, in the order of their lowest rank; ranks from `workers` on are servers."""
 
-    def __init__(self, ranks: Sequence[RankHost], rank: int) -> None:
+    def __init__(self, ranks: Sequence[RankHost], rank: int, workers: int | None = None) -> None:
         self._ranks = ranks
         self._rank = rank
+        self._workers = len(ranks) if workers is None else workers
         self._identities = list(dict.fromkeys(one.identity for one in ranks))
 
     def __len__(self) -> int:
         return len(self._identities)
+
+    @property
+    def with_workers(self) -> int:
+        """Return how many hosts have workers; they come first."""
+        return len({one.identity for one in self._ranks[: self._workers]})
 
     @property
     def here(self) -> int:
@@ -82,12 +88,16 @@ class Hosts:
         return self._identities.index(self._ranks[rank].identity)
 
     def of_server(self, index: int) -> int:
-        """Return the host of a server: they are dealt out in turn."""
-        return index % len(self)
+        """Return the host of a server: that of its rank, or, without one, they are dealt out in turn."""
+        return self.of_rank(self._workers + index) if self._workers < len(self._ranks) else index % len(self)
 
     def leader(self, host: int) -> int:
         """Return the lowest rank of a host."""
         return next(rank for rank in range(len(self._ranks)) if self.of_rank(rank) == host)
+
+    def pinged_by(self, host: int) -> int:
+        """Return the worker that pings the servers of a host: one there, if there is any."""
+        return self.leader(host) if host < self.with_workers else 0
 
     def address(self, host: int) -> str:
         """Return the address by which other hosts reach this one."""

@@ -13,7 +13,7 @@ from berth.errors import InputError
 from berth.train.devices import check_bf16, find_device
 from berth.train.embedding import embeddings_of
 from berth.train.options import TrainOptions, no_pipeline, stages_are_synchronous
-from berth.train.planned import PlannedRun, planned_devices, planned_run
+from berth.train.planned import PlannedRun, is_job_plan, planned_devices, planned_run
 from berth.train.recipes import Recipe
 from berth.train.rendezvous import RankInfo
 from berth.train.servers import ServerConfig
@@ -96,17 +96,14 @@ def resolve(
     if planned is not None:
         if rank_info is None:
             planned.check_size()
-        elif len(planned.cuts) == 1 and rank_info.world_size != planned.layout.world_size:
+        elif len(planned.cuts) == 1 and not _has_planned_processes(rank_info, planned, options):
             planned = replace(planned, ranks=rank_info.world_size)
         cuts, layout = planned.cuts if len(planned.cuts) > 1 else (), planned.layout
     else:
         cuts = tuple(_even_cuts(recipe, options))
         layout = _layout(max(1, len(cuts)), options, rank_info)
     users = len(table_users(recipe.model, layout, cuts))
-    servers = options.servers
-    if servers is None:
-        servers = sum(planned.servers) if planned is not None else 0
-        servers = servers or int(layout.world_size > 1)
+    servers = _server_count(options, planned, layout)
     if not servers and users > 1:
         raise needs_server()
     if not servers:
@@ -128,6 +125,27 @@ def resolve(
         tls=False if options.plain else None,
     )
     return LaunchConfig(options, layout, cuts, servers, server, planned)
+
+
+def with_role(rank_info: RankInfo, config: LaunchConfig) -> RankInfo:
+    """Return the rank as a worker or a server of the plan: in a job that runs a plan, servers have ranks too."""
+    workers, servers = config.layout.world_size, config.servers
+    if is_job_plan(config.options.plan) and servers and rank_info.world_size == workers + servers:
+        return replace(rank_info, world_size=workers, servers=servers)
+    return rank_info
+
+
+def _has_planned_processes(rank_info: RankInfo, planned: PlannedRun, options: TrainOptions) -> bool:
+    """Whether the environment has the processes of a plan: its workers, and in a job perhaps its servers."""
+    workers = planned.layout.world_size
+    servers = _server_count(options, planned, planned.layout) if is_job_plan(options.plan) else 0
+    return rank_info.world_size in (workers, workers + servers)
+
+
+def _server_count(options: TrainOptions, planned: PlannedRun | None, layout: Layout) -> int:
+    if options.servers is not None:
+        return options.servers
+    return (sum(planned.servers) if planned is not None else 0) or int(layout.world_size > 1)
 
 
 def table_users(model: nn.Module, layout: Layout, cuts: list[StageCut] | tuple[StageCut, ...]) -> list[int]:

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING
 
 from berth.train.devices import check_device
 from berth.train.launch import ATTEMPT
-from berth.train.launch_config import LaunchConfig, check_mode_without_servers, resolve
+from berth.train.launch_config import LaunchConfig, check_mode_without_servers, resolve, with_role
 from berth.train.options import TrainOptions
+from berth.train.planned import is_job_plan
 from berth.train.recipes import Recipe
 from berth.train.rendezvous import RankInfo, rank_from_environment
+from berth.train.server_rank import run_server_rank
 from berth.train.tables.memory import keep_freed_memory
 
 if TYPE_CHECKING:
@@ -24,7 +26,7 @@ def start(
     recipe: Recipe, options: TrainOptions, command: Sequence[str], notify: Callable[[str], None] = print
 ) -> Session | int:
     """Return this process's session. If the run needs several processes and the environment gives this one no rank,
-    run `command` in each of them and return the exit code."""
+    run `command` in each of them and return the exit code; so does a rank that is a server, once it has served."""
     keep_freed_memory()
     rank_info = rank_from_environment()
     if rank_info is None and not options.is_distributed:
@@ -53,16 +55,26 @@ def start(
     config = resolve(recipe, options, rank_info, notify)
     if rank_info is None:
         config.check_devices()
-    if rank_info is None and (config.planned is not None or not config.is_single_process):
+    if _describes(rank_info, config):
         for line in config.describe(recipe):
             notify(line)
     if rank_info is None and not config.is_single_process:
         return _launch(config, command, notify)
     from berth.train.worker import exit_if_peer_lost, worker_session
 
-    rank_info = rank_info or RankInfo()
+    rank_info = with_role(rank_info or RankInfo(), config)
     with exit_if_peer_lost(rank_info, notify):
+        if rank_info.server is not None:
+            run_server_rank(config, rank_info, notify)
+            return 0
         return worker_session(recipe, config, rank_info, notify=notify)
+
+
+def _describes(rank_info: RankInfo | None, config: LaunchConfig) -> bool:
+    """Whether this process prints what is started: the launcher, or the first rank of a job that runs a plan."""
+    if rank_info is None:
+        return config.planned is not None or not config.is_single_process
+    return rank_info.rank == 0 and is_job_plan(config.options.plan) and ATTEMPT not in os.environ
 
 
 def planned_of(

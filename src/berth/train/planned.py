@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 _SERVED = ("servers", "disk")  # places of tables that are servers here
 _PER_CORE = 4  # processes of a plan that one core takes without --scale
 _FEW = 16  # processes that any machine takes
+JOB_PLAN = "BERTH_PLAN"  # environment: the plan file of a job
 
 
 @dataclass(frozen=True)
@@ -187,6 +188,16 @@ def _unused(path: str, device_type: str, used: Iterable[str]) -> InputError:
 def cores_here() -> int:
     """Return the cores that processes of this run may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def job_plan() -> str | None:
+    """Return the plan file of the job that this process belongs to, if it runs a plan."""
+    return os.environ.get(JOB_PLAN) or None
+
+
+def is_job_plan(path: str | None) -> bool:
+    """Whether a plan is that of the job, so that every process of the plan has a rank."""
+    return path is not None and path == job_plan()
 
 
 def read_scale(text: str) -> Fraction:

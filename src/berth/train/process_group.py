@@ -151,6 +151,10 @@ class ProcessGroup:
             self.channel.flush()
             with waiting_for_peers():
                 dist.destroy_process_group()
+            if self.is_main and self.rank_info.servers:
+                from berth.train.server_rank import dismiss_server_ranks
+
+                dismiss_server_ranks(self.store, self.rank_info)
         self.keep.close()
 
 

@@ -36,9 +36,10 @@ class RankInfo:
     """The rank of this process."""
 
     rank: int = 0
-    world_size: int = 1
+    world_size: int = 1  # workers
     host: str = "127.0.0.1"
     port: int = 0
+    servers: int = 0  # processes that are servers; their ranks follow those of the workers
 
     @property
     def address(self) -> str:
@@ -46,9 +47,19 @@ class RankInfo:
         return f"{self.host}:{self.port}"
 
     @property
+    def processes(self) -> int:
+        """Return the number of workers and servers that have a rank."""
+        return self.world_size + self.servers
+
+    @property
     def is_single(self) -> bool:
         """Whether this is the only process."""
-        return self.world_size == 1
+        return self.processes == 1
+
+    @property
+    def server(self) -> int | None:
+        """Return the index of the server that this process is; None for a worker."""
+        return self.rank - self.world_size if self.rank >= self.world_size else None
 
     def environment(self) -> dict[str, str]:
         """Return torchrun's environment variables."""
@@ -113,8 +124,8 @@ def join(
     from torch.distributed.distributed_c10d import PrefixStore
 
     keep = keep if keep is not None else ExitStack()
-    joined = _wait_for_all(rank_info, keep, notify, plain=plain)
-    if len(joined.hosts) > 1 and not plain:
+    joined = wait_for_all(rank_info, keep, notify, plain=plain)
+    if joined.hosts.with_workers > 1 and not plain:
         from berth.train.secure_gloo import use_gateways
 
         backend = use_gateways(joined.store, joined.secret, joined.hosts, rank_info, backend, keep)
@@ -158,8 +169,8 @@ def heartbeat_store(rank_info: RankInfo, secret: Secret) -> Any:
     return _signed(_prefixed(_store(rank_info, is_master=False, wait_s=TIMEOUT_S)), secret)
 
 
-def _wait_for_all(
-    rank_info: RankInfo, keep: ExitStack, notify: Callable[[str], None], *, plain: bool
+def wait_for_all(
+    rank_info: RankInfo, keep: ExitStack, notify: Callable[[str], None] = notify, *, plain: bool
 ) -> Joined:
     """Return store, secret and hosts once every rank has joined; missing ranks are reported every `SILENT_S`."""
     started = time.monotonic()
@@ -173,7 +184,7 @@ def _wait_for_all(
     signed = _signed(store, secret)
     signed.set(here, this_host(rank_info.host, rank_info.port, plain=plain).to_json())
     while missing := _missing(rank_info, signed):
-        if rank_info.rank == min(set(range(rank_info.world_size)) - set(missing)):
+        if rank_info.rank == min(set(range(rank_info.processes)) - set(missing)):
             _report_missing(rank_info, missing, started, notify)
     try:
         ranks = _read_hosts(rank_info, signed)
@@ -181,7 +192,7 @@ def _wait_for_all(
         _leave(rank_info, store)
         raise
     store.set(f"checked/{rank_info.rank}", "")
-    return Joined(signed, secret, Hosts(ranks, rank_info.rank))
+    return Joined(signed, secret, Hosts(ranks, rank_info.rank, rank_info.world_size))
 
 
 def _connect(rank_info: RankInfo, started: float, notify: Callable[[str], None]) -> Any:
@@ -200,7 +211,7 @@ def _connect(rank_info: RankInfo, started: float, notify: Callable[[str], None])
 def _read_hosts(rank_info: RankInfo, store: Any) -> list[RankHost]:
     """Return where all ranks run; raises if one has another secret, or another setting of --plain."""
     ranks = []
-    for rank in range(rank_info.world_size):
+    for rank in range(rank_info.processes):
         try:
             ranks.append(RankHost(**json.loads(store.get(f"here/{rank}"))))
         except ForeignValueError:
@@ -222,13 +233,13 @@ def _leave(rank_info: RankInfo, store: Any) -> None:
     if rank_info.rank == 0:
         with suppress(RuntimeError):
             store.wait(
-                [f"checked/{rank}" for rank in range(rank_info.world_size)], timedelta(seconds=_LEAVE_S)
+                [f"checked/{rank}" for rank in range(rank_info.processes)], timedelta(seconds=_LEAVE_S)
             )
 
 
 def _missing(rank_info: RankInfo, store: Any) -> list[int]:
     """Wait for all ranks for a while; returns those that have not joined."""
-    keys = [f"here/{rank}" for rank in range(rank_info.world_size)]
+    keys = [f"here/{rank}" for rank in range(rank_info.processes)]
     try:
         store.wait(keys, timedelta(seconds=SILENT_S))
     except RuntimeError:
@@ -240,7 +251,7 @@ def _report_missing(
     rank_info: RankInfo, missing: Sequence[int], started: float, notify: Callable[[str], None]
 ) -> None:
     waited = time.monotonic() - started
-    ranks = f"rank{'' if len(missing) == 1 else 's'} {', '.join(map(str, missing))} of {rank_info.world_size}"
+    ranks = f"rank{'' if len(missing) == 1 else 's'} {', '.join(map(str, missing))} of {rank_info.processes}"
     text = f"{ranks} did not join at {rank_info.address} within {waited:.0f} s"
     if waited > TIMEOUT_S:
         raise InputError(text, hint="start every rank with the same MASTER_ADDR and MASTER_PORT")

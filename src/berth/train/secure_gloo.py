@@ -37,7 +37,7 @@ def use_gateways(
         gateway = GatewayProcess(secret, hosts.address(hosts.here))
         keep.callback(gateway.stop)
         store.set(f"gateway/{hosts.here}", str(gateway.port))
-        gateways = [(hosts.address(host), _port(store, hosts, host)) for host in range(len(hosts))]
+        gateways = [(hosts.address(host), _port(store, hosts, host)) for host in range(hosts.with_workers)]
         ranks = {rank: _endpoint(store, rank) for rank in range(rank_info.world_size)}
         gateway.route(
             [endpoint for rank, endpoint in ranks.items() if hosts.of_rank(rank) == hosts.here],
@@ -48,7 +48,7 @@ def use_gateways(
             ],
         )
         store.set(f"gateway ready/{hosts.here}", "")
-    for host in range(len(hosts)):
+    for host in range(hosts.with_workers):
         _wait(store, f"gateway ready/{host}", hosts, host)
     _register(device)
     return backend.replace("gloo", NAME)

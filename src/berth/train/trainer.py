@@ -40,6 +40,7 @@ from berth.train.learner import Loss
 from berth.train.optimisers import MakeOptimiser, MakeScheduler, scheduler_text
 from berth.train.options import Checkpoints, TrainOptions
 from berth.train.orchestrate import planned_of, start
+from berth.train.planned import job_plan
 from berth.train.recipes import Recipe, make_recipe, row_optimiser
 from berth.train.rendezvous import rank_from_environment
 from berth.train.result import Result
@@ -90,6 +91,7 @@ class Trainer:
         notify: Callable[[str], None] = print,
         **options: Any,
     ) -> None:
+        plan = plan or (job_plan() if workers == 1 and options.get("stages") is None else None)
         named = {"dense_optimiser": optimiser, "schedule": scheduler}
         options |= {name: value for name, value in named.items() if isinstance(value, str)}
         options |= {"workers": workers, "servers": servers, "plan": plan, "scale": scale, "device": device}
@@ -241,7 +243,8 @@ class Trainer:
     def _opened(self, goal: int | None) -> Session:
         if self._session is None:
             session = self.start(goal, ())
-            assert isinstance(session, Session)
+            if isinstance(session, int):
+                raise SystemExit(session)  # this rank was a server
             self._session = session
         planned = self.options.scheduler(goal)
         before = self._session._make_scheduler

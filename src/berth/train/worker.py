@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -20,23 +18,22 @@ from berth.train.async_session import AsyncSession
 from berth.train.device_store import local_store
 from berth.train.devices import find_device, named_device, use_device
 from berth.train.distributed_session import DistributedSession
-from berth.train.fault_points import NAME
 from berth.train.heartbeat import InProcessStore, StallMonitor, WatchedServer
 from berth.train.hosts import Hosts
 from berth.train.launch import ATTEMPT, PEER_LOST, server_addresses
 from berth.train.launch_config import LaunchConfig, needs_server, table_users
 from berth.train.learner import Learner
+from berth.train.planned import is_job_plan
 from berth.train.process_group import ProcessGroup, join_process_group
 from berth.train.recipes import Recipe
 from berth.train.rendezvous import RankInfo
-from berth.train.servers import Address, ClientOptions, Secret, ServerConfig, ServerProcess, connect
+from berth.train.server_rank import ADDRESS_KEY, remove_at_exit, server_rank_addresses, start_servers
+from berth.train.servers import Address, ClientOptions, Secret, connect
 from berth.train.servers.ping import ServerPing, ping_identity
 from berth.train.servers.secret import VARIABLE
 from berth.train.sparse import SparseStore
 from berth.train.stages.learner import StageLearner
 from berth.zoo import LayeredModel
-
-_SERVERS_KEY = "berth/servers"  # in the key-value store of the process group
 
 
 def worker_session(
@@ -47,7 +44,10 @@ def worker_session(
     if rank_info.world_size != layout.world_size:
         raise InputError(
             f"{rank_info.world_size} processes were started, but the stages need {layout}"
-            + (f" = {layout.world_size}" if layout.stages > 1 else ""),
+            + (f" = {layout.world_size}" if layout.stages > 1 else "")
+            + (
+                f", or {layout.world_size + config.servers} with servers" if is_job_plan(options.plan) else ""
+            ),
             hint="give as many ranks, or another --scale" if config.planned is not None else None,
         )
     smallest = recipe.batch // max(layout.replicas)
@@ -137,7 +137,7 @@ def _open_store(
     if not addresses:
         if len(users) > 1:
             raise needs_server()
-        _remove_at_exit(process_group, config.server)
+        remove_at_exit(process_group.keep, config.server)
         return local_store(
             device,
             config.options.device_cache_bytes,
@@ -150,27 +150,22 @@ def _open_store(
     return connect(addresses, secret, rank=rank, workers=len(users), codec=options.codec, **more)
 
 
-def _remove_at_exit(process_group: ProcessGroup, server: ServerConfig) -> None:
-    if server.folder is not None:
-        process_group.keep.callback(shutil.rmtree, server.folder, ignore_errors=True)
-
-
 def _servers(process_group: ProcessGroup, workers: int, config: LaunchConfig) -> tuple[list[Address], Secret]:
-    """Return the servers of the launcher; without a launcher, the lowest rank of each host starts its share."""
+    """Return the servers of the launcher, or those with ranks; else the lowest rank of each host starts its share."""
     addresses = server_addresses()
     if addresses or not config.servers:
         return addresses, Secret.find() if addresses else Secret.random()
     secret, hosts, store = process_group.secret, process_group.hosts, process_group.store
     if secret is None or hosts is None:
         secret = Secret.find() if VARIABLE in os.environ else Secret.random()
-        return _start_servers(process_group, workers, config, secret, range(config.servers)), secret
-    if hosts.is_leader:
+        started = start_servers(config, secret, None, process_group.keep, range(config.servers), workers)
+        return [process.address for process in started], secret
+    if hosts.is_leader and not process_group.rank_info.servers:
         indices = [index for index in range(config.servers) if hosts.of_server(index) == hosts.here]
-        started = _start_servers(process_group, workers, config, secret, indices)
-        for index, address in zip(indices, started, strict=True):
-            store.set(f"{_SERVERS_KEY}/{index}", address.to_json())
-    published = [store.get(f"{_SERVERS_KEY}/{index}").decode() for index in range(config.servers)]
-    return [Address.from_json(text) for text in published], secret
+        started = start_servers(config, secret, hosts, process_group.keep, indices, workers)
+        for index, process in zip(indices, started, strict=True):
+            store.set(f"{ADDRESS_KEY}/{index}", process.address.to_json())
+    return server_rank_addresses(store, config.servers), secret
 
 
 def _watch_servers(
@@ -203,27 +198,7 @@ def _watched(index: int, hosts: Hosts | None) -> WatchedServer:
     if hosts is None or len(hosts) == 1:
         return WatchedServer(f"server {index}", 0)
     host = hosts.of_server(index)
-    return WatchedServer(f"server {index} on {hosts.names()[host]}", hosts.leader(host))
-
-
-def _start_servers(
-    process_group: ProcessGroup, workers: int, config: LaunchConfig, secret: Secret, indices: Sequence[int]
-) -> list[Address]:
-    """Start servers on this host; others reach them by the interface to the rendezvous."""
-    hosts, server = process_group.hosts, config.server
-    host = hosts.address(hosts.here) if hosts is not None and len(hosts) > 1 else "127.0.0.1"
-    if server.memory_bytes is not None and server.folder is None:
-        server = replace(server, folder=tempfile.mkdtemp(prefix="berth-cold-"))
-    server = replace(server, servers=config.servers, workers=workers, host=host)
-    _remove_at_exit(process_group, server)  # after the servers have ended
-    attempt = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) + 1
-    started = [
-        ServerProcess(replace(server, index=index), secret, environment={NAME: f"server{index}/{attempt}"})
-        for index in indices
-    ]
-    for process in started:
-        process_group.keep.callback(process.stop)
-    return [process.address for process in started]
+    return WatchedServer(f"server {index} on {hosts.names()[host]}", hosts.pinged_by(host))
 
 
 class NoTables:

@@ -14,8 +14,9 @@ import numpy as np
 import polars as pl
 
 from berth.errors import TraceError
-from berth.workload.formats import Head, detect, named
+from berth.workload.formats import Head, ParsedJobs, detect, named
 from berth.workload.parsing.stream import Progress, open_stream
+from berth.workload.shapes import Offer
 from berth.workload.trace import SCHEMA, BadRow, BadRowCollector, BadRows, Trace
 
 __all__ = ["Progress", "read_trace"]
@@ -48,7 +49,16 @@ def read_trace(
         parsed.notes.append(f"the first submission was at {first_s:.15g} s: times are counted from there")
     frame = _columns(frame.with_columns(pl.col("submit_s") - first_s))
     origin = datetime.fromtimestamp(first_s, UTC).replace(tzinfo=None) if parsed.wall_clock else None
-    return Trace(frame, name, kind.name, origin, parsed.rows, bad, tuple(parsed.notes))
+    return Trace(
+        frame, name, kind.name, origin, parsed.rows, bad, tuple(parsed.notes), offers=_offers(frame, parsed)
+    )
+
+
+def _offers(frame: pl.DataFrame, parsed: ParsedJobs) -> dict[str, Offer]:
+    """The offers of the jobs that were kept."""
+    if not parsed.offers:
+        return {}
+    return {job: parsed.offers[job] for job in frame["job_id"] if job in parsed.offers}
 
 
 def _without_duplicates(frame: pl.DataFrame, bad_rows: BadRowCollector) -> pl.DataFrame:

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from berth.arrays import BoolArray, FloatArray, IntArray
 from berth.errors import TraceError
+from berth.workload.shapes import Offer
 
 SCHEMA: dict[str, pl.DataType] = {
     "job_id": pl.String(),
@@ -110,6 +111,8 @@ class Trace:
     rows: int = 0  # rows of the source, bad ones included
     bad: BadRows = field(default_factory=BadRows)
     notes: tuple[str, ...] = ()
+    # jobs with parts and alternatives, by id; their `num_gpu` and `duration_s` are those of the first alternative
+    offers: Mapping[str, Offer] = field(default_factory=dict, repr=False)
 
     @staticmethod
     def from_columns(
@@ -119,6 +122,7 @@ class Trace:
         format: str = "berth",  # noqa: A002
         origin: datetime | None = None,
         notes: Sequence[str] = (),
+        offers: Mapping[str, Offer] | None = None,
     ) -> Trace:
         """Return a trace from columns: checked, sorted, times from 0."""
         frame = _with_schema(pl.DataFrame(dict(columns)), source)
@@ -128,7 +132,7 @@ class Trace:
         frame = frame.with_columns(pl.col("submit_s") - first_s)
         if origin is not None:
             origin += timedelta(seconds=first_s)
-        return Trace(frame, source, format, origin, rows=len(frame), notes=tuple(notes))
+        return Trace(frame, source, format, origin, rows=len(frame), notes=tuple(notes), offers=offers or {})
 
     def __len__(self) -> int:
         return self.frame.height
@@ -171,13 +175,29 @@ class Trace:
         first_s = float(frame["submit_s"][0])
         origin = self.origin + timedelta(seconds=first_s) if self.origin else None
         frame = frame.with_columns(pl.col("submit_s") - first_s)
-        return replace(self, frame=frame, origin=origin, notes=(*self.notes, note))
+        kept = {job: self.offers[job] for job in frame["job_id"] if job in self.offers} if self.offers else {}
+        return replace(self, frame=frame, origin=origin, notes=(*self.notes, note), offers=kept)
 
     def write_csv(self, path: str | Path) -> None:
         """Write berth's plain CSV; `.gz`, `.xz` or `.zst` at the end of the name compress it."""
         from berth.workload.writing import write_csv
 
+        if self.offers:
+            raise TraceError(
+                f"{len(self.offers):,} jobs have alternatives, which CSV can't hold",
+                where=str(path),
+                hint="end the name in .jsonl, or in .jsonl.gz",
+            )
         write_csv(self.frame, path)
+
+    def write(self, path: str | Path) -> None:
+        """Write CSV, or JSON lines where the name ends in `.jsonl`; both may be compressed."""
+        from berth.workload.writing import write_jsonl
+
+        if ".jsonl" in Path(path).name:
+            write_jsonl(self, path)
+        else:
+            self.write_csv(path)
 
 
 def _with_schema(frame: pl.DataFrame, source: str) -> pl.DataFrame:

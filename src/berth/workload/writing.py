@@ -1,4 +1,4 @@
-"""Writes berth's plain CSV; reading it gives the same trace, bit by bit.
+"""Writes a trace as berth's plain CSV or as JSON lines; reading it gives the same trace, bit by bit.
 
 Whole numbers are written without a decimal point, others with the fewest digits that read back the same.
 Optional columns without a value are left out. The write is atomic.
@@ -7,6 +7,7 @@ Optional columns without a value are left out. The write is atomic.
 from __future__ import annotations
 
 import gzip
+import json
 import lzma
 import os
 from collections.abc import Iterator
@@ -17,31 +18,50 @@ from typing import IO, cast
 import polars as pl
 
 from berth.errors import TraceError
-from berth.workload.trace import OPTIONAL, SCHEMA
+from berth.workload.shape_spec import offer_to_dict
+from berth.workload.trace import OPTIONAL, SCHEMA, Trace
 
 _ROWS_AT_ONCE = 100_000
 _EXACT = 2.0**53  # up to here a float holds every whole number
 SUFFIXES = (".csv", ".csv.gz", ".csv.xz", ".csv.zst")
+JSONL_SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.xz", ".jsonl.zst")
 
 
 def write_csv(frame: pl.DataFrame, path: str | Path) -> None:
     """Write the columns of a trace; the suffix selects the compression."""
-    path = Path(path)
-    if not path.name.endswith(SUFFIXES):
+    columns = [name for name in SCHEMA if name not in OPTIONAL or frame[name].null_count() < len(frame)]
+    with _fresh(Path(path), SUFFIXES) as stream:
+        stream.write((",".join(columns) + "\n").encode())
+        for part in frame.select(columns).iter_slices(_ROWS_AT_ONCE):
+            part.select(_as_text(name) for name in columns).write_csv(
+                stream, include_header=False, quote_style="never"
+            )
+
+
+def write_jsonl(trace: Trace, path: str | Path) -> None:
+    """Write one JSON object per job, alternatives included."""
+    with _fresh(Path(path), JSONL_SUFFIXES) as stream:
+        for row in trace.frame.iter_rows(named=True):
+            offer = trace.offers.get(row["job_id"])
+            left_out = ("num_gpu", "duration_s") if offer is not None else ()
+            data = {name: value for name, value in row.items() if value is not None and name not in left_out}
+            data |= offer_to_dict(offer) if offer is not None else {}
+            stream.write((json.dumps(data, ensure_ascii=False) + "\n").encode())
+
+
+@contextmanager
+def _fresh(path: Path, suffixes: tuple[str, ...]) -> Iterator[IO[bytes]]:
+    """A stream into a new file, which replaces `path` once all is written."""
+    if not path.name.endswith(suffixes):
         raise TraceError(
             f"can't choose a format for {path.name!r}",
             where=str(path),
-            hint=f"end the name in {', '.join(SUFFIXES)}",
+            hint=f"end the name in {', '.join(suffixes)}",
         )
-    columns = [name for name in SCHEMA if name not in OPTIONAL or frame[name].null_count() < len(frame)]
     fresh = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         with _compressed(fresh, path.suffix) as stream:
-            stream.write((",".join(columns) + "\n").encode())
-            for part in frame.select(columns).iter_slices(_ROWS_AT_ONCE):
-                part.select(_as_text(name) for name in columns).write_csv(
-                    stream, include_header=False, quote_style="never"
-                )
+            yield stream
         os.replace(fresh, path)
     except OSError as error:
         raise TraceError(f"can't be written: {error.strerror or error}", where=str(path)) from None

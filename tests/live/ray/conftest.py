@@ -20,7 +20,7 @@ def racks():
 
 @pytest.fixture
 def open_desk(racks, tmp_path):
-    racks.mend()
+    racks.repair()
     desks = []
 
     def opened(**more):
@@ -40,7 +40,7 @@ def desk(open_desk):
 @pytest.fixture
 def backend(racks, tmp_path):
     """With time: on a busy machine gangs start and Ray answers late."""
-    racks.mend()
+    racks.repair()
     found = RayBackend(tmp_path, racks.address, start_s=300.0, answer_s=60.0)
     found.cluster()
     found.observe()

@@ -79,7 +79,7 @@ class Racks:
     def lose(self, name):
         self.ray.remove_node(self.nodes.pop(name), allow_graceful=False)
 
-    def mend(self):
+    def repair(self):
         for name in set(RACKS) - set(self.nodes):
             self.nodes[name] = self.join(name)
 
@@ -199,7 +199,7 @@ def pipes_of(pid):
 
 @contextlib.contextmanager
 def another_driver(racks, namespace):
-    """Somebody who uses the same Ray."""
+    """Another user of the same Ray."""
     import ray
 
     ray.init(address=racks.address, namespace=namespace, log_to_driver=False)

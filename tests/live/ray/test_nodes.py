@@ -33,7 +33,7 @@ def cluster(*nodes):
 
 
 def shape(found):
-    """The names of the groups that each machine stands in, nearest first."""
+    """The names of the groups of each machine, nearest first."""
     return {
         machine.name: [found.group_names[level][group] for level, group in enumerate(found.groups[:, at])]
         for at, machine in enumerate(found.machines)
@@ -80,7 +80,7 @@ def test_a_node_without_a_rack_is_near_no_other_and_a_rack_without_a_zone_stays_
 @pytest.mark.parametrize(
     ("said", "name"),
     [
-        ({"ray_io_accelerator__type": "A100"}, "A100"),  # with 40 or 80 GB: nobody knows
+        ({"ray_io_accelerator__type": "A100"}, "A100"),  # with 40 or 80 GB: unknown
         ({"ray_io_accelerator__type": "A100-80G"}, "A100-80"),
         ({"ray_io_accelerator__type": "A100-40G"}, "A100-40"),
         ({"resources": {"accelerator_type:H100": 1.0}}, "H100"),
@@ -148,7 +148,7 @@ for line in sys.stdin:
 
 @pytest.fixture
 def link(monkeypatch, tmp_path):
-    """A line to something that answers as it is told."""
+    """A connection with prepared answers."""
     agent = tmp_path / "agent.py"
     agent.write_text(ECHO)
     monkeypatch.setattr(ray_client, "AGENT", agent)

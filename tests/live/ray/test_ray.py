@@ -118,7 +118,7 @@ def test_processes_that_outlive_their_node_are_gone_before_the_attempt_is(racks,
     backend.apply([launch("sole", stubborn, ("m1", (1,)), grace_s=60.0)])
     attempts = ("split", "sole")
     until(lambda: all(backend.observe().attempts[token].state == "running" for token in attempts))
-    # As long as nobody asks how it died, its workers take it for alive.
+    # Until its exit status is read, its workers take it for alive.
     raylet = racks.nodes["m1"].all_processes["raylet"][0].process.pid
     os.kill(raylet, signal.SIGKILL)
     until(lambda: not backend.observe().machines["m1"].up)

@@ -122,7 +122,7 @@ def test_jobs_survive_the_loss_of_a_node_and_each_is_done_once(racks, desk):
         assert desk.controller.store.ended_job(job)["failures"] == 0
     shut = [machine for machine, why in enumerate(desk.controller.state.unavailable) if why]
     assert [desk.controller.state.cluster.machines[at].name for at in shut] == [lost]
-    racks.mend()
+    racks.repair()
     desk.until(lambda: not any(desk.controller.state.unavailable))
 
 
@@ -163,7 +163,7 @@ def test_under_load_with_controllers_and_nodes_lost_every_job_is_done_once(racks
     killed_when(desk, racks, begun(2))
     racks.lose("m1")
     killed_when(desk, racks, begun(6))
-    racks.mend()
+    racks.repair()
     racks.lose("m2")
     again = open_desk()
     assert [machine.name for machine in again.controller.state.cluster.machines] == list(RACKS)

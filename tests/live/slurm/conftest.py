@@ -45,7 +45,7 @@ def slurm(slurm_daemons):
 
 
 class Desk:
-    """A controller over Slurm, and somebody who turns its crank."""
+    """A controller over Slurm, stepped by a thread."""
 
     def __init__(self, folder: Path, cluster=None, policy: str = "fifo") -> None:
         self.folder, self.policy, self.described = folder, policy, cluster

@@ -214,7 +214,7 @@ class SmallSlurm:
         for pid in _processes_with(f"SLURMD_NODENAME={node}", f"SLURM_CONF={self.conf}"):
             with contextlib.suppress(OSError):
                 if (daemon := _step_above(pid)) is not None:
-                    os.kill(daemon, signal.SIGKILL)  # first, so that nobody tells of the end
+                    os.kill(daemon, signal.SIGKILL)  # first, so that it can't report the end
                 os.kill(pid, signal.SIGKILL)
 
     def run(self, *argv: str) -> str:
@@ -262,7 +262,7 @@ class SmallSlurm:
                 daemon.kill()
                 daemon.wait()
         for node in NODES:
-            self._kill_all_on(node)  # a step whose slurmd was killed has nobody else to end it
+            self._kill_all_on(node)  # a step whose slurmd was killed is ended by nothing else
         shutil.rmtree(self.home, ignore_errors=True)
 
 
@@ -275,7 +275,7 @@ def until(condition, what: str, shown=lambda: "", timeout_s: float = TIMEOUT_S) 
 
 
 def _free_ports(count: int) -> int:
-    """The first of so many ports in a row that nobody has."""
+    """The first of a number of consecutive free ports."""
     for first in range(20000 + os.getpid() % 50 * 100, 27000, 20):
         try:
             for port in range(first, first + count):

@@ -282,13 +282,13 @@ def test_processes_that_outlive_their_slurmd_end_before_the_job_runs_again(desk,
     slurm.kill(lost)
     slurm.close(lost)
     until_lost(one, slurm, lost)
-    told = int((folder / "count").read_text())
+    reported = int((folder / "count").read_text())
     one.until(lambda: len(small.record(folder, "start")) == 2, "it runs again")
     (folder / "go").touch()
     one.until_over(job)
     first, second = small.record(folder, "start")
     assert (first[0], second[0]) == ("1", "2")
-    assert int(second[2]) >= told > 0  # it ran on until it was told
+    assert int(second[2]) >= reported > 0  # it ran until it was asked to stop
     assert small.record(folder, "finish") == [["2"]]
 
 

@@ -247,9 +247,9 @@ def test_what_a_job_runs_is_shown_to_its_owner_only(berth: Berth, look: Looker) 
     assert "hush" not in page.content()
     assert page.locator("#cancel").count() == 0
     assert page.locator(".log").count() == 0
-    told = berth.ask("GET", "journal?limit=20000", token=token)
-    assert any(record["job"] == job for record in told["records"])
-    assert "hush" not in json.dumps(told)
+    reported = berth.ask("GET", "journal?limit=20000", token=token)
+    assert any(record["job"] == job for record in reported["records"])
+    assert "hush" not in json.dumps(reported)
 
 
 def test_a_job_is_cancelled_after_a_question(berth: Berth, look: Looker) -> None:

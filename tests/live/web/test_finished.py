@@ -72,12 +72,12 @@ def test_samples_count_what_the_log_counts(log: Path, finished: Finished) -> Non
 
 
 def test_the_page_begins_where_most_devices_are_held(finished: Finished) -> None:
-    told = state_at_busiest(finished)
-    held = sum(len(numbers) for one in told["attempts"] for _, _, numbers in one["seats"])
+    reported = state_at_busiest(finished)
+    held = sum(len(numbers) for one in reported["attempts"] for _, _, numbers in one["seats"])
     assert held >= max(sample.busy for sample in finished.samples)
-    assert told["time"] == finished.records[finished.busiest - 1]["time"]
-    placed = {one["job"] for one in told["attempts"]}
-    states = dict(zip(told["jobs"]["id"], told["jobs"]["state"], strict=True))
+    assert reported["time"] == finished.records[finished.busiest - 1]["time"]
+    placed = {one["job"] for one in reported["attempts"]}
+    states = dict(zip(reported["jobs"]["id"], reported["jobs"]["state"], strict=True))
     assert {job for job, state in states.items() if state == "running"} == placed
 
 

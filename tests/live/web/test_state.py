@@ -21,16 +21,16 @@ pytestmark = pytest.mark.slow
 CHECKS = 60  # moments of a story at which the pictures are compared
 FOLD = """async ({cluster, groups}) => {
   const {ClusterState, STATES} = await import('/web/state.js');
-  const state = new ClusterState(cluster), told = [];
+  const state = new ClusterState(cluster), seen = [];
   const look = () => ({
     devices: [...state.owners()].map(at => at < 0 ? null : state.jobs[at].id),
     states: Object.fromEntries(state.jobs.map(job => [job.id, STATES[job.state]])),
     priorities: Object.fromEntries(state.jobs.map(job => [job.id, job.priority])),
     unavailable: [...state.unavailable], external: [...state.external],
   });
-  for (const {records, time} of groups) { records.forEach(record => state.applyRecord(record)); told.push(look()); }
+  for (const {records, time} of groups) { records.forEach(record => state.applyRecord(record)); seen.push(look()); }
   const back = [...groups].reverse().map(({time}) => { state.seek(time); return look(); }).reverse();
-  return {forth: told, back};
+  return {forth: seen, back};
 }"""
 MASK = {"lost": 1, "drained": 2, "closed": 4}
 
@@ -64,12 +64,12 @@ def test_dashboard_and_controller_agree_on_the_state(
     groups, pictures = cut(records)
     page = look.open(berth.url)
     plain = [{"records": [public(one) for one in group], "time": group[-1].time} for group in groups]
-    told = page.evaluate(FOLD, {"cluster": cluster_to_dict(run.cluster), "groups": plain})
+    reported = page.evaluate(FOLD, {"cluster": cluster_to_dict(run.cluster), "groups": plain})
     for at, wanted in enumerate(pictures):
-        compare(told["forth"][at], wanted, f"seed {seed}, forwards, group {at}")
+        compare(reported["forth"][at], wanted, f"seed {seed}, forwards, group {at}")
     lasts = [first[-1].time < second[0].time for first, second in pairwise(groups)]
     for at in (at for at, last in enumerate(lasts) if last):  # else more happened at that very moment
-        compare(told["back"][at], pictures[at], f"seed {seed}, backwards, group {at}")
+        compare(reported["back"][at], pictures[at], f"seed {seed}, backwards, group {at}")
     assert sum(lasts) > CHECKS // 10
     assert any(None not in wanted["devices"] for wanted in pictures) or any(
         any(wanted["unavailable"]) for wanted in pictures
@@ -90,12 +90,14 @@ def cut(records: list[Any]) -> tuple[list[list[Any]], list[dict[str, Any]]]:
     return groups, pictures
 
 
-def compare(told: dict[str, Any], wanted: dict[str, Any], where: str) -> None:
-    assert told["devices"] == wanted["devices"], where
-    states = {job: state for job, state in told["states"].items() if job in wanted["states"]}
+def compare(reported: dict[str, Any], wanted: dict[str, Any], where: str) -> None:
+    assert reported["devices"] == wanted["devices"], where
+    states = {job: state for job, state in reported["states"].items() if job in wanted["states"]}
     assert states == wanted["states"], where
-    assert {job: told["priorities"][job] for job in wanted["priorities"]} == wanted["priorities"], where
-    assert told["unavailable"] == wanted["unavailable"], where
-    assert told["external"] == wanted["external"], where
-    over = set(told["states"]) - set(wanted["states"])
-    assert all(told["states"][job] in ("finished", "failed", "cancelled", "unknown") for job in over), where
+    assert {job: reported["priorities"][job] for job in wanted["priorities"]} == wanted["priorities"], where
+    assert reported["unavailable"] == wanted["unavailable"], where
+    assert reported["external"] == wanted["external"], where
+    over = set(reported["states"]) - set(wanted["states"])
+    assert all(reported["states"][job] in ("finished", "failed", "cancelled", "unknown") for job in over), (
+        where
+    )

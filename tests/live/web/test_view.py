@@ -24,14 +24,14 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def address(log: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    told = tmp_path_factory.mktemp("view") / "view.log"
-    with told.open("wb") as file:
+    reported = tmp_path_factory.mktemp("view") / "view.log"
+    with reported.open("wb") as file:
         command = [sys.executable, "-m", "berth", "view", str(log), "--no-open"]
         process = subprocess.Popen(command, stderr=file)
     try:
-        until(lambda: "Ctrl-C" in told.read_text() or process.poll() is not None)
-        assert process.poll() is None, told.read_text()
-        yield next(word for word in told.read_text().split() if "#token=" in word)
+        until(lambda: "Ctrl-C" in reported.read_text() or process.poll() is not None)
+        assert process.poll() is None, reported.read_text()
+        yield next(word for word in reported.read_text().split() if "#token=" in word)
     finally:
         process.terminate()
         process.wait(300)

@@ -123,11 +123,11 @@ def test_all_are_run_whatever_becomes_of_one_and_the_page_is_made(tmp_path, monk
         (tmp_path / f"{name}.py").write_text(fake if speed else "raise SystemExit(2)")
     wanted = [one for one in page.BENCHMARKS if one.name in speeds]
     assert bench.run_all(wanted, tmp_path) == 1
-    told = capfd.readouterr().out
-    assert re.search(r"The network model +every bar met", told)
-    assert re.search(r"Planning +MISSED: speed", told)
-    assert re.search(r"The simulator +NOT MEASURED \(exit code 2\)", told)
-    assert re.search(r"The live controller +every bar met", told)
+    reported = capfd.readouterr().out
+    assert re.search(r"The network model +every bar met", reported)
+    assert re.search(r"Planning +MISSED: speed", reported)
+    assert re.search(r"The simulator +NOT MEASURED \(exit code 2\)", reported)
+    assert re.search(r"The live controller +every bar met", reported)
     assert (tmp_path / "performance.md").read_text() == page.make_page(page.stored(tmp_path))
     assert set(page.stored(tmp_path)) == {"network", "plan", "live"}
     assert bench.run_all([one for one in wanted if one.name in ("network", "live")], tmp_path) == 0

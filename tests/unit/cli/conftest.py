@@ -21,7 +21,7 @@ def berth(monkeypatch, capsys, tmp_path):
         monkeypatch.setattr(sys, "argv", ["berth", *map(str, arguments)])
         with pytest.raises(SystemExit) as left:
             main()
-        told = capsys.readouterr()
-        return left.value.code, told.out, told.err
+        reported = capsys.readouterr()
+        return left.value.code, reported.out, reported.err
 
     return run

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import threading
 import time
@@ -21,6 +22,7 @@ from berth.live.server import listen
 from berth.live.setup import Setup
 from berth.live.store import Store
 from berth.testing.memory import MemoryBackend
+from berth.units import format_wait
 
 
 @pytest.fixture(scope="module")
@@ -107,14 +109,51 @@ def test_a_job_is_shown_where_it_runs_and_the_next_with_its_reason(live):
     assert rows[second]["blocker"].startswith("needs 2 devices; 0 are free; starts in ")
     assert rows[second]["starts_after"] == [first]
     assert rows[first]["expected_end"] == pytest.approx(rows[second]["expected_start"])
-    told = " ".join(live("why", second).split())
-    assert told.startswith(
+    reported = " ".join(live("why", second).split())
+    assert reported.startswith(
         f"{second} is queued, number 1 in the queue at priority 0, 2 devices: fewer than 2"
     )
-    assert "It needs 2 devices; 0 are free; starts in " in told
-    assert f"when {first} (wide) ends (modelled)." in told
-    assert "0 of the 2 devices it needs are free." in told
+    assert "It needs 2 devices; 0 are free; starts in " in reported
+    assert f"when {first} (wide) ends (modelled)." in reported
+    assert "0 of the 2 devices it needs are free." in reported
     assert "It should end in about" in live("why", first)
+
+
+@pytest.mark.parametrize("columns", [80, 160])
+def test_the_queue_shows_users_and_whole_ids_at_any_width(live, columns, monkeypatch):
+    long = f"evaluation-2026-11-18.{columns}"
+    first = submit(live, "--name", "wide", "--priority", 3, gpus=16)
+    submit(live, "--id", long, "--name", "a-name-that-is-much-too-long-for-a-table", gpus=2)
+    until(lambda: running(live, first) and "blocker" in json.loads(live("why", long, "--json")))
+    monkeypatch.setenv("COLUMNS", str(columns))
+    code, out, _ = live.berth("queue")
+    lines = out.splitlines()
+    assert code == 0
+    assert any(long in line.split() for line in lines)
+    assert [line.split()[:5] for line in lines if first in line.split()[:1]] == [
+        [first, "wide", "root", "running", "16"]
+    ]
+    assert max(map(len, lines)) <= columns
+    below = next(at for at, line in enumerate(lines) if long in line) + 1
+    assert ("needs" in lines[below - 1]) == (
+        columns == 160
+    )  # the reason has a column if there is room for one
+    assert "needs 2 devices" in " ".join(" ".join(lines[below - 1 :]).split())
+
+
+def test_states_have_colours_on_a_terminal_only():
+    from rich.console import Console
+
+    from berth.report.terminal import print_listing, state_text
+
+    for terminal, coloured in ((True, True), (False, False)):
+        out = Console(force_terminal=terminal, width=80, record=True, file=io.StringIO())
+        print_listing(out, ["job", "state"], [["j1", state_text("failed")]], left=2)
+        assert ("\x1b[1;31mfailed" in out.file.getvalue()) == coloured
+
+
+def test_times_of_a_live_cluster_are_whole_seconds():
+    assert [format_wait(value) for value in (0, 0.2, 7.63, 59.96, 3661)] == ["0s", "<1s", "8s", "1m", "1h1m"]
 
 
 def test_a_dry_run_with_a_drained_machine_and_an_empty_queue_names_the_machine(live):
@@ -173,8 +212,8 @@ def test_several_jobs_are_cancelled_by_one_command(live):
         live("cancel", *jobs) == f"{jobs[0]} is over: cancelled\n{jobs[1]} cancelled\n{jobs[2]} cancelled\n"
     )
     until(lambda: not live.controller.state.jobs)
-    told = json.loads(live("cancel", *jobs, "--json"))
-    assert [row["already_ended"] for row in told["jobs"]] == [True] * 3
+    reported = json.loads(live("cancel", *jobs, "--json"))
+    assert [row["already_ended"] for row in reported["jobs"]] == [True] * 3
     assert "cancelled" in live("queue", "--over", "--limit", 3)
     code, _, err = live.berth("cancel", jobs[0])
     assert (code, err) == (2, f"error: job {jobs[0]} is over: cancelled\n")
@@ -196,8 +235,8 @@ def test_device_and_kind_together_are_refused(live):
 
 
 def test_a_dry_run_of_many_machines_fits_the_terminal(live):
-    told = live("submit", "--dry-run", "--gpus", 16, "--", "work")
-    text = " ".join(told.split())
+    reported = live("submit", "--dry-run", "--gpus", 16, "--", "work")
+    text = " ".join(reported.split())
     assert text == ("it would start now within one network (modelled), on r0-m0:4, r0-m1:4, r1-m0:4, r1-m1:4")
     submit(live, "--duration", "1h", gpus=16)
     assert "it would start in about " in live("submit", "--dry-run", "--", "work")
@@ -209,14 +248,27 @@ def test_what_if_counts_one_rack_as_one(live):
     assert " srtf, 2 more racks " in live("what-if", "--add-racks", 2, "--policy", "srtf")
 
 
+def test_what_if_lists_the_jobs_that_gain_and_lose(live):
+    for name, seconds in (("wide", 1000), ("long", 900), ("short", 20)):
+        submit(live, "--name", name, "--duration", f"{seconds}s", gpus=16, seconds=seconds)
+    told = json.loads(live("what-if", "--policy", "srtf", "--json"))
+    by_name = {one["name"]: one for one in told["jobs"]}
+    assert by_name["short"]["changed_end_s"] < by_name["short"]["end_s"]  # it preempts the wide one
+    assert by_name["wide"]["changed_end_s"] > by_name["wide"]["end_s"]
+    assert (told["sooner"], told["later"], told["same"]) == (2, 1, 0)
+    shown = live("what-if", "--policy", "srtf")
+    assert "2 end sooner, 1 later, 0 at the same time." in shown
+    assert by_name["short"]["job"] in shown
+
+
 def test_a_job_that_failed_says_when_it_is_tried_again(live):
     job = submit(live, "--env", "FAILS=1", seconds=0)
     until(lambda: json.loads(live("why", job, "--json"))["state"] == "delayed")
-    told = live("why", job)
-    assert told.startswith(
+    reported = live("why", job)
+    assert reported.startswith(
         f"{job} is delayed: its last attempt failed: its command exited with an error; it is"
     )
-    assert "It is tried again in " in told
+    assert "It is tried again in " in reported
 
 
 def test_logs_are_printed_as_they_are_and_a_job_that_waits_says_so(live):

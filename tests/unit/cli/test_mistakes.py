@@ -139,7 +139,7 @@ def test_a_mistake_is_one_message_and_exit_code_two(line, message, files, berth)
     code, out, err = berth(*line.split())
     assert (code, out) == (2, "")
     assert message in err
-    assert sum(told.startswith("error: ") for told in err.splitlines()) == 1
+    assert sum(reported.startswith("error: ") for reported in err.splitlines()) == 1
     assert "Traceback" not in err
 
 

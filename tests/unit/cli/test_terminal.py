@@ -1,4 +1,4 @@
-"""What the command line does where it stands: character sets, full disks, closed outputs, Ctrl-C."""
+"""The command line in its environment: character sets, full disks, closed outputs, Ctrl-C."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ def shell(tmp_path):
 
 
 def test_characters_missing_from_the_encoding_become_question_marks(shell):
-    told = shell(f"{BERTH} trace info jobs.csv", PYTHONIOENCODING="ascii")
-    assert (told.returncode, told.stderr) == (0, "")
-    assert "2 jobs from jobs.csv" in told.stdout
-    assert "?" in told.stdout
+    reported = shell(f"{BERTH} trace info jobs.csv", PYTHONIOENCODING="ascii")
+    assert (reported.returncode, reported.stderr) == (0, "")
+    assert "2 jobs from jobs.csv" in reported.stdout
+    assert "?" in reported.stdout
 
 
 @pytest.mark.parametrize(
@@ -58,10 +58,10 @@ def test_characters_missing_from_the_encoding_become_question_marks(shell):
     ids=["full", "full, JSON", "closed"],
 )
 def test_an_output_that_can_not_be_written_is_one_message(line, code, message, shell):
-    told = shell(line)
-    assert told.returncode == code
-    assert told.stderr.startswith(message)
-    assert "Traceback" not in told.stderr
+    reported = shell(line)
+    assert reported.returncode == code
+    assert reported.stderr.startswith(message)
+    assert "Traceback" not in reported.stderr
 
 
 @pytest.mark.parametrize(
@@ -70,21 +70,21 @@ def test_an_output_that_can_not_be_written_is_one_message(line, code, message, s
 )
 def test_a_closed_pipe_ends_a_command_quietly(line, shell, tmp_path):
     shell("true")  # the trace is there
-    told = subprocess.Popen(
+    reported = subprocess.Popen(
         [*BERTH.split(), *line.split()], stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=tmp_path
     )
-    told.stdout.close()  # as `head` does when it has seen enough
-    with told.stderr:
-        assert told.stderr.read() == b""
-    assert told.wait() == 128 + signal.SIGPIPE
+    reported.stdout.close()  # as `head` does when it has seen enough
+    with reported.stderr:
+        assert reported.stderr.read() == b""
+    assert reported.wait() == 128 + signal.SIGPIPE
 
 
 def test_an_error_message_to_a_closed_pipe_has_no_traceback(tmp_path):
     read, write = os.pipe()
     os.close(read)
-    told = subprocess.Popen([*BERTH.split(), "queue", "--nonsense"], stderr=write, cwd=tmp_path)
+    reported = subprocess.Popen([*BERTH.split(), "queue", "--nonsense"], stderr=write, cwd=tmp_path)
     os.close(write)
-    assert told.wait() == 128 + signal.SIGPIPE
+    assert reported.wait() == 128 + signal.SIGPIPE
 
 
 def test_a_file_keeps_its_content_until_the_new_text_is_complete(tmp_path):
@@ -122,9 +122,9 @@ def interrupted(line: str, folder: Path, is_under_way) -> tuple[int, str]:
 def test_ctrl_c_ends_a_sweep_and_keeps_its_finished_cells(tmp_path, ctrl_c):
     cells = tmp_path / "maps" / "cells.jsonl"
     sweep = "berth sweep --cluster 4x4x8 --policy fifo --policy srtf --jobs 100000 --out maps"
-    code, told = interrupted(sweep, tmp_path, lambda _: cells.is_file() and cells.stat().st_size > 0)
+    code, reported = interrupted(sweep, tmp_path, lambda _: cells.is_file() and cells.stat().st_size > 0)
     assert code == 130
-    assert "Traceback" not in told
+    assert "Traceback" not in reported
     assert not (tmp_path / "maps" / "sweep.html").exists()
     assert all(line.endswith("}") for line in cells.read_text().splitlines())
 
@@ -132,5 +132,5 @@ def test_ctrl_c_ends_a_sweep_and_keeps_its_finished_cells(tmp_path, ctrl_c):
 @pytest.mark.slow
 def test_ctrl_c_before_the_workers_of_a_training_can_listen(tmp_path, ctrl_c):
     train = "berth train ctrdnn-8 --batch 64 --steps 1000000 --workers 2"
-    code, told = interrupted(train, tmp_path, lambda messages: "2 x 1 workers" in messages.read_text())
-    assert (code, told.splitlines()[-1]) == (130, "stopped; nothing is saved without --checkpoint")
+    code, reported = interrupted(train, tmp_path, lambda messages: "2 x 1 workers" in messages.read_text())
+    assert (code, reported.splitlines()[-1]) == (130, "stopped; nothing is saved without --checkpoint")

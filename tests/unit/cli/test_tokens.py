@@ -21,12 +21,12 @@ def test_a_token_is_printed_once_and_valid_from_then_on(state, berth):
     code, out, err = berth("token", "add", "alice")
     assert (code, err) == (0, "")
     assert Tokens(state).caller(out.strip()) == Caller("alice", "user")
-    told = json.loads(berth("token", "add", "bob", "--role", "admin", "--json")[1])
-    assert (told["user"], told["role"]) == ("bob", "admin")
-    assert Tokens(state).caller(told["token"]) == Caller("bob", "admin")
+    reported = json.loads(berth("token", "add", "bob", "--role", "admin", "--json")[1])
+    assert (reported["user"], reported["role"]) == ("bob", "admin")
+    assert Tokens(state).caller(reported["token"]) == Caller("bob", "admin")
     listed = berth("token", "list")[1]
     assert out.strip() not in listed
-    assert told["token"] not in listed
+    assert reported["token"] not in listed
     assert [line.split() for line in listed.splitlines() if line.strip()][2:] == [
         ["alice", "user", "-", "never"],
         ["bob", "admin", "-", "never"],
@@ -36,8 +36,8 @@ def test_a_token_is_printed_once_and_valid_from_then_on(state, berth):
 
 
 def test_a_token_has_a_label_and_an_end(state, berth):
-    told = json.loads(berth("token", "add", "ci", "--label", "nightly", "--expires", "30d", "--json")[1])
-    assert 29 * 86_400 < told["expires"] - time.time() < 31 * 86_400
+    reported = json.loads(berth("token", "add", "ci", "--label", "nightly", "--expires", "30d", "--json")[1])
+    assert 29 * 86_400 < reported["expires"] - time.time() < 31 * 86_400
     assert "nightly" in berth("token", "list")[1]
     code, _, err = berth("token", "add", "\u202eevil")
     assert code == 2

@@ -1,4 +1,4 @@
-"""A written cluster means what it says, and every mistake in it is shown where it stands."""
+"""A cluster file is expanded as written, and every mistake is reported at its position."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jobs ask for GPUs: what else stands in a cluster is left out, and said to be."""
+"""Jobs request GPUs: other devices of a cluster are left out, with a note."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ from berth.testing.memory import MemoryBackend
 
 
 class Crank:
-    """A live cluster whose time stands still."""
+    """A live cluster whose clock does not advance by itself."""
 
     def __init__(
         self,

@@ -55,7 +55,7 @@ class Harness:
         self.admin = self.client(tokens.add("root", "admin"))
         self.alice = self.client(tokens.add("alice", "user"))
         self.bob = self.client(tokens.add("bob", "user"))
-        self.nobody = TestClient(self.app)
+        self.anonymous = TestClient(self.app)
 
     def client(self, token):
         return TestClient(self.app, headers={"Authorization": f"Bearer {token}"})
@@ -74,7 +74,7 @@ JOB = {"spec": {"run": "secret command", "gpus": 4, "env": {"SECONDS": "1000"}}}
 
 def test_requests_without_a_token_are_refused(service):
     for method, path in [("GET", "status"), ("GET", "jobs"), ("POST", "jobs"), ("GET", "events")]:
-        assert service.nobody.request(method, f"/api/v1/{path}", json=JOB).status_code == 401
+        assert service.anonymous.request(method, f"/api/v1/{path}", json=JOB).status_code == 401
     wrong = service.client("wrong")
     assert wrong.get("/api/v1/status").status_code == 401
 
@@ -252,19 +252,19 @@ def test_a_name_with_control_characters_is_refused(service, mark):
 
 def test_a_login_code_works_once_and_has_the_rights_of_its_creator(service):
     code = service.alice.post("/api/v1/login-code").json()["code"]
-    answer = service.nobody.post("/api/v1/login", json={"code": code})
+    answer = service.anonymous.post("/api/v1/login", json={"code": code})
     assert answer.status_code == 201
     page = service.client(answer.json()["token"])
     assert page.get("/api/v1/me").json()["user"] == "alice"
     assert page.get("/api/v1/me").json()["role"] == "user"
-    assert service.nobody.post("/api/v1/login", json={"code": code}).status_code == 401
-    assert service.nobody.post("/api/v1/login-code").status_code == 401
+    assert service.anonymous.post("/api/v1/login", json={"code": code}).status_code == 401
+    assert service.anonymous.post("/api/v1/login-code").status_code == 401
 
 
 def test_a_session_ends_with_the_token_that_it_was_made_from(service, tmp_path):
     def page_of(client):
         code = client.post("/api/v1/login-code").json()["code"]
-        return service.client(service.nobody.post("/api/v1/login", json={"code": code}).json()["token"])
+        return service.client(service.anonymous.post("/api/v1/login", json={"code": code}).json()["token"])
 
     own = Tokens(tmp_path).add("dora", "user", expires=time.time() + 1000)
     page, other = page_of(service.client(own)), page_of(service.alice)
@@ -273,7 +273,7 @@ def test_a_session_ends_with_the_token_that_it_was_made_from(service, tmp_path):
     code = service.client(own).post("/api/v1/login-code").json()["code"]
     Tokens(tmp_path).revoke(own)
     assert page.get("/api/v1/me").status_code == 401
-    assert service.nobody.post("/api/v1/login", json={"code": code}).status_code == 401
+    assert service.anonymous.post("/api/v1/login", json={"code": code}).status_code == 401
     assert other.get("/api/v1/me").status_code == 200
 
 
@@ -385,7 +385,7 @@ def test_a_token_that_was_taken_away_no_longer_works(service, tmp_path):
 
 def scraped(service):
     """The value of each metric, by its name and labels."""
-    text = service.nobody.get("/metrics").text
+    text = service.anonymous.get("/metrics").text
     samples = [one for family in text_string_to_metric_families(text) for one in family.samples]
     return {(one.name, *one.labels.values()): one.value for one in samples}
 
@@ -461,8 +461,8 @@ def test_events_are_the_committed_records(service):
 
 
 def test_the_description_names_every_moment_and_every_length_of_time(service):
-    """Names of moments have no unit in them, so it is told with the schema."""
-    about = service.nobody.get("/openapi.json").json()["info"]["description"]
+    """Names of times carry no unit, so the schema states it."""
+    about = service.anonymous.get("/openapi.json").json()["info"]["description"]
     moments = set(re.findall(r"`(\w+)`", about.partition("Points in time are")[2].partition("\n\n")[0]))
     for number in range(3):
         service.alice.post("/api/v1/jobs", json=JOB | {"id": f"job-{number}"})
@@ -484,15 +484,15 @@ def test_the_description_names_every_moment_and_every_length_of_time(service):
     assert {"submitted", "since", "began", "time"} <= found <= moments
 
 
-def names_of_moments(told, name=""):
+def names_of_moments(reported, name=""):
     """Fields with numbers that can only be Unix times."""
-    if isinstance(told, dict):
-        for key, value in told.items():
+    if isinstance(reported, dict):
+        for key, value in reported.items():
             yield from names_of_moments(value, key)
-    elif isinstance(told, list):
-        for value in told:
+    elif isinstance(reported, list):
+        for value in reported:
             yield from names_of_moments(value, name)
-    elif isinstance(told, float) and told > 1e9:
+    elif isinstance(reported, float) and reported > 1e9:
         yield name
 
 
@@ -505,8 +505,8 @@ def test_several_are_cancelled_at_once_or_none(service):
     for wrong, status in ((other, 403), ("nobody", 404)):
         assert service.alice.post("/api/v1/cancel", json={"jobs": [*mine, wrong]}).status_code == status
     assert not {"stopping", "cancelled"} & set(states())
-    told = service.alice.post("/api/v1/cancel", json={"jobs": ["on", "two", "one"]}).json()
-    assert told == {"jobs": [{"job": "one", "state": "cancelled"}, {"job": "two", "state": "cancelled"}]}
+    reported = service.alice.post("/api/v1/cancel", json={"jobs": ["on", "two", "one"]}).json()
+    assert reported == {"jobs": [{"job": "one", "state": "cancelled"}, {"job": "two", "state": "cancelled"}]}
     wait_until(lambda: states()[:2] == ["cancelled"] * 2)
     again = service.alice.post("/api/v1/cancel", json={"jobs": mine}).json()["jobs"]
     assert again == [{"job": job, "state": "cancelled", "already_ended": True} for job in mine]
@@ -514,7 +514,7 @@ def test_several_are_cancelled_at_once_or_none(service):
 
 
 def heard(events, after, most):
-    """What a listener is told, as numbers and names of events."""
+    """The events that a listener receives, as numbers and names."""
 
     async def listen():
         stream, found = events.stream(after), []
@@ -546,9 +546,9 @@ def test_a_listener_hears_each_record_once_also_those_of_the_moment_it_comes(cra
     events._kept = Kept(events._kept)
     events._kept.asked = False
     last = live.controller.store.seq
-    told = heard(events, first, most=2 * (last - first))
-    assert told == [f"id: {number}" for number in range(first + 1, first + 1 + len(told))]
-    assert len(told) > last - first
+    reported = heard(events, first, most=2 * (last - first))
+    assert reported == [f"id: {number}" for number in range(first + 1, first + 1 + len(reported))]
+    assert len(reported) > last - first
 
 
 def test_a_client_that_reconnects_after_a_restart_learns_of_the_gap(crank):
@@ -591,7 +591,7 @@ def test_a_client_that_reconnects_after_a_restart_learns_of_the_gap(crank):
 def test_the_schema_accepts_exactly_what_the_api_accepts(service, asked, status):
     body = {"spec": {"run": "x"} | asked}
     assert service.admin.post("/api/v1/jobs", json=body).status_code == status
-    schemas = service.nobody.get("/openapi.json").json()["components"]["schemas"]
+    schemas = service.anonymous.get("/openapi.json").json()["components"]["schemas"]
     spec = schemas["SentJob"] | {"components": {"schemas": schemas}}
     right = Draft202012Validator(json.loads(json.dumps(spec))).is_valid(body["spec"])
     assert right == (status != 422)

@@ -95,9 +95,9 @@ def test_a_back_end_that_does_not_answer_is_the_reason_of_all_that_would_start(
     monkeypatch.setattr(live.backend, "observe", silent)
     waits = live.submit(gpus=8, seconds=1000)
     service = service_of(live)
-    for told in (service.why(waits, ADMIN), service.jobs(ADMIN, over=False, limit=10), service.status()):
-        assert [warning["cause"] for warning in told["warnings"]] == ["backend-unreachable"]
-        assert "Unable to contact" in told["warnings"][0]["sentence"]
+    for reported in (service.why(waits, ADMIN), service.jobs(ADMIN, over=False, limit=10), service.status()):
+        assert [warning["cause"] for warning in reported["warnings"]] == ["backend-unreachable"]
+        assert "Unable to contact" in reported["warnings"][0]["sentence"]
     assert service.why(waits, ADMIN)["reason"]["code"] == "backend-unreachable"
     assert service.why(runs, ADMIN)["reason"]["code"] != "backend-unreachable"
 

@@ -1,4 +1,4 @@
-"""A command and whatever answers it: a controller, something else, or nobody."""
+"""A command and what answers it: a controller, another server, or nothing."""
 
 import http.server
 import json
@@ -14,7 +14,7 @@ from berth.live.server import listen, url_of
 
 @pytest.fixture
 def stranger():
-    """A server that is no controller; it answers as it is told to."""
+    """A server that is not a controller; it gives prepared answers."""
 
     class Answer(http.server.BaseHTTPRequestHandler):
         def do_GET(self):
@@ -25,7 +25,7 @@ def stranger():
             self.wfile.write(body)
 
         def log_message(self, *_):
-            """Nobody reads it."""
+            """Not read."""
 
     server = http.server.HTTPServer(("127.0.0.1", 0), Answer)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
@@ -38,7 +38,7 @@ def stranger():
 
 
 @pytest.mark.parametrize(
-    ("says", "told"),
+    ("says", "reported"),
     [
         ((200, b"<html>hello</html>", 0), "is not a berth controller"),
         ((200, b'{"jobs": [', 100), "does not answer"),  # and it hangs up in the middle
@@ -52,11 +52,11 @@ def stranger():
     ],
     ids=["no JSON", "half an answer", "JSON that says nothing", "a proxy's page", "empty", "a refusal"],
 )
-def test_any_wrong_answer_becomes_one_sentence(stranger, says, told):
+def test_any_wrong_answer_becomes_one_sentence(stranger, says, reported):
     stranger.says = says
     with pytest.raises(InputError) as error:
         stranger.client.get("jobs")
-    assert told in str(error.value)
+    assert reported in str(error.value)
     assert len(str(error.value)) < 200
 
 

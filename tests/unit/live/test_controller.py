@@ -80,8 +80,8 @@ def test_history_has_the_preempting_job_and_the_cost(crank):
     live.step(10, times=2)
     short = live.submit(gpus=16, seconds=10)
     live.step(20, times=8)
-    told = history(long, live.controller.store, Setups(live.controller.store))
-    first, second = told["attempts"]
+    reported = history(long, live.controller.store, Setups(live.controller.store))
+    first, second = reported["attempts"]
     assert (first["left_for"], first["by"]) == ("outranked", [short])
     assert first["cost_device_s"] == 16 * (second["began"] - first["left"]) > 0
 

@@ -27,13 +27,13 @@ def test_now_is_the_state_in_columns(dashboard):
     crank, page = dashboard
     running, waiting = crank.submit(8, name="wide"), crank.submit(16, name="all", priority=3)
     crank.step(1.0, times=2)
-    told = page.now()
-    assert told["seq"] == crank.controller.store.seq
-    assert told["jobs"]["id"] == [running, waiting]
-    assert told["jobs"]["state"] == ["running", "queued"]
-    assert told["jobs"]["priority"] == [0, 3]
-    assert [(one["job"], one["tier"]) for one in told["attempts"]] == [(running, 1)]
-    assert sum(len(numbers) for _, _, numbers in told["attempts"][0]["seats"]) == 8
+    reported = page.now()
+    assert reported["seq"] == crank.controller.store.seq
+    assert reported["jobs"]["id"] == [running, waiting]
+    assert reported["jobs"]["state"] == ["running", "queued"]
+    assert reported["jobs"]["priority"] == [0, 3]
+    assert [(one["job"], one["tier"]) for one in reported["attempts"]] == [(running, 1)]
+    assert sum(len(numbers) for _, _, numbers in reported["attempts"][0]["seats"]) == 8
     crank.ask(commands.drain("r1-m1"))
     assert page.now()["unavailable"] == {"3": ["drained"]}
 
@@ -42,16 +42,16 @@ def test_the_journal_omits_commands_and_records_that_change_no_placement(dashboa
     crank, page = dashboard
     job = crank.submit(4, env={"KEY": "hush"}, name="mine", restarts=1)
     crank.step(1.0, times=70)
-    told = page.journal(0, 1000)
-    kinds = [record["kind"] for record in told["records"] if record["job"] == job]
+    reported = page.journal(0, 1000)
+    kinds = [record["kind"] for record in reported["records"] if record["job"] == job]
     assert kinds == ["submitted", "start", "started", "exited"]
-    assert told["records"][0]["kind"] == "opened"
-    assert set(told["records"][0]) == {"seq", "time", "kind", "job", "policy"}
-    submitted = next(one for one in told["records"] if one["kind"] == "submitted")
+    assert reported["records"][0]["kind"] == "opened"
+    assert set(reported["records"][0]) == {"seq", "time", "kind", "job", "policy"}
+    submitted = next(one for one in reported["records"] if one["kind"] == "submitted")
     assert submitted["spec"] == {"name": "mine", "gpus": 4, "restarts": 1}
-    assert "hush" not in json.dumps(told)
-    assert "work" not in json.dumps(told["records"])  # the command
-    assert "pass" not in {one["kind"] for one in told["records"]}
+    assert "hush" not in json.dumps(reported)
+    assert "work" not in json.dumps(reported["records"])  # the command
+    assert "pass" not in {one["kind"] for one in reported["records"]}
 
 
 def test_the_journal_begins_where_the_cluster_became_what_it_is(crank, tmp_path):
@@ -75,9 +75,9 @@ def test_pages_of_the_journal_have_no_holes(dashboard, limit):
     whole = page.journal(0, 10_000)["records"]
     found, after, done = [], 0, False
     while not done:
-        told = page.journal(after, limit)
-        found += told["records"]
-        after, done = told["last"], told["whole"]
+        reported = page.journal(after, limit)
+        found += reported["records"]
+        after, done = reported["last"], reported["whole"]
     assert found == whole
     assert after == crank.controller.store.seq
 
@@ -87,18 +87,23 @@ def test_the_order_and_reasons_are_the_controllers(dashboard):
     crank.submit(16)
     jobs = [crank.submit(2), crank.submit(4)]
     assert page.queue()["order"] == [job.id for job in views.queue(crank.state)]
-    told = page.reasons([*jobs, "nobody"])
-    assert set(told) == set(jobs)
-    assert told[jobs[0]]["sentence"] == "fewer than 2 devices are free"
-    assert told[jobs[0]]["expected_start"] > crank.controller.now()
+    reported = page.reasons([*jobs, "nobody"])
+    assert set(reported) == set(jobs)
+    assert reported[jobs[0]]["sentence"] == "fewer than 2 devices are free"
+    assert reported[jobs[0]]["expected_start"] > crank.controller.now()
 
 
 def test_me_has_the_user_and_the_policies_for_a_what_if(dashboard):
     _, page = dashboard
-    told = page.me(Caller("alice", "user"))
-    assert (told["user"], told["role"], told["live"], told["policy"]) == ("alice", "user", True, "berth")
-    assert "fifo" in told["policies"]
-    assert told["cluster"]["name"] == "2x2x4:V100-16"
+    reported = page.me(Caller("alice", "user"))
+    assert (reported["user"], reported["role"], reported["live"], reported["policy"]) == (
+        "alice",
+        "user",
+        True,
+        "berth",
+    )
+    assert "fifo" in reported["policies"]
+    assert reported["cluster"]["name"] == "2x2x4:V100-16"
 
 
 def test_a_sample_counts_devices_jobs_and_dollars(crank):
@@ -109,8 +114,8 @@ def test_a_sample_counts_devices_jobs_and_dollars(crank):
     seats = next(iter(one.state.attempts.values())).seats
     one.ask(commands.drain(one.cluster.machines[seats[-1].machine].name))  # two of its four devices are held
     one.step(30.0)
-    told = series.after(-1.0)
-    last = {name: column[-1] for name, column in told.items() if name != "timers"}
+    reported = series.after(-1.0)
+    last = {name: column[-1] for name, column in reported.items() if name != "timers"}
     assert (last["busy"], last["free"], last["unavailable"], last["external"]) == (10, 4, 2, 0)
     assert (last["queued"], last["running"]) == (1, 1)
     assert last["longest_wait_s"] == last["mean_wait_s"] >= 30.0
@@ -124,12 +129,12 @@ def test_a_time_bucket_keeps_its_last_sample_and_later_ones_are_sent_alone(crank
     one.step(10.0)
     one.submit(2)
     one.submit(3)
-    told = series.after(-1.0)
-    assert told["time"] == sorted(told["time"])
-    assert len({time // 2.0 for time in told["time"]}) == len(told["time"])
-    assert told["running"][-1] == 3
-    assert series.after(told["time"][-1])["time"] == []
-    assert series.after(told["time"][0])["time"] == told["time"][1:]
+    reported = series.after(-1.0)
+    assert reported["time"] == sorted(reported["time"])
+    assert len({time // 2.0 for time in reported["time"]}) == len(reported["time"])
+    assert reported["running"][-1] == 3
+    assert series.after(reported["time"][-1])["time"] == []
+    assert series.after(reported["time"][0])["time"] == reported["time"][1:]
 
 
 def test_holding_jobs_are_those_that_wait_for_a_nearer_place(crank):
@@ -138,12 +143,12 @@ def test_holding_jobs_are_those_that_wait_for_a_nearer_place(crank):
     for machine in range(4):
         one.submit(3, job=f"m{machine}", seconds=600)
     one.submit(4, model="vgg16", seconds=3600)  # one device is free on each machine
-    told = series.after(-1.0)
-    assert (told["queued"][-1], told["holding"][-1]) == (1, 1)
-    assert told["saves_s"][-1] > 0.0
+    reported = series.after(-1.0)
+    assert (reported["queued"][-1], reported["holding"][-1]) == (1, 1)
+    assert reported["saves_s"][-1] > 0.0
     one.submit(8)  # never enough for it, so nothing is its choice
-    told = series.after(-1.0)
-    assert (told["queued"][-1], told["holding"][-1]) == (2, 1)
+    reported = series.after(-1.0)
+    assert (reported["queued"][-1], reported["holding"][-1]) == (2, 1)
 
 
 def test_timers_are_listed_by_demand_and_tier(crank):

@@ -12,11 +12,11 @@ def test_a_forecast_is_exact_if_durations_are(crank):
     live = crank(policy="fifo")
     jobs = [live.submit(gpus=16, seconds=seconds) for seconds in (100, 200, 50)]
     live.step(1)
-    told = forecast.forecast(copy_of(live.state))
-    assert told.whole
-    starts = [told.starts[job] - live.state.now for job in jobs[1:]]
+    reported = forecast.forecast(copy_of(live.state))
+    assert reported.whole
+    starts = [reported.starts[job] - live.state.now for job in jobs[1:]]
     assert starts == pytest.approx([99, 299], abs=2)
-    assert told.tiers[jobs[1]] == "network"
+    assert reported.tiers[jobs[1]] == "network"
 
 
 def test_a_forecast_changes_nothing(crank):
@@ -31,10 +31,10 @@ def test_a_forecast_changes_nothing(crank):
 
 def test_a_dry_run_says_where_and_when(crank):
     live = crank()
-    name, told = forecast.dry_run(copy_of(live.state), JobSpec(run="x", gpus=8), "me")
-    assert told.starts[name] == live.state.now
-    assert sum(told.places[name].values()) == 8
-    assert told.tiers[name] == "rack"
+    name, reported = forecast.dry_run(copy_of(live.state), JobSpec(run="x", gpus=8), "me")
+    assert reported.starts[name] == live.state.now
+    assert sum(reported.places[name].values()) == 8
+    assert reported.tiers[name] == "rack"
 
 
 def test_more_racks_let_jobs_start_sooner(crank):
@@ -62,11 +62,11 @@ def test_why_says_what_is_free_where(crank):
     for name in "abc":
         live.submit(gpus=3, seconds=1000, job=name)  # one on each machine: a fourth device of each is free
     wide = live.submit(gpus=2, seconds=10, required="machine", job="wide")
-    told = views.why(live.state, live.state.jobs[wide], live.state.now)
-    assert (told["state"], told["position"]) == ("queued", 1)
-    assert [group["free"] for group in told["free"]] == [1, 1, 1]
-    assert told["summary"] == "3 devices are free, but in 3 racks with at most 1 in one"
-    assert (told["reason"]["code"], told["reason"]["tier"]) == ("too-spread", "machine")
+    reported = views.why(live.state, live.state.jobs[wide], live.state.now)
+    assert (reported["state"], reported["position"]) == ("queued", 1)
+    assert [group["free"] for group in reported["free"]] == [1, 1, 1]
+    assert reported["summary"] == "3 devices are free, but in 3 racks with at most 1 in one"
+    assert (reported["reason"]["code"], reported["reason"]["tier"]) == ("too-spread", "machine")
 
 
 @pytest.mark.parametrize(

@@ -134,15 +134,15 @@ def test_a_forecast_is_what_then_happens(crank, policy):
     for seed in range(8):
         live = random_state(crank, policy, seed)
         epoch = live.controller.now() - live.clock.monotonic()
-        told, known = played(live), set(live.backend.starts)
-        expected = {name: start - epoch for name, start in told.starts.items() if name not in known}
+        reported, known = played(live), set(live.backend.starts)
+        expected = {name: start - epoch for name, start in reported.starts.items() if name not in known}
         while next_event(live) < math.inf:
             live.clock.advance(max(1e-6, next_event(live)))
             settle(live)
         happened = {name: start for name, start in live.backend.starts.items() if name not in known}
         assert happened == pytest.approx(expected, abs=0.01), f"{policy}, seed {seed}"
-        ends = {name: live.backend.ends[name] + epoch for name in told.ends}
-        assert ends == pytest.approx(told.ends, abs=0.01), f"{policy}, seed {seed}"
+        ends = {name: live.backend.ends[name] + epoch for name in reported.ends}
+        assert ends == pytest.approx(reported.ends, abs=0.01), f"{policy}, seed {seed}"
         compared += len(happened) + len(ends)
     assert compared > 10
 

@@ -29,7 +29,7 @@ def report(live, count, seconds):
         file.write(json.dumps({"count": count, "seconds": seconds}) + "\n")
 
 
-def told(live):
+def reported(live):
     live.meter.read()
     live.step()
     return history(live.job, live.controller.store, Setups(live.controller.store))
@@ -37,9 +37,9 @@ def told(live):
 
 def test_reported_steps_are_learned_once_there_are_enough(measured):
     report(measured, 9, 0.5)
-    assert told(measured)["steps"] == []
+    assert reported(measured)["steps"] == []
     report(measured, 1, 1.5)
-    assert [(row["tier"], row["count"], row["seconds"]) for row in told(measured)["steps"]] == [
+    assert [(row["tier"], row["count"], row["seconds"]) for row in reported(measured)["steps"]] == [
         ("machine", 10, 0.6)
     ]
     assert list(measured.state.step_s.values()) == [{0: 0.6}]
@@ -48,7 +48,7 @@ def test_reported_steps_are_learned_once_there_are_enough(measured):
 def test_steps_of_a_tier_are_counted_once_however_often_they_are_reported(measured):
     for seconds in (0.5, 0.5, 2.0):
         report(measured, 10, seconds)
-        found = told(measured)
+        found = reported(measured)
     assert [row["count"] for row in found["steps"]] == [10, 20, 30]  # each since the attempt began
     assert found["steps_by_tier"] == [{"tier": "machine", "count": 30, "seconds": 1.0}]
 
@@ -56,22 +56,22 @@ def test_steps_of_a_tier_are_counted_once_however_often_they_are_reported(measur
 def test_a_pattern_finds_seconds_and_rates_in_the_log(measured):
     lines = ["starting", *["step took 0.25 s"] * 10, *["4 it/s"] * 10, "0 it/s", "took . s"]
     (measured.attempt / "rank-0.log").write_text("\n".join(lines) + "\nstep took 99")
-    assert told(measured)["steps_by_tier"] == [{"tier": "machine", "count": 20, "seconds": 0.25}]
+    assert reported(measured)["steps_by_tier"] == [{"tier": "machine", "count": 20, "seconds": 0.25}]
 
 
 @pytest.mark.parametrize("measured", [ENDLESS], indirect=True)
 def test_a_pattern_that_does_not_end_is_given_up_and_the_rest_goes_on(measured):
     (measured.attempt / "rank-0.log").write_text("1" * 3000 + " it took\n" * 20)
-    assert told(measured)["steps"] == []
+    assert reported(measured)["steps"] == []
     (measured.attempt / "rank-0.log").write_text("2x\n" * 20)
     report(measured, 10, 0.5)
-    assert told(measured)["steps_by_tier"] == [{"tier": "machine", "count": 10, "seconds": 0.5}]
+    assert reported(measured)["steps_by_tier"] == [{"tier": "machine", "count": 10, "seconds": 0.5}]
 
 
 def test_a_line_without_an_end_is_skipped(measured):
     (measured.attempt / "rank-0.log").write_bytes(b"\r" * _MOST + b"\n" + b"took 2 s\n" * 12)
-    assert told(measured)["steps"] == []
-    assert told(measured)["steps_by_tier"] == [{"tier": "machine", "count": 12, "seconds": 2.0}]
+    assert reported(measured)["steps"] == []
+    assert reported(measured)["steps_by_tier"] == [{"tier": "machine", "count": 12, "seconds": 2.0}]
 
 
 @pytest.mark.parametrize(
@@ -79,11 +79,11 @@ def test_a_line_without_an_end_is_skipped(measured):
 )
 def test_invalid_reports_are_ignored(measured, line):
     (measured.attempt / "steps.jsonl").write_text(f"{line}\n")
-    assert told(measured)["steps"] == []
+    assert reported(measured)["steps"] == []
 
 
 def test_a_second_attempt_counts_beside_the_first(measured):
     for time, count, seconds in ((1.0, 10, 1.0), (2.0, 20, 1.0), (3.0, 20, 3.0)):
         now = measured.controller.now() + time
         measured.controller.store.note_steps([(now, "key", measured.job, 0, count, seconds)])
-    assert told(measured)["steps_by_tier"] == [{"tier": "machine", "count": 40, "seconds": 2.0}]
+    assert reported(measured)["steps_by_tier"] == [{"tier": "machine", "count": 40, "seconds": 2.0}]

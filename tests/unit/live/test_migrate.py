@@ -39,10 +39,10 @@ def test_history_names_machines_and_tiers_as_they_were(crank):
     live.step(100)
     live.restart(cluster="2x4:V100-16")  # two tiers, and its machines have other names
     service = Service(live.controller, Tokens(live.folder), Path(live.folder))
-    told = service.history(job)
-    assert told["attempts"][0]["tier"] == "network"
-    assert told["attempts"][0]["places"] == {"r0-m0": 4, "r0-m1": 4, "r1-m0": 4, "r1-m1": 4}
-    assert [event["tier"] for event in told["events"] if event["kind"] == "start"] == ["network"]
+    reported = service.history(job)
+    assert reported["attempts"][0]["tier"] == "network"
+    assert reported["attempts"][0]["places"] == {"r0-m0": 4, "r0-m1": 4, "r1-m0": 4, "r1-m1": 4}
+    assert [event["tier"] for event in reported["events"] if event["kind"] == "start"] == ["network"]
 
 
 @pytest.mark.parametrize("before", ["placed", "evicted"])

@@ -26,14 +26,14 @@ def half(crank):
 
 
 def test_a_row_has_the_free_devices_and_the_end_that_allows_the_start(half):
-    told = outlook(half)
-    assert told.sentence("big", half.controller.now()) == (
+    reported = outlook(half)
+    assert reported.sentence("big", half.controller.now()) == (
         "needs 16 devices; 8 are free; starts in 16m40s when half ends"
     )
-    row = told.row("big", half.controller.now())
+    row = reported.row("big", half.controller.now())
     assert row["starts_after"] == ["half"]
     assert row["expected_start"] == pytest.approx(half.controller.now() + 1000)
-    assert told.row("half", half.controller.now())["expected_end"] == row["expected_start"]
+    assert reported.row("half", half.controller.now())["expected_end"] == row["expected_start"]
 
 
 def test_a_row_names_the_backfilling_jobs_and_why_they_do_not_delay_it(half):
@@ -43,9 +43,9 @@ def test_a_row_names_the_backfilling_jobs_and_why_they_do_not_delay_it(half):
     copy = copy_of(half.state)
     assert half.state_of("short") == "placed"  # it ends in time
     assert half.state_of("long") == "queued"
-    told = Outlook(copy, half.controller.now(), pending=False, events=300)
-    assert told.overtakers_of("big").first == ()  # what has started is not behind it any more
-    assert told.row("long", half.controller.now())["overtaken_by"] == []
+    reported = Outlook(copy, half.controller.now(), pending=False, events=300)
+    assert reported.overtakers_of("big").first == ()  # what has started is not behind it any more
+    assert reported.row("long", half.controller.now())["overtaken_by"] == []
 
 
 def test_a_row_has_later_overtakers_and_how_they_overtake(crank):
@@ -56,12 +56,12 @@ def test_a_row_has_later_overtakers_and_how_they_overtake(crank):
     live.submit(gpus=8, seconds=10, job="big", priority=50)
     live.submit(gpus=4, seconds=500, job="short")
     live.submit(gpus=4, seconds=5000, job="long")
-    told = outlook(live)
-    assert told.overtakers_of("big").first == (("short", IN_TIME),)
-    assert "overtaken by short: backfill, it ends before this job can start" in told.sentence(
-        "big", told.expected.now
+    reported = outlook(live)
+    assert reported.overtakers_of("big").first == (("short", IN_TIME),)
+    assert "overtaken by short: backfill, it ends before this job can start" in reported.sentence(
+        "big", reported.expected.now
     )
-    assert told.expected.starts["big"] < told.expected.starts["long"]
+    assert reported.expected.starts["big"] < reported.expected.starts["long"]
 
 
 def test_devices_that_the_first_job_does_not_need_are_called_spare(crank):
@@ -81,11 +81,27 @@ def test_equal_priorities_that_fit_sooner_are_not_called_backfill(crank):
     live.step(1)
     live.submit(gpus=8, seconds=10, job="big")
     live.submit(gpus=4, seconds=5000, job="long")
-    told = outlook(live)
-    assert told.overtakers_of("big").first == (("long", FITS),)
-    assert told.sentence("big", told.expected.now).endswith(
+    reported = outlook(live)
+    assert reported.overtakers_of("big").first == (("long", FITS),)
+    assert reported.sentence("big", reported.expected.now).endswith(
         "when long ends; overtaken by long, which fits sooner"
     )
+
+
+def test_a_job_that_waits_for_one_rack_says_so_where_lower_priorities_start_before_it(crank):
+    live = crank(policy="berth")
+    for name, seconds in (("a1", 100), ("a2", 1000), ("b1", 100), ("b2", 1000)):
+        live.submit(gpus=4, seconds=seconds, job=name)
+    live.step(1)
+    live.submit(gpus=8, seconds=3600, job="first", priority=50, model="vgg16")
+    alone = outlook(live)
+    live.submit(gpus=4, seconds=5000, job="small", priority=-5)
+    reported, now = outlook(live), live.controller.now()
+    assert reported.expected.starts["small"] < reported.expected.starts["first"]
+    assert reported.expected.tiers["first"] == "rack"
+    assert reported.sentence("first", now).startswith("needs 8 devices in one rack; none is free; starts in ")
+    assert "overtaken by small" in reported.sentence("first", now)
+    assert alone.expected.starts["first"] <= reported.expected.starts["first"]
 
 
 def test_an_overdue_job_is_called_so_and_nothing_starts_now(half):
@@ -93,10 +109,10 @@ def test_an_overdue_job_is_called_so_and_nothing_starts_now(half):
     for life in half.backend._lives.values():
         life.ends = 1e9  # it outlives its 1,000 s
     half.clock.advance(1500)
-    told, now = outlook(half), half.controller.now()
-    assert told.overdue["half"] == pytest.approx(501, abs=2)
-    assert told.expected.starts["big"] == pytest.approx(now + 250)  # a quarter of what it was given
-    assert told.sentence("big", now) == (
+    reported, now = outlook(half), half.controller.now()
+    assert reported.overdue["half"] == pytest.approx(501, abs=2)
+    assert reported.expected.starts["big"] == pytest.approx(now + 250)  # a quarter of what it was given
+    assert reported.sentence("big", now) == (
         "needs 16 devices; 8 are free; starts in 4m10s when half ends (8m21s overdue)"
     )
     half.step(1)  # a pass extends the estimate: it is overdue all the same
@@ -108,11 +124,11 @@ def test_too_few_machines_in_service_are_the_reason_and_named(crank):
     live = crank(policy="fit-first")
     live.ask(commands.drain("r0-m0"))
     live.submit(gpus=16, seconds=100, job="big")
-    told = outlook(live)
-    assert told.row("big", live.controller.now())["blocker"] == (
+    reported = outlook(live)
+    assert reported.row("big", live.controller.now())["blocker"] == (
         "needs 16 devices, and the machines in service have 12 within one network; out of service: r0-m0"
     )
-    assert told.row("big", live.controller.now())["expected_start"] is None
+    assert reported.row("big", live.controller.now())["expected_start"] is None
     name, played = forecast.dry_run(copy_of(live.state), JobSpec(run="x", gpus=16), "me")
     assert name not in played.starts
     assert played.complete

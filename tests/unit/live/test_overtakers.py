@@ -16,36 +16,36 @@ from berth.schedule.reasons import ReasonCode
 
 def forecast_of(chance: Random, count: int) -> tuple[list[str], Forecast]:
     """A queue, and a forecast in which most of its jobs start, in another order."""
-    order, told = [f"j{number}" for number in range(count)], Forecast(0.0)
+    order, reported = [f"j{number}" for number in range(count)], Forecast(0.0)
     for name in chance.sample(order, chance.randrange(count + 1)):
-        told.starts[name] = float(chance.randrange(50))  # many start together
-        told.ends[name] = told.starts[name] + chance.randrange(1, 50)
-        told.reasons[name] = chance.choice((ReasonCode.NEAREST, ReasonCode.BACKFILLED))
+        reported.starts[name] = float(chance.randrange(50))  # many start together
+        reported.ends[name] = reported.starts[name] + chance.randrange(1, 50)
+        reported.reasons[name] = chance.choice((ReasonCode.NEAREST, ReasonCode.BACKFILLED))
         if chance.random() < 0.7:
-            told.reserved[name] = chance.choice(order[: max(1, count // 10)])
-    return order, told
+            reported.reserved[name] = chance.choice(order[: max(1, count // 10)])
+    return order, reported
 
 
-def searched(order: list[str], told: Forecast, name: str) -> list[tuple[str, str]]:
+def searched(order: list[str], reported: Forecast, name: str) -> list[tuple[str, str]]:
     """The same for one job, by looking at every other one."""
-    mine = told.starts.get(name, math.inf)
-    behind = [other for other in order[order.index(name) + 1 :] if told.starts.get(other, mine) < mine]
+    mine = reported.starts.get(name, math.inf)
+    behind = [other for other in order[order.index(name) + 1 :] if reported.starts.get(other, mine) < mine]
 
     def how(other: str) -> str:
-        if told.reasons[other] != ReasonCode.BACKFILLED or told.reserved.get(other) != name:
+        if reported.reasons[other] != ReasonCode.BACKFILLED or reported.reserved.get(other) != name:
             return FITS
-        return IN_TIME if told.ends[other] <= told.starts.get(name, -math.inf) else SPARE
+        return IN_TIME if reported.ends[other] <= reported.starts.get(name, -math.inf) else SPARE
 
-    return [(other, how(other)) for other in sorted(behind, key=lambda one: told.starts[one])]
+    return [(other, how(other)) for other in sorted(behind, key=lambda one: reported.starts[one])]
 
 
 @pytest.mark.parametrize("seed", range(60))
 def test_overtakers_are_those_of_an_exhaustive_search(seed):
     chance = Random(seed)
-    order, told = forecast_of(chance, chance.randrange(1, 60))
-    found = overtakers(order, told)
+    order, reported = forecast_of(chance, chance.randrange(1, 60))
+    found = overtakers(order, reported)
     for name in order:
-        expected = searched(order, told, name)
+        expected = searched(order, reported, name)
         if not expected:
             assert name not in found
             continue
@@ -75,14 +75,14 @@ class Counting(dict):
 
 def test_a_long_queue_is_walked_a_few_times_not_once_for_each_job():
     order = [f"j{number}" for number in range(4_000)]
-    told = Forecast(0.0)
-    told.starts = Counting(
+    reported = Forecast(0.0)
+    reported.starts = Counting(
         {name: float(-place) for place, name in enumerate(order)}
     )  # each overtakes all ahead
-    told.reasons = dict.fromkeys(order, ReasonCode.NEAREST)
-    found = overtakers(order, told)
+    reported.reasons = dict.fromkeys(order, ReasonCode.NEAREST)
+    found = overtakers(order, reported)
     assert found["j0"].count == 3_999
-    assert told.starts.reads < 10 * len(order)
+    assert reported.starts.reads < 10 * len(order)
 
 
 def test_rows_of_the_queue_are_put_together_without_the_controllers_lock(crank, monkeypatch):

@@ -1,4 +1,4 @@
-"""State folders: nobody else can read them, whatever the umask, and they are on a disk that can hold a journal."""
+"""State folders: other users can't read them, whatever the umask, and the disk must suit a journal."""
 
 import os
 import stat

@@ -18,7 +18,7 @@ TIMEOUTS = Timeouts(margin_s=10.0, start_s=60.0, settle_s=2.0)
 GRACE_S = 30.0
 AT = 1_000_000.0  # when the gang was released
 ENDED = {"codes": {"0": 0}, "code": 0, "time": AT, "stopped": False, "done": False}
-TOLD = {"code": 143, "time": AT, "stopped": True}
+SHOWN = {"code": 143, "time": AT, "stopped": True}
 
 
 class Gang:
@@ -150,7 +150,7 @@ def test_a_job_that_ignores_its_stop_is_cancelled(gang):
 
 def test_a_job_that_another_user_stopped_did_not_fail(gang):
     for part in (0, 1):
-        gang.write(f"part-{part}.ended", TOLD | {"codes": {str(part): 143}})
+        gang.write(f"part-{part}.ended", SHOWN | {"codes": {str(part): 143}})
     assert gang.at(AT) == AttemptStatus("running")  # Slurm has not yet said why
     gang.states = {11: "CANCELLED", 12: "COMPLETED"}
     seen = gang.at(AT)
@@ -164,7 +164,7 @@ def test_a_job_that_another_user_stopped_did_not_fail(gang):
 
 def test_a_gang_at_its_time_limit_has_failed_even_after_a_checkpoint(gang):
     for part in (0, 1):
-        gang.write(f"part-{part}.ended", TOLD | {"code": 0, "codes": {str(part): 0}})
+        gang.write(f"part-{part}.ended", SHOWN | {"code": 0, "codes": {str(part): 0}})
     gang.states = {11: "TIMEOUT", 12: "TIMEOUT"}
     seen = gang.at(AT)
     assert (seen.lost, seen.code, seen.cause) == (False, 124, Cause.TIME_LIMIT)
@@ -232,7 +232,7 @@ def test_a_crash_by_a_signal_of_slurm_is_not_attributed_to_berths_own_cancel(gan
 
 
 def test_a_gang_that_another_user_cancelled_did_not_fail_though_berth_cancels_the_rest(gang):
-    gang.write("part-0.ended", TOLD | {"codes": {"0": 143}, "cause": "stopped"})
+    gang.write("part-0.ended", SHOWN | {"codes": {"0": 143}, "cause": "stopped"})
     gang.write("failed")
     gang.states[11] = "CANCELLED"
     gang.at(AT + 41)

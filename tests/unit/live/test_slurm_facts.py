@@ -198,7 +198,7 @@ def test_a_job_of_ours_that_has_just_ended_does_not_count_as_external(monkeypatc
         ({"memory_used": 64_000}, 8),
         ({"gpus": "", "used": ""}, 0),
         ({"gpus": "", "used": "", "cpus_used": 1}, 1),
-        ({"memory": 1, "memory_used": 0}, 0),  # memory that nobody wrote down
+        ({"memory": 1, "memory_used": 0}, 0),  # memory that is not configured
     ],
 )
 def test_gpus_that_others_make_useless_count_as_theirs(facts, external):

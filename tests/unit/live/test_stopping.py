@@ -22,10 +22,10 @@ def leaving(crank):
 
 
 def test_why_of_a_stopping_job_has_no_queue_position(leaving):
-    told = views.why(leaving.state, leaving.state.jobs[leaving.job], leaving.controller.now())
-    assert told["state"] == "stopping"
-    assert "position" not in told
-    assert told["reason"]["code"] == "stopping"
+    reported = views.why(leaving.state, leaving.state.jobs[leaving.job], leaving.controller.now())
+    assert reported["state"] == "stopping"
+    assert "position" not in reported
+    assert reported["reason"]["code"] == "stopping"
 
 
 def test_the_priority_of_a_stopping_job_can_not_be_changed(leaving):
@@ -41,9 +41,9 @@ def test_a_stopping_job_is_cancelled_once(leaving):
 
 
 def test_a_forecast_comes_to_the_end_of_all_others(leaving):
-    told = forecast(copy_of(leaving.state))
-    assert told.whole
-    assert leaving.job not in told.ends
+    reported = forecast(copy_of(leaving.state))
+    assert reported.whole
+    assert leaving.job not in reported.ends
 
 
 def test_a_job_that_failed_says_when_it_is_tried_again(crank):

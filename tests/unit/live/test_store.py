@@ -81,7 +81,7 @@ def test_a_flipped_byte_in_a_record_is_refused_with_its_number(folder):
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "reported"),
     [
         ("UPDATE journal SET kind = 'opened' WHERE seq = 7", "record 7 is not"),
         ("UPDATE journal SET job = NULL WHERE seq = 7", "record 7 is not"),
@@ -91,9 +91,9 @@ def test_a_flipped_byte_in_a_record_is_refused_with_its_number(folder):
         ("DELETE FROM journal WHERE seq = 7", "record 7 is missing"),
     ],
 )
-def test_any_change_of_a_record_is_detected(folder, change, told):
+def test_any_change_of_a_record_is_detected(folder, change, reported):
     sql(folder / "journal.sqlite", change)
-    with pytest.raises(InputError, match=told):
+    with pytest.raises(InputError, match=reported):
         Store(folder)
 
 

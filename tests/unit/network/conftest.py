@@ -1,4 +1,4 @@
-"""Small clusters whose every figure stands in the test that uses it."""
+"""Small clusters; each test states the figures it relies on."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def one_link(silent_s: float, backward_s: float, comm_s: float, overlap: float =
 
 
 def closed_form(jobs: list[SharingJob], capacity: list[float]) -> list[float]:
-    """Seconds per iteration by the kernels, for jobs that no placement stands behind."""
+    """Seconds per iteration by the kernels, for jobs without a placement."""
     state = LinkShares(capacity, len(jobs), len(jobs) * len(capacity)).state
     flows, loads = kernels.new_flows(len(jobs)), kernels.new_loads(len(capacity))
     for number, job in enumerate(jobs):

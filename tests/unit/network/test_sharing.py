@@ -57,7 +57,7 @@ def test_only_jobs_whose_rates_changed_are_reported():
     assert rates(shares, 0, 1, 2, 3) == [1.0, 10.0, 4.5, 4.5]
     assert shares.remove(3).tolist() == [2]
     assert rates(shares, 2, 3) == [9.0, 0.0]
-    assert not shares.state.binding[0]  # so that it joins nobody any more
+    assert not shares.state.binding[0]  # so it no longer limits any job
 
 
 def test_numbers_and_links_are_used_again_after_a_removal():

@@ -117,10 +117,10 @@ def test_features_of_built_problems_are_finite_and_use_the_cheapest_place_of_tab
     assert np.isfinite(seen.place).all()
     assert abs(seen.place).max() <= 2.0
     per_type = len(given.choices) // len(given.types)
-    dearer = given.facts.copy()
-    dearer[1::per_type, :, SERVED_BYTES] *= 1e6  # a place that nobody would take changes nothing
+    expensive = given.facts.copy()
+    expensive[1::per_type, :, SERVED_BYTES] *= 1e6  # a place that no plan takes changes nothing
     assert given.choices[1].tables == "disk"
-    without_disk = replace(given, facts=dearer)
+    without_disk = replace(given, facts=expensive)
     others = [place for place in TABLES if place != "disk"]
     options = WorldOptions(mode=mode, rows=1e9, tables=tuple(others))
     fewer = problem_for(load_layer_profile("ctrdnn"), load_cluster("cloud-mix"), 1e5, options=options)

@@ -489,10 +489,10 @@ def test_a_static_plan_is_the_smallest_that_holds():
 def test_variants_scale_with_their_speed_and_price():
     given = unlimited(built())
     faster = with_variants(given, [Variant(device, "~", speed=2.0) for device in range(len(given.types))])
-    dearer = with_variants(given, [Variant(device, "~", markup=3.0) for device in range(len(given.types))])
+    expensive = with_variants(given, [Variant(device, "~", markup=3.0) for device in range(len(given.types))])
     assert faster.types[-1].usd_per_hour == pytest.approx(2 * given.types[-1].usd_per_hour)
     assert optimum(faster).plan.cost_usd <= optimum(given).plan.cost_usd * (1 + 1e-9)
-    assert optimum(dearer).plan.cost_usd == pytest.approx(optimum(given).plan.cost_usd, rel=1e-9)
+    assert optimum(expensive).plan.cost_usd == pytest.approx(optimum(given).plan.cost_usd, rel=1e-9)
 
 
 def test_many_types_are_the_catalogues_and_then_synthetic_ones():

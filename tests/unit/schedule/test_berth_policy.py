@@ -161,7 +161,7 @@ def parts(run, job):
 @pytest.mark.parametrize(("model", "policy", "expected"), [
     ("vgg16", Berth(), [3, 3]),
     ("vgg16", Berth(shape=math.inf), [2, 4]),
-    ("graphsage", Berth(), [2, 4]),  # to whom shape does not matter: it leaves a larger rest in one place
+    ("graphsage", Berth(), [2, 4]),  # insensitive to shape: it leaves a larger rest in one place
 ])  # fmt: skip
 def test_a_gang_on_several_machines_is_spread_evenly_if_that_matters_to_it(model, policy, expected):
     assert parts(simulated([(0, 6, 1_000)], policy, model=model), 0) == [expected]

@@ -88,7 +88,7 @@ def test_the_guide_lists_every_hook():
 
 @pytest.mark.parametrize("name", policy_names())
 def test_the_guide_lists_every_policy_with_its_constants(name):
-    told = describe(name)
-    assert f"| `{name}` | {told.summary} |" in GUIDE
-    for constant in told.constants:
+    reported = describe(name)
+    assert f"| `{name}` | {reported.summary} |" in GUIDE
+    for constant in reported.constants:
         assert f"| `{constant.name}` | {constant.default} | {constant.help}" in GUIDE

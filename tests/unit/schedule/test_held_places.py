@@ -1,4 +1,4 @@
-"""Places that are held for the first who does not fit: others use them exactly as far as that delays nobody."""
+"""Places reserved for the first job that does not fit: others use them only as far as that delays no job."""
 
 from __future__ import annotations
 

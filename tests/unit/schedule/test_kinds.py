@@ -1,4 +1,4 @@
-"""Jobs that ask for a type of device: they wait for it, have only it held for them, and move nobody else."""
+"""Jobs that need a device type wait for it, reserve only that type, and move no other jobs."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ FALLING = [(0, 8, 100), (1, 8, 50), (2, 8, 10)]
         ("fit-first", BLOCKED, [100, 252, 202, 140]),
         # 2 would delay 1, which can start at 100; 3 ends at 43
         ("easy", BLOCKED, [100, 150, 350, 43]),
-        # at 2 nobody shorter waits, so 2 goes; at 100 3 (40 s) is before 1 (50 s)
+        # at 2 no shorter job waits, so 2 goes; at 100 3 (40 s) is before 1 (50 s)
         ("sjf", BLOCKED, [100, 252, 202, 140]),
         ("sjf", FALLING, [100, 160, 110]),
         # 1 (50 s left) displaces 0 (99 left) at 1, 2 displaces 1 at 2

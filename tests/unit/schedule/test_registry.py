@@ -27,10 +27,10 @@ class Largest(Policy):
 
 @pytest.mark.parametrize("name", policy_names())
 def test_every_policy_loads_with_its_defaults_and_says_what_it_does(name):
-    told = describe(name)
-    assert told.summary.endswith(".")
-    assert all(constant.help for constant in told.constants)
-    given = ",".join(f"{constant.name}={constant.default}" for constant in told.constants)
+    reported = describe(name)
+    assert reported.summary.endswith(".")
+    assert all(constant.help for constant in reported.constants)
+    given = ",".join(f"{constant.name}={constant.default}" for constant in reported.constants)
     assert load_policy(f"{name}:{given}") == load_policy(name)
 
 

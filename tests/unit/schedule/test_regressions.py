@@ -38,7 +38,7 @@ def starts(log: pl.DataFrame) -> list[tuple[float, str, list[str]]]:
 
 @dataclass(frozen=True)
 class GangsGain(Policy):
-    """Gangs have single devices moved out of their way; nobody is spread."""
+    """Single-device jobs are moved out of the way of gangs; no gang is spread."""
 
     patience_s: float = 0.0
 
@@ -83,7 +83,7 @@ def test_a_job_on_a_drained_machine_is_not_evicted_by_reconsidering():
 
 
 def test_a_freed_share_is_not_stolen_and_no_job_thrashes():
-    # Both gangs want the machine; each could evict the other for ever. The budget ends it.
+    # Both gangs want the machine; each could evict the other forever. The budget ends it.
     @dataclass(frozen=True)
     class Greedy(GangsGain):
         @staticmethod
@@ -97,7 +97,7 @@ def test_a_freed_share_is_not_stolen_and_no_job_thrashes():
 
 
 def test_a_victims_rest_that_ends_is_a_moment_of_its_own():
-    # Nobody comes or goes at 1.0 s, when j0 has run long enough, nor at 101.0 s, when its budget is over.
+    # No job arrives or ends at 1.0 s, when j0 has run long enough, nor at 101.0 s, when its budget is over.
     rows = [(0, 1, 500), (0.5, 4, 50), (60, 4, 50)]
     log = play(GangsGain(patience_s=100.0), [4], rows)
     assert events(log, "evicted") == [(1.0, "j0"), (101.0, "j0")]
@@ -216,7 +216,7 @@ def test_rounds_hardly_longer_than_a_restore_are_slow_and_not_a_livelock():
 
 @dataclass(frozen=True)
 class Restless(Policy):
-    """Wants to be asked again a moment later, for ever."""
+    """Asks to be woken a moment later, forever."""
 
     @staticmethod
     def wake(job: Any, now: float, params: Any) -> float:
@@ -285,7 +285,7 @@ def test_no_job_moves_to_a_shape_that_is_not_better():
 
 
 def test_the_best_shape_of_a_gang_is_one_of_devices_of_one_type():
-    """A machine with two A100 and three P100 is none of five: no gang stands rounder than on three of a type."""
+    """A machine with two A100 and three P100 does not hold five: the most balanced gang has three of one type."""
     machines = [{"A100-40": 2, "P100": 3}, {"P100": 3}, {"V100": 1, "P100": 3}]
     setting = Setting(network="static", congestion=10.0)
     rows = [(0, 1, 10), (0, 1, 10), (0, 1, 10), (0, 7, 1)]
@@ -296,7 +296,7 @@ def test_the_best_shape_of_a_gang_is_one_of_devices_of_one_type():
 
 def test_a_starved_job_comes_back_by_itself_when_nothing_else_happens():
     # Both sink at 3,250 s of service. j1 waits from 6,500 on, has waited 3,250 s before and ran as long: at twice
-    # that it is first again, at 9,750. Nobody arrives or ends then, and j0 would sink only at 10,450.
+    # that it is first again, at 9,750. No job arrives or ends then, and j0 would sink only at 10,450.
     log = play(load_policy("tiresias:starvation=2"), [1], [(0, 1, 20_000), (0, 1, 20_000)])
     assert events(log, "evicted")[:3] == [(3250.0, "j0"), (6500.0, "j1"), (9750.0, "j0")]
 
@@ -335,7 +335,7 @@ def test_no_job_moves_aside_for_a_lower_priority(priorities, moves):
 
 
 def test_claims_that_do_not_suffice_are_rolled_back():
-    # Every machine has one free device. On m3 the single job could move, the pair could not: so nobody does.
+    # Every machine has one free device. On m3 the single job could move, the pair could not: so neither does.
     rows = [(0, 3, 9000), (0, 3, 9000), (0, 3, 9000), (0, 2, 9000), (0, 1, 9000), (400, 4, 100)]
     setting = Setting(network="off", eviction_s=0.0)
     run = check_policy(EXERCISES["step-aside"], jobs(rows), cluster([4, 4, 4, 4]), setting)

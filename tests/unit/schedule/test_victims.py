@@ -15,7 +15,7 @@ from berth.workload.trace import Trace
 
 @dataclass(frozen=True)
 class Pushy(Policy):
-    """The third job gains whatever it costs; later victims are dearer and less deserving."""
+    """The third job gains whatever it costs; later victims cost more and rank lower."""
 
     by_rank: float = 0.0
 

@@ -1,4 +1,4 @@
-"""Those who wait: in which order, why, and until when somebody looks again."""
+"""Waiting jobs: their order, their reasons, and when they are considered again."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_a_timer_that_runs_out_but_for_rounding_is_looked_at_again_within_a_mome
 
 
 def at_the_end_of(rows: list, machines: object, policy: Policy, until: float, **setting: Any) -> Any:
-    """The records as they stood at the last event before a time."""
+    """The records at the last event before a time."""
     seen: dict[str, Any] = {}
 
     def look(world: Any, clock: Any) -> int:

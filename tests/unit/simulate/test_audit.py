@@ -63,7 +63,7 @@ SPOILT = {
         "reason",
     ),
     "a spread place called nearest": (lambda log: spoil(log, "j4", "started", reason="spread"), "reason"),
-    "room made by nobody": (lambda log: spoil(log, "j0", "started", reason="made-room"), "reason"),
+    "devices freed by no eviction": (lambda log: spoil(log, "j0", "started", reason="made-room"), "reason"),
     "a host lost where none failed": (lambda log: spoil(log, "j2", "evicted", reason="host-lost"), "reason"),
     "time that goes back": (lambda log: spoil(log, "j1", "finished", time_s=0.0), "order"),
     "an arrival at another time": (lambda log: spoil(log, "j3", "arrived", time_s=49.0), "order"),

@@ -1,4 +1,4 @@
-"""A policy of one's own on the command line: it runs, says when it is slow, and its mistakes are told."""
+"""A user's policy on the command line: it runs, a slow one is reported, and so are its mistakes."""
 
 from __future__ import annotations
 

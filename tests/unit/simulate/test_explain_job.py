@@ -1,4 +1,4 @@
-"""A job's story agrees with the books, and its reasons are true."""
+"""The explanation of a job agrees with its records, and its reasons are true."""
 
 from __future__ import annotations
 
@@ -129,5 +129,5 @@ def test_no_job_is_said_to_be_behind_another_where_all_may_overtake():
     # Evicted at 10, it waits for a whole machine while half of one is free, and others could go first.
     trace = trace_of(("whole", 0.0, 8, 100.0), ("half", 10.0, 4, 20.0))
     story = explain_job(trace, load_cluster("1x1x8"), load_policy("srtf"), SETTING, "whole", "srtf")
-    told = [because.reason.code for one in story.chapters for because in one.because]
-    assert told == ["outranked"]
+    reported = [because.reason.code for one in story.chapters for because in one.because]
+    assert reported == ["outranked"]

@@ -1,4 +1,4 @@
-"""The report is one file that holds its data, asks nobody for anything, and can't be broken by a name."""
+"""The report is one self-contained file that makes no requests, and no job name can break it."""
 
 from __future__ import annotations
 

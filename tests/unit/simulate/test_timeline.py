@@ -26,7 +26,7 @@ def test_attempts_add_up_to_the_service_of_every_job(busy_run):
     tried = timeline.attempts(busy_run)
     held = np.bincount(tried.job, weights=(tried.stop_s - tried.start_s) * tried.gpus)
     assert held == pytest.approx(busy_run.records["attained_gpu_s"])
-    assert len(tried) > len(busy_run.records), "somebody was evicted, else this proves little"
+    assert len(tried) > len(busy_run.records), "no job was evicted, so this shows little"
 
 
 def test_curves_and_map_hold_the_same_gpu_seconds(busy_run):

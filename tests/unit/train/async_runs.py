@@ -177,7 +177,7 @@ def _fork(work) -> int:
     try:
         work()
         code = 0
-    except BaseException:  # noqa: BLE001 - shown, and told by the exit code
+    except BaseException:  # noqa: BLE001 - shown, and reported by the exit code
         traceback.print_exc()
     finally:
         os._exit(code)

@@ -1,4 +1,4 @@
-"""The small training of these tests, and what it comes to when nobody interrupts it."""
+"""The small training of these tests, and the result of its undisturbed run."""
 
 from __future__ import annotations
 

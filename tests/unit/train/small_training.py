@@ -71,7 +71,7 @@ def in_child(work: Callable[[], object], fault: str | None = None) -> int:
                 os.environ[fault_points.VARIABLE] = fault
             work()
             code = 0
-        except BaseException:  # noqa: BLE001 - shown, and told by the exit code
+        except BaseException:  # noqa: BLE001 - shown, and reported by the exit code
             traceback.print_exc()
         finally:
             os._exit(code)

@@ -1,4 +1,4 @@
-"""Who would get a row is told just as it is then decided."""
+"""The predicted admission of a key equals what is then decided."""
 
 from __future__ import annotations
 

@@ -67,4 +67,4 @@ def test_a_budget_too_small_for_the_run_fails_before_it_begins():
     assert "minimum" in error.value.hint
     check_budget(made, 400_000, f"{min_memory(width, round(keys * 1.02))}B", servers=0)
     check_budget(made, 1_000, "8MB", servers=0)
-    check_budget(made, None, "8MB", servers=0)  # not known: it is told when it comes near
+    check_budget(made, None, "8MB", servers=0)  # not known: it is reported when it comes close

@@ -206,10 +206,10 @@ def test_random_numbers_and_nests_come_back_as_they_were():
 
     model = torch.nn.Linear(2, 1)
     arrays, meta = dense_state(Nested(), None)
-    told = unpacked(meta["model"], arrays)
-    assert told["a"] == [1, (2.5, None)]
-    assert torch.equal(told[7], torch.arange(3, dtype=torch.bfloat16))
-    assert told["empty"].shape == (0,)
+    reported = unpacked(meta["model"], arrays)
+    assert reported["a"] == [1, (2.5, None)]
+    assert torch.equal(reported[7], torch.arange(3, dtype=torch.bfloat16))
+    assert reported["empty"].shape == (0,)
     arrays, meta = dense_state(model, None)
     drawn = torch.rand(3), np.random.rand(3)  # noqa: NPY002 - the generator that is saved
     load_dense(model, None, arrays, meta)
@@ -328,5 +328,5 @@ def test_a_disk_that_fills_while_tables_stream_costs_one_checkpoint(small, tmp_p
     chain = CheckpointStore(tmp_path / "run").chain(6)
     assert [(one.step, one.kind) for one in chain] == [
         (6, "full")
-    ]  # what changed was told to the one that failed
+    ]  # the changes were part of the save that failed
     session.close()

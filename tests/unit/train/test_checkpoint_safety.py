@@ -140,10 +140,10 @@ def test_old_ones_are_not_removed_by_mistake_when_a_manifest_can_not_be_read(sma
 
 def as_of_format(folder, number) -> None:
     path = folder / "manifest.json"
-    told = json.loads(path.read_text())["manifest"]
-    told["format"] = number
-    text = json.dumps(told, sort_keys=True, separators=(",", ":"))
-    path.write_text(json.dumps({"sha256": hashlib.sha256(text.encode()).hexdigest(), "manifest": told}))
+    reported = json.loads(path.read_text())["manifest"]
+    reported["format"] = number
+    text = json.dumps(reported, sort_keys=True, separators=(",", ":"))
+    path.write_text(json.dumps({"sha256": hashlib.sha256(text.encode()).hexdigest(), "manifest": reported}))
 
 
 def test_a_newer_format_is_refused_by_name_and_left_alone(small, tmp_path):

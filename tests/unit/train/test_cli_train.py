@@ -32,7 +32,7 @@ def berth(*arguments: object) -> str:
     return result.stdout
 
 
-def told(*arguments: object) -> dict:
+def reported(*arguments: object) -> dict:
     return json.loads(berth(*arguments, "--json"))
 
 
@@ -57,7 +57,7 @@ def test_it_works_without_options_and_shows_layer_times_and_tables():
 
 
 def test_json_has_the_same_information():
-    document = told(*SMALL, "--examples", "1k")
+    document = reported(*SMALL, "--examples", "1k")
     assert (document["step"], document["examples"]) == (16, 1024)
     assert document["tables"]["embedding"]["rows"] > 1000
     assert document["layers"][0]["predicted_s"] > 0
@@ -65,8 +65,8 @@ def test_json_has_the_same_information():
 
 
 def test_a_training_goes_on_from_its_folder_and_comes_to_the_same(run, tmp_path):
-    whole = told(*SMALL, "--steps", 14)
-    resumed = told(*SMALL, "--steps", 14, "--checkpoint", run, "--resume")
+    whole = reported(*SMALL, "--steps", 14)
+    resumed = reported(*SMALL, "--steps", 14, "--checkpoint", run, "--resume")
     assert resumed["resumed_from"] == 10
     assert (resumed["loss"], resumed["auc"]) == (whole["loss"], whole["auc"])
 
@@ -132,7 +132,7 @@ def test_click_logs_are_read_once_and_bad_lines_are_reported(tmp_path):
     assert "done at step 5: 299 examples" in shown
     assert "1 row could not be read and was skipped" in shown
     assert "day_0.tsv.gz:6: does not have 40 columns" in " ".join(shown.split())
-    assert told(*SMALL, "--data", tmp_path, "--steps", 12)["examples"] == 12 * 64  # goes round
+    assert reported(*SMALL, "--data", tmp_path, "--steps", 12)["examples"] == 12 * 64  # goes round
 
 
 def test_strict_stops_at_a_bad_line_with_exit_code_two(tmp_path, monkeypatch, capsys):
@@ -189,11 +189,11 @@ def test_ctrl_c_saves_and_says_how_to_go_on(config, tmp_path, ctrl_c):
     _, said = process.communicate(timeout=900)
     assert process.returncode == 130, said
     assert f"; to resume: berth {' '.join(arguments)} --csv {log}" in said
-    assert told(*SMALL, "--steps", 1, "--resume", "--checkpoint", tmp_path / "run")["resumed_from"] > 0
+    assert reported(*SMALL, "--steps", 1, "--resume", "--checkpoint", tmp_path / "run")["resumed_from"] > 0
 
 
 def test_days_end_rows_fade_and_the_dead_leave():
-    document = told(*SMALL, "--steps", 20, "--day-every", "320")
+    document = reported(*SMALL, "--steps", 20, "--day-every", "320")
     counts = document["tables"]["embedding"]["counts"]
     assert counts["removed"] > 0
     assert document["tables"]["embedding"]["rows"] == counts["created"] - counts["removed"]
@@ -232,21 +232,21 @@ def make_model():
 def test_fresh_throws_away_what_was_saved(tmp_path):
     arguments = [*SMALL, "--steps", 3, "--checkpoint", tmp_path / "run"]
     berth(*arguments)
-    assert told(*arguments, "--seed", 7, "--fresh")["resumed_from"] is None
+    assert reported(*arguments, "--seed", 7, "--fresh")["resumed_from"] is None
 
 
 def test_a_restart_by_torchrun_keeps_what_the_first_attempt_saved(tmp_path, monkeypatch):
     arguments = [*SMALL, "--steps", 3, "--checkpoint", tmp_path / "run"]
     berth(*arguments)
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
-    assert told(*arguments, "--fresh")["resumed_from"] == 3
+    assert reported(*arguments, "--fresh")["resumed_from"] == 3
 
 
 class TestTables:
     def test_info_shows_rows_and_lengths(self, run):
         shown = berth("table", "info", run, "--step", 10)
         assert "after step 10 (delta, 1 over the full one of step 8)" in shown
-        document = told("table", "info", run)
+        document = reported("table", "info", run)
         assert document["tables"][0]["rows"] > 1000
         assert document["tables"][0]["optimiser"] == "adagrad"
 
@@ -263,16 +263,16 @@ class TestTables:
         frame = pl.read_parquet(tmp_path / "rows.parquet")
         assert frame.columns == ["key", "weights", "optimiser"]
         assert frame["key"].is_sorted()
-        assert frame["weights"].to_numpy().shape == (told("table", "info", run)["tables"][0]["rows"], 16)
+        assert frame["weights"].to_numpy().shape == (reported("table", "info", run)["tables"][0]["rows"], 16)
         weights = torch.load(tmp_path / "w.pt", weights_only=True)
         assert weights["chain.fc1.0.weight"].shape == (512, 429)
 
     def test_diff_counts_rows_that_came_and_changed(self, run):
-        found = told("table", "diff", run, run, "--step", 8, "--other-step", 10)
+        found = reported("table", "diff", run, run, "--step", 8, "--other-step", 10)
         assert found["only_first"] == 0
         assert found["only_second"] > 0
         assert found["changed"] > 0
-        same = told("table", "diff", run, run, "--step", 10, "--other-step", 10)
+        same = reported("table", "diff", run, run, "--step", 10, "--other-step", 10)
         assert (same["changed"], same["only_second"], same["largest"]) == (0, 0, 0.0)
 
     def test_a_training_goes_on_from_a_shrunk_copy(self, run, tmp_path):
@@ -280,7 +280,7 @@ class TestTables:
         middle = float(np.median(np.sqrt((lengths.astype(np.float64) ** 2).sum(axis=1))))
         shown = berth("table", "shrink", run, tmp_path / "small", "--shorter-than", middle, "--step", 10)
         assert "(50.0%)" in shown
-        assert told(*SMALL, "--steps", 12, "--checkpoint", tmp_path / "small")["resumed_from"] == 10
+        assert reported(*SMALL, "--steps", 12, "--checkpoint", tmp_path / "small")["resumed_from"] == 10
 
     @pytest.mark.parametrize(
         ("arguments", "message"),

@@ -166,14 +166,14 @@ class TestFiles:
 
     def test_of_a_last_batch_smaller_than_the_workers_some_get_nothing(self, tmp_path):
         write(tmp_path / "a.tsv", range(32))
-        told = [taken(FileStream(tmp_path), share=Share(worker, 3)) for worker in range(3)]
-        assert [[batch.examples for batch in batches] for batches in told] == [
+        reported = [taken(FileStream(tmp_path), share=Share(worker, 3)) for worker in range(3)]
+        assert [[batch.examples for batch in batches] for batches in reported] == [
             [4, 4, 4, 1],
             [3, 3, 3, 1],
             [3, 3, 3, 0],
         ]
-        assert {tuple(batch.whole for batch in batches) for batches in told} == {(10, 10, 10, 2)}
-        assert sum(batch.part(3) for batch in (batches[-1] for batches in told)) == 1.0
+        assert {tuple(batch.whole for batch in batches) for batches in reported} == {(10, 10, 10, 2)}
+        assert sum(batch.part(3) for batch in (batches[-1] for batches in reported)) == 1.0
 
     @pytest.mark.parametrize(
         ("text", "reason"),

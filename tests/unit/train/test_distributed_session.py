@@ -44,15 +44,15 @@ class Letters:
 
 
 class Marked(ClickStream):
-    """Data that has to be told where to go on."""
+    """Data that needs the position to resume from."""
 
-    told = None
+    reported = None
 
     def position(self, step):
         return {"window": step, "byte": 100 * step}
 
     def seek(self, position):
-        self.told = position
+        self.reported = position
 
 
 @pytest.fixture
@@ -75,19 +75,19 @@ def together(monkeypatch):
 
 
 def test_all_pipelines_resume_from_the_step_weights_and_position_of_rank_0(small, together, tmp_path):
-    class Told(small.Small):
+    class Reported(small.Small):
         """The same training by its name."""
 
-    Told.__name__ = "Small"
+    Reported.__name__ = "Small"
     alone = small.Session(
-        Told(), Marked(), TrainOptions(batch=64, checkpoints=Checkpoints(tmp_path / "run", every=3))
+        Reported(), Marked(), TrainOptions(batch=64, checkpoints=Checkpoints(tmp_path / "run", every=3))
     )
     alone.run(3)
     alone.close()
     lead = together(0, small, tmp_path / "run")
     other = together(1, small, tmp_path / "run")
     assert (lead.progress.step, other.progress.step) == (3, 3)
-    assert lead.data.told == other.data.told == {"window": 3, "byte": 300}
+    assert lead.data.reported == other.data.reported == {"window": 3, "byte": 300}
     for name, weights in lead.model.state_dict().items():
         assert weights.equal(other.model.state_dict()[name])
         assert weights.equal(alone.model.state_dict()[name])
@@ -97,7 +97,7 @@ def test_all_pipelines_resume_from_the_step_weights_and_position_of_rank_0(small
 
 def test_pipelines_that_start_fresh_get_no_position(small, together, tmp_path):
     lead, other = (together(rank, small, tmp_path / "run") for rank in (0, 1))
-    assert (other.progress.step, other.data.told) == (0, None)
+    assert (other.progress.step, other.data.reported) == (0, None)
     for session in (lead, other):
         session._opened.close()
 
@@ -131,7 +131,7 @@ def test_tables_beyond_memory_are_written_as_they_are_read(small, tmp_path, monk
     written = []
     save = Writer.save
     monkeypatch.setattr(
-        Writer, "save", lambda writer, *told: written.append(writer._streamed) or save(writer, *told)
+        Writer, "save", lambda writer, *reported: written.append(writer._streamed) or save(writer, *reported)
     )
     session = worker_session(made, config, RankInfo(), notify=lambda text: None)
     session.run(1)
@@ -153,7 +153,7 @@ def gloo():
 def test_gradients_flags_and_the_loss_travel_together(gloo, kind):
     model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Linear(3, 1)).to(kind)
     model(torch.ones(1, 2, dtype=kind)).sum().backward()
-    model[0].bias.grad = None  # what was not used is not told
+    model[0].bias.grad = None  # an unused gradient is not sent
     before = [None if weight.grad is None else weight.grad.clone() for weight in model.parameters()]
     gloo.flags = (1.0, 0.0)
     gloo.all_reduce(model, 0.5)

@@ -26,15 +26,15 @@ def seen(batches) -> Counter:
 
 def steps_of(folder, batch, workers, first, last, position=None):
     """Rows of these steps, over all workers."""
-    rows, told = Counter(), None
+    rows, reported = Counter(), None
     for worker in range(workers):
         stream = FileStream(folder, window=32, epochs=None)
         if position is not None:
             stream.seek(position)
         batches = stream.batches(batch, first, Share(worker, workers), 7)
         rows += seen(itertools.islice(batches, last - first))
-        told = stream.position(last)
-    return rows, told
+        reported = stream.position(last)
+    return rows, reported
 
 
 @pytest.mark.parametrize("files", [1, 3])

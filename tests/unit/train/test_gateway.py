@@ -1,4 +1,4 @@
-"""Whom a gateway carries: connections of its own user only."""
+"""A gateway accepts connections of its own user only."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_a_connection_without_a_known_user_is_refused():
     ):
         endpoint = listener.getsockname()
         with socket.create_connection(endpoint) as gone:
-            gone.sendall(b"data of nobody")
+            gone.sendall(b"data of a stranger")
         threading.Thread(
             target=gateway._accept_local, args=(listener, endpoint, other_host.getsockname()), daemon=True
         ).start()

@@ -49,7 +49,7 @@ def test_a_folder_for_cold_rows_is_created_once_and_reported(monkeypatch, tmp_pa
 def test_the_transport_of_rows_is_that_of_all_workers():
     from berth.report.train import _transport
 
-    near, far, no_rows = ({"shared_memory": told} for told in (True, False, None))
+    near, far, no_rows = ({"shared_memory": reported} for reported in (True, False, None))
     assert _transport(near) == "shared memory"
     assert _transport({**near, "workers": [near, near, no_rows]}) == "shared memory"
     assert _transport({**near, "workers": [near, far]}) == "shared memory (1 of 2 workers) and TCP"

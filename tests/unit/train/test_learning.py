@@ -146,7 +146,7 @@ class Summing(LocalStore):
 
 
 class Clicks:
-    """So many clicks, and then no more; the last batch may be smaller."""
+    """A given number of clicks; the last batch may be smaller."""
 
     def __init__(self, rows: int) -> None:
         self.rows = rows
@@ -166,9 +166,9 @@ def test_gradients_of_workers_add_up_to_those_of_one(small, workers, rows):
     for count in (1, workers):
         total, sums = 0.0, {}
         for worker in range(count):
-            model, told = Plain(small), []
+            model, reported = Plain(small), []
 
-            def keep(model, loss, into=told):
+            def keep(model, loss, into=reported):
                 dense = [weights.grad.flatten() for weights in model.parameters()]
                 into.append(torch.cat([torch.tensor([loss]), *dense]))
 
@@ -178,8 +178,8 @@ def test_gradients_of_workers_add_up_to_those_of_one(small, workers, rows):
             )  # fmt: skip
             for step, batch in enumerate(Clicks(rows).batches(32, 0, Share(worker, count), 0)):
                 value, _ = learner.step(step, batch)
-                assert value == pytest.approx(float(told[-1][0]))
-            total = total + torch.stack(told)
+                assert value == pytest.approx(float(reported[-1][0]))
+            total = total + torch.stack(reported)
         assert len(total) == -(-rows // 32)
         assert bool(torch.isfinite(total).all())
         found.append((total, sums))

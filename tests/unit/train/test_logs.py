@@ -13,7 +13,7 @@ from berth.train import logs
 from berth.train.logs import COLUMNS, CsvLog, TensorBoardLog, current_metrics, hit_rate
 from berth.train.metrics import Progress
 
-TOLD = {
+REPORTED = {
     "tables": {
         "a": {"counts": {"pulled": 30, "missed": 3}, "moved_bytes": 100, "rows": 7},
         "b": {"counts": {"pulled": 10, "missed": 3}, "rows": 5},
@@ -23,11 +23,16 @@ TOLD = {
 
 def test_figures_are_those_of_all_tables():
     progress = Progress(step=4, examples=8)
-    told = current_metrics(progress, TOLD)
-    assert tuple(told) == COLUMNS
-    assert (told["step"], told["examples"], told["moved_bytes"], told["rows"]) == (4, 8, 100, 12)
-    assert told["hit_rate"] == hit_rate(TOLD) == pytest.approx(0.85)
-    assert math.isnan(told["auc"])
+    reported = current_metrics(progress, REPORTED)
+    assert tuple(reported) == COLUMNS
+    assert (reported["step"], reported["examples"], reported["moved_bytes"], reported["rows"]) == (
+        4,
+        8,
+        100,
+        12,
+    )
+    assert reported["hit_rate"] == hit_rate(REPORTED) == pytest.approx(0.85)
+    assert math.isnan(reported["auc"])
     assert hit_rate({"tables": {}}) == 1.0
 
 
@@ -101,10 +106,10 @@ def test_without_tensorboard_the_error_names_the_package(monkeypatch):
 
 def test_tensorboard_gets_what_is_a_number_by_its_step():
     class Writer:
-        told, closed = [], False
+        reported, closed = [], False
 
         def add_scalar(self, name, value, step):
-            self.told.append((name, value, step))
+            self.reported.append((name, value, step))
 
         def close(self):
             self.closed = True
@@ -113,5 +118,5 @@ def test_tensorboard_gets_what_is_a_number_by_its_step():
     log._writer = Writer()
     log.write({**dict.fromkeys(COLUMNS, math.nan), "step": 7, "loss": 0.25, "examples": 64})
     log.close()
-    assert sorted(Writer.told) == [("examples", 64, 7), ("loss", 0.25, 7)]
+    assert sorted(Writer.reported) == [("examples", 64, 7), ("loss", 0.25, 7)]
     assert log._writer.closed

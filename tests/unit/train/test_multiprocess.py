@@ -105,8 +105,8 @@ def test_several_processes_learn_what_one_process_learns(config, whole, alone):
 )
 def test_rows_and_auc_are_those_of_one_process_up_to_the_order_of_sums(config, whole, alone_folder, capsys):
     """The AUC is that of the scores of all workers, not of the first one's."""
-    folder, told = alone_folder
-    assert whole[config][1]["auc"] == pytest.approx(told["auc"], abs=1e-4)
+    folder, reported = alone_folder
+    assert whole[config][1]["auc"] == pytest.approx(reported["auc"], abs=1e-4)
     rows = differences(folder, whole[config][0], capsys)
     assert (rows["only_first"], rows["only_second"]) == (0, 0)
     assert rows["mean"] < 1e-6
@@ -118,9 +118,9 @@ def test_one_worker_has_the_rows_of_one_process_bit_for_bit_over_any_number_of_s
     servers, alone_folder, tmp_path, capsys
 ):
     folder, alone = alone_folder
-    told, _ = train(tmp_path / "run", "--servers", servers)
+    reported, _ = train(tmp_path / "run", "--servers", servers)
     for name in ("step", "examples", "loss", "auc"):
-        assert told[name] == alone[name], name
+        assert reported[name] == alone[name], name
     rows = differences(folder, tmp_path / "run", capsys)
     assert (rows["changed"], rows["only_first"], rows["only_second"]) == (0, 0, 0)
     assert rows["same"] == alone["tables"]["embedding"]["rows"]
@@ -134,10 +134,10 @@ def test_one_worker_has_the_rows_of_one_process_bit_for_bit_over_any_number_of_s
 def test_other_modes_learn_from_every_example_once(mode, whole, tmp_path, capsys):
     """Dense weights and rows are updated by each worker, so both differ between modes."""
     folder, sync = whole[TOGETHER]
-    told, said = train(tmp_path / "run", *TOGETHER, "--mode", *mode)
+    reported, said = train(tmp_path / "run", *TOGETHER, "--mode", *mode)
     assert f"2 servers ({mode[0]})" in said
-    assert (told["step"], told["examples"]) == (sync["step"], sync["examples"])
-    assert told["loss"] < math.log(2)  # better than untrained; how much depends on the speed of workers
+    assert (reported["step"], reported["examples"]) == (sync["step"], sync["examples"])
+    assert reported["loss"] < math.log(2)  # better than untrained; how much depends on the speed of workers
     rows = differences(folder, tmp_path / "run", capsys)
     assert (rows["only_first"], rows["only_second"]) == (0, 0)
     assert rows["changed"] > 0  # they learned at other moments
@@ -190,9 +190,9 @@ def test_after_a_kill_the_run_is_the_one_that_was_never_killed(config, fault, wh
     assert result["resumed_from"] in (5, 10)
     for name in ("step", "loss", "auc"):
         assert result[name] == untouched[name], name
-    told = differences(folder, tmp_path / "run", capsys)
-    assert told["steps"] == [STEPS, STEPS]
-    assert (told["changed"], told["only_first"], told["only_second"]) == (0, 0, 0)
+    reported = differences(folder, tmp_path / "run", capsys)
+    assert reported["steps"] == [STEPS, STEPS]
+    assert (reported["changed"], reported["only_first"], reported["only_second"]) == (0, 0, 0)
 
 
 def test_without_checkpoints_a_kill_is_the_end_and_says_so():

@@ -81,13 +81,13 @@ def whole_model():
 def alone(examples):
     model = whole_model()
     learner = Learner(model, LocalStore(), loss=model.loss)
-    told = [learner.step(step, batch) for step, batch in enumerate(batches(examples))]
-    return model, told
+    reported = [learner.step(step, batch) for step, batch in enumerate(batches(examples))]
+    return model, reported
 
 
 def in_stages(examples, stages, micro_batches):
     """Each stage has a model of its own, of which it trains its layers."""
-    models, told, failed = [whole_model() for _ in range(stages)], [], []
+    models, reported, failed = [whole_model() for _ in range(stages)], [], []
     cuts, layout = even_cuts(len(models[0]), stages), Layout((1,) * stages)
 
     def work(rank):
@@ -99,11 +99,11 @@ def in_stages(examples, stages, micro_batches):
             )
             for step, batch in enumerate(batches(examples)):
                 if rank == 0:
-                    told.append(learner.step(step, batch))
+                    reported.append(learner.step(step, batch))
                 else:
                     learner.follow(step)
             assert learner.busy_s > 0
-        except BaseException as error:  # noqa: BLE001 - told to the test
+        except BaseException as error:  # noqa: BLE001 - passed to the test
             failed.append(error)
 
     threads = [
@@ -119,7 +119,7 @@ def in_stages(examples, stages, micro_batches):
     for model, cut in zip(models, cuts, strict=True):
         prefixes = tuple(f"chain.{name}." for name in model.names[cut.first : cut.last + 1])
         weights |= {name: value for name, value in model.state_dict().items() if name.startswith(prefixes)}
-    return weights, told
+    return weights, reported
 
 
 @pytest.mark.parametrize(
@@ -129,9 +129,9 @@ def in_stages(examples, stages, micro_batches):
 def test_stages_learn_what_one_process_learns(wires, stages, micro_batches, examples):
     """Also where a batch has fewer examples than micro-batches, as the last one of the data may."""
     model, expected = alone(examples)
-    weights, told = in_stages(examples, stages, micro_batches)
-    assert [loss for loss, _ in told] == pytest.approx([loss for loss, _ in expected], rel=1e-5)
-    for (_, (scores, labels)), (_, (wanted, truth)) in zip(told, expected, strict=True):
+    weights, reported = in_stages(examples, stages, micro_batches)
+    assert [loss for loss, _ in reported] == pytest.approx([loss for loss, _ in expected], rel=1e-5)
+    for (_, (scores, labels)), (_, (wanted, truth)) in zip(reported, expected, strict=True):
         assert scores.tolist() == pytest.approx(wanted.tolist(), rel=1e-4, abs=1e-5)
         assert labels.tolist() == truth.tolist()
     for name, value in model.state_dict().items():
@@ -260,7 +260,7 @@ class Killed:
                     learner.step(step, Batch(*models[0].example_batch(8, step), 8)) if rank == 0 else (
                         learner.follow(step)
                     )
-            except BaseException as error:  # noqa: BLE001 - told to the test
+            except BaseException as error:  # noqa: BLE001 - passed to the test
                 failed.append(error)
                 resumed.abort()
 

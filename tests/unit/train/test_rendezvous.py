@@ -45,9 +45,9 @@ def test_a_rank_is_read_from_the_variables_of_torchrun_or_slurm(environment, ran
     ],
 )
 def test_half_an_environment_is_refused(change, words):
-    told = {name: value for name, value in {**TORCHRUN, **change}.items() if value is not None}
+    reported = {name: value for name, value in {**TORCHRUN, **change}.items() if value is not None}
     with pytest.raises(InputError, match=words):
-        rank_from_environment(told)
+        rank_from_environment(reported)
 
 
 def test_a_seat_says_itself_in_the_words_it_is_read_from():

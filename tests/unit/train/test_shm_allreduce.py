@@ -57,8 +57,8 @@ def test_all_get_the_sum_in_the_order_of_ranks_round_after_round(process_group, 
         results = []
         for round_ in range(20):
             gradients = drawn(rank, round_)
-            told = members[rank].all_reduce(gradients, [float(rank), 1.0])
-            results.append((gradients, told))
+            reported = members[rank].all_reduce(gradients, [float(rank), 1.0])
+            results.append((gradients, reported))
         return results
 
     with ThreadPoolExecutor(count) as pool:
@@ -68,9 +68,9 @@ def test_all_get_the_sum_in_the_order_of_ranks_round_after_round(process_group, 
         for rank in range(1, count):
             expected = [total + part for total, part in zip(expected, drawn(rank, round_), strict=True)]
         for results in everyone:
-            gradients, told = results[round_]
+            gradients, reported = results[round_]
             assert all(torch.equal(mine, right) for mine, right in zip(gradients, expected, strict=True))
-            assert told == [sum(range(count)), count]
+            assert reported == [sum(range(count)), count]
 
 
 def test_fewer_gradients_than_there_is_room_for_are_summed_too(process_group):
@@ -150,8 +150,8 @@ def test_a_worker_that_used_other_layers_is_refused_over_gloo(tmp_path):
         subprocess.Popen([*command, str(rank), str(tmp_path / "store")], stdout=subprocess.PIPE, text=True)
         for rank in range(2)
     ]
-    for told in [process.communicate(timeout=600)[0] for process in ranks]:
-        assert told.startswith("[[2.0, 2.0, 2.0]] [2.0]\nworkers have gradients for different weights")
+    for reported in [process.communicate(timeout=600)[0] for process in ranks]:
+        assert reported.startswith("[[2.0, 2.0, 2.0]] [2.0]\nworkers have gradients for different weights")
 
 
 def test_a_worker_that_used_other_layers_is_refused_over_shared_memory(process_group):

@@ -37,7 +37,7 @@ def gradients(keys):
 
 
 def is_sound(table):
-    """What must hold after whatever was done: the books agree with the index, and with one another."""
+    """Invariants after any operation: the accounting agrees with the index and with itself."""
     held, (keys, places) = table.store, table.store.index.entries()
     hot, positions = places[places >= 0], EMPTY - 1 - places[places < EMPTY].astype(np.int64)
     assert len(set(keys.tolist())) == len(set(places.tolist())) == len(keys) == len(table)
@@ -55,10 +55,10 @@ def is_sound(table):
     assert len(free) == len(held.cold._free)
     assert not free & pending
     assert all(living[block] == 0 for block in free)
-    told = table.statistics()
-    assert (told.rows, told.hot_rows, told.memory_bytes) == (len(keys), len(hot), held.bytes)
-    assert told.cold_bytes == held.cold._blocks * ROWS * (8 + 4 * DIM)
-    assert told.evicted - told.fetched >= len(positions)
+    reported = table.statistics()
+    assert (reported.rows, reported.hot_rows, reported.memory_bytes) == (len(keys), len(hot), held.bytes)
+    assert reported.cold_bytes == held.cold._blocks * ROWS * (8 + 4 * DIM)
+    assert reported.evicted - reported.fetched >= len(positions)
 
 
 def draw(random, count):
@@ -187,7 +187,7 @@ def test_a_compacted_block_is_free_and_its_rows_are_elsewhere(make):
     assert len(blocks) == cold._PENDING
     table.store._compact()
     assert held.count == before
-    table.pull([359])  # makes room for what the file's books have grown by
+    table.pull([359])  # evicts a row for the growth of the file's accounting
     is_sound(table)
     assert set(blocks.tolist()) <= set(held._free)
     left = np.setdiff1d(np.arange(360), capacity)

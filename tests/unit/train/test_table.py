@@ -130,10 +130,10 @@ def test_statistics_count_what_was_asked():
     table.pull([1, 1, 2])
     table.pull([1, 2, 2])
     table.push([1, 1, 1, 2], gradients(4, 2))
-    told = table.statistics()
-    assert (told.rows, told.counts.pulled, told.counts.created) == (2, 6, 2)
-    assert told.hit_rate == pytest.approx(4 / 6)
-    assert told.skew == 2.0
+    reported = table.statistics()
+    assert (reported.rows, reported.counts.pulled, reported.counts.created) == (2, 6, 2)
+    assert reported.hit_rate == pytest.approx(4 / 6)
+    assert reported.skew == 2.0
 
 
 def test_rows_can_be_written_to_memory_that_is_there():
@@ -210,9 +210,9 @@ def test_where_the_system_promises_less_tables_are_smaller_and_not_refused():
 
 
 def test_without_memory_the_error_says_what_to_check():
-    told = under_a_limit(1 << 20).stderr
-    assert "grants no memory for a table" in told
-    assert "ulimit -v" in told
+    reported = under_a_limit(1 << 20).stderr
+    assert "grants no memory for a table" in reported
+    assert "ulimit -v" in reported
 
 
 def test_a_process_with_large_tables_can_still_start_others():

@@ -118,8 +118,8 @@ def test_an_index_says_when_it_can_hold_no_more():
 
 def test_statistics_are_the_ratios_they_are_called():
     counts = Counts(pulled=10, missed=4, pushed=12, pushed_distinct=3)
-    told = Statistics(5, 2, 700, 300, counts, 0, 0)
-    assert (told.hit_rate, told.skew, told.bytes_per_row) == (0.6, 4.0, 200.0)
+    reported = Statistics(5, 2, 700, 300, counts, 0, 0)
+    assert (reported.hit_rate, reported.skew, reported.bytes_per_row) == (0.6, 4.0, 200.0)
     idle = Statistics(0, 0, 0, 0, Counts(), 0, 0)
     assert (idle.hit_rate, idle.skew, idle.bytes_per_row) == (1.0, 1.0, 0.0)
 

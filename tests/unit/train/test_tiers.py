@@ -36,10 +36,10 @@ def test_rows_beyond_the_budget_are_the_same_rows(table):
     fill(table)
     plain = Table(DIM)
     fill(plain)
-    told = table.statistics()
-    assert told.evicted > 10_000
-    assert told.memory_bytes <= BUDGET
-    assert told.hot_rows < told.rows == 20_000
+    reported = table.statistics()
+    assert reported.evicted > 10_000
+    assert reported.memory_bytes <= BUDGET
+    assert reported.hot_rows < reported.rows == 20_000
     keys = np.random.default_rng(0).permutation(20_000)
     assert (table.pull(keys) == plain.pull(keys)).all()
     assert table.statistics().fetched > 5_000
@@ -73,10 +73,10 @@ def test_the_file_stays_bounded_and_dead_records_stay_dead(table, monkeypatch):
         gradients = random.standard_normal((5000, DIM)).astype(np.float32)
         table.push(keys, gradients)
         plain.push(keys, gradients)
-    told = table.statistics()
+    reported = table.statistics()
     assert sum(map(len, emptied)) > 0
-    assert told.evicted > 200_000
-    assert told.cold_bytes < 4 * 20_000 * 4 * (DIM + 3)
+    assert reported.evicted > 200_000
+    assert reported.cold_bytes < 4 * 20_000 * 4 * (DIM + 3)
     assert (table.save().records == plain.save().records).all()
 
 

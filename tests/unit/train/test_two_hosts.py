@@ -118,7 +118,7 @@ def test_a_gateway_lets_in_neither_strangers_nor_requests_for_other_ports(gatewa
     other = json.dumps(["127.0.0.1", 22]).encode()
     assert on_host(here, lambda: answer(Secret(SECRET.encode()), other)) == b""
     listener.settimeout(0.2)
-    with pytest.raises(TimeoutError):  # nobody came through
+    with pytest.raises(TimeoutError):  # no connection was accepted
         listener.accept()
 
 

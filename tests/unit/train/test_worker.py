@@ -1,4 +1,4 @@
-"""Processes that nobody of berth's launched find each other, and nobody else finds them."""
+"""Processes that berth did not launch find each other, and no stranger can join them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_a_published_path_counts_only_if_the_file_is_private(monkeypatch, tmp_pa
     folder.mkdir()
     known, link, other = folder / "known", folder / "link", tmp_path / "other"
     other.touch(mode=0o600)
-    known.write_text("what everybody on this machine can read")
+    known.write_text("readable by every user of this machine")
     link.symlink_to(known)
     for path in (known, link, other, tmp_path, tmp_path / "missing"):
         with pytest.raises(InputError, match=r"not a private file|can't be read"):
@@ -98,9 +98,9 @@ def test_ranks_that_another_launcher_started_train_together(free_port):
     ]
     said = [process.communicate(timeout=600) for process in ranks]
     assert [process.returncode for process in ranks] == [0, 0], said
-    told = json.loads(said[0][0])
-    assert told["step"] == 4
-    assert len(told["servers"]) == len(told["workers"]) == 2
+    reported = json.loads(said[0][0])
+    assert reported["step"] == 4
+    assert len(reported["servers"]) == len(reported["workers"]) == 2
     assert said[1][0] == ""
 
 
@@ -111,5 +111,5 @@ def test_torchrun_starts_workers_that_train_together(free_port):
     alone = {**os.environ, "OMP_NUM_THREADS": "1", "MASTER_PORT": str(free_port)}
     done = subprocess.run(command, capture_output=True, text=True, env=alone, timeout=600, check=False)
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    assert (told["step"], len(told["workers"]), len(told["servers"])) == (4, 2, 1)
+    reported = json.loads(done.stdout)
+    assert (reported["step"], len(reported["workers"]), len(reported["servers"])) == (4, 2, 1)

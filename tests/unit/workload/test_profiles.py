@@ -1,4 +1,4 @@
-"""Profiles: what is shipped, what a user writes, and compute times on devices nobody measured."""
+"""Profiles: what is shipped, what a user writes, and compute times on devices without measurements."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ def test_one_job_stays_one_job():
 
 
 def correlated(jobs: int, over: int, generator: np.random.Generator) -> np.ndarray:
-    """Standard normal numbers that correlate over so many jobs."""
+    """Standard normal numbers that are correlated over a number of jobs."""
     rho, values = np.exp(-1 / over), generator.standard_normal(jobs)
     for at in range(1, jobs):
         values[at] = rho * values[at - 1] + np.sqrt(1 - rho * rho) * values[at]

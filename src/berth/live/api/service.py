@@ -35,6 +35,7 @@ _FORECASTS, _FORECAST_WAIT_S = 2, 5.0  # concurrent forecasts, and how long anot
 _OUTLOOK_TTL_S = 5.0
 _OUTLOOK_EVENTS = 300  # ends of jobs that an outlook simulates
 _OUTLOOK_MOST_JOBS = 4_000  # with more jobs no outlook is computed for lists
+_SAME_S, _MOST_CHANGES = 1.0, 200  # a what-if: ends this close together are the same; jobs that it lists
 _SESSION_S = 12 * 3600.0  # validity of a token that a page gets for a login code
 _CLUSTER_KEYS = ("name", "device_types", "tiers", "groups", "group_names", "notes")
 
@@ -288,6 +289,7 @@ class Service:
         with self._forecasting():
             state, now, pending = self._copy()
             current_policy = state.setup.policy
+            about = {job.id: {"name": job.spec.name, "user": job.user} for job in state.jobs.values()}
             changed = forecast.what_if(snapshot.copy_of(state), policy=policy, racks=racks, now=now)
             unchanged = forecast.forecast(state, now=now, pending=pending)
         return {
@@ -296,6 +298,7 @@ class Service:
             "changed": _outcome(changed),
             "policy": policy or current_policy,
             "add_racks": racks,
+            **_gains(forecast.end_changes(unchanged, changed), about),
         }
 
     def _copy(self) -> tuple[ControllerState, float, bool]:
@@ -330,6 +333,21 @@ def _whole_characters(data: bytes, limit: int) -> int:
     return (
         whole if whole or len(data) < limit else len(data)
     )  # a limit below one character makes progress, too
+
+
+def _gains(ends: dict[str, tuple[float, float]], about: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """How many jobs end sooner and later with a change, and those that it changes most."""
+    change_s = {name: after - before for name, (before, after) in ends.items()}
+    moved = [name for name in ends if abs(change_s[name]) >= _SAME_S]
+    return {
+        "sooner": sum(1 for name in moved if change_s[name] < 0.0),
+        "later": sum(1 for name in moved if change_s[name] > 0.0),
+        "same": len(ends) - len(moved),
+        "jobs": [
+            {"job": name, **about[name], "end_s": ends[name][0], "changed_end_s": ends[name][1]}
+            for name in moved[:_MOST_CHANGES]
+        ],
+    }
 
 
 def _outcome(found: Forecast) -> dict[str, Any]:

@@ -5,12 +5,22 @@ from __future__ import annotations
 from berth.errors import TraceError, UnknownNameError
 from berth.workload.formats.base import CsvFormat, Format, Head, ParsedJobs
 from berth.workload.formats.csv_formats import ALIBABA_2020, ALIBABA_2023, HELIOS, PHILLY_CSV, PLAIN, TIRESIAS
+from berth.workload.formats.json_lines import JSON_LINES
 from berth.workload.formats.philly_json import PHILLY_JSON
 from berth.workload.formats.refused import refuse_known
 
 __all__ = ["FORMATS", "CsvFormat", "Format", "Head", "ParsedJobs", "detect", "named"]
 
-_ALL: tuple[Format, ...] = (PLAIN, PHILLY_CSV, PHILLY_JSON, HELIOS, ALIBABA_2020, ALIBABA_2023, TIRESIAS)
+_ALL: tuple[Format, ...] = (
+    PLAIN,
+    JSON_LINES,
+    PHILLY_CSV,
+    PHILLY_JSON,
+    HELIOS,
+    ALIBABA_2020,
+    ALIBABA_2023,
+    TIRESIAS,
+)
 FORMATS: dict[str, Format] = {kind.name: kind for kind in _ALL}
 
 

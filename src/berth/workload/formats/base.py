@@ -18,6 +18,7 @@ from berth.units import format_count
 from berth.workload.parsing.columns import Columns
 from berth.workload.parsing.csv_rows import CsvRows
 from berth.workload.parsing.stream import TraceStream
+from berth.workload.shapes import Offer
 from berth.workload.trace import BadRowCollector
 
 
@@ -47,6 +48,7 @@ class ParsedJobs:
     rows: int
     wall_clock: bool = False  # submit_s counts from 1970
     notes: list[str] = field(default_factory=list)
+    offers: dict[str, Offer] = field(default_factory=dict)  # of jobs with alternatives, by id
 
 
 class Format(Protocol):

@@ -74,7 +74,7 @@ def test_geo_copies_are_fetched_again_after_a_load_and_a_day():
         keys = np.array([1, 2], np.uint64)
         store.prefetch("rows", keys)
         store.push("rows", keys, np.ones((2, DIM), np.float32))
-        store.end_day()  # what was learned is told before
+        store.end_day()  # what was learned is sent before
         saved = join([part for _, part in store.save()])
         assert (saved.records[:, :DIM] == -1).all()
         store.push("rows", keys, np.ones((2, DIM), np.float32))

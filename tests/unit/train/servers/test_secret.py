@@ -1,4 +1,4 @@
-"""Who can't prove the secret can't join, read or push; and nobody ever sees it."""
+"""A client that can't prove the secret can't join, read or push; the secret is never sent."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def opened(running, specs=(SPEC,), **config):
 
 
 class Proxy:
-    """Passes bytes on, and cuts all connections after so many of them."""
+    """Forwards bytes, and cuts all connections after a given number of them."""
 
     def __init__(self, address, cuts):
         self.target = (address.host, address.port)

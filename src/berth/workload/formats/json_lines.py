@@ -1,0 +1,128 @@
+"""berth's JSON lines: one job per line, plain or with parts and alternatives.
+
+    {"job_id": "a", "submit_s": 0, "num_gpu": 8, "duration_s": 3600, "user": "ada"}
+    {"job_id": "b", "submit_s": 5, "work": "2B examples", "batch": 65536, "alternatives": [
+        {"parts": [{"name": "all", "devices": {"V100-16": 8}}], "step": {"near": "40ms", "network": "90ms"}}]}
+
+Each job is on one line; the second is broken here to be read.
+"""
+
+from __future__ import annotations
+
+import codecs
+import json
+from collections.abc import Iterator
+from typing import Annotated, Any, Self
+
+import polars as pl
+from pydantic import Field, model_validator
+
+from berth.errors import InputError, TraceError
+from berth.spec import validate
+from berth.workload.formats.base import Head, ParsedJobs
+from berth.workload.parsing.stream import TraceStream
+from berth.workload.shape_spec import Amount, OfferSpec, ShapeSpec, offer_of
+from berth.workload.shapes import Offer
+from berth.workload.trace import BadRow, BadRowCollector
+
+_PLAIN = ("job_id", "submit_s", "num_gpu", "duration_s", "model", "user", "vc", "priority", "device")
+_OFFER = ("work", "batch", "deadline", "alternatives")
+
+
+class JobLine(OfferSpec):
+    """One line."""
+
+    job_id: Annotated[str, Field(min_length=1)]
+    submit_s: float
+    num_gpu: Annotated[int, Field(gt=0, lt=2**31)] | None = None
+    duration_s: Annotated[float, Field(gt=0)] | None = None
+    model: str | None = None
+    user: str | None = None
+    vc: str | None = None
+    priority: Annotated[int, Field(ge=-(2**31), lt=2**31)] | None = None
+    device: str | None = None
+    batch: Amount | None = None
+    alternatives: list[ShapeSpec] | None = None  # type: ignore[assignment]
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> Self:
+        if self.alternatives is None:
+            for name in ("num_gpu", "duration_s"):
+                if getattr(self, name) is None:
+                    raise InputError(f"{name} is missing", hint="or give `work` and `alternatives`")
+            if self.work is not None or self.deadline is not None:
+                raise InputError("`work` and `deadline` belong to a job with `alternatives`")
+        elif self.num_gpu is not None or self.duration_s is not None:
+            raise InputError("give `alternatives`, or `num_gpu` and `duration_s`, not both")
+        return self
+
+
+class _JsonLines:
+    name = "jsonl"
+    title = "berth's JSON lines"
+
+    def recognises(self, head: Head) -> bool:
+        """An object per line, the first with a job's id and submission."""
+        first = head.text.split("\n", 1)[0]
+        return first.startswith("{") and '"job_id"' in first and '"submit_s"' in first
+
+    def read(self, source: TraceStream, head: Head, bad_rows: BadRowCollector) -> ParsedJobs:
+        """All jobs, a line at a time."""
+        columns: dict[str, list[Any]] = {name: [] for name in (*_PLAIN, "line")}
+        offers: dict[str, Offer] = {}
+        rows = 0
+        for number, text in _lines(source):
+            if not text.strip():
+                continue
+            rows += 1
+            try:
+                job, offer = _job(text, f"{source.name}:{number}")
+            except InputError as error:
+                bad_rows.add(1, [BadRow(number, None, "", "", _reason(error, f"{source.name}:{number}"))])
+                continue
+            if offer is not None:
+                offers.setdefault(job["job_id"], offer)
+            for name in _PLAIN:
+                columns[name].append(job[name])
+            columns["line"].append(number)
+        schema = {"priority": pl.Float64(), "job_id": pl.String()}
+        return ParsedJobs(pl.DataFrame(columns, schema_overrides=schema), rows, offers=offers)
+
+
+def _lines(source: TraceStream) -> Iterator[tuple[int, str]]:
+    decode, left, number = codecs.getincrementaldecoder("utf-8")().decode, "", 1
+    try:
+        for piece in source.pieces():
+            *whole, left = (left + decode(piece)).split("\n")
+            yield from enumerate(whole, number)
+            number += len(whole)
+    except UnicodeDecodeError:
+        raise TraceError("is not text (UTF-8)", where=f"{source.name}:{number}") from None
+    yield number, left
+
+
+def _job(text: str, where: str) -> tuple[dict[str, Any], Offer | None]:
+    """The columns of a line's job, and its offer."""
+    try:
+        data = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise TraceError(f"is not JSON: {error.msg} at column {error.colno}") from None
+    if not isinstance(data, dict):
+        raise TraceError("is not a JSON object")
+    written = validate(data, JobLine, "", where)
+    job = {name: getattr(written, name) for name in _PLAIN}
+    if written.alternatives is None:
+        return job, None
+    offer = offer_of(written, lambda *path: where)
+    first = offer.alternatives[0]
+    job["num_gpu"], job["duration_s"] = sum(first.devices.values()), offer.near_s(first)
+    return job, offer
+
+
+def _reason(error: InputError, where: str) -> str:
+    """The message without its position, which the row has, on one line."""
+    hint = f"; {error.hint}" if error.hint else ""
+    return " ".join((error.what + hint).replace(f"{where}:1:1", "").replace(where, "").split())
+
+
+JSON_LINES = _JsonLines()

@@ -1,0 +1,229 @@
+"""Jobs with parts and alternatives: reading, positions of mistakes, and where a shape can ever lie."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from berth.cluster.load import load_cluster
+from berth.errors import InputError, TraceError
+from berth.workload.binding import bind, bind_fitting, bind_offer, group_devices, nearest_tier_of
+from berth.workload.reading import read_trace
+from berth.workload.shape_spec import parse_offer
+from berth.workload.shapes import Work, parse_work
+
+OFFER = """\
+work: 2B examples
+batch: 65536
+alternatives:
+  - parts: [{name: dense, devices: {A100-40: 4}, tier: machine}, {name: rows, devices: {cpu-core: 40}}]
+    step: {near: 40ms, network: 90ms}
+  - parts: [{name: all, devices: {any_of: [V100-16, T4], count: 8}}]
+    step: {machine: 70ms, network: 80ms}
+    price: $9.50/h
+"""
+
+
+def offer(text=OFFER, **changed):
+    for old, new in changed.items():
+        assert old in text
+        text = text.replace(old, new)
+    return parse_offer(text, "job.yaml")
+
+
+@pytest.mark.parametrize(
+    ("text", "work"),
+    [
+        ("2B examples", Work(2e9, "examples")),
+        ("500k steps", Work(5e5, "steps")),
+        ("1.5e6 examples", Work(1.5e6, "examples")),
+    ],
+)
+def test_work_is_a_number_of_examples_or_steps(text, work):
+    assert parse_work(text) == work
+
+
+def test_alternatives_are_read_with_one_for_each_type_of_any_of():
+    found = offer()
+    assert found.work == Work(2e9)
+    assert sorted(shape.name for shape in found.alternatives) == [
+        "4 A100-40 + 40 cpu-core",
+        "8 T4",
+        "8 V100-16",
+    ]
+    assert {shape.examples_per_step for shape in found.alternatives} == {65536.0}
+
+
+def test_the_order_in_which_alternatives_are_written_has_no_meaning():
+    head, first, second = OFFER.partition("  - parts: [{name: all")
+    turned = head[: head.index("  - parts")] + first + second + head[head.index("  - parts") :]
+    assert parse_offer(turned, "x") == offer()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "where", "what"),
+    [
+        ("work: 2B examples\n", "", "job.yaml:3:3", "can't be compared"),
+        ("work: 2B examples", "work: much", "job.yaml:1:7", "is not an amount of work"),
+        ("batch: 65536\n", "", "job.yaml:3:5", "examples of a step are not known"),
+        ("    step: {near: 40ms, network: 90ms}\n", "", "job.yaml:4:5", "step times are missing"),
+        ("40ms", "0s", "job.yaml:5:18", "greater than 0"),
+        ("cpu-core: 40", "cpu-core: 0", "job.yaml:4:99", "greater than 0"),
+        ("name: rows", "name: dense", "job.yaml:4:5", "two parts are called 'dense'"),
+        ("  - parts: [{name: all, devices: {any_of: [V100-16, T4], count: 8}}]", "  - plan: p.yaml",
+         "job.yaml:6:11", "can't be read here"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_named_with_its_position(old, new, where, what):
+    text = OFFER.replace(old, new)
+    if "plan:" in new:
+        text = text.replace("    step: {machine: 70ms, network: 80ms}\n    price: $9.50/h\n", "")
+    with pytest.raises(InputError) as caught:
+        parse_offer(text, "job.yaml")
+    assert where in str(caught.value)
+    assert what in str(caught.value)
+
+
+def test_shapes_are_bound_to_a_cluster_with_step_times_at_each_tier():
+    cluster = load_cluster("cloud-mix")
+    bound = {one.shape.name: one for one in bind_offer(offer(), cluster)}
+    mixed, v100, t4 = bound["4 A100-40 + 40 cpu-core"], bound["8 V100-16"], bound["8 T4"]
+    assert (mixed.nearest_tier, mixed.step_s) == (1, (0.09, 0.09))
+    assert (v100.nearest_tier, v100.step_s, v100.usd_per_hour) == (0, (0.07, 0.08), 9.5)
+    assert (t4.nearest_tier, t4.step_s) == (1, (0.08, 0.08))
+    assert [one.tier for one in mixed.tied] == [0]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "what"),
+    [
+        ("A100-40: 4", "A100-40: 16", "no machine ever holds part dense: 16 A100-40"),
+        ("A100-40: 4", "A100-80: 4", "part dense asks for A100-80, and cloud-mix has none"),
+        (", network: 80ms", "", "step times have none for network"),
+        ("tier: machine", "tier: rack", "no tier is called 'rack'"),
+        ("work: 2B", "deadline: 1m\nwork: 2B", "no alternative meets the deadline of 1m: the nearest, "),
+        ("cpu-core: 40", "cpu-core: 4000", "asks for 4000 cpu-core, and cloud-mix has 768"),
+    ],
+)
+def test_what_a_cluster_can_never_do_is_refused_with_its_position(old, new, what):
+    with pytest.raises(InputError) as caught:
+        bind_offer(offer(OFFER.replace(old, new)), load_cluster("cloud-mix"))
+    assert what in str(caught.value)
+    assert str(caught.value).startswith("job.yaml:")
+
+
+def test_a_trace_leaves_out_alternatives_that_never_fit():
+    found = bind_fitting(offer(OFFER.replace("A100-40: 4", "A100-40: 16")), load_cluster("cloud-mix"))
+    assert sorted(one.shape.name for one in found) == ["8 T4", "8 V100-16"]
+
+
+def test_json_lines_hold_plain_jobs_and_offers_and_read_back_the_same(tmp_path):
+    lines = [
+        {"job_id": "a", "submit_s": 0, "num_gpu": 8, "duration_s": 3600.5, "user": "ada", "priority": 2},
+        {"job_id": "b", "submit_s": 5, "work": "2e6 examples", "batch": 128, "deadline": "6h", "alternatives": [
+            {"parts": [{"name": "all", "devices": {"V100-16": 8}}], "step": {"near": "40ms", "network": "90ms"}},
+            {"parts": [{"name": "all", "devices": {"T4": 4}, "collective": "5MB"}], "step": "0.1s", "between": "1MB"},
+        ]},
+    ]  # fmt: skip
+    path, again = tmp_path / "jobs.jsonl", tmp_path / "again.jsonl.gz"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    trace = read_trace(path)
+    assert trace.format == "jsonl"
+    assert trace.frame["duration_s"].to_list() == [
+        3600.5,
+        trace.offers["b"].near_s(trace.offers["b"].alternatives[0]),
+    ]
+    assert trace.offers["b"].deadline_s == 6 * 3600
+    trace.write(again)
+    read = read_trace(again)
+    assert read.frame.equals(trace.frame)
+    assert read.offers == trace.offers
+    with pytest.raises(TraceError, match="which CSV can't hold"):
+        trace.write(tmp_path / "jobs.csv")
+
+
+@pytest.mark.parametrize(
+    ("line", "what"),
+    [
+        ('{"job_id": "b", "submit_s": 5}', "num_gpu is missing"),
+        ('{"job_id": "b", "submit_s": 5, "alternatives": []}', "can't be compared"),
+        (
+            '{"job_id": "b", "submit_s": 5, "work": "2 steps", "num_gpu": 1, "duration_s": 1}',
+            "belong to a job",
+        ),
+        ('{"job_id": "b", "submit_s": 5, "gpus": 1}', "unknown key"),
+        ('{"job_id": "b", ', "is not JSON"),
+    ],
+)
+def test_a_bad_line_is_counted_and_strict_names_it(tmp_path, line, what):
+    path = tmp_path / "jobs.jsonl"
+    path.write_text('{"job_id": "a", "submit_s": 0, "num_gpu": 8, "duration_s": 3600}\n' + line + "\n")
+    assert len(read_trace(path)) == 1
+    with pytest.raises(TraceError) as caught:
+        read_trace(path, strict=True)
+    assert f"{path}:2" in str(caught.value)
+    assert what in str(caught.value)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    parts=st.lists(st.tuples(st.integers(1, 5), st.integers(0, 2)), min_size=1, max_size=4),
+    free=st.integers(0, 6),
+)
+def test_the_nearest_tier_of_tied_parts_is_that_of_a_brute_force_search(parts, free):
+    cluster = load_cluster("2x2x4")
+    need = (sum(count for count, _ in parts) + free,)
+    tied = tuple(
+        sorted(((tier, (count,)) for count, tier in parts if tier < 2), key=lambda one: (one[0], -one[1][0]))
+    )
+    assert nearest_tier_of(cluster, need, tied) == brute_force(cluster, need, tied)
+
+
+def brute_force(cluster, need, tied):
+    for tier in range(3):
+        sizes = group_devices(cluster, tier)[:, 0]
+        for group in range(len(sizes)):
+            if sizes[group] < need[0]:
+                continue
+            inside = [m for m in range(4) if cluster.groups[tier][m] == group]
+            below = [one for one in tied if one[0] < tier]
+            options = [sorted({int(cluster.groups[level][m]) for m in inside}) for level, _ in below]
+            if any(_side_by_side(cluster, below, picked) for picked in itertools.product(*options)):
+                return tier
+    return None
+
+
+def _side_by_side(cluster, tied, picked):
+    """Whether parts in these groups fit, by trying every way to fill the machines of those in racks."""
+    used = [0, 0, 0, 0]
+    for (level, (count,)), group in zip(tied, picked, strict=True):
+        if level == 0:
+            used[group] += count
+    racks = [[0, 1], [2, 3]]
+    for rack, machines in enumerate(racks):
+        more = sum(
+            count
+            for (level, (count,)), group in zip(tied, picked, strict=True)
+            if level == 1 and group == rack
+        )
+        if any(used[m] > 4 for m in machines) or sum(used[m] for m in machines) + more > 8:
+            return False
+    return True
+
+
+def test_positions_do_not_matter_for_equality():
+    assert replace(offer(), where=()) == offer()
+
+
+def test_a_shape_may_be_kept_within_a_tier():
+    shape = replace(offer().alternatives[0], tier="machine")
+    with pytest.raises(InputError, match="ever holds"):
+        bind(
+            shape if shape.name == "8 T4" else replace(shape, parts=shape.parts * 2),
+            load_cluster("cloud-mix"),
+        )
