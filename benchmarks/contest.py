@@ -86,7 +86,16 @@ def judge(results: Results, cell: Cell, seeds: range, own: str = OWN) -> Judged:
         geometric(figures[own][:, at]) / geometric(figures[least(at)][:, at]) for at in (P99, MAKESPAN)
     ]
     bounds = [lower_bound_s(trace_of(cell.workload, cell.load, seed), cluster().devices) for seed in seeds]
-    return Judged(cell, best, *ratios, *farthest, geometric(figures[own][:, MEAN] / np.array(bounds)))
+    return Judged(
+        cell,
+        best,
+        mean_jct=ratios[0],
+        p99=ratios[1],
+        makespan=ratios[2],
+        least_p99=farthest[0],
+        least_makespan=farthest[1],
+        above_bound=geometric(figures[own][:, MEAN] / np.array(bounds)),
+    )
 
 
 def best_single(results: Results, wanted: Sequence[Cell], seeds: range) -> tuple[str, float]:
@@ -169,6 +178,9 @@ def main() -> int:
     """Runs the sweep, prints it, and says by the exit code whether every bar is met."""
     parser = options(__doc__)
     parser.add_argument("--quick", action="store_true", help="two workloads and a Philly slice, fewer cells")
+    parser.add_argument(
+        "--every-share", action="store_true", help="each cell with each share of preemptible jobs"
+    )
     parser.add_argument("--seeds", type=int, default=5, help="traces per cell")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument(
@@ -176,17 +188,17 @@ def main() -> int:
     )
     parser.add_argument("--cells", action="store_true", help="print every cell")
     given = parser.parse_args()
-    wanted, seeds = cells(given.quick), range(FIRST_SEED, FIRST_SEED + given.seeds)
+    wanted, seeds = cells(given.quick, given.every_share), range(FIRST_SEED, FIRST_SEED + given.seeds)
     results = sweep(
         wanted, seeds, lambda cell: (*baselines(cell), OWN), given.cache, given.workers, _progress
     )
     judged = [judge(results, cell, seeds) for cell in wanted]
     parts: list[tuple[str, Callable[[Cell], bool]]] = [
-        *((f"Remaining times: {knows}", lambda cell, k=knows: cell.knows == k) for knows in KNOWS),  # type: ignore[misc]
+        *((f"Remaining times: {knows}", lambda cell, k=knows: cell.knows == k) for knows in KNOWS),
         *(
             (f"Preemptible jobs: {share:.0%}", lambda cell, s=share: cell.preemptible == s)
             for share in SHARES
-        ),  # type: ignore[misc]
+        ),
         (PHILLY, lambda cell: cell.workload == PHILLY),
         ("All cells", lambda cell: True),
     ]

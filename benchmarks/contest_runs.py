@@ -23,6 +23,7 @@ from pathlib import Path
 import numpy as np
 
 import berth
+from berth.arrays import FloatArray
 from berth.cluster.load import load_cluster
 from berth.cluster.model import Cluster
 from berth.schedule.policies.registry import load_policy, policy_names
@@ -108,20 +109,26 @@ class Cell:
 Results = dict[tuple[Cell, int], dict[str, list[float]]]
 
 
-def cells(quick: bool = False) -> list[Cell]:
-    """All points; the quick sweep has two workloads, a light and a heavy load."""
+def cells(quick: bool = False, every_share: bool = False) -> list[Cell]:
+    """All points; the shares of preemptible jobs take turns, unless every one is wanted in every cell.
+
+    The quick sweep has two workloads, at a light and at a heavy load.
+    """
     workloads: tuple[str, ...] = tuple(WORKLOADS)
-    points, shares = POINTS, SHARES
+    points: tuple[tuple[float, float], ...] = POINTS
+    at = [(0.8, 5.0), (1.1, 5.0)]
     if quick:
-        workloads, points, shares = ("odd sizes", "large gangs"), (POINTS[1], POINTS[2]), (0.0, 1.0)
-    found = [
-        Cell(name, *point, knows, share)
-        for name, point, knows, share in product(workloads, points, KNOWS, shares)
-    ]
+        workloads, points, at = ("odd sizes", "large gangs"), (POINTS[1], POINTS[2]), at[1:]
+    found = list(product(workloads, points, KNOWS))
     if philly_file().exists():
-        at = [(0.95, 5.0)] if quick else [(0.8, 5.0), (1.1, 5.0)]
-        found += [Cell(PHILLY, *point, knows, share) for point, knows, share in product(at, KNOWS, shares)]
-    return found
+        found += product((PHILLY,), at, KNOWS)
+    made = []
+    for workload, point, knows in found:
+        turn = workloads.index(workload) if workload in workloads else 0
+        turn += (points if workload in workloads else at).index(point) + tuple(KNOWS).index(knows)
+        shares = SHARES if every_share else (SHARES[turn % len(SHARES)],)
+        made += [Cell(workload, *point, knows, share) for share in shares]
+    return made
 
 
 def baselines(cell: Cell) -> tuple[str, ...]:
@@ -159,7 +166,7 @@ def trace_of(workload: str, load: float, seed: int) -> Trace:
     return _at_load(made, made.duration_s * by_user, load)
 
 
-def _at_load(trace: Trace, duration_s: np.ndarray, load: float) -> Trace:  # type: ignore[type-arg]
+def _at_load(trace: Trace, duration_s: FloatArray, load: float) -> Trace:
     """The trace with other durations, its submissions stretched to the load."""
     wanted_s = float(np.dot(trace.num_gpu.astype(float), duration_s)) / (cluster().devices * load)
     frame = trace.frame

@@ -53,7 +53,7 @@ Estimates = Annotated[
     str,
     option(
         "known|learned|none",
-        "What schedulers know of durations: known, to --doubt; learned: users' estimates and jobs that have ended; none.",
+        "What schedulers know of durations: known, to --doubt; learned from estimates and ended jobs; none.",
     ),
 ]
 Preemptible = Annotated[

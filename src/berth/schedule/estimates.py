@@ -1,4 +1,4 @@
-"""How long jobs take, where the scheduler is not told: learned from jobs that have ended.
+"""How long jobs take, where that is unknown: learned from jobs that have ended.
 
 The work of a job is taken to be lognormal. Its median and spread come from up to four classes of jobs like it, from
 all jobs to those of the same user, model and size: each class moves the estimate of the wider one by as much as its

@@ -1,4 +1,4 @@
-"""What schedulers are told about the jobs of a simulation: how long they take, and which can be preempted."""
+"""What schedulers know about the jobs of a simulation: how long they take, and which can be preempted."""
 
 from __future__ import annotations
 
