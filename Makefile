@@ -4,8 +4,9 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
-# Four workers for two cores, since live tests wait; a worker takes neighbouring tests, so that fixtures are made once.
-SPREAD := -n 4 --dist worksteal
+# Four workers for two cores, since live tests wait; tests/conftest.py puts the longest files first.
+SPREAD := -n 4 --dist loadfile --no-loadscope-reorder
+unexport PYTHONDONTWRITEBYTECODE # some images set it: each process would compile the sources again
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
 
 # Small tests that walk through the kernels and end within minutes interpreted; the names are of those that would not.
@@ -57,7 +58,7 @@ check: $(VENV)/.dev ## lint, types, layers and the fast tests: under a minute
 	@$(MAKE) --no-print-directory -j 2 lint fast
 
 fast: $(VENV)/.dev
-	@$(PYTEST) -n 2 --dist worksteal -m "not slow and not soak and not gpu"
+	@$(PYTEST) $(SPREAD) -n 2 -m "not slow and not soak and not gpu"
 
 soak: $(VENV)/.dev ## the property tests with many more cases
 	@$(PYTEST) $(SPREAD) -m soak

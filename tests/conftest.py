@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from xdist.scheduler import LoadScopeScheduling
 
 # The first example may have to wait for a kernel to be compiled, and the machine may be busy: no deadlines.
 settings.register_profile("berth", deadline=None)
@@ -18,6 +19,46 @@ settings.load_profile("berth")
 
 ROOT = Path(__file__).resolve().parents[1]
 os.environ["BERTH_HOME"] = str(ROOT / ".no-measurements")  # tests plan with the shipped profiles
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # or each process that tests start compiles the sources
+
+# Where the longest tests are, those that wait between those that compute.
+LONGEST = (
+    "tests/live/slurm/",
+    "tests/golden/test_docs.py",
+    "tests/live/ray/",
+    "tests/golden/",
+    "tests/live/web/",
+    "tests/unit/train/",
+    "tests/live/",
+    "tests/property/",
+)
+ENGINES = ("tests/live/slurm/", "tests/live/ray/", "tests/live/web/")  # each is started once, by one worker
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Workers begin with the longest tests, so that none of them is left alone with one in the end."""
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: _rank(item.nodeid))
+
+
+def _rank(nodeid: str) -> int:
+    return next((at for at, prefix in enumerate(LONGEST) if nodeid.startswith(prefix)), len(LONGEST))
+
+
+class ByFile(LoadScopeScheduling):
+    """Hands out files, so that fixtures of modules are made once; pages of the documentation share nothing."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        if nodeid.startswith("tests/golden/test_docs.py"):
+            return nodeid
+        engine = next((engine for engine in ENGINES if nodeid.startswith(engine)), None)
+        return engine or nodeid.partition("::")[0]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> ByFile | None:
+    """Replace xdist's own way to hand out files."""
+    return ByFile(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 @pytest.fixture(scope="session")

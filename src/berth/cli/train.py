@@ -20,7 +20,7 @@ from berth.errors import InputError
 from berth.units import amount, seconds, size_bytes
 
 if TYPE_CHECKING:
-    from berth.train.options import Checkpoints, Metric, TrainOptions
+    from berth.train.options import Checkpoints, Metric, Tables, TrainOptions
     from berth.train.planned import PlannedRun
     from berth.train.recipes import Recipe
     from berth.train.servers import Codec, Mode
@@ -89,6 +89,15 @@ def train(
             "Server processes that hold the tables, dealt out to the hosts of the run.",
             min=0,
             shown="as planned, or 1 if there are several processes",
+        ),
+    ] = None,
+    tables: Annotated[
+        str | None,
+        option(
+            "PLACE",
+            "Where tables are: servers; or resident, sharded over the memory of the workers that use them (of their"
+            " devices), which exchange rows in every step.",
+            shown="as planned, or servers",
         ),
     ] = None,
     workers: Annotated[int, option("N", "Worker processes that share every batch.", min=1)] = 1,
@@ -200,7 +209,8 @@ def train(
         batch=recipe.batch, seed=seed, threads=threads, device=device, bf16=bf16, memory=memory, day_every=day,
         device_map=devices, device_cache=device_cache,
         checkpoints=_checkpoints(checkpoint, checkpoint_every, keep, fresh, resume),
-        workers=workers, servers=servers, stages=stages, plan=plan, scale=scale, micro_batches=micro,
+        workers=workers, servers=servers, tables=cast("Tables | None", tables),
+        stages=stages, plan=plan, scale=scale, micro_batches=micro,
         slowdowns=slowdowns, mode=cast("Mode", mode), staleness=staleness, geo_every=geo_every,
         codec=cast("Codec", compress), plain=plain, max_restarts=restarts, grace_s=read("--grace", seconds, grace),
         eval_every=evaluation.eval_every, best=cast("Metric | None", evaluation.best), patience=evaluation.patience,

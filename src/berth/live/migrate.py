@@ -10,7 +10,7 @@ from berth.live import _kernels
 from berth.live.decisions import take_seats
 from berth.live.demand import fits
 from berth.live.job import Attempt, Job, Seat
-from berth.live.lifecycle import DELAYED, QUEUED, STOPPING, transition
+from berth.live.lifecycle import DELAYED, QUEUED, transition
 from berth.live.scheduled_jobs import with_usage
 from berth.live.setup import Setup
 from berth.live.state import ControllerState
@@ -96,13 +96,12 @@ def _restore_attempt(
         take_seats(new, job, seats, attempt.tier, int(ReasonCode.NONE))
         record["restored_at_s"] = restored_at_s  # it never stopped: nothing is restored
     elif holds_place:
-        _requeue_lost(new, job, attempt)
+        _requeue_lost(new, job)
 
 
-def _requeue_lost(new: ControllerState, job: Job, attempt: Attempt) -> None:
+def _requeue_lost(new: ControllerState, job: Job) -> None:
+    new.vacate(job, "lost")
     transition(job, "lost", since=new.now)
-    job.token = None
-    attempt.state, attempt.why = STOPPING, "lost"
     if not fits(new.setup, job.spec):
         _kernels.withdraw(new.native_world, job.row)
         new.world.jobs[job.row]["state"] = JobStatus.FUTURE

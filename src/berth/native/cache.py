@@ -24,6 +24,7 @@ from typing import Any
 
 import numba
 from numba.core import caching
+from numba.core.runtime import rtsys
 
 _FunctionCache: Any = caching.FunctionCache  # numba is untyped
 _CacheImpl: Any = caching.CompileResultCacheImpl
@@ -146,7 +147,9 @@ class _Cache(_FunctionCache):  # type: ignore[misc]
         if not lock_folder(package_of(self._py_func.__module__)):
             return None
         try:
-            return super().load_overload(signature, context)
+            # numba itself would import all that it needs to compile, with scipy: half a second of CPU time
+            rtsys.initialize(context)
+            return self._load_overload(signature, context)
         except OSError:
             return None
 

@@ -22,6 +22,7 @@ from numba.core import serialize
 from numba.core.compiler import CompileResult
 from numba.core.dispatcher import Dispatcher
 from numba.core.registry import cpu_target
+from numba.core.runtime import rtsys
 
 from berth.native.cache import cache_folder
 from berth.native.kernels import COMPILER_LOCK, FunctionPointer, Signature, pointer_to
@@ -30,6 +31,7 @@ from berth.native.linking import collecting_rarely
 _CompileResult: Any = CompileResult  # numba's own way to keep compiled code between runs, untyped
 _dumps: Any = serialize.dumps
 
+_HASH_SECRET = b"_numba_hashsecret"  # the one symbol that numba defines only when it is ready to compile
 _KEPT = 1000  # compiled functions on disk, some 20 kB each
 _DEEPEST = 4  # modules in modules whose values are looked at
 
@@ -131,9 +133,13 @@ def _described(value: Any) -> str:
 
 
 def _load(path: Path) -> Any:
-    cpu_target.target_context.refresh()
+    context = cpu_target.target_context
     try:
-        return _CompileResult._rebuild(cpu_target.target_context, *pickle.loads(path.read_bytes()))
+        stored = path.read_bytes()
+        if _HASH_SECRET in stored:
+            context.refresh()
+        rtsys.initialize(context)
+        return _CompileResult._rebuild(context, *pickle.loads(stored))
     except Exception:  # noqa: BLE001 - damaged files fail in many ways
         return None
 

@@ -20,6 +20,7 @@ import numba
 from numba import extending, types
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.dispatcher import Dispatcher
+from numba.experimental import function_type as _function_type  # noqa: F401 - the type of a FunctionPointer
 
 from berth.errors import InputError
 from berth.native.cache import enable_cache

@@ -56,6 +56,8 @@ def print_training(
         out.print(_workers(result.statistics["workers"], predicted))
     if "servers" in result.statistics:
         out.print(_servers(result.statistics))
+    if "owners" in result.statistics:
+        out.print(_owners(result.statistics["owners"]))
     for note in notes:
         out.print(note, markup=False, style="dim", soft_wrap=True)
 
@@ -155,17 +157,16 @@ def _workers(workers: Sequence[Mapping[str, Any]], predicted: Mapping[str, float
 
 def _print_plan(out: Console, plan: PlanComparison) -> None:
     """Print predicted against measured times and throughput, and what of the plan was not started."""
-    rows = [
-        [
-            str(number),
-            stage.device,
-            f"{stage.started:,} of {stage.planned:,}",
-            *_predicted_and_measured(stage.predicted_s, stage.measured_s),
-            stage.source,
-        ]
-        for number, stage in enumerate(plan.stages, 1)
-    ]
-    rows.append(["servers", "", f"{plan.servers_started:,} of {plan.servers_planned:,}", "", "", "", ""])
+    rows = []
+    for number, stage in enumerate(plan.stages, 1):
+        started = f"{stage.started:,} of {stage.planned:,}"
+        both = _predicted_and_measured(stage.predicted_s, stage.measured_s)
+        rows.append([str(number), stage.device, started, *both, stage.source])
+        if stage.exchange_measured_s:  # not with one replica
+            exchange = _predicted_and_measured(stage.exchange_predicted_s, stage.exchange_measured_s)
+            rows.append([f"{number}, rows", "", "", *exchange, "modelled"])
+    if plan.servers_started or plan.servers_planned:
+        rows.append(["servers", "", f"{plan.servers_started:,} of {plan.servers_planned:,}", "", "", "", ""])
     both = _predicted_and_measured(plan.predicted_step_s, plan.measured_step_s)
     rows.append(["whole step", "", "", *both, "modelled"])
     expected, measured = plan.predicted_examples_per_s, plan.measured_examples_per_s
@@ -206,6 +207,24 @@ def _servers(statistics: Mapping[str, Any]) -> Any:
         ["server", "rows", "keys", "of mean", "requests", "in", "out"],
         rows,
     )
+
+
+def _owners(owners: Sequence[Mapping[str, Any]]) -> Any:
+    """Return the shards of resident tables, by worker."""
+    mean = sum(owner["rows"] for owner in owners) / len(owners)
+    rows = [
+        [
+            f"{owner['rank']} of stage {owner['stage'] + 1}",
+            f"{owner['rows']:,}",
+            f"{owner['rows'] / mean if mean else 1.0:.2f}",
+            format_bytes(owner["memory_bytes"]),
+            format_bytes(owner["device_bytes"]) if owner["device_bytes"] else "-",
+            format_bytes(owner["exchanged_bytes"]),
+        ]
+        for owner in owners
+    ]
+    columns = ["worker", "rows", "of mean", "host memory", "device memory", "sent"]
+    return table("Tables in the memory of workers", columns, rows)
 
 
 def _transport(statistics: Mapping[str, Any]) -> str:

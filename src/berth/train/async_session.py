@@ -15,7 +15,6 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from berth.errors import InputError
 from berth.train.checkpoint import CheckpointStore, Manifest
 from berth.train.data import Batch
 from berth.train.data.tickets import TicketReader
@@ -41,6 +40,7 @@ class AsyncSession(DistributedSession):
     _evaluated_step = 0
     _stopping_run = False  # a worker was asked to stop; the tickets that were taken are still trained
     _days = 0
+    _scheduled_step = 0  # of the learning-rate schedule
 
     @property
     def workers(self) -> int:
@@ -67,6 +67,7 @@ class AsyncSession(DistributedSession):
                 current = self._next(reader, goal)
                 if current is not None:
                     self.learner.prefetch(current[1])
+                self._follow_schedule()
                 torch.manual_seed(self.seed * 1_000_003 + ticket)
                 loss, scores = self.learner.step(self._own_steps, batch)
                 self._coordinator.complete(ticket, batch.examples)
@@ -80,6 +81,12 @@ class AsyncSession(DistributedSession):
             self._stop_agreed = self._stopping_run and not self._exhausted
         finally:
             reader.close()
+
+    def _follow_schedule(self) -> None:
+        """Step the learning-rate schedule for every batch that the run has completed."""
+        while self.scheduler is not None and self._scheduled_step < self.progress.step:
+            self.scheduler.step()
+            self._scheduled_step += 1
 
     def _next(self, reader: TicketReader, goal: int | None) -> tuple[int, Batch] | None:
         """Take a ticket and read its examples; None if there are no more."""
@@ -178,6 +185,7 @@ class AsyncSession(DistributedSession):
         with self.remote.locked():
             self._position = self._coordinator.position()
             self._note_saved(self._position)
+            self._follow_schedule()
             if self.learner.dense_weights is not None:
                 assert isinstance(self.store, GeoStore | RemoteStore)
                 self.learner.dense_weights.from_state(self.store.whole_table(DENSE_TABLE))
@@ -239,11 +247,6 @@ class AsyncSession(DistributedSession):
 
     def _synchronise_start(self) -> None:
         """Load dense weights and tickets on the servers, then bring all ranks to the same position."""
-        if self.scheduler is not None:
-            raise InputError(
-                "servers update the dense weights with a constant learning rate",
-                hint="use --mode sync for a learning-rate schedule",
-            )
         self._coordinator = Coordinator(self.remote.pool)
         dense = self.learner.dense_weights
         if self.process_group.is_main:
@@ -251,7 +254,7 @@ class AsyncSession(DistributedSession):
                 self.store.load(DENSE_TABLE, dense.to_state())
             self._begin_tickets()
         super()._synchronise_start()
-        self._evaluated_step = self.progress.step
+        self._evaluated_step = self._scheduled_step = self.progress.step
         if dense is not None and isinstance(self.store, GeoStore):
             self.store.load_local(DENSE_TABLE, dense.to_state())
         if self.options.day_every is not None:

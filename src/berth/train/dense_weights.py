@@ -1,8 +1,9 @@
 """Dense weights in a table of the servers, for the modes in which workers do not wait for each other.
 
 A weight tensor is divided into rows of `ROW` numbers, and the table's optimiser updates them: it computes what torch's
-Adam, Adagrad or SGD does, since these treat every number by itself. A worker pulls all rows before a step and pushes
-their gradients after it. In a checkpoint they are a torch state again, so a run can resume in any mode.
+does, if that treats every number by itself (`dense_rules.py`). A worker pulls all rows before a step and pushes their
+gradients after it, with the current learning rate. In a checkpoint they are a torch state again, so a run can resume in
+any mode.
 """
 
 from __future__ import annotations
@@ -14,29 +15,34 @@ import torch
 from torch import Tensor, nn
 
 from berth.errors import InputError
-from berth.train import optimisers
+from berth.train.dense_rules import STATE, rule_of, settings_of, with_penalty
 from berth.train.servers import protocol
-from berth.train.sparse import DENSE_TABLE, Floats, SparseStore, TableSpec
-from berth.train.tables import Initialiser, Optimiser, State
+from berth.train.sparse import DENSE_TABLE, DenseStore, Floats, SparseStore, TableSpec
+from berth.train.tables import Initialiser, State
 
 ROW = 256  # numbers of a row; the last row of a weight is padded with zeros
-
-_STATE = {"adam": ("exp_avg", "exp_avg_sq"), "adagrad": ("sum",), "sgd": ()}
 
 
 class DenseWeights:
     """The trained dense weights of a model, as rows of one table."""
 
-    def __init__(self, model: nn.Module, optimiser: torch.optim.Optimizer, store: SparseStore) -> None:
+    def __init__(self, model: nn.Module, optimiser: torch.optim.Optimizer, store: DenseStore) -> None:
         self._store = store
         self._optimiser = optimiser
         self._weights = [weight for weight in model.parameters() if weight.requires_grad]
         _check_weights(model)
-        self.rule = row_optimiser(optimiser)
+        self.rule = rule_of(optimiser)
+        optimiser._opt_called = True  # type: ignore[attr-defined] # or schedulers warn: torch's step is never called
         self.spec = TableSpec(DENSE_TABLE, ROW, self.rule, Initialiser(scale=0.0))
         counts = [-(-weight.numel() // ROW) for weight in self._weights]
         ends = np.cumsum(counts, dtype=np.int64)
         self._rows = [slice(int(end - count), int(end)) for end, count in zip(ends, counts, strict=True)]
+        groups = {
+            id(weight): number
+            for number, one in enumerate(optimiser.param_groups)
+            for weight in one["params"]
+        }
+        self._groups = [groups.get(id(weight)) for weight in self._weights]  # None: not updated
         self._keys = np.arange(sum(counts), dtype=np.uint64)
         self._values = np.zeros((len(self._keys), ROW), np.float32)
         self._gradients = np.zeros((len(self._keys), ROW), np.float32)
@@ -60,21 +66,25 @@ class DenseWeights:
 
     def push(self) -> None:
         """Push the gradients, and clear them; a weight without a gradient is not updated."""
-        present = []
-        flat = [None if weight.grad is None else weight.grad.detach() for weight in self._weights]
-        host = _to_host(flat)
-        for rows, gradient in zip(self._rows, host, strict=True):
-            if gradient is not None:
-                self._gradients[rows].reshape(-1)[: len(gradient)] = gradient
-                present.append(rows)
+        host = _to_host([None if weight.grad is None else weight.grad.detach() for weight in self._weights])
+        for number, group in enumerate(self._optimiser.param_groups):
+            present = []
+            for rows, gradient, own in zip(self._rows, host, self._groups, strict=True):
+                if gradient is not None and own == number:
+                    pulled = self._values[rows].reshape(-1)[: len(gradient)]
+                    self._gradients[rows].reshape(-1)[: len(gradient)] = with_penalty(group, gradient, pulled)
+                    present.append(rows)
+            self._push_rows(present, settings_of(self.rule, group))
+        for weight in self._weights:
+            weight.grad = None
+
+    def _push_rows(self, present: list[slice], settings: Floats) -> None:
         keys, gradients = self._keys, self._gradients
         if len(present) < len(self._rows):
             keys = np.concatenate([keys[:0], *(keys[rows] for rows in present)])
             gradients = np.concatenate([gradients[:0], *(gradients[rows] for rows in present)])
         for part in _parts(len(keys)):
-            self._store.push(DENSE_TABLE, keys[part], gradients[part])
-        for weight in self._weights:
-            weight.grad = None
+            self._store.push_dense(keys[part], gradients[part], settings)
 
     def to_state(self) -> State:
         """Return the model's weights, with the state of the torch optimiser, as rows of the table."""
@@ -83,7 +93,10 @@ class DenseWeights:
         records[:, ROW:] = self.rule.first_state(ROW)
         for weight, rows in zip(self._weights, self._rows, strict=True):
             saved: dict[str, Any] = self._optimiser.state.get(weight, {})
-            columns = [weight, *(saved[name] for name in _STATE[self.rule.kind] if name in saved)]
+            columns = [
+                weight,
+                *(saved[name] for name in STATE[self.rule.kind] if saved.get(name) is not None),
+            ]
             for number, column in enumerate(columns):
                 _write(records[rows], number, column)
             if self.rule.kind == "adam" and "step" in saved:
@@ -95,7 +108,7 @@ class DenseWeights:
         """Set the model's weights and the state of the torch optimiser from rows of the table."""
         self._values[...] = state.records[:, :ROW]
         self._copy_to_model()
-        names = _STATE[self.rule.kind]
+        names = STATE[self.rule.kind]
         for weight, rows in zip(self._weights, self._rows, strict=True):
             if not names:
                 continue
@@ -105,7 +118,8 @@ class DenseWeights:
                 values = np.ascontiguousarray(records[:, number * ROW : (number + 1) * ROW]).reshape(-1)
                 whole = torch.from_numpy(values[: weight.numel()].copy()).view(weight.shape)
                 saved[name] = whole.to(weight.device)
-            saved["step"] = torch.tensor(float(records[:, -1].max()) if self.rule.kind == "adam" else 0.0)
+            if self.rule.kind in ("adam", "adagrad"):
+                saved["step"] = torch.tensor(float(records[:, -1].max()) if self.rule.kind == "adam" else 0.0)
 
     @torch.no_grad()
     def _copy_to_model(self) -> None:
@@ -120,35 +134,6 @@ def _parts(rows: int) -> list[slice]:
     """Return the rows of each message; one message has at most 256 MiB."""
     most = max(protocol.PART_BYTES // (4 * ROW), 1)
     return [slice(start, start + most) for start in range(0, rows, most)]
-
-
-def row_optimiser(optimiser: torch.optim.Optimizer) -> Optimiser:
-    """Return the rule of rows that does what a torch optimiser does; `InputError` if there is none."""
-    options = [
-        {name: value for name, value in group.items() if name not in ("params", "initial_lr")}
-        for group in optimiser.param_groups
-    ]
-    group = options[0]
-    plain = not any(
-        group.get(name)
-        for name in ("weight_decay", "amsgrad", "maximize", "momentum", "lr_decay", "nesterov", "dampening")
-    )
-    kind = type(optimiser)
-    if any(other != group for other in options) or not plain:
-        kind = torch.optim.Optimizer
-    rate = float(group["lr"])
-    if kind in (torch.optim.Adam, torch.optim.AdamW, optimisers.Adam):
-        beta1, beta2 = group["betas"]
-        return Optimiser("adam", rate, epsilon=group["eps"], beta1=float(beta1), beta2=float(beta2))
-    if kind is torch.optim.Adagrad:
-        return Optimiser("adagrad", rate, group["initial_accumulator_value"], epsilon=group["eps"])
-    if kind is torch.optim.SGD:
-        return Optimiser("sgd", rate)
-    raise InputError(
-        f"servers can't update dense weights by this {type(optimiser).__name__}: they know Adam, Adagrad and SGD with"
-        " one learning rate, without momentum and weight decay",
-        hint="use --mode sync for other optimisers",
-    )
 
 
 def _check_weights(model: nn.Module) -> None:

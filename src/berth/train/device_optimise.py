@@ -25,7 +25,7 @@ class RowUpdate:
     def __init__(self, optimiser: Optimiser, dim: int, device: torch.device) -> None:
         self._device, self._dim = device, dim
         self._step = getattr(self, f"_{optimiser.kind}")
-        names = ("rate", "epsilon", "initial", "beta1", "beta2", "lower", "upper")
+        names = ("rate", "epsilon", "initial", "beta1", "beta2", "lower", "upper", "decay")
         self._numbers = dict(zip(names, map(float, optimiser.numbers()), strict=True))
         self._rounds_roots = device.type in BUILT_IN
         self._is_adam = optimiser.kind == "adam"

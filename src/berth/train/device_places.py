@@ -68,6 +68,14 @@ class CachePlaces:
         self._release(places)
         return found, keys[changed], places[changed]
 
+    def grow(self, capacity: int) -> None:
+        """Add free places; rows stay where they are."""
+        new = np.arange(capacity - 1, self.capacity - 1, -1, dtype=np.int32)
+        self.changed = np.concatenate([self.changed, np.zeros(len(new), np.bool_)])
+        self._references = np.concatenate([self._references, np.zeros(len(new), np.uint8)])
+        self._free = np.concatenate([new, self._free])
+        self.capacity = capacity
+
     def put(self, keys: Keys) -> Places:
         """Give places to new keys; as many must be free."""
         places = self._free[len(self._free) - len(keys) :][::-1].copy()

@@ -7,19 +7,47 @@ optimiser state; rows of the next step are copied while this one trains.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor
 
 from berth.errors import InputError
 from berth.train.device_cache import DeviceCache
-from berth.train.devices import SideStream, on_host, reporting_memory
+from berth.train.devices import CPU, SideStream, on_host, reporting_memory
 from berth.train.local import LocalStore
-from berth.train.sparse import Floats, Keys, TableSpec
+from berth.train.sparse import Floats, Keys, SparseStore, TableSpec
 from berth.train.tables import State
 from berth.train.tables.store import as_keys
 from berth.units import format_bytes
+
+
+class DeviceStore(Protocol):
+    """A store that returns rows, and takes gradients, on its device."""
+
+    device: torch.device
+
+    def pull_to_device(self, table: str, keys: Keys, *, create: bool = True) -> Tensor:
+        """Return a row for each key on the device; missing rows are created, unless this is for inference."""
+        ...
+
+    def push_from_device(
+        self,
+        table: str,
+        keys: Keys,
+        gradients: Tensor,
+        *,
+        shows: Floats | None = None,
+        clicks: Floats | None = None,
+    ) -> None:
+        """Apply gradients that are on the device."""
+        ...
+
+
+def store_on_device(store: SparseStore, device: torch.device) -> DeviceStore | None:
+    """Return the store if its rows are on a device of this kind, which is not the CPU."""
+    own: torch.device = getattr(store, "device", CPU)
+    return cast("DeviceStore", store) if own.type != "cpu" and own.type == device.type else None
 
 
 class DeviceCachedStore(LocalStore):
@@ -48,9 +76,7 @@ class DeviceCachedStore(LocalStore):
             )
         with reporting_memory(self.device):
             for spec in new:
-                self._caches[spec.name] = DeviceCache(
-                    self._table(spec.name), self.device, places, self._stream
-                )
+                self._caches[spec.name] = self._make_cache(spec, places)
 
     def prefetch(self, table: str, keys: Keys) -> None:
         """Announce keys of the next step."""
@@ -62,10 +88,20 @@ class DeviceCachedStore(LocalStore):
         return cache.pull(as_keys(keys)) if create else cache.peek(as_keys(keys))
 
     def push_from_device(
-        self, table: str, keys: Keys, gradients: Tensor, *, clicks: Floats | None = None
+        self,
+        table: str,
+        keys: Keys,
+        gradients: Tensor,
+        *,
+        shows: Floats | None = None,
+        clicks: Floats | None = None,
     ) -> None:
         """Apply gradients that are on the device."""
-        self._cache(table).push(as_keys(keys), gradients, None, clicks)
+        self._cache(table).push(as_keys(keys), gradients, shows, clicks)
+
+    def flush(self, table: str) -> None:
+        """Write changed rows of a table to host memory; they stay on the device."""
+        self._cache(table).flush()
 
     def pull(self, table: str, keys: Keys, out: Floats | None = None) -> Floats:
         """As `LocalStore.pull`; the rows leave the device."""
@@ -100,8 +136,8 @@ class DeviceCachedStore(LocalStore):
 
     def save(self, *, changed_only: bool = False) -> Iterator[tuple[str, State]]:
         """As `LocalStore.save`, after all changed rows were copied from the device; they stay there."""
-        for cache in self._caches.values():
-            cache.flush()
+        for name in self._caches:
+            self.flush(name)
         yield from super().save(changed_only=changed_only)
 
     def load(self, table: str, state: State) -> None:
@@ -119,6 +155,9 @@ class DeviceCachedStore(LocalStore):
         """Drop the tables."""
         self._caches.clear()
         super().close()
+
+    def _make_cache(self, spec: TableSpec, places: int) -> DeviceCache:
+        return DeviceCache(self._table(spec.name), self.device, places, self._stream)
 
     def _cache(self, table: str) -> DeviceCache:
         self._table(table)  # raises for an unknown name

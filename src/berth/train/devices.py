@@ -47,6 +47,8 @@ def find_device(name: str, option: str | None = None) -> torch.device:
     except RuntimeError:
         raise _missing(option) from None
     if device.type == "cpu":
+        if device.index:
+            raise _missing(option)
         return CPU
     count = _device_count(device.type)
     if not count or (device.index or 0) >= count:

@@ -12,6 +12,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -33,6 +34,8 @@ from berth.train.metrics import join_windows
 from berth.train.optimisers import optimiser_for
 from berth.train.options import TrainOptions
 from berth.train.process_group import ProcessGroup
+from berth.train.resident.statistics import add_up_shards
+from berth.train.resident.store import ResidentStore
 from berth.train.result import Result
 from berth.train.session import Session
 from berth.train.sparse import SparseStore
@@ -76,7 +79,7 @@ class DistributedSession(Session):
         checkpoints = options.checkpointing
         self._saves_every = checkpoints.every if checkpoints is not None else None
         if not process_group.is_main:
-            options = replace(options, checkpoints=None)
+            options = replace(options, checkpoints=None, best=None)
             more["callbacks"] = ()
         super().__init__(
             model,
@@ -90,6 +93,7 @@ class DistributedSession(Session):
         )
         self.rank_info = process_group.rank_info
         self.planned = planned
+        self._end_or_follow_requests()
         self._synchronise_start()
 
     def steps(self, until: int | None = None) -> Generator[float, None, None]:
@@ -222,11 +226,16 @@ class DistributedSession(Session):
         if group.layout.stages > 1:
             if group.is_main:
                 self._load_stages()
-                self._record(evaluations, self._score(evaluations.data))
+                with self._serving_peeks():
+                    scored = self._score(evaluations.data)
+                self._record(evaluations, scored)
             else:
                 self._send_weights()
+                with self._serving_peeks():
+                    pass
         else:
-            scored = self._score(evaluations.data, group.share)
+            with self._serving_peeks():
+                scored = self._score(evaluations.data, group.share)
             if group.is_main:
                 for rank in range(1, group.rank_info.world_size):
                     scored.join(ScoredExamples.from_message(group.channel.receive(rank)))
@@ -238,6 +247,10 @@ class DistributedSession(Session):
             total > 0 for total in group.agree([self._saves_best, super()._is_exhausted])
         )
         self._saves_best = best
+
+    def _serving_peeks(self) -> AbstractContextManager[None]:
+        """Return a context in which ranks look up resident rows of all others; it ends when all ranks are done."""
+        return self.store.evaluation() if isinstance(self.store, ResidentStore) else nullcontext()
 
     def _load_stages(self) -> None:
         """Load the weights of later stages, which rank 0 does not train, to score with the whole model."""
@@ -280,6 +293,8 @@ class DistributedSession(Session):
             }
         result = super()._result(preempted, losses)
         own["shared_memory"] = result.statistics.get("shared_memory")
+        if isinstance(self.store, ResidentStore):
+            own["shards"] = result.statistics
         if not self.process_group.is_main:
             self.process_group.channel.send(0, own)
             return result
@@ -292,6 +307,7 @@ class DistributedSession(Session):
         workers = sum(one["cpu_ms_per_1000"] for one in (own, *others))
         statistics = {
             **result.statistics,
+            **(add_up_shards([own, *others]) if "shards" in own else {}),
             "workers": [own, *others],
             "step_s": median(self._step_s) if self._step_s else None,
         }
@@ -350,7 +366,25 @@ class DistributedSession(Session):
         if self.process_group.is_main:
             self.save()
         else:
-            self._send_weights()
+            self._follow_save()
+
+    def save(self) -> None:
+        """Checkpoint this step on rank 0; the others follow."""
+        try:
+            super().save()
+        finally:
+            self._end_or_follow_requests()
+
+    def _follow_save(self) -> None:
+        """Send weights of this stage, and write this rank's shards of resident tables."""
+        self._send_weights()
+        self._end_or_follow_requests()
+
+    def _end_or_follow_requests(self) -> None:
+        """Rank 0 has no more requests to the owners of resident tables; the others do what it asks for until then."""
+        if isinstance(self.store, ResidentStore):
+            checkpoints = self.store.checkpoints
+            checkpoints.end_requests() if self.process_group.is_main else checkpoints.follow()
 
     def _evaluate_end(self, preempted: bool) -> None:
         due = self.process_group.is_main and self._is_end_due(preempted)
@@ -362,7 +396,7 @@ class DistributedSession(Session):
         self._evaluate_end(preempted)
         writes = self._writer is not None and (self._writer.last != self.progress.step or self._saves_best)
         if self.process_group.agree([float(writes)])[0] > 0 and not self.process_group.is_main:
-            self._send_weights()
+            self._follow_save()
         super()._finish(preempted)
         self.process_group.wait_for_all()  # servers are needed until the last checkpoint is complete
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from berth.errors import InputError
 from berth.train.data.rows import SLOT_SHIFT
-from berth.train.device_store import DeviceCachedStore
+from berth.train.device_store import store_on_device
 from berth.train.devices import on_host, staging
 from berth.train.local import LocalStore
 from berth.train.sparse import SparseStore, TableSpec
@@ -82,8 +82,9 @@ class Embedding(nn.Module):
             raise InputError(f"keys of an Embedding must be int64, got {keys.dtype}", hint="use keys.long()")
         flat = on_host(keys).detach().reshape(-1)
         store, trains = self._backing_store(), self.training and torch.is_grad_enabled()
-        if isinstance(store, DeviceCachedStore) and store.device.type == keys.device.type:
-            there = store.pull_to_device(self.spec_name, flat.numpy().view(np.uint64), create=trains)
+        device_store = store_on_device(store, keys.device)
+        if device_store is not None:
+            there = device_store.pull_to_device(self.spec_name, flat.numpy().view(np.uint64), create=trains)
             rows = there.view(*keys.shape, self.dim)
             if trains:
                 self._pulled.append((flat, rows.requires_grad_()))
@@ -121,8 +122,9 @@ class Embedding(nn.Module):
         gradients, numbers = gradients.reshape(-1, self.dim), keys.numpy().view(np.uint64)
         clicks = None if labels is None else _spread(labels, [len(part) for part, _ in pulled])
         store = self._backing_store()
-        if isinstance(store, DeviceCachedStore) and gradients.device.type == store.device.type:
-            store.push_from_device(self.spec_name, numbers, gradients, clicks=clicks)
+        device_store = store_on_device(store, gradients.device)
+        if device_store is not None:
+            device_store.push_from_device(self.spec_name, numbers, gradients, clicks=clicks)
         else:
             store.push(self.spec_name, numbers, gradients.cpu().numpy(), clicks=clicks)
 
@@ -132,15 +134,14 @@ class Embedding(nn.Module):
             self.spec_name, keys.detach().reshape(-1).long().numpy().view(np.uint64)
         )
 
-    def used_keys(self, keys: Tensor) -> bool:
-        """Return whether these are the keys of a forward pass since the last push: the same memory, or equal values."""
-        if keys.is_floating_point():
-            return False
+    def lookup_of(self, keys: Tensor) -> int | None:
+        """Return which forward pass since the last push had these keys: the same memory, or equal values."""
         place, flat = keys.data_ptr(), keys.detach().reshape(-1)
-        return any(
-            part.numel() == flat.numel() and (part.data_ptr() == place or torch.equal(part, flat.long()))
-            for part, _ in self._pulled
-        )
+        for number, (part, _) in enumerate(self._pulled):
+            same = part.numel() == flat.numel()
+            if same and (part.data_ptr() == place or torch.equal(part, flat.long())):
+                return number
+        return None
 
     def pulled_keys(self) -> Tensor:
         """Return the keys of the forward passes since the last push."""

@@ -1,7 +1,7 @@
 """Named points at which a test can kill the process, as a power failure would.
 
 `BERTH_TRAIN_FAULT="name@3"` kills this process (SIGKILL) at the third passage of a point. Under a launcher,
-`"name@3/worker1"` selects one process, before its first restart.
+`"name@3/worker1"` selects one process, before its first restart, and `"name@3/worker1/parent"` kills the launcher then.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def fault_point(name: str) -> None:
     if requested is None:
         return
     _passed[name] = _passed.get(name, 0) + 1
-    point, _, process = requested.partition("/")
+    point, process, victim = (*requested.split("/"), "", "")[:3]
     if process and f"{process}/1" != os.environ.get(NAME):
         return
     if point == f"{name}@{_passed[name]}":
-        os.kill(os.getpid(), signal.SIGKILL)
+        os.kill(os.getppid() if victim == "parent" else os.getpid(), signal.SIGKILL)

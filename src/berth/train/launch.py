@@ -38,6 +38,7 @@ _POLL_S = 0.05
 _SETTLE_S = 0.3
 _CAUSE_S = 15.0  # how long the process that others lost may take to end
 _BAD_INPUT = 2
+_ERROR = "error: "  # what the command prints before an error
 PROGRAM = "berth.train.run_program"  # runs a Trainer
 INTERRUPTED = 130  # exit code after Ctrl-C, as in shells
 PEER_LOST = 75  # exit code of a process that lost another one
@@ -168,13 +169,14 @@ class Launcher:
 
     def _should_restart(self, code: int, failure: str) -> bool:
         last_line = self._last_log_line()
+        reported = self._reported_error()
         self._kill_all()
         if self._stop_requested:
             self._notify(f"stopped: {failure}")
             return False
         if code == _BAD_INPUT:
-            if last_line and not failure.startswith("worker 0"):
-                self._notify(last_line)
+            if not failure.startswith("worker 0"):
+                self._notify(reported or last_line or failure)
             return False
         if not self._resumable:
             self._notify(f"{failure}{_in_brackets(last_line)}; can't resume without --checkpoint")
@@ -200,12 +202,18 @@ class Launcher:
 
     def _last_log_line(self) -> str:
         """Return the last log line of a failed worker other than rank 0."""
-        for rank, worker in enumerate(self.workers):
-            if rank > 0 and worker.poll() not in (None, 0):
-                lines = self._log(rank).read_text(errors="replace").strip().splitlines()
-                if lines:
-                    return lines[-1]
-        return ""
+        return next((text.splitlines()[-1] for text in self._failed_logs()), "")
+
+    def _reported_error(self) -> str:
+        """Return the error that a failed worker other than rank 0 reported, with its hint."""
+        found = (text.rpartition(f"\n{_ERROR}") for text in map("\n".__add__, self._failed_logs()))
+        return next((_ERROR + error for _, marked, error in found if marked), "")
+
+    def _failed_logs(self) -> list[str]:
+        """Return what failed workers other than rank 0 printed, if anything."""
+        failed = [rank for rank, one in enumerate(self.workers) if rank and one.poll() not in (None, 0)]
+        texts = [self._log(rank).read_text(errors="replace").strip() for rank in failed]
+        return [text for text in texts if text]
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
         if number == signal.SIGINT:

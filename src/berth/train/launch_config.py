@@ -12,10 +12,11 @@ from torch import nn
 from berth.errors import InputError
 from berth.train.devices import check_bf16, find_device
 from berth.train.embedding import embeddings_of
-from berth.train.options import TrainOptions, no_pipeline, stages_are_synchronous
+from berth.train.options import TrainOptions, check_resident, no_pipeline, stages_are_synchronous
 from berth.train.planned import PlannedRun, is_job_plan, planned_devices, planned_run
 from berth.train.recipes import Recipe
 from berth.train.rendezvous import RankInfo
+from berth.train.resident.owners import owners_of_tables
 from berth.train.servers import ServerConfig
 from berth.train.stages.cut import Layout, StageCut, even_cuts
 from berth.units import format_count
@@ -34,6 +35,7 @@ class LaunchConfig:
     servers: int = 1
     server: ServerConfig = field(default_factory=ServerConfig)  # common to all servers
     planned: PlannedRun | None = None  # the plan that the run executes
+    resident: bool = False  # tables are in the memory of the workers that use them
 
     @property
     def is_single_process(self) -> bool:
@@ -76,8 +78,8 @@ class LaunchConfig:
             has_budget = self.options.memory is not None
             return self.planned.describe(names, self.servers, self.server.mode, has_budget=has_budget)
         layout = self.layout
-        servers = format_count(self.servers, "server")
-        lines = [f"{servers} ({self.server.mode}), {layout.readers} x {layout.stages} workers"]
+        tables = "tables in the memory of workers" if self.resident else format_count(self.servers, "server")
+        lines = [f"{tables} ({self.server.mode}), {layout.readers} x {layout.stages} workers"]
         for number, cut in enumerate(self.cuts):
             layers = names[cut.first] if cut.first == cut.last else f"{names[cut.first]} .. {names[cut.last]}"
             count = layout.replicas[number]
@@ -103,8 +105,11 @@ def resolve(
         cuts = tuple(_even_cuts(recipe, options))
         layout = _layout(max(1, len(cuts)), options, rank_info)
     users = len(table_users(recipe.model, layout, cuts))
+    resident = _is_resident(options, planned)
     servers = _server_count(options, planned, layout)
-    if not servers and users > 1:
+    if resident:
+        owners_of_tables(recipe.model, layout, cuts)
+    elif not servers and users > 1:
         raise needs_server()
     if not servers:
         check_mode_without_servers(options)
@@ -124,7 +129,17 @@ def resolve(
         folder=_cold_folder(rank_info, notify) if memory is not None else None,
         tls=False if options.plain else None,
     )
-    return LaunchConfig(options, layout, cuts, servers, server, planned)
+    return LaunchConfig(options, layout, cuts, servers, server, planned, resident)
+
+
+def _is_resident(options: TrainOptions, planned: PlannedRun | None) -> bool:
+    """Return whether tables are in the memory of workers: as asked for, else as planned."""
+    if options.tables is not None:
+        return options.tables == "resident"
+    if planned is None or not planned.keeps_tables_resident or options.servers:
+        return False
+    check_resident(options, "tables in the memory of workers, as planned,")
+    return True
 
 
 def with_role(rank_info: RankInfo, config: LaunchConfig) -> RankInfo:
@@ -143,9 +158,12 @@ def _has_planned_processes(rank_info: RankInfo, planned: PlannedRun, options: Tr
 
 
 def _server_count(options: TrainOptions, planned: PlannedRun | None, layout: Layout) -> int:
+    if _is_resident(options, planned):
+        return 0
     if options.servers is not None:
         return options.servers
-    return (sum(planned.servers) if planned is not None else 0) or int(layout.world_size > 1)
+    needed = layout.world_size > 1 or options.tables == "servers"
+    return (sum(planned.servers) if planned is not None else 0) or int(needed)
 
 
 def table_users(model: nn.Module, layout: Layout, cuts: list[StageCut] | tuple[StageCut, ...]) -> list[int]:
@@ -161,7 +179,8 @@ def table_users(model: nn.Module, layout: Layout, cuts: list[StageCut] | tuple[S
 def needs_server() -> InputError:
     """Return the error for tables that several processes would share without a server."""
     return InputError(
-        "several processes use the tables, which takes a server", hint="add --servers 1 or more"
+        "several processes use the tables, which takes a server",
+        hint="add --servers 1 or more, or --tables resident",
     )
 
 

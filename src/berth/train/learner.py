@@ -6,7 +6,7 @@ import inspect
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ from berth.train.dense_weights import DenseWeights
 from berth.train.devices import CPU, autocast, naming_layers, reporting_memory, to_device
 from berth.train.embedding import Embedding, embeddings_of
 from berth.train.optimisers import MakeOptimiser, optimiser_for
-from berth.train.sparse import SparseStore
+from berth.train.sparse import DenseStore, SparseStore
 from berth.train.timing import PUSH, UPDATE, LayerClock
 
 Loss = Callable[..., Tensor]  # of output and labels, and of weights if examples have them
@@ -59,7 +59,7 @@ class Learner:
         self.optimiser = optimiser_for(model, optimiser)
         self.dense_weights: DenseWeights | None = None
         if dense_on_servers and self.optimiser is not None:
-            self.dense_weights = DenseWeights(model, self.optimiser, store)
+            self.dense_weights = DenseWeights(model, self.optimiser, cast("DenseStore", store))
         dense = [self.dense_weights.spec] if self.dense_weights is not None else []
         store.open([*(layer.spec for layer in self.embeddings), *dense])
         for layer in self.embeddings:
@@ -93,7 +93,7 @@ class Learner:
                 layer.spec_name for layer in self.embeddings if layer.spec_name not in found
             ]
         part = batch.part(self._workers)
-        loss.backward(torch.full_like(loss, part))
+        (loss * part).backward()  # with a gradient as argument torch would import sympy
         if clock:
             clock.backward_done()
         self._emulate_slowdown(started)
@@ -150,15 +150,23 @@ class Learner:
         return self._loss(output, labels, weights.to(self.device))
 
     def _find_key_inputs(self, inputs: Any) -> list[tuple[Embedding, str, bool]]:
-        """Return the entries of the inputs that layers used as keys, as they are or as int64, and whether that
-        includes padding: pooling layers look up real keys only."""
+        """Return the entries of the inputs that layers used as keys, as they are or as int64, in the order of their
+        look-ups, and whether that includes padding: pooling layers look up real keys only."""
         named = inputs.items() if isinstance(inputs, dict) else ()
-        return [
-            (layer, name, bool((value == PADDING).any()))
-            for layer in self.embeddings
-            for name, value in named
-            if isinstance(value, Tensor) and layer.used_keys(value)
-        ]
+        found: list[tuple[Embedding, str, bool]] = []
+        for layer in self.embeddings:
+            used: list[tuple[int, str, bool]] = []
+            for name, value in named:
+                if not isinstance(value, Tensor) or value.is_floating_point():
+                    continue
+                padding = value == PADDING
+                for keys, with_padding in ((value, bool(padding.any())), (value[~padding], False)):
+                    place = layer.lookup_of(keys)
+                    if place is not None:
+                        used.append((place, name, with_padding))
+                        break
+            found += [(layer, name, with_padding) for _, name, with_padding in sorted(used)]
+        return found
 
     def _update(self, number: int, labels: Any, clock: LayerClock | None, loss: float = 0.0) -> None:
         """Push gradients of rows and step the dense optimiser."""

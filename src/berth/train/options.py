@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 
 Metric = Literal["auc", "loss"]
+Tables = Literal[
+    "servers", "resident"
+]  # where tables are: on servers, or in the memory of the workers that use them
 
 _MICRO_BATCHES = 4
 
@@ -53,6 +56,7 @@ class TrainOptions:
     prefetch_batches: int = 2  # read ahead by a thread
     workers: int = 1
     servers: int | None = None  # None: 1 if there are several processes, else 0
+    tables: Tables | None = None  # None: as planned, or on servers if there are several processes
     stages: int | None = None  # split the model evenly
     plan: str | None = None  # run the stages, replicas and servers of this plan file
     scale: str | None = None  # of the plan's counts, e.g. "1/10"
@@ -104,6 +108,17 @@ class TrainOptions:
         if self.best is not None and self.checkpoints is None:
             raise InputError("the best checkpoint needs a folder", hint="add --checkpoint DIR")
         self._check_stages()
+        if self.tables is not None:
+            self._check_tables(self.tables)
+
+    def _check_tables(self, tables: Tables) -> None:
+        """Raise for options that have no meaning where the tables are."""
+        if tables not in get_args(Tables):
+            raise UnknownNameError("place for tables", tables, get_args(Tables))
+        if tables == "servers" and self.servers == 0:
+            raise InputError("--tables servers and --servers 0 exclude each other", hint="drop one of them")
+        if tables == "resident":
+            check_resident(self, "--tables resident")
 
     def _check_stages(self) -> None:
         """Raise for options that have no meaning with the plan or the stages, or without them."""
@@ -135,7 +150,8 @@ class TrainOptions:
     @property
     def is_distributed(self) -> bool:
         """Whether the run needs more than one process."""
-        return bool(self.servers or self.workers > 1 or self.plan or (self.stages or 1) > 1)
+        several = self.workers > 1 or self.plan or (self.stages or 1) > 1
+        return bool(self.servers or self.tables == "servers" or several)
 
     @property
     def memory_bytes(self) -> int | None:
@@ -166,6 +182,24 @@ class TrainOptions:
     def checkpointing(self) -> Checkpoints | None:
         """Where and how often to checkpoint; a folder alone means the defaults."""
         return Checkpoints(self.checkpoints) if isinstance(self.checkpoints, str | Path) else self.checkpoints
+
+
+def check_resident(options: TrainOptions, option: str) -> None:
+    """Raise for what tables in the memory of workers do not support; `option` is what asked for them."""
+    unsupported = {
+        f"--servers {options.servers}": bool(options.servers),
+        f"--mode {options.mode}": options.mode != "sync",
+        "--memory": options.memory is not None,
+        "--device-cache": bool(options.device_cache),
+        f"--compress {options.codec}": options.codec != "fp32",
+    }
+    for name, is_given in unsupported.items():
+        if is_given:
+            raise InputError(
+                f"{option} and {name} exclude each other: all rows are in the memory of workers, which exchange them in"
+                " every step",
+                hint=f"drop {name}, or use --tables servers",
+            )
 
 
 def no_pipeline() -> InputError:

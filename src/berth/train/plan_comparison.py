@@ -27,6 +27,11 @@ class StageComparison:
     predicted_s: float | None
     measured_s: float | None  # of the slowest replica
     source: str  # of the predicted times: measured, modelled or stated
+    tables: str = ""  # where the plan has its tables
+    exchange_predicted_s: float | None = (
+        None  # all-to-all of resident rows in one step, over the planned network
+    )
+    exchange_measured_s: float | None = None  # wall-clock time, with waiting for other replicas
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +91,8 @@ def compare_with_plan(
                 predicted_s=_work_s(predicted, predicted.stages[number], batch) if predicted else None,
                 measured_s=max(measured, default=None),
                 source=sources.get(stage.type_name, "stated"),
+                tables=stage.tables,
+                **_exchange(predicted, number, workers),
             )
         )
     notes += _limit(predicted) if predicted else []
@@ -144,6 +151,21 @@ def _work_s(plan: Plan, stage: Stage, batch: int) -> float:
     return stage.compute_s * batch + (stage.optimiser_s + stage.sync_s) * plan.problem.batch
 
 
+def _exchange(predicted: Plan | None, stage: int, workers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return predicted and measured seconds of the all-to-all of rows, for a stage whose tables are resident."""
+    shards = [one["shards"] for one in workers if one["stage"] == stage and "shards" in one]
+    measured = [one["exchange_s"] for one in shards if one["tables"] and one["exchange_s"] is not None]
+    if not measured:
+        return {}
+    from berth.plan.objective.simulate import exchange_seconds
+
+    seconds = None
+    if predicted is not None:
+        each = exchange_seconds(predicted.problem, predicted.stages[stage], predicted.micro)
+        seconds = each * predicted.micro
+    return {"exchange_predicted_s": seconds, "exchange_measured_s": max(measured)}
+
+
 def _sources(plan: Plan) -> Mapping[str, str]:
     """Return whether the times of each device type were measured or modelled; empty for a stated problem."""
     source = plan.problem.source
@@ -154,7 +176,7 @@ def _sources(plan: Plan) -> Mapping[str, str]:
 
 def _limit(plan: Plan) -> list[str]:
     """Return what limits the predicted step."""
-    from berth.plan.explain import limited_by, slowest
+    from berth.plan.stage_reasons import limited_by, slowest
 
     reads = plan.reader_s >= plan.stage_s
     what = "the readers" if reads else f"stage {slowest(plan) + 1}: {limited_by(plan)}"

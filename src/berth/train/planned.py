@@ -16,7 +16,7 @@ from berth.train.stages.cut import Layout, StageCut
 from berth.units import format_count
 
 if TYPE_CHECKING:
-    from berth.plan.files import CheckedPlan
+    from berth.plan.check_file import CheckedPlan
     from berth.plan.plan import Plan, Stage
     from berth.plan.request import PlanRequest
 
@@ -75,6 +75,12 @@ class PlannedRun:
         """Whether tables are planned in the memory of devices or machines, not on servers."""
         return any(stage.tables and stage.tables not in _SERVED for stage in self.plan.stages)
 
+    @property
+    def keeps_tables_resident(self) -> bool:
+        """Whether the workers of this run keep the tables in their memory: those of all stages, in mode sync."""
+        served = any(stage.tables in _SERVED for stage in self.plan.stages)
+        return self.is_resident and self.is_sync and not served
+
     def scaled(self, count: int) -> int:
         """Return how many of a planned count are started: at least one, unless none is planned."""
         return math.ceil(count * self.scale)
@@ -106,11 +112,14 @@ class PlannedRun:
         planned = sum(stage.replicas for stage in self.plan.stages)
         stages = format_count(len(self.cuts), "stage")
         pools = f"{format_count(self.plan.servers, 'server')}, {format_count(self.plan.readers, 'reader')}"
+        has_tables = any(stage.tables for stage in self.plan.stages)
+        tables = format_count(servers, "server")
+        if has_tables and not servers:
+            tables = f"tables in {'its' if self.layout.world_size == 1 else 'their'} memory"
         at_scale = f" at scale {self.scale}" if self.is_scaled else ""
         lines = [
             f"{self.path}: planned {format_count(planned, 'worker')} in {stages}, {pools}",
-            f"  started{at_scale}: {format_count(self.layout.world_size, 'worker')},"
-            f" {format_count(servers, 'server')} ({mode})",
+            f"  started{at_scale}: {format_count(self.layout.world_size, 'worker')}, {tables} ({mode})",
         ]
         stages_here = zip(self.cuts, self.plan.stages, self.layout.replicas, strict=True)
         for number, (cut, stage, count) in enumerate(stages_here, 1):
@@ -129,7 +138,10 @@ class PlannedRun:
         if not has_budget and any(stage.tables == "disk" for stage in self.plan.stages):
             found.append("files of cold rows; all rows are in memory without --memory")
         if self.is_resident and servers:
-            found.append("tables in the memory of workers; they are on servers here")
+            why = (
+                "" if self.keeps_tables_resident else ": mode async and servers of other stages exclude them"
+            )
+            found.append(f"tables in the memory of workers; they are on servers here{why}")
         if self.plan.readers:
             readers = format_count(self.plan.readers, "reader")
             workers = self.layout.readers
@@ -247,6 +259,6 @@ def planned_run(
 @lru_cache(maxsize=1)
 def _checked(path: str) -> CheckedPlan:
     """Return the plan of a file, which the command line and the run both need."""
-    from berth.plan.files import check_plan
+    from berth.plan.check_file import check_plan
 
     return check_plan(path)

@@ -47,7 +47,7 @@ def check_same_run(saved: dict[str, Any], current: dict[str, Any], where: str) -
 
 def _difference(name: str, saved: Any, current: Any) -> str:
     """Return a difference between two runs: both values if they are short, else the first part that differs."""
-    if len(str(current)) < 60:
+    if max(len(str(saved)), len(str(current))) < 60:
         return f"{name}: {saved} there, {current} here"
     if isinstance(saved, dict) and isinstance(current, dict) and saved.keys() == current.keys():
         part = next(key for key in current if saved[key] != current[key])

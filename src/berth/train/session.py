@@ -26,6 +26,7 @@ from berth.train.checkpoint.dense import dense_state, load_dense, weights_of
 from berth.train.checkpoint.inspect import no_usable_checkpoint
 from berth.train.data import BatchSource, ClickStream, Share
 from berth.train.data.prefetch import Prefetcher
+from berth.train.device_rows import DeviceTables
 from berth.train.device_store import local_store
 from berth.train.devices import check_bf16, find_device, reporting_memory, seed_device, use_device
 from berth.train.embedding import embeddings_of
@@ -261,6 +262,8 @@ class Session:
             shutil.rmtree(self.cold_folder, ignore_errors=True)
 
     def _local_store(self) -> LocalStore:
+        if self.options.tables == "resident" and self.device.type != "cpu":
+            return DeviceTables(self.device)
         budget = self.options.memory_bytes
         more: dict[str, Any] = {}
         if budget is not None:
@@ -343,12 +346,17 @@ class Session:
 
     def _diverged(self, what: str) -> DivergedError:
         """Return the error for a run that is not worth continuing."""
-        last = self._writer.last if self._writer is not None else None
         where = str(self._checkpoint_store.root) if self._checkpoint_store is not None else None
-        kept = (
+        return DivergedError(
+            what, where=where, hint=f"{self._last_good}; start again with lower learning rates"
+        )
+
+    @property
+    def _last_good(self) -> str:
+        last = self._writer.last if self._writer is not None else None
+        return (
             "there is no checkpoint" if last is None else f"the last good checkpoint is that of step {last:,}"
         )
-        return DivergedError(what, where=where, hint=f"{kept}; start again with lower learning rates")
 
     def evaluate(self, data: BatchSource) -> Evaluation:
         """Return the metrics of the model, as it is now, on other data; creates no rows."""
@@ -422,6 +430,7 @@ class Session:
             raise InputError(
                 f"{stop}the last checkpoint could not be written: {self._writer.failure.strerror}",
                 where=str(self._checkpoint_store.root if self._checkpoint_store else ""),
+                hint=f"{self._last_good}; free space, then resume with the same command",
             )
 
     def _evaluate_end(self, preempted: bool) -> None:

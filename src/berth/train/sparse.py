@@ -133,3 +133,11 @@ class SparseStore(Protocol):
     def close(self) -> None:
         """Wait for requests in flight, then release everything."""
         ...
+
+
+class DenseStore(SparseStore, Protocol):
+    """A store that also holds dense weights, in the table `DENSE_TABLE`."""
+
+    def push_dense(self, keys: Keys, gradients: Floats, settings: Floats) -> None:
+        """Apply gradients, each key once, with the current settings of the optimiser."""
+        ...

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, cast
@@ -30,6 +30,7 @@ from berth.train.data import BatchSource, ClickStream, Share
 from berth.train.data.examples import ExampleStream
 from berth.train.data.files import FileStream
 from berth.train.data.iterable import IterableSource
+from berth.train.dense_rules import check_rules
 from berth.train.devices import find_device
 from berth.train.embedding import embeddings_of
 from berth.train.evaluate import Evaluation, Evaluations, HeldOut, predict, score
@@ -41,7 +42,7 @@ from berth.train.optimisers import MakeOptimiser, MakeScheduler, scheduler_text
 from berth.train.options import Checkpoints, TrainOptions
 from berth.train.orchestrate import planned_of, start
 from berth.train.planned import job_plan
-from berth.train.recipes import Recipe, make_recipe, row_optimiser
+from berth.train.recipes import Columns, Recipe, make_recipe, row_optimiser
 from berth.train.rendezvous import rank_from_environment
 from berth.train.result import Result
 from berth.train.servers import Mode
@@ -61,7 +62,8 @@ class Trainer:
 
     `model` is a module, a function that returns one, or the argument of `berth train`: a zoo name or
     `path.py:make_model`. `data` is a path of click logs, a `BatchSource`, an iterable of (inputs, labels), or a
-    function that returns an iterator; the default is built-in clicks. `eval_data` is the same, or a number of
+    function that returns an iterator; the default is built-in clicks. `columns` are the roles of the columns of files,
+    as a YAML file, YAML in braces or a dictionary. `eval_data` is as `data`, or a number of
     held-out examples of generated data. `optimiser` and `scheduler` of dense weights are a name of torch (with `lr`,
     `dense_options` and `schedule_options`), a function of the weights or of the optimiser, such as
     `functools.partial(torch.optim.SGD, lr=0.1)`, or, for one process, an object. Other options are the fields of
@@ -76,6 +78,7 @@ class Trainer:
         model: Model,
         data: Data | None = None,
         *,
+        columns: str | Path | Mapping[str, Any] | None = None,
         workers: int = 1,
         servers: int | None = None,
         plan: str | None = None,
@@ -98,7 +101,7 @@ class Trainer:
         options |= {"checkpoints": checkpoints}
         for name in options.keys() - _OPTIONS:
             raise TypeError(f"Trainer() got an unexpected keyword argument {name!r}")
-        recipe = _recipe(model, data, options)
+        recipe = _recipe(model, data, columns, options)
         planned = planned_of(recipe, plan, scale, options.get("slowdowns", {}))
         if "batch" not in options and planned is not None and planned.batch is not None:
             recipe = replace(recipe, batch=planned.batch)
@@ -114,8 +117,8 @@ class Trainer:
         self._set_up(recipe, TrainOptions(**options), eval_data, notify)
         self._reads_own_files = isinstance(data, str | Path)
         self._arguments = {
-            "model": model, "data": data, "mode": mode, "optimiser": optimiser, "scheduler": scheduler,
-            "loss": loss, "eval_data": eval_data, **options,
+            "model": model, "data": data, "columns": columns, "mode": mode, "optimiser": optimiser,
+            "scheduler": scheduler, "loss": loss, "eval_data": eval_data, **options,
         }  # fmt: skip
 
     @classmethod
@@ -294,14 +297,20 @@ class Trainer:
         return Checkpoints(self._scratch, every=_NEVER, keep=1)
 
 
-def _recipe(model: Model, data: Data | None, options: dict[str, Any]) -> Recipe:
+def _recipe(model: Model, data: Data | None, columns: Columns, options: dict[str, Any]) -> Recipe:
     seed, day = options.get("seed", 0), options.get("day_every")
     rows = row_optimiser(options.get("row_optimiser") or "adagrad")
     if isinstance(model, str):
         path = str(data) if isinstance(data, str | Path) else data if isinstance(data, FileStream) else None
         decay = DecayPolicy() if day is not None else None
         recipe = make_recipe(
-            model, data=path, seed=seed, batch=options.get("batch"), optimiser=rows, decay=decay
+            model,
+            data=path,
+            columns=columns,
+            seed=seed,
+            batch=options.get("batch"),
+            optimiser=rows,
+            decay=decay,
         )
     else:
         with seeded(seed):
@@ -310,8 +319,11 @@ def _recipe(model: Model, data: Data | None, options: dict[str, Any]) -> Recipe:
             raise InputError(f"model is a {type(made).__name__}: expected a module, a name or a function")
         batch: int = options.get("batch") or cast("int", getattr(made, "batch", 4096))
         recipe = Recipe(str(getattr(made, "name", "") or type(made).__name__), made, ClickStream(seed), batch)
+    if columns is not None and not isinstance(data, str | Path):
+        raise InputError("columns describe files", hint="pass the path of a file or folder as data")
     if data is not None and (not isinstance(model, str) or not isinstance(data, str | Path)):
-        recipe = replace(recipe, data=_source(data, recipe), best_auc=None)
+        source = FileStream(data, columns=columns) if isinstance(data, str | Path) else _source(data, recipe)
+        recipe = replace(recipe, data=source, best_auc=None)
     return recipe
 
 
@@ -365,6 +377,9 @@ def _check_options(recipe: Recipe, options: TrainOptions) -> None:
             "the scheduler is an object, which several processes can't share",
             hint="pass a name, or a function such as functools.partial(StepLR, step_size=100)",
         )
+    optimiser, scheduler = recipe.optimiser or options.optimiser, recipe.scheduler or options.scheduler(1)
+    if options.mode != "sync" and callable(optimiser) and not isinstance(scheduler, LRScheduler):
+        check_rules(optimiser, scheduler)
 
 
 def _length(inputs: dict[str, Any]) -> int:

@@ -27,6 +27,8 @@ from berth.train.planned import is_job_plan
 from berth.train.process_group import ProcessGroup, join_process_group
 from berth.train.recipes import Recipe
 from berth.train.rendezvous import RankInfo
+from berth.train.resident.owners import owners_of_tables
+from berth.train.resident.store import ResidentStore
 from berth.train.server_rank import ADDRESS_KEY, remove_at_exit, server_rank_addresses, start_servers
 from berth.train.servers import Address, ClientOptions, Secret, connect
 from berth.train.servers.ping import ServerPing, ping_identity
@@ -61,7 +63,11 @@ def worker_session(
     use_device(device)
     process_group = join_process_group(rank_info, layout, devices, plain=options.plain)
     users = table_users(recipe.model, layout, config.cuts)
-    store = _open_store(process_group, users, config, device)
+    store: SparseStore
+    if config.resident:
+        store = ResidentStore(process_group, owners_of_tables(recipe.model, layout, config.cuts), device)
+    else:
+        store = _open_store(process_group, users, config, device)
 
     independent = options.mode != "sync" and config.servers > 0
     optimiser = recipe.optimiser or options.optimiser

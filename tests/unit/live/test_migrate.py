@@ -78,3 +78,20 @@ def test_a_delayed_job_that_is_cancelled_while_its_attempt_stops_is_not_retried(
     assert live.state.next_ready() is None
     live.step(61, times=2)
     assert live.state_of(job) == "cancelled"
+
+
+def test_an_attempt_that_was_never_launched_ends_with_its_machines(crank):
+    live = crank(cluster="2x4:V100-16", policy="srtf")
+    live.submit(gpus=8, seconds=1000, grace="60s")
+    live.step(1)
+    next_job = live.submit(gpus=8, seconds=10)
+    [token] = live.state.jobs[next_job].alive
+    assert live.state.attempts[token].state == "waits"  # for the first job to leave its devices
+    live.restart(cluster="1x4:V100-16")
+    live.step()
+    assert live.state_of(next_job) == "delayed"
+    assert not live.state.jobs[next_job].alive
+    assert token not in live.state.attempts
+    live.restart(cluster="2x4:V100-16")
+    live.step(61, times=4)
+    assert live.state_of(next_job) == "finished"

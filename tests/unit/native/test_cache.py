@@ -79,6 +79,18 @@ def test_importing_berth_leaves_numba_as_the_process_has_it(tmp_path):
     assert Path(path) == tmp_path / "__pycache__"
 
 
+def test_code_that_is_read_from_disk_needs_no_part_of_the_compiler(tmp_path):
+    """numba would import all that it compiles with, scipy included: half a second of CPU time in each process."""
+    source = "from berth.native.kernels import entry\n@entry\ndef twice(x):\n    return 2.0 * x[0]\n"
+    (tmp_path / "own.py").write_text(source)
+    code = (
+        "import sys, numpy, own; assert own.twice(numpy.ones(4)) == 2.0\n"
+        "print(len(own.twice.stats.cache_hits), 'scipy.linalg' in sys.modules)"
+    )
+    given = {"PYTHONPATH": f"{tmp_path}:{SOURCES}", "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    assert [run_python(code, **given) for _ in range(2)] == ["0 True", "1 False"]
+
+
 def test_every_entry_is_cached_under_the_fingerprint_whatever_is_imported_first(tmp_path):
     code = (
         "import sys, berth.network.compiled, berth.network.sharing, berth.simulate.run\n"

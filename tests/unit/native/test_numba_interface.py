@@ -18,6 +18,7 @@ from llvmlite import ir
 from numba import types
 from numba.core import caching, cgutils, codegen, compiler, dispatcher, serialize
 from numba.core.registry import cpu_target
+from numba.core.runtime import rtsys
 from numba.core.typing import templates
 from numba.np import arrayobj
 
@@ -47,6 +48,8 @@ def changed(name, used_by):
         (compiler.CompileResult, "_reduce", ["self"], "native/functions.py"),
         (dispatcher.Dispatcher, "get_call_template", ["self", "args", "kws"], "native/kernels.py"),
         (caching.FunctionCache, "load_overload", ["self", "sig", "target_context"], "native/cache.py"),
+        (caching.FunctionCache, "_load_overload", ["self", "sig", "target_context"], "native/cache.py"),
+        (type(rtsys), "initialize", ["self", "ctx"], "native/cache.py"),
         (caching.FunctionCache, "save_overload", ["self", "sig", "data"], "native/cache.py"),
         (caching.CompileResultCacheImpl, "check_cachable", ["self", "cres"], "native/cache.py"),
         (templates.AttributeTemplate, "resolve", ["self", "value", "attr"], "native/structs.py"),

@@ -40,12 +40,16 @@ class Numbered(ClickStream):
 class Logging(torch.nn.Module):
     """A model that logs the numbers of the examples that it is trained on, and can be held before a step."""
 
-    def __init__(self, model: torch.nn.Module, log: Path, hold=lambda steps: False) -> None:
+    def __init__(
+        self, model: torch.nn.Module, log: Path, hold=lambda steps: False, sees_numbers: bool = False
+    ) -> None:
         super().__init__()
         self.model, self.log, self.hold, self.steps = model, log, hold, 0
+        self.sees_numbers = sees_numbers
 
     def forward(self, inputs):
-        output = self.model({name: value for name, value in inputs.items() if name != "number"})
+        seen = {name: value for name, value in inputs.items() if self.sees_numbers or name != "number"}
+        output = self.model(seen)
 
         def trained(gradient):
             while self.hold(self.steps):
@@ -63,9 +67,18 @@ class Run:
     """Two workers and one server, as processes."""
 
     def __init__(
-        self, folder: Path, model, *, steps: int, batch: int = 32, hold=lambda steps: False, **options
+        self,
+        folder: Path,
+        model,
+        *,
+        steps: int,
+        batch: int = 32,
+        hold=lambda steps: False,
+        sees_numbers: bool = False,
+        **options,
     ) -> None:
         folder.mkdir(exist_ok=True)
+        self._sees_numbers = sees_numbers
         self.folder, self.steps = folder, steps
         self._model = model
         self._hold = hold  # whether a worker waits after this many steps, until `release`
@@ -103,6 +116,7 @@ class Run:
             self._model(),
             self.folder / f"trained-{rank}",
             lambda steps: self._hold(steps) and not released.exists(),
+            self._sees_numbers,
         )
         return Recipe("small", model, Numbered(1), self.options.batch)
 

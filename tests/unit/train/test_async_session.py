@@ -7,13 +7,15 @@ import json
 import signal
 import time
 from collections import Counter
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 
 import pytest
 import torch
 
-from berth.train import Checkpoints
+from berth.errors import InputError
+from berth.train import Checkpoints, Trainer
 from berth.train.checkpoint import CheckpointStore
 from berth.train.data import ClickStream
 from berth.train.embedding import Embedding
@@ -148,15 +150,23 @@ class TwoBatches(ClickStream):
         return islice(super().batches(batch, step, share, seed), max(0, 2 - step))
 
 
-def test_geo_completes_no_ticket_before_its_exchange_also_at_the_end_of_the_data(small, monkeypatch):
-    options = TrainOptions(batch=BATCH, servers=1, mode="geo", geo_every=1000)
-    recipe = Recipe("small", small.Small(), TwoBatches(1), BATCH)
+@contextmanager
+def one_worker(monkeypatch, recipe, options):
+    """The session of the only worker of a run, whose server is in this process."""
     config, secret = resolve(recipe, options, RankInfo(), print), Secret.random()
     with in_process_servers(1, secret, config.server) as running:
         for name, value in secret.environment().items():
             monkeypatch.setenv(name, value)
         monkeypatch.setenv(SERVERS, json.dumps([json.loads(running[0].address.to_json())]))
         session = worker_session(recipe, config, RankInfo())
+        yield session
+        session.close()
+
+
+def test_geo_completes_no_ticket_before_its_exchange_also_at_the_end_of_the_data(small, monkeypatch):
+    options = TrainOptions(batch=BATCH, servers=1, mode="geo", geo_every=1000)
+    recipe = Recipe("small", small.Small(), TwoBatches(1), BATCH)
+    with one_worker(monkeypatch, recipe, options) as session:
         retire, before = session._retire, []
         monkeypatch.setattr(
             session, "_retire", lambda: (before.append(session._coordinator.position()), retire())
@@ -165,7 +175,6 @@ def test_geo_completes_no_ticket_before_its_exchange_also_at_the_end_of_the_data
         [position] = before
         assert (position.completed, position.undone) == (0, [0, 1])
         assert session._coordinator.position().completed == 2
-        session.close()
 
 
 class Wide(torch.nn.Module):
@@ -179,6 +188,60 @@ class Wide(torch.nn.Module):
 
     def forward(self, inputs):
         return self.rows(inputs["slots"]).sum(dim=(1, 2, 3)) + self.top(inputs["dense"]).squeeze(1)
+
+
+class Rates:
+    def __init__(self):
+        self.rates = []
+
+    def on_step(self, metrics):
+        self.rates.append(metrics["learning_rate"])
+
+
+@pytest.mark.parametrize(("mode", "ends"), [("async", (6, 12)), ("geo", (12,))])
+def test_a_learning_rate_schedule_and_adamw_do_what_they_do_in_one_process(
+    small, monkeypatch, tmp_path, mode, ends
+):
+    """One worker learns the same in all modes, so rates and losses are comparable.
+
+    The second half is resumed, except in geo, where the optimiser state of local rows is lost.
+    """
+    learning = {"dense_optimiser": "adamw", "lr": 0.05, "dense_options": {"weight_decay": 0.3}}
+    learning |= {"schedule": "one-cycle", "schedule_options": {"total_steps": 12}}
+    alone = Rates()
+    expected = small.Session(
+        Wide(), ClickStream(1), TrainOptions(batch=BATCH, **learning), callbacks=alone
+    ).run(12)
+    plain = small.Session(Wide(), ClickStream(1), TrainOptions(batch=BATCH, lr=0.05)).run(12)
+    assert expected.losses[6:] != pytest.approx(
+        plain.losses[6:], rel=1e-3
+    )  # so they would not be equal by chance
+    saved = Checkpoints(tmp_path / "saved", every=6)
+    options = TrainOptions(batch=BATCH, servers=1, mode=mode, geo_every=1, checkpoints=saved, **learning)
+    seen, losses = Rates(), []
+    for until in ends:
+        recipe = Recipe("wide", Wide(), ClickStream(1), BATCH, callbacks=seen)
+        with one_worker(monkeypatch, recipe, options) as session:
+            assert session.resumed_from == (6 if losses else None)
+            losses += session.run(until).losses
+    assert losses == pytest.approx(expected.losses, rel=1e-4)
+    assert seen.rates == pytest.approx(
+        [0.05 / 25, *alone.rates[:11]]
+    )  # reported before the step of the schedule
+    assert max(seen.rates) > 5 * min(seen.rates)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"scheduler": "plateau"}, "plateau needs the loss of every batch"),
+        ({"optimiser": "adamax"}, "servers can't update dense weights by Adamax: they have rules for Adam,"),
+    ],
+)
+def test_what_servers_can_not_do_is_refused_before_anything_starts(options, message):
+    with pytest.raises(InputError, match=message) as error:
+        Trainer("ctrdnn-8", workers=2, mode="async", batch=64, **options)
+    assert "--mode sync" in error.value.hint
 
 
 @pytest.mark.slow

@@ -92,6 +92,11 @@ def test_a_training_goes_on_from_its_folder_and_comes_to_the_same(run, tmp_path)
         (["--plan", "nowhere.yaml", "--stages", "2"], "--plan and --stages exclude each other"),
         (["--stages", "99"], "1 to 8 stages, got 99"),
         (["--stages", "2", "--servers", "0", "--workers", "2"], "takes a server"),
+        (["--tables", "here"], "no place for tables is called 'here'"),
+        (["--tables", "resident", "--workers", "2", "--servers", "2"], "--servers 2 exclude each other"),
+        (["--tables", "resident", "--workers", "2", "--mode", "async"], "--mode async exclude each other"),
+        (["--tables", "resident", "--memory", "1GiB"], "--memory exclude each other"),
+        (["--tables", "servers", "--servers", "0"], "--servers 0 exclude each other"),
     ],
 )
 def test_a_mistake_is_said_in_a_sentence(more, message, run, tmp_path):

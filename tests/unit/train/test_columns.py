@@ -10,10 +10,12 @@ import pytest
 import torch
 
 from berth.errors import InputError
+from berth.train import Trainer
 from berth.train.data import Share
 from berth.train.data.columns import Layout
 from berth.train.data.files import FileStream
 from berth.train.data.rows import slot_bases
+from berth.train.embedding import Embedding
 
 FRAME = pl.DataFrame(
     {
@@ -237,3 +239,37 @@ def test_text_that_can_not_be_read_gets_one_message(text, line, tmp_path):
         next(FileStream(path, columns={}).batches(1, 0, Share(), 0))
     assert error.value.where == f"{path}{line}"
     assert "\n" not in error.value.what
+
+
+def test_data_without_an_example_is_refused_with_the_reason(tmp_path):
+    path = tmp_path / "log.parquet"
+    FRAME.with_columns(click=pl.lit(3)).write_parquet(path)
+    roles = {"labels": "click", "slots": ["user_id"], "multi": [], "dense": []}
+    with pytest.raises(InputError, match=r"the first of 4 is .*log\.parquet:1: column 'click': .* got 3"):
+        whole(FileStream(path, columns=roles))
+    FRAME.clear().write_parquet(path)
+    with pytest.raises(InputError, match="has no rows"):
+        whole(FileStream(path, columns=roles))
+
+
+def test_a_trainer_takes_roles_of_columns(files):
+    """By name and by class; held-out data has the same roles."""
+    path = files / "log.parquet"
+    roles = {"labels": ["click", "buy"], "slots": ["user_id", "city"], "multi": [], "dense": ["price", "age"]}
+    with Trainer("mmoe", path, columns=roles, eval_data=path, batch=2) as trainer:
+        assert set(trainer.fit().tasks) == {"click", "buy"}
+        assert trainer.evaluate(path).examples == 4
+
+    class Wide(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.rows = Embedding(1)
+
+        def forward(self, inputs):
+            return self.rows(inputs["slots"]).sum(dim=(1, 2, 3)) + inputs["dense"].sum(dim=1)
+
+    one = {**roles, "labels": "buy"}
+    given = Trainer(Wide, path, columns=one).fit(steps=3).losses
+    assert given == Trainer(Wide, FileStream(path, columns=one, epochs=None)).fit(steps=3).losses
+    with pytest.raises(InputError, match="columns describe files"):
+        Trainer(Wide, [({"slots": [1]}, 1)], columns=roles)

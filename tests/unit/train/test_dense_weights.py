@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from berth.errors import InputError
-from berth.train.dense_weights import DenseWeights, row_optimiser
+from berth.train.dense_rules import rule_of
+from berth.train.dense_weights import DenseWeights
 from berth.train.optimisers import NamedOptimiser
 from berth.train.servers import RemoteStore, Secret, ServerConfig, connect
 from berth.train.servers.process import in_process_servers
@@ -19,6 +20,19 @@ RULES = {
     "default": lambda weights: NamedOptimiser("Adam", {"lr": 0.01})(list(weights)),
     "adagrad": lambda weights: torch.optim.Adagrad(weights, lr=0.05),
     "sgd": lambda weights: torch.optim.SGD(weights, lr=0.001),
+    "momentum": lambda weights: torch.optim.SGD(weights, lr=0.001, momentum=0.9),
+    "nesterov": lambda weights: torch.optim.SGD(weights, lr=0.001, momentum=0.9, nesterov=True),
+    "adamw": lambda weights: torch.optim.AdamW(weights, lr=0.01, weight_decay=0.5),
+    "l2 of adam": lambda weights: torch.optim.Adam(weights, lr=0.01, weight_decay=0.5),
+    "l2 of adagrad": lambda weights: torch.optim.Adagrad(weights, lr=0.05, weight_decay=0.5),
+    "l2 of sgd": lambda weights: torch.optim.SGD(weights, lr=0.001, weight_decay=2.0),
+    "maximize": lambda weights: torch.optim.Adam(weights, lr=0.01, maximize=True),
+    "groups": lambda weights: torch.optim.AdamW(
+        [
+            {"params": [weight], "lr": rate, "weight_decay": rate}
+            for rate, weight in zip((0.02, 0.01, 0.05, 0.001), weights, strict=True)
+        ]
+    ),
 }
 
 
@@ -53,12 +67,19 @@ def on_servers(store, rule):
 
 @pytest.mark.parametrize("rule", RULES)
 def test_the_pushes_of_both_workers_move_the_weights_as_torch_does(stores, rule):
+    """Also while learning rates and momentum change, as schedules do."""
     (first, mine), (second, other) = (on_servers(store, rule) for store in stores)
     alone = model()
     optimiser = RULES[rule](alone.parameters())
+    before = [weight.detach().clone() for weight in alone.parameters()]
     stores[0].load(DENSE_TABLE, mine.to_state())
     for step in range(6):
         trained, weights = ((first, mine), (second, other))[step % 2]
+        for one in (optimiser, mine._optimiser, other._optimiser):
+            for group in one.param_groups:
+                group["lr"] *= 0.8
+                if group.get("momentum"):
+                    group["momentum"] *= 0.9
         weights.pull()
         gradients(trained, step)
         weights.push()
@@ -70,9 +91,11 @@ def test_the_pushes_of_both_workers_move_the_weights_as_torch_does(stores, rule)
     mine.from_state(stores[0].whole_table(DENSE_TABLE))
     for got, expected in zip(first.parameters(), alone.parameters(), strict=True):
         assert torch.allclose(got, expected, rtol=1e-4, atol=1e-6)
+    moved = [(weight - old).abs().max() for weight, old in zip(first.parameters(), before, strict=True)]
+    assert max(moved) > 1e-3
     state = mine._optimiser.state_dict()["state"]
     for number, expected in optimiser.state_dict()["state"].items():
-        for name in ("exp_avg", "exp_avg_sq", "sum"):
+        for name in ("exp_avg", "exp_avg_sq", "sum", "momentum_buffer"):
             if name in expected:
                 assert torch.allclose(state[number][name], expected[name], rtol=1e-4, atol=1e-6), name
         if rule in ("adam", "default"):
@@ -147,15 +170,18 @@ def test_dense_weights_are_exact_and_no_table_of_rows(stores):
 @pytest.mark.parametrize(
     "optimiser",
     [
-        lambda weights: torch.optim.SGD(weights, lr=0.1, momentum=0.9),
-        lambda weights: torch.optim.AdamW(weights, lr=0.1, weight_decay=0.1),
         torch.optim.RMSprop,
-        lambda weights: torch.optim.SGD([{"params": [one], "lr": i + 1.0} for i, one in enumerate(weights)]),
+        lambda weights: torch.optim.Adam(weights, amsgrad=True),
+        lambda weights: torch.optim.Adagrad(weights, lr_decay=0.1),
+        lambda weights: torch.optim.SGD(weights, lr=0.1, momentum=0.9, dampening=0.5),
+        lambda weights: torch.optim.SGD(
+            [{"params": [one], "momentum": 0.9, "nesterov": i > 1} for i, one in enumerate(weights)], lr=0.1
+        ),
     ],
 )
 def test_an_optimiser_that_servers_do_not_know_is_refused(optimiser):
-    with pytest.raises(InputError, match="Adam, Adagrad and SGD"):
-        row_optimiser(optimiser(model().parameters()))
+    with pytest.raises(InputError, match=r"can't update dense weights by .* Adam, AdamW, Adagrad and SGD"):
+        rule_of(optimiser(model().parameters()))
 
 
 def test_weights_that_are_not_float32_are_refused():

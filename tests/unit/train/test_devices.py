@@ -19,7 +19,10 @@ from berth.train.planned import planned_devices, planned_run
 from berth.train.process_group import ProcessGroup
 from berth.train.recipes import make_recipe
 
-CASES = [Path(__file__).with_name(f"{name}_cases.py") for name in ("device", "device_cache", "device_stage")]
+CASES = [
+    Path(__file__).with_name(f"{name}_cases.py")
+    for name in ("device", "device_cache", "device_stage", "resident_device")
+]
 
 
 def test_training_on_the_standin_equals_that_on_the_cpu_and_every_other_case_passes():
@@ -110,6 +113,8 @@ def test_processes_of_a_machine_take_its_devices_in_turn(monkeypatch):
     assert find_device("cuda") == torch.device("cuda", 2)
     assert find_device("cuda:3") == torch.device("cuda", 3)
     assert find_device("cpu") == find_device("cpu:0") == CPU
+    with pytest.raises(InputError, match="--device cpu:9: there is no such device here"):
+        find_device("cpu:9")
     with pytest.raises(InputError, match="here: cpu, cuda:0, cuda:1, cuda:2, cuda:3"):
         find_device("cuda:4")
 

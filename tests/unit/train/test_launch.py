@@ -83,6 +83,9 @@ def test_what_a_user_did_wrong_is_said_once_and_not_tried_again():
     assert (code, said) == (2, ["bad option"])
     code, said = run("sys.exit(2) if rank == 0 else wait()", resumable=True)  # it has said so itself
     assert (code, said) == (2, [])
+    told = "if rank == 1: print('reading\\nerror: a.tsv:1: is empty\\n  check the path'); sys.exit(2)\nwait()"
+    assert run(told) == (2, ["error: a.tsv:1: is empty\n  check the path"])
+    assert run("if rank == 1: sys.exit(2)\nwait()") == (2, ["worker 1 ended with exit code 2"])
 
 
 HEARS = """

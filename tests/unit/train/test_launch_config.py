@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from berth.errors import InputError
+from berth.train.embedding import Embedding
 from berth.train.launch_config import resolve
 from berth.train.options import TrainOptions
 from berth.train.recipes import make_recipe
 from berth.train.rendezvous import RankInfo
+from berth.train.resident.owners import owners_of_tables
+from berth.train.stages.cut import Layout, even_cuts
+from berth.zoo.layered import Layer, LayeredModel
 
 
 def test_stages_without_a_plan_say_what_runs():
@@ -19,6 +24,24 @@ def test_stages_without_a_plan_say_what_runs():
         "  stage 1: embedding .. norm; running 2 processes here",
         "  stage 2: fc1 .. loss; running 2 processes here",
     ]
+
+
+def test_resident_tables_take_no_server():
+    made = make_recipe("ctrdnn-8", batch=64)
+    config = resolve(made, TrainOptions(workers=2, tables="resident"), None, print)
+    assert (config.servers, config.resident, config.is_single_process) == (0, True, False)
+    assert config.describe(made) == ["tables in the memory of workers (sync), 2 x 1 workers"]
+    assert resolve(made, TrainOptions(tables="servers"), None, print).servers == 1
+
+
+def test_a_table_of_two_stages_is_not_resident():
+    embedding = Embedding(2, name="shared")
+    layers = [Layer("a", "a", embedding), Layer("b", "b", torch.nn.Linear(2, 2)), Layer("c", "c", embedding)]
+    model = LayeredModel("own", layers, lambda *_: None, lambda *_: None, batch=1, sample="example")
+    with pytest.raises(InputError, match="table 'shared' is used by stages 1 and 3"):
+        owners_of_tables(model, Layout((1, 2, 1)), even_cuts(3, 3))
+    owners = owners_of_tables(model, Layout((2,)), ())
+    assert owners == {"shared": [0, 1]}
 
 
 def test_a_mode_that_servers_execute_is_not_replaced_by_sync():

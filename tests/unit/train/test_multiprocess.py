@@ -195,6 +195,54 @@ def test_after_a_kill_the_run_is_the_one_that_was_never_killed(config, fault, wh
     assert (reported["changed"], reported["only_first"], reported["only_second"]) == (0, 0, 0)
 
 
+MODES = {
+    "sync": (),
+    "async": ("--mode", "async"),
+    "half-async": ("--mode", "half-async", "--staleness", "2"),
+    "geo": ("--mode", "geo", "--geo-every", "3"),
+}
+KILLS = {
+    "worker": "checkpoint: manifest renamed@1/worker0",
+    "server": "server: shard written@2/server1",
+    "launcher": "checkpoint: manifest renamed@1/worker0/parent",
+}
+IN_EVERY_RUN = {("async", "worker"), ("geo", "server"), ("half-async", "launcher")}
+
+
+@pytest.mark.parametrize(
+    ("mode", "role"),
+    [
+        pytest.param(mode, role, marks=() if (mode, role) in IN_EVERY_RUN else pytest.mark.soak)
+        for mode in MODES
+        for role in KILLS
+    ],
+)
+def test_a_kill_in_any_mode_costs_no_example(mode, role, whole, tmp_path, capsys):
+    """All examples are trained, those since the checkpoint again; in sync the result is the undisturbed one."""
+    folder, untouched = whole[TOGETHER]
+    words = (*TOGETHER, *MODES[mode], "--checkpoint-every", "2")
+    if role == "launcher":
+        done = subprocess.run(
+            command(tmp_path / "run", *words),
+            capture_output=True,
+            env={**os.environ, VARIABLE: KILLS[role]},
+            timeout=900,
+            check=False,
+        )
+        assert done.returncode == -signal.SIGKILL
+        result, _ = train(tmp_path / "run", *words)
+    else:
+        result, said = train(tmp_path / "run", *words, fault=KILLS[role])
+        assert f"{KILLS[role].rpartition('/')[2][:-1]} {KILLS[role][-1]} was killed (SIGKILL)" in said
+    assert result["resumed_from"] >= 1
+    assert (result["step"], result["examples"]) == (STEPS, untouched["examples"])
+    rows = differences(folder, tmp_path / "run", capsys)
+    assert rows["steps"] == [STEPS, STEPS]
+    assert (rows["only_first"], rows["only_second"]) == (0, 0)
+    if mode == "sync":
+        assert (result["loss"], result["auc"], rows["changed"]) == (untouched["loss"], untouched["auc"], 0)
+
+
 def test_without_checkpoints_a_kill_is_the_end_and_says_so():
     arguments = [*command(Path("unused"), *TOGETHER)]
     del arguments[arguments.index("--checkpoint") : arguments.index("--checkpoint-every")]

@@ -128,11 +128,40 @@ def test_a_plan_of_one_stage_has_its_workers_and_servers(path):
     assert "  not started: 2 micro-batches; workers of one stage have no pipeline" in lines
 
 
-def test_tables_planned_in_memory_are_on_a_server_which_is_printed(path):
+@pytest.mark.parametrize("place", ["replicas", "machine"])
+def test_tables_planned_in_memory_are_in_the_memory_of_workers(path, place):
     made = make_recipe("ctrdnn-8", batch=64)
-    config = resolve(made, TrainOptions(plan=one_stage(path, tables="replicas")), None, print)
-    assert config.servers == 1
+    config = resolve(made, TrainOptions(plan=one_stage(path, tables=place)), None, print)
+    assert (config.servers, config.resident) == (0, True)
+    lines = config.describe(made)
+    assert lines[1] == "  started: 7 workers, tables in their memory (sync)"
+    assert not any("tables" in line for line in lines if "not started" in line)
+
+
+@pytest.mark.parametrize("asked", [{"tables": "servers"}, {"servers": 1}], ids=str)
+def test_tables_planned_in_memory_are_on_servers_if_asked_for_which_is_printed(path, asked):
+    made = make_recipe("ctrdnn-8", batch=64)
+    config = resolve(made, TrainOptions(plan=one_stage(path, tables="replicas"), **asked), None, print)
+    assert (config.servers, config.resident) == (1, False)
     assert "  not started: tables in the memory of workers; they are on servers here" in config.describe(made)
+
+
+def test_tables_of_an_async_plan_are_on_servers_with_the_reason(path):
+    made = make_recipe("ctrdnn-8", batch=64)
+    plan = one_stage(path, 2, tables="replicas", more="mode: async\nbatch_per_replica: 64\n")
+    config = resolve(made, TrainOptions(plan=plan, mode="async"), None, print)
+    assert (config.servers, config.resident) == (1, False)
+    (line,) = [line for line in config.describe(made) if "not started: tables" in line]
+    assert line.endswith("they are on servers here: mode async and servers of other stages exclude them")
+
+
+def test_options_that_exclude_planned_resident_tables_are_one_message(path):
+    made = make_recipe("ctrdnn-8", batch=64)
+    options = TrainOptions(plan=one_stage(path, tables="replicas"), memory="1GiB")
+    with pytest.raises(
+        InputError, match=r"as planned, and --memory exclude each other.*\n.*--tables servers"
+    ):
+        resolve(made, options, None, print)
 
 
 def test_servers_can_be_set_beside_a_plan(path):
@@ -226,7 +255,7 @@ def shown(path):
 def test_a_run_in_one_process_prints_what_was_planned_and_the_comparison_too(shown):
     out, said = shown
     assert "planned 7 workers in 1 stage, 0 servers, 2 readers" in said
-    assert "started at scale 1/7: 1 worker, 0 servers (sync)" in said
+    assert "started at scale 1/7: 1 worker, tables in its memory (sync)" in said
     assert "ctrdnn-8: done at step 5: 320 examples" in out  # batches as planned
     assert "Plan: time of a step of 64 examples" in out
     rows = {line.split()[0]: line.split() for line in out.partition("Plan:")[2].splitlines() if line.split()}

@@ -89,6 +89,34 @@ def test_padding_of_the_next_batch_is_not_prefetched(mode):
         store.close()
 
 
+def test_lists_are_prefetched_in_the_order_of_their_look_ups(tmp_path):
+    """Also if the first batch has padding; one table may hold several inputs."""
+
+    class Both(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.bag = EmbeddingBag(DIM)
+
+        def forward(self, inputs):
+            tags = self.bag(inputs["tags"])
+            return (tags + self.bag.rows(inputs["slots"])).sum(dim=1)
+
+    secret = Secret.random()
+    with in_process_servers(1, secret, ServerConfig()) as running:
+        store = RemoteStore([running[0].address], secret)
+        learner = Learner(Both(), store)
+        batches = [
+            Batch({"slots": torch.tensor(slots), "tags": padded(lists)}, torch.zeros(2), 2)
+            for slots, lists in (([7, 8], [[1], [3, 4]]), ([7, 9], [[1], [2, 5, 6]]))
+        ]
+        learner.step(0, batches[0])
+        assert learner.tables_without_prefetch == []
+        learner.prefetch(batches[1])
+        announced = [route.keys_of(0).tolist() for route in store._table("bag.rows").announced]
+        assert announced == [[1, 2, 5, 6], [7, 9]]
+        store.close()
+
+
 class Bagged(nn.Module):
     """A score that is the sum of pooled rows."""
 

@@ -189,6 +189,9 @@ def test_only_the_newest_are_kept_with_those_they_rest_on(small, tmp_path):
 def test_a_folder_with_another_training_is_refused_by_name(small, tmp_path):
     saved, _ = folders(tmp_path)
     assert small.in_child(lambda: small.train(saved, steps=3)) == 0
+    with pytest.raises(InputError, match=r"^r: holds .* \(data differs\)\n") as error:
+        check_same_run({"data": {"files": ["a"] * 30}}, {"data": {"kind": "clicks"}}, "r")
+    assert "--fresh" in error.value.hint
     with pytest.raises(InputError, match=r"a different run \(seed: 0 there, 5 here"):
         small.train(saved, seed=5)
 

@@ -47,14 +47,14 @@ if __name__ == "__main__":
 
     with bt.Trainer(
         make_model, workers=2, servers=1, batch=64, optimiser="sgd", lr=0.05, scheduler="cosine",
-        eval_data=500, eval_every=4, callbacks=Watch(),
+        eval_data=500, eval_every=4, callbacks=Watch(), checkpoints="by-script", best="loss",
     ) as trainer:
         result = trainer.fit(steps=8)
         print(json.dumps({
             "losses": result.losses, "steps": steps, "evaluated": evaluated, "auc": result.auc, "loss": result.loss,
             "evaluation": result.evaluation.to_json(), "here": trainer.evaluate(500).to_json(), "pid": os.getpid(),
             "pids": [worker["pid"] for worker in result.statistics["workers"]],
-            "servers": len(result.statistics["servers"]),
+            "servers": len(result.statistics["servers"]), "best": result.best_checkpoint,
         }))
 """
 
@@ -75,7 +75,7 @@ def test_two_workers_and_a_server_from_a_script_train_as_the_command_does(tmp_pa
     python = output("mine.py")
     options = (
         "--workers 2 --servers 1 --batch 64 --steps 8 --dense-optimiser sgd --lr 0.05 --schedule cosine"
-        " --eval-examples 500 --eval-every 4 --json"
+        " --eval-examples 500 --eval-every 4 --checkpoint by-command --best loss --json"
     )
     command = output("-m", "berth", "train", "mine.py:make_model", *options.split())
     assert len({python["pid"], *python["pids"]}) == 3, "three processes, and a server"
@@ -83,6 +83,8 @@ def test_two_workers_and_a_server_from_a_script_train_as_the_command_does(tmp_pa
     assert len(command["workers"]) == 2
     assert python["loss"] == command["loss"] == pytest.approx(sum(python["losses"]) / 8)
     assert python["evaluation"] == command["evaluation"]
+    assert python["best"] == "by-script/step-000000000008"  # the loss falls
+    assert command["best_checkpoint"] == "by-command/step-000000000008"
     assert python["steps"] == python["losses"], "callbacks run in the script's process"
     assert [one["step"] for one in python["evaluated"]] == [4, 8]
     for name in ("auc", "loss", "mean_prediction"):  # workers scored a share each, the script all of them

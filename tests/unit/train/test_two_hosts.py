@@ -261,22 +261,61 @@ def test_after_a_kill_on_either_host_the_run_resumes_bit_for_bit(
     assert_same(one_host, tmp_path / "run", result, capsys)
 
 
+MODES = {
+    "async": ("--mode", "async"),
+    "half-async": ("--mode", "half-async", "--staleness", "2"),
+    "geo": ("--mode", "geo", "--geo-every", "3"),
+}
+
+
+def newest_step(folder: Path) -> int | None:
+    steps = [int(path.parent.name.removeprefix("step-")) for path in folder.glob("step-*/manifest.json")]
+    return max(steps, default=None)
+
+
+def assert_complete(one_host, folder: Path, result: dict, capsys) -> None:
+    """Every example was trained: the run has the keys of the run in mode sync, and no other."""
+    assert (result["step"], result["examples"]) == (one_host[1]["step"], one_host[1]["examples"])
+    capsys.readouterr()
+    app(["table", "diff", str(one_host[0]), str(folder), "--json"], standalone_mode=False)
+    rows = json.loads(capsys.readouterr().out)
+    assert (rows["only_first"], rows["only_second"]) == (0, 0)
+
+
 @pytest.mark.slow
 @pytest.mark.soak
-def test_torchrun_on_two_hosts_restarts_all_after_a_kill(two_hosts, one_host, tmp_path, capsys):
-    words = ["-m", "berth", "train", "ctrdnn-8", "--batch", "64", "--json", *CHECKPOINTS]
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    "fault",
+    [
+        "checkpoint: manifest renamed@1/rank0",
+        "step@6/rank1",
+        "server: shard written@2/server0",
+        "server: shard written@2/server1",
+    ],
+)
+def test_after_a_kill_in_other_modes_no_example_is_lost(two_hosts, one_host, tmp_path, capsys, mode, fault):
+    words = (*CHECKPOINTS, "--checkpoint-every", "2", *MODES[mode], "--checkpoint", str(tmp_path / "run"))
+    ended = finish(train(two_hosts, *words, **{VARIABLE: fault}))
+    killed = [-signal.SIGKILL] if "/rank" in fault else []
+    assert sorted(code for code, *_ in ended) == sorted([*killed, *[PEER_LOST] * (2 - len(killed))]), ended
+    saved = newest_step(tmp_path / "run")
+    result = result_of(train(two_hosts, *words))
+    assert result["resumed_from"] == saved
+    assert_complete(one_host, tmp_path / "run", result, capsys)
+
+
+def torchrun(two_hosts, folder: Path, *words: str, **variables: str) -> list[subprocess.Popen[str]]:
+    """Start an agent of torchrun on each host."""
+    command = ["-m", "berth", "train", "ctrdnn-8", "--batch", "64", "--json", *CHECKPOINTS, *words]
     launch = ["--nnodes", "2", "--nproc-per-node", "1", "--max-restarts", "2", "--rdzv-backend", "c10d"]
     launch += ["--rdzv-endpoint", f"{ADDRESSES[0]}:{PORT}", "--rdzv-id", "two"]
-    variables = {
-        "BERTH_TRAIN_SECRET": SECRET,
-        "OMP_NUM_THREADS": "1",
-        VARIABLE: "server: step ended@15/server1",
-    }
-    agents = [
+    variables |= {"BERTH_TRAIN_SECRET": SECRET, "OMP_NUM_THREADS": "1"}
+    return [
         subprocess.Popen(
             [
                 *("ip", "netns", "exec", host, sys.executable, "-m", "torch.distributed.run", *launch),
-                *("--local-addr", address, *words, "--checkpoint", str(tmp_path / "run")),
+                *("--local-addr", address, *command, "--checkpoint", str(folder)),
             ],
             env={**os.environ, **variables, "BERTH_MACHINE": name},
             stdout=subprocess.PIPE,
@@ -285,9 +324,20 @@ def test_torchrun_on_two_hosts_restarts_all_after_a_kill(two_hosts, one_host, tm
         )
         for host, address, name in zip(two_hosts, ADDRESSES, "ab", strict=True)
     ]
+
+
+def result_of_agents(agents: list[subprocess.Popen[str]]) -> dict:
     ended = finish(agents)
     assert [code for code, *_ in ended] == [0, 0], ended
     said = next(text for _, text, _ in ended if text.strip())
-    result = json.loads(said[said.index("{") :])
+    result: dict = json.loads(said[said.index("{") :])
+    return result
+
+
+@pytest.mark.slow
+@pytest.mark.soak
+def test_torchrun_on_two_hosts_restarts_all_after_a_kill(two_hosts, one_host, tmp_path, capsys):
+    fault = {VARIABLE: "server: step ended@15/server1"}
+    result = result_of_agents(torchrun(two_hosts, tmp_path / "run", **fault))
     assert result["resumed_from"] == 5
     assert_same(one_host, tmp_path / "run", result, capsys)

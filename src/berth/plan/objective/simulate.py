@@ -116,6 +116,13 @@ def task_seconds(plan: Plan) -> Floats:
     return found
 
 
+def exchange_seconds(problem: Problem, stage: Stage, micro: int) -> float:
+    """Return the seconds, in each direction, of the all-to-all of rows of a micro-batch; 0 if there is none."""
+    curve = problem.curves[stage.choice, stage.first : stage.last + 1, EXCHANGE].sum(axis=0)
+    examples = problem.batch / (stage.replicas * micro)
+    return float(along(problem.grid, curve, examples)) * (stage.replicas - 1) / stage.replicas
+
+
 def _stage_seconds(problem: Problem, stage: Stage, micro: int) -> Floats:
     first, last, choice = stage.first, stage.last, stage.choice
     examples = problem.batch / (stage.replicas * micro)
@@ -123,7 +130,7 @@ def _stage_seconds(problem: Problem, stage: Stage, micro: int) -> Floats:
     at = along(problem.grid, curves, examples)
     facts = problem.facts[choice, first : last + 1].sum(axis=0)
     found = np.zeros(tasks.TASKS)
-    exchanged = at[EXCHANGE] * (stage.replicas - 1) / stage.replicas
+    exchanged = exchange_seconds(problem, stage, micro)
     found[tasks.PULL], found[tasks.PUSH] = at[IN] + exchanged, at[OUT] + exchanged
     message, packing = problem.arrays.message[choice]
     computed = at[COMPUTE]

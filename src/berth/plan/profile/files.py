@@ -168,22 +168,26 @@ def _refuse_other_layers(device: DeviceSpec, names: list[str], text: str, where:
 
 def _refuse_other_curves(device: DeviceSpec, points: int, text: str, where: str, key: str) -> None:
     for name, times in device.layers.items():
-        line, column = locate(text, ["devices", key, "layers", name])
-        at = f"{where}:{line}:{column}"
-        if times.compute_s is None and times.oct_s is None:
-            raise SpecError(f"devices.{key}.layers.{name}: compute_s is missing", where=at)
-        if times.compute_s is not None and len(times.compute_s) != points:
-            raise SpecError(
-                f"devices.{key}.layers.{name}: {len(times.compute_s)} times for {points} batches",
-                where=at,
-                hint="give compute_s one time for each of `batches`",
-            )
-        if times.compute_s and any(low > high for low, high in pairwise(times.compute_s)):
-            raise SpecError(
-                f"devices.{key}.layers.{name}: compute_s decreases",
-                where=at,
-                hint="more examples can't take less time: give times in the order of `batches`",
-            )
+        problem, hint = _curve_problem(times, points)
+        if problem:
+            line, column = locate(text, ["devices", key, "layers", name])  # parses the text again
+            at = f"{where}:{line}:{column}"
+            raise SpecError(f"devices.{key}.layers.{name}: {problem}", where=at, hint=hint)
+
+
+def _curve_problem(times: TimeSpec, points: int) -> tuple[str, str | None]:
+    """Return what is wrong with the times of a layer, and a hint; empty if nothing is."""
+    if times.compute_s is None and times.oct_s is None:
+        return "compute_s is missing", None
+    if times.compute_s is not None and len(times.compute_s) != points:
+        stated = f"{len(times.compute_s)} times for {points} batches"
+        return stated, "give compute_s one time for each of `batches`"
+    if times.compute_s and any(low > high for low, high in pairwise(times.compute_s)):
+        return (
+            "compute_s decreases",
+            "more examples can't take less time: give times in the order of `batches`",
+        )
+    return "", None
 
 
 def _times(

@@ -17,16 +17,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-import polars as pl
 from pydantic import Field
 
 from berth import spec
 from berth.errors import InputError, nearest
 
+if TYPE_CHECKING:
+    import polars as pl
+
 Pooling = Literal["sum", "mean"]
-Schema = Mapping[str, pl.DataType]
+Schema = Mapping[str, "pl.DataType"]
 _LABELS = ("label", "click", "clicked", "target", "y")
 _SLOT_NAME = re.compile(r"^c\d+$|slot|cat|(^|_)id($|_|\d)", re.IGNORECASE)
 _SHOWN = 40  # columns of a hint
@@ -202,6 +204,8 @@ def _mentions(roles: Roles) -> Iterator[tuple[str, str, list[int | str], str]]:
 
 
 def _fits(role: str, kind: pl.DataType) -> bool:
+    import polars as pl
+
     number = kind.is_numeric() or kind == pl.Boolean
     if role == "slots":
         return _is_id(kind)
@@ -211,6 +215,8 @@ def _fits(role: str, kind: pl.DataType) -> bool:
 
 
 def _is_id(kind: Any) -> bool:
+    import polars as pl
+
     return kind.is_integer() or kind in (pl.String, pl.Categorical)
 
 
@@ -223,6 +229,8 @@ def _infer_label(schema: Schema, rest: Schema, file: str) -> tuple[str, ...]:
 
 def _inferred(rest: Schema, roles: Roles, file: str) -> dict[str, list[str]]:
     """Return the remaining columns of the roles that are not given."""
+    import polars as pl
+
     found: dict[str, list[str]] = {"slots": [], "multi": [], "dense": []}
     for name, kind in rest.items():
         if isinstance(kind, pl.List) and _is_id(kind.inner):

@@ -159,7 +159,7 @@ class FileStream:
                     yield rows, _BlockEnds(rows, epoch, number, before)
                 offset = line = 0
             if not found and not mark.offset and not mark.file:
-                raise InputError("has no readable row", where=str(self.files[0]))
+                raise self._nothing_readable()
             epoch, first = epoch + 1, 0
 
     def _read(self, path: Path, offset: int, line: int) -> Iterator[Rows]:
@@ -206,6 +206,16 @@ class FileStream:
         weights = None if rows.weights is None else torch.from_numpy(rows.weights)
         return Batch(
             batch_inputs(rows, self.layout), torch.from_numpy(rows.labels), len(rows), whole, weights
+        )
+
+    def _nothing_readable(self) -> InputError:
+        """Return the error of data without examples, with the first row that could not be read."""
+        if not self.first_bad:
+            return InputError("has no rows", where=str(self.files[0]))
+        return InputError(
+            f"has no readable row; the first of {self.bad_rows:,} is {self.first_bad[0]}",
+            where=str(self.files[0]),
+            hint="fix the values, or give the columns other roles: --columns",
         )
 
     def _count_bad(self, path: Path, bad: list[BadRow]) -> None:

@@ -34,7 +34,7 @@ from berth.train.servers.saving import ShardSaves, unwritable_by
 from berth.train.servers.secret import Secret
 from berth.train.servers.server_pool import ServerPool
 from berth.train.servers.transport import Address
-from berth.train.sparse import Floats, Keys, TableSpec
+from berth.train.sparse import DENSE_TABLE, Floats, Keys, TableSpec
 from berth.train.tables import State, join, shard_skew, split
 from berth.train.tables.decay import shows_and_clicks
 from berth.train.tables.statistics import Counts
@@ -122,6 +122,13 @@ class RemoteStore:
         views = shows_and_clicks(remote.spec.counts_clicks, len(requested), shows, clicks)
         route = remote.route_of(requested, len(self.pool))
         self._pushes.push(remote, route, contiguous, views)
+        self._pulls.pushed(remote, route)
+
+    def push_dense(self, keys: Keys, gradients: Floats, settings: Floats) -> None:
+        """Send gradients of dense weights, each key once, with the current settings of their optimiser."""
+        remote, requested = self._table(DENSE_TABLE), as_keys(keys)
+        route = remote.route_of(requested, len(self.pool))
+        self._pushes.push(remote, route, np.ascontiguousarray(gradients, np.float32), settings)
         self._pulls.pushed(remote, route)
 
     def merge(self, table: str, keys: Keys, deltas: Floats) -> None:
@@ -234,7 +241,7 @@ class RemoteStore:
     def _by_table(self, shards: list[dict[str, Any]], moved: int) -> dict[str, Any]:
         """Return totals by table; traffic is attributed by the number of weights pulled and pushed."""
         totals = {
-            name: _totals([facts["tables"][name] for facts in shards])
+            name: table_totals([facts["tables"][name] for facts in shards])
             for name, remote in self._tables.items()
             if not remote.spec.is_dense
         }
@@ -298,7 +305,7 @@ def _server_skew(shards: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     }
 
 
-def _totals(shards: list[dict[str, Any]]) -> dict[str, Any]:
+def table_totals(shards: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the totals of one table over all servers."""
     totals: dict[str, Any] = {name: sum(facts[name] for facts in shards) for name in shards[0]}
     counts = {name: totals.pop(name) for name in _COUNTED}

@@ -20,7 +20,7 @@ from berth.train.servers import protocol
 from berth.train.servers.client import RemoteStore
 from berth.train.servers.secret import Secret
 from berth.train.servers.transport import Address
-from berth.train.sparse import Floats, Keys, SparseStore, TableSpec
+from berth.train.sparse import DENSE_TABLE, DenseStore, Floats, Keys, TableSpec
 from berth.train.tables import State, Table
 from berth.train.tables.dedup import unique_keys
 from berth.train.tables.hashing import Keys as Signed
@@ -92,6 +92,11 @@ class GeoStore:
         self._fetch(table, unique_keys(requested)[0], refresh=False)
         local.mine.push(requested, gradients, shows, clicks)
         local.touched.append(requested.copy())
+
+    def push_dense(self, keys: Keys, gradients: Floats, settings: Floats) -> None:
+        """Apply gradients to the local copy of dense weights, with the current settings of their optimiser."""
+        self._local_table(DENSE_TABLE).mine.numbers = settings
+        self.push(DENSE_TABLE, keys, gradients)
 
     def end_step(self, step: int) -> None:
         """End the step; exchange changes if it is due."""
@@ -201,7 +206,7 @@ class GeoStore:
             _set_weights(mine, keys, rows)
 
 
-def connect(addresses: Sequence[Address], secret: Secret, *, every: int = 10, **config: Any) -> SparseStore:
+def connect(addresses: Sequence[Address], secret: Secret, *, every: int = 10, **config: Any) -> DenseStore:
     """Return the store for the mode in which the servers run."""
     remote = RemoteStore(addresses, secret, **config)
     return GeoStore(remote, every) if remote.mode == "geo" else remote

@@ -30,6 +30,7 @@ from berth.train.servers.sync_mode import StepTracker
 from berth.train.servers.transport import PayloadBuffer
 from berth.train.sparse import TableSpec
 from berth.train.tables import State
+from berth.train.tables.optimise import NUMBERS
 
 MAX_DEFERRED_BYTES = 1 << 30  # pushes of one worker that wait for the end of the step
 
@@ -200,6 +201,10 @@ class Handlers:
                 views = next_array(arrays, np.float32)
                 if views.shape != (len(keys), 2):
                     raise WireError("shows and clicks must be two numbers per key")
+            elif request.frame.kind == Kind.PUSH and spec.is_dense:
+                views = next_array(arrays, np.float32)
+                if views.shape != (NUMBERS,):
+                    raise WireError("gradients of dense weights need the settings of their optimiser")
             sections.append((number, keys, decode(CODECS[code], values), views))
         return sections
 

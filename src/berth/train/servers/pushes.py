@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from berth.train.servers.codec import Codec, dtype_of, encode
@@ -24,15 +26,18 @@ class Pushes:
         ]
         self._small_bytes = 0
 
-    def push(self, remote: RemoteTable, route: Route, values: Floats, shows_clicks: Floats | None) -> None:
-        """Send each server its part of a push: a large part at once, a small one batched with others."""
+    def push(self, remote: RemoteTable, route: Route, values: Floats, extra: Floats | None) -> None:
+        """Send each server its part of a push: a large part at once, a small one batched with others.
+
+        `extra` are shows and clicks of keys, or the settings of the optimiser of dense weights.
+        """
         for shard in range(len(self._pool)):
             count = len(route.keys_of(shard))
             if (8 + 4 * remote.spec.dim) * count < _SMALL_BYTES:
-                self._batch_small(shard, remote, route, values, shows_clicks)
+                self._batch_small(shard, remote, route, values, extra)
             else:
                 self._send_small(shard)
-                self._send(shard, Kind.PUSH, remote, route, values, shows_clicks)
+                self._send(shard, Kind.PUSH, remote, route, values, extra)
 
     def merge(self, remote: RemoteTable, route: Route, deltas: Floats) -> None:
         """Send differences of rows (mode geo)."""
@@ -56,15 +61,15 @@ class Pushes:
         self._small_bytes = 0
 
     def _batch_small(
-        self, shard: int, remote: RemoteTable, route: Route, values: Floats, shows_clicks: Floats | None
+        self, shard: int, remote: RemoteTable, route: Route, values: Floats, extra: Floats | None
     ) -> None:
         out = np.empty((len(route.keys_of(shard)), remote.spec.dim), dtype_of(remote.codec))
         _sum(remote.codec, shard, route, values, out)
-        extra = None
-        if shows_clicks is not None:
-            extra = np.empty((len(out), 2), np.float32)
-            route.add(shard, shows_clicks, extra)
-        self._small[shard].append(((remote.table_ids[shard], remote.code), route.keys_of(shard), out, extra))
+        sent = extra
+        if extra is not None and not remote.spec.is_dense:
+            sent = np.empty((len(out), 2), np.float32)
+            route.add(shard, extra, sent)
+        self._small[shard].append(((remote.table_ids[shard], remote.code), route.keys_of(shard), out, sent))
         self._small_bytes += out.nbytes + 1
         if self._small_bytes > _SMALL_BYTES * len(self._pool):
             self.flush()
@@ -76,19 +81,24 @@ class Pushes:
         remote: RemoteTable,
         route: Route,
         values: Floats,
-        shows_clicks: Floats | None,
+        extra: Floats | None,
     ) -> None:
         """Send one message; gradients are summed directly into its payload."""
         keys, dim = route.keys_of(shard), remote.spec.dim
-        shapes = [(np.int32, (1, 2)), (np.int64, (len(keys),)), (dtype_of(remote.codec), (len(keys), dim))]
-        layout = Layout(shapes if shows_clicks is None else [*shapes, (np.float32, (len(keys), 2))])
+        shapes: list[tuple[Any, tuple[int, ...]]] = [(np.int32, (1, 2)), (np.int64, (len(keys),))]
+        shapes.append((dtype_of(remote.codec), (len(keys), dim)))
+        if extra is not None:
+            shapes.append((np.float32, extra.shape if remote.spec.is_dense else (len(keys), 2)))
+        layout = Layout(shapes)
 
         def fill(views: list[Array]) -> None:
             views[0][...] = (remote.table_ids[shard], remote.code)
             views[1][...] = keys
             _sum(remote.codec, shard, route, values, views[2])
-            if shows_clicks is not None:
-                route.add(shard, shows_clicks, views[3])
+            if extra is not None and remote.spec.is_dense:
+                views[3][...] = extra
+            elif extra is not None:
+                route.add(shard, extra, views[3])
 
         self._pool.wait_for_window(shard)
         self._pool.send_in_place(shard, kind, layout, fill)
@@ -102,8 +112,8 @@ class Pushes:
             return
         self._pool.wait_for_window(shard)
         arrays: list[Array] = [np.array([section for section, *_ in small], np.int32)]
-        for _, keys, values, shows_clicks in small:
-            arrays += [keys, values] if shows_clicks is None else [keys, values, shows_clicks]
+        for _, keys, values, extra in small:
+            arrays += [keys, values] if extra is None else [keys, values, extra]
         self._pool.send(shard, Kind.PUSH, arrays, flags=flags)
 
 

@@ -7,6 +7,7 @@ does not depend on the number of servers.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -93,6 +94,21 @@ class Route:
     def keys_of(self, shard: int) -> Keys:
         """Return the unique keys of a server."""
         return self.sent[self.bounds[shard] : self.bounds[shard + 1]]
+
+    @property
+    def counts(self) -> list[int]:
+        """Return the number of unique keys of each server."""
+        return [after - first for first, after in pairwise(self.bounds)]
+
+    def positions(self) -> Numbers:
+        """Return for each key of the batch its index in `sent`."""
+        if self.where is None:
+            return self.which
+        positions = np.empty(len(self.keys), np.int32)
+        for shard, first in enumerate(self.bounds[:-1]):
+            span = slice(self.spans[shard], self.spans[shard + 1])
+            positions[self.where[span]] = self.which[span] + first
+        return positions
 
     def counts_of(self, shard: int) -> Numbers:
         """Return how often each of them occurs in the batch."""

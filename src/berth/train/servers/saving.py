@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,21 +20,35 @@ _FIRST_PAUSE_S = 0.01
 _LONGEST_PAUSE_S = 0.5
 
 
-def unwritable_by(pool: ServerPool, folder: Path) -> str | None:
-    """Return which server can't write to a folder, and why; None if all can."""
+@contextmanager
+def probe_file(folder: Path) -> Iterator[dict[str, str]]:
+    """Leave a file in a folder for other processes to find; yields what `can_write` takes."""
     probe = folder.resolve() / f".probe-{secrets.token_hex(8)}"
     content = secrets.token_hex(16)
     probe.write_text(content)
     try:
-        request = pack_json({"probe": str(probe), "content": content})
-        numbers = [pool.send(shard, Kind.PROBE, [request]) for shard in range(len(pool))]
-        reasons = {shard: read_json(frame.arrays()[0]) for shard, frame in pool.responses(numbers)}
+        yield {"probe": str(probe), "content": content}
     finally:
         probe.unlink()
+
+
+def unwritable_by(pool: ServerPool, folder: Path) -> str | None:
+    """Return which server can't write to a folder, and why; None if all can."""
+    with probe_file(folder) as request:
+        numbers = [pool.send(shard, Kind.PROBE, [pack_json(request)]) for shard in range(len(pool))]
+        reasons = {shard: read_json(frame.arrays()[0]) for shard, frame in pool.responses(numbers)}
     refused = (
         f"{pool[shard].name} can't write there: {why}" for shard, why in sorted(reasons.items()) if why
     )
     return next(refused, None)
+
+
+def shard_files(tables: Iterable[str], shards: int, suffix: str) -> dict[str, list[str]]:
+    """Return the names of the files of each table, by shard."""
+    return {
+        table: [f"table-{number}.shard-{shard}-of-{shards}{suffix}.bin" for shard in range(shards)]
+        for number, table in enumerate(tables)
+    }
 
 
 class ShardSaves:
@@ -69,10 +84,7 @@ class ShardSaves:
         streamed: bool,
     ) -> dict[str, list[str]]:
         """Start saving the tables, which must be locked; returns the files of each table, by server."""
-        files = {
-            table: [f"table-{number}.shard-{shard}-of-{len(pool)}{suffix}.bin" for shard in range(len(pool))]
-            for number, table in enumerate(tables)
-        }
+        files = shard_files(tables, len(pool), suffix)
         numbers = []
         for shard in range(len(pool)):
             request = {
@@ -82,7 +94,7 @@ class ShardSaves:
                 "streamed": streamed,
             }
             numbers.append(pool.send(shard, Kind.SAVE, [pack_json(request)], flags=Flag.NONE))
-        _raise_first([read_json(frame.arrays()[0]) for _, frame in pool.responses(numbers)])
+        raise_first([read_json(frame.arrays()[0]) for _, frame in pool.responses(numbers)])
         if streamed:
             self.wait()  # before the tables are unlocked
         return files
@@ -93,7 +105,7 @@ class ShardSaves:
         pause_s = _FIRST_PAUSE_S
         while True:
             found = [read_json(frame.arrays()[0]) for _, frame in self._control.send_all(Kind.SAVED)]
-            _raise_first([status["error"] for status in found])
+            raise_first([status["error"] for status in found])
             if all(status["done"] for status in found):
                 return {name: facts for status in found for name, facts in status["files"].items()}
             time.sleep(pause_s)
@@ -106,7 +118,8 @@ class ShardSaves:
             self._control = None
 
 
-def _raise_first(errors: Sequence[Any]) -> None:
+def raise_first(errors: Sequence[Any]) -> None:
+    """Raise the first error, (number, text), as an `OSError`."""
     for error in errors:
         if error is not None:
             raise OSError(int(error[0]), str(error[1]))

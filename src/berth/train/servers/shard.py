@@ -79,9 +79,14 @@ class Shard:
         table.touch(np.repeat(keys[absent], repeats))
 
     def push(self, number: int, keys: Keys, gradients: Floats, views: Floats | None) -> None:
-        """Apply gradients; `views` are shows and clicks, for tables that use them."""
+        """Apply gradients; `views` are shows and clicks for tables that use them, settings for dense weights."""
         table, spec = self.table(number), self.specs[number]
         self.keys_pushed += len(keys)
+        if spec.is_dense:
+            assert views is not None
+            table.numbers = views.copy()
+            table.push(keys, gradients)
+            return
         if (views is not None) != spec.counts_clicks:
             raise InputError(
                 f"table {spec.name!r}: shows and clicks must be pushed if, and only if, the table uses them"

@@ -10,24 +10,39 @@ import errno
 import os
 import secrets
 import traceback
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from threading import Event, Thread
-from typing import Any
+from typing import Any, Protocol
 
 from berth.errors import WireError
 from berth.train.checkpoint.arrays import ArrayFile
 from berth.train.fault_points import fault_point
-from berth.train.servers.shard import Shard
+from berth.train.sparse import TableSpec
 from berth.train.tables import State, arrays_of
+
+
+class SavedShard(Protocol):
+    """Shards of tables, by number."""
+
+    specs: list[TableSpec]
+
+    def parts(self, number: int, *, changed_only: bool) -> Iterator[State]:
+        """Yield a table in parts; it must not change meanwhile."""
+        ...
 
 
 class ShardSave:
     """One save of a shard."""
 
-    def __init__(self, shard: Shard, request: Mapping[str, Any]) -> None:
-        """Open the files and copy the tables; raises `OSError` if a file can't be created."""
+    def __init__(
+        self,
+        shard: SavedShard,
+        request: Mapping[str, Any],
+        done: Callable[[ShardSave], None] = lambda save: None,
+    ) -> None:
+        """Open the files and copy the tables; raises `OSError` if a file can't be created. The thread calls `done`."""
         try:
             folder, changed_only = Path(request["folder"]), bool(request["changed_only"])
             names = {int(number): Path(str(name)).name for number, name in request["files"].items()}
@@ -44,6 +59,7 @@ class ShardSave:
                 file = opened.enter_context(ArrayFile(folder / name))
                 self._work.append((file, shard.specs[number].name, states if self.streamed else list(states)))
             self._opened = opened.pop_all()
+        self._done = done
         self._thread = Thread(target=self._write, name="berth-shard-save", daemon=True)
         self._thread.start()
 
@@ -73,6 +89,7 @@ class ShardSave:
         except Exception as error:  # noqa: BLE001 - a bug must not pass for a complete save
             traceback.print_exc()
             self._error = OSError(errno.EIO, f"internal server error: {type(error).__name__}: {error}")
+        self._done(self)
 
 
 def can_write(request: Mapping[str, Any]) -> str | None:

@@ -9,6 +9,7 @@ manifest.json           what these are
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
@@ -76,8 +77,8 @@ def export_for_serving(
         check_programs(programs, loaded, {name: value[:examples] for name, value in example.items()})
     partial = _folder_beside(folder)
     try:
-        torch.export.save(programs.keys, partial / "keys.pt2")
-        torch.export.save(programs.dense, partial / "dense.pt2")
+        _write_program(programs.keys, partial / "keys.pt2")
+        _write_program(programs.dense, partial / "dense.pt2")
         used = dict.fromkeys(lookup.layer.spec_name for lookup in programs.lookups)
         specs = [TableSpec.from_json(run["tables"][name]) for name in used]
         tables = {
@@ -98,6 +99,13 @@ def export_for_serving(
         shutil.rmtree(partial, ignore_errors=True)
     size = sum(file.stat().st_size for file in folder.iterdir())
     return Exported(folder, chain[-1].step, {name: one["rows"] for name, one in tables.items()}, size)
+
+
+def _write_program(program: torch.export.ExportedProgram, path: Path) -> None:
+    """Write a program by way of memory: torch's own writer ends the process if the disk is full."""
+    packed = io.BytesIO()
+    torch.export.save(program, packed)
+    path.write_bytes(packed.getbuffer())
 
 
 def _check_replaceable(folder: Path, overwrite: bool) -> None:

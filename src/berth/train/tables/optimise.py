@@ -18,10 +18,11 @@ from berth.train.tables.index import Places
 from berth.train.tables.initialise import Floats
 from berth.train.tables.memory import prefetch
 
-Kind = Literal["sgd", "rowwise_adagrad", "adagrad", "adam"]
+Kind = Literal["sgd", "rowwise_adagrad", "adagrad", "adam", "momentum", "nesterov"]
 
-_SGD, _ROWWISE, _ADAGRAD, _ADAM = range(4)
-_RATE, _EPSILON, _INITIAL, _BETA1, _BETA2, _LOWER, _UPPER = range(7)
+_SGD, _ROWWISE, _ADAGRAD, _ADAM, _MOMENTUM, _NESTEROV = range(6)
+_RATE, _EPSILON, _INITIAL, _BETA1, _BETA2, _LOWER, _UPPER, _DECAY = range(8)
+NUMBERS = 8
 _AHEAD = 16
 _LINE = 16  # floats of a cache line
 
@@ -31,7 +32,8 @@ class Optimiser:
     """How a row is updated by a gradient.
 
     `rowwise_adagrad` keeps one number per row and scales by sqrt(initial / (initial + sum)), as Paddle's
-    sparse rule does; `adagrad` is torch's; `adam` counts the steps of each row by itself.
+    sparse rule does; `adagrad` is torch's; `adam` counts the steps of each row by itself. `momentum` and `nesterov` are
+    for dense weights: SGD with the momentum `beta1`.
     """
 
     kind: Kind = "rowwise_adagrad"
@@ -59,12 +61,14 @@ class Optimiser:
             return np.zeros(1, np.float32)
         if self.kind == "adagrad":
             return np.full(dim, self.initial_accumulator, np.float32)
+        if self.kind in ("momentum", "nesterov"):
+            return np.zeros(dim, np.float32)
         return np.zeros(2 * dim + 1, np.float32)  # two moments and the step count
 
-    def numbers(self) -> Floats:
-        """Return the settings as an array for kernels."""
+    def numbers(self, weight_decay: float = 0.0) -> Floats:
+        """Return the settings as an array for kernels; the weight decay, of Adam only, is a share of the weight."""
         settings = (self.learning_rate, self.epsilon, self.initial_accumulator, self.beta1, self.beta2)
-        return np.array((*settings, *self.bounds), np.float32)
+        return np.array((*settings, *self.bounds, weight_decay), np.float32)
 
 
 def sgd(learning_rate: float = 0.01) -> Optimiser:
@@ -144,6 +148,7 @@ def step_adam(
     rate, epsilon, beta1, beta2 = numbers[_RATE], numbers[_EPSILON], numbers[_BETA1], numbers[_BETA2]
     lower, upper, one = numbers[_LOWER], numbers[_UPPER], np.float32(1)
     first, second, count = base + dim, base + dim + dim, base + dim + dim + dim
+    kept = one - rate * numbers[_DECAY]
     data[count] += one
     rate /= one - np.float32(np.float64(beta1) ** data[count])
     unbias = np.sqrt(one - np.float32(np.float64(beta2) ** data[count]))
@@ -153,7 +158,35 @@ def step_adam(
         square = beta2 * data[second + column] + (one - beta2) * slope * slope
         data[first + column] = mean
         data[second + column] = square
-        weight = data[base + column] - rate * mean / (np.sqrt(square) / unbias + epsilon)
+        weight = kept * data[base + column] - rate * mean / (np.sqrt(square) / unbias + epsilon)
+        data[base + column] = bounded(weight, lower, upper)
+
+
+@inlined
+def step_momentum(
+    data: Floats, base: np.uint64, dim: np.uint64, grads: Floats, grad: np.uint64, numbers: Floats
+) -> None:
+    """SGD with momentum, as torch's."""
+    rate, momentum = numbers[_RATE], numbers[_BETA1]
+    lower, upper = numbers[_LOWER], numbers[_UPPER]
+    for column in range(dim):
+        velocity = momentum * data[base + dim + column] + grads[grad + column]
+        data[base + dim + column] = velocity
+        data[base + column] = bounded(data[base + column] - rate * velocity, lower, upper)
+
+
+@inlined
+def step_nesterov(
+    data: Floats, base: np.uint64, dim: np.uint64, grads: Floats, grad: np.uint64, numbers: Floats
+) -> None:
+    """SGD with Nesterov's momentum, as torch's."""
+    rate, momentum = numbers[_RATE], numbers[_BETA1]
+    lower, upper = numbers[_LOWER], numbers[_UPPER]
+    for column in range(dim):
+        slope = grads[grad + column]
+        velocity = momentum * data[base + dim + column] + slope
+        data[base + dim + column] = velocity
+        weight = data[base + column] - rate * (slope + momentum * velocity)
         data[base + column] = bounded(weight, lower, upper)
 
 
@@ -190,5 +223,9 @@ def apply(
             step_rowwise(data, base, weights, grads, grad, numbers)
         elif kind == _ADAM:
             step_adam(data, base, weights, grads, grad, numbers)
+        elif kind == _MOMENTUM:
+            step_momentum(data, base, weights, grads, grad, numbers)
+        elif kind == _NESTEROV:
+            step_nesterov(data, base, weights, grads, grad, numbers)
         else:
             step_sgd(data, base, weights, grads, grad, numbers)

@@ -52,7 +52,9 @@ class Table:
         self.decay = decay
         self.day = 0
         self.counts = Counts()
-        self._numbers = self.optimiser.numbers()
+        self.numbers = (
+            self.optimiser.numbers()
+        )  # of the optimiser; those of dense weights change during a run
         self._removed: list[Keys] = []  # since the last save
         self.width = len(self._initial_state()) + dim
         self.store = _store(self.width, memory_bytes, folder)
@@ -248,7 +250,7 @@ class Table:
             worth = (self.decay or DecayPolicy()).score(views[absent, 0], views[absent, 1])
             self.admission_filter.record_scores(keys[absent], worth)
         flat, code = gradients_by_key.reshape(-1), self.optimiser.code
-        apply(rows.data, rows.changed, rows.width, self.dim, places, flat, code, self._numbers)
+        apply(rows.data, rows.changed, rows.width, self.dim, places, flat, code, self.numbers)
         if views is not None and self.decay:
             decay_rules.add_views(
                 rows.data, rows.width, places, views.reshape(-1), float(self.day), self.decay.decay_per_day

@@ -84,8 +84,9 @@ class TieredStore(Store):
         if left < MIN_HOT_ROWS * self._place_bytes:
             needed = self.memory_bytes - left + MIN_HOT_ROWS * self._place_bytes
             raise InputError(
-                f"a budget of {format_bytes(self.memory_bytes)} is too small for {self.index.count} keys",
-                hint=f"at least {format_bytes(needed)} are needed, or more servers",
+                f"a budget of {format_bytes(self.memory_bytes)} of a table is too small for {self.index.count} keys",
+                hint=f"it needs at least {format_bytes(needed)}: use a larger --memory, which all tables share, or more"
+                " servers",
             )
         return left // self._place_bytes
 

@@ -1,0 +1,180 @@
+"""Checkpoints of resident tables: rank 0 asks, and every owner writes its own shards in a thread.
+
+Rank 0 sends its requests over the channel between stages, and the other owners follow them until it is done. Results
+come by the key-value store of the process group, since they are for a thread.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from berth.train.process_group import ProcessGroup
+from berth.train.resident.shard import ResidentShard
+from berth.train.servers.protocol import PART_BYTES, split_state
+from berth.train.servers.saving import probe_file, raise_first, shard_files
+from berth.train.servers.shard_save import ShardSave, can_write
+from berth.train.tables import State, arrays_of, from_arrays, split
+
+_FIRST_PAUSE_S = 0.01
+_LONGEST_PAUSE_S = 0.5
+
+
+class ResidentCheckpoints:
+    """One rank's part in saving and loading resident tables."""
+
+    def __init__(
+        self, process_group: ProcessGroup, shard: ResidentShard, owners: Mapping[str, Sequence[int]]
+    ) -> None:
+        self._process_group, self._channel, self._shard = process_group, process_group.channel, shard
+        self._rank = process_group.rank_info.rank
+        self._owners = owners
+        every = {rank for ranks in owners.values() for rank in ranks}
+        self._others = sorted(every - {0})  # that rank 0 asks
+        self._is_owner = self._rank in every
+        self._number = 0  # of the last save
+        self._own: ShardSave | None = None
+
+    # Rank 0
+
+    def unwritable_by(self, folder: Path) -> str | None:
+        """Return which rank can't write to a folder, and why; None if all can."""
+        with probe_file(folder) as request:
+            self._ask({"do": "probe", **request})
+            reasons = {rank: self._channel.receive(rank)["reason"] for rank in self._others}
+        refused = (f"rank {rank} can't write there: {why}" for rank, why in reasons.items() if why)
+        return next(refused, None)
+
+    def start(self, folder: Path, suffix: str, *, changed_only: bool) -> dict[str, list[str]]:
+        """Let all owners copy their shards and write them; returns the files of each table."""
+        self._number += 1
+        files = {
+            table: shard_files(self._owners, len(ranks), suffix)[table]
+            for table, ranks in self._owners.items()
+        }
+        request = {
+            "do": "save",
+            "number": self._number,
+            "folder": str(folder.resolve()),
+            "files": files,
+            "changed_only": changed_only,
+        }
+        self._ask(request)
+        errors = [self._save(request)] if self._is_owner else []
+        errors += [self._channel.receive(rank)["error"] for rank in self._others]
+        raise_first(errors)
+        return files
+
+    def finish(self) -> dict[str, dict[str, Any]]:
+        """Wait until all shards are on disk; returns hash and size of each file, raises `OSError` if one failed."""
+        store, pause_s = self._process_group.store, _FIRST_PAUSE_S
+        waiting = set(self._others)
+        found: dict[str, dict[str, Any]] = {}
+        while True:
+            statuses = [] if self._own is None else [self._own.status()]
+            for rank in sorted(waiting):
+                if store.check([self._key(rank)]):
+                    statuses.append(json.loads(store.get(self._key(rank))))
+                    waiting.remove(rank)
+            raise_first([status["error"] for status in statuses])
+            found |= {name: facts for status in statuses for name, facts in status["files"].items()}
+            if not waiting and all(status["done"] for status in statuses):
+                return found
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+    def collect(self, *, changed_only: bool) -> Iterator[tuple[str, State]]:
+        """Yield the parts of all shards, for a folder that other ranks can't write to."""
+        self._ask({"do": "send", "changed_only": changed_only})
+        yield from self._parts(changed_only=changed_only)
+        for rank in self._others:
+            while message := self._channel.receive(rank):
+                yield message["table"], _state(message)
+
+    def load(self, table: str, state: State) -> None:
+        """Send each owner its rows of a saved table."""
+        ranks = self._owners[table]
+        for rank, part in zip(ranks, split(state, len(ranks)), strict=True):
+            if rank == self._rank:
+                self._shard.load(table, part)
+                continue
+            for piece in split_state(part, PART_BYTES):
+                self._channel.send(rank, {"do": "load", **_message(table, piece)})
+            self._channel.flush()
+
+    def end_requests(self) -> None:
+        """Let the other ranks go on."""
+        self._ask({"do": "end"})
+
+    # The other owners
+
+    def follow(self) -> None:
+        """Do what rank 0 asks for until it has no more requests."""
+        if not self._is_owner:
+            return
+        while (request := self._channel.receive(0))["do"] != "end":
+            if request["do"] == "load":
+                self._shard.load(request["table"], _state(request))
+            elif request["do"] == "probe":
+                self._answer({"reason": can_write(request)})
+            elif request["do"] == "save":
+                self._answer({"error": self._save(request)})
+            else:
+                for table, state in self._parts(changed_only=request["changed_only"]):
+                    self._answer(_message(table, state))
+                self._answer({})
+
+    def _save(self, request: Mapping[str, Any]) -> list[Any] | None:
+        """Start writing own shards; returns the error if a file can't be created."""
+        self._number = request["number"]
+        if self._own is not None:
+            self._own.cancel()  # its checkpoint has failed, or is complete
+        files = {
+            str(number): request["files"][spec.name][self._owners[spec.name].index(self._rank)]
+            for number, spec in enumerate(self._shard.specs)
+        }
+        self._own = None
+        try:
+            self._own = ShardSave(self._shard, {**request, "files": files, "streamed": False}, self._publish)
+        except OSError as error:
+            return [error.errno, error.strerror]
+        return None
+
+    def _publish(self, save: ShardSave) -> None:
+        """Report to rank 0 that the files are on disk, or why they are not; called by the thread."""
+        if self._rank != 0:
+            self._process_group.store.set(self._key(self._rank), json.dumps({**save.status(), "done": True}))
+
+    def _parts(self, *, changed_only: bool) -> Iterator[tuple[str, State]]:
+        for number, spec in enumerate(self._shard.specs):
+            for part in self._shard.parts(number, changed_only=changed_only):
+                for piece in split_state(part, PART_BYTES):
+                    yield spec.name, piece
+
+    def _key(self, rank: int) -> str:
+        return f"berth/saved/{self._number}/{rank}"
+
+    def _ask(self, request: Mapping[str, Any]) -> None:
+        for rank in self._others:
+            self._channel.send(rank, dict(request))
+        self._channel.flush()
+
+    def _answer(self, message: Mapping[str, Any]) -> None:
+        self._channel.send(0, dict(message))
+        self._channel.flush()
+
+
+def _message(table: str, state: State) -> dict[str, Any]:
+    """Return a part of a table as a message."""
+    arrays = {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays_of(state).items()}
+    return {"table": table, "arrays": arrays}
+
+
+def _state(message: Mapping[str, Any]) -> State:
+    return from_arrays({name: tensor.numpy() for name, tensor in message["arrays"].items()})
