@@ -39,7 +39,8 @@ class JobOptions:
     grace: Annotated[str | None, option("TIME", "Time to save its state when it is stopped.")] = None
     restarts: Annotated[int | None, option("N", "Maximum number of restarts after failures.", min=0)] = None
     preemptible: Annotated[
-        str | None, option("yes|no", "Whether it may be evicted and migrated.", shown="yes")
+        str | None,
+        option("yes|no", "Whether it may be evicted; no: nor migrated.", shown="as the policy does"),
     ] = None
     cwd: Annotated[str | None, option("DIR", "Folder to run in.", shown="this one")] = None
 

@@ -70,7 +70,8 @@ _REQUEST = [  # what was asked for
     ("user", "i4"),  # numbered in order of appearance
     ("quota", "i4"),  # virtual cluster it is charged to; -1: none
     ("work_s", "f8"),  # seconds it needs at the nearest placement, alone; where that is unknown, as estimated
-    ("preemptible", "i4"),  # 0: once started it is neither evicted nor moved
+    ("preemptible", "i4"),  # 0: once started it is not evicted for others
+    ("movable", "i4"),  # 0: nor migrated
 ]
 _PROGRESS = [
     ("estimated_remaining_s", "f8"),  # work left at the nearest placement, as far as the scheduler knows

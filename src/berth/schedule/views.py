@@ -35,7 +35,9 @@ class JobView(Protocol):
     work_s: float
     """Seconds that it needs at the nearest tier, alone; where that is unknown, as estimated."""
     preemptible: int
-    """0: once started it is neither evicted nor migrated."""
+    """0: once started it is not evicted for other jobs."""
+    movable: int
+    """0: nor migrated."""
 
     state: int
     """1: waiting, 2: running."""

@@ -46,7 +46,7 @@ def new_jobs(count: int) -> Array:
         "imbalance_slowdown",
     ):
         jobs[name] = 1.0
-    jobs["preemptible"] = 1
+    jobs["preemptible"] = jobs["movable"] = 1
     jobs["classes"] = jobs["trust_class"] = -1
     jobs["index_until_s"] = np.inf
     jobs["first_start_s"] = -1.0

@@ -29,6 +29,7 @@ def set_knowledge(records: Array, trace: Trace, estimates: Estimates, preemptibl
     if trace.frame["preemptible"].null_count() < len(records):
         stated = trace.frame["preemptible"].fill_null(-1).to_numpy()
         records["preemptible"] = np.where(stated >= 0, stated, records["preemptible"])
+    records["movable"] = records["preemptible"]
     kind = ESTIMATES[estimates]
     if kind == EstimateKind.TRACKED:
         return

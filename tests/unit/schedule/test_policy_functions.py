@@ -170,10 +170,10 @@ def test_berth_does_not_spread_a_job_that_puts_off_more_than_it_gains(gpus, wait
     assert Berth.spread(job, 1, wait, 0.0, Berth()) == 1
 
 
-@pytest.mark.parametrize(("preemptible", "expected"), [(1, 1), (0, 0)])
-def test_a_job_that_cant_be_moved_later_reckons_with_busy_links(preemptible, expected):
+@pytest.mark.parametrize(("movable", "expected"), [(1, 1), (0, 0)])
+def test_a_job_that_cant_be_moved_later_reckons_with_busy_links(movable, expected):
     """1000 s at 1.1 times the time lose 100 s, against half of a wait of 300 s; with the risk they lose 700 s."""
-    job = Case(estimated_remaining_s=1000.0, typical_gpu_s=1e12, slowdown=(1.0, 1.1), preemptible=preemptible)
+    job = Case(estimated_remaining_s=1000.0, typical_gpu_s=1e12, slowdown=(1.0, 1.1), movable=movable)
     assert Berth.spread(job, 1, 300.0, 0.0, Berth(risk=0.5)) == expected
 
 

@@ -163,7 +163,7 @@ class Berth(Policy):
         # all other policies would take a place at its nearest tier at once
         at_its_tier = tier == job.nearest_tier and job.imbalance_slowdown > 1.0
         by_service = params.order_by == Rank.SERVICE
-        if by_service and not job.preemptible and not at_its_tier and tier > job.nearest_tier:
+        if by_service and not job.movable and tier > job.nearest_tier:
             loses = job.estimated_remaining_s * (2.0 * (slow - job.slowdown[job.nearest_tier]) + params.risk)
         if not at_its_tier and not (by_service and job.preemptible):
             holds = min(wait, job.estimated_remaining_s * slow)
