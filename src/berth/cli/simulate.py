@@ -169,7 +169,8 @@ def _write(runs: list[PolicyRun], logs: dict[str, str], html: str | None, notes:
 def _show(
     built: scenario.Scenario, runs: list[PolicyRun], notes: list[str], written: list[str], as_json: bool
 ) -> None:
-    from berth.report.simulation import print_results
+    from berth.report.simulation import labels, print_results
+    from berth.report.verdict import tail
 
     if as_json:
         facts: dict[str, Any] = {
@@ -183,7 +184,10 @@ def _show(
         }
         terminal.print_json(facts)
         return
-    print_results(terminal.console(), [one.summary for one in runs], heading(runs[0]), notes, written)
+    names = labels([one.summary.policy for one in runs])[0]
+    tails = [text for one, name in zip(runs, names, strict=True) if (text := tail(one.run, name))]
+    summaries = [one.summary for one in runs]
+    print_results(terminal.console(), summaries, heading(runs[0]), [*tails, *notes], written)
 
 
 def heading(one: PolicyRun) -> str:
