@@ -18,6 +18,7 @@ from berth.native.kernels import specialize
 from berth.native.structs import to_native
 from berth.schedule.decide import phases_for
 from berth.schedule.hooks import hooks
+from berth.schedule.policies.berth import Berth, Rank
 from berth.schedule.records import DECISION, DEMAND, MAX_TIERS, USER, WAIT_STATS, Array, World
 from berth.schedule.world import new_jobs, new_world
 from berth.workload.binding import BoundShape
@@ -114,6 +115,10 @@ class ScheduledJobs:
         record["demand"] = np.searchsorted(self.world.demands["gpus"], fewest)
         record["delay_timer_s"][: len(self.timers)] = self.timers
         record["user"] = self.users[job.user]
+        # the default policy evicts only jobs that are declared preemptible; all may be migrated unless declared not to
+        default = isinstance(self.policy, Berth) and self.policy.order_by == Rank.SERVICE
+        record["preemptible"] = not default if spec.preemptible is None else spec.preemptible
+        record["movable"] = spec.preemptible is not False
         if spec.offer is not None and bound:
             self.world = with_offer(self.world, job.row, spec.offer, bound, self.cluster)
             return
