@@ -34,7 +34,7 @@ ARGS = [
     "--hide-scrollbars",
 ]
 MOMENT = 0.45  # of the run
-FRAMES, FRAME_MS = 16, 450
+FRAMES, FRAME_MS = 13, 550
 MOST_BYTES = 1 << 20
 
 

@@ -120,11 +120,16 @@ export class ClusterMap {
   }
 
   label(pen, job, x, y, width, key) {
+    const {cell} = this.made, size = Math.min(12, cell - 1);
+    pen.save();
+    pen.beginPath();
+    pen.rect(x, y, width, cell); // nothing of a letter is outside of what is painted again
+    pen.clip();
     pen.globalAlpha = key & DIM ? 0.4 : 1;
     pen.fillStyle = "#10151c"; // on all colours of jobs, light or dark theme
-    pen.font = `${Math.min(12, this.made.cell - 1)}px system-ui, sans-serif`;
-    pen.fillText(clip(pen, job.name || job.id, width - 8), x + 4, y + this.made.cell / 2 + 4);
-    pen.globalAlpha = 1;
+    pen.font = `${size}px system-ui, sans-serif`;
+    pen.fillText(clip(pen, job.name || job.id, width - 8), x + 4, y + cell / 2 + size / 3);
+    pen.restore();
   }
 
   paint(pen, look, key, x, y, cell) {
