@@ -72,12 +72,10 @@ class CurveStore:
             register()
             with single_thread(), environment({SPEED: str(SPEED_OF_STANDIN)}):
                 rows = local_rates(self.repeats, torch.device(STANDIN))
-            changed = {
-                "local_row_s": rows.row_s,
-                "local_lookup_s": rows.lookup_s,
-                "local_call_s": rows.call_s,
-            }
-            write_host_rates(replace(rates, **changed), path)
+            own = replace(
+                rates, local_row_s=rows.row_s, local_lookup_s=rows.lookup_s, local_call_s=rows.call_s
+            )
+            write_host_rates(own, path)
         return read_host_rates(path)
 
     def curves(self, model: str, device: str) -> Curves:

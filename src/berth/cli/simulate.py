@@ -133,6 +133,15 @@ def _notes(built: scenario.Scenario, runs: list[PolicyRun]) -> list[str]:
             notes.append(note + rest)
     if setting.estimate_error:
         notes.append(f"schedulers knew remaining times to +-{setting.estimate_error:.0%} only")
+    if setting.estimates != "known":
+        what = (
+            "learned durations from jobs that had ended"
+            if setting.estimates == "learned"
+            else "knew no durations"
+        )
+        notes.append(f"schedulers {what}")
+    if fixed := int((run.records["preemptible"] == 0).sum()):
+        notes.append(f"{format_count(fixed, 'job')} can't be evicted or moved")
     if setting.fault_spec is not None:
         seed = "" if built.fault_seed is None else f", seed {built.fault_seed}"
         notes.append(f"{format_count(len(run.setting.faults) // 2, 'fault')} of machines{seed}")
